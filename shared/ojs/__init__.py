@@ -1,0 +1,1 @@
+"""Open Job Spec on AWS primitives: the library every function imports."""

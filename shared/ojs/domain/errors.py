@@ -1,0 +1,185 @@
+"""Every error a caller can see.
+
+    OjsError
+    ├── InvalidPayload        invalid_payload      the body is not the JSON it should be
+    ├── InvalidRequest        invalid_request      a field is missing or wrong; names it
+    ├── ValidationFailed      validation_error     well-formed, but breaks a rule of a policy
+    ├── Unsupported           unsupported          understood, but not offered by this server
+    ├── PayloadTooLarge       payload_too_large
+    │   └── MetadataTooLarge  metadata_too_large
+    ├── NotFound              not_found
+    ├── Conflict              conflict             the job or resource is in another state
+    ├── Duplicate             duplicate            the id or unique key is taken
+    └── BackendError          backend_error        the store failed; retryable
+        ├── BackendUnavailable  backend_unavailable  throttled or unreachable; try again
+        └── BackendTimeout      backend_timeout      no answer in time; outcome unknown
+
+Codes are those of ojs-http-binding section 16.3 and requirements section 3.2. HTTP statuses are
+the binding's business (`ojs.http.errors`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any, ClassVar
+
+
+class OjsError(Exception):
+    """Root of all errors that are meant for the caller."""
+
+    code: ClassVar[str] = "backend_error"
+    retryable: ClassVar[bool] = False
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        details: Mapping[str, Any] | None = None,
+        retry_after_s: int | None = None,
+    ) -> None:
+        super().__init__(message)
+        self.message = message
+        self.details: dict[str, Any] = dict(details or {})
+        self.retry_after_s = retry_after_s
+
+
+class InvalidPayload(OjsError):
+    """The request's body is not acceptable JSON."""
+
+    code = "invalid_payload"
+
+
+class InvalidRequest(OjsError):
+    """A field is missing or wrong. `field` is its path, `reason` the rule it breaks."""
+
+    code = "invalid_request"
+
+    def __init__(
+        self,
+        field: str,
+        reason: str,
+        *,
+        value: Any = None,
+        details: Mapping[str, Any] | None = None,
+    ) -> None:
+        given: dict[str, Any] = {"field": field, "reason": reason}
+        if value is not None:
+            given["value"] = shorten(value)
+        super().__init__(f"'{field}': {reason}", details=given | dict(details or {}))
+        self.field = field
+        self.reason = reason
+
+
+class ValidationFailed(InvalidRequest):
+    """Well-formed, but against a rule of the retry or uniqueness policy (HTTP 422)."""
+
+    code = "validation_error"
+
+
+class Unsupported(OjsError):
+    """The request asks for something this server does not offer."""
+
+    code = "unsupported"
+
+    def __init__(
+        self, message: str, *, field: str | None = None, details: Mapping[str, Any] | None = None
+    ) -> None:
+        super().__init__(message, details=({"field": field} if field else {}) | dict(details or {}))
+
+
+class PayloadTooLarge(OjsError):
+    """The job, the result or the request is larger than allowed. Sizes in bytes."""
+
+    code = "payload_too_large"
+
+    def __init__(self, what: str, *, size: int, limit: int) -> None:
+        super().__init__(
+            f"{what} has {size} bytes; at most {limit} are allowed.",
+            details={"field": what, "size": size, "limit": limit},
+        )
+
+
+class MetadataTooLarge(PayloadTooLarge):
+    """`meta` is larger than allowed."""
+
+    code = "metadata_too_large"
+
+
+class NotFound(OjsError):
+    """No such job, queue or worker."""
+
+    code = "not_found"
+
+    def __init__(self, resource: str, identifier: str) -> None:
+        super().__init__(
+            f"{resource.capitalize().replace('_', ' ')} '{shorten(identifier)}' not found.",
+            details={
+                "resource": resource,
+                "id": shorten(identifier),
+                "resource_type": resource,
+                "resource_id": shorten(identifier),
+            },
+        )
+
+
+class Conflict(OjsError):
+    """The resource is not in a state that allows the operation; nothing was changed."""
+
+    code = "conflict"
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        current_state: str | None = None,
+        expected_states: Iterable[str] = (),
+        details: Mapping[str, Any] | None = None,
+    ) -> None:
+        given: dict[str, Any] = dict(details or {})
+        if current_state:
+            given["current_state"] = current_state
+        if expected := list(expected_states):
+            given["expected_states"] = expected
+        super().__init__(message, details=given)
+
+
+class Duplicate(OjsError):
+    """A job with this id or unique key exists already."""
+
+    code = "duplicate"
+
+
+class BackendError(OjsError):
+    """The store refused or failed in a way the caller cannot mend."""
+
+    code = "backend_error"
+    retryable = True
+
+
+class BackendUnavailable(BackendError):
+    """Throttled, contended or unreachable; worth another try after `retry_after_s` seconds."""
+
+    code = "backend_unavailable"
+
+    def __init__(self, message: str, *, retry_after_s: int = 1) -> None:
+        super().__init__(message, retry_after_s=retry_after_s)
+
+
+class BackendTimeout(BackendError):
+    """No answer in time: the outcome is unknown."""
+
+    code = "backend_timeout"
+
+
+def shorten(value: Any, limit: int = 100) -> Any:
+    """A value small enough for an error body: long texts are cut, containers named by type."""
+    if isinstance(value, str):
+        return value if len(value) <= limit else value[:limit] + "…"
+    if isinstance(value, bool | float):
+        return value
+    if isinstance(value, int):
+        return value if abs(value) < 2**53 else "a very large integer"
+    if value is None:
+        return None
+    names = {"dict": "object", "list": "array", "Decimal": "number"}
+    return names.get(type(value).__name__, type(value).__name__)

@@ -1,0 +1,149 @@
+"""Error objects as they are stored: normalised and capped.
+
+Core seed, "Errors"; requirements section 5.1.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from ojs.domain import jsontext, times
+from ojs.domain.errors import InvalidRequest
+
+MAX_FRAMES = 50
+MAX_BACKTRACE_CHARACTERS = 10_000
+MAX_MESSAGE_CHARACTERS = 10_000
+MAX_NAME_CHARACTERS = 255
+MAX_DETAILS_BYTES = 16_384
+
+# What a handler may send as `error.code` to decide the outcome itself.
+CODE_DISCARD = "DISCARD"
+CODE_DEAD_LETTER = "DEAD_LETTER"
+
+
+@dataclass(frozen=True)
+class Failure:
+    """One entry of a job's error history."""
+
+    attempt: int
+    code: str
+    type: str
+    message: str
+    occurred_ms: int
+    retryable: bool = True
+    backtrace: tuple[str, ...] = ()
+    details: Mapping[str, Any] | None = None
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The names by which `non_retryable_errors` may refer to it."""
+        details = self.details or {}
+        extra = (details.get("error_class"), details.get("error_type"))
+        return (self.type, *(name for name in extra if isinstance(name, str)), self.code)
+
+    def to_dict(self) -> dict[str, Any]:
+        """The error object a client sees."""
+        shown: dict[str, Any] = {
+            "attempt": self.attempt,
+            "code": self.code,
+            "type": self.type,
+            "message": self.message,
+            "retryable": self.retryable,
+        }
+        if self.backtrace:
+            shown["backtrace"] = list(self.backtrace)
+        if self.details:
+            shown["details"] = dict(self.details)
+        shown["occurred_at"] = times.format_ms(self.occurred_ms)
+        return shown
+
+
+def reported(error: Mapping[str, Any], *, attempt: int, now_ms: int) -> Failure:
+    """The failure a worker reported.
+
+    Too long texts are cut at the caps of the core seed. Raises InvalidRequest naming the field
+    when a field has the wrong type, or when neither code, type nor message is given.
+    """
+    code = _name(error, "code")
+    kind = _name(error, "type")
+    message = error.get("message")
+    if message is not None and not isinstance(message, str):
+        raise InvalidRequest("error.message", "must be a string", value=message)
+    if code is None and kind is None and message is None:
+        raise InvalidRequest("error.message", "is required")
+    retryable = error.get("retryable")
+    if retryable is not None and not isinstance(retryable, bool):
+        raise InvalidRequest("error.retryable", "must be a boolean", value=retryable)
+    details = error.get("details")
+    if details is not None and not isinstance(details, Mapping):
+        raise InvalidRequest("error.details", "must be an object", value=details)
+    backtrace = error.get("backtrace", error.get("stack_trace"))
+    if details and kind is None:
+        kind = next(
+            (
+                details[name][:MAX_NAME_CHARACTERS]
+                for name in ("error_class", "error_type")
+                if isinstance(details.get(name), str) and details[name]
+            ),
+            None,
+        )
+    code = code or kind or "handler_error"
+    return Failure(
+        attempt=attempt,
+        code=code,
+        type=kind or code,
+        message=(message or "")[:MAX_MESSAGE_CHARACTERS],
+        occurred_ms=now_ms,
+        retryable=retryable is not False,
+        backtrace=_frames(backtrace),
+        details=_capped(details),
+    )
+
+
+def observed(kind: str, message: str, *, attempt: int, now_ms: int) -> Failure:
+    """A failure the backend saw by itself: `visibility_timeout`, `timeout`, `expired` and so on."""
+    return Failure(attempt=attempt, code=kind, type=kind, message=message, occurred_ms=now_ms)
+
+
+def _name(error: Mapping[str, Any], field: str) -> str | None:
+    value = error.get(field)
+    if value is None:
+        return None
+    if not isinstance(value, str) or not value:
+        raise InvalidRequest(f"error.{field}", "must be a non-empty string", value=value)
+    return value[:MAX_NAME_CHARACTERS]
+
+
+def _frames(backtrace: Any) -> tuple[str, ...]:
+    """At most 50 frames and 10 000 characters in all; a text is split into its lines."""
+    if backtrace is None:
+        return ()
+    frames = backtrace.splitlines() if isinstance(backtrace, str) else backtrace
+    if not isinstance(frames, list | tuple) or not all(isinstance(f, str) for f in frames):
+        raise InvalidRequest("error.backtrace", "must be an array of strings", value=backtrace)
+    kept: list[str] = []
+    room = MAX_BACKTRACE_CHARACTERS
+    for frame in frames[:MAX_FRAMES]:
+        if room <= 0:
+            break
+        kept.append(frame[:room])
+        room -= len(frame)
+    return tuple(kept)
+
+
+def _capped(details: Mapping[str, Any] | None) -> dict[str, Any] | None:
+    """Details as they are, or, past the cap, the scalar fields that fit and a note."""
+    if not details:
+        return None
+    if jsontext.size_of(details) <= MAX_DETAILS_BYTES:
+        return dict(details)
+    kept: dict[str, Any] = {"truncated": True}
+    room = MAX_DETAILS_BYTES - 32
+    for key, value in details.items():
+        size = jsontext.size_of({key: value})
+        if size <= room and not isinstance(value, list | Mapping):
+            kept[key] = value
+            room -= size
+    return kept

@@ -1,0 +1,73 @@
+"""Identifiers and enqueue positions: UUIDv7 job ids, lease tokens, order keys."""
+
+from __future__ import annotations
+
+import os
+import re
+import threading
+from collections.abc import Callable
+
+from ojs.clock import Clock
+
+# Lowercase only: requirements section 4 ("uppercase client ids refused", L0-ENV-011).
+UUID7 = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-7[0-9a-f]{3}-[89ab][0-9a-f]{3}-[0-9a-f]{12}")
+
+_MAX_SEQUENCE = 0xFFFF
+
+
+def is_uuid7(text: object) -> bool:
+    """Whether `text` is a lowercase, hyphenated UUIDv7 (RFC 9562)."""
+    return isinstance(text, str) and UUID7.fullmatch(text) is not None
+
+
+class IdSource:
+    """Makes ids and order keys that increase strictly within one process.
+
+    Two processes order by their clocks (design section 5); inside one request the sequence keeps
+    array order even when the clock stands still or steps back.
+    """
+
+    def __init__(self, clock: Clock, random_bytes: Callable[[int], bytes] = os.urandom) -> None:
+        self._clock = clock
+        self._random_bytes = random_bytes
+        self._lock = threading.Lock()
+        self._last_ms = 0
+        self._sequence = 0
+
+    def _tick(self) -> tuple[int, int]:
+        with self._lock:
+            now_ms = self._clock.now_ms()
+            if now_ms > self._last_ms:
+                self._last_ms, self._sequence = now_ms, 0
+            elif self._sequence < _MAX_SEQUENCE:
+                self._sequence += 1
+            else:
+                self._last_ms, self._sequence = self._last_ms + 1, 0
+            return self._last_ms, self._sequence
+
+    def uuid7(self) -> str:
+        """A new UUIDv7, lowercase; later calls in this process sort after earlier ones."""
+        ms, sequence = self._tick()
+        random = int.from_bytes(self._random_bytes(8), "big")
+        # 48 bits of time, version 7, the top 12 bits of the sequence, variant 10, the low 4 bits
+        # of the sequence, 58 random bits.
+        value = ms << 80 | 0x7 << 76 | (sequence >> 4) << 64
+        value |= 0b10 << 62 | (sequence & 0xF) << 58 | (random >> 6)
+        text = f"{value:032x}"
+        return f"{text[:8]}-{text[8:12]}-{text[12:16]}-{text[16:20]}-{text[20:]}"
+
+    def order(self) -> str:
+        """A position in the line: 15 hex digits (ms and sequence) that sort by time of asking."""
+        ms, sequence = self._tick()
+        return f"{ms:011x}{sequence:04x}"
+
+    def token(self) -> str:
+        """Eight random characters that name one write or one lease (48 bits)."""
+        return _base64url(int.from_bytes(self._random_bytes(6), "big"))
+
+
+_ALPHABET = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_"
+
+
+def _base64url(number: int) -> str:
+    return "".join(_ALPHABET[number >> shift & 63] for shift in range(42, -1, -6))

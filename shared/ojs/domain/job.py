@@ -1,0 +1,186 @@
+"""The job, and the one way it is shown (requirements section 1.1)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import Any, Final
+
+from ojs.domain import times
+from ojs.domain.failure import Failure
+from ojs.domain.retry import DEFAULT, RetryPolicy
+from ojs.domain.states import State
+
+SPECVERSION = "1.0"
+DEFAULT_QUEUE = "default"
+DEFAULT_TIMEOUT_MS = 1_800_000
+DEFAULT_VISIBILITY_MS = 1_800_000
+
+
+class Missing(Enum):
+    """Marks a value that was not given, where null would be a value."""
+
+    MISSING = "missing"
+
+
+MISSING: Final = Missing.MISSING
+
+
+@dataclass(frozen=True)
+class Lease:
+    """One worker's claim on one attempt. `token` is the fencing token; times in ms."""
+
+    token: str
+    until_ms: int
+    length_ms: int
+    worker_id: str | None = None
+
+
+@dataclass(frozen=True)
+class Job:
+    """A job as the store holds it. Times in ms since the epoch, lengths in ms.
+
+    `content` is what the client gave and nobody decides on: args, meta and fields to echo. It is
+    None when it was not loaded (it may live in an item of its own).
+    """
+
+    id: str
+    type: str
+    queue: str
+    state: State
+    created_ms: int
+    lane: int = 0
+    priority: int = 0
+    attempt: int = 0
+    content: Mapping[str, Any] | None = None
+    enqueued_ms: int | None = None
+    scheduled_ms: int | None = None
+    expires_ms: int | None = None
+    timeout_ms: int = DEFAULT_TIMEOUT_MS
+    visibility_ms: int | None = None
+    policy: RetryPolicy = DEFAULT
+    # Position among jobs of equal priority; a new one each time the job becomes available.
+    order: str | None = None
+    life: int = 0
+    activated_ms: int | None = None
+    started_ms: int | None = None
+    completed_ms: int | None = None
+    cancelled_ms: int | None = None
+    discarded_ms: int | None = None
+    lease: Lease | None = None
+    worker_id: str | None = None
+    retry_at_ms: int | None = None
+    retry_delay_ms: int | None = None
+    dead_letter: bool = False
+    unique_key: str | None = None
+    batch: str | None = None
+    # Bytes of the content when it is stored apart, else 0.
+    content_bytes: int = 0
+    content_ref: str | None = None
+    result: Any = MISSING
+    result_ref: str | None = None
+    # The write that made this version of the head; guards compare-and-swap.
+    op: str | None = None
+    ttl_s: int | None = None
+    # Loaded on demand, never written with the head:
+    errors: tuple[Failure, ...] | None = field(default=None, compare=False)
+    progress: Mapping[str, Any] | None = field(default=None, compare=False)
+    previous_state: State | None = field(default=None, compare=False)
+
+    @property
+    def max_attempts(self) -> int:
+        """Tries in all, the first one included."""
+        return self.policy.max_attempts
+
+    @property
+    def timeout_at_ms(self) -> int | None:
+        """When the running attempt exceeds its execution time."""
+        return None if self.started_ms is None else self.started_ms + self.timeout_ms
+
+    @property
+    def due_ms(self) -> int:
+        """When time alone will move the job: start, retry, or the end of its lease or attempt."""
+        if self.state is State.SCHEDULED:
+            return self.scheduled_ms or 0
+        if self.state is State.RETRYABLE:
+            return self.retry_at_ms or 0
+        if self.state is State.ACTIVE and self.lease and self.timeout_at_ms is not None:
+            return min(self.lease.until_ms, self.timeout_at_ms)
+        raise ValueError(f"a job in state {self.state} waits for no time")
+
+
+def expired(job: Job, now_ms: int) -> bool:
+    """Whether the deadline before execution has passed (`expires_at`)."""
+    return job.expires_ms is not None and job.expires_ms <= now_ms
+
+
+def to_dict(job: Job) -> dict[str, Any]:
+    """The job as every endpoint shows it. A field that is not set is absent, never null."""
+    content = dict(job.content or {})
+    shown: dict[str, Any] = {
+        "specversion": content.pop("specversion", SPECVERSION),
+        "id": job.id,
+        "type": job.type,
+        "queue": job.queue,
+    }
+    if job.content is not None:
+        shown["args"] = content.pop("args", [])
+        shown["meta"] = content.pop("meta", {})
+    shown |= content
+    shown |= {
+        "priority": job.priority,
+        "state": job.state.value,
+        "attempt": job.attempt,
+        "max_attempts": job.max_attempts,
+        "created_at": times.format_ms(job.created_ms),
+    }
+    for name, ms in (
+        ("enqueued_at", job.enqueued_ms),
+        ("activated_at", job.activated_ms),
+        ("started_at", job.started_ms),
+        ("completed_at", job.completed_ms),
+        ("cancelled_at", job.cancelled_ms),
+        ("discarded_at", job.discarded_ms),
+    ):
+        if ms is not None:
+            shown[name] = times.format_ms(ms)
+    shown |= _attempt(job)
+    if job.result is not MISSING:
+        shown["result"] = job.result
+    if job.progress is not None and (value := _fraction(job)) is not None:
+        shown["progress"] = value
+    if job.dead_letter:
+        shown["dead_letter"] = True
+        shown["metadata"] = {
+            "created_at": shown["created_at"],
+            "discarded_at": times.format_ms(job.discarded_ms or 0),
+        }
+    if job.previous_state is not None:
+        shown["previous_state"] = job.previous_state.value
+    return shown
+
+
+def _attempt(job: Job) -> dict[str, Any]:
+    """What is known of the current or last attempt: lease, delay, errors."""
+    shown: dict[str, Any] = {}
+    if job.retry_delay_ms is not None:
+        shown["retry_delay_ms"] = job.retry_delay_ms
+    if job.state is State.RETRYABLE and job.retry_at_ms is not None:
+        shown["next_attempt_at"] = shown["next_retry_at"] = times.format_ms(job.retry_at_ms)
+    if job.worker_id is not None:
+        shown["worker_id"] = job.worker_id
+    if job.state is State.ACTIVE and job.lease is not None:
+        shown["lease_token"] = job.lease.token
+        shown["lease_expires_at"] = times.format_ms(job.lease.until_ms)
+    if job.errors:
+        shown["errors"] = [failure.to_dict() for failure in job.errors]
+        # The last error belongs to a job that has not succeeded (L0-OPS-011).
+        if job.state is not State.COMPLETED:
+            shown["error"] = job.errors[-1].to_dict()
+    return shown
+
+
+def _fraction(job: Job) -> Any:
+    """Reported progress between 0 and 1; whatever is done is done to the end."""
+    return 1.0 if job.state is State.COMPLETED else (job.progress or {}).get("progress")

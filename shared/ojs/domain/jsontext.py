@@ -1,0 +1,126 @@
+"""JSON in and out, with numbers kept as they were written.
+
+Non-integers are read as `Decimal`, so that 3.10 or 0.1000000000000000055 come back with all their
+digits, and integers of any size stay integers (core seed, "meta": preserved without modification).
+"""
+
+from __future__ import annotations
+
+import re
+from decimal import Decimal
+from typing import Any, NoReturn
+
+import simplejson
+
+from ojs.domain.errors import InvalidPayload
+
+# ojs-json-format section 13.5 recommends 32 levels; SDKs nest results deeper now and then.
+MAX_DEPTH = 100
+MAX_INTEGER_DIGITS = 1_000
+_SURROGATE = re.compile(r"\\u[dD][89a-fA-F]")
+
+
+def _refuse_constant(name: str) -> NoReturn:
+    raise InvalidPayload(f"{name} is not JSON.", details={"reason": "not a JSON number"})
+
+
+def _integer(text: str) -> int:
+    if len(text) > MAX_INTEGER_DIGITS:
+        raise InvalidPayload(
+            f"A number has more than {MAX_INTEGER_DIGITS} digits.",
+            details={"reason": f"at most {MAX_INTEGER_DIGITS} digits"},
+        )
+    return int(text)
+
+
+def _decimal(text: str) -> Decimal:
+    number = Decimal(text) if len(text) <= MAX_INTEGER_DIGITS else None
+    # Readers of the job hold numbers as IEEE doubles; what no double can hold is not carried.
+    if number is None or number.adjusted() > 308 or (number and number.adjusted() < -324):
+        raise InvalidPayload(
+            "A number is outside the range of an IEEE 754 double.",
+            details={"reason": "number out of range", "value": text[:40]},
+        )
+    return number
+
+
+def loads(body: bytes | str) -> Any:
+    """Parse a JSON text.
+
+    Raises InvalidPayload when it is empty, not UTF-8, not JSON, nested deeper than MAX_DEPTH or
+    holds a number or string that could not be given back.
+    """
+    try:
+        text = body.decode("utf-8") if isinstance(body, bytes) else body
+    except UnicodeDecodeError as error:
+        raise InvalidPayload(
+            "The body is not valid UTF-8.", details={"position": error.start}
+        ) from None
+    if not text.strip():
+        raise InvalidPayload("The body is empty; a JSON object is expected.")
+    # Checked before parsing: the parser recurses, and its own limit depends on the interpreter.
+    depth = _depth(text)
+    if depth > MAX_DEPTH:
+        raise InvalidPayload(
+            f"The body is nested deeper than {MAX_DEPTH} levels.",
+            details={"reason": f"at most {MAX_DEPTH} levels"},
+        )
+    try:
+        value = simplejson.loads(
+            text,
+            parse_int=_integer,
+            parse_float=_decimal,
+            parse_constant=_refuse_constant,
+            allow_nan=True,  # routed to parse_constant, which refuses with a clear message
+        )
+    except simplejson.JSONDecodeError as error:
+        raise InvalidPayload(
+            f"Malformed JSON: {error.msg} at line {error.lineno}, column {error.colno}.",
+            details={"position": error.pos, "line": error.lineno, "column": error.colno},
+        ) from None
+    if _SURROGATE.search(text):
+        try:
+            dumps(value).encode("utf-8")
+        except UnicodeEncodeError:
+            raise InvalidPayload(
+                "The body holds an unpaired surrogate, which is not a character.",
+                details={"reason": "unpaired surrogate"},
+            ) from None
+    return value
+
+
+def stored(text: str) -> Any:
+    """Parse a text that `dumps` wrote: the same numbers, without the limits for strangers."""
+    return simplejson.loads(text, use_decimal=True)
+
+
+def dumps(value: Any) -> str:
+    """Compact JSON text, characters as they are, Decimals as numbers."""
+    return simplejson.dumps(
+        value, separators=(",", ":"), ensure_ascii=False, use_decimal=True, allow_nan=False
+    )
+
+
+def size_of(value: Any) -> int:
+    """Bytes of `value` as compact UTF-8 JSON."""
+    return len(dumps(value).encode("utf-8"))
+
+
+# An unclosed string runs to the end of the text, so that the search stays linear.
+_STRUCTURE = re.compile(r'"(?:[^"\\]|\\.)*+(?:"|\\?\Z)|[\[{]|[\]}]', re.DOTALL)
+
+
+def _depth(text: str) -> int:
+    """The deepest nesting of brackets outside strings."""
+    deepest = depth = 0
+    # Cheap way out: a text with few brackets cannot be deep.
+    if text.count("[") + text.count("{") <= MAX_DEPTH:
+        return 0
+    for found in _STRUCTURE.finditer(text):
+        mark = found.group()
+        if mark in ("[", "{"):
+            depth += 1
+            deepest = max(deepest, depth)
+        elif mark in ("]", "}"):
+            depth -= 1
+    return deepest

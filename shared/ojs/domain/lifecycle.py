@@ -1,0 +1,225 @@
+"""What each trigger makes of a job: pure functions, checked against the table of transitions.
+
+The request paths, the lazy application of time and the sweeps all call these same functions.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from ojs.domain import failure as failures
+from ojs.domain.failure import Failure
+from ojs.domain.job import Job, Lease, expired
+from ojs.domain.states import State, Trigger, check
+
+# How long terminal jobs are kept (queue-config seed, section 6.3; dead-letter seed, section 5).
+RETAIN_COMPLETED_S = 7 * 86_400
+RETAIN_CANCELLED_S = 7 * 86_400
+RETAIN_DISCARDED_S = 30 * 86_400
+RETAIN_DEAD_LETTER_S = 180 * 86_400
+
+
+def claim(job: Job, *, token: str, now_ms: int, lease_ms: int, worker_id: str | None) -> Job:
+    """Available to active: one more attempt, under a new lease of `lease_ms`."""
+    check(job.state, Trigger.CLAIM, job.id)
+    return replace(
+        job,
+        state=State.ACTIVE,
+        attempt=job.attempt + 1,
+        started_ms=now_ms,
+        lease=Lease(token, now_ms + lease_ms, lease_ms, worker_id),
+        worker_id=worker_id,
+        batch=None,
+        retry_at_ms=None,
+    )
+
+
+def complete(job: Job, *, now_ms: int) -> Job:
+    """Active to completed; the worker that did it stays on record."""
+    check(job.state, Trigger.ACK, job.id)
+    return replace(
+        job,
+        state=State.COMPLETED,
+        completed_ms=now_ms,
+        lease=None,
+        expires_ms=None,
+        ttl_s=now_ms // 1000 + RETAIN_COMPLETED_S,
+    )
+
+
+def fail(job: Job, failure: Failure, *, now_ms: int, chance: float) -> Job:
+    """Active to retryable or discarded, as handler code, error and retry policy say.
+
+    Order of matching: requirements section 5.1. `chance` is a random number in [0, 1) for jitter.
+    """
+    check(job.state, Trigger.FAIL, job.id)
+    return _after_failure(job, failure, now_ms=now_ms, chance=chance)
+
+
+def time_out(job: Job, *, now_ms: int, chance: float) -> tuple[Job, Failure]:
+    """Active for longer than its execution timeout: a failure of type `timeout`."""
+    check(job.state, Trigger.TIME_OUT, job.id)
+    failure = failures.observed(
+        "timeout",
+        f"The job ran longer than its timeout of {job.timeout_ms} ms.",
+        attempt=job.attempt,
+        now_ms=now_ms,
+    )
+    return _after_failure(job, failure, now_ms=now_ms, chance=chance), failure
+
+
+def stall(job: Job, *, now_ms: int, order: str) -> tuple[Job, Failure]:
+    """The lease ran out: available again at once, or discarded when that was the last attempt."""
+    check(job.state, Trigger.STALL, job.id)
+    failure = failures.observed(
+        "visibility_timeout",
+        "The worker neither finished the job nor extended its lease in time.",
+        attempt=job.attempt,
+        now_ms=now_ms,
+    )
+    if job.attempt < job.max_attempts:
+        return _available(job, now_ms=now_ms, order=order), failure
+    return _exhausted(job, now_ms=now_ms), failure
+
+
+def requeue(job: Job, *, now_ms: int, order: str) -> Job:
+    """A worker hands the job back unprocessed: available at once, the attempt not counted."""
+    check(job.state, Trigger.REQUEUE, job.id)
+    back = _available(job, now_ms=now_ms, order=order)
+    return replace(back, attempt=max(0, job.attempt - 1))
+
+
+def promote(job: Job, *, now_ms: int, order: str) -> Job:
+    """Scheduled or retryable to available, when the time has come."""
+    check(job.state, Trigger.DUE, job.id)
+    return _available(job, now_ms=now_ms, order=order)
+
+
+def activate(job: Job, *, now_ms: int, order: str) -> Job:
+    """Pending to available, at a caller's word."""
+    check(job.state, Trigger.ACTIVATE, job.id)
+    ready = replace(_available(job, now_ms=now_ms, order=order), activated_ms=now_ms)
+    return replace(ready, previous_state=job.state)
+
+
+def cancel(job: Job, *, now_ms: int) -> Job:
+    """Any state that is not terminal to cancelled. `completed_at` stays unset (L0-LC-007)."""
+    check(job.state, Trigger.CANCEL, job.id)
+    return replace(
+        job,
+        state=State.CANCELLED,
+        cancelled_ms=now_ms,
+        lease=None,
+        expires_ms=None,
+        order=None,
+        retry_at_ms=None,
+        batch=None,
+        previous_state=job.state,
+        ttl_s=now_ms // 1000 + RETAIN_CANCELLED_S,
+    )
+
+
+def expire(job: Job, *, now_ms: int) -> tuple[Job, Failure]:
+    """Not started before `expires_at`: discarded, without `completed_at` (L2-TTL-001)."""
+    check(job.state, Trigger.EXPIRE, job.id)
+    failure = failures.observed(
+        "expired",
+        "The job was not started before its deadline (expires_at).",
+        attempt=job.attempt,
+        now_ms=now_ms,
+    )
+    return _discarded(job, now_ms=now_ms, dead_letter=False), failure
+
+
+def revive(job: Job, *, now_ms: int, order: str) -> Job:
+    """From dead letter back to available: attempts anew, id and error history kept (DL §6.1)."""
+    check(job.state, Trigger.REVIVE, job.id)
+    fresh = replace(
+        job,
+        attempt=0,
+        life=job.life + 1,
+        started_ms=None,
+        completed_ms=None,
+        discarded_ms=None,
+        dead_letter=False,
+        worker_id=None,
+        retry_delay_ms=None,
+        expires_ms=None,
+        ttl_s=None,
+    )
+    return _available(fresh, now_ms=now_ms, order=order)
+
+
+def by_time(job: Job, *, now_ms: int, order: str, chance: float) -> tuple[Job, Failure | None]:
+    """What time alone has already decided about a job; the same job when nothing is due.
+
+    One step: a retryable job past its deadline is promoted or expired, never both.
+    """
+    match job.state:
+        case State.SCHEDULED | State.RETRYABLE | State.AVAILABLE | State.PENDING:
+            if expired(job, now_ms):
+                return expire(job, now_ms=now_ms)
+            if job.state in (State.SCHEDULED, State.RETRYABLE) and job.due_ms <= now_ms:
+                return promote(job, now_ms=now_ms, order=order), None
+        case State.ACTIVE if job.lease is not None and job.due_ms <= now_ms:
+            # On a tie the lease decides: a live worker would have extended it.
+            if job.lease.until_ms <= (job.timeout_at_ms or 0):
+                return stall(job, now_ms=now_ms, order=order)
+            return time_out(job, now_ms=now_ms, chance=chance)
+        case _:
+            pass
+    return job, None
+
+
+def _after_failure(job: Job, failure: Failure, *, now_ms: int, chance: float) -> Job:
+    if failure.code == failures.CODE_DISCARD:
+        return _finally(job, now_ms=now_ms, dead_letter=False)
+    if failure.code == failures.CODE_DEAD_LETTER:
+        return _finally(job, now_ms=now_ms, dead_letter=True)
+    final = not failure.retryable or job.policy.gives_up_on(failure.names)
+    if final or job.attempt >= job.max_attempts:
+        return _exhausted(job, now_ms=now_ms)
+    delay_ms = job.policy.delay_ms(job.attempt, chance)
+    return replace(
+        job,
+        state=State.RETRYABLE,
+        lease=None,
+        retry_delay_ms=delay_ms,
+        retry_at_ms=now_ms + delay_ms,
+    )
+
+
+def _available(job: Job, *, now_ms: int, order: str) -> Job:
+    return replace(
+        job,
+        state=State.AVAILABLE,
+        enqueued_ms=now_ms,
+        order=order,
+        lease=None,
+        retry_at_ms=None,
+    )
+
+
+def _exhausted(job: Job, *, now_ms: int) -> Job:
+    return _finally(job, now_ms=now_ms, dead_letter=job.policy.on_exhaustion == "dead_letter")
+
+
+def _finally(job: Job, *, now_ms: int, dead_letter: bool) -> Job:
+    # Discarded after having run: `completed_at` is set too (L1-RTR-006).
+    gone = _discarded(job, now_ms=now_ms, dead_letter=dead_letter)
+    return replace(gone, completed_ms=now_ms)
+
+
+def _discarded(job: Job, *, now_ms: int, dead_letter: bool) -> Job:
+    keep_s = RETAIN_DEAD_LETTER_S if dead_letter else RETAIN_DISCARDED_S
+    return replace(
+        job,
+        state=State.DISCARDED,
+        discarded_ms=now_ms,
+        dead_letter=dead_letter,
+        lease=None,
+        order=None,
+        retry_at_ms=None,
+        expires_ms=None,
+        ttl_s=now_ms // 1000 + keep_s,
+    )

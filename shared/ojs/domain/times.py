@@ -1,0 +1,62 @@
+"""Timestamps and durations: RFC 3339, ISO 8601 durations, relative times such as `+PT2S`."""
+
+from __future__ import annotations
+
+import re
+from datetime import UTC, datetime, timedelta
+
+import isodate
+
+_TIMESTAMP = re.compile(
+    r"\d{4}-\d{2}-\d{2}[Tt ]\d{2}:\d{2}:\d{2}(\.\d{1,9})?([Zz]|[+-]\d{2}:\d{2})"
+)
+_DURATION = re.compile(
+    r"P(?=.)(\d+(\.\d+)?W|(\d+(\.\d+)?D)?(T(?=.)(\d+(\.\d+)?H)?(\d+(\.\d+)?M)?(\d+(\.\d+)?S)?)?)"
+)
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_MILLISECOND = timedelta(milliseconds=1)
+
+# The last instant RFC 3339 can name; also what the index's zero-padded keys can hold.
+MAX_MS = 253_402_300_799_999
+MAX_DURATION_MS = 100 * 366 * 86_400_000
+
+
+def duration_ms(text: object) -> int:
+    """Milliseconds of an ISO 8601 duration such as `PT1.5S` or `P7D`.
+
+    Years and months have no fixed length and are refused. Raises ValueError with the rule.
+    """
+    if not isinstance(text, str) or len(text) > 64 or not _DURATION.fullmatch(text):
+        raise ValueError("must be an ISO 8601 duration of weeks, days, hours, minutes or seconds")
+    try:
+        length: timedelta = isodate.parse_duration(text)
+        ms = length // _MILLISECOND
+    except (ArithmeticError, ValueError):
+        raise ValueError("must be a duration of at most 100 years") from None
+    if ms > MAX_DURATION_MS:
+        raise ValueError("must be a duration of at most 100 years")
+    return ms
+
+
+def timestamp_ms(text: object, *, now_ms: int) -> int:
+    """Milliseconds since the epoch of an RFC 3339 timestamp, or of `+` and a duration from now.
+
+    Raises ValueError with the rule that is broken.
+    """
+    rule = "must be an RFC 3339 timestamp with a time zone, or '+' and an ISO 8601 duration"
+    if isinstance(text, str) and text.startswith("+"):
+        return min(now_ms + duration_ms(text[1:]), MAX_MS)
+    if not isinstance(text, str) or not _TIMESTAMP.fullmatch(text):
+        raise ValueError(rule)
+    try:
+        moment = datetime.fromisoformat(text.upper())
+        ms = (moment - _EPOCH) // _MILLISECOND
+    except (ArithmeticError, ValueError):
+        raise ValueError("must be a date and time that exist") from None
+    return max(0, min(ms, MAX_MS))
+
+
+def format_ms(ms: int) -> str:
+    """RFC 3339 in UTC with milliseconds: `2026-02-12T10:30:00.000Z`."""
+    moment = _EPOCH + timedelta(milliseconds=ms)
+    return moment.strftime("%Y-%m-%dT%H:%M:%S.") + f"{ms % 1000:03d}Z"

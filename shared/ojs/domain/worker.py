@@ -1,0 +1,60 @@
+"""A worker process: what it said of itself and what it is told (core seed, "Worker states")."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Any
+
+from ojs.domain import times
+
+HEARTBEAT_INTERVAL_S = 5
+DEAD_AFTER_MS = 30_000
+MAX_ID_BYTES = 255
+
+
+class Directive(StrEnum):
+    """What the server tells a worker through the answer to its heartbeat."""
+
+    RUNNING = "running"
+    QUIET = "quiet"
+    TERMINATE = "terminate"
+
+
+# States a worker reports of itself when it is about to stop: it gets no more jobs.
+STOPPING = frozenset({"drain", "draining", "quiet", "shutting_down", "terminate", "terminating"})
+
+
+@dataclass(frozen=True)
+class Worker:
+    """A worker's record. Times in ms since the epoch."""
+
+    id: str
+    state: str = "running"
+    directive: Directive = Directive.RUNNING
+    active_jobs: int = 0
+    info: Mapping[str, Any] = field(default_factory=dict)
+    first_seen_ms: int = 0
+    last_seen_ms: int = 0
+
+    @property
+    def may_fetch(self) -> bool:
+        """Whether FETCH gives it jobs."""
+        return self.directive is Directive.RUNNING and self.state not in STOPPING
+
+    def to_dict(self, now_ms: int) -> dict[str, Any]:
+        """The worker as listings show it."""
+        state = self.state if self.state in STOPPING else self.directive.value
+        stale = now_ms - self.last_seen_ms > DEAD_AFTER_MS
+        return {
+            **self.info,
+            "id": self.id,
+            "worker_id": self.id,
+            "state": "stale" if stale else state,
+            "directive": self.directive.value,
+            "active_jobs": self.active_jobs,
+            "first_seen_at": times.format_ms(self.first_seen_ms),
+            "last_heartbeat": times.format_ms(self.last_seen_ms),
+            "last_heartbeat_at": times.format_ms(self.last_seen_ms),
+        }

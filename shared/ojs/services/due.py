@@ -1,0 +1,67 @@
+"""What time has decided: starts, retries, lost leases, timeouts, deadlines.
+
+Fetch, reads and the sweeps all come here, so a job moves the same way whoever notices first.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from dataclasses import replace as changed
+
+from ojs.clock import Clock
+from ojs.domain import lifecycle
+from ojs.domain.errors import BackendUnavailable
+from ojs.domain.ids import IdSource
+from ojs.domain.job import Job
+from ojs.store.errors import LostRace
+from ojs.store.jobs import Jobs
+
+_TRIES = 5
+
+
+class Due:
+    """Applies time to jobs."""
+
+    def __init__(
+        self,
+        jobs: Jobs,
+        clock: Clock,
+        ids: IdSource,
+        chance: Callable[[], float] = random.random,
+    ) -> None:
+        self._jobs = jobs
+        self._clock = clock
+        self._ids = ids
+        self._chance = chance
+
+    def settle(self, job: Job | None) -> Job | None:
+        """The job after all that time has decided by now; None when it does not exist.
+
+        Takes a head as read. Each step is one conditional write; whoever loses reads again.
+        Jobs of a batch that is not committed do not exist.
+        """
+        for _ in range(_TRIES):
+            if job is None or (job.batch is not None and self._jobs.staged([job.batch])):
+                return None
+            after, failure = lifecycle.by_time(
+                job, now_ms=self._clock.now_ms(), order=self._ids.order(), chance=self._chance()
+            )
+            if after is job:
+                return job
+            if job.batch is not None:
+                # Its batch is committed; from here on it is a job like any other.
+                after = changed(after, batch=None)
+            try:
+                job = self._jobs.replace(job, after, failure=failure)
+            except LostRace:
+                job = self._jobs.head(job.id)
+        raise BackendUnavailable("Others are changing this job; try again.")
+
+    def check(self, job: Job) -> Job | None:
+        """Settle a job found in the due or expiry index; the very same job if nothing was due."""
+        settled = self.settle(job)
+        if settled is job and job.lease is not None:
+            # Found at its first lease end, but extended since: file it where it ends now.
+            self._jobs.refile(job)
+        return settled

@@ -1,0 +1,315 @@
+"""FETCH: hand out jobs (core seed, "FETCH"; design section 5, "Fetch").
+
+The index says where jobs may be; the conditional claim decides. A stale entry costs a lost race,
+never a second dispatch.
+"""
+
+from __future__ import annotations
+
+import random
+import threading
+from collections import OrderedDict
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from ojs.clock import Clock
+from ojs.domain import lifecycle
+from ojs.domain.errors import OjsError
+from ojs.domain.ids import IdSource
+from ojs.domain.job import DEFAULT_VISIBILITY_MS, Job, expired
+from ojs.domain.queue import Queue
+from ojs.domain.states import State
+from ojs.services.due import Due
+from ojs.store import items
+from ojs.store.errors import LostRace
+from ojs.store.jobs import Jobs
+from ojs.store.keys import Position
+from ojs.store.queues import Queues
+from ojs.store.workers import from_item, key_of
+
+MAX_COUNT = 100
+MAX_QUEUES = 50
+ROUND_ROBIN = "round-robin"
+STRICT = "strict"
+
+# Asked for beyond what is wanted, so that a few lost races need no second query.
+_SPARE = 5
+_PAGE = 100
+_MAX_PAGES = 12
+# A Lambda answers with at most 6 MB; what would not fit is not claimed.
+_MAX_ANSWER_KIB = 5_000
+_SMALL_JOB_KIB = 2
+_REMEMBERED = 20_000
+_MAX_ROTATIONS = 1_000
+
+
+class _Memory:
+    """Bounded set of strings: the oldest are forgotten first. Safe to share between threads."""
+
+    def __init__(self, size: int) -> None:
+        self._size = size
+        self._seen: OrderedDict[str, None] = OrderedDict()
+        self._lock = threading.Lock()
+
+    def __contains__(self, key: str) -> bool:
+        return key in self._seen
+
+    def add(self, key: str) -> None:
+        with self._lock:
+            self._seen[key] = None
+            while len(self._seen) > self._size:
+                self._seen.popitem(last=False)
+
+
+@dataclass
+class _Take:
+    """One fetch under way."""
+
+    queue_names: Sequence[str]
+    count: int
+    worker_id: str | None
+    visibility_ms: int | None
+    jobs: list[Job] = field(default_factory=list)
+    kib: int = 0
+
+    @property
+    def wanted(self) -> int:
+        return self.count - len(self.jobs)
+
+    def has_room(self, position: Position) -> bool:
+        """Whether the answer stays within what a Lambda may send."""
+        return not self.jobs or self.kib + position.size_kib + _SMALL_JOB_KIB <= _MAX_ANSWER_KIB
+
+
+class Fetch:
+    """Hands out jobs."""
+
+    def __init__(
+        self,
+        jobs: Jobs,
+        queues: Queues,
+        due: Due,
+        clock: Clock,
+        ids: IdSource,
+        *,
+        choose: Callable[[int], int] = random.randrange,
+    ) -> None:
+        self._jobs = jobs
+        self._queues = queues
+        self._due = due
+        self._clock = clock
+        self._ids = ids
+        self._choose = choose
+        # What this container has seen claimed: the index may still list it for a moment.
+        self._claimed = _Memory(_REMEMBERED)
+        self._committed = _Memory(_MAX_ROTATIONS)
+        self._turns: OrderedDict[tuple[str, ...], int] = OrderedDict()
+        self._turns_lock = threading.Lock()
+
+    def fetch(
+        self,
+        queues: Sequence[str],
+        count: int = 1,
+        worker_id: str | None = None,
+        visibility_timeout_ms: int | None = None,
+        strategy: str = ROUND_ROBIN,
+    ) -> list[Job]:
+        """Claim up to `count` jobs: by priority, then first in first out, inside each queue.
+
+        Over several queues `round-robin` takes one from each in turn; `strict` empties the first
+        listed before the next. Each job is under a lease of `visibility_timeout_ms`, or the job's
+        own, or 30 minutes. Returns an empty list when there is nothing, or when the worker was
+        told to stop. Raises BackendUnavailable.
+        """
+        names = list(dict.fromkeys(queues))
+        found, record = self._queues.get_many(names, key_of(worker_id) if worker_id else None)
+        if record is not None and not from_item(record).may_fetch:
+            return []
+        open_queues = [found[name] for name in names if name in found and not found[name].paused]
+        take = _Take(names, count, worker_id, visibility_timeout_ms)
+        lines = [
+            (queue, lane) for queue in self._in_turn(open_queues, names, strategy)
+            for lane in self._lanes(queue)
+        ]  # fmt: skip
+        try:
+            if strategy == STRICT or len(open_queues) == 1:
+                for line in lines:
+                    self._drain(take, self._candidates(take, *line))
+                    if not take.wanted:
+                        break
+            else:
+                self._alternate(take, lines)
+            for queue, lane in lines:
+                if not take.wanted:
+                    break
+                self._take_due(take, queue, lane)
+        except OjsError:
+            # What is claimed already must reach the worker; otherwise it waits out its lease.
+            if not take.jobs:
+                raise
+        if strategy != STRICT:
+            self._advance(names, take)
+        return self._with_contents(take)
+
+    # --- order ------------------------------------------------------------------------------
+
+    def _in_turn(self, queues: Sequence[Queue], names: Sequence[str], strategy: str) -> list[Queue]:
+        """The queues in the order of this fetch: as listed, or from where the last one ended."""
+        if strategy == STRICT or len(queues) < 2:
+            return list(queues)
+        with self._turns_lock:
+            start = self._turns.get(tuple(names), 0)
+        following = [q for q in queues if names.index(q.name) >= start]
+        return following + [q for q in queues if names.index(q.name) < start]
+
+    def _advance(self, names: Sequence[str], take: _Take) -> None:
+        """The next fetch of these queues begins after the queue served last."""
+        if len(names) < 2 or not take.jobs:
+            return
+        with self._turns_lock:
+            key = tuple(names)
+            self._turns[key] = (names.index(take.jobs[-1].queue) + 1) % len(names)
+            self._turns.move_to_end(key)
+            while len(self._turns) > _MAX_ROTATIONS:
+                self._turns.popitem(last=False)
+
+    def _lanes(self, queue: Queue) -> list[int]:
+        """All lanes of a queue, from a random one on, so that fetchers spread over them."""
+        if queue.lanes == 1:
+            return [0]
+        start = self._choose(queue.lanes)
+        return [(start + step) % queue.lanes for step in range(queue.lanes)]
+
+    def _alternate(self, take: _Take, lines: Sequence[tuple[Queue, int]]) -> None:
+        """One job from each queue in turn, until there are enough or nothing is left."""
+        sources: list[list[Iterator[Job]]] = []
+        last = None
+        for queue, lane in lines:
+            if queue.name != last:
+                sources.append([])
+                last = queue.name
+            sources[-1].append(self._candidates(take, queue, lane))
+        while sources and take.wanted:
+            going_on = []
+            for lanes in sources:
+                if not take.wanted:
+                    break
+                while lanes:
+                    job = next(lanes[0], None)
+                    if job is not None:
+                        going_on.append(lanes)
+                        break
+                    lanes.pop(0)
+            sources = going_on
+
+    @staticmethod
+    def _drain(take: _Take, source: Iterator[Job]) -> None:
+        while take.wanted and next(source, None) is not None:
+            pass
+
+    # --- claim ------------------------------------------------------------------------------
+
+    def _candidates(self, take: _Take, queue: Queue, lane: int) -> Iterator[Job]:
+        """Claims jobs of one line, in order, as long as they are asked for."""
+        after: Any = None
+        for page in range(_MAX_PAGES):
+            limit = min(take.wanted + _SPARE, _PAGE) if page == 0 else _PAGE
+            entries, after = self._jobs.ready(queue.name, lane, limit=limit, after=after)
+            waiting = [(job_id, Position.parse(key), key) for job_id, key in entries]
+            waiting = [entry for entry in waiting if entry[0] + entry[2] not in self._claimed]
+            waiting = self._committed_only(waiting)
+            # In order while races are won; after a lost one step aside at random instead of
+            # fighting the others for the head of the line.
+            aside = False
+            while waiting:
+                entry = waiting.pop(self._choose(len(waiting)) if aside else 0)
+                job_id, position, key = entry
+                if not take.has_room(position):
+                    return
+                job = self._claim(take, queue, lane, job_id, position)
+                self._claimed.add(job_id + key)
+                if job is None:
+                    aside = True
+                else:
+                    yield job
+            if after is None:
+                return
+
+    def _committed_only(
+        self, entries: list[tuple[str, Position, str]]
+    ) -> list[tuple[str, Position, str]]:
+        """Without the jobs of batches that are still being stored: they do not exist yet."""
+        unknown = {
+            position.batch
+            for _, position, _ in entries
+            if position.batch is not None and position.batch not in self._committed
+        }
+        if not unknown:
+            return entries
+        staged = self._jobs.staged(unknown)
+        for token in unknown - staged:
+            self._committed.add(token)
+        return [entry for entry in entries if entry[1].batch not in staged]
+
+    def _claim(
+        self, take: _Take, queue: Queue, lane: int, job_id: str, position: Position
+    ) -> Job | None:
+        lease_ms = take.visibility_ms or position.visibility_ms or DEFAULT_VISIBILITY_MS
+        now_ms = self._clock.now_ms()
+        try:
+            job = self._jobs.claim(
+                job_id,
+                position,
+                queue=queue.name,
+                lane=lane,
+                now_ms=now_ms,
+                lease_ms=lease_ms,
+                worker_id=take.worker_id,
+            )
+        except LostRace as lost:
+            if lost.item and "state" in lost.item:
+                found = items.job_from_head(lost.item)
+                if found.state is State.AVAILABLE and expired(found, now_ms):
+                    self._due.settle(found)
+            return None
+        take.jobs.append(job)
+        take.kib += position.size_kib + _SMALL_JOB_KIB
+        return job
+
+    def _take_due(self, take: _Take, queue: Queue, lane: int) -> None:
+        """Apply what time has decided in one line, and claim what became available by it."""
+        ids = self._jobs.due(
+            queue.name, lane, now_ms=self._clock.now_ms(), limit=take.wanted + _SPARE
+        )
+        if not ids:
+            return
+        heads = self._jobs.heads(ids)
+        promoted = []
+        for job_id in ids:
+            head = heads.get(job_id)
+            settled = self._due.check(head) if head is not None else None
+            if settled is not None and settled.state is State.AVAILABLE:
+                promoted.append(settled)
+        for job in sorted(promoted, key=lambda job: items.position(job).key()):
+            position = items.position(job)
+            if not take.wanted or not take.has_room(position):
+                return
+            self._claim(take, queue, lane, job.id, position)
+
+    def _with_contents(self, take: _Take) -> list[Job]:
+        try:
+            return self._jobs.with_contents(take.jobs)
+        except OjsError:
+            # The worker will never hear of these jobs: give them back rather than let them wait
+            # out their leases. Should this fail too, the leases do run out.
+            for job in take.jobs:
+                self._give_back(job)
+            raise
+
+    def _give_back(self, job: Job) -> None:
+        back = lifecycle.requeue(job, now_ms=self._clock.now_ms(), order=self._ids.order())
+        try:
+            self._jobs.replace(job, back, guard="lease")
+        except (LostRace, OjsError):
+            return

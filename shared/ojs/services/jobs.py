@@ -1,0 +1,139 @@
+"""INFO, CANCEL, ACTIVATE and progress: what one may do with a job by its id."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from ojs.clock import Clock
+from ojs.domain import jsontext, lifecycle, times
+from ojs.domain.errors import BackendUnavailable, InvalidRequest, NotFound, PayloadTooLarge
+from ojs.domain.ids import IdSource
+from ojs.domain.job import Job
+from ojs.domain.states import State
+from ojs.services.due import Due
+from ojs.store import jobs as store
+from ojs.store.errors import LostRace
+
+MAX_PROGRESS_BYTES = 4_096
+_TRIES = 5
+
+
+@dataclass(frozen=True)
+class Progress:
+    """How far the current attempt says it is. `progress` is between 0 and 1."""
+
+    job_id: str
+    state: State
+    progress: float | None = None
+    message: str | None = None
+    data: Mapping[str, Any] | None = None
+    updated_ms: int | None = None
+
+    def to_dict(self) -> dict[str, Any]:
+        """As the binding shows it: null where nothing was reported (ojs-progress section 7.1)."""
+        return {
+            "job_id": self.job_id,
+            "state": self.state.value,
+            "progress": 1.0 if self.state is State.COMPLETED else self.progress,
+            "message": self.message,
+            "data": self.data,
+            "updated_at": None if self.updated_ms is None else times.format_ms(self.updated_ms),
+        }
+
+
+class Jobs:
+    """Looks at jobs and changes them one by one."""
+
+    def __init__(self, jobs: store.Jobs, due: Due, clock: Clock, ids: IdSource) -> None:
+        self._jobs = jobs
+        self._due = due
+        self._clock = clock
+        self._ids = ids
+
+    def get(self, job_id: str) -> Job:
+        """The whole job, after all that time has decided. Raises NotFound."""
+        job = self._jobs.load(job_id)
+        settled = self._due.settle(job)
+        if settled is None:
+            raise NotFound("job", job_id)
+        if settled is not job:
+            settled = self._jobs.load(job_id)
+        if settled is None:
+            raise NotFound("job", job_id)
+        return settled
+
+    def cancel(self, job_id: str) -> Job:
+        """Stop a job that is not terminal; a running one is told through its worker's heartbeat.
+
+        Raises NotFound, Conflict.
+        """
+        return self._change(job_id, lambda job, now_ms: lifecycle.cancel(job, now_ms=now_ms))
+
+    def activate(self, job_id: str) -> Job:
+        """Release a pending job. Raises NotFound, Conflict."""
+        return self._change(
+            job_id,
+            lambda job, now_ms: lifecycle.activate(job, now_ms=now_ms, order=self._ids.order()),
+        )
+
+    def _change(self, job_id: str, change: Any) -> Job:
+        for _ in range(_TRIES):
+            before = self._due.settle(self._jobs.head(job_id))
+            if before is None:
+                raise NotFound("job", job_id)
+            after = change(before, self._clock.now_ms())
+            try:
+                stored = self._jobs.replace(before, replace(after, batch=None))
+            except LostRace:
+                continue
+            (stored,) = self._jobs.with_contents([stored])
+            return replace(stored, previous_state=before.state)
+        raise BackendUnavailable("Others are changing this job; try again.")
+
+    def report_progress(
+        self,
+        job_id: str,
+        *,
+        progress: float | None,
+        worker_id: str | None = None,
+        message: str | None = None,
+        data: Mapping[str, Any] | None = None,
+    ) -> Progress:
+        """Note how far a running job is; counts as a heartbeat.
+
+        Values are clamped to [0, 1] and never go back within an attempt. For a job that is not
+        running (any more), or runs elsewhere, the report is passed over, as ojs-progress section
+        6.1 asks. Raises NotFound, InvalidRequest, PayloadTooLarge.
+        """
+        if progress is None and data is None:
+            raise InvalidRequest("progress", "is required unless data is given")
+        value = None if progress is None else min(1.0, max(0.0, progress))
+        report = {"progress": value, "message": message, "data": data}
+        if (size := jsontext.size_of(report)) > MAX_PROGRESS_BYTES:
+            raise PayloadTooLarge("data", size=size, limit=MAX_PROGRESS_BYTES)
+        now_ms = self._clock.now_ms()
+        try:
+            job = self._jobs.extend(job_id, now_ms=now_ms, worker_id=worker_id)
+        except LostRace as lost:
+            if lost.item is None:
+                raise NotFound("job", job_id) from None
+            return self.progress(job_id)
+        if not self._jobs.save_progress(job, report, now_ms=now_ms):
+            return self.progress(job_id)
+        return Progress(job_id, job.state, value, message, data, now_ms)
+
+    def progress(self, job_id: str) -> Progress:
+        """The progress of the current attempt. Raises NotFound."""
+        job = self.get(job_id)
+        told = job.progress or {}
+        value = told.get("progress")
+        return Progress(
+            job_id,
+            job.state,
+            None if value is None else float(value),
+            told.get("message"),
+            told.get("data"),
+            told.get("updated_ms"),
+        )

@@ -1,0 +1,103 @@
+"""The sweep: applies time to jobs that nobody asks for, and undoes what crashes left half done.
+
+Bounded, idempotent, safe to run twice at once: every step is the same conditional write that a
+fetch or a read would make.
+"""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from collections.abc import Callable, Iterable
+
+from ojs.domain.errors import OjsError
+from ojs.domain.states import State
+from ojs.services.due import Due
+from ojs.store.jobs import Jobs
+from ojs.store.queues import Queues
+
+_NAMES = 100
+_PAGE = 100
+
+
+class Sweep:
+    """Looks over all queues."""
+
+    def __init__(
+        self,
+        jobs: Jobs,
+        queues: Queues,
+        due: Due,
+        choose: Callable[[int], int] = random.randrange,
+    ) -> None:
+        self._jobs = jobs
+        self._queues = queues
+        self._due = due
+        self._choose = choose
+
+    def run_once(
+        self, now_ms: int, limit: int, go_on: Callable[[], bool] = lambda: True
+    ) -> dict[str, int]:
+        """One pass over every queue, moving at most about `limit` jobs; counts by what was done.
+
+        Keys: promoted, stalled_or_timed_out, expired, batches_undone, refiled, failed, and `more`
+        (1 when the pass ended early and another should follow). `go_on` says whether there is time
+        left. Begins at a random queue, so that a pass cut short starves no queue.
+        """
+        counts: Counter[str] = Counter()
+        self._undo_batches(now_ms, counts)
+        names = self._names()
+        if names:
+            start = self._choose(len(names))
+            names = names[start:] + names[:start]
+        for at in range(0, len(names), _NAMES):
+            queues, _ = self._queues.get_many(names[at : at + _NAMES])
+            for queue in queues.values():
+                for lane in range(queue.lanes):
+                    if counts.total() >= limit or not go_on():
+                        counts["more"] = 1
+                        return dict(counts)
+                    self._line(queue.name, lane, now_ms, counts)
+        return dict(counts)
+
+    def _line(self, queue: str, lane: int, now_ms: int, counts: Counter[str]) -> None:
+        due = self._jobs.due(queue, lane, now_ms=now_ms, limit=_PAGE)
+        expiring = self._jobs.expiring(queue, lane, now_ms=now_ms, limit=_PAGE)
+        if len(due) == _PAGE or len(expiring) == _PAGE:
+            counts["more"] = 1
+        self._apply(dict.fromkeys([*due, *expiring]), counts)
+
+    def _apply(self, job_ids: Iterable[str], counts: Counter[str]) -> None:
+        heads = self._jobs.heads(job_ids)
+        for job in heads.values():
+            try:
+                after = self._due.check(job)
+            except OjsError:
+                # One job that cannot be moved now must not hold up the others; the next pass
+                # finds it again.
+                counts["failed"] += 1
+                continue
+            if after is None:
+                continue
+            if after is job:
+                counts["refiled"] += 1
+            elif after.state is State.DISCARDED and not after.completed_ms:
+                counts["expired"] += 1
+            elif job.state is State.ACTIVE:
+                counts["stalled_or_timed_out"] += 1
+            else:
+                counts["promoted"] += 1
+
+    def _undo_batches(self, now_ms: int, counts: Counter[str]) -> None:
+        for token in self._jobs.stale_batches(now_ms=now_ms, limit=_PAGE):
+            self._jobs.undo_batch(token)
+            counts["batches_undone"] += 1
+
+    def _names(self) -> list[str]:
+        names: list[str] = []
+        after: str | None = None
+        while True:
+            page, after = self._queues.names(limit=1_000, after=after)
+            names += page
+            if after is None:
+                return names

@@ -1,0 +1,188 @@
+"""BEAT and the registry of workers (core seed, "BEAT" and "Worker states"; binding 10.4)."""
+
+from __future__ import annotations
+
+import threading
+from collections import OrderedDict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from ojs.clock import Clock
+from ojs.domain import jsontext, times
+from ojs.domain.errors import InvalidRequest, NotFound, PayloadTooLarge
+from ojs.domain.page import Page
+from ojs.domain.states import State
+from ojs.domain.worker import MAX_ID_BYTES, Directive, Worker
+from ojs.store import items
+from ojs.store import workers as store
+from ojs.store.errors import LostRace
+from ojs.store.jobs import Jobs
+
+MAX_INFO_BYTES = 4_096
+# A busy worker's record is written again after this long; in between, a beat is one write for
+# each job it extends. A directive given elsewhere is heard at the latest then.
+RECORD_EVERY_MS = 10_000
+_REMEMBERED = 10_000
+
+
+@dataclass(frozen=True)
+class Beat:
+    """The answer to a heartbeat."""
+
+    state: Directive
+    server_time: str
+    jobs_extended: list[str] = field(default_factory=list)
+    cancelled_jobs: list[str] = field(default_factory=list)
+
+
+class Workers:
+    """Hears from workers and tells them what to do."""
+
+    def __init__(self, workers: store.Workers, jobs: Jobs, clock: Clock) -> None:
+        self._workers = workers
+        self._jobs = jobs
+        self._clock = clock
+        self._heard: OrderedDict[str, tuple[int, Directive]] = OrderedDict()
+        self._lock = threading.Lock()
+
+    def beat(
+        self,
+        worker_id: str,
+        *,
+        active_jobs: Sequence[str] = (),
+        active_count: int | None = None,
+        visibility_timeout_ms: int | None = None,
+        state: str | None = None,
+        info: Mapping[str, Any] | None = None,
+    ) -> Beat:
+        """A worker is alive: extend the leases of its jobs, tell it which were cancelled.
+
+        A job that is not active, or is another worker's, is left alone without an error. Costs one
+        write unit for each job; the worker's own record is written at most every 10 s.
+        """
+        _check_id(worker_id)
+        _check_info(info)
+        now_ms = self._clock.now_ms()
+        extended: list[str] = []
+        cancelled: list[str] = []
+        for job_id in dict.fromkeys(active_jobs):
+            try:
+                self._jobs.extend(
+                    job_id, now_ms=now_ms, worker_id=worker_id, lease_ms=visibility_timeout_ms
+                )
+                extended.append(job_id)
+            except LostRace as lost:
+                if lost.item is None or "state" not in lost.item:
+                    continue
+                found = items.job_from_head(lost.item)
+                if found.worker_id not in (None, worker_id):
+                    continue
+                if found.state is State.CANCELLED and found.attempt:
+                    cancelled.append(job_id)
+                elif found.state is State.ACTIVE:
+                    # The lease lasts longer than was asked for now.
+                    extended.append(job_id)
+        count = active_count if active_count is not None else len(extended)
+        directive = self._recent(worker_id, now_ms) if extended and state is None else None
+        if directive is None:
+            worker = self._workers.touch(
+                worker_id, now_ms=now_ms, state=state, active_jobs=count, info=info
+            )
+            directive = self._remember(worker)
+        return Beat(directive, times.format_ms(now_ms), extended, cancelled)
+
+    def _recent(self, worker_id: str, now_ms: int) -> Directive | None:
+        """What a worker was told, if its record was written a moment ago by this container."""
+        at_ms, directive = self._heard.get(worker_id, (0, Directive.RUNNING))
+        return directive if now_ms - at_ms < RECORD_EVERY_MS else None
+
+    def _remember(self, worker: Worker) -> Directive:
+        with self._lock:
+            self._heard[worker.id] = (worker.last_seen_ms, worker.directive)
+            self._heard.move_to_end(worker.id)
+            while len(self._heard) > _REMEMBERED:
+                self._heard.popitem(last=False)
+        return worker.directive
+
+    def _forget(self, worker_id: str) -> None:
+        with self._lock:
+            self._heard.pop(worker_id, None)
+
+    def register(self, worker_id: str, info: Mapping[str, Any]) -> Worker:
+        """A worker process starts; whatever its namesake was told before is over."""
+        _check_id(worker_id)
+        _check_info(info)
+        self._forget(worker_id)
+        return self._workers.register(worker_id, now_ms=self._clock.now_ms(), info=info)
+
+    def drain(
+        self,
+        worker_id: str,
+        *,
+        state: str,
+        active_jobs: int | None = None,
+        info: Mapping[str, Any] | None = None,
+    ) -> Worker:
+        """A worker says what it is about to do; while it is stopping it gets no more jobs."""
+        _check_id(worker_id)
+        _check_info(info)
+        self._forget(worker_id)
+        return self._workers.touch(
+            worker_id, now_ms=self._clock.now_ms(), state=state, active_jobs=active_jobs, info=info
+        )
+
+    def direct(self, worker_id: str, directive: str) -> Worker:
+        """Tell a worker to go on, go quiet or terminate. Raises NotFound, InvalidRequest.
+
+        Fetches obey from the next request on; the worker hears of it with its next heartbeat, at
+        the latest RECORD_EVERY_MS later.
+        """
+        try:
+            chosen = Directive(directive)
+        except ValueError:
+            rule = f"must be one of {', '.join(Directive)}"
+            raise InvalidRequest("directive", rule, value=directive) from None
+        try:
+            worker = self._workers.touch(
+                worker_id, now_ms=self._clock.now_ms(), directive=chosen, only_known=True
+            )
+        except LostRace:
+            raise NotFound("worker", worker_id) from None
+        self._forget(worker_id)
+        return worker
+
+    def get(self, worker_id: str) -> Worker:
+        """One worker. Raises NotFound."""
+        worker = self._workers.get(worker_id)
+        if worker is None:
+            raise NotFound("worker", worker_id)
+        return worker
+
+    def list(self, *, limit: int, cursor: str | None = None) -> Page[Worker]:
+        """A page of workers, in no meaningful order. Raises InvalidRequest for a bad cursor."""
+        if cursor is not None:
+            _check_id(cursor, "cursor")
+        workers, following = self._workers.page(limit=limit, after=cursor)
+        return Page(workers, following)
+
+    def remove(self, worker_id: str) -> None:
+        """Forget a worker. Its leases run out by themselves. Raises NotFound."""
+        self._forget(worker_id)
+        if not self._workers.remove(worker_id):
+            raise NotFound("worker", worker_id)
+
+
+def _check_id(worker_id: str, field_name: str = "worker_id") -> None:
+    size = len(worker_id.encode("utf-8"))
+    if not 0 < size <= MAX_ID_BYTES or "|" in worker_id or not worker_id.isprintable():
+        raise InvalidRequest(
+            field_name,
+            f"must have 1 to {MAX_ID_BYTES} bytes of printable characters other than '|'",
+            value=worker_id,
+        )
+
+
+def _check_info(info: Mapping[str, Any] | None) -> None:
+    if info and (size := jsontext.size_of(info)) > MAX_INFO_BYTES:
+        raise PayloadTooLarge("worker", size=size, limit=MAX_INFO_BYTES)

@@ -1,0 +1,85 @@
+"""What DynamoDB's refusals mean to us: lost race, contention, throttling, outage, or a bug.
+
+- LostRace: a condition did not hold; somebody else was there first, nothing changed
+- BackendUnavailable: throttled, contended or unreachable; try again (HTTP 503)
+- BackendTimeout: no answer; the outcome is unknown (HTTP 504)
+- BackendError: anything else is a defect of ours or of the deployment (HTTP 500)
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from botocore.exceptions import (
+    BotoCoreError,
+    ClientError,
+    ConnectTimeoutError,
+    EndpointConnectionError,
+    ReadTimeoutError,
+)
+
+from ojs.domain.errors import BackendError, BackendTimeout, BackendUnavailable, OjsError
+
+_BUSY = frozenset(
+    {
+        "ProvisionedThroughputExceededException",
+        "ThrottlingException",
+        "Throttling",
+        "ThrottlingError",
+        "ThrottledException",
+        "RequestLimitExceeded",
+        "TooManyRequestsException",
+        "SlowDown",
+        "TransactionConflictException",
+        "TransactionConflict",
+        "TransactionInProgressException",
+        "InternalServerError",
+        "InternalError",
+        "ServiceUnavailable",
+        "ServiceUnavailableException",
+    }
+)
+
+
+class LostRace(Exception):
+    """A condition did not hold. `items` has what was found in its place, by position."""
+
+    def __init__(self, items: list[dict[str, Any] | None]) -> None:
+        super().__init__("a conditional write lost")
+        self.items = items
+
+    @property
+    def item(self) -> dict[str, Any] | None:
+        """What was found, for a write of one item."""
+        return self.items[0] if self.items else None
+
+
+def classify(error: BotoCoreError | ClientError) -> LostRace | OjsError:
+    """The meaning of an error of the SDK."""
+    if isinstance(error, ReadTimeoutError):
+        return BackendTimeout("The store did not answer in time; the outcome is unknown.")
+    if isinstance(error, ConnectTimeoutError | EndpointConnectionError):
+        return BackendUnavailable("The store cannot be reached.")
+    if not isinstance(error, ClientError):
+        return BackendUnavailable("The connection to the store failed.")
+    code = error.response.get("Error", {}).get("Code", "")
+    if code == "ConditionalCheckFailedException":
+        item: Any = error.response.get("Item")
+        return LostRace([item])
+    if code == "TransactionCanceledException":
+        reasons: list[Any] = list(error.response.get("CancellationReasons", []))
+        if any(reason.get("Code") == "ConditionalCheckFailed" for reason in reasons):
+            return LostRace(
+                [
+                    reason.get("Item", {})
+                    if reason.get("Code") == "ConditionalCheckFailed"
+                    else None
+                    for reason in reasons
+                ]
+            )
+        if all(reason.get("Code", "None") in _BUSY | {"None"} for reason in reasons):
+            return BackendUnavailable("The store is busy with these jobs.")
+        return BackendError(f"The store refused a transaction: {code}.")
+    if code in _BUSY:
+        return BackendUnavailable("The store is busy.")
+    return BackendError(f"The store refused a request: {code or 'unknown error'}.")

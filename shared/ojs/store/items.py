@@ -1,0 +1,233 @@
+"""The head item: the one mapping between a job and its DynamoDB attributes.
+
+Attributes that hold their default are left out, so that a small job's head stays within 1 KB
+through its whole life (one write unit; design section 8).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from ojs.domain import jsontext
+from ojs.domain.failure import Failure
+from ojs.domain.job import DEFAULT_TIMEOUT_MS, MISSING, Job, Lease
+from ojs.domain.retry import RetryPolicy
+from ojs.domain.states import TERMINAL, State
+from ojs.store import keys
+
+Value = str | int | bytes
+Item = dict[str, Value]
+
+# A head is planned to fit one write unit; this much is kept free for what the job gains on its
+# way: lease, worker, times, a small result.
+HEAD_BYTES = 1_024
+GROWTH_BYTES = 230
+INLINE_RESULT_BYTES = 128
+
+
+def pack(item: Mapping[str, Value]) -> dict[str, Any]:
+    """Plain values as DynamoDB's typed attribute values."""
+    packed: dict[str, Any] = {}
+    for name, value in item.items():
+        if isinstance(value, str):
+            packed[name] = {"S": value}
+        elif isinstance(value, bytes):
+            packed[name] = {"B": value}
+        else:
+            packed[name] = {"N": str(value)}
+    return packed
+
+
+def unpack(item: Mapping[str, Any]) -> Item:
+    """DynamoDB's typed attribute values as plain ones."""
+    plain: Item = {}
+    for name, typed in item.items():
+        ((kind, value),) = typed.items()
+        plain[name] = int(value) if kind == "N" else value
+    return plain
+
+
+def size(item: Mapping[str, Value]) -> int:
+    """Bytes DynamoDB counts for an item."""
+    total = 0
+    for name, value in item.items():
+        total += len(name.encode("utf-8"))
+        if isinstance(value, str):
+            total += len(value.encode("utf-8"))
+        elif isinstance(value, bytes):
+            total += len(value)
+        else:
+            total += len(str(value)) // 2 + 2
+    return total
+
+
+def head(job: Job) -> Item:
+    """The head item of a job, index entries included. The content is inline unless it has a ref."""
+    item: dict[str, Value | None] = {
+        "pk": keys.job(job.id),
+        "sk": keys.HEAD,
+        "state": job.state.value,
+        "type": job.type,
+        "queue": job.queue,
+        "lane": job.lane or None,
+        "priority": job.priority or None,
+        "attempt": job.attempt or None,
+        "created": job.created_ms,
+        "enqueued": job.enqueued_ms,
+        "scheduled": job.scheduled_ms,
+        "expires": job.expires_ms,
+        "timeout": job.timeout_ms if job.timeout_ms != DEFAULT_TIMEOUT_MS else None,
+        "visibility": job.visibility_ms,
+        "retry": job.policy.compact(),
+        "payload": job.content_ref,
+        "payload_bytes": job.content_bytes or None,
+        "life": job.life or None,
+        "activated": job.activated_ms,
+        "started": job.started_ms,
+        "completed": job.completed_ms,
+        "cancelled": job.cancelled_ms,
+        "discarded": job.discarded_ms,
+        "worker": job.worker_id,
+        "retry_at": job.retry_at_ms,
+        "retry_delay": job.retry_delay_ms,
+        "dead": 1 if job.dead_letter else None,
+        "unique": job.unique_key,
+        "batch": job.batch,
+        "result_ref": job.result_ref,
+        "op": job.op,
+        "ttl": job.ttl_s,
+    }
+    if job.content_ref is None and job.content is not None:
+        item["body"] = jsontext.dumps(job.content)
+    if job.result_ref is None and job.result is not MISSING:
+        item["result"] = jsontext.dumps(job.result)
+    if job.lease is not None:
+        item["lease"] = job.lease.token
+        item["lease_until"] = job.lease.until_ms
+        item["lease_ms"] = job.lease.length_ms
+    item |= index_entries(job)
+    return {name: value for name, value in item.items() if value is not None}
+
+
+def index_entries(job: Job) -> Item:
+    """The entries of the sparse indexes: where a job can be found (design section 4)."""
+    entries: Item = {}
+    match job.state:
+        case State.AVAILABLE:
+            entries["wpk"] = keys.ready(job.queue, job.lane)
+            entries["wsk"] = position(job).key()
+        case State.SCHEDULED | State.RETRYABLE | State.ACTIVE:
+            entries["wpk"] = keys.due(job.queue, job.lane)
+            entries["wsk"] = keys.instant(job.due_ms)
+        case State.PENDING:
+            entries["wpk"] = keys.pending(job.queue, job.lane)
+            entries["wsk"] = keys.instant(job.created_ms)
+        case State.DISCARDED if job.dead_letter:
+            entries["wpk"] = keys.dead(job.queue)
+            entries["wsk"] = f"{keys.instant(job.discarded_ms or 0)}|{job.id}"
+        case _:
+            pass
+    if job.expires_ms is not None and job.state not in TERMINAL:
+        entries["epk"] = keys.expiry(job.queue, job.lane)
+        entries["esk"] = keys.instant(job.expires_ms)
+    return entries
+
+
+def position(job: Job) -> keys.Position:
+    """An available job's place in line, with the hints a claim needs."""
+    return keys.Position(
+        priority=job.priority,
+        order=job.order or "",
+        visibility_ms=job.visibility_ms,
+        timeout_ms=job.timeout_ms if job.timeout_ms != DEFAULT_TIMEOUT_MS else None,
+        batch=job.batch,
+        size_kib=job.content_bytes // 1024,
+    )
+
+
+def job_from_head(item: Mapping[str, Any]) -> Job:
+    """The job a head item holds. Content and result are filled in when they are inline."""
+    state = State(item["state"])
+    lease = None
+    if "lease_until" in item:
+        lease = Lease(item["lease"], item["lease_until"], item["lease_ms"], item.get("worker"))
+    order = None
+    if state is State.AVAILABLE and "wsk" in item:
+        order = keys.Position.parse(item["wsk"]).order
+    return Job(
+        id=keys.job_id(item["pk"]),
+        type=item["type"],
+        queue=item["queue"],
+        state=state,
+        created_ms=item["created"],
+        lane=item.get("lane", 0),
+        priority=item.get("priority", 0),
+        attempt=item.get("attempt", 0),
+        content=jsontext.stored(item["body"]) if "body" in item else None,
+        enqueued_ms=item.get("enqueued"),
+        scheduled_ms=item.get("scheduled"),
+        expires_ms=item.get("expires"),
+        timeout_ms=item.get("timeout", DEFAULT_TIMEOUT_MS),
+        visibility_ms=item.get("visibility"),
+        policy=RetryPolicy.from_compact(item.get("retry")),
+        order=order,
+        life=item.get("life", 0),
+        activated_ms=item.get("activated"),
+        started_ms=item.get("started"),
+        completed_ms=item.get("completed"),
+        cancelled_ms=item.get("cancelled"),
+        discarded_ms=item.get("discarded"),
+        lease=lease,
+        worker_id=item.get("worker"),
+        retry_at_ms=item.get("retry_at"),
+        retry_delay_ms=item.get("retry_delay"),
+        dead_letter="dead" in item,
+        unique_key=item.get("unique"),
+        batch=item.get("batch"),
+        content_bytes=item.get("payload_bytes", 0),
+        content_ref=item.get("payload"),
+        result=jsontext.stored(item["result"]) if "result" in item else MISSING,
+        result_ref=item.get("result_ref"),
+        op=item.get("op"),
+        ttl_s=item.get("ttl"),
+    )
+
+
+def fits_inline(job: Job) -> bool:
+    """Whether the content can live on the head without ever costing a second write unit."""
+    return size(head(job)) + GROWTH_BYTES <= HEAD_BYTES
+
+
+def error(job: Job, failure: Failure) -> Item:
+    """The item of one entry of the error history."""
+    stored = {
+        "code": failure.code,
+        "type": failure.type,
+        "message": failure.message,
+        "retryable": failure.retryable,
+        "backtrace": list(failure.backtrace),
+        "details": failure.details,
+    }
+    return {
+        "pk": keys.job(job.id),
+        "sk": keys.error(job.life, failure.attempt),
+        "attempt": failure.attempt,
+        "occurred": failure.occurred_ms,
+        "error": jsontext.dumps({name: value for name, value in stored.items() if value}),
+    }
+
+
+def failure_from(item: Mapping[str, Any]) -> Failure:
+    """The failure an error item holds."""
+    stored = jsontext.stored(item["error"])
+    return Failure(
+        attempt=item["attempt"],
+        code=stored.get("code", ""),
+        type=stored.get("type", ""),
+        message=stored.get("message", ""),
+        occurred_ms=item["occurred"],
+        retryable=stored.get("retryable", False),
+        backtrace=tuple(stored.get("backtrace", ())),
+        details=stored.get("details"),
+    )

@@ -1,0 +1,139 @@
+"""Every key of the table and its indexes (design section 4).
+
+Names that users choose never contain the separator `|`: queue names by their pattern, worker ids
+by validation.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+HEAD = "@"
+PAYLOAD = "payload|"
+RESULT = "result|"
+ERROR = "err|"
+PROGRESS = "progress"
+QUEUES = "QUEUES"
+WORKERS = "WORKERS"
+
+# Two hundred and one priorities, highest first: 000 is +100.
+_TOP_PRIORITY = 100
+
+
+def job(job_id: str) -> str:
+    """Partition of a job and all that belongs to it."""
+    return f"J|{job_id}"
+
+
+def job_id(pk: str) -> str:
+    """The id in a job's partition key."""
+    return pk.removeprefix("J|")
+
+
+def error(life: int, attempt: int) -> str:
+    """Sort key of one entry of the error history; sorts in the order things happened."""
+    return f"{ERROR}{life:04d}|{attempt:06d}"
+
+
+def queue(name: str) -> str:
+    """Partition of a queue."""
+    return f"Q|{name}"
+
+
+def worker(worker_id: str) -> str:
+    """Partition of a worker."""
+    return f"K|{worker_id}"
+
+
+def unique(digest: str) -> str:
+    """Partition of a unique lock."""
+    return f"U|{digest}"
+
+
+def batch(token: str) -> str:
+    """Partition of a staged batch. Its item exists only while the batch is not committed."""
+    return f"B|{token}"
+
+
+# Index `work` ---------------------------------------------------------------------------------
+
+
+def ready(queue_name: str, lane: int) -> str:
+    """Where available jobs of a lane stand in line."""
+    return f"R|{queue_name}|{lane}"
+
+
+def due(queue_name: str, lane: int) -> str:
+    """Where jobs wait for a time: start, retry, end of lease or attempt."""
+    return f"D|{queue_name}|{lane}"
+
+
+def pending(queue_name: str, lane: int) -> str:
+    """Where jobs wait to be activated."""
+    return f"P|{queue_name}|{lane}"
+
+
+def dead(queue_name: str) -> str:
+    """The dead letters of a queue."""
+    return f"X|{queue_name}"
+
+
+STAGED = "B"
+
+
+def instant(ms: int) -> str:
+    """A time as a sort key, 15 digits of ms."""
+    return f"{ms:015d}"
+
+
+@dataclass(frozen=True)
+class Position:
+    """A place in the ready line, and what a claim must know before it reads the head.
+
+    The index is keys-only, so the hints ride at the end of its sort key, where they cannot change
+    the order: the job's own lease and timeout (ms), the batch it was staged with, and the size of a
+    payload stored apart (KiB).
+    """
+
+    priority: int
+    order: str
+    visibility_ms: int | None = None
+    timeout_ms: int | None = None
+    batch: str | None = None
+    size_kib: int = 0
+
+    def key(self) -> str:
+        """The sort key: inverted priority, order, hints."""
+        hints = "".join(
+            f"|{letter}{value}"
+            for letter, value in (
+                ("v", self.visibility_ms),
+                ("t", self.timeout_ms),
+                ("b", self.batch),
+                ("s", self.size_kib or None),
+            )
+            if value is not None
+        )
+        return f"{_TOP_PRIORITY - self.priority:03d}{self.order}{hints}"
+
+    @classmethod
+    def parse(cls, key: str) -> Position:
+        """Read back what `key` wrote."""
+        place, *hints = key.split("|")
+        given = {hint[0]: hint[1:] for hint in hints}
+        return cls(
+            priority=_TOP_PRIORITY - int(place[:3]),
+            order=place[3:],
+            visibility_ms=int(given["v"]) if "v" in given else None,
+            timeout_ms=int(given["t"]) if "t" in given else None,
+            batch=given.get("b"),
+            size_kib=int(given.get("s", 0)),
+        )
+
+
+# Index `expiry` -------------------------------------------------------------------------------
+
+
+def expiry(queue_name: str, lane: int) -> str:
+    """Jobs of a lane that must not start after a deadline."""
+    return f"T|{queue_name}|{lane}"

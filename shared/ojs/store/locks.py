@@ -1,0 +1,55 @@
+"""Unique locks: which job holds a fingerprint. A lock only names; the holder's head decides."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from ojs.store import keys
+from ojs.store.items import Value
+from ojs.store.table import Put, Table
+
+
+@dataclass(frozen=True)
+class Lock:
+    """A fingerprint's holder. `until_ms` is the end of the uniqueness period, if it has one."""
+
+    digest: str
+    job_id: str
+    until_ms: int | None = None
+
+
+class Locks:
+    """The store of unique locks."""
+
+    def __init__(self, table: Table) -> None:
+        self._table = table
+
+    def get(self, digest: str) -> Lock | None:
+        """The lock on a fingerprint, consistently. It may be over: compare `until_ms`."""
+        item = self._table.get(keys.unique(digest), keys.HEAD)
+        if item is None:
+            return None
+        until = item.get("until")
+        return Lock(digest, str(item["job"]), until if isinstance(until, int) else None)
+
+    @staticmethod
+    def taking(lock: Lock, seen: Lock | None) -> Put:
+        """The write that takes a fingerprint, for the transaction that stores its job."""
+        item: dict[str, Value] = {
+            "pk": keys.unique(lock.digest),
+            "sk": keys.HEAD,
+            "job": lock.job_id,
+        }
+        if lock.until_ms is not None:
+            item["until"] = lock.until_ms
+            # Only garbage collection: whether the period is over is always compared by value.
+            item["ttl"] = lock.until_ms // 1000 + 86_400
+        # Race: two equal pushes at once. One transaction stores its job; the other is refused
+        # whole, reads the lock again and finds the winner.
+        if seen is None:
+            return Put(item, condition="attribute_not_exists(pk)")
+        return Put(
+            item,
+            condition="attribute_not_exists(pk) OR #job = :seen",
+            values={":seen": seen.job_id},
+        )
