@@ -11,7 +11,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from decimal import Decimal
-from typing import Annotated, Any, Literal, cast
+from typing import TYPE_CHECKING, Annotated, Any, Literal, cast
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 
@@ -28,6 +28,9 @@ from ojs.domain.errors import (
 from ojs.domain.job import DEFAULT_QUEUE, SPECVERSION
 from ojs.domain.retry import RetryPolicy
 
+if TYPE_CHECKING:
+    from pydantic_core import ErrorDetails
+
 MAX_JOB_BYTES = 1_048_576
 MAX_META_BYTES = 65_536
 MAX_NAME_BYTES = 255
@@ -42,7 +45,7 @@ TYPE_PATTERN = r"[a-z][a-z0-9_\-]*(\.[a-z][a-z0-9_\-]*)*"
 QUEUE_PATTERN = r"[a-z0-9][a-z0-9\-\.]*"
 _TYPE = re.compile(TYPE_PATTERN)
 _QUEUE = re.compile(QUEUE_PATTERN)
-_SPECVERSION = re.compile(r"1(\.0(\.\d{1,3})?(-rc\.\d{1,3})?)?")
+_SPECVERSION = re.compile(r"1(\.0(\.[0-9]{1,3})?(-rc\.[0-9]{1,3})?)?")
 _URI = re.compile(r"[A-Za-z][A-Za-z0-9+.\-]*:\S+")
 
 # Set by the backend; a client that sends them is not listened to (core seed, "System-managed").
@@ -265,8 +268,10 @@ def parse(raw: object, prefix: str = "") -> JobRequest:
 def from_pydantic(error: ValidationError, prefix: str = "") -> InvalidRequest:
     """The caller's view of pydantic's findings: paths like `options.retry.max_attempts`."""
     found: list[dict[str, Any]] = []
-    policy = False
-    for entry in error.errors(include_url=False, include_context=False):
+    entries = error.errors(include_url=False, include_context=False)
+    # What is malformed comes first: a broken rule (422) supposes a well-formed request.
+    entries.sort(key=_breaks_policy)
+    for entry in entries:
         path = prefix + "".join(
             f"[{part}]" if isinstance(part, int) else f".{part}" for part in entry["loc"]
         ).lstrip(".")
@@ -276,17 +281,22 @@ def from_pydantic(error: ValidationError, prefix: str = "") -> InvalidRequest:
         elif entry["type"] == "extra_forbidden":
             reason = "is not a known field"
         found.append({"field": path or "body", "reason": reason[:1].lower() + reason[1:]})
-        if len(found) == 1:
-            first = entry
-            policy = any(part in _POLICY_FIELDS for part in entry["loc"])
-    kind = ValidationFailed if policy else InvalidRequest
+    first = entries[0]
+    kind = ValidationFailed if _breaks_policy(first) else InvalidRequest
     value = None if first["type"] == "missing" else first.get("input")
     return kind(found[0]["field"], found[0]["reason"], value=value, details={"errors": found[:20]})
 
 
+def _breaks_policy(entry: ErrorDetails) -> bool:
+    return any(part in _POLICY_FIELDS for part in entry["loc"])
+
+
 @dataclass(frozen=True)
 class Unique:
-    """A uniqueness policy with its defaults filled in; `period_ms` None means no end."""
+    """A uniqueness policy with its defaults filled in; `period_ms` None means no end.
+
+    `path` says where in the request it was found.
+    """
 
     keys: frozenset[str]
     args_keys: tuple[str, ...] | None
@@ -294,6 +304,7 @@ class Unique:
     period_ms: int | None
     states: frozenset[str]
     on_conflict: str
+    path: str = "unique"
 
 
 @dataclass(frozen=True)
@@ -397,11 +408,13 @@ def _content(request: JobRequest) -> dict[str, Any]:
 
 def _policy(request: JobRequest, base: RetryPolicy, prefix: str) -> RetryPolicy:
     asked, path = request.choose("retry")
-    attempts, _ = request.choose("max_attempts")
+    attempts, attempts_path = request.choose("max_attempts")
     if asked is None:
         asked, path = RetryRequest(), "retry"
     retry = cast("RetryRequest", asked)
-    if attempts is not None and retry.max_attempts is None:
+    # Side by side the policy's own number wins, but nothing flat wins over `options`.
+    outranked = attempts_path.startswith("options.") and not path.startswith("options.")
+    if attempts is not None and (retry.max_attempts is None or outranked):
         retry = retry.model_copy(update={"max_attempts": attempts})
     return retry.over(base, prefix + path)
 
@@ -428,18 +441,20 @@ def _moment(
     prefix: str,
 ) -> int | None:
     """The first given of `names` in ms; shown as it was sent, or absolute when it was relative."""
-    for name in names:
-        text, path = request.choose(name)
-        if text is None:
-            continue
-        try:
-            ms = times.timestamp_ms(text, now_ms=now_ms)
-        except ValueError as error:
-            raise InvalidRequest(prefix + path, str(error), value=text) from None
-        shown = "scheduled_at" if name == "delay_until" else name
-        content[shown] = times.format_ms(ms) if text.startswith("+") else text
-        return ms
-    return None
+    given = [(name, *request.choose(name)) for name in names]
+    given = [one for one in given if one[1] is not None]
+    if not given:
+        return None
+    # Any of the names in `options` wins over all of the flat form.
+    given.sort(key=lambda one: not one[2].startswith("options."))
+    name, text, path = given[0]
+    try:
+        ms = times.timestamp_ms(text, now_ms=now_ms)
+    except ValueError as error:
+        raise InvalidRequest(prefix + path, str(error), value=text) from None
+    shown = "scheduled_at" if name == "delay_until" else name
+    content[shown] = times.format_ms(ms) if text.startswith("+") else text
+    return ms
 
 
 DEFAULT_UNIQUE_STATES = frozenset({"available", "active", "scheduled", "retryable", "pending"})
@@ -470,6 +485,7 @@ def _unique(request: JobRequest, prefix: str) -> Unique | None:
         period_ms=period_ms,
         states=frozenset(unique.states) if unique.states else DEFAULT_UNIQUE_STATES,
         on_conflict=unique.on_conflict or "reject",
+        path=prefix + path,
     )
 
 

@@ -6,8 +6,9 @@ digits, and integers of any size stay integers (core seed, "meta": preserved wit
 
 from __future__ import annotations
 
+import math
 import re
-from decimal import Decimal
+from decimal import Decimal, InvalidOperation
 from typing import Any, NoReturn
 
 import simplejson
@@ -34,9 +35,12 @@ def _integer(text: str) -> int:
 
 
 def _decimal(text: str) -> Decimal:
-    number = Decimal(text) if len(text) <= MAX_INTEGER_DIGITS else None
+    try:
+        number = Decimal(text) if len(text) <= MAX_INTEGER_DIGITS else None
+    except InvalidOperation:  # an exponent too large even for a Decimal
+        number = None
     # Readers of the job hold numbers as IEEE doubles; what no double can hold is not carried.
-    if number is None or number.adjusted() > 308 or (number and number.adjusted() < -324):
+    if number is None or math.isinf(float(number)) or (number and not float(number)):
         raise InvalidPayload(
             "A number is outside the range of an IEEE 754 double.",
             details={"reason": "number out of range", "value": text[:40]},

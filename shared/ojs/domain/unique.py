@@ -11,8 +11,6 @@ from ojs.domain import jsontext
 from ojs.domain.envelope import Specification, Unique
 from ojs.domain.errors import ValidationFailed
 
-_EXACT = 2**53
-
 
 def fingerprint(specification: Specification, policy: Unique) -> str:
     """SHA-256 (hex) of the canonical JSON of the chosen dimensions.
@@ -26,11 +24,11 @@ def fingerprint(specification: Specification, policy: Unique) -> str:
         args = specification.content["args"]
         if policy.args_keys is not None:
             objects = [value for value in args if isinstance(value, dict)]
-            args = _pick(policy.args_keys, objects, "unique.args_keys")
+            args = _pick(policy.args_keys, objects, f"{policy.path}.args_keys")
         chosen["args"] = args
     if "meta" in policy.keys:
         meta = specification.content.get("meta", {})
-        chosen["meta"] = _pick(policy.meta_keys or (), [meta], "unique.meta_keys")
+        chosen["meta"] = _pick(policy.meta_keys or (), [meta], f"{policy.path}.meta_keys")
     canonical = jsontext.dumps(_canonical(chosen))
     return hashlib.sha256(canonical.encode("utf-8")).hexdigest()
 
@@ -55,6 +53,10 @@ def _canonical(value: Any) -> Any:
     if isinstance(value, str):
         return unicodedata.normalize("NFC", value)
     if isinstance(value, Decimal | float):
+        # Integers stay exact at any size, however they are written: two ids beyond 2^53 differ.
+        exact = Decimal(value)
+        if exact == exact.to_integral_value():
+            return int(exact)
         number = float(value)
-        return int(number) if number.is_integer() and abs(number) < _EXACT else number
+        return int(number) if number.is_integer() else number
     return value

@@ -20,6 +20,8 @@ from ojs.store.queues import Queues
 _CURSOR = re.compile(r"\d{15}\|" + UUID7.pattern)
 # How many entries one request looks through for a filter, and how many queues it merges.
 MAX_READ = 1_000
+# A page ends early when the contents kept apart reach this size; a Lambda answers with 6 MB.
+MAX_PAGE_BYTES = 2_000_000
 _NAMES = 100
 _TRIES = 5
 
@@ -66,27 +68,24 @@ class DeadLetter:
             raise InvalidRequest("cursor", "is not one this server gave", value=cursor)
         names = [queue] if queue is not None else self._all_queues()
         found: list[Job] = []
-        before, read = cursor, 0
-        while len(found) < limit and read < MAX_READ:
+        before, read, size = cursor, 0, 0
+        more = True
+        while more and len(found) < limit and read < MAX_READ and size < MAX_PAGE_BYTES:
             entries = self._latest(names, before=before, limit=limit + 1)
             more = len(entries) > limit
-            entries = entries[:limit]
-            heads = self._jobs.heads(job_id for job_id, _ in entries)
-            for job_id, key in entries:
+            heads = self._jobs.heads(job_id for job_id, _ in entries[:limit])
+            for job_id, key in entries[:limit]:
+                if len(found) == limit or size >= MAX_PAGE_BYTES:
+                    more = True
+                    break
                 read, before = read + 1, key
                 job = heads.get(job_id)
                 # The index may be behind: a job that was retried or deleted is not listed.
-                if job is None or not job.dead_letter or (type is not None and job.type != type):
-                    continue
-                found.append(job)
-                if len(found) == limit:
-                    more = more or key != entries[-1][1]
-                    break
-            if not more:
-                before = None
-                break
+                if job is not None and job.dead_letter and type in (None, job.type):
+                    found.append(job)
+                    size += job.content_bytes
         jobs = self._jobs.with_errors(self._jobs.with_contents(found))
-        return Page(jobs, before if len(jobs) == limit or before else None)
+        return Page(jobs, before if more else None)
 
     def get(self, job_id: str) -> Job:
         """One dead letter, whole. Raises NotFound, also for a job that is not one."""

@@ -37,8 +37,9 @@ STRICT = "strict"
 _SPARE = 5
 _PAGE = 100
 _MAX_PAGES = 12
-# A Lambda answers with at most 6 MB; what would not fit is not claimed.
-_MAX_ANSWER_KIB = 5_000
+# A Lambda answers with at most 6 MB, in which the body is a JSON text inside a JSON text: quotes
+# and backslashes count twice. What would not fit is not claimed.
+_MAX_ANSWER_KIB = 2_900
 _SMALL_JOB_KIB = 2
 _REMEMBERED = 20_000
 _MAX_ROTATIONS = 1_000
@@ -213,28 +214,35 @@ class Fetch:
     def _candidates(self, take: _Take, queue: Queue, lane: int) -> Iterator[Job]:
         """Claims jobs of one line, in order, as long as they are asked for."""
         after: Any = None
-        for page in range(_MAX_PAGES):
-            limit = min(take.wanted + _SPARE, _PAGE) if page == 0 else _PAGE
-            entries, after = self._jobs.ready(queue.name, lane, limit=limit, after=after)
-            waiting = [(job_id, Position.parse(key), key) for job_id, key in entries]
-            waiting = [entry for entry in waiting if entry[0] + entry[2] not in self._claimed]
-            waiting = self._committed_only(waiting)
-            # In order while races are won; after a lost one step aside at random instead of
-            # fighting the others for the head of the line.
-            aside = False
+        limit = min(take.wanted + _SPARE, _PAGE)
+        crowded = False
+        for _ in range(_MAX_PAGES):
+            entries, following = self._jobs.ready(queue.name, lane, limit=limit, after=after)
+            waiting = self._committed_only(
+                [
+                    (job_id, Position.parse(key), key)
+                    for job_id, key in entries
+                    if job_id + key not in self._claimed
+                ]
+            )
+            after, limit = following, _PAGE
             while waiting:
-                entry = waiting.pop(self._choose(len(waiting)) if aside else 0)
+                # In order while races are won. After a lost one: a random place in a wider page,
+                # instead of fighting the others for the head of the line.
+                entry = waiting.pop(self._choose(len(waiting)) if crowded else 0)
                 job_id, position, key = entry
                 if not take.has_room(position):
                     return
                 job = self._claim(take, queue, lane, job_id, position)
                 self._claimed.add(job_id + key)
-                if job is None:
-                    aside = True
-                else:
+                if job is not None:
                     yield job
-            if after is None:
-                return
+                elif not crowded:
+                    crowded, after = True, None
+                    break
+            else:
+                if following is None:
+                    return
 
     def _committed_only(
         self, entries: list[tuple[str, Position, str]]

@@ -98,8 +98,10 @@ class Jobs:
             heads = [Put(items.head(job), condition=_NEW) for job, _ in prepared]
             self._table.transact([*heads, *also])
         except LostRace as lost:
-            self._texts.delete([at for at, _ in texts])
-            raise _taken(lost, [job for job, _ in prepared]) from None
+            stored = [job for job, _ in prepared]
+            if not _ours(lost, stored):
+                self._texts.delete([at for at, _ in texts])
+                raise _taken(lost, stored) from None
         return [job for job, _ in prepared]
 
     def create_staged(self, jobs: Sequence[Job], *, now_ms: int, chosen_ids: bool) -> list[Job]:
@@ -134,8 +136,10 @@ class Jobs:
                 try:
                     self._table.transact([Put(head, condition=_NEW) for head in chunk])
                 except LostRace as lost:
-                    self.undo_batch(token)
-                    raise _taken(lost, jobs[start : start + MAX_TRANSACTION]) from None
+                    written = [job for job, _ in prepared[start : start + MAX_TRANSACTION]]
+                    if not _ours(lost, written):
+                        self.undo_batch(token)
+                        raise _taken(lost, written) from None
         self._commit(token)
         return [changed(job, batch=None) for job, _ in prepared]
 
@@ -170,16 +174,14 @@ class Jobs:
             )
         except LostRace:
             return 0
-        removed = 0
-        for job_id in _ids_of(batch["ids"]):
-            job = self.head(job_id)
-            # A client id may belong to another, older job: only our own staged heads go.
-            if job is not None and job.batch == token:
-                self._texts.delete(self.texts_of(job))
-                self._table.delete(keys.job(job_id), keys.HEAD)
-                removed += 1
+        # A client id may belong to another, older job: only our own staged heads go. Nobody claims
+        # or changes those, so that what was read still holds when it is deleted.
+        found = self.heads(_ids_of(batch["ids"]))
+        ours = [job for job in found.values() if job.batch == token]
+        self._texts.delete([at for job in ours for at in self.texts_of(job)])
+        self._table.write_many(deletes=[(keys.job(job.id), keys.HEAD) for job in ours])
         self._table.delete(keys.batch(token), keys.HEAD)
-        return removed
+        return len(ours)
 
     def staged(self, tokens: Iterable[str]) -> set[str]:
         """Which of these batches are not committed."""
@@ -571,13 +573,13 @@ class Jobs:
                     {
                         "pk": keys.job(job.id),
                         "sk": keys.PROGRESS,
-                        "run": f"{job.life}.{job.attempt}",
+                        "run": _run(job),
                         "value": millionths,
                         "progress": jsontext.dumps(progress),
                         "updated": now_ms,
                     },
                     condition="attribute_not_exists(pk) OR #run <> :run OR #value <= :value",
-                    values={":run": f"{job.life}.{job.attempt}", ":value": millionths},
+                    values={":run": _run(job), ":value": millionths},
                 )
             )
         except LostRace:
@@ -586,10 +588,15 @@ class Jobs:
 
     def delete(self, job: Job) -> None:
         """Remove a job and all that belongs to it, the head first. Raises LostRace if it moved."""
-        # Race: a retry that brought the job back. The head decides; its other items follow.
-        self._table.delete(
-            keys.job(job.id), keys.HEAD, condition="#op = :seen", values={":seen": job.op or ""}
-        )
+        # Race: a retry that brought the job back: the loser sees that it lives. That it is gone
+        # already, by our own lost call or by another's, is what was asked for.
+        try:
+            self._table.delete(
+                keys.job(job.id), keys.HEAD, condition="#op = :seen", values={":seen": job.op or ""}
+            )
+        except LostRace as lost:
+            if lost.item is not None:
+                raise
         self._texts.delete(at for at in self.texts_of(job) if at.in_bucket)
         rest = self._table.query_all("pk = :job", {":job": keys.job(job.id)})
         self._table.write_many(deletes=[(str(i["pk"]), str(i["sk"])) for i in rest])
@@ -615,6 +622,12 @@ def _held_by(
     return conditions, values
 
 
+def _ours(lost: LostRace, jobs: Sequence[Job]) -> bool:
+    """Whether what stands in the way are our own heads: the transaction went through before."""
+    pairs = list(zip(lost.items, jobs, strict=False))
+    return all(found is not None and found.get("op") == job.op for found, job in pairs)
+
+
 def _taken(lost: LostRace, jobs: Sequence[Job]) -> JobTaken | LostRace:
     for found, job in zip(lost.items, jobs, strict=False):
         if found is not None:
@@ -622,9 +635,15 @@ def _taken(lost: LostRace, jobs: Sequence[Job]) -> JobTaken | LostRace:
     return lost
 
 
+def _run(job: Job) -> str:
+    """What tells one run of a job from all others, handed-back ones included."""
+    return f"{job.life}.{job.attempt}.{job.started_ms}"
+
+
 def _progress(item: Item | None, job: Job) -> dict[str, Any] | None:
-    """The progress of the current attempt, if it is this one's."""
-    if item is None or item["run"] != f"{job.life}.{job.attempt}":
+    """The progress of the current or final run; a job that waits to run again has none."""
+    ran = job.state is State.ACTIVE or job.state.terminal
+    if item is None or not ran or item["run"] != _run(job):
         return None
     stored: dict[str, Any] = jsontext.stored(str(item["progress"]))
     return stored | {"updated_ms": item["updated"]}

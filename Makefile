@@ -1,0 +1,120 @@
+# OJS backend on AWS primitives. `make help` lists what there is to do.
+
+SHELL := bash
+.SHELLFLAGS := -euo pipefail -c
+.DEFAULT_GOAL := help
+.DELETE_ON_ERROR:
+MAKEFLAGS += --no-print-directory
+
+PORT ?= 8080
+DATA ?= .ojs-data
+ENGINE ?= auto
+PYTHON ?=
+ARGS ?=
+
+VENV := .venv
+PY := $(VENV)/bin/python
+PIP_INSTALL := $(PY) -m pip install -qq --disable-pip-version-check --require-hashes
+NPM_CI := npm ci --no-audit --no-fund --loglevel=error
+
+export PYTHONPATH := shared:.
+# CDK's bridge to Node warns of every Node release it does not know; it is tested with what is here.
+export JSII_SILENCE_WARNING_UNTESTED_NODE_VERSION := 1
+export JSII_SILENCE_WARNING_DEPRECATED_NODE_VERSION := 1
+export JSII_SILENCE_WARNING_END_OF_LIFE_NODE_VERSION := 1
+
+.PHONY: help
+help: ## List the targets
+	@awk 'BEGIN {FS = ":.*## "; print "make <target> [VARIABLE=value]\n"} \
+	  /^[a-z-]+:.*## / {printf "  %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@echo; printf '  %-14s %s\n' \
+	  'PORT=8080' 'port of the local server (make run)' \
+	  'DATA=.ojs-data' 'its data folder' \
+	  'ENGINE=auto' 'its engine: auto, dynoxide or ministack' \
+	  'ARGS=' 'more arguments for pytest, the local server or cdk' \
+	  'PYTHON=' 'the Python (3.11 or later) to make .venv with'
+
+.PHONY: run
+run: $(VENV)/.local $(VENV)/.engine ## Start the local server, with data kept in DATA
+	@exec $(PY) -m local --port $(PORT) --data $(DATA) --engine $(ENGINE) $(ARGS)
+
+.PHONY: test
+test: setup ## Run all tests
+	@$(PY) -m pytest $(ARGS)
+
+.PHONY: check
+check: setup ## Run linter, formatter check, type checker and all tests
+	$(PY) -m ruff check .
+	$(PY) -m ruff format --check .
+	$(PY) -m mypy
+	$(PY) -m pytest $(ARGS)
+
+.PHONY: format
+format: $(VENV)/.dev ## Format the code and apply the linter's safe fixes
+	$(PY) -m ruff format .
+	$(PY) -m ruff check --fix .
+
+.PHONY: deploy-local
+deploy-local: setup ## Deploy to a local cloud (MiniStack) and print the API's URL
+	@$(PY) -m infra.deploy_local $(ARGS)
+
+.PHONY: synth
+synth: setup ## Write the CloudFormation templates to cdk.out
+	@node_modules/.bin/cdk synth --quiet $(ARGS)
+
+.PHONY: audit
+audit: $(VENV)/.dev ## Look for known vulnerabilities in the pinned packages
+	$(PY) -m pip_audit --require-hashes --disable-pip -r requirements/dev.txt
+
+# Pins are worked out against the public index alone, whatever this machine's pip is told: the
+# machine's own addresses and builds must not get into the files.
+PIP_COMPILE := env -u PIP_FIND_LINKS -u PIP_INDEX_URL -u PIP_EXTRA_INDEX_URL \
+  PIP_CONFIG_FILE=/dev/null CUSTOM_COMPILE_COMMAND='make lock' \
+  ../$(PY) -m piptools compile --quiet --generate-hashes --allow-unsafe --strip-extras \
+  --no-emit-index-url --no-emit-find-links --no-emit-trusted-host $(if $(UPGRADE),--upgrade)
+
+.PHONY: lock
+lock: $(VENV)/.dev ## Work out the pinned versions again (UPGRADE=1: the newest)
+	@cd requirements && for set in runtime local dev; do \
+	  $(PIP_COMPILE) --output-file=$$set.txt $$set.in; done
+	@npm install --package-lock-only --omit-lockfile-registry-resolved --no-audit --no-fund
+
+.PHONY: setup
+setup: $(VENV)/.dev $(VENV)/.node-tools ## Install everything the other targets need
+
+.PHONY: clean
+clean: ## Remove what was built or installed; the data in DATA stay
+	rm -rf $(VENV) node_modules build dist cdk.out .mypy_cache .pytest_cache .ruff_cache .hypothesis
+	find . -name __pycache__ -type d -not -path './.git/*' -prune -exec rm -rf {} +
+
+# --- what is installed; each stamp is older than its lock file when that has changed -------------
+
+$(PY):
+	@for python in $(or $(PYTHON),python3 python3.13 python3.12 python3.14 python3.11); do \
+	  if "$$python" -c 'import ensurepip, sys, venv; sys.exit(sys.version_info < (3, 11))' \
+	    >/dev/null 2>&1; then exec "$$python" -m venv --clear $(VENV); fi; done; \
+	echo 'No Python 3.11 or later with venv found; name one: make PYTHON=/path/to/python3' >&2; exit 1
+
+$(VENV)/.local: requirements/local.txt | $(PY)
+	@echo 'Installing the Python packages of the local server …'
+	@$(PIP_INSTALL) -r $<
+	@touch $@
+
+$(VENV)/.dev: requirements/dev.txt | $(PY)
+	@echo 'Installing the Python packages for development …'
+	@$(PIP_INSTALL) -r $<
+	@touch $@ $(VENV)/.local
+
+# The engine is wanted, not needed: without npm, or a binary for this platform, it is MiniStack.
+$(VENV)/.engine: package-lock.json | $(PY)
+	@if ! command -v npm >/dev/null; then \
+	  echo 'npm not found: the engine will be MiniStack, unless dynoxide is on the PATH'; \
+	elif $(NPM_CI) --omit=dev >/dev/null; then touch $@; \
+	else echo 'npm could not install the engine: it will be MiniStack'; fi
+
+$(VENV)/.node-tools: package-lock.json | $(PY)
+	@command -v npm >/dev/null || { \
+	  echo 'npm not found: install Node.js 20 or later (only `make run` does without)' >&2; exit 1; }
+	@echo 'Installing the Node tools …'
+	@$(NPM_CI) >/dev/null
+	@touch $@ $(VENV)/.engine

@@ -1,0 +1,1 @@
+"""Everything else: health, manifest, dead letter, queues, workers as an operator sees them."""

@@ -1,0 +1,1 @@
+"""Jobs: enqueue, read, cancel, activate, finish, progress."""

@@ -1,0 +1,165 @@
+"""`/ojs/v1/jobs…`."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+from ojs import runtime
+from ojs.domain import envelope
+from ojs.domain.envelope import JobRequest
+from ojs.domain.errors import InvalidRequest, OjsError
+from ojs.domain.job import MISSING, Job
+from ojs.http import models, paging, views
+from ojs.http.application import Answer, Application
+from ojs.http.contract import BASE, MAX_RESULT_WAIT_S
+from ojs.http.request import Request
+
+app = Application("jobs")
+
+# Waiting for a result: a look each half second costs one read unit a second for a small job.
+_LOOK_EVERY_MS = 500
+# Kept free to build and send the answer before the function is stopped.
+_SPARE_MS = 2_000
+sleep = time.sleep
+
+
+@app.operation("enqueue_job")
+def enqueue_job(request: Request) -> Answer:
+    """PUSH one job."""
+    pushed = runtime.current().enqueue.push(envelope.parse(request.object()))
+    if pushed.deduplicated:
+        return Answer(views.wrapped(pushed.job) | {"deduplicated": True})
+    location = f"{BASE}/jobs/{pushed.job.id}"
+    return Answer(views.wrapped(pushed.job), 201, {"Location": location})
+
+
+@app.operation("enqueue_batch")
+def enqueue_batch(request: Request) -> Answer:
+    """PUSH many jobs, all or none."""
+    raw = request.object().get("jobs")
+    if raw is None:
+        raise InvalidRequest("jobs", "is required")
+    if not isinstance(raw, list) or not 1 <= len(raw) <= models.MAX_BATCH:
+        rule = f"must be an array of 1 to {models.MAX_BATCH} jobs"
+        raise InvalidRequest("jobs", rule, value=raw)
+    requests = [_member(job, index) for index, job in enumerate(raw)]
+    pushed = runtime.current().enqueue.push_batch(requests)
+    return Answer(views.batch([one.job for one in pushed]), 201)
+
+
+def _member(raw: Any, index: int) -> JobRequest:
+    try:
+        return envelope.parse(raw, prefix=f"jobs[{index}].")
+    except OjsError as error:
+        raise envelope.at_index(error, index) from None
+
+
+@app.operation("get_job")
+def get_job(request: Request) -> Answer:
+    """INFO."""
+    return Answer(views.detail(runtime.current().jobs.get(request.named)))
+
+
+@app.operation("cancel_job", "cancel_job_by_post")
+def cancel_job(request: Request) -> Answer:
+    """CANCEL."""
+    if request.operation.request is not None:
+        request.parsed(models.NoOptions)
+    return Answer(views.wrapped(runtime.current().jobs.cancel(request.named)))
+
+
+@app.operation("activate_job")
+def activate_job(request: Request) -> Answer:
+    """ACTIVATE."""
+    request.parsed(models.NoOptions)
+    return Answer(views.wrapped(runtime.current().jobs.activate(request.named)))
+
+
+@app.operation("ack_job_by_path")
+def ack_job(request: Request) -> Answer:
+    """ACK, with the job in the path."""
+    given = request.parsed(models.AckOptions)
+    job = runtime.current().finish.ack(
+        request.named,
+        worker_id=given.worker_id,
+        attempt=given.attempt,
+        lease_token=given.lease_token,
+        result=given.result if given.has_result else MISSING,
+    )
+    return Answer(views.acknowledged(job))
+
+
+@app.operation("nack_job_by_path")
+def nack_job(request: Request) -> Answer:
+    """FAIL, with the job in the path."""
+    given = request.parsed(models.NackOptions)
+    job = runtime.current().finish.nack(
+        request.named,
+        error=given.reported_error(),
+        worker_id=given.worker_id,
+        attempt=given.attempt,
+        lease_token=given.lease_token,
+        requeue=bool(given.requeue),
+    )
+    return Answer(views.failed(job))
+
+
+@app.operation("get_result")
+def get_result(request: Request) -> Answer:
+    """A job's result, waiting for it if asked to."""
+    job_id = request.named
+    job = runtime.current().jobs.get(job_id)
+    wait_ms = _wait_ms(request)
+    while not job.state.terminal and wait_ms > 0:
+        pause_ms = min(_LOOK_EVERY_MS, wait_ms)
+        sleep(pause_ms / 1_000)
+        wait_ms = min(wait_ms - pause_ms, request.remaining_ms() - _SPARE_MS)
+        job = runtime.current().jobs.get(job_id)
+    return _result(job)
+
+
+def _result(job: Job) -> Answer:
+    if job.state.terminal:
+        return Answer(views.result(job))
+    return Answer(views.result(job), 202, {"Retry-After": "1"})
+
+
+def _wait_ms(request: Request) -> int:
+    wait = request.query.get("wait", "false").lower()
+    if wait not in ("true", "false"):
+        raise InvalidRequest("wait", "must be true or false", value=wait)
+    most = 86_400
+    asked = paging.integer(request.query, "timeout", default=MAX_RESULT_WAIT_S, least=0, most=most)
+    if wait == "false":
+        return 0
+    return min(asked * 1_000, MAX_RESULT_WAIT_S * 1_000, request.remaining_ms() - _SPARE_MS)
+
+
+@app.operation("list_retries")
+def list_retries(request: Request) -> Answer:
+    """A job's error history."""
+    return Answer(views.retries(runtime.current().jobs.get(request.named)))
+
+
+@app.operation("get_progress")
+def get_progress(request: Request) -> Answer:
+    """How far a job is."""
+    return Answer(runtime.current().jobs.progress(request.named).to_dict())
+
+
+@app.operation("report_progress")
+def report_progress(request: Request) -> Answer:
+    """A worker says how far a job is."""
+    given = request.parsed(models.ProgressRequest)
+    progress = runtime.current().jobs.report_progress(
+        request.named,
+        progress=given.progress,
+        worker_id=given.worker_id,
+        message=given.message,
+        data=given.data,
+    )
+    return Answer(progress.to_dict())
+
+
+handler = app.complete()

@@ -1,0 +1,1 @@
+"""Workers: fetch, finish, heartbeat, registration."""

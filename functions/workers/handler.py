@@ -1,0 +1,153 @@
+"""`/ojs/v1/workers…`."""
+
+from __future__ import annotations
+
+from ojs import runtime
+from ojs.domain.errors import InvalidRequest
+from ojs.domain.job import MISSING
+from ojs.domain.job import to_dict as job_to_dict
+from ojs.http import models, paging, views
+from ojs.http.application import Answer, Application
+from ojs.http.request import Request
+
+app = Application("workers")
+
+
+@app.operation("fetch_jobs")
+def fetch_jobs(request: Request) -> Answer:
+    """FETCH."""
+    given = request.parsed(models.FetchRequest)
+    jobs = runtime.current().fetch.fetch(
+        given.queues,
+        count=given.count or 1,
+        worker_id=given.worker_id,
+        visibility_timeout_ms=given.visibility_timeout_ms,
+        strategy=given.strategy or "round-robin",
+    )
+    return Answer({"jobs": [job_to_dict(job) for job in jobs]})
+
+
+@app.operation("ack_job")
+def ack_job(request: Request) -> Answer:
+    """ACK."""
+    given = request.parsed(models.AckRequest)
+    job = runtime.current().finish.ack(
+        given.job_id,
+        worker_id=given.worker_id,
+        attempt=given.attempt,
+        lease_token=given.lease_token,
+        result=given.result if given.has_result else MISSING,
+    )
+    return Answer(views.acknowledged(job))
+
+
+@app.operation("nack_job")
+def nack_job(request: Request) -> Answer:
+    """FAIL."""
+    given = request.parsed(models.NackRequest)
+    job = runtime.current().finish.nack(
+        given.job_id,
+        error=given.reported_error(),
+        worker_id=given.worker_id,
+        attempt=given.attempt,
+        lease_token=given.lease_token,
+        requeue=bool(given.requeue),
+    )
+    return Answer(views.failed(job))
+
+
+@app.operation("heartbeat")
+def heartbeat(request: Request) -> Answer:
+    """BEAT."""
+    given = request.parsed(models.HeartbeatRequest)
+    beat = runtime.current().workers.beat(
+        given.worker_id,
+        active_jobs=given.job_ids(),
+        active_count=given.count(),
+        visibility_timeout_ms=given.visibility_timeout_ms,
+        state=given.state,
+        info=given.info(),
+    )
+    return Answer(
+        {
+            "state": beat.state.value,
+            "directive": beat.state.value,
+            "jobs_extended": beat.jobs_extended,
+            "cancelled_jobs": beat.cancelled_jobs,
+            "server_time": beat.server_time,
+        }
+    )
+
+
+@app.operation("beat")
+def beat(request: Request) -> Answer:
+    """A worker announces that it drains."""
+    given = request.parsed(models.BeatRequest)
+    runtime.current().workers.drain(
+        given.worker_id, state=given.state, active_jobs=given.count(), info=given.info()
+    )
+    return Answer({"acknowledged": True, "worker_id": given.worker_id, "state": given.state})
+
+
+@app.operation("report_worker_progress")
+def report_progress(request: Request) -> Answer:
+    """A worker says how far a job is, in percent."""
+    given = request.parsed(models.WorkerProgressRequest)
+    if given.percentage is None and given.data is None:
+        raise InvalidRequest("percentage", "is required unless data is given")
+    progress = runtime.current().jobs.report_progress(
+        given.job_id,
+        progress=None if given.percentage is None else given.percentage / 100,
+        worker_id=given.worker_id,
+        message=given.message,
+        data=given.data,
+    )
+    return Answer(progress.to_dict())
+
+
+@app.operation("register_worker")
+def register_worker(request: Request) -> Answer:
+    """A worker introduces itself."""
+    raw, prefix = models.registration(request.object())
+    given = models.parse(models.RegisterRequest, raw, prefix)
+    current = runtime.current()
+    current.workers.register(given.worker_id, given.info())
+    return Answer(views.registered(given.worker_id, current.clock.now_ms()))
+
+
+@app.operation("remove_worker")
+def remove_worker(request: Request) -> Answer:
+    """A worker signs off."""
+    runtime.current().workers.remove(request.named)
+    return Answer({"deleted": True, "worker_id": request.named})
+
+
+@app.operation("worker_health")
+def worker_health(request: Request) -> Answer:
+    """Whether a worker takes jobs. Reading it succeeds whatever the answer is."""
+    current = runtime.current()
+    worker = current.workers.get(request.named)
+    shown = worker.to_dict(current.clock.now_ms())
+    return Answer(
+        {
+            "worker_id": worker.id,
+            "state": shown["state"],
+            "accepting_jobs": worker.may_fetch,
+            "active_jobs": worker.active_jobs,
+            "last_heartbeat": shown["last_heartbeat"],
+        }
+    )
+
+
+@app.operation("list_workers")
+def list_workers(request: Request) -> Answer:
+    """A page of workers."""
+    current = runtime.current()
+    asked = paging.window(request.query)
+    page = paging.collect(
+        asked, lambda limit, cursor: current.workers.list(limit=limit, cursor=cursor)
+    )
+    return Answer(views.workers_page(asked, page, current.clock.now_ms()))
+
+
+handler = app.complete()

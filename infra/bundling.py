@@ -1,0 +1,247 @@
+"""The functions' code as one folder: third-party packages, `ojs/`, `functions/`, bytecode.
+
+No Docker. pip fetches the wheels of the machine the code will run on (`--platform`), from the
+hash-pinned requirements/runtime.txt. All functions share one bundle: it is uploaded once.
+
+Four choices:
+
+- **boto3 is bundled**, although Lambda's runtime brings one. Lambda's own changes without notice
+  and differs by region; ours is the version the tests ran against. Its weight, the models of
+  400 AWS services, is left out but for the services used here (`SDK_SERVICES`): 29 MB become 5.
+- **Bytecode is compiled, by the exact Python that will run it.** Lambda cannot write beside its
+  code, so a missing .pyc is compiled anew by every cold start, which takes about three times as
+  long. It is hash-based and unchecked: a .pyc that trusts its source's time stamp would be stale
+  at once, since zipping resets the stamps.
+- **Without that interpreter** (on PATH, from pyenv or from uv) the bundle has no bytecode, works
+  all the same, and a warning says what it costs.
+- **Python 3.13**, although all dependencies have arm64 wheels for 3.14 too: a 3.14 to compile with
+  is less often at hand, and bytecode is worth more than a minor version. `-c python=3.14` switches.
+
+Bundles are kept under build/, named by a hash of everything that goes into them.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from infra import ROOT, SHARED
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from infra.settings import Architecture, DeploymentSettings
+
+REQUIREMENTS = ROOT / "requirements" / "runtime.txt"
+BUILD = ROOT / "build" / "lambda"
+
+# The AWS services whose clients the functions create; a test finds them in the code.
+SDK_SERVICES = ("dynamodb", "s3")
+
+# Lambda unpacks the bundle here. Bytecode names its sources: as they are there, not as here.
+TASK_ROOT = "/var/task"
+
+# Lambda's Python 3.12 and later run on Amazon Linux 2023 (glibc 2.34), 3.11 on 2 (2.26).
+_WHEEL_PLATFORMS: dict[Architecture, tuple[str, ...]] = {
+    "arm64": ("manylinux_2_28_aarch64", "manylinux2014_aarch64"),
+    "x86_64": ("manylinux_2_28_x86_64", "manylinux2014_x86_64"),
+}
+_AMAZON_LINUX_2 = frozenset({"3.11"})
+
+_SUPERSEDED_AFTER_S = 3600
+
+
+class BundlingError(RuntimeError):
+    """The bundle could not be built; the message holds what the failed tool printed."""
+
+
+@dataclass(frozen=True)
+class Bundle:
+    """A folder ready to become a Lambda function's code."""
+
+    path: Path
+    content_hash: str
+    bytecode: bool
+    """Whether bytecode for the exact runtime is in it."""
+
+
+def build(settings: DeploymentSettings) -> Bundle:
+    """The bundle for these settings, built now or taken from an earlier build.
+
+    Raises BundlingError when pip or the compiler fails.
+    """
+    python = settings.runtime_python
+    interpreter = find_interpreter(python)
+    if interpreter is None:
+        print(
+            f"warning: no Python {python} here to compile bytecode with; cold starts will take "
+            f"about three times as long. Install it (for example: uv python install {python}).",
+            file=sys.stderr,
+        )
+    packages = _packages(settings, interpreter)
+    content_hash = _hash(packages.name, *_source_parts())
+    target = BUILD / f"bundle-{_target_name(settings)}-{content_hash[:16]}"
+    if not target.is_dir():
+        with _staging(target) as stage:
+            shutil.copytree(packages, stage, dirs_exist_ok=True)
+            for source, name in _SOURCES:
+                ignore = shutil.ignore_patterns("__pycache__", "*.pyc")
+                shutil.copytree(source, stage / name, ignore=ignore)
+                _compile(interpreter, stage / name, strip=stage)
+        _drop_superseded(target)
+    return Bundle(path=target, content_hash=content_hash, bytecode=interpreter is not None)
+
+
+_SOURCES = ((SHARED / "ojs", "ojs"), (ROOT / "functions", "functions"))
+
+
+def find_interpreter(python: str) -> Path | None:
+    """A CPython of this minor version on this machine, or None.
+
+    A minor version's released interpreters all write the same bytecode, whatever the processor.
+    """
+    for candidate in _interpreter_candidates(python):
+        if _is_release_of(candidate, python):
+            return candidate
+    return None
+
+
+def _interpreter_candidates(python: str) -> Iterator[Path]:
+    if python == f"{sys.version_info.major}.{sys.version_info.minor}":
+        yield Path(sys.executable)
+    on_path = shutil.which(f"python{python}")
+    if on_path:
+        yield Path(on_path)
+    pyenv = Path(os.environ.get("PYENV_ROOT", Path.home() / ".pyenv"))
+    yield from sorted(pyenv.glob(f"versions/{python}.*/bin/python"), reverse=True)
+    uv = shutil.which("uv")
+    if uv:
+        command = [uv, "python", "find", "--no-python-downloads", python]
+        found = subprocess.run(command, capture_output=True, text=True, check=False)
+        if found.returncode == 0:
+            yield Path(found.stdout.strip())
+
+
+def _is_release_of(interpreter: Path, python: str) -> bool:
+    # A pyenv shim of a version that is not active exists, and fails; a release candidate may write
+    # bytecode that the release refuses.
+    probe = (
+        "import sys; v = sys.version_info; "
+        "print(sys.implementation.name, f'{v.major}.{v.minor}', v.releaselevel)"
+    )
+    found = subprocess.run([interpreter, "-c", probe], capture_output=True, text=True, check=False)
+    return found.returncode == 0 and found.stdout.split() == ["cpython", python, "final"]
+
+
+def _packages(settings: DeploymentSettings, interpreter: Path | None) -> Path:
+    """The third-party packages, installed, trimmed and compiled."""
+    key = _hash(
+        REQUIREMENTS.read_bytes(),
+        Path(__file__).read_bytes(),
+        json.dumps([settings.bundle, settings.runtime_python, settings.runtime_architecture]),
+        sys.platform if settings.is_local else "",
+        "bytecode" if interpreter else "",
+    )
+    target = BUILD / f"packages-{_target_name(settings)}-{key[:16]}"
+    if not target.is_dir():
+        with _staging(target) as stage:
+            _pip_install(settings, stage)
+            _trim_sdk(stage)
+            _compile(interpreter, stage, strip=stage)
+    return target
+
+
+def _target_name(settings: DeploymentSettings) -> str:
+    # No dot: CDK would take what follows it for the asset's file extension.
+    python = settings.runtime_python.replace(".", "")
+    return f"{settings.bundle}-python{python}-{settings.runtime_architecture}"
+
+
+def _pip_install(settings: DeploymentSettings, target: Path) -> None:
+    command = [sys.executable, "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
+    command += ["--target", str(target), "--no-compile", "--only-binary=:all:", "--require-hashes"]
+    if not settings.is_local:
+        python = settings.runtime_python
+        command += ["--implementation", "cp", "--python-version", python]
+        for tag in _WHEEL_PLATFORMS[settings.runtime_architecture]:
+            if not (python in _AMAZON_LINUX_2 and tag.startswith("manylinux_2_28")):
+                command += ["--platform", tag]
+    _run([*command, "--requirement", str(REQUIREMENTS)])
+    # Console scripts point at this machine's interpreter.
+    shutil.rmtree(target / "bin", ignore_errors=True)
+
+
+def _trim_sdk(packages: Path) -> None:
+    """Leave out the SDK's models of services that no function calls."""
+    for model in (packages / "botocore" / "data").iterdir():
+        if model.is_dir() and model.name not in SDK_SERVICES:
+            shutil.rmtree(model)
+
+
+def _compile(interpreter: Path | None, folder: Path, *, strip: Path) -> None:
+    if interpreter is None:
+        return
+    command = [str(interpreter), "-I", "-m", "compileall", "-q", "-j", "0"]
+    command += ["--invalidation-mode", "unchecked-hash", "-s", str(strip), "-p", TASK_ROOT]
+    _run([*command, str(folder)])
+
+
+def _run(command: list[str]) -> None:
+    result = subprocess.run(command, capture_output=True, text=True, check=False)
+    if result.returncode != 0:
+        raise BundlingError(f"{' '.join(command)}\n{result.stdout}{result.stderr}".rstrip())
+
+
+@contextlib.contextmanager
+def _staging(target: Path) -> Iterator[Path]:
+    """A fresh folder beside `target` that takes its name when the block ends well.
+
+    Two builds at once each fill their own; the first to end wins.
+    """
+    target.parent.mkdir(parents=True, exist_ok=True)
+    stage = Path(tempfile.mkdtemp(prefix="staging-", dir=target.parent))
+    try:
+        yield stage
+        stage.chmod(0o755)  # mkdtemp's 0700 would go into the zip
+        try:
+            stage.rename(target)
+        except OSError:
+            if not target.is_dir():
+                raise
+    finally:
+        shutil.rmtree(stage, ignore_errors=True)
+
+
+def _drop_superseded(kept: Path) -> None:
+    """Remove older bundles for the same target; CDK has copied those it still needs."""
+    target = kept.name.rsplit("-", 1)[0]
+    for other in kept.parent.glob(f"{target}-*"):
+        if other != kept and time.time() - other.stat().st_mtime > _SUPERSEDED_AFTER_S:
+            shutil.rmtree(other, ignore_errors=True)
+
+
+def _source_parts() -> Iterator[str | bytes]:
+    for folder, name in _SOURCES:
+        for path in sorted(folder.rglob("*")):
+            if path.is_file() and path.suffix != ".pyc":
+                yield f"{name}/{path.relative_to(folder).as_posix()}"
+                yield path.read_bytes()
+
+
+def _hash(*parts: str | bytes) -> str:
+    digest = hashlib.sha256()
+    for part in parts:
+        data = part.encode() if isinstance(part, str) else part
+        digest.update(len(data).to_bytes(8, "big"))
+        digest.update(data)
+    return digest.hexdigest()

@@ -1,0 +1,29 @@
+"""Where stream records go that the consumer could not process."""
+
+from __future__ import annotations
+
+from aws_cdk import Duration
+from aws_cdk import aws_sqs as sqs
+from constructs import Construct
+
+from infra.constructs.acknowledgement import acknowledge
+
+
+class StreamFailureQueue(Construct):
+    """An encrypted queue that keeps what failed for as long as SQS can. `queue`."""
+
+    def __init__(self, scope: Construct, name: str) -> None:
+        super().__init__(scope, name)
+        self.queue = sqs.Queue(
+            self,
+            "Queue",
+            encryption=sqs.QueueEncryption.SQS_MANAGED,
+            enforce_ssl=True,
+            # The stream itself forgets a record after a day; here is time to find out why.
+            retention_period=Duration.days(14),
+        )
+        acknowledge(
+            self.queue,
+            "AwsSolutions-SQS3",
+            "This queue is a dead-letter queue: it takes what the stream's consumer gave up on.",
+        )

@@ -1,0 +1,147 @@
+"""One Lambda function with a role that allows what its entry in the table of functions says."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from aws_cdk import Duration, Stack
+from aws_cdk import aws_dynamodb as dynamodb
+from aws_cdk import aws_iam as iam
+from aws_cdk import aws_lambda as lambda_
+from aws_cdk import aws_s3 as s3
+from constructs import Construct
+
+from infra.constructs.acknowledgement import acknowledge
+from infra.constructs.log_group import log_group
+from infra.settings import DeploymentSettings, project_version
+
+if TYPE_CHECKING:
+    from infra.functions import Access, FunctionSpec
+
+
+class Function(Construct):
+    """A function, its log group and its role. `function` is what routes and schedules point at."""
+
+    def __init__(
+        self,
+        scope: Construct,
+        name: str,
+        *,
+        spec: FunctionSpec,
+        code: lambda_.Code,
+        table: dynamodb.ITable,
+        bucket: s3.IBucket,
+        settings: DeploymentSettings,
+    ) -> None:
+        super().__init__(scope, name)
+        logs = log_group(self, settings=settings)
+        # A role of our own: the one CDK would make carries a managed policy that may write to
+        # every log group of the account.
+        role = iam.Role(
+            self,
+            "Role",
+            assumed_by=iam.ServicePrincipal("lambda.amazonaws.com"),
+            description=f"ojs {settings.stage}: function {spec.name}",
+        )
+        role.add_to_policy(
+            iam.PolicyStatement(
+                sid="Logs",
+                actions=["logs:CreateLogStream", "logs:PutLogEvents"],
+                resources=[logs.log_group_arn],
+            )
+        )
+        for statement in statements(spec.access, table, bucket):
+            role.add_to_policy(statement)
+        self.function = lambda_.Function(
+            self,
+            "Function",
+            description=spec.description,
+            code=code,
+            handler=spec.handler,
+            runtime=lambda_.Runtime(f"python{settings.runtime_python}"),
+            architecture=(
+                lambda_.Architecture.ARM_64
+                if settings.runtime_architecture == "arm64"
+                else lambda_.Architecture.X86_64
+            ),
+            memory_size=settings.memory_mb,
+            timeout=Duration.seconds(spec.timeout_s),
+            role=role,
+            log_group=logs,
+            logging_format=lambda_.LoggingFormat.JSON,
+            application_log_level_v2=lambda_.ApplicationLogLevel[
+                "WARN" if settings.log_level == "WARNING" else settings.log_level
+            ],
+            tracing=lambda_.Tracing.ACTIVE,
+            environment={
+                "OJS_TABLE": table.table_name,
+                "OJS_BUCKET": bucket.bucket_name,
+                "OJS_VERSION": project_version(),
+                "POWERTOOLS_SERVICE_NAME": f"ojs-{spec.name}",
+                "POWERTOOLS_LOG_LEVEL": settings.log_level,
+            },
+        )
+        if spec.access.payloads:
+            # cdk-nag names the finding by the export through which the ARN crosses stacks; asking
+            # for the export here gives the one that CDK makes anyway.
+            owner = Stack.of(bucket)
+            export = owner.resolve(owner.export_value(bucket.bucket_arn))["Fn::ImportValue"]
+            acknowledge(
+                role,
+                f"AwsSolutions-IAM5[Resource::{export}/*]",
+                "Payload objects are named by job ids, which only the functions know: every object "
+                "of this one bucket, and nothing of the bucket itself.",
+            )
+        acknowledge(
+            role,
+            "AwsSolutions-IAM5[Resource::*]",
+            "xray:PutTraceSegments and xray:PutTelemetryRecords, which active tracing needs, "
+            "cannot be limited to a resource.",
+        )
+        acknowledge(
+            self.function,
+            "AwsSolutions-L1",
+            "The runtime is a setting, fixed so that deployments from any machine are alike, and "
+            "supported by AWS; a newer one is chosen together with the Python that compiles the "
+            "bundle's bytecode.",
+        )
+
+
+def statements(
+    access: Access, table: dynamodb.ITable, bucket: s3.IBucket
+) -> list[iam.PolicyStatement]:
+    """IAM statements that allow `access` on just this table, its indexes, and this bucket."""
+    result = []
+    if access.table:
+        result.append(
+            iam.PolicyStatement(
+                sid="Table",
+                actions=[f"dynamodb:{action}" for action in sorted(access.table)],
+                resources=[table.table_arn],
+            )
+        )
+    for index, actions in access.indexes.items():
+        result.append(
+            iam.PolicyStatement(
+                sid=f"Index{index.capitalize()}",
+                actions=[f"dynamodb:{action}" for action in sorted(actions)],
+                resources=[f"{table.table_arn}/index/{index}"],
+            )
+        )
+    if access.payloads:
+        result.append(
+            iam.PolicyStatement(
+                sid="Payloads",
+                actions=[f"s3:{action}" for action in sorted(access.payloads)],
+                resources=[bucket.arn_for_objects("*")],
+            )
+        )
+    if access.bucket:
+        result.append(
+            iam.PolicyStatement(
+                sid="Bucket",
+                actions=[f"s3:{action}" for action in sorted(access.bucket)],
+                resources=[bucket.bucket_arn],
+            )
+        )
+    return result

@@ -1,0 +1,96 @@
+"""Deploy everything to a cloud on this machine: `python -m infra.deploy_local`."""
+
+from __future__ import annotations
+
+import argparse
+import signal
+import sys
+import time
+from typing import TYPE_CHECKING
+
+from infra import ROOT
+from infra.local_cloud import (
+    Deployment,
+    LocalCloud,
+    LocalCloudError,
+    client_environment,
+    deploy,
+    is_ministack,
+    terminated_like_interrupted,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Start MiniStack, deploy, print where the API is, and wait for Ctrl-C; the exit status."""
+    parser = argparse.ArgumentParser(prog="python -m infra.deploy_local", description=__doc__)
+    parser.add_argument(
+        "--port", type=int, default=4566, help="port of the local cloud (default: 4566)"
+    )
+    parser.add_argument(
+        "--keep",
+        action="store_true",
+        help="leave the local cloud running and return; deploying again updates it",
+    )
+    options = parser.parse_args(arguments)
+    try:
+        with terminated_like_interrupted():
+            return _run(options.port, keep=options.keep)
+    except LocalCloudError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 1
+    except KeyboardInterrupt:
+        print("\nstopped")
+        return 0
+
+
+def _run(port: int, *, keep: bool) -> int:
+    if is_ministack(port):
+        print(f"deploying to the MiniStack that runs on port {port}", flush=True)
+        _show(deploy(port), port)
+        return 0
+    started = time.monotonic()
+    cloud = LocalCloud(port, ROOT / "build" / f"local-cloud-{port}")
+    pid = cloud.start()
+    done = False
+    try:
+        print(f"MiniStack runs on port {port}; log: {cloud.log}", flush=True)
+        deployment = deploy(port)
+        print(f"\ndeployed in {time.monotonic() - started:.0f} s")
+        _show(deployment, port)
+        done = True
+        if keep:
+            print(f"MiniStack keeps running; `kill -TERM -- -{pid}` ends it")
+            return 0
+        print("Ctrl-C stops it and forgets everything")
+        signal.pause()
+    finally:
+        if not (keep and done):
+            cloud.stop()
+    return 0
+
+
+def _show(deployment: Deployment, port: int) -> None:
+    url = deployment.direct_url
+    environment = client_environment(port)
+    names = ("AWS_ENDPOINT_URL", "AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_REGION")
+    settings = " ".join(f"{name}={environment[name]}" for name in names)
+    print(
+        f"""
+API       {deployment.api_url}
+          {url}  (where names below localhost do not resolve)
+table     {deployment.table}
+
+  curl {url}/ojs/v1/health
+  curl {url}/ojs/v1/jobs -H 'content-type: application/openjobspec+json' \\
+       -d '{{"type": "email.send", "args": ["ada@example.com"]}}'
+
+For AWS tools: {settings}
+"""
+    )
+
+
+if __name__ == "__main__":
+    sys.exit(main())

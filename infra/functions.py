@@ -1,0 +1,125 @@
+"""The functions: which requests reach each, and exactly what each may do.
+
+This is the one table of permissions. A role is built from nothing else, and the tests compare it
+with the template on one side and with the calls that the code really makes on the other.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+DEFAULT_ROUTE = "$default"
+
+
+@dataclass(frozen=True)
+class Access:
+    """What a function may do, as IAM actions without their service prefix."""
+
+    table: frozenset[str] = frozenset()
+    """DynamoDB actions on the table itself."""
+    indexes: Mapping[str, frozenset[str]] = field(default_factory=lambda: MappingProxyType({}))
+    """DynamoDB actions by index name."""
+    payloads: frozenset[str] = frozenset()
+    """S3 actions on the payload bucket's objects."""
+    bucket: frozenset[str] = frozenset()
+    """S3 actions on the payload bucket itself."""
+
+
+@dataclass(frozen=True, eq=False)
+class FunctionSpec:
+    """One Lambda function; its code is `functions/<name>/handler.py`."""
+
+    name: str
+    description: str
+    access: Access
+    timeout_s: int
+    routes: tuple[str, ...] = ()
+    """Paths of the HTTP API, every method; `$default` takes what no other path matches."""
+
+    @property
+    def handler(self) -> str:
+        """The handler's name inside the bundle."""
+        return f"functions.{self.name}.handler.handler"
+
+
+# An HTTP API gives up after 30 s: a function must have answered, or failed, before.
+HTTP_TIMEOUT_S = 29
+
+# All four come to need the same of the table itself; none scans it.
+_ITEMS = frozenset(
+    {
+        "BatchGetItem",
+        "BatchWriteItem",
+        "DeleteItem",
+        "GetItem",
+        "PutItem",
+        "Query",
+        "UpdateItem",
+    }
+)
+_QUERY = frozenset({"Query"})
+# Without ListBucket S3 answers 403 instead of 404 for an object that is gone; the store tells the
+# two apart. Whoever gets objects needs it.
+_TELL_MISSING = frozenset({"ListBucket"})
+
+FUNCTIONS: tuple[FunctionSpec, ...] = (
+    FunctionSpec(
+        name="jobs",
+        description="Jobs: enqueue, read, cancel, progress, result",
+        routes=("/ojs/v1/jobs", "/ojs/v1/jobs/{proxy+}"),
+        timeout_s=HTTP_TIMEOUT_S,
+        access=Access(
+            table=_ITEMS,
+            payloads=frozenset({"DeleteObject", "GetObject", "PutObject"}),
+            bucket=_TELL_MISSING,
+        ),
+    ),
+    FunctionSpec(
+        name="workers",
+        description="Workers: fetch, acknowledge, fail, heartbeat, registration",
+        routes=("/ojs/v1/workers", "/ojs/v1/workers/{proxy+}"),
+        timeout_s=HTTP_TIMEOUT_S,
+        access=Access(
+            table=_ITEMS,
+            indexes={"work": _QUERY},
+            payloads=frozenset({"DeleteObject", "GetObject", "PutObject"}),
+            bucket=_TELL_MISSING,
+        ),
+    ),
+    FunctionSpec(
+        name="admin",
+        description="Health, manifest, dead letter, queues, worker listing, unknown routes",
+        routes=(DEFAULT_ROUTE,),
+        timeout_s=HTTP_TIMEOUT_S,
+        access=Access(
+            table=_ITEMS,
+            indexes={"work": _QUERY},
+            payloads=frozenset({"DeleteObject", "GetObject"}),
+            bucket=_TELL_MISSING,
+        ),
+    ),
+    FunctionSpec(
+        name="sweep",
+        description="Every minute: promote, expire and time out what is due",
+        # The next run starts a minute after this one: end before it.
+        timeout_s=55,
+        access=Access(
+            table=_ITEMS,
+            indexes={"work": _QUERY, "expiry": _QUERY},
+            payloads=frozenset({"DeleteObject"}),
+        ),
+    ),
+)
+
+
+def by_name(name: str) -> FunctionSpec:
+    """The function of that name; raises KeyError for another one."""
+    for spec in FUNCTIONS:
+        if spec.name == name:
+            return spec
+    raise KeyError(name)

@@ -1,0 +1,282 @@
+"""A whole cloud on this machine: MiniStack, and a real `cdk deploy` into it.
+
+Nothing here can reach AWS: every tool gets the emulator's endpoint, made-up credentials, and none
+of the account settings of whoever runs it. MiniStack is told to check IAM (`AUTH`), so that a
+function that calls what its role does not allow fails here as it would on AWS.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+import urllib.error
+import urllib.request
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Self
+from urllib.parse import urlsplit
+
+from infra import ROOT
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+ACCOUNT = "000000000000"
+REGION = "us-east-1"
+STAGE = "local"
+
+_START_TIMEOUT_S = 30
+# It keeps nothing that could be lost, and a connection left open would hold it up for long.
+_STOP_TIMEOUT_S = 2
+
+# What `cdk deploy` is told besides cdk.json: code for this machine, nothing kept when it goes.
+_CONTEXT = {
+    "bundle": "host",
+    "stage": STAGE,
+    "removal_policy": "destroy",
+    "deletion_protection": "false",
+}
+
+
+class LocalCloudError(RuntimeError):
+    """The emulator did not start, or a deployment into it failed; the message says how."""
+
+
+@dataclass(frozen=True)
+class Deployment:
+    """What was deployed and where to find it."""
+
+    api_url: str
+    """The API's URL as CloudFormation reports it: a name below `localhost`."""
+    direct_url: str
+    """The same API by IP address, for machines that do not resolve names below `localhost`."""
+    table: str
+    bucket: str
+    failure_queue_url: str
+
+
+class LocalCloud:
+    """A MiniStack process. Use as a context manager: leaving it ends all its processes.
+
+    `folder` takes its log and its working files, and is emptied first.
+    """
+
+    def __init__(self, port: int, folder: Path) -> None:
+        self.port = port
+        self.url = f"http://127.0.0.1:{port}"
+        self.log = folder / "ministack.log"
+        self._folder = folder
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()
+
+    def start(self) -> int:
+        """Start MiniStack and wait until it answers; its process id.
+
+        Raises LocalCloudError when the port is taken or MiniStack does not come up.
+        """
+        if port_taken(self.port):
+            raise LocalCloudError(
+                f"port {self.port} is taken; choose another with --port, or end what listens there"
+            )
+        shutil.rmtree(self._folder, ignore_errors=True)
+        temporary = self._folder / "tmp"
+        temporary.mkdir(parents=True)
+        with self.log.open("wb") as log:
+            # A session of its own: one signal to its group ends MiniStack together with the
+            # processes that run the functions, and Ctrl-C reaches us first.
+            self._process = subprocess.Popen(
+                [sys.executable, "-m", "ministack"],
+                env={
+                    **_clean_environment(),
+                    "AUTH": "true",
+                    "BIND_HOST": "127.0.0.1",
+                    "GATEWAY_PORT": str(self.port),
+                    "LOG_LEVEL": "WARNING",
+                    "S3_DATA_DIR": str(self._folder / "s3"),
+                    "STATE_DIR": str(self._folder / "state"),
+                    "TMPDIR": str(temporary),
+                },
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+            )
+        try:
+            self._wait()
+        except BaseException:
+            self.stop()
+            raise
+        return self._process.pid
+
+    def _wait(self) -> None:
+        assert self._process is not None
+        deadline = time.monotonic() + _START_TIMEOUT_S
+        while time.monotonic() < deadline:
+            if self._process.poll() is not None:
+                break
+            if is_ministack(self.port):
+                return
+            time.sleep(0.1)
+        tail = self.log.read_text(errors="replace")[-2000:]
+        raise LocalCloudError(f"MiniStack did not start on port {self.port}:\n{tail}")
+
+    def stop(self) -> None:
+        """End MiniStack and every function process it started. Safe to call twice."""
+        process, self._process = self._process, None
+        if process is None:
+            return
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGTERM)
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.wait(_STOP_TIMEOUT_S)
+        # Its children may outlive it: the group still exists as long as one does.
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+        shutil.rmtree(self._folder / "tmp", ignore_errors=True)
+
+
+def deploy(port: int, *, quiet: bool = False) -> Deployment:
+    """Bootstrap the emulated account and deploy both stacks with the CDK command line.
+
+    `quiet` keeps CDK's output back unless it fails. Raises LocalCloudError when CDK does.
+    """
+    with tempfile.TemporaryDirectory(prefix="ojs-deploy-") as folder:
+        outputs_file = Path(folder) / "outputs.json"
+        # From a folder without cdk.json: bootstrapping needs no app, so none is run for it.
+        _cdk(
+            ["bootstrap", f"aws://{ACCOUNT}/{REGION}", "--no-notices"],
+            port=port,
+            folder=Path(folder),
+            quiet=True,
+        )
+        _cdk(
+            [
+                *("deploy", "--all", "--require-approval", "never", "--method", "direct"),
+                *("--no-notices", "--no-version-reporting", "--output", f"{folder}/cdk.out"),
+                *("--outputs-file", str(outputs_file), "--app", f'"{sys.executable}" -m infra.app'),
+                *(word for key, value in _CONTEXT.items() for word in ("-c", f"{key}={value}")),
+            ],
+            port=port,
+            folder=ROOT,
+            quiet=quiet,
+        )
+        outputs = json.loads(outputs_file.read_text())
+    data, service = outputs[f"ojs-{STAGE}-data"], outputs[f"ojs-{STAGE}-service"]
+    api_id = str(urlsplit(service["ApiUrl"]).hostname).split(".", maxsplit=1)[0]
+    return Deployment(
+        api_url=service["ApiUrl"],
+        direct_url=f"http://127.0.0.1:{port}/_aws/execute-api/{api_id}",
+        table=data["TableName"],
+        bucket=data["PayloadBucketName"],
+        failure_queue_url=service["StreamFailureQueueUrl"],
+    )
+
+
+def client_environment(port: int) -> dict[str, str]:
+    """Environment in which AWS tools talk to the emulator, as its account's owner."""
+    return {
+        **_clean_environment(),
+        "AWS_ENDPOINT_URL": f"http://127.0.0.1:{port}",
+        "AWS_ACCESS_KEY_ID": "test",
+        "AWS_SECRET_ACCESS_KEY": "test",
+        "AWS_REGION": REGION,
+        "AWS_DEFAULT_REGION": REGION,
+        "AWS_EC2_METADATA_DISABLED": "true",
+    }
+
+
+def is_ministack(port: int) -> bool:
+    """Whether a MiniStack answers on this port."""
+    try:
+        with urllib.request.urlopen(
+            f"http://127.0.0.1:{port}/_ministack/health", timeout=2
+        ) as answer:
+            return bool(answer.status == 200)
+    except (urllib.error.URLError, OSError):
+        return False
+
+
+def port_taken(port: int) -> bool:
+    """Whether anything listens on this port."""
+    with socket.socket() as probe:
+        return probe.connect_ex(("127.0.0.1", port)) == 0
+
+
+def free_port() -> int:
+    """A port that nothing listens on now."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port
+
+
+def _cdk(arguments: list[str], *, port: int, folder: Path, quiet: bool) -> None:
+    local = ROOT / "node_modules" / ".bin" / "cdk"
+    command = str(local) if local.exists() else shutil.which("cdk")
+    if command is None:
+        raise LocalCloudError("the CDK command line is missing: npm ci installs it")
+    environment = {
+        **client_environment(port),
+        "CDK_DISABLE_CLI_TELEMETRY": "true",
+        "NODE_NO_WARNINGS": "1",
+    }
+    result = subprocess.run(
+        [command, *arguments],
+        env=environment,
+        cwd=folder,
+        check=False,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE if quiet else None,
+        stderr=subprocess.STDOUT if quiet else None,
+        text=True,
+    )
+    if result.returncode != 0:
+        raise LocalCloudError(f"cdk {arguments[0]} failed\n{result.stdout or ''}".rstrip())
+
+
+def _clean_environment() -> dict[str, str]:
+    """The environment without what would lead to a real account or past the bundle.
+
+    Functions inherit MiniStack's environment: with PYTHONPATH they could import the sources.
+    """
+    kept = {
+        name: value
+        for name, value in os.environ.items()
+        if not name.startswith(("AWS_", "OJS_", "CDK_")) and name != "PYTHONPATH"
+    }
+    nothing = os.devnull
+    return {
+        **kept,
+        "AWS_CONFIG_FILE": nothing,
+        "AWS_SHARED_CREDENTIALS_FILE": nothing,
+        "NO_PROXY": "127.0.0.1,localhost,.localhost",
+    }
+
+
+@contextlib.contextmanager
+def terminated_like_interrupted() -> Iterator[None]:
+    """Within the block SIGTERM raises KeyboardInterrupt, so that cleaning up happens."""
+
+    def interrupt(_number: int, _frame: object) -> None:
+        raise KeyboardInterrupt
+
+    previous = signal.signal(signal.SIGTERM, interrupt)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, previous)

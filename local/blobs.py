@@ -1,0 +1,74 @@
+"""A folder in the payload bucket's place."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shutil
+import tempfile
+from pathlib import Path
+from urllib.parse import quote
+
+from ojs.domain.errors import BackendUnavailable
+
+_LONGEST_NAME = 200
+
+
+class FolderBlobs:
+    """Large texts as files, one per key. Same promises as `ojs.store.blobs.S3Blobs`.
+
+    A put is there whole or not at all: it is written beside its place, flushed, and renamed.
+    Raises BackendUnavailable when the file system fails.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        folder.mkdir(parents=True, exist_ok=True)
+
+    def put(self, key: str, body: bytes) -> None:
+        """Store durably, replacing what was there."""
+        try:
+            handle, name = tempfile.mkstemp(dir=self._folder, prefix="~")
+            try:
+                with os.fdopen(handle, "wb") as file:
+                    file.write(body)
+                    file.flush()
+                    os.fsync(file.fileno())
+                Path(name).replace(self._path(key))
+            except OSError:
+                Path(name).unlink(missing_ok=True)
+                raise
+        except OSError as error:
+            raise _unavailable(error) from error
+
+    def get(self, key: str) -> bytes:
+        """Read; raises KeyError when there is nothing."""
+        try:
+            return self._path(key).read_bytes()
+        except FileNotFoundError:
+            raise KeyError(key) from None
+        except OSError as error:
+            raise _unavailable(error) from error
+
+    def delete(self, key: str) -> None:
+        """Remove; no error when there is nothing."""
+        try:
+            self._path(key).unlink(missing_ok=True)
+        except OSError as error:
+            raise _unavailable(error) from error
+
+    def clear(self) -> None:
+        """Remove everything."""
+        shutil.rmtree(self._folder, ignore_errors=True)
+        self._folder.mkdir(parents=True, exist_ok=True)
+
+    def _path(self, key: str) -> Path:
+        # Quoted, so that no key can leave the folder or meet another; "~" marks unfinished files.
+        name = quote(key, safe="").replace("~", "%7E").replace(".", "%2E")
+        if len(name) > _LONGEST_NAME:
+            name = "sha256-" + hashlib.sha256(key.encode()).hexdigest()
+        return self._folder / name
+
+
+def _unavailable(error: OSError) -> BackendUnavailable:
+    return BackendUnavailable(f"The payload folder cannot be used: {error.strerror or error}.")

@@ -1,0 +1,218 @@
+"""The DynamoDB engine behind the local server: a child process on a loopback port.
+
+dynoxide (native, SQLite) where its binary is to be had, else MiniStack (pure Python). The child
+is started in a session of its own, so that Ctrl-C in the terminal reaches only the server, which
+then stops it in order; where the system can, the child also ends when the server is killed.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import importlib.util
+import os
+import platform
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+_REPOSITORY = Path(__file__).resolve().parent.parent
+_START_S = 30.0
+_STOP_S = 15.0
+_PORTS_TO_TRY = 3
+_PR_SET_PDEATHSIG = 1
+
+
+class EngineError(Exception):
+    """No engine could be started; the message says why and what to do."""
+
+
+@dataclass(frozen=True)
+class _Kind:
+    """One engine: how it is started and asked whether it is up."""
+
+    name: str
+    command: list[str]
+    health: str
+    environment: dict[str, str] = field(default_factory=dict)
+
+
+@dataclass
+class Engine:
+    """A running engine. `reason` says why it is not the preferred one, if so."""
+
+    name: str
+    url: str
+    process: subprocess.Popen[bytes]
+    log: Path | None
+    reason: str | None = None
+
+    @property
+    def running(self) -> bool:
+        """Whether the process lives."""
+        return self.process.poll() is None
+
+    def stop(self) -> None:
+        """End it in order, and by force when it does not go."""
+        if self.running:
+            self.process.terminate()
+        try:
+            self.process.wait(_STOP_S)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            self.process.wait()
+
+
+def start(
+    preference: str = "auto", folder: Path | None = None, keep_open: Sequence[int] = ()
+) -> Engine:
+    """Start an engine: `auto`, `dynoxide` or `ministack`; raises EngineError.
+
+    `folder` keeps its data, None keeps them in memory. `keep_open` are file descriptors the
+    engine holds as long as it lives, so that a lock on them tells of it.
+    """
+    binary = None if preference == "ministack" else find_dynoxide()
+    reason = None
+    if binary is not None:
+        try:
+            return _run(_dynoxide(binary, folder), folder, keep_open)
+        except EngineError as error:
+            if preference == "dynoxide":
+                raise
+            reason = str(error)
+    elif preference == "dynoxide":
+        raise EngineError(_no_dynoxide())
+    elif preference == "auto":
+        reason = _no_dynoxide()
+    if importlib.util.find_spec("ministack") is None:
+        raise EngineError(
+            f"{reason or 'MiniStack is asked for'}, and MiniStack is not installed in "
+            f"{sys.executable}: run `make setup`"
+        )
+    engine = _run(_ministack(folder), folder, keep_open)
+    engine.reason = reason
+    return engine
+
+
+def find_dynoxide() -> Path | None:
+    """The dynoxide binary: the project's own, else one on the PATH."""
+    machine = {"x86_64": "x64", "amd64": "x64", "aarch64": "arm64", "arm64": "arm64"}
+    package = f"{sys.platform}-{machine.get(platform.machine().lower(), platform.machine())}"
+    binary = _REPOSITORY / "node_modules" / "@dynoxide" / package / "dynoxide"
+    if binary.is_file() and os.access(binary, os.X_OK):
+        return binary
+    found = shutil.which("dynoxide")
+    return Path(found) if found else None
+
+
+def _no_dynoxide() -> str:
+    return f"no dynoxide binary for {sys.platform} on {platform.machine()} in node_modules or PATH"
+
+
+def _dynoxide(binary: Path, folder: Path | None) -> _Kind:
+    command = [str(binary), "--host", "127.0.0.1", "--port", "{port}"]
+    if folder is not None:
+        command += ["--db-path", str(folder / "dynoxide.db")]
+    return _Kind("dynoxide", command, "/")
+
+
+def _ministack(folder: Path | None) -> _Kind:
+    # It writes what it holds when it is told to stop, so it must never be killed outright.
+    environment = {
+        "BIND_HOST": "127.0.0.1",
+        "GATEWAY_PORT": "{port}",
+        "LOG_LEVEL": "WARNING",
+        "PERSIST_STATE": "0" if folder is None else "1",
+    }
+    if folder is not None:
+        environment["STATE_DIR"] = str(folder / "ministack")
+    return _Kind(
+        "ministack", [sys.executable, "-m", "ministack"], "/_ministack/health", environment
+    )
+
+
+def _run(kind: _Kind, folder: Path | None, keep_open: Sequence[int]) -> Engine:
+    """Start it on a free port; once more when another process takes the port meanwhile."""
+    log = None if folder is None else folder / f"{kind.name}.log"
+    for _ in range(_PORTS_TO_TRY):
+        port = _free_port()
+        process = _spawn(kind, port, log, keep_open)
+        engine = Engine(kind.name, f"http://127.0.0.1:{port}", process, log)
+        if _answers(engine, kind.health):
+            return engine
+        engine.stop()
+    raise EngineError(f"{kind.name} does not start{_last_words(log)}")
+
+
+def _spawn(
+    kind: _Kind, port: int, log: Path | None, keep_open: Sequence[int]
+) -> subprocess.Popen[bytes]:
+    with contextlib.ExitStack() as stack:
+        output = subprocess.DEVNULL if log is None else stack.enter_context(log.open("wb"))
+        try:
+            return subprocess.Popen(
+                [part.format(port=port) for part in kind.command],
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                env=os.environ | {k: v.format(port=port) for k, v in kind.environment.items()},
+                start_new_session=True,
+                pass_fds=tuple(keep_open),
+                preexec_fn=_end_with_parent(),  # noqa: PLW1509 - the engine starts before any thread
+            )
+        except OSError as error:
+            raise EngineError(f"{kind.name} cannot be run: {error.strerror}") from error
+
+
+def _end_with_parent() -> Callable[[], None] | None:
+    """What the child does first, so that it is told to stop when this process dies, even killed.
+
+    Only Linux can; elsewhere a killed server leaves its engine behind.
+    """
+    if sys.platform != "linux":
+        return None
+    prctl = ctypes.CDLL(None, use_errno=True).prctl
+    parent = os.getpid()
+
+    def prepare() -> None:
+        prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
+        if os.getppid() != parent:  # it died before the call above
+            os._exit(1)
+
+    return prepare
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def _answers(engine: Engine, health: str) -> bool:
+    """Wait until the engine answers; False when it ends or takes too long."""
+    deadline = time.monotonic() + _START_S
+    direct = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+    while engine.running and time.monotonic() < deadline:
+        try:
+            with direct.open(engine.url + health, timeout=2) as answer:
+                answer.read()
+        except (OSError, urllib.error.URLError):
+            time.sleep(0.02)
+        else:
+            return engine.running
+    return False
+
+
+def _last_words(log: Path | None) -> str:
+    if log is None:
+        return ""
+    lines = [line for line in log.read_text("utf-8", "replace").splitlines() if line.strip()]
+    return f": {lines[-1].strip()} (all of it in {log})" if lines else f" (log: {log})"

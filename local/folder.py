@@ -1,0 +1,67 @@
+"""The data folder: what is in it, and that one server at a time uses it."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import time
+from pathlib import Path
+
+# A killed server's engine may need a moment to write its data and go.
+_WAIT_S = 5.0
+
+
+class FolderInUse(Exception):
+    """Another server, or what is left of one, uses the folder."""
+
+
+class DataFolder:
+    """A folder taken for this process until it, and the engine it started, have ended."""
+
+    def __init__(self, path: Path) -> None:
+        """Create it if need be and take it; raises FolderInUse, or OSError if it cannot be used."""
+        self.path = path.resolve()
+        self.payloads = self.path / "payloads"
+        self.path.mkdir(parents=True, exist_ok=True)
+        self.lock = os.open(self.path / "server.lock", os.O_RDWR | os.O_CREAT, 0o644)
+        try:
+            self._take()
+        except FolderInUse:
+            os.close(self.lock)
+            raise
+
+    def close(self) -> None:
+        """Give the folder up, as the end of this process does."""
+        os.close(self.lock)
+
+    def note(self, text: str) -> None:
+        """Keep in the lock file who holds it, for whoever is refused."""
+        os.ftruncate(self.lock, 0)
+        os.pwrite(self.lock, text.encode(), 0)
+
+    def _take(self) -> None:
+        deadline = time.monotonic() + _WAIT_S
+        while True:
+            try:
+                fcntl.flock(self.lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                holder = os.pread(self.lock, 200, 0).decode(errors="replace").strip()
+                if time.monotonic() > deadline or _alive(holder):
+                    raise FolderInUse(holder or "another process") from None
+                time.sleep(0.05)
+            else:
+                return
+
+
+def _alive(holder: str) -> bool:
+    """Whether the server named in a lock file (`process N, …`) still runs."""
+    number = holder.partition("process ")[2].partition(",")[0]
+    if not number.isdigit():
+        return False
+    try:
+        os.kill(int(number), 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        pass  # it runs, for another user
+    return True

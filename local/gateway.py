@@ -1,0 +1,126 @@
+"""API Gateway's part: which function a request goes to, calling it, what its answer becomes."""
+
+from __future__ import annotations
+
+import importlib
+import json
+import sys
+import threading
+import traceback
+import uuid
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from local.events import InvalidAnswer, event_from_request, response_from_answer, split_target
+from local.http_server import Request, Response
+from local.lambda_context import LambdaContext
+from ojs.domain.errors import InvalidPayload, OjsError
+from ojs.http import errors, negotiation
+
+Handler = Callable[[dict[str, Any], Any], Any]
+
+BASE_PATH = "/ojs/v1"
+# Route prefixes and the function behind each, as the deployed API has them; the rest is $default's.
+ROUTES = {f"{BASE_PATH}/jobs": "jobs", f"{BASE_PATH}/workers": "workers"}
+DEFAULT_FUNCTION = "admin"
+
+GATEWAY_BYTES = 10 * 1024 * 1024
+# Lambda's bound on what a synchronous call takes and returns.
+FUNCTION_BYTES = 6 * 1024 * 1024
+# Beyond this a body is worth the price of measuring the whole event.
+_SURELY_SMALL_BYTES = FUNCTION_BYTES // 8
+
+
+@dataclass(frozen=True)
+class Route:
+    """Where a request goes."""
+
+    function: str
+    key: str
+    parameters: Mapping[str, str] = field(default_factory=dict)
+
+
+def route(path: str) -> Route:
+    """The route of a decoded path."""
+    for prefix, function in ROUTES.items():
+        if path == prefix:
+            return Route(function, f"ANY {prefix}")
+        if path.startswith(f"{prefix}/"):
+            rest = path[len(prefix) + 1 :]
+            return Route(function, f"ANY {prefix}/{{proxy+}}", {"proxy": rest})
+    return Route(DEFAULT_FUNCTION, "$default")
+
+
+def load_handlers() -> dict[str, Handler]:
+    """The deployed functions' handlers, by function name."""
+    names = sorted({*ROUTES.values(), DEFAULT_FUNCTION})
+    return {name: importlib.import_module(f"functions.{name}.handler").handler for name in names}
+
+
+class Gateway:
+    """Calls the function a request is for, in this process and the request's own thread."""
+
+    def __init__(self, handlers: Mapping[str, Handler]) -> None:
+        self._handlers = handlers
+        self._hooks: dict[tuple[str, str], Callable[[], Any]] = {}
+        self._log_lock = threading.Lock()
+
+    def hook(self, method: str, path: str, action: Callable[[], Any]) -> None:
+        """Answer `method path` here, with the JSON of what `action` returns: a test hook."""
+        self._hooks[method, path] = action
+
+    def __call__(self, request: Request) -> Response:
+        """Answer one request."""
+        path, _ = split_target(request.target)
+        if action := self._hooks.get((request.method, path)):
+            return _json_response(200, action())
+        chosen = route(path)
+        event = event_from_request(request, chosen.key, chosen.parameters)
+        if len(request.body) > _SURELY_SMALL_BYTES and _size(event) > FUNCTION_BYTES:
+            return refusal(413, "The request is larger than a function may be handed.")
+        return self._call(chosen.function, event)
+
+    def _call(self, function: str, event: dict[str, Any]) -> Response:
+        request_id = event["requestContext"]["requestId"]
+        try:
+            answer = self._handlers[function](event, LambdaContext(function))
+            return _checked(answer, response_from_answer(answer, request_id))
+        except Exception:  # noqa: BLE001 - Lambda itself catches everything a handler raises
+            http = event["requestContext"]["http"]
+            with self._log_lock:
+                print(f"{http['method']} {http['path']}: {function} failed", file=sys.stderr)
+                traceback.print_exc(file=sys.stderr)
+            # What API Gateway makes of a failed function.
+            return _json_response(500, {"message": "Internal Server Error"})
+
+
+def _checked(answer: Any, response: Response) -> Response:
+    if len(response.body) > _SURELY_SMALL_BYTES and _size(answer) > FUNCTION_BYTES:
+        raise InvalidAnswer("the answer is larger than a function may return")
+    return response
+
+
+def _size(value: Any) -> int:
+    """Bytes of a value as Lambda counts it: its JSON."""
+    return len(json.dumps(value, ensure_ascii=False).encode("utf-8", "replace"))
+
+
+def _json_response(status: int, value: Any) -> Response:
+    body = json.dumps(value).encode()
+    return Response(status, [("content-type", "application/json")], body)
+
+
+def refusal(status: int, message: str) -> Response:
+    """An answer of the gateway's own, shaped like the binding's errors."""
+    request_id = str(uuid.uuid4())
+    error = (_TooLarge if status == 413 else InvalidPayload)(message)
+    headers = negotiation.answer_headers(request_id) | {"content-type": "application/json"}
+    body = json.dumps(errors.body(error, request_id)).encode()
+    return Response(status, list(headers.items()), body)
+
+
+class _TooLarge(OjsError):
+    """More than the gateway or a function takes; by how much is not always known."""
+
+    code = "payload_too_large"

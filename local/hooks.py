@@ -1,0 +1,64 @@
+"""What only tests may do to a server: reset it, steer a worker, have a job refused.
+
+A deployed function has none of this. There, a producer must not be able to steer a worker.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, cast
+
+from ojs.domain.errors import InvalidRequest, NotFound
+
+if TYPE_CHECKING:
+    from ojs.domain.envelope import JobRequest
+    from ojs.domain.job import Job
+    from ojs.runtime import Runtime
+    from ojs.services.fetch import Fetch
+    from ojs.services.middleware import Next
+    from ojs.services.workers import Workers
+
+_DIRECTIVES = ("quiet", "terminate")
+
+
+def reject_marked(request: JobRequest, following: Next) -> JobRequest:
+    """Enqueue middleware: vetoes a job whose `meta` has `"reject": true`."""
+    if request.meta and request.meta.get("reject") is True:
+        raise InvalidRequest("meta.reject", "the local server's sample middleware vetoes this job")
+    return following(request)
+
+
+def steer_workers(runtime: Runtime) -> None:
+    """Have a job with `options.metadata.test_directive` direct the worker that fetches it."""
+    runtime.fetch = cast("Fetch", _SteeringFetch(runtime.fetch, runtime.workers))
+
+
+class _SteeringFetch:
+    """FETCH, and then what the fetched jobs say about their worker."""
+
+    def __init__(self, fetch: Fetch, workers: Workers) -> None:
+        self._fetch = fetch
+        self._workers = workers
+
+    def fetch(self, queues: Sequence[str], *args: Any, **options: Any) -> list[Job]:
+        """As Fetch.fetch."""
+        jobs = self._fetch.fetch(queues, *args, **options)
+        for job in jobs:
+            directive = _directive(job)
+            if directive and job.worker_id:
+                self._direct(job.worker_id, directive)
+        return jobs
+
+    def _direct(self, worker_id: str, directive: str) -> None:
+        try:
+            self._workers.direct(worker_id, directive)
+        except NotFound:  # only workers that were heard from can be told anything
+            self._workers.beat(worker_id)
+            self._workers.direct(worker_id, directive)
+
+
+def _directive(job: Job) -> str | None:
+    options = (job.content or {}).get("options") or {}
+    metadata = options.get("metadata") or {}
+    directive = metadata.get("test_directive") if isinstance(metadata, dict) else None
+    return directive if directive in _DIRECTIVES else None

@@ -1,0 +1,376 @@
+"""An HTTP/1.1 server for one machine: a thread per connection, h11 for the protocol.
+
+It knows nothing of jobs or Lambda. The application is a function from a Request to a Response.
+A connection has a deadline for everything it is waited for: the next request, the rest of a
+header, the rest of a body, taking the answer. So a slow or silent client costs one thread for a
+known time and holds up nobody else.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import selectors
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from http import HTTPStatus
+
+import h11
+
+_RECEIVE_BYTES = 64 * 1024
+_MAX_HEADER_BYTES = 64 * 1024
+_NO_BODY = frozenset({204, 304})
+
+
+@dataclass(frozen=True)
+class Request:
+    """One request, complete. `target` is as the client sent it; header names are lower case."""
+
+    method: str
+    target: str
+    headers: list[tuple[str, str]]
+    body: bytes
+    http_version: str
+    client: str
+
+
+@dataclass(frozen=True)
+class Response:
+    """An answer. Content-Length, Date and Connection are the server's to add."""
+
+    status: int
+    headers: list[tuple[str, str]] = field(default_factory=list)
+    body: bytes = b""
+
+
+@dataclass(frozen=True)
+class Limits:
+    """How long and how much a client may take. Times in seconds, sizes in bytes."""
+
+    idle_s: float = 75.0
+    header_s: float = 10.0
+    body_s: float = 60.0
+    send_s: float = 30.0
+    body_bytes: int = 10 * 1024 * 1024
+    connections: int = 512
+
+
+def listen(host: str, port: int) -> socket.socket:
+    """Take a port, 0 for any free one; raises OSError when it cannot be had."""
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    return socket.create_server((host, port), family=family, backlog=1024)
+
+
+class HttpServer:
+    """Serves `application`. `refuse` shapes the answers that are the server's own."""
+
+    def __init__(
+        self,
+        listener: socket.socket,
+        application: Callable[[Request], Response],
+        *,
+        refuse: Callable[[int, str], Response] | None = None,
+        limits: Limits | None = None,
+    ) -> None:
+        """Serve on what `listen` gave; `stop` closes it. Serving begins with `start`."""
+        self.application = application
+        self.refuse = refuse or _plain_refusal
+        self.limits = limits or Limits()
+        self._stopping = threading.Event()
+        self._connections: set[_Connection] = set()
+        self._lock = threading.Lock()
+        self._room = threading.BoundedSemaphore(self.limits.connections)
+        self._listener = listener
+        self._wake_in, self._wake_out = socket.socketpair()
+        self._listener.setblocking(False)
+        self.host, self.port = self._listener.getsockname()[:2]
+        self._acceptor = threading.Thread(target=self._accept, name="http-accept", daemon=True)
+
+    @property
+    def url(self) -> str:
+        """The address to call, without a final slash."""
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        return f"http://{host}:{self.port}"
+
+    @property
+    def stopping(self) -> bool:
+        """Whether no further request is taken."""
+        return self._stopping.is_set()
+
+    def start(self) -> None:
+        """Accept connections, in threads of the server's own."""
+        self._acceptor.start()
+
+    def stop(self, grace_s: float = 10.0) -> bool:
+        """Take no more requests, let running ones finish; whether all did within `grace_s`.
+
+        Stopping again does nothing.
+        """
+        if self.stopping:
+            return True
+        self._stopping.set()
+        self._wake_in.send(b"x")
+        if self._acceptor.is_alive():
+            self._acceptor.join()
+        self._listener.close()
+        deadline = time.monotonic() + grace_s
+        with self._lock:
+            open_connections = list(self._connections)
+        for connection in open_connections:
+            connection.hang_up_if_idle()
+        for connection in open_connections:
+            connection.thread.join(max(0.0, deadline - time.monotonic()))
+        finished = not any(connection.thread.is_alive() for connection in open_connections)
+        for connection in open_connections:
+            connection.close()
+        self._wake_in.close()
+        self._wake_out.close()
+        return finished
+
+    def forget(self, connection: _Connection) -> None:
+        """A connection has ended."""
+        with self._lock:
+            self._connections.discard(connection)
+        self._room.release()
+
+    def _accept(self) -> None:
+        with selectors.DefaultSelector() as selector:
+            selector.register(self._listener, selectors.EVENT_READ)
+            selector.register(self._wake_out, selectors.EVENT_READ)
+            while not self._stopping.is_set():
+                selector.select()
+                if not self._stopping.is_set() and self._room.acquire(timeout=0.5):
+                    self._take()
+
+    def _take(self) -> None:
+        try:
+            accepted, address = self._listener.accept()
+        except OSError:
+            # The client left before it was accepted, or no file descriptor is free.
+            self._room.release()
+            self._stopping.wait(0.01)
+            return
+        accepted.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        connection = _Connection(self, accepted, str(address[0]))
+        with self._lock:
+            self._connections.add(connection)
+        connection.thread.start()
+
+
+class _Hangup(Exception):
+    """The connection is over: the client left, or let a deadline pass."""
+
+
+class _Refused(Exception):
+    """A request the server answers itself and hangs up after."""
+
+    def __init__(self, status: int, message: str) -> None:
+        super().__init__(message)
+        self.status = status
+        self.message = message
+
+
+class _Connection:
+    """One client: requests in turn, until either side has had enough."""
+
+    def __init__(self, server: HttpServer, accepted: socket.socket, client: str) -> None:
+        self._server = server
+        self._limits = server.limits
+        self._socket = accepted
+        self._client = client
+        self._protocol = h11.Connection(h11.SERVER, _MAX_HEADER_BYTES)
+        self._idle = True
+        self._hung_up = False
+        self._lock = threading.Lock()
+        self.thread = threading.Thread(target=self._run, name="http-connection", daemon=True)
+
+    def hang_up_if_idle(self) -> None:
+        """End it now if no request is under way."""
+        with self._lock:
+            if self._idle:
+                self._hung_up = True
+                self.close()
+
+    def close(self) -> None:
+        """End it, whatever it is doing."""
+        with contextlib.suppress(OSError):  # already gone
+            self._socket.shutdown(socket.SHUT_RDWR)
+
+    def _run(self) -> None:
+        try:
+            while self._one():
+                pass
+        except (_Hangup, OSError):
+            pass  # nobody is left to be told
+        finally:
+            self._socket.close()
+            self._server.forget(self)
+
+    def _one(self) -> bool:
+        """Serve one request; whether the connection may carry another."""
+        try:
+            request = self._read()
+        except _Refused as refused:
+            self._send(self._server.refuse(refused.status, refused.message), close=True)
+            self._linger()
+            return False
+        except h11.RemoteProtocolError as error:
+            status = error.error_status_hint or 400
+            if self._protocol.our_state in (h11.IDLE, h11.SEND_RESPONSE):
+                self._send(self._server.refuse(status, f"Malformed HTTP: {error}."), close=True)
+                self._linger()
+            return False
+        if request is None:
+            return False
+        response = self._server.application(request)
+        self._send(response, close=self._server.stopping, head=request.method == "HEAD")
+        if self._protocol.our_state is not h11.DONE:  # this was to be the last one
+            return False
+        self._protocol.start_next_cycle()
+        return self._rest()
+
+    def _rest(self) -> bool:
+        """Become idle between requests; False when the server is stopping."""
+        with self._lock:
+            self._idle = True
+            return not self._server.stopping
+
+    # -- reading ---------------------------------------------------------------------------
+
+    def _read(self) -> Request | None:
+        """The next whole request; None when the client has closed."""
+        head = self._head()
+        if head is None:
+            return None
+        if head.method == b"CONNECT":
+            raise _Refused(405, "This server is no proxy.")
+        declared = next((int(v) for k, v in head.headers if k == b"content-length"), 0)
+        if declared > self._limits.body_bytes:
+            raise _Refused(413, self._too_large())
+        if self._protocol.they_are_waiting_for_100_continue:
+            go_on = h11.InformationalResponse(status_code=100, headers=[], reason=b"Continue")
+            self._socket.settimeout(self._limits.send_s)
+            self._socket.sendall(self._protocol.send(go_on) or b"")
+        return Request(
+            method=head.method.decode("ascii"),
+            target=head.target.decode("ascii"),
+            headers=[(k.decode("ascii"), v.decode("latin-1")) for k, v in head.headers],
+            body=self._body(),
+            http_version=head.http_version.decode("ascii"),
+            client=self._client,
+        )
+
+    def _head(self) -> h11.Request | None:
+        deadline = time.monotonic() + self._limits.idle_s
+        begun = False
+        while True:
+            event = self._protocol.next_event()
+            if isinstance(event, h11.Request):
+                self._busy()
+                return event
+            if isinstance(event, h11.ConnectionClosed):
+                return None
+            if not begun and self._protocol.trailing_data[0]:
+                begun = True
+                deadline = time.monotonic() + self._limits.header_s
+            try:
+                self._receive(deadline)
+            except TimeoutError:
+                if begun:
+                    raise _Refused(408, "The request header took too long.") from None
+                raise _Hangup from None
+            self._busy()
+
+    def _body(self) -> bytes:
+        deadline = time.monotonic() + self._limits.body_s
+        parts: list[bytes] = []
+        size = 0
+        while True:
+            event = self._protocol.next_event()
+            if isinstance(event, h11.Data):
+                size += len(event.data)
+                if size > self._limits.body_bytes:
+                    raise _Refused(413, self._too_large())
+                parts.append(bytes(event.data))
+            elif isinstance(event, h11.EndOfMessage):
+                return b"".join(parts)
+            elif event is h11.NEED_DATA:
+                try:
+                    self._receive(deadline)
+                except TimeoutError:
+                    raise _Refused(408, "The request body took too long.") from None
+            else:
+                raise _Hangup
+
+    def _receive(self, deadline: float) -> None:
+        self._socket.settimeout(max(0.001, deadline - time.monotonic()))
+        self._protocol.receive_data(self._socket.recv(_RECEIVE_BYTES))
+
+    def _busy(self) -> None:
+        with self._lock:
+            if self._hung_up:
+                # The request came as the server stopped: its answer could not be sent any more,
+                # so it must not be carried out.
+                raise _Hangup
+            self._idle = False
+
+    def _too_large(self) -> str:
+        return f"The request body exceeds {self._limits.body_bytes} bytes."
+
+    # -- answering -------------------------------------------------------------------------
+
+    def _send(self, response: Response, *, close: bool, head: bool = False) -> None:
+        headers = list(_answer_headers(response))
+        if close:
+            headers.append(("connection", "close"))
+        bodiless = head or response.status in _NO_BODY
+        message = h11.Response(
+            status_code=response.status,
+            headers=[(k.encode("latin-1"), v.encode("latin-1", "replace")) for k, v in headers],
+            reason=_reason(response.status),
+            http_version=b"1.1",
+        )
+        raw = self._protocol.send(message) or b""
+        if not bodiless and response.body:
+            raw += self._protocol.send(h11.Data(data=response.body)) or b""
+        raw += self._protocol.send(h11.EndOfMessage()) or b""
+        self._socket.settimeout(self._limits.send_s)
+        self._socket.sendall(raw)
+
+    def _linger(self) -> None:
+        """Close so that the answer arrives.
+
+        Closing with unread input would reset the connection, and could take the answer with it.
+        """
+        deadline = time.monotonic() + 2.0
+        with contextlib.suppress(OSError):  # a client that is gone cannot be waited for
+            self._socket.shutdown(socket.SHUT_WR)
+            while (left_s := deadline - time.monotonic()) > 0:
+                self._socket.settimeout(left_s)
+                if not self._socket.recv(_RECEIVE_BYTES):
+                    return
+
+
+def _answer_headers(response: Response) -> Iterable[tuple[str, str]]:
+    given = {name.lower() for name, _ in response.headers}
+    for name, value in response.headers:
+        # The framing is the server's: what the application said of it may not hold here.
+        if name.lower() not in ("content-length", "transfer-encoding", "connection"):
+            yield name, value
+    if response.status not in _NO_BODY:
+        yield "content-length", str(len(response.body))
+    if "date" not in given:
+        yield "date", time.strftime("%a, %d %b %Y %H:%M:%S GMT", time.gmtime())
+
+
+def _reason(status: int) -> bytes:
+    try:
+        return HTTPStatus(status).phrase.encode("ascii")
+    except ValueError:
+        return b""
+
+
+def _plain_refusal(status: int, message: str) -> Response:
+    return Response(status, [("content-type", "text/plain")], message.encode())

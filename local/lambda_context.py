@@ -1,0 +1,42 @@
+"""What Lambda hands to a handler beside the event."""
+
+from __future__ import annotations
+
+import time
+import uuid
+from dataclasses import dataclass, field
+
+_ACCOUNT = "000000000000"
+_REGION = "us-east-1"
+
+
+@dataclass(frozen=True)
+class LambdaContext:
+    """As much of Lambda's context object as the functions and Powertools look at."""
+
+    function_name: str
+    aws_request_id: str = field(default_factory=lambda: str(uuid.uuid4()))
+    function_version: str = "$LATEST"
+    memory_limit_in_mb: int = 512
+    timeout_s: float = 30.0
+    started_s: float = field(default_factory=time.monotonic)
+
+    @property
+    def invoked_function_arn(self) -> str:
+        """The ARN the function would have."""
+        return f"arn:aws:lambda:{_REGION}:{_ACCOUNT}:function:{self.function_name}"
+
+    @property
+    def log_group_name(self) -> str:
+        """The log group the function would write to."""
+        return f"/aws/lambda/{self.function_name}"
+
+    @property
+    def log_stream_name(self) -> str:
+        """The log stream the function would write to."""
+        return "local"
+
+    def get_remaining_time_in_millis(self) -> int:
+        """Milliseconds until the function would be stopped; never negative."""
+        left_s = self.started_s + self.timeout_s - time.monotonic()
+        return max(0, int(left_s * 1000))

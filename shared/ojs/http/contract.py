@@ -1,0 +1,391 @@
+"""Every operation that is served: the one table behind routes, dispatch and the OpenAPI document.
+
+A handler module binds one implementation to each operation of its function
+(`ojs.http.application`). What is not in this table does not exist: it answers 404, or 405 when the
+path is here with another method.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from functools import cache
+from typing import TYPE_CHECKING, Any, Literal
+
+from ojs.domain.envelope import JobRequest
+from ojs.http import models
+
+if TYPE_CHECKING:
+    from pydantic import BaseModel
+
+BASE = "/ojs/v1"
+JOBS = "jobs"
+WORKERS = "workers"
+ADMIN = "admin"
+HTTP_FUNCTIONS = (JOBS, WORKERS, ADMIN)
+
+DEFAULT_LIMIT = 50
+MAX_LIMIT = 200
+# Deeper pages would read and throw away everything before them; cursors do not.
+MAX_OFFSET = 1_000
+# API Gateway gives up after 30 s.
+MAX_RESULT_WAIT_S = 25
+
+Subject = Literal["job", "worker", "queue"]
+
+
+@dataclass(frozen=True)
+class Parameter:
+    """A query parameter and its JSON schema."""
+
+    name: str
+    schema: Mapping[str, Any]
+    description: str
+
+
+@dataclass(frozen=True)
+class Success:
+    """One successful answer. `shape` names a type of `ojs.http.answers`; None has no body."""
+
+    shape: str | None
+    description: str
+    headers: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Operation:
+    """One method on one path; `subject` says what the path's parameter names."""
+
+    id: str
+    method: str
+    path: str
+    function: str
+    tag: str
+    summary: str
+    answers: Mapping[int, Success]
+    # Statuses of error answers, besides those that any operation may give.
+    errors: tuple[int, ...] = ()
+    request: type[BaseModel] | None = None
+    body_required: bool = True
+    query: tuple[Parameter, ...] = ()
+    subject: Subject | None = None
+
+    @property
+    def path_parameter(self) -> str | None:
+        """The name in braces in the path."""
+        found = _PARAMETER.search(self.path)
+        return found[1] if found else None
+
+
+_PARAMETER = re.compile(r"\{(\w+)\}")
+
+# What a wrong request, a wrong version, or a store in trouble leads to.
+COMMON_ERRORS = (400, 422, 500, 503, 504)
+
+_LIMIT = {"type": "integer", "minimum": 1, "maximum": MAX_LIMIT, "default": DEFAULT_LIMIT}
+PAGING = (
+    Parameter("limit", _LIMIT, "most items of one page"),
+    Parameter("cursor", {"type": "string"}, "`next_cursor` of the page before"),
+    Parameter(
+        "offset",
+        {"type": "integer", "minimum": 0, "maximum": MAX_OFFSET, "default": 0},
+        "items to skip; a cursor has no such bound",
+    ),
+    Parameter("page", {"type": "integer", "minimum": 1, "default": 1}, "page number"),
+    Parameter("per_page", _LIMIT, "the same as limit"),
+)
+_FILTERS = (
+    Parameter("queue", {"type": "string"}, "only jobs of this queue"),
+    Parameter("type", {"type": "string"}, "only jobs of this type"),
+)
+_WAIT = (
+    Parameter("wait", {"type": "boolean", "default": False}, "wait until the job is done"),
+    Parameter(
+        "timeout",
+        {"type": "integer", "minimum": 0, "default": MAX_RESULT_WAIT_S},
+        f"longest wait in seconds; never more than {MAX_RESULT_WAIT_S}",
+    ),
+)
+
+
+def _jobs() -> Iterable[Operation]:
+    shown = {200: Success("JobAnswer", "The job.")}
+    yield Operation(
+        "enqueue_job", "POST", f"{BASE}/jobs", JOBS, "jobs", "Enqueue a job",
+        {
+            201: Success("JobAnswer", "The job is durably stored.", ("Location",)),
+            200: Success("DeduplicatedAnswer", "A unique job with this key exists; here it is."),
+        },
+        (409, 413), JobRequest,
+    )  # fmt: skip
+    yield Operation(
+        "enqueue_batch", "POST", f"{BASE}/jobs/batch", JOBS, "jobs", "Enqueue many jobs, or none",
+        {201: Success("BatchAnswer", "All jobs are stored, in the order of the request.")},
+        (409, 413), models.BatchRequest,
+    )  # fmt: skip
+    one = f"{BASE}/jobs/{{id}}"
+    yield Operation(
+        "get_job", "GET", one, JOBS, "jobs", "Read a job",
+        {200: Success("JobDetailAnswer", "The job, wrapped and at the top level.")},
+        (404,), subject="job",
+    )  # fmt: skip
+    for name, method, path in (
+        ("cancel_job", "DELETE", one),
+        ("cancel_job_by_post", "POST", f"{one}/cancel"),
+    ):
+        yield Operation(
+            name, method, path, JOBS, "jobs", "Cancel a job that is not final", shown,
+            (404, 409), models.NoOptions if method == "POST" else None, body_required=False,
+            subject="job",
+        )  # fmt: skip
+    yield Operation(
+        "activate_job", "POST", f"{one}/activate", JOBS, "jobs", "Make a pending job available",
+        shown, (404, 409), models.NoOptions, body_required=False, subject="job",
+    )  # fmt: skip
+    yield Operation(
+        "ack_job_by_path", "POST", f"{one}/ack", JOBS, "jobs", "Acknowledge a job as done",
+        {200: Success("AckAnswer", "The job is completed.")},
+        (404, 409, 413), models.AckOptions, body_required=False, subject="job",
+    )  # fmt: skip
+    yield Operation(
+        "nack_job_by_path", "POST", f"{one}/nack", JOBS, "jobs", "Report a job as failed",
+        {200: Success("NackAnswer", "What the failure led to.")},
+        (404, 409), models.NackOptions, subject="job",
+    )  # fmt: skip
+    yield Operation(
+        "get_result", "GET", f"{one}/result", JOBS, "jobs", "Read, or wait for, a job's result",
+        {
+            200: Success("ResultAnswer", "The job is final."),
+            202: Success("ResultAnswer", "The job is not done yet.", ("Retry-After",)),
+        },
+        (404,), query=_WAIT, subject="job",
+    )  # fmt: skip
+    yield Operation(
+        "list_retries", "GET", f"{one}/retries", JOBS, "jobs", "Read a job's error history",
+        {200: Success("RetriesAnswer", "The failures so far, oldest first.")},
+        (404,), subject="job",
+    )  # fmt: skip
+    yield Operation(
+        "get_progress", "GET", f"{one}/progress", JOBS, "jobs", "Read how far a job is",
+        {200: Success("ProgressAnswer", "The last report; nulls when there was none.")},
+        (404,), subject="job",
+    )  # fmt: skip
+    yield Operation(
+        "report_progress", "PUT", f"{one}/progress", JOBS, "jobs", "Report how far a job is",
+        {200: Success("ProgressAnswer", "The progress as it stands now.")},
+        (404, 413), models.ProgressRequest, subject="job",
+    )  # fmt: skip
+
+
+def _workers() -> Iterable[Operation]:
+    base = f"{BASE}/workers"
+
+    def post(
+        name: str,
+        path: str,
+        summary: str,
+        shape: str,
+        request: type[BaseModel],
+        *errors: int,
+    ) -> Operation:
+        return Operation(
+            name, "POST", f"{base}/{path}", WORKERS, "workers", summary,
+            {200: Success(shape, summary + ".")}, errors, request,
+        )  # fmt: skip
+
+    yield post("fetch_jobs", "fetch", "Claim jobs", "FetchAnswer", models.FetchRequest)
+    yield post(
+        "ack_job", "ack", "Acknowledge a job as done", "AckAnswer", models.AckRequest,
+        404, 409, 413,
+    )  # fmt: skip
+    yield post(
+        "nack_job", "nack", "Report a job as failed", "NackAnswer", models.NackRequest,
+        404, 409,
+    )  # fmt: skip
+    yield post(
+        "heartbeat", "heartbeat", "Extend leases, take directives", "HeartbeatAnswer",
+        models.HeartbeatRequest, 413,
+    )  # fmt: skip
+    yield post("beat", "beat", "Announce draining", "BeatAnswer", models.BeatRequest, 413)
+    yield post(
+        "report_worker_progress", "progress", "Report how far a job is", "ProgressAnswer",
+        models.WorkerProgressRequest, 404, 413,
+    )  # fmt: skip
+    yield post(
+        "register_worker", "register", "Introduce a worker", "RegisterAnswer",
+        models.RegisterRequest, 413,
+    )  # fmt: skip
+    yield Operation(
+        "remove_worker", "DELETE", f"{base}/{{id}}", WORKERS, "workers", "Sign a worker off",
+        {200: Success("WorkerRemovedAnswer", "The worker is no longer listed.")},
+        (404,), subject="worker",
+    )  # fmt: skip
+    yield Operation(
+        "worker_health", "GET", f"{base}/{{id}}/health", WORKERS, "workers",
+        "Read whether a worker takes jobs",
+        {200: Success("WorkerHealthAnswer", "The worker's state.")},
+        (404,), subject="worker",
+    )  # fmt: skip
+    yield Operation(
+        "list_workers", "GET", base, WORKERS, "workers", "List workers",
+        {200: Success("WorkersAnswer", "One page of workers.")}, query=PAGING,
+    )  # fmt: skip
+
+
+def _admin_workers() -> Iterable[Operation]:
+    base = f"{BASE}/admin/workers"
+    one = f"{base}/{{id}}"
+    shown = {200: Success("WorkerAnswer", "The worker.")}
+    yield Operation(
+        "admin_list_workers", "GET", base, ADMIN, "admin", "List workers",
+        {200: Success("WorkersAnswer", "One page of workers.")}, query=PAGING,
+    )  # fmt: skip
+    yield Operation(
+        "direct_worker", "POST", f"{base}/directive", ADMIN, "admin",
+        "Tell a worker to run, go quiet or terminate", shown, (404,), models.DirectiveRequest,
+    )  # fmt: skip
+    yield Operation(
+        "get_worker", "GET", one, ADMIN, "admin", "Read a worker", shown, (404,),
+        subject="worker",
+    )  # fmt: skip
+    yield Operation(
+        "quiet_worker", "POST", f"{one}/quiet", ADMIN, "admin", "Tell a worker to go quiet",
+        shown, (404,), models.NoOptions, body_required=False, subject="worker",
+    )  # fmt: skip
+    yield Operation(
+        "admin_remove_worker", "DELETE", one, ADMIN, "admin", "Remove a worker's record",
+        {200: Success("WorkerRemovedAnswer", "The worker is no longer listed.")},
+        (404,), subject="worker",
+    )  # fmt: skip
+
+
+def _dead_letter() -> Iterable[Operation]:
+    for prefix, base in (("", f"{BASE}/dead-letter"), ("admin_", f"{BASE}/admin/dead-letter")):
+        one = f"{base}/{{id}}"
+        tag = "admin" if prefix else "dead-letter"
+        yield Operation(
+            f"{prefix}list_dead_letters", "GET", base, ADMIN, tag, "List dead letters",
+            {200: Success("JobsPageAnswer", "One page of dead letters, latest first.")},
+            query=(*_FILTERS, *PAGING),
+        )  # fmt: skip
+        yield Operation(
+            f"{prefix}get_dead_letter", "GET", one, ADMIN, tag, "Read a dead letter",
+            {200: Success("JobDetailAnswer", "The job with its whole error history.")},
+            (404,), subject="job",
+        )  # fmt: skip
+        yield Operation(
+            f"{prefix}retry_dead_letter", "POST", f"{one}/retry", ADMIN, tag,
+            "Make a dead letter available again",
+            {200: Success("JobAnswer", "The job, with attempt 0 and its errors kept.")},
+            (404, 409), models.RetryDeadLetterRequest, body_required=False, subject="job",
+        )  # fmt: skip
+        yield Operation(
+            f"{prefix}delete_dead_letter", "DELETE", one, ADMIN, tag,
+            "Delete a dead letter for good",
+            {204: Success(None, "It is gone.")} if prefix
+            else {200: Success("DeadLetterDeletedAnswer", "It is gone.")},
+            (404,), subject="job",
+        )  # fmt: skip
+
+
+def _queues() -> Iterable[Operation]:
+    for prefix, base in (("", f"{BASE}/queues"), ("admin_", f"{BASE}/admin/queues")):
+        for verb, summary in (
+            ("pause", "Hand out no more jobs of a queue"),
+            ("resume", "Hand out jobs of a queue again"),
+        ):
+            yield Operation(
+                f"{prefix}{verb}_queue", "POST", f"{base}/{{name}}/{verb}", ADMIN,
+                "admin" if prefix else "queues", summary,
+                {200: Success("QueueAnswer", "The queue's state.")},
+                (), models.NoOptions, body_required=False, subject="queue",
+            )  # fmt: skip
+
+
+def _system() -> Iterable[Operation]:
+    yield Operation(
+        "manifest", "GET", "/ojs/manifest", ADMIN, "system", "Read what this server offers",
+        {200: Success("ManifestAnswer", "The conformance manifest.")},
+    )  # fmt: skip
+    for prefix, base in (("", BASE), ("root_", "")):
+        yield Operation(
+            f"{prefix}health", "GET", f"{base}/health", ADMIN, "system",
+            "Read whether the server and its store work",
+            {
+                200: Success("HealthAnswer", "Both work."),
+                503: Success("HealthAnswer", "The store does not answer.", ("Retry-After",)),
+            },
+        )  # fmt: skip
+        yield Operation(
+            f"{prefix}ready", "GET", f"{base}/ready", ADMIN, "system",
+            "Read whether requests can be served",
+            {
+                200: Success("ReadyAnswer", "They can."),
+                503: Success("ReadyAnswer", "They cannot.", ("Retry-After",)),
+            },
+        )  # fmt: skip
+    yield Operation(
+        "openapi", "GET", f"{BASE}/openapi.json", ADMIN, "system", "Read this description",
+        {200: Success("OpenApiAnswer", "The OpenAPI 3.1 document.")},
+    )  # fmt: skip
+
+
+OPERATIONS: tuple[Operation, ...] = (
+    *_jobs(), *_workers(), *_dead_letter(), *_queues(), *_admin_workers(), *_system(),
+)  # fmt: skip
+
+
+def function_for(path: str) -> str:
+    """The function that answers requests to `path`, known or not: `jobs`, `workers`, `admin`."""
+    for name in (JOBS, WORKERS):
+        if path == f"{BASE}/{name}" or path.startswith(f"{BASE}/{name}/"):
+            return name
+    return ADMIN
+
+
+def operations_of(function: str) -> tuple[Operation, ...]:
+    """The operations that a function serves."""
+    return tuple(operation for operation in OPERATIONS if operation.function == function)
+
+
+def get(operation_id: str) -> Operation:
+    """The operation of that id; raises KeyError for another one."""
+    return _by_id()[operation_id]
+
+
+def pattern(template: str) -> re.Pattern[str]:
+    """What paths of a template look like: a parameter is one segment, whatever it holds."""
+    fixed = _PARAMETER.split(template)
+    text = "".join(
+        f"(?P<{part}>[^/]+)" if index % 2 else re.escape(part) for index, part in enumerate(fixed)
+    )
+    return re.compile(rf"\A{text}\Z", re.DOTALL)
+
+
+def at(path: str) -> dict[str, Operation]:
+    """Method → operation for a path. A fixed path hides the templates that match it too."""
+    fixed, templates = _by_path()
+    if path in fixed:
+        return fixed[path]
+    for matcher, found in templates:
+        if matcher.match(path):
+            return found
+    return {}
+
+
+@cache
+def _by_id() -> dict[str, Operation]:
+    return {operation.id: operation for operation in OPERATIONS}
+
+
+@cache
+def _by_path() -> tuple[
+    dict[str, dict[str, Operation]], list[tuple[re.Pattern[str], dict[str, Operation]]]
+]:
+    grouped: dict[str, dict[str, Operation]] = {}
+    for operation in OPERATIONS:
+        grouped.setdefault(operation.path, {})[operation.method] = operation
+    fixed = {path: found for path, found in grouped.items() if not _PARAMETER.search(path)}
+    templates = [(pattern(path), found) for path, found in grouped.items() if path not in fixed]
+    return fixed, templates

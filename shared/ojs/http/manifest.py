@@ -1,0 +1,58 @@
+"""What this server says of itself. Nothing here that is not true of the code beside it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ojs.domain.errors import Unsupported
+
+SPECVERSION = "1.0"
+BACKEND = "dynamodb"
+
+# The highest level of which everything works; parts of higher ones are in `CAPABILITIES`.
+CONFORMANCE_LEVEL = 1
+
+CAPABILITIES = {
+    "batch_enqueue": True,
+    "cron_jobs": False,
+    "dead_letter": True,
+    "delayed_jobs": True,
+    "job_ttl": True,
+    "pause_resume": True,
+    "priority_queues": True,
+    "rate_limiting": False,
+    "schema_validation": False,
+    "unique_jobs": True,
+    "workflows": False,
+}
+
+
+def manifest(version: str) -> dict[str, Any]:
+    """The conformance manifest (ojs-http-binding section 21)."""
+    return {
+        "specversion": SPECVERSION,
+        "ojs_version": SPECVERSION,
+        "implementation": {
+            "name": "ojs-backend-aws",
+            "version": version,
+            "language": "python",
+        },
+        "conformance_level": CONFORMANCE_LEVEL,
+        "protocols": ["http"],
+        "backend": BACKEND,
+        "capabilities": dict(CAPABILITIES),
+        "extensions": {"official": [], "experimental": []},
+        # The lock and the job are one transaction.
+        "unique_job_strength": "strong",
+        "endpoints": {
+            "base_path": "/ojs/v1",
+            "manifest": "/ojs/manifest",
+            "health": "/ojs/v1/health",
+            "openapi": "/ojs/v1/openapi.json",
+        },
+    }
+
+
+def not_offered(field: str, reason: str) -> Unsupported:
+    """The refusal of something that clients know and this server does not do."""
+    return Unsupported(f"'{field}': {reason}", field=field)

@@ -1,0 +1,415 @@
+"""What callers may send, apart from the job itself (`ojs.domain.envelope.JobRequest`).
+
+Rules that hold for all of them:
+
+- Types are strict: "5", 5.0 and true are not the integer 5. Null stands for "not given" wherever a
+  field is optional, since SDKs serialise unset options that way.
+- A field that is listed works. A field that clients know but this server does not offer is refused
+  with 422 `unsupported` (`not_offered`), never ignored.
+- A key that nobody knows is ignored: workers of every language add what they like to know about
+  themselves (host, runtime version, trace ids), and the binding promises that new optional request
+  fields may be added within a major version (ojs-http-binding section 3.3).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Annotated, Any, ClassVar, Literal, TypeVar
+
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
+
+from ojs.domain import ids
+from ojs.domain.envelope import (
+    MAX_NAME_BYTES,
+    MAX_VISIBILITY_MS,
+    JobId,
+    JobRequest,
+    Number,
+    QueueName,
+    from_pydantic,
+)
+from ojs.domain.errors import InvalidRequest, Unsupported
+from ojs.domain.worker import MAX_ID_BYTES
+
+MAX_FETCH = 100
+MAX_FETCH_QUEUES = 50
+MAX_BATCH = 1_000
+MAX_ACTIVE_JOBS = 1_000
+MAX_LABELS = 100
+MAX_ATTEMPT = 1_000_000
+MAX_PID = 2**32
+MAX_CONCURRENCY = 100_000
+MAX_PROGRESS_MESSAGE = 10_000
+DEFAULT_POOL = "default"
+
+# What a worker may call its own state. The first three are directives too (core seed); the others
+# are what graceful-shutdown clients send.
+WorkerState = Literal[
+    "running", "quiet", "terminate", "terminating", "drain", "draining", "shutting_down"
+]
+Directive = Literal["running", "quiet", "terminate"]
+
+
+def check_worker_id(value: str) -> str:
+    """A worker's id. Raises ValueError with the rule."""
+    # Printable first: an unpaired surrogate is not, and has no bytes to count.
+    if "|" in value or not value.isprintable():
+        raise ValueError("must hold printable characters only, and no '|'")
+    if not 0 < len(value.encode("utf-8")) <= MAX_ID_BYTES:
+        raise ValueError(f"must have 1 to {MAX_ID_BYTES} bytes")
+    return value
+
+
+WorkerId = Annotated[
+    str,
+    AfterValidator(check_worker_id),
+    Field(json_schema_extra={"minLength": 1, "maxLength": MAX_ID_BYTES}),
+]
+ShortText = Annotated[str, Field(max_length=MAX_NAME_BYTES)]
+VisibilityMs = Annotated[
+    int, Field(ge=1, le=MAX_VISIBILITY_MS, description="lease length in ms, at most 12 h")
+]
+Attempt = Annotated[
+    int,
+    Field(ge=1, le=MAX_ATTEMPT, description="refused when the job is on another attempt by now"),
+]
+LeaseToken = Annotated[
+    str,
+    Field(min_length=1, max_length=64, description="refused when the lease is another by now"),
+]
+
+
+class RequestModel(BaseModel):
+    """Base of all request bodies."""
+
+    # Built on first use: a container serves few of these, and a cold start pays for each.
+    model_config = ConfigDict(
+        strict=True, extra="ignore", allow_inf_nan=False, defer_build=True, frozen=True
+    )
+
+    # Field → why it is refused.
+    not_offered: ClassVar[Mapping[str, str]] = {}
+
+    @classmethod
+    def refuse(cls, raw: Mapping[str, Any]) -> None:
+        """Raise Unsupported for a field that this server knows but does not offer."""
+        for name, reason in cls.not_offered.items():
+            if raw.get(name) is not None:
+                raise Unsupported(f"'{name}': {reason}", field=name)
+
+
+Model = TypeVar("Model", bound=RequestModel)
+
+
+def parse(model: type[Model], raw: Mapping[str, Any], prefix: str = "") -> Model:
+    """`raw` as `model`. Raises InvalidRequest or Unsupported naming the field."""
+    model.refuse(raw)
+    try:
+        return model.model_validate(raw)
+    except ValidationError as error:
+        raise from_pydantic(error, prefix) from None
+
+
+def _pool(raw: Mapping[str, Any]) -> None:
+    # A worker that names no pool is in the pool `default`; saying so is no request for a feature.
+    if raw.get("pool") not in (None, DEFAULT_POOL):
+        raise Unsupported("'pool': worker pools are not offered by this server.", field="pool")
+
+
+class FetchRequest(RequestModel):
+    """Claim jobs from one or more queues."""
+
+    queues: list[QueueName] = Field(min_length=1, max_length=MAX_FETCH_QUEUES)
+    count: Annotated[int, Field(ge=1, le=MAX_FETCH)] | None = Field(
+        None, description="most jobs to hand out; 1 when not given"
+    )
+    worker_id: WorkerId | None = None
+    visibility_timeout_ms: VisibilityMs | None = None
+    strategy: Literal["round-robin", "strict"] | None = Field(
+        None, description="order over several queues; strict follows the list"
+    )
+
+    not_offered = {
+        "weights": "weighted fetching is not offered by this server.",
+        "types": "fetching by job type is not offered by this server.",
+        "job_types": "fetching by job type is not offered by this server.",
+        "tags": "fetching by tag is not offered by this server.",
+        "wait": "blocking fetch is not offered by this server; poll instead.",
+    }
+
+    @classmethod
+    def refuse(cls, raw: Mapping[str, Any]) -> None:
+        """Also the strategies that need a pool."""
+        super().refuse(raw)
+        _pool(raw)
+        if raw.get("strategy") in ("weighted", "least-loaded"):
+            raise Unsupported(
+                f"'strategy': {raw['strategy']} is not offered by this server.",
+                field="strategy",
+                details={"requested": raw["strategy"], "supported": ["round-robin", "strict"]},
+            )
+
+
+class AckOptions(RequestModel):
+    """A job is done; the job is named by the path."""
+
+    worker_id: WorkerId | None = None
+    attempt: Attempt | None = None
+    lease_token: LeaseToken | None = None
+    result: Any = Field(None, description="any JSON value; null counts as a value")
+
+    @property
+    def has_result(self) -> bool:
+        """Whether a result was given, be it null."""
+        return "result" in self.model_fields_set
+
+
+class AckRequest(AckOptions):
+    """A job is done."""
+
+    job_id: JobId
+
+
+def _texts(value: Any) -> Any:
+    if isinstance(value, str):
+        return value
+    if isinstance(value, list) and all(isinstance(line, str) for line in value):
+        return value
+    raise ValueError("must be an array of strings, or a string")
+
+
+class ErrorReport(RequestModel):
+    """What went wrong. Long texts are cut: 50 frames or 10 000 characters of backtrace."""
+
+    model_config = ConfigDict(extra="allow")
+
+    code: Annotated[str, Field(min_length=1)] | None = Field(
+        None, description="free text; DISCARD and DEAD_LETTER decide the outcome"
+    )
+    type: Annotated[str, Field(min_length=1)] | None = Field(
+        None, description="class of the error, matched by non_retryable_errors"
+    )
+    message: str | None = None
+    retryable: bool | None = Field(None, description="true when not given")
+    details: dict[str, Any] | None = None
+    backtrace: Annotated[
+        Any,
+        BeforeValidator(lambda value: None if value is None else _texts(value)),
+        Field(json_schema_extra={"type": ["array", "string", "null"], "items": {"type": "string"}}),
+    ] = None
+
+    not_offered = {"rate_limit_until": "pausing a rate limit is not offered by this server."}
+
+
+class NackOptions(RequestModel):
+    """A job failed; the job is named by the path."""
+
+    worker_id: WorkerId | None = None
+    attempt: Attempt | None = None
+    lease_token: LeaseToken | None = None
+    error: ErrorReport | None = Field(None, description="required unless requeue is true")
+    requeue: bool | None = Field(
+        None, description="hand the job back unprocessed: available at once"
+    )
+
+    @classmethod
+    def refuse(cls, raw: Mapping[str, Any]) -> None:
+        """Also what is refused inside `error`."""
+        super().refuse(raw)
+        if isinstance(raw.get("error"), Mapping):
+            ErrorReport.refuse(raw["error"])
+
+    def reported_error(self) -> dict[str, Any] | None:
+        """The error as it was sent. Raises InvalidRequest when there must be one."""
+        if self.error is None:
+            if not self.requeue:
+                raise InvalidRequest("error", "is required unless requeue is true")
+            return None
+        return self.error.model_dump(exclude_unset=True)
+
+
+class NackRequest(NackOptions):
+    """A job failed."""
+
+    job_id: JobId
+
+
+def _labels(value: Any) -> Any:
+    texts = value.values() if isinstance(value, dict) else value
+    if not isinstance(value, list | dict) or not all(isinstance(text, str) for text in texts):
+        raise ValueError("must be an array of strings, or an object of strings")
+    if len(value) > MAX_LABELS or any(
+        len(text) > MAX_NAME_BYTES for text in (*texts, *(value if isinstance(value, dict) else ()))
+    ):
+        raise ValueError(
+            f"must have at most {MAX_LABELS} labels of at most {MAX_NAME_BYTES} characters"
+        )
+    return value
+
+
+class WorkerInfo(RequestModel):
+    """What a worker tells about itself."""
+
+    hostname: ShortText | None = None
+    pid: Annotated[int, Field(ge=0, le=MAX_PID)] | None = None
+    queues: Annotated[list[QueueName], Field(max_length=MAX_FETCH_QUEUES)] | None = None
+    concurrency: Annotated[int, Field(ge=0, le=MAX_CONCURRENCY)] | None = None
+    labels: Annotated[
+        Any,
+        BeforeValidator(lambda value: None if value is None else _labels(value)),
+        Field(
+            json_schema_extra={
+                "type": ["array", "object", "null"],
+                "items": {"type": "string"},
+                "additionalProperties": {"type": "string"},
+            }
+        ),
+    ] = None
+    started_at: Annotated[str, Field(max_length=64)] | None = None
+    version: ShortText | None = None
+
+    @classmethod
+    def refuse(cls, raw: Mapping[str, Any]) -> None:
+        """Also any pool but the one everybody is in."""
+        super().refuse(raw)
+        _pool(raw)
+
+    def info(self) -> dict[str, Any]:
+        """What was given, for the worker's record."""
+        names = WorkerInfo.model_fields.keys()
+        return {name: value for name in names if (value := getattr(self, name)) is not None}
+
+
+def _active(value: Any) -> Any:
+    if isinstance(value, list) and len(value) <= MAX_ACTIVE_JOBS:
+        return value
+    if isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= MAX_ATTEMPT:
+        return value
+    raise ValueError(f"must be an array of at most {MAX_ACTIVE_JOBS} job ids, or a number of jobs")
+
+
+ActiveJobs = Annotated[
+    Any,
+    BeforeValidator(lambda value: None if value is None else _active(value)),
+    Field(
+        json_schema_extra={
+            "type": ["array", "integer", "null"],
+            "items": {"type": "string", "pattern": ids.UUID7.pattern},
+            "maxItems": MAX_ACTIVE_JOBS,
+            "minimum": 0,
+        }
+    ),
+]
+
+
+def _check_ids(values: list[Any], field: str) -> None:
+    for index, value in enumerate(values):
+        if not ids.is_uuid7(value):
+            raise InvalidRequest(f"{field}[{index}]", "must be a lowercase UUIDv7", value=value)
+
+
+class HeartbeatRequest(WorkerInfo):
+    """A worker is alive and goes on with its jobs."""
+
+    worker_id: WorkerId
+    state: WorkerState | None = None
+    active_jobs: ActiveJobs = None
+    active_job_ids: Annotated[list[Any], Field(max_length=MAX_ACTIVE_JOBS)] | None = Field(
+        None,
+        json_schema_extra={"items": {"type": "string", "pattern": ids.UUID7.pattern}},
+    )
+    visibility_timeout_ms: VisibilityMs | None = None
+
+    def count(self) -> int | None:
+        """How many jobs the worker runs, when it said so."""
+        return self.active_jobs if isinstance(self.active_jobs, int) else None
+
+    def job_ids(self) -> list[str]:
+        """The jobs to extend, each once. Raises InvalidRequest naming a malformed id."""
+        listed = self.active_jobs if isinstance(self.active_jobs, list) else []
+        _check_ids(listed, "active_jobs")
+        more = self.active_job_ids or []
+        _check_ids(more, "active_job_ids")
+        found = list(dict.fromkeys([*listed, *more]))
+        if len(found) > MAX_ACTIVE_JOBS:
+            raise InvalidRequest("active_job_ids", f"must have at most {MAX_ACTIVE_JOBS} ids")
+        return found
+
+
+class BeatRequest(WorkerInfo):
+    """A worker announces that it drains (graceful-shutdown extension)."""
+
+    worker_id: WorkerId
+    state: WorkerState
+    active_jobs: ActiveJobs = None
+
+    def count(self) -> int:
+        """How many jobs the worker still runs."""
+        given = self.active_jobs
+        return len(given) if isinstance(given, list) else given or 0
+
+
+class RegisterRequest(WorkerInfo):
+    """A worker introduces itself. Also accepted as `{"worker": {…}}`, and with `id` for the id."""
+
+    worker_id: WorkerId
+
+
+def registration(raw: Mapping[str, Any]) -> tuple[Mapping[str, Any], str]:
+    """A registration's fields, flat, and the prefix of their paths.
+
+    Raises InvalidRequest when `worker` is no object.
+    """
+    prefix = ""
+    if "worker" in raw:
+        if not isinstance(raw["worker"], Mapping):
+            raise InvalidRequest("worker", "must be an object", value=raw["worker"])
+        raw, prefix = raw["worker"], "worker."
+    if "worker_id" not in raw and "id" in raw:
+        raw = {**raw, "worker_id": raw["id"]}
+    return raw, prefix
+
+
+class _Report(RequestModel):
+    message: Annotated[str, Field(max_length=MAX_PROGRESS_MESSAGE)] | None = None
+    data: dict[str, Any] | None = None
+
+    not_offered = {"checkpoint": "checkpoints are not offered by this server."}
+
+
+class ProgressRequest(_Report):
+    """How far a job is: progress, data or both, and a message if there is one."""
+
+    progress: Number | None = Field(None, description="0 to 1; values outside are clamped")
+    worker_id: WorkerId | None = None
+
+
+class WorkerProgressRequest(_Report):
+    """How far a job is, in percent."""
+
+    job_id: JobId
+    worker_id: WorkerId | None = None
+    percentage: Number | None = Field(None, description="0 to 100; values outside are clamped")
+
+
+class DirectiveRequest(RequestModel):
+    """What a worker is to be told with its next heartbeat."""
+
+    worker_id: WorkerId
+    directive: Directive
+
+
+class RetryDeadLetterRequest(RequestModel):
+    """Retry a dead letter as it is."""
+
+    not_offered = {"override": "retrying with modifications is not offered by this server."}
+
+
+class NoOptions(RequestModel):
+    """An operation without options: `{}` or no body at all."""
+
+
+class BatchRequest(RequestModel):
+    """Several jobs, all enqueued or none. Parsed job by job, so that errors can name the job."""
+
+    jobs: Annotated[list[JobRequest], Field(min_length=1, max_length=MAX_BATCH)]

@@ -1,0 +1,105 @@
+"""Media types, versions and the headers of every answer (requirements section 4)."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+
+from ojs.domain.errors import InvalidRequest, Unsupported, shorten
+
+VERSION = "1.0"
+MEDIA_TYPE = "application/openjobspec+json"
+JSON = "application/json"
+
+_VERSION = re.compile(r"1(\.0(\.\d{1,3}(-rc\.\d{1,3})?)?)?")
+_REQUEST_ID = re.compile(r"[\x20-\x7e]{1,128}")
+
+REQUEST_HEADERS = ("Content-Type", "Accept", "Authorization", "X-Request-Id", "OJS-Version")
+_EXPOSED = (
+    "X-Request-Id", "OJS-Version", "X-OJS-Version", "X-OJS-Media-Type", "Location", "Retry-After",
+    "Allow",
+)  # fmt: skip
+
+_FIXED: Mapping[str, str] = {
+    "OJS-Version": VERSION,
+    "X-OJS-Version": VERSION,
+    "X-OJS-Media-Type": MEDIA_TYPE,
+    "X-Content-Type-Options": "nosniff",
+    "Cache-Control": "no-store",
+    # The API takes no cookies, so any page may read what any other client could read too.
+    "Access-Control-Allow-Origin": "*",
+    "Access-Control-Expose-Headers": ", ".join(_EXPOSED),
+}
+
+
+def answer_headers(request_id: str) -> dict[str, str]:
+    """Headers that every answer bears, errors included."""
+    return {**_FIXED, "X-Request-Id": request_id}
+
+
+def preflight_headers(methods: Iterable[str]) -> dict[str, str]:
+    """What a browser wants to know before it sends a request to a path with these methods."""
+    allowed = ", ".join(methods)
+    return {
+        "Allow": allowed,
+        "Access-Control-Allow-Methods": allowed,
+        "Access-Control-Allow-Headers": ", ".join(REQUEST_HEADERS),
+        "Access-Control-Max-Age": "86400",
+        "Vary": "Access-Control-Request-Method, Access-Control-Request-Headers",
+    }
+
+
+def request_id(given: str | None) -> str | None:
+    """The client's own request id, when it can be echoed and logged safely."""
+    text = (given or "").strip()
+    return text if _REQUEST_ID.fullmatch(text) else None
+
+
+def media_type(accept: str | None) -> str:
+    """The media type to answer with.
+
+    Both names stand for the same bytes. `application/json` is used only for clients that ask for
+    it by name and rather than for the OJS name; whatever else they accept, they get OJS
+    (ojs-http-binding section 4.3).
+    """
+    weights: dict[str, float] = {}
+    for entry in (accept or "").lower().split(","):
+        name, *parameters = (part.strip() for part in entry.split(";"))
+        weights[name] = max(weights.get(name, 0.0), _weight(parameters))
+    plain = weights.get(JSON, 0.0)
+    return JSON if plain > weights.get(MEDIA_TYPE, 0.0) else MEDIA_TYPE
+
+
+def _weight(parameters: Iterable[str]) -> float:
+    for parameter in parameters:
+        name, _, value = parameter.partition("=")
+        if name.strip() == "q":
+            try:
+                return min(1.0, max(0.0, float(value)))
+            except ValueError:
+                return 0.0
+    return 1.0
+
+
+def check_content_type(given: str | None) -> None:
+    """Raise InvalidRequest unless a body of this type can be read. No type at all is fine."""
+    if given is None or not given.strip():
+        return
+    name = given.partition(";")[0].strip().lower()
+    if name not in (MEDIA_TYPE, JSON):
+        raise InvalidRequest(
+            "Content-Type",
+            f"must be {MEDIA_TYPE} or {JSON}",
+            value=given,
+            details={"supported": [MEDIA_TYPE, JSON]},
+        )
+
+
+def check_version(asked: str | None) -> None:
+    """Raise Unsupported unless the version of the specification asked for is served."""
+    if asked is not None and not _VERSION.fullmatch(asked.strip()):
+        raise Unsupported(
+            f"OJS version '{shorten(asked, 40)}' is not served here.",
+            field="OJS-Version",
+            details={"requested": shorten(asked, 40), "supported": [VERSION]},
+        )

@@ -1,0 +1,257 @@
+"""The OpenAPI 3.1 document, made from the contract, the request models and the answer types.
+
+Built once per container, on first request.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from functools import cache
+from typing import Any
+
+from pydantic import TypeAdapter
+
+from ojs.domain.ids import UUID7
+from ojs.http import answers, contract, errors, negotiation
+from ojs.http.contract import Operation, Parameter
+
+_REF = "#/components/schemas/{model}"
+
+_DESCRIPTIONS = {
+    400: "The request is malformed: a field, the body, a header or a parameter.",
+    404: "There is no such job, queue, worker or route.",
+    405: "The path does not take this method.",
+    409: "The job is in another state, or exists already; nothing was changed.",
+    413: "Something is larger than allowed.",
+    422: "Understood, but against a policy's rules, or not offered by this server.",
+    500: "An internal error.",
+    503: "The store is busy or cannot be reached; try again after `Retry-After` seconds.",
+    504: "The store did not answer in time; the outcome is unknown.",
+}
+_NAMES = {
+    400: "BadRequest", 404: "NotFound", 409: "Conflict", 413: "TooLarge", 422: "Unprocessable",
+    500: "InternalError", 503: "Unavailable", 504: "Timeout",
+}  # fmt: skip
+
+_HEADERS: Mapping[str, tuple[dict[str, Any], str]] = {
+    "OJS-Version": ({"type": "string", "const": negotiation.VERSION}, "version that was served"),
+    "X-Request-Id": ({"type": "string"}, "the client's id for the request, or one made for it"),
+    "X-OJS-Version": ({"type": "string", "const": negotiation.VERSION}, "the same as OJS-Version"),
+    "X-OJS-Media-Type": ({"type": "string", "const": negotiation.MEDIA_TYPE}, "OJS's media type"),
+    "Location": ({"type": "string"}, "path of the new job"),
+    "Retry-After": ({"type": "integer", "minimum": 1}, "seconds to wait before trying again"),
+}
+_ALWAYS = ("OJS-Version", "X-Request-Id", "X-OJS-Version", "X-OJS-Media-Type")
+
+_JOB_ID = "019414d4-8b2e-7c3a-b5d1-f0e2a3b4c5d6"
+_PATH_PARAMETERS: Mapping[str, tuple[dict[str, Any], str]] = {
+    "job": ({"type": "string", "pattern": f"^{UUID7.pattern}$"}, "the job's id"),
+    "worker": ({"type": "string", "minLength": 1, "maxLength": 255}, "the worker's id"),
+    "queue": ({"type": "string", "maxLength": 255}, "the queue's name"),
+}
+
+# Requests to try, by operation.
+EXAMPLES: Mapping[str, dict[str, Any]] = {
+    "enqueue_job": {
+        "type": "email.send",
+        "args": ["user@example.com", "welcome", {"locale": "en"}],
+        "meta": {"trace_id": "4bf92f3577b34da6a3ce929d0e0e4736"},
+        "options": {
+            "queue": "email",
+            "priority": 10,
+            "timeout_ms": 30_000,
+            "retry": {"max_attempts": 5, "initial_interval": "PT1S"},
+        },
+    },
+    "enqueue_batch": {
+        "jobs": [
+            {"type": "email.send", "args": ["alice@example.com"], "options": {"queue": "email"}},
+            {"type": "email.send", "args": ["bob@example.com"], "options": {"queue": "email"}},
+        ]
+    },
+    "cancel_job_by_post": {},
+    "activate_job": {},
+    "ack_job_by_path": {"result": {"delivered": True}},
+    "nack_job_by_path": {"error": {"type": "SmtpError", "message": "connection refused"}},
+    "report_progress": {"progress": 0.47, "message": "rows", "data": {"rows": 14_000}},
+    "fetch_jobs": {"queues": ["email", "default"], "count": 5, "worker_id": "worker-1"},
+    "ack_job": {"job_id": _JOB_ID, "worker_id": "worker-1", "result": {"delivered": True}},
+    "nack_job": {
+        "job_id": _JOB_ID,
+        "worker_id": "worker-1",
+        "error": {
+            "type": "SmtpError",
+            "message": "connection refused",
+            "retryable": True,
+            "backtrace": ["at send (mail.py:42)"],
+        },
+    },
+    "heartbeat": {"worker_id": "worker-1", "active_jobs": [_JOB_ID], "state": "running"},
+    "beat": {"worker_id": "worker-1", "state": "drain", "active_jobs": 2},
+    "report_worker_progress": {"job_id": _JOB_ID, "worker_id": "worker-1", "percentage": 47},
+    "register_worker": {
+        "worker_id": "worker-1",
+        "hostname": "web-server-1",
+        "pid": 12_345,
+        "queues": ["email"],
+        "concurrency": 10,
+        "labels": ["canary"],
+    },
+    "direct_worker": {"worker_id": "worker-1", "directive": "quiet"},
+    "quiet_worker": {},
+    "pause_queue": {},
+    "resume_queue": {},
+    "admin_pause_queue": {},
+    "admin_resume_queue": {},
+    "retry_dead_letter": {},
+    "admin_retry_dead_letter": {},
+}
+
+_ERROR_EXAMPLE = {
+    "error": {
+        "code": "not_found",
+        "type": "not_found",
+        "message": f"Job '{_JOB_ID}' not found.",
+        "retryable": False,
+        "details": {"resource": "job", "id": _JOB_ID},
+        "hint": errors.KINDS["not_found"].hint,
+        "docs_url": errors.KINDS["not_found"].docs_url,
+        "request_id": "req_019414d4-0001-7000-a000-000000000001",
+        "catalog_code": errors.KINDS["not_found"].catalogue,
+    }
+}
+
+
+@cache
+def document(version: str) -> dict[str, Any]:
+    """The description of everything that is served; `version` is this deployment's."""
+    schemas: dict[str, Any] = {}
+    _define("ErrorAnswer", answers.ErrorAnswer, schemas, "serialization")
+    paths: dict[str, dict[str, Any]] = {}
+    for operation in contract.OPERATIONS:
+        described = paths.setdefault(operation.path, {})
+        described[operation.method.lower()] = _operation(operation, schemas)
+    return {
+        "openapi": "3.1.0",
+        "info": {
+            "title": "Open Job Spec on AWS",
+            "version": version,
+            "summary": "An Open Job Spec backend: API Gateway, Lambda and one DynamoDB table.",
+            "license": {"name": "Apache-2.0", "identifier": "Apache-2.0"},
+        },
+        "servers": [{"url": "/"}],
+        "tags": [{"name": name} for name in dict.fromkeys(op.tag for op in contract.OPERATIONS)],
+        "paths": paths,
+        "components": {
+            "schemas": schemas,
+            "headers": {
+                name: {"schema": schema, "description": text}
+                for name, (schema, text) in _HEADERS.items()
+            },
+            "responses": {_NAMES[status]: _error(status) for status in _NAMES},
+        },
+    }
+
+
+def _operation(operation: Operation, schemas: dict[str, Any]) -> dict[str, Any]:
+    described: dict[str, Any] = {
+        "operationId": operation.id,
+        "tags": [operation.tag],
+        "summary": operation.summary,
+    }
+    if parameters := [*_path_parameters(operation), *map(_query_parameter, operation.query)]:
+        described["parameters"] = parameters
+    if operation.request is not None:
+        _define(operation.request.__name__, operation.request, schemas, "validation")
+        content: dict[str, Any] = {
+            "schema": {"$ref": _REF.format(model=operation.request.__name__)},
+            "example": EXAMPLES[operation.id],
+        }
+        described["requestBody"] = {
+            "required": operation.body_required,
+            "content": {negotiation.MEDIA_TYPE: content, negotiation.JSON: content},
+        }
+    responses: dict[str, Any] = {}
+    for status, success in operation.answers.items():
+        responses[str(status)] = {
+            "description": success.description,
+            "headers": _headers((*_ALWAYS, *success.headers)),
+        }
+        if success.shape is not None:
+            _define(success.shape, getattr(answers, success.shape), schemas, "serialization")
+            responses[str(status)]["content"] = _content(_REF.format(model=success.shape))
+    for status in sorted({*operation.errors, *contract.COMMON_ERRORS}):
+        # A health check that fails says so in its own words.
+        responses.setdefault(str(status), {"$ref": f"#/components/responses/{_NAMES[status]}"})
+    described["responses"] = dict(sorted(responses.items()))
+    return described
+
+
+def _path_parameters(operation: Operation) -> list[dict[str, Any]]:
+    if operation.path_parameter is None or operation.subject is None:
+        return []
+    schema, text = _PATH_PARAMETERS[operation.subject]
+    return [
+        {
+            "name": operation.path_parameter,
+            "in": "path",
+            "required": True,
+            "schema": schema,
+            "description": text,
+        }
+    ]
+
+
+def _query_parameter(parameter: Parameter) -> dict[str, Any]:
+    return {
+        "name": parameter.name,
+        "in": "query",
+        "schema": dict(parameter.schema),
+        "description": parameter.description,
+    }
+
+
+def _headers(names: tuple[str, ...]) -> dict[str, Any]:
+    return {name: {"$ref": f"#/components/headers/{name}"} for name in names}
+
+
+def _content(ref: str, example: Any = None) -> dict[str, Any]:
+    content: dict[str, Any] = {"schema": {"$ref": ref}}
+    if example is not None:
+        content["example"] = example
+    return {negotiation.MEDIA_TYPE: content, negotiation.JSON: content}
+
+
+def _error(status: int) -> dict[str, Any]:
+    extra = ("Retry-After",) if status == 503 else ()
+    example = _ERROR_EXAMPLE if status == 404 else None
+    return {
+        "description": _DESCRIPTIONS[status],
+        "headers": _headers((*_ALWAYS, *extra)),
+        "content": _content(_REF.format(model="ErrorAnswer"), example),
+    }
+
+
+def _define(name: str, shape: Any, schemas: dict[str, Any], mode: Any) -> None:
+    """Add a type, and all it refers to, to the schemas."""
+    if name in schemas:
+        return
+    schema = TypeAdapter(shape).json_schema(mode=mode, by_alias=True, ref_template=_REF)
+    for inner, definition in schema.pop("$defs", {}).items():
+        schemas.setdefault(inner, _anchored(definition))
+    schemas[name] = _anchored(schema)
+
+
+def _anchored(schema: Any) -> Any:
+    """Patterns are matched against the whole text here, but searched for by JSON Schema."""
+    if isinstance(schema, dict):
+        return {
+            key: f"^({value})$"
+            if key == "pattern" and isinstance(value, str) and not re.match(r"\^", value)
+            else _anchored(value)
+            for key, value in schema.items()
+        }
+    if isinstance(schema, list):
+        return [_anchored(part) for part in schema]
+    return schema

@@ -1,0 +1,90 @@
+"""One request, as it came through API Gateway (payload format 2.0), checked part by part."""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, TypeVar
+from urllib.parse import unquote
+
+from ojs.domain import envelope, jsontext
+from ojs.domain.errors import InvalidPayload, InvalidRequest
+from ojs.http import models, negotiation
+from ojs.http.contract import Operation
+
+Model = TypeVar("Model", bound=models.RequestModel)
+
+_CHECKS: Mapping[str, Callable[[str], str]] = {
+    "job": envelope.check_job_id,
+    "worker": models.check_worker_id,
+    "queue": envelope.check_queue,
+}
+
+
+@dataclass(frozen=True)
+class Request:
+    """A request on its way to the implementation of an operation."""
+
+    operation: Operation
+    headers: Mapping[str, str]
+    query: Mapping[str, str]
+    path_value: str | None
+    raw_body: str | None
+    base64_body: bool
+    # Milliseconds until the function is stopped.
+    remaining_ms: Callable[[], int]
+
+    @property
+    def named(self) -> str:
+        """What the path names: a job, a worker or a queue. Raises InvalidRequest."""
+        parameter, subject = self.operation.path_parameter, self.operation.subject
+        if parameter is None or subject is None or self.path_value is None:
+            raise TypeError(f"{self.operation.id} has no path parameter")
+        try:
+            # API Gateway hands the path on decoded; others do not.
+            value = unquote(self.path_value, errors="strict")
+        except UnicodeDecodeError:
+            raise InvalidRequest(parameter, "must be UTF-8", value=self.path_value) from None
+        try:
+            return _CHECKS[subject](value)
+        except ValueError as error:
+            raise InvalidRequest(parameter, str(error), value=value) from None
+
+    def object(self) -> dict[str, Any]:
+        """The body, a JSON object; `{}` for no body where none is needed.
+
+        Raises InvalidRequest for the content type, InvalidPayload for the body.
+        """
+        if not self.raw_body and not self.operation.body_required:
+            return {}
+        if self.raw_body:
+            negotiation.check_content_type(self.headers.get("content-type"))
+        value = jsontext.loads(self._bytes())
+        if not isinstance(value, dict):
+            raise InvalidPayload(
+                "The body must be a JSON object.", details={"reason": "must be a JSON object"}
+            )
+        return value
+
+    def parsed(self, model: type[Model]) -> Model:
+        """The body as the model that the contract names for this operation.
+
+        Raises InvalidPayload, InvalidRequest or Unsupported.
+        """
+        if self.operation.request is not model:
+            raise TypeError(f"{self.operation.id} takes no {model.__name__}")
+        return models.parse(model, self.object())
+
+    def _bytes(self) -> bytes:
+        text = self.raw_body or ""
+        try:
+            if self.base64_body:
+                return base64.b64decode(text, validate=True)
+            return text.encode("utf-8")
+        except UnicodeEncodeError as error:
+            raise InvalidPayload(
+                "The body is not valid UTF-8.", details={"position": error.start}
+            ) from None
+        except ValueError:  # binascii.Error, or characters beyond ASCII
+            raise InvalidPayload("The body did not arrive as valid base64.") from None

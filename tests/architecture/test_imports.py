@@ -1,0 +1,178 @@
+"""The layers of the design, held by reading every module's imports and calls."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+SHIPPED = ("shared/ojs", "functions")
+WHOLE = (*SHIPPED, "infra", "local", "examples")
+
+# Who may import whom, by the longest prefix that fits. What is not listed here is an error, so a
+# new layer has to be put in its place.
+ALLOWED: dict[str, set[str]] = {
+    "ojs.clock": set(),
+    "ojs.settings": set(),
+    "ojs.domain": {"ojs.domain", "ojs.clock"},
+    "ojs.store": {"ojs.store", "ojs.domain", "ojs.clock"},
+    "ojs.services": {"ojs.services", "ojs.store", "ojs.domain", "ojs.clock"},
+    "ojs.http": {"ojs.http", "ojs.domain", "ojs.clock"},
+    "ojs.runtime": {"ojs.services", "ojs.store", "ojs.domain", "ojs.clock", "ojs.settings"},
+    "functions": {"functions", "ojs.runtime", "ojs.http", "ojs.services", "ojs.domain"},
+    "infra": {"infra", "ojs.store.schema", "ojs.http.contract"},
+    "local": {"local", "ojs", "functions"},
+    "examples": set(),
+}
+SDK = ("boto3", "botocore", "s3transfer")
+TOOLS_ONLY = ("aws_cdk", "constructs", "cdk_nag", "moto", "ministack", "pytest", "hypothesis")
+
+
+@dataclass(frozen=True)
+class Module:
+    """One source file, parsed."""
+
+    name: str
+    path: Path
+    tree: ast.Module
+
+    def imports(self) -> Iterator[tuple[str, int]]:
+        """Absolute names imported at run time, anywhere in the file, with their lines.
+
+        Imports for type checkers alone bind nobody at run time and are left out.
+        """
+        typing_only = {
+            id(node)
+            for block in ast.walk(self.tree)
+            if isinstance(block, ast.If) and ast.unparse(block.test).endswith("TYPE_CHECKING")
+            for statement in block.body
+            for node in ast.walk(statement)
+        }
+        for node in ast.walk(self.tree):
+            if id(node) in typing_only:
+                continue
+            if isinstance(node, ast.Import):
+                yield from ((alias.name, node.lineno) for alias in node.names)
+            elif isinstance(node, ast.ImportFrom):
+                assert not node.level, f"{self.path}: relative import"
+                # `from ojs.store import schema` imports ojs.store.schema.
+                yield from ((f"{node.module}.{alias.name}", node.lineno) for alias in node.names)
+
+    def attributes(self) -> Iterator[tuple[str, int]]:
+        """Dotted names used, resolved through the file's imports (`dt.now` → `datetime.now`)."""
+        aliases: dict[str, str] = {}
+        for node in ast.walk(self.tree):
+            if isinstance(node, ast.Import):
+                for alias in node.names:
+                    top = alias.name.partition(".")[0]
+                    aliases[alias.asname or top] = alias.name if alias.asname else top
+            elif isinstance(node, ast.ImportFrom):
+                aliases |= {a.asname or a.name: f"{node.module}.{a.name}" for a in node.names}
+        for node in ast.walk(self.tree):
+            if isinstance(node, ast.Attribute | ast.Name):
+                first, dot, rest = ast.unparse(node).partition(".")
+                if first in aliases:
+                    yield f"{aliases[first]}{dot}{rest}", node.lineno
+
+
+def modules(*folders: str) -> list[Module]:
+    found = []
+    for folder in folders:
+        for path in sorted((ROOT / folder).rglob("*.py")):
+            parts = path.relative_to(ROOT / "shared" if folder.startswith("shared") else ROOT)
+            name = ".".join(parts.with_suffix("").parts).removesuffix(".__init__")
+            found.append(Module(name, path, ast.parse(path.read_text(), str(path))))
+    return found
+
+
+def within(name: str, packages: tuple[str, ...] | set[str]) -> bool:
+    return any(name == package or name.startswith(f"{package}.") for package in packages)
+
+
+def place(module: Module, name: str, line: int) -> str:
+    return f"{module.path.relative_to(ROOT)}:{line} {name}"
+
+
+def test_there_is_something_to_check() -> None:
+    names = {module.name for module in modules(*SHIPPED)}
+    assert {"ojs.domain.job", "ojs.runtime", "functions.jobs.handler"} <= names
+
+
+def test_imports_go_one_way() -> None:
+    wrong = []
+    for module in modules(*WHOLE):
+        layer = max(
+            (layer for layer in ALLOWED if within(module.name, (layer,))), key=len, default=None
+        )
+        if layer is None:
+            assert module.path.name == "__init__.py", f"{module.name} belongs to no layer"
+            continue
+        wrong += [
+            place(module, name, line)
+            for name, line in module.imports()
+            if within(name, ("ojs", "functions", "infra", "local", "tests"))
+            and not within(name, ALLOWED[layer])
+        ]
+    assert wrong == []
+
+
+def test_only_the_store_knows_the_sdk() -> None:
+    wrong = [
+        place(module, name, line)
+        for module in modules(*SHIPPED)
+        if not within(module.name, ("ojs.store", "ojs.projections"))
+        for name, line in module.imports()
+        if within(name, SDK)
+    ]
+    assert wrong == []
+
+
+def test_functions_import_nothing_that_is_not_shipped() -> None:
+    wrong = [
+        place(module, name, line)
+        for module in modules(*SHIPPED)
+        for name, line in module.imports()
+        if within(name, TOOLS_ONLY)
+    ]
+    assert wrong == []
+
+
+def test_only_settings_reads_the_environment() -> None:
+    wrong = [
+        place(module, name, line)
+        for module in modules(*SHIPPED)
+        if module.name != "ojs.settings"
+        for name, line in module.attributes()
+        if within(name, ("os.environ", "os.getenv", "os.environb"))
+    ]
+    assert wrong == []
+
+
+def test_only_the_clock_tells_the_time() -> None:
+    clocks = (
+        "time.time", "time.time_ns", "datetime.datetime.now", "datetime.datetime.utcnow",
+        "datetime.datetime.today", "datetime.date.today",
+    )  # fmt: skip
+    wrong = [
+        place(module, name, line)
+        for module in modules(*SHIPPED)
+        if module.name != "ojs.clock"
+        for name, line in module.attributes()
+        if name in clocks
+    ]
+    assert wrong == []
+
+
+@pytest.mark.parametrize("folder", [*WHOLE, "tests"])
+def test_a_module_is_named_for_what_it_holds(folder: str) -> None:
+    vague = {"utils", "util", "common", "helpers", "helper", "misc"}
+    wrong = [
+        str(path.relative_to(ROOT))
+        for path in (ROOT / folder).rglob("*.py")
+        if vague & set(path.relative_to(ROOT).with_suffix("").parts)
+    ]
+    assert wrong == []

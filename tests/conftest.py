@@ -1,0 +1,86 @@
+"""Fixtures for every test: an engine of this machine, fresh tables on it, a clock by hand."""
+
+from __future__ import annotations
+
+import os
+import uuid
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+import pytest
+from hypothesis import settings as hypothesis_settings
+
+from ojs.clock import ManualClock
+from ojs.store import schema
+
+if TYPE_CHECKING:
+    from mypy_boto3_dynamodb import DynamoDBClient
+
+    from local.engines import Engine
+
+# No test may reach an AWS account, or trip over the machine's configuration of one.
+for _name in [name for name in os.environ if name.startswith(("AWS_", "OJS_"))]:
+    del os.environ[_name]
+os.environ.update(
+    AWS_ACCESS_KEY_ID="testing",
+    AWS_SECRET_ACCESS_KEY="testing",
+    AWS_DEFAULT_REGION="us-east-1",
+    AWS_CONFIG_FILE=os.devnull,
+    AWS_SHARED_CREDENTIALS_FILE=os.devnull,
+    AWS_EC2_METADATA_DISABLED="true",
+    NO_PROXY="127.0.0.1,localhost,::1",
+    POWERTOOLS_SERVICE_NAME="ojs",
+)
+
+# Timing depends on the machine, and a slow one is no failure; a failing example must come again.
+hypothesis_settings.register_profile("ojs", deadline=None, derandomize=True, database=None)
+hypothesis_settings.load_profile("ojs")
+
+
+@pytest.fixture(scope="session")
+def engine() -> Iterator[Engine]:
+    """One engine for the session, in memory: dynoxide, or MiniStack where that is not to be had."""
+    from local import engines
+
+    started = engines.start()
+    yield started
+    started.stop()
+
+
+@pytest.fixture(scope="session")
+def dynoxide(engine: Engine) -> Engine:
+    """The engine, for tests whose numbers or races are only exact on dynoxide."""
+    if engine.name != "dynoxide":
+        if os.environ.get("CI"):
+            pytest.fail(f"CI must have dynoxide: {engine.reason}")
+        pytest.skip(f"needs dynoxide: {engine.reason}")
+    return engine
+
+
+@pytest.fixture(scope="session")
+def engine_url(engine: Engine) -> str:
+    """The engine's DynamoDB endpoint."""
+    return engine.url
+
+
+@pytest.fixture(scope="session")
+def dynamodb(engine_url: str) -> DynamoDBClient:
+    """A client of the engine."""
+    from local.dynamodb import connect
+
+    return connect(engine_url)
+
+
+@pytest.fixture
+def fresh_table(dynamodb: DynamoDBClient) -> Iterator[str]:
+    """The name of an empty table with the project's schema."""
+    name = f"ojs-{uuid.uuid4().hex[:12]}"
+    dynamodb.create_table(**schema.create_table_arguments(name))
+    yield name
+    dynamodb.delete_table(TableName=name)
+
+
+@pytest.fixture
+def clock() -> ManualClock:
+    """A clock that moves only when told."""
+    return ManualClock()

@@ -1,0 +1,348 @@
+"""A real `cdk deploy` into a cloud on this machine, and a job's life through the URL it gives.
+
+API Gateway, Lambda, IAM, DynamoDB, S3 and EventBridge are MiniStack's; the CDK command line, the
+templates, the bundle, the roles and the code are what AWS would get. The emulator checks every call
+of a function against its role.
+"""
+
+from __future__ import annotations
+
+import http.client
+import json
+import subprocess
+import sys
+import time
+import uuid
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
+
+import boto3
+import pytest
+from botocore.exceptions import ClientError
+
+from infra import ROOT, bundling
+from infra.functions import FUNCTIONS
+from infra.local_cloud import (
+    REGION,
+    Deployment,
+    LocalCloud,
+    deploy,
+    free_port,
+    port_taken,
+    terminated_like_interrupted,
+)
+from infra.settings import DeploymentSettings
+from ojs.store import keys
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from mypy_boto3_dynamodb import DynamoDBClient
+
+pytestmark = pytest.mark.e2e
+
+MEDIA_TYPE = "application/openjobspec+json"
+# Public cases, where they lie beside the checkout; without them the cases written here must do.
+CONFORMANCE = ROOT.parent / "shared" / "conformance"
+SUITES = ("level-0-core/lifecycle", "level-0-core/envelope", "level-4-advanced/priority")
+# The sweep's schedule counts its minute from the deployment on.
+SWEEP_WITHIN_S = 100
+
+
+def conformance_cases() -> list[str]:
+    """Ids of the cases to run."""
+    return sorted(
+        json.loads(path.read_text())["test_id"]
+        for suite in SUITES
+        for path in (CONFORMANCE / "suites" / suite).glob("*.json")
+    )
+
+
+@dataclass(frozen=True)
+class Answer:
+    status: int
+    headers: dict[str, str]
+    body: Any
+
+
+@dataclass(frozen=True)
+class Api:
+    url: str
+
+    def __call__(
+        self, method: str, path: str, body: Any = None, raw: bytes | None = None, **headers: str
+    ) -> Answer:
+        parts = urlsplit(self.url)
+        connection = http.client.HTTPConnection(parts.netloc, timeout=30)
+        sent = {"Content-Type": MEDIA_TYPE} if body is not None or raw is not None else {}
+        sent |= {name.replace("_", "-"): value for name, value in headers.items()}
+        content = raw if body is None else json.dumps(body).encode()
+        try:
+            connection.request(method, parts.path + path, body=content, headers=sent)
+            answer = connection.getresponse()
+            text = answer.read()
+        finally:
+            connection.close()
+        return Answer(
+            answer.status,
+            {name.lower(): value for name, value in answer.getheaders()},
+            json.loads(text) if text else None,
+        )
+
+    def push(self, **job: Any) -> dict[str, Any]:
+        answer = self("POST", "/ojs/v1/jobs", {"type": "e2e.job", "args": [], **job})
+        assert answer.status == 201, answer
+        job_: dict[str, Any] = answer.body["job"]
+        return job_
+
+    def fetch(self, queue: str, count: int = 1, **more: Any) -> list[dict[str, Any]]:
+        request = {"queues": [queue], "count": count, **more}
+        answer = self("POST", "/ojs/v1/workers/fetch", request)
+        assert answer.status == 200, answer
+        jobs: list[dict[str, Any]] = answer.body["jobs"]
+        return jobs
+
+    def get(self, job_id: str) -> dict[str, Any]:
+        answer = self("GET", f"/ojs/v1/jobs/{job_id}")
+        assert answer.status == 200, answer
+        job: dict[str, Any] = answer.body["job"]
+        return job
+
+
+@pytest.fixture(scope="module")
+def cloud(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCloud]:
+    with (
+        terminated_like_interrupted(),
+        LocalCloud(free_port(), tmp_path_factory.mktemp("cloud")) as running,
+    ):
+        yield running
+    assert not port_taken(running.port)
+
+
+@pytest.fixture(scope="module")
+def deployment(cloud: LocalCloud) -> Deployment:
+    return deploy(cloud.port, quiet=True)
+
+
+@pytest.fixture(scope="module")
+def api(deployment: Deployment) -> Api:
+    return Api(deployment.direct_url)
+
+
+@pytest.fixture(scope="module")
+def waiting(api: Api) -> str:
+    """A job that is due soon and that nobody asks for: for the sweep, while the others run."""
+    scheduled = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(time.time() + 2))
+    return str(api.push(queue="sweeping", scheduled_at=scheduled)["id"])
+
+
+def client(cloud: LocalCloud, service: Any) -> Any:
+    return boto3.client(
+        service,
+        endpoint_url=cloud.url,
+        region_name=REGION,
+        aws_access_key_id="test",
+        aws_secret_access_key="test",
+    )
+
+
+@pytest.mark.usefixtures("waiting")
+def test_health_and_manifest(api: Api) -> None:
+    health = api("GET", "/ojs/v1/health")
+    assert (health.status, health.body["status"]) == (200, "ok")
+    assert api("GET", "/health").status == 200
+    assert api("GET", "/ojs/manifest").status == 200
+    assert api("GET", "/ojs/v1/openapi.json").body["openapi"].startswith("3.")
+
+
+@pytest.mark.usefixtures("waiting")
+def test_a_job_s_life(api: Api) -> None:
+    pushed = api(
+        "POST", "/ojs/v1/jobs", {"type": "e2e.life", "args": [{"né": 1.10}], "queue": "life"}
+    )
+    assert pushed.status == 201
+    job_id = pushed.body["job"]["id"]
+    assert pushed.headers["location"] == f"/ojs/v1/jobs/{job_id}"
+    assert pushed.headers["content-type"].startswith(MEDIA_TYPE)
+    assert api.get(job_id)["state"] == "available"
+
+    (fetched,) = api.fetch("life", worker_id="w1")
+    assert (fetched["id"], fetched["state"], fetched["attempt"]) == (job_id, "active", 1)
+    assert fetched["args"] == [{"né": 1.10}]
+    assert api.fetch("life", worker_id="w2") == []
+
+    beat = api("POST", "/ojs/v1/workers/heartbeat", {"worker_id": "w1", "active_jobs": [job_id]})
+    assert beat.body["jobs_extended"] == [job_id]
+    progress = api("PUT", f"/ojs/v1/jobs/{job_id}/progress", {"progress": 0.5})
+    assert progress.status == 200
+
+    stranger = {"job_id": job_id, "worker_id": "w2"}
+    assert api("POST", "/ojs/v1/workers/ack", stranger).status == 409
+    mine = {"job_id": job_id, "worker_id": "w1", "result": {"words": 3}}
+    assert api("POST", "/ojs/v1/workers/ack", mine).status == 200
+    done = api.get(job_id)
+    assert (done["state"], done["result"]) == ("completed", {"words": 3})
+
+
+@pytest.mark.usefixtures("waiting")
+def test_failing_to_the_dead_letter_and_back(api: Api) -> None:
+    job_id = api.push(queue="failing", retry={"max_attempts": 2})["id"]
+    api.fetch("failing")
+    error = {"type": "Boom", "message": "no"}
+    failed = api("POST", "/ojs/v1/workers/nack", {"job_id": job_id, "error": error})
+    assert (failed.status, failed.body["state"]) == (200, "retryable")
+
+    dead_id = api.push(queue="dying")["id"]
+    api.fetch("dying")
+    fatal = {**error, "code": "DEAD_LETTER"}
+    assert api("POST", "/ojs/v1/workers/nack", {"job_id": dead_id, "error": fatal}).status == 200
+    listed = api("GET", "/ojs/v1/dead-letter?queue=dying")
+    assert [job["id"] for job in listed.body["jobs"]] == [dead_id]
+    assert api("POST", f"/ojs/v1/dead-letter/{dead_id}/retry").status == 200
+    assert [job["id"] for job in api.fetch("dying")] == [dead_id]
+
+
+@pytest.mark.usefixtures("waiting")
+def test_priority_then_first_in_first_out(api: Api) -> None:
+    pushed = [api.push(queue="order", priority=priority)["id"] for priority in (0, 5, 0, 5)]
+    fetched = [job["id"] for job in api.fetch("order", count=4)]
+    assert fetched == [pushed[1], pushed[3], pushed[0], pushed[2]]
+
+
+@pytest.mark.usefixtures("waiting")
+def test_a_batch(api: Api) -> None:
+    job = {"type": "e2e.batch", "args": [1], "queue": "batch"}
+    answer = api("POST", "/ojs/v1/jobs/batch", {"jobs": [job] * 12})
+    assert answer.status == 201
+    assert len(api.fetch("batch", count=20)) == 12
+    answer = api("POST", "/ojs/v1/jobs/batch", {"jobs": [job, {**job, "args": "no"}]})
+    assert (answer.status, api.fetch("batch")) == (400, [])
+
+
+@pytest.mark.usefixtures("waiting")
+def test_a_payload_too_large_for_an_item_goes_through_the_bucket(
+    api: Api, cloud: LocalCloud, deployment: Deployment
+) -> None:
+    args = [uuid.uuid4().hex for _ in range(12_000)]
+    job_id = api.push(queue="large", args=args)["id"]
+    listed = client(cloud, "s3").list_objects_v2(Bucket=deployment.bucket)
+    assert [item for item in listed.get("Contents", []) if job_id in item["Key"]]
+    (fetched,) = api.fetch("large")
+    assert fetched["args"] == args
+
+
+@pytest.mark.usefixtures("waiting")
+@pytest.mark.parametrize(
+    ("method", "path", "raw", "status"),
+    [
+        ("POST", "/ojs/v1/jobs", b'{"type": "e2e.job"', 400),
+        ("POST", "/ojs/v1/jobs", b"\xff\xfe", 400),
+        ("POST", "/ojs/v1/jobs", b'{"type": "E2E", "args": []}', 400),
+        ("POST", "/ojs/v1/jobs", b'{"type": "e2e.job", "args": {}}', 400),
+        ("POST", "/ojs/v1/workers/fetch", b'{"queues": []}', 400),
+        ("GET", "/ojs/v1/jobs/not-an-id", None, 400),
+        ("GET", "/ojs/v1/jobs/01a00000-0000-7000-8000-000000000000", None, 404),
+        ("GET", "/ojs/v1/nothing", None, 404),
+        ("GET", "/nothing", None, 404),
+        ("PATCH", "/ojs/v1/jobs", b"{}", 405),
+    ],
+)
+def test_refusals_are_told_in_json(
+    api: Api, method: str, path: str, raw: bytes | None, status: int
+) -> None:
+    answer = api(method, path, raw=raw, X_Request_Id="req_e2e")
+    assert answer.status == status, answer
+    assert answer.body["error"]["code"]
+    assert answer.body["error"]["request_id"] == answer.headers["x-request-id"]
+
+
+@pytest.mark.parametrize("case", conformance_cases())
+def test_conformance(
+    api: Api, cloud: LocalCloud, deployment: Deployment, waiting: str, case: str
+) -> None:
+    empty(client(cloud, "dynamodb"), deployment.table, but_for=waiting)
+    result = subprocess.run(
+        [sys.executable, str(CONFORMANCE / "run"), "--url", api.url, "--only", case],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,
+    )
+    assert result.returncode == 0, result.stdout + result.stderr
+
+
+def empty(table: DynamoDBClient, name: str, *, but_for: str) -> None:
+    """Delete all items but that job's: every case expects queues that nobody used before."""
+    kept = {keys.job(but_for), keys.queue("sweeping"), keys.QUEUES}
+    for page in table.get_paginator("scan").paginate(TableName=name, ProjectionExpression="pk, sk"):
+        for item in page["Items"]:
+            if item["pk"]["S"] not in kept:
+                table.delete_item(TableName=name, Key=item)
+
+
+def test_bundle_is_complete_without_this_machine_s_packages(deployment: Deployment) -> None:
+    # MiniStack runs functions with its own interpreter, whose packages would hide a missing one.
+    bundle = bundling.build(DeploymentSettings(bundle="host")).path
+    modules = [spec.handler.rsplit(".", 1)[0] for spec in FUNCTIONS]
+    program = (
+        f"import sys, importlib; sys.path[:0] = [{str(bundle)!r}]; sys.dont_write_bytecode = True\n"
+        f"for name in {modules!r}: importlib.import_module(name)\n"
+        "import boto3; [boto3.client(s, 'us-east-1') for s in ('dynamodb', 's3')]\n"
+    )
+    # -I: no environment, no user packages, not this folder; -S: no site-packages.
+    result = subprocess.run(
+        [sys.executable, "-I", "-S", "-c", program],
+        capture_output=True,
+        text=True,
+        check=False,
+        env={"OJS_TABLE": deployment.table, "AWS_DEFAULT_REGION": REGION},
+    )
+    assert result.returncode == 0, result.stderr
+
+
+def test_roles_are_enforced(cloud: LocalCloud, deployment: Deployment) -> None:
+    """Guards the other tests: did the emulator let everything pass, they would show less."""
+    role = next(
+        found["Arn"]
+        for found in client(cloud, "iam").list_roles()["Roles"]
+        if "-JobsRole" in found["RoleName"]
+    )
+    session = client(cloud, "sts").assume_role(RoleArn=role, RoleSessionName="e2e")["Credentials"]
+    table = boto3.client(
+        "dynamodb",
+        endpoint_url=cloud.url,
+        region_name=REGION,
+        aws_access_key_id=session["AccessKeyId"],
+        aws_secret_access_key=session["SecretAccessKey"],
+        aws_session_token=session["SessionToken"],
+    )
+    table.get_item(TableName=deployment.table, Key={"pk": {"S": "-"}, "sk": {"S": "-"}})
+    with pytest.raises(ClientError, match="AccessDenied"):
+        table.scan(TableName=deployment.table)
+
+
+def test_sweep_runs_by_the_clock(cloud: LocalCloud, deployment: Deployment, waiting: str) -> None:
+    # Read from the table: a request for the job would itself apply what is due.
+    table = client(cloud, "dynamodb")
+    key = {"pk": {"S": keys.job(waiting)}, "sk": {"S": keys.HEAD}}
+    deadline = time.monotonic() + SWEEP_WITHIN_S
+    state = None
+    while state != "available" and time.monotonic() < deadline:
+        time.sleep(1)
+        state = table.get_item(TableName=deployment.table, Key=key)["Item"]["state"]["S"]
+    assert state == "available"
+
+
+def test_no_function_was_refused_anything(cloud: LocalCloud) -> None:
+    logs = client(cloud, "logs")
+    lines = [
+        event["message"]
+        for group in logs.describe_log_groups()["logGroups"]
+        for stream in logs.describe_log_streams(logGroupName=group["logGroupName"])["logStreams"]
+        for event in logs.get_log_events(
+            logGroupName=group["logGroupName"], logStreamName=stream["logStreamName"]
+        )["events"]
+    ]
+    assert lines, "the functions' logs are not where they should be"
+    assert not [line for line in lines if "AccessDenied" in line or '"level":"ERROR"' in line]

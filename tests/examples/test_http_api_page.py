@@ -1,0 +1,133 @@
+"""docs/http-api.md: its requests are sent to a server in order, and the answers compared."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import re
+import shlex
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+import pytest
+
+from ojs.http import contract
+from ojs.http.errors import KINDS
+
+PAGE = (Path(__file__).resolve().parents[2] / "docs" / "http-api.md").read_text("utf-8")
+REST = "…"
+# Different each time, and of no shape that could be compared.
+_VOLATILE = frozenset({"latency_ms", "uptime_seconds", "lease_token"})
+_EXCHANGE = re.compile(r"^```sh\n(.*?)\n```\n\n```http\n(.*?)\n```$", re.MULTILINE | re.DOTALL)
+_ID = re.compile(r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}")
+_TIME = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z")
+
+
+@dataclass
+class Exchange:
+    """One request of the page, and the answer shown."""
+
+    method: str
+    path: str
+    body: str | None
+    status: int
+    headers: dict[str, str]
+    answer: Any
+
+
+def exchanges() -> Iterator[Exchange]:
+    for command, shown in _EXCHANGE.findall(PAGE):
+        words = iter(shlex.split(command.replace("\\\n", " ")))
+        assert next(words) == "curl"
+        method = path = body = None
+        for word in words:
+            match word:
+                case "-X":
+                    method = next(words)
+                case "-d":
+                    body = next(words)
+                case "-H":
+                    assert next(words) == "Content-Type: application/json"
+                case "-i":
+                    pass
+                case _:
+                    path = word.removeprefix("localhost:8080")
+        head, _, text = shown.partition("\n\n")
+        first, *rest = head.splitlines()
+        headers = dict(line.split(": ", 1) for line in rest)
+        assert path is not None
+        method = method or ("GET" if body is None else "POST")
+        status = int(first.split()[1])
+        yield Exchange(method, path, body, status, headers, json.loads(text) if text else None)
+
+
+class Names:
+    """The page's ids and the server's, as they turn out to be the same thing."""
+
+    def __init__(self) -> None:
+        self.known: dict[str, str] = {}
+
+    def ours(self, text: str) -> str:
+        """A text of the page, with the ids that this server gave."""
+        return _ID.sub(lambda found: self.known.get(found[0], found[0]), text)
+
+    def compare(self, shown: Any, got: Any, where: str = "") -> None:
+        if isinstance(shown, dict) and isinstance(got, dict):
+            if REST in shown:
+                assert shown.keys() - {REST} <= got.keys(), where
+            else:
+                assert list(shown) == list(got), where
+            for key in shown.keys() - {REST} - _VOLATILE:
+                self.compare(shown[key], got[key], f"{where}.{key}")
+        elif isinstance(shown, list) and isinstance(got, list):
+            if shown == [REST]:
+                return
+            assert len(shown) == len(got), where
+            for index, (one, other) in enumerate(zip(shown, got, strict=True)):
+                self.compare(one, other, f"{where}[{index}]")
+        elif isinstance(shown, str) and isinstance(got, str):
+            for theirs, ours in zip(_ID.findall(shown), _ID.findall(got), strict=True):
+                assert self.known.setdefault(theirs, ours) == ours, where
+            assert self.ours(_TIME.sub("TIME", shown)) == _TIME.sub("TIME", got), where
+        else:
+            assert (type(shown), shown) == (type(got), got), where
+
+
+def test_every_operation_is_listed_and_no_other() -> None:
+    listed = re.findall(r"^\| ([A-Z]+) \| `(/\S*)` \| (.+) \|$", PAGE, re.MULTILINE)
+    assert listed == [(o.method, o.path, o.summary) for o in contract.OPERATIONS]
+
+
+def test_every_error_is_listed_and_no_other() -> None:
+    listed = re.findall(r"^\| `(\w+)` \| (\d{3}) \| (.+) \|$", PAGE, re.MULTILINE)
+    assert listed == [(code, str(kind.status), kind.hint) for code, kind in KINDS.items()]
+
+
+@pytest.mark.e2e
+def test_the_answers_are_those_of_the_page(server_url: str) -> None:
+    connection = http.client.HTTPConnection(urlsplit(server_url).netloc, timeout=30)
+
+    def send(method: str, path: str, body: str | None = None) -> tuple[Any, Any]:
+        headers = {} if body is None else {"Content-Type": "application/json"}
+        connection.request(method, path, None if body is None else body.encode(), headers)
+        response = connection.getresponse()
+        text = response.read()
+        return response, json.loads(text) if text else None
+
+    send("POST", "/ojs/v1/admin/reset")
+    names = Names()
+    told = list(exchanges())
+    assert len(told) >= 30
+    for one in told:
+        where = f"{one.method} {one.path}"
+        response, answer = send(
+            one.method, names.ours(one.path), None if one.body is None else names.ours(one.body)
+        )
+        assert response.status == one.status, (where, answer)
+        names.compare(one.answer, answer, where)
+        for name, value in one.headers.items():
+            names.compare(value, response.headers[name], f"{where} {name}")
+    connection.close()

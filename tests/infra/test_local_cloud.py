@@ -1,0 +1,81 @@
+from __future__ import annotations
+
+import os
+import signal
+import socket
+from typing import TYPE_CHECKING
+
+import pytest
+
+from infra import deploy_local, local_cloud
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+
+@pytest.fixture
+def taken() -> Iterator[int]:
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        listener.listen()
+        yield listener.getsockname()[1]
+
+
+def test_a_taken_port_is_said_so(taken: int, capsys: pytest.CaptureFixture[str]) -> None:
+    assert deploy_local.main(["--port", str(taken)]) == 1
+    assert f"port {taken} is taken" in capsys.readouterr().err
+
+
+def test_a_free_port_is_free() -> None:
+    assert not local_cloud.port_taken(local_cloud.free_port())
+    assert not local_cloud.is_ministack(local_cloud.free_port())
+
+
+def test_nothing_leads_to_a_real_account(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AWS_PROFILE", "production")
+    monkeypatch.setenv("AWS_SESSION_TOKEN", "real")
+    monkeypatch.setenv("CDK_DEPLOY_ACCOUNT", "123456789012")
+    environment = local_cloud.client_environment(4566)
+    aws = {name: value for name, value in environment.items() if name.startswith("AWS_")}
+    assert aws == {
+        "AWS_ENDPOINT_URL": "http://127.0.0.1:4566",
+        "AWS_ACCESS_KEY_ID": "test",
+        "AWS_SECRET_ACCESS_KEY": "test",
+        "AWS_REGION": "us-east-1",
+        "AWS_DEFAULT_REGION": "us-east-1",
+        "AWS_EC2_METADATA_DISABLED": "true",
+        "AWS_CONFIG_FILE": os.devnull,
+        "AWS_SHARED_CREDENTIALS_FILE": os.devnull,
+    }
+    assert "CDK_DEPLOY_ACCOUNT" not in environment
+
+
+def test_functions_cannot_import_the_sources(monkeypatch: pytest.MonkeyPatch) -> None:
+    # They inherit the emulator's environment, and must live from their bundle alone.
+    monkeypatch.setenv("PYTHONPATH", "shared")
+    assert "PYTHONPATH" not in local_cloud._clean_environment()
+
+
+def test_a_missing_cdk_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(local_cloud, "ROOT", tmp_path)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(local_cloud.LocalCloudError, match="npm ci"):
+        local_cloud.deploy(4566, quiet=True)
+
+
+def test_a_failing_cdk_is_quoted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    cdk = tmp_path / "node_modules" / ".bin" / "cdk"
+    cdk.parent.mkdir(parents=True)
+    cdk.write_text("#!/bin/sh\necho what went wrong\nexit 1\n")
+    cdk.chmod(0o755)
+    monkeypatch.setattr(local_cloud, "ROOT", tmp_path)
+    with pytest.raises(local_cloud.LocalCloudError, match="what went wrong"):
+        local_cloud.deploy(4566, quiet=True)
+
+
+def test_termination_cleans_up_like_an_interrupt() -> None:
+    before = signal.getsignal(signal.SIGTERM)
+    with pytest.raises(KeyboardInterrupt), local_cloud.terminated_like_interrupted():
+        os.kill(os.getpid(), signal.SIGTERM)
+    assert signal.getsignal(signal.SIGTERM) == before

@@ -1,0 +1,20 @@
+from __future__ import annotations
+
+from typing import Any
+
+from aws_cdk import App, Stack
+from aws_cdk import aws_s3 as s3
+from cdk_nag import AwsSolutionsChecks
+
+
+def test_no_finding_without_a_written_reason(synthesis: Any) -> None:
+    report = AwsSolutionsChecks(synthesis.app).validate_scope(synthesis.app)
+    assert [f"{found.rule_name}: {found.description}" for found in report.violations] == []
+
+
+def test_the_checks_find_what_is_wrong() -> None:
+    # Guards against a pack that silently checks nothing.
+    app = App()
+    s3.Bucket(Stack(app, "probe"), "Bucket")
+    report = AwsSolutionsChecks(app).validate_scope(app)
+    assert "AwsSolutions-S10" in {found.rule_name for found in report.violations}

@@ -1,0 +1,488 @@
+"""Roles against code: each function may do what it does, and nothing else.
+
+Three things must agree: the table in `infra.functions`, the roles in the template, and the calls
+that the code makes. The calls are recorded inside the SDK while every operation of the HTTP
+contract, and a sweep over everything time can decide, runs through the real handlers.
+"""
+
+from __future__ import annotations
+
+import importlib
+import json
+import uuid
+from collections import defaultdict
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+from unittest.mock import patch
+
+import boto3
+import pytest
+from moto import mock_aws
+
+from infra.functions import FUNCTIONS, by_name
+from ojs import runtime
+from ojs.clock import ManualClock
+from ojs.domain import times
+from ojs.domain.errors import BackendUnavailable
+from ojs.http import contract
+from ojs.settings import Settings
+from ojs.store import jobs as job_store
+from ojs.store.blobs import S3Blobs
+from ojs.store.schema import create_table_arguments
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    from mypy_boto3_dynamodb import DynamoDBClient
+
+
+BUCKET = "payloads"
+WORKER = "worker-1"
+TABLE_RESOURCE = "table"
+
+# (resource, IAM action): the resource is `table`, `index/<name>`, `payloads` or `bucket`.
+Grant = tuple[str, str]
+
+
+# --- what the template allows ------------------------------------------------------------------
+
+
+def granted_by_table(name: str) -> set[Grant]:
+    access = by_name(name).access
+    return (
+        {(TABLE_RESOURCE, f"dynamodb:{action}") for action in access.table}
+        | {
+            (f"index/{index}", f"dynamodb:{action}")
+            for index, actions in access.indexes.items()
+            for action in actions
+        }
+        | {("payloads", f"s3:{action}") for action in access.payloads}
+        | {("bucket", f"s3:{action}") for action in access.bucket}
+    )
+
+
+def statements_of(synthesis: Any, name: str) -> list[dict[str, Any]]:
+    """All statements of all policies of a function's role."""
+    (role,) = (
+        properties["Role"]["Fn::GetAtt"][0]
+        for properties in synthesis.resources("AWS::Lambda::Function").values()
+        if properties["Handler"] == by_name(name).handler
+    )
+    assert "ManagedPolicyArns" not in synthesis.resources("AWS::IAM::Role")[role]
+    assert "Policies" not in synthesis.resources("AWS::IAM::Role")[role]
+    return [
+        statement
+        for policy in synthesis.resources("AWS::IAM::Policy").values()
+        if {"Ref": role} in policy["Roles"]
+        for statement in policy["PolicyDocument"]["Statement"]
+    ]
+
+
+def as_list(value: Any) -> list[Any]:
+    return value if isinstance(value, list) else [value]
+
+
+def resource_of(arn: Any) -> str:
+    """What an ARN in the template stands for; fails for anything but table, index and bucket."""
+    text = json.dumps(arn)
+    if "StorageTable" in text:
+        if isinstance(arn, dict) and "Fn::Join" in arn:
+            return str(arn["Fn::Join"][1][-1]).removeprefix("/")
+        return TABLE_RESOURCE
+    assert "StoragePayloads" in text, f"unexpected resource {text}"
+    if isinstance(arn, dict) and "Fn::Join" in arn:
+        assert arn["Fn::Join"][1][-1] == "/*"
+        return "payloads"
+    return "bucket"
+
+
+@pytest.mark.parametrize("name", [spec.name for spec in FUNCTIONS])
+def test_role_allows_exactly_what_the_table_says(synthesis: Any, name: str) -> None:
+    allowed = {
+        (resource_of(arn), action)
+        for statement in statements_of(synthesis, name)
+        for action in as_list(statement["Action"])
+        for arn in as_list(statement["Resource"])
+        if action.split(":")[0] in {"dynamodb", "s3"}
+    }
+    assert allowed == granted_by_table(name)
+
+
+@pytest.mark.parametrize("name", [spec.name for spec in FUNCTIONS])
+def test_no_role_holds_anything_wider(synthesis: Any, name: str) -> None:
+    statements = statements_of(synthesis, name)
+    assert all(statement["Effect"] == "Allow" for statement in statements)
+    actions = {action for statement in statements for action in as_list(statement["Action"])}
+    assert not [action for action in actions if "*" in action]
+    # Besides table and bucket: its own log group, and tracing, which knows no resources.
+    others = {action for action in actions if action.split(":")[0] not in {"dynamodb", "s3"}}
+    assert others == {
+        "logs:CreateLogStream",
+        "logs:PutLogEvents",
+        "xray:PutTraceSegments",
+        "xray:PutTelemetryRecords",
+    }
+    for statement in statements:
+        if statement["Resource"] == "*":
+            assert {action.split(":")[0] for action in as_list(statement["Action"])} == {"xray"}
+        if "logs:PutLogEvents" in as_list(statement["Action"]):
+            (group, attribute) = statement["Resource"]["Fn::GetAtt"]
+            assert attribute == "Arn"
+            assert group in synthesis.resources("AWS::Logs::LogGroup")
+
+
+# --- what the code does ------------------------------------------------------------------------
+
+
+@dataclass
+class Recorder:
+    """Collects, by function, the grants that SDK calls need."""
+
+    needed: dict[str, set[Grant]] = field(default_factory=lambda: defaultdict(set))
+    function: str | None = None
+
+    def listen(self, client: Any) -> None:
+        """Hear of every call of this client, before it is sent."""
+        client.meta.events.register("before-parameter-build", self._heard)
+
+    def _heard(self, model: Any, params: Mapping[str, Any], **_: Any) -> None:
+        if self.function is not None:
+            service = model.service_model.service_name
+            self.needed[self.function] |= set(grants_needed(service, model.name, params))
+
+
+def grants_needed(service: str, operation: str, params: Mapping[str, Any]) -> Iterator[Grant]:
+    """What IAM checks for one SDK call.
+
+    - Transactions have no action of their own: each part is checked as the single call would be.
+    - A query of an index is checked on the index, not on the table.
+    - Without ListBucket S3 answers 403 instead of 404 for an object that is not there.
+    """
+    if service == "s3":
+        yield "payloads", f"s3:{operation}"
+        if operation == "GetObject":
+            yield "bucket", "s3:ListBucket"
+    elif operation == "TransactWriteItems":
+        single = {
+            "Put": "PutItem",
+            "Update": "UpdateItem",
+            "Delete": "DeleteItem",
+            "ConditionCheck": "ConditionCheckItem",
+        }
+        for part in params["TransactItems"]:
+            for kind in part:
+                yield TABLE_RESOURCE, f"dynamodb:{single[kind]}"
+    elif operation == "TransactGetItems":
+        yield TABLE_RESOURCE, "dynamodb:GetItem"
+    elif "IndexName" in params:
+        yield f"index/{params['IndexName']}", f"dynamodb:{operation}"
+    else:
+        yield TABLE_RESOURCE, f"dynamodb:{operation}"
+
+
+@dataclass
+class Caller:
+    """Sends requests to the handlers as API Gateway would."""
+
+    recorder: Recorder
+    clock: ManualClock
+    called: set[str] = field(default_factory=set)
+
+    def __call__(
+        self,
+        operation_id: str,
+        body: Any = None,
+        *,
+        at: str | None = None,
+        query: Mapping[str, str] | None = None,
+        status: int | None = None,
+    ) -> dict[str, Any]:
+        """The parsed answer to an operation; `at` fills the path's parameter."""
+        operation = contract.get(operation_id)
+        self.called.add(operation_id)
+        path = operation.path
+        if operation.path_parameter is not None:
+            assert at is not None
+            path = path.replace(f"{{{operation.path_parameter}}}", at)
+        event: dict[str, Any] = {
+            "version": "2.0",
+            "routeKey": "$default",
+            "rawPath": path,
+            "rawQueryString": "",
+            "headers": {"content-type": "application/openjobspec+json"},
+            "requestContext": {
+                "http": {"method": operation.method, "path": path, "sourceIp": "127.0.0.1"},
+                "requestId": "r",
+                "stage": "$default",
+            },
+            "isBase64Encoded": False,
+        }
+        if query:
+            event["queryStringParameters"] = dict(query)
+        if body is not None:
+            event["body"] = json.dumps(body)
+        answer = self._invoke(operation.function, event)
+        expected = {status} if status is not None else set(operation.answers)
+        assert answer["statusCode"] in expected, f"{operation_id}: {str(answer)[:500]}"
+        return json.loads(answer["body"]) if answer.get("body") else {}
+
+    def sweep(self) -> None:
+        """What EventBridge does every minute."""
+        self._invoke("sweep", {"source": "aws.events", "detail-type": "Scheduled Event"})
+
+    def push(self, *, status: int | None = None, **job: Any) -> str:
+        pushed = self("enqueue_job", {"type": "test.job", "args": [1], **job}, status=status)
+        return str(pushed["job"]["id"]) if "job" in pushed else ""
+
+    def fetch(self, queue: str, count: int = 1) -> list[str]:
+        request = {"queues": [queue], "count": count, "worker_id": WORKER}
+        return [job["id"] for job in self("fetch_jobs", request)["jobs"]]
+
+    def claimed(self, queue: str, **job: Any) -> str:
+        """A job of its own queue, pushed and fetched."""
+        job_id = self.push(queue=queue, **job)
+        assert self.fetch(queue) == [job_id]
+        return job_id
+
+    def _invoke(self, function: str, event: Mapping[str, Any]) -> Any:
+        handler = importlib.import_module(f"functions.{function}.handler").handler
+        self.recorder.function = function
+        try:
+            return handler(event, None)
+        finally:
+            self.recorder.function = None
+
+
+LARGE = "x" * 5_000  # an item of its own
+INCOMPRESSIBLE = "".join(uuid.uuid4().hex for _ in range(200))
+HUGE = [uuid.uuid4().hex for _ in range(12_000)]  # too large for an item: an object
+
+
+@pytest.fixture(scope="module")
+def recording(dynamodb: DynamoDBClient, engine_url: str) -> tuple[Recorder, set[str]]:
+    """Everything the contract offers, done once: what was called, and the grants it took."""
+    table = f"ojs-{uuid.uuid4().hex[:12]}"
+    recorder, clock = Recorder(), ManualClock()
+    client = boto3.client("dynamodb", endpoint_url=engine_url)
+    client.create_table(**create_table_arguments(table))
+    recorder.listen(client)
+    with mock_aws():
+        s3 = boto3.client("s3")
+        s3.create_bucket(Bucket=BUCKET)
+        recorder.listen(s3)
+        settings = Settings(table=table, bucket=BUCKET)
+        before = runtime._current
+        runtime.use(
+            runtime.build(settings, client=client, blobs=S3Blobs(lambda: s3, BUCKET), clock=clock)
+        )
+        caller = Caller(recorder, clock)
+        try:
+            everything(caller)
+        finally:
+            runtime._current = before
+    client.delete_table(TableName=table)
+    return recorder, caller.called
+
+
+def everything(call: Caller) -> None:
+    """Each operation, in each way that takes another path through the store."""
+    _system(call)
+    _enqueue(call)
+    _finish(call)
+    _by_job(call)
+    _workers(call)
+    _dead_letters(call)
+    _queues(call)
+    _time(call)
+
+
+def _system(call: Caller) -> None:
+    for name in ("health", "root_health", "ready", "root_ready", "manifest", "openapi"):
+        call(name)
+
+
+def _enqueue(call: Caller) -> None:
+    job_id = call.push()
+    call.push(id=job_id, status=409)
+    call.push(args=[LARGE])
+    call.push(args=[HUGE])
+    call.push(id=call.push(args=[HUGE]), args=[HUGE], status=409)
+    call.push(id=job_id, args=[INCOMPRESSIBLE], status=409)
+    for conflict in ("reject", "ignore", "replace"):
+        policy = {"keys": ["type", "args"], "on_conflict": conflict}
+        job: dict[str, Any] = {"type": f"test.{conflict}", "args": [LARGE], "unique": policy}
+        call.push(**job)
+        call.push(**job, status=409 if conflict == "reject" else None)
+    small = {"type": "test.job", "args": [1], "queue": "batch"}
+    call("enqueue_batch", {"jobs": [small, {**small, "args": [LARGE]}, {**small, "args": [HUGE]}]})
+    call("enqueue_batch", {"jobs": [{**small, "args": [LARGE]}] * 2})
+    call("enqueue_batch", {"jobs": [small] * 101})
+    # One id of a staged batch is taken: what was written is undone.
+    taken = [{**small, "args": [HUGE]}] + [small] * 100 + [{**small, "id": job_id}]
+    call("enqueue_batch", {"jobs": taken}, status=409)
+
+
+def _finish(call: Caller) -> None:
+    for operation in ("ack_job", "ack_job_by_path"):
+        for number, result in enumerate((1, LARGE, INCOMPRESSIBLE, HUGE)):
+            job_id = call.claimed(f"{operation}-{number}".replace("_", "-"), args=[LARGE])
+            # Somebody else's job: what was written for the result goes again.
+            _named(call, operation, job_id, {"worker_id": "other", "result": result}, status=409)
+            _named(call, operation, job_id, {"worker_id": WORKER, "result": result})
+    failure = {"message": "no"}
+    outcomes: tuple[dict[str, Any], ...] = (
+        {"error": failure},
+        {"error": {**failure, "retryable": False}},
+        {"error": {**failure, "code": "DEAD_LETTER"}},
+        {"requeue": True},
+    )
+    for operation in ("nack_job", "nack_job_by_path"):
+        for number, outcome in enumerate(outcomes):
+            job_id = call.claimed(f"{operation}-{number}".replace("_", "-"), args=[HUGE])
+            _named(call, operation, job_id, outcome)
+        _named(call, operation, job_id, {"error": failure}, status=409)
+
+
+def _named(
+    call: Caller, operation_id: str, job_id: str, body: dict[str, Any], status: int | None = None
+) -> None:
+    """Name the job in the path or in the body, as the operation has it."""
+    if contract.get(operation_id).path_parameter is None:
+        call(operation_id, {**body, "job_id": job_id}, status=status)
+    else:
+        call(operation_id, body, at=job_id, status=status)
+
+
+def _by_job(call: Caller) -> None:
+    job_id = call.claimed("reading", args=[HUGE])
+    for operation in ("get_job", "get_result", "list_retries", "get_progress"):
+        call(operation, at=job_id)
+    call("report_progress", {"progress": 0.5, "worker_id": WORKER}, at=job_id)
+    call("report_worker_progress", {"percentage": 60, "job_id": job_id, "worker_id": WORKER})
+    call("get_progress", at=job_id)
+    call("cancel_job", at=job_id)
+    call("cancel_job", at=job_id, status=409)
+    call("cancel_job_by_post", at=call.push(args=[LARGE]))
+    call("cancel_job", at=call.push(args=[HUGE]))
+    pending = call.push(pending=True)
+    call("activate_job", at=pending)
+    call("activate_job", at=pending, status=409)
+    call("get_job", at=str(uuid.UUID(int=7 << 76 | 2 << 62)), status=404)
+    # What time has decided is applied by reading, too.
+    late = call.claimed("late-read", visibility_timeout_ms=1_000)
+    call.clock.advance(60_000)
+    call("get_job", at=late)
+
+
+def _workers(call: Caller) -> None:
+    call("register_worker", {"worker_id": WORKER, "queues": ["default"]})
+    job_id = call.claimed("beating")
+    call("heartbeat", {"worker_id": WORKER, "active_jobs": [job_id]})
+    call("heartbeat", {"worker_id": "another"})
+    call("beat", {"worker_id": WORKER, "state": "running", "active_jobs": 1})
+    call("worker_health", at=WORKER)
+    call("list_workers", query={"limit": "1"})
+    call("admin_list_workers", query={"offset": "1"})
+    call("get_worker", at=WORKER)
+    call("quiet_worker", at=WORKER)
+    call("direct_worker", {"worker_id": WORKER, "directive": "running"})
+    call("direct_worker", {"worker_id": "nobody", "directive": "quiet"}, status=404)
+    call("remove_worker", at="another")
+    call("admin_remove_worker", at=WORKER)
+    call("remove_worker", at=WORKER, status=404)
+
+
+def _dead_letters(call: Caller) -> None:
+    def dead(**job: Any) -> str:
+        job_id = call.claimed(f"dead-{uuid.uuid4().hex[:8]}", **job)
+        call("nack_job", {"job_id": job_id, "error": {"code": "DEAD_LETTER", "message": "no"}})
+        return job_id
+
+    for prefix in ("", "admin_"):
+        jobs = [dead(), dead(args=[LARGE]), dead(args=[HUGE])]
+        call(f"{prefix}list_dead_letters")
+        for job_id in jobs:
+            call(f"{prefix}get_dead_letter", at=job_id)
+        for job_id in jobs[1:]:
+            call(f"{prefix}delete_dead_letter", at=job_id)
+        call(f"{prefix}retry_dead_letter", at=jobs[0])
+        call(f"{prefix}retry_dead_letter", at=jobs[0], status=409)
+        revived = dead(args=[HUGE])
+        call(f"{prefix}retry_dead_letter", at=revived)
+
+
+def _queues(call: Caller) -> None:
+    for prefix in ("", "admin_"):
+        for queue in ("default", f"{prefix}unseen".replace("_", "-")):
+            call(f"{prefix}pause_queue", at=queue)
+            call(f"{prefix}resume_queue", at=queue)
+
+
+def _time(call: Caller) -> None:
+    """What a fetch and a sweep find when time has passed."""
+    for notice in (call.sweep, lambda: call.fetch("timed", 100)):
+        call.push(queue="timed", scheduled_at=_at(call, 60_000))
+        call.push(queue="timed", expires_at=_at(call, 60_000))
+        lost = call.claimed("timed-lease", visibility_timeout_ms=1_000, retry={"max_attempts": 1})
+        call.clock.advance(120_000)
+        notice()
+        call("get_job", at=lost)
+    late = call.claimed("timed", visibility_timeout_ms=1_000)
+    call.clock.advance(10_000)
+    call("fetch_jobs", {"queues": ["timed"], "worker_id": WORKER, "count": 10})
+    call("get_job", at=late)
+    # A batch whose commit never came: the sweep takes it back, objects too.
+    small = {"type": "test.job", "args": [1], "queue": "staged"}
+    jobs = [{**small, "args": [HUGE]}, {**small, "args": [LARGE]}] + [small] * 100
+    with patch.object(job_store.Jobs, "_commit", side_effect=BackendUnavailable("down")):
+        call("enqueue_batch", {"jobs": jobs}, status=503)
+    call.fetch("staged")
+    call.clock.advance(job_store.STAGING_GRACE_MS + 1)
+    call.sweep()
+
+
+def _at(call: Caller, ms: int) -> str:
+    return times.format_ms(call.clock.now_ms() + ms)
+
+
+def test_every_operation_of_the_contract_was_called(
+    recording: tuple[Recorder, set[str]],
+) -> None:
+    _, called = recording
+    assert called == {operation.id for operation in contract.OPERATIONS}
+
+
+@pytest.mark.parametrize("name", [spec.name for spec in FUNCTIONS])
+def test_function_needs_what_it_is_granted_and_nothing_else(
+    recording: tuple[Recorder, set[str]], name: str
+) -> None:
+    recorder, _ = recording
+    needed, granted = recorder.needed[name], granted_by_table(name)
+    assert needed - granted == set(), "the code does what the role refuses"
+    assert granted - needed == set(), "the role allows what the code does not do"
+
+
+def test_routes_reach_the_function_that_serves_them(synthesis: Any) -> None:
+    # API Gateway and the local server must send each request to the same function.
+    keys = {
+        properties["RouteKey"]
+        for properties in synthesis.resources("AWS::ApiGatewayV2::Route").values()
+    }
+    assert keys == {
+        "$default" if route == "$default" else f"ANY {route}"
+        for spec in FUNCTIONS
+        for route in spec.routes
+    }
+    for operation in contract.OPERATIONS:
+        assert (
+            _routed(operation.path) == operation.function == contract.function_for(operation.path)
+        )
+
+
+def _routed(path: str) -> str:
+    for spec in FUNCTIONS:
+        for route in spec.routes:
+            greedy = route.removesuffix("{proxy+}")
+            if path == route or (greedy != route and path.startswith(greedy) and path != greedy):
+                return spec.name
+    return next(spec.name for spec in FUNCTIONS if "$default" in spec.routes)

@@ -1,0 +1,281 @@
+from __future__ import annotations
+
+import json
+import sys
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from aws_cdk import assertions
+
+from infra.functions import FUNCTIONS
+from infra.settings import DeploymentSettings
+from ojs.store.schema import TABLE, create_table_arguments
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+
+def test_table_is_the_store_schema(synthesis: Any) -> None:
+    table = synthesis.one("AWS::DynamoDB::Table")
+    wanted = create_table_arguments("any")
+    assert table["KeySchema"] == wanted["KeySchema"]
+    assert table["BillingMode"] == "PAY_PER_REQUEST"
+    assert sorted(table["AttributeDefinitions"], key=str) == sorted(
+        wanted["AttributeDefinitions"], key=str
+    )
+    assert table["GlobalSecondaryIndexes"] == wanted["GlobalSecondaryIndexes"]
+    assert table["StreamSpecification"]["StreamViewType"] == TABLE.stream_view_type
+    assert table["StreamSpecification"]["StreamViewType"] == "NEW_AND_OLD_IMAGES"
+
+
+def test_table_is_kept_safe(synthesis: Any) -> None:
+    synthesis.data.has_resource(
+        "AWS::DynamoDB::Table",
+        {
+            "DeletionPolicy": "Retain",
+            "UpdateReplacePolicy": "Retain",
+            "Properties": {
+                "DeletionProtectionEnabled": True,
+                "PointInTimeRecoverySpecification": {"PointInTimeRecoveryEnabled": True},
+                "TimeToLiveSpecification": {"AttributeName": "ttl", "Enabled": True},
+                # Absent means: encrypted with a key of DynamoDB's own.
+                "SSESpecification": assertions.Match.absent(),
+            },
+        },
+    )
+
+
+def test_payload_bucket_is_private(synthesis: Any) -> None:
+    synthesis.data.has_resource(
+        "AWS::S3::Bucket",
+        {
+            "DeletionPolicy": "Retain",
+            "Properties": {
+                "PublicAccessBlockConfiguration": {
+                    "BlockPublicAcls": True,
+                    "BlockPublicPolicy": True,
+                    "IgnorePublicAcls": True,
+                    "RestrictPublicBuckets": True,
+                },
+                "BucketEncryption": {
+                    "ServerSideEncryptionConfiguration": [
+                        {"ServerSideEncryptionByDefault": {"SSEAlgorithm": "AES256"}}
+                    ]
+                },
+                "LifecycleConfiguration": {
+                    "Rules": [
+                        assertions.Match.object_like(
+                            {
+                                "AbortIncompleteMultipartUpload": {"DaysAfterInitiation": 1},
+                                "Status": "Enabled",
+                            }
+                        )
+                    ]
+                },
+            },
+        },
+    )
+    synthesis.data.has_resource_properties("AWS::S3::BucketPolicy", _refuses_plain_http("s3:*"))
+
+
+def test_failure_queue_is_encrypted_and_reported(synthesis: Any) -> None:
+    queue = synthesis.one("AWS::SQS::Queue")
+    assert queue["SqsManagedSseEnabled"] is True
+    assert queue["MessageRetentionPeriod"] == 14 * 24 * 3600
+    synthesis.service.has_resource_properties("AWS::SQS::QueuePolicy", _refuses_plain_http("sqs:*"))
+    synthesis.service.has_output("StreamFailureQueueUrl", {})
+    synthesis.service.has_output("StreamFailureQueueArn", {})
+
+
+def _refuses_plain_http(actions: str) -> dict[str, Any]:
+    return {
+        "PolicyDocument": {
+            "Statement": assertions.Match.array_with(
+                [
+                    assertions.Match.object_like(
+                        {
+                            "Action": actions,
+                            "Effect": "Deny",
+                            "Principal": {"AWS": "*"},
+                            "Condition": {"Bool": {"aws:SecureTransport": "false"}},
+                        }
+                    )
+                ]
+            )
+        }
+    }
+
+
+@pytest.mark.parametrize("spec", FUNCTIONS, ids=lambda spec: spec.name)
+def test_function(synthesis: Any, spec: Any) -> None:
+    function = _functions(synthesis)[spec.name]
+    assert function["Handler"] == f"functions.{spec.name}.handler.handler"
+    assert function["Architectures"] == ["arm64"]
+    assert function["Runtime"] == "python3.13"
+    assert function["Timeout"] == spec.timeout_s
+    assert function["MemorySize"] == 1024
+    assert function["TracingConfig"] == {"Mode": "Active"}
+    assert function["LoggingConfig"]["LogFormat"] == "JSON"
+    assert set(function["Environment"]["Variables"]) == {
+        "OJS_TABLE",
+        "OJS_BUCKET",
+        "OJS_VERSION",
+        "POWERTOOLS_SERVICE_NAME",
+        "POWERTOOLS_LOG_LEVEL",
+    }
+
+
+def test_there_are_no_other_functions(synthesis: Any) -> None:
+    # CDK adds functions of its own for some conveniences; each would be code nobody reviewed.
+    assert sorted(_functions(synthesis)) == sorted(spec.name for spec in FUNCTIONS)
+
+
+def test_each_function_has_its_own_role_and_log_group(synthesis: Any) -> None:
+    functions = _functions(synthesis).values()
+    roles = {function["Role"]["Fn::GetAtt"][0] for function in functions}
+    groups = {function["LoggingConfig"]["LogGroup"]["Ref"] for function in functions}
+    assert len(roles) == len(groups) == len(FUNCTIONS)
+    assert groups <= set(synthesis.resources("AWS::Logs::LogGroup"))
+
+
+def test_all_logs_end(synthesis: Any) -> None:
+    groups = synthesis.resources("AWS::Logs::LogGroup")
+    assert len(groups) == len(FUNCTIONS) + 1  # and the API's access log
+    assert {group["RetentionInDays"] for group in groups.values()} == {30}
+
+
+def test_routes(synthesis: Any) -> None:
+    integrations = {
+        name: properties["IntegrationUri"]["Fn::GetAtt"][0]
+        for name, properties in synthesis.resources("AWS::ApiGatewayV2::Integration").items()
+    }
+    by_function = {
+        logical_id: properties["Handler"].split(".")[1]
+        for logical_id, properties in synthesis.resources("AWS::Lambda::Function").items()
+    }
+    routes = {
+        properties["RouteKey"]: by_function[
+            integrations[properties["Target"]["Fn::Join"][1][1]["Ref"]]
+        ]
+        for properties in synthesis.resources("AWS::ApiGatewayV2::Route").values()
+    }
+    assert routes == {
+        "ANY /ojs/v1/jobs": "jobs",
+        "ANY /ojs/v1/jobs/{proxy+}": "jobs",
+        "ANY /ojs/v1/workers": "workers",
+        "ANY /ojs/v1/workers/{proxy+}": "workers",
+        "$default": "admin",
+    }
+
+
+def test_payload_format(synthesis: Any) -> None:
+    for integration in synthesis.resources("AWS::ApiGatewayV2::Integration").values():
+        assert integration["PayloadFormatVersion"] == "2.0"
+        assert integration["IntegrationType"] == "AWS_PROXY"
+
+
+def test_options_reaches_the_functions(synthesis: Any) -> None:
+    # With a CORS configuration API Gateway would answer OPTIONS itself.
+    assert "CorsConfiguration" not in synthesis.one("AWS::ApiGatewayV2::Api")
+
+
+def test_stage(synthesis: Any) -> None:
+    stage = synthesis.one("AWS::ApiGatewayV2::Stage")
+    assert stage["StageName"] == "$default"
+    assert stage["AutoDeploy"] is True
+    assert stage["DefaultRouteSettings"] == {
+        "ThrottlingRateLimit": 2000,
+        "ThrottlingBurstLimit": 1000,
+    }
+    access_log = json.loads(stage["AccessLogSettings"]["Format"])
+    assert access_log["request_id"] == "$context.requestId"
+    *_, last = stage["AccessLogSettings"]["DestinationArn"]["Fn::Join"][1]
+    assert last["Ref"] in synthesis.resources("AWS::Logs::LogGroup")
+
+
+def test_only_api_and_schedule_may_invoke(synthesis: Any) -> None:
+    permissions = list(synthesis.resources("AWS::Lambda::Permission").values())
+    assert {permission["Principal"] for permission in permissions} == {
+        "apigateway.amazonaws.com",
+        "events.amazonaws.com",
+    }
+    # Without a source, anybody's API or rule could call the function.
+    assert all(permission["SourceArn"] for permission in permissions)
+
+
+def test_sweep_runs_every_minute(synthesis: Any) -> None:
+    rule = synthesis.one("AWS::Events::Rule")
+    assert rule["ScheduleExpression"] == "rate(1 minute)"
+    assert rule["State"] == "ENABLED"
+    (target,) = rule["Targets"]
+    function = synthesis.resources("AWS::Lambda::Function")[target["Arn"]["Fn::GetAtt"][0]]
+    assert function["Handler"] == "functions.sweep.handler.handler"
+    assert target["RetryPolicy"]["MaximumRetryAttempts"] == 0
+    assert synthesis.one("AWS::Lambda::EventInvokeConfig")["MaximumRetryAttempts"] == 0
+
+
+def test_outputs(synthesis: Any) -> None:
+    synthesis.service.has_output("ApiUrl", {})
+    synthesis.data.has_output("TableName", {})
+    synthesis.data.has_output("PayloadBucketName", {})
+
+
+def test_state_and_service_are_apart(synthesis: Any) -> None:
+    kinds = {resource["Type"] for resource in synthesis.data.to_json()["Resources"].values()}
+    assert kinds == {"AWS::DynamoDB::Table", "AWS::S3::Bucket", "AWS::S3::BucketPolicy"}
+
+
+def test_settings_reach_the_template(synthesise: Callable[[DeploymentSettings], Any]) -> None:
+    other = synthesise(
+        DeploymentSettings(
+            stage="prod-eu",
+            removal_policy="destroy",
+            deletion_protection=False,
+            log_retention_days=365,
+            log_level="WARNING",
+            memory_mb=512,
+            architecture="x86_64",
+            python="3.14",
+            throttle_rate_per_s=10,
+            throttle_burst=5,
+        )
+    )
+    other.data.has_resource(
+        "AWS::DynamoDB::Table",
+        {"DeletionPolicy": "Delete", "Properties": {"DeletionProtectionEnabled": False}},
+    )
+    assert {
+        group["RetentionInDays"] for group in other.resources("AWS::Logs::LogGroup").values()
+    } == {365}
+    for function in _functions(other).values():
+        assert function["MemorySize"] == 512
+        assert function["Architectures"] == ["x86_64"]
+        assert function["Runtime"] == "python3.14"
+        assert function["LoggingConfig"]["ApplicationLogLevel"] == "WARN"
+        assert function["Environment"]["Variables"]["POWERTOOLS_LOG_LEVEL"] == "WARNING"
+    assert other.one("AWS::ApiGatewayV2::Stage")["DefaultRouteSettings"] == {
+        "ThrottlingRateLimit": 10,
+        "ThrottlingBurstLimit": 5,
+    }
+
+
+def test_local_target_differs_only_where_the_emulator_must(
+    synthesise: Callable[[DeploymentSettings], Any], synthesis: Any
+) -> None:
+    local = synthesise(DeploymentSettings(bundle="host"))
+
+    def kinds(template: Any) -> list[str]:
+        return sorted(resource["Type"] for resource in template.to_json()["Resources"].values())
+
+    assert kinds(local.service) == kinds(synthesis.service)
+    # It speaks plain HTTP, and would refuse it as the bucket's policy says.
+    assert set(kinds(synthesis.data)) - set(kinds(local.data)) == {"AWS::S3::BucketPolicy"}
+    host = f"python{sys.version_info.major}.{sys.version_info.minor}"
+    assert {function["Runtime"] for function in _functions(local).values()} == {host}
+
+
+def _functions(synthesis: Any) -> dict[str, dict[str, Any]]:
+    return {
+        properties["Handler"].split(".")[1]: properties
+        for properties in synthesis.resources("AWS::Lambda::Function").values()
+    }

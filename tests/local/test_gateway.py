@@ -1,0 +1,103 @@
+"""Which function gets a request, and what becomes of one that fails."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from local.gateway import FUNCTION_BYTES, Gateway, refusal, route
+from local.http_server import Request, Response
+
+
+def call(
+    gateway: Gateway, target: str, body: bytes = b"", content_type: str = "application/json"
+) -> Response:
+    return gateway(
+        Request("POST", target, [("content-type", content_type)], body, "1.1", "127.0.0.1")
+    )
+
+
+def gateway(answer: Any = None) -> Gateway:
+    def named(name: str) -> Any:
+        def handler(event: dict[str, Any], context: Any) -> Any:
+            if isinstance(answer, Exception):
+                raise answer
+            if answer is not None:
+                return answer
+            assert context.function_name == name
+            assert 0 < context.get_remaining_time_in_millis() <= 30_000
+            return {"statusCode": 200, "body": f"{name} {event['routeKey']}"}
+
+        return handler
+
+    return Gateway({name: named(name) for name in ("jobs", "workers", "admin")})
+
+
+@pytest.mark.parametrize(
+    ("path", "function", "key", "parameters"),
+    [
+        ("/ojs/v1/jobs", "jobs", "ANY /ojs/v1/jobs", {}),
+        ("/ojs/v1/jobs/1/ack", "jobs", "ANY /ojs/v1/jobs/{proxy+}", {"proxy": "1/ack"}),
+        ("/ojs/v1/workers/fetch", "workers", "ANY /ojs/v1/workers/{proxy+}", {"proxy": "fetch"}),
+        ("/ojs/v1/jobsite", "admin", "$default", {}),
+        ("/ojs/v1/health", "admin", "$default", {}),
+        ("/", "admin", "$default", {}),
+    ],
+)
+def test_routes(path: str, function: str, key: str, parameters: dict[str, str]) -> None:
+    found = route(path)
+    assert (found.function, found.key, found.parameters) == (function, key, parameters)
+
+
+def test_the_function_of_the_route_is_called() -> None:
+    assert call(gateway(), "/ojs/v1/workers/x").body == b"workers ANY /ojs/v1/workers/{proxy+}"
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        RuntimeError("defect"),
+        {"statusCode": "no number"},
+        {"statusCode": 200, "body": "x" * (FUNCTION_BYTES + 1)},
+    ],
+)
+def test_a_failing_function(answer: Any, capfd: pytest.CaptureFixture[str]) -> None:
+    response = call(gateway(answer), "/ojs/v1/jobs")
+    assert response.status == 500
+    assert json.loads(response.body) == {"message": "Internal Server Error"}
+    assert "Traceback" in capfd.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("size", "content_type", "status"),
+    [
+        (FUNCTION_BYTES - 5_000, "application/json", 200),
+        (FUNCTION_BYTES, "application/json", 413),
+        # Base64 makes a third more of it.
+        (FUNCTION_BYTES * 3 // 4 - 5_000, "application/openjobspec+json", 200),
+        (FUNCTION_BYTES * 3 // 4, "application/openjobspec+json", 413),
+    ],
+)
+def test_more_than_a_function_takes(size: int, content_type: str, status: int) -> None:
+    response = call(gateway(), "/ojs/v1/jobs", b"x" * size, content_type)
+    assert response.status == status
+    if status == 413:
+        assert json.loads(response.body)["error"]["code"] == "payload_too_large"
+
+
+def test_a_refusal_is_shaped_like_the_bindings_errors() -> None:
+    response = refusal(400, "Malformed HTTP.")
+    error = json.loads(response.body)["error"]
+    assert error["code"] == "invalid_payload"
+    assert error["message"] == "Malformed HTTP."
+    assert error["retryable"] is False
+    assert ("content-type", "application/json") in response.headers
+
+
+def test_a_hook_answers_instead_of_a_function() -> None:
+    hooked = gateway()
+    hooked.hook("POST", "/ojs/v1/admin/reset", lambda: {"reset": True})
+    assert json.loads(call(hooked, "/ojs/v1/admin/reset?x=1").body) == {"reset": True}
+    assert call(hooked, "/ojs/v1/admin/other").body == b"admin $default"

@@ -1,0 +1,314 @@
+"""The HTTP server alone, with an application that echoes, over raw sockets and real clients."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import socket
+import threading
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+from local.http_server import HttpServer, Limits, Request, Response, listen
+
+LIMITS = Limits(idle_s=5, header_s=0.3, body_s=0.3, send_s=5, body_bytes=1000, connections=128)
+
+
+class Application:
+    """Echoes requests; holds those to /slow until released."""
+
+    def __init__(self) -> None:
+        self.entered = threading.Event()
+        self.release = threading.Event()
+        self.seen: list[Request] = []
+
+    def __call__(self, request: Request) -> Response:
+        self.seen.append(request)
+        if request.target == "/slow":
+            self.entered.set()
+            assert self.release.wait(10)
+        if request.target == "/empty":
+            return Response(204)
+        shown = {
+            "method": request.method,
+            "target": request.target,
+            "headers": request.headers,
+            "body": request.body.decode("latin-1"),
+        }
+        return Response(200, [("Content-Type", "application/json")], json.dumps(shown).encode())
+
+
+def refuse(status: int, message: str) -> Response:
+    body = json.dumps({"refused": message}).encode()
+    return Response(status, [("content-type", "application/json")], body)
+
+
+@pytest.fixture
+def application() -> Application:
+    return Application()
+
+
+@pytest.fixture
+def server(application: Application) -> Iterator[HttpServer]:
+    running = HttpServer(listen("127.0.0.1", 0), application, refuse=refuse, limits=LIMITS)
+    running.start()
+    yield running
+    application.release.set()
+    if not running.stopping:
+        running.stop(grace_s=5)
+
+
+def connect(server: HttpServer) -> socket.socket:
+    return socket.create_connection((server.host, server.port), timeout=5)
+
+
+def exchange(server: HttpServer, raw: bytes) -> bytes:
+    """Everything the server sends for these bytes until it hangs up."""
+    with connect(server) as client:
+        client.sendall(raw)
+        return everything(client)
+
+
+def everything(client: socket.socket) -> bytes:
+    received = b""
+    while part := client.recv(65536):
+        received += part
+    return received
+
+
+def until(client: socket.socket, end: bytes) -> bytes:
+    received = b""
+    while end not in received:
+        part = client.recv(65536)
+        assert part, f"closed after {received!r}"
+        received += part
+    return received
+
+
+def test_keeps_a_connection_for_many_requests(server: HttpServer) -> None:
+    client = http.client.HTTPConnection(server.host, server.port, timeout=5)
+    for number in range(3):
+        client.request("POST", f"/{number}", body=b"x" * number)
+        answer = json.loads(client.getresponse().read())
+        assert (answer["target"], answer["body"]) == (f"/{number}", "x" * number)
+        local = client.sock.getsockname()
+        assert local == client.sock.getsockname()
+    client.close()
+
+
+def test_http_1_0_and_connection_close_end_the_connection(server: HttpServer) -> None:
+    for raw in (
+        b"GET / HTTP/1.0\r\n\r\n",
+        b"GET / HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n",
+    ):
+        answer = exchange(server, raw)
+        assert answer.startswith(b"HTTP/1.1 200 OK\r\n")
+        assert b"connection: close" in answer.lower()
+
+
+def test_pipelined_requests_are_answered_in_order(server: HttpServer) -> None:
+    one = b"GET /1 HTTP/1.1\r\nHost: x\r\n\r\n"
+    two = b"GET /2 HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n"
+    answer = exchange(server, one + two)
+    assert answer.index(b'"/1"') < answer.index(b'"/2"')
+
+
+def test_chunked_body(server: HttpServer) -> None:
+    answer = exchange(
+        server,
+        b"POST / HTTP/1.1\r\nHost: x\r\nConnection: close\r\nTransfer-Encoding: chunked\r\n\r\n"
+        b"3\r\nabc\r\n2\r\nde\r\n0\r\n\r\n",
+    )
+    assert b'"body": "abcde"' in answer
+
+
+def test_expect_100_continue(server: HttpServer) -> None:
+    with connect(server) as client:
+        client.sendall(
+            b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 2\r\n"
+            b"Connection: close\r\nExpect: 100-continue\r\n\r\n"
+        )
+        assert until(client, b"\r\n\r\n").startswith(b"HTTP/1.1 100 ")
+        client.sendall(b"ok")
+        assert b'"body": "ok"' in everything(client)
+
+
+def test_a_refused_body_is_not_asked_for(server: HttpServer, application: Application) -> None:
+    answer = exchange(
+        server,
+        b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 1001\r\nExpect: 100-continue\r\n\r\n",
+    )
+    assert answer.startswith(b"HTTP/1.1 413 ")
+    assert b"100 Continue" not in answer
+    assert application.seen == []
+
+
+def test_head_has_the_length_and_no_body(server: HttpServer) -> None:
+    answer = exchange(server, b"HEAD / HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")
+    head, _, body = answer.partition(b"\r\n\r\n")
+    assert body == b""
+    assert b"content-length: 0" not in head
+    assert b"content-length: " in head
+
+
+def test_no_content_has_no_body_and_no_length(server: HttpServer) -> None:
+    answer = exchange(server, b"GET /empty HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")
+    assert answer.startswith(b"HTTP/1.1 204 ")
+    assert b"content-length" not in answer
+
+
+@pytest.mark.parametrize("method", ["OPTIONS", "PATCH", "DELETE", "PUT", "BREW"])
+def test_any_method_reaches_the_application(server: HttpServer, method: str) -> None:
+    answer = exchange(
+        server, f"{method} /x HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n".encode()
+    )
+    assert f'"method": "{method}"'.encode() in answer
+
+
+@pytest.mark.parametrize(
+    "raw",
+    [
+        b"rubbish\r\n\r\n",
+        b"GET / HTTP/1.1\r\n\r\n",  # no Host
+        b"GET / HTTP/1.1\r\nHost: x\r\nbad header\r\n\r\n",
+        b"GET /\x00 HTTP/1.1\r\nHost: x\r\n\r\n",
+        b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: -1\r\n\r\n",
+        b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 1\r\nContent-Length: 2\r\n\r\n",
+        b"POST / HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n",
+        b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03",  # a TLS client
+    ],
+)
+def test_malformed_http_is_answered_400(
+    server: HttpServer, application: Application, raw: bytes
+) -> None:
+    with connect(server) as client:
+        client.sendall(raw)
+        client.shutdown(socket.SHUT_WR)
+        answer = everything(client)
+    assert answer.startswith(b"HTTP/1.1 400 ")
+    assert b'{"refused":' in answer
+    assert application.seen == []
+
+
+def test_is_no_proxy(server: HttpServer, application: Application) -> None:
+    answer = exchange(server, b"CONNECT x:443 HTTP/1.1\r\nHost: x\r\n\r\n")
+    assert answer.startswith(b"HTTP/1.1 405 ")
+    assert application.seen == []
+
+
+def test_too_many_header_bytes(server: HttpServer) -> None:
+    answer = exchange(server, b"GET / HTTP/1.1\r\nHost: x\r\nX: " + b"a" * 200_000 + b"\r\n\r\n")
+    assert answer.startswith(b"HTTP/1.1 431 ")
+
+
+@pytest.mark.parametrize("framing", ["length", "chunked"])
+def test_too_large_a_body(server: HttpServer, application: Application, framing: str) -> None:
+    size = 200_000
+    if framing == "length":
+        raw = b"Content-Length: %d\r\n\r\n" % size + b"x" * size
+    else:
+        raw = b"Transfer-Encoding: chunked\r\n\r\n%x\r\n" % size + b"x" * size + b"\r\n0\r\n\r\n"
+    answer = exchange(server, b"POST / HTTP/1.1\r\nHost: x\r\n" + raw)
+    assert answer.startswith(b"HTTP/1.1 413 ")
+    assert b"1000 bytes" in answer
+    assert application.seen == []
+
+
+def test_a_slow_header_is_given_up(server: HttpServer) -> None:
+    with connect(server) as client:
+        client.sendall(b"GET / HTTP/1.1\r\nHo")
+        assert everything(client).startswith(b"HTTP/1.1 408 ")
+
+
+def test_a_slow_body_is_given_up(server: HttpServer, application: Application) -> None:
+    with connect(server) as client:
+        client.sendall(b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 5\r\n\r\nab")
+        assert everything(client).startswith(b"HTTP/1.1 408 ")
+    assert application.seen == []
+
+
+def test_a_client_that_leaves_hurts_nobody(server: HttpServer, application: Application) -> None:
+    leaving = connect(server)
+    leaving.sendall(b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 5\r\n\r\nab")
+    leaving.close()
+    waiting = connect(server)
+    waiting.sendall(b"GET /slow HTTP/1.1\r\nHost: x\r\n\r\n")
+    assert application.entered.wait(5)
+    waiting.close()
+    application.release.set()
+    assert exchange(server, b"GET / HTTP/1.0\r\n\r\n").startswith(b"HTTP/1.1 200 ")
+
+
+def test_64_connections_at_once(server: HttpServer) -> None:
+    together = threading.Barrier(64)
+
+    def work(number: int) -> list[str]:
+        client = http.client.HTTPConnection(server.host, server.port, timeout=20)
+        client.connect()
+        together.wait(20)
+        targets = []
+        for turn in range(5):
+            client.request("GET", f"/{number}/{turn}")
+            targets.append(json.loads(client.getresponse().read())["target"])
+        client.close()
+        return targets
+
+    with ThreadPoolExecutor(64) as pool:
+        done = list(pool.map(work, range(64)))
+    assert done == [[f"/{number}/{turn}" for turn in range(5)] for number in range(64)]
+
+
+def test_nagle_is_off(server: HttpServer) -> None:
+    started = time.monotonic()
+    client = http.client.HTTPConnection(server.host, server.port, timeout=5)
+    for _ in range(20):
+        client.request("POST", "/", body=b"x" * 100)
+        client.getresponse().read()
+    client.close()
+    # Nagle's algorithm and delayed acknowledgements together would cost 40 ms a request.
+    assert time.monotonic() - started < 0.4
+
+
+def test_stop_lets_a_running_request_finish(server: HttpServer, application: Application) -> None:
+    with connect(server) as idle, connect(server) as client:
+        client.sendall(b"GET /slow HTTP/1.1\r\nHost: x\r\n\r\n")
+        assert application.entered.wait(5)
+        with ThreadPoolExecutor(1) as pool:
+            stopped = pool.submit(server.stop, 5)
+            assert idle.recv(1) == b""  # hung up at once
+            application.release.set()
+            answer = everything(client)
+            assert stopped.result(5) is True
+    assert b'"target": "/slow"' in answer
+    assert b"connection: close" in answer
+    with pytest.raises(ConnectionRefusedError):
+        connect(server)
+
+
+def test_a_port_that_is_taken(server: HttpServer) -> None:
+    with pytest.raises(OSError, match="in use"):
+        listen(server.host, server.port)
+
+
+def test_a_defect_in_the_application_ends_only_its_connection(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    failures: list[threading.ExceptHookArgs] = []
+    monkeypatch.setattr(threading, "excepthook", failures.append)
+
+    def application(request: Request) -> Response:
+        if request.target == "/bad":
+            raise RuntimeError("defect")
+        return Response(200)
+
+    server = HttpServer(listen("127.0.0.1", 0), application)
+    server.start()
+    try:
+        assert exchange(server, b"GET /bad HTTP/1.0\r\n\r\n") == b""
+        assert exchange(server, b"GET / HTTP/1.0\r\n\r\n").startswith(b"HTTP/1.1 200 ")
+    finally:
+        server.stop()
+    assert [failure.exc_type for failure in failures] == [RuntimeError]

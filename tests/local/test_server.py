@@ -1,0 +1,204 @@
+"""The local server as a process: what a newcomer sees of it, and what must outlive it."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from tests.local.conftest import ROOT, RunningServer
+
+pytestmark = pytest.mark.e2e
+
+
+def start_fails(*arguments: str) -> tuple[int, str]:
+    """Exit status and error output of a server that cannot start."""
+    done = subprocess.run(
+        [sys.executable, "-m", "local", *arguments],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=30,
+        check=False,
+    )
+    assert done.stdout == ""
+    return done.returncode, done.stderr
+
+
+def eventually(holds: Callable[[], bool], within_s: float = 10) -> bool:
+    deadline = time.monotonic() + within_s
+    while not holds():
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(0.05)
+    return True
+
+
+def children(process: int) -> list[int]:
+    listed = Path(f"/proc/{process}/task/{process}/children").read_text()
+    return [int(child) for child in listed.split()]
+
+
+def runs(process: int) -> bool:
+    try:
+        return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except FileNotFoundError:
+        return False
+
+
+def test_prints_what_a_newcomer_needs(server: RunningServer) -> None:
+    printed = server.printed
+    assert f"URL     {server.url}/ojs/v1" in printed
+    assert "engine  " in printed
+    assert str(server.data) in printed
+    commands = [line.strip() for line in printed.splitlines() if "curl " in line]
+    assert len(commands) == 2
+    answers = [
+        subprocess.run(command, shell=True, capture_output=True, text=True, check=True).stdout
+        for command in commands
+    ]
+    assert '"type":"hello"' in answers[0]
+    assert '"state":"active"' in answers[1]
+
+
+def test_every_function_is_reached(server: RunningServer) -> None:
+    assert server.call("GET", "/ojs/v1/health")[0] == 200
+    assert server.call("GET", "/ojs/manifest")[0] == 200
+    assert server.call("POST", "/ojs/v1/workers/fetch", {"queues": ["nothing"]})[0] == 200
+    assert server.call("GET", "/no/such/path")[0] == 404
+    assert server.call("PATCH", "/ojs/v1/workers/fetch", {})[0] == 405
+
+
+def test_bad_requests_are_answered_in_json(server: RunningServer) -> None:
+    for body in (b"{", b"\xff\xfe", b"[" * 100_000, b""):
+        status, answer = server.call("POST", "/ojs/v1/jobs", body)
+        assert status == 400, body[:20]
+        assert answer["error"]["code"] == "invalid_payload"
+    status, answer = server.call("POST", "/ojs/v1/jobs", b" " * (7 * 1024 * 1024))
+    assert (status, answer["error"]["code"]) == (413, "payload_too_large")
+    status, answer = server.call("POST", "/ojs/v1/jobs", b" " * (11 * 1024 * 1024))
+    assert (status, answer["error"]["code"]) == (413, "payload_too_large")
+
+
+def test_a_large_payload_goes_through_the_folder(server: RunningServer) -> None:
+    text = "x" * 500_000
+    job = server.enqueue(queue="large", args=[text])
+    assert [found["args"] for found in server.fetch("large")] == [[text]]
+    assert any((server.data / "payloads").iterdir())
+    assert server.call("GET", f"/ojs/v1/jobs/{job['id']}")[1]["job"]["args"] == [text]
+
+
+def test_concurrent_clients(server: RunningServer) -> None:
+    def enqueue(number: int) -> str:
+        job = server.enqueue(queue="many", meta={"number": number})
+        return str(job["id"])
+
+    with ThreadPoolExecutor(32) as pool:
+        made = list(pool.map(enqueue, range(96)))
+        fetched = list(pool.map(lambda _: server.fetch("many", count=6), range(32)))
+    seen = [job["id"] for jobs in fetched for job in jobs]
+    assert len(seen) == len(set(seen))
+    rest = [job["id"] for job in server.fetch("many")]
+    assert sorted(seen + rest) == sorted(made)
+
+
+def test_steering_and_rejecting_hooks(server: RunningServer) -> None:
+    server.enqueue(options={"queue": "steer", "metadata": {"test_directive": "quiet"}})
+    server.enqueue(options={"queue": "steer"})
+    assert len(server.fetch("steer", count=1, worker_id="steered")) == 1
+    beat = {"worker_id": "steered", "active_jobs": []}
+    assert server.call("POST", "/ojs/v1/workers/heartbeat", beat)[1]["state"] == "quiet"
+    assert server.fetch("steer", worker_id="steered") == []
+    status, answer = server.call(
+        "POST", "/ojs/v1/jobs", {"type": "t", "args": [], "meta": {"reject": True}}
+    )
+    assert status == 400
+    assert answer["error"]["details"]["field"] == "meta.reject"
+
+
+def test_reset_empties_everything_quickly(server: RunningServer) -> None:
+    job = server.enqueue(queue="gone", args=["x" * 500_000])
+    started = time.monotonic()
+    assert server.call("POST", "/ojs/v1/admin/reset") == (200, {"reset": True})
+    assert time.monotonic() - started < 2  # about 10 ms where nothing else runs
+    assert server.call("GET", f"/ojs/v1/jobs/{job['id']}")[0] == 404
+    assert server.fetch("gone") == []
+    assert list((server.data / "payloads").iterdir()) == []
+
+
+def test_a_taken_port_is_one_clear_line(server: RunningServer, tmp_path: Path) -> None:
+    status, error = start_fails("--port", str(server.port), "--data", str(tmp_path))
+    assert status == 1
+    assert error.count("\n") == 1
+    assert f"port {server.port}" in error
+    assert "Address already in use" in error
+
+
+def test_a_folder_in_use_is_refused(server: RunningServer) -> None:
+    status, error = start_fails("--port", "0", "--data", str(server.data))
+    assert status == 1
+    assert error.count("\n") == 1
+    assert f"process {server.process.pid}" in error
+    assert server.url in error
+
+
+@pytest.mark.parametrize("host", ["0.0.0.0", "192.0.2.1", "::"])
+def test_only_loopback(host: str, tmp_path: Path) -> None:
+    status, error = start_fails("--host", host, "--data", str(tmp_path))
+    assert status == 2
+    assert "no authentication" in error
+
+
+@pytest.mark.parametrize("kind", ["dynoxide", "ministack"])
+def test_data_outlive_the_server(tmp_path: Path, kind: str, request: pytest.FixtureRequest) -> None:
+    if kind == "dynoxide":
+        request.getfixturevalue("dynoxide")
+    data = tmp_path / "data"
+    first = RunningServer(data, tmp_path / "first", "--engine", kind)
+    job = first.enqueue(args=["x" * 400_000])
+    assert first.end() == 0
+    second = RunningServer(data, tmp_path / "second", "--engine", kind)
+    assert [found["id"] for found in second.fetch()] == [job["id"]]
+    assert second.end() == 0
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_stops_cleanly(tmp_path: Path, number: signal.Signals) -> None:
+    server = RunningServer(tmp_path / "data", tmp_path / "printed")
+    (engine,) = children(server.process.pid)
+    idle = socket.create_connection(("127.0.0.1", server.port))
+    started = time.monotonic()
+    assert server.end(number) == 0
+    assert time.monotonic() - started < 5
+    idle.close()
+    assert not runs(engine)
+    assert server.printed.endswith("Stopped.\n")
+    assert "Traceback" not in server.printed
+
+
+def test_a_killed_server_leaves_no_engine_and_a_usable_folder(tmp_path: Path) -> None:
+    server = RunningServer(tmp_path / "data", tmp_path / "first")
+    (engine,) = children(server.process.pid)
+    job = server.enqueue()
+    os.kill(server.process.pid, signal.SIGKILL)
+    server.process.wait()
+    assert eventually(lambda: not runs(engine))
+    again = RunningServer(tmp_path / "data", tmp_path / "second")
+    assert [found["id"] for found in again.fetch()] == [job["id"]]
+    assert again.end() == 0
+
+
+def test_an_engine_that_dies_ends_the_server(tmp_path: Path) -> None:
+    server = RunningServer(tmp_path / "data", tmp_path / "printed")
+    (engine,) = children(server.process.pid)
+    os.kill(engine, signal.SIGKILL)
+    assert server.process.wait(10) == 1
+    assert "has ended" in server.printed

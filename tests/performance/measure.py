@@ -1,0 +1,261 @@
+"""Measure what each operation costs in DynamoDB calls and capacity units, on dynoxide.
+
+    PYTHONPATH=shared:. .venv/bin/python -m tests.performance.measure [--large]
+
+Prints the tables of docs/performance.md. `--large` adds the one with 100 000 jobs waiting, which
+takes a minute.
+"""
+
+from __future__ import annotations
+
+import argparse
+import random
+import string
+import sys
+import uuid
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+from ojs import runtime
+from ojs.clock import ManualClock
+from ojs.domain import envelope
+from ojs.domain.job import Job
+from ojs.settings import Settings
+from ojs.store import schema
+from ojs.store.blobs import MemoryBlobs
+
+if TYPE_CHECKING:
+    from mypy_boto3_dynamodb import DynamoDBClient
+
+WORKER = "worker_019414d4-aaaa-7000-c000-111111111111"
+RETRY = {"max_attempts": 5, "initial_interval": "PT2S"}
+RESULT = {"ok": True, "message_id": "msg_019414d5-1234-7000-b000-aabbccddeeff"}
+SMALL = 460
+ERROR = {"code": "smtp_refused", "type": "SmtpError", "message": "mailbox full"}
+
+Row = tuple[str, ...]
+
+
+class Bench:
+    """A backend without HTTP on an empty table, whose calls are counted."""
+
+    def __init__(self, client: DynamoDBClient) -> None:
+        self.table = f"ojs-{uuid.uuid4().hex[:12]}"
+        arguments = schema.create_table_arguments(self.table)
+        # The stream costs no units, but each write makes dynoxide look through all of it: with
+        # 100 000 jobs it would not come to an end.
+        del arguments["StreamSpecification"]
+        client.create_table(**arguments)
+        self.clock = ManualClock()
+        self.run = runtime.build(
+            Settings(table=self.table),
+            client=client,
+            blobs=MemoryBlobs(),
+            clock=self.clock,
+            measure=True,
+        )
+        self.rows: list[Row] = []
+        # As in steady operation: the queue exists, the worker is known.
+        job = self.push()
+        self.fetch()
+        self.run.workers.beat(WORKER, active_jobs=[job.id])
+        self.run.finish.ack(job.id)
+
+    @contextmanager
+    def spending(self, what: str, jobs: int = 1) -> Iterator[None]:
+        """Note what the block spends, divided by `jobs`, as a row."""
+        meter = self.run.table.meter
+        meter.reset()
+        yield
+        spent = (len(meter.calls), meter.write_units, meter.read_units)
+        self.rows.append((what, *(number(value / jobs) for value in spent)))
+
+    def request(self, size: int = SMALL, **more: Any) -> dict[str, Any]:
+        """A job whose one argument has `size` bytes, the same each time."""
+        letters = string.ascii_letters + string.digits
+        text = "".join(random.Random(size).choices(letters, k=size))
+        options = {"retry": RETRY, **more.pop("options", {})}
+        return {"type": "email.send", "args": [text], "options": options, **more}
+
+    def push(self, size: int = SMALL, **more: Any) -> Job:
+        """Enqueue one such job."""
+        return self.run.enqueue.push(envelope.parse(self.request(size, **more))).job
+
+    def push_batch(self, count: int, queue: str, *, chosen_ids: bool = False) -> None:
+        """Enqueue `count` of them at once."""
+        requests = []
+        for _ in range(count):
+            raw = self.request(options={"queue": queue})
+            if chosen_ids:
+                raw["id"] = self.run.ids.uuid7()
+            requests.append(envelope.parse(raw))
+        self.run.enqueue.push_batch(requests)
+
+    def fetch(self, count: int = 1, queue: str = "default") -> list[Job]:
+        """Claim jobs."""
+        return self.run.fetch.fetch([queue], count, WORKER)
+
+
+def number(value: float) -> str:
+    """At most two decimals, none that say nothing."""
+    return f"{value:.2f}".rstrip("0").rstrip(".")
+
+
+def life_of_a_job(client: DynamoDBClient) -> list[Row]:
+    """Enqueue, fetch, ack of a 0.5 KB job; and in batches."""
+    bench = Bench(client)
+    with bench.spending("enqueue"):
+        job = bench.push()
+    with bench.spending("fetch one"):
+        bench.fetch()
+    with bench.spending("ack, with a result of up to 128 bytes"):
+        bench.run.finish.ack(job.id, worker_id=WORKER, result=RESULT)
+    sums = [sum(float(row[column]) for row in bench.rows) for column in (1, 2, 3)]
+    bench.rows.append(("**the three together**", *(f"**{number(value)}**" for value in sums)))
+    with bench.spending("enqueue, fetch ten at once, ack: a job", 10):
+        for _ in range(10):
+            bench.push()
+        for job in bench.fetch(10):
+            bench.run.finish.ack(job.id, worker_id=WORKER, result=RESULT)
+    for count, chosen in ((100, False), (1_000, False), (1_000, True)):
+        queue = f"batch-{count}-{chosen}".lower()
+        bench.push_batch(1, queue)
+        whose = ", ids chosen by the client" if chosen else ""
+        with bench.spending(f"enqueue in a batch of {count:,}{whose}: a job", count):
+            bench.push_batch(count, queue, chosen_ids=chosen)
+    with bench.spending("fetch 100 at once: a job", 100):
+        bench.fetch(100, "batch-1000-false")
+    return bench.rows
+
+
+def other_operations(client: DynamoDBClient) -> list[Row]:
+    """Everything else that a caller or the clock may ask for, with a 0.5 KB job."""
+    bench = Bench(client)
+    with bench.spending("fetch, nothing there"):
+        bench.fetch()
+    job = bench.push()
+    bench.fetch()
+    with bench.spending("heartbeat with one job"):
+        bench.run.workers.beat(WORKER, active_jobs=[job.id])
+    bench.clock.advance(10_000)
+    with bench.spending("the same, once in 10 s, with the worker's record"):
+        bench.run.workers.beat(WORKER, active_jobs=[job.id])
+    with bench.spending("heartbeat without jobs"):
+        bench.run.workers.beat("another")
+    with bench.spending("progress report"):
+        bench.run.jobs.report_progress(job.id, progress=0.5, worker_id=WORKER)
+    with bench.spending("read a job"):
+        bench.run.jobs.get(job.id)
+    with bench.spending("fail, to be retried"):
+        bench.run.finish.nack(job.id, error=ERROR, worker_id=WORKER)
+    bench.clock.advance(60_000)
+    with bench.spending("fetch a job that is due: promoted, then claimed"):
+        assert bench.fetch()
+    with bench.spending("give back (requeue)"):
+        bench.run.finish.nack(job.id, error={}, worker_id=WORKER, requeue=True)
+    with bench.spending("cancel"):
+        bench.run.jobs.cancel(job.id)
+    job = bench.push(options={"pending": True})
+    with bench.spending("activate"):
+        bench.run.jobs.activate(job.id)
+    # Smaller ones: these settings take room on the head too.
+    with bench.spending("enqueue with `expires_at` (0.3 KB)"):
+        bench.push(300, options={"expires_at": "+PT1H"})
+    with bench.spending("enqueue a unique job (0.3 KB)"):
+        bench.push(300, options={"unique": {"keys": ["type", "args"]}})
+    bench.push()
+    for claimed in bench.fetch(10):
+        bench.run.finish.nack(claimed.id, error=ERROR | {"retryable": False}, worker_id=WORKER)
+    with bench.spending("list dead letters: 4 of one queue"):
+        found = bench.run.dead_letter.list(queue="default").items
+    assert len(found) == 4
+    with bench.spending("retry a dead letter"):
+        bench.run.dead_letter.retry(found[0].id)
+    with bench.spending("sweep, nothing to do, one queue"):
+        bench.run.sweep.run_once(bench.clock.now_ms(), 1_000)
+    return bench.rows
+
+
+def sizes(client: DynamoDBClient) -> list[Row]:
+    """How the size of `args` shows: write units of enqueue, read units of fetch, and the rest."""
+    bench = Bench(client)
+    rows: list[Row] = []
+    for label, size in (
+        ("0.5 KB", SMALL), ("2.4 KB", 2_400), ("10 KB", 10_000), ("100 KB", 100_000),
+        ("400 KB", 400_000),
+    ):  # fmt: skip
+        bench.rows.clear()
+        with bench.spending(""):
+            job = bench.push(size)
+        with bench.spending(""):
+            bench.fetch()
+        with bench.spending(""):
+            bench.run.finish.ack(job.id, worker_id=WORKER, result=RESULT)
+        push, fetch, ack = bench.rows
+        together = number(sum(float(row[2]) for row in bench.rows))
+        rows.append((label, push[2], fetch[2], fetch[3], ack[2], together))
+    return rows
+
+
+def waiting(client: DynamoDBClient, counts: Sequence[int]) -> list[Row]:
+    """What a fetch costs with so many jobs in line."""
+    bench = Bench(client)
+    rows: list[Row] = []
+    for count in counts:
+        queue = f"waiting-{count}"
+        for start in range(0, count, 1_000):
+            bench.push_batch(min(1_000, count - start), queue)
+        # A container asks once whether a batch is committed; that belongs to the batch.
+        bench.fetch(queue=queue)
+        bench.rows.clear()
+        with bench.spending(""):
+            assert len(bench.fetch(queue=queue)) == 1
+        with bench.spending(""):
+            assert len(bench.fetch(10, queue)) == 10
+        cells = ["{1} calls, {2} WU, {3} RU".format(*row) for row in bench.rows]
+        rows.append((f"{count:,}", *cells))
+    return rows
+
+
+SPENT = ("calls", "write units", "read units")
+TABLES: dict[str, tuple[Row, Callable[[DynamoDBClient], list[Row]]]] = {
+    "life": (("0.5 KB job", *SPENT), life_of_a_job),
+    "operations": (("operation", *SPENT), other_operations),
+    "sizes": (
+        ("args", "enqueue WU", "fetch WU", "fetch RU", "ack WU", "all WU"),
+        sizes,
+    ),
+}
+WAITING_HEADER = ("jobs waiting", "fetch one", "fetch ten")
+
+
+def table(header: Row, rows: Sequence[Row]) -> str:
+    """A table in Markdown, numbers to the right."""
+    rule = ["---", *["---:"] * (len(header) - 1)]
+    return "\n".join("| " + " | ".join(row) + " |" for row in (header, rule, *rows))
+
+
+def main() -> int:
+    """Print the tables."""
+    from local import engines
+    from local.dynamodb import connect
+
+    parser = argparse.ArgumentParser(description="Measure what each operation costs.")
+    parser.add_argument("--large", action="store_true", help="with 100 000 jobs waiting, too")
+    options = parser.parse_args()
+    engine = engines.start("dynoxide")
+    try:
+        client = connect(engine.url)
+        for name, (header, measured) in TABLES.items():
+            sys.stdout.write(f"{name}\n\n{table(header, measured(client))}\n\n")
+        if options.large:
+            rows = waiting(client, (100, 100_000))
+            sys.stdout.write(f"waiting\n\n{table(WAITING_HEADER, rows)}\n")
+    finally:
+        engine.stop()
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

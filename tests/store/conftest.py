@@ -1,0 +1,116 @@
+"""A whole backend without HTTP: services on a real table, with a clock that moves by hand."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import boto3
+import pytest
+from moto import mock_aws
+
+from ojs import runtime
+from ojs.clock import ManualClock
+from ojs.domain import envelope
+from ojs.domain.job import Job
+from ojs.settings import Settings
+from ojs.store import schema
+from ojs.store.blobs import MemoryBlobs
+
+if TYPE_CHECKING:
+    from mypy_boto3_dynamodb import DynamoDBClient
+
+    from local.engines import Engine
+
+WORKER = "worker_019414d4-aaaa-7000-c000-111111111111"
+
+
+@dataclass
+class World:
+    """A runtime and the things a test turns by hand."""
+
+    client: DynamoDBClient
+    table: str
+    clock: ManualClock = field(default_factory=ManualClock)
+    blobs: MemoryBlobs = field(default_factory=MemoryBlobs)
+
+    run: runtime.Runtime = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.run = self.another()
+
+    def another(self, client: Any = None) -> runtime.Runtime:
+        """One more container on the same table, with nothing in its memory."""
+        return runtime.build(
+            Settings(table=self.table),
+            client=client or self.client,
+            blobs=self.blobs,
+            clock=self.clock,
+            measure=True,
+        )
+
+    def push(self, *args: Any, kind: str = "test.job", **options: Any) -> Job:
+        """Enqueue one job with these options."""
+        request = envelope.parse({"type": kind, "args": list(args), "options": options})
+        return self.run.enqueue.push(request).job
+
+    def fetch(self, queue: str = "default", count: int = 1, worker: str = WORKER) -> list[Job]:
+        return self.run.fetch.fetch([queue], count, worker)
+
+    def state(self, job: Job) -> str:
+        return self.run.jobs.get(job.id).state.value
+
+    def sweep(self) -> Mapping[str, int]:
+        return self.run.sweep.run_once(self.clock.now_ms(), 10_000)
+
+    def items(self) -> list[dict[str, Any]]:
+        """Everything in the table."""
+        found: list[dict[str, Any]] = []
+        for page in self.client.get_paginator("scan").paginate(TableName=self.table):
+            found += page["Items"]
+        return found
+
+
+def make_world(client: DynamoDBClient) -> World:
+    """A world on a fresh table."""
+    table = f"ojs-{uuid.uuid4().hex[:12]}"
+    client.create_table(**schema.create_table_arguments(table))
+    return World(client, table)
+
+
+@pytest.fixture(scope="session")
+def ministack() -> Iterator[Engine]:
+    """MiniStack beside the session's engine."""
+    from local import engines
+
+    started = engines.start("ministack")
+    yield started
+    started.stop()
+
+
+@pytest.fixture(params=["moto", "engine", "ministack"])
+def world(request: pytest.FixtureRequest) -> Iterator[World]:
+    """A world on each engine in turn: the behaviour is the same on all."""
+    if request.param == "moto":
+        with mock_aws():
+            yield make_world(boto3.client("dynamodb", region_name="us-east-1"))
+        return
+    if request.param == "engine":
+        client = request.getfixturevalue("dynamodb")
+    else:
+        from local.dynamodb import connect
+
+        client = connect(request.getfixturevalue("ministack").url)
+    made = make_world(client)
+    yield made
+    client.delete_table(TableName=made.table)
+
+
+@pytest.fixture
+def exact(dynoxide: Engine, dynamodb: DynamoDBClient) -> Iterator[World]:
+    """A world on dynoxide, whose capacity numbers and atomicity are DynamoDB's."""
+    made = make_world(dynamodb)
+    yield made
+    dynamodb.delete_table(TableName=made.table)

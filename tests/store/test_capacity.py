@@ -1,0 +1,180 @@
+"""What each operation costs, in DynamoDB calls and capacity units: bounds that must not creep."""
+
+from __future__ import annotations
+
+import random
+import string
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import pytest
+
+from ojs.domain import envelope
+
+if TYPE_CHECKING:
+    from tests.store.conftest import World
+
+# Retry settings that are not the defaults, a long worker id: an ordinary job, not a bare one.
+RETRY = {"max_attempts": 5, "initial_interval": "PT2S"}
+WORKER = "worker_019414d4-aaaa-7000-c000-111111111111"
+RESULT = {"ok": True, "message_id": "msg_019414d5-1234-7000-b000-aabbccddeeff"}
+
+
+@dataclass
+class Spent:
+    """What a block of code spent."""
+
+    calls: int = 0
+    writes: float = 0.0
+    reads: float = 0.0
+
+
+@contextmanager
+def spending(world: World) -> Iterator[Spent]:
+    meter, spent = world.run.table.meter, Spent()
+    meter.reset()
+    yield spent
+    spent.calls, spent.writes, spent.reads = len(meter.calls), meter.write_units, meter.read_units
+
+
+def incompressible(size: int) -> str:
+    """Text that no compression makes smaller by much, the same each time."""
+    return "".join(random.Random(size).choices(string.ascii_letters + string.digits, k=size))
+
+
+def warm(world: World) -> None:
+    """The queue exists and the worker is known, as in steady operation."""
+    world.push()
+    (job,) = world.fetch(worker=WORKER)
+    world.run.workers.beat(WORKER, active_jobs=[job.id])
+    world.run.finish.ack(job.id)
+
+
+def one_job(world: World, size: int) -> dict[str, Spent]:
+    """Enqueue, fetch(1) and ack one job whose argument has `size` bytes."""
+    text = incompressible(size)
+    with spending(world) as push:
+        pushed = world.push(text, kind="email.send", retry=RETRY)
+    with spending(world) as fetch:
+        (job,) = world.fetch(worker=WORKER)
+    assert job.id == pushed.id
+    assert job.content == {"args": [text], "retry": RETRY}
+    with spending(world) as ack:
+        world.run.finish.ack(job.id, worker_id=WORKER, result=RESULT)
+    return {"push": push, "fetch": fetch, "ack": ack}
+
+
+def total(spent: dict[str, Spent]) -> Spent:
+    parts = spent.values()
+    return Spent(
+        sum(s.calls for s in parts), sum(s.writes for s in parts), sum(s.reads for s in parts)
+    )
+
+
+def test_a_half_kilobyte_job(exact: World) -> None:
+    warm(exact)
+    spent = total(one_job(exact, 460))
+    assert spent.calls <= 6
+    assert spent.writes <= 7
+    assert spent.reads <= 4
+
+
+def test_a_half_kilobyte_job_fetched_by_tens(exact: World) -> None:
+    warm(exact)
+    with spending(exact) as spent:
+        for _ in range(10):
+            exact.push(incompressible(460), kind="email.send", retry=RETRY)
+        jobs = exact.fetch(count=10, worker=WORKER)
+        for job in jobs:
+            exact.run.finish.ack(job.id, worker_id=WORKER, result=RESULT)
+    assert len(jobs) == 10
+    assert spent.calls <= 45
+    assert spent.writes <= 70
+    assert spent.reads <= 20
+
+
+def test_a_job_of_2_4_kilobytes(exact: World) -> None:
+    warm(exact)
+    assert total(one_job(exact, 2_400)).writes <= 10
+
+
+@pytest.mark.parametrize("size", [100_000, 1_000_000])
+def test_a_large_job_is_paid_once(exact: World, size: int) -> None:
+    warm(exact)
+    small, large = one_job(exact, 460), one_job(exact, size)
+    for step in ("fetch", "ack"):
+        assert large[step].writes <= small[step].writes
+    assert large["ack"].reads == small["ack"].reads
+    # The content itself is written once; above 300 KB it costs the table nothing at all.
+    assert large["push"].writes <= (2 + size / 1024 + 1 if size < 300 * 1024 else 2)
+
+
+def test_a_heartbeat_is_one_write(exact: World) -> None:
+    warm(exact)
+    exact.push(incompressible(460))
+    (job,) = exact.fetch(worker=WORKER)
+    with spending(exact) as spent:
+        beat = exact.run.workers.beat(WORKER, active_jobs=[job.id])
+    assert beat.jobs_extended == [job.id]
+    assert (spent.calls, spent.writes, spent.reads) == (1, 1, 0)
+
+
+def test_an_idle_heartbeat_is_one_write(exact: World) -> None:
+    with spending(exact) as spent:
+        exact.run.workers.beat(WORKER)
+    assert (spent.calls, spent.writes, spent.reads) == (1, 1, 0)
+
+
+def test_an_empty_fetch(exact: World) -> None:
+    warm(exact)
+    with spending(exact) as spent:
+        assert exact.fetch(worker=WORKER) == []
+    assert spent.calls <= 3
+    assert (spent.writes, spent.reads) == (0, 3)
+
+
+def test_reading_one_job_is_one_call(exact: World) -> None:
+    pushed = exact.push(incompressible(460))
+    with spending(exact) as spent:
+        exact.run.jobs.get(pushed.id)
+    assert (spent.calls, spent.writes, spent.reads) == (1, 0, 1)
+
+
+def test_a_failure_costs_one_read_and_the_history(exact: World) -> None:
+    warm(exact)
+    pushed = exact.push(incompressible(460))
+    exact.fetch(worker=WORKER)
+    with spending(exact) as spent:
+        exact.run.finish.nack(pushed.id, error={"code": "x", "message": "y"}, worker_id=WORKER)
+    assert spent.calls <= 3
+    assert spent.writes <= 4
+    assert spent.reads <= 1
+
+
+def fill(world: World, queue: str, count: int) -> None:
+    """Put `count` jobs in line."""
+    for start in range(0, count, 1_000):
+        numbers = range(start, min(start + 1_000, count))
+        requests = [envelope.parse({"type": "a", "args": [n], "queue": queue}) for n in numbers]
+        world.run.enqueue.push_batch(requests)
+
+
+@pytest.mark.slow
+def test_a_fetch_costs_the_same_with_100_and_100_000_jobs_waiting(exact: World) -> None:
+    spent = {}
+    for count in (100, 100_000):
+        queue = f"waiting-{count}"
+        fill(exact, queue, count)
+        # What is asked here is the cost of the line, not of the batches that made it: one fetch
+        # learns that they are committed.
+        exact.fetch(queue)
+        with spending(exact) as one:
+            assert len(exact.fetch(queue)) == 1
+        with spending(exact) as ten:
+            assert len(exact.fetch(queue, 10)) == 10
+        with spending(exact) as push:
+            exact.push(queue=queue)
+        spent[count] = (one, ten, push)
+    assert spent[100] == spent[100_000]

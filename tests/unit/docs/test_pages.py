@@ -1,0 +1,49 @@
+"""What holds for all pages: links lead somewhere, ADRs are short, README names the test command."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[3]
+PAGES = [
+    *ROOT.glob("*.md"),
+    *(ROOT / "docs").rglob("*.md"),
+    *(ROOT / "examples").rglob("*.md"),
+]
+ADRS = sorted((ROOT / "docs" / "adr").glob("*.md"))
+_LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)")
+_FENCE = re.compile(r"^```.*?^```", re.MULTILINE | re.DOTALL)
+
+
+def anchors(page: Path) -> set[str]:
+    """The headings of a page as they are linked to."""
+    text = _FENCE.sub("", page.read_text("utf-8"))
+    titles = re.findall(r"^#+ (.*)$", text, re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-") for title in titles}
+
+
+@pytest.mark.parametrize("page", PAGES, ids=[str(page.relative_to(ROOT)) for page in PAGES])
+def test_links_lead_somewhere(page: Path) -> None:
+    for link in _LINK.findall(_FENCE.sub("", page.read_text("utf-8"))):
+        if link.startswith(("http://", "https://")):
+            continue
+        path, _, anchor = link.partition("#")
+        target = (page.parent / path).resolve() if path else page
+        assert target.exists(), link
+        assert not anchor or anchor in anchors(target), link
+
+
+@pytest.mark.parametrize("adr", ADRS, ids=[adr.name for adr in ADRS])
+def test_an_adr_is_short_and_whole(adr: Path) -> None:
+    text = adr.read_text("utf-8")
+    assert len(text.splitlines()) <= 100
+    parts = re.findall(r"^## (.*)$", text, re.MULTILINE)
+    assert parts == ["Context", "Decision", "Number", "Consequence"]
+    assert text.startswith(f"# {int(adr.name[:4])}. ")
+
+
+def test_the_readme_names_the_test_command() -> None:
+    assert re.search(r"^make test\b", (ROOT / "README.md").read_text("utf-8"), re.MULTILINE)

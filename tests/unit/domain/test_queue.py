@@ -1,0 +1,43 @@
+from __future__ import annotations
+
+from ojs.domain.queue import Queue, QueueState, to_dict
+from tests.unit.domain.arbitrary import NOW_MS
+
+CREATED = "2026-05-28T20:26:40.000Z"
+CHANGED = "2026-05-28T20:26:41.000Z"
+
+
+def test_a_queue_that_was_never_paused_is_active_and_has_no_time_of_change() -> None:
+    assert to_dict(Queue("mail", created_ms=NOW_MS)) == {
+        "name": "mail",
+        "state": "active",
+        "status": "active",
+        "paused": False,
+        "created_at": CREATED,
+    }
+
+
+def test_a_paused_queue_shows_since_when() -> None:
+    queue = Queue("mail", QueueState.PAUSED, created_ms=NOW_MS, changed_ms=NOW_MS + 1_000)
+    assert queue.paused
+    assert to_dict(queue) == {
+        "name": "mail",
+        "state": "paused",
+        "status": "paused",
+        "paused": True,
+        "created_at": CREATED,
+        "paused_at": CHANGED,
+    }
+
+
+def test_a_resumed_queue_shows_since_when() -> None:
+    queue = Queue("mail", QueueState.ACTIVE, created_ms=NOW_MS, changed_ms=NOW_MS + 1_000)
+    assert not queue.paused
+    assert to_dict(queue) == {
+        "name": "mail",
+        "state": "active",
+        "status": "active",
+        "paused": False,
+        "created_at": CREATED,
+        "resumed_at": CHANGED,
+    }

@@ -1,0 +1,545 @@
+"""Whatever comes in: a 4xx with a code, and the field where there is one; nothing changes."""
+
+from __future__ import annotations
+
+import copy
+import json
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from ojs.http import contract, openapi
+from ojs.http.contract import Operation
+from tests.unit.functions.client import Api
+
+if TYPE_CHECKING:
+    from tests.unit.functions.client import Reply
+
+UNKNOWN = "019539a4-0000-7000-8000-000000000000"
+NAMES = {"job": UNKNOWN, "worker": "w1", "queue": "default", None: ""}
+WITH_BODY = [operation for operation in contract.OPERATIONS if operation.request is not None]
+BODIES = pytest.mark.parametrize("operation", WITH_BODY, ids=lambda operation: operation.id)
+
+
+def path_of(operation: Operation) -> str:
+    return operation.path.replace(f"{{{operation.path_parameter}}}", NAMES[operation.subject])
+
+
+def send(api: Api, operation: Operation, raw: str | bytes, **more: Any) -> Reply:
+    return api(operation.method, path_of(operation), raw=raw, **more)
+
+
+def refused(reply: Reply, code: str) -> Any:
+    assert reply.status in (400, 413, 422)
+    assert reply.error["code"] == code
+    assert reply.error["retryable"] is False
+    return reply.error["details"]
+
+
+# --- the body as a whole ----------------------------------------------------------------------
+
+DEEP = "[" * 5_000 + "]" * 5_000
+UNREADABLE = {
+    "malformed": '{"type": ',
+    "trailing": "{} {}",
+    "comma": '{"a":1,}',
+    "bare": "type=a",
+    "array": "[]",
+    "string": '"text"',
+    "number": "12",
+    "null": "null",
+    "true": "true",
+    "nan": '{"a":NaN}',
+    "infinity": '{"a":-Infinity}',
+    "beyond a double": '{"a":1e400}',
+    "below a double": '{"a":1e-4000}',
+    "exponent": '{"a":1e999999999999}',
+    "too many digits": '{"a":' + "1" * 5_000 + "}",
+    "deep": '{"a":' + DEEP + "}",
+    "deep object": '{"a":' * 5_000 + "1" + "}" * 5_000,
+    "unclosed": "[" * 5_000,
+    "surrogate": '{"a":"\\ud800"}',
+    "surrogate key": '{"\\udfff":1}',
+    "raw surrogate": '{"a":"\ud800"}',
+    "control": '{"a":"\x00"}',
+    "bytes": b'{"a":"\xff\xfe"}',
+    "utf-16": '{"a":1}'.encode("utf-16"),
+    "overlong": b'{"a":"\xc0\xaf"}',
+    "single quotes": "{'a':1}",
+    "comment": '{"a":1} // no',
+    "blank": "  \n ",
+}
+
+
+@BODIES
+@pytest.mark.parametrize("raw", UNREADABLE.values(), ids=UNREADABLE.keys())
+def test_an_unreadable_body(api: Api, operation: Operation, raw: str | bytes) -> None:
+    refused(send(api, operation, raw), "invalid_payload")
+
+
+@BODIES
+def test_an_empty_body(api: Api, operation: Operation) -> None:
+    reply = send(api, operation, "")
+    if operation.body_required:
+        refused(reply, "invalid_payload")
+    else:
+        assert reply.status in (200, 404)
+
+
+@BODIES
+def test_base64_that_is_broken(api: Api, operation: Operation) -> None:
+    for raw in ("%%%", "YQ", "e30=e30=", "\u00fc"):
+        refused(send(api, operation, raw, encoded=True), "invalid_payload")
+
+
+@BODIES
+def test_another_content_type(api: Api, operation: Operation) -> None:
+    for given_type in ("text/plain", "application/xml", "multipart/form-data", "json", ";", "*/*"):
+        reply = send(api, operation, "{}", headers={"content-type": given_type})
+        assert refused(reply, "invalid_request")["field"] == "Content-Type"
+
+
+@pytest.mark.parametrize(
+    "given_type",
+    [
+        "application/json",
+        "application/json; charset=utf-8",
+        "Application/OpenJobSpec+JSON ; charset=UTF-8",
+        "",
+    ],
+)
+def test_content_types_that_are_read(api: Api, given_type: str) -> None:
+    reply = api(
+        "POST", "/ojs/v1/jobs", {"type": "a", "args": []}, headers={"content-type": given_type}
+    )
+    assert reply.status == 201
+
+
+def test_bodies_that_arrive_in_base64(api: Api) -> None:
+    reply = api("POST", "/ojs/v1/jobs", raw='{"type":"a","args":["ü€😀"]}'.encode())
+    assert reply.status == 201
+    assert reply.json["job"]["args"] == ["ü€😀"]
+
+
+def test_of_a_key_given_twice_the_last_counts(api: Api) -> None:
+    reply = api("POST", "/ojs/v1/jobs", raw='{"type":"X","args":1,"type":"a","args":[2]}')
+    assert (reply.status, reply.json["job"]["args"]) == (201, [2])
+
+
+# --- field by field ---------------------------------------------------------------------------
+
+LONG = "x" * 1_048_576
+WRONG: dict[str, Any] = {
+    "null": None,
+    "true": True,
+    "zero": 0,
+    "negative": -1,
+    "fraction": 1.5,
+    "whole fraction": 1.0,
+    "huge": 10**400,
+    "large": 2**63,
+    "empty string": "",
+    "string": "No Such: Thing|",
+    "control": "a\x00b",
+    "long": "x" * 5_000,
+    "array": [],
+    "array of nulls": [None],
+    "array of arrays": [[[]]],
+    "object": {},
+    "object of nulls": {"a": None},
+}
+
+
+def places(value: Any, path: tuple[str | int, ...] = ()) -> Iterator[tuple[str | int, ...]]:
+    """Every place in a JSON value, but for what belongs to the client alone."""
+    if path:
+        yield path
+    if path and path[-1] in ("args", "meta", "data", "details", "result"):
+        return
+    if isinstance(value, dict):
+        for key, inner in value.items():
+            yield from places(inner, (*path, key))
+    elif isinstance(value, list):
+        for index, inner in enumerate(value):
+            yield from places(inner, (*path, index))
+
+
+def put(value: Any, path: tuple[str | int, ...], new: Any) -> Any:
+    changed = copy.deepcopy(value)
+    at = changed
+    for key in path[:-1]:
+        at = at[key]
+    at[path[-1]] = new
+    return changed
+
+
+def named(path: tuple[str | int, ...]) -> str:
+    return "".join(f"[{k}]" if isinstance(k, int) else f".{k}" for k in path).lstrip(".")
+
+
+EVERY_OPTION = {
+    **openapi.EXAMPLES["enqueue_job"],
+    "id": UNKNOWN,
+    "specversion": "1.0",
+    "schema": "urn:ojs:schema:email.send:v1",
+    "options": {
+        "queue": "email",
+        "priority": 1,
+        "timeout": 5,
+        "timeout_ms": 5_000,
+        "delay_until": "2020-01-01T00:00:00Z",
+        "scheduled_at": "+PT1S",
+        "expires_at": "2099-01-01T00:00:00Z",
+        "visibility_timeout_ms": 1_000,
+        "pending": False,
+        "tags": ["a"],
+        "max_attempts": 3,
+        "metadata": {"a": 1},
+        "retry": {
+            "max_attempts": 5,
+            "initial_interval": "PT1S",
+            "backoff_coefficient": 2.0,
+            "max_interval": "PT5M",
+            "jitter": True,
+            "backoff_strategy": "linear",
+            "non_retryable_errors": ["Auth.*"],
+            "on_exhaustion": "discard",
+        },
+        "unique": {
+            "keys": ["type", "args"],
+            "period": "PT1H",
+            "states": ["available"],
+            "on_conflict": "reject",
+        },
+    },
+}
+EXAMPLES = {
+    **openapi.EXAMPLES,
+    "enqueue_job": EVERY_OPTION,
+    "enqueue_batch": {"jobs": [{"type": "a", "args": []}, EVERY_OPTION]},
+    "fetch_jobs": {
+        **openapi.EXAMPLES["fetch_jobs"],
+        "visibility_timeout_ms": 1_000,
+        "strategy": "strict",
+    },
+    "heartbeat": {
+        **openapi.EXAMPLES["register_worker"],
+        **openapi.EXAMPLES["heartbeat"],
+        "active_job_ids": [UNKNOWN],
+        "visibility_timeout_ms": 1_000,
+        "started_at": "2026-01-01T00:00:00Z",
+        "version": "1",
+    },
+    "ack_job": {**openapi.EXAMPLES["ack_job"], "attempt": 1, "lease_token": "AAAAAAAA"},
+    "nack_job": {
+        **openapi.EXAMPLES["nack_job"],
+        "attempt": 1,
+        "lease_token": "AAAAAAAA",
+        "requeue": False,
+    },
+}
+
+
+@BODIES
+def test_every_field_with_every_wrong_value(api: Api, operation: Operation) -> None:
+    example = EXAMPLES[operation.id]
+    for path in places(example):
+        for kind, wrong in WRONG.items():
+            reply = send(api, operation, json.dumps(put(example, path, wrong)))
+            assert reply.status < 500, f"{operation.id} {named(path)} {kind}: {reply.text[:300]}"
+            if reply.status in (400, 422):
+                details = reply.error["details"]
+                place, told = named(path), details["field"]
+                parent = place.rpartition(".")[0] or place
+                assert told.startswith(parent) or place.startswith(told), (place, kind, told)
+                assert len(reply.text) < 20_000
+
+
+# Operation, place, wrong value → field. What the general test cannot know: that it is refused.
+REFUSED: list[tuple[str, str, Any, int, str]] = [
+    ("enqueue_job", "type", "Email.Send", 400, "type"),
+    ("enqueue_job", "type", LONG, 400, "type"),
+    ("enqueue_job", "type", None, 400, "type"),
+    ("enqueue_job", "args", {}, 400, "args"),
+    ("enqueue_job", "args", None, 400, "args"),
+    ("enqueue_job", "id", UNKNOWN.upper(), 400, "id"),
+    ("enqueue_job", "id", "0" * 36, 400, "id"),
+    ("enqueue_job", "id", "019539a4-0000-4000-8000-000000000000", 400, "id"),
+    ("enqueue_job", "meta", [], 400, "meta"),
+    ("enqueue_job", "meta", {"a": "x" * 70_000}, 413, "meta"),
+    ("enqueue_job", "args", [LONG], 413, "args"),
+    ("enqueue_job", "specversion", "2.0", 400, "specversion"),
+    ("enqueue_job", "schema", "no uri", 400, "schema"),
+    ("enqueue_job", "options", [], 400, "options"),
+    ("enqueue_job", "options.queue", "_default", 400, "options.queue"),
+    ("enqueue_job", "options.queue", "a|b", 400, "options.queue"),
+    ("enqueue_job", "options.queue", LONG, 400, "options.queue"),
+    ("enqueue_job", "options.priority", 101, 400, "options.priority"),
+    ("enqueue_job", "options.priority", 10**400, 400, "options.priority"),
+    ("enqueue_job", "options.priority", 1.0, 400, "options.priority"),
+    ("enqueue_job", "options.priority", "1", 400, "options.priority"),
+    ("enqueue_job", "options.priority", True, 400, "options.priority"),
+    ("enqueue_job", "options.timeout_ms", 0, 400, "options.timeout_ms"),
+    ("enqueue_job", "options.expires_at", "tomorrow", 400, "options.expires_at"),
+    ("enqueue_job", "options.delay_until", "2026-13-01T00:00:00Z", 400, "options.delay_until"),
+    ("enqueue_job", "options.retry.max_attempts", -1, 422, "options.retry.max_attempts"),
+    ("enqueue_job", "options.retry.max_attempts", 10**400, 422, "options.retry.max_attempts"),
+    (
+        "enqueue_job", "options.retry.backoff_coefficient", 0.5, 422,
+        "options.retry.backoff_coefficient",
+    ),
+    ("enqueue_job", "options.retry.nonsense", 1, 422, "options.retry.nonsense"),
+    ("enqueue_job", "options.unique.keys", ["colour"], 422, "options.unique.keys[0]"),
+    ("enqueue_job", "options.rate_limit", {"max_per_second": 1}, 422, "options.rate_limit"),
+    ("enqueue_batch", "jobs", None, 400, "jobs"),
+    ("enqueue_batch", "jobs", [], 400, "jobs"),
+    ("enqueue_batch", "jobs", {}, 400, "jobs"),
+    ("enqueue_batch", "jobs", [{}] * 1_001, 400, "jobs"),
+    ("fetch_jobs", "queues", None, 400, "queues"),
+    ("fetch_jobs", "queues", [], 400, "queues"),
+    ("fetch_jobs", "queues", "default", 400, "queues"),
+    ("fetch_jobs", "queues", ["a"] * 51, 400, "queues"),
+    ("fetch_jobs", "queues", ["a", "B"], 400, "queues[1]"),
+    ("fetch_jobs", "queues", ["a", None], 400, "queues[1]"),
+    ("fetch_jobs", "count", 0, 400, "count"),
+    ("fetch_jobs", "count", 101, 400, "count"),
+    ("fetch_jobs", "count", 5.0, 400, "count"),
+    ("fetch_jobs", "count", True, 400, "count"),
+    ("fetch_jobs", "count", "5", 400, "count"),
+    ("fetch_jobs", "count", 10**400, 400, "count"),
+    ("fetch_jobs", "worker_id", "", 400, "worker_id"),
+    ("fetch_jobs", "worker_id", "a|b", 400, "worker_id"),
+    ("fetch_jobs", "worker_id", "a\nb", 400, "worker_id"),
+    ("fetch_jobs", "worker_id", "ü" * 128, 400, "worker_id"),
+    ("fetch_jobs", "worker_id", LONG, 400, "worker_id"),
+    ("fetch_jobs", "worker_id", 7, 400, "worker_id"),
+    ("fetch_jobs", "visibility_timeout_ms", 0, 400, "visibility_timeout_ms"),
+    ("fetch_jobs", "visibility_timeout_ms", 43_200_001, 400, "visibility_timeout_ms"),
+    ("fetch_jobs", "visibility_timeout_ms", 10**400, 400, "visibility_timeout_ms"),
+    ("fetch_jobs", "strategy", "random", 400, "strategy"),
+    ("fetch_jobs", "strategy", ["strict"], 400, "strategy"),
+    ("ack_job", "job_id", None, 400, "job_id"),
+    ("ack_job", "job_id", UNKNOWN.upper(), 400, "job_id"),
+    ("ack_job", "job_id", "job_1", 400, "job_id"),
+    ("ack_job", "attempt", 0, 400, "attempt"),
+    ("ack_job", "attempt", 10**400, 400, "attempt"),
+    ("ack_job", "lease_token", "", 400, "lease_token"),
+    ("nack_job", "error", None, 400, "error"),
+    ("nack_job", "error", "boom", 400, "error"),
+    ("nack_job", "error.message", 5, 400, "error.message"),
+    ("nack_job", "error.retryable", "no", 400, "error.retryable"),
+    ("nack_job", "error.backtrace", [1], 400, "error.backtrace"),
+    ("nack_job", "error.details", [], 400, "error.details"),
+    ("nack_job", "error.rate_limit_until", "2026-01-01T00:00:00Z", 422, "rate_limit_until"),
+    ("nack_job", "requeue", "yes", 400, "requeue"),
+    ("heartbeat", "worker_id", None, 400, "worker_id"),
+    ("heartbeat", "state", "bananas", 400, "state"),
+    ("heartbeat", "active_jobs", "1", 400, "active_jobs"),
+    ("heartbeat", "active_jobs", -1, 400, "active_jobs"),
+    ("heartbeat", "active_jobs", True, 400, "active_jobs"),
+    ("heartbeat", "active_jobs", [1], 400, "active_jobs[0]"),
+    ("heartbeat", "active_jobs", 10**400, 400, "active_jobs"),
+    ("heartbeat", "pid", -1, 400, "pid"),
+    ("heartbeat", "labels", [1], 400, "labels"),
+    ("heartbeat", "labels", ["x"] * 101, 400, "labels"),
+    ("heartbeat", "labels", {"x" * 300: "a"}, 400, "labels"),
+    ("heartbeat", "labels", [f"{n:0>250}" for n in range(50)], 413, "worker"),
+    ("register_worker", "labels", {str(n): "x" * 250 for n in range(50)}, 413, "worker"),
+    ("beat", "labels", ["x" * 250] * 50, 413, "worker"),
+    ("beat", "state", None, 400, "state"),
+    ("beat", "state", "asleep", 400, "state"),
+    ("report_worker_progress", "percentage", "47%", 400, "percentage"),
+    ("report_worker_progress", "percentage", 10**400, 400, "percentage"),
+    ("report_progress", "progress", True, 400, "progress"),
+    ("report_progress", "progress", 10**400, 400, "progress"),
+    ("report_progress", "data", [1], 400, "data"),
+    ("report_progress", "data", {"a": "x" * 5_000}, 413, "data"),
+    ("report_progress", "message", 5, 400, "message"),
+    ("direct_worker", "directive", "stop", 400, "directive"),
+    ("direct_worker", "directive", None, 400, "directive"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("operation_id", "place", "wrong", "status", "field"),
+    REFUSED,
+    ids=[f"{row[0]}-{row[1]}-{n}" for n, row in enumerate(REFUSED)],
+)
+def test_a_wrong_field_is_named(
+    api: Api, operation_id: str, place: str, wrong: Any, status: int, field: str
+) -> None:
+    operation = contract.get(operation_id)
+    example = EXAMPLES[operation_id]
+    if operation.subject == "job":
+        # The rule must hold for a job that is there, too.
+        path = operation.path.replace("{id}", api.active("q"))
+    else:
+        path = path_of(operation)
+    reply = api(operation.method, path, put(example, tuple(place.split(".")), wrong))
+    assert reply.status == status, reply.text[:300]
+    assert reply.error["details"]["field"] == field
+    assert len(reply.text) < 5_000
+    assert api.fetch("email", count=100) == []
+
+
+def test_fields_that_are_missing(api: Api) -> None:
+    for operation_id, body, field in (
+        ("enqueue_job", {"args": []}, "type"),
+        ("enqueue_job", {"type": "a"}, "args"),
+        ("enqueue_batch", {}, "jobs"),
+        ("fetch_jobs", {}, "queues"),
+        ("ack_job", {}, "job_id"),
+        ("nack_job", {"error": {"message": "m"}}, "job_id"),
+        ("heartbeat", {}, "worker_id"),
+        ("beat", {"worker_id": "w"}, "state"),
+        ("report_worker_progress", {"percentage": 1}, "job_id"),
+        ("register_worker", {}, "worker_id"),
+        ("direct_worker", {"worker_id": "w"}, "directive"),
+    ):
+        operation = contract.get(operation_id)
+        details = refused(api.post(operation.path, body), "invalid_request")
+        assert (details["field"], details["reason"]) == (field, "is required")
+
+
+def test_all_findings_are_told_at_once(api: Api) -> None:
+    body = {"type": "X", "args": 1, "options": {"priority": 500}}
+    details = refused(api.post("/ojs/v1/jobs", body), "invalid_request")
+    found = {error["field"] for error in details["errors"]}
+    assert found == {"type", "args", "options.priority"}
+
+
+@pytest.mark.parametrize(
+    "job_id",
+    ["1", "batch-1", UNKNOWN.upper(), UNKNOWN + "0", "019539a4-0000-4000-8000-000000000000",
+     "%00", "ü", "..", "a|b", "\udcff", UNKNOWN + "\n", '"', "x" * 9_000],
+)  # fmt: skip
+def test_a_malformed_id_in_the_path_is_named(api: Api, job_id: str) -> None:
+    for operation in contract.OPERATIONS:
+        if operation.subject == "job":
+            path = operation.path.replace("{id}", job_id)
+            body = EXAMPLES.get(operation.id)
+            reply = api(operation.method, path, body)
+            details = refused(reply, "invalid_request")
+            assert details["field"] == "id"
+
+
+def test_a_malformed_worker_in_the_path_is_named(api: Api) -> None:
+    for worker_id in ("a|b", "x" * 256, "%0a", "\udcff", "\x7f", "%ff"):
+        for operation in contract.OPERATIONS:
+            if operation.subject == "worker":
+                path = operation.path.replace("{id}", worker_id)
+                reply = api(operation.method, path)
+                assert refused(reply, "invalid_request")["field"] == "id"
+
+
+def test_ids_of_other_things_change_nothing(api: Api) -> None:
+    mine, other = api.active("a"), api.push("b")
+    for path, body in (
+        ("ack", {"job_id": other}),
+        ("nack", {"job_id": other, "error": {"message": "m"}}),
+        ("ack", {"job_id": mine, "worker_id": "thief"}),
+        ("nack", {"job_id": mine, "worker_id": "thief", "error": {"message": "m"}}),
+    ):
+        reply = api.post(f"/ojs/v1/workers/{path}", body)
+        assert (reply.status, reply.error["code"]) == (409, "conflict")
+    assert api.get(f"/ojs/v1/jobs/{mine}").json["state"] == "active"
+    assert api.get(f"/ojs/v1/jobs/{other}").json["state"] == "available"
+
+
+# --- anything at all --------------------------------------------------------------------------
+
+WORDS = st.sampled_from(
+    sorted(
+        {
+            key
+            for example in EXAMPLES.values()
+            for path in places(example)
+            for key in path
+            if isinstance(key, str)
+        }
+        | {"worker", "override", "checkpoint", "pool", "weights", "wait", "schema", "key"}
+    )
+)
+SCALARS = (
+    st.none()
+    | st.booleans()
+    | st.integers()
+    | st.floats(allow_nan=False, allow_infinity=False)
+    | st.text()
+    | st.sampled_from(
+        [UNKNOWN, "default", "a.b", "w1", "PT1S", "+PT1S", "running", "type", 10**400]
+    )
+    | st.datetimes().map(lambda moment: moment.isoformat() + "Z")
+)
+ANYTHING = st.recursive(
+    SCALARS,
+    lambda inner: (
+        st.lists(inner, max_size=5) | st.dictionaries(WORDS | st.text(), inner, max_size=6)
+    ),
+    max_leaves=25,
+)
+
+
+@st.composite
+def nearly_right(draw: st.DrawFn, operation_id: str) -> Any:
+    """An example with one to three places changed to anything."""
+    example = copy.deepcopy(EXAMPLES[operation_id])
+    for _ in range(draw(st.integers(1, 3))):
+        every = list(places(example))
+        if not every:
+            return draw(ANYTHING)
+        example = put(example, draw(st.sampled_from(every)), draw(ANYTHING))
+    return example
+
+
+def check_any(api: Api, operation: Operation, raw: str) -> None:
+    reply = send(api, operation, raw)
+    assert reply.status < 500, f"{raw[:500]} → {reply.text[:500]}"
+    if reply.status >= 400:
+        assert reply.error.keys() >= {"code", "message", "retryable", "details", "request_id"}
+
+
+@BODIES
+@settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(body=st.dictionaries(WORDS, ANYTHING, max_size=8) | ANYTHING)
+def test_any_json_is_answered(api: Api, operation: Operation, body: Any) -> None:
+    check_any(api, operation, json.dumps(body))
+
+
+@BODIES
+@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(data=st.data())
+def test_nearly_right_json_is_answered(api: Api, operation: Operation, data: st.DataObject) -> None:
+    check_any(api, operation, json.dumps(data.draw(nearly_right(operation.id))))
+
+
+@BODIES
+@settings(max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(raw=st.text(max_size=40))
+def test_any_text_is_answered(api: Api, operation: Operation, raw: str) -> None:
+    check_any(api, operation, raw)
+
+
+@settings(max_examples=300, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    method=st.sampled_from(["GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"]),
+    path=st.lists(
+        st.sampled_from(["ojs", "v1", "jobs", "workers", "admin", "dead-letter", "queues", UNKNOWN])
+        | st.text(max_size=6),
+        max_size=6,
+    ).map(lambda parts: "/" + "/".join(parts)),
+    headers=st.dictionaries(
+        st.sampled_from(["accept", "ojs-version", "x-request-id", "content-type"]), st.text()
+    ),
+    query=st.dictionaries(
+        st.sampled_from(["limit", "cursor", "page", "offset", "queue", "wait"]), st.text()
+    ),
+)
+def test_any_request_is_answered(
+    api: Api, method: str, path: str, headers: dict[str, str], query: dict[str, str]
+) -> None:
+    reply = api(method, path, headers=headers, query=query)
+    assert reply.status < 500, reply.text[:500]

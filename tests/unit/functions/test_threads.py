@@ -1,0 +1,45 @@
+"""The local server calls the handlers from many threads at once."""
+
+from __future__ import annotations
+
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+from ojs.http.application import Answer, Application
+from ojs.http.request import Request
+from tests.unit.functions.client import event_of
+
+
+def test_requests_in_threads_do_not_mix() -> None:
+    """Each of many simultaneous requests gets the answer to itself."""
+    threads = 16
+    together = threading.Barrier(threads)
+    app = Application("workers")
+
+    @app.operation("worker_health")
+    def slow(request: Request) -> Answer:
+        before = request.named
+        together.wait()
+        return Answer({"before": before, "after": request.named})
+
+    @app.operation("remove_worker")
+    def other(request: Request) -> Answer:
+        together.wait()
+        return Answer({"before": request.named, "after": request.named, "removed": True})
+
+    def call(number: int) -> None:
+        path, method = f"/ojs/v1/workers/w{number}", "DELETE"
+        if number % 2:
+            path, method = f"{path}/health", "GET"
+        event = event_of(method, path, headers={"x-request-id": f"r{number}"})
+        for _ in range(50):
+            answer: dict[str, Any] = app(event, None)
+            assert answer["statusCode"] == 200
+            assert f'"before":"w{number}","after":"w{number}"' in answer["body"]
+            assert ("removed" in answer["body"]) == (method == "DELETE")
+            assert answer["headers"]["X-Request-Id"] == f"r{number}"
+
+    with ThreadPoolExecutor(threads) as pool:
+        for future in [pool.submit(call, number) for number in range(threads)]:
+            future.result(timeout=60)

@@ -1,0 +1,175 @@
+"""The table of operations, and that handlers and the OpenAPI document follow it."""
+
+from __future__ import annotations
+
+import importlib
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ojs.domain import envelope, errors, jsontext
+from ojs.http import answers, contract, models, openapi
+from ojs.http import errors as http_errors
+from ojs.http.application import Answer, Application
+from ojs.http.request import Request
+from ojs.services import fetch
+
+ROOT = Path(__file__).parents[3]
+IDS = [operation.id for operation in contract.OPERATIONS]
+
+
+def test_operations_and_routes_are_unique() -> None:
+    assert len(set(IDS)) == len(IDS)
+    routes = {(operation.method, operation.path) for operation in contract.OPERATIONS}
+    assert len(routes) == len(IDS)
+
+
+@pytest.mark.parametrize("operation", contract.OPERATIONS, ids=IDS)
+def test_an_operation_is_served_where_its_path_is_dispatched(operation: contract.Operation) -> None:
+    path = operation.path.replace("{id}", "x").replace("{name}", "x")
+    assert contract.function_for(path) == operation.function
+    assert contract.at(path)[operation.method] is operation
+    assert (operation.path_parameter is None) == (operation.subject is None)
+
+
+@pytest.mark.parametrize(
+    ("path", "function"),
+    [
+        ("/ojs/v1/jobs", "jobs"),
+        ("/ojs/v1/jobs/", "jobs"),
+        ("/ojs/v1/jobs/a/b", "jobs"),
+        ("/ojs/v1/jobsx", "admin"),
+        ("/ojs/v1/workers", "workers"),
+        ("/ojs/v1/workers/fetch", "workers"),
+        ("/ojs/v1/admin/workers", "admin"),
+        ("/", "admin"),
+        ("", "admin"),
+    ],
+)
+def test_every_path_has_a_function(path: str, function: str) -> None:
+    assert contract.function_for(path) == function
+
+
+@pytest.mark.parametrize("function", contract.HTTP_FUNCTIONS)
+def test_a_function_binds_all_its_operations(function: str) -> None:
+    module = importlib.import_module(f"functions.{function}.handler")
+    assert module.handler.function == function
+    assert module.handler.complete() is module.handler
+
+
+def test_what_is_not_bound_or_bound_twice_is_an_error() -> None:
+    app = Application("jobs")
+
+    @app.operation("get_job")
+    def get_job(_request: Request) -> Answer:
+        return Answer({})
+
+    with pytest.raises(ValueError, match=r"not bound in jobs: .*enqueue_job"):
+        app.complete()
+    with pytest.raises(ValueError, match="bound twice"):
+        app.operation("get_job")(get_job)
+    with pytest.raises(ValueError, match="no operation fetch_jobs"):
+        app.operation("fetch_jobs")(get_job)
+    with pytest.raises(ValueError, match="no operation nonsense"):
+        app.operation("nonsense")(get_job)
+
+
+def test_the_document_describes_what_is_served_and_nothing_else() -> None:
+    document = openapi.document("1")
+    described = {
+        (method.upper(), path): operation["operationId"]
+        for path, methods in document["paths"].items()
+        for method, operation in methods.items()
+    }
+    assert described == {(op.method, op.path): op.id for op in contract.OPERATIONS}
+
+
+def refs(part: Any) -> set[str]:
+    if isinstance(part, dict):
+        inside = {ref for value in part.values() for ref in refs(value)}
+        return inside | ({part["$ref"]} if isinstance(part.get("$ref"), str) else set())
+    if isinstance(part, list):
+        return {ref for value in part for ref in refs(value)}
+    return set()
+
+
+def test_every_reference_in_the_document_leads_somewhere() -> None:
+    document = openapi.document("1")
+    used = refs(document)
+    for ref in used:
+        at: Any = document
+        for key in ref.removeprefix("#/").split("/"):
+            at = at[key]
+    schemas = {f"#/components/schemas/{name}" for name in document["components"]["schemas"]}
+    assert schemas <= used
+    jsontext.dumps(document)
+
+
+def test_every_answer_shape_is_used() -> None:
+    used = {success.shape for op in contract.OPERATIONS for success in op.answers.values()}
+    shapes = {name for name in vars(answers) if name.endswith("Answer")}
+    assert shapes == (used - {None}) | {"ErrorAnswer"}
+
+
+@pytest.mark.parametrize("operation_id", openapi.EXAMPLES)
+def test_request_examples_are_right(operation_id: str) -> None:
+    operation, example = contract.get(operation_id), openapi.EXAMPLES[operation_id]
+    read = jsontext.loads(jsontext.dumps(example))
+    if operation.request is models.BatchRequest:
+        for job in read["jobs"]:
+            envelope.resolve(envelope.parse(job), now_ms=0)
+    elif operation.request is envelope.JobRequest:
+        envelope.resolve(envelope.parse(read), now_ms=0)
+    else:
+        assert operation.request is not None
+        assert issubclass(operation.request, models.RequestModel)
+        models.parse(operation.request, read)
+
+
+def test_every_request_has_an_example() -> None:
+    assert openapi.EXAMPLES.keys() == {op.id for op in contract.OPERATIONS if op.request}
+
+
+def subclasses(kind: type[errors.OjsError]) -> set[type[errors.OjsError]]:
+    return {kind}.union(*(subclasses(one) for one in kind.__subclasses__()))
+
+
+def test_every_error_has_a_status_that_the_document_knows() -> None:
+    document = openapi.document("1")
+    documented = {
+        int(status)
+        for methods in document["paths"].values()
+        for operation in methods.values()
+        for status in operation["responses"]
+    }
+    for kind in subclasses(errors.OjsError):
+        answered = http_errors.KINDS[kind.code]
+        assert answered.status in documented | {405}
+        assert answered.docs_url.startswith("https://openjobspec.org/")
+        assert answered.hint
+
+
+def test_limits_are_those_of_the_services() -> None:
+    assert models.MAX_FETCH == fetch.MAX_COUNT
+    assert models.MAX_FETCH_QUEUES == fetch.MAX_QUEUES
+
+
+def test_a_container_loads_no_more_than_it_needs() -> None:
+    """A cold start pays for every import: nothing that only the OpenAPI document needs."""
+    code = (
+        "import sys, functions.jobs.handler, functions.workers.handler, functions.admin.handler\n"
+        "print(*sys.modules)"
+    )
+    loaded = subprocess.run(
+        [sys.executable, "-c", code],
+        cwd=ROOT,
+        env={"PYTHONPATH": "shared:.", "PATH": ""},
+        capture_output=True,
+        text=True,
+        check=True,
+    ).stdout.split()
+    unwanted = {"ojs.http.openapi", "ojs.http.answers", "aws_xray_sdk", "jsonschema", "local"}
+    assert not unwanted & set(loaded)

@@ -1,0 +1,81 @@
+"""Windows over listings."""
+
+from __future__ import annotations
+
+import contextlib
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ojs.domain.errors import InvalidRequest
+from ojs.domain.page import Page
+from ojs.http import paging
+from ojs.http.contract import MAX_LIMIT, MAX_OFFSET
+
+
+class Listing:
+    """Numbers behind a cursor; `short` pages hold fewer than were asked for."""
+
+    def __init__(self, size: int, short: int | None = None) -> None:
+        self.size = size
+        self.short = short
+        self.reads = 0
+
+    def __call__(self, limit: int, cursor: str | None) -> Page[int]:
+        assert 1 <= limit <= MAX_LIMIT
+        self.reads += 1
+        start = int(cursor or 0)
+        end = min(self.size, start + min(limit, self.short or limit))
+        return Page(list(range(start, end)), str(end) if end < self.size else None)
+
+
+@given(st.integers(0, 1_500), st.integers(1, MAX_LIMIT), st.integers(0, MAX_OFFSET))
+def test_an_offset_skips(size: int, limit: int, offset: int) -> None:
+    listing = Listing(size)
+    page = paging.collect(paging.Window(limit, offset), listing)
+    assert page.items == list(range(size))[offset : offset + limit]
+    assert listing.reads <= 1 + MAX_OFFSET // MAX_LIMIT
+    assert (page.next_cursor is not None) == (offset + limit < size)
+
+
+def test_skipping_ends_when_it_gets_dear() -> None:
+    listing = Listing(10_000, short=1)
+    with pytest.raises(InvalidRequest, match="cursor"):
+        paging.collect(paging.Window(10, 500), listing)
+    assert listing.reads <= 10
+
+
+@given(st.text())
+def test_a_cursor_comes_back_as_it_went(text: str) -> None:
+    sealed = paging.sealed(text)
+    assert sealed.replace("-", "a").replace("_", "a").isalnum() or not sealed
+    if text:
+        assert paging.window({"cursor": sealed}).cursor == text
+
+
+@given(st.text(min_size=1))
+def test_any_cursor_is_survived(text: str) -> None:
+    with contextlib.suppress(InvalidRequest):
+        paging.window({"cursor": text})
+
+
+def test_the_three_styles_say_the_same() -> None:
+    assert paging.window({"limit": "20", "offset": "40"}) == paging.Window(20, 40)
+    assert paging.window({"per_page": "20", "page": "3"}) == paging.Window(20, 40)
+    assert paging.window({}) == paging.Window(50, 0)
+    assert paging.window({"limit": "", "page": ""}) == paging.Window(50, 0)
+    assert paging.Window(20, 40).page == 3
+
+
+def test_total_is_told_only_when_it_is_known() -> None:
+    ends: Page[int] = Page([1, 2], None)
+    goes_on: Page[int] = Page([1, 2], "c")
+    assert paging.described(paging.Window(2, 4), ends)["total"] == 6
+    assert "total" not in paging.described(paging.Window(2, 4), goes_on)
+    assert "total" not in paging.described(paging.Window(2, 0, "c"), ends)
+    assert "total" not in paging.described(paging.Window(2, 4), Page[int]([], None))
+    assert paging.described(paging.Window(), Page[int]([], None))["total"] == 0
+    shown = paging.described(paging.Window(2), goes_on)
+    assert shown["has_more"] is True
+    assert shown["next_cursor"] == paging.sealed("c")
