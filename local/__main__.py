@@ -153,12 +153,15 @@ def _greeting(server: LocalServer) -> str:
     engine = server.engine.name
     if server.engine.reason:
         engine += f" ({server.engine.reason})"
+    data = shlex.quote(str(server.folder.path))
+    if server.engine.name == "ministack":
+        data += " (written when the server stops)"
     header = "-H 'Content-Type: application/json'"
     return "\n".join([
         f"OJS local server {server.version}",
         f"  URL     {url}",
         f"  engine  {engine}",
-        f"  data    {shlex.quote(str(server.folder.path))}",
+        f"  data    {data}",
         "Try, in another terminal:",
         f"""  curl {url}/jobs {header} -d '{{"type": "hello", "args": ["world"]}}'""",
         f"""  curl {url}/workers/fetch {header} -d '{{"queues": ["default"]}}'""",

@@ -15,6 +15,7 @@ import time
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
+# Folders of cases, or single cases by id.
 CLAIMED = (
     "level-0-core/envelope",
     "level-0-core/lifecycle",
@@ -22,7 +23,7 @@ CLAIMED = (
     "level-1-reliable",
     "level-2-scheduled/delay",
     "level-2-scheduled/ttl",
-    "level-4-advanced/bulk",
+    "L4-BULK-002",
     "level-4-advanced/priority",
     "ext-graceful-shutdown",
     "ext-progress",

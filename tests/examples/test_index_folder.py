@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -40,9 +41,13 @@ def folder(tmp_path: Path) -> Path:
 def worker(folder: Path, url: str, *options: str) -> Iterator[subprocess.Popen[str]]:
     command = [sys.executable, str(EXAMPLE / "worker.py"), str(folder), "--url", url, *options]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        # Whoever waits for a line that never comes shall not wait for ever.
+        watchdog = threading.Timer(120, process.kill)
+        watchdog.start()
         try:
             yield process
         finally:
+            watchdog.cancel()
             process.kill()
 
 

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 def test_table_is_the_store_schema(synthesis: Any) -> None:
     table = synthesis.one("AWS::DynamoDB::Table")
-    wanted = create_table_arguments("any")
+    wanted = create_table_arguments("any", stream=True)
     assert table["KeySchema"] == wanted["KeySchema"]
     assert table["BillingMode"] == "PAY_PER_REQUEST"
     assert sorted(table["AttributeDefinitions"], key=str) == sorted(

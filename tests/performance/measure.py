@@ -42,11 +42,7 @@ class Bench:
 
     def __init__(self, client: DynamoDBClient) -> None:
         self.table = f"ojs-{uuid.uuid4().hex[:12]}"
-        arguments = schema.create_table_arguments(self.table)
-        # The stream costs no units, but each write makes dynoxide look through all of it: with
-        # 100 000 jobs it would not come to an end.
-        del arguments["StreamSpecification"]
-        client.create_table(**arguments)
+        client.create_table(**schema.create_table_arguments(self.table))
         self.clock = ManualClock()
         self.run = runtime.build(
             Settings(table=self.table),

@@ -252,7 +252,7 @@ class Jobs:
         wanted = {
             job.id: [
                 (keys.job(job.id), keys.error(job.life, attempt))
-                for attempt in range(max(0, job.attempt - latest + 1), job.attempt + 1)
+                for attempt in range(max(1, job.attempt - latest + 1), job.attempt + 1)
             ]
             for job in jobs
         }

@@ -36,8 +36,15 @@ class TableSchema:
 TABLE = TableSchema()
 
 
-def create_table_arguments(name: str) -> dict[str, Any]:
-    """Arguments of DynamoDB's CreateTable for this schema, for local engines and tests."""
+def create_table_arguments(name: str, *, stream: bool = False) -> dict[str, Any]:
+    """Arguments of DynamoDB's CreateTable for this schema, for local engines and tests.
+
+    Without the stream unless somebody reads it: dynoxide keeps stream records for ever and looks
+    through all of them at each write.
+    """
+    streaming = {
+        "StreamSpecification": {"StreamEnabled": True, "StreamViewType": TABLE.stream_view_type}
+    }
     attributes = {TABLE.hash_key, TABLE.range_key}
     for index in TABLE.indexes:
         attributes |= {index.hash_key, index.range_key}
@@ -62,8 +69,5 @@ def create_table_arguments(name: str) -> dict[str, Any]:
             }
             for index in TABLE.indexes
         ],
-        "StreamSpecification": {
-            "StreamEnabled": True,
-            "StreamViewType": TABLE.stream_view_type,
-        },
+        **(streaming if stream else {}),
     }

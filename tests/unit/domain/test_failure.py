@@ -164,6 +164,32 @@ def test_details_that_fit_are_kept_exactly(details: dict[str, Any]) -> None:
     assert exactly(kept) == exactly(details or None)
 
 
+def test_details_are_kept_whole_up_to_the_last_byte_that_fits() -> None:
+    details = {"host": "h", "dump": "x" * (MAX_DETAILS_BYTES - len('{"host":"h","dump":""}'))}
+    assert jsontext.size_of(details) == MAX_DETAILS_BYTES
+    assert _reported({"code": "c", "details": details}).details == details
+    more = details | {"dump": details["dump"] + "x"}
+    assert _reported({"code": "c", "details": more}).details == {"truncated": True, "host": "h"}
+
+
+@pytest.mark.parametrize(
+    ("field", "limit"),
+    [
+        ("message", MAX_MESSAGE_CHARACTERS),
+        ("code", MAX_NAME_CHARACTERS),
+        ("type", MAX_NAME_CHARACTERS),
+    ],
+)
+def test_a_text_that_is_too_long_is_cut_at_its_end(field: str, limit: int) -> None:
+    text = "".join(chr(ord("a") + number % 26) for number in range(limit + 5))
+    assert getattr(_reported({"code": "c", field: text}), field) == text[:limit]
+
+
+def test_a_class_in_the_details_that_is_too_long_for_a_type_is_cut() -> None:
+    failure = _reported({"code": "c", "details": {"error_class": "C" * 300}})
+    assert failure.type == "C" * MAX_NAME_CHARACTERS
+
+
 def test_details_that_do_not_fit_keep_the_scalars_that_do_and_say_so() -> None:
     details = {
         "http_status": 502,

@@ -69,7 +69,12 @@ def test_a_job_id_carries_the_time_it_was_made(now_ms: int) -> None:
     assert int(text.replace("-", "")[:12], 16) == now_ms
 
 
-def test_more_ids_than_one_millisecond_has_room_for_still_rise() -> None:
+def test_more_job_ids_than_one_millisecond_has_room_for_still_rise() -> None:
+    source = IdSource(ManualClock(NOW_MS), Descending())
+    assert _rising([source.uuid7() for _ in range(0x1_0000 + 3)])
+
+
+def test_more_order_keys_than_one_millisecond_has_room_for_still_rise() -> None:
     source = IdSource(ManualClock(NOW_MS))
     made = [source.order() for _ in range(0x1_0000 + 3)]
     assert _rising(made)

@@ -140,6 +140,13 @@ def test_an_integer_of_more_than_a_thousand_digits_is_refused() -> None:
         jsontext.loads("9" * 1_001)
 
 
+def test_a_fraction_of_more_than_a_thousand_characters_is_refused() -> None:
+    longest = "1." + "1" * 998
+    assert jsontext.dumps(jsontext.loads(longest)) == longest
+    with pytest.raises(InvalidPayload):
+        jsontext.loads(longest + "1")
+
+
 @pytest.mark.parametrize(
     "text",
     [
@@ -170,6 +177,15 @@ def test_nesting_is_accepted_up_to_the_limit_and_refused_beyond(opening: str, cl
     jsontext.loads(nested(fitting))
     with pytest.raises(InvalidPayload, match="nested deeper"):
         jsontext.loads(nested(fitting + 1))
+
+
+def test_what_stands_beside_the_deepest_place_changes_nothing_about_the_limit() -> None:
+    def beside(times: int) -> str:
+        return "[" + "[]," * 200 + "[" * times + "]" * times + "]"
+
+    jsontext.loads(beside(jsontext.MAX_DEPTH - 1))
+    with pytest.raises(InvalidPayload, match="nested deeper"):
+        jsontext.loads(beside(jsontext.MAX_DEPTH))
 
 
 def test_brackets_inside_strings_do_not_count_as_nesting() -> None:

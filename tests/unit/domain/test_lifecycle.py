@@ -325,6 +325,8 @@ def test_a_cancelled_job_remembers_where_it_was_and_has_no_completion(job: Job) 
     assert after.previous_state is job.state
     assert after.cancelled_ms == LATER_MS
     assert after.completed_ms is None
+    assert after.batch is None
+    assert after.ttl_s == LATER_MS // 1000 + 7 * 86_400
 
 
 @given(jobs(waiting_states))

@@ -1,0 +1,326 @@
+"""Enqueues one job for each file of a folder, watches them, and sums up what the workers found.
+
+    python3 producer.py FOLDER
+
+The jobs are done by worker.py. Ctrl-C stops the watching only.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+from collections import Counter, defaultdict, deque
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from client import ApiError, Client, Unreachable, uuid7
+
+BATCH = 1_000
+FINAL = frozenset({"completed", "discarded", "cancelled"})
+_LOOK_EVERY_S = 0.25
+_LONGEST_LOOK_S = 5.0
+_HINT_AFTER_S = 5.0
+_SHOWN_WORDS = 10
+_BAR = 24
+
+
+# --- enqueue ---------------------------------------------------------------------------------
+
+
+def files_of(folder: Path, pattern: str) -> Iterator[str]:
+    """Paths of the files below a folder, relative to it, in order; hidden ones left out."""
+    for path in sorted(folder.rglob(pattern)):
+        name = path.relative_to(folder)
+        if any(part.startswith(".") for part in name.parts) or not path.is_file():
+            continue
+        text = name.as_posix()
+        try:
+            text.encode()
+        except UnicodeEncodeError:
+            print(f"left out: {text!r} has a name that is not UTF-8", file=sys.stderr)
+            continue
+        yield text
+
+
+def job_for(path: str, options: argparse.Namespace) -> dict[str, Any]:
+    """The job that has one file analysed.
+
+    Its id is chosen here: should the answer to the batch be lost, sending it again cannot enqueue
+    anything twice.
+    """
+    return {
+        "id": uuid7(),
+        "type": "file.index",
+        "args": [path],
+        "meta": {"folder": options.folder.resolve().name},
+        "options": {
+            "queue": options.queue,
+            "retry": {
+                "max_attempts": options.attempts,
+                "initial_interval": options.retry_after,
+                "backoff_coefficient": 2.0,
+            },
+        },
+    }
+
+
+def enqueue(client: Client, jobs: Sequence[dict[str, Any]]) -> None:
+    """Enqueue all jobs, 1 000 a request; each request stores all of its jobs or none."""
+    for start in range(0, len(jobs), BATCH):
+        try:
+            client.call("POST", "/jobs/batch", {"jobs": jobs[start : start + BATCH]})
+        except ApiError as error:
+            if not (error.code == "duplicate" and error.repeated):
+                raise
+
+
+# --- watch -----------------------------------------------------------------------------------
+
+
+@dataclass
+class _Open:
+    """A job that somebody has begun and that is not final."""
+
+    job: dict[str, Any]
+    look_at: float = 0.0
+    pause_s: float = _LOOK_EVERY_S
+
+
+@dataclass
+class Watch:
+    """Follows jobs until all are final, with about one request for each look at a running job."""
+
+    client: Client
+    # Not begun when last seen, in the order of the queue.
+    waiting: deque[str]
+    begun: dict[str, _Open] = field(default_factory=dict)
+    final: dict[str, dict[str, Any]] = field(default_factory=dict)
+
+    @property
+    def over(self) -> bool:
+        """Whether all jobs are final."""
+        return not self.waiting and not self.begun
+
+    def look(self) -> None:
+        """See what has changed."""
+        now = time.monotonic()
+        for job_id, seen in list(self.begun.items()):
+            if now >= seen.look_at:
+                self._note(self._read(job_id))
+        while self.waiting:
+            job = self._read(self.waiting[0])
+            if job["state"] == "available" and job["enqueued_at"] == job["created_at"]:
+                # A queue is first in, first out: nobody has begun those behind it either.
+                return
+            self.waiting.popleft()
+            self._note(job)
+
+    def states(self) -> Counter[str]:
+        """How many of the jobs that somebody has begun are in which state."""
+        return Counter(seen.job["state"] for seen in self.begun.values())
+
+    def _read(self, job_id: str) -> dict[str, Any]:
+        try:
+            job: dict[str, Any] = self.client.call("GET", f"/jobs/{job_id}")["job"]
+        except ApiError as error:
+            if error.code != "not_found":
+                raise
+            gone = {"code": "gone", "message": "the server does not know the job any more"}
+            return {"id": job_id, "state": "discarded", "attempt": 0, "error": gone}
+        return job
+
+    def _note(self, job: dict[str, Any]) -> None:
+        job_id = job["id"]
+        if job["state"] in FINAL:
+            self.begun.pop(job_id, None)
+            self.final[job_id] = job
+            return
+        before = self.begun.get(job_id)
+        if before is None or _step(before.job) != _step(job):
+            pause_s = _LOOK_EVERY_S
+            if job["state"] == "retryable":
+                pause_s += job["retry_delay_ms"] / 1_000
+            now = _Open(job, pause_s=_LOOK_EVERY_S)
+        else:
+            # Nothing new: look less and less often.
+            pause_s = min(before.pause_s * 2, _LONGEST_LOOK_S)
+            now = _Open(job, pause_s=pause_s)
+        now.look_at = time.monotonic() + pause_s
+        self.begun[job_id] = now
+
+
+def _step(job: dict[str, Any]) -> tuple[str, int]:
+    return job["state"], job["attempt"]
+
+
+class Display:
+    """One line that changes, on a terminal; elsewhere a new line each time something happened."""
+
+    def __init__(self, total: int) -> None:
+        self._total = total
+        self._started = time.monotonic()
+        self._terminal = sys.stdout.isatty()
+        self._last = ""
+        self._hinted = False
+
+    def show(self, watch: Watch, hint: str) -> None:
+        """Draw how far the jobs are."""
+        states = watch.states()
+        failed = sum(job["state"] != "completed" for job in watch.final.values())
+        done = len(watch.final)
+        filled = _BAR * done // self._total
+        parts = [f"{done}/{self._total} done"]
+        for count, what in (
+            (failed, "failed"),
+            (states["active"], "running"),
+            (states["retryable"], "to be tried again"),
+            (states["available"], "back in line"),
+        ):
+            if count:
+                parts.append(f"{count} {what}")
+        line = f"[{'#' * filled}{'.' * (_BAR - filled)}] {', '.join(parts)}"
+        elapsed_s = time.monotonic() - self._started
+        if self._terminal:
+            print(f"\r\x1b[K{line}  {elapsed_s:.0f} s", end="", flush=True)
+        elif line != self._last:
+            print(line, flush=True)
+        self._last = line
+        if not watch.final and not watch.begun and elapsed_s > _HINT_AFTER_S and not self._hinted:
+            self._hinted = True
+            self.end()
+            print(hint, flush=True)
+
+    def end(self) -> None:
+        """Go on below the line."""
+        if self._terminal and self._last:
+            print()
+
+
+# --- sum up ----------------------------------------------------------------------------------
+
+
+def summary(paths: dict[str, str], jobs: dict[str, dict[str, Any]], seconds: float) -> str:
+    """What the workers found, and what could not be done, as text."""
+    done = {paths[i]: job for i, job in jobs.items() if job["state"] == "completed"}
+    failed = {paths[i]: job for i, job in jobs.items() if job["state"] != "completed"}
+    results = {path: job["result"] for path, job in done.items()}
+    words: Counter[str] = Counter()
+    for result in results.values():
+        words.update(dict(result["top_words"]))
+    size = sum(result["size"] for result in results.values())
+    count = sum(result["words"] for result in results.values())
+    lines = [
+        f"{len(done)} of {len(jobs)} files in {seconds:.1f} s: {size:,} bytes, {count:,} words",
+    ]
+    if words:
+        # Summed up from each file's own most frequent words, which is close enough here.
+        lines += ["", "most frequent words"]
+        ranked = sorted(words.items(), key=lambda item: (-item[1], item[0]))
+        lines += _table((word, f"{n:,}") for word, n in ranked[:_SHOWN_WORDS])
+    if same := list(_identical(results)):
+        lines += ["", "identical files", *(f"  {' = '.join(group)}" for group in same)]
+    if again := {path: job for path, job in done.items() if job["attempt"] > 1}:
+        lines += ["", "done after failures", *_failures(again)]
+    if failed:
+        lines += ["", "failed for good", *_failures(failed)]
+    return "\n".join(lines)
+
+
+def _identical(results: dict[str, dict[str, Any]]) -> Iterator[list[str]]:
+    by_digest: defaultdict[str, list[str]] = defaultdict(list)
+    for path, result in results.items():
+        by_digest[result["sha256"]].append(path)
+    return (sorted(group) for group in by_digest.values() if len(group) > 1)
+
+
+def _failures(jobs: dict[str, dict[str, Any]]) -> list[str]:
+    def row(path: str, job: dict[str, Any]) -> tuple[str, ...]:
+        errors = job.get("errors") or ([job["error"]] if "error" in job else [])
+        last = errors[-1] if errors else {"code": job["state"], "message": ""}
+        attempts = f"{job['attempt']} attempt{'s' if job['attempt'] != 1 else ''}"
+        where = "dead letter" if job.get("dead_letter") else job["state"]
+        return path, attempts, where, last["code"], last["message"]
+
+    return _table(row(path, job) for path, job in sorted(jobs.items()))
+
+
+def _table(rows: Iterable[Sequence[str]]) -> list[str]:
+    kept = list(rows)
+    widths = [max(map(len, column)) for column in zip(*kept, strict=True)]
+    padded = ([c.ljust(w) for c, w in zip(row, widths, strict=True)] for row in kept)
+    return ["  " + "  ".join(cells).rstrip() for cells in padded]
+
+
+# --- command line ----------------------------------------------------------------------------
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Enqueue, watch, sum up; the exit status is 1 when files failed, 2 when nothing worked."""
+    parser = argparse.ArgumentParser(
+        description="Have all text files of a folder analysed by worker.py, one job for each."
+    )
+    parser.add_argument("folder", type=Path, help="the folder; workers must be given the same")
+    parser.add_argument("--url", default="http://localhost:8080", help="the server")
+    parser.add_argument("--queue", default="files", help="where to put the jobs")
+    parser.add_argument("--pattern", default="*", help="which files, for example '*.txt'")
+    parser.add_argument("--attempts", type=int, default=3, help="tries for each file")
+    parser.add_argument(
+        "--retry-after", default="PT1S", metavar="DURATION", help="first wait, doubled each time"
+    )
+    options = parser.parse_args(arguments)
+    if not options.folder.is_dir():
+        parser.error(f"{options.folder} is no folder")
+    jobs = [job_for(path, options) for path in files_of(options.folder, options.pattern)]
+    if not jobs:
+        parser.error(f"no files in {options.folder}")
+    try:
+        return _run(options, jobs)
+    except ValueError as error:
+        parser.error(str(error))
+    except (ApiError, Unreachable) as error:
+        print(f"producer: {error}", file=sys.stderr)
+        return 2
+
+
+def _run(options: argparse.Namespace, jobs: list[dict[str, Any]]) -> int:
+    client = Client(options.url)
+    client.call("GET", "/health", tries=2)  # to say at once that there is no server
+    started = time.monotonic()
+    enqueue(client, jobs)
+    print(f"{len(jobs)} jobs are in queue {options.queue}", flush=True)
+    watch = Watch(client, deque(job["id"] for job in jobs))
+    display = Display(len(jobs))
+    hint = (
+        "No worker has begun yet. In another terminal: "
+        f"python3 {Path(__file__).with_name('worker.py')} {options.folder}"
+    )
+    try:
+        while not watch.over:
+            try:
+                watch.look()
+            except (ApiError, Unreachable) as error:
+                if isinstance(error, ApiError) and error.status < 500:
+                    raise
+                # The jobs are safe, and the workers wait too.
+                display.end()
+                print(f"no news: {error}", flush=True)
+            display.show(watch, hint)
+            if not watch.over:
+                time.sleep(_LOOK_EVERY_S)
+    except KeyboardInterrupt:
+        display.end()
+        left = len(jobs) - len(watch.final)
+        print(f"Not watching any more; {left} jobs go on without.")
+        return 130
+    display.end()
+    print()
+    paths = {job["id"]: job["args"][0] for job in jobs}
+    print(summary(paths, watch.final, time.monotonic() - started))
+    return int(any(job["state"] != "completed" for job in watch.final.values()))
+
+
+if __name__ == "__main__":
+    sys.exit(main())
