@@ -62,10 +62,6 @@ deploy-local: setup ## Deploy to a local cloud (MiniStack) and print the API's U
 synth: setup ## Write the CloudFormation templates to cdk.out
 	@node_modules/.bin/cdk synth --quiet $(ARGS)
 
-.PHONY: audit
-audit: $(VENV)/.dev ## Look for known vulnerabilities in the pinned packages
-	$(PY) -m pip_audit --require-hashes --disable-pip -r requirements/dev.txt
-
 # Pins are worked out against the public index alone, whatever this machine's pip is told: the
 # machine's own addresses and builds must not get into the files.
 PIP_COMPILE := env -u PIP_FIND_LINKS -u PIP_INDEX_URL -u PIP_EXTRA_INDEX_URL \
