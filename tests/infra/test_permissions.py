@@ -11,7 +11,7 @@ import importlib
 import json
 import uuid
 from collections import defaultdict
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 from unittest.mock import patch
 
@@ -431,6 +431,12 @@ def _time(call: Caller) -> None:
     call.clock.advance(10_000)
     call("fetch_jobs", {"queues": ["timed"], "worker_id": WORKER, "count": 10})
     call("get_job", at=late)
+    # A job that others changed after the sweep had read it: it is read again.
+    raced = call.claimed("raced", visibility_timeout_ms=1_000)
+    call.clock.advance(10_000)
+    with patch.object(job_store.Jobs, "heads", _outdated(job_store.Jobs.heads)):
+        call.sweep()
+    assert call("get_job", at=raced)["job"]["state"] == "available"
     # A batch whose commit never came: the sweep takes it back, objects too.
     small = {"type": "test.job", "args": [1], "queue": "staged"}
     jobs = [{**small, "args": [HUGE]}, {**small, "args": [LARGE]}] + [small] * 100
@@ -439,6 +445,13 @@ def _time(call: Caller) -> None:
     call.fetch("staged")
     call.clock.advance(job_store.STAGING_GRACE_MS + 1)
     call.sweep()
+
+
+def _outdated(heads: Any) -> Any:
+    """Heads as they were a moment ago: a write that relies on them loses."""
+    return lambda self, ids: {
+        job_id: replace(job, op="outdated") for job_id, job in heads(self, ids).items()
+    }
 
 
 def _at(call: Caller, ms: int) -> str:

@@ -23,6 +23,8 @@ Item = dict[str, Value]
 # way: lease, worker, times, a small result.
 HEAD_BYTES = 1_024
 GROWTH_BYTES = 230
+# And this much more for a pending job, which gains the time of its activation.
+ACTIVATION_BYTES = 20
 INLINE_RESULT_BYTES = 128
 
 
@@ -196,7 +198,12 @@ def job_from_head(item: Mapping[str, Any]) -> Job:
 
 def fits_inline(job: Job) -> bool:
     """Whether the content can live on the head without ever costing a second write unit."""
-    return size(head(job)) + GROWTH_BYTES <= HEAD_BYTES
+    return size(head(job)) + growth(job) <= HEAD_BYTES
+
+
+def growth(job: Job) -> int:
+    """How many bytes a new job's head may gain in its life."""
+    return GROWTH_BYTES + (ACTIVATION_BYTES if job.state is State.PENDING else 0)
 
 
 def error(job: Job, failure: Failure) -> Item:

@@ -516,6 +516,50 @@ def test_a_broken_rule_of_a_policy_fails_validation_and_the_field_is_named(
     assert field in caught.value.message
 
 
+# The furthest value that is accepted, and the next one.
+LIMITS: list[tuple[Callable[[Any], dict[str, Any]], Any, Any]] = [
+    (lambda value: {"priority": value}, 100, 101),
+    (lambda value: {"priority": value}, -100, -101),
+    (lambda value: {"timeout": value}, 1, 0),
+    (lambda value: {"timeout": value}, 31_536_000, 31_536_001),
+    (lambda value: {"timeout_ms": value}, 1, 0),
+    (lambda value: {"timeout_ms": value}, 31_536_000_000, 31_536_000_001),
+    (lambda value: {"visibility_timeout_ms": value}, 1, 0),
+    (lambda value: {"visibility_timeout_ms": value}, 43_200_000, 43_200_001),
+    (lambda value: {"max_attempts": value}, 0, -1),
+    (lambda value: {"max_attempts": value}, 10_000, 10_001),
+    (lambda value: {"tags": value}, ["x"] * 100, ["x"] * 101),
+    (lambda value: {"tags": [value]}, "x" * 255, "x" * 256),
+    (lambda value: {"schema": "urn:" + value}, "x" * 2_044, "x" * 2_045),
+    (lambda value: {"retry": {"backoff_coefficient": value}}, 1, Decimal("0.999")),
+    (lambda value: {"retry": {"backoff_coefficient": value}}, 1_000, 1_001),
+    (lambda value: {"retry": {"initial_interval": value}}, "PT0.001S", "PT0.0009S"),
+    (lambda value: {"retry": {"initial_interval": value}}, "P36600D", "P36600DT1S"),
+    (lambda value: {"retry": {"max_interval": value}}, "PT1S", "PT0.999S"),
+    (lambda value: {"retry": {"max_interval_ms": value}}, 1_000, 999),
+    (lambda value: {"retry": {"non_retryable_errors": value}}, ["x"] * 100, ["x"] * 101),
+    (lambda value: {"retry": {"non_retryable_errors": [value]}}, "x" * 255, "x" * 256),
+    (lambda value: {"unique": {"args_keys": value}}, ["x"] * 50, ["x"] * 51),
+    (lambda value: {"unique": {"args_keys": [value]}}, "x" * 255, "x" * 256),
+    (lambda value: {"unique": {"period": value}}, "PT0.001S", "PT0.0009S"),
+    (lambda value: {"unique": {"states": value}}, ["active"] * 8, ["active"] * 9),
+]
+
+
+@pytest.mark.parametrize(("build", "furthest", "beyond"), LIMITS)
+def test_a_limit_is_itself_accepted_and_the_next_value_is_not(
+    build: Callable[[Any], dict[str, Any]], furthest: Any, beyond: Any
+) -> None:
+    _resolved(_request(**build(furthest)))
+    with pytest.raises(InvalidRequest):
+        _resolved(_request(**build(beyond)))
+
+
+def test_a_field_that_a_policy_does_not_have_is_refused_as_unknown() -> None:
+    with pytest.raises(ValidationFailed, match="is not a known field"):
+        envelope.parse(_request(retry={"attempts": 3}))
+
+
 @pytest.mark.parametrize("missing", ["type", "args"])
 def test_a_missing_type_or_args_comes_before_any_broken_rule(missing: str) -> None:
     raw = _request(retry={"max_attempts": -1}, unique={"keys": []}, max_attempts=-1)

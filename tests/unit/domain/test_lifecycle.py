@@ -116,6 +116,8 @@ def _assert_fits_its_state(job: Job) -> None:
         assert job.enqueued_ms is not None
     if job.state.terminal:
         assert job.expires_ms is None
+    if job.state in {State.CANCELLED, State.DISCARDED}:
+        assert job.order is None
     if job.dead_letter:
         assert job.state is State.DISCARDED
     assert job.attempt <= max(1, job.max_attempts)

@@ -264,9 +264,9 @@ def test_a_heads_size_is_never_counted_too_low(job: Job) -> None:
 
 def _filled(job: Job) -> Job:
     """The same job with as large a content as still fits on its head."""
-    room = items.HEAD_BYTES - items.GROWTH_BYTES - items.size(items.head(job))
+    room = items.HEAD_BYTES - items.growth(job) - items.size(items.head(job))
     filled = replace(job, content={"args": ["x" * max(0, room - 2)]})
-    assert room < 2 or items.size(items.head(filled)) + items.GROWTH_BYTES == items.HEAD_BYTES
+    assert room < 2 or items.size(items.head(filled)) + items.growth(job) == items.HEAD_BYTES
     return filled
 
 
