@@ -55,7 +55,7 @@ SYSTEM_FIELDS = frozenset(
         "completed_at", "cancelled_at", "discarded_at", "error", "errors", "result",
         "retry_delay_ms", "next_attempt_at", "next_retry_at", "worker_id", "parent_results",
         "workflow_id", "progress", "previous_state", "lease_token", "lease_expires_at",
-        "dead_letter", "metadata",
+        "dead_letter",
     }
 )  # fmt: skip
 

@@ -152,7 +152,10 @@ def to_dict(job: Job) -> dict[str, Any]:
         shown["progress"] = value
     if job.dead_letter:
         shown["dead_letter"] = True
+        # The seed's detail of a dead letter (DL section 9.2); a client's own keys stay beside it.
+        own = shown.get("metadata")
         shown["metadata"] = {
+            **(own if isinstance(own, dict) else {}),
             "created_at": shown["created_at"],
             "discarded_at": times.format_ms(job.discarded_ms or 0),
         }

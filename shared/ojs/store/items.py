@@ -24,7 +24,7 @@ Item = dict[str, Value]
 HEAD_BYTES = 1_024
 GROWTH_BYTES = 230
 # And this much more for a pending job, which gains the time of its activation.
-ACTIVATION_BYTES = 20
+ACTIVATION_BYTES = 28
 INLINE_RESULT_BYTES = 128
 
 
@@ -51,7 +51,7 @@ def unpack(item: Mapping[str, Any]) -> Item:
 
 
 def size(item: Mapping[str, Value]) -> int:
-    """Bytes DynamoDB counts for an item."""
+    """Bytes DynamoDB counts for an item, or one more for a number."""
     total = 0
     for name, value in item.items():
         total += len(name.encode("utf-8"))
@@ -197,7 +197,10 @@ def job_from_head(item: Mapping[str, Any]) -> Job:
 
 
 def fits_inline(job: Job) -> bool:
-    """Whether the content can live on the head without ever costing a second write unit."""
+    """Whether the content can live on the head and still leave it within one write unit.
+
+    Planned for worker ids of up to 48 bytes; a longer one may cost a second unit.
+    """
     return size(head(job)) + growth(job) <= HEAD_BYTES
 
 

@@ -117,7 +117,18 @@ def test_every_key_the_backend_shows_is_one_a_client_cannot_set_by_an_unknown_ke
         "schema"
     }
     own = to_dict(job).keys() - (job.content or {}).keys()
-    assert own <= requested | SYSTEM_FIELDS
+    # `metadata` is anybody's: a dead letter adds its two times to what the client keeps there.
+    assert own <= requested | SYSTEM_FIELDS | {"metadata"}
+
+
+def test_a_dead_letter_adds_its_times_to_the_clients_own_metadata() -> None:
+    sent = {"type": "a", "args": [], "metadata": {"team": "x", "discarded_at": "never"}}
+    content = envelope.resolve(envelope.parse(sent), now_ms=NOW_MS).content
+    job = Job("id", "a", "q", State.DISCARDED, NOW_MS, content=content)
+    assert to_dict(job)["metadata"] == sent["metadata"]
+    shown = to_dict(replace(job, dead_letter=True, discarded_ms=NOW_MS))["metadata"]
+    time = times.format_ms(NOW_MS)
+    assert shown == {"team": "x", "created_at": time, "discarded_at": time}
 
 
 @settings(max_examples=60)
