@@ -9,7 +9,7 @@ from ojs import runtime
 from ojs.domain import envelope
 from ojs.domain.envelope import JobRequest
 from ojs.domain.errors import InvalidRequest, OjsError
-from ojs.domain.job import MISSING, Job
+from ojs.domain.job import Job
 from ojs.http import models, paging, views
 from ojs.http.application import Answer, Application
 from ojs.http.contract import BASE, MAX_RESULT_WAIT_S
@@ -80,13 +80,7 @@ def activate_job(request: Request) -> Answer:
 def ack_job(request: Request) -> Answer:
     """ACK, with the job in the path."""
     given = request.parsed(models.AckOptions)
-    job = runtime.current().finish.ack(
-        request.named,
-        worker_id=given.worker_id,
-        attempt=given.attempt,
-        lease_token=given.lease_token,
-        result=given.result if given.has_result else MISSING,
-    )
+    job = runtime.current().finish.ack(request.named, **given.outcome())
     return Answer(views.acknowledged(job))
 
 
@@ -94,14 +88,7 @@ def ack_job(request: Request) -> Answer:
 def nack_job(request: Request) -> Answer:
     """FAIL, with the job in the path."""
     given = request.parsed(models.NackOptions)
-    job = runtime.current().finish.nack(
-        request.named,
-        error=given.reported_error(),
-        worker_id=given.worker_id,
-        attempt=given.attempt,
-        lease_token=given.lease_token,
-        requeue=bool(given.requeue),
-    )
+    job = runtime.current().finish.nack(request.named, **given.outcome())
     return Answer(views.failed(job))
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from ojs import runtime
 from ojs.domain.errors import InvalidRequest
-from ojs.domain.job import MISSING
 from ojs.domain.job import to_dict as job_to_dict
 from ojs.http import models, paging, views
 from ojs.http.application import Answer, Application
@@ -31,13 +30,7 @@ def fetch_jobs(request: Request) -> Answer:
 def ack_job(request: Request) -> Answer:
     """ACK."""
     given = request.parsed(models.AckRequest)
-    job = runtime.current().finish.ack(
-        given.job_id,
-        worker_id=given.worker_id,
-        attempt=given.attempt,
-        lease_token=given.lease_token,
-        result=given.result if given.has_result else MISSING,
-    )
+    job = runtime.current().finish.ack(given.job_id, **given.outcome())
     return Answer(views.acknowledged(job))
 
 
@@ -45,14 +38,7 @@ def ack_job(request: Request) -> Answer:
 def nack_job(request: Request) -> Answer:
     """FAIL."""
     given = request.parsed(models.NackRequest)
-    job = runtime.current().finish.nack(
-        given.job_id,
-        error=given.reported_error(),
-        worker_id=given.worker_id,
-        attempt=given.attempt,
-        lease_token=given.lease_token,
-        requeue=bool(given.requeue),
-    )
+    job = runtime.current().finish.nack(given.job_id, **given.outcome())
     return Answer(views.failed(job))
 
 

@@ -158,10 +158,12 @@ class AckOptions(RequestModel):
     lease_token: LeaseToken | None = None
     result: Any = Field(None, description="any JSON value; null counts as a value")
 
-    @property
-    def has_result(self) -> bool:
-        """Whether a result was given, be it null."""
-        return "result" in self.model_fields_set
+    def outcome(self) -> dict[str, Any]:
+        """What the use case is told beside the job. A result of null is a result."""
+        given = {name: getattr(self, name) for name in ("worker_id", "attempt", "lease_token")}
+        if "result" in self.model_fields_set:
+            given["result"] = self.result
+        return given
 
 
 class AckRequest(AckOptions):
@@ -219,13 +221,13 @@ class NackOptions(RequestModel):
         if isinstance(raw.get("error"), Mapping):
             ErrorReport.refuse(raw["error"])
 
-    def reported_error(self) -> dict[str, Any] | None:
-        """The error as it was sent. Raises InvalidRequest when there must be one."""
-        if self.error is None:
-            if not self.requeue:
-                raise InvalidRequest("error", "is required unless requeue is true")
-            return None
-        return self.error.model_dump(exclude_unset=True)
+    def outcome(self) -> dict[str, Any]:
+        """What the use case is told beside the job. Raises InvalidRequest without an error."""
+        if self.error is None and not self.requeue:
+            raise InvalidRequest("error", "is required unless requeue is true")
+        given = {name: getattr(self, name) for name in ("worker_id", "attempt", "lease_token")}
+        error = None if self.error is None else self.error.model_dump(exclude_unset=True)
+        return given | {"error": error, "requeue": bool(self.requeue)}
 
 
 class NackRequest(NackOptions):

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -55,9 +53,12 @@ def test_a_cursor_comes_back_as_it_went(text: str) -> None:
 
 
 @given(st.text(min_size=1))
-def test_any_cursor_is_survived(text: str) -> None:
-    with contextlib.suppress(InvalidRequest):
-        paging.window({"cursor": text})
+def test_any_cursor_is_taken_or_refused_by_name(text: str) -> None:
+    try:
+        taken = paging.window({"cursor": text}).cursor
+    except InvalidRequest as error:
+        taken = error.field
+    assert taken
 
 
 def test_the_three_styles_say_the_same() -> None:
