@@ -12,7 +12,7 @@ from ojs.domain.errors import InvalidRequest, OjsError
 from ojs.domain.job import Job
 from ojs.http import models, paging, views
 from ojs.http.application import Answer, Application
-from ojs.http.contract import BASE, MAX_RESULT_WAIT_S
+from ojs.http.contract import BASE, MAX_RESULT_WAIT_S, MAX_TIMEOUT_S
 from ojs.http.request import Request
 
 app = Application("jobs")
@@ -95,15 +95,13 @@ def nack_job(request: Request) -> Answer:
 @app.operation("get_result")
 def get_result(request: Request) -> Answer:
     """A job's result, waiting for it if asked to."""
-    job_id = request.named
-    job = runtime.current().jobs.get(job_id)
+    job_id, jobs = request.named, runtime.current().jobs
     wait_ms = _wait_ms(request)
-    while not job.state.terminal and wait_ms > 0:
+    while wait_ms > 0 and not jobs.state(job_id).terminal:
         pause_ms = min(_LOOK_EVERY_MS, wait_ms)
         sleep(pause_ms / 1_000)
         wait_ms = min(wait_ms - pause_ms, request.remaining_ms() - _SPARE_MS)
-        job = runtime.current().jobs.get(job_id)
-    return _result(job)
+    return _result(jobs.get(job_id))
 
 
 def _result(job: Job) -> Answer:
@@ -116,8 +114,9 @@ def _wait_ms(request: Request) -> int:
     wait = request.query.get("wait", "false").lower()
     if wait not in ("true", "false"):
         raise InvalidRequest("wait", "must be true or false", value=wait)
-    most = 86_400
-    asked = paging.integer(request.query, "timeout", default=MAX_RESULT_WAIT_S, least=0, most=most)
+    asked = paging.integer(
+        request.query, "timeout", default=MAX_RESULT_WAIT_S, least=0, most=MAX_TIMEOUT_S
+    )
     if wait == "false":
         return 0
     return min(asked * 1_000, MAX_RESULT_WAIT_S * 1_000, request.remaining_ms() - _SPARE_MS)

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from ojs import runtime
 from ojs.domain.errors import InvalidRequest
-from ojs.domain.job import to_dict as job_to_dict
 from ojs.http import models, paging, views
 from ojs.http.application import Answer, Application
 from ojs.http.request import Request
 
 app = Application("workers")
+
+# No more jobs are claimed when less than this is left: the slowest claim, and reading the contents,
+# must still fit.
+_SPARE_MS = 10_000
 
 
 @app.operation("fetch_jobs")
@@ -22,8 +25,9 @@ def fetch_jobs(request: Request) -> Answer:
         worker_id=given.worker_id,
         visibility_timeout_ms=given.visibility_timeout_ms,
         strategy=given.strategy or "round-robin",
+        go_on=lambda: request.remaining_ms() > _SPARE_MS,
     )
-    return Answer({"jobs": [job_to_dict(job) for job in jobs]})
+    return Answer(views.fetched(jobs))
 
 
 @app.operation("ack_job")
@@ -70,7 +74,10 @@ def beat(request: Request) -> Answer:
     """A worker announces that it drains."""
     given = request.parsed(models.BeatRequest)
     runtime.current().workers.drain(
-        given.worker_id, state=given.state, active_jobs=given.count(), info=given.info()
+        given.worker_id,
+        state=given.state,
+        active_jobs=len(given.job_ids()) if given.count() is None else given.count(),
+        info=given.info(),
     )
     return Answer({"acknowledged": True, "worker_id": given.worker_id, "state": given.state})
 

@@ -13,7 +13,15 @@ from dataclasses import dataclass
 from decimal import Decimal
 from typing import TYPE_CHECKING, Annotated, Any, Literal, cast
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Discriminator,
+    Field,
+    Tag,
+    ValidationError,
+)
 
 from ojs.domain import ids, jsontext, times
 from ojs.domain import retry as retries
@@ -34,6 +42,8 @@ if TYPE_CHECKING:
 MAX_JOB_BYTES = 1_048_576
 MAX_META_BYTES = 65_536
 MAX_NAME_BYTES = 255
+# A job's non-retryable errors in all: its head keeps them, and each write pays for it.
+MAX_NAMES_BYTES = 2_048
 MAX_PRIORITY = 100
 MAX_TAGS = 100
 MAX_UNIQUE_KEYS = 50
@@ -161,6 +171,11 @@ class RetryRequest(_Model):
                     f"{field}.max_interval", "must not be shorter than initial_interval"
                 )
             longest = initial
+        names = self.non_retryable_errors or ()
+        if sum(len(name.encode("utf-8", "replace")) for name in names) > MAX_NAMES_BYTES:
+            raise ValidationFailed(
+                f"{field}.non_retryable_errors", f"must have at most {MAX_NAMES_BYTES} bytes in all"
+            )
         strategy = given(given(self.backoff_strategy, self.backoff_type), base.strategy)
         return RetryPolicy(
             max_attempts=given(self.max_attempts, base.max_attempts),
@@ -185,14 +200,23 @@ KeyNames = Annotated[
 ]
 
 
+# A list is another name for `keys`; a text is itself what must be unique among jobs of a type.
+UniqueKey = Annotated[
+    Annotated[list[Dimension], Field(min_length=1, max_length=4), Tag("|names")]
+    | Annotated[str, Field(min_length=1, max_length=MAX_NAME_BYTES), Tag("|text")],
+    Discriminator(lambda value: "|text" if isinstance(value, str) else "|names"),
+]
+
+
 class UniqueRequest(_Model):
     """A uniqueness policy (requirements section 5.2)."""
 
     keys: list[Dimension] | None = Field(None, min_length=1, max_length=4)
-    key: list[Dimension] | None = Field(None, min_length=1, max_length=4)
+    key: UniqueKey | None = None
     args_keys: KeyNames | None = None
     meta_keys: KeyNames | None = None
     period: str | None = Field(None, description="ISO 8601 duration from creation")
+    within: str | None = Field(None, description="the same as period; also `1h30m`")
     states: list[UniqueState] | None = Field(None, min_length=1, max_length=8)
     on_conflict: Literal["reject", "replace", "replace_except_schedule", "ignore"] | None = None
 
@@ -273,7 +297,9 @@ def from_pydantic(error: ValidationError, prefix: str = "") -> InvalidRequest:
     entries.sort(key=_breaks_policy)
     for entry in entries:
         path = prefix + "".join(
-            f"[{part}]" if isinstance(part, int) else f".{part}" for part in entry["loc"]
+            f"[{part}]" if isinstance(part, int) else f".{part}"
+            for part in entry["loc"]
+            if not str(part).startswith("|")  # names an alternative, not a place
         ).lstrip(".")
         reason = entry["msg"].removeprefix("Value error, ")
         if entry["type"] == "missing":
@@ -304,6 +330,8 @@ class Unique:
     period_ms: int | None
     states: frozenset[str]
     on_conflict: str
+    # What the caller chose to be the key, besides the type.
+    custom: str | None = None
     path: str = "unique"
 
 
@@ -465,17 +493,19 @@ def _unique(request: JobRequest, prefix: str) -> Unique | None:
     if asked is None:
         return None
     unique = cast("UniqueRequest", asked)
+    name = "within" if unique.period is None and unique.within is not None else "period"
     period_ms = None
-    if unique.period is not None:
+    if (period := getattr(unique, name)) is not None:
         try:
-            period_ms = times.duration_ms(unique.period)
+            read = times.short_duration_ms if name == "within" else times.duration_ms
+            period_ms = read(period)
         except ValueError as error:
-            raise ValidationFailed(
-                f"{prefix}{path}.period", str(error), value=unique.period
-            ) from None
+            raise ValidationFailed(f"{prefix}{path}.{name}", str(error), value=period) from None
         if period_ms <= 0:
-            raise ValidationFailed(f"{prefix}{path}.period", "must be above zero")
-    keys = frozenset(unique.keys or unique.key or ["type"])
+            raise ValidationFailed(f"{prefix}{path}.{name}", "must be above zero")
+    custom = unique.key if isinstance(unique.key, str) else None
+    listed = unique.key if isinstance(unique.key, list) else None
+    keys = frozenset(unique.keys or listed or ["type"])
     if "meta" in keys and unique.meta_keys is None:
         raise ValidationFailed(f"{prefix}{path}.meta_keys", "is required when keys holds 'meta'")
     return Unique(
@@ -485,6 +515,7 @@ def _unique(request: JobRequest, prefix: str) -> Unique | None:
         period_ms=period_ms,
         states=frozenset(unique.states) if unique.states else DEFAULT_UNIQUE_STATES,
         on_conflict=unique.on_conflict or "reject",
+        custom=custom,
         path=prefix + path,
     )
 

@@ -70,6 +70,8 @@ class Job:
     discarded_ms: int | None = None
     lease: Lease | None = None
     worker_id: str | None = None
+    # Token of the lease that ran out, until the job is handed out again.
+    stalled: str | None = None
     retry_at_ms: int | None = None
     retry_delay_ms: int | None = None
     dead_letter: bool = False

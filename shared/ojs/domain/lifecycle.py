@@ -9,7 +9,7 @@ from dataclasses import replace
 
 from ojs.domain import failure as failures
 from ojs.domain.failure import Failure
-from ojs.domain.job import Job, Lease, expired
+from ojs.domain.job import DEFAULT_VISIBILITY_MS, Job, Lease, expired
 from ojs.domain.states import State, Trigger, check
 
 # How long terminal jobs are kept (queue-config seed, section 6.3; dead-letter seed, section 5).
@@ -30,6 +30,7 @@ def claim(job: Job, *, token: str, now_ms: int, lease_ms: int, worker_id: str | 
         lease=Lease(token, now_ms + lease_ms, lease_ms, worker_id),
         worker_id=worker_id,
         batch=None,
+        stalled=None,
         retry_at_ms=None,
     )
 
@@ -78,8 +79,40 @@ def stall(job: Job, *, now_ms: int, order: str) -> tuple[Job, Failure]:
         now_ms=now_ms,
     )
     if job.attempt < job.max_attempts:
-        return _available(job, now_ms=now_ms, order=order), failure
+        back = _available(job, now_ms=now_ms, order=order)
+        return replace(back, stalled=job.lease.token if job.lease else None), failure
     return _exhausted(job, now_ms=now_ms), failure
+
+
+def resumable(
+    job: Job, *, worker_id: str | None, attempt: int | None = None, lease_token: str | None = None
+) -> bool:
+    """Whether a worker whose lease ran out may still speak for the job (requirements section 12).
+
+    Only as long as nobody was given it, and only whoever held it: the worker that is named, or
+    whoever knows the lease.
+    """
+    return (
+        job.state is State.AVAILABLE
+        and job.stalled is not None
+        and (job.worker_id == worker_id or lease_token == job.stalled)
+        and attempt in (None, job.attempt)
+        and lease_token in (None, job.stalled)
+    )
+
+
+def resume(job: Job, *, now_ms: int, lease_ms: int | None = None) -> Job:
+    """Available to active again, for the worker whose lease ran out: the same attempt goes on."""
+    check(job.state, Trigger.RESUME, job.id)
+    length_ms = lease_ms or job.visibility_ms or DEFAULT_VISIBILITY_MS
+    return replace(
+        job,
+        state=State.ACTIVE,
+        lease=Lease(job.stalled or "", now_ms + length_ms, length_ms, job.worker_id),
+        stalled=None,
+        order=None,
+        batch=None,
+    )
 
 
 def requeue(job: Job, *, now_ms: int, order: str) -> Job:
@@ -110,6 +143,7 @@ def cancel(job: Job, *, now_ms: int) -> Job:
         state=State.CANCELLED,
         cancelled_ms=now_ms,
         lease=None,
+        stalled=None,
         expires_ms=None,
         order=None,
         retry_at_ms=None,
@@ -196,6 +230,7 @@ def _available(job: Job, *, now_ms: int, order: str) -> Job:
         enqueued_ms=now_ms,
         order=order,
         lease=None,
+        stalled=None,
         retry_at_ms=None,
     )
 
@@ -218,6 +253,7 @@ def _discarded(job: Job, *, now_ms: int, dead_letter: bool) -> Job:
         discarded_ms=now_ms,
         dead_letter=dead_letter,
         lease=None,
+        stalled=None,
         order=None,
         retry_at_ms=None,
         expires_ms=None,

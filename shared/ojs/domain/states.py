@@ -40,6 +40,7 @@ class Trigger(StrEnum):
     ACK = "ack"
     FAIL = "fail"
     REQUEUE = "requeue"
+    RESUME = "resume"
     STALL = "stall"
     TIME_OUT = "time_out"
     CANCEL = "cancel"
@@ -58,6 +59,8 @@ TRANSITIONS: dict[tuple[State, Trigger], frozenset[State]] = {
     (S.ACTIVE, T.ACK): frozenset({S.COMPLETED}),
     (S.ACTIVE, T.FAIL): frozenset({S.RETRYABLE, S.DISCARDED}),
     (S.ACTIVE, T.REQUEUE): frozenset({S.AVAILABLE}),
+    # A worker thought lost speaks up before anybody else was given its job.
+    (S.AVAILABLE, T.RESUME): frozenset({S.ACTIVE}),
     # A lost worker gives the job back at once; the attempt it used up counts.
     (S.ACTIVE, T.STALL): frozenset({S.AVAILABLE, S.DISCARDED}),
     (S.ACTIVE, T.TIME_OUT): frozenset({S.RETRYABLE, S.DISCARDED}),

@@ -13,6 +13,10 @@ _TIMESTAMP = re.compile(
 _DURATION = re.compile(
     r"P(?=.)(\d+(\.\d+)?W|(\d+(\.\d+)?D)?(T(?=.)(\d+(\.\d+)?H)?(\d+(\.\d+)?M)?(\d+(\.\d+)?S)?)?)"
 )
+_SHORT = re.compile(
+    r"(?=.)(?:(\d{1,9})d)?(?:(\d{1,9})h)?(?:(\d{1,9})m)?(?:(\d{1,9})s)?(?:(\d{1,9})ms)?"
+)
+_SHORT_UNITS_MS = (86_400_000, 3_600_000, 60_000, 1_000, 1)
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MILLISECOND = timedelta(milliseconds=1)
 
@@ -33,6 +37,21 @@ def duration_ms(text: object) -> int:
         ms = length // _MILLISECOND
     except (ArithmeticError, ValueError):
         raise ValueError("must be a duration of at most 100 years") from None
+    if ms > MAX_DURATION_MS:
+        raise ValueError("must be a duration of at most 100 years")
+    return ms
+
+
+def short_duration_ms(text: object) -> int:
+    """Milliseconds of a duration as command lines write it, such as `1h30m`, or an ISO 8601 one.
+
+    Raises ValueError with the rule.
+    """
+    found = _SHORT.fullmatch(text) if isinstance(text, str) else None
+    if found is None:
+        return duration_ms(text)
+    parts = zip(found.groups(default="0"), _SHORT_UNITS_MS, strict=True)
+    ms = sum(int(number) * unit for number, unit in parts)
     if ms > MAX_DURATION_MS:
         raise ValueError("must be a duration of at most 100 years")
     return ms

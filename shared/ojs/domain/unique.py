@@ -18,6 +18,8 @@ def fingerprint(specification: Specification, policy: Unique) -> str:
     Raises ValidationFailed when `args_keys` or `meta_keys` names a key the job does not have.
     """
     chosen: dict[str, Any] = {"type": specification.type}
+    if policy.custom is not None:
+        chosen["key"] = policy.custom
     if "queue" in policy.keys:
         chosen["queue"] = specification.queue
     if "args" in policy.keys:

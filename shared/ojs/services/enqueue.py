@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from ojs.clock import Clock
-from ojs.domain import envelope, lifecycle
+from ojs.domain import envelope, lifecycle, times
 from ojs.domain.envelope import JobRequest, Specification, Unique
 from ojs.domain.errors import (
     BackendUnavailable,
@@ -49,6 +49,7 @@ class _Plan:
     job: Job
     also: tuple[Put | Update, ...] = ()
     existing: bool = False
+    replaces: str | None = None
 
 
 class Enqueue:
@@ -157,6 +158,7 @@ class Enqueue:
                 except OjsError as error:
                     raise envelope.at_index(error, index) from None
             new = [plan for plan in plans if not plan.existing]
+            _check_replaced(new, jobs)
             also = [write for plan in new for write in plan.also]
             if len(new) + len(also) > MAX_TRANSACTION:
                 raise Unsupported(
@@ -184,6 +186,9 @@ class Enqueue:
         holder = None
         if seen is not None and (seen.until_ms is None or seen.until_ms > now_ms):
             holder = self._due.settle(self._jobs.head(seen.job_id))
+            if holder is not None and holder.unique_key != digest:
+                # The job the lock was made for is gone; another has its id.
+                holder = None
         until_ms = None if policy.period_ms is None else now_ms + policy.period_ms
         job = replace(job, unique_key=digest)
         lock = Locks.taking(Lock(digest, job.id, until_ms), seen)
@@ -202,16 +207,24 @@ class Enqueue:
                     "uniqueness_key": digest,
                 },
             )
+        if holder.id == job.id:
+            raise _taken(job.id)
         if policy.on_conflict == "replace_except_schedule" and holder.state is State.SCHEDULED:
+            (held,) = self._jobs.with_contents([holder])
+            shown = (held.content or {}).get("scheduled_at")
             job = replace(
                 job,
                 state=State.SCHEDULED,
                 scheduled_ms=holder.scheduled_ms,
+                content={
+                    **(job.content or {}),
+                    "scheduled_at": shown or times.format_ms(holder.scheduled_ms or 0),
+                },
                 enqueued_ms=None,
                 order=None,
             )
         _, cancelling = self._jobs.replacing(holder, lifecycle.cancel(holder, now_ms=now_ms))
-        return _Plan(job, (lock, cancelling))
+        return _Plan(job, (lock, cancelling), replaces=holder.id)
 
     def _queue(self, name: str, now_ms: int) -> Queue:
         # The first push to a queue makes it (queue-config seed, section 4.1).
@@ -279,6 +292,14 @@ def _check_fingerprints(specifications: Sequence[Specification]) -> None:
                 details={"index": index},
             )
         seen[digest] = index
+
+
+def _check_replaced(new: Sequence[_Plan], jobs: Sequence[Job]) -> None:
+    """No job of a batch may have the id of one that the batch replaces."""
+    replaced = {plan.replaces for plan in new}
+    for plan in new:
+        if plan.job.id in replaced:
+            raise _taken_in_batch(plan.job.id, jobs)
 
 
 def _taken(job_id: str) -> Duplicate:

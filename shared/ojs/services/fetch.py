@@ -37,6 +37,14 @@ STRICT = "strict"
 _SPARE = 5
 _PAGE = 100
 _MAX_PAGES = 12
+# Pages that hold nothing but jobs of batches still being stored are passed over; so many at most.
+_MAX_STAGED_PAGES = 30
+# Claims that find the job gone or past its deadline, beyond this many, end a fetch: what is stale
+# or expired is left to the next one and the sweep, and a fetch answers in time.
+_LOST_CLAIMS = 20
+# While the ready line is long enough, the due line is looked at this often by each container, so
+# that what became due takes its place by priority.
+_DUE_EVERY_MS = 1_000
 # A Lambda answers with at most 6 MB, in which the body is a JSON text inside a JSON text: quotes
 # and backslashes count twice. What would not fit is not claimed.
 _MAX_ANSWER_KIB = 2_900
@@ -71,11 +79,16 @@ class _Take:
     count: int
     worker_id: str | None
     visibility_ms: int | None
+    go_on: Callable[[], bool] = lambda: True
     jobs: list[Job] = field(default_factory=list)
     kib: int = 0
+    lost: int = 0
 
     @property
     def wanted(self) -> int:
+        """How many more jobs to claim; none after too many lost claims, or when time runs out."""
+        if self.lost > _LOST_CLAIMS + 2 * self.count or not self.go_on():
+            return 0
         return self.count - len(self.jobs)
 
     def has_room(self, position: Position) -> bool:
@@ -105,6 +118,7 @@ class Fetch:
         # What this container has seen claimed: the index may still list it for a moment.
         self._claimed = _Memory(_REMEMBERED)
         self._committed = _Memory(_MAX_ROTATIONS)
+        self._due_seen: OrderedDict[tuple[str, int], int] = OrderedDict()
         self._turns: OrderedDict[tuple[str, ...], int] = OrderedDict()
         self._turns_lock = threading.Lock()
 
@@ -115,36 +129,31 @@ class Fetch:
         worker_id: str | None = None,
         visibility_timeout_ms: int | None = None,
         strategy: str = ROUND_ROBIN,
+        go_on: Callable[[], bool] = lambda: True,
     ) -> list[Job]:
         """Claim up to `count` jobs: by priority, then first in first out, inside each queue.
 
         Over several queues `round-robin` takes one from each in turn; `strict` empties the first
         listed before the next. Each job is under a lease of `visibility_timeout_ms`, or the job's
         own, or 30 minutes. Returns an empty list when there is nothing, or when the worker was
-        told to stop. Raises BackendUnavailable.
+        told to stop. No more are claimed once `go_on` says that time is running out. Raises
+        BackendUnavailable.
         """
         names = list(dict.fromkeys(queues))
         found, record = self._queues.get_many(names, key_of(worker_id) if worker_id else None)
         if record is not None and not from_item(record).may_fetch:
             return []
         open_queues = [found[name] for name in names if name in found and not found[name].paused]
-        take = _Take(names, count, worker_id, visibility_timeout_ms)
+        take = _Take(names, count, worker_id, visibility_timeout_ms, go_on)
         lines = [
             (queue, lane) for queue in self._in_turn(open_queues, names, strategy)
             for lane in self._lanes(queue)
         ]  # fmt: skip
         try:
             if strategy == STRICT or len(open_queues) == 1:
-                for line in lines:
-                    self._drain(take, self._candidates(take, *line))
-                    if not take.wanted:
-                        break
+                self._one_by_one(take, lines)
             else:
                 self._alternate(take, lines)
-            for queue, lane in lines:
-                if not take.wanted:
-                    break
-                self._take_due(take, queue, lane)
         except OjsError:
             # What is claimed already must reach the worker; otherwise it waits out its lease.
             if not take.jobs:
@@ -182,6 +191,15 @@ class Fetch:
         start = self._choose(queue.lanes)
         return [(start + step) % queue.lanes for step in range(queue.lanes)]
 
+    def _one_by_one(self, take: _Take, lines: Sequence[tuple[Queue, int]]) -> None:
+        """Each line in turn, what is due in it included, before anything of the next."""
+        for line in lines:
+            self._drain(take, self._candidates(take, *line))
+            if take.wanted:
+                self._take_due(take, *line)
+            if not take.wanted:
+                return
+
     def _alternate(self, take: _Take, lines: Sequence[tuple[Queue, int]]) -> None:
         """One job from each queue in turn, until there are enough or nothing is left."""
         sources: list[list[Iterator[Job]]] = []
@@ -203,6 +221,10 @@ class Fetch:
                         break
                     lanes.pop(0)
             sources = going_on
+        for queue, lane in lines:
+            if not take.wanted:
+                return
+            self._take_due(take, queue, lane)
 
     @staticmethod
     def _drain(take: _Take, source: Iterator[Job]) -> None:
@@ -216,22 +238,30 @@ class Fetch:
         after: Any = None
         limit = min(take.wanted + _SPARE, _PAGE)
         crowded = False
-        for _ in range(_MAX_PAGES):
-            entries, following = self._jobs.ready(queue.name, lane, limit=limit, after=after)
-            waiting = self._committed_only(
-                [
-                    (job_id, Position.parse(key), key)
-                    for job_id, key in entries
-                    if job_id + key not in self._claimed
-                ]
-            )
+        # What was due joins the line here: the index may not list it yet.
+        joining = self._now_due(take, queue.name, lane)
+        pages = staged_pages = 0
+        while pages < _MAX_PAGES and staged_pages < _MAX_STAGED_PAGES:
+            found, following = self._jobs.ready(queue.name, lane, limit=limit, after=after)
+            entries = sorted({*found, *joining}, key=lambda entry: entry[1]) if joining else found
+            joining = []
+            unclaimed = [
+                (job_id, Position.parse(key), key)
+                for job_id, key in entries
+                if job_id + key not in self._claimed
+            ]
+            waiting = self._committed_only(unclaimed)
+            if unclaimed and not waiting:
+                staged_pages += 1
+            else:
+                pages += 1
             after, limit = following, _PAGE
             while waiting:
                 # In order while races are won. After a lost one: a random place in a wider page,
                 # instead of fighting the others for the head of the line.
                 entry = waiting.pop(self._choose(len(waiting)) if crowded else 0)
                 job_id, position, key = entry
-                if not take.has_room(position):
+                if not take.wanted or not take.has_room(position):
                     return
                 job = self._claim(take, queue, lane, job_id, position)
                 self._claimed.add(job_id + key)
@@ -243,6 +273,22 @@ class Fetch:
             else:
                 if following is None:
                     return
+
+    def _now_due(self, take: _Take, queue: str, lane: int) -> list[tuple[str, str]]:
+        """Entries of the ready line that what was due now gets; looked for now and then."""
+        now_ms = self._clock.now_ms()
+        with self._turns_lock:
+            last_ms = self._due_seen.get((queue, lane))
+            if last_ms is not None and now_ms - last_ms < _DUE_EVERY_MS:
+                return []
+            self._due_seen[queue, lane] = now_ms
+            self._due_seen.move_to_end((queue, lane))
+            while len(self._due_seen) > _MAX_ROTATIONS:
+                self._due_seen.popitem(last=False)
+        if last_ms is None:
+            return []
+        promoted = self._promote(take, queue, lane)
+        return [(job.id, items.position(job).key()) for job in promoted]
 
     def _committed_only(
         self, entries: list[tuple[str, Position, str]]
@@ -276,6 +322,7 @@ class Fetch:
                 worker_id=take.worker_id,
             )
         except LostRace as lost:
+            take.lost += 1
             if lost.item and "state" in lost.item:
                 found = items.job_from_head(lost.item)
                 if found.state is State.AVAILABLE and expired(found, now_ms):
@@ -287,23 +334,28 @@ class Fetch:
 
     def _take_due(self, take: _Take, queue: Queue, lane: int) -> None:
         """Apply what time has decided in one line, and claim what became available by it."""
-        ids = self._jobs.due(
-            queue.name, lane, now_ms=self._clock.now_ms(), limit=take.wanted + _SPARE
-        )
-        if not ids:
-            return
-        heads = self._jobs.heads(ids)
-        promoted = []
-        for job_id in ids:
-            head = heads.get(job_id)
-            settled = self._due.check(head) if head is not None else None
-            if settled is not None and settled.state is State.AVAILABLE:
-                promoted.append(settled)
+        promoted = self._promote(take, queue.name, lane)
         for job in sorted(promoted, key=lambda job: items.position(job).key()):
             position = items.position(job)
             if not take.wanted or not take.has_room(position):
                 return
             self._claim(take, queue, lane, job.id, position)
+
+    def _promote(self, take: _Take, queue: str, lane: int) -> list[Job]:
+        """Apply time to as many jobs as are wanted; those that are available now."""
+        ids = self._jobs.due(queue, lane, now_ms=self._clock.now_ms(), limit=take.wanted + _SPARE)
+        if not ids:
+            return []
+        heads = self._jobs.heads(ids)
+        promoted = []
+        for job_id in ids:
+            if not take.go_on():
+                break
+            head = heads.get(job_id)
+            settled = self._due.check(head) if head is not None else None
+            if settled is not None and settled.state is State.AVAILABLE:
+                promoted.append(settled)
+        return promoted
 
     def _with_contents(self, take: _Take) -> list[Job]:
         try:

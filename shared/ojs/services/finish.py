@@ -70,6 +70,14 @@ class Finish:
             if lost.item is None:
                 raise NotFound("job", job_id) from None
             found = items.job_from_head(lost.item)
+        if self._resumed(found, worker_id, attempt, lease_token):
+            return self.ack(
+                job_id,
+                worker_id=worker_id,
+                attempt=attempt,
+                lease_token=lease_token,
+                result=result,
+            )
         if (
             found.state is State.COMPLETED
             and worker_id is not None
@@ -99,6 +107,8 @@ class Finish:
             job = self._jobs.head(job_id)
             if job is None:
                 raise NotFound("job", job_id)
+            if self._resumed(job, worker_id, attempt, lease_token):
+                continue
             held = job.lease is not None and _holds(job, worker_id, attempt, lease_token)
             if job.state is not State.ACTIVE or not held:
                 raise self._refusal(job, Trigger.FAIL, worker_id, attempt, lease_token)
@@ -117,6 +127,22 @@ class Finish:
                 continue
             return stored if failure is None else replace(stored, errors=(failure,))
         raise BackendUnavailable("Others are changing this job; try again.")
+
+    def _resumed(
+        self, job: Job, worker_id: str | None, attempt: int | None, lease_token: str | None
+    ) -> bool:
+        """Take a job back for the worker whose lease ran out, if nobody was given it since."""
+        if not lifecycle.resumable(
+            job, worker_id=worker_id, attempt=attempt, lease_token=lease_token
+        ):
+            return False
+        # Race: a fetch takes the job at the same time. The loser here is refused, as a former
+        # owner is.
+        try:
+            self._jobs.replace(job, lifecycle.resume(job, now_ms=self._clock.now_ms()))
+        except LostRace:
+            return False
+        return True
 
     @staticmethod
     def _refusal(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -54,15 +54,20 @@ class Jobs:
 
     def get(self, job_id: str) -> Job:
         """The whole job, after all that time has decided. Raises NotFound."""
-        job = self._jobs.load(job_id)
+        return self._settled(self._jobs.load, job_id)
+
+    def _settled(self, read: Callable[[str], Job | None], job_id: str) -> Job:
+        job = read(job_id)
         settled = self._due.settle(job)
-        if settled is None:
-            raise NotFound("job", job_id)
-        if settled is not job:
-            settled = self._jobs.load(job_id)
+        if settled is not None and settled is not job:
+            settled = read(job_id)
         if settled is None:
             raise NotFound("job", job_id)
         return settled
+
+    def state(self, job_id: str) -> State:
+        """The state alone, after all that time has decided: for those who wait. Raises NotFound."""
+        return self._settled(self._jobs.head, job_id).state
 
     def cancel(self, job_id: str) -> Job:
         """Stop a job that is not terminal; a running one is told through its worker's heartbeat.
@@ -120,13 +125,15 @@ class Jobs:
             if lost.item is None:
                 raise NotFound("job", job_id) from None
             return self.progress(job_id)
-        if not self._jobs.save_progress(job, report, now_ms=now_ms):
+        told = {"message": message, "data": data}
+        saved = self._jobs.save_progress(job, value, told, now_ms=now_ms)
+        if value is None or not saved:
             return self.progress(job_id)
         return Progress(job_id, job.state, value, message, data, now_ms)
 
     def progress(self, job_id: str) -> Progress:
         """The progress of the current attempt. Raises NotFound."""
-        job = self.get(job_id)
+        job = self._settled(self._jobs.with_progress, job_id)
         told = job.progress or {}
         value = told.get("progress")
         return Progress(

@@ -18,6 +18,7 @@ from ojs.store.queues import Queues
 
 _NAMES = 100
 _PAGE = 100
+_BATCHES = 10
 
 
 class Sweep:
@@ -45,7 +46,7 @@ class Sweep:
         left. Begins at a random queue, so that a pass cut short starves no queue.
         """
         counts: Counter[str] = Counter()
-        self._undo_batches(now_ms, counts)
+        self._undo_batches(now_ms, counts, go_on)
         names = self._names()
         if names:
             start = self._choose(len(names))
@@ -65,13 +66,15 @@ class Sweep:
         expiring = self._jobs.expiring(queue, lane, now_ms=now_ms, limit=_PAGE)
         if len(due) == _PAGE or len(expiring) == _PAGE:
             counts["more"] = 1
-        self._apply(dict.fromkeys([*due, *expiring]), counts)
+        self._apply(dict.fromkeys([*due, *expiring]), frozenset(due), counts)
 
-    def _apply(self, job_ids: Iterable[str], counts: Counter[str]) -> None:
+    def _apply(self, job_ids: Iterable[str], due: frozenset[str], counts: Counter[str]) -> None:
         heads = self._jobs.heads(job_ids)
         for job in heads.values():
             try:
-                after = self._due.check(job)
+                # Only what the due line lists has an entry there to be moved.
+                look = self._due.check if job.id in due else self._due.settle
+                after = look(job)
             except OjsError:
                 # One job that cannot be moved now must not hold up the others; the next pass
                 # finds it again.
@@ -80,7 +83,8 @@ class Sweep:
             if after is None:
                 continue
             if after is job:
-                counts["refiled"] += 1
+                if job.id in due:
+                    counts["refiled"] += 1
             elif after.state is State.DISCARDED and not after.completed_ms:
                 counts["expired"] += 1
             elif job.state is State.ACTIVE:
@@ -88,9 +92,22 @@ class Sweep:
             else:
                 counts["promoted"] += 1
 
-    def _undo_batches(self, now_ms: int, counts: Counter[str]) -> None:
-        for token in self._jobs.stale_batches(now_ms=now_ms, limit=_PAGE):
-            self._jobs.undo_batch(token)
+    def _undo_batches(self, now_ms: int, counts: Counter[str], go_on: Callable[[], bool]) -> None:
+        failures = 0
+        for token in self._jobs.stale_batches(now_ms=now_ms, limit=_BATCHES):
+            if not go_on():
+                counts["more"] = 1
+                return
+            try:
+                self._jobs.undo_batch(token)
+            except OjsError:
+                # As with jobs: one that cannot be undone now must not hold up the others, nor the
+                # jobs of the queues.
+                counts["failed"] += 1
+                failures += 1
+                if failures > 1:
+                    return
+                continue
             counts["batches_undone"] += 1
 
     def _names(self) -> list[str]:

@@ -9,8 +9,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ojs.clock import Clock
-from ojs.domain import jsontext, times
+from ojs.domain import jsontext, lifecycle, times
 from ojs.domain.errors import InvalidRequest, NotFound, PayloadTooLarge
+from ojs.domain.job import Job
 from ojs.domain.page import Page
 from ojs.domain.states import State
 from ojs.domain.worker import MAX_ID_BYTES, Directive, Worker
@@ -78,6 +79,9 @@ class Workers:
                 found = items.job_from_head(lost.item)
                 if found.worker_id not in (None, worker_id):
                     continue
+                if self._resumed(found, worker_id, visibility_timeout_ms, now_ms):
+                    extended.append(job_id)
+                    continue
                 if found.state is State.CANCELLED and found.attempt:
                     cancelled.append(job_id)
                 elif found.state is State.ACTIVE:
@@ -91,6 +95,17 @@ class Workers:
             )
             directive = self._remember(worker)
         return Beat(directive, times.format_ms(now_ms), extended, cancelled)
+
+    def _resumed(self, job: Job, worker_id: str, lease_ms: int | None, now_ms: int) -> bool:
+        """Take a job back whose lease ran out, if nobody was given it since (requirements 12)."""
+        if not lifecycle.resumable(job, worker_id=worker_id):
+            return False
+        # Race: a fetch takes the job at the same time. The loser has no such job any more.
+        try:
+            self._jobs.replace(job, lifecycle.resume(job, now_ms=now_ms, lease_ms=lease_ms))
+        except LostRace:
+            return False
+        return True
 
     def _recent(self, worker_id: str, now_ms: int) -> Directive | None:
         """What a worker was told, if its record was written a moment ago by this container."""

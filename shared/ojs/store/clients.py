@@ -12,15 +12,18 @@ if TYPE_CHECKING:
     from mypy_boto3_dynamodb import DynamoDBClient
     from mypy_boto3_s3 import S3Client
 
-# A lost answer is recognised by the write's own token (ojs.store.jobs), so retrying is safe. API
-# Gateway gives a request 29 s.
+# A lost answer is recognised by what the write left (ojs.store.jobs), so retrying is safe. DynamoDB
+# answers in milliseconds: three tries of at most 2 s leave a request time to answer by itself
+# before API Gateway gives it up after 29 s.
 CONFIG = Config(
     connect_timeout=1,
-    read_timeout=5,
-    retries={"mode": "standard", "total_max_attempts": 4},
+    read_timeout=2,
+    retries={"mode": "standard", "total_max_attempts": 3},
     max_pool_connections=64,
     tcp_keepalive=True,
 )
+# A bucket takes longer over a large object.
+BUCKET_CONFIG = CONFIG.merge(Config(read_timeout=5))
 
 
 def dynamodb(**arguments: Any) -> DynamoDBClient:
@@ -31,4 +34,4 @@ def dynamodb(**arguments: Any) -> DynamoDBClient:
 @cache
 def s3() -> S3Client:
     """The container's S3 client; most requests never need one, so it is made when first used."""
-    return boto3.client("s3", config=CONFIG)
+    return boto3.client("s3", config=BUCKET_CONFIG)

@@ -13,16 +13,18 @@ from typing import Any
 from botocore.exceptions import (
     BotoCoreError,
     ClientError,
-    ConnectTimeoutError,
-    EndpointConnectionError,
+    HTTPClientError,
+    IncompleteReadError,
     ReadTimeoutError,
 )
+from botocore.exceptions import ConnectionError as NoConnection
 
 from ojs.domain.errors import BackendError, BackendTimeout, BackendUnavailable, OjsError
 
 _BUSY = frozenset(
     {
         "ProvisionedThroughputExceededException",
+        "ProvisionedThroughputExceeded",
         "ThrottlingException",
         "Throttling",
         "ThrottlingError",
@@ -39,6 +41,13 @@ _BUSY = frozenset(
         "ServiceUnavailableException",
     }
 )
+
+
+_SERVER_FAULT = 500
+
+
+class Contended(BackendUnavailable):
+    """A transaction met another on the same item: nothing was written, so it may be repeated."""
 
 
 class LostRace(Exception):
@@ -58,10 +67,13 @@ def classify(error: BotoCoreError | ClientError) -> LostRace | OjsError:
     """The meaning of an error of the SDK."""
     if isinstance(error, ReadTimeoutError):
         return BackendTimeout("The store did not answer in time; the outcome is unknown.")
-    if isinstance(error, ConnectTimeoutError | EndpointConnectionError):
+    if isinstance(error, NoConnection):
         return BackendUnavailable("The store cannot be reached.")
-    if not isinstance(error, ClientError):
+    if isinstance(error, HTTPClientError | IncompleteReadError):
         return BackendUnavailable("The connection to the store failed.")
+    if not isinstance(error, ClientError):
+        # Wrong parameters, no credentials, no region: trying again changes nothing.
+        return BackendError(f"The store could not be asked: {type(error).__name__}.")
     code = error.response.get("Error", {}).get("Code", "")
     if code == "ConditionalCheckFailedException":
         item: Any = error.response.get("Item")
@@ -78,8 +90,9 @@ def classify(error: BotoCoreError | ClientError) -> LostRace | OjsError:
                 ]
             )
         if all(reason.get("Code", "None") in _BUSY | {"None"} for reason in reasons):
-            return BackendUnavailable("The store is busy with these jobs.")
+            return Contended("The store is busy with these jobs.")
         return BackendError(f"The store refused a transaction: {code}.")
-    if code in _BUSY:
+    status = error.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0)
+    if code in _BUSY or status >= _SERVER_FAULT:
         return BackendUnavailable("The store is busy.")
     return BackendError(f"The store refused a request: {code or 'unknown error'}.")

@@ -25,6 +25,11 @@ HEAD_BYTES = 1_024
 GROWTH_BYTES = 230
 # And this much more for a pending job, which gains the time of its activation.
 ACTIVATION_BYTES = 28
+_WAITS_FOR = {
+    State.SCHEDULED: keys.START,
+    State.RETRYABLE: keys.RETRY,
+    State.ACTIVE: keys.LEASE_END,
+}
 INLINE_RESULT_BYTES = 128
 
 
@@ -91,6 +96,7 @@ def head(job: Job) -> Item:
         "cancelled": job.cancelled_ms,
         "discarded": job.discarded_ms,
         "worker": job.worker_id,
+        "stalled": job.stalled,
         "retry_at": job.retry_at_ms,
         "retry_delay": job.retry_delay_ms,
         "dead": 1 if job.dead_letter else None,
@@ -121,7 +127,7 @@ def index_entries(job: Job) -> Item:
             entries["wsk"] = position(job).key()
         case State.SCHEDULED | State.RETRYABLE | State.ACTIVE:
             entries["wpk"] = keys.due(job.queue, job.lane)
-            entries["wsk"] = keys.instant(job.due_ms)
+            entries["wsk"] = keys.due_at(job.due_ms, _WAITS_FOR[job.state])
         case State.PENDING:
             entries["wpk"] = keys.pending(job.queue, job.lane)
             entries["wsk"] = keys.instant(job.created_ms)
@@ -130,7 +136,8 @@ def index_entries(job: Job) -> Item:
             entries["wsk"] = f"{keys.instant(job.discarded_ms or 0)}|{job.id}"
         case _:
             pass
-    if job.expires_ms is not None and job.state not in TERMINAL:
+    # An active job has started in time: its deadline is over, and must not be found again.
+    if job.expires_ms is not None and job.state not in TERMINAL and job.state is not State.ACTIVE:
         entries["epk"] = keys.expiry(job.queue, job.lane)
         entries["esk"] = keys.instant(job.expires_ms)
     return entries
@@ -182,6 +189,7 @@ def job_from_head(item: Mapping[str, Any]) -> Job:
         discarded_ms=item.get("discarded"),
         lease=lease,
         worker_id=item.get("worker"),
+        stalled=item.get("stalled"),
         retry_at_ms=item.get("retry_at"),
         retry_delay_ms=item.get("retry_delay"),
         dead_letter="dead" in item,
@@ -210,7 +218,8 @@ def growth(job: Job) -> int:
 
 
 def error(job: Job, failure: Failure) -> Item:
-    """The item of one entry of the error history."""
+    """The item of one entry of the error history. `job` is as it was when it failed."""
+    ended = job.state is not State.ACTIVE
     stored = {
         "code": failure.code,
         "type": failure.type,
@@ -219,13 +228,17 @@ def error(job: Job, failure: Failure) -> Item:
         "backtrace": list(failure.backtrace),
         "details": failure.details,
     }
-    return {
+    item: Item = {
         "pk": keys.job(job.id),
-        "sk": keys.error(job.life, failure.attempt),
+        "sk": keys.error(job.life, failure.attempt, ended=ended),
         "attempt": failure.attempt,
         "occurred": failure.occurred_ms,
         "error": jsontext.dumps({name: value for name, value in stored.items() if value}),
     }
+    if job.lease is not None:
+        # Whose run it tells of.
+        item["lease"] = job.lease.token
+    return item
 
 
 def failure_from(item: Mapping[str, Any]) -> Failure:

@@ -14,12 +14,15 @@ condition fails, but the head found carries our own token: the write did happen.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import contextlib
+import zlib
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace as changed
+from itertools import groupby
 from typing import Any, Literal
 
 from ojs.domain import jsontext, lifecycle
-from ojs.domain.errors import BackendUnavailable
+from ojs.domain.errors import BackendUnavailable, OjsError
 from ojs.domain.failure import Failure
 from ojs.domain.ids import IdSource
 from ojs.domain.job import DEFAULT_TIMEOUT_MS, MISSING, Job
@@ -32,6 +35,8 @@ from ojs.store.texts import TextAt, Texts, text_of
 
 _NEW = "attribute_not_exists(pk)"
 STAGING_GRACE_MS = 300_000
+_UNDONE_KEPT_MS = 86_400_000
+_Prepared = tuple[Job, list[tuple[TextAt, str]]]
 
 
 class JobTaken(Exception):
@@ -52,7 +57,7 @@ class Jobs:
 
     # --- create -----------------------------------------------------------------------------
 
-    def prepare(self, job: Job) -> tuple[Job, list[tuple[TextAt, str]]]:
+    def prepare(self, job: Job) -> _Prepared:
         """Give a new job its write token, and decide whether its content lives on the head."""
         job = changed(job, op=self._ids.token())
         if items.fits_inline(job):
@@ -78,13 +83,25 @@ class Jobs:
             else:
                 self._table.put(head)
         except LostRace as lost:
-            if lost.item and lost.item.get("op") == job.op:
+            found = lost.item
+            if _is_ours(found, job):
                 return job
             self._texts.delete([at for at, _ in texts])
-            if lost.item is not None:
-                raise JobTaken(job.id) from None
+            if found is not None:
+                raise self._taken_by(found) from None
             raise
         return job
+
+    def _taken_by(self, found: Item) -> JobTaken | BackendUnavailable:
+        """Why a new job's place is not free."""
+        held = items.job_from_head(found)
+        if held.batch is not None and self.staged([held.batch]):
+            # Perhaps what an earlier try of the same caller left half done: until its batch is
+            # committed or undone nobody can say whether the id is taken.
+            return BackendUnavailable(
+                "A batch with this id is being stored or undone; try again.", retry_after_s=5
+            )
+        return JobTaken(held.id)
 
     def create_all(self, jobs: Sequence[Job], also: Sequence[Put | Update] = ()) -> list[Job]:
         """Write up to 100 new jobs and `also` (100 writes in all), all or none.
@@ -99,54 +116,57 @@ class Jobs:
             self._table.transact([*heads, *also])
         except LostRace as lost:
             stored = [job for job, _ in prepared]
-            if not _ours(lost, stored):
+            if not _all_ours(lost, stored):
                 self._texts.delete([at for at, _ in texts])
-                raise _taken(lost, stored) from None
+                raise self._taken(lost, stored) from None
         return [job for job, _ in prepared]
+
+    def _taken(self, lost: LostRace, jobs: Sequence[Job]) -> Exception:
+        for found, _ in zip(lost.items, jobs, strict=False):
+            if found:
+                return self._taken_by(found)
+        return lost
 
     def create_staged(self, jobs: Sequence[Job], *, now_ms: int, chosen_ids: bool) -> list[Job]:
         """Write any number of new jobs that count as absent until all of them are there.
 
         The batch's item exists while the batch is staged: claims and reads leave its jobs alone.
-        Deleting it is the commit. What is never committed is undone by the sweep after
-        STAGING_GRACE_MS. Raises JobTaken, BackendUnavailable.
+        Deleting it is the commit. What fails is undone at once, and what is never committed by
+        the sweep after STAGING_GRACE_MS. Raises JobTaken, OjsError.
         """
         token = self._ids.token()
         prepared = [self.prepare(changed(job, batch=token)) for job in jobs]
-        self._table.put(
-            Put(
-                {
-                    "pk": keys.batch(token),
-                    "sk": keys.HEAD,
-                    "state": "staging",
-                    "ids": b"".join(_id_bytes(job.id) for job in jobs),
-                    "wpk": keys.STAGED,
-                    "wsk": keys.instant(now_ms + STAGING_GRACE_MS),
-                }
-            )
-        )
+        self._table.put(Put(_batch_item(token, prepared, now_ms)))
+        try:
+            for start in range(0, len(prepared), MAX_TRANSACTION):
+                self._stage(prepared[start : start + MAX_TRANSACTION], chosen_ids=chosen_ids)
+            self._commit(token)
+        except (JobTaken, OjsError):
+            # The caller will try again with the same ids: what stands in its way should go now.
+            # Should this fail too, the sweep does it. A commit whose answer was lost stays.
+            with contextlib.suppress(OjsError):
+                self.undo_batch(token)
+            raise
+        return [changed(job, batch=None) for job, _ in prepared]
+
+    def _stage(self, prepared: Sequence[_Prepared], *, chosen_ids: bool) -> None:
         self._texts.save([text for _, texts in prepared for text in texts])
-        heads = [items.head(job) for job, _ in prepared]
+        jobs = [job for job, _ in prepared]
         if not chosen_ids:
             # Our own fresh ids: nobody can hold them, no condition is needed.
-            self._table.write_many(puts=heads)
-        else:
-            for start in range(0, len(heads), MAX_TRANSACTION):
-                chunk = heads[start : start + MAX_TRANSACTION]
-                try:
-                    self._table.transact([Put(head, condition=_NEW) for head in chunk])
-                except LostRace as lost:
-                    written = [job for job, _ in prepared[start : start + MAX_TRANSACTION]]
-                    if not _ours(lost, written):
-                        self.undo_batch(token)
-                        raise _taken(lost, written) from None
-        self._commit(token)
-        return [changed(job, batch=None) for job, _ in prepared]
+            self._table.write_many(puts=[items.head(job) for job in jobs])
+            return
+        # Race: another job with a client's id. Nothing of the batch will count.
+        try:
+            self._table.transact([Put(items.head(job), condition=_NEW) for job in jobs])
+        except LostRace as lost:
+            if not _all_ours(lost, jobs):
+                raise self._taken(lost, jobs) from None
 
     def _commit(self, token: str) -> None:
         # Race: the sweep gives the batch up at the same time. Whoever changes the item first
-        # wins; a commit that comes too late finds `undone` and the caller is told to try again.
-        # No item at all means that an earlier try of ours went through.
+        # wins; a commit that comes too late finds `undone`, which stays for a day, and the caller
+        # is told to try again. No item at all means that an earlier try of ours went through.
         try:
             self._table.delete(
                 keys.batch(token),
@@ -162,7 +182,8 @@ class Jobs:
 
         Safe to repeat and to run twice at once; does nothing to a committed batch.
         """
-        # Race: the commit. Once `undone` stands here, no commit can succeed.
+        # Race: the commit. Once `undone` stands here, no commit can succeed; where nothing
+        # stands, the batch is committed and nothing is undone.
         try:
             batch = self._table.update(
                 Update(
@@ -174,13 +195,24 @@ class Jobs:
             )
         except LostRace:
             return 0
+        job_ids = _ids_of(batch["ids"])
+        # Texts first, also those whose heads were never written: only the batch's item names them.
+        refs: dict[str, str] = _unpacked(batch["refs"]) if "refs" in batch else {}
+        self._texts.delete(
+            [TextAt(job_ids[int(at)], keys.PAYLOAD, ref) for at, ref in refs.items()]
+        )
         # A client id may belong to another, older job: only our own staged heads go. Nobody claims
         # or changes those, so that what was read still holds when it is deleted.
-        found = self.heads(_ids_of(batch["ids"]))
-        ours = [job for job in found.values() if job.batch == token]
-        self._texts.delete([at for job in ours for at in self.texts_of(job)])
+        ours = [job for job in self.heads(job_ids).values() if job.batch == token]
         self._table.write_many(deletes=[(keys.job(job.id), keys.HEAD) for job in ours])
-        self._table.delete(keys.batch(token), keys.HEAD)
+        self._table.update(
+            Update(
+                keys.batch(token),
+                keys.HEAD,
+                set={"ttl": (int(batch["created"]) + _UNDONE_KEPT_MS) // 1000},
+                remove=["wpk", "wsk"],
+            )
+        )
         return len(ours)
 
     def staged(self, tokens: Iterable[str]) -> set[str]:
@@ -211,18 +243,46 @@ class Jobs:
         return {keys.job_id(pk): items.job_from_head(item) for (pk, _), item in found.items()}
 
     def load(self, job_id: str) -> Job | None:
-        """The whole job: head, content, errors, result, progress. One consistent query."""
-        found = self._table.query_all("pk = :job", {":job": keys.job(job_id)})
-        by_key = {str(item["sk"]): item for item in found}
+        """The whole job: head, content, errors, result, progress. One consistent query.
+
+        Where a long error history makes the query stop at DynamoDB's 1 MB, what lies behind it is
+        read by key, and of the errors the latest 1 MB.
+        """
+        everything = "pk = :job"
+        values: dict[str, items.Value] = {":job": keys.job(job_id)}
+        found = self._table.query(everything, values, consistent=True)
+        by_key = {str(item["sk"]): item for item in found.items}
         if keys.HEAD not in by_key:
             return None
         job = items.job_from_head(by_key[keys.HEAD])
+        if found.last is not None:
+            latest = self._table.query(
+                f"{everything} AND begins_with(sk, :error)",
+                values | {":error": keys.ERROR},
+                consistent=True,
+                forward=False,
+            )
+            by_key = {str(item["sk"]): item for item in latest.items}
+            apart = [(keys.job(job_id), keys.PROGRESS), *(at.key for at in self._in_table(job))]
+            by_key |= {sk: item for (_, sk), item in self._table.batch_get(apart).items()}
         texts = {at: text_of(by_key[at.key[1]]) for at in self.texts_of(job) if at.key[1] in by_key}
         job = self._with_texts(job, texts)
-        errors = tuple(
-            items.failure_from(by_key[sk]) for sk in sorted(by_key) if sk.startswith(keys.ERROR)
+        errors = [by_key[sk] for sk in sorted(by_key) if sk.startswith(keys.ERROR)]
+        return changed(
+            job, errors=_failures(errors, job), progress=_progress(by_key.get(keys.PROGRESS), job)
         )
-        return changed(job, errors=errors, progress=_progress(by_key.get(keys.PROGRESS), job))
+
+    def with_progress(self, job_id: str) -> Job | None:
+        """The head and the progress alone, consistently: one call, whatever happened to the job."""
+        head, progress = (keys.job(job_id), keys.HEAD), (keys.job(job_id), keys.PROGRESS)
+        found = self._table.batch_get([head, progress])
+        if head not in found:
+            return None
+        job = items.job_from_head(found[head])
+        return changed(job, progress=_progress(found.get(progress), job))
+
+    def _in_table(self, job: Job) -> list[TextAt]:
+        return [at for at in self.texts_of(job) if not at.in_bucket]
 
     def texts_of(self, job: Job) -> list[TextAt]:
         """Where the job's content and result are, if they are kept apart."""
@@ -251,17 +311,15 @@ class Jobs:
         """
         wanted = {
             job.id: [
-                (keys.job(job.id), keys.error(job.life, attempt))
-                for attempt in range(max(1, job.attempt - latest + 1), job.attempt + 1)
+                (keys.job(job.id), sk)
+                for attempt in range(max(0, job.attempt - latest + 1), job.attempt + 1)
+                for sk in _error_keys(job, attempt)
             ]
             for job in jobs
         }
         found = self._table.batch_get(key for group in wanted.values() for key in group)
         return [
-            changed(
-                job,
-                errors=tuple(items.failure_from(found[k]) for k in wanted[job.id] if k in found),
-            )
+            changed(job, errors=_failures([found[k] for k in wanted[job.id] if k in found], job))
             for job in jobs
         ]
 
@@ -305,7 +363,7 @@ class Jobs:
     ) -> list[str]:
         found = self._table.query(
             f"{hash_key} = :where AND {range_key} <= :now",
-            {":where": value, ":now": keys.instant(now_ms)},
+            {":where": value, ":now": keys.upto(now_ms)},
             index=index,
             limit=limit,
         )
@@ -339,7 +397,7 @@ class Jobs:
         setting: dict[str, items.Value] = {
             "state": State.ACTIVE.value,
             "wpk": keys.due(queue, lane),
-            "wsk": keys.instant(now_ms + min(lease_ms, timeout_ms)),
+            "wsk": keys.due_at(now_ms + min(lease_ms, timeout_ms), keys.LEASE_END),
             "started": now_ms,
             "lease": token,
             "lease_until": now_ms + lease_ms,
@@ -355,7 +413,14 @@ class Jobs:
                     keys.HEAD,
                     set=setting,
                     compute={"attempt": "if_not_exists(#attempt, :zero) + :one"},
-                    remove=["batch"] if worker_id is not None else ["batch", "worker"],
+                    # A deadline ends with the start; the expiry index must not list it any more.
+                    remove=[
+                        "batch",
+                        "epk",
+                        "esk",
+                        "stalled",
+                        *([] if worker_id else ["worker"]),
+                    ],
                     # Race: other fetchers, a cancel, a promotion to another place, a stale index.
                     # One wins; the losers see another state or place and try the next job.
                     # The place is compared too: it carries the hints this claim relied on.
@@ -456,7 +521,8 @@ class Jobs:
             compute["lease_until"] = ":now + #lease_ms"
             values[":now"] = now_ms
         else:
-            setting["lease_until"] = now_ms + lease_ms
+            # Its length too: a later beat or progress report must not make the lease shorter.
+            setting |= {"lease_until": now_ms + lease_ms, "lease_ms": lease_ms}
             conditions.append("#lease_until <= :until")
             values[":until"] = now_ms + lease_ms
         try:
@@ -537,11 +603,16 @@ class Jobs:
 
     def _add_failure(self, job: Job, failure: Failure, *, reported: bool) -> None:
         item = items.error(job, failure)
-        # Race: a worker reports the very attempt that the sweep is ending. What the worker said
-        # tells more; the backend's own entry gives way.
-        condition = None if reported else _NEW
+        # Races: a worker reports the very attempt that the sweep is ending. What the worker said
+        # tells more; the backend's own entry gives way. And an entry may stand here from before
+        # this run began (a job handed back does not count the attempt): that one gives way.
+        mine = "attribute_not_exists(pk) OR #occurred < :began"
+        values: dict[str, items.Value] = {":began": job.started_ms or job.created_ms}
+        if reported:
+            mine += " OR #lease = :lease"
+            values[":lease"] = job.lease.token if job.lease else ""
         try:
-            self._table.put(Put(item, condition=condition))
+            self._table.put(Put(item, condition=mine, values=values))
         except LostRace:
             return
 
@@ -553,7 +624,10 @@ class Jobs:
                 Update(
                     keys.job(job.id),
                     keys.HEAD,
-                    set={"wsk": keys.instant(job.due_ms), "op": self._ids.token()},
+                    set={
+                        "wsk": keys.due_at(job.due_ms, keys.LEASE_END),
+                        "op": self._ids.token(),
+                    },
                     condition="#op = :seen",
                     values={":seen": job.op or ""},
                 )
@@ -561,25 +635,43 @@ class Jobs:
         except LostRace:
             return
 
-    def save_progress(self, job: Job, progress: dict[str, Any], *, now_ms: int) -> bool:
-        """Store the progress of a job's running attempt; False when more was reported before."""
-        value = progress.get("progress")
-        millionths = round(value * 1_000_000) if value is not None else -1
+    def save_progress(
+        self, job: Job, value: float | None, told: Mapping[str, Any], *, now_ms: int
+    ) -> bool:
+        """Store the progress of a job's running attempt; False when more was reported before.
+
+        Without a value, what is told is renewed and the value stays.
+        """
+        pk, sk = keys.job(job.id), keys.PROGRESS
+        report: dict[str, items.Value] = {
+            "run": _run(job),
+            "told": jsontext.dumps(told),
+            "updated": now_ms,
+        }
+        if value is None:
+            # Race: the job runs anew. The loser's report is the first of the new run.
+            try:
+                self._table.update(
+                    Update(
+                        pk, sk, set=report, condition="#run = :run", values={":run": report["run"]}
+                    )
+                )
+            except LostRace:
+                pass
+            else:
+                return True
+        number = -1 if value is None else round(value * 1_000_000)
+        report["value"] = number
+        if value is not None:
+            report["number"] = jsontext.dumps(value)
         # Race: two reports of one attempt. The higher stays (ojs-progress section 5.1); a new
         # attempt starts afresh.
         try:
             self._table.put(
                 Put(
-                    {
-                        "pk": keys.job(job.id),
-                        "sk": keys.PROGRESS,
-                        "run": _run(job),
-                        "value": millionths,
-                        "progress": jsontext.dumps(progress),
-                        "updated": now_ms,
-                    },
+                    {"pk": pk, "sk": sk, **report},
                     condition="attribute_not_exists(pk) OR #run <> :run OR #value <= :value",
-                    values={":run": _run(job), ":value": millionths},
+                    values={":run": report["run"], ":value": number},
                 )
             )
         except LostRace:
@@ -588,6 +680,9 @@ class Jobs:
 
     def delete(self, job: Job) -> None:
         """Remove a job and all that belongs to it, the head first. Raises LostRace if it moved."""
+        # What belongs to it is listed before: afterwards the id may be a new job's. If we die in
+        # between, the head's stream record leads to the same cleaning (`remove_rest`).
+        rest = self._belongings(job.id)
         # Race: a retry that brought the job back: the loser sees that it lives. That it is gone
         # already, by our own lost call or by another's, is what was asked for.
         try:
@@ -597,9 +692,26 @@ class Jobs:
         except LostRace as lost:
             if lost.item is not None:
                 raise
+        self._remove(job, rest)
+
+    def remove_rest(self, job: Job) -> int:
+        """Remove what a head that is gone left behind; returns how many items went.
+
+        Does nothing when the id is in use again.
+        """
+        rest = self._belongings(job.id)
+        if any(sk == keys.HEAD for _, sk in rest):
+            return 0
+        self._remove(job, rest)
+        return len(rest)
+
+    def _belongings(self, job_id: str) -> list[tuple[str, str]]:
+        found = self._table.query_all("pk = :job", {":job": keys.job(job_id)})
+        return [(str(item["pk"]), str(item["sk"])) for item in found]
+
+    def _remove(self, job: Job, rest: Sequence[tuple[str, str]]) -> None:
         self._texts.delete(at for at in self.texts_of(job) if at.in_bucket)
-        rest = self._table.query_all("pk = :job", {":job": keys.job(job.id)})
-        self._table.write_many(deletes=[(str(i["pk"]), str(i["sk"])) for i in rest])
+        self._table.write_many(deletes=[key for key in rest if key[1] != keys.HEAD])
 
 
 def _held_by(
@@ -622,17 +734,54 @@ def _held_by(
     return conditions, values
 
 
-def _ours(lost: LostRace, jobs: Sequence[Job]) -> bool:
+def _is_ours(found: Item | None, job: Job) -> bool:
+    """Whether a head that stands in the way is what we wrote ourselves, by an answer that was lost.
+
+    Somebody may have claimed or cancelled it since, so that the write token is another: what never
+    changes tells. Two pushes equal in id, content and millisecond are one and the same.
+    """
+    if not found or found.get("created") != job.created_ms:
+        return False
+    mine = items.head(job)
+    return all(found.get(name) == mine.get(name) for name in ("type", "queue", "payload", "body"))
+
+
+def _all_ours(lost: LostRace, jobs: Sequence[Job]) -> bool:
     """Whether what stands in the way are our own heads: the transaction went through before."""
     pairs = list(zip(lost.items, jobs, strict=False))
-    return all(found is not None and found.get("op") == job.op for found, job in pairs)
+    return len(pairs) == len(jobs) and all(_is_ours(found, job) for found, job in pairs)
 
 
-def _taken(lost: LostRace, jobs: Sequence[Job]) -> JobTaken | LostRace:
-    for found, job in zip(lost.items, jobs, strict=False):
-        if found is not None:
-            return JobTaken(job.id)
-    return lost
+def _batch_item(token: str, prepared: Sequence[_Prepared], now_ms: int) -> dict[str, items.Value]:
+    """A staged batch: all that its undoing, and its commit's stream record, need to know."""
+    jobs = [job for job, _ in prepared]
+    item: dict[str, items.Value] = {
+        "pk": keys.batch(token),
+        "sk": keys.HEAD,
+        "state": "staging",
+        "created": now_ms,
+        "ids": b"".join(_id_bytes(job.id) for job in jobs),
+        "runs": _runs(jobs),
+        "wpk": keys.STAGED,
+        "wsk": keys.instant(now_ms + STAGING_GRACE_MS),
+    }
+    if refs := {str(at): job.content_ref for at, job in enumerate(jobs) if job.content_ref}:
+        item["refs"] = _packed(refs)
+    return item
+
+
+def _error_keys(job: Job, attempt: int) -> list[str]:
+    """Where the errors of an attempt are: its own, and what ended the job without an attempt."""
+    own = [keys.error(job.life, attempt)] if attempt else []
+    if attempt == job.attempt and job.state is State.DISCARDED:
+        own.append(keys.error(job.life, attempt, ended=True))
+    return own
+
+
+def _failures(found: Iterable[Item], job: Job) -> tuple[Failure, ...]:
+    """The errors of a job; those that an earlier job of the same id left behind are not its own."""
+    failures = (items.failure_from(item) for item in found)
+    return tuple(failure for failure in failures if failure.occurred_ms >= job.created_ms)
 
 
 def _run(job: Job) -> str:
@@ -645,8 +794,26 @@ def _progress(item: Item | None, job: Job) -> dict[str, Any] | None:
     ran = job.state is State.ACTIVE or job.state.terminal
     if item is None or not ran or item["run"] != _run(job):
         return None
-    stored: dict[str, Any] = jsontext.stored(str(item["progress"]))
-    return stored | {"updated_ms": item["updated"]}
+    told: dict[str, Any] = jsontext.stored(str(item["told"]))
+    value = jsontext.stored(str(item["number"])) if "number" in item else None
+    return told | {"progress": value, "updated_ms": item["updated"]}
+
+
+def _runs(jobs: Sequence[Job]) -> bytes:
+    """Jobs in order as runs of equals: [how many, type, queue, state, priority, start], packed."""
+    alike = groupby(
+        (job.type, job.queue, job.state, job.priority, job.scheduled_ms) for job in jobs
+    )
+    runs = [[sum(1 for _ in same), *what] for what, same in alike]
+    return _packed(runs)
+
+
+def _packed(value: Any) -> bytes:
+    return zlib.compress(jsontext.dumps(value).encode("utf-8"))
+
+
+def _unpacked(packed: Any) -> Any:
+    return jsontext.stored(zlib.decompress(bytes(packed)).decode("utf-8"))
 
 
 def _id_bytes(job_id: str) -> bytes:

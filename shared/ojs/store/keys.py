@@ -30,9 +30,12 @@ def job_id(pk: str) -> str:
     return pk.removeprefix("J|")
 
 
-def error(life: int, attempt: int) -> str:
-    """Sort key of one entry of the error history; sorts in the order things happened."""
-    return f"{ERROR}{life:04d}|{attempt:06d}"
+def error(life: int, attempt: int, *, ended: bool = False) -> str:
+    """Sort key of one entry of the error history; sorts in the order things happened.
+
+    `ended` is for what ended a job between attempts, such as its deadline.
+    """
+    return f"{ERROR}{life:04d}|{attempt:06d}{'x' if ended else ''}"
 
 
 def queue(name: str) -> str:
@@ -48,6 +51,48 @@ def worker(worker_id: str) -> str:
 def unique(digest: str) -> str:
     """Partition of a unique lock."""
     return f"U|{digest}"
+
+
+# Projections: what follows from the stream (design section 5, "Stream") --------------------------
+
+ALL_QUEUES = "*"
+NOW = "@"
+GAUGE = "gauge"
+
+
+def stats(queue_name: str) -> str:
+    """Partition of a queue's counters; `ALL_QUEUES` (no queue can be called so) of the totals."""
+    return f"S|{queue_name}"
+
+
+def day(date: str) -> str:
+    """Sort key of the counters of a UTC day, `2026-11-21`."""
+    return f"d|{date}"
+
+
+def hour(text: str) -> str:
+    """Sort key of the counters of a UTC hour, `2026-11-21T09`."""
+    return f"h|{text}"
+
+
+def minute(text: str) -> str:
+    """Sort key of the counters of a UTC minute, `2026-11-21T09:30`."""
+    return f"m|{text}"
+
+
+def marker(second: int) -> str:
+    """Partition of the marks of stream records that were written in one second of the epoch."""
+    return f"M|{second}"
+
+
+def events(date: str) -> str:
+    """Partition of the event pages written on a UTC day."""
+    return f"E|{date}"
+
+
+def event_page(ms: int, token: str) -> str:
+    """Sort key of an event page: when it was written, and which writer's it is."""
+    return f"{instant(ms)}|{token}"
 
 
 def batch(token: str) -> str:
@@ -84,6 +129,22 @@ STAGED = "B"
 def instant(ms: int) -> str:
     """A time as a sort key, 15 digits of ms."""
     return f"{ms:015d}"
+
+
+def upto(ms: int) -> str:
+    """A sort key after everything of that time or earlier."""
+    return f"{ms:015d}~"
+
+
+# What a job of the due line waits for, so that a keys-only index can count them by state.
+START = "s"
+RETRY = "r"
+LEASE_END = "a"
+
+
+def due_at(ms: int, waits_for: str) -> str:
+    """The sort key of an entry of the due line."""
+    return f"{ms:015d}{waits_for}"
 
 
 @dataclass(frozen=True)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import random
 import re
+import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -10,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from botocore.exceptions import BotoCoreError, ClientError
 
 from ojs.domain.errors import BackendUnavailable
-from ojs.store.errors import LostRace, classify
+from ojs.store.errors import Contended, LostRace, classify
 from ojs.store.items import Item, Value, pack, unpack
 
 if TYPE_CHECKING:
@@ -21,6 +23,9 @@ MAX_BATCH_GET = 100
 MAX_BATCH_WRITE = 25
 MAX_TRANSACTION = 100
 _BATCH_ROUNDS = 8
+_TRANSACTION_TRIES = 4
+_FIRST_PAUSE_S = 0.025
+_LONGEST_PAUSE_S = 0.4
 
 
 @dataclass
@@ -53,6 +58,8 @@ class Update:
     remove: Sequence[str] = ()
     # Attribute → expression, for what must be worked out from the item itself.
     compute: Mapping[str, str] = field(default_factory=dict)
+    # Attribute → number to add; one that is missing counts as 0. Names of any characters.
+    add: Mapping[str, int] = field(default_factory=dict)
     condition: str | None = None
     values: Mapping[str, Value] = field(default_factory=dict)
 
@@ -67,6 +74,10 @@ class Update:
             clauses.append("SET " + ", ".join(assignments))
         if self.remove:
             clauses.append("REMOVE " + ", ".join(f"#{name}" for name in self.remove))
+        added = {f"#add_{at}": name for at, name in enumerate(self.add)}
+        if added:
+            clauses.append("ADD " + ", ".join(f"{alias} :{alias[1:]}" for alias in added))
+            values |= {f":{alias[1:]}": self.add[name] for alias, name in added.items()}
         expression = " ".join(clauses)
         text = f"{expression} {self.condition or ''}"
         arguments: dict[str, Any] = {
@@ -75,7 +86,7 @@ class Update:
         }
         if self.condition:
             arguments["ConditionExpression"] = self.condition
-        if names := {f"#{name}": name for name in _RESERVED_SAFE.findall(text)}:
+        if names := {f"#{name}": name for name in _RESERVED_SAFE.findall(text)} | added:
             arguments["ExpressionAttributeNames"] = names
         if values:
             arguments["ExpressionAttributeValues"] = pack(values)
@@ -113,11 +124,26 @@ class Found:
 class Table:
     """One table. Raises LostRace for conditions that fail, OjsError for everything else."""
 
-    def __init__(self, client: DynamoDBClient, name: str, *, measure: bool = False) -> None:
+    def __init__(
+        self,
+        client: DynamoDBClient,
+        name: str,
+        *,
+        measure: bool = False,
+        sleep: Callable[[float], None] = time.sleep,
+        chance: Callable[[], float] = random.random,
+    ) -> None:
         self.client = client
         self.name = name
         self.measure = measure
         self.meter = Meter()
+        self._sleep = sleep
+        self._chance = chance
+
+    def _back_off(self, times: int) -> None:
+        """Wait before asking again, longer each time and never in step with others."""
+        longest = min(_LONGEST_PAUSE_S, _FIRST_PAUSE_S * 2**times)
+        self._sleep(longest * (0.5 + self._chance() / 2))
 
     def _call(self, operation: str, call: Callable[..., Any], **arguments: Any) -> Any:
         if self.measure:
@@ -181,6 +207,8 @@ class Table:
             fruitless = fruitless + 1 if left and not items else 0
             if fruitless >= _BATCH_ROUNDS:
                 raise BackendUnavailable("The store is busy.")
+            if fruitless:
+                self._back_off(fruitless - 1)
             wanted = list(left) + rest
         return found
 
@@ -277,7 +305,20 @@ class Table:
             if write.condition:
                 arguments["ReturnValuesOnConditionCheckFailure"] = "ALL_OLD"
             actions.append({"Put" if isinstance(write, Put) else "Update": arguments})
-        self._call("TransactWriteItems", self.client.transact_write_items, TransactItems=actions)
+        for tried in range(_TRANSACTION_TRIES):
+            try:
+                self._call(
+                    "TransactWriteItems",
+                    self.client.transact_write_items,
+                    TransactItems=actions,
+                )
+            except Contended:
+                # The SDK does not repeat a cancelled transaction, though nothing was written.
+                if tried == _TRANSACTION_TRIES - 1:
+                    raise
+                self._back_off(tried)
+            else:
+                return
 
     def write_many(
         self, puts: Iterable[Mapping[str, Value]] = (), deletes: Iterable[tuple[str, str]] = ()
@@ -300,4 +341,7 @@ class Table:
             fruitless = fruitless + 1 if len(left) == len(chunk) else 0
             if fruitless >= _BATCH_ROUNDS:
                 raise BackendUnavailable("The store is busy.")
+            if left:
+                # What is left unwritten was throttled: asked again at once it would be again.
+                self._back_off(fruitless)
             requests = list(left) + rest

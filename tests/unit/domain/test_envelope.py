@@ -355,6 +355,19 @@ def test_a_unique_policy_has_the_defaults_of_the_specification() -> None:
     assert (unique.period_ms, unique.args_keys, unique.meta_keys) == (None, None, None)
 
 
+@pytest.mark.parametrize(
+    ("within", "period_ms"),
+    [("1h", 3_600_000), ("1h30m5s", 5_405_000), ("2d", 172_800_000), ("5ms", 5), ("PT2S", 2_000)],
+)
+def test_a_text_as_key_and_a_short_duration_make_a_unique_policy(
+    within: str, period_ms: int
+) -> None:
+    unique = _resolved(_request(unique={"key": "order-17", "within": within})).unique
+    assert unique is not None
+    assert unique.keys == {"type"}
+    assert (unique.custom, unique.period_ms) == ("order-17", period_ms)
+
+
 @pytest.mark.parametrize("name", ["keys", "key"])
 def test_the_type_is_always_part_of_what_makes_a_job_unique(name: str) -> None:
     unique = _resolved(_request(unique={name: ["args", "queue"], "period": "PT2S"})).unique
@@ -483,7 +496,10 @@ AGAINST_A_RULE: list[tuple[dict[str, Any], str]] = [
     ({"unique": {"keys": []}}, "unique.keys"),
     ({"unique": {"keys": ["argz"]}}, "unique.keys[0]"),
     ({"unique": {"keys": ["type", "Args"]}}, "unique.keys[1]"),
-    ({"unique": {"key": "type"}}, "unique.key"),
+    ({"unique": {"key": []}}, "unique.key"),
+    ({"unique": {"key": 5}}, "unique.key"),
+    ({"unique": {"key": ""}}, "unique.key"),
+    ({"unique": {"key": ["argz"]}}, "unique.key[0]"),
     ({"unique": {"keys": ["meta"]}}, "unique.meta_keys"),
     ({"unique": {"keys": ["meta"], "meta_keys": []}}, "unique.meta_keys"),
     ({"unique": {"keys": ["args"], "args_keys": [""]}}, "unique.args_keys[0]"),
@@ -492,7 +508,9 @@ AGAINST_A_RULE: list[tuple[dict[str, Any], str]] = [
     ({"options": {"unique": {"period": "P1M"}}}, "options.unique.period"),
     ({"unique": {"states": ["done"]}}, "unique.states[0]"),
     ({"unique": {"on_conflict": "merge"}}, "unique.on_conflict"),
-    ({"unique": {"within": "1h"}}, "unique.within"),
+    ({"unique": {"within": "1 hour"}}, "unique.within"),
+    ({"unique": {"within": "0s"}}, "unique.within"),
+    ({"retry": {"non_retryable_errors": ["x" * 250] * 9}}, "retry.non_retryable_errors"),
 ]
 
 

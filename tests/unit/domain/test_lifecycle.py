@@ -48,6 +48,7 @@ FUNCTIONS: dict[Trigger, Callable[[Job], Job]] = {
     Trigger.ACK: lambda job: lifecycle.complete(job, now_ms=LATER_MS),
     Trigger.FAIL: lambda job: lifecycle.fail(job, _failure(), now_ms=LATER_MS, chance=0.5),
     Trigger.REQUEUE: lambda job: lifecycle.requeue(job, now_ms=LATER_MS, order=LATER_ORDER),
+    Trigger.RESUME: lambda job: lifecycle.resume(job, now_ms=LATER_MS),
     Trigger.STALL: lambda job: lifecycle.stall(job, now_ms=LATER_MS, order=LATER_ORDER)[0],
     Trigger.TIME_OUT: lambda job: lifecycle.time_out(job, now_ms=LATER_MS, chance=0.5)[0],
     Trigger.CANCEL: lambda job: lifecycle.cancel(job, now_ms=LATER_MS),
@@ -120,6 +121,8 @@ def _assert_fits_its_state(job: Job) -> None:
         assert job.order is None
     if job.dead_letter:
         assert job.state is State.DISCARDED
+    if job.stalled is not None:
+        assert job.state is State.AVAILABLE
     assert job.attempt <= max(1, job.max_attempts)
 
 
@@ -153,6 +156,8 @@ def test_no_life_uses_more_attempts_than_the_policy_allows_or_leaves_the_table(
             with pytest.raises(Conflict):
                 _moved(job, trigger, now_ms, chance, failure)
             continue
+        if trigger is Trigger.RESUME and job.stalled is None:
+            continue  # its caller asks `resumable` first
         before, job = job, _moved(job, trigger, now_ms, chance, failure)
         match trigger:
             case Trigger.CLAIM:
@@ -180,6 +185,40 @@ def test_a_job_whose_worker_dies_each_time_ends_after_its_last_attempt(
             break
     assert job.state is State.DISCARDED
     assert job.attempt == max(1, job.max_attempts)
+
+
+# --- a late worker ------------------------------------------------------------------------------
+
+
+def _stalled(job: Job) -> Job:
+    roomy = replace(job, policy=replace(job.policy, max_attempts=job.attempt + 1), worker_id="w")
+    return lifecycle.stall(roomy, now_ms=LATER_MS, order=LATER_ORDER)[0]
+
+
+@given(RUNNING)
+def test_a_worker_whose_lease_ran_out_takes_the_same_attempt_up_again(job: Job) -> None:
+    back = _stalled(job)
+    assert lifecycle.resumable(back, worker_id="w")
+    again = lifecycle.resume(back, now_ms=LATER_MS + 7)
+    assert (again.state, again.attempt, again.worker_id) == (State.ACTIVE, job.attempt, "w")
+    assert again.lease is not None
+    assert job.lease is not None
+    assert again.lease.token == job.lease.token
+    assert again.lease.until_ms > LATER_MS + 7
+
+
+@given(RUNNING)
+def test_nobody_but_its_former_worker_takes_a_stalled_job_back(job: Job) -> None:
+    back = _stalled(job)
+    assert not lifecycle.resumable(back, worker_id="another")
+    assert not lifecycle.resumable(back, worker_id=None)
+    assert not lifecycle.resumable(back, worker_id="w", attempt=back.attempt + 1)
+    assert not lifecycle.resumable(back, worker_id="w", lease_token="another")
+    assert lifecycle.resumable(back, worker_id=None, lease_token=back.stalled)
+    taken = FUNCTIONS[Trigger.CLAIM](back)
+    assert not lifecycle.resumable(taken, worker_id="w")
+    handed_back = lifecycle.requeue(taken, now_ms=LATER_MS, order=LATER_ORDER)
+    assert not lifecycle.resumable(handed_back, worker_id="w")
 
 
 # --- claim, complete, requeue -------------------------------------------------------------------

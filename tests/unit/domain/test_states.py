@@ -19,6 +19,8 @@ EDGES = {
     ("active", "fail", "retryable"),
     ("active", "fail", "discarded"),
     ("active", "requeue", "available"),
+    # Requirements section 12: the late word of a worker whose job nobody was given since.
+    ("available", "resume", "active"),
     ("active", "stall", "available"),
     ("active", "stall", "discarded"),
     ("active", "time_out", "retryable"),

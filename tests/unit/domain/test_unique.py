@@ -243,3 +243,11 @@ def test_in_a_batch_the_path_of_a_missing_key_is_whole() -> None:
 
 def test_a_key_whose_value_is_null_is_there() -> None:
     assert _of([{"user": None}], args_keys=["user"]) != _of([{"user": 0}], args_keys=["user"])
+
+
+def test_a_key_of_ones_own_is_all_that_counts_besides_the_type() -> None:
+    mine = {"keys": None, "key": "order-17"}
+    assert _of([1], **mine) == _of([2], **mine)
+    assert _of([1], **mine) != _of([1], keys=None, key="order-18")
+    other_type = {"type": "b", "args": [1], "unique": {"key": "order-17"}}
+    assert _of([1], **mine) != _fingerprint(other_type)

@@ -87,7 +87,10 @@ def test_a_failure_is_read_back_from_its_item_exactly(job: Job, failure: Failure
 @given(jobs(), failures)
 def test_an_error_is_filed_under_its_job_by_life_and_attempt(job: Job, failure: Failure) -> None:
     item = items.error(job, failure)
-    assert (item["pk"], item["sk"]) == (keys.job(job.id), keys.error(job.life, failure.attempt))
+    # What ends a job between attempts must not stand in for the error of the attempt before.
+    ended = job.state is not State.ACTIVE
+    key = keys.error(job.life, failure.attempt, ended=ended)
+    assert (item["pk"], item["sk"]) == (keys.job(job.id), key)
 
 
 plain_items: st.SearchStrategy[Item] = st.dictionaries(
@@ -175,13 +178,15 @@ def test_a_job_that_is_not_terminal_can_always_be_found_by_the_index(job: Job) -
 
 @given(jobs([State.SCHEDULED, State.RETRYABLE, State.ACTIVE]))
 def test_a_job_that_waits_for_a_time_is_filed_under_that_time(job: Job) -> None:
-    assert items.index_entries(job)["wsk"] == keys.instant(job.due_ms)
+    waits_for = {"scheduled": "s", "retryable": "r", "active": "a"}[job.state.value]
+    assert items.index_entries(job)["wsk"] == f"{job.due_ms:015d}{waits_for}"
+    assert keys.instant(job.due_ms) < str(items.index_entries(job)["wsk"]) < keys.upto(job.due_ms)
 
 
 @given(jobs())
 def test_only_a_job_that_may_still_expire_is_filed_under_its_deadline(job: Job) -> None:
     entries = items.index_entries(job)
-    if job.expires_ms is not None and job.state not in TERMINAL:
+    if job.expires_ms is not None and job.state not in TERMINAL | {State.ACTIVE}:
         assert entries["epk"] == keys.expiry(job.queue, job.lane)
         assert entries["esk"] == keys.instant(job.expires_ms)
     else:

@@ -1,0 +1,165 @@
+"""What the table does when DynamoDB refuses, stays silent or leaves part of a request undone."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from botocore.exceptions import (
+    BotoCoreError,
+    ClientError,
+    ConnectTimeoutError,
+    EndpointConnectionError,
+    NoCredentialsError,
+    ParamValidationError,
+    ReadTimeoutError,
+)
+
+from ojs.domain.errors import BackendError, BackendTimeout, BackendUnavailable
+from ojs.store.errors import Contended, LostRace, classify
+from ojs.store.table import Put, Table, Update
+
+
+def _client_error(code: str, status: int = 400, **more: Any) -> ClientError:
+    response: Any = {
+        "Error": {"Code": code},
+        "ResponseMetadata": {"HTTPStatusCode": status},
+        **more,
+    }
+    return ClientError(response, "PutItem")
+
+
+@pytest.mark.parametrize(
+    ("error", "kind"),
+    [
+        (ReadTimeoutError(endpoint_url="x"), BackendTimeout),
+        (ConnectTimeoutError(endpoint_url="x"), BackendUnavailable),
+        (EndpointConnectionError(endpoint_url="x"), BackendUnavailable),
+        (NoCredentialsError(), BackendError),
+        (ParamValidationError(report="x"), BackendError),
+        (_client_error("ProvisionedThroughputExceeded"), BackendUnavailable),
+        (_client_error("ThrottlingException"), BackendUnavailable),
+        (_client_error("NobodyKnowsThis", 500), BackendUnavailable),
+        (_client_error("NobodyKnowsThis", 503), BackendUnavailable),
+        (_client_error("ValidationException"), BackendError),
+        (_client_error("AccessDeniedException"), BackendError),
+        (_client_error("ConditionalCheckFailedException"), LostRace),
+        (
+            _client_error(
+                "TransactionCanceledException",
+                CancellationReasons=[{"Code": "None"}, {"Code": "TransactionConflict"}],
+            ),
+            Contended,
+        ),
+        (
+            _client_error(
+                "TransactionCanceledException",
+                CancellationReasons=[
+                    {"Code": "TransactionConflict"},
+                    {"Code": "ConditionalCheckFailed"},
+                ],
+            ),
+            LostRace,
+        ),
+        (
+            _client_error(
+                "TransactionCanceledException", CancellationReasons=[{"Code": "ValidationError"}]
+            ),
+            BackendError,
+        ),
+    ],
+)
+def test_each_error_of_the_sdk_has_its_meaning(
+    error: ClientError | BotoCoreError, kind: type[Exception]
+) -> None:
+    assert type(classify(error)) is kind
+
+
+class Scripted:
+    """A client that gives the answers of a script, in turn."""
+
+    def __init__(self, *answers: Any) -> None:
+        self._answers = list(answers)
+        self.asked: list[dict[str, Any]] = []
+
+    def __getattr__(self, _name: str) -> Any:
+        def call(**arguments: Any) -> Any:
+            self.asked.append(arguments)
+            answer = self._answers.pop(0)
+            if isinstance(answer, Exception):
+                raise answer
+            return answer
+
+        return call
+
+
+def _table(client: Scripted) -> tuple[Table, list[float]]:
+    pauses: list[float] = []
+    return Table(client, "t", sleep=pauses.append, chance=lambda: 1.0), pauses  # type: ignore[arg-type]
+
+
+CONFLICT = _client_error(
+    "TransactionCanceledException", CancellationReasons=[{"Code": "TransactionConflict"}]
+)
+
+
+def test_a_transaction_that_met_another_is_repeated_after_a_pause() -> None:
+    client = Scripted(CONFLICT, CONFLICT, {})
+    table, pauses = _table(client)
+    table.transact([Put({"pk": "a", "sk": "b"})])
+    assert len(client.asked) == 3
+    assert pauses == [0.025, 0.05]
+
+
+def test_a_transaction_that_meets_others_again_and_again_is_given_up() -> None:
+    table, pauses = _table(Scripted(*[CONFLICT] * 4))
+    with pytest.raises(BackendUnavailable):
+        table.transact([Put({"pk": "a", "sk": "b"})])
+    assert len(pauses) == 3
+
+
+def _unwritten(count: int) -> Any:
+    return {"UnprocessedItems": {"t": [{"PutRequest": {"Item": {}}}] * count}}
+
+
+def test_what_was_left_unwritten_is_written_after_a_pause() -> None:
+    client = Scripted(_unwritten(2), _unwritten(1), {})
+    table, pauses = _table(client)
+    table.write_many(puts=[{"pk": "a", "sk": str(n)} for n in range(3)])
+    assert [len(asked["RequestItems"]["t"]) for asked in client.asked] == [3, 2, 1]
+    assert len(pauses) == 2
+
+
+def test_writing_without_progress_is_given_up_after_ever_longer_pauses() -> None:
+    table, pauses = _table(Scripted(*[_unwritten(1)] * 8))
+    with pytest.raises(BackendUnavailable):
+        table.write_many(puts=[{"pk": "a", "sk": "b"}])
+    assert pauses == sorted(pauses)
+    assert pauses[-1] == 0.4
+
+
+def test_reading_without_progress_is_given_up_after_ever_longer_pauses() -> None:
+    nothing = {"Responses": {}, "UnprocessedKeys": {"t": {"Keys": [{"pk": {"S": "a"}}]}}}
+    table, pauses = _table(Scripted(*[nothing] * 8))
+    with pytest.raises(BackendUnavailable):
+        table.batch_get([("a", "b")])
+    assert pauses == sorted(pauses)
+    assert len(pauses) == 7
+
+
+def test_numbers_are_added_under_names_of_any_characters() -> None:
+    update = Update("p", "s", set={"at": 1}, add={"enqueued|email.send": 2, "p-5": -1})
+    assert update.arguments() == {
+        "Key": {"pk": {"S": "p"}, "sk": {"S": "s"}},
+        "UpdateExpression": "SET #at = :set_at ADD #add_0 :add_0, #add_1 :add_1",
+        "ExpressionAttributeNames": {
+            "#at": "at",
+            "#add_0": "enqueued|email.send",
+            "#add_1": "p-5",
+        },
+        "ExpressionAttributeValues": {
+            ":set_at": {"N": "1"},
+            ":add_0": {"N": "2"},
+            ":add_1": {"N": "-1"},
+        },
+    }
