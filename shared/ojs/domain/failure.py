@@ -18,6 +18,9 @@ MAX_MESSAGE_CHARACTERS = 10_000
 MAX_NAME_CHARACTERS = 255
 MAX_DETAILS_BYTES = 16_384
 
+# Details by which an error may be named.
+_NAMING = ("error_class", "error_type")
+
 # What a handler may send as `error.code` to decide the outcome itself.
 CODE_DISCARD = "DISCARD"
 CODE_DEAD_LETTER = "DEAD_LETTER"
@@ -40,7 +43,7 @@ class Failure:
     def names(self) -> tuple[str, ...]:
         """The names by which `non_retryable_errors` may refer to it."""
         details = self.details or {}
-        extra = (details.get("error_class"), details.get("error_type"))
+        extra = [details.get(name) for name in _NAMING]
         return (self.type, *(name for name in extra if isinstance(name, str)), self.code)
 
     def to_dict(self) -> dict[str, Any]:
@@ -84,7 +87,7 @@ def reported(error: Mapping[str, Any], *, attempt: int, now_ms: int) -> Failure:
         kind = next(
             (
                 details[name][:MAX_NAME_CHARACTERS]
-                for name in ("error_class", "error_type")
+                for name in _NAMING
                 if isinstance(details.get(name), str) and details[name]
             ),
             None,
@@ -134,14 +137,15 @@ def _frames(backtrace: Any) -> tuple[str, ...]:
 
 
 def _capped(details: Mapping[str, Any] | None) -> dict[str, Any] | None:
-    """Details as they are, or, past the cap, the scalar fields that fit and a note."""
+    """Details as they are, or, past the cap, a note and the scalar fields that fit."""
     if not details:
         return None
     if jsontext.size_of(details) <= MAX_DETAILS_BYTES:
         return dict(details)
     kept: dict[str, Any] = {"truncated": True}
     room = MAX_DETAILS_BYTES - 32
-    for key, value in details.items():
+    # Those that `non_retryable_errors` may refer to come first.
+    for key, value in sorted(details.items(), key=lambda item: item[0] not in _NAMING):
         size = jsontext.size_of({key: value})
         if size <= room and not isinstance(value, list | Mapping):
             kept[key] = value

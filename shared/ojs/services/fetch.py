@@ -23,7 +23,7 @@ from ojs.domain.states import State
 from ojs.services.due import Due
 from ojs.store import items
 from ojs.store.errors import LostRace
-from ojs.store.jobs import Jobs
+from ojs.store.jobs import Jobs, winner
 from ojs.store.keys import Position
 from ojs.store.queues import Queues
 from ojs.store.workers import from_item, key_of
@@ -323,10 +323,9 @@ class Fetch:
             )
         except LostRace as lost:
             take.lost += 1
-            if lost.item and "state" in lost.item:
-                found = items.job_from_head(lost.item)
-                if found.state is State.AVAILABLE and expired(found, now_ms):
-                    self._due.settle(found)
+            there = winner(lost)
+            if there is not None and there.state is State.AVAILABLE and expired(there, now_ms):
+                self._due.settle(there)
             return None
         take.jobs.append(job)
         take.kib += position.size_kib + _SMALL_JOB_KIB

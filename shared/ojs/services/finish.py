@@ -16,9 +16,8 @@ from ojs.domain.ids import IdSource
 from ojs.domain.job import MISSING, Job
 from ojs.domain.states import State, Trigger
 from ojs.services.due import Due
-from ojs.store import items
 from ojs.store.errors import LostRace
-from ojs.store.jobs import Jobs
+from ojs.store.jobs import Jobs, winner
 
 _TRIES = 5
 
@@ -67,10 +66,10 @@ class Finish:
                 result=result,
             )
         except LostRace as lost:
-            if lost.item is None:
-                raise NotFound("job", job_id) from None
-            found = items.job_from_head(lost.item)
-        if self._resumed(found, worker_id, attempt, lease_token):
+            there = winner(lost)
+        if there is None:
+            raise NotFound("job", job_id)
+        if self._resumed(there, worker_id, attempt, lease_token):
             return self.ack(
                 job_id,
                 worker_id=worker_id,
@@ -79,14 +78,14 @@ class Finish:
                 result=result,
             )
         if (
-            found.state is State.COMPLETED
+            there.state is State.COMPLETED
             and worker_id is not None
-            and found.worker_id == worker_id
-            and attempt in (None, found.attempt)
+            and there.worker_id == worker_id
+            and attempt in (None, there.attempt)
         ):
-            (found,) = self._jobs.with_contents([found])
-            return found
-        raise self._refusal(found, Trigger.ACK, worker_id, attempt, lease_token)
+            (there,) = self._jobs.with_contents([there])
+            return there
+        raise self._refusal(there, Trigger.ACK, worker_id, attempt, lease_token)
 
     def nack(
         self,

@@ -122,7 +122,7 @@ class Jobs:
         try:
             job = self._jobs.extend(job_id, now_ms=now_ms, worker_id=worker_id)
         except LostRace as lost:
-            if lost.item is None:
+            if store.winner(lost) is None:
                 raise NotFound("job", job_id) from None
             return self.progress(job_id)
         told = {"message": message, "data": data}

@@ -15,10 +15,9 @@ from ojs.domain.job import Job
 from ojs.domain.page import Page
 from ojs.domain.states import State
 from ojs.domain.worker import MAX_ID_BYTES, Directive, Worker
-from ojs.store import items
 from ojs.store import workers as store
 from ojs.store.errors import LostRace
-from ojs.store.jobs import Jobs
+from ojs.store.jobs import Jobs, winner
 
 MAX_INFO_BYTES = 4_096
 # A busy worker's record is written again after this long; in between, a beat is one write for
@@ -74,17 +73,15 @@ class Workers:
                 )
                 extended.append(job_id)
             except LostRace as lost:
-                if lost.item is None or "state" not in lost.item:
+                there = winner(lost)
+                if there is None or there.worker_id not in (None, worker_id):
                     continue
-                found = items.job_from_head(lost.item)
-                if found.worker_id not in (None, worker_id):
-                    continue
-                if self._resumed(found, worker_id, visibility_timeout_ms, now_ms):
+                if self._resumed(there, worker_id, visibility_timeout_ms, now_ms):
                     extended.append(job_id)
                     continue
-                if found.state is State.CANCELLED and found.attempt:
+                if there.state is State.CANCELLED and there.attempt:
                     cancelled.append(job_id)
-                elif found.state is State.ACTIVE:
+                elif there.state is State.ACTIVE:
                     # The lease lasts longer than was asked for now.
                     extended.append(job_id)
         count = active_count if active_count is not None else len(extended)

@@ -47,6 +47,13 @@ class JobTaken(Exception):
         self.job_id = job_id
 
 
+def winner(lost: LostRace) -> Job | None:
+    """The job as whoever won left it, from a lost write of its head; None when there is none."""
+    if not lost.item or "state" not in lost.item:
+        return None
+    return items.job_from_head(lost.item)
+
+
 class Jobs:
     """The store of jobs."""
 

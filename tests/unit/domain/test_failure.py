@@ -247,3 +247,11 @@ def test_what_the_backend_observes_bears_its_kind_as_code_and_type() -> None:
     assert failure == Failure(3, "timeout", "timeout", "too long", NOW_MS)
     assert replace(failure, retryable=False) != failure
     assert failure.retryable is True
+
+
+def test_what_names_an_error_survives_the_cap_on_details() -> None:
+    details = {f"k{n}": "x" * 1_000 for n in range(30)} | {"error_class": "Boom"}
+    failure = _reported({"code": "c", "type": "T", "details": details})
+    assert failure.details is not None
+    assert failure.details["truncated"] is True
+    assert "Boom" in failure.names
