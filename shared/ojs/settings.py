@@ -3,8 +3,20 @@
 from __future__ import annotations
 
 import os
+from typing import Annotated, Any
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, StringConstraints
+
+
+def _listed(value: Any) -> Any:
+    """A list as the environment has it, separated by commas; anything else as it is."""
+    if not isinstance(value, str):
+        return value
+    return [part.strip() for part in value.split(",") if part.strip()]
+
+
+# An event type, or the beginning of some and `*`: `job.completed`, `job.*`, `*`.
+_Pattern = Annotated[str, StringConstraints(pattern=r"^(\*|[a-z_]+\.(\*|[a-z_]+\*?))$")]
 
 
 class Settings(BaseModel):
@@ -15,10 +27,26 @@ class Settings(BaseModel):
     table: str = Field(min_length=3, description="name of the DynamoDB table (OJS_TABLE)")
     bucket: str | None = Field(default=None, description="bucket for large payloads (OJS_BUCKET)")
     version: str = Field(default="0.1.0", description="version of this deployment (OJS_VERSION)")
+    service: str = Field(
+        default="ojs-backend-aws",
+        pattern=r"^[A-Za-z0-9]([A-Za-z0-9.-]{0,62})$",
+        description="name of this service in the source of its events (OJS_SERVICE)",
+    )
+    bus: str | None = Field(default=None, description="EventBridge bus for events (OJS_BUS)")
+    bus_types: Annotated[tuple[_Pattern, ...], BeforeValidator(_listed)] = Field(
+        default=(),
+        description="event types that go to the bus beside the operational ones, as `job.failed` "
+        "or `job.*`, separated by commas (OJS_BUS_TYPES)",
+    )
+    failure_queue: str | None = Field(
+        default=None,
+        description="URL of the SQS queue for stream records that cannot be read "
+        "(OJS_FAILURE_QUEUE)",
+    )
 
     @classmethod
     def from_environment(cls) -> Settings:
         """Read the settings; raises pydantic.ValidationError when OJS_TABLE is missing."""
-        names = {"table": "OJS_TABLE", "bucket": "OJS_BUCKET", "version": "OJS_VERSION"}
+        names = {field: f"OJS_{field.upper()}" for field in cls.model_fields}
         given = {field: os.environ[name] for field, name in names.items() if os.environ.get(name)}
         return cls.model_validate(given)

@@ -6,6 +6,7 @@ import uuid
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import boto3
@@ -117,18 +118,27 @@ def exact(dynoxide: Engine, dynamodb: DynamoDBClient) -> Iterator[World]:
     dynamodb.delete_table(TableName=made.table)
 
 
+@contextmanager
+def streamed_world(client: DynamoDBClient) -> Iterator[World]:
+    """A world whose table has a stream."""
+    made = make_world(client, stream=True)
+    try:
+        yield made
+    finally:
+        client.delete_table(TableName=made.table)
+
+
 @pytest.fixture
 def streamed(
     dynoxide: Engine, dynamodb: DynamoDBClient
 ) -> Callable[[], AbstractContextManager[World]]:
     """Worlds on dynoxide whose table has a stream: a new one each time it is entered."""
+    return partial(streamed_world, dynamodb)
 
-    @contextmanager
-    def fresh() -> Iterator[World]:
-        made = make_world(dynamodb, stream=True)
-        try:
-            yield made
-        finally:
-            dynamodb.delete_table(TableName=made.table)
 
-    return fresh
+@pytest.fixture
+def streamed_ministack(ministack: Engine) -> Callable[[], AbstractContextManager[World]]:
+    """The same on MiniStack, whose stream a deployed function reads."""
+    from local.dynamodb import connect
+
+    return partial(streamed_world, connect(ministack.url))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -112,6 +113,22 @@ def test_what_a_removed_head_leaves_behind_can_be_cleared_away(world: World) -> 
     assert store.remove_rest(head) == 2
     assert not [i for i in world.items() if i["pk"]["S"] == keys.job(job.id)]
     assert store.remove_rest(head) == 0
+
+
+def test_clearing_away_spares_the_text_of_a_new_job_whose_head_comes_next(world: World) -> None:
+    chosen = world.run.ids.uuid7()
+    raw = {"type": "a", "args": ["x" * 5_000], "id": chosen}
+    world.run.enqueue.push(envelope.parse(raw))
+    store = world.run.jobs._jobs
+    old = store.heads([chosen])[chosen]
+    key = {"pk": {"S": keys.job(chosen)}, "sk": {"S": keys.HEAD}}
+    world.client.delete_item(TableName=world.table, Key=key)
+    content = {"args": raw["args"]}
+    new, texts = store.prepare(replace(old, content=content, content_ref=None, content_bytes=0))
+    store._texts.save(texts)
+    assert store.remove_rest(old) == 1
+    left = [i["sk"]["S"] for i in world.items() if i["pk"]["S"] == keys.job(chosen)]
+    assert left == [f"{keys.PAYLOAD}{new.content_ref}"]
 
 
 def test_a_deleted_dead_letter_leaves_nothing(world: World) -> None:

@@ -689,7 +689,7 @@ class Jobs:
         """Remove a job and all that belongs to it, the head first. Raises LostRace if it moved."""
         # What belongs to it is listed before: afterwards the id may be a new job's. If we die in
         # between, the head's stream record leads to the same cleaning (`remove_rest`).
-        rest = self._belongings(job.id)
+        rest, _ = self._belongings(job)
         # Race: a retry that brought the job back: the loser sees that it lives. That it is gone
         # already, by our own lost call or by another's, is what was asked for.
         try:
@@ -706,19 +706,31 @@ class Jobs:
 
         Does nothing when the id is in use again.
         """
-        rest = self._belongings(job.id)
-        if any(sk == keys.HEAD for _, sk in rest):
+        rest, head = self._belongings(job)
+        if head:
             return 0
         self._remove(job, rest)
         return len(rest)
 
-    def _belongings(self, job_id: str) -> list[tuple[str, str]]:
-        found = self._table.query_all("pk = :job", {":job": keys.job(job_id)})
-        return [(str(item["pk"]), str(item["sk"])) for item in found]
+    def _belongings(self, job: Job) -> tuple[list[tuple[str, str]], bool]:
+        """What belongs to a job beside its head, and whether there is a head.
+
+        A text of another name may be the beginning of a new job with the same id: its head is
+        written next. Errors and progress are written only where there is a head.
+        """
+        found = self._table.query_all("pk = :job", {":job": keys.job(job.id)})
+        keys_found = [(str(item["pk"]), str(item["sk"])) for item in found]
+        texts = {at.key for at in self._in_table(job)}
+        rest = [
+            (pk, sk)
+            for pk, sk in keys_found
+            if (pk, sk) in texts or sk == keys.PROGRESS or sk.startswith(keys.ERROR)
+        ]
+        return rest, any(sk == keys.HEAD for _, sk in keys_found)
 
     def _remove(self, job: Job, rest: Sequence[tuple[str, str]]) -> None:
         self._texts.delete(at for at in self.texts_of(job) if at.in_bucket)
-        self._table.write_many(deletes=[key for key in rest if key[1] != keys.HEAD])
+        self._table.write_many(deletes=rest)
 
 
 def _held_by(

@@ -21,7 +21,7 @@ class Queues:
     def get(self, name: str) -> Queue | None:
         """One queue, consistently."""
         item = self._table.get(keys.queue(name), keys.HEAD)
-        return _queue(name, item) if item else None
+        return from_item(name, item) if item else None
 
     def ensure(self, name: str, *, now_ms: int) -> Queue:
         """The queue, created with defaults if it was not there."""
@@ -34,7 +34,7 @@ class Queues:
         try:
             self._table.put(Put(_item(queue), condition="attribute_not_exists(pk)"))
         except LostRace as lost:
-            return _queue(name, lost.item or {})
+            return from_item(name, lost.item or {})
         return queue
 
     def set_state(self, name: str, state: QueueState, *, now_ms: int) -> Queue:
@@ -48,7 +48,7 @@ class Queues:
                 condition="attribute_exists(pk)",
             )
         )
-        return _queue(name, item)
+        return from_item(name, item)
 
     def names(
         self, *, limit: int, after: str | None = None, consistent: bool = False
@@ -72,11 +72,12 @@ class Queues:
         for pk, sk in wanted:
             if (pk, sk) in found:
                 name = pk.removeprefix(keys.queue(""))
-                queues[name] = _queue(name, found[pk, sk])
+                queues[name] = from_item(name, found[pk, sk])
         return queues, found.get(worker) if worker else None
 
 
-def _queue(name: str, item: Item) -> Queue:
+def from_item(name: str, item: Item) -> Queue:
+    """The queue an item holds."""
     given: dict[str, Any] = dict(item)
     return Queue(
         name=name,

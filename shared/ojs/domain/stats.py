@@ -1,0 +1,208 @@
+"""Statistics: how many jobs there are, and what happened in a span of time.
+
+Names and buckets: ojs-observability section 8. Times in ms since the epoch, lengths in ms.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, fields
+from enum import StrEnum
+
+from ojs.domain.queue import Queue
+from ojs.domain.states import TERMINAL, State
+
+# Upper bounds in seconds (ojs-observability section 8.2); what is longer counts in one more bucket.
+DURATION_BUCKETS_S = (
+    0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0,
+)  # fmt: skip
+QUEUE_TIME_BUCKETS_S = (
+    0.01, 0.05, 0.1, 0.5, 1.0, 5.0, 10.0, 30.0, 60.0, 300.0, 600.0, 1_800.0, 3_600.0,
+)  # fmt: skip
+
+# Counted by job type too; a job type beyond the projection's bound on types counts as this one.
+BY_TYPE = ("enqueued", "completed", "failed", "retried", "cancelled", "expired")
+OTHER_TYPES = "other"
+
+MINUTE_MS = 60_000
+HOUR_MS = 3_600_000
+DAY_MS = 86_400_000
+
+
+@dataclass(frozen=True)
+class Activity:
+    """Transitions in a span of time.
+
+    `failed` jobs were discarded, `failures` are attempts that failed. `wait_ms` is the sum of the
+    times that `waits` jobs waited in line, `run_ms` the sum of the lengths of `runs` attempts.
+    """
+
+    enqueued: int = 0
+    started: int = 0
+    completed: int = 0
+    failed: int = 0
+    failures: int = 0
+    retried: int = 0
+    cancelled: int = 0
+    expired: int = 0
+    wait_ms: int = 0
+    waits: int = 0
+    run_ms: int = 0
+    runs: int = 0
+
+    def __add__(self, other: Activity) -> Activity:
+        return Activity(**{name: getattr(self, name) + getattr(other, name) for name in COUNTERS})
+
+    def __bool__(self) -> bool:
+        return any(getattr(self, name) for name in COUNTERS)
+
+    @property
+    def average_wait_ms(self) -> int | None:
+        """How long a job waited in line, rounded; None when none was started."""
+        return round(self.wait_ms / self.waits) if self.waits else None
+
+    @property
+    def average_run_ms(self) -> int | None:
+        """How long an attempt ran, rounded; None when none ended."""
+        return round(self.run_ms / self.runs) if self.runs else None
+
+
+COUNTERS = tuple(each.name for each in fields(Activity))
+
+
+@dataclass(frozen=True)
+class Day:
+    """A queue's UTC day: activity, by type, and histograms (jobs in each bucket, not summed up)."""
+
+    activity: Activity = Activity()
+    # Counter (`BY_TYPE`) → job type → jobs.
+    by_type: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
+    durations: Sequence[int] = (0,) * (len(DURATION_BUCKETS_S) + 1)
+    queue_times: Sequence[int] = (0,) * (len(QUEUE_TIME_BUCKETS_S) + 1)
+
+
+@dataclass(frozen=True)
+class Rates:
+    """Jobs a minute."""
+
+    processed: float = 0.0
+    failed: float = 0.0
+
+
+def rates(current: Activity, previous: Activity, now_ms: int) -> Rates:
+    """What the last 60 s had, if the minute before this one was even.
+
+    `current` is the minute that `now_ms` is in, so far.
+    """
+    part = 1 - now_ms % MINUTE_MS / MINUTE_MS
+    return Rates(
+        processed=current.completed + previous.completed * part,
+        failed=current.failed + previous.failed * part,
+    )
+
+
+@dataclass(frozen=True)
+class Levels:
+    """How many jobs there are by state; `dead` of the discarded ones are dead letters."""
+
+    states: Mapping[State, int] = field(default_factory=dict)
+    dead: int = 0
+
+    def of(self, state: State) -> int:
+        """How many jobs are in this state."""
+        return self.states.get(state, 0)
+
+    @property
+    def depth(self) -> int:
+        """Jobs that are not final (queue-config seed, section 3)."""
+        return sum(count for state, count in self.states.items() if state not in TERMINAL)
+
+
+@dataclass(frozen=True)
+class QueueSummary:
+    """A queue in a listing. `queue` is None when there is none of that name."""
+
+    name: str
+    queue: Queue | None
+    levels: Levels
+
+
+@dataclass(frozen=True)
+class QueueStats(QueueSummary):
+    """A queue and what is known of it at `now_ms`."""
+
+    now_ms: int
+    today: Activity
+    rates: Rates
+    # Priority → available jobs, priorities without any left out.
+    priorities: Mapping[int, int]
+    oldest_available_ms: int | None
+
+
+@dataclass(frozen=True)
+class Workers:
+    """Workers by what they are doing; `stale` ones were not heard of lately."""
+
+    running: int = 0
+    quiet: int = 0
+    stale: int = 0
+
+
+@dataclass(frozen=True)
+class Totals:
+    """All queues together, as the gauges sweep found them at `at_ms`; None: not yet."""
+
+    at_ms: int | None = None
+    queues: int = 0
+    levels: Levels = Levels()
+    workers: Workers = Workers()
+    rates: Rates = Rates()
+
+
+@dataclass(frozen=True)
+class QueueMetrics:
+    """What metrics tell of a queue. Gauges are the projection's."""
+
+    name: str
+    levels: Levels
+    today: Day
+    oldest_available_ms: int | None
+
+
+@dataclass(frozen=True)
+class Metrics:
+    """What metrics tell at `now_ms`. `queues` may be read as they are asked for, once."""
+
+    now_ms: int
+    queues: Iterable[QueueMetrics]
+    totals: Totals
+
+
+class Period(StrEnum):
+    """How long a point of a history lasts (ojs-admin-api section 10.2)."""
+
+    MINUTE = "1m"
+    FIVE_MINUTES = "5m"
+    HOUR = "1h"
+    DAY = "1d"
+
+    @property
+    def ms(self) -> int:
+        """Its length."""
+        return _LENGTHS_MS[self]
+
+
+_LENGTHS_MS = {
+    Period.MINUTE: MINUTE_MS,
+    Period.FIVE_MINUTES: 5 * MINUTE_MS,
+    Period.HOUR: HOUR_MS,
+    Period.DAY: DAY_MS,
+}
+
+
+@dataclass(frozen=True)
+class Point:
+    """What happened in the period that begins at `start_ms`."""
+
+    start_ms: int
+    activity: Activity

@@ -1,0 +1,74 @@
+"""What follows from a change: counters, event log, EventBridge, metrics (design sections 1.3, 5).
+
+The table's stream is the outbox. `build` wires a `Projector`, whose `run` takes stream records, as
+Lambda hands them over or as boto3's `get_records` returns them, in any order, split or repeated.
+"""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from ojs.clock import Clock
+from ojs.domain.ids import IdSource
+from ojs.projections.bus import Bus, EventBridge
+from ojs.projections.failures import FailureQueue, SqsFailureQueue
+from ojs.projections.metrics import EmbeddedMetrics, Metrics
+from ojs.projections.project import Projector
+from ojs.store import clients
+from ojs.store.blobs import Blobs, S3Blobs
+from ojs.store.jobs import Jobs
+from ojs.store.projection import Projections
+from ojs.store.texts import Texts
+
+if TYPE_CHECKING:
+    from ojs.settings import Settings
+    from ojs.store.table import Table
+
+__all__ = [
+    "Bus", "EmbeddedMetrics", "EventBridge", "FailureQueue", "Metrics", "Projector",
+    "SqsFailureQueue", "build",
+]  # fmt: skip
+
+
+def build(
+    settings: Settings,
+    table: Table,
+    clock: Clock,
+    *,
+    ids: IdSource | None = None,
+    blobs: Blobs | None = None,
+    bus: Bus | None = None,
+    failures: FailureQueue | None = None,
+    metrics: Metrics | None = None,
+    sleep: Callable[[float], None] = time.sleep,
+    chance: Callable[[], float] = random.random,
+) -> Projector:
+    """A projector for one container; clients of EventBridge and SQS are made when first used.
+
+    Without `bus` or `failures` the deployment's own are taken (`settings.bus`,
+    `settings.failure_queue`), none where these are not set. Without `metrics` none are written;
+    the stream function passes `EmbeddedMetrics(settings.service)`. `blobs` is where large texts
+    are, the deployment's bucket if not told. `sleep` takes seconds.
+    """
+    ids = ids or IdSource(clock)
+    blobs = blobs or S3Blobs(clients.s3, settings.bucket or "")
+    if bus is None and settings.bus is not None:
+        bus = EventBridge(settings.bus, sleep=sleep, chance=chance)
+    if failures is None and settings.failure_queue is not None:
+        failures = SqsFailureQueue(settings.failure_queue)
+    return Projector(
+        Projections(table),
+        Jobs(table, Texts(table, blobs), ids),
+        clock,
+        ids,
+        service=settings.service,
+        bus=bus,
+        bus_types=settings.bus_types,
+        failures=failures,
+        metrics=metrics,
+        sleep=sleep,
+        chance=chance,
+    )

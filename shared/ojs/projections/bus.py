@@ -1,0 +1,97 @@
+"""Events for others: EventBridge."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from datetime import UTC, datetime
+from typing import Any, Protocol
+
+import boto3
+from aws_lambda_powertools import Logger
+from botocore.exceptions import BotoCoreError, ClientError
+
+from ojs.domain import jsontext
+from ojs.domain.event import Event
+from ojs.store.clients import CONFIG
+
+logger = Logger()
+
+SOURCE = "ojs"
+# EventBridge takes so many entries a call, and 256 KB of them; sizes count a little more than text.
+MAX_ENTRIES = 10
+MAX_BYTES = 240_000
+_TRIES = 5
+_FIRST_PAUSE_S = 0.1
+_LONGEST_PAUSE_S = 2.0
+
+
+class Bus(Protocol):
+    """Takes events to whoever wants them."""
+
+    def publish(self, events: Sequence[Event]) -> set[str]:
+        """Send them, at least once each; returns the ids of those that could not be sent."""
+        ...
+
+
+class EventBridge:
+    """A bus of EventBridge: detail-type is the event's type, source `ojs`, detail the envelope."""
+
+    def __init__(
+        self,
+        name: str,
+        client: Any = None,
+        *,
+        sleep: Callable[[float], None],
+        chance: Callable[[], float],
+    ) -> None:
+        self._name = name
+        self._client = client
+        self._sleep = sleep
+        self._chance = chance
+
+    def publish(self, events: Sequence[Event]) -> set[str]:
+        """Send them; what is refused is sent again, a few times, with growing pauses."""
+        waiting = list(events)
+        for tried in range(_TRIES):
+            if tried:
+                longest = min(_LONGEST_PAUSE_S, _FIRST_PAUSE_S * 2 ** (tried - 1))
+                self._sleep(longest * (0.5 + self._chance() / 2))
+            waiting = [event for call in _calls(waiting) for event in self._refused(call)]
+            if not waiting:
+                break
+        return {event.id for event in waiting}
+
+    def _refused(self, call: Sequence[tuple[Event, dict[str, Any]]]) -> list[Event]:
+        """Send one call's worth; returns those events that were not taken."""
+        if self._client is None:
+            self._client = boto3.client("events", config=CONFIG)
+        entries = [entry | {"EventBusName": self._name} for _, entry in call]
+        try:
+            answer = self._client.put_events(Entries=entries)
+        except (BotoCoreError, ClientError) as error:
+            logger.warning("the bus took nothing", extra={"reason": type(error).__name__})
+            return [event for event, _ in call]
+        results = zip(call, answer["Entries"], strict=True)
+        return [event for (event, _), result in results if "ErrorCode" in result]
+
+
+def _calls(events: Sequence[Event]) -> Iterator[list[tuple[Event, dict[str, Any]]]]:
+    """Entries in order, as many to a call as it may have."""
+    call: list[tuple[Event, dict[str, Any]]] = []
+    size = 0
+    for event in events:
+        detail = jsontext.dumps(event.to_dict())
+        length = len(detail.encode("utf-8")) + len(event.type) + len(SOURCE) + 14
+        if call and (len(call) == MAX_ENTRIES or size + length > MAX_BYTES):
+            yield call
+            call, size = [], 0
+        entry = {
+            "Time": datetime.fromtimestamp(event.time_ms / 1_000, UTC),
+            "Source": SOURCE,
+            "DetailType": event.type,
+            "Detail": detail,
+        }
+        call.append((event, entry))
+        size += length
+    if call:
+        yield call

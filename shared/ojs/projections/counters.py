@@ -1,0 +1,144 @@
+"""Changes folded into counters: a pure sum of differences, so order and repetition do not matter.
+
+Whether a change is counted twice is the store's business (`ojs.store.projection`, marks).
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+
+from ojs.domain import times
+from ojs.domain.job import Job
+from ojs.domain.states import State
+from ojs.domain.stats import BY_TYPE, DURATION_BUCKETS_S, OTHER_TYPES, QUEUE_TIME_BUCKETS_S
+from ojs.projections.transitions import Happened, Kind
+from ojs.store import keys
+from ojs.store.projection import Delta
+
+# A day's item has room for so many types of job; what more there are is counted together.
+MAX_TYPES = 40
+_DAY_KEPT_S = 90 * 86_400
+_MINUTE_KEPT_S = 25 * 3_600
+
+# What is counted, and under which name. `failed` counts jobs that were given up, as
+# ojs-observability section 8.1 has it; `failures` counts attempts.
+NAMES = {
+    Kind.ENQUEUED: "enqueued",
+    Kind.STARTED: "started",
+    Kind.COMPLETED: "completed",
+    Kind.DISCARDED: "failed",
+    Kind.FAILED: "failures",
+    Kind.RETRYING: "retried",
+    Kind.CANCELLED: "cancelled",
+    Kind.EXPIRED: "expired",
+}
+Place = tuple[str, str]  # queue and sort key of one item of the statistics
+
+
+@dataclass
+class Tally:
+    """Differences by item: each queue's counts now, by day and by minute."""
+
+    counts: defaultdict[Place, Counter[str]] = field(default_factory=lambda: defaultdict(Counter))
+    # Of the days: by counter and type of job, as long as it is open which types have a name.
+    types: defaultdict[Place, Counter[tuple[str, str]]] = field(
+        default_factory=lambda: defaultdict(Counter)
+    )
+    ends: dict[Place, int] = field(default_factory=dict)
+
+    def move(self, before: Job | None, after: Job | None) -> None:
+        """A job is where `after` says, and no more where `before` says."""
+        for job, difference in ((before, -1), (after, 1)):
+            if job is None:
+                continue
+            now = self.counts[job.queue, keys.NOW]
+            now[job.state.value] += difference
+            if job.state is State.AVAILABLE:
+                now[f"p{job.priority}"] += difference
+            if job.dead_letter:
+                now["dead"] += difference
+
+    def add(self, what: Happened) -> None:
+        """Something happened, which is counted or is not."""
+        name = NAMES.get(what.kind)
+        if name is None:
+            return
+        queue, day = what.job.queue, day_of(what)
+        minute = queue, keys.minute(times.format_ms(what.at_ms)[:16])
+        self.ends[day] = what.at_ms // 1000 + _DAY_KEPT_S
+        self.ends[minute] = what.at_ms // 1000 + _MINUTE_KEPT_S
+        self.counts[queue, keys.NOW][f"t_{name}"] += 1
+        self.counts[day][name] += 1
+        self.counts[minute][name] += 1
+        if name in BY_TYPE:
+            self.types[day][name, what.job.type] += 1
+        if what.length_ms is None:
+            return
+        if what.kind is Kind.STARTED:
+            sums = {"wait_ms": what.length_ms, "waits": 1}
+            bucket = f"bw{_bucket(what.length_ms, QUEUE_TIME_BUCKETS_S)}"
+        else:
+            sums = {"run_ms": what.length_ms, "runs": 1}
+            bucket = f"bd{_bucket(what.length_ms, DURATION_BUCKETS_S)}"
+        self.counts[minute].update(sums)
+        self.counts[day].update({**sums, bucket: 1})
+
+    def merge(self, other: Tally) -> None:
+        """Add another's differences to these."""
+        for place, counts in other.counts.items():
+            self.counts[place].update(counts)
+        for place, types in other.types.items():
+            self.types[place].update(types)
+        self.ends |= other.ends
+
+    def any(self) -> bool:
+        """Whether there is any difference."""
+        return any(any(counts.values()) for counts in self.counts.values())
+
+    def attributes(self) -> dict[Place, set[str]]:
+        """The items that would be written, and of each the attributes at the most."""
+        return {
+            place: set(counts) | {f"{name}|{of}" for name, of in self.types.get(place, ())}
+            for place, counts in self.counts.items()
+        }
+
+    def deltas(self, known: Mapping[Place, set[str]]) -> list[Delta]:
+        """What to add to which item. `known` are the types each day's item has counters of."""
+        found = []
+        for place, counts in self.counts.items():
+            whole, types = Counter(counts), self.types.get(place, Counter())
+            named = named_types(known.get(place, set()), [of for _, of in types])
+            for (name, of), count in types.items():
+                whole[f"{name}|{of if of in named else OTHER_TYPES}"] += count
+            if add := {name: count for name, count in whole.items() if count}:
+                found.append(Delta(*place, add, self.ends.get(place)))
+        return found
+
+
+def _bucket(length_ms: int, bounds_s: tuple[float, ...]) -> int:
+    """The number of a histogram's bucket; its upper bound is in it, the last has none."""
+    return bisect_left(bounds_s, length_ms / 1_000)
+
+
+def day_of(what: Happened) -> Place:
+    """The day's item in which something is counted: by its own time, in UTC."""
+    return what.job.queue, keys.day(times.format_ms(what.at_ms)[:10])
+
+
+def counted_as(what: Happened, named: set[str]) -> str:
+    """The type of job under which something is counted, by those that have a name that day."""
+    room = what.job.type in named or len(named) < MAX_TYPES
+    return what.job.type if room else OTHER_TYPES
+
+
+def named_types(known: set[str], types: Iterable[str]) -> set[str]:
+    """The types that are counted by name in a day's item: those it has, and more while it may."""
+    named = set(known)
+    for of in types:
+        if len(named) >= MAX_TYPES:
+            break
+        named.add(of)
+    return named

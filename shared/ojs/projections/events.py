@@ -1,0 +1,226 @@
+"""What happened, as events (ojs-events sections 3 and 4; dead-letter seed section 11.1)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from ojs.domain import event as events
+from ojs.domain import failure as failures
+from ojs.domain import times
+from ojs.domain.event import Event
+from ojs.domain.failure import Failure
+from ojs.domain.job import MISSING, Job
+from ojs.domain.queue import Queue
+from ojs.domain.states import State
+from ojs.domain.worker import Worker
+from ojs.projections.transitions import Happened, Kind
+from ojs.store.projection import ErrorKey, error_key
+
+# Of an error an event tells so many characters: a page holds hundreds of events, a bus entry may
+# have 256 KB. The job's own error history has all of it.
+MAX_MESSAGE = 1_000
+MAX_STACK = 2_000
+# Failures the backend saw by itself.
+_OBSERVED = frozenset({"visibility_timeout", "timeout"})
+ANONYMOUS = "anonymous"
+_WITH_ERROR = frozenset({Kind.FAILED, Kind.RETRYING, Kind.DISCARDED, Kind.DEAD_ADDED})
+
+
+def error_key_of(what: Happened) -> ErrorKey | None:
+    """Where the error is that an event tells of; None when it needs none, or none was stored."""
+    if what.kind not in _WITH_ERROR or what.before is None or _stalled(what):
+        return None
+    return error_key(what.before, what.job.attempt)
+
+
+def of_job(what: Happened, service: str, errors: Mapping[ErrorKey, Failure]) -> Event:
+    """The event of something that happened to a job."""
+    key = error_key_of(what)
+    failure = _failure(what, errors.get(key) if key else None)
+    job = what.job
+    return Event(
+        id=events.event_id(what.at_ms, job.id, job.op or "", what.kind.value),
+        type=what.kind.value,
+        source=_source(what, failure, service),
+        time_ms=what.at_ms,
+        subject=job.id,
+        data={"job_type": job.type, "queue": job.queue} | _data(what, failure),
+    )
+
+
+def _data(what: Happened, failure: Failure) -> dict[str, Any]:
+    job, kind = what.job, what.kind
+    if kind in _WITH_ERROR:
+        return _failed(what, failure)
+    match kind:
+        case Kind.ENQUEUED:
+            return _enqueued(job)
+        case Kind.SCHEDULED:
+            return {"scheduled_at": times.format_ms(job.scheduled_ms or 0)}
+        case Kind.STARTED:
+            return {"worker_id": job.worker_id or ANONYMOUS, "attempt": job.attempt}
+        case Kind.HEARTBEAT:
+            until_ms = job.lease.until_ms if job.lease else what.at_ms
+            return {
+                "worker_id": job.worker_id or ANONYMOUS,
+                "attempt": job.attempt,
+                "visible_until": times.format_ms(until_ms),
+            }
+        case Kind.COMPLETED:
+            result = {} if job.result is MISSING else {"result": job.result}
+            return {"duration_ms": what.length_ms or 0, "attempt": job.attempt, **result}
+        case Kind.EXPIRED:
+            ends_ms = what.before.expires_ms if what.before else None
+            return {
+                "created_at": times.format_ms(job.created_ms),
+                "expired_at": times.format_ms(what.at_ms),
+                "ttl_ms": max(0, (ends_ms or job.created_ms) - job.created_ms),
+            }
+        case _:
+            return {}
+
+
+def _failed(what: Happened, failure: Failure) -> dict[str, Any]:
+    job = what.job
+    match what.kind:
+        case Kind.FAILED:
+            ran = {} if what.length_ms is None else {"duration_ms": what.length_ms}
+            return {"attempt": job.attempt, "error": _error(failure, stack=True), **ran}
+        case Kind.RETRYING:
+            return {
+                "attempt": job.attempt,
+                "max_attempts": job.max_attempts,
+                "next_retry_at": times.format_ms(job.retry_at_ms or 0),
+                "error": _error(failure),
+            }
+        case _:
+            return {"total_attempts": job.attempt, "last_error": _error(failure)}
+
+
+def _enqueued(job: Job) -> dict[str, Any]:
+    data: dict[str, Any] = {"priority": job.priority}
+    if job.scheduled_ms is not None:
+        data["scheduled_at"] = times.format_ms(job.scheduled_ms)
+    if job.unique_key is not None:
+        data["unique_key"] = job.unique_key
+    return data
+
+
+def _stalled(what: Happened) -> bool:
+    """Whether a lease ran out and the job goes on: the entry of it may be another's (nack)."""
+    return what.kind is Kind.FAILED and not what.job.state.terminal and what.length_ms is None
+
+
+def _failure(what: Happened, stored: Failure | None) -> Failure:
+    """The error as stored, or what is known of it without."""
+    if stored is not None and stored.occurred_ms >= what.job.created_ms:
+        return stored
+    if _stalled(what):
+        kind, message = "visibility_timeout", "The worker's lease ran out."
+    else:
+        kind, message = "unknown", "The error is not on record any more."
+    return failures.observed(kind, message, attempt=what.job.attempt, now_ms=what.at_ms)
+
+
+def _error(failure: Failure, *, stack: bool = False) -> dict[str, Any]:
+    shown: dict[str, Any] = {
+        "code": failure.code,
+        "type": failure.type,
+        "message": failure.message[:MAX_MESSAGE],
+        "retryable": failure.retryable,
+    }
+    if stack and failure.backtrace:
+        shown["stack_trace"] = "\n".join(failure.backtrace)[:MAX_STACK]
+    return shown
+
+
+def _source(what: Happened, failure: Failure, service: str) -> str:
+    """Who brought it about, as far as the head tells."""
+    match what.kind:
+        case Kind.ENQUEUED:
+            return _enqueuer(what, service)
+        case Kind.SCHEDULED | Kind.EXPIRED:
+            return events.source(service, "scheduler")
+        case Kind.CANCELLED | Kind.DEAD_RETRIED | Kind.DEAD_DELETED:
+            return events.source(service, "api")
+        case _ if what.kind in _WITH_ERROR and _observed(what, failure):
+            return events.source(service, "scheduler")
+        case _:
+            return events.source(service, "workers", what.job.worker_id or ANONYMOUS)
+
+
+def _observed(what: Happened, failure: Failure) -> bool:
+    """Whether the backend, not a worker, brought a failure about."""
+    ran = what.before is not None and what.before.state is State.ACTIVE
+    return not ran or failure.code in _OBSERVED
+
+
+def _enqueuer(what: Happened, service: str) -> str:
+    before = what.before
+    if before is None or before.state in (State.PENDING, State.DISCARDED):
+        return events.source(service, "api")
+    if before.state is State.ACTIVE and what.job.attempt < before.attempt:
+        return events.source(service, "workers", before.worker_id or ANONYMOUS)
+    return events.source(service, "scheduler")
+
+
+def of_queue(
+    before: Queue | None, after: Queue | None, service: str, *, identity: bytes
+) -> Iterator[Event]:
+    """Paused or resumed. A queue that is new is neither. `identity` is the change's."""
+    if after is None or (before.paused if before else False) == after.paused:
+        return
+    kind, at_ms = "queue.paused" if after.paused else "queue.resumed", after.changed_ms or 0
+    yield Event(
+        id=events.event_id(at_ms, after.name, identity.hex(), kind),
+        type=kind,
+        source=events.source(service, "api"),
+        time_ms=at_ms,
+        subject=after.name,
+        data={"queue": after.name},
+    )
+
+
+def of_worker(
+    before: Worker | None,
+    after: Worker | None,
+    service: str,
+    *,
+    identity: bytes,
+    written_ms: int,
+    pruned: bool,
+) -> Iterator[Event]:
+    """Started, going quiet, or stopped. A beat alone is none."""
+    kind: str
+    data: dict[str, Any]
+    if after is None:
+        if before is None:
+            return
+        worker, kind, at_ms = before, "worker.stopped", max(written_ms, before.last_seen_ms)
+        # A worker that said nothing for a day was not shut down in order.
+        data = {
+            "reason": "error" if pruned else "shutdown",
+            "uptime_ms": max(0, at_ms - before.first_seen_ms),
+        }
+    elif before is None or before.first_seen_ms != after.first_seen_ms:
+        worker, kind, at_ms = after, "worker.started", after.first_seen_ms
+        data = {
+            "queues": list(after.info.get("queues") or ()),
+            "concurrency": after.info.get("concurrency") or 1,
+        }
+    elif before.may_fetch and not after.may_fetch:
+        heard = after.last_seen_ms != before.last_seen_ms
+        worker, kind = after, "worker.quiet"
+        at_ms = after.last_seen_ms if heard else max(written_ms, after.first_seen_ms)
+        data = {"active_jobs": after.active_jobs}
+    else:
+        return
+    yield Event(
+        id=events.event_id(at_ms, worker.id, identity.hex(), kind),
+        type=kind,
+        source=events.source(service, "workers", worker.id),
+        time_ms=at_ms,
+        subject=worker.id,
+        data={"worker_id": worker.id, **data},
+    )

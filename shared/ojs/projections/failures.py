@@ -1,0 +1,38 @@
+"""Where stream records go that cannot be read."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Protocol
+
+import boto3
+from botocore.exceptions import BotoCoreError, ClientError
+
+from ojs.domain import jsontext
+from ojs.store.clients import CONFIG
+
+
+class FailureQueue(Protocol):
+    """Keeps what somebody must look at."""
+
+    def send(self, entry: Mapping[str, Any]) -> bool:
+        """Keep an entry; False when that failed."""
+        ...
+
+
+class SqsFailureQueue:
+    """An SQS queue, whose depth raises an alarm."""
+
+    def __init__(self, url: str, client: Any = None) -> None:
+        self._url = url
+        self._client = client
+
+    def send(self, entry: Mapping[str, Any]) -> bool:
+        """Keep an entry; False when that failed."""
+        if self._client is None:
+            self._client = boto3.client("sqs", config=CONFIG)
+        try:
+            self._client.send_message(QueueUrl=self._url, MessageBody=jsontext.dumps(entry))
+        except (BotoCoreError, ClientError):
+            return False
+        return True

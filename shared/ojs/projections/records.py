@@ -1,0 +1,222 @@
+"""Stream records read: what changed, as the domain knows it.
+
+Takes them as Lambda hands them over (binary values in base64, times as numbers) and as boto3's
+`get_records` returns them (bytes, datetimes).
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import zlib
+from collections import defaultdict
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from datetime import datetime
+from typing import Any
+
+from ojs.domain.job import Job
+from ojs.domain.queue import Queue
+from ojs.domain.worker import Worker
+from ojs.store import items, keys, queues, workers
+from ojs.store.items import Item
+from ojs.store.projection import committed_jobs
+
+# A batch's commit is taken in parts of this many jobs of one queue: each fits one transaction.
+PART_JOBS = 500
+# What TTL's deletions are signed with.
+_TTL_SERVICE = "dynamodb.amazonaws.com"
+
+_JOB, _QUEUE, _WORKER, _BATCH = keys.job(""), keys.queue(""), keys.worker(""), keys.batch("")
+_IMAGES = {"INSERT": ("NewImage",), "MODIFY": ("OldImage", "NewImage"), "REMOVE": ("OldImage",)}
+# Content is neither counted nor told of; it is not even looked at.
+_CONTENT = frozenset({"body"})
+_TEXTS = frozenset(
+    (
+        "pk", "sk", "state", "type", "queue", "op", "worker", "batch", "lease", "stalled", "retry",
+        "payload", "result", "result_ref", "unique", "info", "directive",
+    )
+)  # fmt: skip
+_NUMBERS = frozenset(
+    (
+        "lane", "priority", "attempt", "created", "enqueued", "scheduled", "expires", "timeout",
+        "visibility", "payload_bytes", "life", "activated", "started", "completed", "cancelled",
+        "discarded", "retry_at", "retry_delay", "dead", "lease_until", "lease_ms", "ttl", "changed",
+        "first", "seen", "active",
+    )
+)  # fmt: skip
+
+
+class Malformed(Exception):
+    """A stream record that cannot be read. Tells where it is from, and nothing of what it holds."""
+
+    def __init__(self, reason: str, raw: Any) -> None:
+        super().__init__(reason)
+        stream = _mapping(_mapping(raw).get("dynamodb"))
+        self.sequence = _text(stream.get("SequenceNumber"))
+        self.event_id = _text(_mapping(raw).get("eventID"))
+        self.keys = {
+            _text(name): _text(_mapping(value).get("S"))
+            for name, value in _mapping(stream.get("Keys")).items()
+        }
+
+    def to_dict(self) -> dict[str, Any]:
+        """What the failure queue is told."""
+        return {
+            "error": str(self),
+            "sequence_number": self.sequence,
+            "event_id": self.event_id,
+            "keys": self.keys,
+        }
+
+
+@dataclass(frozen=True)
+class Change:
+    """What a record tells of, or one part of it. Of the three kinds one is there.
+
+    `identity` is the same whenever the record comes again, `sequence` is what Lambda is told when
+    it failed. `second` is when it was written, since the epoch. `pruned` says that the item went
+    because its time to live was over.
+    """
+
+    identity: bytes
+    sequence: str
+    second: int
+    item: str
+    jobs: tuple[tuple[Job | None, Job | None], ...] = ()
+    queue: tuple[Queue | None, Queue | None] | None = None
+    worker: tuple[Worker | None, Worker | None] | None = None
+    pruned: bool = False
+
+    @property
+    def removed(self) -> list[Job]:
+        """Jobs whose heads went, that may have left something behind."""
+        return [
+            before
+            for before, after in self.jobs
+            if before is not None
+            and after is None
+            and (before.attempt or before.life or before.content_ref or before.discarded_ms)
+        ]
+
+
+@dataclass(frozen=True)
+class _Record:
+    """The parts of a record that all kinds have."""
+
+    identity: str
+    sequence: str
+    second: int
+    pk: str
+    sk: str
+    old: Item | None
+    new: Item | None
+    pruned: bool
+
+    def change(self, part: str = "", **what: Any) -> Change:
+        digest = hashlib.blake2b(f"{self.identity}{part}".encode(), digest_size=8).digest()
+        item = f"{self.pk}|{self.sk}"
+        return Change(digest, self.sequence, self.second, item, pruned=self.pruned, **what)
+
+
+def parse(raw: Mapping[str, Any]) -> list[Change]:
+    """The changes a record tells of; none when nothing follows from it. Raises Malformed."""
+    try:
+        return list(_changes(raw))
+    except KeyError as error:
+        raise Malformed(f"{error.args[0]!r} is missing", raw) from None
+    except (ArithmeticError, AttributeError, TypeError, ValueError, zlib.error) as error:
+        # The text of such an error may quote what the item holds.
+        raise Malformed(f"cannot be read: {type(error).__name__}", raw) from None
+
+
+def _changes(raw: Mapping[str, Any]) -> Iterator[Change]:
+    stream = raw["dynamodb"]
+    pk, sk = (stream["Keys"][name]["S"] for name in ("pk", "sk"))
+    if not (pk.startswith(_WORKER) or (sk == keys.HEAD and pk.startswith((_JOB, _QUEUE, _BATCH)))):
+        return
+    images = _IMAGES[raw["eventName"]]
+    sequence = stream.get("SequenceNumber") or raw["eventID"]
+    record = _Record(
+        identity=raw.get("eventID") or sequence,
+        sequence=sequence,
+        second=_second(stream["ApproximateCreationDateTime"]),
+        pk=pk,
+        sk=sk,
+        old=_image(stream["OldImage"]) if "OldImage" in images else None,
+        new=_image(stream["NewImage"]) if "NewImage" in images else None,
+        pruned=False,
+    )
+    if record.new is None and record.old is not None:
+        ended = int(record.old.get("ttl", record.second + 1)) <= record.second
+        by_ttl = _mapping(raw.get("userIdentity")).get("principalId") == _TTL_SERVICE
+        record = replace(record, pruned=ended or by_ttl)
+    if pk.startswith(_JOB):
+        yield from _job(record)
+    elif pk.startswith(_BATCH):
+        yield from _commit(record)
+    elif pk.startswith(_QUEUE):
+        name = pk.removeprefix(_QUEUE)
+        yield record.change(queue=(_queue(name, record.old), _queue(name, record.new)))
+    else:
+        yield record.change(worker=(_worker(record.old), _worker(record.new)))
+
+
+def _job(record: _Record) -> Iterator[Change]:
+    before = None if record.old is None else items.job_from_head(record.old)
+    after = None if record.new is None else items.job_from_head(record.new)
+    # A job of a batch that is not committed does not exist: the commit's own record tells of it,
+    # and nothing tells of one that is undone.
+    whole = after if before is None else before if after is None else None
+    if whole is None or whole.batch is None:
+        yield record.change(jobs=((before, after),))
+
+
+def _commit(record: _Record) -> Iterator[Change]:
+    """A batch's item goes when the batch is committed, or long after it was undone."""
+    if record.new is not None or record.old is None or record.old["state"] != "staging":
+        return
+    by_queue: defaultdict[str, list[Job]] = defaultdict(list)
+    for job in committed_jobs(record.pk.removeprefix(_BATCH), record.old):
+        by_queue[job.queue].append(job)
+    for queue, jobs in by_queue.items():
+        for start in range(0, len(jobs), PART_JOBS):
+            part = jobs[start : start + PART_JOBS]
+            yield record.change(f"|{queue}|{start}", jobs=tuple((None, job) for job in part))
+
+
+def _queue(name: str, item: Item | None) -> Queue | None:
+    return None if item is None else queues.from_item(name, item)
+
+
+def _worker(item: Item | None) -> Worker | None:
+    return None if item is None else workers.from_item(item)
+
+
+def _second(created: Any) -> int:
+    return int(created.timestamp() if isinstance(created, datetime) else created)
+
+
+def _image(typed: Mapping[str, Any]) -> Item:
+    plain = items.unpack({name: v for name, v in typed.items() if name not in _CONTENT})
+    for name, value in typed.items():
+        if name in _TEXTS:
+            _must(plain[name], str)
+        elif name in _NUMBERS:
+            _must(plain[name], int)
+        elif "B" in value and isinstance(value["B"], str):
+            plain[name] = base64.b64decode(value["B"], validate=True)
+    return plain
+
+
+def _must(value: object, kind: type) -> None:
+    if not isinstance(value, kind):
+        raise TypeError
+
+
+def _mapping(value: Any) -> Mapping[Any, Any]:
+    return value if isinstance(value, Mapping) else {}
+
+
+def _text(value: Any) -> str:
+    return value[:1_024] if isinstance(value, str) else ""

@@ -1,0 +1,138 @@
+"""What happened to a job between two images of its head. Counters and events both follow from it.
+
+    before → after              what happened
+    nothing → available         enqueued
+    nothing → scheduled         scheduled
+    waiting → available         enqueued
+    available → active          started, or a heartbeat when a lost worker speaks up again
+    active → active             heartbeat, when the lease ends later
+    active → available          failed (the lease ran out), or nothing (handed back); enqueued
+    active → completed          completed
+    active → retryable          failed, retrying
+    active → discarded          failed, discarded
+    other → discarded           expired, when its deadline is over; discarded
+    any other → cancelled       cancelled
+    discarded → available       dead letter retried, enqueued
+    dead letter → nothing       dead letter deleted, unless its time to live was over
+
+A job that enters dead letter was, besides, added to it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from enum import StrEnum
+
+from ojs.domain.job import Job
+from ojs.domain.states import State
+
+
+class Kind(StrEnum):
+    """The events of a job (ojs-events sections 3.1 and 3.2, dead-letter seed section 11.1)."""
+
+    ENQUEUED = "job.enqueued"
+    SCHEDULED = "job.scheduled"
+    STARTED = "job.started"
+    HEARTBEAT = "job.heartbeat"
+    COMPLETED = "job.completed"
+    FAILED = "job.failed"
+    RETRYING = "job.retrying"
+    DISCARDED = "job.discarded"
+    EXPIRED = "job.expired"
+    CANCELLED = "job.cancelled"
+    DEAD_ADDED = "dead_letter.added"
+    DEAD_RETRIED = "dead_letter.retried"
+    DEAD_DELETED = "dead_letter.deleted"
+
+
+@dataclass(frozen=True)
+class Happened:
+    """One thing that happened to a job. Times and lengths in ms.
+
+    `length_ms` is how long the job had waited when it started, or had run when that ended.
+    """
+
+    kind: Kind
+    at_ms: int
+    before: Job | None
+    job: Job
+    length_ms: int | None = None
+
+
+def happened(
+    before: Job | None, after: Job | None, *, written_ms: int, pruned: bool = False
+) -> list[Happened]:
+    """What happened, in order. `written_ms` is when the change was stored, to the second."""
+    if after is None:
+        if before is None or not before.dead_letter or pruned:
+            return []
+        return [Happened(Kind.DEAD_DELETED, written_ms, before, before)]
+    return list(_steps(before, after))
+
+
+def _steps(before: Job | None, after: Job) -> Iterator[Happened]:
+    if after.state is State.ACTIVE and before is not None:
+        yield from _held(before, after)
+    elif before is None or before.state is not after.state:
+        match after.state:
+            case State.AVAILABLE:
+                yield from _available(before, after)
+            case State.SCHEDULED if before is None:
+                yield Happened(Kind.SCHEDULED, after.created_ms, before, after)
+            case State.COMPLETED:
+                at_ms = after.completed_ms or after.created_ms
+                yield Happened(Kind.COMPLETED, at_ms, before, after, _run_ms(after, at_ms))
+            case State.RETRYABLE:
+                at_ms = (after.retry_at_ms or after.created_ms) - (after.retry_delay_ms or 0)
+                yield Happened(Kind.FAILED, at_ms, before, after, _run_ms(after, at_ms))
+                yield Happened(Kind.RETRYING, at_ms, before, after)
+            case State.DISCARDED:
+                yield from _discarded(before, after)
+            case State.CANCELLED:
+                at_ms = after.cancelled_ms or after.created_ms
+                yield Happened(Kind.CANCELLED, at_ms, before, after)
+            case _:
+                return
+
+
+def _available(before: Job | None, after: Job) -> Iterator[Happened]:
+    at_ms = after.enqueued_ms or after.created_ms
+    # Handed back, the attempt does not count any more; after a lost lease it does.
+    ran = before is not None and before.state is State.ACTIVE
+    if before is not None and ran and after.attempt >= before.attempt:
+        yield Happened(Kind.FAILED, at_ms, before, after)
+    if before is not None and before.dead_letter:
+        yield Happened(Kind.DEAD_RETRIED, at_ms, before, after)
+    yield Happened(Kind.ENQUEUED, at_ms, before, after)
+
+
+def _discarded(before: Job | None, after: Job) -> Iterator[Happened]:
+    at_ms = after.discarded_ms or after.created_ms
+    if before is not None and before.state is State.ACTIVE:
+        yield Happened(Kind.FAILED, at_ms, before, after, _run_ms(after, at_ms))
+    elif before is not None and before.expires_ms is not None and before.expires_ms <= at_ms:
+        yield Happened(Kind.EXPIRED, at_ms, before, after)
+    yield Happened(Kind.DISCARDED, at_ms, before, after)
+    if after.dead_letter:
+        yield Happened(Kind.DEAD_ADDED, at_ms, before, after)
+
+
+def _held(before: Job, after: Job) -> Iterator[Happened]:
+    """A job that is with a worker: since now, again, or for longer."""
+    if before.state is not State.ACTIVE and after.attempt > before.attempt:
+        at_ms = after.started_ms or after.created_ms
+        waited_ms = max(0, at_ms - (after.enqueued_ms or after.created_ms))
+        yield Happened(Kind.STARTED, at_ms, before, after, waited_ms)
+        return
+    lease = after.lease
+    if lease is None:
+        return
+    if before.lease is None or before.lease.until_ms < lease.until_ms:
+        at_ms = max(lease.until_ms - lease.length_ms, after.started_ms or 0)
+        yield Happened(Kind.HEARTBEAT, at_ms, before, after)
+
+
+def _run_ms(job: Job, end_ms: int) -> int:
+    """How long an attempt ran. Two containers' clocks may differ: never less than nothing."""
+    return 0 if job.started_ms is None else max(0, end_ms - job.started_ms)

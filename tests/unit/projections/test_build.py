@@ -1,0 +1,87 @@
+"""The settings of the projection, and the projector that is made of them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from pydantic import ValidationError
+
+from ojs import projections
+from ojs.clock import ManualClock
+from ojs.projections import EventBridge, Projector, SqsFailureQueue
+from ojs.settings import Settings
+from ojs.store.table import Table
+
+
+def test_settings_come_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in {
+        "TABLE": "jobs",
+        "SERVICE": "mail-service",
+        "BUS": "mail-bus",
+        "BUS_TYPES": "job.failed, job.*,,worker.*",
+        "FAILURE_QUEUE": "https://sqs.test/q",
+    }.items():
+        monkeypatch.setenv(f"OJS_{name}", value)
+    settings = Settings.from_environment()
+    assert settings.service == "mail-service"
+    assert settings.bus == "mail-bus"
+    assert settings.bus_types == ("job.failed", "job.*", "worker.*")
+    assert settings.failure_queue == "https://sqs.test/q"
+
+
+def test_settings_that_are_not_given() -> None:
+    settings = Settings(table="jobs")
+    assert settings.service == "ojs-backend-aws"
+    assert (settings.bus, settings.bus_types, settings.failure_queue) == (None, (), None)
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"service": ""},
+        {"service": "a/b"},
+        {"service": "a b"},
+        {"bus_types": "job"},
+        {"bus_types": "job.failed;job.started"},
+        {"bus_types": "**"},
+        {"bus_types": ["Job.*"]},
+    ],
+)
+def test_settings_that_are_wrong(wrong: dict[str, Any]) -> None:
+    with pytest.raises(ValidationError):
+        Settings(table="jobs", **wrong)
+
+
+def wired(**settings: Any) -> Projector:
+    client: Any = None
+    return projections.build(
+        Settings(table="jobs", **settings), Table(client, "jobs"), ManualClock()
+    )
+
+
+def test_the_deployments_own_bus_and_failure_queue_are_used() -> None:
+    bare = wired()
+    assert bare._bus is None
+    assert bare._failures is None
+    full = wired(bus="mail-bus", failure_queue="https://sqs.test/q", bus_types=("job.*",))
+    assert isinstance(full._bus, EventBridge)
+    assert isinstance(full._failures, SqsFailureQueue)
+    # Clients are made when they are first needed.
+    assert full._bus._client is None
+    assert full._failures._client is None
+    assert "job.*" in full._bus_types
+    assert "dead_letter.*" in full._bus_types
+
+
+def test_without_a_failure_queue_a_malformed_record_is_logged_and_passed_over(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    projector = wired()
+    assert projector.run([{"eventID": "1", "dynamodb": {"args": "secret"}}]) == []
+    (logged,) = caplog.records
+    assert logged.message == "a stream record cannot be read"
+    assert vars(logged)["record"]["event_id"] == "1"
+    assert "secret" not in repr(vars(logged))
+    # Nothing follows from these, and nothing is read or written for them.
+    assert projector.run([]) == []

@@ -1,0 +1,145 @@
+from __future__ import annotations
+
+import random
+from collections import Counter
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ojs.domain.job import Job
+from ojs.domain.states import State
+from ojs.domain.stats import DURATION_BUCKETS_S, QUEUE_TIME_BUCKETS_S
+from ojs.projections.counters import MAX_TYPES, Tally, counted_as, day_of, named_types
+from ojs.projections.transitions import Happened, Kind, happened
+from ojs.store import keys
+from tests.unit.domain.arbitrary import NOW_MS, jobs
+
+JOB = Job(
+    "019539a4-b68c-7def-8000-1a2b3c4d5e6f", "email.send", "mail", State.AVAILABLE, NOW_MS,
+    enqueued_ms=NOW_MS, priority=-3,
+)  # fmt: skip
+DAY = ("mail", keys.day("2026-05-28"))
+MINUTE = ("mail", keys.minute("2026-05-28T20:26"))
+NOW = ("mail", keys.NOW)
+
+
+def tally(*changes: tuple[Job | None, Job | None]) -> Tally:
+    found = Tally()
+    for before, after in changes:
+        found.move(before, after)
+        for what in happened(before, after, written_ms=NOW_MS):
+            found.add(what)
+    return found
+
+
+def sums(found: Tally) -> dict[tuple[str, str], dict[str, int]]:
+    return {(delta.queue, delta.sk): dict(delta.add) for delta in found.deltas({})}
+
+
+def test_a_new_job() -> None:
+    assert sums(tally((None, JOB))) == {
+        NOW: {"available": 1, "p-3": 1, "t_enqueued": 1},
+        DAY: {"enqueued": 1, "enqueued|email.send": 1},
+        MINUTE: {"enqueued": 1},
+    }
+
+
+def test_a_job_that_is_gone() -> None:
+    dead = replace(JOB, state=State.DISCARDED, dead_letter=True)
+    assert sums(tally((dead, None))) == {NOW: {"discarded": -1, "dead": -1}}
+
+
+def test_a_job_that_changes_its_queue_leaves_the_one_and_is_in_the_other() -> None:
+    moved = replace(JOB, queue="post")
+    assert sums(tally((JOB, moved))) == {
+        NOW: {"available": -1, "p-3": -1},
+        ("post", keys.NOW): {"available": 1, "p-3": 1},
+    }
+
+
+def test_what_changes_nothing_is_not_written() -> None:
+    beaten = tally((JOB, replace(JOB, op="x")))
+    assert sums(beaten) == {}
+    assert not beaten.any()
+    assert tally((None, JOB)).any()
+
+
+def test_items_live_until_they_are_not_shown_any_more() -> None:
+    ends = {delta.sk: delta.ends_s for delta in tally((None, JOB)).deltas({})}
+    now_s = NOW_MS // 1_000
+    assert ends == {keys.NOW: None, DAY[1]: now_s + 90 * 86_400, MINUTE[1]: now_s + 25 * 3_600}
+
+
+def test_what_happened_counts_in_its_own_minute_and_day() -> None:
+    midnight_ms = 1_780_012_800_000
+    late = replace(JOB, created_ms=midnight_ms - 1, enqueued_ms=midnight_ms - 1)
+    early = replace(JOB, created_ms=midnight_ms, enqueued_ms=midnight_ms)
+    found = sums(tally((None, late), (None, early)))
+    assert sorted(sk for _, sk in found) == [
+        "@", "d|2026-05-28", "d|2026-05-29", "m|2026-05-28T23:59", "m|2026-05-29T00:00",
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("kind", "length_ms", "bucket"),
+    [
+        (Kind.STARTED, 0, "bw0"),
+        (Kind.STARTED, 10, "bw0"),
+        (Kind.STARTED, 11, "bw1"),
+        (Kind.STARTED, 3_600_000, "bw12"),
+        (Kind.STARTED, 3_600_001, "bw13"),
+        (Kind.COMPLETED, 5, "bd0"),
+        (Kind.COMPLETED, 6, "bd1"),
+        (Kind.FAILED, 300_001, f"bd{len(DURATION_BUCKETS_S)}"),
+    ],
+)
+def test_lengths_go_into_buckets(kind: Kind, length_ms: int, bucket: str) -> None:
+    found = Tally()
+    found.add(Happened(kind, NOW_MS, None, JOB, length_ms))
+    day = sums(found)[DAY]
+    assert {name for name in day if name.startswith("b")} == {bucket}
+    what = "wait" if kind is Kind.STARTED else "run"
+    assert (day.get(f"{what}_ms", 0), day[f"{what}s"]) == (length_ms, 1)
+    assert len(QUEUE_TIME_BUCKETS_S) == 13
+
+
+@given(st.lists(st.tuples(st.none() | jobs(), st.none() | jobs()), max_size=8), st.randoms())
+def test_sums_do_not_depend_on_order_or_company(
+    changes: list[tuple[Job | None, Job | None]], chance: random.Random
+) -> None:
+    expected = sums(tally(*changes))
+    shuffled = changes[:]
+    chance.shuffle(shuffled)
+    assert sums(tally(*shuffled)) == expected
+    middle = chance.randint(0, len(changes))
+    merged = tally(*shuffled[:middle])
+    merged.merge(tally(*shuffled[middle:]))
+    assert sums(merged) == expected
+    # What is announced as the most that could be written covers what is.
+    for place, counts in sums(merged).items():
+        assert counts.keys() <= merged.attributes()[place]
+
+
+def test_types_have_names_as_long_as_there_is_room() -> None:
+    known = {f"kind.n{n}" for n in range(MAX_TYPES - 1)}
+    assert named_types(known, ["new.one", "new.two", "kind.n1"]) == known | {"new.one"}
+    full = known | {"old"}
+    assert named_types(full, ["new.one", "old"]) == full
+    what = Happened(Kind.ENQUEUED, NOW_MS, None, JOB)
+    assert counted_as(what, known) == "email.send"
+    assert counted_as(what, full) == "other"
+    assert counted_as(what, {*known, "email.send"}) == "email.send"
+    assert day_of(what) == DAY
+
+
+def test_types_without_a_name_are_counted_together() -> None:
+    changes = [(None, replace(JOB, type=f"kind.n{n}")) for n in range(100)]
+    known = {DAY: {f"kind.n{n}" for n in range(90, 100)}}
+    (day,) = [one.add for one in tally(*changes).deltas(known) if (one.queue, one.sk) == DAY]
+    types = Counter({name: n for name, n in day.items() if "|" in name})
+    assert len(types) == MAX_TYPES + 1
+    assert types["enqueued|other"] == 60
+    assert types["enqueued|kind.n95"] == 1
+    assert types.total() == day["enqueued"] == 100

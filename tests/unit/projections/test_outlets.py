@@ -1,0 +1,171 @@
+"""What leaves the projection: to EventBridge, to the failure queue, to CloudWatch."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from datetime import UTC, datetime
+from typing import Any
+
+import boto3
+import pytest
+from botocore.exceptions import EndpointConnectionError
+from botocore.stub import Stubber
+
+from ojs.domain import jsontext
+from ojs.domain.event import Event
+from ojs.domain.job import Job
+from ojs.domain.states import State
+from ojs.projections import metrics
+from ojs.projections.bus import MAX_BYTES, EventBridge
+from ojs.projections.failures import SqsFailureQueue
+from ojs.projections.metrics import EmbeddedMetrics
+from ojs.projections.transitions import Happened, Kind
+from tests.unit.domain.arbitrary import NOW_MS
+
+
+def event(number: int, **data: Any) -> Event:
+    return Event(f"evt_{number}", "job.failed", "ojs://s/api", NOW_MS + number, "j", data)
+
+
+class Events:
+    """EventBridge's PutEvents, refusing what it is told to, each so many times."""
+
+    def __init__(self, refusals: dict[str, int] | None = None, errors: int = 0) -> None:
+        self.refusals, self.errors = refusals or {}, errors
+        self.calls: list[list[str]] = []
+
+    def put_events(self, Entries: list[dict[str, Any]]) -> dict[str, Any]:  # noqa: N803
+        ids = [json.loads(entry["Detail"])["id"] for entry in Entries]
+        assert sum(len(entry["Detail"].encode()) for entry in Entries) <= MAX_BYTES
+        self.calls.append(ids)
+        if self.errors:
+            self.errors -= 1
+            raise EndpointConnectionError(endpoint_url="events")
+        results = []
+        for name in ids:
+            refused = self.refusals.get(name, 0) > 0
+            if refused:
+                self.refusals[name] -= 1
+            results.append({"ErrorCode": "ThrottlingException"} if refused else {"EventId": "1"})
+        return {"FailedEntryCount": 0, "Entries": results}
+
+
+def bridge(client: Any) -> tuple[EventBridge, list[float]]:
+    slept: list[float] = []
+    return EventBridge("bus", client, sleep=slept.append, chance=lambda: 1.0), slept
+
+
+def test_entries_are_what_eventbridge_takes() -> None:
+    client = boto3.client("events", region_name="us-east-1")
+    told = event(1, queue="é")
+    entry = {
+        "EventBusName": "bus",
+        "Source": "ojs",
+        "DetailType": "job.failed",
+        "Time": datetime.fromtimestamp(told.time_ms / 1_000, UTC),
+        "Detail": jsontext.dumps(told.to_dict()),
+    }
+    with Stubber(client) as stub:
+        answer = {"FailedEntryCount": 0, "Entries": [{"EventId": "1"}]}
+        stub.add_response("put_events", answer, {"Entries": [entry]})
+        assert bridge(client)[0].publish([told]) == set()
+        stub.assert_no_pending_responses()
+
+
+def test_ten_entries_a_call_and_no_more_than_its_bytes() -> None:
+    client = Events()
+    assert bridge(client)[0].publish([event(n) for n in range(25)]) == set()
+    assert [len(call) for call in client.calls] == [10, 10, 5]
+    client = Events()
+    bridge(client)[0].publish([event(n, text="é" * 50_000) for n in range(5)])
+    assert [len(call) for call in client.calls] == [2, 2, 1]
+
+
+def test_what_is_refused_is_sent_again_alone() -> None:
+    client = Events({"evt_3": 2, "evt_5": 1})
+    bus, slept = bridge(client)
+    assert bus.publish([event(n) for n in range(8)]) == set()
+    assert client.calls[1:] == [["evt_3", "evt_5"], ["evt_3"]]
+    assert slept == [0.1, 0.2]
+
+
+def test_what_is_refused_for_good_is_told() -> None:
+    client = Events({"evt_3": 99})
+    bus, slept = bridge(client)
+    assert bus.publish([event(n) for n in range(8)]) == {"evt_3"}
+    assert len(client.calls) == 5
+    assert slept == [0.1, 0.2, 0.4, 0.8]
+
+
+def test_a_bus_that_cannot_be_reached() -> None:
+    client = Events(errors=2)
+    assert bridge(client)[0].publish([event(n) for n in range(3)]) == set()
+    assert len(client.calls) == 3
+    assert bridge(Events(errors=99))[0].publish([event(1), event(2)]) == {"evt_1", "evt_2"}
+
+
+def test_the_failure_queue_keeps_entries() -> None:
+    client = boto3.client("sqs", region_name="us-east-1")
+    entry = {"error": "é", "sequence_number": "1", "event_id": "2", "keys": {"pk": "J|1"}}
+    with Stubber(client) as stub:
+        body = '{"error":"é","sequence_number":"1","event_id":"2","keys":{"pk":"J|1"}}'
+        expected = {"QueueUrl": "https://sqs.test/q", "MessageBody": body}
+        stub.add_response("send_message", {"MessageId": "1"}, expected)
+        stub.add_client_error("send_message", "AWS.SimpleQueueService.NonExistentQueue")
+        queue = SqsFailureQueue("https://sqs.test/q", client)
+        assert queue.send(entry) is True
+        assert queue.send(entry) is False
+
+
+# --- metrics ------------------------------------------------------------------------------------
+
+JOB = Job("1", "email.send", "mail", State.ACTIVE, NOW_MS)
+
+
+def written(capsys: pytest.CaptureFixture[str]) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+
+
+def test_metrics_by_queue_and_type(capsys: pytest.CaptureFixture[str]) -> None:
+    other = replace(JOB, queue="post")
+    what = [
+        (Happened(Kind.ENQUEUED, NOW_MS, None, JOB), "email.send"),
+        (Happened(Kind.ENQUEUED, NOW_MS, None, JOB), "email.send"),
+        (Happened(Kind.STARTED, NOW_MS, None, JOB, 1_500), "email.send"),
+        (Happened(Kind.STARTED, NOW_MS, None, JOB, 20), "email.send"),
+        (Happened(Kind.COMPLETED, NOW_MS, None, JOB, 250), "email.send"),
+        (Happened(Kind.FAILED, NOW_MS, None, other, 4), "other"),
+        (Happened(Kind.DISCARDED, NOW_MS, None, other), "other"),
+        (Happened(Kind.HEARTBEAT, NOW_MS, None, other), "quiet"),
+    ]
+    metrics.write(EmbeddedMetrics("mail-service"), what)
+    first, second = written(capsys)
+    (definition,) = first["_aws"]["CloudWatchMetrics"]
+    assert definition["Namespace"] == "OJS"
+    assert [sorted(names) for names in definition["Dimensions"]] == [["queue", "service", "type"]]
+    assert {(one["Name"], one["Unit"]) for one in definition["Metrics"]} == {
+        ("ojs.job.enqueued", "Count"),
+        ("ojs.job.queue_time", "Seconds"),
+        ("ojs.job.completed", "Count"),
+        ("ojs.job.duration", "Seconds"),
+    }
+    assert (first["queue"], first["type"], first["service"]) == (
+        "mail", "email.send", "mail-service",
+    )  # fmt: skip
+    assert first["ojs.job.enqueued"] == [2.0]
+    assert first["ojs.job.queue_time"] == [1.5, 0.02]
+    assert first["ojs.job.duration"] == [0.25]
+    assert (second["queue"], second["type"]) == ("post", "other")
+    assert second["ojs.job.failed"] == [1.0]
+    assert second["ojs.job.duration"] == [0.004]
+
+
+def test_many_values_take_several_objects(capsys: pytest.CaptureFixture[str]) -> None:
+    EmbeddedMetrics("s").put({"queue": "mail"}, {metrics.DURATION: [0.5] * 250, "x": []})
+    found = written(capsys)
+    assert [len(one[metrics.DURATION]) for one in found] == [100, 100, 50]
+    EmbeddedMetrics("s").put({"queue": "mail"}, {metrics.DURATION: [0.5] * 100})
+    assert [len(one[metrics.DURATION]) for one in written(capsys)] == [100]
+    EmbeddedMetrics("s").put({"queue": "mail"}, {})
+    assert written(capsys) == []

@@ -1,0 +1,168 @@
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from ojs.domain import failure as failures
+from ojs.domain import lifecycle
+from ojs.domain.job import Job
+from ojs.domain.retry import RetryPolicy
+from ojs.domain.states import TRANSITIONS, State, Trigger
+from ojs.projections.transitions import Kind, happened
+from tests.unit.domain.arbitrary import NOW_MS, jobs
+
+LATER_MS = NOW_MS + 5_000
+ORDER = "0" * 15
+NEW = Job(
+    "019539a4-b68c-7def-8000-1a2b3c4d5e6f", "email.send", "mail", State.AVAILABLE, NOW_MS,
+    enqueued_ms=NOW_MS, order=ORDER, policy=RetryPolicy(max_attempts=2, jitter=False),
+)  # fmt: skip
+BOOM = failures.observed("boom", "no", attempt=1, now_ms=LATER_MS)
+
+
+def kinds(before: Job | None, after: Job | None, **more: bool) -> list[Kind]:
+    return [one.kind for one in happened(before, after, written_ms=LATER_MS, **more)]
+
+
+def started(job: Job = NEW, now_ms: int = NOW_MS + 1_000) -> Job:
+    return lifecycle.claim(job, token="t", now_ms=now_ms, lease_ms=2_000, worker_id="w")
+
+
+@pytest.mark.parametrize(
+    ("state", "expected"),
+    [
+        (State.AVAILABLE, [Kind.ENQUEUED]),
+        (State.SCHEDULED, [Kind.SCHEDULED]),
+        (State.PENDING, []),
+    ],
+)
+def test_a_new_job(state: State, expected: list[Kind]) -> None:
+    assert kinds(None, replace(NEW, state=state)) == expected
+
+
+def test_a_claim_tells_how_long_the_job_waited() -> None:
+    (found,) = happened(NEW, started(), written_ms=0)
+    assert (found.kind, found.at_ms, found.length_ms) == (Kind.STARTED, NOW_MS + 1_000, 1_000)
+    # Of two containers' clocks one may be behind.
+    (early,) = happened(NEW, started(now_ms=NOW_MS - 5), written_ms=0)
+    assert early.length_ms == 0
+
+
+def test_the_end_of_a_run_tells_how_long_it_was() -> None:
+    job = started()
+    (done,) = happened(job, lifecycle.complete(job, now_ms=LATER_MS), written_ms=0)
+    assert (done.kind, done.at_ms, done.length_ms) == (Kind.COMPLETED, LATER_MS, 4_000)
+    retried = lifecycle.fail(job, BOOM, now_ms=LATER_MS, chance=0.5)
+    failed, retrying = happened(job, retried, written_ms=0)
+    assert (failed.kind, failed.at_ms, failed.length_ms) == (Kind.FAILED, LATER_MS, 4_000)
+    assert (retrying.kind, retrying.at_ms, retrying.length_ms) == (Kind.RETRYING, LATER_MS, None)
+    last = replace(job, attempt=2)
+    given_up = lifecycle.fail(last, BOOM, now_ms=LATER_MS, chance=0.5)
+    assert kinds(last, given_up) == [Kind.FAILED, Kind.DISCARDED, Kind.DEAD_ADDED]
+    (first, *_) = happened(last, given_up, written_ms=0)
+    assert first.length_ms == 4_000
+    plain = replace(last, policy=RetryPolicy(max_attempts=1, on_exhaustion="discard"))
+    assert kinds(plain, lifecycle.fail(plain, BOOM, now_ms=LATER_MS, chance=0.5)) == [
+        Kind.FAILED, Kind.DISCARDED,
+    ]  # fmt: skip
+
+
+def test_a_lost_lease_is_a_failure_and_a_job_handed_back_is_none() -> None:
+    job = started()
+    back, _ = lifecycle.stall(job, now_ms=LATER_MS, order=ORDER)
+    failed, enqueued = happened(job, back, written_ms=0)
+    assert (failed.kind, failed.at_ms, failed.length_ms) == (Kind.FAILED, LATER_MS, None)
+    assert (enqueued.kind, enqueued.at_ms) == (Kind.ENQUEUED, LATER_MS)
+    handed_back = lifecycle.requeue(job, now_ms=LATER_MS, order=ORDER)
+    assert kinds(job, handed_back) == [Kind.ENQUEUED]
+    # The worker thought lost goes on with the same attempt: it has not started anew.
+    resumed = lifecycle.resume(back, now_ms=LATER_MS + 1, lease_ms=500)
+    (found,) = happened(back, resumed, written_ms=0)
+    assert (found.kind, found.at_ms) == (Kind.HEARTBEAT, LATER_MS + 1)
+    # The next worker starts the next attempt.
+    assert kinds(back, started(back)) == [Kind.STARTED]
+
+
+def test_a_heartbeat_is_a_lease_that_ends_later() -> None:
+    job = started()
+    assert job.lease is not None
+    extended = replace(job, lease=replace(job.lease, until_ms=job.lease.until_ms + 700), op="x")
+    (found,) = happened(job, extended, written_ms=0)
+    assert (found.kind, found.at_ms) == (Kind.HEARTBEAT, NOW_MS + 1_700)
+    assert kinds(extended, replace(extended, op="refiled")) == []
+
+
+def test_a_deadline_that_passed_is_told_before_the_discard() -> None:
+    job = replace(NEW, expires_ms=NOW_MS + 100)
+    gone, _ = lifecycle.expire(job, now_ms=LATER_MS)
+    assert kinds(job, gone) == [Kind.EXPIRED, Kind.DISCARDED]
+    # Discarded while it waited, for another reason.
+    assert kinds(NEW, gone) == [Kind.DISCARDED]
+    assert kinds(replace(NEW, expires_ms=LATER_MS + 1), gone) == [Kind.DISCARDED]
+
+
+def test_a_dead_letter_comes_back_or_goes_for_good() -> None:
+    dead = replace(NEW, state=State.DISCARDED, dead_letter=True, discarded_ms=NOW_MS)
+    alive = lifecycle.revive(dead, now_ms=LATER_MS, order=ORDER)
+    assert kinds(dead, alive) == [Kind.DEAD_RETRIED, Kind.ENQUEUED]
+    assert kinds(dead, None) == [Kind.DEAD_DELETED]
+    assert kinds(dead, None, pruned=True) == []
+    assert kinds(replace(dead, dead_letter=False), None) == []
+
+
+@pytest.mark.parametrize("state", [State.SCHEDULED, State.PENDING, State.RETRYABLE])
+def test_what_waits_becomes_available(state: State) -> None:
+    waiting = replace(NEW, state=state, enqueued_ms=None, attempt=1)
+    (found,) = happened(waiting, replace(waiting, state=State.AVAILABLE, enqueued_ms=LATER_MS),
+                        written_ms=0)  # fmt: skip
+    assert (found.kind, found.at_ms) == (Kind.ENQUEUED, LATER_MS)
+
+
+AT_MS = LATER_MS + 10**10  # after every time that a generated job has
+FUNCTIONS: dict[Trigger, Callable[[Job], Job]] = {
+    Trigger.DUE: lambda job: lifecycle.promote(job, now_ms=AT_MS, order=ORDER),
+    Trigger.ACTIVATE: lambda job: lifecycle.activate(job, now_ms=AT_MS, order=ORDER),
+    Trigger.CLAIM: lambda job: started(job, AT_MS),
+    Trigger.ACK: lambda job: lifecycle.complete(job, now_ms=AT_MS),
+    Trigger.FAIL: lambda job: lifecycle.fail(job, BOOM, now_ms=AT_MS, chance=0.5),
+    Trigger.REQUEUE: lambda job: lifecycle.requeue(job, now_ms=AT_MS, order=ORDER),
+    Trigger.RESUME: lambda job: lifecycle.resume(replace(job, stalled="t"), now_ms=AT_MS),
+    Trigger.STALL: lambda job: lifecycle.stall(job, now_ms=AT_MS, order=ORDER)[0],
+    Trigger.TIME_OUT: lambda job: lifecycle.time_out(job, now_ms=AT_MS, chance=0.5)[0],
+    Trigger.CANCEL: lambda job: lifecycle.cancel(job, now_ms=AT_MS),
+    Trigger.EXPIRE: lambda job: lifecycle.expire(job, now_ms=AT_MS)[0],
+    Trigger.REVIVE: lambda job: lifecycle.revive(job, now_ms=AT_MS, order=ORDER),
+}
+TOLD = {
+    State.AVAILABLE: Kind.ENQUEUED,
+    State.COMPLETED: Kind.COMPLETED,
+    State.RETRYABLE: Kind.RETRYING,
+    State.CANCELLED: Kind.CANCELLED,
+    State.DISCARDED: Kind.DISCARDED,
+}
+
+
+@pytest.mark.parametrize(("state", "trigger"), sorted(TRANSITIONS))
+@settings(max_examples=30)
+@given(st.data())
+def test_every_transition_of_the_table_is_told(
+    state: State, trigger: Trigger, data: st.DataObject
+) -> None:
+    job = data.draw(jobs([state]))
+    if trigger is Trigger.EXPIRE:
+        job = replace(job, expires_ms=NOW_MS)
+    after = FUNCTIONS[trigger](job)
+    found = happened(job, after, written_ms=LATER_MS)
+    told = [one.kind for one in found]
+    active = Kind.STARTED if trigger is Trigger.CLAIM else Kind.HEARTBEAT
+    assert TOLD.get(after.state, active) in told
+    assert (Kind.FAILED in told) == (trigger in (Trigger.FAIL, Trigger.STALL, Trigger.TIME_OUT))
+    assert (Kind.EXPIRED in told) == (trigger is Trigger.EXPIRE)
+    assert (Kind.DEAD_ADDED in told) == after.dead_letter
+    assert (Kind.DEAD_RETRIED in told) == (trigger is Trigger.REVIVE and job.dead_letter)
+    assert {one.at_ms for one in found} == {AT_MS}
+    assert happened(after, after, written_ms=LATER_MS) == []
