@@ -18,14 +18,18 @@ ROOT = Path(__file__).resolve().parent.parent
 # Folders of cases, or single cases by id.
 CLAIMED = (
     "level-0-core/envelope",
+    "level-0-core/events",
     "level-0-core/lifecycle",
     "level-0-core/operations",
     "level-1-reliable",
     "level-2-scheduled/delay",
     "level-2-scheduled/ttl",
-    "L4-BULK-002",
+    "level-4-advanced/bulk",
     "level-4-advanced/priority",
+    "level-4-advanced/queue-ops",
+    "EXT-ADM-003",
     "ext-graceful-shutdown",
+    "ext-observability",
     "ext-progress",
 )
 # Case id → why no server can pass it as it is written.

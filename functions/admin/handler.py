@@ -5,8 +5,10 @@ from __future__ import annotations
 from ojs import runtime
 from ojs.domain import envelope
 from ojs.domain.errors import InvalidRequest, OjsError
+from ojs.domain.page import Page
+from ojs.domain.stats import QueueSummary
+from ojs.http import events, metrics, models, paging, query, stats_views, views
 from ojs.http import manifest as manifests
-from ojs.http import models, paging, views
 from ojs.http.application import Answer, Application
 from ojs.http.request import Request
 
@@ -76,11 +78,9 @@ def list_dead_letters(request: Request) -> Answer:
     asked = paging.window(request.query)
     queue = _checked(request, "queue")
     kind = _checked(request, "type")
-    page = paging.collect(
-        asked,
-        lambda limit, cursor: runtime.current().dead_letter.list(
-            queue=queue, type=kind, limit=limit, cursor=cursor
-        ),
+    # Not through paging.collect: what is skipped need not be loaded.
+    page = runtime.current().dead_letter.list(
+        queue=queue, type=kind, limit=asked.limit, cursor=asked.cursor, skip=asked.offset
     )
     return Answer(views.jobs_page(asked, page))
 
@@ -137,6 +137,115 @@ def resume_queue(request: Request) -> Answer:
     """Hand out jobs of a queue again."""
     request.parsed(models.NoOptions)
     return Answer(views.queue_state(runtime.current().queues.resume(request.named)))
+
+
+# --- statistics and events --------------------------------------------------------------------
+
+
+@app.operation("list_queues")
+def list_queues(request: Request) -> Answer:
+    """A page of queues with their counts."""
+    asked = _queues_asked(request)
+    return Answer(stats_views.queues_page(asked, _queues_page(asked)))
+
+
+@app.operation("admin_list_queues")
+def admin_list_queues(request: Request) -> Answer:
+    """A page of queues with their counts."""
+    asked = _queues_asked(request)
+    return Answer(stats_views.admin_queues_page(asked, _queues_page(asked)))
+
+
+def _queues_asked(request: Request) -> paging.Window:
+    query.check_known(request.operation, request.query)
+    return stats_views.queues_window(request.query)
+
+
+def _queues_page(asked: paging.Window) -> Page[QueueSummary]:
+    return runtime.current().stats.list(limit=asked.limit, skip=asked.offset, cursor=asked.cursor)
+
+
+@app.operation("get_queue")
+def get_queue(request: Request) -> Answer:
+    """One queue."""
+    query.check_known(request.operation, request.query)
+    return Answer(stats_views.queue_detail(runtime.current().stats.existing(request.named)))
+
+
+@app.operation("admin_get_queue")
+def admin_get_queue(request: Request) -> Answer:
+    """One queue and how it fares."""
+    query.check_known(request.operation, request.query)
+    return Answer(stats_views.admin_queue(runtime.current().stats.existing(request.named)))
+
+
+@app.operation("queue_stats")
+def queue_stats(request: Request) -> Answer:
+    """A queue's statistics."""
+    query.check_known(request.operation, request.query)
+    return Answer(stats_views.queue_stats(runtime.current().stats.queue(request.named)))
+
+
+@app.operation("priority_stats")
+def priority_stats(request: Request) -> Answer:
+    """A queue's available jobs by priority."""
+    query.check_known(request.operation, request.query)
+    return Answer(stats_views.priority_stats(runtime.current().stats.queue(request.named)))
+
+
+@app.operation("admin_stats")
+def admin_stats(request: Request) -> Answer:
+    """All queues together."""
+    query.check_known(request.operation, request.query)
+    return Answer(stats_views.totals(runtime.current().stats.totals(), app.uptime_s()))
+
+
+@app.operation("admin_stats_history")
+def admin_stats_history(request: Request) -> Answer:
+    """What happened when."""
+    query.check_known(request.operation, request.query)
+    current = runtime.current()
+    now_ms = current.clock.now_ms()
+    period = stats_views.period(request.query)
+    since_ms, until_ms = stats_views.span_of(
+        period, *query.span(request.query, now_ms=now_ms), now_ms=now_ms
+    )
+    points = current.stats.history(
+        period, since_ms=since_ms, until_ms=until_ms, queue=_checked(request, "queue")
+    )
+    return Answer(stats_views.history(period, points))
+
+
+@app.operation("list_events")
+def list_events(request: Request) -> Answer:
+    """Lifecycle events."""
+    query.check_known(request.operation, request.query)
+    current = runtime.current()
+    asked = events.asked(request.query, now_ms=current.clock.now_ms())
+    found = current.events.list(
+        asked.wanted, limit=asked.limit, skip=asked.skip, after=asked.after, cursor=asked.cursor
+    )
+    return Answer(events.answer(asked, found))
+
+
+@app.operation("metrics")
+def read_metrics(request: Request) -> Answer:
+    """Metrics, as JSON or as text."""
+    query.check_known(request.operation, request.query)
+    if metrics.wanted_format(request.query) == "prometheus":
+        return _metrics_text()
+    return Answer(metrics.body(runtime.current().stats.metrics()))
+
+
+@app.operation("root_metrics")
+def root_metrics(_request: Request) -> Answer:
+    """Metrics, as Prometheus scrapes them."""
+    return _metrics_text()
+
+
+def _metrics_text() -> Answer:
+    text = metrics.text(runtime.current().stats.metrics())
+    return Answer(text, headers={"Content-Type": metrics.TEXT_TYPE})
 
 
 # --- workers ----------------------------------------------------------------------------------

@@ -40,8 +40,8 @@ def enqueue_batch(request: Request) -> Answer:
     raw = request.object().get("jobs")
     if raw is None:
         raise InvalidRequest("jobs", "is required")
-    if not isinstance(raw, list) or not 1 <= len(raw) <= models.MAX_BATCH:
-        rule = f"must be an array of 1 to {models.MAX_BATCH} jobs"
+    if not isinstance(raw, list) or not 1 <= len(raw) <= envelope.MAX_BATCH:
+        rule = f"must be an array of 1 to {envelope.MAX_BATCH} jobs"
         raise InvalidRequest("jobs", rule, value=raw)
     requests = [_member(job, index) for index, job in enumerate(raw)]
     pushed = runtime.current().enqueue.push_batch(requests)

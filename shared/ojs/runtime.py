@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING
 
 from ojs.clock import Clock, SystemClock
@@ -32,6 +33,10 @@ from ojs.store.texts import Texts
 if TYPE_CHECKING:
     from mypy_boto3_dynamodb import DynamoDBClient
 
+    from ojs.services.events import Events
+    from ojs.services.gauges import Gauges
+    from ojs.services.stats import Stats
+
 
 @dataclass
 class Runtime:
@@ -50,6 +55,37 @@ class Runtime:
     dead_letter: DeadLetter
     queues: Queues
     sweep: Sweep
+
+    # What only some functions need is loaded when it is first asked for: a cold start pays for
+    # every module.
+
+    @cached_property
+    def stats(self) -> Stats:
+        """Statistics."""
+        from ojs.services.stats import Stats
+        from ojs.store import stats as stats_store
+
+        return Stats(stats_store.Stats(self.table), queue_store.Queues(self.table), self.clock)
+
+    @cached_property
+    def events(self) -> Events:
+        """The event log."""
+        from ojs.services.events import Events
+        from ojs.store.event_log import EventLog
+
+        return Events(EventLog(self.table), self.clock)
+
+    @cached_property
+    def gauges(self) -> Gauges:
+        """The gauges sweep."""
+        from ojs.services.gauges import Gauges
+        from ojs.store import stats as stats_store
+
+        return Gauges(
+            stats_store.Stats(self.table),
+            queue_store.Queues(self.table),
+            worker_store.Workers(self.table),
+        )
 
 
 def build(

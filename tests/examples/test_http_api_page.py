@@ -20,7 +20,7 @@ from ojs.http.errors import KINDS
 PAGE = (Path(__file__).resolve().parents[2] / "docs" / "http-api.md").read_text("utf-8")
 REST = "…"
 # Different each time, and of no shape that could be compared.
-_VOLATILE = frozenset({"latency_ms", "uptime_seconds", "lease_token"})
+_VOLATILE = frozenset({"latency_ms", "uptime_seconds", "lease_token", "enqueued_today"})
 _EXCHANGE = re.compile(r"^```sh\n(.*?)\n```\n\n```http\n(.*?)\n```$", re.MULTILINE | re.DOTALL)
 _ID = re.compile(r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 _TIME = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z")

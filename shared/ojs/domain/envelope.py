@@ -39,6 +39,7 @@ from ojs.domain.retry import RetryPolicy
 if TYPE_CHECKING:
     from pydantic_core import ErrorDetails
 
+MAX_BATCH = 1_000
 MAX_JOB_BYTES = 1_048_576
 MAX_META_BYTES = 65_536
 MAX_NAME_BYTES = 255
@@ -65,7 +66,7 @@ SYSTEM_FIELDS = frozenset(
         "completed_at", "cancelled_at", "discarded_at", "error", "errors", "result",
         "retry_delay_ms", "next_attempt_at", "next_retry_at", "worker_id", "parent_results",
         "workflow_id", "progress", "previous_state", "lease_token", "lease_expires_at",
-        "dead_letter",
+        "dead_letter", "omitted", "errors_omitted",
     }
 )  # fmt: skip
 

@@ -12,6 +12,19 @@ from ojs.domain import times
 HEARTBEAT_INTERVAL_S = 5
 DEAD_AFTER_MS = 30_000
 MAX_ID_BYTES = 255
+# What one FETCH may ask for.
+MAX_FETCH = 100
+MAX_FETCH_QUEUES = 50
+
+
+def check_worker_id(value: str) -> str:
+    """A worker's id, of at most MAX_ID_BYTES. Raises ValueError with the rule."""
+    # Printable first: an unpaired surrogate is not, and has no bytes to count.
+    if "|" in value or not value.isprintable():
+        raise ValueError("must hold printable characters only, and no '|'")
+    if not 0 < len(value.encode("utf-8")) <= MAX_ID_BYTES:
+        raise ValueError(f"must have 1 to {MAX_ID_BYTES} bytes")
+    return value
 
 
 class Directive(StrEnum):

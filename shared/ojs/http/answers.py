@@ -21,7 +21,16 @@ Moment = Annotated[
 ClientMoment = Annotated[str, Field(description="as the client sent it")]
 Id = Annotated[str, Field(json_schema_extra={"format": "uuid", "pattern": UUID7.pattern})]
 Count = Annotated[int, Field(ge=0)]
-Omitted = Annotated[int, Field(ge=1, description="oldest errors left out of a long history")]
+ErrorsOmitted = Annotated[int, Field(ge=1, description="oldest errors left out of a long history")]
+Omitted = Annotated[
+    list[str],
+    Field(
+        min_length=1,
+        description="fields not shown because the answer would be too large; `*` stands for the "
+        "client's own fields. The job itself has them all",
+        json_schema_extra={"uniqueItems": True},
+    ),
+]
 JobState = Literal[
     "scheduled", "available", "pending", "active", "completed", "retryable", "cancelled",
     "discarded",
@@ -52,7 +61,8 @@ class DeadLetterMetadata(TypedDict):
 class Job(TypedDict):
     """A job. Keys that the client added are kept beside these.
 
-    In listings too large to send, args, meta, result and errors are left out.
+    In an answer too large to send, args, meta and what else may be large are left out of some jobs;
+    `omitted` names them. A listing of dead letters shows the latest error of each job.
     """
 
     __pydantic_config__ = ConfigDict(extra="allow")  # type: ignore[misc]
@@ -92,12 +102,18 @@ class Job(TypedDict):
     next_retry_at: NotRequired[Moment]
     error: NotRequired[JobError]
     errors: NotRequired[list[JobError]]
-    errors_omitted: NotRequired[Omitted]
+    errors_omitted: NotRequired[ErrorsOmitted]
+    omitted: NotRequired[Omitted]
     result: NotRequired[Any]
     progress: NotRequired[float]
     previous_state: NotRequired[JobState]
     dead_letter: NotRequired[bool]
-    metadata: NotRequired[DeadLetterMetadata]
+    metadata: NotRequired[
+        Annotated[
+            DeadLetterMetadata | Any,
+            Field(description="a dead letter's times, beside a client's own keys of that name"),
+        ]
+    ]
 
 
 class Pagination(TypedDict):
@@ -190,7 +206,7 @@ class RetriesAnswer(TypedDict):
     attempt: Count
     max_attempts: Count
     retries: list[JobError]
-    errors_omitted: NotRequired[Omitted]
+    errors_omitted: NotRequired[ErrorsOmitted]
 
 
 class ProgressAnswer(TypedDict):
@@ -327,6 +343,283 @@ class QueueAnswer(Queue):
     """A queue, at the top level and wrapped."""
 
     queue: Queue
+
+
+Rate = Annotated[float, Field(ge=0)]
+Milliseconds = Annotated[int, Field(ge=0, description="ms")]
+
+
+class JobCounts(TypedDict):
+    """Jobs by state."""
+
+    scheduled: Count
+    available: Count
+    pending: Count
+    active: Count
+    completed: Count
+    retryable: Count
+    cancelled: Count
+    discarded: Count
+
+
+class Throughput(TypedDict):
+    """Jobs completed and discarded in the last minute."""
+
+    processed_per_minute: Rate
+    failed_per_minute: Rate
+
+
+class RetryDefaults(TypedDict):
+    """The retry policy of jobs that bring none."""
+
+    max_attempts: Count
+    initial_interval: str
+    backoff_coefficient: float
+    max_interval: str
+    jitter: bool
+    backoff_strategy: str
+    non_retryable_errors: list[str]
+    on_exhaustion: str
+
+
+class Retention(TypedDict):
+    """How long finished jobs are kept."""
+
+    completed: str
+    discarded: str
+    cancelled: str
+
+
+class DeadLetterRetention(TypedDict):
+    """How long dead letters are kept."""
+
+    max_age: str
+
+
+class DeadLetterConfig(TypedDict):
+    """What holds for dead letters."""
+
+    retention: DeadLetterRetention
+
+
+class QueueConfig(TypedDict):
+    """What holds for a queue's jobs. Timeouts in seconds, durations in ISO 8601."""
+
+    visibility_timeout: Count
+    default_timeout: Count
+    default_retry: RetryDefaults
+    retention: Retention
+    dead_letter: DeadLetterConfig
+
+
+class QueueState(TypedDict):
+    """A queue's state."""
+
+    name: str
+    state: Literal["active", "paused"]
+    status: Literal["active", "paused"]
+    paused: bool
+    created_at: NotRequired[Moment]
+    paused_at: NotRequired[Moment]
+    resumed_at: NotRequired[Moment]
+
+
+class QueueSummary(QueueState, JobCounts):
+    """A queue in a listing."""
+
+    depth: Annotated[int, Field(ge=0, description="jobs that are not final")]
+    config: QueueConfig
+
+
+class QueuesAnswer(TypedDict):
+    """A page of queues."""
+
+    queues: list[QueueSummary]
+    items: list[QueueSummary]
+    total: NotRequired[Count]
+    pagination: Pagination
+
+
+class Statistics(JobCounts):
+    """A queue's statistics. Days are those of UTC; averages are today's."""
+
+    queue: NotRequired[str]
+    depth: Count
+    dead_letter: Annotated[int, Field(ge=0, description="of the discarded ones")]
+    enqueued_today: Count
+    completed_today: Count
+    failed_today: Annotated[int, Field(ge=0, description="jobs that were discarded")]
+    throughput: Throughput
+    avg_wait_ms: NotRequired[Milliseconds]
+    avg_duration_ms: NotRequired[Milliseconds]
+    oldest_available_at: NotRequired[Moment]
+    oldest_available_age_seconds: NotRequired[Rate]
+
+
+class QueueDetailAnswer(QueueState):
+    """A queue, its configuration and statistics."""
+
+    updated_at: NotRequired[Moment]
+    depth: Count
+    running: Annotated[int, Field(ge=0, description="active jobs")]
+    config: QueueConfig
+    stats: Statistics
+    queue: QueueState
+
+
+class QueueCounts(JobCounts):
+    """A queue's counts and state."""
+
+    name: str
+    depth: Count
+    state: Literal["active", "paused"]
+    status: Literal["active", "paused"]
+    paused: bool
+
+
+class QueueStatsAnswer(QueueCounts):
+    """A queue's statistics: counts at the top level and in `queue`, all of them in `stats`."""
+
+    queue: QueueCounts
+    stats: Statistics
+    computed_at: Moment
+
+
+class PriorityCount(TypedDict):
+    """Available jobs of one priority."""
+
+    priority: int
+    count: Count
+
+
+class PriorityStatsAnswer(TypedDict):
+    """Available jobs by priority."""
+
+    queue: str
+    distribution: list[PriorityCount]
+    computed_at: Moment
+
+
+class AdminQueue(QueueState):
+    """A queue and its counts."""
+
+    counts: JobCounts
+    configuration: QueueConfig
+
+
+class AdminQueuesAnswer(TypedDict):
+    """A page of queues."""
+
+    items: list[AdminQueue]
+    total: NotRequired[Count]
+    pagination: Pagination
+
+
+class AdminQueueAnswer(AdminQueue):
+    """A queue, and how it fares."""
+
+    throughput: Throughput
+    oldest_available_at: NotRequired[Moment]
+    oldest_available_age_seconds: NotRequired[Rate]
+    computed_at: Moment
+
+
+class StatsAnswer(TypedDict):
+    """All queues and workers together."""
+
+    queues: Count
+    workers: Annotated[int, Field(ge=0, description="those that were heard of lately")]
+    jobs: JobCounts
+    dead_letter: Count
+    throughput: Throughput
+    uptime_seconds: Count
+    computed_at: NotRequired[Annotated[Moment, Field(description="by a sweep, each minute")]]
+
+
+class HistoryPoint(TypedDict):
+    """What happened in the period that begins at `timestamp`."""
+
+    timestamp: Moment
+    processed: Annotated[int, Field(ge=0, description="jobs that were completed")]
+    failed: Annotated[int, Field(ge=0, description="jobs that were discarded")]
+    enqueued: Count
+    avg_wait_ms: NotRequired[Milliseconds]
+    avg_duration_ms: NotRequired[Milliseconds]
+
+
+class StatsHistoryAnswer(TypedDict):
+    """Points in time, oldest first."""
+
+    period: Literal["1m", "5m", "1h", "1d"]
+    data: list[HistoryPoint]
+    data_points: list[HistoryPoint]
+
+
+class Event(TypedDict):
+    """A lifecycle event (ojs-events sections 2 to 4)."""
+
+    specversion: str
+    id: Annotated[str, Field(json_schema_extra={"pattern": f"evt_{UUID7.pattern}"})]
+    type: str
+    source: str
+    time: Moment
+    subject: Annotated[str, Field(description="a job's id, a queue's or a worker's name")]
+    data: dict[str, Any]
+
+
+class EventsPagination(TypedDict):
+    """How to go on in the direction of the listing."""
+
+    has_more: bool
+    next_cursor: NotRequired[Annotated[str, Field(min_length=1)]]
+    limit: int
+    offset: int
+    page: int
+    per_page: int
+
+
+class EventsAnswer(TypedDict):
+    """Events, oldest first. `cursor` goes forward from here; `has_more`: at once."""
+
+    events: list[Event]
+    items: list[Event]
+    cursor: Annotated[str, Field(min_length=1, description="to be passed as `after`")]
+    has_more: bool
+    pagination: EventsPagination
+
+
+class HistogramBucket(TypedDict):
+    """How many observations are not above a bound."""
+
+    le: float
+    count: Count
+
+
+class MetricSample(TypedDict):
+    """One value of a metric, or one histogram."""
+
+    labels: dict[str, str]
+    value: NotRequired[Rate]
+    count: NotRequired[Count]
+    sum: NotRequired[Rate]
+    buckets: NotRequired[list[HistogramBucket]]
+
+
+class Metric(TypedDict):
+    """A metric and its values. Counters and histograms count from midnight UTC."""
+
+    name: str
+    type: Literal["counter", "gauge", "histogram"]
+    unit: str
+    description: str
+    samples: list[MetricSample]
+
+
+class MetricsAnswer(TypedDict):
+    """Metrics by the names of the specification."""
+
+    computed_at: Moment
+    metrics: list[Metric]
 
 
 class Backend(TypedDict):

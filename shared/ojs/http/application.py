@@ -34,9 +34,12 @@ _GATEWAY_TIMEOUT_MS = 30_000
 
 @dataclass(frozen=True)
 class Answer:
-    """What an implementation gives back. A body of None is no body at all."""
+    """What an implementation gives back. A body of None is no body at all.
 
-    body: Mapping[str, Any] | None
+    One that is a text is sent as it is; its type stands in the headers.
+    """
+
+    body: Mapping[str, Any] | str | None
     status: int = 200
     headers: Mapping[str, str] = field(default_factory=dict)
 
@@ -133,14 +136,12 @@ class Application:
         self._resolver.context.update(
             headers=headers, request_id=request_id, method=method, lambda_context=context
         )
-        head_only = method == "HEAD" and "GET" in contract.at(event["rawPath"])
-        if head_only:
+        if method == "HEAD" and "GET" in contract.at(event["rawPath"]):
+            # The answer is that to GET, body and all: whoever speaks HTTP in front of the function
+            # leaves the body away, and takes Content-Length from it.
             request_context = {**event["requestContext"], "http": {**http, "method": "GET"}}
             event = {**event, "requestContext": request_context}
-        answer = self._resolver.resolve(event, context)
-        if head_only:
-            answer["body"] = ""
-        return answer
+        return self._resolver.resolve(event, context)
 
     def _install(self, operation: Operation, implementation: Implementation) -> None:
         def route(**path: str) -> Response[str]:
@@ -200,7 +201,9 @@ class Application:
         if answer.body is not None:
             headers["Content-Type"] = negotiation.media_type(context["headers"].get("accept"))
         headers |= answer.headers
-        text = "" if answer.body is None else jsontext.dumps(answer.body)
+        text = "" if answer.body is None else answer.body
+        if not isinstance(text, str):
+            text = jsontext.dumps(text)
         if answer.status >= 400:
             # An error may quote what is no text (an unpaired surrogate); escaped, it can be sent.
             text = text.encode("utf-8", "backslashreplace").decode("utf-8")

@@ -9,11 +9,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from typing import TYPE_CHECKING, Any, Literal
 
-from ojs.domain.envelope import JobRequest
+from ojs.domain.envelope import MAX_NAME_BYTES, QUEUE_PATTERN, TYPE_PATTERN, JobRequest
+from ojs.domain.event_query import SOURCE_PATTERN as EVENT_SOURCE_PATTERN
+from ojs.domain.event_query import TYPE_PATTERN as EVENT_TYPE_PATTERN
+from ojs.domain.stats import Period
 from ojs.http import models
 
 if TYPE_CHECKING:
@@ -29,8 +32,16 @@ DEFAULT_LIMIT = 50
 MAX_LIMIT = 200
 # Deeper pages would read and throw away everything before them; cursors do not.
 MAX_OFFSET = 1_000
+# Queues are shown with counts: two items each.
+MAX_QUEUES_LIMIT = 100
+DEFAULT_EVENTS = 100
+MAX_EVENTS = 1_000
+# Entries of a list in a query parameter.
+MAX_FILTER_NAMES = 50
 # API Gateway gives up after 30 s.
 MAX_RESULT_WAIT_S = 25
+# What a client may ask for without being told that it is too much; it waits less.
+MAX_TIMEOUT_S = 86_400
 
 Subject = Literal["job", "worker", "queue"]
 
@@ -51,6 +62,8 @@ class Success:
     shape: str | None
     description: str
     headers: tuple[str, ...] = ()
+    # Whether the body may be plain text: always, when there is no shape.
+    text: bool = False
 
 
 @dataclass(frozen=True)
@@ -70,6 +83,9 @@ class Operation:
     body_required: bool = True
     query: tuple[Parameter, ...] = ()
     subject: Subject | None = None
+    # Whether the answer is made of what follows from the stream. The local server has all that was
+    # written before projected first; in the cloud it is behind by the stream's delay.
+    derived: bool = False
 
     @property
     def path_parameter(self) -> str | None:
@@ -86,24 +102,115 @@ COMMON_ERRORS = (400, 422, 500, 503, 504)
 _LIMIT = {"type": "integer", "minimum": 1, "maximum": MAX_LIMIT, "default": DEFAULT_LIMIT}
 PAGING = (
     Parameter("limit", _LIMIT, "most items of one page"),
-    Parameter("cursor", {"type": "string"}, "`next_cursor` of the page before"),
+    Parameter(
+        "cursor",
+        {"type": "string", "pattern": "[A-Za-z0-9_-]*={0,2}"},
+        "`next_cursor` of the page before; not together with offset or page",
+    ),
     Parameter(
         "offset",
         {"type": "integer", "minimum": 0, "maximum": MAX_OFFSET, "default": 0},
         "items to skip; a cursor has no such bound",
     ),
-    Parameter("page", {"type": "integer", "minimum": 1, "default": 1}, "page number"),
+    Parameter(
+        "page",
+        {"type": "integer", "minimum": 1, "maximum": MAX_OFFSET + 1, "default": 1},
+        f"page number; the pages before it may have {MAX_OFFSET} items in all",
+    ),
     Parameter("per_page", _LIMIT, "the same as limit"),
 )
+QUEUE_SCHEMA: Mapping[str, Any] = {
+    "type": "string",
+    "pattern": QUEUE_PATTERN,
+    "maxLength": MAX_NAME_BYTES,
+}
+_TYPE_SCHEMA: Mapping[str, Any] = {
+    "type": "string",
+    "pattern": TYPE_PATTERN,
+    "maxLength": MAX_NAME_BYTES,
+}
 _FILTERS = (
-    Parameter("queue", {"type": "string"}, "only jobs of this queue"),
-    Parameter("type", {"type": "string"}, "only jobs of this type"),
+    Parameter("queue", QUEUE_SCHEMA, "only jobs of this queue"),
+    Parameter("type", _TYPE_SCHEMA, "only jobs of this type"),
+)
+_QUEUES_LIMIT = {**_LIMIT, "maximum": MAX_QUEUES_LIMIT}
+_QUEUES_PAGING = tuple(
+    replace(each, schema=_QUEUES_LIMIT) if each.schema is _LIMIT else each for each in PAGING
+)
+_MOMENT_SCHEMA: Mapping[str, Any] = {"type": "string", "format": "date-time"}
+_HISTORY = (
+    Parameter(
+        "period",
+        {"type": "string", "enum": [*Period], "default": Period.FIVE_MINUTES},
+        "length of one point",
+    ),
+    Parameter(
+        "since",
+        _MOMENT_SCHEMA,
+        "the first point is that of this time; when not given an hour, a day (`1h`) or 30 days "
+        "(`1d`) before the end",
+    ),
+    Parameter("until", _MOMENT_SCHEMA, "points begin before this time; now when not given"),
+    Parameter("queue", QUEUE_SCHEMA, "this queue instead of all"),
+)
+
+
+def _listed(*names: str, pattern: str, what: str) -> Iterable[Parameter]:
+    schema = {"type": "string", "pattern": f"{pattern}(,{pattern}){{0,{MAX_FILTER_NAMES - 1}}}"}
+    yield Parameter(names[0], schema, what)
+    for name in names[1:]:
+        yield Parameter(name, schema, f"the same as {names[0]}")
+
+
+_PLACE: Mapping[str, Any] = {"type": "string", "pattern": "[A-Za-z0-9_-]+={0,2}"}
+_EVENTS_LIMIT = {
+    "type": "integer", "minimum": 1, "maximum": MAX_EVENTS, "default": DEFAULT_EVENTS,
+}  # fmt: skip
+_EVENTS = (
+    *_listed(
+        "types", "type", pattern=EVENT_TYPE_PATTERN,
+        what="types of event, separated by commas; each may end in `*`",
+    ),
+    *_listed("queues", "queue", pattern=f"({QUEUE_PATTERN})", what="only events of these queues"),
+    *_listed(
+        "job_types", "job_type", pattern=f"({TYPE_PATTERN})",
+        what="only events of jobs of these types",
+    ),
+    *_listed(
+        "sources", "source", pattern=EVENT_SOURCE_PATTERN,
+        what="only events from these sources; each may end in `*`",
+    ),
+    Parameter("since", _MOMENT_SCHEMA, "only events of this time or later"),
+    Parameter("until", _MOMENT_SCHEMA, "only events before this time"),
+    Parameter(
+        "after",
+        _PLACE,
+        "go forward from here: `cursor` of an answer, or an event's id; without it the answer has "
+        "the latest events",
+    ),
+    Parameter("cursor", _PLACE, "`pagination.next_cursor` of an answer; not together with after"),
+    Parameter("limit", _EVENTS_LIMIT, "most events of one answer"),
+    Parameter("per_page", _EVENTS_LIMIT, "the same as limit"),
+    Parameter(
+        "page",
+        {"type": "integer", "minimum": 1, "maximum": MAX_OFFSET + 1, "default": 1},
+        f"page number, from the latest events back; the pages before it may have {MAX_OFFSET} "
+        "events in all",
+    ),
+)  # fmt: skip
+METRIC_FORMATS = ("json", "prometheus")
+_FORMAT = (
+    Parameter(
+        "format",
+        {"type": "string", "enum": [*METRIC_FORMATS], "default": METRIC_FORMATS[0]},
+        "JSON, or Prometheus text",
+    ),
 )
 _WAIT = (
     Parameter("wait", {"type": "boolean", "default": False}, "wait until the job is done"),
     Parameter(
         "timeout",
-        {"type": "integer", "minimum": 0, "default": MAX_RESULT_WAIT_S},
+        {"type": "integer", "minimum": 0, "maximum": MAX_TIMEOUT_S, "default": MAX_RESULT_WAIT_S},
         f"longest wait in seconds; never more than {MAX_RESULT_WAIT_S}",
     ),
 )
@@ -303,6 +410,71 @@ def _queues() -> Iterable[Operation]:
             )  # fmt: skip
 
 
+def _statistics() -> Iterable[Operation]:
+    def read(
+        name: str,
+        path: str,
+        tag: str,
+        summary: str,
+        success: Success,
+        query: tuple[Parameter, ...] = (),
+        *,
+        root: bool = False,
+    ) -> Operation:
+        of_queue = "{name}" in path
+        return Operation(
+            name, "GET", path if root else f"{BASE}/{path}", ADMIN, tag, summary, {200: success},
+            (404,) if name.endswith("get_queue") else (), query=query,
+            subject="queue" if of_queue else None, derived=True,
+        )  # fmt: skip
+
+    yield read(
+        "list_queues", "queues", "queues", "List queues with their counts",
+        Success("QueuesAnswer", "One page of queues, in order of name."), _QUEUES_PAGING,
+    )  # fmt: skip
+    yield read(
+        "get_queue", "queues/{name}", "queues", "Read a queue, its configuration and statistics",
+        Success("QueueDetailAnswer", "The queue."),
+    )  # fmt: skip
+    yield read(
+        "queue_stats", "queues/{name}/stats", "queues", "Read a queue's statistics",
+        Success("QueueStatsAnswer", "Zeros for a queue that does not exist."),
+    )  # fmt: skip
+    yield read(
+        "priority_stats", "queues/{name}/priority-stats", "queues",
+        "Count a queue's available jobs by priority",
+        Success("PriorityStatsAnswer", "The priorities in use, the highest first."),
+    )  # fmt: skip
+    yield read(
+        "admin_list_queues", "admin/queues", "admin", "List queues with their counts",
+        Success("AdminQueuesAnswer", "One page of queues, in order of name."), _QUEUES_PAGING,
+    )  # fmt: skip
+    yield read(
+        "admin_get_queue", "admin/queues/{name}", "admin", "Read a queue and its counts",
+        Success("AdminQueueAnswer", "The queue."),
+    )  # fmt: skip
+    yield read(
+        "admin_stats", "admin/stats", "admin", "Read the totals of all queues",
+        Success("StatsAnswer", "All queues and workers together."),
+    )  # fmt: skip
+    yield read(
+        "admin_stats_history", "admin/stats/history", "admin", "Read what happened when",
+        Success("StatsHistoryAnswer", "Points in time, oldest first."), _HISTORY,
+    )  # fmt: skip
+    yield read(
+        "list_events", "events", "events", "List lifecycle events",
+        Success("EventsAnswer", "Events in the order in which they were recorded."), _EVENTS,
+    )  # fmt: skip
+    yield read(
+        "metrics", "metrics", "system", "Read metrics",
+        Success("MetricsAnswer", "Metrics as JSON, or as Prometheus text.", text=True), _FORMAT,
+    )  # fmt: skip
+    yield read(
+        "root_metrics", "/metrics", "system", "Read metrics as Prometheus scrapes them",
+        Success(None, "Metrics in the text exposition format.", text=True), root=True,
+    )  # fmt: skip
+
+
 def _system() -> Iterable[Operation]:
     yield Operation(
         "manifest", "GET", "/ojs/manifest", ADMIN, "system", "Read what this server offers",
@@ -332,7 +504,8 @@ def _system() -> Iterable[Operation]:
 
 
 OPERATIONS: tuple[Operation, ...] = (
-    *_jobs(), *_workers(), *_dead_letter(), *_queues(), *_admin_workers(), *_system(),
+    *_jobs(), *_workers(), *_dead_letter(), *_queues(), *_admin_workers(), *_statistics(),
+    *_system(),
 )  # fmt: skip
 
 

@@ -9,17 +9,28 @@ Rules that hold for all of them:
 - A key that nobody knows is ignored: workers of every language add what they like to know about
   themselves (host, runtime version, trace ids), and the binding promises that new optional request
   fields may be added within a major version (ojs-http-binding section 3.3).
+- What types do not say is written down as JSON Schema beside the check (`described`), so that the
+  OpenAPI document refuses what the server refuses, as far as JSON Schema can tell.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Annotated, Any, ClassVar, Literal, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, TypeVar
 
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    GetJsonSchemaHandler,
+    ValidationError,
+)
 
 from ojs.domain import ids
 from ojs.domain.envelope import (
+    MAX_BATCH,
     MAX_NAME_BYTES,
     MAX_VISIBILITY_MS,
     JobId,
@@ -29,12 +40,13 @@ from ojs.domain.envelope import (
     from_pydantic,
 )
 from ojs.domain.errors import InvalidRequest, Unsupported
-from ojs.domain.worker import MAX_ID_BYTES
+from ojs.domain.worker import MAX_FETCH, MAX_FETCH_QUEUES, MAX_ID_BYTES, check_worker_id
 
-MAX_FETCH = 100
-MAX_FETCH_QUEUES = 50
-MAX_BATCH = 1_000
+if TYPE_CHECKING:
+    from pydantic_core import CoreSchema
+
 MAX_ACTIVE_JOBS = 1_000
+MAX_ACTIVE_COUNT = 1_000_000
 MAX_LABELS = 100
 MAX_ATTEMPT = 1_000_000
 MAX_PID = 2**32
@@ -50,20 +62,18 @@ WorkerState = Literal[
 Directive = Literal["running", "quiet", "terminate"]
 
 
-def check_worker_id(value: str) -> str:
-    """A worker's id. Raises ValueError with the rule."""
-    # Printable first: an unpaired surrogate is not, and has no bytes to count.
-    if "|" in value or not value.isprintable():
-        raise ValueError("must hold printable characters only, and no '|'")
-    if not 0 < len(value.encode("utf-8")) <= MAX_ID_BYTES:
-        raise ValueError(f"must have 1 to {MAX_ID_BYTES} bytes")
-    return value
-
-
+WORKER_ID_SCHEMA: Mapping[str, Any] = {
+    "type": "string",
+    "minLength": 1,
+    "maxLength": MAX_ID_BYTES,
+    # Unprintable characters that JSON Schema's regular expressions can name everywhere.
+    "pattern": r"[^|\u0000-\u001f\u007f-\u00a0\u00ad\u2028\u2029]+",
+    "description": f"printable characters other than '|', at most {MAX_ID_BYTES} bytes of UTF-8",
+}
 WorkerId = Annotated[
     str,
     AfterValidator(check_worker_id),
-    Field(json_schema_extra={"minLength": 1, "maxLength": MAX_ID_BYTES}),
+    Field(json_schema_extra=dict(WORKER_ID_SCHEMA)),
 ]
 ShortText = Annotated[str, Field(max_length=MAX_NAME_BYTES)]
 VisibilityMs = Annotated[
@@ -89,6 +99,8 @@ class RequestModel(BaseModel):
 
     # Field → why it is refused.
     not_offered: ClassVar[Mapping[str, str]] = {}
+    # JSON Schema keywords for rules that types do not say.
+    described: ClassVar[Mapping[str, Any]] = {}
 
     @classmethod
     def refuse(cls, raw: Mapping[str, Any]) -> None:
@@ -96,6 +108,25 @@ class RequestModel(BaseModel):
         for name, reason in cls.not_offered.items():
             if raw.get(name) is not None:
                 raise Unsupported(f"'{name}': {reason}", field=name)
+
+    def check(self, prefix: str = "") -> None:
+        """Raise InvalidRequest for what types cannot name precisely; `prefix` goes before paths."""
+
+    @classmethod
+    def __get_pydantic_json_schema__(
+        cls, core_schema: CoreSchema, handler: GetJsonSchemaHandler
+    ) -> dict[str, Any]:
+        """Made for the OpenAPI document only: also what is not offered, and `described`."""
+        schema = handler.resolve_ref_schema(handler(core_schema))
+        properties = schema.setdefault("properties", {})
+        for name, reason in cls.not_offered.items():
+            properties[name] = {"type": "null", "description": f"422 unless null: {reason}"}
+        for keyword, value in cls.described.items():
+            if keyword == "properties":
+                properties.update(value)
+            else:
+                schema[keyword] = value
+        return schema
 
 
 Model = TypeVar("Model", bound=RequestModel)
@@ -105,9 +136,17 @@ def parse(model: type[Model], raw: Mapping[str, Any], prefix: str = "") -> Model
     """`raw` as `model`. Raises InvalidRequest or Unsupported naming the field."""
     model.refuse(raw)
     try:
-        return model.model_validate(raw)
+        given = model.model_validate(raw)
     except ValidationError as error:
         raise from_pydantic(error, prefix) from None
+    given.check(prefix)
+    return given
+
+
+_POOL_SCHEMA: Mapping[str, Any] = {
+    "enum": [DEFAULT_POOL, None],
+    "description": "worker pools are not offered: 422 for any but the one everybody is in",
+}
 
 
 def _pool(raw: Mapping[str, Any]) -> None:
@@ -136,6 +175,7 @@ class FetchRequest(RequestModel):
         "tags": "fetching by tag is not offered by this server.",
         "wait": "blocking fetch is not offered by this server; poll instead.",
     }
+    described = {"properties": {"pool": _POOL_SCHEMA}}
 
     @classmethod
     def refuse(cls, raw: Mapping[str, Any]) -> None:
@@ -203,6 +243,15 @@ class ErrorReport(RequestModel):
     not_offered = {"rate_limit_until": "pausing a rate limit is not offered by this server."}
 
 
+def _one_of(*fields: tuple[str, str]) -> dict[str, Any]:
+    """JSON Schema for: at least one of these (name, JSON type) is given."""
+    return {
+        "anyOf": [
+            {"required": [name], "properties": {name: {"type": kind}}} for name, kind in fields
+        ]
+    }
+
+
 class NackOptions(RequestModel):
     """A job failed; the job is named by the path."""
 
@@ -213,6 +262,21 @@ class NackOptions(RequestModel):
     requeue: bool | None = Field(
         None, description="hand the job back unprocessed: available at once"
     )
+
+    described = {
+        "anyOf": [
+            {
+                "required": ["error"],
+                "properties": {
+                    "error": {
+                        "type": "object",
+                        **_one_of(("code", "string"), ("type", "string"), ("message", "string")),
+                    }
+                },
+            },
+            {"required": ["requeue"], "properties": {"requeue": {"const": True}}},
+        ]
+    }
 
     @classmethod
     def refuse(cls, raw: Mapping[str, Any]) -> None:
@@ -262,13 +326,18 @@ class WorkerInfo(RequestModel):
         Field(
             json_schema_extra={
                 "type": ["array", "object", "null"],
-                "items": {"type": "string"},
-                "additionalProperties": {"type": "string"},
+                "items": {"type": "string", "maxLength": MAX_NAME_BYTES},
+                "maxItems": MAX_LABELS,
+                "additionalProperties": {"type": "string", "maxLength": MAX_NAME_BYTES},
+                "propertyNames": {"maxLength": MAX_NAME_BYTES},
+                "maxProperties": MAX_LABELS,
             }
         ),
     ] = None
     started_at: Annotated[str, Field(max_length=64)] | None = None
     version: ShortText | None = None
+
+    described = {"properties": {"pool": _POOL_SCHEMA}}
 
     @classmethod
     def refuse(cls, raw: Mapping[str, Any]) -> None:
@@ -285,7 +354,7 @@ class WorkerInfo(RequestModel):
 def _active(value: Any) -> Any:
     if isinstance(value, list) and len(value) <= MAX_ACTIVE_JOBS:
         return value
-    if isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= MAX_ATTEMPT:
+    if isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= MAX_ACTIVE_COUNT:
         return value
     raise ValueError(f"must be an array of at most {MAX_ACTIVE_JOBS} job ids, or a number of jobs")
 
@@ -299,62 +368,74 @@ ActiveJobs = Annotated[
             "items": {"type": "string", "pattern": ids.UUID7.pattern},
             "maxItems": MAX_ACTIVE_JOBS,
             "minimum": 0,
+            "maximum": MAX_ACTIVE_COUNT,
         }
     ),
 ]
 
 
-def _check_ids(values: list[Any], field: str) -> None:
-    for index, value in enumerate(values):
-        if not ids.is_uuid7(value):
-            raise InvalidRequest(f"{field}[{index}]", "must be a lowercase UUIDv7", value=value)
-
-
-class HeartbeatRequest(WorkerInfo):
-    """A worker is alive and goes on with its jobs."""
+class _Busy(WorkerInfo):
+    """A worker that says which jobs it runs, or how many."""
 
     worker_id: WorkerId
-    state: WorkerState | None = None
     active_jobs: ActiveJobs = None
     active_job_ids: Annotated[list[Any], Field(max_length=MAX_ACTIVE_JOBS)] | None = Field(
         None,
         json_schema_extra={"items": {"type": "string", "pattern": ids.UUID7.pattern}},
     )
-    visibility_timeout_ms: VisibilityMs | None = None
 
-    def count(self) -> int | None:
-        """How many jobs the worker runs, when it said so."""
-        return self.active_jobs if isinstance(self.active_jobs, int) else None
+    def check(self, prefix: str = "") -> None:
+        """Raise InvalidRequest naming the first malformed id, or that there are too many."""
+        for field in ("active_jobs", "active_job_ids"):
+            given = getattr(self, field)
+            for index, value in enumerate(given if isinstance(given, list) else ()):
+                if not ids.is_uuid7(value):
+                    place = f"{prefix}{field}[{index}]"
+                    raise InvalidRequest(place, "must be a lowercase UUIDv7", value=value)
+        if len(self.job_ids()) > MAX_ACTIVE_JOBS:
+            rule = f"must have at most {MAX_ACTIVE_JOBS} ids, those of active_jobs included"
+            raise InvalidRequest(f"{prefix}active_job_ids", rule)
 
     def job_ids(self) -> list[str]:
-        """The jobs to extend, each once. Raises InvalidRequest naming a malformed id."""
+        """The jobs it names, each once."""
         listed = self.active_jobs if isinstance(self.active_jobs, list) else []
-        _check_ids(listed, "active_jobs")
-        more = self.active_job_ids or []
-        _check_ids(more, "active_job_ids")
-        found = list(dict.fromkeys([*listed, *more]))
-        if len(found) > MAX_ACTIVE_JOBS:
-            raise InvalidRequest("active_job_ids", f"must have at most {MAX_ACTIVE_JOBS} ids")
-        return found
+        return list(dict.fromkeys([*listed, *(self.active_job_ids or [])]))
+
+    def count(self) -> int | None:
+        """How many jobs it runs, if it gave a number."""
+        return self.active_jobs if isinstance(self.active_jobs, int) else None
 
 
-class BeatRequest(WorkerInfo):
+class HeartbeatRequest(_Busy):
+    """A worker is alive and goes on with its jobs."""
+
+    state: WorkerState | None = None
+    visibility_timeout_ms: VisibilityMs | None = None
+
+
+class BeatRequest(_Busy):
     """A worker announces that it drains (graceful-shutdown extension)."""
 
-    worker_id: WorkerId
     state: WorkerState
-    active_jobs: ActiveJobs = None
-
-    def count(self) -> int:
-        """How many jobs the worker still runs."""
-        given = self.active_jobs
-        return len(given) if isinstance(given, list) else given or 0
 
 
 class RegisterRequest(WorkerInfo):
-    """A worker introduces itself. Also accepted as `{"worker": {…}}`, and with `id` for the id."""
+    """A worker introduces itself. `id` stands for `worker_id` when that is not there."""
 
     worker_id: WorkerId
+
+    described = {
+        **WorkerInfo.described,
+        "required": [],
+        "anyOf": [
+            {"required": ["worker_id"]},
+            {
+                "not": {"required": ["worker_id"]},
+                "required": ["id"],
+                "properties": {"id": WORKER_ID_SCHEMA},
+            },
+        ],
+    }
 
 
 def registration(raw: Mapping[str, Any]) -> tuple[Mapping[str, Any], str]:
@@ -385,6 +466,8 @@ class ProgressRequest(_Report):
     progress: Number | None = Field(None, description="0 to 1; values outside are clamped")
     worker_id: WorkerId | None = None
 
+    described = _one_of(("progress", "number"), ("data", "object"))
+
 
 class WorkerProgressRequest(_Report):
     """How far a job is, in percent."""
@@ -392,6 +475,8 @@ class WorkerProgressRequest(_Report):
     job_id: JobId
     worker_id: WorkerId | None = None
     percentage: Number | None = Field(None, description="0 to 100; values outside are clamped")
+
+    described = _one_of(("percentage", "number"), ("data", "object"))
 
 
 class DirectiveRequest(RequestModel):

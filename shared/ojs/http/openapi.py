@@ -5,15 +5,15 @@ Built once per container, on first request.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from functools import cache
 from typing import Any
 
 from pydantic import TypeAdapter
 
+from ojs.domain import envelope
 from ojs.domain.ids import UUID7
-from ojs.http import answers, contract, errors, negotiation
+from ojs.http import answers, contract, errors, models, negotiation
 from ojs.http.contract import Operation, Parameter
 
 _REF = "#/components/schemas/{model}"
@@ -45,10 +45,57 @@ _HEADERS: Mapping[str, tuple[dict[str, Any], str]] = {
 _ALWAYS = ("OJS-Version", "X-Request-Id", "X-OJS-Version", "X-OJS-Media-Type")
 
 _JOB_ID = "019414d4-8b2e-7c3a-b5d1-f0e2a3b4c5d6"
-_PATH_PARAMETERS: Mapping[str, tuple[dict[str, Any], str]] = {
-    "job": ({"type": "string", "pattern": f"^{UUID7.pattern}$"}, "the job's id"),
-    "worker": ({"type": "string", "minLength": 1, "maxLength": 255}, "the worker's id"),
-    "queue": ({"type": "string", "maxLength": 255}, "the queue's name"),
+_PATH_PARAMETERS: Mapping[str, tuple[Mapping[str, Any], str]] = {
+    "job": ({"type": "string", "pattern": UUID7.pattern}, "the job's id"),
+    "worker": (models.WORKER_ID_SCHEMA, "the worker's id"),
+    "queue": (contract.QUEUE_SCHEMA, "the queue's name"),
+}
+
+# Rules that `ojs.domain.envelope` checks when it works out what a job will be, and its types do not
+# say: type → field → JSON Schema keywords. A test holds them against the checks.
+_DURATION = (
+    r"P(?=.)(\d+(\.\d+)?W|(\d+(\.\d+)?D)?"
+    r"(T(?=.)(\d+(\.\d+)?H)?(\d+(\.\d+)?M)?(\d+(\.\d+)?S)?)?)"
+)
+_MOMENT = {
+    "pattern": r"\d{4}-\d{2}-\d{2}[Tt ]\d{2}:\d{2}:\d{2}(\.\d{1,9})?([Zz]|[+-]\d{2}:\d{2})"
+    rf"|\+{_DURATION}",
+    "maxLength": 65,
+    "description": "RFC 3339 with a time zone, or '+' and an ISO 8601 duration from now",
+}
+_LENGTH = {"pattern": _DURATION, "maxLength": 64}
+_SHORT = r"(?=.)(\d{1,9}d)?(\d{1,9}h)?(\d{1,9}m)?(\d{1,9}s)?(\d{1,9}ms)?"
+_SHORT_LENGTH = {"pattern": f"{_SHORT}|{_DURATION}", "maxLength": 64}
+_TIMING: Mapping[str, Mapping[str, Any]] = {
+    "scheduled_at": _MOMENT,
+    "delay_until": _MOMENT,
+    "expires_at": _MOMENT,
+    "rate_limit": {"type": "null", "description": "422 unless null: not offered by this server"},
+}
+_CHECKED: Mapping[str, Mapping[str, Mapping[str, Any]]] = {
+    "JobRequest": {
+        **_TIMING,
+        "type": {"maxLength": envelope.MAX_NAME_BYTES},
+        "specversion": {"pattern": r"1(\.0(\.[0-9]{1,3})?(-rc\.[0-9]{1,3})?)?"},
+        "schema": {"pattern": r"[A-Za-z][A-Za-z0-9+.\-]*:\S+", "maxLength": envelope.MAX_URI},
+        "args": {"description": f"the job in all has at most {envelope.MAX_JOB_BYTES} bytes"},
+        "meta": {"description": f"at most {envelope.MAX_META_BYTES} bytes"},
+    },
+    "Options": _TIMING,
+    "RetryRequest": {
+        "initial_interval": _LENGTH,
+        "max_interval": _LENGTH,
+        "backoff_coefficient": {"minimum": 1.0, "maximum": 1_000.0},
+    },
+    "UniqueRequest": {"period": _LENGTH, "within": _SHORT_LENGTH},
+}
+# Of a `UniqueRequest`: `meta` alone among its keys would make no key.
+_META_KEYS = {
+    "if": {
+        "required": ["keys"],
+        "properties": {"keys": {"type": "array", "contains": {"const": "meta"}}},
+    },
+    "then": {"required": ["meta_keys"], "properties": {"meta_keys": {"type": "array"}}},
 }
 
 # Requests to try, by operation.
@@ -165,7 +212,7 @@ def _operation(operation: Operation, schemas: dict[str, Any]) -> dict[str, Any]:
     if operation.request is not None:
         _define(operation.request.__name__, operation.request, schemas, "validation")
         content: dict[str, Any] = {
-            "schema": {"$ref": _REF.format(model=operation.request.__name__)},
+            "schema": _body(operation.request.__name__),
             "example": EXAMPLES[operation.id],
         }
         described["requestBody"] = {
@@ -181,11 +228,23 @@ def _operation(operation: Operation, schemas: dict[str, Any]) -> dict[str, Any]:
         if success.shape is not None:
             _define(success.shape, getattr(answers, success.shape), schemas, "serialization")
             responses[str(status)]["content"] = _content(_REF.format(model=success.shape))
+        if success.text:
+            content = responses[str(status)].setdefault("content", {})
+            content["text/plain"] = {"schema": {"type": "string"}}
     for status in sorted({*operation.errors, *contract.COMMON_ERRORS}):
         # A health check that fails says so in its own words.
         responses.setdefault(str(status), {"$ref": f"#/components/responses/{_NAMES[status]}"})
     described["responses"] = dict(sorted(responses.items()))
     return described
+
+
+def _body(model: str) -> dict[str, Any]:
+    ref = {"$ref": _REF.format(model=model)}
+    if model != models.RegisterRequest.__name__:
+        return ref
+    # `ojs.http.models.registration`
+    wrapped = {"type": "object", "required": ["worker"], "properties": {"worker": ref}}
+    return {"oneOf": [{**ref, "not": {"required": ["worker"]}}, wrapped]}
 
 
 def _path_parameters(operation: Operation) -> list[dict[str, Any]]:
@@ -197,7 +256,7 @@ def _path_parameters(operation: Operation) -> list[dict[str, Any]]:
             "name": operation.path_parameter,
             "in": "path",
             "required": True,
-            "schema": schema,
+            "schema": _anchored(schema),
             "description": text,
         }
     ]
@@ -207,7 +266,7 @@ def _query_parameter(parameter: Parameter) -> dict[str, Any]:
     return {
         "name": parameter.name,
         "in": "query",
-        "schema": dict(parameter.schema),
+        "schema": _anchored(parameter.schema),
         "description": parameter.description,
     }
 
@@ -239,19 +298,31 @@ def _define(name: str, shape: Any, schemas: dict[str, Any], mode: Any) -> None:
         return
     schema = TypeAdapter(shape).json_schema(mode=mode, by_alias=True, ref_template=_REF)
     for inner, definition in schema.pop("$defs", {}).items():
-        schemas.setdefault(inner, _anchored(definition))
-    schemas[name] = _anchored(schema)
+        schemas.setdefault(inner, _anchored(_completed(inner, definition)))
+    schemas[name] = _anchored(_completed(name, schema))
+
+
+def _completed(name: str, schema: dict[str, Any]) -> dict[str, Any]:
+    """A type with the rules of `_CHECKED`."""
+    for field, keywords in _CHECKED.get(name, {}).items():
+        described = schema["properties"][field]
+        described |= {word: keywords[word] for word in keywords if word == "description"}
+        rules = {word: keywords[word] for word in keywords if word != "description"}
+        # An optional field is its type or null; only the type has rules.
+        (described["anyOf"][0] if "anyOf" in described else described).update(rules)
+    return schema | _META_KEYS if name == "UniqueRequest" else schema
 
 
 def _anchored(schema: Any) -> Any:
     """Patterns are matched against the whole text here, but searched for by JSON Schema."""
-    if isinstance(schema, dict):
-        return {
+    if isinstance(schema, Mapping):
+        anchored = {
             key: f"^({value})$"
-            if key == "pattern" and isinstance(value, str) and not re.match(r"\^", value)
+            if key == "pattern" and isinstance(value, str) and not value.startswith("^")
             else _anchored(value)
             for key, value in schema.items()
         }
+        return anchored | ({"format": "uuid"} if schema.get("pattern") == UUID7.pattern else {})
     if isinstance(schema, list):
         return [_anchored(part) for part in schema]
     return schema

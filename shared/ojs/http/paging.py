@@ -18,8 +18,8 @@ from ojs.http.contract import DEFAULT_LIMIT, MAX_LIMIT, MAX_OFFSET
 
 T = TypeVar("T")
 _MAX_DIGITS = 9
-# A filtered page of the store may be short; skipping over many such pages is no longer cheap.
-_MAX_SKIPPING_READS = 2 * MAX_OFFSET // MAX_LIMIT
+# A page of the store may be short; putting together many of those is no longer cheap.
+_MAX_READS = 2 * MAX_OFFSET // MAX_LIMIT
 
 
 @dataclass(frozen=True)
@@ -60,7 +60,7 @@ def window(query: Mapping[str, str]) -> Window:
     offset = integer(query, "offset", default=0, least=0, most=any_page)
     name = "offset" if offset else "page"
     offset = offset or (page - 1) * limit
-    cursor = _opened(query["cursor"]) if query.get("cursor") else None
+    cursor = opened(query["cursor"]) if query.get("cursor") else None
     if cursor is not None and offset:
         raise InvalidRequest(name, "cannot be combined with cursor", value=query.get(name))
     if offset > MAX_OFFSET:
@@ -75,19 +75,22 @@ def window(query: Mapping[str, str]) -> Window:
 def collect(asked: Window, listing: Callable[[int, str | None], Page[T]]) -> Page[T]:
     """The page asked for, from a listing that takes a limit and a cursor.
 
-    Raises InvalidRequest when what is to be skipped lies too far apart.
+    What the listing gives is read on until the page is full, so that numbered pages join without a
+    gap however short its own pages are. Raises InvalidRequest when what is to be skipped lies too
+    far apart.
     """
     cursor = asked.cursor
-    skipped = 0
-    for _ in range(_MAX_SKIPPING_READS):
-        if skipped == asked.offset:
-            return listing(asked.limit, cursor)
-        passed = listing(min(asked.offset - skipped, MAX_LIMIT), cursor)
-        skipped += len(passed.items)
+    found: list[T] = []
+    for _ in range(_MAX_READS):
+        # Never more than the page has room for: the cursor is that of the last item shown.
+        passed = listing(min(asked.offset + asked.limit - len(found), MAX_LIMIT), cursor)
+        found += passed.items
         cursor = passed.next_cursor
-        if cursor is None:
-            return Page([], None)
-    raise InvalidRequest("offset", "skips too much; go on with cursor instead")
+        if cursor is None or len(found) == asked.offset + asked.limit:
+            break
+    if len(found) < asked.offset and cursor is not None:
+        raise InvalidRequest("offset", "skips too much; go on with cursor instead")
+    return Page(found[asked.offset :], cursor)
 
 
 # The store's cursors name keys; wrapped, they need no quoting in a URL and nobody reads them.
@@ -98,12 +101,13 @@ def sealed(cursor: str) -> str:
     return base64.urlsafe_b64encode(cursor.encode("utf-8")).decode("ascii").rstrip("=")
 
 
-def _opened(text: str) -> str:
+def opened(text: str, name: str = "cursor") -> str:
+    """What `sealed` wrapped, from the parameter of this name. Raises InvalidRequest."""
     try:
         padded = text.encode("ascii") + b"=" * (-len(text) % 4)
         return base64.b64decode(padded, altchars=b"-_", validate=True).decode("utf-8")
     except (UnicodeError, binascii.Error):
-        raise InvalidRequest("cursor", "is not one this server gave", value=text) from None
+        raise InvalidRequest(name, "is not one this server gave", value=text) from None
 
 
 def described(asked: Window, page: Page[Any], total: int | None = None) -> dict[str, Any]:

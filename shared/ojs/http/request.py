@@ -10,6 +10,7 @@ from urllib.parse import unquote
 
 from ojs.domain import envelope, jsontext
 from ojs.domain.errors import InvalidPayload, InvalidRequest
+from ojs.domain.worker import check_worker_id
 from ojs.http import models, negotiation
 from ojs.http.contract import Operation
 
@@ -17,7 +18,7 @@ Model = TypeVar("Model", bound=models.RequestModel)
 
 _CHECKS: Mapping[str, Callable[[str], str]] = {
     "job": envelope.check_job_id,
-    "worker": models.check_worker_id,
+    "worker": check_worker_id,
     "queue": envelope.check_queue,
 }
 

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import heapq
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from itertools import islice
 
 from ojs.clock import Clock
 from ojs.domain import lifecycle
@@ -13,17 +15,64 @@ from ojs.domain.ids import UUID7, IdSource
 from ojs.domain.job import Job
 from ojs.domain.page import Page
 from ojs.domain.states import State
+from ojs.store import items
 from ojs.store.errors import LostRace
 from ojs.store.jobs import Jobs
 from ojs.store.queues import Queues
 
 _CURSOR = re.compile(r"\d{15}\|" + UUID7.pattern)
-# How many entries one request looks through for a filter, and how many queues it merges.
-MAX_READ = 1_000
-# A page ends early when the contents kept apart reach this size; a Lambda answers with 6 MB.
+# How many entries one request looks through. The same for every page: one that this cuts short is
+# thus the last that can be reached by its number, and no job falls between two pages. The deepest
+# numbered page (ojs.http.contract: 1 000 skipped, 200 shown) is well within.
+MAX_READ = 1_500
+# Read at a time when many have to be looked through: one BatchGet.
+_ROUND = 100
+# First read of each of several queues: costs the least that a query can.
+_FIRST = 25
+# Contents kept apart are loaded up to this size in all: an answer has no room for more.
 MAX_PAGE_BYTES = 2_000_000
-_NAMES = 100
+# Errors shown of each job in a listing. One may have some 100 KB; `get` has them all.
+ERRORS_LISTED = 1
+_NAMES = 1_000
 _TRIES = 5
+
+
+@dataclass
+class _Look:
+    """One listing under way: what is wanted, and how far it has come."""
+
+    type: str | None
+    skip: int
+    limit: int
+    before: str | None
+    read: int = 0
+    matched: int = 0
+    found: list[Job] = field(default_factory=list)
+
+    @property
+    def missing(self) -> int:
+        """How many matches are still to come, those to be skipped included."""
+        return self.skip + self.limit - self.matched
+
+    @property
+    def next_round(self) -> int:
+        """How many entries to read next; 0 when it is over."""
+        if not self.missing:
+            return 0
+        wanted = self.missing if self.type is None else max(self.missing, _ROUND)
+        return min(wanted, MAX_READ - self.read)
+
+    def take(self, key: str, job: Job | None) -> None:
+        """One entry of the index, with the head that is there now."""
+        self.read, self.before = self.read + 1, key
+        # The index may be behind: a job that was retried or deleted is not listed, and one that
+        # has come back since is listed at its new place only.
+        if job is None or not job.dead_letter or items.index_entries(job).get("wsk") != key:
+            return
+        if self.type in (None, job.type):
+            self.matched += 1
+            if self.matched > self.skip:
+                self.found.append(job)
 
 
 class DeadLetter:
@@ -35,12 +84,15 @@ class DeadLetter:
         self._clock = clock
         self._ids = ids
 
-    def _latest(
-        self, names: Sequence[str], *, before: str | None, limit: int
-    ) -> list[tuple[str, str]]:
-        lines = [self._jobs.dead(name, limit=limit, before=before) for name in names]
-        merged = heapq.merge(*lines, key=lambda entry: entry[1], reverse=True)
-        return [entry for entry, _ in zip(merged, range(limit), strict=False)]
+    def _line(self, name: str, before: str | None, first: int) -> Iterator[tuple[str, str]]:
+        """Entries of one queue, latest first, read as they are asked for."""
+        limit = first
+        while True:
+            entries = self._jobs.dead(name, limit=limit, before=before)
+            yield from entries
+            if len(entries) < limit:
+                return
+            before, limit = entries[-1][1], _ROUND
 
     def _all_queues(self) -> Sequence[str]:
         names: list[str] = []
@@ -58,34 +110,59 @@ class DeadLetter:
         type: str | None = None,  # noqa: A002 - the field's name
         limit: int = 50,
         cursor: str | None = None,
+        skip: int = 0,
     ) -> Page[Job]:
-        """Dead letters, latest first. A filtered page may be short and still have a cursor.
+        """Dead letters, latest first, each with its latest error.
+
+        A page that is short and has a cursor ends where MAX_READ entries were looked through.
+        Contents kept apart are loaded up to MAX_PAGE_BYTES in all; a job past that has `content`
+        None. Costs one query for each queue when none is named, and more only for queues whose
+        entries are used.
 
         The cursor names a place in time, so it stays right while jobs come and go. Raises
-        InvalidRequest for a bad cursor.
+        InvalidRequest for a bad cursor, or when more is to be skipped than may be looked through.
         """
         if cursor is not None and not _CURSOR.fullmatch(cursor):
             raise InvalidRequest("cursor", "is not one this server gave", value=cursor)
         names = [queue] if queue is not None else self._all_queues()
-        found: list[Job] = []
-        before, read, size = cursor, 0, 0
-        more = True
-        while more and len(found) < limit and read < MAX_READ and size < MAX_PAGE_BYTES:
-            entries = self._latest(names, before=before, limit=limit + 1)
-            more = len(entries) > limit
-            heads = self._jobs.heads(job_id for job_id, _ in entries[:limit])
-            for job_id, key in entries[:limit]:
-                if len(found) == limit or size >= MAX_PAGE_BYTES:
-                    more = True
-                    break
-                read, before = read + 1, key
-                job = heads.get(job_id)
-                # The index may be behind: a job that was retried or deleted is not listed.
-                if job is not None and job.dead_letter and type in (None, job.type):
-                    found.append(job)
-                    size += job.content_bytes
-        jobs = self._jobs.with_errors(self._jobs.with_contents(found))
-        return Page(jobs, before if more else None)
+        look = _Look(type, skip, limit, cursor)
+        # From one queue all that is likely to be needed, and one to see whether there is more.
+        first = look.next_round + 1 if len(names) == 1 else _FIRST
+        # Merged as they are read: a queue is asked again only when what it gave is used up.
+        entries = heapq.merge(
+            *(self._line(name, cursor, first) for name in names),
+            key=lambda entry: entry[1],
+            reverse=True,
+        )
+        more = self._look_through(look, entries)
+        if more and look.matched < skip:
+            raise InvalidRequest("offset", "skips too much; go on with cursor instead", value=skip)
+        return Page(list(self._filled(look.found)), look.before if more else None)
+
+    def _look_through(self, look: _Look, entries: Iterator[tuple[str, str]]) -> bool:
+        """Read until the page is full, nothing is left or MAX_READ is reached: whether more is."""
+        while size := look.next_round:
+            batch = list(islice(entries, size))
+            if not batch:
+                return False
+            heads = self._jobs.heads(job_id for job_id, _ in batch)
+            for job_id, key in batch:
+                if not look.missing:
+                    return True
+                look.take(key, heads.get(job_id))
+        return next(entries, None) is not None
+
+    def _filled(self, found: Sequence[Job]) -> Sequence[Job]:
+        """With contents as far as they fit into an answer, and the latest errors."""
+        room = MAX_PAGE_BYTES
+        loaded = []
+        for job in found:
+            if job.content_bytes <= room:
+                room -= job.content_bytes
+                loaded.append(job)
+        by_id = {job.id: job for job in self._jobs.with_contents(loaded)}
+        jobs = [by_id.get(job.id, job) for job in found]
+        return self._jobs.with_errors(jobs, latest=ERRORS_LISTED)
 
     def get(self, job_id: str) -> Job:
         """One dead letter, whole. Raises NotFound, also for a job that is not one."""

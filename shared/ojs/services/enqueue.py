@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 
 from ojs.clock import Clock
 from ojs.domain import envelope, lifecycle, times
-from ojs.domain.envelope import JobRequest, Specification, Unique
+from ojs.domain.envelope import MAX_BATCH, JobRequest, Specification, Unique
 from ojs.domain.errors import (
     BackendUnavailable,
     Duplicate,
@@ -30,7 +30,6 @@ from ojs.store.locks import Lock, Locks
 from ojs.store.queues import Queues
 from ojs.store.table import MAX_TRANSACTION, Put, Update
 
-MAX_BATCH = 1_000
 _TRIES = 6
 
 

@@ -28,8 +28,6 @@ from ojs.store.keys import Position
 from ojs.store.queues import Queues
 from ojs.store.workers import from_item, key_of
 
-MAX_COUNT = 100
-MAX_QUEUES = 50
 ROUND_ROBIN = "round-robin"
 STRICT = "strict"
 

@@ -14,7 +14,7 @@ from ojs.domain.errors import InvalidRequest, NotFound, PayloadTooLarge
 from ojs.domain.job import Job
 from ojs.domain.page import Page
 from ojs.domain.states import State
-from ojs.domain.worker import MAX_ID_BYTES, Directive, Worker
+from ojs.domain.worker import Directive, Worker, check_worker_id
 from ojs.store import workers as store
 from ojs.store.errors import LostRace
 from ojs.store.jobs import Jobs, winner
@@ -186,13 +186,10 @@ class Workers:
 
 
 def _check_id(worker_id: str, field_name: str = "worker_id") -> None:
-    size = len(worker_id.encode("utf-8"))
-    if not 0 < size <= MAX_ID_BYTES or "|" in worker_id or not worker_id.isprintable():
-        raise InvalidRequest(
-            field_name,
-            f"must have 1 to {MAX_ID_BYTES} bytes of printable characters other than '|'",
-            value=worker_id,
-        )
+    try:
+        check_worker_id(worker_id)
+    except ValueError as error:
+        raise InvalidRequest(field_name, str(error), value=worker_id) from None
 
 
 def _check_info(info: Mapping[str, Any] | None) -> None:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
+from ojs.store import keys
+
 
 @dataclass(frozen=True)
 class IndexSchema:
@@ -13,6 +15,17 @@ class IndexSchema:
     name: str
     hash_key: str
     range_key: str
+
+
+@dataclass(frozen=True)
+class StreamFilter:
+    """Items whose changes are projected: by the front of their partition key, and their sort key.
+
+    Without `sort_key` every item of such a partition.
+    """
+
+    prefix: str
+    sort_key: str | None = keys.HEAD
 
 
 @dataclass(frozen=True)
@@ -31,20 +44,36 @@ class TableSchema:
             IndexSchema("expiry", "epk", "esk"),
         )
     )
+    # Nothing else, and above all nothing that the projection itself writes: it would feed itself.
+    stream_filters: tuple[StreamFilter, ...] = field(
+        default=(
+            StreamFilter(keys.job("")),
+            StreamFilter(keys.queue("")),
+            StreamFilter(keys.batch("")),
+            # A worker's sort key is its id.
+            StreamFilter(keys.worker(""), sort_key=None),
+        )
+    )
+
+    def projects(self, pk: str, sk: str) -> bool:
+        """Whether changes of this item go to the projection."""
+        return any(
+            pk.startswith(wanted.prefix) and wanted.sort_key in (None, sk)
+            for wanted in self.stream_filters
+        )
 
 
 TABLE = TableSchema()
+
+# Records the projection is handed at once: bounds in docs/performance.md are per batch of these.
+STREAM_BATCH = 100
 
 
 def create_table_arguments(name: str, *, stream: bool = False) -> dict[str, Any]:
     """Arguments of DynamoDB's CreateTable for this schema, for local engines and tests.
 
-    Without the stream unless somebody reads it: dynoxide keeps stream records for ever and looks
-    through all of them at each write.
+    Without the stream unless somebody reads it: a record is written with every item.
     """
-    streaming = {
-        "StreamSpecification": {"StreamEnabled": True, "StreamViewType": TABLE.stream_view_type}
-    }
     attributes = {TABLE.hash_key, TABLE.range_key}
     for index in TABLE.indexes:
         attributes |= {index.hash_key, index.range_key}
@@ -69,5 +98,12 @@ def create_table_arguments(name: str, *, stream: bool = False) -> dict[str, Any]
             }
             for index in TABLE.indexes
         ],
-        **(streaming if stream else {}),
+        **(stream_arguments() if stream else {}),
+    }
+
+
+def stream_arguments() -> dict[str, Any]:
+    """Arguments of CreateTable, or of UpdateTable, that switch the stream on."""
+    return {
+        "StreamSpecification": {"StreamEnabled": True, "StreamViewType": TABLE.stream_view_type}
     }

@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from local.gateway import FUNCTION_BYTES
+from ojs.services import fetch
 from ojs.store.table import MAX_TRANSACTION
 
 PAGE = (Path(__file__).resolve().parents[3] / "docs" / "limits.md").read_text("utf-8")
@@ -18,6 +20,14 @@ ROWS = re.findall(r"^\| .*? \| (?:-\d+ to )?(\d+)[^|]*\| `(ojs[\w.]+)` \|$", PAG
 def test_the_limit_is_the_code_s(value: str, constant: str) -> None:
     module, _, name = constant.rpartition(".")
     assert getattr(importlib.import_module(module), name) == int(value)
+
+
+def test_the_numbers_between_the_tables_are_the_code_s() -> None:
+    kib = fetch._MAX_ANSWER_KIB
+    assert f"about {kib // 1_000} {kib % 1_000:03} KiB of contents" in PAGE
+    # What fits in base64, in MB, after the rest of the event.
+    fits = FUNCTION_BYTES * 3 / 4 / 2**20 - 0.1
+    assert f"about {fits:.1f} MB fit" in PAGE
 
 
 def test_no_row_is_left_out() -> None:

@@ -381,6 +381,8 @@ def test_a_wrong_field_is_named(
     reply = api(operation.method, path, put(example, tuple(place.split(".")), wrong))
     assert reply.status == status, reply.text[:300]
     assert reply.error["details"]["field"] == field
+    if status == 413:
+        assert reply.error["details"]["size"] > reply.error["details"]["limit"] > 0
     assert len(reply.text) < 5_000
     assert api.fetch("email", count=100) == []
 
@@ -447,6 +449,59 @@ def test_ids_of_other_things_change_nothing(api: Api) -> None:
         assert (reply.status, reply.error["code"]) == (409, "conflict")
     assert api.get(f"/ojs/v1/jobs/{mine}").json["state"] == "active"
     assert api.get(f"/ojs/v1/jobs/{other}").json["state"] == "available"
+
+
+# --- halves of characters ---------------------------------------------------------------------
+
+HALF = "\ud800"
+
+
+@pytest.mark.parametrize(
+    ("operation_id", "place"),
+    [
+        (operation.id, ".".join(map(str, path)))
+        for operation in WITH_BODY
+        for path in places(EXAMPLES[operation.id])
+        if all(isinstance(part, str) for part in path)
+    ],
+)
+@pytest.mark.parametrize("escaped", [True, False], ids=["escaped", "raw"])
+def test_half_a_character_in_a_body_is_refused(
+    api: Api, operation_id: str, place: str, escaped: bool
+) -> None:
+    operation = contract.get(operation_id)
+    body = put(EXAMPLES[operation_id], tuple(place.split(".")), f"a{HALF}b")
+    reply = send(api, operation, json.dumps(body, ensure_ascii=escaped))
+    refused(reply, "invalid_payload")
+    reply.text.encode("utf-8")
+
+
+def test_half_a_character_elsewhere_is_named(api: Api) -> None:
+    for half in (HALF, f"a{HALF}", "%ED%A0%80", "\udfff"):
+        for path, field in (
+            ("/ojs/v1/workers/{}/health", "id"),
+            ("/ojs/v1/admin/workers/{}", "id"),
+            ("/ojs/v1/jobs/{}", "id"),
+            ("/ojs/v1/dead-letter/{}", "id"),
+            ("/ojs/v1/queues/{}/pause", "name"),
+            ("/ojs/v1/admin/queues/{}/resume", "name"),
+        ):
+            operation = next(iter(contract.at(path.format("x")).values()))
+            reply = api(operation.method, path.format(half))
+            assert refused(reply, "invalid_request")["field"] == field
+            reply.text.encode("utf-8")
+    for path in ("/ojs/v1/dead-letter", "/ojs/v1/workers", "/ojs/v1/admin/workers"):
+        # The last one is base64 of the same half.
+        for cursor in (HALF, f"YQ{HALF}", "7aCA"):
+            reply = api.get(path, cursor=cursor)
+            assert refused(reply, "invalid_request")["field"] == "cursor"
+            reply.text.encode("utf-8")
+    for field in ("queue", "type", "limit", "offset"):
+        reply = api.get("/ojs/v1/dead-letter", **{field: HALF})
+        assert refused(reply, "invalid_request")["field"] == field
+    for name in ("accept", "x-request-id"):
+        assert api("GET", "/health", headers={name: HALF}).status == 200
+    assert api("GET", "/health", headers={"ojs-version": HALF}).status == 422
 
 
 # --- anything at all --------------------------------------------------------------------------

@@ -11,7 +11,7 @@ from ojs.http import contract
 from tests.unit.functions.client import HANDLERS, Reply, check_described
 
 EVENTS = Path(__file__).parents[3] / "events"
-# File → status on an empty table. The sweep's event is in test_sweep.py.
+# File → status on an empty table. The others are in test_stream.py and test_sweep.py.
 EXPECTED = {
     "jobs/enqueue_job": 201,
     "jobs/enqueue_batch": 201,
@@ -26,6 +26,9 @@ EXPECTED = {
     "admin/manifest": 200,
     "admin/openapi": 200,
     "admin/list_dead_letters": 200,
+    "admin/list_events": 200,
+    "admin/queue_stats": 200,
+    "admin/root_metrics": 200,
     "admin/pause_queue": 200,
     "admin/unknown_route": 404,
 }
@@ -33,7 +36,7 @@ EXPECTED = {
 
 def test_every_sample_is_tried() -> None:
     found = {str(path.relative_to(EVENTS).with_suffix("")) for path in EVENTS.rglob("*.json")}
-    assert found == EXPECTED.keys() | {"sweep/schedule"}
+    assert found == EXPECTED.keys() | {"stream/job_life", "stream/poison", "sweep/schedule"}
 
 
 @pytest.mark.parametrize("name", EXPECTED)

@@ -10,7 +10,14 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from functions.sweep import handler as module
+from functions.sweep import metrics
 from functions.sweep.handler import handler
+from ojs import runtime
+from ojs.domain.errors import BackendUnavailable
+from ojs.domain.states import State
+from ojs.domain.stats import Levels, Totals, Workers
+from ojs.runtime import Runtime
+from ojs.services.gauges import QueueGauges, Swept
 
 if TYPE_CHECKING:
     from tests.unit.functions.client import Api
@@ -32,6 +39,22 @@ class Context:
         return self.left_ms
 
 
+NOW_MS = 1_780_000_000_000
+
+
+class Gauges:
+    """Gauges that show what they are told to, and remember how they were asked."""
+
+    def __init__(self) -> None:
+        self.asked: list[tuple[int, int, bool]] = []
+        self.queues: list[QueueGauges] = []
+        self.totals: Totals | None = None
+
+    def run_once(self, now_ms: int, limit: int, go_on: Callable[[], bool]) -> Swept:
+        self.asked.append((now_ms, limit, go_on()))
+        return Swept(NOW_MS, {}, self.queues, self.totals)
+
+
 class Sweep:
     """A sweep that tells what it is told to tell."""
 
@@ -44,6 +67,14 @@ class Sweep:
         if not go_on():
             return {"more": 1}
         return self.passes.pop(0) if self.passes else {}
+
+
+@pytest.fixture(autouse=True)
+def gauges(api: Api, monkeypatch: pytest.MonkeyPatch) -> Gauges:
+    """What is measured, without the table."""
+    stand_in = Gauges()
+    monkeypatch.setattr(api.runtime, "gauges", stand_in)
+    return stand_in
 
 
 def test_the_sweep_does_what_time_has_decided(api: Api, caplog: pytest.LogCaptureFixture) -> None:
@@ -86,6 +117,112 @@ def test_the_sweep_leaves_what_fails_to_the_next_minute(
     result: dict[str, Any] = handler(EVENT, Context(50_000))
     assert result == {"failed": 5, "more": 1}
     assert len(sweep.limits) == 1
+
+
+def test_the_sweep_measures_at_the_end(api: Api, gauges: Gauges) -> None:
+    handler(EVENT, Context(50_000))
+    assert gauges.asked == [(api.clock.now_ms(), module.PROBES, True)]
+
+
+def test_there_is_time_to_measure_however_much_there_is_to_move(
+    api: Api, monkeypatch: pytest.MonkeyPatch, gauges: Gauges
+) -> None:
+    monkeypatch.setattr(api.runtime, "sweep", Sweep(*[{"promoted": 1, "more": 1}] * 1_000))
+    handler(EVENT, Context(40_000, each_ms=2_000))
+    ((_, _, time_left),) = gauges.asked
+    assert time_left
+    # And when it is not enough, measuring ends before the function is stopped.
+    handler(EVENT, Context(module.GAUGES_SPARE_MS))
+    assert gauges.asked[1][2] is False
+
+
+def test_what_was_seen_is_written_as_metrics(
+    gauges: Gauges, capsys: pytest.CaptureFixture[str]
+) -> None:
+    gauges.queues = [
+        QueueGauges("email", Levels({State.AVAILABLE: 3, State.DISCARDED: 2}, dead=1), NOW_MS - 90),
+        QueueGauges("idle", Levels({State.ACTIVE: 4}), None),
+    ]
+    gauges.totals = Totals(
+        NOW_MS, 2, Levels({State.AVAILABLE: 3}, dead=1), Workers(running=5, quiet=1)
+    )
+    handler(EVENT, None)
+    lines = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    written = {
+        (name, *(line.get(dimension) for dimension in ("queue", "state"))): line[name]
+        for line in lines
+        for name in line
+        if name.startswith("ojs.")
+    }
+    assert {key: value for key, value in written.items() if key[0] != metrics.DEPTH} == {
+        ("ojs.queue.oldest_age", None, None): [0.09],
+        ("ojs.dead_letter.total", None, None): [1.0],
+        ("ojs.workers.active", None, None): [5.0],
+        ("ojs.queue.oldest_age", "email", None): [0.09],
+        ("ojs.dead_letter.total", "email", None): [1.0],
+        ("ojs.workers.busy", "email", None): [0.0],
+        ("ojs.queue.oldest_age", "idle", None): [0.0],
+        ("ojs.dead_letter.total", "idle", None): [0.0],
+        ("ojs.workers.busy", "idle", None): [4.0],
+    }
+    depths = {key[1:]: value for key, value in written.items() if key[0] == metrics.DEPTH}
+    assert depths["email", "available"] == [3.0]
+    assert depths["email", "discarded"] == [2.0]
+    assert depths["idle", "active"] == [4.0]
+    # A zero is news where it can change at any moment.
+    assert depths["idle", "available"] == [0.0]
+    assert ("idle", "completed") not in depths
+    for line in lines:
+        (described,) = line["_aws"]["CloudWatchMetrics"]
+        assert described["Namespace"] == metrics.NAMESPACE
+        assert line["service"] == "ojs-backend-aws"
+        units = {metric["Name"]: metric["Unit"] for metric in described["Metrics"]}
+        assert units.get("ojs.queue.oldest_age", "Seconds") == "Seconds"
+
+
+def test_totals_that_are_not_known_are_not_told(
+    gauges: Gauges, capsys: pytest.CaptureFixture[str]
+) -> None:
+    gauges.queues = [QueueGauges("email", Levels({}), None)]
+    handler(EVENT, None)
+    assert all('"queue":"email"' in line for line in capsys.readouterr().out.splitlines())
+
+
+def test_the_fullest_queues_are_told_of(gauges: Gauges, capsys: pytest.CaptureFixture[str]) -> None:
+    gauges.queues = [
+        QueueGauges(f"q{number:04d}", Levels({State.AVAILABLE: number}), None)
+        for number in range(metrics.MAX_QUEUES + 50)
+    ]
+    handler(EVENT, None)
+    lines = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    told = {line["queue"] for line in lines}
+    assert told == {f"q{number:04d}" for number in range(50, metrics.MAX_QUEUES + 50)}
+
+
+def test_everything_logged_meanwhile_has_the_id_of_the_event(
+    api: Api, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: list[dict[str, Any]] = []
+
+    class Looking(Sweep):
+        def run_once(self, *_: Any) -> dict[str, int]:
+            seen.append(dict(module.logger.thread_safe_get_current_keys()))
+            raise BackendUnavailable("down")
+
+    monkeypatch.setattr(api.runtime, "sweep", Looking())
+    with pytest.raises(BackendUnavailable):
+        handler(EVENT, None)
+    assert seen == [{"correlation_id": EVENT["id"]}]
+    assert module.logger.thread_safe_get_current_keys() == {}
+
+
+def test_the_real_gauges_are_measured(
+    make_runtime: Callable[[], Runtime], capsys: pytest.CaptureFixture[str]
+) -> None:
+    runtime.use(make_runtime())
+    assert handler(EVENT, Context(50_000)) == {}
+    names = {name for line in capsys.readouterr().out.splitlines() for name in json.loads(line)}
+    assert {"ojs.queue.oldest_age", "ojs.workers.active", "ojs.queue.depth"} <= names
 
 
 def test_the_sweep_is_bounded(api: Api, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -209,6 +209,40 @@ def test_a_malformed_id_in_a_heartbeat_is_named(api: Api) -> None:
     assert api.post(f"{BASE}/heartbeat", too_many).error["details"]["field"] == "active_jobs"
 
 
+@pytest.mark.parametrize("path", ["heartbeat", "beat"])
+@pytest.mark.parametrize("field", ["active_jobs", "active_job_ids"])
+@pytest.mark.parametrize("wrong", [1, None, "", "job_4", UNKNOWN.upper(), {"id": UNKNOWN}, [[]]])
+def test_every_id_of_a_running_job_is_checked(api: Api, path: str, field: str, wrong: Any) -> None:
+    body = {"worker_id": "w1", "state": "drain", field: [UNKNOWN, UNKNOWN, UNKNOWN, wrong]}
+    reply = api.post(f"{BASE}/{path}", body)
+    assert (reply.status, reply.error["code"]) == (400, "invalid_request")
+    assert reply.error["details"]["field"] == f"{field}[3]"
+    # Nothing is known of a worker that was refused.
+    assert api.get(f"{BASE}/w1/health").status == 404
+
+
+@pytest.mark.parametrize("path", ["heartbeat", "beat"])
+def test_the_number_of_running_jobs_has_a_bound(api: Api, path: str) -> None:
+    many = [f"{UNKNOWN[:-4]}{n:04x}" for n in range(1_001)]
+    body: dict[str, Any] = {"worker_id": "w1", "state": "drain"}
+    for more, field in (
+        ({"active_jobs": many}, "active_jobs"),
+        ({"active_job_ids": many}, "active_job_ids"),
+        ({"active_jobs": many[:600], "active_job_ids": many[500:]}, "active_job_ids"),
+        ({"active_jobs": 1_000_001}, "active_jobs"),
+    ):
+        reply = api.post(f"{BASE}/{path}", {**body, **more})
+        assert (reply.status, reply.error["details"]["field"]) == (400, field)
+    twice = {"active_jobs": many[:1_000], "active_job_ids": many[:1_000]}
+    assert api.post(f"{BASE}/{path}", {**body, **twice}).status == 200
+
+
+def test_a_beat_may_name_its_jobs(api: Api) -> None:
+    body = {"worker_id": "w1", "state": "drain", "active_jobs": [UNKNOWN, UNKNOWN]}
+    assert api.post(f"{BASE}/beat", body).status == 200
+    assert api.get(f"{BASE}/w1/health").json["active_jobs"] == 1
+
+
 def test_a_draining_worker_gets_no_jobs(api: Api) -> None:
     api.push()
     body = {"worker_id": "w9", "state": "drain", "active_jobs": 2, "shutdown": True}

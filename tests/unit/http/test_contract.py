@@ -6,16 +6,17 @@ import importlib
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 
 from ojs.domain import envelope, errors, jsontext
+from ojs.domain.states import State
+from ojs.domain.worker import STOPPING, Directive
 from ojs.http import answers, contract, models, openapi
 from ojs.http import errors as http_errors
 from ojs.http.application import Answer, Application
 from ojs.http.request import Request
-from ojs.services import fetch
 
 ROOT = Path(__file__).parents[3]
 IDS = [operation.id for operation in contract.OPERATIONS]
@@ -152,9 +153,10 @@ def test_every_error_has_a_status_that_the_document_knows() -> None:
         assert answered.hint
 
 
-def test_limits_are_those_of_the_services() -> None:
-    assert models.MAX_FETCH == fetch.MAX_COUNT
-    assert models.MAX_FETCH_QUEUES == fetch.MAX_QUEUES
+def test_names_of_states_are_those_of_the_domain() -> None:
+    assert set(get_args(answers.JobState)) == set(State)
+    assert set(get_args(answers.Directive)) == set(get_args(models.Directive)) == set(Directive)
+    assert set(get_args(models.WorkerState)) == STOPPING | {"running"}
 
 
 def test_a_container_loads_no_more_than_it_needs() -> None:

@@ -37,6 +37,31 @@ def test_an_offset_skips(size: int, limit: int, offset: int) -> None:
     assert (page.next_cursor is not None) == (offset + limit < size)
 
 
+@given(st.integers(0, 120), st.integers(1, 30), st.integers(3, 40))
+def test_numbered_pages_join_however_short_the_listing_s_own_are(
+    size: int, limit: int, short: int
+) -> None:
+    shown: list[int] = []
+    for number in range(MAX_OFFSET):
+        try:
+            page = paging.collect(paging.Window(limit, number * limit), Listing(size, short))
+        except InvalidRequest:
+            break
+        shown += page.items
+        if page.next_cursor is None:
+            assert shown == list(range(size))
+            break
+        assert len(page.items) <= limit
+        if len(page.items) < limit:
+            break
+    assert shown == list(range(len(shown)))
+
+
+def test_a_page_is_filled_from_short_ones() -> None:
+    page = paging.collect(paging.Window(20, 20), Listing(100, short=7))
+    assert page == Page(list(range(20, 40)), "40")
+
+
 def test_skipping_ends_when_it_gets_dear() -> None:
     listing = Listing(10_000, short=1)
     with pytest.raises(InvalidRequest, match="cursor"):

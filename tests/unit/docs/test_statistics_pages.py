@@ -1,0 +1,97 @@
+"""docs/statistics.md, docs/events.md and docs/metrics.md against the code."""
+
+from __future__ import annotations
+
+import ast
+import re
+from pathlib import Path
+
+import pytest
+
+from ojs.domain.event_query import RETAIN_MS
+from ojs.domain.stats import DAY_MS, HOUR_MS, MINUTE_MS, Period
+from ojs.http import contract, metrics
+from ojs.projections import counters, events, transitions
+from ojs.services import events as log
+from ojs.services import gauges
+from ojs.services import stats as services
+from ojs.store import event_log
+from ojs.store import stats as store
+
+DOCS = Path(__file__).resolve().parents[3] / "docs"
+STATISTICS, EVENTS, METRICS = (
+    (DOCS / f"{name}.md").read_text("utf-8") for name in ("statistics", "events", "metrics")
+)
+
+
+def said(text: str, page: str) -> bool:
+    """Whether a page says so, wherever its lines break."""
+    return text in " ".join(page.split())
+
+
+def test_every_metric_is_listed_and_no_other() -> None:
+    listed = re.findall(r"^\| `(ojs\.[\w.]+)` \| `(\w+)` \| (\w+) \|", METRICS, re.MULTILINE)
+    assert listed == [(each.name, each.exported, each.kind) for each in metrics.FAMILIES]
+
+
+def test_every_type_of_event_is_listed_and_no_other() -> None:
+    rows = re.findall(r"^\| (`[a-z_]+\.[^|]+) \|", EVENTS, re.MULTILINE)
+    listed = {name for row in rows for name in re.findall(r"`([a-z_]+\.[a-z]+)`", row)}
+    tree = ast.parse(Path(events.__file__).read_text("utf-8"))
+    of_others = {
+        node.value
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Constant)
+        and isinstance(node.value, str)
+        and re.fullmatch(r"(queue|worker)\.[a-z]+", node.value)
+    }
+    assert listed == set(transitions.Kind) | of_others
+
+
+def test_every_parameter_of_events_is_listed() -> None:
+    (table,) = re.findall(r"^\| Parameter \| \|\n.*?\n\n", EVENTS, re.MULTILINE | re.DOTALL)
+    first = [row.split("|")[1] for row in table.splitlines()[2:] if row]
+    listed = {name for cell in first for name in re.findall(r"`(\w+)`", cell)}
+    known = {parameter.name for parameter in contract.get("list_events").query}
+    assert listed == known
+
+
+def test_the_history_is_kept_as_long_as_said() -> None:
+    row = re.compile(r"^\| `(\d\w)` \| (\d+) (\w+) \| (\d+) (\w+) \|", re.MULTILINE)
+    units = {"hours": HOUR_MS, "days": DAY_MS}
+    told = {
+        Period(name): (int(n) * units[unit], int(of_one) * units[unit_of_one])
+        for name, n, unit, of_one, unit_of_one in row.findall(STATISTICS)
+    }
+    day = store.KEPT_MS[MINUTE_MS]
+    assert told == {
+        Period.MINUTE: (day, day),
+        Period.FIVE_MINUTES: (day, day),
+        Period.HOUR: (store.KEPT_MS[HOUR_MS], day),
+        Period.DAY: (store.KEPT_MS[DAY_MS], store.QUEUE_DAYS_MS),
+    }
+
+
+@pytest.mark.parametrize(
+    ("text", "page", "holds"),
+    [
+        ("for seven days", EVENTS, RETAIN_MS == 7 * DAY_MS),
+        ("at most 20 queries and 8 MB", EVENTS,
+         (event_log.MAX_QUERIES, event_log.MAX_BYTES) == (20, 8_000_000)),
+        ("less than ten seconds old", EVENTS, log.HOLD_BACK_MS == 10_000),
+        ("that were read, up to 50.", EVENTS, log.MAX_NAMED == 50),
+        ("more than an hour after", EVENTS, log.LATE_MS == HOUR_MS),
+        ("1 to 1000; 100 when not given", EVENTS,
+         (contract.MAX_EVENTS, contract.DEFAULT_EVENTS) == (1_000, 100)),
+        ("A list has up to 50 entries", EVENTS, contract.MAX_FILTER_NAMES == 50),
+        ("available`, up to 100 of a queue", STATISTICS, store.MAX_SHALLOW == 100),
+        ("up to 100 a page", STATISTICS, contract.MAX_QUEUES_LIMIT == 100),
+        ("up to three minutes late", STATISTICS, gauges.LATE_MS == 3 * MINUTE_MS),
+        ("first 500 queues", METRICS, services.MAX_METRIC_QUEUES == 500),
+        ("would exceed 4 MB", METRICS, metrics.MAX_TEXT_BYTES == 4_000_000),
+        ("Up to 40 types", METRICS, counters.MAX_TYPES == 40),
+    ],
+)  # fmt: skip
+def test_what_is_said_holds(text: str, page: str, holds: bool) -> None:
+    assert said(text, page)
+    assert holds

@@ -1,0 +1,197 @@
+"""The stream function's handler: what Lambda gives it, and what Lambda is told."""
+
+from __future__ import annotations
+
+import copy
+import json
+import logging
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import boto3
+import pytest
+
+from functions.stream import handler as module
+from functions.stream.handler import handler
+from local.lambda_context import LambdaContext
+from ojs import runtime
+from ojs.projections import metrics
+from ojs.settings import Settings
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from tests.unit.functions.client import Api
+
+EVENTS = Path(__file__).parents[3] / "events" / "stream"
+LIFE = json.loads((EVENTS / "job_life.json").read_text("utf-8"))
+POISON = json.loads((EVENTS / "poison.json").read_text("utf-8"))
+# When what the samples tell of happened.
+NOW_MS = 1_770_201_010_000
+DONE: dict[str, list[Any]] = {"batchItemFailures": []}
+
+
+@pytest.fixture(autouse=True)
+def now(api: Api) -> None:
+    api.clock.advance(NOW_MS - api.clock.now_ms())
+
+
+def printed(capsys: pytest.CaptureFixture[str]) -> list[dict[str, Any]]:
+    """The metrics written."""
+    lines = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    return [line for line in lines if "_aws" in line]
+
+
+def test_a_jobs_life_is_counted_and_told(api: Api, capsys: pytest.CaptureFixture[str]) -> None:
+    assert handler(LIFE, LambdaContext("stream")) == DONE
+    stats = api("GET", "/ojs/v1/queues/email/stats").json["stats"]
+    assert (stats["completed"], stats["available"], stats["active"]) == (1, 0, 0)
+    assert (stats["enqueued_today"], stats["completed_today"]) == (1, 1)
+    assert stats["avg_wait_ms"] == 1_500
+    told = api("GET", "/ojs/v1/events").json["events"]
+    assert [event["type"] for event in told] == ["job.enqueued", "job.started", "job.completed"]
+    written = printed(capsys)
+    assert {name for line in written for name in line if name.startswith("ojs.")} == {
+        "ojs.job.enqueued",
+        "ojs.job.completed",
+        "ojs.job.queue_time",
+        "ojs.job.duration",
+    }
+    for line in written:
+        assert (line["queue"], line["type"]) == ("email", "email.send")
+        assert line["service"] == Settings(table="any").service
+        assert line["_aws"]["CloudWatchMetrics"][0]["Namespace"] == metrics.NAMESPACE
+
+
+def test_a_batch_that_comes_again_changes_nothing(
+    api: Api, capsys: pytest.CaptureFixture[str]
+) -> None:
+    handler(LIFE, LambdaContext("stream"))
+    before = api("GET", "/ojs/v1/queues/email/stats").json["stats"]
+    capsys.readouterr()
+    assert handler(LIFE, LambdaContext("stream")) == DONE
+    for record in reversed(LIFE["Records"]):
+        assert handler({"Records": [record]}, LambdaContext("stream")) == DONE
+    assert api("GET", "/ojs/v1/queues/email/stats").json["stats"] == before
+    assert len(api("GET", "/ojs/v1/events").json["events"]) == 3
+    assert printed(capsys) == []
+
+
+def test_one_that_cannot_be_read_goes_to_the_failure_queue_and_the_rest_goes_on(
+    make_runtime: Callable[[], runtime.Runtime],
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    queue = boto3.client("sqs").create_queue(QueueName="failures")["QueueUrl"]
+    built = make_runtime()
+    monkeypatch.setattr(
+        built, "settings", built.settings.model_copy(update={"failure_queue": queue})
+    )
+    runtime.use(built)
+    assert handler(POISON, LambdaContext("stream")) == DONE
+    (message,) = boto3.client("sqs").receive_message(QueueUrl=queue)["Messages"]
+    entry = json.loads(message["Body"])
+    good, bad = POISON["Records"]
+    assert entry["sequence_number"] == bad["dynamodb"]["SequenceNumber"]
+    assert entry["keys"]["pk"] == bad["dynamodb"]["Keys"]["pk"]["S"]
+    assert built.stats.queue("email").today.enqueued == 1
+    assert good["eventName"] == "INSERT"
+    # Neither the queue nor the log holds what the job does.
+    assert "ada@example.com" not in message["Body"] + caplog.text + str(logged(caplog))
+
+
+def logged(caplog: pytest.LogCaptureFixture) -> list[dict[str, Any]]:
+    return [record.__dict__ for record in caplog.records]
+
+
+class Projector:
+    """Reports what it is told to."""
+
+    def __init__(self, *failed: str) -> None:
+        self.failed = list(failed)
+
+    def run(self, records: Any) -> list[str]:
+        assert len(records) == len(LIFE["Records"])
+        return self.failed
+
+
+def test_failures_are_reported_by_sequence_number(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    numbers = [record["dynamodb"]["SequenceNumber"] for record in LIFE["Records"]]
+    monkeypatch.setattr(module._container, "projector", lambda: Projector(*numbers[1:3]))
+    answer = handler(LIFE, LambdaContext("stream"))
+    assert answer == {"batchItemFailures": [{"itemIdentifier": n} for n in numbers[1:3]]}
+    (record,) = logged(caplog)
+    assert record["levelno"] == logging.WARNING
+    assert (record["records"], record["failed"]) == (4, 2)
+    assert record["sequence_numbers"] == numbers[1:3]
+    assert "ada@example.com" not in str(record)
+
+
+def test_success_is_not_worth_a_line(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("INFO")
+    assert handler(LIFE, LambdaContext("stream")) == DONE
+    assert logged(caplog) == []
+
+
+def test_everything_logged_meanwhile_has_the_id_of_the_delivery(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    seen: list[Any] = []
+
+    class Logging(Projector):
+        def run(self, _records: Any) -> list[str]:
+            seen.append(dict(module.logger.thread_safe_get_current_keys()))
+            raise RuntimeError("defect")
+
+    monkeypatch.setattr(module._container, "projector", Logging)
+    context = LambdaContext("stream")
+    with pytest.raises(RuntimeError):
+        handler(LIFE, context)
+    assert seen == [{"correlation_id": context.aws_request_id}]
+    assert module.logger.thread_safe_get_current_keys() == {}
+
+
+@pytest.mark.parametrize("event", [{}, {"Records": []}])
+def test_nothing_is_nothing(event: dict[str, Any]) -> None:
+    assert handler(event, LambdaContext("stream")) == DONE
+
+
+def test_records_of_other_items_change_nothing(api: Api) -> None:
+    record = copy.deepcopy(LIFE["Records"][1])
+    record["dynamodb"]["Keys"] = {"pk": {"S": "S|email"}, "sk": {"S": "@"}}
+    assert handler({"Records": [record]}, None) == DONE
+    assert api("GET", "/ojs/v1/events").json["events"] == []
+
+
+def test_a_projector_is_made_once_for_each_runtime(
+    make_runtime: Callable[[], runtime.Runtime],
+) -> None:
+    first = module._container.projector()
+    assert module._container.projector() is first
+    runtime.use(make_runtime())
+    assert module._container.projector() is not first
+
+
+@pytest.mark.parametrize(
+    ("variable", "value", "namespaces"),
+    [
+        ("POWERTOOLS_METRICS_NAMESPACE", "Jobs", {"Jobs"}),
+        # As on a machine without CloudWatch, where the output is somebody's terminal.
+        ("POWERTOOLS_METRICS_DISABLED", "true", set()),
+    ],
+)
+def test_metrics_go_where_the_deployment_says(
+    make_runtime: Callable[[], runtime.Runtime],
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    variable: str,
+    value: str,
+    namespaces: set[str],
+) -> None:
+    monkeypatch.setenv(variable, value)
+    runtime.use(make_runtime())
+    assert handler(LIFE, LambdaContext("stream")) == DONE
+    found = {line["_aws"]["CloudWatchMetrics"][0]["Namespace"] for line in printed(capsys)}
+    assert found == namespaces

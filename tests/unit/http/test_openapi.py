@@ -1,0 +1,268 @@
+"""The OpenAPI document against what the server enforces: neither looser nor tighter."""
+
+from __future__ import annotations
+
+import json
+from functools import cache
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from jsonschema import Draft202012Validator
+
+from ojs.domain import envelope
+from ojs.domain import failure as failures
+from ojs.domain.errors import OjsError
+from ojs.domain.worker import MAX_ID_BYTES, check_worker_id
+from ojs.http import contract, models, openapi
+from tests.unit.functions.test_bad_input import (
+    EXAMPLES,
+    REFUSED,
+    UNKNOWN,
+    WITH_BODY,
+    WRONG,
+    nearly_right,
+    places,
+    put,
+)
+
+if TYPE_CHECKING:
+    from ojs.http.contract import Operation
+
+BODIES = pytest.mark.parametrize("operation", WITH_BODY, ids=lambda operation: operation.id)
+
+
+@cache
+def validator(operation_id: str) -> Draft202012Validator:
+    """Of the bodies of an operation."""
+    document = openapi.document("1")
+    operation = contract.get(operation_id)
+    described = document["paths"][operation.path][operation.method.lower()]["requestBody"]
+    schema = described["content"]["application/json"]["schema"]
+    return Draft202012Validator({**schema, "components": document["components"]})
+
+
+def described(operation_id: str, body: Any) -> bool:
+    return bool(validator(operation_id).is_valid(body))
+
+
+def accepted(operation: Operation, body: Any) -> bool:
+    """Whether the checks of a body, as the handlers and use cases make them, let it pass."""
+    try:
+        read = json.loads(json.dumps(body))
+        model = operation.request
+        if model is models.BatchRequest:
+            for job in read["jobs"]:
+                envelope.resolve(envelope.parse(job), now_ms=0)
+            return isinstance(read["jobs"], list) and 1 <= len(read["jobs"]) <= envelope.MAX_BATCH
+        if model is envelope.JobRequest:
+            envelope.resolve(envelope.parse(read), now_ms=0)
+        elif model is models.RegisterRequest:
+            models.parse(models.RegisterRequest, *models.registration(read))
+        else:
+            assert model is not None
+            assert issubclass(model, models.RequestModel)
+            given_body = models.parse(model, read)
+            if isinstance(given_body, models.NackOptions):
+                outcome = given_body.outcome()
+                if not outcome["requeue"]:
+                    failures.reported(outcome["error"], attempt=1, now_ms=0)
+            if isinstance(given_body, models.ProgressRequest):
+                return (given_body.progress, given_body.data) != (None, None)
+            if isinstance(given_body, models.WorkerProgressRequest):
+                return (given_body.percentage, given_body.data) != (None, None)
+    except (OjsError, TypeError, AttributeError, KeyError):
+        # The last three: not even an object, which the handlers refuse before.
+        return False
+    return True
+
+
+def read_parts(body: Any) -> Any:
+    """A body without what is not read because another field outranks it, right or wrong."""
+    if isinstance(body, list):
+        return [read_parts(one) for one in body]
+    if not isinstance(body, dict):
+        return body
+    kept = {name: read_parts(value) for name, value in body.items()}
+    options = kept.get("options")
+    for first, second in (("delay_until", "scheduled_at"), ("period", "within")):
+        if kept.get(first) is not None:
+            kept.pop(second, None)
+        if isinstance(options, dict) and {first, second} & options.keys():
+            kept.pop(first, None)
+            kept.pop(second, None)
+    for name in ("expires_at", "retry", "unique"):
+        if isinstance(options, dict) and options.get(name) is not None:
+            kept.pop(name, None)
+    return kept
+
+
+@BODIES
+def test_what_is_right_is_described(operation: Operation) -> None:
+    for example in (EXAMPLES[operation.id], openapi.EXAMPLES[operation.id]):
+        problems = [e.message for e in validator(operation.id).iter_errors(example)]
+        assert not problems
+        assert accepted(operation, example)
+
+
+# What JSON Schema cannot tell: 1.0 is an integer to it, it counts characters and not bytes, and its
+# numbers have no end.
+BEYOND = [
+    ("options.priority", 1.0),
+    ("count", 5.0),
+    ("worker_id", "ü" * 128),
+    ("options.delay_until", "2026-13-01T00:00:00Z"),
+    ("percentage", 10**400),
+    ("progress", 10**400),
+]
+DESCRIBED = [
+    row
+    for row in REFUSED
+    if row[3] in (400, 422)
+    and not any(row[1:3] == one and type(row[2]) is type(one[1]) for one in BEYOND)
+]
+
+
+@pytest.mark.parametrize(
+    ("operation_id", "place", "wrong"),
+    [row[:3] for row in DESCRIBED],
+    ids=[f"{row[0]}-{row[1]}-{n}" for n, row in enumerate(DESCRIBED)],
+)
+def test_what_is_refused_is_described_as_wrong(operation_id: str, place: str, wrong: Any) -> None:
+    body = put(EXAMPLES[operation_id], tuple(place.split(".")), wrong)
+    assert not described(operation_id, body)
+
+
+MORE_REFUSED: list[tuple[str, Any]] = [
+    ("enqueue_job", {"type": "a" * 256, "args": []}),
+    ("enqueue_job", {"type": "a", "args": [], "options": {"retry": {"initial_interval": "1s"}}}),
+    ("enqueue_job", {"type": "a", "args": [], "retry": {"backoff_coefficient": 1_001}}),
+    ("enqueue_job", {"type": "a", "args": [], "unique": {"period": "P1Y"}}),
+    ("enqueue_job", {"type": "a", "args": [], "unique": {"keys": ["meta"]}}),
+    ("enqueue_job", {"type": "a", "args": [], "expires_at": "+1h"}),
+    ("enqueue_job", {"type": "a", "args": [], "schema": "a:" + "x" * 2_048}),
+    ("nack_job", {"job_id": UNKNOWN}),
+    ("nack_job", {"job_id": UNKNOWN, "requeue": False}),
+    ("nack_job", {"job_id": UNKNOWN, "error": {"details": {}}}),
+    ("report_progress", {"message": "only"}),
+    ("report_worker_progress", {"job_id": UNKNOWN, "message": "only"}),
+    ("fetch_jobs", {"queues": ["a"], "pool": "gpu"}),
+    ("fetch_jobs", {"queues": ["a"], "weights": {"a": 1}}),
+    ("heartbeat", {"worker_id": "w", "active_jobs": [UNKNOWN, "job_2"]}),
+    ("beat", {"worker_id": "w", "state": "drain", "active_jobs": ["job_2"]}),
+    ("register_worker", {}),
+    ("register_worker", {"worker": {}}),
+    ("register_worker", {"worker": {"id": "a|b"}}),
+    ("register_worker", {"worker": {"pid": 1}, "worker_id": "w"}),
+    ("register_worker", {"worker_id": None, "id": "w"}),
+    ("retry_dead_letter", {"override": {"queue": "x"}}),
+]
+
+
+@pytest.mark.parametrize(("operation_id", "body"), MORE_REFUSED, ids=range(len(MORE_REFUSED)))
+def test_more_that_is_refused_is_described_as_wrong(operation_id: str, body: Any) -> None:
+    assert not described(operation_id, body)
+    assert not accepted(contract.get(operation_id), body)
+
+
+@pytest.mark.parametrize(
+    ("operation_id", "body"),
+    [
+        ("register_worker", {"id": "w"}),
+        ("register_worker", {"worker": {"id": "w", "pool": "default"}}),
+        ("register_worker", {"worker": {"worker_id": "w"}, "worker_id": 7}),
+        ("register_worker", {"worker_id": "w", "id": 7, "labels": {"a": "b"}}),
+        ("nack_job", {"job_id": UNKNOWN, "requeue": True, "error": {}}),
+        ("fetch_jobs", {"queues": ["a"], "pool": None, "wait": None, "unheard_of": 1}),
+        ("heartbeat", {"worker_id": "ü€😀 b", "active_jobs": 3}),
+        ("enqueue_job", {"type": "a", "args": [], "scheduled_at": "+PT30S", "x_own": [1]}),
+        ("enqueue_job", {"type": "a", "args": [], "unique": {"within": "1h30m"}}),
+        ("enqueue_job", {"type": "a", "args": [], "options": {"rate_limit": None}}),
+    ],
+)
+def test_the_forms_that_are_taken_are_described(operation_id: str, body: Any) -> None:
+    assert accepted(contract.get(operation_id), body)
+    assert described(operation_id, body)
+
+
+@BODIES
+def test_no_value_is_taken_that_is_described_as_wrong(operation: Operation) -> None:
+    for path in places(EXAMPLES[operation.id]):
+        for kind, value in WRONG.items():
+            body = read_parts(put(EXAMPLES[operation.id], path, value))
+            if accepted(operation, body):
+                assert described(operation.id, body), f"{path} {kind}"
+
+
+@BODIES
+@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(data=st.data())
+def test_nothing_is_taken_that_is_described_as_wrong(
+    operation: Operation, data: st.DataObject
+) -> None:
+    body = read_parts(data.draw(nearly_right(operation.id)))
+    if accepted(operation, body):
+        problems = [error.message for error in validator(operation.id).iter_errors(body)]
+        assert not problems, body
+
+
+@given(
+    name=st.sampled_from(["scheduled_at", "delay_until", "expires_at"]),
+    text=st.from_regex(r"\d{4}-\d\d-\d\d[Tt ]\d\d:\d\d:\d\d(\.\d{1,9})?([Zz]|[+-]\d\d:\d\d)")
+    | st.from_regex(r"\+P(\d{1,3}(\.\d)?D)?(T\d{1,3}(\.\d)?[HMS])?")
+    | st.datetimes().map(lambda moment: moment.isoformat() + "+02:00"),
+)
+def test_times_that_are_taken_are_described(name: str, text: str) -> None:
+    body = {"type": "a", "args": [], "options": {name: text}}
+    if accepted(contract.get("enqueue_job"), body):
+        assert described("enqueue_job", body)
+
+
+@given(st.from_regex(r"P(\d{1,3}(\.\d)?W|(\d{1,3}(\.\d)?D)?(T\d{1,3}H?(\.\d{1,3})?[MS])?)"))
+def test_durations_that_are_taken_are_described(text: str) -> None:
+    for options in ({"retry": {"initial_interval": text}}, {"unique": {"period": text}}):
+        body = {"type": "a", "args": [], "options": options}
+        if accepted(contract.get("enqueue_job"), body):
+            assert described("enqueue_job", body)
+
+
+@given(st.text(min_size=1, max_size=40))
+def test_the_rule_for_worker_ids_is_described_in_the_path_too(text: str) -> None:
+    (parameter,) = openapi.document("1")["paths"]["/ojs/v1/workers/{id}"]["delete"]["parameters"]
+    schema = Draft202012Validator(parameter["schema"])
+    try:
+        check_worker_id(text)
+    except ValueError:
+        return
+    assert schema.is_valid(text)
+
+
+def test_parameters_are_described_as_they_are_checked() -> None:
+    def schema_of(path: str, method: str, name: str) -> Draft202012Validator:
+        parameters = openapi.document("1")["paths"][path][method]["parameters"]
+        return Draft202012Validator(
+            next(one["schema"] for one in parameters if one["name"] == name)
+        )
+
+    worker = schema_of("/ojs/v1/admin/workers/{id}", "get", "id")
+    for wrong in ("a|b", "", "a\x00", "x" * (MAX_ID_BYTES + 1)):
+        assert not worker.is_valid(wrong)
+    for path, method, name in (
+        ("/ojs/v1/queues/{name}/pause", "post", "name"),
+        ("/ojs/v1/dead-letter", "get", "queue"),
+    ):
+        queue = schema_of(path, method, name)
+        assert queue.is_valid("email.out-1")
+        for wrong in ("_default", "No", "a|b", "x" * 256):
+            assert not queue.is_valid(wrong)
+    kind = schema_of("/ojs/v1/dead-letter", "get", "type")
+    assert kind.is_valid("email.send")
+    assert not kind.is_valid("Email")
+    assert not kind.is_valid("a" * 256)
+    cursor = schema_of("/ojs/v1/dead-letter", "get", "cursor")
+    assert cursor.is_valid("YQ-_")
+    assert not cursor.is_valid("/w")
+    job = schema_of("/ojs/v1/jobs/{id}", "get", "id")
+    assert job.is_valid(UNKNOWN)
+    assert not job.is_valid(UNKNOWN.upper())
