@@ -28,6 +28,12 @@ class Access:
     """S3 actions on the payload bucket's objects."""
     bucket: frozenset[str] = frozenset()
     """S3 actions on the payload bucket itself."""
+    stream: frozenset[str] = frozenset()
+    """DynamoDB actions on the table's stream."""
+    bus: frozenset[str] = frozenset()
+    """EventBridge actions on the event bus."""
+    failures: frozenset[str] = frozenset()
+    """SQS actions on the queue for stream records that failed."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -50,7 +56,7 @@ class FunctionSpec:
 # An HTTP API gives up after 30 s: a function must have answered, or failed, before.
 HTTP_TIMEOUT_S = 29
 
-# All four come to need the same of the table itself; none scans it.
+# Those that serve requests and the sweep come to need the same of the table; none scans it.
 _ITEMS = frozenset(
     {
         "BatchGetItem",
@@ -66,6 +72,9 @@ _QUERY = frozenset({"Query"})
 # Without ListBucket S3 answers 403 instead of 404 for an object that is gone; the store tells the
 # two apart. Whoever gets objects needs it.
 _TELL_MISSING = frozenset({"ListBucket"})
+
+# What Lambda asks for before it maps a stream to a function.
+STREAM_SOURCE = frozenset({"DescribeStream", "GetRecords", "GetShardIterator", "ListStreams"})
 
 FUNCTIONS: tuple[FunctionSpec, ...] = (
     FunctionSpec(
@@ -104,8 +113,23 @@ FUNCTIONS: tuple[FunctionSpec, ...] = (
         ),
     ),
     FunctionSpec(
+        name="stream",
+        description="What follows from the table's stream: counters, events, metrics, tidying up",
+        # A batch takes a second; this is for one that has to wait for the table or the bus.
+        timeout_s=60,
+        access=Access(
+            table=frozenset({"BatchGetItem", "BatchWriteItem", "PutItem", "Query", "UpdateItem"}),
+            # What a job leaves behind when its time to live is over.
+            payloads=frozenset({"DeleteObject"}),
+            # The event source mapping reads the stream, and tells of what it gave up, as this role.
+            stream=STREAM_SOURCE,
+            bus=frozenset({"PutEvents"}),
+            failures=frozenset({"SendMessage"}),
+        ),
+    ),
+    FunctionSpec(
         name="sweep",
-        description="Every minute: promote, expire and time out what is due",
+        description="Every minute: promote, expire and time out what is due; measure",
         # The next run starts a minute after this one: end before it.
         timeout_s=55,
         access=Access(

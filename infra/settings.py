@@ -5,9 +5,16 @@ from __future__ import annotations
 import platform
 import sys
 import tomllib
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, field_validator
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    StringConstraints,
+    field_validator,
+)
 
 from infra import ROOT
 
@@ -18,6 +25,17 @@ Architecture = Literal["arm64", "x86_64"]
 
 # Those of CloudWatch's that anybody asks for.
 LOG_RETENTION_DAYS = (1, 3, 5, 7, 14, 30, 60, 90, 180, 365, 731, 1827, 3653)
+
+
+def _listed(value: Any) -> Any:
+    """A list as the command line has it, separated by commas; anything else as it is."""
+    if not isinstance(value, str):
+        return value
+    return [part.strip() for part in value.split(",") if part.strip()]
+
+
+# As the functions' own setting has it (OJS_BUS_TYPES); a test compares the two.
+_EventPattern = Annotated[str, StringConstraints(pattern=r"^(\*|[a-z_]+\.(\*|[a-z_]+\*?))$")]
 
 
 class DeploymentSettings(BaseModel):
@@ -58,6 +76,48 @@ class DeploymentSettings(BaseModel):
         default=1_000, ge=1, description="requests above the rate that the API lets through at once"
     )
 
+    bus_types: Annotated[tuple[_EventPattern, ...], BeforeValidator(_listed)] = Field(
+        default=(),
+        description="event types that go to the event bus beside the operational ones, as "
+        "job.completed or job.*; on the command line separated by commas",
+    )
+    metrics_namespace: str = Field(
+        default="OJS",
+        pattern=r"^[A-Za-z0-9][A-Za-z0-9_./#-]{0,99}$",
+        description="CloudWatch namespace of the metrics of jobs, queues and workers",
+    )
+    alarm_oldest_job_s: int = Field(
+        default=900, ge=60, description="alarm: a job has been waiting in line for so long"
+    )
+    alarm_dead_letters: int = Field(
+        default=10, ge=1, description="alarm: so many dead letters more within five minutes"
+    )
+    alarm_throttles: int = Field(
+        default=10,
+        ge=1,
+        description="alarm: so many requests to the table, or calls of functions, "
+        "refused for their rate within five minutes",
+    )
+    alarm_stream_age_s: int = Field(
+        default=60, ge=1, description="alarm: events and statistics are so far behind"
+    )
+    alarm_sweep_silence_min: int = Field(
+        default=5, ge=2, le=60, description="alarm: no sweep has succeeded for so many minutes"
+    )
+    alarm_server_errors: int = Field(
+        default=5, ge=1, description="alarm: so many answers with status 5xx within five minutes"
+    )
+    alarm_email: str = Field(
+        default="",
+        pattern=r"^([^@\s]+@[^@\s]+)?$",
+        description="whom alarms are sent to, through a topic of the deployment; empty: nobody",
+    )
+    alarm_topic_arn: str = Field(
+        default="",
+        pattern=r"^(arn:[a-z-]+:sns:[a-z0-9-]+:\d{12}:\S+)?$",
+        description="SNS topic that is there already and that alarms are sent to; empty: none",
+    )
+
     @field_validator("log_retention_days")
     @classmethod
     def _offered(cls, days: int) -> int:
@@ -80,6 +140,11 @@ class DeploymentSettings(BaseModel):
     def is_local(self) -> bool:
         """Whether the target is the local emulator rather than AWS."""
         return self.bundle == "host"
+
+    @property
+    def service(self) -> str:
+        """What the deployment calls itself: in the source of its events, and in its metrics."""
+        return f"ojs-{self.stage}"
 
     @property
     def runtime_python(self) -> str:

@@ -14,10 +14,13 @@ from aws_cdk import (
 from aws_cdk import aws_lambda as lambda_
 
 from infra.constructs.api import Api
+from infra.constructs.events import EventBus
 from infra.constructs.failure_queue import StreamFailureQueue
-from infra.constructs.function import Function
+from infra.constructs.function import Function, Resources
+from infra.constructs.monitoring import Monitoring, Observed
 from infra.constructs.schedule import EveryMinute
 from infra.constructs.storage import Storage
+from infra.constructs.stream import StreamMapping
 from infra.functions import FUNCTIONS, by_name
 
 if TYPE_CHECKING:
@@ -54,7 +57,7 @@ class DataStack(Stack):
 
 
 class ServiceStack(Stack):
-    """The service: functions, HTTP API, schedules, the stream's failure queue, logs."""
+    """The service: functions, HTTP API, schedules, stream, event bus, alarms, dashboard, logs."""
 
     def __init__(
         self,
@@ -68,17 +71,20 @@ class ServiceStack(Stack):
         super().__init__(
             scope,
             name,
-            description="Open Job Spec backend: HTTP API, functions, schedules",
+            description="Open Job Spec backend: HTTP API, functions, schedules, events",
             synthesizer=synthesizer(settings),
         )
+        table = storage.table
+        failures = StreamFailureQueue(self, "StreamFailures", settings=settings).queue
+        bus = EventBus(self, "Events", settings=settings).bus
+        resources = Resources(table=table, bucket=storage.bucket, bus=bus, failures=failures)
         functions = {
             spec: Function(
                 self,
                 spec.name.capitalize(),
                 spec=spec,
                 code=code,
-                table=storage.table,
-                bucket=storage.bucket,
+                resources=resources,
                 settings=settings,
             ).function
             for spec in FUNCTIONS
@@ -86,7 +92,25 @@ class ServiceStack(Stack):
         api = Api(self, "Api", functions=functions, settings=settings)
         sweep = by_name("sweep")
         EveryMinute(self, "SweepSchedule", function=functions[sweep], description=sweep.description)
-        failures = StreamFailureQueue(self, "StreamFailures").queue
+        StreamMapping(
+            self,
+            "StreamMapping",
+            table=table,
+            function=functions[by_name("stream")],
+            failures=failures,
+        )
+        Monitoring(
+            self,
+            "Monitoring",
+            observed=Observed(
+                api=api.http,
+                table=table,
+                functions={spec.name: function for spec, function in functions.items()},
+                failures=failures,
+            ),
+            settings=settings,
+        )
         CfnOutput(self, "ApiUrl", value=api.url)
+        CfnOutput(self, "EventBusName", value=bus.event_bus_name)
         CfnOutput(self, "StreamFailureQueueUrl", value=failures.queue_url)
         CfnOutput(self, "StreamFailureQueueArn", value=failures.queue_arn)

@@ -136,6 +136,8 @@ def _forget_aws_account() -> None:
     }
     os.environ.setdefault("POWERTOOLS_SERVICE_NAME", "ojs")
     os.environ.setdefault("POWERTOOLS_LOG_LEVEL", "WARNING")
+    # CloudWatch would read them from the functions' output; here that is the terminal.
+    os.environ["POWERTOOLS_METRICS_DISABLED"] = "true"
 
 
 def _on_signals(stop: threading.Event) -> None:

@@ -1,12 +1,17 @@
-"""The engine as a DynamoDB: a client of it, and the project's table on it."""
+"""The engine as a DynamoDB: clients of it, and the project's table on it."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
 
+import boto3
 from botocore.config import Config
 
-from ojs.store import clients, schema
+from ojs.clock import Clock
+from ojs.projections.counters import Tally
+from ojs.store import clients, items, keys, schema
+from ojs.store.table import Put, Table
 
 if TYPE_CHECKING:
     from mypy_boto3_dynamodb import DynamoDBClient
@@ -21,21 +26,40 @@ class StaleData(Exception):
 
 def connect(url: str) -> DynamoDBClient:
     """A client for a local engine, with credentials that are worth nothing."""
-    return clients.dynamodb(
-        endpoint_url=url,
-        region_name="us-east-1",
-        aws_access_key_id="local",
-        aws_secret_access_key="local",  # noqa: S106 - the engines take anything
-        config=clients.CONFIG.merge(Config(max_pool_connections=_CONNECTIONS)),
-    )
+    config = clients.CONFIG.merge(Config(max_pool_connections=_CONNECTIONS))
+    return clients.dynamodb(**_arguments(url, config))
 
 
-def create_table(client: DynamoDBClient, name: str) -> None:
-    """Create the table unless it is there; raises StaleData when it has another schema."""
-    wanted = schema.create_table_arguments(name)
+def connect_to_streams(url: str) -> Any:
+    """A client for the streams of a local engine's tables."""
+    # Dynoxide's shard ids are shorter than they may be on AWS, and the SDK would refuse them.
+    config = clients.CONFIG.merge(Config(parameter_validation=False))
+    return boto3.client("dynamodbstreams", **_arguments(url, config))
+
+
+def _arguments(url: str, config: Config) -> dict[str, Any]:
+    return {
+        "endpoint_url": url,
+        "region_name": "us-east-1",
+        "aws_access_key_id": "local",
+        "aws_secret_access_key": "local",  # the engines take anything
+        "config": config,
+    }
+
+
+def create_table(
+    client: DynamoDBClient, name: str, clock: Clock, *, forget: Callable[[], None]
+) -> None:
+    """Create the table, with its stream, unless it is there.
+
+    `forget` is called before it is created. A table of a version that had no stream gets one.
+    Raises StaleData when it has another schema.
+    """
+    wanted = schema.create_table_arguments(name, stream=True)
     try:
         found = client.describe_table(TableName=name)["Table"]
     except client.exceptions.ResourceNotFoundException:
+        forget()
         client.create_table(**wanted)
         client.update_time_to_live(
             TableName=name,
@@ -47,3 +71,32 @@ def create_table(client: DynamoDBClient, name: str) -> None:
         raise StaleData(
             "the data folder holds a table of another version; remove it or choose another folder"
         )
+    if not found.get("StreamSpecification", {}).get("StreamEnabled"):
+        # In this order, and by writes that may come again: a server that is killed in between
+        # does it all again.
+        _count(client, name, clock)
+        client.update_table(TableName=name, **schema.stream_arguments())
+
+
+def _count(client: DynamoDBClient, name: str, clock: Clock) -> None:
+    """Count the jobs that the stream will not tell of. Nobody may be writing meanwhile."""
+    tally = Tally()
+    staged: set[str] = set()
+    heads: list[items.Item] = []
+    for page in client.get_paginator("scan").paginate(TableName=name, ConsistentRead=True):
+        for item in map(items.unpack, page["Items"]):
+            pk = str(item["pk"])
+            if item["sk"] != keys.HEAD:
+                continue
+            if pk.startswith(keys.batch("")):
+                staged.add(pk.removeprefix(keys.batch("")))
+            elif pk.startswith(keys.job("")):
+                heads.append(item)
+    for job in map(items.job_from_head, heads):
+        # Jobs of a batch that is not committed are counted when it is.
+        if job.batch not in staged:
+            tally.move(None, job)
+    table = Table(client, name)
+    for delta in tally.deltas({}):
+        place: items.Item = {"pk": keys.stats(delta.queue), "sk": delta.sk}
+        table.put(Put({**place, **delta.add, "changed": clock.now_ms()}))

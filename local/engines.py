@@ -17,12 +17,17 @@ import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import time
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from local.stream_records import StreamRecords
 
 _REPOSITORY = Path(__file__).resolve().parent.parent
 _START_S = 30.0
@@ -47,13 +52,19 @@ class _Kind:
 
 @dataclass
 class Engine:
-    """A running engine. `reason` says why it is not the preferred one, if so."""
+    """A running engine. `reason` says why it is not the preferred one, if so.
+
+    `records` are the stream's, where the engine keeps them on disk and for ever. `temporary` is a
+    folder that goes with the engine.
+    """
 
     name: str
     url: str
     process: subprocess.Popen[bytes]
     log: Path | None
     reason: str | None = None
+    records: StreamRecords | None = None
+    temporary: Path | None = None
 
     @property
     def running(self) -> bool:
@@ -69,6 +80,8 @@ class Engine:
         except subprocess.TimeoutExpired:
             self.process.kill()
             self.process.wait()
+        if self.temporary is not None:
+            shutil.rmtree(self.temporary, ignore_errors=True)
 
 
 def start(
@@ -76,14 +89,14 @@ def start(
 ) -> Engine:
     """Start an engine: `auto`, `dynoxide` or `ministack`; raises EngineError.
 
-    `folder` keeps its data, None keeps them in memory. `keep_open` are file descriptors the
-    engine holds as long as it lives, so that a lock on them tells of it.
+    `folder` keeps its data, without one they go with the engine. `keep_open` are file descriptors
+    the engine holds as long as it lives, so that a lock on them tells of it.
     """
     binary = None if preference == "ministack" else find_dynoxide()
     reason = None
     if binary is not None:
         try:
-            return _run(_dynoxide(binary, folder), folder, keep_open)
+            return _start_dynoxide(binary, folder, keep_open)
         except EngineError as error:
             if preference == "dynoxide":
                 raise
@@ -117,10 +130,29 @@ def _no_dynoxide() -> str:
     return f"no dynoxide binary for {sys.platform} on {platform.machine()} in node_modules or PATH"
 
 
-def _dynoxide(binary: Path, folder: Path | None) -> _Kind:
-    command = [str(binary), "--host", "127.0.0.1", "--port", "{port}"]
-    if folder is not None:
-        command += ["--db-path", str(folder / "dynoxide.db")]
+def _start_dynoxide(binary: Path, folder: Path | None, keep_open: Sequence[int]) -> Engine:
+    """Start dynoxide and make its stream quick; raises EngineError."""
+    try:
+        from local.stream_records import StreamRecords
+    except ImportError as error:
+        raise EngineError(f"this Python lacks what dynoxide's stream needs: {error}") from error
+    with contextlib.ExitStack() as undo:
+        temporary = None
+        if folder is None:
+            # It can keep data in memory, but there its stream's records would get no index.
+            temporary = Path(tempfile.mkdtemp(prefix="ojs-engine-"))
+            undo.callback(shutil.rmtree, temporary, ignore_errors=True)
+        database = (temporary or folder or Path()) / "dynoxide.db"
+        engine = _run(_dynoxide(binary, database), folder, keep_open)
+        undo.callback(engine.stop)
+        engine.temporary, engine.records = temporary, StreamRecords(database)
+        engine.records.index()
+        undo.pop_all()
+    return engine
+
+
+def _dynoxide(binary: Path, database: Path) -> _Kind:
+    command = [str(binary), "--host", "127.0.0.1", "--port", "{port}", "--db-path", str(database)]
     return _Kind("dynoxide", command, "/")
 
 

@@ -129,7 +129,7 @@ def response_from_answer(answer: Any, request_id: str) -> Response:
         raise InvalidAnswer(f"statusCode is {status}")
     headers = [(str(name).lower(), str(v)) for name, v in (answer.get("headers") or {}).items()]
     headers += [("set-cookie", str(cookie)) for cookie in answer.get("cookies") or []]
-    if "content-type" not in dict(headers):
+    if "content-type" not in dict(headers) and status != 204:
         headers.append(("content-type", "text/plain; charset=utf-8"))
     headers.append(("apigw-requestid", request_id))
     return Response(status, headers, _answer_body(answer))

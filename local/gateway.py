@@ -16,14 +16,14 @@ from local.events import InvalidAnswer, event_from_request, response_from_answer
 from local.http_server import Request, Response
 from local.lambda_context import LambdaContext
 from ojs.domain.errors import InvalidPayload, OjsError
-from ojs.http import errors, negotiation
+from ojs.http import contract, errors, negotiation
 
 Handler = Callable[[dict[str, Any], Any], Any]
 
-BASE_PATH = "/ojs/v1"
+BASE_PATH = contract.BASE
 # Route prefixes and the function behind each, as the deployed API has them; the rest is $default's.
-ROUTES = {f"{BASE_PATH}/jobs": "jobs", f"{BASE_PATH}/workers": "workers"}
-DEFAULT_FUNCTION = "admin"
+ROUTES = {f"{BASE_PATH}/{name}": name for name in (contract.JOBS, contract.WORKERS)}
+DEFAULT_FUNCTION = contract.ADMIN
 
 GATEWAY_BYTES = 10 * 1024 * 1024
 # Lambda's bound on what a synchronous call takes and returns.
@@ -61,8 +61,12 @@ def load_handlers() -> dict[str, Handler]:
 class Gateway:
     """Calls the function a request is for, in this process and the request's own thread."""
 
-    def __init__(self, handlers: Mapping[str, Handler]) -> None:
+    def __init__(
+        self, handlers: Mapping[str, Handler], catch_up: Callable[[], None] = lambda: None
+    ) -> None:
+        """`catch_up` is called before an operation that shows what is derived from jobs."""
         self._handlers = handlers
+        self._catch_up = catch_up
         self._hooks: dict[tuple[str, str], Callable[[], Any]] = {}
         self._log_lock = threading.Lock()
 
@@ -77,8 +81,15 @@ class Gateway:
             return _json_response(200, action())
         chosen = route(path)
         event = event_from_request(request, chosen.key, chosen.parameters)
-        if len(request.body) > _SURELY_SMALL_BYTES and _size(event) > FUNCTION_BYTES:
-            return refusal(413, "The request is larger than a function may be handed.")
+        if len(request.body) > _SURELY_SMALL_BYTES and (size := _size(event)) > FUNCTION_BYTES:
+            return refusal(
+                413,
+                f"As a function is handed it, the request has {size} bytes; at most "
+                f"{FUNCTION_BYTES} are allowed.",
+                {"limit": FUNCTION_BYTES, "size": size},
+            )
+        if _is_derived(request.method, path):
+            self._catch_up()
         return self._call(chosen.function, event)
 
     def _call(self, function: str, event: dict[str, Any]) -> Response:
@@ -93,6 +104,12 @@ class Gateway:
                 traceback.print_exc(file=sys.stderr)
             # What API Gateway makes of a failed function.
             return _json_response(500, {"message": "Internal Server Error"})
+
+
+def _is_derived(method: str, path: str) -> bool:
+    """Whether the operation tells what follows from the table's stream."""
+    operation = contract.at(path).get("GET" if method == "HEAD" else method)
+    return operation is not None and operation.derived
 
 
 def _checked(answer: Any, response: Response) -> Response:
@@ -111,16 +128,16 @@ def _json_response(status: int, value: Any) -> Response:
     return Response(status, [("content-type", "application/json")], body)
 
 
-def refusal(status: int, message: str) -> Response:
+def refusal(status: int, message: str, details: Mapping[str, int]) -> Response:
     """An answer of the gateway's own, shaped like the binding's errors."""
     request_id = str(uuid.uuid4())
-    error = (_TooLarge if status == 413 else InvalidPayload)(message)
+    error = (_TooLarge if status == 413 else InvalidPayload)(message, details=details)
     headers = negotiation.answer_headers(request_id) | {"content-type": "application/json"}
     body = json.dumps(errors.body(error, request_id)).encode()
     return Response(status, list(headers.items()), body)
 
 
 class _TooLarge(OjsError):
-    """More than the gateway or a function takes; by how much is not always known."""
+    """More than the gateway or a function takes."""
 
     code = "payload_too_large"

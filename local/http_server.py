@@ -13,7 +13,7 @@ import selectors
 import socket
 import threading
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from http import HTTPStatus
 
@@ -22,6 +22,26 @@ import h11
 _RECEIVE_BYTES = 64 * 1024
 _MAX_HEADER_BYTES = 64 * 1024
 _NO_BODY = frozenset({204, 304})
+
+# h11's complaints begin with these; in full they quote what was sent, in Python's spelling.
+_COMPLAINTS = {
+    "illegal request line": "the request line is not METHOD TARGET HTTP/1.1",
+    "no request line": "there is no request line",
+    "illegal method": "the method is no HTTP token",
+    "illegal target": "the request target has characters that must be percent-encoded",
+    "illegal header": "a header line is not NAME: VALUE in printable characters",
+    "continuation line": "the headers begin with a continuation line",
+    "missing mandatory host": "the Host header is missing",
+    "found multiple host": "there is more than one Host header",
+    "conflicting content-length": "the Content-Length headers contradict each other",
+    "bad content-length": "Content-Length is no number of bytes",
+    "multiple transfer-encoding": "there is more than one Transfer-Encoding",
+    "only transfer-encoding": "only Transfer-Encoding: chunked is understood",
+    "illegal chunk header": "a chunk does not begin with its length in hexadecimal digits",
+    "malformed chunk footer": "a chunk is longer than its length says",
+    "receive buffer too long": f"the headers exceed {_MAX_HEADER_BYTES} bytes",
+    "peer ": "the connection was closed before the request was complete",
+}
 
 
 @dataclass(frozen=True)
@@ -43,6 +63,9 @@ class Response:
     status: int
     headers: list[tuple[str, str]] = field(default_factory=list)
     body: bytes = b""
+
+
+Refusal = Callable[[int, str, Mapping[str, int]], Response]
 
 
 @dataclass(frozen=True)
@@ -71,10 +94,15 @@ class HttpServer:
         listener: socket.socket,
         application: Callable[[Request], Response],
         *,
-        refuse: Callable[[int, str], Response] | None = None,
+        refuse: Refusal | None = None,
         limits: Limits | None = None,
     ) -> None:
-        """Serve on what `listen` gave; `stop` closes it. Serving begins with `start`."""
+        """Serve on what `listen` gave; `stop` closes it. Serving begins with `start`.
+
+        `refuse` gets the status, a message, and numbers that explain it: the `limit` in bytes and
+        the `size` of a body that is too large (of one without a declared length, as far as it was
+        read).
+        """
         self.application = application
         self.refuse = refuse or _plain_refusal
         self.limits = limits or Limits()
@@ -166,10 +194,11 @@ class _Hangup(Exception):
 class _Refused(Exception):
     """A request the server answers itself and hangs up after."""
 
-    def __init__(self, status: int, message: str) -> None:
+    def __init__(self, status: int, message: str, details: Mapping[str, int] | None = None) -> None:
         super().__init__(message)
         self.status = status
         self.message = message
+        self.details: Mapping[str, int] = details or {}
 
 
 class _Connection:
@@ -213,13 +242,15 @@ class _Connection:
         try:
             request = self._read()
         except _Refused as refused:
-            self._send(self._server.refuse(refused.status, refused.message), close=True)
+            answer = self._server.refuse(refused.status, refused.message, refused.details)
+            self._send(answer, close=True)
             self._linger()
             return False
         except h11.RemoteProtocolError as error:
             status = error.error_status_hint or 400
             if self._protocol.our_state in (h11.IDLE, h11.SEND_RESPONSE):
-                self._send(self._server.refuse(status, f"Malformed HTTP: {error}."), close=True)
+                message = f"Malformed HTTP: {_complaint(error)}."
+                self._send(self._server.refuse(status, message, {}), close=True)
                 self._linger()
             return False
         if request is None:
@@ -248,7 +279,7 @@ class _Connection:
             raise _Refused(405, "This server is no proxy.")
         declared = next((int(v) for k, v in head.headers if k == b"content-length"), 0)
         if declared > self._limits.body_bytes:
-            raise _Refused(413, self._too_large())
+            raise self._too_large(declared)
         if self._protocol.they_are_waiting_for_100_continue:
             go_on = h11.InformationalResponse(status_code=100, headers=[], reason=b"Continue")
             self._socket.settimeout(self._limits.send_s)
@@ -292,7 +323,7 @@ class _Connection:
             if isinstance(event, h11.Data):
                 size += len(event.data)
                 if size > self._limits.body_bytes:
-                    raise _Refused(413, self._too_large())
+                    raise self._too_large(size)
                 parts.append(bytes(event.data))
             elif isinstance(event, h11.EndOfMessage):
                 return b"".join(parts)
@@ -316,8 +347,10 @@ class _Connection:
                 raise _Hangup
             self._idle = False
 
-    def _too_large(self) -> str:
-        return f"The request body exceeds {self._limits.body_bytes} bytes."
+    def _too_large(self, size: int) -> _Refused:
+        limit = self._limits.body_bytes
+        message = f"The request body exceeds {limit} bytes."
+        return _Refused(413, message, {"limit": limit, "size": size})
 
     # -- answering -------------------------------------------------------------------------
 
@@ -355,9 +388,12 @@ class _Connection:
 
 def _answer_headers(response: Response) -> Iterable[tuple[str, str]]:
     given = {name.lower() for name, _ in response.headers}
+    # The framing is the server's: what the application said of it may not hold here.
+    dropped = {"content-length", "transfer-encoding", "connection"}
+    if response.status == 204:
+        dropped.add("content-type")  # of what is not there
     for name, value in response.headers:
-        # The framing is the server's: what the application said of it may not hold here.
-        if name.lower() not in ("content-length", "transfer-encoding", "connection"):
+        if name.lower() not in dropped:
             yield name, value
     if response.status not in _NO_BODY:
         yield "content-length", str(len(response.body))
@@ -372,5 +408,14 @@ def _reason(status: int) -> bytes:
         return b""
 
 
-def _plain_refusal(status: int, message: str) -> Response:
+def _complaint(error: h11.RemoteProtocolError) -> str:
+    """What is wrong with a request, in words for whoever sent it."""
+    text = str(error).lower()
+    return next(
+        (words for start, words in _COMPLAINTS.items() if text.startswith(start)),
+        "it does not follow HTTP/1.1",
+    )
+
+
+def _plain_refusal(status: int, message: str, _details: Mapping[str, int]) -> Response:
     return Response(status, [("content-type", "text/plain")], message.encode())

@@ -4,15 +4,23 @@ from __future__ import annotations
 
 import contextlib
 import os
+import sys
 from typing import TYPE_CHECKING
 
+from botocore.exceptions import BotoCoreError, ClientError
+
+from functions.stream.handler import handler as project
 from local import engines, hooks
 from local.blobs import FolderBlobs
-from local.dynamodb import connect, create_table
+from local.dynamodb import connect, connect_to_streams, create_table
 from local.gateway import BASE_PATH, GATEWAY_BYTES, Gateway, load_handlers, refusal
 from local.http_server import HttpServer, Limits, Request, Response
+from local.rounds import Rounds
 from local.scheduler import Scheduler
+from local.stream import Pump, TableStream
 from ojs import runtime as ojs_runtime
+from ojs.clock import SystemClock
+from ojs.domain.errors import OjsError
 from ojs.settings import Settings
 
 if TYPE_CHECKING:
@@ -22,6 +30,12 @@ if TYPE_CHECKING:
 
 TABLE_NAME = "ojs"
 _SWEEP_LIMIT = 1000
+# Looks for oldest jobs that one request may cause; what is left out is made up for by the next.
+_PROBES = 100
+# As often as in the cloud: its points of the history are of minutes.
+_GAUGES_INTERVAL_S = 60.0
+# Where nothing has been written, gauges change only by the time that passes.
+_GAUGES_GOOD_MS = 1_000
 
 
 class LocalServer:
@@ -47,17 +61,34 @@ class LocalServer:
             self.engine = engines.start(engine, folder.path, keep_open=[folder.lock])
             undo.callback(self.engine.stop)
             self._client = connect(self.engine.url)
-            create_table(self._client, TABLE_NAME)
+            self._clock = SystemClock()
+            self._create_table()
             self._blobs = FolderBlobs(folder.payloads)
             self._settings = Settings(table=TABLE_NAME)
             self.version = self._settings.version
             self._runtime = self._use_new_runtime()
-            self._gateway = Gateway(load_handlers())
+            self._pump = Pump(
+                TableStream(connect_to_streams(self.engine.url), TABLE_NAME),
+                project,
+                trim=self._trim,
+                clock=self._clock,
+            )
+            self._derived = Rounds(self._derive)
+            # When gauges were taken last, and how many records had been delivered by then.
+            self._measured = (0, -1)
+            undo.callback(self._finish_stream)
+            self._gateway = Gateway(load_handlers(), catch_up=self._catch_up)
             self._gateway.hook("POST", f"{BASE_PATH}/admin/reset", self.reset)
-            self._scheduler = Scheduler(self._sweep, sweep_interval_s)
-            undo.callback(self._scheduler.stop)
-            self._scheduler.start()
-            # Last in, first out: requests end before the schedule, and that before the engine.
+            self._schedules = (
+                Scheduler(self._sweep, sweep_interval_s),
+                Scheduler(self._catch_up, _GAUGES_INTERVAL_S),
+            )
+            for schedule in self._schedules:
+                undo.callback(schedule.stop)
+                schedule.start()
+            self._pump.start()
+            # Last in, first out: requests end before the schedules, those before the stream, and
+            # that before the engine.
             undo.callback(http.stop)
             http.start()
             self._undo = undo.pop_all()
@@ -68,19 +99,35 @@ class LocalServer:
 
     def reset(self) -> dict[str, bool]:
         """Empty the server: a test hook."""
-        with self._scheduler.pause:
+        with contextlib.ExitStack() as paused:
+            for schedule in self._schedules:
+                paused.enter_context(schedule.pause)
+            paused.enter_context(self._derived.pause)
+            paused.enter_context(self._pump.pause)
             self._client.delete_table(TableName=TABLE_NAME)
-            create_table(self._client, TABLE_NAME)
+            self._create_table()
             self._blobs.clear()
             # What the old one remembered of workers and jobs is gone with it.
             self._runtime = self._use_new_runtime()
+            self._pump.restart()
+            self._measured = (0, -1)
         return {"reset": True}
+
+    def _create_table(self) -> None:
+        records = self.engine.records
+
+        def forget() -> None:
+            if records is not None:
+                records.forget(TABLE_NAME)
+
+        create_table(self._client, TABLE_NAME, self._clock, forget=forget)
 
     def _use_new_runtime(self) -> ojs_runtime.Runtime:
         built = ojs_runtime.build(
             self._settings,
             client=self._client,
             blobs=self._blobs,
+            clock=self._clock,
             middleware=[hooks.reject_marked],
         )
         hooks.steer_workers(built)
@@ -91,4 +138,34 @@ class LocalServer:
         return self._gateway(request)
 
     def _sweep(self) -> None:
-        self._runtime.sweep.run_once(self._runtime.clock.now_ms(), _SWEEP_LIMIT)
+        self._runtime.sweep.run_once(self._clock.now_ms(), _SWEEP_LIMIT)
+
+    def _catch_up(self) -> None:
+        """Have what is derived from jobs tell of all that was written before this call."""
+        try:
+            self._derived.run()
+        except (BotoCoreError, ClientError, OjsError) as error:
+            # The request is answered all the same, with what is there: it will fail by itself if
+            # the engine is gone.
+            print(f"statistics may be behind: {error}", file=sys.stderr)
+
+    def _derive(self) -> None:
+        self._pump.drain()
+        now_ms, delivered = self._clock.now_ms(), self._pump.delivered
+        measured_ms, measured = self._measured
+        if delivered != measured or now_ms - measured_ms >= _GAUGES_GOOD_MS:
+            self._runtime.gauges.run_once(now_ms, _PROBES)
+            self._measured = (now_ms, delivered)
+
+    def _trim(self, before: int) -> None:
+        if self.engine.records is not None:
+            # The engine was busy for too long: the next time is soon.
+            with contextlib.suppress(engines.EngineError):
+                self.engine.records.trim(TABLE_NAME, before)
+
+    def _finish_stream(self) -> None:
+        """Deliver what is left: MiniStack does not keep its stream."""
+        self._pump.stop()
+        if self.engine.running:
+            with contextlib.suppress(BotoCoreError, ClientError):  # it ends at this moment
+                self._pump.drain()

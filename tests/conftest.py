@@ -39,7 +39,7 @@ hypothesis_settings.load_profile("ojs")
 
 @pytest.fixture(scope="session")
 def engine() -> Iterator[Engine]:
-    """One engine for the session, in memory: dynoxide, or MiniStack where that is not to be had."""
+    """One engine for the session that keeps nothing: dynoxide, or MiniStack without it."""
     from local import engines
 
     started = engines.start()

@@ -1,35 +1,57 @@
-"""Every minute: apply to jobs what time has decided and no request has noticed."""
+"""Every minute: apply to jobs what time has decided and no request has noticed, then measure."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from aws_lambda_powertools import Logger
 
+from functions.sweep import metrics
 from ojs import runtime
+from ojs.runtime import Runtime
 
 logger = Logger()
 
 # Jobs moved by one pass; the clock is read anew for each.
 PASS_LIMIT = 1_000
 MAX_PASSES = 50
-# A pass ends, and no other begins, when less than this is left before the function is stopped.
-SPARE_MS = 5_000
+# A pass ends, and no other begins, when less than this is left before the function is stopped. The
+# gauges need some of it, however much there is to move: alarms stand on them.
+SPARE_MS = 15_000
+GAUGES_SPARE_MS = 5_000
+# Looks for oldest jobs that one run makes; it goes on with another queue the next minute.
+PROBES = 1_000
 _DEFAULT_MS = 55_000
 
 
-def handler(_event: Mapping[str, Any], context: object) -> dict[str, int]:
+def handler(event: Mapping[str, Any], context: object) -> dict[str, int]:
     """Sweep until nothing is left to do or time runs out; returns counts by what was done."""
     current = runtime.current()
     remaining = getattr(context, "get_remaining_time_in_millis", None)
     end_ms = current.clock.now_ms() + _DEFAULT_MS
 
-    def go_on() -> bool:
-        left_ms = remaining() if callable(remaining) else end_ms - current.clock.now_ms()
-        return bool(left_ms > SPARE_MS)
+    def more_than(spare_ms: int) -> Callable[[], bool]:
+        def go_on() -> bool:
+            left_ms = remaining() if callable(remaining) else end_ms - current.clock.now_ms()
+            return bool(left_ms > spare_ms)
 
+        return go_on
+
+    # Of the event that EventBridge sent; everything logged below this call carries it.
+    logger.thread_safe_append_keys(correlation_id=event.get("id"))
+    try:
+        result = _sweep(current, more_than(SPARE_MS))
+        seen = current.gauges.run_once(current.clock.now_ms(), PROBES, more_than(GAUGES_SPARE_MS))
+        logger.debug("measured", extra={"counts": dict(seen.counts)})
+        metrics.write(seen, service=current.settings.service)
+    finally:
+        logger.thread_safe_remove_keys(["correlation_id"])
+    return result
+
+
+def _sweep(current: Runtime, go_on: Callable[[], bool]) -> dict[str, int]:
     counts: Counter[str] = Counter()
     more = True
     for _ in range(MAX_PASSES):

@@ -38,7 +38,10 @@ _ACCESS_LOG = {
 
 
 class Api(Construct):
-    """Routes to functions on the `$default` stage, so that paths carry no stage name. `url`."""
+    """Routes to functions on the `$default` stage, so that paths carry no stage name.
+
+    `http` is the API, `url` where it is.
+    """
 
     def __init__(
         self,
@@ -107,6 +110,7 @@ class Api(Construct):
             ),
             format=json.dumps(_ACCESS_LOG),
         )
+        self.http = api
         self.url = api.api_endpoint
         acknowledge(
             self,

@@ -2,23 +2,29 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from aws_cdk import Duration
 from aws_cdk import aws_sqs as sqs
 from constructs import Construct
 
 from infra.constructs.acknowledgement import acknowledge
 
+if TYPE_CHECKING:
+    from infra.settings import DeploymentSettings
+
 
 class StreamFailureQueue(Construct):
     """An encrypted queue that keeps what failed for as long as SQS can. `queue`."""
 
-    def __init__(self, scope: Construct, name: str) -> None:
+    def __init__(self, scope: Construct, name: str, *, settings: DeploymentSettings) -> None:
         super().__init__(scope, name)
         self.queue = sqs.Queue(
             self,
             "Queue",
             encryption=sqs.QueueEncryption.SQS_MANAGED,
-            enforce_ssl=True,
+            # The local emulator speaks plain HTTP, and enforces this like AWS does.
+            enforce_ssl=not settings.is_local,
             # The stream itself forgets a record after a day; here is time to find out why.
             retention_period=Duration.days(14),
         )

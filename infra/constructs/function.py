@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from aws_cdk import Duration, Stack
 from aws_cdk import aws_dynamodb as dynamodb
+from aws_cdk import aws_events as events
 from aws_cdk import aws_iam as iam
 from aws_cdk import aws_lambda as lambda_
 from aws_cdk import aws_s3 as s3
+from aws_cdk import aws_sqs as sqs
 from constructs import Construct
 
 from infra.constructs.acknowledgement import acknowledge
@@ -17,6 +20,16 @@ from infra.settings import DeploymentSettings, project_version
 
 if TYPE_CHECKING:
     from infra.functions import Access, FunctionSpec
+
+
+@dataclass(frozen=True)
+class Resources:
+    """What functions may be granted access to."""
+
+    table: dynamodb.ITable
+    bucket: s3.IBucket
+    bus: events.IEventBus
+    failures: sqs.IQueue
 
 
 class Function(Construct):
@@ -29,11 +42,11 @@ class Function(Construct):
         *,
         spec: FunctionSpec,
         code: lambda_.Code,
-        table: dynamodb.ITable,
-        bucket: s3.IBucket,
+        resources: Resources,
         settings: DeploymentSettings,
     ) -> None:
         super().__init__(scope, name)
+        table, bucket = resources.table, resources.bucket
         logs = log_group(self, settings=settings)
         # A role of our own: the one CDK would make carries a managed policy that may write to
         # every log group of the account.
@@ -50,7 +63,7 @@ class Function(Construct):
                 resources=[logs.log_group_arn],
             )
         )
-        for statement in statements(spec.access, table, bucket):
+        for statement in statements(spec.access, resources):
             role.add_to_policy(statement)
         self.function = lambda_.Function(
             self,
@@ -77,8 +90,11 @@ class Function(Construct):
                 "OJS_TABLE": table.table_name,
                 "OJS_BUCKET": bucket.bucket_name,
                 "OJS_VERSION": project_version(),
+                "OJS_SERVICE": settings.service,
                 "POWERTOOLS_SERVICE_NAME": f"ojs-{spec.name}",
                 "POWERTOOLS_LOG_LEVEL": settings.log_level,
+                "POWERTOOLS_METRICS_NAMESPACE": settings.metrics_namespace,
+                **environment(spec.access, resources, settings),
             },
         )
         if spec.access.payloads:
@@ -107,41 +123,41 @@ class Function(Construct):
         )
 
 
-def statements(
-    access: Access, table: dynamodb.ITable, bucket: s3.IBucket
-) -> list[iam.PolicyStatement]:
-    """IAM statements that allow `access` on just this table, its indexes, and this bucket."""
-    result = []
-    if access.table:
-        result.append(
-            iam.PolicyStatement(
-                sid="Table",
-                actions=[f"dynamodb:{action}" for action in sorted(access.table)],
-                resources=[table.table_arn],
-            )
+def environment(
+    access: Access, resources: Resources, settings: DeploymentSettings
+) -> dict[str, str]:
+    """Where a function finds what not every function has access to."""
+    found = {}
+    if access.bus:
+        found["OJS_BUS"] = resources.bus.event_bus_name
+        if settings.bus_types:
+            found["OJS_BUS_TYPES"] = ",".join(settings.bus_types)
+    if access.failures:
+        found["OJS_FAILURE_QUEUE"] = resources.failures.queue_url
+    return found
+
+
+def statements(access: Access, resources: Resources) -> list[iam.PolicyStatement]:
+    """IAM statements that allow `access` on just these resources."""
+    table, bucket = resources.table, resources.bucket
+    allowed = [
+        ("Table", "dynamodb", access.table, table.table_arn),
+        *(
+            (f"Index{index.capitalize()}", "dynamodb", actions, f"{table.table_arn}/index/{index}")
+            for index, actions in access.indexes.items()
+        ),
+        ("Payloads", "s3", access.payloads, bucket.arn_for_objects("*")),
+        ("Bucket", "s3", access.bucket, bucket.bucket_arn),
+        ("Stream", "dynamodb", access.stream, table.table_stream_arn),
+        ("Bus", "events", access.bus, resources.bus.event_bus_arn),
+        ("Failures", "sqs", access.failures, resources.failures.queue_arn),
+    ]
+    return [
+        iam.PolicyStatement(
+            sid=sid,
+            actions=[f"{service}:{action}" for action in sorted(actions)],
+            resources=[arn],
         )
-    for index, actions in access.indexes.items():
-        result.append(
-            iam.PolicyStatement(
-                sid=f"Index{index.capitalize()}",
-                actions=[f"dynamodb:{action}" for action in sorted(actions)],
-                resources=[f"{table.table_arn}/index/{index}"],
-            )
-        )
-    if access.payloads:
-        result.append(
-            iam.PolicyStatement(
-                sid="Payloads",
-                actions=[f"s3:{action}" for action in sorted(access.payloads)],
-                resources=[bucket.arn_for_objects("*")],
-            )
-        )
-    if access.bucket:
-        result.append(
-            iam.PolicyStatement(
-                sid="Bucket",
-                actions=[f"s3:{action}" for action in sorted(access.bucket)],
-                resources=[bucket.bucket_arn],
-            )
-        )
-    return result
+        for sid, service, actions, arn in allowed
+        if actions and arn is not None
+    ]

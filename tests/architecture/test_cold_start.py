@@ -28,7 +28,7 @@ def run(code: str) -> str:
     return done.stdout
 
 
-@pytest.mark.parametrize("function", ["jobs", "workers", "admin", "sweep"])
+@pytest.mark.parametrize("function", ["jobs", "workers", "admin", "stream", "sweep"])
 def test_only_what_is_needed_is_imported(function: str) -> None:
     loaded = run(f"import sys, functions.{function}.handler; print(*sys.modules)").split()
     assert not [name for name in FORBIDDEN if name in loaded]

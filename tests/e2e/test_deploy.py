@@ -1,8 +1,8 @@
 """A real `cdk deploy` into a cloud on this machine, and a job's life through the URL it gives.
 
-API Gateway, Lambda, IAM, DynamoDB, S3 and EventBridge are MiniStack's; the CDK command line, the
-templates, the bundle, the roles and the code are what AWS would get. The emulator checks every call
-of a function against its role.
+API Gateway, Lambda, IAM, DynamoDB and its stream, S3, SQS, SNS and EventBridge are MiniStack's; the
+CDK command line, the templates, the bundle, the roles and the code are what AWS would get. The
+emulator checks every call of a function against its role.
 """
 
 from __future__ import annotations
@@ -14,17 +14,21 @@ import sys
 import time
 import uuid
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 from urllib.parse import urlsplit
 
 import boto3
 import pytest
+from aws_cdk import App, assertions
 from botocore.exceptions import ClientError
 
+from examples.alert.app import DeadLetterAlert
 from infra import ROOT, bundling
 from infra.functions import FUNCTIONS
 from infra.local_cloud import (
+    ACCOUNT,
     REGION,
+    STAGE,
     Deployment,
     LocalCloud,
     deploy,
@@ -36,18 +40,21 @@ from infra.settings import DeploymentSettings
 from ojs.store import keys
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
     from mypy_boto3_dynamodb import DynamoDBClient
 
 pytestmark = pytest.mark.e2e
 
+T = TypeVar("T")
 MEDIA_TYPE = "application/openjobspec+json"
 # Public cases, where they lie beside the checkout; without them the cases written here must do.
 CONFORMANCE = ROOT.parent / "shared" / "conformance"
 SUITES = ("level-0-core/lifecycle", "level-0-core/envelope", "level-4-advanced/priority")
 # The sweep's schedule counts its minute from the deployment on.
 SWEEP_WITHIN_S = 100
+# The stream is looked at every second, or as soon as it has been of use.
+STREAM_WITHIN_S = 20
 
 
 def conformance_cases() -> list[str]:
@@ -203,6 +210,84 @@ def test_failing_to_the_dead_letter_and_back(api: Api) -> None:
     assert [job["id"] for job in api.fetch("dying")] == [dead_id]
 
 
+def eventually(look: Callable[[], T | None], within_s: float = STREAM_WITHIN_S) -> T:
+    """What `look` finds when it finds something; fails when that takes too long."""
+    deadline = time.monotonic() + within_s
+    while (found := look()) is None:
+        assert time.monotonic() < deadline, "nothing came of it"
+        time.sleep(0.2)
+    return found
+
+
+@pytest.mark.usefixtures("waiting")
+def test_what_follows_from_a_jobs_life_comes_through_the_stream(api: Api) -> None:
+    job_id = api.push(queue="followed", type="e2e.followed")["id"]
+    api.fetch("followed", worker_id="w1")
+    done = {"job_id": job_id, "worker_id": "w1"}
+    assert api("POST", "/ojs/v1/workers/ack", done).status == 200
+
+    def told() -> list[dict[str, Any]] | None:
+        answer = api("GET", "/ojs/v1/events?queue=followed")
+        assert answer.status == 200, answer
+        events: list[dict[str, Any]] = answer.body["events"]
+        return events if any(event["type"] == "job.completed" for event in events) else None
+
+    events = eventually(told)
+    assert [event["type"] for event in events] == ["job.enqueued", "job.started", "job.completed"]
+    assert {event["subject"] for event in events} == {job_id}
+    assert events[1]["source"] == "ojs://ojs-local/workers/w1"
+    stats = api("GET", "/ojs/v1/queues/followed/stats").body["stats"]
+    assert (stats["completed"], stats["completed_today"], stats["enqueued_today"]) == (1, 1, 1)
+    assert (stats["available"], stats["active"]) == (0, 0)
+
+
+@pytest.fixture(scope="module")
+def alert(cloud: LocalCloud) -> str:
+    """examples/alert, deployed; the URL of a queue that hears what it says."""
+    stack = DeadLetterAlert(App(), "alert", bus=f"ojs-{STAGE}")
+    template = json.dumps(assertions.Template.from_stack(stack).to_json())
+    formation = client(cloud, "cloudformation")
+    formation.create_stack(StackName="alert", TemplateBody=template)
+
+    def deployed() -> dict[str, Any] | None:
+        (found,) = formation.describe_stacks(StackName="alert")["Stacks"]
+        assert found["StackStatus"] in {"CREATE_IN_PROGRESS", "CREATE_COMPLETE"}
+        return found if found["StackStatus"] == "CREATE_COMPLETE" else None
+
+    (output,) = eventually(deployed)["Outputs"]
+    topic, queue = output["OutputValue"], f"arn:aws:sqs:{REGION}:{ACCOUNT}:alert"
+    allowed = {
+        "Effect": "Allow",
+        "Principal": {"Service": "sns.amazonaws.com"},
+        "Action": "sqs:SendMessage",
+        "Resource": queue,
+        "Condition": {"ArnEquals": {"aws:SourceArn": topic}},
+    }
+    policy = json.dumps({"Version": "2012-10-17", "Statement": [allowed]})
+    url = client(cloud, "sqs").create_queue(QueueName="alert", Attributes={"Policy": policy})
+    client(cloud, "sns").subscribe(TopicArn=topic, Protocol="sqs", Endpoint=queue)
+    return str(url["QueueUrl"])
+
+
+@pytest.mark.usefixtures("waiting")
+def test_a_dead_letter_alerts_whoever_asked_for_it(api: Api, cloud: LocalCloud, alert: str) -> None:
+    job_id = api.push(queue="alerting")["id"]
+    api.fetch("alerting")
+    fatal = {"type": "Boom", "message": 'a "quoted" text', "code": "DEAD_LETTER"}
+    assert api("POST", "/ojs/v1/workers/nack", {"job_id": job_id, "error": fatal}).status == 200
+
+    def heard() -> str | None:
+        got = client(cloud, "sqs").receive_message(QueueUrl=alert, WaitTimeSeconds=1)
+        for message in got.get("Messages", []):
+            text = str(json.loads(message["Body"])["Message"])
+            if job_id in text:
+                return text
+        return None
+
+    line = f"Job {job_id} (e2e.job) of queue alerting failed for good after 1 attempts."
+    assert eventually(heard).strip('"') == line
+
+
 @pytest.mark.usefixtures("waiting")
 def test_priority_then_first_in_first_out(api: Api) -> None:
     pushed = [api.push(queue="order", priority=priority)["id"] for priority in (0, 5, 0, 5)]
@@ -288,7 +373,7 @@ def test_bundle_is_complete_without_this_machine_s_packages(deployment: Deployme
     program = (
         f"import sys, importlib; sys.path[:0] = [{str(bundle)!r}]; sys.dont_write_bytecode = True\n"
         f"for name in {modules!r}: importlib.import_module(name)\n"
-        "import boto3; [boto3.client(s, 'us-east-1') for s in ('dynamodb', 's3')]\n"
+        f"import boto3; [boto3.client(s, 'us-east-1') for s in {bundling.SDK_SERVICES!r}]\n"
     )
     # -I: no environment, no user packages, not this folder; -S: no site-packages.
     result = subprocess.run(
@@ -334,9 +419,10 @@ def test_sweep_runs_by_the_clock(cloud: LocalCloud, deployment: Deployment, wait
     assert state == "available"
 
 
-def test_no_function_was_refused_anything(cloud: LocalCloud) -> None:
+def logged(cloud: LocalCloud) -> list[str]:
+    """Every line the functions have logged by now."""
     logs = client(cloud, "logs")
-    lines = [
+    return [
         event["message"]
         for group in logs.describe_log_groups()["logGroups"]
         for stream in logs.describe_log_streams(logGroupName=group["logGroupName"])["logStreams"]
@@ -344,5 +430,41 @@ def test_no_function_was_refused_anything(cloud: LocalCloud) -> None:
             logGroupName=group["logGroupName"], logStreamName=stream["logStreamName"]
         )["events"]
     ]
+
+
+def test_metrics_are_written_by_the_stream_and_the_sweep(cloud: LocalCloud) -> None:
+    wanted = {"ojs.job.enqueued", "ojs.job.duration", "ojs.queue.depth", "ojs.workers.active"}
+    deadline = time.monotonic() + SWEEP_WITHIN_S
+    while wanted:
+        assert time.monotonic() < deadline, f"not written: {wanted}"
+        time.sleep(0.5)
+        # The sweep measures when it has moved what was due.
+        lines = "".join(line for line in logged(cloud) if '"CloudWatchMetrics"' in line)
+        wanted = {name for name in wanted if name not in lines}
+
+
+def test_no_function_was_refused_anything(cloud: LocalCloud) -> None:
+    lines = logged(cloud)
     assert lines, "the functions' logs are not where they should be"
     assert not [line for line in lines if "AccessDenied" in line or '"level":"ERROR"' in line]
+
+
+def test_only_a_record_that_cannot_be_read_fails(
+    cloud: LocalCloud, deployment: Deployment, api: Api
+) -> None:
+    sqs, url = client(cloud, "sqs"), deployment.failure_queue_url
+    assert "Messages" not in sqs.receive_message(QueueUrl=url)
+    unreadable = {
+        "pk": {"S": keys.job(str(uuid.uuid4()))},
+        "sk": {"S": keys.HEAD},
+        "state": {"S": "no state of ours"},
+    }
+    client(cloud, "dynamodb").put_item(TableName=deployment.table, Item=unreadable)
+    later = api.push(queue="later")["id"]
+
+    def failed() -> dict[str, Any] | None:
+        got = sqs.receive_message(QueueUrl=url, WaitTimeSeconds=1).get("Messages", [])
+        return json.loads(got[0]["Body"]) if got else None
+
+    assert eventually(failed)["keys"]["pk"] == unreadable["pk"]["S"]
+    eventually(lambda: later in json.dumps(api("GET", "/ojs/v1/events").body["events"]) or None)

@@ -2,7 +2,8 @@
 
 Three things must agree: the table in `infra.functions`, the roles in the template, and the calls
 that the code makes. The calls are recorded inside the SDK while every operation of the HTTP
-contract, and a sweep over everything time can decide, runs through the real handlers.
+contract, a sweep over everything time can decide, and the stream of all that run through the real
+handlers.
 """
 
 from __future__ import annotations
@@ -19,7 +20,9 @@ import boto3
 import pytest
 from moto import mock_aws
 
-from infra.functions import FUNCTIONS, by_name
+from infra.functions import FUNCTIONS, STREAM_SOURCE, by_name
+from local.dynamodb import connect_to_streams
+from local.stream import TableStream
 from ojs import runtime
 from ojs.clock import ManualClock
 from ojs.domain import times
@@ -27,11 +30,12 @@ from ojs.domain.errors import BackendUnavailable
 from ojs.http import contract
 from ojs.settings import Settings
 from ojs.store import jobs as job_store
+from ojs.store import keys
 from ojs.store.blobs import S3Blobs
 from ojs.store.schema import create_table_arguments
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from mypy_boto3_dynamodb import DynamoDBClient
 
@@ -40,8 +44,17 @@ BUCKET = "payloads"
 WORKER = "worker-1"
 TABLE_RESOURCE = "table"
 
-# (resource, IAM action): the resource is `table`, `index/<name>`, `payloads` or `bucket`.
+# (resource, IAM action): the resource is `table`, `index/<name>`, `payloads`, `bucket`, `stream`,
+# `bus` or `failures`.
 Grant = tuple[str, str]
+GRANTED = frozenset({"dynamodb", "events", "s3", "sqs"})
+# Done by the event source mapping, as the function's role: to read, and to say what it gave up.
+MAPPING: frozenset[Grant] = frozenset(
+    {
+        *(("stream", f"dynamodb:{action}") for action in STREAM_SOURCE),
+        ("failures", "sqs:SendMessage"),
+    }
+)
 
 
 # --- what the template allows ------------------------------------------------------------------
@@ -58,6 +71,9 @@ def granted_by_table(name: str) -> set[Grant]:
         }
         | {("payloads", f"s3:{action}") for action in access.payloads}
         | {("bucket", f"s3:{action}") for action in access.bucket}
+        | {("stream", f"dynamodb:{action}") for action in access.stream}
+        | {("bus", f"events:{action}") for action in access.bus}
+        | {("failures", f"sqs:{action}") for action in access.failures}
     )
 
 
@@ -83,8 +99,15 @@ def as_list(value: Any) -> list[Any]:
 
 
 def resource_of(arn: Any) -> str:
-    """What an ARN in the template stands for; fails for anything but table, index and bucket."""
+    """What an ARN in the template stands for; fails for anything that no function should name."""
     text = json.dumps(arn)
+    if isinstance(arn, dict) and "Fn::GetAtt" in arn:
+        owner, attribute = arn["Fn::GetAtt"]
+        assert attribute == "Arn"
+        return {"EventsBus": "bus", "StreamFailuresQueue": "failures"}[owner[:-8]]
+    if "StorageTable" in text and "StreamArn" in text:
+        assert "Fn::Join" not in arn
+        return "stream"
     if "StorageTable" in text:
         if isinstance(arn, dict) and "Fn::Join" in arn:
             return str(arn["Fn::Join"][1][-1]).removeprefix("/")
@@ -103,7 +126,7 @@ def test_role_allows_exactly_what_the_table_says(synthesis: Any, name: str) -> N
         for statement in statements_of(synthesis, name)
         for action in as_list(statement["Action"])
         for arn in as_list(statement["Resource"])
-        if action.split(":")[0] in {"dynamodb", "s3"}
+        if action.split(":")[0] in GRANTED
     }
     assert allowed == granted_by_table(name)
 
@@ -114,8 +137,8 @@ def test_no_role_holds_anything_wider(synthesis: Any, name: str) -> None:
     assert all(statement["Effect"] == "Allow" for statement in statements)
     actions = {action for statement in statements for action in as_list(statement["Action"])}
     assert not [action for action in actions if "*" in action]
-    # Besides table and bucket: its own log group, and tracing, which knows no resources.
-    others = {action for action in actions if action.split(":")[0] not in {"dynamodb", "s3"}}
+    # Besides what it is granted: its own log group, and tracing, which knows no resources.
+    others = {action for action in actions if action.split(":")[0] not in GRANTED}
     assert others == {
         "logs:CreateLogStream",
         "logs:PutLogEvents",
@@ -145,6 +168,16 @@ class Recorder:
         """Hear of every call of this client, before it is sent."""
         client.meta.events.register("before-parameter-build", self._heard)
 
+    def listening(self, make: Callable[..., Any]) -> Callable[..., Any]:
+        """Makes clients that are listened to."""
+
+        def made(*args: Any, **kwargs: Any) -> Any:
+            client = make(*args, **kwargs)
+            self.listen(client)
+            return client
+
+        return made
+
     def _heard(self, model: Any, params: Mapping[str, Any], **_: Any) -> None:
         if self.function is not None:
             service = model.service_model.service_name
@@ -162,6 +195,10 @@ def grants_needed(service: str, operation: str, params: Mapping[str, Any]) -> It
         yield "payloads", f"s3:{operation}"
         if operation == "GetObject":
             yield "bucket", "s3:ListBucket"
+    elif service == "events":
+        yield "bus", f"events:{operation}"
+    elif service == "sqs":
+        yield "failures", f"sqs:{operation}"
     elif operation == "TransactWriteItems":
         single = {
             "Put": "PutItem",
@@ -196,8 +233,9 @@ class Caller:
         at: str | None = None,
         query: Mapping[str, str] | None = None,
         status: int | None = None,
+        text: bool = False,
     ) -> dict[str, Any]:
-        """The parsed answer to an operation; `at` fills the path's parameter."""
+        """An operation's answer, parsed unless it is a text; `at` fills the path's parameter."""
         operation = contract.get(operation_id)
         self.called.add(operation_id)
         path = operation.path
@@ -224,11 +262,16 @@ class Caller:
         answer = self._invoke(operation.function, event)
         expected = {status} if status is not None else set(operation.answers)
         assert answer["statusCode"] in expected, f"{operation_id}: {str(answer)[:500]}"
-        return json.loads(answer["body"]) if answer.get("body") else {}
+        return json.loads(answer["body"]) if answer.get("body") and not text else {}
 
     def sweep(self) -> None:
         """What EventBridge does every minute."""
         self._invoke("sweep", {"source": "aws.events", "detail-type": "Scheduled Event"})
+
+    def stream(self, records: Sequence[Mapping[str, Any]]) -> list[Any]:
+        """What the event source mapping does; returns what it is told of failures."""
+        failures: list[Any] = self._invoke("stream", {"Records": records})["batchItemFailures"]
+        return failures
 
     def push(self, *, status: int | None = None, **job: Any) -> str:
         pushed = self("enqueue_job", {"type": "test.job", "args": [1], **job}, status=status)
@@ -264,13 +307,15 @@ def recording(dynamodb: DynamoDBClient, engine_url: str) -> tuple[Recorder, set[
     table = f"ojs-{uuid.uuid4().hex[:12]}"
     recorder, clock = Recorder(), ManualClock()
     client = boto3.client("dynamodb", endpoint_url=engine_url)
-    client.create_table(**create_table_arguments(table))
+    client.create_table(**create_table_arguments(table, stream=True))
     recorder.listen(client)
     with mock_aws():
         s3 = boto3.client("s3")
         s3.create_bucket(Bucket=BUCKET)
         recorder.listen(s3)
-        settings = Settings(table=table, bucket=BUCKET)
+        boto3.client("events").create_event_bus(Name="bus")
+        queue = boto3.client("sqs").create_queue(QueueName="failures")["QueueUrl"]
+        settings = Settings(table=table, bucket=BUCKET, bus="bus", failure_queue=queue)
         before = runtime._current
         runtime.use(
             runtime.build(settings, client=client, blobs=S3Blobs(lambda: s3, BUCKET), clock=clock)
@@ -278,6 +323,17 @@ def recording(dynamodb: DynamoDBClient, engine_url: str) -> tuple[Recorder, set[
         caller = Caller(recorder, clock)
         try:
             everything(caller)
+            for head in _old_heads(caller):
+                # As time to live does, by another client.
+                dynamodb.delete_item(TableName=table, Key=head)
+            stream = TableStream(connect_to_streams(engine_url), table)
+            with patch.object(boto3, "client", recorder.listening(boto3.client)):
+                _stream(caller, stream)
+            # Now there is something to measure; and then there is not.
+            caller.sweep()
+            caller.fetch("counted")
+            assert caller.stream(stream.read()) == []
+            caller.sweep()
         finally:
             runtime._current = before
     client.delete_table(TableName=table)
@@ -294,6 +350,7 @@ def everything(call: Caller) -> None:
     _dead_letters(call)
     _queues(call)
     _time(call)
+    _statistics(call)
 
 
 def _system(call: Caller) -> None:
@@ -303,10 +360,14 @@ def _system(call: Caller) -> None:
 
 def _enqueue(call: Caller) -> None:
     job_id = call.push()
+    # In the same millisecond it would be the same push, whose answer was lost.
+    call.clock.advance(1)
     call.push(id=job_id, status=409)
     call.push(args=[LARGE])
     call.push(args=[HUGE])
-    call.push(id=call.push(args=[HUGE]), args=[HUGE], status=409)
+    huge_id = call.push(args=[HUGE])
+    call.clock.advance(1)
+    call.push(id=huge_id, args=[HUGE], status=409)
     call.push(id=job_id, args=[INCOMPRESSIBLE], status=409)
     for conflict in ("reject", "ignore", "replace"):
         policy = {"keys": ["type", "args"], "on_conflict": conflict}
@@ -418,6 +479,44 @@ def _queues(call: Caller) -> None:
             call(f"{prefix}resume_queue", at=queue)
 
 
+def _statistics(call: Caller) -> None:
+    call.push(queue="counted")
+    for prefix in ("", "admin_"):
+        call(f"{prefix}list_queues")
+        call(f"{prefix}get_queue", at="counted")
+        call(f"{prefix}get_queue", at="unheard-of", status=404)
+    for name in ("queue_stats", "priority_stats"):
+        call(name, at="counted")
+    call("admin_stats")
+    for period in ("1m", "1d"):
+        call("admin_stats_history", query={"period": period})
+    call("metrics")
+    call("root_metrics", text=True)
+    call("list_events", query={"types": "job.*"})
+
+
+def _old_heads(call: Caller) -> list[dict[str, Any]]:
+    """Jobs with something that a head's removal leaves behind: a text, an object."""
+    ids = [call.push(args=[LARGE]), call.push(args=[HUGE])]
+    return [{"pk": {"S": keys.job(job_id)}, "sk": {"S": keys.HEAD}} for job_id in ids]
+
+
+def _stream(call: Caller, stream: TableStream) -> None:
+    """All changes there were, with one record that cannot be read, and one batch twice."""
+    batches = []
+    while records := stream.read():
+        batches += [records[at : at + 100] for at in range(0, len(records), 100)]
+    (broken, *_), *_ = batches
+    batches[0] = [*batches[0], {**broken, "dynamodb": {**broken["dynamodb"], "Keys": {}}}]
+    for batch in [*batches, batches[0]]:
+        assert call.stream(batch) == []
+    # More in one second than the marks of one item, as in a burst.
+    job = next(each for each in batches[0] if "enqueued" in each["dynamodb"].get("NewImage", {}))
+    burst = [{**job, "eventID": f"burst-{number}"} for number in range(800)]
+    for at in range(0, len(burst), 100):
+        assert call.stream(burst[at : at + 100]) == []
+
+
 def _time(call: Caller) -> None:
     """What a fetch and a sweep find when time has passed."""
     for notice in (call.sweep, lambda: call.fetch("timed", 100)):
@@ -442,6 +541,8 @@ def _time(call: Caller) -> None:
     jobs = [{**small, "args": [HUGE]}, {**small, "args": [LARGE]}] + [small] * 100
     with patch.object(job_store.Jobs, "_commit", side_effect=BackendUnavailable("down")):
         call("enqueue_batch", {"jobs": jobs}, status=503)
+    with patch.object(job_store.Jobs, "_commit"):
+        call("enqueue_batch", {"jobs": jobs})
     call.fetch("staged")
     call.clock.advance(job_store.STAGING_GRACE_MS + 1)
     call.sweep()
@@ -471,6 +572,8 @@ def test_function_needs_what_it_is_granted_and_nothing_else(
 ) -> None:
     recorder, _ = recording
     needed, granted = recorder.needed[name], granted_by_table(name)
+    if name == "stream":
+        needed = needed | MAPPING
     assert needed - granted == set(), "the code does what the role refuses"
     assert granted - needed == set(), "the role allows what the code does not do"
 

@@ -5,10 +5,11 @@ import platform
 import sys
 
 import pytest
-from pydantic import ValidationError
+from pydantic import BaseModel, ValidationError
 
 from infra import ROOT
 from infra.settings import DeploymentSettings, project_version
+from ojs.settings import Settings
 
 CONTEXT = json.loads((ROOT / "cdk.json").read_text())["context"]
 
@@ -40,11 +41,38 @@ def test_values_of_the_command_line_are_texts() -> None:
         ("python", "3.9"),
         ("bundle", "docker"),
         ("throttle_burst", "0"),
+        ("bus_types", "Job.*"),
+        ("bus_types", "job.*,job*"),
+        ("metrics_namespace", ""),
+        ("alarm_oldest_job_s", "1"),
+        ("alarm_sweep_silence_min", "1"),
+        ("alarm_email", "ops"),
+        ("alarm_topic_arn", "ojs-alarms"),
     ],
 )
 def test_other_values_are_refused(name: str, value: str) -> None:
     with pytest.raises(ValidationError, match=name):
         DeploymentSettings.from_context({name: value}.get)
+
+
+@pytest.mark.parametrize(
+    ("given", "types"),
+    [("", ()), ("job.*", ("job.*",)), ("job.failed, worker.*", ("job.failed", "worker.*"))],
+)
+def test_event_types_are_understood_as_the_functions_understand_them(
+    given: str, types: tuple[str, ...]
+) -> None:
+    settings = DeploymentSettings.from_context({"bus_types": given}.get)
+    assert settings.bus_types == types
+    assert Settings(table="any", bus_types=",".join(settings.bus_types)).bus_types == types  # type: ignore[arg-type]
+
+
+def test_the_two_settings_allow_the_same_event_types() -> None:
+    def pattern(model: type[BaseModel]) -> str:
+        found: str = model.model_json_schema()["properties"]["bus_types"]["items"]["pattern"]
+        return found
+
+    assert pattern(DeploymentSettings) == pattern(Settings)
 
 
 def test_the_local_target_is_this_machine() -> None:

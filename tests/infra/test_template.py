@@ -106,6 +106,9 @@ def _refuses_plain_http(actions: str) -> dict[str, Any]:
     }
 
 
+ALARM = "AWS::CloudWatch::Alarm"
+
+
 @pytest.mark.parametrize("spec", FUNCTIONS, ids=lambda spec: spec.name)
 def test_function(synthesis: Any, spec: Any) -> None:
     function = _functions(synthesis)[spec.name]
@@ -116,12 +119,15 @@ def test_function(synthesis: Any, spec: Any) -> None:
     assert function["MemorySize"] == 1024
     assert function["TracingConfig"] == {"Mode": "Active"}
     assert function["LoggingConfig"]["LogFormat"] == "JSON"
-    assert set(function["Environment"]["Variables"]) == {
+    more = {"OJS_BUS", "OJS_FAILURE_QUEUE"} if spec.name == "stream" else set()
+    assert set(function["Environment"]["Variables"]) == more | {
         "OJS_TABLE",
         "OJS_BUCKET",
         "OJS_VERSION",
+        "OJS_SERVICE",
         "POWERTOOLS_SERVICE_NAME",
         "POWERTOOLS_LOG_LEVEL",
+        "POWERTOOLS_METRICS_NAMESPACE",
     }
 
 
@@ -221,8 +227,8 @@ def test_outputs(synthesis: Any) -> None:
 
 
 def test_state_and_service_are_apart(synthesis: Any) -> None:
-    kinds = {resource["Type"] for resource in synthesis.data.to_json()["Resources"].values()}
-    assert kinds == {"AWS::DynamoDB::Table", "AWS::S3::Bucket", "AWS::S3::BucketPolicy"}
+    kinds_ = {resource["Type"] for resource in synthesis.data.to_json()["Resources"].values()}
+    assert kinds_ == {"AWS::DynamoDB::Table", "AWS::S3::Bucket", "AWS::S3::BucketPolicy"}
 
 
 def test_settings_reach_the_template(synthesise: Callable[[DeploymentSettings], Any]) -> None:
@@ -263,15 +269,20 @@ def test_local_target_differs_only_where_the_emulator_must(
     synthesise: Callable[[DeploymentSettings], Any], synthesis: Any
 ) -> None:
     local = synthesise(DeploymentSettings(bundle="host"))
-
-    def kinds(template: Any) -> list[str]:
-        return sorted(resource["Type"] for resource in template.to_json()["Resources"].values())
-
-    assert kinds(local.service) == kinds(synthesis.service)
-    # It speaks plain HTTP, and would refuse it as the bucket's policy says.
+    # It has no alarms on what is calculated from metrics; it speaks plain HTTP, and would refuse it
+    # as the policies of queue and bucket say.
+    alarms = local.resources(ALARM).values()
+    calculated = [one for one in synthesis.resources(ALARM).values() if "Metrics" in one]
+    assert len(calculated) == len(synthesis.resources(ALARM)) - len(alarms) > 0
+    missing = [*[ALARM] * len(calculated), "AWS::SQS::QueuePolicy"]
+    assert sorted(kinds(local.service) + missing) == kinds(synthesis.service)
     assert set(kinds(synthesis.data)) - set(kinds(local.data)) == {"AWS::S3::BucketPolicy"}
     host = f"python{sys.version_info.major}.{sys.version_info.minor}"
     assert {function["Runtime"] for function in _functions(local).values()} == {host}
+
+
+def kinds(template: Any) -> list[str]:
+    return sorted(resource["Type"] for resource in template.to_json()["Resources"].values())
 
 
 def _functions(synthesis: Any) -> dict[str, dict[str, Any]]:

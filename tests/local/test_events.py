@@ -157,6 +157,15 @@ def test_an_answer_becomes_http() -> None:
     assert response.body == '{"ä": 1}'.encode()
 
 
+def test_no_content_has_no_type() -> None:
+    for answer in ({"statusCode": 204}, {"statusCode": 204, "headers": {}, "body": ""}):
+        response = response_from_answer(answer, "r")
+        assert (response.status, response.body) == (204, b"")
+        assert [name for name, _ in response.headers] == ["apigw-requestid"]
+    shown = response_from_answer({"statusCode": 200}, "r")
+    assert ("content-type", "text/plain; charset=utf-8") in shown.headers
+
+
 def test_a_base64_answer_is_decoded() -> None:
     answer = {"statusCode": 200, "body": base64.b64encode(b"\xff\x00").decode()}
     assert response_from_answer(answer | {"isBase64Encoded": True}, "r").body == b"\xff\x00"

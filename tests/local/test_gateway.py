@@ -84,11 +84,13 @@ def test_more_than_a_function_takes(size: int, content_type: str, status: int) -
     response = call(gateway(), "/ojs/v1/jobs", b"x" * size, content_type)
     assert response.status == status
     if status == 413:
-        assert json.loads(response.body)["error"]["code"] == "payload_too_large"
+        error = json.loads(response.body)["error"]
+        assert error["code"] == "payload_too_large"
+        assert error["details"]["limit"] == FUNCTION_BYTES < error["details"]["size"]
 
 
 def test_a_refusal_is_shaped_like_the_bindings_errors() -> None:
-    response = refusal(400, "Malformed HTTP.")
+    response = refusal(400, "Malformed HTTP.", {})
     error = json.loads(response.body)["error"]
     assert error["code"] == "invalid_payload"
     assert error["message"] == "Malformed HTTP."

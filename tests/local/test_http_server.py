@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import http.client
 import json
+import re
 import socket
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
+import h11
 import pytest
 
-from local.http_server import HttpServer, Limits, Request, Response, listen
+from local.http_server import _COMPLAINTS, HttpServer, Limits, Request, Response, listen
 
 LIMITS = Limits(idle_s=5, header_s=0.3, body_s=0.3, send_s=5, body_bytes=1000, connections=128)
 
@@ -31,7 +34,7 @@ class Application:
             self.entered.set()
             assert self.release.wait(10)
         if request.target == "/empty":
-            return Response(204)
+            return Response(204, [("Content-Type", "text/plain")])
         shown = {
             "method": request.method,
             "target": request.target,
@@ -41,8 +44,8 @@ class Application:
         return Response(200, [("Content-Type", "application/json")], json.dumps(shown).encode())
 
 
-def refuse(status: int, message: str) -> Response:
-    body = json.dumps({"refused": message}).encode()
+def refuse(status: int, message: str, details: Mapping[str, int]) -> Response:
+    body = json.dumps({"refused": message, **details}).encode()
     return Response(status, [("content-type", "application/json")], body)
 
 
@@ -150,14 +153,17 @@ def test_head_has_the_length_and_no_body(server: HttpServer) -> None:
     answer = exchange(server, b"HEAD / HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")
     head, _, body = answer.partition(b"\r\n\r\n")
     assert body == b""
-    assert b"content-length: 0" not in head
-    assert b"content-length: " in head
+    (length,) = re.findall(rb"\r\ncontent-length: (\d+)", head)
+    whole = exchange(server, b"GET / HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")
+    # Its own method is in the body, and one letter longer.
+    assert int(length) == len(whole.partition(b"\r\n\r\n")[2]) + 1
 
 
-def test_no_content_has_no_body_and_no_length(server: HttpServer) -> None:
+def test_no_content_has_no_body_no_length_and_no_type(server: HttpServer) -> None:
     answer = exchange(server, b"GET /empty HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")
     assert answer.startswith(b"HTTP/1.1 204 ")
     assert b"content-length" not in answer
+    assert b"content-type" not in answer
 
 
 @pytest.mark.parametrize("method", ["OPTIONS", "PATCH", "DELETE", "PUT", "BREW"])
@@ -169,28 +175,73 @@ def test_any_method_reaches_the_application(server: HttpServer, method: str) -> 
 
 
 @pytest.mark.parametrize(
-    "raw",
+    ("raw", "told"),
     [
-        b"rubbish\r\n\r\n",
-        b"GET / HTTP/1.1\r\n\r\n",  # no Host
-        b"GET / HTTP/1.1\r\nHost: x\r\nbad header\r\n\r\n",
-        b"GET /\x00 HTTP/1.1\r\nHost: x\r\n\r\n",
-        b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: -1\r\n\r\n",
-        b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 1\r\nContent-Length: 2\r\n\r\n",
-        b"POST / HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n",
-        b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03",  # a TLS client
+        (b"rubbish\r\n\r\n", "the request line is not METHOD TARGET HTTP/1.1"),
+        (b"GET / HTTP/1.1\r\n\r\n", "the Host header is missing"),
+        (b"GET / HTTP/1.1\r\nHost: x\r\nHost: y\r\n\r\n", "more than one Host"),
+        (b"GET / HTTP/1.1\r\nHost: x\r\nbad header\r\n\r\n", "not NAME: VALUE"),
+        (b"GET / HTTP/1.1\r\nHost: x\r\n folded\r\n{%r at at}\r\n\r\n", "not NAME: VALUE"),
+        (b"GET / HTTP/1.1\r\n folded: x\r\n\r\n", "begin with a continuation line"),
+        (b"GET /\x00 HTTP/1.1\r\nHost: x\r\n\r\n", "the request line is not"),
+        (b"G@T / HTTP/1.1\r\nHost: x\r\n\r\n", "the request line is not"),
+        (
+            b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: -1\r\n\r\n",
+            "Content-Length is no number of bytes",
+        ),
+        (
+            b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 1\r\nContent-Length: 2\r\n\r\n",
+            "Content-Length headers contradict each other",
+        ),
+        (
+            b"POST / HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n",
+            "a chunk does not begin with its length",
+        ),
+        (
+            b"POST / HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n1\r\nabcd\r\n",
+            "a chunk is longer than its length says",
+        ),
+        (
+            b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 9\r\n\r\nabc",
+            "closed before the request was complete",
+        ),
+        # A TLS client.
+        (b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03", "the request line is not"),
     ],
 )
-def test_malformed_http_is_answered_400(
-    server: HttpServer, application: Application, raw: bytes
+def test_malformed_http_is_answered_400_in_plain_words(
+    server: HttpServer, application: Application, raw: bytes, told: str
 ) -> None:
     with connect(server) as client:
         client.sendall(raw)
         client.shutdown(socket.SHUT_WR)
         answer = everything(client)
     assert answer.startswith(b"HTTP/1.1 400 ")
-    assert b'{"refused":' in answer
+    message = json.loads(answer.partition(b"\r\n\r\n")[2])["refused"]
+    assert told in message
+    assert message.startswith("Malformed HTTP: ")
+    for python in ("bytearray", "b'", "%r", "{", "\\x"):
+        assert python not in message
     assert application.seen == []
+
+
+@pytest.mark.parametrize("value", [b"gzip", b"chunked, gzip"])
+def test_another_transfer_coding_is_not_understood(server: HttpServer, value: bytes) -> None:
+    answer = exchange(
+        server, b"POST / HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: " + value + b"\r\n\r\n"
+    )
+    assert answer.startswith(b"HTTP/1.1 501 ")
+    assert b"only Transfer-Encoding: chunked is understood" in answer
+
+
+def test_every_complaint_of_the_protocol_has_words() -> None:
+    # What h11 may say of a request, as far as it is written in its source.
+    sources = "".join(
+        (Path(h11.__file__).parent / f"{name}.py").read_text("utf-8")
+        for name in ("_readers", "_headers", "_events", "_connection")
+    )
+    for start in _COMPLAINTS:
+        assert start in sources.lower(), start
 
 
 def test_is_no_proxy(server: HttpServer, application: Application) -> None:
@@ -202,6 +253,7 @@ def test_is_no_proxy(server: HttpServer, application: Application) -> None:
 def test_too_many_header_bytes(server: HttpServer) -> None:
     answer = exchange(server, b"GET / HTTP/1.1\r\nHost: x\r\nX: " + b"a" * 200_000 + b"\r\n\r\n")
     assert answer.startswith(b"HTTP/1.1 431 ")
+    assert b"the headers exceed 65536 bytes" in answer
 
 
 @pytest.mark.parametrize("framing", ["length", "chunked"])
@@ -213,7 +265,11 @@ def test_too_large_a_body(server: HttpServer, application: Application, framing:
         raw = b"Transfer-Encoding: chunked\r\n\r\n%x\r\n" % size + b"x" * size + b"\r\n0\r\n\r\n"
     answer = exchange(server, b"POST / HTTP/1.1\r\nHost: x\r\n" + raw)
     assert answer.startswith(b"HTTP/1.1 413 ")
-    assert b"1000 bytes" in answer
+    told = json.loads(answer.partition(b"\r\n\r\n")[2])
+    assert told["refused"] == "The request body exceeds 1000 bytes."
+    assert told["limit"] == 1_000
+    # How large a body of chunks would have become, nobody knows.
+    assert told["size"] == size if framing == "length" else 1_000 < told["size"] <= size
     assert application.seen == []
 
 

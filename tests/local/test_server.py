@@ -54,6 +54,34 @@ def runs(process: int) -> bool:
         return False
 
 
+def raw(server: RunningServer, sent: bytes) -> tuple[bytes, dict[bytes, bytes], bytes]:
+    """Status line, headers and body of the answer to these bytes."""
+    with socket.create_connection(("127.0.0.1", server.port), timeout=10) as client:
+        client.sendall(sent)
+        client.shutdown(socket.SHUT_WR)
+        received = b""
+        while part := client.recv(65536):
+            received += part
+    head, _, body = received.partition(b"\r\n\r\n")
+    status, *lines = head.split(b"\r\n")
+    headers = dict(line.lower().split(b": ", 1) for line in lines)
+    return status, headers, body
+
+
+def test_speaks_http_as_it_should(server: RunningServer) -> None:
+    path = b" /ojs/manifest HTTP/1.1\r\nHost: x\r\n\r\n"
+    _, shown, body = raw(server, b"GET" + path)
+    status, headers, nothing = raw(server, b"HEAD" + path)
+    assert (status, nothing) == (b"HTTP/1.1 200 OK", b"")
+    assert headers[b"content-length"] == shown[b"content-length"] == str(len(body)).encode()
+    status, headers, nothing = raw(server, b"OPTIONS" + path)
+    assert (status, nothing) == (b"HTTP/1.1 204 No Content", b"")
+    assert not {b"content-type", b"content-length"} & headers.keys()
+    status, _, body = raw(server, b"POST /ojs/v1/jobs HTTP/1.1\r\nHost: x\r\n{%r at at}\r\n\r\n")
+    assert status == b"HTTP/1.1 400 Bad Request"
+    assert b"Malformed HTTP: a header line is not NAME: VALUE" in body
+
+
 def test_prints_what_a_newcomer_needs(server: RunningServer) -> None:
     printed = server.printed
     assert f"URL     {server.url}/ojs/v1" in printed

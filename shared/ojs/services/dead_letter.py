@@ -32,7 +32,7 @@ _FIRST = 25
 # Contents kept apart are loaded up to this size in all: an answer has no room for more.
 MAX_PAGE_BYTES = 2_000_000
 # Errors shown of each job in a listing. One may have some 100 KB; `get` has them all.
-ERRORS_LISTED = 1
+ERRORS_LISTED = 10
 _NAMES = 1_000
 _TRIES = 5
 

@@ -792,7 +792,7 @@ def _batch_item(token: str, prepared: Sequence[_Prepared], now_ms: int) -> dict[
 def _error_keys(job: Job, attempt: int) -> list[str]:
     """Where the errors of an attempt are: its own, and what ended the job without an attempt."""
     own = [keys.error(job.life, attempt)] if attempt else []
-    if attempt == job.attempt and job.state is State.DISCARDED:
+    if attempt == job.attempt and job.state is State.DISCARDED and not job.dead_letter:
         own.append(keys.error(job.life, attempt, ended=True))
     return own
 

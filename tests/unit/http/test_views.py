@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ojs.domain import jsontext
-from ojs.domain.envelope import MAX_JOB_BYTES, MAX_META_BYTES
+from ojs.domain.envelope import MAX_BATCH, MAX_JOB_BYTES, MAX_META_BYTES
 from ojs.domain.failure import Failure, reported
 from ojs.domain.job import Job
 from ojs.domain.page import Page
@@ -134,9 +134,9 @@ def test_no_number_of_jobs_is_too_large_to_send() -> None:
     assert "args" in page["jobs"][-1]["omitted"]
     name = "a" + ".b" * 127
     many = replace(LARGE, type=name, queue=name, content={"args": ["x" * 5_000], '"' * 900: 1})
-    batch = views.batch([many] * models.MAX_BATCH)
+    batch = views.batch([many] * MAX_BATCH)
     assert sent(batch) < LAMBDA_BYTES
-    assert batch["count"] == len(batch["jobs"]) == models.MAX_BATCH
+    assert batch["count"] == len(batch["jobs"]) == MAX_BATCH
 
 
 @KINDS

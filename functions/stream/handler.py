@@ -1,0 +1,81 @@
+"""The table's stream: what must follow from each change follows from here."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Mapping
+from typing import Any
+
+from aws_lambda_powertools import Logger
+from aws_lambda_powertools.metrics import EphemeralMetrics
+from aws_lambda_powertools.metrics.functions import is_metrics_disabled
+
+from ojs import projections, runtime
+from ojs.projections import EmbeddedMetrics, Projector
+from ojs.projections.metrics import NAMESPACE
+from ojs.runtime import Runtime
+
+logger = Logger()
+
+_NUMBERS_LOGGED = 10
+
+# Powertools' batch utility is not used: it calls a function for each record, and here a whole batch
+# becomes a few writes.
+
+
+class _Container:
+    """The projector of the runtime in place, made when it is first needed."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._runtime: Runtime | None = None
+        self._projector: Projector | None = None
+
+    def projector(self) -> Projector:
+        """One for each runtime: tests and the local server put others in place."""
+        current = runtime.current()
+        with self._lock:
+            if self._projector is None or self._runtime is not current:
+                self._runtime, self._projector = current, _build(current)
+            return self._projector
+
+
+def _build(current: Runtime) -> Projector:
+    settings = current.settings
+    # Powertools itself reads POWERTOOLS_METRICS_NAMESPACE and …_DISABLED.
+    namespace = EphemeralMetrics().namespace or NAMESPACE
+    metrics = None if is_metrics_disabled() else EmbeddedMetrics(settings.service, namespace)
+    return projections.build(
+        settings,
+        current.table,
+        current.clock,
+        ids=current.ids,
+        blobs=current.blobs,
+        metrics=metrics,
+    )
+
+
+_container = _Container()
+
+
+def handler(event: Mapping[str, Any], context: object) -> dict[str, list[dict[str, str]]]:
+    """Project a batch of stream records; tells which of them are to be delivered again."""
+    records = event.get("Records") or []
+    # Everything logged below this call carries it, and so do Lambda's own lines and what the
+    # mapping sends to the failure queue: the id of this delivery.
+    logger.thread_safe_append_keys(correlation_id=getattr(context, "aws_request_id", None))
+    try:
+        failed = _container.projector().run(records)
+        if failed:
+            # Numbers lead to the records; what these hold is nobody's business here.
+            logger.warning(
+                "records are to be delivered again",
+                extra={
+                    "records": len(records),
+                    "failed": len(failed),
+                    "sequence_numbers": failed[:_NUMBERS_LOGGED],
+                },
+            )
+    finally:
+        logger.thread_safe_remove_keys(["correlation_id"])
+    return {"batchItemFailures": [{"itemIdentifier": number} for number in failed]}

@@ -1,0 +1,84 @@
+"""Gauges for CloudWatch (ojs-observability section 8.3), in the embedded metric format.
+
+    dimensions       metrics
+    service          ojs.queue.oldest_age (of all queues the oldest), ojs.dead_letter.total,
+                     ojs.workers.active
+    service, state   ojs.queue.depth
+    … and queue      ojs.queue.depth; ojs.queue.oldest_age, ojs.dead_letter.total, ojs.workers.busy
+
+Alarms look at those without a queue: an alarm cannot be told of queues that are yet to come.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from aws_lambda_powertools.metrics import EphemeralMetrics, MetricUnit
+
+from ojs.domain.states import TERMINAL, State
+from ojs.domain.stats import Levels
+from ojs.services.gauges import QueueGauges, Swept
+
+NAMESPACE = "OJS"
+# CloudWatch is paid for by metric, and a queue has up to 11 of them: the fullest are told of.
+MAX_QUEUES = 100
+
+DEPTH = "ojs.queue.depth"
+OLDEST_AGE = "ojs.queue.oldest_age"
+DEAD_LETTERS = "ojs.dead_letter.total"
+ACTIVE_WORKERS = "ojs.workers.active"
+BUSY_WORKERS = "ojs.workers.busy"
+
+
+def write(seen: Swept, *, service: str) -> None:
+    """Write what a gauges sweep saw to standard output, which CloudWatch reads."""
+    if seen.totals is not None:
+        oldest = [gauges for gauges in seen.queues if gauges.oldest_available_ms is not None]
+        values = {
+            OLDEST_AGE: max((_age_s(gauges, seen.at_ms) for gauges in oldest), default=0.0),
+            DEAD_LETTERS: seen.totals.levels.dead,
+            ACTIVE_WORKERS: seen.totals.workers.running,
+        }
+        _put(service, {}, values)
+        _depths(service, {}, seen.totals.levels)
+    for gauges in _fullest(seen.queues):
+        queue = {"queue": gauges.name}
+        values = {
+            OLDEST_AGE: _age_s(gauges, seen.at_ms),
+            DEAD_LETTERS: gauges.levels.dead,
+            BUSY_WORKERS: gauges.levels.of(State.ACTIVE),
+        }
+        _put(service, queue, values)
+        _depths(service, queue, gauges.levels)
+
+
+def _age_s(gauges: QueueGauges, at_ms: int) -> float:
+    """Seconds that the oldest available job has waited; 0 when there is none."""
+    if gauges.oldest_available_ms is None:
+        return 0.0
+    return max(0, at_ms - gauges.oldest_available_ms) / 1_000
+
+
+def _fullest(queues: Sequence[QueueGauges]) -> list[QueueGauges]:
+    """Those with the most jobs to do or to look at, in order of name."""
+    by_size = sorted(queues, key=lambda gauges: gauges.levels.depth + gauges.levels.dead)
+    return sorted(by_size[-MAX_QUEUES:], key=lambda gauges: gauges.name)
+
+
+def _depths(service: str, dimensions: Mapping[str, str], levels: Levels) -> None:
+    for state in State:
+        # A zero is news where it was not zero before; final jobs only go when their time is over.
+        if state not in TERMINAL or levels.of(state):
+            _put(service, {**dimensions, "state": state.value}, {DEPTH: levels.of(state)})
+
+
+def _put(service: str, dimensions: Mapping[str, str], values: Mapping[str, float]) -> None:
+    # The namespace of the environment, if it has one, goes before.
+    namespace = EphemeralMetrics().namespace or NAMESPACE
+    metrics = EphemeralMetrics(namespace=namespace, service=service)
+    for name, text in dimensions.items():
+        metrics.add_dimension(name, text)
+    for name, value in values.items():
+        unit = MetricUnit.Seconds if name == OLDEST_AGE else MetricUnit.Count
+        metrics.add_metric(name, unit, value)
+    metrics.flush_metrics()

@@ -1,0 +1,76 @@
+"""The table's stream, mapped to the function that projects it."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING
+
+from aws_cdk import aws_lambda as lambda_
+from constructs import Construct
+
+from ojs.store.schema import STREAM_BATCH, TABLE, StreamFilter
+
+if TYPE_CHECKING:
+    from aws_cdk import aws_dynamodb as dynamodb
+    from aws_cdk import aws_sqs as sqs
+
+# Waits for a fuller batch, which is projected by fewer writes; a statistic is a second behind.
+WINDOW_S = 1
+# Together some hours of trying, with growing pauses: an outage of the table or the bus is survived,
+# and one record that always fails does not hold up its shard for the whole day it is kept. It goes
+# to the failure queue then; halving the batch finds it among the others.
+RETRIES = 100
+MAX_AGE_S = 6 * 3_600
+
+
+class StreamMapping(Construct):
+    """Has Lambda read the stream and call the function with what the projection is about."""
+
+    def __init__(
+        self,
+        scope: Construct,
+        name: str,
+        *,
+        table: dynamodb.ITable,
+        function: lambda_.Function,
+        failures: sqs.IQueue,
+    ) -> None:
+        super().__init__(scope, name)
+        assert table.table_stream_arn is not None
+        # Not through the construct for it, which would widen the function's role: that has what it
+        # needs, by name (infra.functions).
+        mapping = lambda_.CfnEventSourceMapping(
+            self,
+            "Mapping",
+            event_source_arn=table.table_stream_arn,
+            function_name=function.function_name,
+            # From the oldest record there is: nothing written before the mapping works is missed.
+            starting_position="TRIM_HORIZON",
+            batch_size=STREAM_BATCH,
+            maximum_batching_window_in_seconds=WINDOW_S,
+            bisect_batch_on_function_error=True,
+            maximum_retry_attempts=RETRIES,
+            maximum_record_age_in_seconds=MAX_AGE_S,
+            function_response_types=["ReportBatchItemFailures"],
+            destination_config=lambda_.CfnEventSourceMapping.DestinationConfigProperty(
+                on_failure=lambda_.CfnEventSourceMapping.OnFailureProperty(
+                    destination=failures.queue_arn
+                )
+            ),
+            filter_criteria=lambda_.CfnEventSourceMapping.FilterCriteriaProperty(
+                filters=[
+                    lambda_.CfnEventSourceMapping.FilterProperty(pattern=json.dumps(pattern(each)))
+                    for each in TABLE.stream_filters
+                ]
+            ),
+        )
+        # Lambda looks at the role when the mapping is made; the policy must be on it by then.
+        mapping.node.add_dependency(function.role or function)
+
+
+def pattern(wanted: StreamFilter) -> dict[str, object]:
+    """A filter of the mapping. What no filter matches costs no call."""
+    keys: dict[str, object] = {TABLE.hash_key: {"S": [{"prefix": wanted.prefix}]}}
+    if wanted.sort_key is not None:
+        keys[TABLE.range_key] = {"S": [wanted.sort_key]}
+    return {"dynamodb": {"Keys": keys}}

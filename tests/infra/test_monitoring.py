@@ -1,0 +1,214 @@
+"""Alarms and dashboard: that what they look at is there, and that they say what to do."""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from functions.sweep import metrics as gauges
+from infra.constructs import monitoring
+from infra.settings import DeploymentSettings
+from ojs.domain.states import TERMINAL, State
+from ojs.projections import metrics
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+ALARM = "AWS::CloudWatch::Alarm"
+EMAIL = "ops@example.com"
+TOPIC = "arn:aws:sns:eu-central-1:123456789012:pager"
+
+
+def alarms(synthesis: Any) -> dict[str, dict[str, Any]]:
+    """By the end of their names."""
+    found = synthesis.resources(ALARM).values()
+    return {alarm["AlarmName"].removeprefix("ojs-dev-"): alarm for alarm in found}
+
+
+def measured(alarm: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    """The metrics an alarm looks at."""
+    if "MetricName" in alarm:
+        yield alarm
+    for part in alarm.get("Metrics", ()):
+        if "MetricStat" in part:
+            yield part["MetricStat"]["Metric"]
+
+
+def test_there_is_an_alarm_for_each_thing_that_can_go_wrong(synthesis: Any) -> None:
+    looked_at = {
+        name: {(metric["Namespace"], metric["MetricName"]) for metric in measured(alarm)}
+        for name, alarm in alarms(synthesis).items()
+    }
+    assert looked_at == {
+        "oldest-job": {("OJS", "ojs.queue.oldest_age")},
+        "dead-letters": {("OJS", "ojs.dead_letter.total")},
+        "stream-age": {("AWS/Lambda", "IteratorAge")},
+        "stream-failures": {("AWS/SQS", "ApproximateNumberOfMessagesVisible")},
+        "sweep-silent": {("AWS/Lambda", "Invocations"), ("AWS/Lambda", "Errors")},
+        "server-errors": {("AWS/ApiGateway", "5xx")},
+        "table-throttles": {
+            ("AWS/DynamoDB", "ReadThrottleEvents"),
+            ("AWS/DynamoDB", "WriteThrottleEvents"),
+        },
+        "function-throttles": {("AWS/Lambda", "Throttles")},
+    }
+    for alarm in alarms(synthesis).values():
+        assert alarm["AlarmDescription"].endswith(".")
+
+
+@pytest.mark.parametrize(
+    ("setting", "value", "alarm", "threshold"),
+    [
+        ("alarm_oldest_job_s", 120, "oldest-job", 120),
+        ("alarm_dead_letters", 3, "dead-letters", 3),
+        ("alarm_stream_age_s", 30, "stream-age", 30_000),
+        ("alarm_server_errors", 1, "server-errors", 1),
+        ("alarm_throttles", 7, "table-throttles", 7),
+        ("alarm_throttles", 7, "function-throttles", 7),
+    ],
+)
+def test_thresholds_are_settings(
+    others: Any, setting: str, value: int, alarm: str, threshold: int
+) -> None:
+    assert getattr(OTHER, setting) == value
+    found = alarms(others)[alarm]
+    assert found["Threshold"] == threshold
+    assert found["ComparisonOperator"] == "GreaterThanOrEqualToThreshold"
+    # Nothing measured is nothing wrong: a table that nobody uses is not throttled.
+    assert found["TreatMissingData"] == "notBreaching"
+
+
+OTHER = DeploymentSettings(
+    alarm_oldest_job_s=120,
+    alarm_dead_letters=3,
+    alarm_stream_age_s=30,
+    alarm_server_errors=1,
+    alarm_throttles=7,
+    alarm_sweep_silence_min=3,
+    alarm_email=EMAIL,
+    alarm_topic_arn=TOPIC,
+    metrics_namespace="Jobs",
+)
+
+
+@pytest.fixture(scope="module")
+def others(synthesise: Callable[[DeploymentSettings], Any]) -> Any:
+    """A deployment in which everything that can be chosen is."""
+    return synthesise(OTHER)
+
+
+def test_silence_of_the_sweep_is_an_alarm(others: Any) -> None:
+    alarm = alarms(others)["sweep-silent"]
+    assert alarm["ComparisonOperator"] == "LessThanThreshold"
+    assert alarm["Threshold"] == 1
+    # A schedule that is gone measures nothing.
+    assert alarm["TreatMissingData"] == "breaching"
+    assert alarm["EvaluationPeriods"] == alarm["DatapointsToAlarm"] == 3
+
+
+def test_any_record_in_the_failure_queue_is_an_alarm(synthesis: Any) -> None:
+    alarm = alarms(synthesis)["stream-failures"]
+    (queue,) = synthesis.resources("AWS::SQS::Queue")
+    assert alarm["Dimensions"] == [
+        {"Name": "QueueName", "Value": {"Fn::GetAtt": [queue, "QueueName"]}}
+    ]
+    assert (alarm["Threshold"], alarm["EvaluationPeriods"]) == (1, 1)
+
+
+def test_throttles_of_every_index_and_function_count(synthesis: Any) -> None:
+    table = list(measured(alarms(synthesis)["table-throttles"]))
+    indexes = {
+        dimension["Value"]
+        for metric in table
+        for dimension in metric["Dimensions"]
+        if dimension["Name"] == "GlobalSecondaryIndexName"
+    }
+    assert indexes == {"work", "expiry"}
+    functions = list(measured(alarms(synthesis)["function-throttles"]))
+    assert len(functions) == len(synthesis.resources("AWS::Lambda::Function"))
+    # CloudWatch takes ten metrics in one alarm.
+    assert max(len(table), len(functions)) < 10
+
+
+def test_nobody_is_told_unless_asked_for(synthesis: Any) -> None:
+    assert not synthesis.resources("AWS::SNS::Topic")
+    assert not any(alarm.get("AlarmActions") for alarm in alarms(synthesis).values())
+
+
+def test_alarms_go_to_the_topic_and_the_mail_address(others: Any) -> None:
+    (topic,) = others.resources("AWS::SNS::Topic")
+    for alarm in alarms(others).values():
+        assert alarm["AlarmActions"] == alarm["OKActions"] == [TOPIC, {"Ref": topic}]
+    subscription = others.one("AWS::SNS::Subscription")
+    assert (subscription["Protocol"], subscription["Endpoint"]) == ("email", EMAIL)
+    statements = others.one("AWS::SNS::TopicPolicy")["PolicyDocument"]["Statement"]
+    (allowed,) = (each for each in statements if each["Effect"] == "Allow")
+    assert allowed["Principal"] == {"Service": "cloudwatch.amazonaws.com"}
+    assert allowed["Condition"]["StringEquals"]["aws:SourceAccount"] == {"Ref": "AWS::AccountId"}
+
+
+def test_metrics_have_the_names_the_functions_write() -> None:
+    assert set(monitoring.COUNTERS) == set(metrics.COUNTERS.values())
+    assert set(monitoring.LENGTHS) == {metrics.QUEUE_TIME, metrics.DURATION}
+    assert monitoring.OLDEST_AGE == gauges.OLDEST_AGE
+    assert monitoring.DEAD_LETTERS == gauges.DEAD_LETTERS
+    assert monitoring.DEPTH == gauges.DEPTH
+    assert monitoring.ACTIVE_WORKERS == gauges.ACTIVE_WORKERS
+    assert set(monitoring._STATES) == {state.value for state in State if state not in TERMINAL}
+    assert gauges.NAMESPACE == metrics.NAMESPACE == DeploymentSettings().metrics_namespace
+
+
+def test_alarms_look_where_the_functions_of_this_deployment_write(others: Any) -> None:
+    for name in ("oldest-job", "dead-letters"):
+        (metric,) = measured(alarms(others)[name])
+        assert metric["Namespace"] == "Jobs"
+        # No queue: an alarm cannot know of queues that are yet to come.
+        assert metric["Dimensions"] == [{"Name": "service", "Value": "ojs-dev"}]
+    for function in others.resources("AWS::Lambda::Function").values():
+        variables = function["Environment"]["Variables"]
+        assert variables["POWERTOOLS_METRICS_NAMESPACE"] == "Jobs"
+        assert variables["OJS_SERVICE"] == "ojs-dev"
+
+
+def dashboard(synthesis: Any) -> dict[str, Any]:
+    """The body, with the parts that CloudFormation fills in left as names."""
+    found = synthesis.one("AWS::CloudWatch::Dashboard")
+    assert found["DashboardName"] == "ojs-dev"
+    body = found["DashboardBody"]["Fn::Join"][1]
+    text = "".join(part if isinstance(part, str) else "filled-in" for part in body)
+    parsed: dict[str, Any] = json.loads(text)
+    return parsed
+
+
+def test_the_dashboard_shows_every_metric_and_alarm(synthesis: Any) -> None:
+    widgets = dashboard(synthesis)["widgets"]
+    (status,) = (each for each in widgets if each["type"] == "alarm")
+    assert len(status["properties"]["alarms"]) == len(alarms(synthesis))
+    shown = json.dumps(widgets)
+    names = {*monitoring.COUNTERS, *monitoring.LENGTHS, monitoring.DEPTH, monitoring.OLDEST_AGE}
+    for name in names | {monitoring.DEAD_LETTERS, monitoring.ACTIVE_WORKERS}:
+        assert name in shown
+    titles = [each["properties"]["title"] for each in widgets if each["type"] == "metric"]
+    assert len(titles) == len(set(titles))
+
+
+def test_the_dashboard_finds_metrics_by_the_dimensions_they_are_written_with(
+    synthesis: Any,
+) -> None:
+    of_jobs = (*monitoring.COUNTERS, *monitoring.LENGTHS)
+    written = {
+        **{name: {"queue", "service", "type"} for name in of_jobs},
+        monitoring.DEPTH: {"queue", "service", "state"},
+        monitoring.OLDEST_AGE: {"queue", "service"},
+    }
+    text = json.dumps(dashboard(synthesis)).replace('\\\\"', '"').replace('\\"', '"')
+    searches = re.findall(
+        r"SEARCH\('\{([^}]*)\} MetricName=\"([^\"]*)\" service=\"([^\"]*)\"", text
+    )
+    assert {name for _, name, _ in searches} == set(written)
+    for schema, name, service in searches:
+        namespace, *dimensions = schema.split(",")
+        assert (namespace, set(dimensions), service) == ("OJS", written[name], "ojs-dev")

@@ -1,0 +1,60 @@
+"""docs/operations.md against the deployment."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Any
+
+from infra import ROOT
+from infra.constructs import stream
+from infra.settings import DeploymentSettings
+from ojs.store.schema import STREAM_BATCH
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+PAGE = (ROOT / "docs" / "operations.md").read_text("utf-8")
+ROW = re.compile(
+    r"^\| `(ojs-dev-[a-z-]+)` \| .* \| (?:`(alarm_\w+)` \((\d+)\)|[^|`]) \| .* \|$", re.MULTILINE
+)
+
+
+def test_every_alarm_is_there_with_its_setting(synthesis: Any) -> None:
+    rows = {name: (setting, default) for name, setting, default in ROW.findall(PAGE)}
+    alarms = {
+        alarm["AlarmName"] for alarm in synthesis.resources("AWS::CloudWatch::Alarm").values()
+    }
+    assert set(rows) == alarms
+    settings = DeploymentSettings()
+    for setting, default in rows.values():
+        assert not setting or getattr(settings, setting) == int(default)
+    documented = set(re.findall(r"\balarm_\w+", PAGE))
+    assert documented == {name for name in DeploymentSettings.model_fields if "alarm" in name}
+
+
+def test_names_are_the_deployment_s(synthesis: Any) -> None:
+    dashboard = synthesis.one("AWS::CloudWatch::Dashboard")["DashboardName"]
+    bus = synthesis.one("AWS::Events::EventBus")["Name"]
+    assert f"the name of the deployment, `{dashboard}`" in PAGE
+    assert f"The bus is called `{bus}`" in PAGE
+    for output in re.findall(r"output `(\w+)`", PAGE):
+        synthesis.service.has_output(output, {})
+    groups = synthesis.resources("AWS::Logs::LogGroup").values()
+    assert any(f"`{group['LogGroupName']}`" in PAGE for group in groups if "LogGroupName" in group)
+
+
+def test_numbers_of_the_stream_are_the_mapping_s() -> None:
+    assert f"up to {STREAM_BATCH} records at a time" in PAGE
+    assert stream.WINDOW_S == 1
+    assert f"has failed {stream.RETRIES} times, or for six hours" in PAGE
+    assert stream.MAX_AGE_S == 6 * 3_600
+
+
+def test_settings_it_names_are_there() -> None:
+    def named() -> Iterator[str]:
+        yield from re.findall(r"-c (\w+)=", PAGE)
+        yield from re.findall(r"`(\w+)` \(\d+\)", PAGE)
+
+    assert set(named()) <= set(DeploymentSettings.model_fields)
+    assert f"`metrics_namespace` (`{DeploymentSettings().metrics_namespace}`)" in PAGE
+    assert f"`log_retention_days` ({DeploymentSettings().log_retention_days})" in PAGE

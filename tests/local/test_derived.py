@@ -1,0 +1,219 @@
+"""What is derived from jobs, over the local server: at once, and the same after a restart."""
+
+from __future__ import annotations
+
+import contextlib
+import http.client
+import json
+from collections import Counter
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+from unittest.mock import patch
+
+import pytest
+from botocore.exceptions import ClientError
+
+from local import engines
+from local.blobs import FolderBlobs
+from local.dynamodb import connect, create_table
+from local.folder import DataFolder
+from local.http_server import listen
+from local.server import TABLE_NAME, LocalServer
+from ojs import runtime
+from ojs.clock import SystemClock
+from ojs.domain import envelope
+from ojs.settings import Settings
+from ojs.store import jobs as job_store
+from ojs.store.schema import create_table_arguments
+
+pytestmark = pytest.mark.e2e
+
+ENGINES = ("dynoxide", "ministack")
+
+
+class Server:
+    """A local server in this process, and how to talk to it."""
+
+    def __init__(self, folder: Path, engine: str) -> None:
+        self.local = LocalServer(
+            listen("127.0.0.1", 0), DataFolder(folder), engine=engine, sweep_interval_s=30
+        )
+
+    def stop(self) -> None:
+        self.local.stop()
+        self.local.folder.close()
+
+    def call(self, method: str, path: str, body: Any = None) -> Any:
+        client = http.client.HTTPConnection(self.local.url.removeprefix("http://"), timeout=30)
+        with contextlib.closing(client):
+            sent = None if body is None else json.dumps(body)
+            client.request(method, f"/ojs/v1/{path}", sent, {"Content-Type": "application/json"})
+            answer = client.getresponse()
+            assert answer.status < 300, answer.read()
+            return json.loads(answer.read())
+
+    def push(self, count: int = 1, **job: Any) -> list[str]:
+        jobs = [{"type": "t", "args": [], **job}] * count
+        return [made["id"] for made in self.call("POST", "jobs/batch", {"jobs": jobs})["jobs"]]
+
+    def work(self, queue: str = "default", count: int = 1) -> None:
+        """Fetch and acknowledge."""
+        asked = {"queues": [queue], "count": count, "worker_id": "w"}
+        for job in self.call("POST", "workers/fetch", asked)["jobs"]:
+            self.call("POST", "workers/ack", {"job_id": job["id"], "worker_id": "w"})
+
+    def stats(self, queue: str = "default") -> dict[str, Any]:
+        found: dict[str, Any] = self.call("GET", f"queues/{queue}/stats")["stats"]
+        return found
+
+    def events(self) -> Counter[str]:
+        """How many of each type are listed."""
+        listed = self.call("GET", "events?limit=1000")["events"]
+        assert len({event["id"] for event in listed}) == len(listed)
+        return Counter(event["type"] for event in listed)
+
+
+@pytest.fixture
+def running(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
+) -> Callable[..., contextlib.AbstractContextManager[Server]]:
+    """Starts servers on one folder, one after the other."""
+    monkeypatch.setattr(runtime, "_current", None)
+    monkeypatch.setenv("POWERTOOLS_METRICS_DISABLED", "true")
+
+    @contextlib.contextmanager
+    def start(engine: str = "dynoxide") -> Iterator[Server]:
+        if engine == "dynoxide":
+            request.getfixturevalue("dynoxide")
+        server = Server(tmp_path, engine)
+        try:
+            yield server
+        finally:
+            server.stop()
+
+    return start
+
+
+@pytest.mark.parametrize("kind", ENGINES)
+def test_a_change_shows_in_the_next_answer(running: Any, kind: str) -> None:
+    with running(kind) as server:
+        for number in range(1, 4):
+            server.push()
+            assert server.stats()["enqueued_today"] == number
+            assert server.events()["job.enqueued"] == number
+            assert server.call("GET", "admin/stats")["jobs"]["available"] == number
+        server.work()
+        shown = server.stats()
+        assert (shown["available"], shown["completed"], shown["completed_today"]) == (2, 1, 1)
+        assert server.events() == {"job.enqueued": 3, "job.started": 1, "job.completed": 1}
+        assert server.call("GET", "queues")["queues"][0]["completed"] == 1
+
+
+@pytest.mark.parametrize("kind", ENGINES)
+def test_nothing_is_lost_or_counted_twice_by_a_restart(running: Any, kind: str) -> None:
+    with running(kind) as server:
+        server.push(150)
+        server.push(1, queue="other", priority=5)
+        server.work(count=20)
+        # Stopped at once: nobody has asked for what follows from it.
+    for _ in range(2):
+        with running(kind) as server:
+            shown = server.stats()
+            assert (shown["available"], shown["completed"]) == (130, 20)
+            assert (shown["enqueued_today"], shown["completed_today"]) == (150, 20)
+            assert server.events()["job.completed"] == 20
+            assert server.events()["job.enqueued"] == 151
+            totals = server.call("GET", "admin/stats")
+            assert (totals["queues"], totals["jobs"]["available"]) == (2, 131)
+
+
+def test_what_was_written_while_nobody_looked_is_made_up_for(running: Any, tmp_path: Path) -> None:
+    with backend(tmp_path, stream=True) as without_server:
+        without_server.enqueue.push_batch([parsed() for _ in range(12)])
+        without_server.fetch.fetch(["default"], 2, "w")
+    with running() as server:
+        shown = server.stats()
+        assert (shown["available"], shown["active"], shown["enqueued_today"]) == (10, 2, 12)
+        assert server.events()["job.started"] == 2
+
+
+def test_a_folder_of_a_version_without_a_stream_is_counted(running: Any, tmp_path: Path) -> None:
+    with backend(tmp_path, stream=False) as old:
+        old.enqueue.push_batch([parsed(priority=number % 2) for number in range(6)])
+        old.enqueue.push(parsed(pending=True))
+        for job in old.fetch.fetch(["default"], 2, "w")[1:]:
+            fatal = {"code": "DEAD_LETTER", "message": "no"}
+            old.finish.nack(job.id, worker_id="w", error=fatal)
+        with patch.object(job_store.Jobs, "_commit"):
+            old.enqueue.push_batch([parsed() for _ in range(101)])  # never committed
+    for _ in range(2):
+        with running() as server:
+            shown = server.stats()
+            counted = ("available", "active", "discarded", "dead_letter", "pending", "completed")
+            assert [shown[name] for name in counted] == [4, 1, 1, 1, 1, 0]
+            totals = server.call("GET", "admin/stats")
+            assert (totals["jobs"]["available"], totals["dead_letter"]) == (4, 1)
+    with running() as server:
+        server.work(count=10)
+        shown = server.stats()
+        assert [shown[name] for name in counted] == [0, 1, 1, 1, 1, 4]
+        assert server.call("GET", "admin/stats")["jobs"]["available"] == 0
+
+
+@pytest.mark.parametrize("kind", ENGINES)
+def test_a_reset_forgets_what_was_derived_too(running: Any, kind: str) -> None:
+    with running(kind) as server:
+        server.push(10)
+        server.call("POST", "admin/reset")
+        assert server.events() == {}
+        server.push(2)
+        assert server.stats()["enqueued_today"] == 2
+    with running(kind) as server:
+        assert server.stats()["enqueued_today"] == 2
+        assert server.events() == {"job.enqueued": 2}
+
+
+def test_many_readers_and_writers_at_once(running: Any) -> None:
+    with running() as server, ThreadPoolExecutor(16) as pool:
+
+        def push_and_look(_: int) -> bool:
+            job_id = server.push()[0]
+            listed = server.call("GET", "events?types=job.enqueued&limit=1000")["events"]
+            return job_id in {event["subject"] for event in listed}
+
+        assert all(pool.map(push_and_look, range(64)))
+        assert server.stats()["enqueued_today"] == 64
+
+
+def test_the_answer_comes_even_if_the_stream_cannot_be_read(
+    running: Any, capfd: pytest.CaptureFixture[str]
+) -> None:
+    with running() as server:
+        server.push()
+        failure = ClientError({"Error": {"Code": "InternalServerError"}}, "GetRecords")
+        with patch.object(server.local._pump, "drain", side_effect=failure):
+            assert "enqueued_today" in server.stats()
+        assert "statistics may be behind" in capfd.readouterr().err
+        assert server.stats()["enqueued_today"] == 1
+
+
+def parsed(**options: Any) -> envelope.JobRequest:
+    return envelope.parse({"type": "t", "args": [], "options": options})
+
+
+@contextlib.contextmanager
+def backend(folder: Path, *, stream: bool) -> Iterator[runtime.Runtime]:
+    """A backend on the folder's data, and nobody who reads the stream."""
+    engine = engines.start("dynoxide", folder)
+    try:
+        client = connect(engine.url)
+        if stream:
+            create_table(client, TABLE_NAME, SystemClock(), forget=lambda: None)
+        else:
+            client.create_table(**create_table_arguments(TABLE_NAME))
+        blobs = FolderBlobs(folder / "payloads")
+        yield runtime.build(Settings(table=TABLE_NAME), client=client, blobs=blobs)
+    finally:
+        engine.stop()
