@@ -85,17 +85,24 @@ class Engine:
 
 
 def start(
-    preference: str = "auto", folder: Path | None = None, keep_open: Sequence[int] = ()
+    preference: str = "auto",
+    folder: Path | None = None,
+    keep_open: Sequence[int] = (),
+    *,
+    streams: bool = True,
 ) -> Engine:
     """Start an engine: `auto`, `dynoxide` or `ministack`; raises EngineError.
 
     `folder` keeps its data, without one they go with the engine. `keep_open` are file descriptors
-    the engine holds as long as it lives, so that a lock on them tells of it.
+    the engine holds as long as it lives, so that a lock on them tells of it. Without `streams`
+    dynoxide keeps tables in memory, where many stream records would make it slow.
     """
     binary = None if preference == "ministack" else find_dynoxide()
     reason = None
     if binary is not None:
         try:
+            if folder is None and not streams:
+                return _run(_dynoxide(binary, None), folder, keep_open)
             return _start_dynoxide(binary, folder, keep_open)
         except EngineError as error:
             if preference == "dynoxide":
@@ -151,8 +158,10 @@ def _start_dynoxide(binary: Path, folder: Path | None, keep_open: Sequence[int])
     return engine
 
 
-def _dynoxide(binary: Path, database: Path) -> _Kind:
-    command = [str(binary), "--host", "127.0.0.1", "--port", "{port}", "--db-path", str(database)]
+def _dynoxide(binary: Path, database: Path | None) -> _Kind:
+    command = [str(binary), "--host", "127.0.0.1", "--port", "{port}"]
+    if database is not None:
+        command += ["--db-path", str(database)]
     return _Kind("dynoxide", command, "/")
 
 

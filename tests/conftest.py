@@ -42,7 +42,8 @@ def engine() -> Iterator[Engine]:
     """One engine for the session that keeps nothing: dynoxide, or MiniStack without it."""
     from local import engines
 
-    started = engines.start()
+    # In memory: writing each of some hundred thousand items to a disk takes minutes.
+    started = engines.start(streams=False)
     yield started
     started.stop()
 

@@ -128,12 +128,22 @@ def streamed_world(client: DynamoDBClient) -> Iterator[World]:
         client.delete_table(TableName=made.table)
 
 
+@pytest.fixture(scope="session")
+def streaming(dynoxide: Engine) -> Iterator[Engine]:
+    """A dynoxide of its own for tables with streams: it is quick with them only on disk."""
+    from local import engines
+
+    started = engines.start(dynoxide.name)
+    yield started
+    started.stop()
+
+
 @pytest.fixture
-def streamed(
-    dynoxide: Engine, dynamodb: DynamoDBClient
-) -> Callable[[], AbstractContextManager[World]]:
+def streamed(streaming: Engine) -> Callable[[], AbstractContextManager[World]]:
     """Worlds on dynoxide whose table has a stream: a new one each time it is entered."""
-    return partial(streamed_world, dynamodb)
+    from local.dynamodb import connect
+
+    return partial(streamed_world, connect(streaming.url))
 
 
 @pytest.fixture

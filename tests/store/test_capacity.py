@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -162,15 +162,23 @@ def fill(world: World, queue: str, count: int) -> None:
     template = pack(world.run.table.get(keys.job(job_id), keys.HEAD) or {})
 
     def put(part: range) -> None:
-        for number in part:
-            item = template | {
-                "pk": {"S": keys.job(f"{count:08x}-0000-7000-8000-{number:012x}")},
-                "wsk": {"S": keys.Position(0, f"{number:015x}").key()},
+        requests: list[Any] = [
+            {
+                "PutRequest": {
+                    "Item": template
+                    | {
+                        "pk": {"S": keys.job(f"{count:08x}-0000-7000-8000-{number:012x}")},
+                        "wsk": {"S": keys.Position(0, f"{number:015x}").key()},
+                    }
+                }
             }
-            world.client.put_item(TableName=world.table, Item=item)
+            for number in part
+        ]
+        answer = world.client.batch_write_item(RequestItems={world.table: requests})
+        assert not answer["UnprocessedItems"]
 
     with ThreadPoolExecutor(2) as pool:
-        list(pool.map(put, (range(0, count, 2), range(1, count, 2))))
+        list(pool.map(put, (range(at, min(at + 25, count)) for at in range(0, count, 25))))
 
 
 @pytest.mark.slow
