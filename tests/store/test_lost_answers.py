@@ -97,6 +97,15 @@ def test_the_same_id_with_other_content_is_a_duplicate_and_leaves_the_first_alon
     assert world.run.jobs.get(chosen).content == {"args": [BIG]}
 
 
+def test_of_equal_pushes_in_the_same_millisecond_one_is_taken(world: World) -> None:
+    raw = {"type": "a", "args": [1], "id": world.run.ids.uuid7()}
+    world.run.enqueue.push(envelope.parse(raw))
+    with pytest.raises(Duplicate):
+        world.run.enqueue.push(envelope.parse(raw))
+    with pytest.raises(Duplicate):
+        world.run.enqueue.push_batch([envelope.parse(raw)])
+
+
 class Broken:
     """A client on which calls of one operation fail, from the n-th on, for as long as it says."""
 

@@ -757,11 +757,14 @@ def _is_ours(found: Item | None, job: Job) -> bool:
     """Whether a head that stands in the way is what we wrote ourselves, by an answer that was lost.
 
     Somebody may have claimed or cancelled it since, so that the write token is another: what never
-    changes tells. Two pushes equal in id, content and millisecond are one and the same.
+    changes tells. As long as nobody has, the token does: of two equal pushes in one millisecond one
+    is refused.
     """
     if not found or found.get("created") != job.created_ms:
         return False
     mine = items.head(job)
+    if found.get("state") == mine["state"] and "started" not in found:
+        return found.get("op") == mine["op"]
     return all(found.get(name) == mine.get(name) for name in ("type", "queue", "payload", "body"))
 
 
