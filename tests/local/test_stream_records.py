@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from local import engines
-from local.dynamodb import connect_to_streams
+from local.dynamodb import connect, connect_to_streams
 from local.stream import TableStream
 from local.stream_records import StreamRecords
 from ojs.store.schema import create_table_arguments
@@ -33,9 +33,23 @@ NEXT_ONES = (
 )
 
 
+@pytest.fixture(scope="module", name="dynoxide")
+def on_disk(dynoxide: Engine) -> Iterator[Engine]:
+    """An engine with a file; the session's keeps its tables in memory."""
+    started = engines.start(dynoxide.name)
+    yield started
+    started.stop()
+
+
+@pytest.fixture(scope="module", name="dynamodb")
+def client(dynoxide: Engine) -> DynamoDBClient:
+    """A client of that engine."""
+    return connect(dynoxide.url)
+
+
 @pytest.fixture
 def database(dynoxide: Engine) -> Path:
-    """The file of the session's engine."""
+    """The file of the engine."""
     assert dynoxide.temporary is not None
     return dynoxide.temporary / "dynoxide.db"
 
