@@ -11,6 +11,8 @@ DATA ?= .ojs-data
 ENGINE ?= auto
 PYTHON ?=
 ARGS ?=
+# A file of tests is run by one process, since its tests may share an engine.
+PARALLEL := -n 2 --dist loadfile
 
 VENV := .venv
 PY := $(VENV)/bin/python
@@ -40,14 +42,14 @@ run: $(VENV)/.local $(VENV)/.engine ## Start the local server, with data kept in
 
 .PHONY: test
 test: setup ## Run all tests
-	@$(PY) -m pytest $(ARGS)
+	@$(PY) -m pytest $(PARALLEL) $(ARGS)
 
 .PHONY: check
 check: setup ## Run linter, formatter check, type checker and all tests
 	$(PY) -m ruff check .
 	$(PY) -m ruff format --check .
 	$(PY) -m mypy
-	$(PY) -m pytest $(ARGS)
+	$(PY) -m pytest $(PARALLEL) $(ARGS)
 
 .PHONY: format
 format: $(VENV)/.dev ## Format the code and apply the linter's safe fixes

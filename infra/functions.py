@@ -84,6 +84,8 @@ FUNCTIONS: tuple[FunctionSpec, ...] = (
         timeout_s=HTTP_TIMEOUT_S,
         access=Access(
             table=_ITEMS,
+            # A full queue that drops its oldest job finds it there.
+            indexes={"work": _QUERY},
             payloads=frozenset({"DeleteObject", "GetObject", "PutObject"}),
             bucket=_TELL_MISSING,
         ),
@@ -118,9 +120,12 @@ FUNCTIONS: tuple[FunctionSpec, ...] = (
         # A batch takes a second; this is for one that has to wait for the table or the bus.
         timeout_s=60,
         access=Access(
-            table=frozenset({"BatchGetItem", "BatchWriteItem", "PutItem", "Query", "UpdateItem"}),
-            # What a job leaves behind when its time to live is over.
-            payloads=frozenset({"DeleteObject"}),
+            table=_ITEMS - {"DeleteItem"},
+            # Copies of dead letters beyond what may wait are found there.
+            indexes={"work": _QUERY},
+            # What a job leaves behind when its time to live is over; copies of dead letters.
+            payloads=frozenset({"DeleteObject", "GetObject", "PutObject"}),
+            bucket=_TELL_MISSING,
             # The event source mapping reads the stream, and tells of what it gave up, as this role.
             stream=STREAM_SOURCE,
             bus=frozenset({"PutEvents"}),
@@ -135,7 +140,9 @@ FUNCTIONS: tuple[FunctionSpec, ...] = (
         access=Access(
             table=_ITEMS,
             indexes={"work": _QUERY, "expiry": _QUERY},
-            payloads=frozenset({"DeleteObject"}),
+            # Jobs that die leave copies.
+            payloads=frozenset({"DeleteObject", "GetObject", "PutObject"}),
+            bucket=_TELL_MISSING,
         ),
     ),
 )

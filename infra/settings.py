@@ -76,6 +76,9 @@ class DeploymentSettings(BaseModel):
         default=1_000, ge=1, description="requests above the rate that the API lets through at once"
     )
 
+    strict_queues: bool = Field(
+        default=False, description="jobs are refused for queues that nobody made"
+    )
     bus_types: Annotated[tuple[_EventPattern, ...], BeforeValidator(_listed)] = Field(
         default=(),
         description="event types that go to the event bus beside the operational ones, as "

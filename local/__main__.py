@@ -69,6 +69,9 @@ def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument(
         "--sweep-interval", type=float, default=1.0, metavar="S", help="seconds between sweeps"
     )
+    parser.add_argument(
+        "--strict-queues", action="store_true", help="refuse jobs for queues that nobody made"
+    )
     options = parser.parse_args(arguments)
     if not 0 <= options.port <= 65535:
         parser.error(f"--port {options.port} is no port")
@@ -118,7 +121,11 @@ def _start(options: argparse.Namespace) -> LocalServer:
 
     try:
         return LocalServer(
-            listener, folder, engine=options.engine, sweep_interval_s=options.sweep_interval
+            listener,
+            folder,
+            engine=options.engine,
+            sweep_interval_s=options.sweep_interval,
+            strict_queues=options.strict_queues,
         )
     except StaleData as error:
         raise StartError(str(error)) from error

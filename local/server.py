@@ -34,6 +34,11 @@ _SWEEP_LIMIT = 1000
 _PROBES = 100
 # As often as in the cloud: its points of the history are of minutes.
 _GAUGES_INTERVAL_S = 60.0
+_RECONCILE_INTERVAL_S = 60.0
+# Queues whose jobs one reconcile sweep counts one by one.
+_RECOUNTS = 50
+# Limits that hold jobs back which it looks at.
+_HELD = 100
 # Where nothing has been written, gauges change only by the time that passes.
 _GAUGES_GOOD_MS = 1_000
 
@@ -48,6 +53,7 @@ class LocalServer:
         *,
         engine: str,
         sweep_interval_s: float,
+        strict_queues: bool = False,
     ) -> None:
         """Start, on a port that is taken already. Raises EngineError, StaleData."""
         self.folder = folder
@@ -64,7 +70,7 @@ class LocalServer:
             self._clock = SystemClock()
             self._create_table()
             self._blobs = FolderBlobs(folder.payloads)
-            self._settings = Settings(table=TABLE_NAME)
+            self._settings = Settings(table=TABLE_NAME, strict_queues=strict_queues)
             self.version = self._settings.version
             self._runtime = self._use_new_runtime()
             self._pump = Pump(
@@ -82,6 +88,7 @@ class LocalServer:
             self._schedules = (
                 Scheduler(self._sweep, sweep_interval_s),
                 Scheduler(self._catch_up, _GAUGES_INTERVAL_S),
+                Scheduler(self._reconcile, _RECONCILE_INTERVAL_S),
             )
             for schedule in self._schedules:
                 undo.callback(schedule.stop)
@@ -139,6 +146,10 @@ class LocalServer:
 
     def _sweep(self) -> None:
         self._runtime.sweep.run_once(self._clock.now_ms(), _SWEEP_LIMIT)
+
+    def _reconcile(self) -> None:
+        self._runtime.reconcile.run_once(self._clock.now_ms(), _RECOUNTS)
+        self._runtime.holding.run_once(self._clock.now_ms(), _HELD)
 
     def _catch_up(self) -> None:
         """Have what is derived from jobs tell of all that was written before this call."""

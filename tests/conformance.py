@@ -27,13 +27,19 @@ CLAIMED = (
     "level-4-advanced/bulk",
     "level-4-advanced/priority",
     "level-4-advanced/queue-ops",
+    "level-4-advanced/rate-limit",
     "EXT-ADM-003",
+    "ext-backpressure",
     "ext-graceful-shutdown",
     "ext-observability",
     "ext-progress",
+    "ext-rate-limiting",
 )
 # Case id → why no server can pass it as it is written.
-UNPASSABLE = {"L1-RTR-014": "asserts error types that stand nowhere in its requests"}
+UNPASSABLE = {
+    "EXT-RL-003": "names its job {{job_id}}, which the runner does not fill in",
+    "L1-RTR-014": "asserts error types that stand nowhere in its requests",
+}
 _FAILED = re.compile(r"^FAIL (\S+)", re.MULTILINE)
 _TALLY = re.compile(r"^(\d+) passed, (\d+) failed$", re.MULTILINE)
 _URL = re.compile(r"^\s*URL\s+(http://\S+?)/ojs/v1\s*$", re.MULTILINE)

@@ -4,16 +4,29 @@ from __future__ import annotations
 
 from ojs import runtime
 from ojs.domain import envelope
-from ojs.domain.errors import InvalidRequest, OjsError
+from ojs.domain.errors import InvalidRequest, OjsError, ValidationFailed
 from ojs.domain.page import Page
 from ojs.domain.stats import QueueSummary
-from ojs.http import events, metrics, models, paging, query, stats_views, views
+from ojs.http import (
+    events,
+    limits_views,
+    metrics,
+    models,
+    paging,
+    query,
+    queue_configs,
+    stats_views,
+    views,
+)
 from ojs.http import manifest as manifests
 from ojs.http.application import Answer, Application
+from ojs.http.contract import BASE
 from ojs.http.request import Request
 
 app = Application("admin")
 
+# A request leaves the rest of a deletion to the sweep when less than this is left to it.
+_DELETION_SPARE_MS = 8_000
 _RETRY_AFTER = {"Retry-After": "5"}
 _UNSUPPORTED_FILTERS = ("error_type", "since", "until", "before", "args", "state")
 
@@ -137,6 +150,110 @@ def resume_queue(request: Request) -> Answer:
     """Hand out jobs of a queue again."""
     request.parsed(models.NoOptions)
     return Answer(views.queue_state(runtime.current().queues.resume(request.named)))
+
+
+@app.operation("create_queue")
+def create_queue(request: Request) -> Answer:
+    """Make a queue before its first job."""
+    name, config, prefix = queue_configs.to_create(request.object())
+    queue = runtime.current().queues.create(name, config, prefix=prefix)
+    return Answer(queue_configs.shown(queue), 201, {"Location": f"{BASE}/queues/{queue.name}"})
+
+
+@app.operation("delete_queue")
+def delete_queue(request: Request) -> Answer:
+    """End a queue, and see to its jobs."""
+    query.check_known(request.operation, request.query)
+    given = request.parsed(models.DeleteQueueRequest)
+    ending, gone = runtime.current().ending.delete(
+        request.named,
+        given.strategy or request.query.get("strategy") or None,
+        given.target_queue or request.query.get("target_queue") or None,
+        go_on=lambda: request.remaining_ms() > _DELETION_SPARE_MS,
+    )
+    return Answer(queue_configs.deleted(request.named, ending, gone=gone), 202)
+
+
+@app.operation("get_queue_config", "admin_get_queue_config")
+def get_queue_config(request: Request) -> Answer:
+    """What holds for a queue."""
+    query.check_known(request.operation, request.query)
+    return Answer(queue_configs.shown(runtime.current().queues.get(request.named)))
+
+
+@app.operation("configure_queue", "admin_configure_queue")
+def configure_queue(request: Request) -> Answer:
+    """Change what is named of a queue's configuration; makes a queue not seen yet."""
+    name, config = request.named, request.object()
+    return Answer(queue_configs.shown(runtime.current().queues.configure(name, config)))
+
+
+@app.operation("get_queue_policy")
+def get_queue_policy(request: Request) -> Answer:
+    """What holds for queues that are made from now on."""
+    query.check_known(request.operation, request.query)
+    return Answer(queue_configs.policy(runtime.current().queues.policy()))
+
+
+@app.operation("set_queue_policy")
+def set_queue_policy(request: Request) -> Answer:
+    """Change what holds for queues that are made from now on."""
+    return Answer(queue_configs.policy(runtime.current().queues.set_policy(request.object())))
+
+
+# --- rate limits ------------------------------------------------------------------------------
+
+
+@app.operation("list_rate_limits")
+def list_rate_limits(request: Request) -> Answer:
+    """A page of keys."""
+    query.check_known(request.operation, request.query)
+    asked = paging.window(request.query)
+    page = paging.collect(
+        asked, lambda limit, cursor: runtime.current().limits.list(limit=limit, cursor=cursor)
+    )
+    return Answer(limits_views.page(page, paging.described(asked, page)))
+
+
+@app.operation("get_rate_limit")
+def get_rate_limit(request: Request) -> Answer:
+    """How a key stands."""
+    query.check_known(request.operation, request.query)
+    return Answer(limits_views.shown(runtime.current().limits.get(request.named)))
+
+
+@app.operation("put_rate_limit", "put_rate_limit_override")
+def override_rate_limit(request: Request) -> Answer:
+    """Hold a key's jobs against other bounds than their own."""
+    current = runtime.current()
+    override = limits_views.override(request.object(), now_ms=current.clock.now_ms())
+    return Answer(limits_views.shown(current.limits.override(request.named, override)))
+
+
+@app.operation("delete_rate_limit", "delete_rate_limit_override")
+def lift_rate_limit(request: Request) -> Answer:
+    """Hold a key's jobs against their own bounds again."""
+    return Answer(limits_views.shown(runtime.current().limits.lift(request.named)))
+
+
+@app.operation("set_queue_limits")
+def set_queue_limits(request: Request) -> Answer:
+    """Change a queue's own limits; makes a queue not seen yet."""
+    query.check_known(request.operation, request.query)
+    current, name = runtime.current(), request.named
+    try:
+        config = request.parsed(models.QueueLimitsRequest).config()
+    except ValidationFailed as error:
+        # The rate of a queue is no policy of a job: as in the rest of its configuration, 400.
+        raise InvalidRequest(error.field, error.reason, details=error.details) from None
+    queue = current.queues.configure(name, config)
+    return Answer(limits_views.of_queue(current.queues.standing(queue)))
+
+
+@app.operation("admin_get_job")
+def admin_get_job(request: Request) -> Answer:
+    """One job, as an operator reads it."""
+    return Answer(views.detail(runtime.current().jobs.get(request.named)))
 
 
 # --- statistics and events --------------------------------------------------------------------

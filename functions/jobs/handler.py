@@ -10,7 +10,7 @@ from ojs.domain import envelope
 from ojs.domain.envelope import JobRequest
 from ojs.domain.errors import InvalidRequest, OjsError
 from ojs.domain.job import Job
-from ojs.http import models, paging, views
+from ojs.http import backpressure, limits_views, models, paging, views
 from ojs.http.application import Answer, Application
 from ojs.http.contract import BASE, MAX_RESULT_WAIT_S, MAX_TIMEOUT_S
 from ojs.http.request import Request
@@ -27,11 +27,15 @@ sleep = time.sleep
 @app.operation("enqueue_job")
 def enqueue_job(request: Request) -> Answer:
     """PUSH one job."""
-    pushed = runtime.current().enqueue.push(envelope.parse(request.object()))
+    pushed = runtime.current().enqueue.push(envelope.parse(request.object()), **_asker(request))
     if pushed.deduplicated:
         return Answer(views.wrapped(pushed.job) | {"deduplicated": True})
-    location = f"{BASE}/jobs/{pushed.job.id}"
-    return Answer(views.wrapped(pushed.job), 201, {"Location": location})
+    headers = {
+        "Location": f"{BASE}/jobs/{pushed.job.id}",
+        **backpressure.pressure_headers([pushed]),
+        **limits_views.headers(pushed.standing),
+    }
+    return Answer(views.wrapped(pushed.job), 201, headers)
 
 
 @app.operation("enqueue_batch")
@@ -44,8 +48,17 @@ def enqueue_batch(request: Request) -> Answer:
         rule = f"must be an array of 1 to {envelope.MAX_BATCH} jobs"
         raise InvalidRequest("jobs", rule, value=raw)
     requests = [_member(job, index) for index, job in enumerate(raw)]
-    pushed = runtime.current().enqueue.push_batch(requests)
-    return Answer(views.batch([one.job for one in pushed]), 201)
+    pushed = runtime.current().enqueue.push_batch(requests, **_asker(request))
+    headers = backpressure.pressure_headers(pushed)
+    return Answer(views.batch([one.job for one in pushed]), 201, headers)
+
+
+def _asker(request: Request) -> dict[str, Any]:
+    """Who pushes, and how long they wait for room."""
+    return {
+        "producer": backpressure.producer(request.headers),
+        "wait_ms": backpressure.wait_ms(request.headers, request.remaining_ms),
+    }
 
 
 def _member(raw: Any, index: int) -> JobRequest:

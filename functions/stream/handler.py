@@ -52,6 +52,7 @@ def _build(current: Runtime) -> Projector:
         ids=current.ids,
         blobs=current.blobs,
         metrics=metrics,
+        copies=current.copies,
     )
 
 

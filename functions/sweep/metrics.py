@@ -4,7 +4,9 @@
     service          ojs.queue.oldest_age (of all queues the oldest), ojs.dead_letter.total,
                      ojs.workers.active
     service, state   ojs.queue.depth
-    … and queue      ojs.queue.depth; ojs.queue.oldest_age, ojs.dead_letter.total, ojs.workers.busy
+    … and queue      ojs.queue.depth; ojs.queue.oldest_age, ojs.dead_letter.total, ojs.workers.busy;
+                     of bounded queues ojs.queue.max_size, ojs.queue.utilization (queue-config seed,
+                     section 10.2) and ojs.backpressure.pressure (backpressure seed, section 10.2)
 
 Alarms look at those without a queue: an alarm cannot be told of queues that are yet to come.
 """
@@ -16,11 +18,11 @@ from collections.abc import Mapping, Sequence
 from aws_lambda_powertools.metrics import EphemeralMetrics, MetricUnit
 
 from ojs.domain.states import TERMINAL, State
-from ojs.domain.stats import Levels
+from ojs.domain.stats import Filling, Levels
 from ojs.services.gauges import QueueGauges, Swept
 
 NAMESPACE = "OJS"
-# CloudWatch is paid for by metric, and a queue has up to 11 of them: the fullest are told of.
+# CloudWatch is paid for by metric, and a queue has up to 14 of them: the fullest are told of.
 MAX_QUEUES = 100
 
 DEPTH = "ojs.queue.depth"
@@ -28,6 +30,14 @@ OLDEST_AGE = "ojs.queue.oldest_age"
 DEAD_LETTERS = "ojs.dead_letter.total"
 ACTIVE_WORKERS = "ojs.workers.active"
 BUSY_WORKERS = "ojs.workers.busy"
+MAX_SIZE = "ojs.queue.max_size"
+UTILIZATION = "ojs.queue.utilization"
+PRESSURE = "ojs.backpressure.pressure"
+_UNITS = {
+    OLDEST_AGE: MetricUnit.Seconds,
+    UTILIZATION: MetricUnit.NoUnit,
+    PRESSURE: MetricUnit.NoUnit,
+}
 
 
 def write(seen: Swept, *, service: str) -> None:
@@ -48,8 +58,17 @@ def write(seen: Swept, *, service: str) -> None:
             DEAD_LETTERS: gauges.levels.dead,
             BUSY_WORKERS: gauges.levels.of(State.ACTIVE),
         }
-        _put(service, queue, values)
+        _put(service, queue, values | _bounds(gauges.filling))
         _depths(service, queue, gauges.levels)
+
+
+def _bounds(filling: Filling | None) -> dict[str, float]:
+    if filling is None:
+        return {}
+    values = {PRESSURE: filling.pressure}
+    if filling.max_size is not None and filling.utilization is not None:
+        values |= {MAX_SIZE: filling.max_size, UTILIZATION: filling.utilization}
+    return values
 
 
 def _age_s(gauges: QueueGauges, at_ms: int) -> float:
@@ -79,6 +98,5 @@ def _put(service: str, dimensions: Mapping[str, str], values: Mapping[str, float
     for name, text in dimensions.items():
         metrics.add_dimension(name, text)
     for name, value in values.items():
-        unit = MetricUnit.Seconds if name == OLDEST_AGE else MetricUnit.Count
-        metrics.add_metric(name, unit, value)
+        metrics.add_metric(name, _UNITS.get(name, MetricUnit.Count), value)
     metrics.flush_metrics()

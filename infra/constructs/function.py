@@ -90,6 +90,7 @@ class Function(Construct):
                 "OJS_TABLE": table.table_name,
                 "OJS_BUCKET": bucket.bucket_name,
                 "OJS_VERSION": project_version(),
+                "OJS_STRICT_QUEUES": str(settings.strict_queues).lower(),
                 "OJS_SERVICE": settings.service,
                 "POWERTOOLS_SERVICE_NAME": f"ojs-{spec.name}",
                 "POWERTOOLS_LOG_LEVEL": settings.log_level,

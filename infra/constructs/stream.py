@@ -70,7 +70,8 @@ class StreamMapping(Construct):
 
 def pattern(wanted: StreamFilter) -> dict[str, object]:
     """A filter of the mapping. What no filter matches costs no call."""
-    keys: dict[str, object] = {TABLE.hash_key: {"S": [{"prefix": wanted.prefix}]}}
-    if wanted.sort_key is not None:
-        keys[TABLE.range_key] = {"S": [wanted.sort_key]}
+    prefixes = [{"prefix": each} for each in wanted.prefixes]
+    keys: dict[str, object] = {TABLE.hash_key: {"S": prefixes}}
+    if wanted.sort_keys:
+        keys[TABLE.range_key] = {"S": list(wanted.sort_keys)}
     return {"dynamodb": {"Keys": keys}}

@@ -3,29 +3,39 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING
 
 from ojs.clock import Clock, SystemClock
 from ojs.domain.ids import IdSource
+from ojs.services.bounds import Bounds
+from ojs.services.copies import Copies
 from ojs.services.dead_letter import DeadLetter
 from ojs.services.due import Due
+from ojs.services.ending import EndOfQueues
 from ojs.services.enqueue import Enqueue
 from ojs.services.fetch import Fetch
 from ojs.services.finish import Finish
 from ojs.services.jobs import Jobs
+from ojs.services.limits import FetchLimits, RateLimits
 from ojs.services.middleware import Middleware
 from ojs.services.queues import Queues
+from ojs.services.quotas import Quotas
 from ojs.services.sweep import Sweep
 from ojs.services.workers import Workers
 from ojs.settings import Settings
 from ojs.store import clients
+from ojs.store import copies as copy_store
 from ojs.store import jobs as job_store
 from ojs.store import queues as queue_store
 from ojs.store import workers as worker_store
 from ojs.store.blobs import Blobs, S3Blobs
+from ojs.store.edges import Edges
+from ojs.store.gates import Gates
+from ojs.store.limits import Limits
 from ojs.store.locks import Locks
 from ojs.store.table import Table
 from ojs.store.texts import Texts
@@ -35,10 +45,13 @@ if TYPE_CHECKING:
 
     from ojs.services.events import Events
     from ojs.services.gauges import Gauges
+    from ojs.services.holding import Holding
+    from ojs.services.reconcile import Reconcile
+    from ojs.services.slots import Slots
     from ojs.services.stats import Stats
 
 
-@dataclass
+@dataclass(eq=False)
 class Runtime:
     """Everything a handler may need."""
 
@@ -47,6 +60,7 @@ class Runtime:
     ids: IdSource
     table: Table
     blobs: Blobs
+    gates: Gates
     enqueue: Enqueue
     fetch: Fetch
     finish: Finish
@@ -54,7 +68,10 @@ class Runtime:
     workers: Workers
     dead_letter: DeadLetter
     queues: Queues
+    ending: EndOfQueues
+    copies: Copies
     sweep: Sweep
+    limits: RateLimits
 
     # What only some functions need is loaded when it is first asked for: a cold start pays for
     # every module.
@@ -65,7 +82,13 @@ class Runtime:
         from ojs.services.stats import Stats
         from ojs.store import stats as stats_store
 
-        return Stats(stats_store.Stats(self.table), queue_store.Queues(self.table), self.clock)
+        return Stats(
+            stats_store.Stats(self.table),
+            queue_store.Queues(self.table),
+            Limits(self.table, self.ids),
+            Edges(self.table),
+            self.clock,
+        )
 
     @cached_property
     def events(self) -> Events:
@@ -87,41 +110,148 @@ class Runtime:
             worker_store.Workers(self.table),
         )
 
+    @cached_property
+    def reconcile(self) -> Reconcile:
+        """The reconcile sweep."""
+        heads = job_store.Jobs(self.table, Texts(self.table, self.blobs), self.ids, self.gates)
+        return _reconcile(self.table, self.gates, heads)
+
+    @cached_property
+    def holding(self) -> Holding:
+        """The sweep over limits that hold jobs back."""
+        from ojs.services.holding import Holding
+
+        heads = job_store.Jobs(self.table, Texts(self.table, self.blobs), self.ids, self.gates)
+        return Holding(
+            Edges(self.table),
+            Limits(self.table, self.ids),
+            self.gates,
+            queue_store.Queues(self.table),
+            heads,
+            self.limits,
+        )
+
 
 def build(
     settings: Settings,
     *,
     client: DynamoDBClient | None = None,
+    once: DynamoDBClient | None = None,
     blobs: Blobs | None = None,
     clock: Clock | None = None,
     ids: IdSource | None = None,
     middleware: Sequence[Middleware] = (),
     measure: bool = False,
+    sleep: Callable[[float], None] = time.sleep,
 ) -> Runtime:
-    """Wire the services together. What is not given is the real thing."""
+    """Wire the services together. What is not given is the real thing; `sleep` takes seconds."""
     clock = clock or SystemClock()
     ids = ids or IdSource(clock)
     table = Table(client or clients.dynamodb(), settings.table, measure=measure)
     if blobs is None:
         blobs = S3Blobs(clients.s3, settings.bucket or "")
-    jobs = job_store.Jobs(table, Texts(table, blobs), ids)
+    # A gate must not be charged twice for a lost answer: its client asks once.
+    once = once or client or clients.dynamodb(config=clients.ONCE)
+    gates = Gates(Table(once, settings.table, measure=measure, meter=table.meter))
+    jobs = job_store.Jobs(table, Texts(table, blobs), ids, gates)
+    bounds = Bounds(gates, jobs, clock)
     queues = queue_store.Queues(table)
-    due = Due(jobs, clock, ids)
+    copies = Copies(jobs, queues, bounds, copy_store.Copies(table, jobs), clock, ids)
+    due = Due(jobs, copies, clock, ids)
+    limiters = Limits(table, ids)
+    edges = Edges(table)
+    limits = RateLimits(limiters, jobs, _lanes(queues), clock)
+    ending = EndOfQueues(
+        queues,
+        jobs,
+        due,
+        bounds,
+        gates,
+        clock,
+        ids,
+        depth=lambda name: _depth(table, name),
+        strict=settings.strict_queues,
+    )
     return Runtime(
         settings=settings,
         clock=clock,
         ids=ids,
         table=table,
         blobs=blobs,
-        enqueue=Enqueue(jobs, queues, Locks(table), due, clock, ids, chain=middleware),
-        fetch=Fetch(jobs, queues, due, clock, ids),
-        finish=Finish(jobs, due, clock, ids),
+        gates=gates,
+        enqueue=Enqueue(
+            jobs,
+            queues,
+            Locks(table),
+            due,
+            bounds,
+            clock,
+            ids,
+            limits=limits,
+            chain=middleware,
+            strict=settings.strict_queues,
+        ),
+        fetch=Fetch(
+            jobs,
+            queues,
+            due,
+            Quotas(gates, edges, clock),
+            FetchLimits(limiters, edges, jobs, clock),
+            clock,
+            ids,
+        ),
+        finish=Finish(jobs, due, copies, limits, clock, ids),
         jobs=Jobs(jobs, due, clock, ids),
         workers=Workers(worker_store.Workers(table), jobs, clock),
-        dead_letter=DeadLetter(jobs, queues, clock, ids),
-        queues=Queues(queues, clock),
-        sweep=Sweep(jobs, queues, due),
+        dead_letter=DeadLetter(jobs, queues, bounds, clock, ids),
+        queues=Queues(
+            queues,
+            gates,
+            clock,
+            settle=lambda name: _reconcile(table, gates, jobs).settle(name),
+            slots=lambda: _slots(table, gates, jobs, sleep),
+            sleep=sleep,
+        ),
+        ending=ending,
+        copies=copies,
+        sweep=Sweep(jobs, queues, due, ending),
+        limits=limits,
     )
+
+
+def _reconcile(table: Table, gates: Gates, jobs: job_store.Jobs) -> Reconcile:
+    # Imported here: only the sweep and whoever sets a bound should pay for it.
+    from ojs.services.reconcile import Reconcile
+    from ojs.store.census import Census
+
+    slots = _slots(table, gates, jobs)
+    return Reconcile(queue_store.Queues(table), gates, Census(table), slots)
+
+
+def _slots(
+    table: Table,
+    gates: Gates,
+    jobs: job_store.Jobs,
+    sleep: Callable[[float], None] = time.sleep,
+) -> Slots:
+    from ojs.services.slots import Slots  # as above
+    from ojs.store.census import Census
+
+    return Slots(gates, Census(table), jobs, sleep=sleep)
+
+
+def _depth(table: Table, name: str) -> int:
+    from ojs.store.census import Census  # as above
+
+    return sum(known.projected.jobs for known in Census(table).known([name]))
+
+
+def _lanes(queues: queue_store.Queues) -> Callable[[str], int]:
+    def lanes(name: str) -> int:
+        queue = queues.get(name)
+        return 1 if queue is None else queue.lanes
+
+    return lanes
 
 
 _lock = threading.Lock()

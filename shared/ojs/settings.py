@@ -43,6 +43,10 @@ class Settings(BaseModel):
         description="URL of the SQS queue for stream records that cannot be read "
         "(OJS_FAILURE_QUEUE)",
     )
+    strict_queues: bool = Field(
+        default=False,
+        description="refuse jobs for queues that nobody made (OJS_STRICT_QUEUES: true or false)",
+    )
 
     @classmethod
     def from_environment(cls) -> Settings:

@@ -1,4 +1,4 @@
-"""docs/http-api.md: its requests are sent to a server in order, and the answers compared."""
+"""The pages of the HTTP API: their requests are sent in order, the answers compared."""
 
 from __future__ import annotations
 
@@ -17,7 +17,8 @@ import pytest
 from ojs.http import contract
 from ojs.http.errors import KINDS
 
-PAGE = (Path(__file__).resolve().parents[2] / "docs" / "http-api.md").read_text("utf-8")
+DOCS = Path(__file__).resolve().parents[2] / "docs"
+PAGE = (DOCS / "http-api.md").read_text("utf-8")
 REST = "…"
 # Different each time, and of no shape that could be compared.
 _VOLATILE = frozenset({"latency_ms", "uptime_seconds", "lease_token", "enqueued_today"})
@@ -33,16 +34,18 @@ class Exchange:
     method: str
     path: str
     body: str | None
+    sent: dict[str, str]
     status: int
     headers: dict[str, str]
     answer: Any
 
 
-def exchanges() -> Iterator[Exchange]:
-    for command, shown in _EXCHANGE.findall(PAGE):
+def exchanges(page: str) -> Iterator[Exchange]:
+    for command, shown in _EXCHANGE.findall(page):
         words = iter(shlex.split(command.replace("\\\n", " ")))
         assert next(words) == "curl"
         method = path = body = None
+        sent: dict[str, str] = {}
         for word in words:
             match word:
                 case "-X":
@@ -50,7 +53,8 @@ def exchanges() -> Iterator[Exchange]:
                 case "-d":
                     body = next(words)
                 case "-H":
-                    assert next(words) == "Content-Type: application/json"
+                    name, value = next(words).split(": ", 1)
+                    sent[name] = value
                 case "-i":
                     pass
                 case _:
@@ -61,7 +65,9 @@ def exchanges() -> Iterator[Exchange]:
         assert path is not None
         method = method or ("GET" if body is None else "POST")
         status = int(first.split()[1])
-        yield Exchange(method, path, body, status, headers, json.loads(text) if text else None)
+        assert body is None or sent["Content-Type"] == "application/json"
+        answer = json.loads(text) if text else None
+        yield Exchange(method, path, body, sent, status, headers, answer)
 
 
 class Names:
@@ -107,25 +113,28 @@ def test_every_error_is_listed_and_no_other() -> None:
 
 
 @pytest.mark.e2e
-def test_the_answers_are_those_of_the_page(server_url: str) -> None:
+@pytest.mark.parametrize(
+    ("page", "at_least"), [("http-api", 30), ("queues", 15), ("rate-limits", 8)]
+)
+def test_the_answers_are_those_of_the_page(server_url: str, page: str, at_least: int) -> None:
     connection = http.client.HTTPConnection(urlsplit(server_url).netloc, timeout=30)
 
-    def send(method: str, path: str, body: str | None = None) -> tuple[Any, Any]:
-        headers = {} if body is None else {"Content-Type": "application/json"}
-        connection.request(method, path, None if body is None else body.encode(), headers)
+    def send(
+        method: str, path: str, body: str | None = None, sent: dict[str, str] | None = None
+    ) -> tuple[Any, Any]:
+        connection.request(method, path, None if body is None else body.encode(), sent or {})
         response = connection.getresponse()
         text = response.read()
         return response, json.loads(text) if text else None
 
     send("POST", "/ojs/v1/admin/reset")
     names = Names()
-    told = list(exchanges())
-    assert len(told) >= 30
+    told = list(exchanges((DOCS / f"{page}.md").read_text("utf-8")))
+    assert len(told) >= at_least
     for one in told:
         where = f"{one.method} {one.path}"
-        response, answer = send(
-            one.method, names.ours(one.path), None if one.body is None else names.ours(one.body)
-        )
+        body = None if one.body is None else names.ours(one.body)
+        response, answer = send(one.method, names.ours(one.path), body, one.sent)
         assert response.status == one.status, (where, answer)
         names.compare(one.answer, answer, where)
         for name, value in one.headers.items():

@@ -142,6 +142,7 @@ def test_a_job_is_finished_within_the_grace_time(
     first, second = push(client, "00.txt", "01.txt")
     with worker(folder, server_url, "--slow", "60", "--grace", "30") as process:
         until(lambda: job(client, second)["state"] == "active")
+        time.sleep(1)  # both were handed out; the worker must have begun with the first
         stopped(process)
     assert job(client, first)["state"] == "completed"
     assert job(client, second)["state"] == "available"

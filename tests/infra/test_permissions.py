@@ -287,6 +287,12 @@ class Caller:
         assert self.fetch(queue) == [job_id]
         return job_id
 
+    def push_dead(self, queue: str) -> str:
+        """A dead letter of a queue."""
+        job_id = self.claimed(queue)
+        self("nack_job", {"job_id": job_id, "error": {"code": "DEAD_LETTER", "message": "no"}})
+        return job_id
+
     def _invoke(self, function: str, event: Mapping[str, Any]) -> Any:
         handler = importlib.import_module(f"functions.{function}.handler").handler
         self.recorder.function = function
@@ -318,7 +324,13 @@ def recording(dynamodb: DynamoDBClient, engine_url: str) -> tuple[Recorder, set[
         settings = Settings(table=table, bucket=BUCKET, bus="bus", failure_queue=queue)
         before = runtime._current
         runtime.use(
-            runtime.build(settings, client=client, blobs=S3Blobs(lambda: s3, BUCKET), clock=clock)
+            runtime.build(
+                settings,
+                client=client,
+                blobs=S3Blobs(lambda: s3, BUCKET),
+                clock=clock,
+                sleep=lambda _: None,
+            )
         )
         caller = Caller(recorder, clock)
         try:
@@ -348,7 +360,10 @@ def everything(call: Caller) -> None:
     _by_job(call)
     _workers(call)
     _dead_letters(call)
+    _copies(call)
     _queues(call)
+    _deletions(call)
+    _rate_limits(call)
     _time(call)
     _statistics(call)
 
@@ -472,11 +487,96 @@ def _dead_letters(call: Caller) -> None:
         call(f"{prefix}retry_dead_letter", at=revived)
 
 
+def _copies(call: Caller) -> None:
+    """Dead letters of every size leave copies: by a worker's word, by time, and by the stream."""
+    config = {"dead_letter_queue": "failed", "dead_letter_max_size": 1}
+    call("configure_queue", config, at="dying")
+    error = {"code": "DEAD_LETTER", "message": "no"}
+    copies = runtime.current().copies
+    for args in ([1], [LARGE], [HUGE]):
+        call("nack_job", {"job_id": call.claimed("dying", args=args), "error": error})
+        call.claimed("dying", args=args, retry={"max_attempts": 1})
+        call.clock.advance(1_801_000)
+        call.sweep()
+        # Nobody lives to make the copy: the stream is left with it.
+        job_id = call.claimed("dying", args=args)
+        with patch.object(copies, "follow", lambda record: record):
+            call("nack_job", {"job_id": job_id, "error": error})
+    call("retry_dead_letter", at=call.push_dead("dying"))
+
+
 def _queues(call: Caller) -> None:
     for prefix in ("", "admin_"):
         for queue in ("default", f"{prefix}unseen".replace("_", "-")):
             call(f"{prefix}pause_queue", at=queue)
             call(f"{prefix}resume_queue", at=queue)
+        queue = f"{prefix}bounded".replace("_", "-")
+        bound = {"backpressure": {"max_depth": 1, "max_size_bytes": 100_000}}
+        call(f"{prefix}configure_queue", bound, at=queue)
+        call.push(queue=queue)
+        call.push(queue=queue, status=429)
+        call(f"{prefix}configure_queue", {"overflow_policy": "drop_oldest"}, at=queue)
+        call.push(queue=queue)
+        call(f"{prefix}get_queue_config", at=queue)
+        call(f"{prefix}get_queue_config", at="nowhere", status=404)
+    call("create_queue", {"name": "made", "config": {"concurrency": 1}})
+    call("create_queue", {"name": "made"}, status=409)
+    call.push(queue="made")
+    call("ack_job", {"job_id": call.claimed("made-too")})
+    call("set_queue_policy", {"default_timeout": 600})
+    call("get_queue_policy")
+
+
+def _deletions(call: Caller) -> None:
+    for strategy in ("reject", "discard", "move", "drain"):
+        queue = f"end-{strategy}"
+        call("configure_queue", {"max_size": 10}, at=queue)
+        body = {"strategy": strategy}
+        if strategy == "move":
+            body["target_queue"] = "end-here"
+            call("configure_queue", {"max_size": 10}, at="end-here")
+        running = call.claimed(queue, args=[LARGE])
+        call.push(queue=queue, args=[HUGE])
+        call("delete_queue", body, at=queue, status=409 if strategy == "reject" else 202)
+        call("nack_job", {"job_id": running, "error": {"message": "no"}})
+        call.sweep()
+        call.fetch(queue, 10)
+        call.clock.advance(700_000)
+        # Again, for what came late; then its note is forgotten.
+        call.sweep()
+        call.sweep()
+    call("delete_queue", {"strategy": "discard"}, at="nowhere", status=404)
+
+
+def _rate_limits(call: Caller) -> None:
+    for on_limit in ("wait", "reschedule", "drop"):
+        limit = {"key": on_limit, "concurrency": 1, "on_limit": on_limit}
+        job: dict[str, Any] = {"queue": f"limited-{on_limit}", "rate_limit": limit}
+        first = call.push(**job)
+        call.push(**job)
+        assert call.fetch(job["queue"], 2) == [first]
+        call("admin_get_job", at=first)
+        error = {"message": "429", "rate_limit_until": _at(call, 1_000)}
+        call("nack_job", {"job_id": first, "error": error})
+        call("get_rate_limit", at=on_limit)
+    call("list_rate_limits")
+    for name in ("rate_limit", "rate_limit_override"):
+        call(f"put_{name}", {"concurrency": 2}, at="wait")
+        call(f"delete_{name}", at="wait")
+    # What runs already counts; what waits is told of, by fetches and by the sweep.
+    running = call.claimed("slow")
+    call("set_queue_limits", {"concurrency": 1, "limit": 5, "period": "PT1M"}, at="slow")
+    waiting = call.push(queue="slow")
+    assert call.fetch("slow") == []
+    call.sweep()
+    call("ack_job", {"job_id": running})
+    assert call.fetch("slow") == [waiting]
+    call("set_queue_limits", {"rate_limit": None}, at="slow")
+    # Its lease ran out: the sweep gives its place back.
+    call.push(queue="limited", rate_limit={"key": "late", "concurrency": 1})
+    call.fetch("limited")
+    call.clock.advance(3_600_000)
+    call.sweep()
 
 
 def _statistics(call: Caller) -> None:

@@ -21,6 +21,12 @@ PROJECTED = [
     (keys.queue("email"), keys.HEAD),
     (keys.batch("token"), keys.HEAD),
     (keys.worker("07"), "worker_1"),
+    (keys.gate("email"), keys.DEPTH),
+    (keys.gate("email"), keys.REFUSED),
+    (keys.gate("email"), keys.HELD_SLOTS),
+    (keys.gate("email"), keys.HELD_RATE),
+    (keys.limiter("cell"), keys.HELD),
+    (keys.limiter("cell"), keys.ADJUSTED),
 ]
 LEFT_OUT = [
     (keys.job(JOB), keys.PROGRESS),
@@ -29,6 +35,10 @@ LEFT_OUT = [
     (keys.job(JOB), f"{keys.RESULT}token"),
     (keys.QUEUES, "email"),
     (keys.unique("digest"), keys.HEAD),
+    # What changes with every job that is handed out under a limit.
+    (keys.gate("email"), keys.SLOTS),
+    (keys.gate("email"), keys.RATE),
+    (keys.limiter("cell"), keys.HEAD),
     # What the projection writes: it must not feed itself.
     (keys.stats("email"), keys.NOW),
     (keys.stats("email"), keys.day("2026-11-21")),

@@ -124,11 +124,19 @@ def test_function(synthesis: Any, spec: Any) -> None:
         "OJS_TABLE",
         "OJS_BUCKET",
         "OJS_VERSION",
+        "OJS_STRICT_QUEUES",
         "OJS_SERVICE",
         "POWERTOOLS_SERVICE_NAME",
         "POWERTOOLS_LOG_LEVEL",
         "POWERTOOLS_METRICS_NAMESPACE",
     }
+
+
+def test_strict_queues_is_what_was_chosen(synthesis: Any, synthesise: Any) -> None:
+    strict = synthesise(DeploymentSettings(strict_queues=True))
+    for made, expected in ((synthesis, "false"), (strict, "true")):
+        for function in _functions(made).values():
+            assert function["Environment"]["Variables"]["OJS_STRICT_QUEUES"] == expected
 
 
 def test_there_are_no_other_functions(synthesis: Any) -> None:

@@ -217,3 +217,86 @@ def backend(folder: Path, *, stream: bool) -> Iterator[runtime.Runtime]:
         yield runtime.build(Settings(table=TABLE_NAME), client=client, blobs=blobs)
     finally:
         engine.stop()
+
+
+def _seen(server: Server, *types: str) -> list[tuple[str, dict[str, Any]]]:
+    listed = server.call("GET", f"events?types={','.join(types)}")["events"]
+    return [(event["type"], event["data"]) for event in listed]
+
+
+def _metric(server: Server, name: str, **labels: str) -> float:
+    """A sample of the Prometheus text."""
+    connection = http.client.HTTPConnection(server.local.url.removeprefix("http://"), timeout=30)
+    with contextlib.closing(connection):
+        connection.request("GET", "/metrics")
+        text = connection.getresponse().read().decode()
+    wanted = {f'{label}="{value}"' for label, value in labels.items()}
+    for line in text.splitlines():
+        told, _, value = line.rpartition(" ")
+        found, _, given = told.partition("{")
+        if found == name and wanted <= set(given.rstrip("}").split(",")):
+            return float(value)
+    raise AssertionError(f"no {name} {labels}")
+
+
+def test_qc_22_qc_49_qc_50_bp_r_bp_s_what_a_bounded_queue_tells(running: Any) -> None:
+    with running() as server:
+        server.call("POST", "queues", {"name": "q", "config": {"max_size": 4}})
+        server.call("PUT", "queues/q/config", {"warning_threshold": 0.5})
+        first, *_ = server.push(4, queue="q")
+        with pytest.raises(AssertionError, match="QUEUE_FULL"):
+            server.push(2, queue="q", type="late.one")
+        about = {"queue": "q", "bound": 4}
+        kinds = ("queue.*", "backpressure.*")
+        told = _seen(server, *kinds)
+        assert len(told) == 5
+        assert dict(told) == {
+            "queue.created": {"queue": "q"},
+            "queue.config_updated": {"queue": "q", "changed": ["warning_threshold"]},
+            "backpressure.warning": {**about, "depth": 4},
+            "queue.full": {**about, "depth": 4},
+            "backpressure.rejected": {**about, "depth": 4, "job_type": "late.one"},
+        }
+        assert _metric(server, "ojs_queue_max_size", queue="q") == 4
+        assert _metric(server, "ojs_queue_utilization_ratio", queue="q") == 1.0
+        assert _metric(server, "ojs_backpressure_pressure_ratio", queue="q") == 1.0
+        assert _metric(server, "ojs_backpressure_rejected_total", queue="q") == 2
+        assert _metric(server, "ojs_queue_overflow_total", queue="q", policy="reject") == 2
+        server.call("PUT", "queues/q/config", {"overflow_policy": "drop_oldest"})
+        server.push(1, queue="q")
+        dropped = {"queue": "q", "job_id": first, "job_type": "t"}
+        told = _seen(server, "queue.overflow", "backpressure.dropped", "job.discarded")
+        assert sorted(kind for kind, _ in told) == [
+            "backpressure.dropped", "job.discarded", "queue.overflow",
+        ]  # fmt: skip
+        data = dict(told)
+        assert data["backpressure.dropped"] == dropped
+        assert data["job.discarded"]["last_error"]["type"] == "overflow"
+        assert _metric(server, "ojs_backpressure_dropped_total", queue="q") == 1
+        assert _metric(server, "ojs_queue_overflow_total", queue="q", policy="drop_oldest") == 1
+        server.work("q", 4)
+        levels = ["backpressure.warning", "backpressure.cleared"]
+        assert [kind for kind, _ in _seen(server, *levels)] == levels
+        assert _metric(server, "ojs_backpressure_pressure_ratio", queue="q") == 0.0
+        server.push(1, queue="made-by-a-push")
+        server.call("DELETE", "queues/q", {"strategy": "reject"})
+        assert _seen(server, "queue.created", "queue.deleted") == [
+            ("queue.created", {"queue": "q"}),
+            ("queue.deleted", {"queue": "q"}),
+        ]
+
+
+def test_qc_8_qc_9_qc_53_a_paused_queue_takes_jobs_and_gives_none(running: Any) -> None:
+    with running() as server:
+        (job_id,) = server.push(1, queue="q")
+        asked = {"queues": ["q"], "worker_id": "w"}
+        (job,) = server.call("POST", "workers/fetch", asked)["jobs"]
+        assert server.call("POST", "queues/q/pause", {})["queue"]["state"] == "paused"
+        server.push(1, queue="q")
+        assert server.call("POST", "workers/fetch", asked)["jobs"] == []
+        # What runs goes on.
+        server.call("POST", "workers/heartbeat", {"worker_id": "w", "active_jobs": [job_id]})
+        server.call("POST", "workers/ack", {"job_id": job["id"], "worker_id": "w"})
+        server.call("POST", "queues/q/resume", {})
+        assert len(server.call("POST", "workers/fetch", asked)["jobs"]) == 1
+        assert [kind for kind, _ in _seen(server, "queue.*")] == ["queue.paused", "queue.resumed"]

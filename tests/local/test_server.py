@@ -230,3 +230,18 @@ def test_an_engine_that_dies_ends_the_server(tmp_path: Path) -> None:
     os.kill(engine, signal.SIGKILL)
     assert server.process.wait(10) == 1
     assert "has ended" in server.printed
+
+
+def test_a_strict_server_takes_jobs_only_for_queues_that_were_made(tmp_path: Path) -> None:
+    server = RunningServer(tmp_path / "data", tmp_path / "printed", "--strict-queues")
+    try:
+        # Once more after a reset: the setting is the server's, not the table's.
+        for _ in range(2):
+            body = {"type": "t", "args": [], "options": {"queue": "made"}}
+            status, answer = server.call("POST", "/ojs/v1/jobs", body)
+            assert (status, answer["error"]["code"]) == (404, "queue_not_found")
+            assert server.call("POST", "/ojs/v1/queues", {"name": "made"})[0] == 201
+            server.enqueue(options={"queue": "made"})
+            server.call("POST", "/ojs/v1/admin/reset")
+    finally:
+        assert server.end() == 0

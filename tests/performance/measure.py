@@ -14,12 +14,13 @@ import string
 import sys
 import uuid
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any
 
 from ojs import runtime
 from ojs.clock import ManualClock
 from ojs.domain import envelope
+from ojs.domain.errors import QueueFull
 from ojs.domain.job import Job
 from ojs.settings import Settings
 from ojs.store import schema
@@ -173,6 +174,43 @@ def other_operations(client: DynamoDBClient) -> list[Row]:
     return bench.rows
 
 
+def with_configuration(client: DynamoDBClient) -> list[Row]:
+    """What a queue's configuration adds: a bound, a limit, a dead-letter queue."""
+    bench = Bench(client)
+    bench.run.queues._sleep = lambda _: None
+
+    configurations: dict[str, tuple[str, dict[str, Any]]] = {
+        "bounded": ("bounded", {"max_size": 1}),
+        "limited": ("with `concurrency`", {"concurrency": 10}),
+        "paced": ("with `rate_limit`", {"rate_limit": {"limit": 1_000, "period": "PT1M"}}),
+    }
+    for queue, (what, config) in configurations.items():
+        bench.run.queues.configure(queue, config)
+        bench.push(options={"queue": queue})
+        bench.run.finish.ack(bench.fetch(queue=queue)[0].id)
+        with bench.spending(f"{what}: enqueue"):
+            job = bench.push(options={"queue": queue})
+        with bench.spending(f"{what}: fetch one"):
+            bench.fetch(queue=queue)
+        with bench.spending(f"{what}: ack"):
+            bench.run.finish.ack(job.id, worker_id=WORKER, result=RESULT)
+    bench.push(options={"queue": "bounded"})
+    with bench.spending("bounded and full: refused"), suppress(QueueFull):
+        bench.push(options={"queue": "bounded"})
+    bench.run.queues.configure("bounded", {"overflow_policy": "drop_oldest"})
+    with bench.spending("bounded and full: the oldest gives way"):
+        bench.push(options={"queue": "bounded"})
+    bench.run.queues.configure("dying", {"dead_letter_queue": "failed"})
+    bench.push(options={"queue": "failed"})
+    for queue, what in (("default", "no dead-letter queue"), ("dying", "a dead-letter queue")):
+        bench.push(300, options={"queue": queue})
+        (job,) = bench.fetch(queue=queue)
+        with bench.spending(f"fail for good, {what} (0.3 KB)"):
+            error = ERROR | {"retryable": False}
+            bench.run.finish.nack(job.id, error=error, worker_id=WORKER)
+    return bench.rows
+
+
 def sizes(client: DynamoDBClient) -> list[Row]:
     """How the size of `args` shows: write units of enqueue, read units of fetch, and the rest."""
     bench = Bench(client)
@@ -218,6 +256,7 @@ SPENT = ("calls", "write units", "read units")
 TABLES: dict[str, tuple[Row, Callable[[DynamoDBClient], list[Row]]]] = {
     "life": (("0.5 KB job", *SPENT), life_of_a_job),
     "operations": (("operation", *SPENT), other_operations),
+    "configured": (("queue", *SPENT), with_configuration),
     "sizes": (
         ("args", "enqueue WU", "fetch WU", "fetch RU", "ack WU", "all WU"),
         sizes,

@@ -37,20 +37,26 @@ class World:
     table: str
     clock: ManualClock = field(default_factory=ManualClock)
     blobs: MemoryBlobs = field(default_factory=MemoryBlobs)
+    # What waits for others, in seconds, waits so.
+    sleep: Callable[[float], None] = lambda _: None
 
     run: runtime.Runtime = field(init=False)
 
     def __post_init__(self) -> None:
         self.run = self.another()
 
-    def another(self, client: Any = None) -> runtime.Runtime:
-        """One more container on the same table, with nothing in its memory."""
+    def another(self, client: Any = None, once: Any = None) -> runtime.Runtime:
+        """One more container on the same table, with nothing in its memory. `once` is a client
+        that does not repeat calls.
+        """
         return runtime.build(
             Settings(table=self.table),
             client=client or self.client,
+            once=once,
             blobs=self.blobs,
             clock=self.clock,
             measure=True,
+            sleep=self.sleep,
         )
 
     def push(self, *args: Any, kind: str = "test.job", **options: Any) -> Job:

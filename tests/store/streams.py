@@ -59,6 +59,8 @@ class Stream:
         return [one for one in fresh if one["dynamodb"]["Keys"]["pk"]["S"][:2] not in OWN]
 
 
+BEHIND = ("held", "held_b", "loose", "loose_b")
+
 # What the projection writes: the event source mapping keeps it from the function.
 OWN = ("S|", "M|", "E|")
 
@@ -166,6 +168,7 @@ class Projected:
     failures: FakeFailureQueue = field(default_factory=FakeFailureQueue)
     metrics: FakeMetrics = field(default_factory=FakeMetrics)
     slept: list[float] = field(default_factory=list)
+    copies: projections.Copies | None = None
 
     def __post_init__(self) -> None:
         self.store = Table(
@@ -185,6 +188,7 @@ class Projected:
             bus=self.bus,
             failures=self.failures,
             metrics=self.metrics,
+            copies=self.copies,
             sleep=self.slept.append,
             chance=lambda: 0.5,
         )
@@ -202,8 +206,13 @@ class Projected:
     def stats(self, queue: str, sk: str = keys.NOW) -> dict[str, int]:
         """Counters of a queue that are not 0."""
         found = self.store.get(keys.stats(queue), sk) or {}
-        skipped = ("pk", "sk", "changed", "ttl")
+        skipped = ("pk", "sk", "changed", "ttl", *BEHIND)
         return {n: v for n, v in found.items() if n not in skipped and isinstance(v, int) and v}
+
+    def behind(self, queue: str) -> dict[str, int]:
+        """What is counted for the gate of a queue, that is not 0."""
+        found = self.store.get(keys.stats(queue), keys.NOW) or {}
+        return {name: int(found[name]) for name in BEHIND if found.get(name)}
 
     def events(self) -> list[dict[str, Any]]:
         """All events that are kept, in the order of their pages."""
@@ -217,6 +226,22 @@ def unpacked(page: Mapping[str, Any]) -> list[dict[str, Any]]:
     events: list[dict[str, Any]] = json.loads(zlib.decompress(page["zip"]))
     assert len(events) == page["n"]
     return events
+
+
+def recount_behind(found: Iterable[Mapping[str, Any]]) -> dict[str, Counter[str]]:
+    """By queue, the jobs that are not done and their bytes: charged at a gate, or not."""
+    by_key = {(str(item["pk"]), str(item["sk"])): item for item in found}
+    counts: defaultdict[str, Counter[str]] = defaultdict(Counter)
+    for (pk, sk), item in by_key.items():
+        staged = "batch" in item and (keys.batch(str(item["batch"])), keys.HEAD) in by_key
+        if not pk.startswith(keys.job("")) or sk != keys.HEAD or staged:
+            continue
+        if item["state"] in ("completed", "cancelled", "discarded"):
+            continue
+        size = item.get("payload_bytes") or len(item.get("body", "").encode())
+        name = "held" if "held" in item else "loose"
+        counts[item["queue"]].update({name: 1, f"{name}_b": item.get("held", size)})
+    return counts
 
 
 def recount(found: Iterable[Mapping[str, Any]]) -> dict[str, Counter[str]]:
@@ -233,4 +258,6 @@ def recount(found: Iterable[Mapping[str, Any]]) -> dict[str, Counter[str]]:
             counts[job.queue][f"p{job.priority}"] += 1
         if job.dead_letter:
             counts[job.queue]["dead"] += 1
+        if job.waiting_copy:
+            counts[job.queue]["copies"] += 1
     return counts

@@ -146,7 +146,7 @@ def test_several_lanes_are_looked_at(exact: World) -> None:
     exact.run.table.write_many(
         [
             {"pk": keys.QUEUES, "sk": "wide"},
-            {"pk": keys.queue("wide"), "sk": keys.HEAD, "state": "active", "lanes": 3},
+            {"pk": keys.queue("wide"), "sk": keys.HEAD, "state": "active", "config": '{"lanes":3}'},
         ]
     )
     levels(exact, "wide", available=3)

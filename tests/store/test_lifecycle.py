@@ -522,8 +522,8 @@ def test_lanes_spread_a_queue_and_lose_nothing(world: World) -> None:
     world.client.update_item(
         TableName=world.table,
         Key={"pk": {"S": "Q|wide"}, "sk": {"S": "@"}},
-        UpdateExpression="SET lanes = :n",
-        ExpressionAttributeValues={":n": {"N": "4"}},
+        UpdateExpression="SET config = :config",
+        ExpressionAttributeValues={":config": {"S": '{"lanes":4}'}},
     )
     pushed = {world.push(n, queue="wide", visibility_timeout_ms=1_000).id for n in range(40)}
     assert len({i["lane"]["N"] for i in world.items() if "lane" in i}) > 1

@@ -19,7 +19,14 @@ from ojs.projections.counters import NAMES
 from ojs.services import enqueue
 from ojs.store import jobs as job_store
 from ojs.store import keys
-from tests.store.streams import Projected, Stream, lambda_form, recount, scattered
+from tests.store.streams import (
+    Projected,
+    Stream,
+    lambda_form,
+    recount,
+    recount_behind,
+    scattered,
+)
 
 if TYPE_CHECKING:
     from ojs.domain.job import Job
@@ -191,11 +198,12 @@ def test_counts_equal_a_recount_of_the_heads(
         assert containers[0].run(records) == []
 
         found = projected.everything()
-        heads = recount(found.values())
+        heads, behind = recount(found.values()), recount_behind(found.values())
         for queue in QUEUES:
             now = projected.stats(queue)
             levels = {name: n for name, n in now.items() if not name.startswith("t_")}
             assert levels == dict(heads[queue])
+            assert projected.behind(queue) == dict(behind[queue])
             check_history(projected, found, queue, now)
 
 
@@ -224,7 +232,7 @@ def check_history(
                 assert by_type == totals.get(counter, 0)
     measured: Counter[str] = Counter()
     for dimensions, values in projected.metrics.sums.items():
-        if dict(dimensions)["queue"] == queue:
+        if dict(dimensions).get("queue") == queue:
             measured.update(values)
     for metric, counter in (
         ("ojs.job.enqueued", "enqueued"), ("ojs.job.completed", "completed"),

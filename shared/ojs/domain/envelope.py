@@ -30,10 +30,10 @@ from ojs.domain.errors import (
     MetadataTooLarge,
     OjsError,
     PayloadTooLarge,
-    Unsupported,
     ValidationFailed,
 )
 from ojs.domain.job import DEFAULT_QUEUE, SPECVERSION
+from ojs.domain.limits import RateLimit, RateLimitRequest
 from ojs.domain.retry import RetryPolicy
 
 if TYPE_CHECKING:
@@ -66,7 +66,7 @@ SYSTEM_FIELDS = frozenset(
         "completed_at", "cancelled_at", "discarded_at", "error", "errors", "result",
         "retry_delay_ms", "next_attempt_at", "next_retry_at", "worker_id", "parent_results",
         "workflow_id", "progress", "previous_state", "lease_token", "lease_expires_at",
-        "dead_letter", "omitted", "errors_omitted",
+        "dead_letter", "dead_letter_job_id", "omitted", "errors_omitted",
     }
 )  # fmt: skip
 
@@ -239,7 +239,7 @@ class Timing(_Model):
     max_attempts: int | None = Field(None, ge=0, le=retries.MAX_ATTEMPTS)
     retry: RetryRequest | None = None
     unique: UniqueRequest | None = None
-    rate_limit: Any = None
+    rate_limit: RateLimitRequest | None = None
     queue: QueueName | None = None
 
 
@@ -272,7 +272,7 @@ class JobRequest(Timing):
 
 
 # Fields under which a broken rule answers 422 `validation_error` (requirements section 5.1).
-_POLICY_FIELDS = frozenset({"retry", "max_attempts", "unique"})
+_POLICY_FIELDS = frozenset({"retry", "max_attempts", "unique", "rate_limit"})
 
 
 def parse(raw: object, prefix: str = "") -> JobRequest:
@@ -352,6 +352,7 @@ class Specification:
     policy: RetryPolicy
     unique: Unique | None
     content: dict[str, Any]
+    limit: RateLimit | None = None
 
 
 def resolve(
@@ -359,9 +360,9 @@ def resolve(
 ) -> Specification:
     """Work out what a request asks for, at time `now_ms`, over the retry policy `base`.
 
-    Raises InvalidRequest, ValidationFailed, Unsupported, PayloadTooLarge or MetadataTooLarge.
+    Raises InvalidRequest, ValidationFailed, PayloadTooLarge or MetadataTooLarge.
     """
-    _refuse_unsupported(request, prefix)
+    _check_references(request, prefix)
     content = _content(request)
     policy = _policy(request, base, prefix)
     timeout_ms = _timeout(request, content)
@@ -377,6 +378,7 @@ def resolve(
         content.setdefault(key, value)
     _check_sizes(content, request.meta, prefix)
     queue, _ = request.choose("queue")
+    limited, _ = request.choose("rate_limit")
     priority, _ = request.choose("priority")
     visibility_ms, _ = request.choose("visibility_timeout_ms")
     return Specification(
@@ -392,16 +394,11 @@ def resolve(
         policy=policy,
         unique=_unique(request, prefix),
         content=content,
+        limit=None if limited is None else limited.limit(),
     )
 
 
-def _refuse_unsupported(request: JobRequest, prefix: str) -> None:
-    limited, path = request.choose("rate_limit")
-    if limited is not None:
-        raise Unsupported(
-            f"'{path}': job-level rate limits are not offered by this server.",
-            field=prefix + path,
-        )
+def _check_references(request: JobRequest, prefix: str) -> None:
     version = request.specversion
     if version is not None and not _SPECVERSION.fullmatch(version):
         raise InvalidRequest(
@@ -421,7 +418,7 @@ def _content(request: JobRequest) -> dict[str, Any]:
         content["meta"] = request.meta
     if request.schema_ is not None:
         content["schema"] = request.schema_
-    for name in ("tags", "retry", "unique", "visibility_timeout_ms"):
+    for name in ("tags", "retry", "unique", "rate_limit", "visibility_timeout_ms"):
         value, _ = request.choose(name)
         if value is not None:
             shown = value.model_dump(exclude_none=True) if isinstance(value, BaseModel) else value

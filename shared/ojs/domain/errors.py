@@ -8,8 +8,13 @@
     ├── PayloadTooLarge       payload_too_large
     │   └── MetadataTooLarge  metadata_too_large
     ├── NotFound              not_found
+    │   └── QueueNotFound     queue_not_found      strict mode: the queue must be made first
+    ├── JobTypeNotAllowed     JOB_TYPE_NOT_ALLOWED the queue does not take such jobs
+    ├── PermissionDenied      permission_denied    the queue does not take this producer's jobs
     ├── Conflict              conflict             the job or resource is in another state
+    │   └── QueueDraining     queue_draining       the queue is being deleted
     ├── Duplicate             duplicate            the id or unique key is taken
+    ├── QueueFull             QUEUE_FULL           the queue's bound is reached; try again later
     └── BackendError          backend_error        the store failed; retryable
         ├── BackendUnavailable  backend_unavailable  throttled or unreachable; try again
         └── BackendTimeout      backend_timeout      no answer in time; outcome unknown
@@ -122,6 +127,39 @@ class NotFound(OjsError):
         )
 
 
+class QueueNotFound(NotFound):
+    """In strict mode: jobs are taken only for queues that an operator made."""
+
+    code = "queue_not_found"
+
+    def __init__(self, name: str) -> None:
+        super().__init__("queue", name)
+        self.details["queue"] = shorten(name)
+
+
+class JobTypeNotAllowed(OjsError):
+    """The queue does not take jobs of this type (queue-config seed, section 6.5)."""
+
+    code = "JOB_TYPE_NOT_ALLOWED"
+
+    def __init__(self, queue: str, job_type: str, allowed: Iterable[str]) -> None:
+        super().__init__(
+            f"The queue '{queue}' does not take jobs of type '{shorten(job_type)}'.",
+            details={
+                "field": "type",
+                "queue": queue,
+                "job_type": shorten(job_type),
+                "allowed_job_types": list(allowed),
+            },
+        )
+
+
+class PermissionDenied(OjsError):
+    """The caller may not do this."""
+
+    code = "permission_denied"
+
+
 class Conflict(OjsError):
     """The resource is not in a state that allows the operation; nothing was changed."""
 
@@ -143,10 +181,52 @@ class Conflict(OjsError):
         super().__init__(message, details=given)
 
 
+class QueueDraining(Conflict):
+    """The queue is being deleted and takes no jobs any more."""
+
+    code = "queue_draining"
+
+    def __init__(self, queue: str) -> None:
+        super().__init__(
+            f"The queue '{queue}' is being deleted and takes no jobs.",
+            current_state="draining",
+            details={"queue": queue},
+        )
+
+
 class Duplicate(OjsError):
     """A job with this id or unique key exists already."""
 
     code = "duplicate"
+
+
+class QueueFull(OjsError):
+    """The queue has no room (backpressure seed, section 7.1); nothing was stored.
+
+    `unit` says what is bounded: `jobs` or `bytes`.
+    """
+
+    code = "QUEUE_FULL"
+    retryable = True
+
+    def __init__(
+        self,
+        queue: str,
+        *,
+        depth: int,
+        bound: int,
+        strategy: str,
+        unit: str = "jobs",
+        retry_after_s: int = 5,
+    ) -> None:
+        kind = "depth" if unit == "jobs" else "size"
+        shown = bound if unit == "jobs" else f"{bound} bytes"
+        self.queue = {"queue": queue, "depth": depth, "bound": bound, "strategy": strategy}
+        super().__init__(
+            f"Queue '{queue}' has reached its {kind} bound ({shown}).",
+            details={**self.queue, "unit": unit},
+            retry_after_s=retry_after_s,
+        )
 
 
 class BackendError(OjsError):

@@ -105,6 +105,20 @@ def reported(error: Mapping[str, Any], *, attempt: int, now_ms: int) -> Failure:
     )
 
 
+def limited_until(error: Mapping[str, Any], *, now_ms: int) -> int | None:
+    """When the worker may go on, in ms, after something that it called limited it.
+
+    Raises InvalidRequest for what is no time.
+    """
+    text = error.get("rate_limit_until")
+    if text is None:
+        return None
+    try:
+        return times.timestamp_ms(text, now_ms=now_ms)
+    except ValueError as broken:
+        raise InvalidRequest("error.rate_limit_until", str(broken), value=text) from None
+
+
 def observed(kind: str, message: str, *, attempt: int, now_ms: int) -> Failure:
     """A failure the backend saw by itself: `visibility_timeout`, `timeout`, `expired` and so on."""
     return Failure(attempt=attempt, code=kind, type=kind, message=message, occurred_ms=now_ms)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import re
 import threading
@@ -18,6 +19,19 @@ _MAX_SEQUENCE = 0xFFFF
 def is_uuid7(text: object) -> bool:
     """Whether `text` is a lowercase, hyphenated UUIDv7 (RFC 9562)."""
     return isinstance(text, str) and UUID7.fullmatch(text) is not None
+
+
+def derived_uuid7(ms: int, name: str) -> str:
+    """The one UUIDv7 of that time (ms) and name: the same whoever asks, and however often."""
+    digest = int.from_bytes(hashlib.blake2b(name.encode(), digest_size=10).digest(), "big")
+    value = ms << 80 | 0x7 << 76 | (digest >> 68) << 64
+    value |= 0b10 << 62 | digest & (1 << 62) - 1
+    return _hyphenated(value)
+
+
+def _hyphenated(value: int) -> str:
+    text = f"{value:032x}"
+    return f"{text[:8]}-{text[8:12]}-{text[12:16]}-{text[16:20]}-{text[20:]}"
 
 
 class IdSource:
@@ -53,8 +67,7 @@ class IdSource:
         # of the sequence, 58 random bits.
         value = ms << 80 | 0x7 << 76 | (sequence >> 4) << 64
         value |= 0b10 << 62 | (sequence & 0xF) << 58 | (random >> 6)
-        text = f"{value:032x}"
-        return f"{text[:8]}-{text[8:12]}-{text[12:16]}-{text[16:20]}-{text[20:]}"
+        return _hyphenated(value)
 
     def order(self) -> str:
         """A position in the line: 15 hex digits (ms and sequence) that sort by time of asking."""

@@ -8,7 +8,10 @@ from enum import Enum
 from typing import Any, Final
 
 from ojs.domain import times
+from ojs.domain.copies import META, Origin, Target
 from ojs.domain.failure import Failure
+from ojs.domain.limits import RateLimit
+from ojs.domain.retention import RETENTION, Retention
 from ojs.domain.retry import DEFAULT, RetryPolicy
 from ojs.domain.states import State
 
@@ -60,6 +63,7 @@ class Job:
     timeout_ms: int = DEFAULT_TIMEOUT_MS
     visibility_ms: int | None = None
     policy: RetryPolicy = DEFAULT
+    retention: Retention = RETENTION
     # Position among jobs of equal priority; a new one each time the job becomes available.
     order: str | None = None
     life: int = 0
@@ -75,7 +79,22 @@ class Job:
     retry_at_ms: int | None = None
     retry_delay_ms: int | None = None
     dead_letter: bool = False
+    # Where a copy goes should it die; as a dead letter the copy's id, and whether it is still to be
+    # made. A copy has where it is from instead, and is not copied on.
+    copies_to: Target | None = None
+    copy_id: str | None = None
+    copy_due: bool = False
+    copy_of: Origin | None = None
+    # A copy that was dropped because too many waited, and was counted as gone by whoever did so.
+    trimmed: bool = False
     unique_key: str | None = None
+    # Whether it takes one of its queue's places for running jobs.
+    slot: bool = False
+    # Bytes that the gate of its bounded queue charged for it, until it is done.
+    held: int | None = None
+    # Its rate limit, and the place it takes under it while it is active: its position in line then.
+    limit: RateLimit | None = None
+    place: str | None = None
     batch: str | None = None
     # Bytes of the content when it is stored apart, else 0.
     content_bytes: int = 0
@@ -94,6 +113,15 @@ class Job:
     def max_attempts(self) -> int:
         """Tries in all, the first one included."""
         return self.policy.max_attempts
+
+    @property
+    def waiting_copy(self) -> bool:
+        """Whether it is a copy of a dead letter that stands in line."""
+        return self.copy_of is not None and self.state is State.AVAILABLE
+
+    def gone(self, now_ms: int) -> bool:
+        """Whether it was kept as long as it should be: the table removes it some time later."""
+        return self.ttl_s is not None and self.ttl_s * 1000 <= now_ms
 
     @property
     def timeout_at_ms(self) -> int | None:
@@ -126,6 +154,9 @@ def to_dict(job: Job) -> dict[str, Any]:
         "type": job.type,
         "queue": job.queue,
     }
+    if job.state is State.SCHEDULED and job.limit is not None:
+        # Its limit may have put it off since the client said when.
+        content["scheduled_at"] = _start(job, content.get("scheduled_at"))
     if job.content is not None:
         shown["args"] = content.pop("args", [])
         shown["meta"] = content.pop("meta", {})
@@ -154,6 +185,8 @@ def to_dict(job: Job) -> dict[str, Any]:
         shown["progress"] = value
     if job.dead_letter:
         shown["dead_letter"] = True
+        if job.copy_id is not None:
+            shown["dead_letter_job_id"] = job.copy_id
         # The seed's detail of a dead letter (DL section 9.2); a client's own keys stay beside it.
         own = shown.get("metadata")
         shown["metadata"] = {
@@ -164,6 +197,16 @@ def to_dict(job: Job) -> dict[str, Any]:
     if job.previous_state is not None:
         shown["previous_state"] = job.previous_state.value
     return shown
+
+
+def _start(job: Job, said: Any) -> str:
+    """When a scheduled job starts: as the client said, if that is when."""
+    ms = job.scheduled_ms or 0
+    try:
+        same = times.timestamp_ms(said, now_ms=job.created_ms) == ms
+    except ValueError:
+        same = False
+    return str(said) if same else times.format_ms(ms)
 
 
 def _attempt(job: Job) -> dict[str, Any]:
@@ -183,6 +226,12 @@ def _attempt(job: Job) -> dict[str, Any]:
         # The last error belongs to a job that has not succeeded (L0-OPS-011).
         if job.state is not State.COMPLETED:
             shown["error"] = job.errors[-1].to_dict()
+    elif job.copy_of is not None and job.state is not State.COMPLETED:
+        # Of what it is a copy (queue-config seed, section 6.4), until it has an error of its own.
+        meta = (job.content or {}).get("meta")
+        told = meta.get(META) if isinstance(meta, Mapping) else None
+        if isinstance(told, Mapping) and "error" in told:
+            shown["error"] = told["error"]
     return shown
 
 

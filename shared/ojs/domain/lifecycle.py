@@ -9,14 +9,9 @@ from dataclasses import replace
 
 from ojs.domain import failure as failures
 from ojs.domain.failure import Failure
+from ojs.domain.ids import derived_uuid7
 from ojs.domain.job import DEFAULT_VISIBILITY_MS, Job, Lease, expired
 from ojs.domain.states import State, Trigger, check
-
-# How long terminal jobs are kept (queue-config seed, section 6.3; dead-letter seed, section 5).
-RETAIN_COMPLETED_S = 7 * 86_400
-RETAIN_CANCELLED_S = 7 * 86_400
-RETAIN_DISCARDED_S = 30 * 86_400
-RETAIN_DEAD_LETTER_S = 180 * 86_400
 
 
 def claim(job: Job, *, token: str, now_ms: int, lease_ms: int, worker_id: str | None) -> Job:
@@ -44,7 +39,7 @@ def complete(job: Job, *, now_ms: int) -> Job:
         completed_ms=now_ms,
         lease=None,
         expires_ms=None,
-        ttl_s=now_ms // 1000 + RETAIN_COMPLETED_S,
+        ttl_s=now_ms // 1000 + job.retention.completed_s,
     )
 
 
@@ -149,7 +144,7 @@ def cancel(job: Job, *, now_ms: int) -> Job:
         retry_at_ms=None,
         batch=None,
         previous_state=job.state,
-        ttl_s=now_ms // 1000 + RETAIN_CANCELLED_S,
+        ttl_s=now_ms // 1000 + job.retention.cancelled_s,
     )
 
 
@@ -165,6 +160,68 @@ def expire(job: Job, *, now_ms: int) -> tuple[Job, Failure]:
     return _discarded(job, now_ms=now_ms, dead_letter=False), failure
 
 
+def drop(job: Job, *, now_ms: int) -> tuple[Job, Failure]:
+    """Discarded to make room for a new job in a bounded queue (backpressure seed, section 5.3)."""
+    check(job.state, Trigger.DROP, job.id)
+    failure = failures.observed(
+        "overflow",
+        "The queue was full, and this was the oldest job in line.",
+        attempt=job.attempt,
+        now_ms=now_ms,
+    )
+    gone = replace(_discarded(job, now_ms=now_ms, dead_letter=False), batch=None)
+    return gone, failure
+
+
+def withdraw(job: Job, *, now_ms: int) -> tuple[Job, Failure]:
+    """Discarded because its queue was deleted (queue-config seed, section 5.3)."""
+    check(job.state, Trigger.WITHDRAW, job.id)
+    failure = failures.observed(
+        "queue_deleted",
+        f"The queue '{job.queue}' was deleted.",
+        attempt=job.attempt,
+        now_ms=now_ms,
+    )
+    gone = replace(_discarded(job, now_ms=now_ms, dead_letter=False), batch=None)
+    return gone, failure
+
+
+def move(job: Job, *, queue: str, lane: int, order: str, held: int | None) -> Job:
+    """To another queue, in the same state (queue-config seed, section 5.3).
+
+    A new place in line, so that a fetch that still sees the job in its old one cannot claim it.
+    """
+    order_there = order if job.state is State.AVAILABLE else None
+    return replace(job, queue=queue, lane=lane, order=order_there, held=held, batch=None)
+
+
+def postpone(job: Job, *, until_ms: int) -> Job:
+    """Its rate limit is reached: scheduled for when there may be room (ojs-rate-limiting, 6.2)."""
+    check(job.state, Trigger.POSTPONE, job.id)
+    return replace(
+        job,
+        state=State.SCHEDULED,
+        scheduled_ms=until_ms,
+        order=None,
+        stalled=None,
+        batch=None,
+    )
+
+
+def give_up(job: Job, *, now_ms: int) -> tuple[Job, Failure]:
+    """Its rate limit is reached and it asked to be dropped then (ojs-rate-limiting, 6.2)."""
+    check(job.state, Trigger.DROP, job.id)
+    key = job.limit.key_in(job.queue) if job.limit else ""
+    failure = failures.observed(
+        "rate_limited",
+        f"The rate limit '{key}' was reached, and the job asked to be dropped then.",
+        attempt=job.attempt,
+        now_ms=now_ms,
+    )
+    gone = replace(_discarded(job, now_ms=now_ms, dead_letter=False), batch=None)
+    return gone, failure
+
+
 def revive(job: Job, *, now_ms: int, order: str) -> Job:
     """From dead letter back to available: attempts anew, id and error history kept (DL §6.1)."""
     check(job.state, Trigger.REVIVE, job.id)
@@ -176,9 +233,12 @@ def revive(job: Job, *, now_ms: int, order: str) -> Job:
         completed_ms=None,
         discarded_ms=None,
         dead_letter=False,
+        copy_id=None,
+        copy_due=False,
         worker_id=None,
         retry_delay_ms=None,
         expires_ms=None,
+        held=None,
         ttl_s=None,
     )
     return _available(fresh, now_ms=now_ms, order=order)
@@ -246,12 +306,15 @@ def _finally(job: Job, *, now_ms: int, dead_letter: bool) -> Job:
 
 
 def _discarded(job: Job, *, now_ms: int, dead_letter: bool) -> Job:
-    keep_s = RETAIN_DEAD_LETTER_S if dead_letter else RETAIN_DISCARDED_S
+    keep_s = job.retention.dead_letter_s if dead_letter else job.retention.discarded_s
+    copy_id = _copy_id(job, now_ms) if dead_letter else None
     return replace(
         job,
         state=State.DISCARDED,
         discarded_ms=now_ms,
         dead_letter=dead_letter,
+        copy_id=copy_id,
+        copy_due=copy_id is not None,
         lease=None,
         stalled=None,
         order=None,
@@ -259,3 +322,11 @@ def _discarded(job: Job, *, now_ms: int, dead_letter: bool) -> Job:
         expires_ms=None,
         ttl_s=now_ms // 1000 + keep_s,
     )
+
+
+def _copy_id(job: Job, now_ms: int) -> str | None:
+    """The id of the copy that a job leaves which dies now: always the same for this death."""
+    # A job may have been moved to the very queue that copies go to.
+    if job.copies_to is None or job.copies_to.queue == job.queue:
+        return None
+    return derived_uuid7(now_ms, f"{job.id}|{job.life}|{job.attempt}")

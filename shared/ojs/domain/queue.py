@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
+from functools import cached_property
 from typing import Any
 
 from ojs.domain import times
+from ojs.domain.queue_config import Layers, QueueConfig
 
 
 class QueueState(StrEnum):
@@ -14,17 +16,69 @@ class QueueState(StrEnum):
 
     ACTIVE = "active"
     PAUSED = "paused"
+    # It is ending: takes no jobs, hands out those it has.
+    DRAINING = "draining"
+
+
+# What becomes of the jobs of a queue that is deleted (section 5.3): there must be none, they are
+# discarded, moved, or (which is ours) worked off.
+REJECT, DISCARD, MOVE, DRAIN = "reject", "discard", "move", "drain"
+STRATEGIES = (REJECT, DISCARD, MOVE, DRAIN)
+
+
+@dataclass(frozen=True)
+class Ending:
+    """How a queue ends: the strategy, where its jobs go, since when, and how many it concerned."""
+
+    strategy: str
+    target: str | None = None
+    began_ms: int = 0
+    affected: int = 0
 
 
 @dataclass(frozen=True)
 class Queue:
-    """A queue's state. `lanes` is its number of parallel lines (design section 4)."""
+    """A queue's state and configuration."""
 
     name: str
     state: QueueState = QueueState.ACTIVE
-    lanes: int = 1
     created_ms: int = 0
+    # When it was paused or resumed last, and when its configuration was changed last.
     changed_ms: int | None = None
+    configured_ms: int | None = None
+    layers: Layers = field(default_factory=Layers)
+    ending: Ending | None = None
+    # Its jobs are charged at the gate, though no bound may be in force: one is about to be.
+    charging: bool = False
+    # The same of running jobs and the limit on them.
+    slotting: bool = False
+    # How often its configuration was changed.
+    changes: int = 0
+
+    @cached_property
+    def config(self) -> QueueConfig:
+        """The configuration in force."""
+        return self.layers.in_force()
+
+    @property
+    def charged(self) -> bool:
+        """Whether jobs that enter are charged at the queue's gate."""
+        return self.charging or self.config.bounded
+
+    @property
+    def slotted(self) -> bool:
+        """Whether running jobs take places at the queue's gate."""
+        return self.slotting or self.config.concurrency is not None
+
+    @property
+    def version(self) -> int:
+        """A number that grows with each change of the configuration, also over a deletion."""
+        return self.created_ms + self.changes
+
+    @property
+    def lanes(self) -> int:
+        """Number of parallel lines (design section 4)."""
+        return self.config.lanes
 
     @property
     def paused(self) -> bool:
@@ -41,6 +95,18 @@ def to_dict(queue: Queue) -> dict[str, Any]:
         "paused": queue.paused,
         "created_at": times.format_ms(queue.created_ms),
     }
-    if queue.changed_ms is not None:
+    if queue.configured_ms is not None:
+        shown["configured_at"] = times.format_ms(queue.configured_ms)
+    if queue.ending is not None:
+        shown["deletion"] = ending_to_dict(queue.ending)
+    elif queue.changed_ms is not None:
         shown["paused_at" if queue.paused else "resumed_at"] = times.format_ms(queue.changed_ms)
     return shown
+
+
+def ending_to_dict(ending: Ending) -> dict[str, Any]:
+    """How a queue ends, as the binding shows it."""
+    shown: dict[str, Any] = {"strategy": ending.strategy}
+    if ending.target is not None:
+        shown["target_queue"] = ending.target
+    return {**shown, "started_at": times.format_ms(ending.began_ms)}

@@ -45,6 +45,9 @@ class Trigger(StrEnum):
     TIME_OUT = "time_out"
     CANCEL = "cancel"
     EXPIRE = "expire"
+    DROP = "drop"
+    POSTPONE = "postpone"
+    WITHDRAW = "withdraw"
     REVIVE = "revive"
 
 
@@ -69,9 +72,15 @@ TRANSITIONS: dict[tuple[State, Trigger], frozenset[State]] = {
         (state, T.CANCEL): frozenset({S.CANCELLED})
         for state in (S.SCHEDULED, S.AVAILABLE, S.PENDING, S.RETRYABLE, S.ACTIVE)
     },
+    # Its rate limit is reached, and it asked to be put off or dropped (ojs-rate-limiting, 6.2).
+    (S.AVAILABLE, T.POSTPONE): frozenset({S.SCHEDULED}),
+    # Also: the oldest job in line gives way to a new one (backpressure seed, section 5.3).
+    (S.AVAILABLE, T.DROP): frozenset({S.DISCARDED}),
     **{
-        (state, T.EXPIRE): frozenset({S.DISCARDED})
+        (state, trigger): frozenset({S.DISCARDED})
         for state in (S.SCHEDULED, S.AVAILABLE, S.PENDING, S.RETRYABLE)
+        # Its deadline passed, or its queue was deleted.
+        for trigger in (T.EXPIRE, T.WITHDRAW)
     },
 }
 

@@ -79,6 +79,12 @@ class Day:
     by_type: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
     durations: Sequence[int] = (0,) * (len(DURATION_BUCKETS_S) + 1)
     queue_times: Sequence[int] = (0,) * (len(QUEUE_TIME_BUCKETS_S) + 1)
+    # Jobs refused, and jobs dropped to make room; both by the policy under which that happened.
+    rejected: int = 0
+    dropped: int = 0
+    overflow: Mapping[str, int] = field(default_factory=dict)
+    # How often the queue's own limits began to hold jobs back, by strategy.
+    exceeded: Mapping[str, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -116,6 +122,31 @@ class Levels:
     def depth(self) -> int:
         """Jobs that are not final (queue-config seed, section 3)."""
         return sum(count for state, count in self.states.items() if state not in TERMINAL)
+
+
+@dataclass(frozen=True)
+class Filling:
+    """How full a bounded queue is, in jobs and in bytes; None where that has no bound."""
+
+    depth: int = 0
+    max_size: int | None = None
+    size: int = 0
+    max_size_bytes: int | None = None
+
+    @property
+    def utilization(self) -> float | None:
+        """Jobs as a fraction of the bound, 1 at the most (queue-config seed, section 10.2)."""
+        return None if self.max_size is None else _fraction(self.depth, self.max_size)
+
+    @property
+    def pressure(self) -> float:
+        """The fraction of whichever bound is nearer (backpressure seed, section 10.2)."""
+        pairs = ((self.depth, self.max_size), (self.size, self.max_size_bytes))
+        return max((_fraction(used, bound) for used, bound in pairs if bound), default=0.0)
+
+
+def _fraction(used: int, bound: int) -> float:
+    return min(1.0, max(0, used) / bound)
 
 
 @dataclass(frozen=True)
@@ -167,6 +198,24 @@ class QueueMetrics:
     levels: Levels
     today: Day
     oldest_available_ms: int | None
+    # Of a bounded queue.
+    filling: Filling | None = None
+
+
+@dataclass(frozen=True)
+class LimitMetrics:
+    """What metrics tell of a key of rate limits (ojs-rate-limiting section 11.2).
+
+    `active` is None where active jobs are not counted, `exceeded` how often it began to hold jobs
+    back, by strategy; `waits` for how long, by bucket (`QUEUE_TIME_BUCKETS_S`).
+    """
+
+    key: str
+    active: int | None
+    waiting: int
+    exceeded: Mapping[str, int]
+    waits: Sequence[int]
+    waited_ms: int
 
 
 @dataclass(frozen=True)
@@ -176,6 +225,7 @@ class Metrics:
     now_ms: int
     queues: Iterable[QueueMetrics]
     totals: Totals
+    limits: Sequence[LimitMetrics] = ()
 
 
 class Period(StrEnum):

@@ -42,6 +42,12 @@ def duration_ms(text: object) -> int:
     return ms
 
 
+def format_duration(ms: int) -> str:
+    """An ISO 8601 duration of so many milliseconds: `PT90S`, `PT0.25S`."""
+    seconds, rest = divmod(ms, 1000)
+    return f"PT{seconds}.{rest:03d}".rstrip("0") + "S" if rest else f"PT{seconds}S"
+
+
 def short_duration_ms(text: object) -> int:
     """Milliseconds of a duration as command lines write it, such as `1h30m`, or an ISO 8601 one.
 

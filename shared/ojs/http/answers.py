@@ -91,6 +91,7 @@ class Job(TypedDict):
     visibility_timeout_ms: NotRequired[int]
     retry: NotRequired[dict[str, Any]]
     unique: NotRequired[dict[str, Any]]
+    rate_limit: NotRequired[dict[str, Any]]
     schema: NotRequired[str]
     tags: NotRequired[list[str]]
     options: NotRequired[Annotated[dict[str, Any], Field(description="options kept unread")]]
@@ -108,6 +109,9 @@ class Job(TypedDict):
     progress: NotRequired[float]
     previous_state: NotRequired[JobState]
     dead_letter: NotRequired[bool]
+    dead_letter_job_id: NotRequired[
+        Annotated[Id, Field(description="a dead letter's copy, in its queue's `dead_letter_queue`")]
+    ]
     metadata: NotRequired[
         Annotated[
             DeadLetterMetadata | Any,
@@ -331,10 +335,11 @@ class Queue(TypedDict):
     """A queue's state."""
 
     name: str
-    state: Literal["active", "paused"]
-    status: Literal["active", "paused"]
+    state: Literal["active", "paused", "draining"]
+    status: Literal["active", "paused", "draining"]
     paused: bool
     created_at: Moment
+    configured_at: NotRequired[Moment]
     paused_at: NotRequired[Moment]
     resumed_at: NotRequired[Moment]
 
@@ -378,7 +383,7 @@ class RetryDefaults(TypedDict):
     max_interval: str
     jitter: bool
     backoff_strategy: str
-    non_retryable_errors: list[str]
+    non_retryable_errors: NotRequired[list[str]]
     on_exhaustion: str
 
 
@@ -390,36 +395,96 @@ class Retention(TypedDict):
     cancelled: str
 
 
-class DeadLetterRetention(TypedDict):
-    """How long dead letters are kept."""
+Bound = Annotated[int, Field(ge=1, description="absent when there is none")]
+Fraction = Annotated[float, Field(ge=0, le=1)]
+Strategy = Literal["reject", "block", "drop_oldest"]
 
-    max_age: str
+
+class BackpressureConfig(TypedDict):
+    """Bounds as the backpressure extension names them."""
+
+    max_depth: NotRequired[Bound]
+    max_size_bytes: NotRequired[Bound]
+    strategy: Strategy
+    warning_threshold: Fraction
 
 
-class DeadLetterConfig(TypedDict):
-    """What holds for dead letters."""
+class RateLimit(TypedDict):
+    """So many jobs are handed out in each period (ISO 8601)."""
 
-    retention: DeadLetterRetention
+    limit: Annotated[int, Field(ge=1)]
+    period: str
 
 
 class QueueConfig(TypedDict):
     """What holds for a queue's jobs. Timeouts in seconds, durations in ISO 8601."""
 
+    max_size: NotRequired[Bound]
+    max_size_bytes: NotRequired[Bound]
+    overflow_policy: Strategy
+    warning_threshold: Fraction
+    backpressure: Annotated[
+        BackpressureConfig, Field(description="the bounds, by their other names")
+    ]
+    concurrency: NotRequired[Annotated[int, Field(ge=1, description="most active jobs")]]
+    rate_limit: NotRequired[RateLimit]
     visibility_timeout: Count
     default_timeout: Count
     default_retry: RetryDefaults
     retention: Retention
-    dead_letter: DeadLetterConfig
+    dead_letter_queue: NotRequired[
+        Annotated[str, Field(description="where copies of dead letters go")]
+    ]
+    dead_letter_max_size: NotRequired[Bound]
+    dead_letter_ttl: NotRequired[str]
+    allowed_job_types: list[str]
+    producers: list[str]
+    lanes: Annotated[int, Field(ge=1, description="parallel lines")]
+
+
+ConfigSources = Annotated[
+    dict[str, Literal["queue", "_default", "system"]],
+    Field(description="where each field comes from: set here, in the policy, or nowhere"),
+]
+
+
+class QueueConfigAnswer(TypedDict):
+    """A queue's configuration."""
+
+    name: str
+    state: Literal["active", "paused", "draining"]
+    config: QueueConfig
+    config_sources: ConfigSources
+    created_at: Moment
+    updated_at: Annotated[Moment, Field(description="when it was configured last, or made")]
+
+
+class QueuePolicyAnswer(TypedDict):
+    """What holds for queues that are made from now on."""
+
+    name: Literal["_default"]
+    config: QueueConfig
+    config_sources: ConfigSources
+
+
+class QueueDeletion(TypedDict):
+    """How a queue ends that is being deleted. Its depth tells how far that is."""
+
+    strategy: Literal["reject", "discard", "move", "drain"]
+    target_queue: NotRequired[str]
+    started_at: Moment
 
 
 class QueueState(TypedDict):
     """A queue's state."""
 
     name: str
-    state: Literal["active", "paused"]
-    status: Literal["active", "paused"]
+    state: Literal["active", "paused", "draining"]
+    status: Literal["active", "paused", "draining"]
     paused: bool
+    deletion: NotRequired[QueueDeletion]
     created_at: NotRequired[Moment]
+    configured_at: NotRequired[Moment]
     paused_at: NotRequired[Moment]
     resumed_at: NotRequired[Moment]
 
@@ -429,6 +494,16 @@ class QueueSummary(QueueState, JobCounts):
 
     depth: Annotated[int, Field(ge=0, description="jobs that are not final")]
     config: QueueConfig
+
+
+class QueueDeletedAnswer(TypedDict):
+    """What becomes of a queue that is deleted, and of how many jobs."""
+
+    queue: str
+    strategy: Literal["reject", "discard", "move", "drain"]
+    target_queue: NotRequired[str]
+    jobs_affected: Count
+    state: Literal["draining", "deleted"]
 
 
 class QueuesAnswer(TypedDict):
@@ -445,6 +520,7 @@ class Statistics(JobCounts):
 
     queue: NotRequired[str]
     depth: Count
+    max_depth: NotRequired[Bound]
     dead_letter: Annotated[int, Field(ge=0, description="of the discarded ones")]
     enqueued_today: Count
     completed_today: Count
@@ -463,6 +539,7 @@ class QueueDetailAnswer(QueueState):
     depth: Count
     running: Annotated[int, Field(ge=0, description="active jobs")]
     config: QueueConfig
+    config_sources: ConfigSources
     stats: Statistics
     queue: QueueState
 
@@ -472,8 +549,8 @@ class QueueCounts(JobCounts):
 
     name: str
     depth: Count
-    state: Literal["active", "paused"]
-    status: Literal["active", "paused"]
+    state: Literal["active", "paused", "draining"]
+    status: Literal["active", "paused", "draining"]
     paused: bool
 
 
@@ -694,6 +771,10 @@ class ErrorDetail(TypedDict):
     code: Annotated[str, Field(description="machine-readable; see the error catalogue")]
     type: Annotated[str, Field(description="the same as code")]
     message: str
+    queue: NotRequired[Annotated[str, Field(description="QUEUE_FULL only, as the next three")]]
+    depth: NotRequired[Count]
+    bound: NotRequired[Count]
+    strategy: NotRequired[Strategy]
     retryable: Annotated[bool, Field(description="whether the same request may succeed later")]
     details: Annotated[
         dict[str, Any],
@@ -709,3 +790,78 @@ class ErrorAnswer(TypedDict):
     """An error."""
 
     error: ErrorDetail
+
+
+class Places(TypedDict):
+    """Active jobs of a key; a limit of them if there is one."""
+
+    limit: NotRequired[Count]
+    active: Count
+    available: NotRequired[Count]
+
+
+class Window(TypedDict):
+    """Starts in a sliding window."""
+
+    limit: Annotated[int, Field(ge=1)]
+    period: str
+    current_count: Count
+    window_resets_at: Annotated[Moment, Field(description="when one more may start")]
+
+
+class Spacing(TypedDict):
+    """Evenly spaced starts."""
+
+    limit: Annotated[int, Field(ge=1)]
+    period: str
+    next_allowed_at: Moment
+
+
+class Starts(TypedDict):
+    """So many starts in each period."""
+
+    limit: Annotated[int, Field(ge=1)]
+    period: str
+
+
+class RateLimitOverride(TypedDict):
+    """What holds instead of what jobs say; null lifts a limit."""
+
+    concurrency: NotRequired[int | None]
+    rate: NotRequired[Starts | None]
+    throttle: NotRequired[Starts | None]
+    expires_at: NotRequired[Moment]
+
+
+class RateLimitAnswer(TypedDict):
+    """How a key stands, by the bounds of the job pushed last and the override."""
+
+    key: str
+    concurrency: NotRequired[Places]
+    rate: NotRequired[Window]
+    throttle: NotRequired[Spacing]
+    waiting_count: NotRequired[
+        Annotated[int, Field(ge=0, description="available jobs of the key; only of a single key")]
+    ]
+    waiting_count_exact: NotRequired[
+        Annotated[Literal[False], Field(description="there may be more than were counted")]
+    ]
+    paused_until: NotRequired[Moment]
+    override: NotRequired[RateLimitOverride]
+
+
+class QueueLimitsAnswer(TypedDict):
+    """A queue's own limits, and how much of them is used; what is not limited is absent."""
+
+    queue: str
+    key: Annotated[str, Field(description="the subject of its events: `queue:` and its name")]
+    concurrency: NotRequired[Places]
+    rate: NotRequired[Window]
+    rate_limit: Annotated[Starts | None, Field(description="as it stands in the configuration")]
+
+
+class RateLimitsAnswer(TypedDict):
+    """A page of keys."""
+
+    items: list[RateLimitAnswer]
+    pagination: Pagination

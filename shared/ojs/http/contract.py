@@ -16,6 +16,8 @@ from typing import TYPE_CHECKING, Any, Literal
 from ojs.domain.envelope import MAX_NAME_BYTES, QUEUE_PATTERN, TYPE_PATTERN, JobRequest
 from ojs.domain.event_query import SOURCE_PATTERN as EVENT_SOURCE_PATTERN
 from ojs.domain.event_query import TYPE_PATTERN as EVENT_TYPE_PATTERN
+from ojs.domain.limits import OverrideRequest
+from ojs.domain.queue import STRATEGIES
 from ojs.domain.stats import Period
 from ojs.http import models
 
@@ -42,13 +44,16 @@ MAX_FILTER_NAMES = 50
 MAX_RESULT_WAIT_S = 25
 # What a client may ask for without being told that it is too much; it waits less.
 MAX_TIMEOUT_S = 86_400
+# Longest wait for room in a queue, and characters of a producer's name.
+MAX_BLOCK_S = 25
+MAX_PRODUCER = MAX_NAME_BYTES
 
-Subject = Literal["job", "worker", "queue"]
+Subject = Literal["job", "worker", "queue", "rate limit"]
 
 
 @dataclass(frozen=True)
 class Parameter:
-    """A query parameter and its JSON schema."""
+    """A parameter of the query or a header of the request, and its JSON schema."""
 
     name: str
     schema: Mapping[str, Any]
@@ -62,6 +67,8 @@ class Success:
     shape: str | None
     description: str
     headers: tuple[str, ...] = ()
+    # Headers that it may have or not.
+    sometimes: tuple[str, ...] = ()
     # Whether the body may be plain text: always, when there is no shape.
     text: bool = False
 
@@ -82,6 +89,7 @@ class Operation:
     request: type[BaseModel] | None = None
     body_required: bool = True
     query: tuple[Parameter, ...] = ()
+    headers: tuple[Parameter, ...] = ()
     subject: Subject | None = None
     # Whether the answer is made of what follows from the stream. The local server has all that was
     # written before projected first; in the cloud it is behind by the stream's delay.
@@ -215,21 +223,49 @@ _WAIT = (
     ),
 )
 
+_PUSHING = (
+    Parameter(
+        "X-OJS-Producer",
+        # Unprintable characters that JSON Schema's regular expressions can name everywhere.
+        {
+            "type": "string",
+            "minLength": 1,
+            "maxLength": MAX_PRODUCER,
+            "pattern": r"[^\u0000-\u001f\u007f-\u00a0\u00ad\u2028\u2029]+",
+        },
+        "who enqueues, for queues that take jobs of some producers only",
+    ),
+    Parameter(
+        "OJS-Block-Timeout",
+        {"type": "string", "pattern": r"[0-9]+(\.[0-9]+)?", "default": "0"},
+        "seconds to wait for room, when a queue is full and its overflow_policy is `block`; never "
+        f"more than {MAX_BLOCK_S}",
+    ),
+)
+# On the answer to a push, when a queue is filled beyond its warning threshold.
+_RATE_LIMIT = ("X-RateLimit-Limit", "X-RateLimit-Remaining", "X-RateLimit-Reset")
+_PRESSURE = ("X-OJS-Queue-Depth", "X-OJS-Queue-Bound", "X-OJS-Queue-Pressure")
+
 
 def _jobs() -> Iterable[Operation]:
     shown = {200: Success("JobAnswer", "The job.")}
     yield Operation(
         "enqueue_job", "POST", f"{BASE}/jobs", JOBS, "jobs", "Enqueue a job",
         {
-            201: Success("JobAnswer", "The job is durably stored.", ("Location",)),
+            201: Success("JobAnswer", "The job is durably stored.", ("Location",), _PRESSURE),
             200: Success("DeduplicatedAnswer", "A unique job with this key exists; here it is."),
         },
-        (409, 413), JobRequest,
+        (403, 404, 409, 413, 429), JobRequest, headers=_PUSHING,
     )  # fmt: skip
     yield Operation(
         "enqueue_batch", "POST", f"{BASE}/jobs/batch", JOBS, "jobs", "Enqueue many jobs, or none",
-        {201: Success("BatchAnswer", "All jobs are stored, in the order of the request.")},
-        (409, 413), models.BatchRequest,
+        {
+            201: Success(
+                "BatchAnswer", "All jobs are stored, in the order of the request.",
+                sometimes=(*_PRESSURE, *_RATE_LIMIT),
+            ),
+        },
+        (403, 404, 409, 413, 429), models.BatchRequest, headers=_PUSHING,
     )  # fmt: skip
     one = f"{BASE}/jobs/{{id}}"
     yield Operation(
@@ -385,7 +421,7 @@ def _dead_letter() -> Iterable[Operation]:
             f"{prefix}retry_dead_letter", "POST", f"{one}/retry", ADMIN, tag,
             "Make a dead letter available again",
             {200: Success("JobAnswer", "The job, with attempt 0 and its errors kept.")},
-            (404, 409), models.RetryDeadLetterRequest, body_required=False, subject="job",
+            (404, 409, 429), models.RetryDeadLetterRequest, body_required=False, subject="job",
         )  # fmt: skip
         yield Operation(
             f"{prefix}delete_dead_letter", "DELETE", one, ADMIN, tag,
@@ -396,7 +432,52 @@ def _dead_letter() -> Iterable[Operation]:
         )  # fmt: skip
 
 
+# For clients that send no body with DELETE. What the body says counts.
+_DELETING = (
+    Parameter(
+        "strategy",
+        {"type": "string", "enum": list(STRATEGIES)},
+        "what becomes of its jobs; needed, here or in the body",
+    ),
+    Parameter("target_queue", {"type": "string"}, "with `move`, the queue they go to"),
+)
+
+
 def _queues() -> Iterable[Operation]:
+    yield Operation(
+        "create_queue", "POST", f"{BASE}/queues", ADMIN, "queues", "Make a queue",
+        {201: Success("QueueConfigAnswer", "The queue and its configuration.", ("Location",))},
+        (409,), models.CreateQueueRequest,
+    )  # fmt: skip
+    for prefix, base in (("", f"{BASE}/queues"), ("admin_", f"{BASE}/admin/queues")):
+        path, tag = f"{base}/{{name}}/config", "admin" if prefix else "queues"
+        yield Operation(
+            f"{prefix}get_queue_config", "GET", path, ADMIN, tag, "Read a queue's configuration",
+            {200: Success("QueueConfigAnswer", "What is in force, and where it comes from.")},
+            (404,), subject="queue",
+        )  # fmt: skip
+        yield Operation(
+            f"{prefix}configure_queue", "PUT", path, ADMIN, tag, "Change a queue's configuration",
+            {200: Success("QueueConfigAnswer", "What is in force now. Makes an unknown queue.")},
+            (), models.ConfigureQueueRequest, subject="queue",
+        )  # fmt: skip
+    yield Operation(
+        "delete_queue", "DELETE", f"{BASE}/queues/{{name}}", ADMIN, "queues",
+        "Delete a queue and see to its jobs",
+        {202: Success("QueueDeletedAnswer", "It is gone, or ends once its jobs are seen to.")},
+        (404, 409), models.DeleteQueueRequest, body_required=False, query=_DELETING,
+        subject="queue",
+    )  # fmt: skip
+    path = f"{BASE}/queues/_default/config"
+    yield Operation(
+        "get_queue_policy", "GET", path, ADMIN, "queues", "Read the policy for new queues",
+        {200: Success("QueuePolicyAnswer", "What holds for queues made from now on.")},
+    )  # fmt: skip
+    yield Operation(
+        "set_queue_policy", "PUT", path, ADMIN, "queues", "Change the policy for new queues",
+        {200: Success("QueuePolicyAnswer", "What holds for queues made from now on.")},
+        (), models.ConfigureQueueRequest,
+    )  # fmt: skip
     for prefix, base in (("", f"{BASE}/queues"), ("admin_", f"{BASE}/admin/queues")):
         for verb, summary in (
             ("pause", "Hand out no more jobs of a queue"),
@@ -406,7 +487,7 @@ def _queues() -> Iterable[Operation]:
                 f"{prefix}{verb}_queue", "POST", f"{base}/{{name}}/{verb}", ADMIN,
                 "admin" if prefix else "queues", summary,
                 {200: Success("QueueAnswer", "The queue's state.")},
-                (), models.NoOptions, body_required=False, subject="queue",
+                (409,), models.NoOptions, body_required=False, subject="queue",
             )  # fmt: skip
 
 
@@ -475,6 +556,45 @@ def _statistics() -> Iterable[Operation]:
     )  # fmt: skip
 
 
+def _rate_limits() -> Iterable[Operation]:
+    base = f"{BASE}/rate-limits"
+    one = f"{base}/{{key}}"
+    yield Operation(
+        "list_rate_limits", "GET", base, ADMIN, "rate limits", "List the keys of rate limits",
+        {200: Success("RateLimitsAnswer", "One page of keys, in order.")}, query=PAGING,
+    )  # fmt: skip
+    yield Operation(
+        "get_rate_limit", "GET", one, ADMIN, "rate limits", "Read how a key's rate limit stands",
+        {200: Success("RateLimitAnswer", "What is limited, and how much of it is used.")},
+        (404,), subject="rate limit",
+    )  # fmt: skip
+    for suffix in ("", "/override"):
+        name = "rate_limit_override" if suffix else "rate_limit"
+        yield Operation(
+            f"put_{name}", "PUT", f"{one}{suffix}", ADMIN, "rate limits",
+            "Override a key's rate limit",
+            {200: Success("RateLimitAnswer", "The key under the override.")},
+            (), OverrideRequest, subject="rate limit",
+        )  # fmt: skip
+        yield Operation(
+            f"delete_{name}", "DELETE", f"{one}{suffix}", ADMIN, "rate limits",
+            "Take back a key's override and pause",
+            {200: Success("RateLimitAnswer", "The key as its jobs have it.")},
+            (404,), subject="rate limit",
+        )  # fmt: skip
+    yield Operation(
+        "set_queue_limits", "PUT", f"{BASE}/admin/queues/{{name}}/rate-limit", ADMIN, "rate limits",
+        "Set a queue's own limits",
+        {200: Success("QueueLimitsAnswer", "What holds for the queue, and how much is used.")},
+        (), models.QueueLimitsRequest, subject="queue",
+    )  # fmt: skip
+    yield Operation(
+        "admin_get_job", "GET", f"{BASE}/admin/jobs/{{id}}", ADMIN, "admin", "Read a job",
+        {200: Success("JobDetailAnswer", "The job, wrapped and at the top level.")},
+        (404,), subject="job",
+    )  # fmt: skip
+
+
 def _system() -> Iterable[Operation]:
     yield Operation(
         "manifest", "GET", "/ojs/manifest", ADMIN, "system", "Read what this server offers",
@@ -505,7 +625,7 @@ def _system() -> Iterable[Operation]:
 
 OPERATIONS: tuple[Operation, ...] = (
     *_jobs(), *_workers(), *_dead_letter(), *_queues(), *_admin_workers(), *_statistics(),
-    *_system(),
+    *_rate_limits(), *_system(),
 )  # fmt: skip
 
 

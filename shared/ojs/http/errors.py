@@ -9,13 +9,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ojs.domain.errors import OjsError
+from ojs.domain.errors import OjsError, QueueFull
 
 _CATALOGUE = "https://openjobspec.org/spec/v1/error-catalog"
 _CHAPTERS = {
     "1": "41-ojs-1xxx-client-errors",
     "2": "42-ojs-2xxx-server-errors",
     "3": "43-ojs-3xxx-job-lifecycle-errors",
+    "5": "45-ojs-5xxx-authentication--authorization-errors",
+    "6": "46-ojs-6xxx-rate-limiting--backpressure-errors",
     "7": "47-ojs-7xxx-extension-errors",
 }
 
@@ -46,15 +48,28 @@ KINDS: dict[str, Kind] = {
     "not_found": Kind(
         404, "OJS-3000", "Check the id or path; finished jobs are removed after their retention."
     ),
+    "queue_not_found": Kind(
+        404, "OJS-3000", "Make the queue first: POST /ojs/v1/queues. This server is in strict mode."
+    ),
+    "JOB_TYPE_NOT_ALLOWED": Kind(
+        422, "OJS-1001", "Push to a queue that takes this type, or let an operator allow it."
+    ),
+    "permission_denied": Kind(
+        403, "OJS-5001", "Ask an operator to add you to the producers of the queue."
+    ),
     "method_not_allowed": Kind(405, "OJS-1000", "Use one of the methods in the Allow header."),
     "conflict": Kind(
-        409, "OJS-1005", "Read the job: somebody else may have moved it on in the meantime."
+        409, "OJS-1005", "Read the job or queue: somebody else may have changed it in the meantime."
+    ),
+    "queue_draining": Kind(
+        409, "OJS-1005", "Push to another queue, or again when this one is gone: it is made anew."
     ),
     "duplicate": Kind(409, "OJS-3001", "The job named in details exists already; use that one."),
     "payload_too_large": Kind(
         413, "OJS-1009", "Store large data elsewhere and send a reference to it."
     ),
     "metadata_too_large": Kind(413, "OJS-1010", "Keep meta for small facts about the job."),
+    "QUEUE_FULL": Kind(429, "OJS-6001", "Nothing was stored; try again after Retry-After."),
     "backend_error": Kind(500, "OJS-2000", "Try again; report it with the request id if it stays."),
     "backend_unavailable": Kind(503, "OJS-2001", "Try again after the time in Retry-After."),
     "backend_timeout": Kind(
@@ -85,11 +100,14 @@ def kind_of(error: OjsError) -> Kind:
 def body(error: OjsError, request_id: str) -> dict[str, Any]:
     """The error body."""
     kind = kind_of(error)
+    # What the backpressure seed wants beside the code and not in `details` (section 7.1).
+    beside = error.queue if isinstance(error, QueueFull) else {}
     return {
         "error": {
             "code": error.code,
             "type": error.code,
             "message": error.message,
+            **beside,
             "retryable": error.retryable,
             "details": error.details,
             "hint": kind.hint,
@@ -105,6 +123,9 @@ def headers(error: OjsError) -> dict[str, str]:
     added: dict[str, str] = {}
     if isinstance(error, MethodNotAllowed):
         added["Allow"] = ", ".join(error.allowed)
+    if isinstance(error, QueueFull):
+        added["X-OJS-Queue-Depth"] = str(error.queue["depth"])
+        added["X-OJS-Queue-Bound"] = str(error.queue["bound"])
     if kind_of(error).status in (429, 503):
         added["Retry-After"] = str(error.retry_after_s or _DEFAULT_RETRY_AFTER_S)
     return added

@@ -20,7 +20,7 @@ CAPABILITIES = {
     "job_ttl": True,
     "pause_resume": True,
     "priority_queues": True,
-    "rate_limiting": False,
+    "rate_limiting": True,
     "schema_validation": False,
     "unique_jobs": True,
     "workflows": False,

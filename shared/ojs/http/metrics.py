@@ -18,6 +18,7 @@ from ojs.domain.stats import (
     BY_TYPE,
     DURATION_BUCKETS_S,
     QUEUE_TIME_BUCKETS_S,
+    LimitMetrics,
     Metrics,
     QueueMetrics,
 )
@@ -29,6 +30,8 @@ TEXT_TYPE = "text/plain"
 # as long as before, in JSON up to twice as long. Queues that do not fit are left out.
 MAX_TEXT_BYTES = 4_000_000
 MAX_JSON_BYTES = 2_500_000
+# What stands at the head of each metric, and what is told of all queues together.
+_HEAD_BYTES = 10_000
 
 
 @dataclass(frozen=True)
@@ -74,6 +77,29 @@ _DEAD = Family(
     "ojs.dead_letter.total", "ojs_dead_letter_total", "gauge", "jobs", "Dead letters by queue"
 )
 _BUSY = Family("ojs.workers.busy", "ojs_workers_busy", "gauge", "jobs", "Jobs being executed")
+_MAX_SIZE = Family(
+    "ojs.queue.max_size", "ojs_queue_max_size", "gauge", "jobs", "Jobs a bounded queue may hold"
+)  # fmt: skip
+_UTILIZATION = Family(
+    "ojs.queue.utilization", "ojs_queue_utilization_ratio", "gauge", "1",
+    "Jobs in a bounded queue as a fraction of those it may hold",
+)  # fmt: skip
+_PRESSURE = Family(
+    "ojs.backpressure.pressure", "ojs_backpressure_pressure_ratio", "gauge", "1",
+    "How full a bounded queue is, in jobs or in bytes, whichever is nearer its bound",
+)  # fmt: skip
+_REJECTED = Family(
+    "ojs.backpressure.rejected_total", "ojs_backpressure_rejected_total", "counter", "jobs",
+    "Jobs refused by a full queue, since midnight",
+)  # fmt: skip
+_DROPPED = Family(
+    "ojs.backpressure.dropped_total", "ojs_backpressure_dropped_total", "counter", "jobs",
+    "Jobs discarded to make room for others, since midnight",
+)  # fmt: skip
+_OVERFLOW = Family(
+    "ojs.queue.overflow.count", "ojs_queue_overflow_total", "counter", "jobs",
+    "Jobs refused or discarded for want of room, by policy, since midnight",
+)  # fmt: skip
 _ACTIVE = Family(
     "ojs.workers.active", "ojs_workers_active", "gauge", "workers", "Workers that take jobs"
 )
@@ -82,9 +108,26 @@ _LISTED = Family(
     "ojs.metrics.queues", "ojs_metrics_queues", "gauge", "queues",
     "Queues that these metrics tell of; fewer than ojs_queues when there are too many",
 )  # fmt: skip
+_LIMIT_ACTIVE = Family(
+    "ojs.rate_limit.active", "ojs_rate_limit_active", "gauge", "jobs",
+    "Active jobs of a key, where its jobs have a concurrency limit",
+)  # fmt: skip
+_LIMIT_WAITING = Family(
+    "ojs.rate_limit.waiting", "ojs_rate_limit_waiting", "gauge", "jobs",
+    "Jobs that wait for a key's limit, as counted in the last minute",
+)  # fmt: skip
+_LIMIT_EXCEEDED = Family(
+    "ojs.rate_limit.exceeded_total", "ojs_rate_limit_exceeded_total", "counter", "times",
+    "How often a limit began to hold jobs back; of queues, since midnight",
+)  # fmt: skip
+_LIMIT_WAIT = Family(
+    "ojs.rate_limit.wait_duration", "ojs_rate_limit_wait_duration_seconds", "histogram", "seconds",
+    "For how long a key held jobs back",
+)  # fmt: skip
 FAMILIES = (
-    *_COUNTERS.values(), _DURATION, _QUEUE_TIME, _DEPTH, _OLDEST, _DEAD, _BUSY, _ACTIVE, _QUEUES,
-    _LISTED,
+    *_COUNTERS.values(), _DURATION, _QUEUE_TIME, _DEPTH, _OLDEST, _DEAD, _BUSY, _MAX_SIZE,
+    _UTILIZATION, _PRESSURE, _REJECTED, _DROPPED, _OVERFLOW, _LIMIT_ACTIVE, _LIMIT_WAITING,
+    _LIMIT_EXCEEDED, _LIMIT_WAIT, _ACTIVE, _QUEUES, _LISTED,
 )  # fmt: skip
 
 
@@ -127,6 +170,36 @@ def _of_queue(queue: QueueMetrics, now_ms: int) -> Iterator[Sample]:
     yield Sample(_OLDEST, named, 0 if since is None else max(0, now_ms - since) / 1_000)
     yield Sample(_DEAD, named, queue.levels.dead)
     yield Sample(_BUSY, named, queue.levels.of(State.ACTIVE))
+    yield from _bounds(queue, named)
+
+
+def _bounds(queue: QueueMetrics, named: Mapping[str, str]) -> Iterator[Sample]:
+    """What only queues with a bound have, and those that had one today."""
+    filling, today = queue.filling, queue.today
+    if filling is not None:
+        if filling.max_size is not None and filling.utilization is not None:
+            yield Sample(_MAX_SIZE, named, filling.max_size)
+            yield Sample(_UTILIZATION, named, filling.utilization)
+        yield Sample(_PRESSURE, named, filling.pressure)
+    if filling is not None or today.rejected or today.dropped:
+        yield Sample(_REJECTED, named, today.rejected)
+        yield Sample(_DROPPED, named, today.dropped)
+    for policy, count in sorted(today.overflow.items()):
+        yield Sample(_OVERFLOW, {**named, "policy": policy}, count)
+    for strategy, count in sorted(today.exceeded.items()):
+        yield Sample(_LIMIT_EXCEEDED, {**named, "strategy": strategy}, count)
+
+
+def _of_key(limit: LimitMetrics) -> Iterator[Sample]:
+    named = {"key": limit.key}
+    if limit.active is not None:
+        yield Sample(_LIMIT_ACTIVE, named, limit.active)
+    yield Sample(_LIMIT_WAITING, named, limit.waiting)
+    if limit.exceeded:
+        for strategy, count in sorted(limit.exceeded.items()):
+            yield Sample(_LIMIT_EXCEEDED, {**named, "strategy": strategy}, count)
+        waits = Histogram.of(limit.waits, QUEUE_TIME_BUCKETS_S, limit.waited_ms)
+        yield Sample(_LIMIT_WAIT, named, waits)
 
 
 def _of_all(found: Metrics, listed: int) -> Iterator[Sample]:
@@ -151,7 +224,11 @@ def wanted_format(query: Mapping[str, str]) -> str:
 def text(found: Metrics) -> str:
     """The text exposition format; queues beyond MAX_TEXT_BYTES are left out."""
     lines: dict[Family, list[str]] = {family: [] for family in FAMILIES}
-    room = MAX_TEXT_BYTES - 10_000  # for what stands at the head of each metric, and for all queues
+    room = MAX_TEXT_BYTES - _HEAD_BYTES
+    for limit in found.limits:
+        for one in _of_key(limit):
+            lines[one.family] += (told_lines := _lines(one))
+            room -= sum(len(line) + 1 for line in told_lines)
     listed = 0
     for queue in found.queues:
         told = [
@@ -207,7 +284,11 @@ def _quoted(value: str) -> str:
 def body(found: Metrics) -> dict[str, Any]:
     """The same as JSON; queues beyond MAX_JSON_BYTES are left out."""
     samples: dict[Family, list[dict[str, Any]]] = {family: [] for family in FAMILIES}
-    room = MAX_JSON_BYTES - 10_000
+    room = MAX_JSON_BYTES - _HEAD_BYTES
+    for limit in found.limits:
+        for one in _of_key(limit):
+            samples[one.family].append(shown := _shown(one))
+            room -= jsontext.size_of(shown) + 1
     listed = 0
     for queue in found.queues:
         told = [(one.family, _shown(one)) for one in _of_queue(queue, found.now_ms)]

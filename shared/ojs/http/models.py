@@ -28,7 +28,7 @@ from pydantic import (
     ValidationError,
 )
 
-from ojs.domain import ids
+from ojs.domain import ids, times
 from ojs.domain.envelope import (
     MAX_BATCH,
     MAX_NAME_BYTES,
@@ -40,6 +40,14 @@ from ojs.domain.envelope import (
     from_pydantic,
 )
 from ojs.domain.errors import InvalidRequest, Unsupported
+from ojs.domain.queue_config import MAX_CONCURRENCY as MAX_RUNNING
+from ojs.domain.queue_config import (
+    MAX_RATE,
+    NOT_OFFERED,
+    Duration,
+    QueueConfigRequest,
+    QueueRateLimit,
+)
 from ojs.domain.worker import MAX_FETCH, MAX_FETCH_QUEUES, MAX_ID_BYTES, check_worker_id
 
 if TYPE_CHECKING:
@@ -220,6 +228,11 @@ def _texts(value: Any) -> Any:
     raise ValueError("must be an array of strings, or a string")
 
 
+def _moment(value: str) -> str:
+    times.timestamp_ms(value, now_ms=0)
+    return value
+
+
 class ErrorReport(RequestModel):
     """What went wrong. Long texts are cut: 50 frames or 10 000 characters of backtrace."""
 
@@ -233,14 +246,20 @@ class ErrorReport(RequestModel):
     )
     message: str | None = None
     retryable: bool | None = Field(None, description="true when not given")
+    rate_limit_until: (
+        Annotated[
+            str,
+            AfterValidator(_moment),
+            Field(description="no job with the same rate limit key starts before this time"),
+        ]
+        | None
+    ) = None
     details: dict[str, Any] | None = None
     backtrace: Annotated[
         Any,
         BeforeValidator(lambda value: None if value is None else _texts(value)),
         Field(json_schema_extra={"type": ["array", "string", "null"], "items": {"type": "string"}}),
     ] = None
-
-    not_offered = {"rate_limit_until": "pausing a rate limit is not offered by this server."}
 
 
 def _one_of(*fields: tuple[str, str]) -> dict[str, Any]:
@@ -490,6 +509,94 @@ class RetryDeadLetterRequest(RequestModel):
     """Retry a dead letter as it is."""
 
     not_offered = {"override": "retrying with modifications is not offered by this server."}
+
+
+class ConfigureQueueRequest(RequestModel, QueueConfigRequest):
+    """Fields of a queue's configuration. What is left out stays as it is; null takes it back.
+
+    Described here; parsed by `ojs.domain.queue_config.parse`.
+    """
+
+    not_offered = dict.fromkeys(NOT_OFFERED, "dead-letter settings of queues are not offered here.")
+
+
+class QueueLimitsRequest(RequestModel):
+    """A queue's own limits: the rate as `limit` and `period`, or under `rate_limit` or `rate`. What
+    is left out stays as it is; null takes it back.
+    """
+
+    not_offered = {"throttle": "queues have no throttle; jobs may have one."}
+
+    limit: Annotated[int, Field(ge=1, le=MAX_RATE)] | None = None
+    period: Duration | None = Field(None, description="ISO 8601 duration")
+    rate_limit: QueueRateLimit | None = None
+    rate: QueueRateLimit | None = None
+    concurrency: Annotated[int, Field(ge=1, le=MAX_RUNNING)] | None = None
+
+    described: ClassVar[Mapping[str, Any]] = {
+        "properties": {
+            "limit": {"type": "integer", "minimum": 1, "maximum": MAX_RATE},
+            "period": {"type": "string", "description": "ISO 8601 duration"},
+        },
+        "dependentRequired": {"limit": ["period"], "period": ["limit"]},
+        "anyOf": [{"required": [name]} for name in ("limit", "rate_limit", "rate", "concurrency")],
+        "not": {
+            "anyOf": [
+                {"required": list(pair)}
+                for pair in (("limit", "rate_limit"), ("limit", "rate"), ("rate_limit", "rate"))
+            ]
+        },
+    }
+
+    def check(self, prefix: str = "") -> None:
+        """One way of naming the rate, whole. Raises InvalidRequest."""
+        given = self.model_fields_set
+        flat = given & {"limit", "period"}
+        if flat and (self.limit is None or self.period is None):
+            missing = "limit" if self.limit is None else "period"
+            raise InvalidRequest(prefix + missing, "is required where the other is given")
+        ways = [*(["limit"] if flat else []), *sorted(given & {"rate", "rate_limit"})]
+        if len(ways) > 1:
+            # Which of them counts would be a guess.
+            raise InvalidRequest(prefix + ways[1], f"cannot be given together with {ways[0]}")
+        if not ways and "concurrency" not in given:
+            raise InvalidRequest(
+                f"{prefix}rate_limit", "is required, or limit and period, or concurrency"
+            )
+
+    def config(self) -> dict[str, Any]:
+        """What it changes of the queue's configuration."""
+        given = self.model_fields_set
+        changes: dict[str, Any] = {}
+        if "concurrency" in given:
+            changes["concurrency"] = self.concurrency
+        if given & {"limit", "period"}:
+            changes["rate_limit"] = {"limit": self.limit, "period": self.period}
+        elif given & {"rate", "rate_limit"}:
+            rate = self.rate if "rate" in given else self.rate_limit
+            changes["rate_limit"] = None if rate is None else rate.model_dump()
+        return changes
+
+
+QUEUE_FIELDS = (*QueueConfigRequest.model_fields, *NOT_OFFERED)
+
+
+class CreateQueueRequest(RequestModel):
+    """A queue to make, with its configuration under `config`, or beside the name.
+
+    The configuration is parsed by `ojs.domain.queue_config.parse`.
+    """
+
+    name: QueueName
+
+
+class DeleteQueueRequest(RequestModel):
+    """What becomes of a queue's jobs; here or in the query."""
+
+    strategy: Literal["reject", "discard", "move", "drain"] | None = Field(
+        None, description="there must be none; they are discarded, moved, or worked off first"
+    )
+    target_queue: QueueName | None = Field(None, description="with `move`, where to")
 
 
 class NoOptions(RequestModel):

@@ -14,10 +14,13 @@ JSON = "application/json"
 _VERSION = re.compile(r"1(\.0(\.\d{1,3}(-rc\.\d{1,3})?)?)?")
 _REQUEST_ID = re.compile(r"[\x20-\x7e]{1,128}")
 
-REQUEST_HEADERS = ("Content-Type", "Accept", "Authorization", "X-Request-Id", "OJS-Version")
+REQUEST_HEADERS = (
+    "Content-Type", "Accept", "Authorization", "X-Request-Id", "OJS-Version", "X-OJS-Producer",
+    "OJS-Block-Timeout",
+)  # fmt: skip
 _EXPOSED = (
     "X-Request-Id", "OJS-Version", "X-OJS-Version", "X-OJS-Media-Type", "Location", "Retry-After",
-    "Allow",
+    "Allow", "X-OJS-Queue-Depth", "X-OJS-Queue-Bound", "X-OJS-Queue-Pressure",
 )  # fmt: skip
 
 _FIXED: Mapping[str, str] = {

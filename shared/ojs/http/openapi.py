@@ -11,7 +11,7 @@ from typing import Any
 
 from pydantic import TypeAdapter
 
-from ojs.domain import envelope
+from ojs.domain import envelope, limits
 from ojs.domain.ids import UUID7
 from ojs.http import answers, contract, errors, models, negotiation
 from ojs.http.contract import Operation, Parameter
@@ -20,18 +20,21 @@ _REF = "#/components/schemas/{model}"
 
 _DESCRIPTIONS = {
     400: "The request is malformed: a field, the body, a header or a parameter.",
+    403: "The queue does not take this producer's jobs.",
     404: "There is no such job, queue, worker or route.",
     405: "The path does not take this method.",
     409: "The job is in another state, or exists already; nothing was changed.",
     413: "Something is larger than allowed.",
     422: "Understood, but against a policy's rules, or not offered by this server.",
+    429: "A queue is full, and nothing was stored; try again after `Retry-After` seconds.",
     500: "An internal error.",
     503: "The store is busy or cannot be reached; try again after `Retry-After` seconds.",
     504: "The store did not answer in time; the outcome is unknown.",
 }
 _NAMES = {
-    400: "BadRequest", 404: "NotFound", 409: "Conflict", 413: "TooLarge", 422: "Unprocessable",
-    500: "InternalError", 503: "Unavailable", 504: "Timeout",
+    400: "BadRequest", 403: "Forbidden", 404: "NotFound", 409: "Conflict", 413: "TooLarge",
+    422: "Unprocessable", 429: "QueueFull", 500: "InternalError", 503: "Unavailable",
+    504: "Timeout",
 }  # fmt: skip
 
 _HEADERS: Mapping[str, tuple[dict[str, Any], str]] = {
@@ -39,8 +42,29 @@ _HEADERS: Mapping[str, tuple[dict[str, Any], str]] = {
     "X-Request-Id": ({"type": "string"}, "the client's id for the request, or one made for it"),
     "X-OJS-Version": ({"type": "string", "const": negotiation.VERSION}, "the same as OJS-Version"),
     "X-OJS-Media-Type": ({"type": "string", "const": negotiation.MEDIA_TYPE}, "OJS's media type"),
-    "Location": ({"type": "string"}, "path of the new job"),
+    "Location": ({"type": "string"}, "path of the new job or queue"),
     "Retry-After": ({"type": "integer", "minimum": 1}, "seconds to wait before trying again"),
+    "X-OJS-Queue-Depth": (
+        {"type": "integer", "minimum": 0},
+        "jobs in the queue that are not final, or their bytes if those are what is bounded",
+    ),
+    "X-OJS-Queue-Bound": ({"type": "integer", "minimum": 1}, "how many there may be"),
+    "X-OJS-Queue-Pressure": (
+        {"type": "number", "minimum": 0, "maximum": 1},
+        "depth divided by bound, beyond the queue's warning threshold; of several the fullest",
+    ),
+}
+_HEADERS = {
+    **_HEADERS,
+    "X-RateLimit-Limit": (
+        {"type": "integer", "minimum": 0},
+        "of a job with a rate limit: how many may start, by the one of its limits with least room",
+    ),
+    "X-RateLimit-Remaining": ({"type": "integer", "minimum": 0}, "how many of these may start now"),
+    "X-RateLimit-Reset": (
+        {"type": "integer", "minimum": 0},
+        "when one more may start: seconds since the epoch",
+    ),
 }
 _ALWAYS = ("OJS-Version", "X-Request-Id", "X-OJS-Version", "X-OJS-Media-Type")
 
@@ -49,6 +73,10 @@ _PATH_PARAMETERS: Mapping[str, tuple[Mapping[str, Any], str]] = {
     "job": ({"type": "string", "pattern": UUID7.pattern}, "the job's id"),
     "worker": (models.WORKER_ID_SCHEMA, "the worker's id"),
     "queue": (contract.QUEUE_SCHEMA, "the queue's name"),
+    "rate limit": (
+        {"type": "string", "pattern": limits.KEY_PATTERN, "maxLength": limits.MAX_KEY + 6},
+        "the rate limit's key; `queue:` and a queue's name for limits that name none",
+    ),
 }
 
 # Rules that `ojs.domain.envelope` checks when it works out what a job will be, and its types do not
@@ -64,13 +92,13 @@ _MOMENT = {
     "description": "RFC 3339 with a time zone, or '+' and an ISO 8601 duration from now",
 }
 _LENGTH = {"pattern": _DURATION, "maxLength": 64}
+_FRACTION = {"minimum": 0.0, "maximum": 1.0}
 _SHORT = r"(?=.)(\d{1,9}d)?(\d{1,9}h)?(\d{1,9}m)?(\d{1,9}s)?(\d{1,9}ms)?"
 _SHORT_LENGTH = {"pattern": f"{_SHORT}|{_DURATION}", "maxLength": 64}
 _TIMING: Mapping[str, Mapping[str, Any]] = {
     "scheduled_at": _MOMENT,
     "delay_until": _MOMENT,
     "expires_at": _MOMENT,
-    "rate_limit": {"type": "null", "description": "422 unless null: not offered by this server"},
 }
 _CHECKED: Mapping[str, Mapping[str, Mapping[str, Any]]] = {
     "JobRequest": {
@@ -88,6 +116,29 @@ _CHECKED: Mapping[str, Mapping[str, Mapping[str, Any]]] = {
         "backoff_coefficient": {"minimum": 1.0, "maximum": 1_000.0},
     },
     "UniqueRequest": {"period": _LENGTH, "within": _SHORT_LENGTH},
+    "ConfigureQueueRequest": {
+        "warning_threshold": _FRACTION,
+        "dead_letter_ttl": _LENGTH,
+        "allowed_job_types": {
+            "items": {
+                "type": "string",
+                "minLength": 1,
+                "maxLength": envelope.MAX_NAME_BYTES,
+                "pattern": r"[a-z0-9_\-.*]+",
+            }
+        },
+        "producers": {"items": contract.get("enqueue_job").headers[0].schema},
+    },
+    "Backpressure": {"warning_threshold": _FRACTION},
+    "QueueRateLimit": {"period": _LENGTH},
+    "StartsRequest": {"period": _LENGTH},
+    "RateLimitRequest": {
+        "key": {"pattern": limits.KEY_PATTERN},
+        "period": {"pattern": f"second|minute|hour|day|{_DURATION}", "maxLength": 64},
+    },
+    "OverrideRequest": {"expires_at": _MOMENT},
+    "ErrorReport": {"rate_limit_until": _MOMENT},
+    "RetentionRequest": {"completed": _LENGTH, "discarded": _LENGTH, "cancelled": _LENGTH},
 }
 # Of a `UniqueRequest`: `meta` alone among its keys would make no key.
 _META_KEYS = {
@@ -97,7 +148,55 @@ _META_KEYS = {
     },
     "then": {"required": ["meta_keys"], "properties": {"meta_keys": {"type": "array"}}},
 }
+# Of a `CreateQueueRequest`: the configuration is under `config`, or else beside the name.
+_CONFIGURATION = {"$ref": _REF.format(model=models.ConfigureQueueRequest.__name__)}
+_PLACES = {
+    "if": {"required": ["config"], "properties": {"config": {"not": {"type": "null"}}}},
+    "then": {
+        "properties": {
+            "config": _CONFIGURATION, **{name: {"type": "null"} for name in models.QUEUE_FIELDS},
+        }
+    },
+    "else": _CONFIGURATION,
+}  # fmt: skip
 
+
+def _given(name: str) -> dict[str, Any]:
+    return {"required": [name], "properties": {name: {"not": {"type": "null"}}}}
+
+
+# Of a `RateLimitRequest`: a number of starts has its period beside it, an object has it inside.
+_RATE_LIMIT: dict[str, Any] = {
+    "anyOf": [
+        _given(name) for name in ("key", "concurrency", "rate", "max_per_second", "throttle")
+    ],
+    "not": {"allOf": [_given("rate"), _given("max_per_second")]},
+    "if": {"required": ["rate"], "properties": {"rate": {"type": "integer"}}},
+    "then": _given("period"),
+    "else": {"properties": {"period": {"type": "null"}}},
+}
+_WHOLE: Mapping[str, dict[str, Any]] = {
+    "RateLimitRequest": _RATE_LIMIT,
+    "OverrideRequest": {
+        "anyOf": [{"required": [name]} for name in ("concurrency", "rate", "throttle")]
+    },
+    "UniqueRequest": _META_KEYS,
+    "CreateQueueRequest": _PLACES,
+}
+
+_PAYMENTS = {
+    "max_size": 100_000,
+    "concurrency": 20,
+    "visibility_timeout": 300,
+    "default_timeout": 1_800,
+    "retention": {"completed": "P3D", "discarded": "P30D"},
+    "allowed_job_types": ["payment.*"],
+    "default_retry": {
+        "max_attempts": 5,
+        "initial_interval": "PT5S",
+        "backoff_coefficient": 3.0,
+    },
+}
 # Requests to try, by operation.
 EXAMPLES: Mapping[str, dict[str, Any]] = {
     "enqueue_job": {
@@ -147,6 +246,29 @@ EXAMPLES: Mapping[str, dict[str, Any]] = {
     },
     "direct_worker": {"worker_id": "worker-1", "directive": "quiet"},
     "quiet_worker": {},
+    "create_queue": {"name": "payments", "config": _PAYMENTS},
+    "configure_queue": {"max_size": 50_000, "overflow_policy": "block", "concurrency": 40},
+    "admin_configure_queue": {
+        "backpressure": {
+            "max_depth": 50_000,
+            "max_size_bytes": 536_870_912,
+            "strategy": "reject",
+            "warning_threshold": 0.8,
+        }
+    },
+    "set_queue_policy": {
+        "concurrency": 10,
+        "retention": {"completed": "P7D", "discarded": "P30D"},
+        "default_retry": {
+            "max_attempts": 3,
+            "initial_interval": "PT1S",
+            "backoff_coefficient": 2.0,
+        },
+    },
+    "put_rate_limit": {"concurrency": 0, "expires_at": "+PT1H"},
+    "put_rate_limit_override": {"rate": {"limit": 10, "period": "PT1M"}, "throttle": None},
+    "set_queue_limits": {"concurrency": 20, "rate": {"limit": 1_000, "period": "PT1H"}},
+    "delete_queue": {"strategy": "move", "target_queue": "email"},
     "pause_queue": {},
     "resume_queue": {},
     "admin_pause_queue": {},
@@ -192,10 +314,7 @@ def document(version: str) -> dict[str, Any]:
         "paths": paths,
         "components": {
             "schemas": schemas,
-            "headers": {
-                name: {"schema": schema, "description": text}
-                for name, (schema, text) in _HEADERS.items()
-            },
+            "headers": {name: _header(name, required=True) for name in _HEADERS},
             "responses": {_NAMES[status]: _error(status) for status in _NAMES},
         },
     }
@@ -207,7 +326,11 @@ def _operation(operation: Operation, schemas: dict[str, Any]) -> dict[str, Any]:
         "tags": [operation.tag],
         "summary": operation.summary,
     }
-    if parameters := [*_path_parameters(operation), *map(_query_parameter, operation.query)]:
+    if parameters := [
+        *_path_parameters(operation),
+        *(_parameter(each, "query") for each in operation.query),
+        *(_parameter(each, "header") for each in operation.headers),
+    ]:
         described["parameters"] = parameters
     if operation.request is not None:
         _define(operation.request.__name__, operation.request, schemas, "validation")
@@ -223,7 +346,7 @@ def _operation(operation: Operation, schemas: dict[str, Any]) -> dict[str, Any]:
     for status, success in operation.answers.items():
         responses[str(status)] = {
             "description": success.description,
-            "headers": _headers((*_ALWAYS, *success.headers)),
+            "headers": _headers((*_ALWAYS, *success.headers)) | _sometimes(success.sometimes),
         }
         if success.shape is not None:
             _define(success.shape, getattr(answers, success.shape), schemas, "serialization")
@@ -262,10 +385,10 @@ def _path_parameters(operation: Operation) -> list[dict[str, Any]]:
     ]
 
 
-def _query_parameter(parameter: Parameter) -> dict[str, Any]:
+def _parameter(parameter: Parameter, place: str) -> dict[str, Any]:
     return {
         "name": parameter.name,
-        "in": "query",
+        "in": place,
         "schema": _anchored(parameter.schema),
         "description": parameter.description,
     }
@@ -273,6 +396,16 @@ def _query_parameter(parameter: Parameter) -> dict[str, Any]:
 
 def _headers(names: tuple[str, ...]) -> dict[str, Any]:
     return {name: {"$ref": f"#/components/headers/{name}"} for name in names}
+
+
+def _header(name: str, *, required: bool) -> dict[str, Any]:
+    schema, text = _HEADERS[name]
+    return {"schema": schema, "description": text, "required": required}
+
+
+def _sometimes(names: tuple[str, ...]) -> dict[str, Any]:
+    # A reference cannot say that this one is not always there.
+    return {name: _header(name, required=False) for name in names}
 
 
 def _content(ref: str, example: Any = None) -> dict[str, Any]:
@@ -283,11 +416,11 @@ def _content(ref: str, example: Any = None) -> dict[str, Any]:
 
 
 def _error(status: int) -> dict[str, Any]:
-    extra = ("Retry-After",) if status == 503 else ()
+    extra = {503: ("Retry-After",), 429: ("Retry-After", "X-OJS-Queue-Depth", "X-OJS-Queue-Bound")}
     example = _ERROR_EXAMPLE if status == 404 else None
     return {
         "description": _DESCRIPTIONS[status],
-        "headers": _headers((*_ALWAYS, *extra)),
+        "headers": _headers((*_ALWAYS, *extra.get(status, ()))),
         "content": _content(_REF.format(model="ErrorAnswer"), example),
     }
 
@@ -298,19 +431,21 @@ def _define(name: str, shape: Any, schemas: dict[str, Any], mode: Any) -> None:
         return
     schema = TypeAdapter(shape).json_schema(mode=mode, by_alias=True, ref_template=_REF)
     for inner, definition in schema.pop("$defs", {}).items():
-        schemas.setdefault(inner, _anchored(_completed(inner, definition)))
+        found = _anchored(_completed(inner, definition))
+        if schemas.setdefault(inner, found).get("properties") != found.get("properties"):
+            raise ValueError(f"two types are called {inner}")
     schemas[name] = _anchored(_completed(name, schema))
 
 
 def _completed(name: str, schema: dict[str, Any]) -> dict[str, Any]:
-    """A type with the rules of `_CHECKED`."""
+    """A type with the rules of `_CHECKED` and `_WHOLE`."""
     for field, keywords in _CHECKED.get(name, {}).items():
         described = schema["properties"][field]
         described |= {word: keywords[word] for word in keywords if word == "description"}
         rules = {word: keywords[word] for word in keywords if word != "description"}
         # An optional field is its type or null; only the type has rules.
         (described["anyOf"][0] if "anyOf" in described else described).update(rules)
-    return schema | _META_KEYS if name == "UniqueRequest" else schema
+    return schema | _WHOLE.get(name, {})
 
 
 def _anchored(schema: Any) -> Any:

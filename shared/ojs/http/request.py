@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 from urllib.parse import unquote
 
-from ojs.domain import envelope, jsontext
+from ojs.domain import envelope, jsontext, limits
 from ojs.domain.errors import InvalidPayload, InvalidRequest
 from ojs.domain.worker import check_worker_id
 from ojs.http import models, negotiation
@@ -20,6 +20,7 @@ _CHECKS: Mapping[str, Callable[[str], str]] = {
     "job": envelope.check_job_id,
     "worker": check_worker_id,
     "queue": envelope.check_queue,
+    "rate limit": limits.check_any_key,
 }
 
 
@@ -38,7 +39,7 @@ class Request:
 
     @property
     def named(self) -> str:
-        """What the path names: a job, a worker or a queue. Raises InvalidRequest."""
+        """What the path names: a job, a worker, a queue or a rate limit. Raises InvalidRequest."""
         parameter, subject = self.operation.path_parameter, self.operation.subject
         if parameter is None or subject is None or self.path_value is None:
             raise TypeError(f"{self.operation.id} has no path parameter")

@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from ojs.domain import lifecycle, queue, retry, times
+from ojs.domain import queue, queue_config, times
 from ojs.domain.errors import InvalidRequest
-from ojs.domain.job import DEFAULT_TIMEOUT_MS, DEFAULT_VISIBILITY_MS
 from ojs.domain.page import Page
 from ojs.domain.queue import Queue
 from ojs.domain.states import State
@@ -69,39 +68,13 @@ def span_of(
 # --- queues ---------------------------------------------------------------------------------------
 
 
-def config() -> dict[str, Any]:
-    """What holds for every queue: the system's defaults (requirements section 5.9)."""
-    policy = retry.DEFAULT
-    return {
-        "visibility_timeout": DEFAULT_VISIBILITY_MS // 1_000,
-        "default_timeout": DEFAULT_TIMEOUT_MS // 1_000,
-        "default_retry": {
-            "max_attempts": policy.max_attempts,
-            "initial_interval": _duration(policy.initial_ms),
-            "backoff_coefficient": policy.coefficient,
-            "max_interval": _duration(policy.max_ms),
-            "jitter": policy.jitter,
-            "backoff_strategy": policy.strategy,
-            "non_retryable_errors": list(policy.non_retryable),
-            "on_exhaustion": policy.on_exhaustion,
-        },
-        "retention": {
-            "completed": _duration(lifecycle.RETAIN_COMPLETED_S * 1_000),
-            "discarded": _duration(lifecycle.RETAIN_DISCARDED_S * 1_000),
-            "cancelled": _duration(lifecycle.RETAIN_CANCELLED_S * 1_000),
-        },
-        "dead_letter": {
-            "retention": {"max_age": _duration(lifecycle.RETAIN_DEAD_LETTER_S * 1_000)}
-        },
-    }
+def config(known: Queue | None) -> dict[str, Any]:
+    """What is in force for a queue (requirements section 5.9)."""
+    return queue_config.shown(_layers(known))
 
 
-def _duration(ms: int) -> str:
-    """ISO 8601, in the largest unit that fits."""
-    for unit_ms, form in ((DAY_MS, "P{}D"), (HOUR_MS, "PT{}H"), (60_000, "PT{}M")):
-        if ms and ms % unit_ms == 0:
-            return form.format(ms // unit_ms)
-    return f"PT{ms / 1_000:g}S"
+def _layers(known: Queue | None) -> queue_config.Layers:
+    return known.layers if known else queue_config.Layers()
 
 
 def queues_page(asked: paging.Window, page: Page[QueueSummary]) -> dict[str, Any]:
@@ -128,13 +101,21 @@ def _paged(
 def queue_detail(stats: QueueStats) -> dict[str, Any]:
     """One queue: its own fields at the top level and wrapped, configuration and statistics."""
     state = _state(stats.queue, stats.name)
-    last = state.get("paused_at") or state.get("resumed_at") or state.get("created_at")
+    last = max(
+        (
+            state[name]
+            for name in ("configured_at", "paused_at", "resumed_at", "created_at")
+            if name in state
+        ),
+        default=None,
+    )
     return {
         **state,
         **({"updated_at": last} if last else {}),
         "depth": stats.levels.depth,
         "running": stats.levels.of(State.ACTIVE),
-        "config": config(),
+        "config": config(stats.queue),
+        "config_sources": queue_config.sources(_layers(stats.queue)),
         "stats": _statistics(stats),
         "queue": state,
     }
@@ -181,13 +162,13 @@ def _summary(found: QueueSummary) -> dict[str, Any]:
         **_state(found.queue, found.name),
         **_counts(found.levels),
         "depth": found.levels.depth,
-        "config": config(),
+        "config": config(found.queue),
     }
 
 
 def _admin_summary(found: QueueSummary) -> dict[str, Any]:
     state = _state(found.queue, found.name)
-    return {**state, "counts": _counts(found.levels), "configuration": config()}
+    return {**state, "counts": _counts(found.levels), "configuration": config(found.queue)}
 
 
 def _state(known: Queue | None, name: str) -> dict[str, Any]:
@@ -205,6 +186,7 @@ def _counts(levels: Levels) -> dict[str, int]:
 def _statistics(stats: QueueStats) -> dict[str, Any]:
     shown: dict[str, Any] = {
         "depth": stats.levels.depth,
+        **_bound(stats.queue),
         **_counts(stats.levels),
         "dead_letter": stats.levels.dead,
         "enqueued_today": stats.today.enqueued,
@@ -213,6 +195,11 @@ def _statistics(stats: QueueStats) -> dict[str, Any]:
         "throughput": _throughput(stats.rates),
     }
     return shown | _averages(stats.today) | _oldest(stats)
+
+
+def _bound(known: Queue | None) -> dict[str, int]:
+    most = known.config.max_size if known else None
+    return {} if most is None else {"max_depth": most}
 
 
 def _averages(activity: Activity) -> dict[str, int]:

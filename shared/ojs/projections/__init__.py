@@ -14,11 +14,13 @@ from typing import TYPE_CHECKING
 from ojs.clock import Clock
 from ojs.domain.ids import IdSource
 from ojs.projections.bus import Bus, EventBridge
+from ojs.projections.copies import Copies
 from ojs.projections.failures import FailureQueue, SqsFailureQueue
 from ojs.projections.metrics import EmbeddedMetrics, Metrics
 from ojs.projections.project import Projector
 from ojs.store import clients
 from ojs.store.blobs import Blobs, S3Blobs
+from ojs.store.gates import Gates
 from ojs.store.jobs import Jobs
 from ojs.store.projection import Projections
 from ojs.store.texts import Texts
@@ -28,7 +30,7 @@ if TYPE_CHECKING:
     from ojs.store.table import Table
 
 __all__ = [
-    "Bus", "EmbeddedMetrics", "EventBridge", "FailureQueue", "Metrics", "Projector",
+    "Bus", "Copies", "EmbeddedMetrics", "EventBridge", "FailureQueue", "Metrics", "Projector",
     "SqsFailureQueue", "build",
 ]  # fmt: skip
 
@@ -43,6 +45,7 @@ def build(
     bus: Bus | None = None,
     failures: FailureQueue | None = None,
     metrics: Metrics | None = None,
+    copies: Copies | None = None,
     sleep: Callable[[float], None] = time.sleep,
     chance: Callable[[], float] = random.random,
 ) -> Projector:
@@ -50,8 +53,9 @@ def build(
 
     Without `bus` or `failures` the deployment's own are taken (`settings.bus`,
     `settings.failure_queue`), none where these are not set. Without `metrics` none are written;
-    the stream function passes `EmbeddedMetrics(settings.service)`. `blobs` is where large texts
-    are, the deployment's bucket if not told. `sleep` takes seconds.
+    the stream function passes `EmbeddedMetrics(settings.service)`. `copies` makes copies of dead
+    letters; without it none are made here. `blobs` is where large texts are, the deployment's
+    bucket if not told. `sleep` takes seconds.
     """
     ids = ids or IdSource(clock)
     blobs = blobs or S3Blobs(clients.s3, settings.bucket or "")
@@ -61,7 +65,7 @@ def build(
         failures = SqsFailureQueue(settings.failure_queue)
     return Projector(
         Projections(table),
-        Jobs(table, Texts(table, blobs), ids),
+        Jobs(table, Texts(table, blobs), ids, Gates(table)),
         clock,
         ids,
         service=settings.service,
@@ -69,6 +73,7 @@ def build(
         bus_types=settings.bus_types,
         failures=failures,
         metrics=metrics,
+        copies=copies,
         sleep=sleep,
         chance=chance,
     )

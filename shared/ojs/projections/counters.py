@@ -12,11 +12,12 @@ from dataclasses import dataclass, field
 
 from ojs.domain import times
 from ojs.domain.job import Job
+from ojs.domain.queue_config import DROP_OLDEST
 from ojs.domain.states import State
 from ojs.domain.stats import BY_TYPE, DURATION_BUCKETS_S, OTHER_TYPES, QUEUE_TIME_BUCKETS_S
 from ojs.projections.transitions import Happened, Kind
 from ojs.store import keys
-from ojs.store.projection import Delta
+from ojs.store.projection import COPIES, Delta
 
 # A day's item has room for so many types of job; what more there are is counted together.
 MAX_TYPES = 40
@@ -35,6 +36,8 @@ NAMES = {
     Kind.CANCELLED: "cancelled",
     Kind.EXPIRED: "expired",
 }
+# By day only.
+CREATED, DELETED, REJECTED, DROPPED = "created", "deleted", "rejected", "dropped"
 Place = tuple[str, str]  # queue and sort key of one item of the statistics
 
 
@@ -60,9 +63,25 @@ class Tally:
                 now[f"p{job.priority}"] += difference
             if job.dead_letter:
                 now["dead"] += difference
+            if job.waiting_copy and not (job is before and after is not None and after.trimmed):
+                # One that was dropped as too many was counted by whoever dropped it.
+                now[COPIES] += difference
+            if job.state.terminal:
+                continue
+            # What a bound would have to count: jobs that a gate was charged for, and those that
+            # were stored while the queue had no bound.
+            if job.held is None:
+                now["loose"] += difference
+                now["loose_b"] += difference * job.content_bytes
+            else:
+                now["held"] += difference
+                now["held_b"] += difference * job.held
 
     def add(self, what: Happened) -> None:
         """Something happened, which is counted or is not."""
+        if what.kind is Kind.DROPPED:
+            self.of_day(what.job.queue, what.at_ms, DROPPED)
+            self.of_day(what.job.queue, what.at_ms, overflow(DROP_OLDEST))
         name = NAMES.get(what.kind)
         if name is None:
             return
@@ -85,6 +104,12 @@ class Tally:
             bucket = f"bd{_bucket(what.length_ms, DURATION_BUCKETS_S)}"
         self.counts[minute].update(sums)
         self.counts[day].update({**sums, bucket: 1})
+
+    def of_day(self, queue: str, at_ms: int, name: str, count: int = 1) -> None:
+        """Something that is counted by day only."""
+        day = queue, keys.day(times.format_ms(at_ms)[:10])
+        self.ends[day] = at_ms // 1000 + _DAY_KEPT_S
+        self.counts[day][name] += count
 
     def merge(self, other: Tally) -> None:
         """Add another's differences to these."""
@@ -116,6 +141,21 @@ class Tally:
             if add := {name: count for name, count in whole.items() if count}:
                 found.append(Delta(*place, add, self.ends.get(place)))
         return found
+
+
+def overflow(policy: str) -> str:
+    """The day's counter of jobs that found no room, or lost it, under this policy."""
+    return f"o_{policy}"
+
+
+def exceeded(strategy: str) -> str:
+    """The day's counter of how often a queue's own limit of this strategy held jobs back."""
+    return f"x_{strategy}"
+
+
+def types_of(what: Iterable[Happened]) -> set[Place]:
+    """The items of days that will have counters by type of job."""
+    return {day_of(one) for one in what if NAMES.get(one.kind) in BY_TYPE}
 
 
 def _bucket(length_ms: int, bounds_s: tuple[float, ...]) -> int:

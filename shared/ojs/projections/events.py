@@ -1,8 +1,10 @@
-"""What happened, as events (ojs-events sections 3 and 4; dead-letter seed section 11.1)."""
+"""What happened, as events (ojs-events sections 3 and 4; dead-letter seed section 11.1;
+queue-config and backpressure seeds, section 10.1).
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from ojs.domain import event as events
@@ -11,10 +13,17 @@ from ojs.domain import times
 from ojs.domain.event import Event
 from ojs.domain.failure import Failure
 from ojs.domain.job import MISSING, Job
-from ojs.domain.queue import Queue
+from ojs.domain.queue import Queue, QueueState
 from ojs.domain.states import State
 from ojs.domain.worker import Worker
-from ojs.projections.transitions import Happened, Kind
+from ojs.projections.transitions import (
+    OVERFLOW_ERROR,
+    RATE_ERROR,
+    Happened,
+    Kind,
+    gave_up,
+    made_room,
+)
 from ojs.store.projection import ErrorKey, error_key
 
 # Of an error an event tells so many characters: a page holds hundreds of events, a bus entry may
@@ -24,6 +33,7 @@ MAX_STACK = 2_000
 # Failures the backend saw by itself.
 _OBSERVED = frozenset({"visibility_timeout", "timeout"})
 ANONYMOUS = "anonymous"
+_DROPPED = frozenset({OVERFLOW_ERROR, RATE_ERROR})
 _WITH_ERROR = frozenset({Kind.FAILED, Kind.RETRYING, Kind.DISCARDED, Kind.DEAD_ADDED})
 
 
@@ -32,6 +42,29 @@ def error_key_of(what: Happened) -> ErrorKey | None:
     if what.kind not in _WITH_ERROR or what.before is None or _stalled(what):
         return None
     return error_key(what.before, what.job.attempt)
+
+
+def explained(what: Iterable[Happened], errors: Mapping[ErrorKey, Failure]) -> Iterator[Happened]:
+    """The same with what only the errors tell: which jobs were dropped, and why."""
+    told = list(what)
+    dropped = [(one, why) for one in told if (why := _why_dropped(one, errors)) is not None]
+    # Its deadline may be over as well; that is not why it went.
+    gone = {one.job.id for one, _ in dropped}
+    yield from (one for one in told if one.kind is not Kind.EXPIRED or one.job.id not in gone)
+    for one, why in dropped:
+        if why == OVERFLOW_ERROR:
+            yield from made_room(one)
+        else:
+            yield gave_up(one)
+
+
+def _why_dropped(what: Happened, errors: Mapping[ErrorKey, Failure]) -> str | None:
+    """Why a job in line was discarded: for want of room, or since its rate limit was reached; None
+    for any other reason.
+    """
+    key = error_key_of(what) if what.kind is Kind.DISCARDED and not _ran(what) else None
+    stored = errors.get(key) if key is not None else None
+    return stored.type if stored is not None and stored.type in _DROPPED else None
 
 
 def of_job(what: Happened, service: str, errors: Mapping[ErrorKey, Failure]) -> Event:
@@ -44,7 +77,7 @@ def of_job(what: Happened, service: str, errors: Mapping[ErrorKey, Failure]) -> 
         type=what.kind.value,
         source=_source(what, failure, service),
         time_ms=what.at_ms,
-        subject=job.id,
+        subject=job.queue if what.kind is Kind.OVERFLOW else job.id,
         data={"job_type": job.type, "queue": job.queue} | _data(what, failure),
     )
 
@@ -56,6 +89,11 @@ def _data(what: Happened, failure: Failure) -> dict[str, Any]:
     match kind:
         case Kind.ENQUEUED:
             return _enqueued(job)
+        case Kind.DROPPED | Kind.OVERFLOW:
+            return {"job_id": job.id}
+        case Kind.RATE_DROPPED:
+            key = {"key": job.limit.key_in(job.queue)} if job.limit is not None else {}
+            return {"job_id": job.id, **key}
         case Kind.SCHEDULED:
             return {"scheduled_at": times.format_ms(job.scheduled_ms or 0)}
         case Kind.STARTED:
@@ -144,6 +182,8 @@ def _source(what: Happened, failure: Failure, service: str) -> str:
             return events.source(service, "scheduler")
         case Kind.CANCELLED | Kind.DEAD_RETRIED | Kind.DEAD_DELETED:
             return events.source(service, "api")
+        case Kind.DROPPED | Kind.OVERFLOW:
+            return events.source(service, "queues", what.job.queue)
         case _ if what.kind in _WITH_ERROR and _observed(what, failure):
             return events.source(service, "scheduler")
         case _:
@@ -152,12 +192,17 @@ def _source(what: Happened, failure: Failure, service: str) -> str:
 
 def _observed(what: Happened, failure: Failure) -> bool:
     """Whether the backend, not a worker, brought a failure about."""
-    ran = what.before is not None and what.before.state is State.ACTIVE
-    return not ran or failure.code in _OBSERVED
+    return not _ran(what) or failure.code in _OBSERVED
+
+
+def _ran(what: Happened) -> bool:
+    return what.before is not None and what.before.state is State.ACTIVE
 
 
 def _enqueuer(what: Happened, service: str) -> str:
     before = what.before
+    if before is None and what.job.copy_of is not None:
+        return events.source(service, "scheduler")
     if before is None or before.state in (State.PENDING, State.DISCARDED):
         return events.source(service, "api")
     if before.state is State.ACTIVE and what.job.attempt < before.attempt:
@@ -166,20 +211,52 @@ def _enqueuer(what: Happened, service: str) -> str:
 
 
 def of_queue(
-    before: Queue | None, after: Queue | None, service: str, *, identity: bytes
+    before: Queue | None,
+    after: Queue | None,
+    service: str,
+    *,
+    identity: bytes,
+    explicit: bool = False,
+    written_ms: int = 0,
 ) -> Iterator[Event]:
-    """Paused or resumed. A queue that is new is neither. `identity` is the change's."""
-    if after is None or (before.paused if before else False) == after.paused:
+    """Created by request, paused, resumed, configured, deleted.
+
+    `identity` is the change's; `explicit` is whether somebody asked for the queue, and not just
+    pushed to it.
+    """
+    queue = after or before
+    if queue is None:
         return
-    kind, at_ms = "queue.paused" if after.paused else "queue.resumed", after.changed_ms or 0
-    yield Event(
-        id=events.event_id(at_ms, after.name, identity.hex(), kind),
-        type=kind,
-        source=events.source(service, "api"),
-        time_ms=at_ms,
-        subject=after.name,
-        data={"queue": after.name},
-    )
+    for kind, at_ms, told in _queue_news(before, after, explicit=explicit, written_ms=written_ms):
+        yield Event(
+            id=events.event_id(at_ms, queue.name, identity.hex(), kind),
+            type=kind,
+            source=events.source(service, "api"),
+            time_ms=at_ms,
+            subject=queue.name,
+            data={"queue": queue.name, **told},
+        )
+
+
+def _queue_news(
+    before: Queue | None, after: Queue | None, *, explicit: bool, written_ms: int
+) -> Iterator[tuple[str, int, Mapping[str, Any]]]:
+    """Types of events, when, and what they tell beside the queue."""
+    if after is None:
+        yield "queue.deleted", written_ms, {}
+        return
+    if before is None and explicit:
+        yield "queue.created", after.created_ms, {}
+    if before is not None and before.layers.own != after.layers.own:
+        own = (before.layers.own, after.layers.own)
+        names = sorted(name for name in {*own[0], *own[1]} if own[0].get(name) != own[1].get(name))
+        yield "queue.config_updated", after.configured_ms or written_ms, {"changed": names}
+    # A queue that is being deleted is neither; one whose deletion is taken back is as it was.
+    was = QueueState.ACTIVE if before is None else before.state
+    if (was, after.state) == (QueueState.ACTIVE, QueueState.PAUSED):
+        yield "queue.paused", after.changed_ms or 0, {}
+    elif (was, after.state) == (QueueState.PAUSED, QueueState.ACTIVE):
+        yield "queue.resumed", after.changed_ms or 0, {}
 
 
 def of_worker(

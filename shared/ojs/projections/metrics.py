@@ -1,18 +1,27 @@
-"""Metrics of what happened (ojs-observability sections 8.1 and 8.2), as CloudWatch takes them."""
+"""Metrics of what happened, as CloudWatch takes them (ojs-observability sections 8.1 and 8.2;
+queue-config and backpressure seeds, section 10.2).
+"""
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Protocol
 
 from aws_lambda_powertools.metrics import EphemeralMetrics, MetricUnit
 
+from ojs.domain.queue_config import BLOCK, DROP_OLDEST, REJECT
+from ojs.projections import counters
+from ojs.projections.counters import Tally
+from ojs.projections.limits import EdgeChange
 from ojs.projections.transitions import Happened, Kind
 
 NAMESPACE = "OJS"
 DURATION = "ojs.job.duration"
 QUEUE_TIME = "ojs.job.queue_time"
+EXCEEDED = "ojs.rate_limit.exceeded_total"
+WAIT_DURATION = "ojs.rate_limit.wait_duration"
+_SECONDS = frozenset({DURATION, QUEUE_TIME, WAIT_DURATION})
 COUNTERS = {
     Kind.ENQUEUED: "ojs.job.enqueued",
     Kind.COMPLETED: "ojs.job.completed",
@@ -20,6 +29,20 @@ COUNTERS = {
     Kind.RETRYING: "ojs.job.retried",
     Kind.CANCELLED: "ojs.job.cancelled",
     Kind.EXPIRED: "ojs.job.expired",
+}
+# Counter of a day → metric and the dimensions it has beside the queue's name.
+_BY_QUEUE: Mapping[str, tuple[str, Mapping[str, str]]] = {
+    counters.REJECTED: ("ojs.backpressure.rejected_total", {}),
+    counters.DROPPED: ("ojs.backpressure.dropped_total", {}),
+    **{
+        counters.overflow(policy): ("ojs.queue.overflow.count", {"policy": policy})
+        for policy in (REJECT, BLOCK, DROP_OLDEST)
+    },
+}
+# Those without: a queue is created once, and each would be a metric of its own.
+_OF_ALL = {
+    counters.CREATED: "ojs.queue.created.count",
+    counters.DELETED: "ojs.queue.deleted.count",
 }
 
 
@@ -47,7 +70,7 @@ class EmbeddedMetrics:
         for name, value in dimensions.items():
             written.add_dimension(name, value)
         for name, numbers in values.items():
-            unit = MetricUnit.Seconds if name in (DURATION, QUEUE_TIME) else MetricUnit.Count
+            unit = MetricUnit.Seconds if name in _SECONDS else MetricUnit.Count
             for number in numbers:
                 written.add_metric(name, unit, number)
         if written.metric_set:
@@ -70,3 +93,41 @@ def write(to: Metrics, what: Iterable[tuple[Happened, str]]) -> None:
     for (queue, kind), by_name in values.items():
         if any(by_name.values()):
             to.put({"queue": queue, "type": kind}, by_name)
+
+
+def write_bounds(to: Metrics, tallies: Iterable[Tally]) -> None:
+    """Measurements of queues made and deleted, and of jobs that found no room."""
+    by_queue: Counter[tuple[str, str]] = Counter()
+    for tally in tallies:
+        for (queue, _), counts in tally.counts.items():
+            by_queue.update({(queue, name): n for name, n in counts.items() if name in _TOLD})
+    of_all: Counter[str] = Counter()
+    for (queue, name), count in by_queue.items():
+        if name in _OF_ALL:
+            of_all[_OF_ALL[name]] += count
+        elif count:
+            metric, dimensions = _BY_QUEUE[name]
+            to.put({"queue": queue, **dimensions}, {metric: [count]})
+    if of_all:
+        to.put({}, {name: [count] for name, count in of_all.items()})
+
+
+def write_limits(to: Metrics, edges: Iterable[EdgeChange]) -> None:
+    """Measurements of limits that held jobs back: how often, and, when that is over, for how long.
+
+    A key of jobs is no dimension: there may be one for each customer, and each would be paid for.
+    """
+    found: defaultdict[tuple[str | None, str], dict[str, list[float]]] = defaultdict(dict)
+    for edge in edges:
+        values = found[edge.queue, edge.after.strategy]
+        if edge.exceeded:
+            values.setdefault(EXCEEDED, [0])[0] += 1
+        elif edge.released:
+            values.setdefault(WAIT_DURATION, []).append(edge.held_ms / 1_000)
+    for (queue, strategy), values in found.items():
+        if values:
+            named = {} if queue is None else {"queue": queue}
+            to.put({**named, "strategy": strategy}, values)
+
+
+_TOLD = frozenset({*_BY_QUEUE, *_OF_ALL})

@@ -5,9 +5,13 @@ The order of steps, so that nothing is lost and nothing counted twice, wherever 
 1. records are read; one that cannot be goes to the failure queue, the rest go on
 2. what is counted already is dropped: its mark is there
 3. what a job that was removed leaves behind is removed: texts, errors, progress. Again is harmless
-4. events for others go to the bus. A crash after this sends them again, under the same ids
-5. marks, counters and event pages go into the table in one transaction for each group of records
-6. metrics are written, of what was counted now. A crash before this loses them
+4. copies of dead letters are made that are still due. Again is harmless: a copy that was made, or
+   shall not be any more, is not due
+5. events for others go to the bus. A crash after this sends them again, under the same ids
+6. marks, counters and event pages go into the table in one transaction for each group of records
+7. metrics are written, of what was counted now. A crash before this loses them
+8. copies beyond what may wait are dropped, by the counts: also for what was counted before, since
+   a crash may have come between
 
 A record that failed is reported, and with it what came later of the same item, which must not
 overtake it. Whatever was counted of the batch by then is dropped when the batch comes again.
@@ -29,10 +33,15 @@ from ojs.domain import jsontext
 from ojs.domain.errors import BackendError, BackendTimeout, BackendUnavailable, OjsError
 from ojs.domain.event import Event, matches
 from ojs.domain.ids import IdSource
-from ojs.projections import events, metrics, records
+from ojs.domain.job import Job
+from ojs.domain.queue import Queue
+from ojs.projections import counters, events, gates, limits, metrics, records
 from ojs.projections.bus import Bus
+from ojs.projections.copies import Copies, came_to_wait, due
 from ojs.projections.counters import Place, Tally, counted_as, day_of, named_types
 from ojs.projections.failures import FailureQueue
+from ojs.projections.gates import Refusal
+from ojs.projections.limits import EdgeChange
 from ojs.projections.metrics import Metrics
 from ojs.projections.records import Change, Malformed
 from ojs.projections.transitions import Happened, happened
@@ -73,6 +82,10 @@ class _Effect:
     def queue(self) -> str:
         """The queue whose counters it changes; none for what is only told of."""
         return next((queue for queue, _ in self.tally.counts), "")
+
+    def count(self, queue: str, at_ms: int, name: str, count: int = 1) -> None:
+        """Something that is counted by day."""
+        self.tally.of_day(queue, at_ms, name, count)
 
     def tell(self, told: Iterable[Event]) -> None:
         """Events that follow too."""
@@ -115,6 +128,7 @@ class Projector:
         bus_types: Sequence[str] = (),
         failures: FailureQueue | None = None,
         metrics: Metrics | None = None,
+        copies: Copies | None = None,
     ) -> None:
         self._store = store
         self._jobs = jobs
@@ -127,6 +141,7 @@ class Projector:
         self._bus_types = (*ALWAYS, *bus_types)
         self._failures = failures
         self._metrics = metrics
+        self._copies = copies
         self._page_ms = 0
         self._lock = threading.Lock()
 
@@ -166,37 +181,53 @@ class Projector:
             known = self._store.read(
                 {one.change.second for one in effects},
                 {key for key in map(events.error_key_of, what) if key is not None},
-                {place for one in effects for place in one.tally.types},
+                counters.types_of(what),
             )
         except OjsError as error:
             logger.warning("nothing could be read", extra={"reason": str(error)})
             batch.fail(effects)
             return
+        everything = effects
         batch.marks |= known.marks
         batch.types |= {place: set(types) for place, types in known.types.items()}
         effects = [one for one in effects if not batch.counted(one)]
         for one in effects:
+            one.happened = list(events.explained(one.happened, known.failures))
+            for thing in one.happened:
+                one.tally.add(thing)
             one.tell(events.of_job(what, self._service, known.failures) for what in one.happened)
         stuck: set[str] = set()
-        for group in _groups(self._announced(self._cleared(effects, batch), batch)):
+        ready_to_tell = self._copied(self._cleared(effects, batch), batch)
+        for group in _groups(self._announced(ready_to_tell, batch)):
             ready = [one for one in group if one.change.item not in stuck]
             if ready and not self._commit(ready, batch):
                 stuck.update(one.change.item for one in ready)
             batch.fail(one for one in group if one.change.item in stuck)
+        self._trim(everything, batch)
 
     def _effect(self, change: Change) -> _Effect:
-        """What follows from a change, but for the events of jobs, which need their errors."""
+        """What follows from a change, but for what happened to jobs: errors tell of that, too."""
         effect = _Effect(change, [], Tally())
         written_ms = change.second * 1_000
         for before, after in change.jobs:
             what = happened(before, after, written_ms=written_ms, pruned=change.pruned)
             effect.happened += what
             effect.tally.move(before, after)
-            for one in what:
-                effect.tally.add(one)
         if change.queue is not None:
-            told = events.of_queue(*change.queue, self._service, identity=change.identity)
+            self._queue(effect, *change.queue)
+        if change.depth is not None:
+            told = gates.of_depth(
+                change.depth, self._service, identity=change.identity, written_ms=written_ms
+            )
             effect.tell(told)
+        if change.refusal is not None:
+            self._refusal(effect, change.refusal)
+        if change.edge is not None:
+            self._edge(effect, change.edge)
+        if change.adjustment is not None:
+            effect.tell(
+                [limits.of_adjustment(change.adjustment, self._service, identity=change.identity)]
+            )
         if change.worker is not None:
             effect.tell(
                 events.of_worker(
@@ -208,6 +239,36 @@ class Projector:
                 )
             )
         return effect
+
+    def _queue(self, effect: _Effect, before: Queue | None, after: Queue | None) -> None:
+        change, written_ms = effect.change, effect.change.second * 1_000
+        effect.tell(
+            events.of_queue(
+                before,
+                after,
+                self._service,
+                identity=change.identity,
+                explicit=change.explicit,
+                written_ms=written_ms,
+            )
+        )
+        # Those that a push made count too (queue-config seed, section 10.2).
+        if before is None and after is not None:
+            effect.count(after.name, after.created_ms, counters.CREATED)
+        elif before is not None and after is None:
+            effect.count(before.name, written_ms, counters.DELETED)
+
+    def _refusal(self, effect: _Effect, refusal: Refusal) -> None:
+        queue, at_ms = refusal.queue, refusal.what.at_ms
+        effect.tell(gates.of_refusal(refusal, self._service, identity=effect.change.identity))
+        effect.count(queue, at_ms, counters.REJECTED, refusal.count)
+        effect.count(queue, at_ms, counters.overflow(refusal.what.policy), refusal.count)
+
+    def _edge(self, effect: _Effect, edge: EdgeChange) -> None:
+        effect.tell(limits.of_edge(edge, self._service, identity=effect.change.identity))
+        if edge.exceeded and edge.queue is not None:
+            name = counters.exceeded(edge.after.strategy)
+            effect.count(edge.queue, edge.after.at_ms, name)
 
     def _cleared(self, effects: Sequence[_Effect], batch: _Batch) -> list[_Effect]:
         """Those that may go on, nothing of a job that was removed being left in the table.
@@ -228,6 +289,49 @@ class Projector:
             else:
                 going_on.append(one)
         return going_on
+
+    def _copied(self, effects: Sequence[_Effect], batch: _Batch) -> list[_Effect]:
+        """Those that may go on, the copies of dead letters being made."""
+        wanted = {job.id for one in effects for job in due(one.change.jobs)}
+        if self._copies is None or not wanted:
+            return list(effects)
+        stuck: set[str] = set()
+        going_on = []
+        heads: dict[str, Job] = {}
+        try:
+            # Mostly whoever let a job die has made its copy: this look is all that is left to do.
+            heads = self._jobs.heads(wanted)
+        except OjsError as error:
+            logger.warning("dead letters could not be read", extra={"reason": str(error)})
+            stuck.update(one.change.item for one in effects if any(due(one.change.jobs)))
+        for one in effects:
+            try:
+                for job in due(one.change.jobs):
+                    if one.change.item not in stuck and job.id in heads:
+                        self._copies.make(heads.pop(job.id))
+            except OjsError as error:
+                logger.warning("a copy could not be made", extra={"reason": str(error)})
+                stuck.add(one.change.item)
+            if one.change.item in stuck:
+                batch.fail([one])
+            else:
+                going_on.append(one)
+        return going_on
+
+    def _trim(self, effects: Sequence[_Effect], batch: _Batch) -> None:
+        """Drop copies beyond what may wait; those that more must be dropped for come again."""
+        wanted: defaultdict[tuple[str, int], list[_Effect]] = defaultdict(list)
+        for one in effects:
+            for place in came_to_wait(one.change.jobs):
+                wanted[place].append(one)
+        for (queue, most), ones in wanted.items():
+            done = self._copies is None or all(one.change.sequence in batch.failed for one in ones)
+            try:
+                done = done or (self._copies is not None and self._copies.trim(queue, most))
+            except OjsError as error:
+                logger.warning("copies could not be dropped", extra={"reason": str(error)})
+            if not done:
+                batch.fail(ones)
 
     def _announced(self, effects: Sequence[_Effect], batch: _Batch) -> list[_Effect]:
         """Those that may go on, their events being on the bus if they belong there."""
@@ -312,6 +416,9 @@ class Projector:
                 self._metrics,
                 ((one, counted_as(one, batch.types.get(day_of(one), set()))) for one in what),
             )
+            metrics.write_bounds(self._metrics, (effect.tally for effect in effects))
+            edges = (effect.change.edge for effect in effects)
+            metrics.write_limits(self._metrics, [edge for edge in edges if edge is not None])
 
     def _pause(self, tried: int) -> None:
         longest = min(_LONGEST_PAUSE_S, _FIRST_PAUSE_S * 2**tried)

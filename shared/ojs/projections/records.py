@@ -17,10 +17,14 @@ from typing import Any
 
 from ojs.domain.job import Job
 from ojs.domain.queue import Queue
+from ojs.domain.queue_config import DEFAULT_QUEUE_POLICY
 from ojs.domain.worker import Worker
+from ojs.projections.gates import Depth, DepthChange, Refusal, Refused
+from ojs.projections.limits import Adjustment, Edge, EdgeChange
 from ojs.store import items, keys, queues, workers
 from ojs.store.items import Item
 from ojs.store.projection import committed_jobs
+from ojs.store.schema import TABLE
 
 # A batch's commit is taken in parts of this many jobs of one queue: each fits one transaction.
 PART_JOBS = 500
@@ -28,21 +32,25 @@ PART_JOBS = 500
 _TTL_SERVICE = "dynamodb.amazonaws.com"
 
 _JOB, _QUEUE, _WORKER, _BATCH = keys.job(""), keys.queue(""), keys.worker(""), keys.batch("")
+_GATE, _LIMITER = keys.gate(""), keys.limiter("")
 _IMAGES = {"INSERT": ("NewImage",), "MODIFY": ("OldImage", "NewImage"), "REMOVE": ("OldImage",)}
-# Content is neither counted nor told of; it is not even looked at.
+# Content is never told of; all that is looked at is its length.
 _CONTENT = frozenset({"body"})
+_CONTENT_BYTES = "body_bytes"
 _TEXTS = frozenset(
     (
         "pk", "sk", "state", "type", "queue", "op", "worker", "batch", "lease", "stalled", "retry",
-        "payload", "result", "result_ref", "unique", "info", "directive",
+        "payload", "result", "result_ref", "unique", "info", "directive", "config", "inherited",
+        "policy", "dlq", "copy", "copy_of", "key", "strategy", "job", "reason",
     )
 )  # fmt: skip
 _NUMBERS = frozenset(
     (
         "lane", "priority", "attempt", "created", "enqueued", "scheduled", "expires", "timeout",
         "visibility", "payload_bytes", "life", "activated", "started", "completed", "cancelled",
-        "discarded", "retry_at", "retry_delay", "dead", "lease_until", "lease_ms", "ttl", "changed",
-        "first", "seen", "active",
+        "discarded", "retry_at", "retry_delay", "dead", "copy_due", "trimmed", "lease_until",
+        "lease_ms", "ttl", "changed", "first", "seen", "active", "n", "b", "bound", "warn",
+        "bound_b", "warn_b", "at", "since", "current", "until", "depth", "configured",
     )
 )  # fmt: skip
 
@@ -72,11 +80,11 @@ class Malformed(Exception):
 
 @dataclass(frozen=True)
 class Change:
-    """What a record tells of, or one part of it. Of the three kinds one is there.
+    """What a record tells of, or one part of it. Of the kinds one is there.
 
     `identity` is the same whenever the record comes again, `sequence` is what Lambda is told when
     it failed. `second` is when it was written, since the epoch. `pruned` says that the item went
-    because its time to live was over.
+    because its time to live was over, `explicit` that somebody asked for a new queue.
     """
 
     identity: bytes
@@ -86,6 +94,11 @@ class Change:
     jobs: tuple[tuple[Job | None, Job | None], ...] = ()
     queue: tuple[Queue | None, Queue | None] | None = None
     worker: tuple[Worker | None, Worker | None] | None = None
+    depth: DepthChange | None = None
+    refusal: Refusal | None = None
+    edge: EdgeChange | None = None
+    adjustment: Adjustment | None = None
+    explicit: bool = False
     pruned: bool = False
 
     @property
@@ -133,7 +146,7 @@ def parse(raw: Mapping[str, Any]) -> list[Change]:
 def _changes(raw: Mapping[str, Any]) -> Iterator[Change]:
     stream = raw["dynamodb"]
     pk, sk = (stream["Keys"][name]["S"] for name in ("pk", "sk"))
-    if not (pk.startswith(_WORKER) or (sk == keys.HEAD and pk.startswith((_JOB, _QUEUE, _BATCH)))):
+    if not TABLE.projects(pk, sk):
         return
     images = _IMAGES[raw["eventName"]]
     sequence = stream.get("SequenceNumber") or raw["eventID"]
@@ -157,14 +170,22 @@ def _changes(raw: Mapping[str, Any]) -> Iterator[Change]:
         yield from _commit(record)
     elif pk.startswith(_QUEUE):
         name = pk.removeprefix(_QUEUE)
-        yield record.change(queue=(_queue(name, record.old), _queue(name, record.new)))
+        if name != DEFAULT_QUEUE_POLICY:
+            yield record.change(
+                queue=(_queue(name, record.old), _queue(name, record.new)),
+                explicit="explicit" in (record.new or {}),
+            )
+    elif pk.startswith(_GATE):
+        yield from _gate(record, pk.removeprefix(_GATE))
+    elif pk.startswith(_LIMITER):
+        yield from _limiter(record)
     else:
         yield record.change(worker=(_worker(record.old), _worker(record.new)))
 
 
 def _job(record: _Record) -> Iterator[Change]:
-    before = None if record.old is None else items.job_from_head(record.old)
-    after = None if record.new is None else items.job_from_head(record.new)
+    before = None if record.old is None else _head(record.old)
+    after = None if record.new is None else _head(record.new)
     # A job of a batch that is not committed does not exist: the commit's own record tells of it,
     # and nothing tells of one that is undone.
     whole = after if before is None else before if after is None else None
@@ -183,6 +204,47 @@ def _commit(record: _Record) -> Iterator[Change]:
         for start in range(0, len(jobs), PART_JOBS):
             part = jobs[start : start + PART_JOBS]
             yield record.change(f"|{queue}|{start}", jobs=tuple((None, job) for job in part))
+
+
+def _head(item: Item) -> Job:
+    job = items.job_from_head(item)
+    if job.held is not None:
+        _must(job.held, int)
+    # Bytes are counted wherever they are.
+    return replace(job, content_bytes=job.content_bytes or int(item.get(_CONTENT_BYTES, 0)))
+
+
+def _gate(record: _Record, queue: str) -> Iterator[Change]:
+    """A gate that goes goes with its queue, of which the queue's own record tells."""
+    if record.new is None:
+        return
+    if record.sk in (keys.HELD_SLOTS, keys.HELD_RATE):
+        yield from _edge(record, queue)
+        return
+    if record.sk == keys.DEPTH:
+        before = None if record.old is None else Depth.of(record.old)
+        yield record.change(depth=DepthChange(queue, before, Depth.of(record.new)))
+        return
+    refused = Refused.of(record.new)
+    count = refused.count - (0 if record.old is None else Refused.of(record.old).count)
+    yield record.change(refusal=Refusal(queue, count, refused))
+
+
+def _limiter(record: _Record) -> Iterator[Change]:
+    """What goes went because nobody used it for long, and tells nothing."""
+    if record.new is None:
+        return
+    if record.sk == keys.HELD:
+        yield from _edge(record, None)
+    else:
+        yield record.change(adjustment=Adjustment.of(record.new))
+
+
+def _edge(record: _Record, queue: str | None) -> Iterator[Change]:
+    if record.new is None:
+        return
+    before = None if record.old is None else Edge.of(record.old)
+    yield record.change(edge=EdgeChange(queue, before, Edge.of(record.new)))
 
 
 def _queue(name: str, item: Item | None) -> Queue | None:
@@ -206,6 +268,8 @@ def _image(typed: Mapping[str, Any]) -> Item:
             _must(plain[name], int)
         elif "B" in value and isinstance(value["B"], str):
             plain[name] = base64.b64decode(value["B"], validate=True)
+    if "body" in typed:
+        plain[_CONTENT_BYTES] = len(typed["body"]["S"].encode("utf-8"))
     return plain
 
 

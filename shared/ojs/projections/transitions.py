@@ -3,6 +3,7 @@
     before → after              what happened
     nothing → available         enqueued
     nothing → scheduled         scheduled
+    available → scheduled       scheduled
     waiting → available         enqueued
     available → active          started, or a heartbeat when a lost worker speaks up again
     active → active             heartbeat, when the lease ends later
@@ -12,6 +13,8 @@
     active → discarded          failed, discarded
     other → discarded           expired, when its deadline is over; discarded
     any other → cancelled       cancelled
+    available → discarded       dropped and overflow, or dropped by its rate limit, when the error
+                                says so; discarded
     discarded → available       dead letter retried, enqueued
     dead letter → nothing       dead letter deleted, unless its time to live was over
 
@@ -29,7 +32,9 @@ from ojs.domain.states import State
 
 
 class Kind(StrEnum):
-    """The events of a job (ojs-events sections 3.1 and 3.2, dead-letter seed section 11.1)."""
+    """The events of a job (ojs-events sections 3.1 and 3.2, dead-letter seed section 11.1,
+    backpressure seed section 10.1, queue-config seed section 10.1, ojs-rate-limiting 11.1).
+    """
 
     ENQUEUED = "job.enqueued"
     SCHEDULED = "job.scheduled"
@@ -44,6 +49,14 @@ class Kind(StrEnum):
     DEAD_ADDED = "dead_letter.added"
     DEAD_RETRIED = "dead_letter.retried"
     DEAD_DELETED = "dead_letter.deleted"
+    DROPPED = "backpressure.dropped"
+    OVERFLOW = "queue.overflow"
+    RATE_DROPPED = "rate_limit.dropped"
+
+
+# The types of the errors of a job that made room for another, and of one that asked to be dropped
+# when its rate limit is reached (`ojs.domain.lifecycle.drop`, `give_up`).
+OVERFLOW_ERROR, RATE_ERROR = "overflow", "rate_limited"
 
 
 @dataclass(frozen=True)
@@ -68,18 +81,32 @@ def happened(
         if before is None or not before.dead_letter or pruned:
             return []
         return [Happened(Kind.DEAD_DELETED, written_ms, before, before)]
-    return list(_steps(before, after))
+    return list(_steps(before, after, written_ms))
 
 
-def _steps(before: Job | None, after: Job) -> Iterator[Happened]:
+def made_room(what: Happened) -> list[Happened]:
+    """What more happened when a job was discarded for want of room: its error says so."""
+    return [
+        Happened(kind, what.at_ms, what.before, what.job) for kind in (Kind.DROPPED, Kind.OVERFLOW)
+    ]
+
+
+def gave_up(what: Happened) -> Happened:
+    """What more happened when a job was discarded since its rate limit was reached."""
+    return Happened(Kind.RATE_DROPPED, what.at_ms, what.before, what.job)
+
+
+def _steps(before: Job | None, after: Job, written_ms: int) -> Iterator[Happened]:
     if after.state is State.ACTIVE and before is not None:
         yield from _held(before, after)
     elif before is None or before.state is not after.state:
         match after.state:
             case State.AVAILABLE:
                 yield from _available(before, after)
-            case State.SCHEDULED if before is None:
-                yield Happened(Kind.SCHEDULED, after.created_ms, before, after)
+            case State.SCHEDULED:
+                # A job that is put off does not tell since when.
+                at_ms = after.created_ms if before is None else written_ms
+                yield Happened(Kind.SCHEDULED, at_ms, before, after)
             case State.COMPLETED:
                 at_ms = after.completed_ms or after.created_ms
                 yield Happened(Kind.COMPLETED, at_ms, before, after, _run_ms(after, at_ms))

@@ -5,16 +5,17 @@ from __future__ import annotations
 import heapq
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import islice
 
 from ojs.clock import Clock
-from ojs.domain import lifecycle
+from ojs.domain import jsontext, lifecycle
 from ojs.domain.errors import BackendUnavailable, Conflict, InvalidRequest, NotFound
 from ojs.domain.ids import UUID7, IdSource
 from ojs.domain.job import Job
 from ojs.domain.page import Page
 from ojs.domain.states import State
+from ojs.services.bounds import Bounds
 from ojs.store import items
 from ojs.store.errors import LostRace
 from ojs.store.jobs import Jobs
@@ -45,6 +46,7 @@ class _Look:
     skip: int
     limit: int
     before: str | None
+    now_ms: int
     read: int = 0
     matched: int = 0
     found: list[Job] = field(default_factory=list)
@@ -67,7 +69,8 @@ class _Look:
         self.read, self.before = self.read + 1, key
         # The index may be behind: a job that was retried or deleted is not listed, and one that
         # has come back since is listed at its new place only.
-        if job is None or not job.dead_letter or items.index_entries(job).get("wsk") != key:
+        listed = job is not None and items.index_entries(job).get("wsk") == key
+        if job is None or not job.dead_letter or not listed or job.gone(self.now_ms):
             return
         if self.type in (None, job.type):
             self.matched += 1
@@ -78,9 +81,12 @@ class _Look:
 class DeadLetter:
     """Looks after jobs that are discarded but kept."""
 
-    def __init__(self, jobs: Jobs, queues: Queues, clock: Clock, ids: IdSource) -> None:
+    def __init__(
+        self, jobs: Jobs, queues: Queues, bounds: Bounds, clock: Clock, ids: IdSource
+    ) -> None:
         self._jobs = jobs
         self._queues = queues
+        self._bounds = bounds
         self._clock = clock
         self._ids = ids
 
@@ -125,7 +131,7 @@ class DeadLetter:
         if cursor is not None and not _CURSOR.fullmatch(cursor):
             raise InvalidRequest("cursor", "is not one this server gave", value=cursor)
         names = [queue] if queue is not None else self._all_queues()
-        look = _Look(type, skip, limit, cursor)
+        look = _Look(type, skip, limit, cursor, self._clock.now_ms())
         # From one queue all that is likely to be needed, and one to see whether there is more.
         first = look.next_round + 1 if len(names) == 1 else _FIRST
         # Merged as they are read: a queue is asked again only when what it gave is used up.
@@ -167,20 +173,26 @@ class DeadLetter:
     def get(self, job_id: str) -> Job:
         """One dead letter, whole. Raises NotFound, also for a job that is not one."""
         job = self._jobs.load(job_id)
-        if job is None or not job.dead_letter:
+        if job is None or not self._kept(job):
             raise NotFound("dead_letter_job", job_id)
         return job
+
+    def _kept(self, job: Job) -> bool:
+        """Whether it is a dead letter, and for as long as those are kept."""
+        return job.dead_letter and not job.gone(self._clock.now_ms())
 
     def retry(self, job_id: str) -> Job:
         """Make it available again: attempts anew, id, policy and error history kept (DL §6.1).
 
+        A copy of it that waits in a dead-letter queue is cancelled; one that a worker has, or had,
+        is left alone.
         Of several retries at once exactly one dispatches; the others raise Conflict.
         """
         for _ in range(_TRIES):
             job = self._jobs.head(job_id)
             if job is None:
                 raise NotFound("dead_letter_job", job_id)
-            if not job.dead_letter:
+            if not self._kept(job):
                 if job.life and job.state is not State.DISCARDED:
                     raise Conflict(
                         "The job is not in dead letter any more.",
@@ -191,7 +203,7 @@ class DeadLetter:
                 raise NotFound("dead_letter_job", job_id)
             after = lifecycle.revive(job, now_ms=self._clock.now_ms(), order=self._ids.order())
             try:
-                self._jobs.replace(job, after)
+                self._return(job, after)
             except LostRace:
                 continue
             revived = self._jobs.load(job_id)
@@ -200,11 +212,46 @@ class DeadLetter:
             return revived
         raise BackendUnavailable("Others are changing this job; try again.")
 
+    def _return(self, job: Job, after: Job) -> None:
+        """Back into its queue, which must have room for it, and its copy out of line.
+
+        Raises QueueFull, LostRace.
+        """
+        copy = self._waiting_copy(job)
+        queue = self._queues.get(job.queue)
+        if queue is None or not queue.charged:
+            self._swap(job, after, copy)
+            return
+        size = job.content_bytes or jsontext.size_of(job.content or {})
+        after = replace(after, held=size)
+        with self._bounds.room([after], {queue.name: queue}) as entry:
+            self._swap(job, after, copy)
+            entry.keep([after])
+
+    def _waiting_copy(self, job: Job) -> Job | None:
+        """The copy that the dead letter left, as long as no worker has taken it."""
+        if job.copy_id is None or job.copy_due:
+            return None
+        copy = self._jobs.head(job.copy_id)
+        if copy is None or copy.copy_of is None or copy.copy_of.job_id != job.id:
+            return None
+        return None if copy.state is State.ACTIVE or copy.state.terminal else copy
+
+    def _swap(self, job: Job, after: Job, copy: Job | None) -> None:
+        """The job comes back and its copy goes, both or neither. Raises LostRace."""
+        # Races: a worker takes the copy, another retry, or whoever is about to make the copy, which
+        # changes the dead letter too. The loser looks again: what waits now decides.
+        if copy is None:
+            self._jobs.replace(job, after)
+            return
+        cancelled = lifecycle.cancel(copy, now_ms=self._clock.now_ms())
+        self._jobs.replace_all([(job, after), (copy, cancelled)])
+
     def delete(self, job_id: str) -> None:
         """Remove it for good. Raises NotFound."""
         for _ in range(_TRIES):
             job = self._jobs.head(job_id)
-            if job is None or not job.dead_letter:
+            if job is None or not self._kept(job):
                 raise NotFound("dead_letter_job", job_id)
             try:
                 self._jobs.delete(job)

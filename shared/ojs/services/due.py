@@ -14,6 +14,7 @@ from ojs.domain import lifecycle
 from ojs.domain.errors import BackendUnavailable
 from ojs.domain.ids import IdSource
 from ojs.domain.job import Job
+from ojs.services.copies import Copies
 from ojs.store.errors import LostRace
 from ojs.store.jobs import Jobs
 
@@ -26,11 +27,13 @@ class Due:
     def __init__(
         self,
         jobs: Jobs,
+        copies: Copies,
         clock: Clock,
         ids: IdSource,
         chance: Callable[[], float] = random.random,
     ) -> None:
         self._jobs = jobs
+        self._copies = copies
         self._clock = clock
         self._ids = ids
         self._chance = chance
@@ -44,8 +47,13 @@ class Due:
         for _ in range(_TRIES):
             if job is None or (job.batch is not None and self._jobs.staged([job.batch])):
                 return None
+            now_ms = self._clock.now_ms()
+            if job.gone(now_ms):
+                # Kept as long as it should be (queue-config seed, section 6.3): the table removes
+                # it some time later.
+                return None
             after, failure = lifecycle.by_time(
-                job, now_ms=self._clock.now_ms(), order=self._ids.order(), chance=self._chance()
+                job, now_ms=now_ms, order=self._ids.order(), chance=self._chance()
             )
             if after is job:
                 return job
@@ -54,6 +62,8 @@ class Due:
                 after = changed(after, batch=None)
             try:
                 job = self._jobs.replace(job, after, failure=failure)
+                if job.copy_due:
+                    job = self._copies.follow(job)
             except LostRace:
                 job = self._jobs.head(job.id)
         raise BackendUnavailable("Others are changing this job; try again.")

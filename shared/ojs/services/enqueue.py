@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
 from ojs.clock import Clock
-from ojs.domain import envelope, lifecycle, times
+from ojs.domain import admission, envelope, jsontext, lifecycle, retry, times
 from ojs.domain.envelope import MAX_BATCH, JobRequest, Specification, Unique
 from ojs.domain.errors import (
     BackendUnavailable,
     Duplicate,
     InvalidRequest,
     OjsError,
+    QueueNotFound,
     Unsupported,
 )
 from ojs.domain.ids import IdSource
@@ -22,7 +24,9 @@ from ojs.domain.queue import Queue
 from ojs.domain.states import State
 from ojs.domain.unique import fingerprint
 from ojs.services import middleware
+from ojs.services.bounds import Bounds, Entry, Pressure
 from ojs.services.due import Due
+from ojs.services.limits import RateLimits, Standing, registered
 from ojs.services.middleware import Middleware
 from ojs.store.errors import LostRace
 from ojs.store.jobs import Jobs, JobTaken
@@ -35,10 +39,16 @@ _TRIES = 6
 
 @dataclass(frozen=True)
 class Pushed:
-    """The job that now stands for the request; `deduplicated` when it was there before."""
+    """The job that now stands for the request; `deduplicated` when it was there before.
+
+    `pressure` is set when its queue is bounded and filled beyond its warning threshold, `standing`
+    says how its rate limit stands if it has one.
+    """
 
     job: Job
     deduplicated: bool = False
+    pressure: Pressure | None = None
+    standing: Standing | None = None
 
 
 @dataclass(frozen=True)
@@ -48,7 +58,7 @@ class _Plan:
     job: Job
     also: tuple[Put | Update, ...] = ()
     existing: bool = False
-    replaces: str | None = None
+    replaces: Job | None = None
 
 
 class Enqueue:
@@ -60,31 +70,60 @@ class Enqueue:
         queues: Queues,
         locks: Locks,
         due: Due,
+        bounds: Bounds,
         clock: Clock,
         ids: IdSource,
         *,
+        limits: RateLimits,
         chain: Sequence[Middleware] = (),
+        strict: bool = False,
         choose: Callable[[int], int] = random.randrange,
     ) -> None:
         self._jobs = jobs
         self._queues = queues
         self._locks = locks
         self._due = due
+        self._bounds = bounds
+        self._limits = limits
         self._clock = clock
         self._ids = ids
         self._chain = chain
+        self._strict = strict
         self._choose = choose
 
-    def push(self, request: JobRequest) -> Pushed:
-        """Store one job durably.
+    def push(self, request: JobRequest, *, producer: str | None = None, wait_ms: int = 0) -> Pushed:
+        """Store one job durably. `producer` is who asks, where queues admit only some; `wait_ms`
+        is how long it waits for room in a full queue whose strategy is `block`.
 
         Raises InvalidRequest, ValidationFailed, Unsupported, PayloadTooLarge for what is asked,
-        Duplicate when the id or the unique key is taken, BackendUnavailable.
+        JobTypeNotAllowed and PermissionDenied for what the queue does not take, QueueNotFound in
+        strict mode, QueueFull, Duplicate when the id or the unique key is taken,
+        BackendUnavailable.
         """
         now_ms = self._clock.now_ms()
-        specification = envelope.resolve(middleware.run(self._chain, request), now_ms=now_ms)
+        request = middleware.run(self._chain, request)
+        specification = envelope.resolve(request, now_ms=now_ms)
         queue = self._queue(specification.queue, now_ms)
+        admission.check(queue, specification.type, producer)
+        specification = _under(queue, specification, request, now_ms=now_ms)
         job = self._job(specification, queue, now_ms)
+        self._limits.register(registered([job]))
+        with self._bounds.room([job], {queue.name: queue}, wait_ms=wait_ms) as entry:
+            pushed = self._store(job, specification, now_ms)
+            entry.keep([] if pushed.deduplicated else [pushed.job])
+        pressure = entry.pressure(queue.name)
+        return replace(pushed, pressure=pressure, standing=self._standing(pushed.job))
+
+    def _standing(self, job: Job) -> Standing | None:
+        """How the job's rate limit stands, for telling; the job is stored whatever comes of it."""
+        if job.limit is None:
+            return None
+        try:
+            return self._limits.standing(job.limit, job.queue)
+        except OjsError:
+            return None
+
+    def _store(self, job: Job, specification: Specification, now_ms: int) -> Pushed:
         if specification.unique is None:
             try:
                 return Pushed(self._jobs.create(job))
@@ -96,14 +135,19 @@ class Enqueue:
                 (existing,) = self._jobs.with_contents([plan.job])
                 return Pushed(existing, deduplicated=True)
             try:
-                return Pushed(self._jobs.create(plan.job, plan.also))
+                stored = self._jobs.create(plan.job, plan.also)
             except JobTaken:
                 raise _taken(job.id) from None
             except LostRace:
                 continue
+            if plan.replaces is not None:
+                self._jobs.let_go(plan.replaces, now_ms=now_ms)
+            return Pushed(stored)
         raise BackendUnavailable("Others are pushing the same unique job; try again.")
 
-    def push_batch(self, requests: Sequence[JobRequest]) -> list[Pushed]:
+    def push_batch(
+        self, requests: Sequence[JobRequest], *, producer: str | None = None, wait_ms: int = 0
+    ) -> list[Pushed]:
         """Store up to 1 000 jobs, all or none, in array order.
 
         Raises as `push` does, with `details.index` naming the job; nothing is stored then.
@@ -113,25 +157,41 @@ class Enqueue:
         if len(requests) > MAX_BATCH:
             raise InvalidRequest("jobs", f"must hold at most {MAX_BATCH} jobs")
         now_ms = self._clock.now_ms()
-        specifications = []
+        asked, specifications = [], []
         for index, request in enumerate(requests):
-            try:
-                specification = envelope.resolve(
-                    middleware.run(self._chain, request), now_ms=now_ms, prefix=f"jobs[{index}]."
-                )
-            except OjsError as error:
-                raise envelope.at_index(error, index) from None
-            specifications.append(specification)
+            with _naming(index):
+                asked.append(middleware.run(self._chain, request))
+                resolved = envelope.resolve(asked[-1], now_ms=now_ms, prefix=_at(index))
+            specifications.append(resolved)
         _check_ids(specifications)
         queues = self._known_queues({s.queue for s in specifications}, now_ms)
+        for index, resolved in enumerate(specifications):
+            queue = queues[resolved.queue]
+            with _naming(index):
+                admission.check(queue, resolved.type, producer)
+                specifications[index] = _under(
+                    queue, resolved, asked[index], now_ms=now_ms, prefix=_at(index)
+                )
         jobs = [self._job(s, queues[s.queue], now_ms) for s in specifications]
-        if any(s.unique for s in specifications):
-            return self._push_unique_batch(jobs, specifications, now_ms)
+        self._limits.register(registered(jobs))
+        with self._bounds.room(jobs, queues, wait_ms=wait_ms) as entry:
+            if any(s.unique for s in specifications):
+                pushed = self._push_unique_batch(jobs, specifications, now_ms)
+            else:
+                chosen = any(s.id for s in specifications)
+                pushed = self._store_batch(jobs, entry, now_ms, chosen=chosen)
+            entry.keep([one.job for one in pushed if not one.deduplicated])
+        return [replace(one, pressure=entry.pressure(one.job.queue)) for one in pushed]
+
+    def _store_batch(
+        self, jobs: Sequence[Job], entry: Entry, now_ms: int, *, chosen: bool
+    ) -> list[Pushed]:
         try:
             if len(jobs) <= MAX_TRANSACTION:
                 stored = self._jobs.create_all(jobs)
             else:
-                chosen = any(s.id for s in specifications)
+                # From here on the batch's item says what room it took: undoing it gives it back.
+                entry.keep(jobs)
                 stored = self._jobs.create_staged(jobs, now_ms=now_ms, chosen_ids=chosen)
         except JobTaken as taken:
             raise _taken_in_batch(taken.job_id, jobs) from None
@@ -152,10 +212,8 @@ class Enqueue:
                 if specification.unique is None:
                     plans.append(_Plan(job))
                     continue
-                try:
+                with _naming(index):
                     plans.append(self._plan(job, specification, specification.unique, now_ms))
-                except OjsError as error:
-                    raise envelope.at_index(error, index) from None
             new = [plan for plan in plans if not plan.existing]
             _check_replaced(new, jobs)
             also = [write for plan in new for write in plan.also]
@@ -169,6 +227,9 @@ class Enqueue:
                 raise _taken_in_batch(taken.job_id, jobs) from None
             except LostRace:
                 continue
+            for plan in new:
+                if plan.replaces is not None:
+                    self._jobs.let_go(plan.replaces, now_ms=now_ms)
             fresh = iter(stored)
             return [
                 Pushed(self._jobs.with_contents([plan.job])[0], deduplicated=True)
@@ -223,17 +284,22 @@ class Enqueue:
                 order=None,
             )
         _, cancelling = self._jobs.replacing(holder, lifecycle.cancel(holder, now_ms=now_ms))
-        return _Plan(job, (lock, cancelling), replaces=holder.id)
+        return _Plan(job, (lock, cancelling), replaces=holder)
 
     def _queue(self, name: str, now_ms: int) -> Queue:
-        # The first push to a queue makes it (queue-config seed, section 4.1).
-        return self._queues.get(name) or self._queues.ensure(name, now_ms=now_ms)
+        return self._queues.get(name) or self._made(name, now_ms)
 
     def _known_queues(self, names: set[str], now_ms: int) -> dict[str, Queue]:
         found, _ = self._queues.get_many(sorted(names))
         for name in sorted(names - found.keys()):
-            found[name] = self._queues.ensure(name, now_ms=now_ms)
+            found[name] = self._made(name, now_ms)
         return found
+
+    def _made(self, name: str, now_ms: int) -> Queue:
+        # The first push to a queue makes it (queue-config seed, section 5.2), but in strict mode.
+        if self._strict:
+            raise QueueNotFound(name)
+        return self._queues.ensure(name, now_ms=now_ms)
 
     def _job(self, specification: Specification, queue: Queue, now_ms: int) -> Job:
         state = State.AVAILABLE
@@ -257,8 +323,42 @@ class Enqueue:
             timeout_ms=specification.timeout_ms or DEFAULT_TIMEOUT_MS,
             visibility_ms=specification.visibility_ms,
             policy=specification.policy,
+            retention=queue.config.retention,
+            copies_to=queue.config.copies_to,
             order=self._ids.order() if ready else None,
+            held=jsontext.size_of(specification.content) if queue.charged else None,
+            limit=specification.limit,
         )
+
+
+def _under(
+    queue: Queue,
+    resolved: Specification,
+    request: JobRequest,
+    *,
+    now_ms: int,
+    prefix: str = "",
+) -> Specification:
+    """A request under its queue's defaults; what is resolved now stays with the job (QC 4.4)."""
+    config = queue.config
+    if config.retry != retry.DEFAULT:
+        resolved = envelope.resolve(request, now_ms=now_ms, base=config.retry, prefix=prefix)
+    if resolved.timeout_ms is None:
+        resolved = replace(resolved, timeout_ms=config.timeout_ms)
+    return resolved
+
+
+@contextmanager
+def _naming(index: int) -> Iterator[None]:
+    """Errors say which job of a batch they are about."""
+    try:
+        yield
+    except OjsError as error:
+        raise envelope.at_index(error, index) from None
+
+
+def _at(index: int) -> str:
+    return f"jobs[{index}]."
 
 
 def _check_ids(specifications: Sequence[Specification]) -> None:
@@ -280,10 +380,8 @@ def _check_fingerprints(specifications: Sequence[Specification]) -> None:
     for index, specification in enumerate(specifications):
         if specification.unique is None:
             continue
-        try:
+        with _naming(index):
             digest = fingerprint(specification, specification.unique)
-        except OjsError as error:
-            raise envelope.at_index(error, index) from None
         if digest in seen:
             raise InvalidRequest(
                 f"jobs[{index}]",
@@ -295,7 +393,7 @@ def _check_fingerprints(specifications: Sequence[Specification]) -> None:
 
 def _check_replaced(new: Sequence[_Plan], jobs: Sequence[Job]) -> None:
     """No job of a batch may have the id of one that the batch replaces."""
-    replaced = {plan.replaces for plan in new}
+    replaced = {plan.replaces.id for plan in new if plan.replaces is not None}
     for plan in new:
         if plan.job.id in replaced:
             raise _taken_in_batch(plan.job.id, jobs)

@@ -17,10 +17,12 @@ from ojs.clock import Clock
 from ojs.domain import lifecycle
 from ojs.domain.errors import OjsError
 from ojs.domain.ids import IdSource
-from ojs.domain.job import DEFAULT_VISIBILITY_MS, Job, expired
+from ojs.domain.job import Job, expired
 from ojs.domain.queue import Queue
 from ojs.domain.states import State
 from ojs.services.due import Due
+from ojs.services.limits import FetchLimits, Round
+from ojs.services.quotas import Quota, Quotas
 from ojs.store import items
 from ojs.store.errors import LostRace
 from ojs.store.jobs import Jobs, winner
@@ -47,8 +49,13 @@ _DUE_EVERY_MS = 1_000
 # and backslashes count twice. What would not fit is not claimed.
 _MAX_ANSWER_KIB = 2_900
 _SMALL_JOB_KIB = 2
+# How long a place in line behind jobs that wait for their limits is gone back to.
+_PASSED_OVER_MS = 10_000
 _REMEMBERED = 20_000
 _MAX_ROTATIONS = 1_000
+
+# A job's id, its place in line, and that as the index has it.
+_Entry = tuple[str, Position, str]
 
 
 class _Memory:
@@ -78,6 +85,8 @@ class _Take:
     worker_id: str | None
     visibility_ms: int | None
     go_on: Callable[[], bool] = lambda: True
+    quotas: dict[str, Quota] = field(default_factory=dict)
+    limits: Round = field(default_factory=Round)
     jobs: list[Job] = field(default_factory=list)
     kib: int = 0
     lost: int = 0
@@ -91,7 +100,12 @@ class _Take:
 
     def has_room(self, position: Position) -> bool:
         """Whether the answer stays within what a Lambda may send."""
-        return not self.jobs or self.kib + position.size_kib + _SMALL_JOB_KIB <= _MAX_ANSWER_KIB
+        return not self.jobs or self.kib + _kib(position) <= _MAX_ANSWER_KIB
+
+
+def _kib(position: Position) -> int:
+    """What a job takes in the answer. A copy of a dead letter shows the error in it twice."""
+    return position.size_kib * (2 if position.copy else 1) + _SMALL_JOB_KIB
 
 
 class Fetch:
@@ -102,6 +116,8 @@ class Fetch:
         jobs: Jobs,
         queues: Queues,
         due: Due,
+        quotas: Quotas,
+        limits: FetchLimits,
         clock: Clock,
         ids: IdSource,
         *,
@@ -110,6 +126,8 @@ class Fetch:
         self._jobs = jobs
         self._queues = queues
         self._due = due
+        self._quotas = quotas
+        self._limits = limits
         self._clock = clock
         self._ids = ids
         self._choose = choose
@@ -118,6 +136,8 @@ class Fetch:
         self._committed = _Memory(_MAX_ROTATIONS)
         self._due_seen: OrderedDict[tuple[str, int], int] = OrderedDict()
         self._turns: OrderedDict[tuple[str, ...], int] = OrderedDict()
+        # Where a line was read up to in which only jobs stand that must wait for their limits.
+        self._passed_over: OrderedDict[tuple[str, int], tuple[int, Any]] = OrderedDict()
         self._turns_lock = threading.Lock()
 
     def fetch(
@@ -156,6 +176,9 @@ class Fetch:
             # What is claimed already must reach the worker; otherwise it waits out its lease.
             if not take.jobs:
                 raise
+        finally:
+            self._quotas.settle(take.quotas)
+            self._limits.settle(take.limits)
         if strategy != STRICT:
             self._advance(names, take)
         return self._with_contents(take)
@@ -241,26 +264,15 @@ class Fetch:
         pages = staged_pages = 0
         while pages < _MAX_PAGES and staged_pages < _MAX_STAGED_PAGES:
             found, following = self._jobs.ready(queue.name, lane, limit=limit, after=after)
-            entries = sorted({*found, *joining}, key=lambda entry: entry[1]) if joining else found
+            waiting, staged = self._page(take, found, joining)
             joining = []
-            unclaimed = [
-                (job_id, Position.parse(key), key)
-                for job_id, key in entries
-                if job_id + key not in self._claimed
-            ]
-            waiting = self._committed_only(unclaimed)
-            if unclaimed and not waiting:
-                staged_pages += 1
-            else:
-                pages += 1
+            staged_pages, pages = staged_pages + staged, pages + (not staged)
             after, limit = following, _PAGE
-            while waiting:
-                # In order while races are won. After a lost one: a random place in a wider page,
-                # instead of fighting the others for the head of the line.
-                entry = waiting.pop(self._choose(len(waiting)) if crowded else 0)
+            # Whether all of the page must wait for their rate limits.
+            passed_over = bool(waiting)
+            while (entry := self._next(take, queue, waiting, crowded=crowded)) is not None:
+                passed_over = False
                 job_id, position, key = entry
-                if not take.wanted or not take.has_room(position):
-                    return
                 job = self._claim(take, queue, lane, job_id, position)
                 self._claimed.add(job_id + key)
                 if job is not None:
@@ -269,8 +281,97 @@ class Fetch:
                     crowded, after = True, None
                     break
             else:
-                if following is None:
+                if waiting:
                     return
+                if following is None:
+                    self._passed_over.pop((queue.name, lane), None)
+                    return
+                if passed_over:
+                    after = self._pass_over(queue.name, lane, following, first=pages == 1)
+
+    def _page(
+        self, take: _Take, found: list[tuple[str, str]], joining: list[tuple[str, str]]
+    ) -> tuple[list[_Entry], bool]:
+        """What of a page may be claimed, and whether all of it is still being stored."""
+        entries = sorted({*found, *joining}, key=lambda entry: entry[1]) if joining else found
+        unclaimed = [
+            (job_id, Position.parse(key), key)
+            for job_id, key in entries
+            if job_id + key not in self._claimed
+        ]
+        waiting = self._committed_only(unclaimed)
+        self._limits.look(take.limits, (position for _, position, _ in waiting))
+        return waiting, bool(unclaimed) and not waiting
+
+    def _next(
+        self, take: _Take, queue: Queue, waiting: list[_Entry], *, crowded: bool
+    ) -> _Entry | None:
+        """The next to claim; None when there is none, or, with some left, when it is enough."""
+        while waiting:
+            # In order while races are won. After a lost one: a random place in a wider page,
+            # instead of fighting the others for the head of the line.
+            at = self._choose(len(waiting)) if crowded else 0
+            job_id, position, _ = waiting[at]
+            if not take.wanted or not take.has_room(position):
+                return None
+            if not self._limits.shut(take.limits, job_id, position):
+                if not self._quotas.allow(
+                    take.quotas,
+                    queue,
+                    job_id,
+                    wanted=min(take.wanted, len(waiting)),
+                    waiting=len(waiting),
+                ):
+                    return None
+                entry = waiting.pop(at)
+                if self._allowed(take, queue, job_id, position, waiting):
+                    return entry
+            else:
+                waiting.pop(at)
+        return None
+
+    def _pass_over(self, queue: str, lane: int, following: Any, *, first: bool) -> Any:
+        """Where to go on in a line after a page of jobs that must all wait for their limits.
+
+        The head of the line is always looked at. From there it goes on where this container was
+        before, so that a fetch, which reads so many pages at most, gets past any number of them.
+        """
+        now_ms = self._clock.now_ms()
+        with self._turns_lock:
+            at_ms, there = self._passed_over.get((queue, lane), (0, None))
+            if first and there is not None and now_ms - at_ms < _PASSED_OVER_MS:
+                return there
+            if first:
+                return following
+            self._passed_over[queue, lane] = (now_ms, following)
+            self._passed_over.move_to_end((queue, lane))
+            while len(self._passed_over) > _MAX_ROTATIONS:
+                self._passed_over.popitem(last=False)
+        return following
+
+    def _allowed(
+        self,
+        take: _Take,
+        queue: Queue,
+        job_id: str,
+        position: Position,
+        following: Sequence[_Entry] = (),
+    ) -> bool:
+        """Whether a job's own rate limit lets it start; always for one without."""
+        if position.limit is None:
+            return True
+        taken = self._limits.allow(
+            take.limits,
+            (job_id, position),
+            [(other, where) for other, where, _ in following],
+            wanted=take.wanted,
+            lease=lambda where: self._lease_ms(take, queue, where),
+        )
+        return taken is not None
+
+    @staticmethod
+    def _lease_ms(take: _Take, queue: Queue, position: Position) -> int:
+        return take.visibility_ms or position.visibility_ms or queue.config.visibility_ms
 
     def _now_due(self, take: _Take, queue: str, lane: int) -> list[tuple[str, str]]:
         """Entries of the ready line that what was due now gets; looked for now and then."""
@@ -288,9 +389,7 @@ class Fetch:
         promoted = self._promote(take, queue, lane)
         return [(job.id, items.position(job).key()) for job in promoted]
 
-    def _committed_only(
-        self, entries: list[tuple[str, Position, str]]
-    ) -> list[tuple[str, Position, str]]:
+    def _committed_only(self, entries: list[_Entry]) -> list[_Entry]:
         """Without the jobs of batches that are still being stored: they do not exist yet."""
         unknown = {
             position.batch
@@ -307,8 +406,11 @@ class Fetch:
     def _claim(
         self, take: _Take, queue: Queue, lane: int, job_id: str, position: Position
     ) -> Job | None:
-        lease_ms = take.visibility_ms or position.visibility_ms or DEFAULT_VISIBILITY_MS
-        now_ms = self._clock.now_ms()
+        lease_ms = self._lease_ms(take, queue, position)
+        limited = self._limits.use(take.limits, job_id, position)
+        # A limited job starts when its start was counted.
+        now_ms = self._clock.now_ms() if limited is None else limited.now_ms
+        self._quotas.use(take.quotas, queue, job_id)
         try:
             job = self._jobs.claim(
                 job_id,
@@ -318,15 +420,19 @@ class Fetch:
                 now_ms=now_ms,
                 lease_ms=lease_ms,
                 worker_id=take.worker_id,
+                slot=queue.slotted,
+                place=None if limited is None else limited.place(job_id, position.order),
             )
         except LostRace as lost:
             take.lost += 1
+            self._quotas.lost(take.quotas, queue)
             there = winner(lost)
+            self._limits.lost(limited, job_id, position, there)
             if there is not None and there.state is State.AVAILABLE and expired(there, now_ms):
                 self._due.settle(there)
             return None
         take.jobs.append(job)
-        take.kib += position.size_kib + _SMALL_JOB_KIB
+        take.kib += _kib(position)
         return job
 
     def _take_due(self, take: _Take, queue: Queue, lane: int) -> None:
@@ -336,6 +442,13 @@ class Fetch:
             position = items.position(job)
             if not take.wanted or not take.has_room(position):
                 return
+            if self._limits.shut(take.limits, job.id, position):
+                continue
+            if not self._quotas.allow(take.quotas, queue, job.id, wanted=1, waiting=1):
+                return
+            self._limits.look(take.limits, [position])
+            if not self._allowed(take, queue, job.id, position):
+                continue
             self._claim(take, queue, lane, job.id, position)
 
     def _promote(self, take: _Take, queue: str, lane: int) -> list[Job]:

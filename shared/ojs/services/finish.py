@@ -15,7 +15,9 @@ from ojs.domain.errors import BackendUnavailable, Conflict, NotFound, PayloadToo
 from ojs.domain.ids import IdSource
 from ojs.domain.job import MISSING, Job
 from ojs.domain.states import State, Trigger
+from ojs.services.copies import Copies
 from ojs.services.due import Due
+from ojs.services.limits import RateLimits
 from ojs.store.errors import LostRace
 from ojs.store.jobs import Jobs, winner
 
@@ -29,12 +31,16 @@ class Finish:
         self,
         jobs: Jobs,
         due: Due,
+        copies: Copies,
+        limits: RateLimits,
         clock: Clock,
         ids: IdSource,
         chance: Callable[[], float] = random.random,
     ) -> None:
         self._jobs = jobs
         self._due = due
+        self._copies = copies
+        self._limits = limits
         self._clock = clock
         self._ids = ids
         self._chance = chance
@@ -99,8 +105,9 @@ class Finish:
     ) -> Job:
         """The worker could not do the job: retry, dead letter or discard, as the policy says.
 
-        With `requeue` the job is available again at once and the attempt does not count. Raises
-        InvalidRequest for a malformed error, NotFound, Conflict.
+        With `requeue` the job is available again at once and the attempt does not count. An error
+        with `rate_limit_until` pauses the key of the job's rate limit (ojs-rate-limiting 9.1).
+        Raises InvalidRequest for a malformed error, NotFound, Conflict.
         """
         for _ in range(_TRIES):
             job = self._jobs.head(job_id)
@@ -117,6 +124,10 @@ class Finish:
                 after = lifecycle.requeue(job, now_ms=now_ms, order=self._ids.order())
             else:
                 failure = failures.reported(error or {}, attempt=job.attempt, now_ms=now_ms)
+                pause_ms = failures.limited_until(error or {}, now_ms=now_ms)
+                if pause_ms is not None:
+                    # Before the job is let go: nobody should start the next one in between.
+                    self._limits.pause(job, pause_ms, failure.message)
                 after = lifecycle.fail(job, failure, now_ms=now_ms, chance=self._chance())
             try:
                 stored = self._jobs.replace(
@@ -124,6 +135,8 @@ class Finish:
                 )
             except LostRace:
                 continue
+            if stored.copy_due:
+                stored = replace(stored, copy_id=self._copies.follow(stored).copy_id)
             return stored if failure is None else replace(stored, errors=(failure,))
         raise BackendUnavailable("Others are changing this job; try again.")
 

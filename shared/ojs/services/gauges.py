@@ -20,6 +20,7 @@ from ojs.domain.stats import (
     HOUR_MS,
     MINUTE_MS,
     Activity,
+    Filling,
     Levels,
     Point,
     Totals,
@@ -48,6 +49,8 @@ class QueueGauges:
     name: str
     levels: Levels
     oldest_available_ms: int | None
+    # Of a bounded queue.
+    filling: Filling | None = None
 
 
 @dataclass(frozen=True)
@@ -112,7 +115,10 @@ class Gauges:
             self._probe(run)
         gauges = [
             QueueGauges(
-                name, found.levels, found.oldest_ms if found.levels.of(State.AVAILABLE) else None
+                name,
+                found.levels,
+                found.oldest_ms if found.levels.of(State.AVAILABLE) else None,
+                found.filling,
             )
             for name, found in sorted(run.queues.items())
         ]

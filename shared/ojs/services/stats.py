@@ -1,7 +1,7 @@
 """Statistics: queues and their counts, totals, history, and what metrics tell.
 
 Each costs the same however many jobs there are: three calls at most for one queue or for all
-together, and one for every 50 (33) queues of a listing (of metrics).
+together, and one for every 50 (25) queues of a listing (of metrics).
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from ojs.clock import Clock
 from ojs.domain import envelope
 from ojs.domain.errors import InvalidRequest, NotFound
+from ojs.domain.limits import cell_name
 from ojs.domain.page import Page
 from ojs.domain.states import State
 from ojs.domain.stats import (
@@ -19,6 +20,7 @@ from ojs.domain.stats import (
     MINUTE_MS,
     Activity,
     Levels,
+    LimitMetrics,
     Metrics,
     Period,
     Point,
@@ -30,18 +32,31 @@ from ojs.domain.stats import (
 from ojs.store import keys
 from ojs.store import queues as queue_store
 from ojs.store import stats as store
+from ojs.store.edges import Edges, Limiter
+from ojs.store.limits import Limits
 from ojs.store.stats import Counters, ReadyLine
 
-# Metrics tell of the first so many queues in order of name. A scrape reads three items of each.
+# Metrics tell of the first so many queues in order of name. A scrape reads four items of each.
 MAX_METRIC_QUEUES = 500
+# And of the first so many keys of rate limits: two items of each.
+MAX_METRIC_KEYS = 100
 
 
 class Stats:
     """Reads statistics; changes nothing."""
 
-    def __init__(self, stats: store.Stats, queues: queue_store.Queues, clock: Clock) -> None:
+    def __init__(
+        self,
+        stats: store.Stats,
+        queues: queue_store.Queues,
+        limits: Limits,
+        edges: Edges,
+        clock: Clock,
+    ) -> None:
         self._stats = stats
         self._queues = queues
+        self._limits = limits
+        self._edges = edges
         self._clock = clock
 
     def queue(self, name: str) -> QueueStats:
@@ -130,14 +145,36 @@ class Stats:
         return [Point(start, activity) for start, activity in sums.items()]
 
     def metrics(self) -> Metrics:
-        """What metrics tell of everything. Two calls, and one for every 33 queues read."""
+        """What metrics tell of everything. Three calls, one for every 25 queues read, and two more
+        where there are rate limits.
+        """
         now_ms = self._clock.now_ms()
         names, _ = self._queues.names(limit=MAX_METRIC_QUEUES)
         return Metrics(
             now_ms=now_ms,
             queues=self._stats.metrics(names, now_ms=now_ms),
             totals=self.totals(),
+            limits=self._of_keys(),
         )
+
+    def _of_keys(self) -> Sequence[LimitMetrics]:
+        known, _ = self._limits.keys(limit=MAX_METRIC_KEYS)
+        if not known:
+            return []
+        cells = self._limits.get_many((cell_name(key) for key in known), consistent=False)
+        edges = self._edges.get_many(Limiter.of_key(key) for key in known)
+        return [
+            LimitMetrics(
+                key=key,
+                active=len(cell.holders) if cell.counted else None,
+                waiting=edge.waiting or 0,
+                exceeded=edge.exceeded,
+                waits=edge.waits,
+                waited_ms=edge.waited_ms,
+            )
+            for key, edge in zip(known, edges, strict=True)
+            for cell in (cells[cell_name(key)],)
+        ]
 
 
 def _by_priority(ready: ReadyLine) -> dict[int, int]:

@@ -11,8 +11,10 @@ from collections import Counter
 from collections.abc import Callable, Iterable
 
 from ojs.domain.errors import OjsError
+from ojs.domain.queue import Queue
 from ojs.domain.states import State
 from ojs.services.due import Due
+from ojs.services.ending import EndOfQueues
 from ojs.store.jobs import Jobs
 from ojs.store.queues import Queues
 
@@ -29,11 +31,13 @@ class Sweep:
         jobs: Jobs,
         queues: Queues,
         due: Due,
+        ending: EndOfQueues,
         choose: Callable[[int], int] = random.randrange,
     ) -> None:
         self._jobs = jobs
         self._queues = queues
         self._due = due
+        self._ending = ending
         self._choose = choose
 
     def run_once(
@@ -41,7 +45,8 @@ class Sweep:
     ) -> dict[str, int]:
         """One pass over every queue, moving at most about `limit` jobs; counts by what was done.
 
-        Keys: promoted, stalled_or_timed_out, expired, batches_undone, refiled, failed, and `more`
+        Keys: promoted, stalled_or_timed_out, expired, batches_undone, refiled, failed, ended (jobs
+        of deleted queues), queues_deleted, and `more`
         (1 when the pass ended early and another should follow). `go_on` says whether there is time
         left. Begins at a random queue, so that a pass cut short starves no queue.
         """
@@ -54,12 +59,23 @@ class Sweep:
         for at in range(0, len(names), _NAMES):
             queues, _ = self._queues.get_many(names[at : at + _NAMES])
             for queue in queues.values():
+                if queue.ending is not None and go_on():
+                    self._end(queue, limit, counts, go_on)
                 for lane in range(queue.lanes):
                     if counts.total() >= limit or not go_on():
                         counts["more"] = 1
                         return dict(counts)
                     self._line(queue.name, lane, now_ms, counts)
+        counts.update(self._ending.look_after(limit, go_on))
         return dict(counts)
+
+    def _end(
+        self, queue: Queue, limit: int, counts: Counter[str], go_on: Callable[[], bool]
+    ) -> None:
+        try:
+            counts.update(self._ending.carry_on(queue, limit=limit, go_on=go_on))
+        except OjsError:
+            counts["failed"] += 1
 
     def _line(self, queue: str, lane: int, now_ms: int, counts: Counter[str]) -> None:
         due = self._jobs.due(queue, lane, now_ms=now_ms, limit=_PAGE)

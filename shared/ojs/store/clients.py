@@ -22,6 +22,8 @@ CONFIG = Config(
     max_pool_connections=64,
     tcp_keepalive=True,
 )
+# For writes that count: an answer that was lost must not count twice (ojs.store.gates).
+ONCE = CONFIG.merge(Config(retries={"mode": "standard", "total_max_attempts": 1}))
 # A bucket takes longer over a large object.
 BUCKET_CONFIG = CONFIG.merge(Config(read_timeout=5))
 

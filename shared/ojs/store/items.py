@@ -10,8 +10,11 @@ from collections.abc import Mapping
 from typing import Any
 
 from ojs.domain import jsontext
+from ojs.domain.copies import Origin, Target
 from ojs.domain.failure import Failure
 from ojs.domain.job import DEFAULT_TIMEOUT_MS, MISSING, Job, Lease
+from ojs.domain.limits import RateLimit
+from ojs.domain.retention import RETENTION, Retention
 from ojs.domain.retry import RetryPolicy
 from ojs.domain.states import TERMINAL, State
 from ojs.store import keys
@@ -25,6 +28,10 @@ HEAD_BYTES = 1_024
 GROWTH_BYTES = 230
 # And this much more for a pending job, which gains the time of its activation.
 ACTIVATION_BYTES = 28
+# And this much for a limited job, which takes a place under its limit.
+PLACE_BYTES = 34
+# And this much for a job that leaves a copy if it dies: the copy's id, and that it is to be made.
+COPY_BYTES = 50
 _WAITS_FOR = {
     State.SCHEDULED: keys.START,
     State.RETRYABLE: keys.RETRY,
@@ -87,6 +94,7 @@ def head(job: Job) -> Item:
         "timeout": job.timeout_ms if job.timeout_ms != DEFAULT_TIMEOUT_MS else None,
         "visibility": job.visibility_ms,
         "retry": job.policy.compact(),
+        **_kept(job.retention),
         "payload": job.content_ref,
         "payload_bytes": job.content_bytes or None,
         "life": job.life or None,
@@ -100,7 +108,16 @@ def head(job: Job) -> Item:
         "retry_at": job.retry_at_ms,
         "retry_delay": job.retry_delay_ms,
         "dead": 1 if job.dead_letter else None,
+        "dlq": job.copies_to.compact() if job.copies_to else None,
+        "copy": job.copy_id,
+        "copy_due": 1 if job.copy_due else None,
+        "copy_of": job.copy_of.compact() if job.copy_of else None,
+        "trimmed": 1 if job.trimmed else None,
         "unique": job.unique_key,
+        "held": job.held,
+        "slot": 1 if job.slot else None,
+        "limit": job.limit.compact() if job.limit else None,
+        "place": job.place,
         "batch": job.batch,
         "result_ref": job.result_ref,
         "op": job.op,
@@ -116,6 +133,30 @@ def head(job: Job) -> Item:
         item["lease_ms"] = job.lease.length_ms
     item |= index_entries(job)
     return {name: value for name, value in item.items() if value is not None}
+
+
+# Attribute of the head → field of the retention. An ack computes with the first without reading.
+KEEP_COMPLETED = "keep_c"
+_KEEP = {
+    KEEP_COMPLETED: "completed_s",
+    "keep_x": "cancelled_s",
+    "keep_d": "discarded_s",
+    "keep_l": "dead_letter_s",
+}
+
+
+def _kept(retention: Retention) -> dict[str, Value | None]:
+    """Lengths that differ from the system's, in s."""
+    return {
+        name: getattr(retention, field)
+        for name, field in _KEEP.items()
+        if getattr(retention, field) != getattr(RETENTION, field)
+    }
+
+
+def _retention(item: Mapping[str, Any]) -> Retention:
+    given = {field: item[name] for name, field in _KEEP.items() if name in item}
+    return Retention(**given) if given else RETENTION
 
 
 def index_entries(job: Job) -> Item:
@@ -152,6 +193,8 @@ def position(job: Job) -> keys.Position:
         timeout_ms=job.timeout_ms if job.timeout_ms != DEFAULT_TIMEOUT_MS else None,
         batch=job.batch,
         size_kib=job.content_bytes // 1024,
+        limit=job.limit.hint(job.queue) if job.limit is not None else None,
+        copy=job.copy_of is not None,
     )
 
 
@@ -180,6 +223,7 @@ def job_from_head(item: Mapping[str, Any]) -> Job:
         timeout_ms=item.get("timeout", DEFAULT_TIMEOUT_MS),
         visibility_ms=item.get("visibility"),
         policy=RetryPolicy.from_compact(item.get("retry")),
+        retention=_retention(item),
         order=order,
         life=item.get("life", 0),
         activated_ms=item.get("activated"),
@@ -193,7 +237,16 @@ def job_from_head(item: Mapping[str, Any]) -> Job:
         retry_at_ms=item.get("retry_at"),
         retry_delay_ms=item.get("retry_delay"),
         dead_letter="dead" in item,
+        copies_to=Target.of(item["dlq"]) if "dlq" in item else None,
+        copy_id=item.get("copy"),
+        copy_due="copy_due" in item,
+        copy_of=Origin.of(item["copy_of"]) if "copy_of" in item else None,
+        trimmed="trimmed" in item,
         unique_key=item.get("unique"),
+        held=item.get("held"),
+        slot="slot" in item,
+        limit=RateLimit.of(item["limit"]) if "limit" in item else None,
+        place=item.get("place"),
         batch=item.get("batch"),
         content_bytes=item.get("payload_bytes", 0),
         content_ref=item.get("payload"),
@@ -214,7 +267,9 @@ def fits_inline(job: Job) -> bool:
 
 def growth(job: Job) -> int:
     """How many bytes a new job's head may gain in its life."""
-    return GROWTH_BYTES + (ACTIVATION_BYTES if job.state is State.PENDING else 0)
+    more = ACTIVATION_BYTES if job.state is State.PENDING else 0
+    more += COPY_BYTES if job.copies_to is not None else 0
+    return GROWTH_BYTES + more + (PLACE_BYTES if job.limit is not None else 0)
 
 
 def error(job: Job, failure: Failure) -> Item:

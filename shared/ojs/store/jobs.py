@@ -16,25 +16,32 @@ from __future__ import annotations
 
 import contextlib
 import zlib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace as changed
 from itertools import groupby
 from typing import Any, Literal
 
-from ojs.domain import jsontext, lifecycle
+from ojs.domain import jsontext
 from ojs.domain.errors import BackendUnavailable, OjsError
 from ojs.domain.failure import Failure
 from ojs.domain.ids import IdSource
 from ojs.domain.job import DEFAULT_TIMEOUT_MS, MISSING, Job
+from ojs.domain.retention import RETENTION
 from ojs.domain.states import State, Trigger, sources
 from ojs.store import items, keys
 from ojs.store.errors import LostRace
+from ojs.store.gates import Gates
 from ojs.store.items import Item
+from ojs.store.limits import Limits
+from ojs.store.queues import Queues
 from ojs.store.table import MAX_TRANSACTION, Put, Table, Update
 from ojs.store.texts import TextAt, Texts, text_of
 
 _NEW = "attribute_not_exists(pk)"
 STAGING_GRACE_MS = 300_000
+_PAGE = 100
+# Jobs of one priority that are passed over in search of copies of dead letters.
+_PASSED = 1_000
 _UNDONE_KEPT_MS = 86_400_000
 _Prepared = tuple[Job, list[tuple[TextAt, str]]]
 
@@ -57,10 +64,13 @@ def winner(lost: LostRace) -> Job | None:
 class Jobs:
     """The store of jobs."""
 
-    def __init__(self, table: Table, texts: Texts, ids: IdSource) -> None:
+    def __init__(self, table: Table, texts: Texts, ids: IdSource, gates: Gates) -> None:
         self._table = table
         self._texts = texts
         self._ids = ids
+        self._gates = gates
+        self._limits = Limits(table, ids)
+        self._queues = Queues(table)
 
     # --- create -----------------------------------------------------------------------------
 
@@ -212,14 +222,23 @@ class Jobs:
         # or changes those, so that what was read still holds when it is deleted.
         ours = [job for job in self.heads(job_ids).values() if job.batch == token]
         self._table.write_many(deletes=[(keys.job(job.id), keys.HEAD) for job in ours])
-        self._table.update(
-            Update(
-                keys.batch(token),
-                keys.HEAD,
-                set={"ttl": (int(batch["created"]) + _UNDONE_KEPT_MS) // 1000},
-                remove=["wpk", "wsk"],
+        # Race: whoever stored the batch and the sweep undo it at once. One of them gives back the
+        # room that it took; the other finds it closed.
+        try:
+            self._table.update(
+                Update(
+                    keys.batch(token),
+                    keys.HEAD,
+                    set={"ttl": (int(batch["created"]) + _UNDONE_KEPT_MS) // 1000},
+                    remove=["wpk", "wsk"],
+                    condition="attribute_exists(#wpk)",
+                )
             )
-        )
+        except LostRace:
+            return len(ours)
+        held: dict[str, list[int]] = _unpacked(batch["held"]) if "held" in batch else {}
+        for queue, (count, size) in held.items():
+            self._gates.release(queue, count=count, size=size, now_ms=int(batch["created"]))
         return len(ours)
 
     def staged(self, tokens: Iterable[str]) -> set[str]:
@@ -274,7 +293,13 @@ class Jobs:
             by_key |= {sk: item for (_, sk), item in self._table.batch_get(apart).items()}
         texts = {at: text_of(by_key[at.key[1]]) for at in self.texts_of(job) if at.key[1] in by_key}
         job = self._with_texts(job, texts)
-        errors = [by_key[sk] for sk in sorted(by_key) if sk.startswith(keys.ERROR)]
+        ended = job.state is State.DISCARDED and not job.dead_letter
+        errors = [
+            by_key[sk]
+            for sk in sorted(by_key)
+            # Whoever would have ended a job and lost it to a worker may have said why already.
+            if sk.startswith(keys.ERROR) and (ended or not keys.is_of_end(sk))
+        ]
         return changed(
             job, errors=_failures(errors, job), progress=_progress(by_key.get(keys.PROGRESS), job)
         )
@@ -357,6 +382,65 @@ class Jobs:
         )  # fmt: skip
         return [(keys.job_id(str(i["pk"])), str(i["wsk"])) for i in found.items], found.last
 
+    def oldest(self, queue: str, lanes: int, *, limit: int, copies: bool = False) -> list[str]:
+        """The jobs that stand in line longest, whatever their priority. May be stale.
+
+        One query for each priority in use in each lane: the line is sorted by priority first. With
+        `copies` those that are copies of dead letters, among the first thousand of each.
+        """
+        found: list[tuple[str, str]] = []
+        for lane in range(lanes):
+            after, passed = " ", 0  # before every digit
+            while True:
+                size = _PAGE if copies else min(limit, _PAGE)
+                page = self._table.query(
+                    "wpk = :ready AND wsk > :after",
+                    {":ready": keys.ready(queue, lane), ":after": after},
+                    index="work",
+                    limit=size,
+                )
+                entries = [(str(i["wsk"]), keys.job_id(str(i["pk"]))) for i in page.items]
+                if not entries:
+                    break
+                priority = keys.Position.parse(entries[0][0]).priority
+                alike = [
+                    (place, job_id)
+                    for key, job_id in entries
+                    if (place := keys.Position.parse(key)).priority == priority
+                ]
+                wanted = [(p.order, job_id) for p, job_id in alike if p.copy or not copies]
+                found += wanted
+                passed += len(alike)
+                # Others may stand before the copies that are looked for.
+                if copies and len(alike) == size and len(wanted) < limit and passed < _PASSED:
+                    after = entries[-1][0]
+                else:
+                    after, passed = keys.below(priority), 0
+        return [job_id for _, job_id in sorted(found)[:limit]]
+
+    def lined_up(
+        self, queue: str, lane: int, *, pages: int, running: bool = False
+    ) -> Iterator[str]:
+        """Jobs that wait in a lane, also for a time or an activation; those that run if asked.
+
+        At most so many pages of each line. May be stale.
+        """
+        due = keys.due(queue, lane)
+        for line in (keys.ready(queue, lane), keys.pending(queue, lane), due):
+            after: Any = None
+            for _ in range(pages):
+                found = self._table.query(
+                    "wpk = :line", {":line": line}, index="work", limit=_PAGE, after=after
+                )
+                for item in found.items:
+                    # Only what is due has marks at the end of its position.
+                    runs = line == due and str(item["wsk"]).endswith(keys.LEASE_END)
+                    if running or not runs:
+                        yield keys.job_id(str(item["pk"]))
+                after = found.last
+                if after is None:
+                    break
+
     def due(self, queue: str, lane: int, *, now_ms: int, limit: int) -> list[str]:
         """Jobs whose time has come, earliest first. May be stale."""
         return self._upto("work", "wpk", "wsk", keys.due(queue, lane), now_ms, limit)
@@ -397,8 +481,14 @@ class Jobs:
         now_ms: int,
         lease_ms: int,
         worker_id: str | None,
+        slot: bool = False,
+        place: str | None = None,
     ) -> Job:
-        """Available to active, without reading first. Raises LostRace."""
+        """Available to active, without reading first. Raises LostRace.
+
+        `slot` notes that it takes one of its queue's places for running jobs, `place` the one it
+        takes under its rate limit.
+        """
         token = self._ids.token()
         timeout_ms = position.timeout_ms or DEFAULT_TIMEOUT_MS
         setting: dict[str, items.Value] = {
@@ -413,6 +503,10 @@ class Jobs:
         }
         if worker_id is not None:
             setting["worker"] = worker_id
+        if slot:
+            setting["slot"] = 1
+        if place is not None:
+            setting["place"] = place
         try:
             item = self._table.update(
                 Update(
@@ -463,7 +557,6 @@ class Jobs:
         setting: dict[str, items.Value] = {
             "state": State.COMPLETED.value,
             "completed": now_ms,
-            "ttl": now_ms // 1000 + lifecycle.RETAIN_COMPLETED_S,
             "op": token,
         }
         kept_apart: TextAt | None = None
@@ -479,12 +572,14 @@ class Jobs:
         # Race: the lease ran out and the job went to somebody else, was cancelled or finished.
         # The loser sees the state, worker and attempt that stand there now.
         conditions, values = _held_by(worker_id, attempt, lease_token)
+        values |= {":now_s": now_ms // 1000, ":keep": RETENTION.completed_s}
         try:
             item = self._table.update(
                 Update(
                     keys.job(job_id),
                     keys.HEAD,
                     set=setting,
+                    compute={"ttl": f"if_not_exists(#{items.KEEP_COMPLETED}, :keep) + :now_s"},
                     remove=[
                         "wpk", "wsk", "epk", "esk", "expires", "lease", "lease_until", "lease_ms",
                     ],
@@ -494,15 +589,24 @@ class Jobs:
             )  # fmt: skip
         except LostRace as lost:
             if lost.item and lost.item.get("op") == token:
-                return self._result(items.job_from_head(lost.item), result)
+                return self._acked(lost.item, result, now_ms)
             if kept_apart is not None:
                 self._texts.delete([kept_apart])
             raise
-        return self._result(items.job_from_head(item), result)
+        return self._acked(item, result, now_ms)
 
-    @staticmethod
-    def _result(job: Job, result: Any) -> Job:
+    def _acked(self, item: Item, result: Any, now_ms: int) -> Job:
+        job = items.job_from_head(item)
+        self.let_go(job, now_ms=now_ms)
         return changed(job, result=result)
+
+    def let_go(self, job: Job, *, now_ms: int) -> None:
+        """Give back the room of a job that is done. Only for whoever's write ended it."""
+        if job.held is not None:
+            self._gates.release(job.queue, count=1, size=job.held, now_ms=now_ms)
+        if job.slot:
+            self._gates.free_slots(job.queue, count=1, now_ms=now_ms)
+        self._limits.release(job)
 
     def extend(
         self,
@@ -566,19 +670,110 @@ class Jobs:
         """
         if failure is not None:
             self._add_failure(before, failure, reported=reported)
+        if before.state is State.AVAILABLE and after.state is State.ACTIVE:
+            after = self._placed(before, after)
         after, update = self.replacing(before, after, guard=guard)
         try:
             self._table.update(update)
         except LostRace as lost:
-            if lost.item and lost.item.get("op") == after.op:
-                return after
-            raise
+            if not lost.item or lost.item.get("op") != after.op:
+                if after.slot and not before.slot and after.lease is not None:
+                    now_ms = after.lease.until_ms - after.lease.length_ms
+                    self._gates.free_slots(before.queue, count=1, now_ms=now_ms)
+                raise
+        self._replaced(before, after)
         return after
+
+    def replace_all(
+        self, changes: Sequence[tuple[Job, Job]], also: Sequence[Put | Update] = ()
+    ) -> list[Job]:
+        """Several compare-and-swaps of heads that were read, and `also`: all or none.
+
+        Raises LostRace when one has moved on, or a condition of `also` failed.
+        """
+        made = [self.replacing(before, after) for before, after in changes]
+        try:
+            self._table.transact([*(update for _, update in made), *also])
+        except LostRace as lost:
+            # What was found of each head: all ours, when an earlier answer was lost.
+            heads = zip(lost.items, made, strict=False)
+            if not all(found and found.get("op") == after.op for found, (after, _) in heads):
+                raise
+        stored = [after for after, _ in made]
+        for (before, _), after in zip(changes, stored, strict=True):
+            self._replaced(before, after)
+        return stored
+
+    def _replaced(self, before: Job, after: Job) -> None:
+        """Give back what a job took that it has no use for any more."""
+        if after.state.terminal and not before.state.terminal:
+            self.let_go(before, now_ms=_ended_ms(after))
+        elif before.state is State.ACTIVE and after.state is not State.ACTIVE:
+            if before.slot:
+                self._gates.free_slots(before.queue, count=1, now_ms=_left_ms(after))
+            self._limits.release(before)
+
+    def _placed(self, before: Job, after: Job) -> Job:
+        """A job that goes on with a lost attempt, with a place under its own limit and its queue's
+        if it needs one.
+
+        Raises LostRace when there is none: others took it meanwhile. What was taken for a job that
+        somebody else got under its own limit heals.
+        """
+        if before.order is None or after.lease is None:
+            return after
+        lease_ms = after.lease.length_ms
+        now_ms = after.lease.until_ms - lease_ms
+        queue = self._queues.get(before.queue)
+        if queue is not None and queue.slotted:
+            granted = self._gates.take_slots(
+                queue.name,
+                count=1,
+                limit=queue.config.concurrency,
+                version=queue.version,
+                now_ms=now_ms,
+            )
+            if not granted.count:
+                raise LostRace([items.head(before)])
+            after = changed(after, slot=True)
+        if before.limit is None:
+            return after
+        place = self._limits.take_again(before, now_ms=now_ms, lease_ms=lease_ms)
+        if place is None:
+            if after.slot:
+                self._gates.free_slots(before.queue, count=1, now_ms=now_ms)
+            raise LostRace([items.head(before)])
+        return changed(after, place=place or None)
+
+    def take_slot(self, job_id: str, lease: str) -> bool:
+        """Note that a running job takes one of its queue's places for such; False if it was noted,
+        or the job does not run under this lease any more.
+        """
+        # Race: it ends, and would give back no place; or somebody else notes it. The loser gives
+        # back the place that it took for the job. A token tells our own note from theirs.
+        token = self._ids.token()
+        try:
+            self._table.update(
+                Update(
+                    keys.job(job_id),
+                    keys.HEAD,
+                    set={"slot": token},
+                    condition="#state = :active AND #lease = :lease "
+                    "AND attribute_not_exists(#slot)",
+                    values={":active": State.ACTIVE.value, ":lease": lease},
+                )
+            )
+        except LostRace as lost:
+            return bool(lost.item and lost.item.get("slot") == token)
+        return True
 
     def replacing(
         self, before: Job, after: Job, *, guard: Literal["op", "lease"] = "op"
     ) -> tuple[Job, Update]:
         """The write that `replace` makes, for use in a transaction."""
+        # Only a running job takes a place for running ones.
+        if after.state is not State.ACTIVE:
+            after = changed(after, slot=False, place=None)
         after = changed(after, op=self._ids.token())
         old, new = items.head(before), items.head(after)
         setting = {name: value for name, value in new.items() if old.get(name) != value}
@@ -599,6 +794,10 @@ class Jobs:
                 ":active": State.ACTIVE.value,
                 ":lease": before.lease.token if before.lease else "",
             }
+        if before.state is State.ACTIVE:
+            # Race: a place is noted for a job that ran before its queue had a limit. The loser
+            # would not give it back, and reads again.
+            condition += f" AND attribute_{'' if before.slot else 'not_'}exists(#slot)"
         return after, Update(
             keys.job(before.id),
             keys.HEAD,
@@ -789,6 +988,19 @@ def _batch_item(token: str, prepared: Sequence[_Prepared], now_ms: int) -> dict[
     }
     if refs := {str(at): job.content_ref for at, job in enumerate(jobs) if job.content_ref}:
         item["refs"] = _packed(refs)
+    held: dict[str, list[int]] = {}
+    loose: dict[str, list[int]] = {}
+    for job in jobs:
+        charged = job.held is not None
+        length = job.held or job.content_bytes or jsontext.size_of(job.content or {})
+        sums = (held if charged else loose).setdefault(job.queue, [0, 0])
+        sums[0] += 1
+        sums[1] += length
+    if held:
+        item["held"] = _packed(held)
+    if loose:
+        # No gate was charged for these; the projection counts them, for one that may come.
+        item["loose"] = _packed(loose)
     return item
 
 
@@ -804,6 +1016,17 @@ def _failures(found: Iterable[Item], job: Job) -> tuple[Failure, ...]:
     """The errors of a job; those that an earlier job of the same id left behind are not its own."""
     failures = (items.failure_from(item) for item in found)
     return tuple(failure for failure in failures if failure.occurred_ms >= job.created_ms)
+
+
+def _ended_ms(job: Job) -> int:
+    return job.discarded_ms or job.cancelled_ms or job.completed_ms or 0
+
+
+def _left_ms(job: Job) -> int:
+    """When a job that is not done stopped running."""
+    if job.state is State.RETRYABLE:
+        return (job.retry_at_ms or 0) - (job.retry_delay_ms or 0)
+    return job.enqueued_ms or 0
 
 
 def _run(job: Job) -> str:

@@ -14,6 +14,7 @@ RESULT = "result|"
 ERROR = "err|"
 PROGRESS = "progress"
 QUEUES = "QUEUES"
+GONE = "GONE"
 WORKERS = "WORKERS"
 
 # Two hundred and one priorities, highest first: 000 is +100.
@@ -38,6 +39,11 @@ def error(life: int, attempt: int, *, ended: bool = False) -> str:
     return f"{ERROR}{life:04d}|{attempt:06d}{'x' if ended else ''}"
 
 
+def is_of_end(sort_key: str) -> bool:
+    """Whether an entry of the error history is of what ended a job between attempts."""
+    return sort_key.endswith("x")
+
+
 def queue(name: str) -> str:
     """Partition of a queue."""
     return f"Q|{name}"
@@ -51,6 +57,30 @@ def worker(worker_id: str) -> str:
 def unique(digest: str) -> str:
     """Partition of a unique lock."""
     return f"U|{digest}"
+
+
+DEPTH = "depth"
+REFUSED = "refused"
+SLOTS = "active"
+RATE = "rate"
+
+
+def gate(queue_name: str) -> str:
+    """Partition of a bounded queue's gates."""
+    return f"G|{queue_name}"
+
+
+LIMITERS = "LIMITERS"
+# That a limit holds jobs back, beside what it counts: its stream record becomes the event.
+HELD = "held"
+HELD_SLOTS = f"{HELD}_{SLOTS}"
+HELD_RATE = f"{HELD}_{RATE}"
+ADJUSTED = "adjusted"
+
+
+def limiter(cell: str) -> str:
+    """Partition of what is counted for a rate limit's key, by `ojs.domain.limits.cell_name`."""
+    return f"L|{cell}"
 
 
 # Projections: what follows from the stream (design section 5, "Stream") --------------------------
@@ -124,6 +154,8 @@ def dead(queue_name: str) -> str:
 
 
 STAGED = "B"
+# Limits that hold jobs back.
+HOLDING = "H"
 
 
 def instant(ms: int) -> str:
@@ -152,8 +184,9 @@ class Position:
     """A place in the ready line, and what a claim must know before it reads the head.
 
     The index is keys-only, so the hints ride at the end of its sort key, where they cannot change
-    the order: the job's own lease and timeout (ms), the batch it was staged with, and the size of a
-    payload stored apart (KiB).
+    the order: the job's own lease and timeout (ms), the batch it was staged with, the size of a
+    payload stored apart (KiB), the rate limit it is under (`ojs.domain.limits.Hint`), and whether
+    it is a copy of a dead letter.
     """
 
     priority: int
@@ -162,6 +195,8 @@ class Position:
     timeout_ms: int | None = None
     batch: str | None = None
     size_kib: int = 0
+    limit: str | None = None
+    copy: bool = False
 
     def key(self) -> str:
         """The sort key: inverted priority, order, hints."""
@@ -172,6 +207,8 @@ class Position:
                 ("t", self.timeout_ms),
                 ("b", self.batch),
                 ("s", self.size_kib or None),
+                ("l", self.limit),
+                ("c", 1 if self.copy else None),
             )
             if value is not None
         )
@@ -189,7 +226,14 @@ class Position:
             timeout_ms=int(given["t"]) if "t" in given else None,
             batch=given.get("b"),
             size_kib=int(given.get("s", 0)),
+            limit=given.get("l"),
+            copy="c" in given,
         )
+
+
+def below(priority: int) -> str:
+    """A sort key after all jobs of a priority in the ready line, before those of the next."""
+    return f"{_TOP_PRIORITY - priority:03d}~"
 
 
 # Index `expiry` -------------------------------------------------------------------------------

@@ -16,6 +16,7 @@ import uuid
 import zlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import repeat
 from typing import Any
 
 from ojs.domain import jsontext, times
@@ -27,6 +28,8 @@ from ojs.store.items import Item, Value
 from ojs.store.table import Put, Table, Update
 
 HASH_BYTES = 8
+# Among a queue's counts now: copies of dead letters that wait in it.
+COPIES = "copies"
 # A sub-item of this size takes no more marks. The last ones to join may go beyond it.
 _FULL_BYTES = 3_000
 # Stream records are kept for a day and so cannot come again after it.
@@ -202,11 +205,20 @@ def pages(events: Sequence[str]) -> list[Page]:
 
 
 def committed_jobs(token: str, item: Mapping[str, Any]) -> Iterator[Job]:
-    """The jobs of a staged batch, as they were stored. Raises KeyError, ValueError, zlib.error."""
+    """The jobs of a staged batch, as they were stored. Raises KeyError, ValueError, zlib.error.
+
+    Of their bytes the sums of each queue are known, and are shared out evenly.
+    """
     created_ms, packed = int(item["created"]), bytes(item["ids"])
-    runs = jsontext.stored(zlib.decompress(bytes(item["runs"])).decode("utf-8"))
+    runs = _unpacked(item["runs"])
     if sum(run[0] for run in runs) * 16 != len(packed):
         raise ValueError("ids and runs of a batch do not belong together")
+    held, loose = (
+        {queue: _shares(*sums) for queue, sums in _unpacked(item[name]).items()}
+        if name in item
+        else {}
+        for name in ("held", "loose")
+    )
     at = 0
     for count, kind, queue, state, priority, scheduled_ms in runs:
         for _ in range(count):
@@ -219,6 +231,19 @@ def committed_jobs(token: str, item: Mapping[str, Any]) -> Iterator[Job]:
                 priority=priority,
                 enqueued_ms=created_ms if state == State.AVAILABLE else None,
                 scheduled_ms=scheduled_ms,
+                held=next(held[queue], 0) if queue in held else None,
+                content_bytes=next(loose[queue], 0) if queue in loose else 0,
                 op=token,
             )
             at += 16
+
+
+def _unpacked(packed: Any) -> Any:
+    return jsontext.stored(zlib.decompress(bytes(packed)).decode("utf-8"))
+
+
+def _shares(count: int, total: int) -> Iterator[int]:
+    """A total in so many whole parts, nearly equal."""
+    share, rest = divmod(total, max(1, count))
+    yield share + rest
+    yield from repeat(share, count - 1)

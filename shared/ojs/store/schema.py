@@ -19,13 +19,14 @@ class IndexSchema:
 
 @dataclass(frozen=True)
 class StreamFilter:
-    """Items whose changes are projected: by the front of their partition key, and their sort key.
+    """Items whose changes are projected: by the front of their partition key, one of a few, and
+    their sort keys.
 
-    Without `sort_key` every item of such a partition.
+    Without `sort_keys` every item of such a partition.
     """
 
-    prefix: str
-    sort_key: str | None = keys.HEAD
+    prefixes: tuple[str, ...]
+    sort_keys: tuple[str, ...] = (keys.HEAD,)
 
 
 @dataclass(frozen=True)
@@ -45,20 +46,25 @@ class TableSchema:
         )
     )
     # Nothing else, and above all nothing that the projection itself writes: it would feed itself.
+    # An event source mapping has five filters at most, unless AWS is asked for more.
     stream_filters: tuple[StreamFilter, ...] = field(
         default=(
-            StreamFilter(keys.job("")),
-            StreamFilter(keys.queue("")),
-            StreamFilter(keys.batch("")),
+            StreamFilter((keys.job(""), keys.queue(""), keys.batch(""))),
             # A worker's sort key is its id.
-            StreamFilter(keys.worker(""), sort_key=None),
+            StreamFilter((keys.worker(""),), sort_keys=()),
+            # Of gates and limiters what events follow from; the others change with every job.
+            StreamFilter(
+                (keys.gate(""),),
+                sort_keys=(keys.DEPTH, keys.REFUSED, keys.HELD_SLOTS, keys.HELD_RATE),
+            ),
+            StreamFilter((keys.limiter(""),), sort_keys=(keys.HELD, keys.ADJUSTED)),
         )
     )
 
     def projects(self, pk: str, sk: str) -> bool:
         """Whether changes of this item go to the projection."""
         return any(
-            pk.startswith(wanted.prefix) and wanted.sort_key in (None, sk)
+            pk.startswith(wanted.prefixes) and (not wanted.sort_keys or sk in wanted.sort_keys)
             for wanted in self.stream_filters
         )
 

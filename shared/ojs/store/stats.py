@@ -25,6 +25,7 @@ from ojs.domain.stats import (
     QUEUE_TIME_BUCKETS_S,
     Activity,
     Day,
+    Filling,
     Levels,
     Point,
     QueueMetrics,
@@ -56,6 +57,8 @@ _ENTRY_STATES = {
     keys.LEASE_END: State.ACTIVE,
 }
 _PRIORITY = "p"
+_OVERFLOW = "o_"
+_EXCEEDED = "x_"
 _EARLIEST = "0"  # before every sort key of a ready line
 _PRIORITY_DIGITS = 3  # a sort key of a ready line begins with them (`keys.Position`)
 _AFTER_ALL = "~"  # after every sort key that begins with what stands before it
@@ -102,6 +105,7 @@ class Sweepable:
     levels: Levels
     changed_ms: int
     oldest_ms: int | None
+    filling: Filling | None = None
 
 
 @dataclass(frozen=True)
@@ -195,18 +199,27 @@ class Stats:
         return summaries
 
     def metrics(self, names: Sequence[str], *, now_ms: int) -> Iterator[QueueMetrics]:
-        """What metrics tell of these queues, in order; read as it is asked for, 33 a call."""
+        """What metrics tell of these queues, in order; read as it is asked for, 25 a call."""
         today = _sort_key(DAY_MS, now_ms)
-        size = MAX_BATCH_GET // 3
+        size = MAX_BATCH_GET // 4
         for at in range(0, len(names), size):
             chunk = names[at : at + size]
             found = self._table.batch_get(
-                ((keys.stats(name), sk) for name in chunk for sk in (keys.NOW, keys.GAUGE, today)),
+                (
+                    key
+                    for name in chunk
+                    for key in (
+                        (keys.queue(name), keys.HEAD),
+                        *((keys.stats(name), sk) for sk in (keys.NOW, keys.GAUGE, today)),
+                    )
+                ),
                 consistent=False,
             )
             for name in chunk:
                 pk = keys.stats(name)
-                levels = _levels(found.get((pk, keys.NOW), {}))
+                now = found.get((pk, keys.NOW), {})
+                levels = _levels(now)
+                queue = from_item(name, found.get((keys.queue(name), keys.HEAD), {}))
                 oldest = _optional(found.get((pk, keys.GAUGE), {}), "oldest")
                 yield QueueMetrics(
                     name=name,
@@ -214,6 +227,7 @@ class Stats:
                     today=_day(found.get((pk, today), {})),
                     # Of a queue that has been emptied since the sweep there is no oldest job.
                     oldest_available_ms=oldest if levels.of(State.AVAILABLE) else None,
+                    filling=_filling(queue, now),
                 )
 
     def totals(self) -> tuple[Totals, int | None]:
@@ -275,13 +289,15 @@ class Stats:
         )
         swept = []
         for name in names:
-            queue, now, gauge = (found.get((pk(name), sk), {}) for pk, sk in sorts)
+            item, now, gauge = (found.get((pk(name), sk), {}) for pk, sk in sorts)
+            queue = from_item(name, item)
             swept.append(
                 Sweepable(
-                    queue=from_item(name, queue),
+                    queue=queue,
                     levels=_levels(now),
                     changed_ms=_number(now, "changed"),
                     oldest_ms=_optional(gauge, "oldest"),
+                    filling=_filling(queue, now),
                 )
             )
         return swept
@@ -395,6 +411,18 @@ def _levels(item: Item) -> Levels:
     return Levels({state: _number(item, state.value) for state in State}, _number(item, "dead"))
 
 
+def _filling(queue: Queue, item: Item) -> Filling | None:
+    config = queue.config
+    if not config.bounded:
+        return None
+    return Filling(
+        depth=_levels(item).depth,
+        max_size=config.max_size,
+        size=_number(item, "loose_b") + _number(item, "held_b"),
+        max_size_bytes=config.max_size_bytes,
+    )
+
+
 def _priorities(item: Item) -> dict[int, int]:
     counted = {}
     for name, count in item.items():
@@ -419,4 +447,14 @@ def _day(item: Item) -> Day:
         by_type=by_type,
         durations=[_number(item, f"bd{at}") for at in range(len(DURATION_BUCKETS_S) + 1)],
         queue_times=[_number(item, f"bw{at}") for at in range(len(QUEUE_TIME_BUCKETS_S) + 1)],
+        rejected=_number(item, "rejected"),
+        dropped=_number(item, "dropped"),
+        overflow=_named(item, _OVERFLOW),
+        exceeded=_named(item, _EXCEEDED),
     )
+
+
+def _named(item: Item, prefix: str) -> dict[str, int]:
+    return {
+        name.removeprefix(prefix): _number(item, name) for name in item if name.startswith(prefix)
+    }

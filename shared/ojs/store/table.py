@@ -130,13 +130,14 @@ class Table:
         name: str,
         *,
         measure: bool = False,
+        meter: Meter | None = None,
         sleep: Callable[[float], None] = time.sleep,
         chance: Callable[[], float] = random.random,
     ) -> None:
         self.client = client
         self.name = name
         self.measure = measure
-        self.meter = Meter()
+        self.meter = meter or Meter()
         self._sleep = sleep
         self._chance = chance
 

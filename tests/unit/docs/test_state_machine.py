@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from ojs.domain import lifecycle
+from ojs.domain.retention import RETENTION
 from ojs.domain.states import TERMINAL, TRANSITIONS, State, Trigger
 
 PAGE = (Path(__file__).resolve().parents[3] / "docs" / "state-machine.md").read_text("utf-8")
@@ -38,8 +38,8 @@ def test_every_trigger_is_explained() -> None:
 def test_retention_is_the_code_s() -> None:
     kept = dict(re.findall(r"^\| (`[^|]+) \| (\d+) days \|$", PAGE, re.MULTILINE))
     assert {what: int(days) * 86_400 for what, days in kept.items()} == {
-        "`completed`": lifecycle.RETAIN_COMPLETED_S,
-        "`cancelled`": lifecycle.RETAIN_CANCELLED_S,
-        "`discarded`": lifecycle.RETAIN_DISCARDED_S,
-        "`discarded`, in dead letter": lifecycle.RETAIN_DEAD_LETTER_S,
+        "`completed`": RETENTION.completed_s,
+        "`cancelled`": RETENTION.cancelled_s,
+        "`discarded`": RETENTION.discarded_s,
+        "`discarded`, in dead letter": RETENTION.dead_letter_s,
     }

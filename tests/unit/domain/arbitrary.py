@@ -9,6 +9,7 @@ from typing import Any
 
 from hypothesis import strategies as st
 
+from ojs.domain.copies import Origin, Target
 from ojs.domain.failure import Failure
 from ojs.domain.job import DEFAULT_TIMEOUT_MS, MISSING, Job, Lease
 from ojs.domain.retry import ON_EXHAUSTION, STRATEGIES, RetryPolicy
@@ -69,6 +70,12 @@ job_ids = st.sampled_from(
     ("019539a4-b68c-7def-8000-1a2b3c4d5e6f", "0196ffff-ffff-7fff-bfff-ffffffffffff")
 )
 names = st.sampled_from(("a", "email.send", "dlq.test.list-first", "q" * 60))
+copy_targets = st.sampled_from(
+    (None, None, Target("dlq"), Target("a", 5), Target("d-l.q", ttl_ms=1), Target("dlq", 10**9, 7))
+)
+copy_origins = st.sampled_from((None, None)) | st.builds(
+    Origin, job_ids, st.sampled_from((None, 1, 10**9))
+)
 worker_ids = st.sampled_from((None, "w", "host-1:4711", "worker-019539a4-b68c-7def-8000-1a2b3c"))
 
 policies = st.builds(
@@ -162,6 +169,8 @@ def jobs(
         activated_ms=draw(_maybe_instants),
         retry_delay_ms=draw(_maybe_lengths),
         unique_key=draw(st.sampled_from((None, "0f" * 32))),
+        copies_to=draw(copy_targets),
+        copy_of=draw(copy_origins),
         op=draw(tokens),
     )
     if not state.terminal:
@@ -207,11 +216,16 @@ def _after_a_claim(draw: st.DrawFn, job: Job, tries: int) -> Job:
             return replace(job, retry_at_ms=draw(instants))
         case State.DISCARDED:
             ended_ms = draw(instants)
+            dead = draw(st.booleans())
+            copy_id = draw(st.none() | job_ids) if dead and job.copies_to else None
             return replace(
                 job,
                 discarded_ms=ended_ms,
                 completed_ms=draw(st.sampled_from((None, ended_ms))),
-                dead_letter=draw(st.booleans()),
+                dead_letter=dead,
+                copy_id=copy_id,
+                copy_due=copy_id is not None and draw(st.booleans()),
+                trimmed=not dead and draw(st.booleans()),
                 ttl_s=ended_ms // 1000,
             )
     return replace(

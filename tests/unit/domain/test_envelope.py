@@ -24,7 +24,6 @@ from ojs.domain.errors import (
     NotFound,
     OjsError,
     PayloadTooLarge,
-    Unsupported,
     ValidationFailed,
 )
 from ojs.domain.retry import RetryPolicy
@@ -625,15 +624,6 @@ def test_in_a_batch_the_path_begins_with_the_place_in_the_array(raw: Any, field:
     with pytest.raises(OjsError) as caught:
         envelope.resolve(envelope.parse(raw, "jobs[3]."), now_ms=NOW_MS, prefix="jobs[3].")
     assert caught.value.details["field"] == field
-
-
-@pytest.mark.parametrize("options", [False, True])
-def test_a_job_level_rate_limit_is_refused_as_not_offered(options: bool) -> None:
-    limit = {"rate_limit": {"max_per_second": 1}}
-    with pytest.raises(Unsupported) as caught:
-        _resolved(_request(options=limit) if options else _request(**limit))
-    assert caught.value.code == "unsupported"
-    assert caught.value.details["field"] == ("options.rate_limit" if options else "rate_limit")
 
 
 any_request = st.builds(

@@ -9,7 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ojs.clock import ManualClock
-from ojs.domain.ids import IdSource, is_uuid7
+from ojs.domain import times
+from ojs.domain.ids import IdSource, derived_uuid7, is_uuid7
 from tests.unit.domain.arbitrary import NOW_MS
 
 # A clock that goes on, stands still and steps back (in ms between two questions).
@@ -25,6 +26,16 @@ class Descending:
     def __call__(self, count: int) -> bytes:
         self._next -= 2**40
         return self._next.to_bytes(8, "big")[:count]
+
+
+@given(st.integers(0, times.MAX_MS), st.text(max_size=9))
+def test_a_derived_id_is_the_same_for_one_name_and_time_and_no_other(ms: int, name: str) -> None:
+    made = derived_uuid7(ms, name)
+    assert is_uuid7(made)
+    assert int(made[:13].replace("-", ""), 16) == ms
+    assert made == derived_uuid7(ms, name)
+    assert made[13:] != derived_uuid7(ms, name + "x")[13:]
+    assert made != derived_uuid7(ms + 1, name)
 
 
 def _rising(values: list[str]) -> bool:

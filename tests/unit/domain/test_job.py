@@ -8,6 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ojs.domain import envelope, jsontext, lifecycle, times
+from ojs.domain.copies import Origin
 from ojs.domain.envelope import SYSTEM_FIELDS, JobRequest
 from ojs.domain.failure import Failure
 from ojs.domain.job import MISSING, Job, Lease, expired, to_dict
@@ -119,6 +120,23 @@ def test_every_key_the_backend_shows_is_one_a_client_cannot_set_by_an_unknown_ke
     own = to_dict(job).keys() - (job.content or {}).keys()
     # `metadata` is anybody's: a dead letter adds its two times to what the client keeps there.
     assert own <= requested | SYSTEM_FIELDS | {"metadata"}
+
+
+def test_a_copy_shows_the_error_it_was_made_for_until_it_has_one_of_its_own() -> None:
+    """QC-33."""
+    error = {"code": "E", "message": "no"}
+    content = {"args": [], "meta": {"ojs.dead_letter": {"source_job_id": "x", "error": error}}}
+    mine = Job("id", "a", "dead", State.AVAILABLE, NOW_MS, content=content, copy_of=Origin("x"))
+    assert to_dict(mine)["error"] == error
+    assert "errors" not in to_dict(mine)
+    own = Failure(1, "MINE", "MINE", "too", NOW_MS)
+    assert to_dict(replace(mine, errors=(own,)))["error"]["code"] == "MINE"
+    assert "error" not in to_dict(replace(mine, state=State.COMPLETED))
+    # What anybody may write into a job's meta is no error of it.
+    assert "error" not in to_dict(replace(mine, copy_of=None))
+    others: list[Any] = [None, 5, {}, {"ojs.dead_letter": 5}, {"ojs.dead_letter": {}}]
+    for meta in others:
+        assert "error" not in to_dict(replace(mine, content={"args": [], "meta": meta}))
 
 
 def test_a_dead_letter_adds_its_times_to_the_clients_own_metadata() -> None:

@@ -10,8 +10,10 @@ from hypothesis import strategies as st
 
 from ojs.domain import failure as failures
 from ojs.domain import lifecycle
+from ojs.domain.copies import Target
 from ojs.domain.errors import Conflict
 from ojs.domain.failure import Failure
+from ojs.domain.ids import is_uuid7
 from ojs.domain.job import Job, Lease
 from ojs.domain.retry import RetryPolicy
 from ojs.domain.states import TERMINAL, TRANSITIONS, State, Trigger
@@ -53,6 +55,9 @@ FUNCTIONS: dict[Trigger, Callable[[Job], Job]] = {
     Trigger.TIME_OUT: lambda job: lifecycle.time_out(job, now_ms=LATER_MS, chance=0.5)[0],
     Trigger.CANCEL: lambda job: lifecycle.cancel(job, now_ms=LATER_MS),
     Trigger.EXPIRE: lambda job: lifecycle.expire(job, now_ms=LATER_MS)[0],
+    Trigger.POSTPONE: lambda job: lifecycle.postpone(job, until_ms=LATER_MS),
+    Trigger.WITHDRAW: lambda job: lifecycle.withdraw(job, now_ms=LATER_MS)[0],
+    Trigger.DROP: lambda job: lifecycle.drop(job, now_ms=LATER_MS)[0],
     Trigger.REVIVE: lambda job: lifecycle.revive(job, now_ms=LATER_MS, order=LATER_ORDER),
 }
 forbidden = [pair for pair in itertools.product(State, Trigger) if pair not in TRANSITIONS]
@@ -90,7 +95,10 @@ def test_a_transition_leads_to_a_state_of_the_table_and_keeps_what_the_client_ga
     after = FUNCTIONS[trigger](job)
     assert after.state in TRANSITIONS[state, trigger]
     for name in LASTING:
-        assert getattr(after, name) == getattr(job, name), name
+        if (trigger, name) == (Trigger.POSTPONE, "scheduled_ms"):
+            assert after.scheduled_ms == LATER_MS
+        else:
+            assert getattr(after, name) == getattr(job, name), name
 
 
 @pytest.mark.parametrize(("state", "trigger"), list(TRANSITIONS))
@@ -185,6 +193,41 @@ def test_a_job_whose_worker_dies_each_time_ends_after_its_last_attempt(
             break
     assert job.state is State.DISCARDED
     assert job.attempt == max(1, job.max_attempts)
+
+
+# --- copies of dead letters ---------------------------------------------------------------------
+
+TARGET = Target("dead", 5, 1_000)
+
+
+@given(RUNNING)
+def test_a_job_that_dies_names_the_one_copy_of_that_death(job: Job) -> None:
+    """QC-32. Whoever repeats it with the same head and time names the same."""
+    job = replace(job, queue="mail", copies_to=TARGET, copy_of=None)
+    failure = replace(_failure(), code="DEAD_LETTER")
+    dead = lifecycle.fail(job, failure, now_ms=LATER_MS, chance=0.5)
+    assert dead.dead_letter
+    assert dead.copy_due
+    assert is_uuid7(dead.copy_id)
+    assert lifecycle.fail(job, failure, now_ms=LATER_MS, chance=0.1).copy_id == dead.copy_id
+    for other in (replace(job, life=job.life + 1), replace(job, attempt=job.attempt + 1)):
+        assert lifecycle.fail(other, failure, now_ms=LATER_MS, chance=0).copy_id != dead.copy_id
+    assert lifecycle.fail(job, failure, now_ms=LATER_MS + 1, chance=0).copy_id != dead.copy_id
+    back = lifecycle.revive(dead, now_ms=LATER_MS, order=LATER_ORDER)
+    assert (back.copy_id, back.copy_due, back.copies_to) == (None, False, TARGET)
+
+
+@given(RUNNING)
+def test_no_copy_of_what_is_no_dead_letter_or_has_nowhere_to_go(job: Job) -> None:
+    dropped = replace(_failure(), code="DISCARD")
+    dying = replace(_failure(), code="DEAD_LETTER")
+    job = replace(job, queue="mail")
+    for nowhere in (None, Target("mail")):
+        gone = replace(job, copies_to=nowhere)
+        dead = lifecycle.fail(gone, dying, now_ms=LATER_MS, chance=0)
+        assert (dead.dead_letter, dead.copy_id, dead.copy_due) == (True, None, False)
+    gone = lifecycle.fail(replace(job, copies_to=TARGET), dropped, now_ms=LATER_MS, chance=0)
+    assert (gone.dead_letter, gone.copy_id, gone.copy_due) == (False, None, False)
 
 
 # --- a late worker ------------------------------------------------------------------------------

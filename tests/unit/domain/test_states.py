@@ -34,6 +34,15 @@ EDGES = {
     ("available", "expire", "discarded"),
     ("pending", "expire", "discarded"),
     ("retryable", "expire", "discarded"),
+    # Backpressure seed, section 5.3: drop_oldest.
+    ("available", "drop", "discarded"),
+    # Rate limiting, section 6.2: on_limit reschedule.
+    ("available", "postpone", "scheduled"),
+    # Queue-config seed, section 5.3: the queue is deleted with `discard`.
+    ("scheduled", "withdraw", "discarded"),
+    ("available", "withdraw", "discarded"),
+    ("pending", "withdraw", "discarded"),
+    ("retryable", "withdraw", "discarded"),
     ("discarded", "revive", "available"),
 }
 

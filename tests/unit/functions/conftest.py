@@ -24,16 +24,18 @@ def _moto() -> Iterator[Any]:
 
 
 @pytest.fixture
-def make_runtime(_moto: Any, clock: ManualClock) -> Iterator[Callable[[], Runtime]]:
-    """Builds runtimes, each on an empty table of its own."""
+def make_runtime(_moto: Any, clock: ManualClock) -> Iterator[Callable[..., Runtime]]:
+    """Builds runtimes, each on an empty table of its own. Keywords are further settings."""
     names: list[str] = []
 
-    def make() -> Runtime:
+    def make(**more: Any) -> Runtime:
         name = f"ojs-unit-{len(names)}"
         names.append(name)
         _moto.create_table(**schema.create_table_arguments(name))
-        settings = Settings(table=name, bucket="payloads", version="1.2.3")
-        return runtime.build(settings, client=_moto, blobs=MemoryBlobs(), clock=clock)
+        settings = Settings(table=name, bucket="payloads", version="1.2.3", **more)
+        return runtime.build(
+            settings, client=_moto, blobs=MemoryBlobs(), clock=clock, sleep=lambda _: None
+        )
 
     yield make
     for name in names:
@@ -41,7 +43,7 @@ def make_runtime(_moto: Any, clock: ManualClock) -> Iterator[Callable[[], Runtim
 
 
 @pytest.fixture
-def api(make_runtime: Callable[[], Runtime], clock: ManualClock) -> Api:
+def api(make_runtime: Callable[..., Runtime], clock: ManualClock) -> Api:
     """The API over an empty table."""
     built = make_runtime()
     runtime.use(built)

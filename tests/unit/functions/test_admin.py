@@ -62,7 +62,7 @@ def test_a_store_that_is_down_is_503_everywhere(api: Api, monkeypatch: pytest.Mo
 def test_a_defect_is_500_without_its_cause(
     api: Api, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    def broken(*_: Any) -> None:
+    def broken(*_: Any, **__: Any) -> None:
         raise KeyError("secret-name")
 
     monkeypatch.setattr(api.runtime.enqueue, "push", broken)

@@ -22,6 +22,7 @@ from ojs.services.dead_letter import DeadLetter
 from ojs.store import items
 
 if TYPE_CHECKING:
+    from ojs.services.bounds import Bounds
     from ojs.store.jobs import Jobs
     from ojs.store.queues import Queues
     from tests.unit.functions.client import Api
@@ -94,7 +95,8 @@ class Shelf:
     def service(self) -> DeadLetter:
         clock = ManualClock(START_MS)
         jobs, queues = cast("Jobs", self), cast("Queues", self)
-        return DeadLetter(jobs, queues, clock, IdSource(clock))
+        # Listing asks for no room.
+        return DeadLetter(jobs, queues, cast("Bounds", None), clock, IdSource(clock))
 
 
 def by_number(shelf: Shelf, limit: int, **asked: Any) -> Iterator[Page[Job]]:

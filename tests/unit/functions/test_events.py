@@ -30,6 +30,10 @@ EXPECTED = {
     "admin/queue_stats": 200,
     "admin/root_metrics": 200,
     "admin/pause_queue": 200,
+    "admin/create_queue": 201,
+    "admin/admin_configure_queue": 200,
+    "admin/set_queue_policy": 200,
+    "admin/get_queue_config": 404,
     "admin/unknown_route": 404,
 }
 

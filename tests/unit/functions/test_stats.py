@@ -13,8 +13,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from ojs.domain import lifecycle, retry, times
+from ojs.domain import retry, times
 from ojs.domain.job import DEFAULT_TIMEOUT_MS, DEFAULT_VISIBILITY_MS
+from ojs.domain.retention import RETENTION
 from ojs.domain.states import State
 from ojs.http import contract
 from ojs.http.contract import Operation
@@ -157,13 +158,11 @@ def test_the_configuration_is_what_is_in_force(api: Api) -> None:
     assert head is not None
     assert "retry" not in head, "the policy shown is the default"
     for name, kept_s in (
-        ("completed", lifecycle.RETAIN_COMPLETED_S),
-        ("discarded", lifecycle.RETAIN_DISCARDED_S),
-        ("cancelled", lifecycle.RETAIN_CANCELLED_S),
+        ("completed", RETENTION.completed_s),
+        ("discarded", RETENTION.discarded_s),
+        ("cancelled", RETENTION.cancelled_s),
     ):
         assert times.duration_ms(config["retention"][name]) == kept_s * 1_000
-    max_age = config["dead_letter"]["retention"]["max_age"]
-    assert times.duration_ms(max_age) == lifecycle.RETAIN_DEAD_LETTER_S * 1_000
 
 
 def test_jobs_by_priority(api: Api) -> None:
@@ -399,6 +398,28 @@ def test_metrics_as_prometheus_scrapes_them(api: Api) -> None:
     assert states <= found.keys()
     by_format = api.get("/ojs/v1/metrics", format="prometheus")
     assert (by_format.text, by_format.headers["Content-Type"]) == (reply.text, "text/plain")
+    # Nothing of bounds for a queue that has none.
+    assert not [name for name in found if "pressure" in name or "max_size" in name]
+
+
+def test_the_text_format_tells_of_bounds(api: Api) -> None:
+    api.runtime.queues.configure("email", {"max_size": 10, "max_size_bytes": 1_000})
+    api.runtime.queues.configure("small", {"max_size_bytes": 400})
+    counters(api, "email", "@", available=3, active=1, completed=9, loose_b=300, held_b=600)
+    counters(api, "small", "@", available=9, held_b=900)
+    counters(api, "email", today(api), rejected=5, dropped=2, o_reject=5, o_drop_oldest=2)
+    found = scraped(api.get("/metrics").text)
+    assert found['ojs_queue_max_size{queue="email"}'] == 10
+    assert found['ojs_queue_utilization_ratio{queue="email"}'] == 0.4
+    assert found['ojs_backpressure_pressure_ratio{queue="email"}'] == 0.9
+    assert found['ojs_backpressure_rejected_total{queue="email"}'] == 5
+    assert found['ojs_backpressure_dropped_total{queue="email"}'] == 2
+    assert found['ojs_queue_overflow_total{queue="email",policy="reject"}'] == 5
+    assert found['ojs_queue_overflow_total{queue="email",policy="drop_oldest"}'] == 2
+    # Filled beyond its bound, which came later.
+    assert found['ojs_backpressure_pressure_ratio{queue="small"}'] == 1
+    assert found['ojs_backpressure_rejected_total{queue="small"}'] == 0
+    assert 'ojs_queue_max_size{queue="small"}' not in found
 
 
 def test_metrics_as_json(api: Api) -> None:

@@ -15,7 +15,7 @@ from functions.sweep.handler import handler
 from ojs import runtime
 from ojs.domain.errors import BackendUnavailable
 from ojs.domain.states import State
-from ojs.domain.stats import Levels, Totals, Workers
+from ojs.domain.stats import Filling, Levels, Totals, Workers
 from ojs.runtime import Runtime
 from ojs.services.gauges import QueueGauges, Swept
 
@@ -85,7 +85,7 @@ def test_the_sweep_does_what_time_has_decided(api: Api, caplog: pytest.LogCaptur
     api.push(options={"expires_at": "+PT5S"})
     api.clock.advance(6_000)
     assert handler(EVENT, None) == {"promoted": 1, "expired": 1}
-    (record,) = caplog.records
+    (record,) = (line for line in caplog.records if line.message == "swept")
     assert record.__dict__["counts"] == {"promoted": 1, "expired": 1}
     assert [job["id"] for job in api.fetch(count=5)] == [job_id]
     assert handler(EVENT, Context(50_000)) == {}
@@ -178,6 +178,60 @@ def test_what_was_seen_is_written_as_metrics(
         assert line["service"] == "ojs-backend-aws"
         units = {metric["Name"]: metric["Unit"] for metric in described["Metrics"]}
         assert units.get("ojs.queue.oldest_age", "Seconds") == "Seconds"
+
+
+def test_bounds_are_written_as_metrics(gauges: Gauges, capsys: pytest.CaptureFixture[str]) -> None:
+    gauges.queues = [
+        QueueGauges("both", Levels({}), None, Filling(4, 10, 900, 1_000)),
+        QueueGauges("bytes", Levels({}), None, Filling(4, None, 100, 1_000)),
+        QueueGauges("none", Levels({}), None),
+    ]
+    handler(EVENT, None)
+    lines = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    written = {
+        (line["queue"], name): line[name]
+        for line in lines
+        for name in (metrics.MAX_SIZE, metrics.UTILIZATION, metrics.PRESSURE)
+        if name in line
+    }
+    assert written == {
+        ("both", "ojs.queue.max_size"): [10.0],
+        ("both", "ojs.queue.utilization"): [0.4],
+        ("both", "ojs.backpressure.pressure"): [0.9],
+        ("bytes", "ojs.backpressure.pressure"): [0.1],
+    }
+
+
+def test_gates_are_set_right_before_the_end(api: Api, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[tuple[int, int, bool]] = []
+
+    class Reconciling:
+        def run_once(self, now_ms: int, limit: int, go_on: Callable[[], bool]) -> dict[str, int]:
+            asked.append((now_ms, limit, go_on()))
+            return {"bounded": 1, "healed": 1}
+
+    monkeypatch.setattr(api.runtime, "reconcile", Reconciling())
+    handler(EVENT, Context(50_000))
+    handler(EVENT, Context(module.RECONCILE_SPARE_MS))
+    now_ms = api.clock.now_ms()
+    assert asked == [(now_ms, module.RECOUNTS, True), (now_ms, module.RECOUNTS, False)]
+
+
+def test_bp_k_queues_without_a_bound_are_warned_of_once(
+    api: Api, caplog: pytest.LogCaptureFixture
+) -> None:
+    def warnings() -> list[int]:
+        found = [line for line in caplog.records if line.message == "queues have no bound"]
+        return [vars(line)["count"] for line in found]
+
+    api("PUT", "/ojs/v1/queues/bounded/config", {"max_size": 5})
+    handler(EVENT, None)
+    assert warnings() == []
+    for name in ("one", "two"):
+        api.push(name)
+    for _ in range(3):
+        handler(EVENT, None)
+    assert warnings() == [2]
 
 
 def test_totals_that_are_not_known_are_not_told(

@@ -10,10 +10,11 @@ from typing import Any, get_args
 
 import pytest
 
-from ojs.domain import envelope, errors, jsontext
+from ojs.domain import envelope, errors, jsontext, queue_config
+from ojs.domain.limits import OverrideRequest
 from ojs.domain.states import State
 from ojs.domain.worker import STOPPING, Directive
-from ojs.http import answers, contract, models, openapi
+from ojs.http import answers, contract, limits_views, models, openapi, queue_configs
 from ojs.http import errors as http_errors
 from ojs.http.application import Answer, Application
 from ojs.http.request import Request
@@ -124,6 +125,12 @@ def test_request_examples_are_right(operation_id: str) -> None:
             envelope.resolve(envelope.parse(job), now_ms=0)
     elif operation.request is envelope.JobRequest:
         envelope.resolve(envelope.parse(read), now_ms=0)
+    elif operation.request is models.CreateQueueRequest:
+        queue_config.parse(queue_configs.to_create(read)[1])
+    elif operation.request is models.ConfigureQueueRequest:
+        queue_config.parse(read, policy=operation_id == "set_queue_policy")
+    elif operation.request is OverrideRequest:
+        limits_views.override(read, now_ms=0)
     else:
         assert operation.request is not None
         assert issubclass(operation.request, models.RequestModel)

@@ -11,11 +11,12 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from jsonschema import Draft202012Validator
 
-from ojs.domain import envelope
+from ojs.domain import envelope, queue_config
 from ojs.domain import failure as failures
 from ojs.domain.errors import OjsError
+from ojs.domain.limits import OverrideRequest
 from ojs.domain.worker import MAX_ID_BYTES, check_worker_id
-from ojs.http import contract, models, openapi
+from ojs.http import contract, limits_views, models, openapi, queue_configs
 from tests.unit.functions.test_bad_input import (
     EXAMPLES,
     REFUSED,
@@ -52,30 +53,47 @@ def accepted(operation: Operation, body: Any) -> bool:
     try:
         read = json.loads(json.dumps(body))
         model = operation.request
-        if model is models.BatchRequest:
-            for job in read["jobs"]:
+        if model in (models.BatchRequest, envelope.JobRequest):
+            jobs = read["jobs"] if model is models.BatchRequest else [read]
+            for job in jobs:
                 envelope.resolve(envelope.parse(job), now_ms=0)
-            return isinstance(read["jobs"], list) and 1 <= len(read["jobs"]) <= envelope.MAX_BATCH
-        if model is envelope.JobRequest:
-            envelope.resolve(envelope.parse(read), now_ms=0)
+            return isinstance(jobs, list) and 1 <= len(jobs) <= envelope.MAX_BATCH
+        if operation.id.endswith(("_queue", "_policy", "_limit", "_override")) and (
+            model not in (models.NoOptions, models.DeleteQueueRequest)
+        ):
+            check_configuration(operation, read)
         elif model is models.RegisterRequest:
             models.parse(models.RegisterRequest, *models.registration(read))
         else:
             assert model is not None
             assert issubclass(model, models.RequestModel)
-            given_body = models.parse(model, read)
-            if isinstance(given_body, models.NackOptions):
-                outcome = given_body.outcome()
-                if not outcome["requeue"]:
-                    failures.reported(outcome["error"], attempt=1, now_ms=0)
-            if isinstance(given_body, models.ProgressRequest):
-                return (given_body.progress, given_body.data) != (None, None)
-            if isinstance(given_body, models.WorkerProgressRequest):
-                return (given_body.percentage, given_body.data) != (None, None)
+            return says_enough(models.parse(model, read))
     except (OjsError, TypeError, AttributeError, KeyError):
         # The last three: not even an object, which the handlers refuse before.
         return False
     return True
+
+
+def says_enough(given_body: models.RequestModel) -> bool:
+    if isinstance(given_body, models.NackOptions):
+        outcome = given_body.outcome()
+        if not outcome["requeue"]:
+            failures.reported(outcome["error"], attempt=1, now_ms=0)
+    if isinstance(given_body, models.ProgressRequest):
+        return (given_body.progress, given_body.data) != (None, None)
+    if isinstance(given_body, models.WorkerProgressRequest):
+        return (given_body.percentage, given_body.data) != (None, None)
+    return True
+
+
+def check_configuration(operation: Operation, read: Any) -> None:
+    if operation.id == "create_queue":
+        _, config, prefix = queue_configs.to_create(read)
+        queue_config.parse(config, prefix=prefix)
+    elif operation.request is OverrideRequest:
+        limits_views.override(read, now_ms=0)
+    else:
+        queue_config.parse(read, policy=operation.id == "set_queue_policy")
 
 
 def read_parts(body: Any) -> Any:
@@ -115,6 +133,7 @@ BEYOND = [
     ("options.delay_until", "2026-13-01T00:00:00Z"),
     ("percentage", 10**400),
     ("progress", 10**400),
+    ("max_size", 10.0),
 ]
 DESCRIBED = [
     row
@@ -157,6 +176,19 @@ MORE_REFUSED: list[tuple[str, Any]] = [
     ("register_worker", {"worker": {"pid": 1}, "worker_id": "w"}),
     ("register_worker", {"worker_id": None, "id": "w"}),
     ("retry_dead_letter", {"override": {"queue": "x"}}),
+    ("create_queue", {"config": {"max_size": 5}}),
+    ("create_queue", {"name": "a", "max_size": -5}),
+    ("create_queue", {"name": "a", "config": {"max_size": 5}, "max_size": 5}),
+    ("create_queue", {"name": "a", "config": {}, "dead_letter_ttl": "P1D"}),
+    ("create_queue", {"name": "a", "dead_letter_ttl": "1 day"}),
+    ("create_queue", {"name": "a", "config": {"dead_letter_queue": "_default"}}),
+    ("configure_queue", {"retention": {"completed": "1 week"}}),
+    ("configure_queue", {"default_retry": {"max_interval": "1s"}}),
+    ("set_queue_policy", {"replay_rules": []}),
+    ("set_queue_limits", {}),
+    ("set_queue_limits", {"limit": 5}),
+    ("set_queue_limits", {"limit": None, "period": "PT1S"}),
+    ("set_queue_limits", {"rate": None, "rate_limit": None}),
 ]
 
 
@@ -179,6 +211,16 @@ def test_more_that_is_refused_is_described_as_wrong(operation_id: str, body: Any
         ("enqueue_job", {"type": "a", "args": [], "scheduled_at": "+PT30S", "x_own": [1]}),
         ("enqueue_job", {"type": "a", "args": [], "unique": {"within": "1h30m"}}),
         ("enqueue_job", {"type": "a", "args": [], "options": {"rate_limit": None}}),
+        ("create_queue", {"name": "a"}),
+        ("create_queue", {"name": "a", "config": None, "max_size": 5}),
+        ("create_queue", {"name": "a", "config": {"max_size": 5}, "max_size": None}),
+        ("create_queue", {"name": "a", "concurrency": 5, "unheard_of": 1}),
+        ("set_queue_limits", {"limit": 5, "period": "PT1S"}),
+        ("set_queue_limits", {"rate_limit": None, "concurrency": None, "unheard_of": 1}),
+        ("configure_queue", {}),
+        ("configure_queue", {"max_size": None, "retention": {"completed": None}}),
+        ("configure_queue", {"dead_letter": None, "unheard_of": 1}),
+        ("configure_queue", {"backpressure": {}, "warning_threshold": 1}),
     ],
 )
 def test_the_forms_that_are_taken_are_described(operation_id: str, body: Any) -> None:

@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from ojs.domain.copies import Origin
 from ojs.domain.job import Job
 from ojs.domain.states import State
 from ojs.domain.stats import DURATION_BUCKETS_S, QUEUE_TIME_BUCKETS_S
@@ -22,6 +23,7 @@ JOB = Job(
 )  # fmt: skip
 DAY = ("mail", keys.day("2026-05-28"))
 MINUTE = ("mail", keys.minute("2026-05-28T20:26"))
+BEHIND = ("held", "held_b", "loose", "loose_b")
 NOW = ("mail", keys.NOW)
 
 
@@ -40,7 +42,7 @@ def sums(found: Tally) -> dict[tuple[str, str], dict[str, int]]:
 
 def test_a_new_job() -> None:
     assert sums(tally((None, JOB))) == {
-        NOW: {"available": 1, "p-3": 1, "t_enqueued": 1},
+        NOW: {"available": 1, "p-3": 1, "loose": 1, "t_enqueued": 1},
         DAY: {"enqueued": 1, "enqueued|email.send": 1},
         MINUTE: {"enqueued": 1},
     }
@@ -54,9 +56,47 @@ def test_a_job_that_is_gone() -> None:
 def test_a_job_that_changes_its_queue_leaves_the_one_and_is_in_the_other() -> None:
     moved = replace(JOB, queue="post")
     assert sums(tally((JOB, moved))) == {
-        NOW: {"available": -1, "p-3": -1},
-        ("post", keys.NOW): {"available": 1, "p-3": 1},
+        NOW: {"available": -1, "p-3": -1, "loose": -1},
+        ("post", keys.NOW): {"available": 1, "p-3": 1, "loose": 1},
     }
+
+
+def test_copies_that_wait_are_counted_unless_whoever_dropped_them_has_done_so() -> None:
+    copy = replace(JOB, copy_of=Origin("x", 5))
+    assert sums(tally((None, copy)))[NOW]["copies"] == 1
+    assert "copies" not in sums(tally((None, JOB)))[NOW]
+    active = replace(copy, state=State.ACTIVE, attempt=1)
+    assert sums(tally((copy, active)))[NOW]["copies"] == -1
+    assert sums(tally((active, replace(copy, attempt=1))))[NOW]["copies"] == 1
+    gone = replace(copy, state=State.DISCARDED)
+    assert sums(tally((copy, gone)))[NOW]["copies"] == -1
+    trimmed = replace(gone, trimmed=True)
+    assert "copies" not in sums(tally((copy, trimmed)))[NOW]
+    assert "copies" not in sums(tally((trimmed, None)))[NOW]
+
+
+def test_jobs_charged_at_a_gate_are_told_from_loose_ones() -> None:
+    loose, held = replace(JOB, content_bytes=70), replace(JOB, held=50, content_bytes=50)
+    assert sums(tally((None, loose), (None, held)))[NOW] == {
+        "available": 2, "p-3": 2, "t_enqueued": 2, "loose": 1, "loose_b": 70, "held": 1,
+        "held_b": 50,
+    }  # fmt: skip
+    for job, names in ((loose, ("loose", "loose_b")), (held, ("held", "held_b"))):
+        # Whatever becomes of it, it is counted until it is done.
+        active = replace(job, state=State.ACTIVE, attempt=1)
+        assert not sums(tally((job, active)))[NOW].keys() & set(BEHIND)
+        done = replace(active, state=State.COMPLETED)
+        found = sums(tally((active, done)))[NOW]
+        assert found.keys() & set(BEHIND) == set(names)
+        assert not sums(tally((done, None)))[NOW].keys() & set(BEHIND)
+
+
+def test_what_is_counted_by_day_only() -> None:
+    found = Tally()
+    found.of_day("mail", NOW_MS, "rejected", 3)
+    found.add(Happened(Kind.DROPPED, NOW_MS, JOB, JOB))
+    assert sums(found) == {DAY: {"rejected": 3, "dropped": 1, "o_drop_oldest": 1}}
+    assert {delta.ends_s for delta in found.deltas({})} == {NOW_MS // 1_000 + 90 * 86_400}
 
 
 def test_what_changes_nothing_is_not_written() -> None:

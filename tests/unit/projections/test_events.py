@@ -8,9 +8,11 @@ from hypothesis import given
 
 from ojs.domain import failure as failures
 from ojs.domain import lifecycle, times
+from ojs.domain.copies import Origin
 from ojs.domain.failure import Failure
 from ojs.domain.job import Job
 from ojs.domain.queue import Queue, QueueState
+from ojs.domain.queue_config import Layers
 from ojs.domain.retry import RetryPolicy
 from ojs.domain.states import State
 from ojs.domain.worker import Directive, Worker
@@ -76,6 +78,11 @@ def test_enqueued() -> None:
 )
 def test_who_enqueued(before: Job, after: Job, source: str) -> None:
     assert told(before, after)["job.enqueued"][0] == source
+
+
+def test_a_copy_of_a_dead_letter_is_enqueued_by_the_backend() -> None:
+    copy = replace(JOB, copy_of=Origin("x"))
+    assert told(None, copy)["job.enqueued"][0] == "scheduler"
 
 
 def test_scheduled() -> None:
@@ -214,8 +221,12 @@ def test_every_kind_has_an_event() -> None:
 IDENTITY = b"12345678"
 
 
-def of_queue(before: Queue | None, after: Queue | None) -> list[tuple[str, int, str, Any]]:
-    found = events.of_queue(before, after, "s", identity=IDENTITY)
+def of_queue(
+    before: Queue | None, after: Queue | None, *, explicit: bool = False
+) -> list[tuple[str, int, str, Any]]:
+    found = events.of_queue(
+        before, after, "s", identity=IDENTITY, explicit=explicit, written_ms=LATER_MS
+    )
     return [(event.type, event.time_ms, event.source, event.data) for event in found]
 
 
@@ -227,7 +238,30 @@ def test_queues_paused_and_resumed() -> None:
     assert of_queue(paused, again) == [("queue.resumed", 9, "ojs://s/api", {"queue": "mail"})]
     assert of_queue(paused, replace(paused, changed_ms=7)) == []
     assert of_queue(None, active) == []
-    assert of_queue(active, None) == []
+    # While it is being deleted it is neither, and when that is taken back it is as it was.
+    for state in (active, paused):
+        draining = replace(state, state=QueueState.DRAINING, changed_ms=11)
+        assert of_queue(state, draining) == []
+        assert of_queue(draining, state) == []
+
+
+def test_queues_created_configured_and_deleted() -> None:
+    plain = Queue("mail", created_ms=1)
+    ((kind, at_ms, _, data),) = of_queue(None, plain, explicit=True)
+    assert (kind, at_ms, data) == ("queue.created", 1, {"queue": "mail"})
+    ((kind, at_ms, _, data),) = of_queue(plain, None)
+    assert (kind, at_ms, data) == ("queue.deleted", LATER_MS, {"queue": "mail"})
+    bounded = replace(plain, configured_ms=7, layers=Layers({"max_size": 5, "lanes": 2}))
+    ((kind, at_ms, _, data),) = of_queue(plain, bounded)
+    assert (kind, at_ms) == ("queue.config_updated", 7)
+    assert data == {"queue": "mail", "changed": ["lanes", "max_size"]}
+    wider = replace(bounded, configured_ms=8, layers=Layers({"max_size": 9, "lanes": 2}))
+    ((_, _, _, data),) = of_queue(bounded, wider)
+    assert data == {"queue": "mail", "changed": ["max_size"]}
+    assert of_queue(bounded, replace(bounded, configured_ms=9)) == []
+    # A queue that is made with a configuration is created, not configured.
+    assert [kind for kind, *_ in of_queue(None, bounded, explicit=True)] == ["queue.created"]
+    assert of_queue(None, None) == []
 
 
 WORKER = Worker("w 1", first_seen_ms=NOW_MS, last_seen_ms=NOW_MS + 10)

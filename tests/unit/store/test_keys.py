@@ -19,6 +19,7 @@ positions = st.builds(
     timeout_ms=st.none() | lengths,
     batch=st.none() | tokens,
     size_kib=st.integers(0, 1_024),
+    copy=st.booleans(),
 )
 
 

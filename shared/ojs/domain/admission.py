@@ -1,0 +1,22 @@
+"""What a queue takes: job types, producers (queue-config seed, section 6.5)."""
+
+from __future__ import annotations
+
+from ojs.domain.errors import JobTypeNotAllowed, PermissionDenied, QueueDraining
+from ojs.domain.queue import Queue, QueueState
+
+
+def check(queue: Queue, job_type: str, producer: str | None) -> None:
+    """Raise QueueDraining, JobTypeNotAllowed or PermissionDenied when it takes no such job.
+
+    `producer` is who asks, as far as that is known.
+    """
+    if queue.state is QueueState.DRAINING:
+        raise QueueDraining(queue.name)
+    if not queue.config.allows_type(job_type):
+        raise JobTypeNotAllowed(queue.name, job_type, queue.config.allowed_job_types)
+    if not queue.config.allows_producer(producer):
+        raise PermissionDenied(
+            f"This producer may not push to the queue '{queue.name}'.",
+            details={"queue": queue.name, "producer": producer},
+        )

@@ -1,0 +1,55 @@
+"""Copies of dead letters: where one goes, and where one comes from (queue-config seed, 6.4).
+
+A job that dies stays where it is, as a dead letter. Where its queue names a `dead_letter_queue`, a
+copy of it is enqueued there besides (requirements section 12).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+# Under this name the `meta` of a copy tells of what it is a copy.
+META = "ojs.dead_letter"
+TTL_MS = 30 * 86_400_000
+
+
+@dataclass(frozen=True)
+class Target:
+    """Where copies go, how many of them may wait there, and how long each may (ms)."""
+
+    queue: str
+    max_size: int | None = None
+    ttl_ms: int = TTL_MS
+
+    def compact(self) -> str:
+        """As a job's head keeps it: defaults left out at the end."""
+        parts = (
+            self.queue,
+            "" if self.max_size is None else str(self.max_size),
+            "" if self.ttl_ms == TTL_MS else str(self.ttl_ms),
+        )
+        return "|".join(parts).rstrip("|")
+
+    @classmethod
+    def of(cls, text: str) -> Target:
+        """Read back what `compact` wrote. Raises ValueError."""
+        queue, max_size, ttl_ms = (*text.split("|"), "", "")[:3]
+        return cls(queue, int(max_size) if max_size else None, int(ttl_ms) if ttl_ms else TTL_MS)
+
+
+@dataclass(frozen=True)
+class Origin:
+    """The dead letter that a copy was made of, and how many copies may wait beside it."""
+
+    job_id: str
+    max_size: int | None = None
+
+    def compact(self) -> str:
+        """As a copy's head keeps it."""
+        return self.job_id if self.max_size is None else f"{self.job_id}|{self.max_size}"
+
+    @classmethod
+    def of(cls, text: str) -> Origin:
+        """Read back what `compact` wrote. Raises ValueError."""
+        job_id, _, max_size = text.partition("|")
+        return cls(job_id, int(max_size) if max_size else None)

@@ -1,0 +1,160 @@
+"""Gates of bounded queues as their items tell (`ojs.store.gates`), and what is worth an event.
+
+Each image of a gate is calm, above its warning level, or full. An event tells of each step between
+two images, so that a warning is followed by its all-clear before there is another.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from ojs.domain import event as events
+from ojs.domain.event import Event
+
+
+@dataclass(frozen=True)
+class Measure:
+    """So much of one kind, and its bound and warning level as of the last push."""
+
+    unit: str
+    used: int
+    bound: int | None
+    warn: int | None
+
+    @property
+    def warned(self) -> bool:
+        """Whether it is at its warning level or above."""
+        return self.warn is not None and self.used >= self.warn
+
+    @property
+    def full(self) -> bool:
+        """Whether nothing more fits in."""
+        return self.bound is not None and self.used >= self.bound
+
+
+@dataclass(frozen=True)
+class Depth:
+    """How full a queue is, in jobs and in bytes."""
+
+    jobs: Measure
+    bytes: Measure
+    at_ms: int
+
+    @classmethod
+    def of(cls, item: Mapping[str, Any]) -> Depth:
+        """What the item holds."""
+        return cls(
+            Measure("jobs", item.get("n", 0), item.get("bound"), item.get("warn")),
+            Measure("bytes", item.get("b", 0), item.get("bound_b"), item.get("warn_b")),
+            item.get("at", 0),
+        )
+
+    @property
+    def warned(self) -> Measure | None:
+        """What is at its warning level or above: jobs before bytes."""
+        return next((each for each in (self.jobs, self.bytes) if each.warned), None)
+
+    @property
+    def full(self) -> Measure | None:
+        """What nothing more of fits in."""
+        return next((each for each in (self.jobs, self.bytes) if each.full), None)
+
+
+@dataclass(frozen=True)
+class Refused:
+    """Jobs refused so far, and what was found by the last of them that asked."""
+
+    count: int
+    depth: int
+    bound: int
+    job_type: str
+    policy: str
+    at_ms: int
+
+    @classmethod
+    def of(cls, item: Mapping[str, Any]) -> Refused:
+        """What the item holds. Raises KeyError."""
+        return cls(
+            count=item["n"],
+            depth=item["depth"],
+            bound=item["bound"],
+            job_type=item["type"],
+            policy=item.get("policy", "reject"),
+            at_ms=item["at"],
+        )
+
+
+@dataclass(frozen=True)
+class DepthChange:
+    """A gate's count before and after."""
+
+    queue: str
+    before: Depth | None
+    after: Depth
+
+    def kinds(self) -> Iterator[tuple[str, Measure]]:
+        """The events that follow, in order, each with what it is about."""
+        warned = self.before.warned if self.before is not None else None
+        full = self.before.full if self.before is not None else None
+        if self.after.warned and not warned:
+            yield "backpressure.warning", self.after.warned
+        if self.after.full and not full:
+            yield "queue.full", self.after.full
+        if warned and not self.after.warned:
+            # As it is now; where the bound is no more, the one that was.
+            now = self.after.jobs if warned.unit == "jobs" else self.after.bytes
+            yield (
+                "backpressure.cleared",
+                replace(now, bound=warned.bound if now.bound is None else now.bound),
+            )
+
+
+@dataclass(frozen=True)
+class Refusal:
+    """A request that was refused: so many jobs."""
+
+    queue: str
+    count: int
+    what: Refused
+
+
+def of_depth(
+    change: DepthChange, service: str, *, identity: bytes, written_ms: int
+) -> Iterator[Event]:
+    """Warning, full, and all clear. `identity` is the change's."""
+    after = change.after
+    # What a sweep sets right leaves the time of the last push or completion as it was.
+    at_ms = max(after.at_ms, written_ms)
+    for kind, what in change.kinds():
+        data: dict[str, Any] = {"queue": change.queue, "depth": what.used, "bound": what.bound}
+        if what.unit != "jobs":
+            data["unit"] = what.unit
+        yield _event(kind, at_ms, change.queue, service, identity, data)
+
+
+def of_refusal(refusal: Refusal, service: str, *, identity: bytes) -> Iterator[Event]:
+    """One for a request, however many jobs it had."""
+    what = refusal.what
+    data = {
+        "queue": refusal.queue,
+        "depth": what.depth,
+        "bound": what.bound,
+        "job_type": what.job_type,
+    }
+    kind = "backpressure.rejected"
+    yield _event(kind, what.at_ms, refusal.queue, service, identity, data)
+
+
+def _event(
+    kind: str, at_ms: int, queue: str, service: str, identity: bytes, data: Mapping[str, Any]
+) -> Event:
+    return Event(
+        id=events.event_id(at_ms, queue, identity.hex(), kind),
+        type=kind,
+        source=events.source(service, "queues", queue),
+        time_ms=at_ms,
+        subject=queue,
+        data=data,
+    )

@@ -1,0 +1,278 @@
+"""The bounds of queues: who may enter, and what happens when there is no room (backpressure seed).
+
+reject       refuse at once
+block        wait for room, as long as the caller allows
+drop_oldest  discard the oldest job in line
+"""
+
+from __future__ import annotations
+
+import math
+import random
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+
+from ojs.clock import Clock
+from ojs.domain import lifecycle
+from ojs.domain.errors import BackendError, BackendUnavailable, OjsError, QueueFull
+from ojs.domain.job import Job
+from ojs.domain.queue import Queue
+from ojs.domain.queue_config import BLOCK, DROP_OLDEST
+from ojs.store.errors import LostRace
+from ojs.store.gates import Full, Gates, Level
+from ojs.store.jobs import Jobs
+
+# API Gateway gives up after 29 s.
+MAX_BLOCK_MS = 25_000
+_FIRST_LOOK_MS = 100
+_LOOK_EVERY_MS = 1_000
+_TRIES = 8
+_UNKNOWN_RETRY_S, _LONGEST_RETRY_S = 5, 60
+
+
+@dataclass(frozen=True)
+class _Room:
+    """What one queue is asked to take."""
+
+    queue: Queue
+    count: int
+    size: int
+    job_type: str
+
+    @property
+    def fits_at_all(self) -> bool:
+        """Whether there would be room if the queue were empty."""
+        most, space = self.queue.config.max_size, self.queue.config.max_size_bytes
+        return (most is None or self.count <= most) and (space is None or self.size <= space)
+
+
+@dataclass(frozen=True)
+class Pressure:
+    """How full a queue is, beyond its warning threshold: jobs, their bound, and the fraction."""
+
+    depth: int
+    bound: int
+    fraction: float
+
+
+@dataclass
+class Entry:
+    """Room that was reserved, by queue, with the level of each gate after it."""
+
+    rooms: list[_Room] = field(default_factory=list)
+    levels: dict[str, Level] = field(default_factory=dict)
+    kept: Sequence[Job] = ()
+
+    def keep(self, stored: Sequence[Job]) -> None:
+        """These jobs take their room; that of all others is given back."""
+        self.kept = stored
+
+    def pressure(self, queue: str) -> Pressure | None:
+        """Whether the queue should be said to be filling up (backpressure seed, section 7.3)."""
+        config = next((r.queue.config for r in self.rooms if r.queue.name == queue), None)
+        if config is None:
+            return None
+        level = self.levels[queue]
+        for used, bound in (
+            (level.count, config.max_size),
+            (level.size, config.max_size_bytes),
+        ):
+            if bound is not None and used >= bound * config.warning_threshold:
+                return Pressure(used, bound, min(1.0, used / bound))
+        return None
+
+
+class Bounds:
+    """Guards the bounded queues."""
+
+    def __init__(
+        self,
+        gates: Gates,
+        jobs: Jobs,
+        clock: Clock,
+        *,
+        sleep: Callable[[float], None] = time.sleep,
+        chance: Callable[[], float] = random.random,
+    ) -> None:
+        self._gates = gates
+        self._jobs = jobs
+        self._clock = clock
+        self._sleep = sleep
+        self._chance = chance
+
+    def enter(
+        self,
+        jobs: Sequence[Job],
+        queues: Mapping[str, Queue],
+        *,
+        wait_ms: int = 0,
+        drops: bool = True,
+        copies: bool = False,
+    ) -> Entry:
+        """Reserve room for all of these jobs, in every bounded queue they go to, or for none.
+
+        Waits at most `wait_ms` where a queue's strategy is `block`; without `drops` no other job
+        gives way. For `copies` of dead letters others do, and nothing else, whatever the strategy;
+        they are refused only when none waits. Raises QueueFull, BackendUnavailable.
+        """
+        rooms = _rooms(jobs, queues)
+        if not rooms:
+            return Entry()
+        until_ms = self._clock.now_ms() + wait_ms
+        pause_ms = _FIRST_LOOK_MS
+        while True:
+            full, room = self._all(rooms, drops=drops, copies=copies)
+            if isinstance(full, Entry):
+                return full
+            left_ms = until_ms - self._clock.now_ms()
+            waits = room.queue.config.overflow_policy == BLOCK and room.fits_at_all
+            if not waits or left_ms <= 0:
+                raise self._refusal(room, full.level)
+            # Never in step with others who wait, and ever less often.
+            self._sleep(min(left_ms, pause_ms * (0.5 + self._chance() / 2)) / 1_000)
+            pause_ms = min(2 * pause_ms, _LOOK_EVERY_MS)
+
+    @contextmanager
+    def room(
+        self,
+        jobs: Sequence[Job],
+        queues: Mapping[str, Queue],
+        *,
+        wait_ms: int = 0,
+        drops: bool = True,
+        copies: bool = False,
+    ) -> Iterator[Entry]:
+        """Room for these jobs while they are stored; what is not kept is given back after.
+
+        When the store fails nobody knows whether they are stored: then the room counts as taken.
+        """
+        entry = self.enter(jobs, queues, wait_ms=wait_ms, drops=drops, copies=copies)
+        try:
+            yield entry
+        except BackendError:
+            raise
+        except (OjsError, LostRace):
+            self.leave(entry)
+            raise
+        self.leave(entry)
+
+    def leave(self, entry: Entry) -> None:
+        """Give back what was reserved, but for what is kept."""
+        kept: dict[str, tuple[int, int]] = {}
+        for job in entry.kept:
+            count, size = kept.get(job.queue, (0, 0))
+            kept[job.queue] = (count + 1, size + (job.held or 0))
+        for room in entry.rooms:
+            count, size = kept.get(room.queue.name, (0, 0))
+            if room.count > count:
+                self._release(room, room.count - count, room.size - size)
+
+    def _all(
+        self, rooms: Sequence[_Room], *, drops: bool, copies: bool
+    ) -> tuple[Entry | Full, _Room]:
+        """Room in all queues, or why not and in which; nothing is kept then."""
+        entry = Entry()
+        for room in rooms:
+            try:
+                level = self._one(room, copies=copies) if drops else self._reserve(room)
+            except Full as full:
+                self.leave(entry)
+                return full, room
+            entry.rooms.append(room)
+            entry.levels[room.queue.name] = level
+        return entry, rooms[-1]
+
+    def _one(self, room: _Room, *, copies: bool) -> Level:
+        for _ in range(_TRIES):
+            try:
+                return self._reserve(room)
+            except Full as full:
+                drops = copies or room.queue.config.overflow_policy == DROP_OLDEST
+                if not drops or not self._drop(room, full.level, copies=copies):
+                    raise
+        try:
+            return self._reserve(room)
+        except Full:
+            if not copies:
+                raise
+            # Some wait, but others were quicker each time: no reason to have none of this one.
+            raise BackendUnavailable("Others are coming into this queue; try again.") from None
+
+    def _reserve(self, room: _Room) -> Level:
+        config = room.queue.config
+        return self._gates.reserve(
+            room.queue.name,
+            count=room.count,
+            size=room.size,
+            max_count=config.max_size,
+            max_size=config.max_size_bytes,
+            warn_at=config.warning_threshold,
+            now_ms=self._clock.now_ms(),
+        )
+
+    def _release(self, room: _Room, count: int, size: int) -> None:
+        self._gates.release(room.queue.name, count=count, size=size, now_ms=self._clock.now_ms())
+
+    def _drop(self, room: _Room, level: Level, *, copies: bool) -> int:
+        """Discard the oldest jobs in line, as many as stand in the way. Returns how many went."""
+        if not room.fits_at_all:
+            return 0
+        most = room.queue.config.max_size
+        over = 1 if most is None else max(1, level.count + room.count - most)
+        dropped = 0
+        oldest = self._jobs.oldest(room.queue.name, room.queue.lanes, limit=over, copies=copies)
+        for job in self._jobs.heads(oldest).values():
+            try:
+                after, failure = lifecycle.drop(job, now_ms=self._clock.now_ms())
+                self._jobs.replace(job, after, failure=failure)
+            except (LostRace, OjsError):
+                # It was fetched or cancelled meanwhile: that may have made room as well.
+                continue
+            dropped += 1
+        return dropped or (1 if oldest else 0)
+
+    def _refusal(self, room: _Room, level: Level) -> QueueFull:
+        config = room.queue.config
+        by_count = config.max_size is not None and level.count + room.count > config.max_size
+        unit = "jobs" if by_count or config.max_size_bytes is None else "bytes"
+        depth = level.count if unit == "jobs" else level.size
+        bound = (config.max_size if unit == "jobs" else config.max_size_bytes) or 0
+        self._gates.refused(
+            room.queue.name,
+            count=room.count,
+            depth=depth,
+            bound=bound,
+            job_type=room.job_type,
+            policy=config.overflow_policy,
+            now_ms=self._clock.now_ms(),
+        )
+        return QueueFull(
+            room.queue.name,
+            depth=depth,
+            bound=bound,
+            strategy=config.overflow_policy,
+            unit=unit,
+            retry_after_s=_retry_after_s(level, room.count),
+        )
+
+
+def _rooms(jobs: Sequence[Job], queues: Mapping[str, Queue]) -> list[_Room]:
+    """What each bounded queue is asked to take, in order of name."""
+    asked: dict[str, _Room] = {}
+    for job in jobs:
+        if job.held is None:
+            continue
+        before = asked.get(job.queue) or _Room(queues[job.queue], 0, 0, job.type)
+        asked[job.queue] = _Room(
+            before.queue, before.count + 1, before.size + job.held, before.job_type
+        )
+    return [asked[name] for name in sorted(asked)]
+
+
+def _retry_after_s(level: Level, count: int) -> int:
+    """When there may be room again, from how fast jobs left lately."""
+    if not level.drain:
+        return _UNKNOWN_RETRY_S
+    return max(1, min(_LONGEST_RETRY_S, math.ceil(60 * count / level.drain)))

@@ -1,0 +1,381 @@
+"""Job-level rate limits: what one fetch may claim, and what an operator sees and overrides.
+
+Jobs without a limit cost nothing here. Of limited ones a fetch reads what is counted for their keys
+(one call for a page of the line), takes under the limit before it claims (one write for all jobs of
+the page with one limit), and gives back what it did not use.
+"""
+
+from __future__ import annotations
+
+import random
+from collections import OrderedDict
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+
+from ojs.clock import Clock
+from ojs.domain import lifecycle
+from ojs.domain.errors import NotFound, OjsError
+from ojs.domain.job import Job
+from ojs.domain.limits import (
+    CONCURRENCY,
+    DROP,
+    WAIT,
+    Bounds,
+    Cell,
+    Hint,
+    Override,
+    RateLimit,
+    Verdict,
+    cell_name,
+    place_of,
+)
+from ojs.domain.page import Page
+from ojs.domain.states import State
+from ojs.store.edges import Edges, Limiter
+from ojs.store.errors import LostRace
+from ojs.store.jobs import Jobs
+from ojs.store.keys import Position
+from ojs.store.limits import Asked, Limits, Taken, as_found
+
+# Jobs that one fetch puts off or drops, where they ask for it.
+_ENDED_AT_ONCE = 10
+# Jobs for which one write takes: DynamoDB takes expressions of 4 KB.
+_TAKEN_AT_ONCE = 25
+# When a job is put off and nobody knows when there will be room.
+_UNKNOWN_MS = 5_000
+# A key is made known by each container, and for each kind of limit, this often.
+_REGISTER_EVERY_MS = 86_400_000
+_REMEMBERED = 10_000
+_LINE_PAGES = 5
+# Characters.
+_MAX_REASON = 1_000
+
+Entry = tuple[str, Position]
+
+
+@dataclass
+class Round:
+    """What one fetch knows of the limits it has met."""
+
+    cells: dict[str, Cell] = field(default_factory=dict)
+    hints: dict[str, Hint] = field(default_factory=dict)
+    # By hint: no more of these now.
+    shut: dict[str, Verdict] = field(default_factory=dict)
+    # Places that may be claimed with, each with what it was taken by.
+    open: dict[str, Taken] = field(default_factory=dict)
+    overdue: dict[str, Verdict] = field(default_factory=dict)
+    # By cell: why a job of the key had to wait, and which; a job that was let pass though others
+    # had to wait before.
+    stopped: dict[str, tuple[Verdict, str]] = field(default_factory=dict)
+    passing: dict[str, str] = field(default_factory=dict)
+    skipped: int = 0
+
+    def hint(self, text: str) -> Hint:
+        """A hint, read once."""
+        if text not in self.hints:
+            self.hints[text] = Hint.of(text)
+        return self.hints[text]
+
+
+class FetchLimits:
+    """Says which limited jobs a fetch may claim."""
+
+    def __init__(
+        self,
+        store: Limits,
+        edges: Edges,
+        jobs: Jobs,
+        clock: Clock,
+        choose: Callable[[int], int] = random.randrange,
+    ) -> None:
+        self._store = store
+        self._edges = edges
+        self._jobs = jobs
+        self._clock = clock
+        self._choose = choose
+
+    def look(self, round_: Round, positions: Iterable[Position]) -> None:
+        """Read what is counted for the keys of these jobs, as far as it is not known. One call."""
+        names = {round_.hint(p.limit).cell for p in positions if p.limit is not None}
+        if unknown := names - round_.cells.keys():
+            round_.cells |= self._store.get_many(sorted(unknown))
+
+    def shut(self, round_: Round, job_id: str, position: Position) -> bool:
+        """Whether it is known already that this job's limit is reached; costs nothing."""
+        if position.limit is None or position.limit not in round_.shut:
+            return False
+        self._pass_over(round_, job_id, position.limit, round_.shut[position.limit])
+        return True
+
+    def allow(
+        self,
+        round_: Round,
+        entry: Entry,
+        following: Sequence[Entry],
+        *,
+        wanted: int,
+        lease: Callable[[Position], int],
+    ) -> Taken | None:
+        """What was taken for this job to be claimed with, or None: it must wait.
+
+        Takes for jobs that follow with the same limit too, up to `wanted` in all. `lease` tells how
+        long, in ms, a job at a position would be held. Raises OjsError.
+        """
+        job_id, position = entry
+        limit = position.limit or ""
+        if (place := place_of(job_id, position.order)) in round_.open:
+            return round_.open[place]
+        hint = round_.hint(limit)
+        alike = [entry]
+        alike += [
+            (other, p)
+            for other, p in following
+            if p.limit == limit and place_of(other, p.order) not in round_.open
+        ]
+        most = max(1, min(wanted - len(round_.open), _TAKEN_AT_ONCE))
+        asked = [Asked(other, p.order, lease(p)) for other, p in alike[:most]]
+        cell = round_.cells.get(hint.cell) or Cell()
+        for healed in (False, True):
+            now_ms = self._clock.now_ms()
+            taken, verdict, cell = self._store.take(
+                hint.cell, hint.bounds, asked, now_ms=now_ms, seen=cell
+            )
+            if healed or taken is not None or not self._healed(hint.cell, cell, verdict, now_ms):
+                break
+            cell = self._store.get(hint.cell) or Cell()
+        round_.cells[hint.cell] = cell
+        if taken is not None:
+            round_.open |= dict.fromkeys(taken.names, taken)
+            if cell.held_ms is not None and self._free(round_, hint, taken, entry, following):
+                round_.passing[hint.cell] = job_id
+            if place in taken.names:
+                return taken
+            # Another one goes first: its fetch died before it could claim it.
+            return None
+        if verdict.strategy:
+            round_.shut[limit] = verdict
+            round_.stopped.setdefault(hint.cell, (verdict, job_id))
+        self._pass_over(round_, job_id, limit, verdict)
+        return None
+
+    def _free(
+        self,
+        round_: Round,
+        hint: Hint,
+        taken: Taken,
+        entry: Entry,
+        following: Sequence[Entry],
+    ) -> bool:
+        """Whether a key holds nothing back any more, as far as one sees: there is room for more, or
+        no other job of it in what was read of the line.
+        """
+        if taken.after.room(hint.bounds, self._clock.now_ms(), 1).count:
+            return True
+        return not any(
+            p.limit is not None
+            and round_.hint(p.limit).cell == hint.cell
+            and place_of(other, p.order) not in round_.open
+            for other, p in (entry, *following)
+        )
+
+    def _healed(self, name: str, cell: Cell, verdict: Verdict, now_ms: int) -> bool:
+        if verdict.strategy != CONCURRENCY:
+            return False
+        return self._store.heal(name, cell, self._jobs.heads, now_ms=now_ms, choose=self._choose)
+
+    def _pass_over(self, round_: Round, job_id: str, limit: str, verdict: Verdict) -> None:
+        round_.skipped += 1
+        wants_more = round_.hint(limit).on_limit != WAIT and len(round_.overdue) < _ENDED_AT_ONCE
+        if wants_more and verdict.strategy:
+            round_.overdue[job_id] = verdict
+
+    @staticmethod
+    def use(round_: Round, job_id: str, position: Position) -> Taken | None:
+        """What was taken for a job that is about to be claimed; None for one without a limit.
+
+        From now on it is the claim's: if nobody knows how that ended, it is not given back.
+        """
+        if position.limit is None:
+            return None
+        return round_.open.pop(place_of(job_id, position.order))
+
+    def lost(self, taken: Taken | None, job_id: str, position: Position, there: Job | None) -> None:
+        """The job could not be claimed; `there` is what stands in its place."""
+        if taken is None:
+            return
+        place = place_of(job_id, position.order)
+        if there is not None and there.state is State.ACTIVE and there.place == place:
+            # Whoever has the job has it with this very place.
+            return
+        self._store.give_back(taken, [place])
+
+    def settle(self, round_: Round) -> None:
+        """Give back what was not used, and do what jobs asked for when their limit is reached."""
+        unused: dict[int, tuple[Taken, list[str]]] = {}
+        for place, taken in round_.open.items():
+            unused.setdefault(id(taken), (taken, []))[1].append(place)
+        for taken, places in unused.values():
+            self._store.give_back(taken, places)
+        round_.open.clear()
+        # None of it is worth losing the jobs that were claimed.
+        with suppress(OjsError):
+            self._tell(round_)
+        if not round_.overdue:
+            return
+        try:
+            heads = self._jobs.heads(round_.overdue)
+            for job_id, job in heads.items():
+                self._end(job, round_.overdue[job_id])
+        except OjsError:
+            # They stay available; the next fetch sees to them.
+            return
+        finally:
+            round_.overdue.clear()
+
+    def _tell(self, round_: Round) -> None:
+        """Tell of keys that hold jobs back now, or do so no more."""
+        now_ms = self._clock.now_ms()
+        for name, (verdict, job_id) in round_.stopped.items():
+            cell = round_.cells[name]
+            if cell.held_ms is None and cell.key is not None:
+                self._edges.begin(
+                    Limiter.of_key(cell.key),
+                    strategy=verdict.strategy,
+                    limit=verdict.limit,
+                    current=verdict.current,
+                    job_id=job_id,
+                    now_ms=now_ms,
+                    unless=as_found(cell),
+                )
+        for name, job_id in round_.passing.items():
+            cell = round_.cells[name]
+            if name not in round_.stopped and cell.key is not None:
+                self._edges.end(
+                    Limiter.of_key(cell.key), job_id=job_id, since_ms=cell.held_ms, now_ms=now_ms
+                )
+        round_.stopped.clear()
+        round_.passing.clear()
+
+    def _end(self, job: Job, verdict: Verdict) -> None:
+        """Put a job off or drop it (ojs-rate-limiting section 6.2)."""
+        now_ms = self._clock.now_ms()
+        if job.state is not State.AVAILABLE or job.limit is None:
+            return
+        failure = None
+        if job.limit.on_limit == DROP:
+            after, failure = lifecycle.give_up(job, now_ms=now_ms)
+        else:
+            free_ms = verdict.free_ms or now_ms + _UNKNOWN_MS
+            after = lifecycle.postpone(job, until_ms=max(free_ms, now_ms + 1))
+        # Race: a fetch that found room after all, a cancel, a deadline. The loser leaves it alone.
+        try:
+            self._jobs.replace(job, after, failure=failure)
+        except LostRace:
+            return
+
+
+@dataclass(frozen=True)
+class Standing:
+    """How a key stands at a time, for showing. `waiting` is None where it was not counted."""
+
+    key: str
+    cell: Cell
+    now_ms: int
+    waiting: int | None = None
+    waiting_exact: bool = True
+
+    @property
+    def bounds(self) -> Bounds:
+        """What holds: the bounds of the job pushed last, under the override."""
+        return self.cell.in_force(self.cell.bounds, self.now_ms)
+
+
+class RateLimits:
+    """Makes keys known, shows them, pauses and overrides them."""
+
+    def __init__(
+        self, store: Limits, jobs: Jobs, lanes: Callable[[str], int], clock: Clock
+    ) -> None:
+        self._store = store
+        self._jobs = jobs
+        self._lanes = lanes
+        self._clock = clock
+        self._known: OrderedDict[tuple[str, str], int] = OrderedDict()
+
+    def register(self, jobs: Iterable[tuple[RateLimit, str]]) -> None:
+        """Make the keys of jobs known that are about to be pushed, each with its queue."""
+        now_ms = self._clock.now_ms()
+        for limit, queue in dict.fromkeys(jobs):
+            kind = (limit.compact(), queue)
+            if now_ms - self._known.get(kind, -_REGISTER_EVERY_MS) < _REGISTER_EVERY_MS:
+                continue
+            self._store.register(limit, queue, now_ms=now_ms)
+            self._known[kind] = now_ms
+            self._known.move_to_end(kind)
+            while len(self._known) > _REMEMBERED:
+                self._known.popitem(last=False)
+
+    def pause(self, job: Job, until_ms: int, reason: str) -> None:
+        """Start no job of this one's key before a time, in ms; `reason` is for the event."""
+        now_ms = self._clock.now_ms()
+        if job.limit is not None and until_ms > now_ms:
+            self._store.pause(job, until_ms=until_ms, reason=reason[:_MAX_REASON], now_ms=now_ms)
+
+    def standing(self, limit: RateLimit, queue: str) -> Standing:
+        """How a job's key stands now; may be a moment old."""
+        key = limit.key_in(queue)
+        cell = self._store.get(cell_name(key), consistent=False) or Cell()
+        return Standing(key, cell, self._clock.now_ms())
+
+    def get(self, key: str) -> Standing:
+        """How a key stands, and how many jobs wait for it. Raises NotFound."""
+        cell = self._store.get(cell_name(key))
+        if cell is None:
+            raise NotFound("rate_limit", key)
+        waiting, exact = self.waiting(cell_name(key), cell.queues)
+        return Standing(key, cell, self._clock.now_ms(), waiting, exact)
+
+    def list(self, *, limit: int, cursor: str | None = None) -> Page[Standing]:
+        """A page of keys in order, without how many jobs wait for each."""
+        names, following = self._store.keys(limit=limit, after=cursor)
+        cells = self._store.get_many(cell_name(key) for key in names)
+        now_ms = self._clock.now_ms()
+        shown = [Standing(key, cells[cell_name(key)], now_ms) for key in names]
+        return Page(shown, following)
+
+    def override(self, key: str, override: Override) -> Standing:
+        """Lay bounds over those of a key's jobs, in place of what was laid over them before."""
+        now_ms = self._clock.now_ms()
+        return Standing(key, self._store.override(key, override, now_ms=now_ms), now_ms)
+
+    def lift(self, key: str) -> Standing:
+        """Take back the override and the pause of a key. Raises NotFound."""
+        cell = self._store.lift(key)
+        if cell is None:
+            raise NotFound("rate_limit", key)
+        return Standing(key, cell, self._clock.now_ms())
+
+    def waiting(self, name: str, queues: Sequence[str]) -> tuple[int, bool]:
+        """Available jobs of a key in the first pages of its queues; whether these are all."""
+        count, exact = 0, True
+        for queue in queues:
+            for lane in range(self._lanes(queue)):
+                found, whole = self._in_line(name, queue, lane)
+                count, exact = count + found, exact and whole
+        return count, exact
+
+    def _in_line(self, name: str, queue: str, lane: int) -> tuple[int, bool]:
+        count, after = 0, None
+        for _ in range(_LINE_PAGES):
+            entries, after = self._jobs.ready(queue, lane, limit=200, after=after)
+            limits = (Position.parse(key).limit for _, key in entries)
+            count += sum(1 for limit in limits if limit and Hint.of(limit).cell == name)
+            if after is None:
+                return count, True
+        return count, False
+
+
+def registered(jobs: Iterable[Job]) -> list[tuple[RateLimit, str]]:
+    """The limits of jobs, with their queues."""
+    return [(job.limit, job.queue) for job in jobs if job.limit is not None]

@@ -1,0 +1,153 @@
+"""Places of running jobs: sets right what the gate of a queue with `concurrency` counts.
+
+Every job that is handed out takes a place before it is claimed, notes so on its head, and gives the
+place back after it has stopped running. So the gate never counts too few, but for jobs that ran
+before there was a limit; and it counts too many when somebody died in between.
+
+- Before a limit holds, running jobs that take no place are given one (`begin`). From then on there
+  is no difference between them and the others. Whoever sets it gets an answer when fetches that
+  could not know of it are over (`wait`).
+- A place that no job takes is free again when the gate was at rest for SETTLED_MS, twice, and the
+  running jobs were counted both times, as `ojs.services.reconcile` has it for bounds: nobody can be
+  about to claim a job with it, nor to give it back.
+
+Under constant traffic a lost place stays lost; at the latest when all are, the gate is at rest.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Callable, Sequence
+
+from ojs.domain.errors import BackendUnavailable
+from ojs.domain.queue import Queue
+from ojs.store import keys
+from ojs.store.census import Census, Running
+from ojs.store.gates import Gates, Level
+from ojs.store.jobs import Jobs
+
+# The sweep runs for 55 s, a request for 29 s.
+SETTLED_MS = 60_000
+# Fetches that began before they could know of a limit are waited for; seconds.
+GRACE_S = 1.0
+_ROUNDS = 4
+# Those that take longer than that, and what the index did not show, are looked for so long.
+_CONFIGURED_MS = 180_000
+# Running jobs of one queue that are looked at one by one; each costs a read unit or half of one.
+MOST_COUNTED = 20_000
+# Those that one request gives a place, a write each.
+MOST_TAKEN = 1_000
+
+
+class Slots:
+    """Looks after the places of running jobs."""
+
+    def __init__(
+        self,
+        gates: Gates,
+        census: Census,
+        jobs: Jobs,
+        *,
+        sleep: Callable[[float], None] = time.sleep,
+    ) -> None:
+        self._gates = gates
+        self._census = census
+        self._jobs = jobs
+        self._sleep = sleep
+
+    def begin(self, queue: Queue, *, now_ms: int) -> None:
+        """Give all running jobs of a queue a place, before a limit is set on them.
+
+        Whatever a fetch hands out must take one by now. Raises BackendUnavailable when too many run
+        to be dealt with at once: asked again, it goes on.
+        """
+        if self._take_all(queue, now_ms, most=MOST_TAKEN)[1] is None:
+            raise BackendUnavailable(
+                "More jobs run than can be counted at once; try again.", retry_after_s=5
+            )
+
+    def wait(self, queue: Queue, *, now_ms: int, again: bool) -> None:
+        """Wait until a limit that was set or lowered is heeded by all.
+
+        Fetches are under way that took places under the old one, and are about to claim jobs with
+        them. With `again` there was none before: then there may also be some that take no places,
+        and what they claim gets one.
+        """
+        for _ in range(_ROUNDS):
+            self._sleep(GRACE_S)
+            if not again or not self._take_all(queue, now_ms, most=MOST_TAKEN)[0]:
+                return
+
+    def look(self, queues: Sequence[Queue], now_ms: int, counts: Counter[str]) -> None:
+        """Set the gates of these queues right.
+
+        Counts: slotted (queues looked at), slots_taken (for jobs that had none), slots_suspected
+        and slots_freed (queues). Raises OjsError.
+        """
+        if not queues:
+            return
+        names = [queue.name for queue in queues]
+        levels, active = self._gates.slots(names), self._census.active(names)
+        for queue in queues:
+            counts["slotted"] += 1
+            self._one(queue, levels[queue.name], active[queue.name], now_ms, counts)
+
+    def _one(
+        self, queue: Queue, level: Level, active: int, now_ms: int, counts: Counter[str]
+    ) -> None:
+        lately = now_ms - (queue.configured_ms or queue.created_ms) < _CONFIGURED_MS
+        at_rest = now_ms - level.changed_ms >= SETTLED_MS
+        if not lately and (active == level.count or (active < level.count and not at_rest)):
+            return
+        taken, running = self._take_all(queue, now_ms, most=MOST_COUNTED)
+        if taken:
+            counts["slots_taken"] += taken
+        if running is None or taken or not at_rest:
+            return
+        # The larger counts; but the projection may be late, and what it alone knows of is no reason
+        # to count more than there are places taken.
+        count = max(running, min(active, level.count))
+        suspicion = level.suspicion
+        if count == level.count:
+            return
+        if count > level.count:
+            # Jobs that run must count, at once.
+            self._gates.heal(queue.name, level, count=count, sk=keys.SLOTS)
+        elif suspicion is None:
+            self._gates.suspect(queue.name, level, count=count, now_ms=now_ms, sk=keys.SLOTS)
+            counts["slots_suspected"] += 1
+        elif now_ms - suspicion.at_ms >= SETTLED_MS:
+            count = max(count, suspicion.count)
+            if count < level.count:
+                healed = self._gates.heal(queue.name, level, count=count, sk=keys.SLOTS)
+                counts["slots_freed"] += healed
+
+    def _take_all(self, queue: Queue, now_ms: int, *, most: int) -> tuple[int, int | None]:
+        """A place for up to `most` running jobs that have none; how many got one, and how many run,
+        None if that is not known.
+        """
+        taken = asked = count = 0
+        for job in self._census.running(queue):
+            count += 1
+            if not job.slot and asked == most:
+                return taken, None
+            if not job.slot:
+                asked += 1
+                taken += self._take(queue, job, now_ms)
+            if count == MOST_COUNTED:
+                return taken, None
+        return taken, count
+
+    def _take(self, queue: Queue, job: Running, now_ms: int) -> bool:
+        """A place for a running job, whether one is free or not; False if it needs none."""
+        # First the place, then the note: if we die in between, a place is taken too many.
+        self._gates.take_slots(queue.name, count=1, limit=None, version=_ANY, now_ms=now_ms)
+        taken = self._jobs.take_slot(job.id, job.lease)
+        if not taken:
+            self._gates.free_slots(queue.name, count=1, now_ms=now_ms)
+        return taken
+
+
+# Later than every configuration: whatever limit the gate knows is not asked.
+_ANY = 2**53

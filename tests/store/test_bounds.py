@@ -1,0 +1,677 @@
+"""Bounded queues: who gets in, who gives way, and that every way out gives the room back."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from ojs.domain import envelope
+from ojs.domain.errors import (
+    BackendError,
+    Conflict,
+    Duplicate,
+    JobTypeNotAllowed,
+    NotFound,
+    PermissionDenied,
+    QueueFull,
+    QueueNotFound,
+)
+from ojs.store import keys
+from tests.store.test_crashes import attempt, faults
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from ojs.domain.job import Job
+    from tests.store.conftest import World
+
+SECOND = 1_000
+BIG = "x" * 5_000
+
+
+def level(world: World, queue: str = "default") -> tuple[int, int]:
+    found = world.run.table.get(keys.gate(queue), keys.DEPTH) or {}
+    return int(found.get("n", 0)), int(found.get("b", 0))
+
+
+def bound(world: World, queue: str = "default", **config: Any) -> None:
+    world.run.queues.configure(queue, config)
+
+
+def batch(world: World, count: int, **options: Any) -> list[Any]:
+    requests = [
+        envelope.parse({"type": "a", "args": [n], "options": options}) for n in range(count)
+    ]
+    return world.run.enqueue.push_batch(requests)
+
+
+def heads(world: World) -> int:
+    return sum(i["pk"]["S"].startswith("J|") and i["sk"]["S"] == "@" for i in world.items())
+
+
+# --- reject -------------------------------------------------------------------------------------
+
+
+def test_a_full_queue_refuses_and_stores_nothing(world: World) -> None:
+    """BP-001, BP-002."""
+    bound(world, max_size=2)
+    world.push(1)
+    world.push(2)
+    with pytest.raises(QueueFull) as refused:
+        world.push(3)
+    assert refused.value.queue == {
+        "queue": "default", "depth": 2, "bound": 2, "strategy": "reject",
+    }  # fmt: skip
+    assert refused.value.retry_after_s == 5
+    assert heads(world) == 2
+    assert level(world)[0] == 2
+
+
+def test_all_states_that_are_not_terminal_count(world: World) -> None:
+    """QC-1: depth includes scheduled, pending, retryable and active jobs."""
+    bound(world, max_size=4)
+    world.push(retry={"initial_interval": "PT1H"})
+    (failing,) = world.fetch(worker="w")
+    world.run.finish.nack(failing.id, worker_id="w", error={"message": "no"})
+    world.push(scheduled_at="+PT1H")
+    world.push(pending=True)
+    world.push()
+    world.fetch(worker="w")
+    with pytest.raises(QueueFull):
+        world.push()
+
+
+def _done(world: World, job: Job) -> None:
+    world.fetch(worker="w")
+    world.run.finish.ack(job.id, worker_id="w")
+
+
+def _discarded(world: World, job: Job) -> None:
+    world.fetch(worker="w")
+    world.run.finish.nack(job.id, worker_id="w", error={"message": "no", "retryable": False})
+
+
+def _cancelled_while_active(world: World, job: Job) -> None:
+    world.fetch(worker="w")
+    world.run.jobs.cancel(job.id)
+
+
+def _expired(world: World, job: Job) -> None:
+    world.clock.advance(3_601 * SECOND)
+    assert world.state(job) == "discarded"
+
+
+def _stalled_out(world: World, job: Job) -> None:
+    world.fetch(worker="w")
+    world.clock.advance(1_801 * SECOND)
+    world.sweep()
+
+
+ENDS: dict[str, tuple[dict[str, Any], Callable[[World, Job], Any]]] = {
+    "ack": ({}, _done),
+    "discard": ({}, _discarded),
+    "cancel": ({}, lambda world, job: world.run.jobs.cancel(job.id)),
+    "cancel active": ({}, _cancelled_while_active),
+    "expire": ({"expires_at": "+PT1H"}, _expired),
+    "stall": ({"retry": {"max_attempts": 1}}, _stalled_out),
+}
+
+
+@pytest.mark.parametrize("end", ENDS)
+@pytest.mark.parametrize("size", ["small", BIG])
+def test_every_end_of_a_job_gives_its_room_back_once(world: World, end: str, size: str) -> None:
+    options, act = ENDS[end]
+    bound(world, max_size=1, max_size_bytes=100_000)
+    for _ in range(2):
+        job = world.push(size, **options)
+        assert level(world)[0] == 1
+        assert level(world)[1] > len(size)
+        with pytest.raises(QueueFull):
+            world.push()
+        act(world, job)
+        assert level(world) == (0, 0)
+
+
+def test_a_retry_takes_no_second_place(world: World) -> None:
+    bound(world, max_size=1)
+    job = world.push(retry={"initial_interval": "PT1S", "jitter": False})
+    for _ in range(2):
+        world.fetch(worker="w")
+        world.run.finish.nack(job.id, worker_id="w", error={"message": "no"})
+        world.clock.advance(2 * SECOND)
+    assert level(world)[0] == 1
+    world.fetch(worker="w")
+    world.run.finish.ack(job.id, worker_id="w")
+    assert level(world)[0] == 0
+
+
+def test_bytes_are_bounded_too(world: World) -> None:
+    """BP-R001."""
+    bound(world, max_size_bytes=6_000)
+    world.push(BIG)
+    with pytest.raises(QueueFull) as refused:
+        world.push(BIG)
+    assert refused.value.details["unit"] == "bytes"
+    world.push("small")
+
+
+def test_a_refused_duplicate_gives_its_room_back(world: World) -> None:
+    bound(world, max_size=5)
+    job = world.push()
+    with pytest.raises(Duplicate):
+        world.run.enqueue.push(envelope.parse({"type": "b", "args": [], "id": job.id}))
+    assert level(world)[0] == 1
+
+
+def test_a_unique_job_that_replaces_another_leaves_one_place_taken(world: World) -> None:
+    bound(world, max_size=5)
+    for _ in range(3):
+        world.push(unique={"keys": ["type"], "on_conflict": "replace"})
+        assert level(world)[0] == 1
+    world.push(unique={"keys": ["type"], "on_conflict": "ignore"})
+    assert level(world)[0] == 1
+
+
+def test_a_dead_letter_comes_back_only_where_there_is_room(world: World) -> None:
+    """Requirements section 12: a manual retry counts, and is refused with 429."""
+    bound(world, max_size=1)
+    job = world.push(BIG, retry={"max_attempts": 1})
+    _discarded(world, job)
+    other = world.push()
+    with pytest.raises(QueueFull):
+        world.run.dead_letter.retry(job.id)
+    world.run.jobs.cancel(other.id)
+    world.run.dead_letter.retry(job.id)
+    assert level(world)[0] == 1
+    _done(world, job)
+    assert level(world) == (0, 0)
+
+
+# --- batches ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("count", [3, 120])
+def test_a_batch_gets_in_whole_or_not_at_all(exact: World, count: int) -> None:
+    """BP-q."""
+    bound(exact, max_size=count + 1)
+    batch(exact, count)
+    with pytest.raises(QueueFull):
+        batch(exact, 2)
+    assert level(exact)[0] == count
+    exact.push()
+    assert level(exact)[0] == count + 1
+
+
+def test_a_batch_over_several_queues_takes_room_in_all_or_in_none(world: World) -> None:
+    bound(world, "first", max_size=5)
+    bound(world, "second", max_size=1)
+    raw = [
+        {"type": "a", "args": [n], "options": {"queue": queue}}
+        for n, queue in enumerate(["first", "second", "second"])
+    ]
+    with pytest.raises(QueueFull) as refused:
+        world.run.enqueue.push_batch([envelope.parse(one) for one in raw])
+    assert refused.value.queue["queue"] == "second"
+    assert level(world, "first")[0] == level(world, "second")[0] == 0
+    assert heads(world) == 0
+
+
+@pytest.mark.parametrize("ids", ["ours", "theirs"])
+def test_a_staged_batch_that_fails_gives_its_room_back_once(exact: World, ids: str) -> None:
+    bound(exact, max_size=1_000)
+    taken = exact.push()
+    raw: list[dict[str, Any]] = [{"type": "a", "args": [n]} for n in range(150)]
+    if ids == "theirs":
+        for one in raw:
+            one["id"] = exact.run.ids.uuid7()
+        raw[120]["id"] = taken.id
+        with pytest.raises(Duplicate):
+            exact.run.enqueue.push_batch([envelope.parse(one) for one in raw])
+    else:
+        from tests.store.test_lost_answers import Broken
+
+        client = Broken(exact.client, "batch_write_item", first=3)
+        with pytest.raises(BackendError):
+            exact.another(client).enqueue.push_batch([envelope.parse(one) for one in raw])
+        exact.clock.advance(400 * SECOND)
+        exact.sweep()
+        exact.sweep()
+    assert level(exact)[0] == 1
+    assert heads(exact) == 1
+
+
+# --- block --------------------------------------------------------------------------------------
+
+
+def test_a_push_waits_for_room_where_the_queue_says_block(world: World) -> None:
+    """BP-R002."""
+    bound(world, max_size=1, overflow_policy="block")
+    job = world.push()
+    slept: list[float] = []
+
+    def sleep(seconds: float) -> None:
+        slept.append(seconds)
+        world.clock.advance(round(seconds * 1_000))
+        if len(slept) == 3:
+            _done(world, job)
+
+    world.run.enqueue._bounds._sleep = sleep
+    request = envelope.parse({"type": "a", "args": []})
+    with pytest.raises(QueueFull):
+        world.run.enqueue.push(request)
+    assert not slept, "without a timeout it is refused at once"
+    pushed = world.run.enqueue.push(request, wait_ms=10_000)
+    assert world.state(pushed.job) == "available"
+    assert len(slept) == 3
+    assert level(world)[0] == 1
+
+
+def test_a_push_that_waits_in_vain_is_refused_when_its_time_is_over(world: World) -> None:
+    bound(world, max_size=1, overflow_policy="block")
+    world.push()
+    slept: list[float] = []
+
+    def sleep(seconds: float) -> None:
+        slept.append(seconds)
+        world.clock.advance(round(seconds * 1_000) + 1)
+
+    world.run.enqueue._bounds._sleep = sleep
+    began = world.clock.now_ms()
+    with pytest.raises(QueueFull):
+        world.run.enqueue.push(envelope.parse({"type": "a", "args": []}), wait_ms=10_000)
+    assert 10_000 <= world.clock.now_ms() - began < 10_200
+    assert slept[0] < 0.2
+    assert len(slept) < 30
+
+
+# --- drop_oldest --------------------------------------------------------------------------------
+
+
+def test_the_oldest_in_line_gives_way_whatever_its_priority(world: World) -> None:
+    """BP-R003."""
+    bound(world, max_size=3, overflow_policy="drop_oldest")
+    oldest = world.push(priority=50)
+    world.clock.advance(1)
+    middle = world.push(priority=-50)
+    world.push(scheduled_at="+PT1H")
+    newest = world.push(priority=0)
+    assert world.state(oldest) == "discarded"
+    assert [e.type for e in world.run.jobs.get(oldest.id).errors or ()] == ["overflow"]
+    assert world.state(middle) == world.state(newest) == "available"
+    assert level(world)[0] == 3
+
+
+def test_active_and_scheduled_jobs_never_give_way(world: World) -> None:
+    bound(world, max_size=2, overflow_policy="drop_oldest")
+    active = world.push()
+    world.fetch(worker="w")
+    scheduled = world.push(scheduled_at="+PT1H")
+    with pytest.raises(QueueFull):
+        world.push()
+    assert (world.state(active), world.state(scheduled)) == ("active", "scheduled")
+
+
+def test_a_batch_drops_as_many_as_it_needs(world: World) -> None:
+    bound(world, max_size=5, overflow_policy="drop_oldest")
+    old = [world.push(n) for n in range(5)]
+    batch(world, 3)
+    assert [world.state(job) for job in old] == ["discarded"] * 3 + ["available"] * 2
+    assert level(world)[0] == 5
+    with pytest.raises(QueueFull):
+        batch(world, 6)
+    assert level(world)[0] == 5
+
+
+def test_bytes_make_the_oldest_give_way_too(world: World) -> None:
+    bound(world, max_size_bytes=12_000, overflow_policy="drop_oldest")
+    first, second = world.push(BIG), world.push(BIG)
+    world.push(BIG)
+    assert (world.state(first), world.state(second)) == ("discarded", "available")
+
+
+# --- configuration ------------------------------------------------------------------------------
+
+
+def test_lowering_a_bound_drops_nothing_and_raising_it_lets_in_at_once(world: World) -> None:
+    """QC-5, QC-6."""
+    bound(world, max_size=3)
+    for n in range(3):
+        world.push(n)
+    bound(world, max_size=1)
+    assert heads(world) == 3
+    with pytest.raises(QueueFull):
+        world.push()
+    bound(world, max_size=4)
+    world.push()
+    bound(world, max_size=None)
+    for n in range(3):
+        world.push(n)
+    assert heads(world) == 7
+
+
+def test_pressure_is_told_from_the_warning_threshold_on(world: World) -> None:
+    """BP-R004."""
+    bound(world, max_size=4, backpressure={"warning_threshold": 0.75})
+    request = envelope.parse({"type": "a", "args": []})
+    told = [world.run.enqueue.push(request).pressure for _ in range(4)]
+    assert told[:2] == [None, None]
+    assert [(p.depth, p.bound, p.fraction) for p in told[2:] if p] == [(3, 4, 0.75), (4, 4, 1.0)]
+
+
+def test_an_unbounded_queue_pays_nothing_and_a_bounded_one_a_call_and_a_unit(
+    exact: World,
+) -> None:
+    def cost(queue: str) -> list[tuple[int, float]]:
+        spent = []
+        meter = exact.run.table.meter
+        for act in (
+            lambda: exact.push(1, queue=queue),
+            lambda: exact.fetch(queue, worker="w"),
+            lambda: exact.run.finish.ack(job_of(exact, queue), worker_id="w"),
+        ):
+            meter.reset()
+            act()
+            spent.append((len(meter.calls), meter.write_units))
+        return spent
+
+    exact.run.queues.configure("plain", {})
+    bound(exact, "bounded", max_size=100)
+    plain, bounded = cost("plain"), cost("bounded")
+    more = [(b[0] - p[0], b[1] - p[1]) for p, b in zip(plain, bounded, strict=True)]
+    assert more == [(1, 1.0), (0, 0.0), (1, 1.0)]
+    bound(exact, "bounded", max_size=1)
+    exact.push(queue="bounded")
+    exact.run.table.meter.reset()
+    with pytest.raises(QueueFull):
+        exact.push(queue="bounded")
+    assert len(exact.run.table.meter.calls) <= 3
+
+
+def job_of(world: World, queue: str) -> str:
+    (job_id,) = (
+        str(i["pk"]["S"]).removeprefix("J|")
+        for i in world.items()
+        if i.get("queue", {}).get("S") == queue and i["state"]["S"] == "active"
+    )
+    return job_id
+
+
+def test_a_job_that_a_worker_took_before_it_could_be_dropped_tells_no_such_error(
+    exact: World,
+) -> None:
+    bound(exact, max_size=1, overflow_policy="drop_oldest")
+    first = exact.push()
+    store = exact.run.enqueue._bounds._jobs
+    replace = store.replace
+
+    def late(before: Job, after: Job, **more: Any) -> Job:
+        exact.fetch(worker="w")
+        return replace(before, after, **more)
+
+    store.replace = late  # type: ignore[method-assign]
+    with pytest.raises(QueueFull):
+        exact.push()
+    found = exact.run.jobs.get(first.id)
+    assert (found.state, found.errors) == ("active", ())
+
+
+# --- a bound on a queue that has jobs ------------------------------------------------------------
+
+
+def test_jobs_that_were_there_count_under_a_new_bound_at_once(world: World) -> None:
+    """QC-5, QC-6: none of them is dropped, none more gets in."""
+    ids = {world.push(n).id for n in range(5)}
+    world.push(scheduled_at="+PT1H")
+    world.push(pending=True)
+    (running,) = world.fetch(worker="w")
+    bound(world, max_size=7, max_size_bytes=1_000)
+    assert level(world)[0] == 7
+    with pytest.raises(QueueFull):
+        world.push()
+    bound(world, max_size=8)
+    world.push()
+    with pytest.raises(QueueFull):
+        world.push()
+    bound(world, max_size=3)
+    with pytest.raises(QueueFull) as refused:
+        world.push()
+    assert (refused.value.queue["depth"], refused.value.queue["bound"]) == (8, 3)
+    assert {job.id for job in world.fetch(count=10)} | {running.id} >= ids
+    bound(world, max_size=None, max_size_bytes=None)
+    for _ in range(9):
+        world.push()
+    # Those of the time without a bound are counted when there is one again.
+    bound(world, max_size=10)
+    with pytest.raises(QueueFull):
+        world.push()
+
+
+def test_a_push_that_could_not_know_of_a_new_bound_counts_all_the_same(exact: World) -> None:
+    """It read the queue before the bound was set, and is stored after the jobs were counted."""
+    for n in range(3):
+        exact.push(n)
+    late = exact.another()
+    queues = late.enqueue._queues
+    seen = queues.get("default")
+    late.enqueue._queues.get = lambda _name: seen  # type: ignore[assignment,method-assign]
+
+    def meanwhile(_seconds: float) -> None:
+        late.enqueue.push(envelope.parse({"type": "a", "args": [4]}))
+
+    exact.run.queues._sleep = meanwhile
+    bound(exact, max_size=5)
+    exact.push()
+    with pytest.raises(QueueFull):
+        exact.push()
+    assert level(exact)[0] == heads(exact) == 5
+
+
+@pytest.mark.parametrize("before", [None, 4])
+def test_a_configuration_that_fails_half_way_never_lets_too_many_in(
+    exact: World, before: int | None
+) -> None:
+    for number, (run, _) in enumerate(faults(exact)):
+        queue = f"q{number}"
+        if before is not None:
+            bound(exact, queue, max_size=before, default_timeout=60)
+        jobs = [exact.push(n, queue=queue) for n in range(4)]
+        if before is not None:
+            bound(exact, queue, max_size=None)
+        attempt(partial(run.queues.configure, queue, {"max_size": 5}))
+        found = exact.run.queues.get(queue)
+        if found.config.max_size is None:
+            # It did not take effect, and what goes in now counts all the same when it does.
+            jobs.append(exact.push(queue=queue))
+            bound(exact, queue, max_size=5)
+        else:
+            jobs.append(exact.push(queue=queue))
+        with pytest.raises(QueueFull):
+            exact.push(queue=queue)
+        assert level(exact, queue)[0] == len(jobs) == 5
+        assert not exact.run.queues.get(queue).charging
+
+
+def test_a_batch_that_could_never_fit_does_not_wait(world: World) -> None:
+    """BP-q: with `block` too."""
+    bound(world, max_size=3, overflow_policy="block")
+    waited: list[float] = []
+    world.run.enqueue._bounds._sleep = waited.append
+    requests = [envelope.parse({"type": "a", "args": [n]}) for n in range(4)]
+    with pytest.raises(QueueFull):
+        world.run.enqueue.push_batch(requests, wait_ms=5_000)
+    assert waited == []
+    assert heads(world) == 0
+
+
+# --- limits on what is handed out ---------------------------------------------------------------
+
+
+def test_no_more_jobs_run_at_once_than_the_queue_allows(world: World) -> None:
+    """QC-24."""
+    bound(world, concurrency=3)
+    for n in range(10):
+        world.push(n)
+    running = world.fetch(count=10, worker="w")
+    assert len(running) == 3
+    assert world.fetch(count=10, worker="v") == []
+    world.run.finish.ack(running[0].id, worker_id="w")
+    world.run.finish.nack(running[1].id, worker_id="w", error={"message": "no"})
+    assert len(world.fetch(count=10, worker="v")) == 2
+    world.run.finish.nack(running[2].id, worker_id="w", error=None, requeue=True)
+    assert len(world.fetch(count=10, worker="v")) == 1
+    assert world.fetch(worker="v") == []
+
+
+def test_a_place_is_free_again_however_its_job_ends(world: World) -> None:
+    def let_the_lease_end(_job: Job) -> None:
+        world.clock.advance(1_801 * SECOND)
+        world.sweep()
+
+    bound(world, concurrency=1)
+    for act in (
+        lambda job: world.run.jobs.cancel(job.id),
+        let_the_lease_end,
+        lambda job: world.run.finish.ack(job.id, worker_id="w"),
+    ):
+        world.push(retry={"max_attempts": 1})
+        (job,) = world.fetch(worker="w")
+        world.push()
+        assert world.fetch(worker="v") == []
+        act(job)
+        (other,) = world.fetch(worker="v")
+        world.run.finish.ack(other.id, worker_id="v")
+
+
+def test_a_limited_queue_does_not_hold_up_others(world: World) -> None:
+    bound(world, "limited", concurrency=1)
+    for n in range(3):
+        world.push(n, queue="limited")
+        world.push(n, queue="free")
+    got = world.run.fetch.fetch(["limited", "free"], 6, "w")
+    assert sorted(job.queue for job in got) == ["free"] * 3 + ["limited"]
+
+
+def test_what_is_granted_and_not_used_is_given_back(world: World) -> None:
+    bound(world, concurrency=5, rate_limit={"limit": 5, "period": "PT10S"})
+    world.push()
+    assert len(world.fetch(count=5, worker="w")) == 1
+    for n in range(6):
+        world.push(n)
+    assert len(world.fetch(count=6, worker="w")) == 4
+
+
+def test_no_more_jobs_are_handed_out_in_a_period_than_the_queue_allows(world: World) -> None:
+    """QC-25."""
+    bound(world, rate_limit={"limit": 2, "period": "PT1S"})
+    for n in range(8):
+        world.push(n)
+    times: list[int] = []
+    for _ in range(60):
+        times += [world.clock.now_ms()] * len(world.fetch(count=5, worker="w"))
+        world.clock.advance(100)
+    assert len(times) == 8
+    for start in times:
+        assert sum(start <= at < start + 1_000 for at in times) <= 2
+    assert times[-1] - times[0] <= 3 * 1_200
+
+
+# --- what is resolved at enqueue ----------------------------------------------------------------
+
+
+def test_defaults_of_a_queue_stay_with_the_jobs_that_got_them(world: World) -> None:
+    """QC-5, QC-27, QC-28, QC-29, QC-39."""
+    bound(world, default_timeout=60, default_retry={"max_attempts": 7}, visibility_timeout=120)
+    first = world.push()
+    own = world.push(timeout_ms=5_000, retry={"max_attempts": 2})
+    bound(world, default_timeout=30, default_retry={"max_attempts": 1})
+    found = [world.run.jobs.get(job.id) for job in (first, own)]
+    assert [(job.timeout_ms, job.max_attempts) for job in found] == [(60_000, 7), (5_000, 2)]
+    (fetched,) = world.fetch(worker="w")
+    assert fetched.lease is not None
+    assert fetched.lease.length_ms == 120_000
+
+
+@pytest.mark.parametrize("end", ["completed", "cancelled", "discarded"])
+def test_done_jobs_are_kept_as_long_as_their_queue_said_then(world: World, end: str) -> None:
+    """QC-30, QC-31."""
+    bound(world, retention={end: "PT1H"})
+    job = world.push(retry={"on_exhaustion": "discard"})
+    bound(world, retention={end: "P90D"})
+    if end == "completed":
+        _done(world, job)
+    elif end == "cancelled":
+        world.run.jobs.cancel(job.id)
+    else:
+        _discarded(world, job)
+    world.clock.advance(3_599 * SECOND)
+    assert world.state(job) == end
+    world.clock.advance(2 * SECOND)
+    with pytest.raises(NotFound):
+        world.run.jobs.get(job.id)
+    # The table's own removal is told the same time.
+    pk = keys.job(job.id)
+    (head,) = (i for i in world.items() if (i["pk"]["S"], i["sk"]["S"]) == (pk, keys.HEAD))
+    assert int(head["ttl"]["N"]) * 1_000 <= world.clock.now_ms()
+
+
+def test_new_queues_take_over_the_policy_of_the_time_they_were_made(world: World) -> None:
+    """QC-37, QC-38."""
+    world.push(queue="before")
+    world.run.queues.set_policy({"default_timeout": 60, "max_size": 3})
+    implicit = world.push(queue="implicit")
+    explicit = world.run.queues.create("explicit", {"max_size": 9})
+    assert implicit.timeout_ms == 60_000
+    assert (explicit.config.max_size, explicit.config.timeout_ms) == (9, 60_000)
+    assert world.run.queues.get("before").config.max_size is None
+    world.run.queues.set_policy({"default_timeout": 30})
+    assert world.run.queues.get("implicit").config.timeout_ms == 60_000
+    assert world.run.queues.policy().in_force().max_size == 3
+
+
+def test_two_operators_change_different_fields_and_both_are_kept(world: World) -> None:
+    bound(world, max_size=3)
+    other = world.another()
+    seen = other.queues._queues.get("default")
+    reads = iter([seen])
+    get = other.queues._queues.get
+    other.queues._queues.get = lambda name: next(reads, None) or get(name)  # type: ignore[method-assign]
+    bound(world, concurrency=4)
+    other.queues.configure("default", {"default_timeout": 9})
+    config = world.run.queues.get("default").config
+    assert (config.max_size, config.concurrency, config.timeout_ms) == (3, 4, 9_000)
+
+
+def test_a_queue_is_made_once(world: World) -> None:
+    """QC-12."""
+    world.run.queues.create("made", {"max_size": 2})
+    with pytest.raises(Conflict):
+        world.run.queues.create("made", {"max_size": 3})
+    assert world.run.queues.get("made").config.max_size == 2
+
+
+def test_what_a_queue_does_not_take_is_refused_whole_batches_too(world: World) -> None:
+    """QC-35, QC-36."""
+    bound(world, allowed_job_types=["pay.*"], producers=["shop"])
+    allowed = envelope.parse({"type": "pay.now", "args": []})
+    other = envelope.parse({"type": "mail.send", "args": []})
+    push = world.run.enqueue
+    with pytest.raises(JobTypeNotAllowed):
+        push.push(other, producer="shop")
+    with pytest.raises(PermissionDenied):
+        push.push(allowed)
+    with pytest.raises(JobTypeNotAllowed) as refused:
+        push.push_batch([allowed, other], producer="shop")
+    assert refused.value.details["index"] == 1
+    assert heads(world) == 0
+    assert push.push(allowed, producer="shop").job.state == "available"
+
+
+def test_strict_mode_takes_jobs_only_for_queues_that_were_made(world: World) -> None:
+    """QC-13."""
+    world.run.enqueue._strict = True
+    with pytest.raises(QueueNotFound):
+        world.push(queue="unknown")
+    world.run.queues.create("known", {})
+    assert world.push(queue="known").queue == "known"

@@ -1,0 +1,857 @@
+"""Gates of bounded queues: exact under load, and what each costs.
+
+The stream of the table has every write in order. Replayed, it shows what stood at every moment: how
+many jobs there were, and what the gate said.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+from unittest import mock
+
+import pytest
+
+from ojs.domain import envelope
+from ojs.domain.errors import BackendTimeout, QueueFull
+from ojs.domain.job import Job
+from ojs.services import enqueue
+from ojs.services.bounds import Bounds
+from ojs.services.reconcile import SETTLED_MS
+from ojs.store import items, keys
+from ojs.store import jobs as job_store
+from tests.store.streams import Projected, Record, Stream, recount_behind
+from tests.store.test_capacity import Spent, spending
+
+if TYPE_CHECKING:
+    from ojs.runtime import Runtime
+    from ojs.store.gates import Level
+    from tests.store.conftest import World
+
+Worlds = Callable[[], AbstractContextManager["World"]]
+QUEUE = "bounded"
+TERMINAL = ("completed", "cancelled", "discarded")
+
+
+def request(number: int = 0, queue: str = QUEUE, **options: Any) -> envelope.JobRequest:
+    raw = {"type": "email.send", "args": [number], "queue": queue, "options": options}
+    return envelope.parse(raw)
+
+
+def configure(world: World, queue: str = QUEUE, **config: Any) -> None:
+    world.run.queues.configure(queue, config)
+
+
+def level(world: World, queue: str = QUEUE) -> Level:
+    return world.run.gates.level(queue)
+
+
+def counts(world: World, queue: str = QUEUE) -> tuple[int, int]:
+    """Jobs and bytes as the gate has them."""
+    found = level(world, queue)
+    return found.count, found.size
+
+
+def behind(world: World, queue: str = QUEUE) -> tuple[int, int]:
+    """Jobs and bytes as the heads have them."""
+    heads = [dict(items.unpack(item)) for item in world.items()]
+    found = recount_behind(heads)[queue]
+    return found["held"] + found["loose"], found["held_b"] + found["loose_b"]
+
+
+def reconcile(world: World) -> Counter[str]:
+    return Counter(world.run.reconcile.run_once(world.clock.now_ms(), 100))
+
+
+def settle(world: World, rounds: int = 3) -> Counter[str]:
+    """So many minutes in which nobody does anything but the sweep."""
+    done: Counter[str] = Counter()
+    for _ in range(rounds):
+        world.clock.advance(SETTLED_MS)
+        done += reconcile(world)
+    return done
+
+
+def drain(run: Runtime, count: int = 10, queue: str = QUEUE) -> int:
+    jobs = run.fetch.fetch([queue], count, "w")
+    for job in jobs:
+        run.finish.ack(job.id, worker_id="w")
+    return len(jobs)
+
+
+@dataclass
+class History:
+    """What stood at every moment."""
+
+    most_jobs: int = 0
+    most_charged: int = 0
+    # Moments at which the gate said less than there was.
+    too_few: int = 0
+    jobs: int = 0
+    charged: int = 0
+    events: Counter[str] = field(default_factory=Counter)
+
+    @classmethod
+    def of(cls, records: Iterable[Record], queue: str = QUEUE) -> History:
+        found = cls()
+        for record in records:
+            stream = record["dynamodb"]
+            key = tuple(stream["Keys"][name]["S"] for name in ("pk", "sk"))
+            old, new = (
+                items.unpack(stream[name]) if name in stream else None
+                for name in ("OldImage", "NewImage")
+            )
+            if key[0].startswith(keys.job("")) and key[1] == keys.HEAD:
+                found.jobs += _there(new, queue) - _there(old, queue)
+            elif key == (keys.gate(queue), keys.DEPTH):
+                found.charged = int(new["n"]) if new else 0
+            found.most_jobs = max(found.most_jobs, found.jobs)
+            found.most_charged = max(found.most_charged, found.charged)
+            found.too_few += found.charged < found.jobs
+        return found
+
+
+def _there(item: Any, queue: str) -> bool:
+    return item is not None and item["queue"] == queue and item["state"] not in TERMINAL
+
+
+def crowd(world: World, work: Sequence[Callable[[Runtime], None]]) -> None:
+    """All of these at once, each in a container of its own."""
+    runs = [world.another() for _ in work]
+    barrier = threading.Barrier(len(work))
+
+    def start(run: Runtime, what: Callable[[Runtime], None]) -> None:
+        barrier.wait()
+        what(run)
+
+    with ThreadPoolExecutor(len(work)) as pool:
+        for done in [pool.submit(start, *pair) for pair in zip(runs, work, strict=True)]:
+            done.result()
+
+
+def until_accepted(run: Runtime, requests: Sequence[envelope.JobRequest]) -> int:
+    """Push them, working off others while there is no room; how often there was none."""
+    refused = 0
+    while True:
+        try:
+            if len(requests) == 1:
+                run.enqueue.push(requests[0])
+            else:
+                run.enqueue.push_batch(requests)
+        except QueueFull:
+            refused += 1
+            drain(run)
+        else:
+            return refused
+
+
+# --- exact under load -----------------------------------------------------------------------------
+
+
+class Traffic:
+    """Producers that wait for room, and workers that make it, until all is produced."""
+
+    def __init__(self, producers: int) -> None:
+        self.room = threading.Condition()
+        self.left = list(range(producers))
+        self.refused: list[int] = []
+
+    def produce(self, size: int, times: int) -> Callable[[Runtime], None]:
+        """Push so many batches of so many jobs."""
+
+        def producer(run: Runtime) -> None:
+            for _ in range(times):
+                self._push(run, [request(n) for n in range(size)])
+            self.left.pop()
+
+        return producer
+
+    def _push(self, run: Runtime, requests: Sequence[envelope.JobRequest]) -> None:
+        while True:
+            try:
+                run.enqueue.push_batch(requests)
+            except QueueFull:
+                with self.room:
+                    self.refused.append(len(requests))
+                    self.room.wait(20)
+            else:
+                return
+
+    def work(self, run: Runtime) -> None:
+        """Work off jobs as long as there are producers."""
+        while self.left:
+            drain(run, 20)
+            with self.room:
+                self.room.notify(3)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("lanes", [1, 4])
+def test_64_producers_never_get_past_the_bound(streamed: Worlds, lanes: int) -> None:
+    """5 120 jobs, singly and in batches, worked off by four workers meanwhile."""
+    bound, times = 500, 10
+    with streamed() as world:
+        configure(world, max_size=bound, lanes=lanes)
+        traffic = Traffic(64)
+        producers = [traffic.produce(1, times), traffic.produce(15, times)] * 32
+        crowd(world, [*producers, *[traffic.work] * 4])
+        assert len(traffic.refused) > 50
+        while drain(world.run, 100):
+            pass
+        history = History.of(Stream(world.client, world.table).take())
+        assert (history.most_jobs <= bound, history.too_few) == (True, 0)
+        # Batches do not fill the last few places.
+        assert bound - 15 < history.most_charged <= bound
+        assert counts(world) == behind(world) == (0, 0)
+        assert settle(world)["healed"] == 0
+        assert counts(world) == (0, 0)
+        done = Counter(item["state"]["S"] for item in world.items() if "state" in item)
+        assert done["completed"] == 32 * times * 16
+
+
+def test_one_gate_serves_all_lanes(streamed: Worlds) -> None:
+    with streamed() as world:
+        configure(world, max_size=40, lanes=4)
+
+        def push(run: Runtime) -> None:
+            for n in range(20):
+                until_accepted(run, [request(n)])
+
+        crowd(world, [push] * 16)
+        stream = Stream(world.client, world.table)
+        lanes = {
+            item.get("lane", {}).get("N", "0")
+            for item in world.items()
+            if "priority" in item or "body" in item
+        }
+        assert lanes == {"0", "1", "2", "3"}
+        while drain(world.run, 40):
+            pass
+        history = History.of(stream.take())
+        assert (history.most_jobs, history.most_charged, history.too_few) == (40, 40, 0)
+        assert counts(world) == behind(world) == (0, 0)
+
+
+@pytest.mark.parametrize("staged", [False, True])
+def test_batches_get_in_whole_or_not_at_all(streamed: Worlds, staged: bool) -> None:
+    limit = 10 if staged else 100
+    with (
+        streamed() as world,
+        mock.patch.object(enqueue, "MAX_TRANSACTION", limit),
+        mock.patch.object(job_store, "MAX_TRANSACTION", limit),
+    ):
+        configure(world, max_size=100)
+        outcomes: list[bool] = []
+
+        def push(run: Runtime) -> None:
+            try:
+                run.enqueue.push_batch([request(n) for n in range(30)])
+            except QueueFull:
+                outcomes.append(False)
+            else:
+                outcomes.append(True)
+
+        crowd(world, [push] * 8)
+        assert Counter(outcomes) == {True: 3, False: 5}
+        assert counts(world) == behind(world)
+        assert counts(world)[0] == 90
+        history = History.of(Stream(world.client, world.table).take())
+        assert (history.most_charged, history.too_few) == (90, 0)
+        # More than could ever fit.
+        with pytest.raises(QueueFull):
+            world.run.enqueue.push_batch([request(n) for n in range(101)])
+        assert counts(world)[0] == 90
+
+
+def test_a_batch_over_several_queues_takes_room_in_all_or_in_none(exact: World) -> None:
+    for queue, bound in (("a", 10), ("b", 3)):
+        configure(exact, queue, max_size=bound)
+    with pytest.raises(QueueFull) as caught:
+        exact.run.enqueue.push_batch([request(n, "ab"[n % 2]) for n in range(8)])
+    assert caught.value.details["queue"] == "b"
+    assert counts(exact, "a") == counts(exact, "b") == (0, 0)
+    exact.run.enqueue.push_batch([request(n, "ab"[n % 2]) for n in range(6)])
+    assert counts(exact, "a") == behind(exact, "a")
+    assert counts(exact, "b")[0] == 3
+
+
+def test_the_oldest_give_way_to_many_at_once(streamed: Worlds) -> None:
+    with streamed() as world:
+        configure(world, max_size=20, overflow_policy="drop_oldest")
+        accepted: list[str] = []
+        refused: list[int] = []
+
+        def push(run: Runtime) -> None:
+            for n in range(10):
+                try:
+                    accepted.append(run.enqueue.push(request(n)).job.id)
+                except QueueFull:
+                    # Others took the room that it made, every time.
+                    refused.append(n)
+
+        crowd(world, [push] * 12)
+        records = Stream(world.client, world.table).take()
+        history = History.of(records)
+        assert (history.most_jobs, history.most_charged, history.too_few) == (20, 20, 0)
+        assert counts(world) == behind(world)
+        assert counts(world)[0] == 20
+        states = Counter(world.run.jobs.get(job_id).state for job_id in accepted)
+        assert states == {"available": 20, "discarded": len(accepted) - 20}
+        projected = Projected(world.client, world.table, world.clock)
+        assert projected.run(records) == []
+        told = Counter(event["type"] for event in projected.events())
+        dropped = len(accepted) - 20
+        assert told["backpressure.dropped"] == told["queue.overflow"] == dropped
+        assert told["job.discarded"] == dropped
+        assert told["backpressure.rejected"] == len(refused)
+        day = projected.stats(QUEUE, keys.day("2026-05-28"))
+        assert day["dropped"] == day["o_drop_oldest"] - len(refused) == dropped
+        (one,) = [e for e in projected.events() if e["type"] == "queue.overflow"][:1]
+        assert one["subject"] == one["data"]["queue"] == QUEUE
+        assert set(one["data"]) == {"queue", "job_id", "job_type"}
+
+
+def test_who_waits_for_room_gets_it_when_there_is_some(exact: World) -> None:
+    configure(exact, max_size=5, overflow_policy="block")
+    slept: list[float] = []
+
+    def pushing(run: Runtime, sleep: Callable[[float], None]) -> None:
+        run.enqueue._bounds = Bounds(run.gates, run.enqueue._jobs, exact.clock, sleep=sleep)
+
+    for n in range(5):
+        exact.run.enqueue.push(request(n))
+
+    def push(run: Runtime) -> None:
+        def work_off(_: float) -> None:
+            drain(run, 1)
+
+        pushing(run, work_off)
+        for n in range(10):
+            run.enqueue.push(request(n), wait_ms=10_000)
+
+    crowd(exact, [push] * 8)
+    assert counts(exact) == behind(exact)
+    assert counts(exact)[0] <= 5
+
+    def wait(seconds: float) -> None:
+        slept.append(seconds)
+        exact.clock.advance(round(seconds * 1_000))
+
+    while counts(exact)[0] < 5:
+        exact.run.enqueue.push(request())
+    pushing(exact.run, wait)
+    with pytest.raises(QueueFull):
+        exact.run.enqueue.push(request(), wait_ms=2_000)
+    assert 1.9 <= sum(slept) <= 2.1
+    assert counts(exact)[0] == 5
+
+
+# --- events, from the real stream -----------------------------------------------------------------
+
+
+def test_what_a_bounded_queue_tells(streamed: Worlds) -> None:
+    with streamed() as world:
+        world.run.queues.create(QUEUE, {"max_size": 5, "warning_threshold": 0.6})
+        world.run.queues.configure(QUEUE, {"max_size": 4})
+        for n in range(4):
+            world.run.enqueue.push(request(n))
+        for size in (1, 3):
+            requests = [request(n) for n in range(size)]
+            with pytest.raises(QueueFull):
+                world.run.enqueue.push_batch(requests)
+        drain(world.run, 2)
+        records = Stream(world.client, world.table).take()
+        projected = Projected(world.client, world.table, world.clock)
+        assert projected.run(records) == []
+        assert projected.run(records) == []
+        told = [
+            (event["type"], event["data"])
+            for event in projected.events()
+            if not event["type"].startswith("job.")
+        ]
+        data = {"queue": QUEUE, "bound": 4}
+        refused = ("backpressure.rejected", {**data, "depth": 4, "job_type": "email.send"})
+        assert sorted(told, key=str) == sorted(
+            [
+                ("queue.created", {"queue": QUEUE}),
+                ("queue.config_updated", {"queue": QUEUE, "changed": ["max_size"]}),
+                ("backpressure.warning", {**data, "depth": 3}),
+                ("queue.full", {**data, "depth": 4}),
+                refused,
+                refused,
+                ("backpressure.cleared", {**data, "depth": 2}),
+            ],
+            key=str,
+        )
+        day = projected.stats(QUEUE, keys.day("2026-05-28"))
+        assert (day["created"], day["rejected"], day["o_reject"]) == (1, 4, 4)
+        sums = projected.metrics.sums
+        assert sums[("queue", QUEUE),]["ojs.backpressure.rejected_total"] == 4
+        overflow = sums[("queue", QUEUE), ("policy", "reject")]
+        assert overflow == {"ojs.queue.overflow.count": 4}
+        # All of it is what operators must hear of.
+        assert {event.type for event in projected.bus.taken} == {kind for kind, _ in told}
+
+
+# --- what stands for jobs that were there before the bound ----------------------------------------
+
+
+def fill(world: World, count: int, start: int = 0) -> None:
+    world.run.enqueue.push_batch([request(n) for n in range(start, start + count)])
+
+
+@dataclass
+class Projecting:
+    """A projection that is run when it is told to."""
+
+    world: World
+
+    def __post_init__(self) -> None:
+        self.stream = Stream(self.world.client, self.world.table)
+        self.projected = Projected(self.world.client, self.world.table, self.world.clock)
+
+    def catch_up(self) -> list[Record]:
+        records = self.stream.take()
+        assert self.projected.run(records) == []
+        return records
+
+
+@pytest.mark.parametrize("late", [False, True], ids=["projected", "projection stands still"])
+def test_a_bound_on_a_queue_that_has_jobs_counts_them(streamed: Worlds, late: bool) -> None:
+    with streamed() as world:
+        projecting = Projecting(world)
+        fill(world, 30)
+        if not late:
+            projecting.catch_up()
+        configure(world, max_size=40)
+        assert counts(world) == behind(world)
+        fill(world, 10, 100)
+        with pytest.raises(QueueFull):
+            world.run.enqueue.push(request())
+        # Jobs from before the bound do not pass the gate when they are done; the sweep counts anew.
+        drain(world.run, 25)
+        if not late:
+            projecting.catch_up()
+        reconcile(world)
+        assert counts(world)[0] >= behind(world)[0]
+        projecting.catch_up()
+        reconcile(world)
+        assert counts(world) == behind(world)
+        assert counts(world)[0] == 15
+        while drain(world.run, 40):
+            pass
+        projecting.catch_up()
+        settle(world)
+        assert counts(world) == behind(world) == (0, 0)
+        assert level(world).loose == 0
+
+
+def test_a_bound_that_is_raised_lowered_removed_and_set_again(streamed: Worlds) -> None:
+    with streamed() as world:
+        projecting = Projecting(world)
+        configure(world, max_size=10)
+        fill(world, 10)
+        for bound, room in ((15, 4), (12, 0), (16, 0)):
+            configure(world, max_size=bound)
+            for n in range(room):
+                world.run.enqueue.push(request(n))
+            if counts(world)[0] < bound:
+                world.run.enqueue.push(request())
+            with pytest.raises(QueueFull):
+                world.run.enqueue.push(request())
+            reconcile(world)
+            assert counts(world) == behind(world)
+        # Lowered below what is there: nothing gets in until enough has gone.
+        configure(world, max_size=3)
+        while counts(world)[0] >= 3:
+            with pytest.raises(QueueFull):
+                world.run.enqueue.push(request())
+            drain(world.run, 1)
+        world.run.enqueue.push(request())
+        # Without a bound anything gets in and is counted when there is one again.
+        configure(world, max_size=None)
+        fill(world, 20)
+        drain(world.run, 2)
+        configure(world, max_size=30)
+        assert counts(world) == behind(world)
+        assert level(world).loose == 20
+        fill(world, 9)
+        with pytest.raises(QueueFull):
+            world.run.enqueue.push(request())
+        history = History.of(projecting.catch_up())
+        assert history.jobs == 30
+        while drain(world.run, 40):
+            pass
+        projecting.catch_up()
+        settle(world)
+        assert counts(world) == behind(world) == (0, 0)
+
+
+def test_bounds_set_and_removed_under_load(streamed: Worlds) -> None:
+    with streamed() as world:
+        projecting = Projecting(world)
+        configure(world, max_size=30)
+        over = threading.Event()
+
+        def push(run: Runtime) -> None:
+            for n in range(25):
+                until_accepted(run, [request(n)])
+
+        def operate(run: Runtime) -> None:
+            for bound in (20, 40, None, 30, None, 25, 60, 30):
+                run.queues.configure(QUEUE, {"max_size": bound})
+                run.reconcile.run_once(world.clock.now_ms(), 10)
+            over.set()
+
+        def sweep(run: Runtime) -> None:
+            while not over.is_set():
+                run.reconcile.run_once(world.clock.now_ms(), 10)
+
+        crowd(world, [push] * 10 + [operate, sweep, sweep])
+        projecting.catch_up()
+        settle(world)
+        assert counts(world) == behind(world)
+        assert counts(world)[0] > 0
+        while drain(world.run, 40):
+            pass
+        projecting.catch_up()
+        settle(world)
+        assert counts(world) == behind(world) == (0, 0)
+
+
+def test_bytes_are_counted_as_jobs_are(streamed: Worlds) -> None:
+    with streamed() as world:
+        projecting = Projecting(world)
+        world.push("x" * 3_000, queue=QUEUE)
+        world.push("x" * 30, queue=QUEUE)
+        fill(world, 120)  # staged, for its size
+        projecting.catch_up()
+        size = behind(world)[1]
+        configure(world, max_size_bytes=size + 100)
+        assert counts(world) == (122, size)
+        with pytest.raises(QueueFull):
+            world.push("x" * 100, queue=QUEUE)
+        fill(world, 1)
+        assert counts(world) == behind(world)
+        gauges = world.run.gauges.run_once(world.clock.now_ms(), 10).queues
+        projecting.catch_up()
+        assert gauges[0].filling is not None
+        for rounds in range(4):
+            drain(world.run, 40)
+            projecting.catch_up()
+            reconcile(world)
+            assert counts(world) == behind(world), rounds
+        assert counts(world) == (0, 0)
+
+
+# --- leaks ----------------------------------------------------------------------------------------
+
+
+class Died(BaseException):
+    """The container is gone."""
+
+
+def leak(world: World, kind: str) -> None:
+    """One charge that nobody will ever let go."""
+    run = world.another()
+    jobs = run.enqueue._jobs
+    if kind == "died before it was stored":
+        jobs.create = mock.Mock(side_effect=Died)  # type: ignore[method-assign]
+        with pytest.raises(Died):
+            run.enqueue.push(request())
+    elif kind == "nobody knows whether it was stored":
+        jobs.create = mock.Mock(side_effect=BackendTimeout("?"))  # type: ignore[method-assign]
+        with pytest.raises(BackendTimeout):
+            run.enqueue.push(request())
+    else:
+        world.run.enqueue.push(request())
+        (job,) = run.fetch.fetch([QUEUE], 1, "w")
+        run.finish._jobs.let_go = mock.Mock(side_effect=Died)  # type: ignore[method-assign]
+        with pytest.raises(Died):
+            run.finish.ack(job.id, worker_id="w")
+
+
+LEAKS = (
+    "died before it was stored", "nobody knows whether it was stored", "died before it was let go",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", LEAKS)
+@pytest.mark.parametrize("stale", [False, True], ids=["projected", "projection stands still"])
+def test_a_leak_is_healed_when_the_gate_is_at_rest(
+    streamed: Worlds, kind: str, stale: bool
+) -> None:
+    with streamed() as world:
+        projecting = Projecting(world)
+        configure(world, max_size=10)
+        leak(world, kind)
+        for n in range(4):
+            world.run.enqueue.push(request(n))
+        if not stale:
+            projecting.catch_up()
+        there = behind(world)
+        assert counts(world)[0] == there[0] + 1
+        # Not at once: somebody may be about to store what was charged for.
+        for _ in range(3):
+            world.clock.advance(SETTLED_MS // 4)
+            assert reconcile(world)["healed"] == 0
+            assert counts(world)[0] == there[0] + 1
+        done = settle(world)
+        assert (done["suspected"], done["healed"]) == (1, 1)
+        assert counts(world) == behind(world) == there
+        assert settle(world)["healed"] == 0
+        while drain(world.run, 10):
+            pass
+        projecting.catch_up()
+        settle(world)
+        assert counts(world) == (0, 0)
+
+
+def test_a_job_stored_long_after_it_was_charged_for_counts(exact: World) -> None:
+    """The slowest request there can be: 29 s."""
+    configure(exact, max_size=10)
+    run, create = exact.another(), exact.run.enqueue._jobs.create
+
+    def slowly(*arguments: Any, **more: Any) -> Job:
+        for _ in range(29):
+            exact.clock.advance(1_000)
+            assert reconcile(exact)["healed"] == 0
+        return create(*arguments, **more)
+
+    run.enqueue._jobs.create = slowly  # type: ignore[method-assign]
+    run.enqueue.push(request())
+    assert counts(exact) == behind(exact)
+    assert counts(exact)[0] == 1
+
+
+def test_a_job_let_go_long_after_it_was_done_is_let_go_once(exact: World) -> None:
+    """However often the sweep looks between the end of a job and its release."""
+    configure(exact, max_size=10)
+    exact.run.enqueue.push(request())
+    exact.run.enqueue.push(request())
+    run = exact.another()
+    (job,) = run.fetch.fetch([QUEUE], 1, "w")
+    # The gate was at rest for long when the job is done.
+    exact.clock.advance(10 * SETTLED_MS)
+    exact.run.workers.beat("w", active_jobs=[job.id])
+    let_go = run.finish._jobs.let_go
+
+    def slowly(*arguments: Any, **more: Any) -> None:
+        for _ in range(29):
+            exact.clock.advance(1_000)
+            reconcile(exact)
+            assert counts(exact)[0] >= 1
+        let_go(*arguments, **more)
+
+    run.finish._jobs.let_go = slowly  # type: ignore[method-assign]
+    run.finish.ack(job.id, worker_id="w")
+    assert counts(exact) == behind(exact)
+    assert settle(exact)["healed"] == 0
+    assert counts(exact)[0] == 1
+
+
+def test_who_passes_meanwhile_is_not_overwritten(exact: World) -> None:
+    configure(exact, max_size=10)
+    leak(exact, LEAKS[0])
+    exact.clock.advance(SETTLED_MS)
+    assert reconcile(exact)["suspected"] == 1
+    exact.clock.advance(SETTLED_MS)
+    heal = exact.run.gates.heal
+
+    def late(*arguments: Any, **more: Any) -> bool:
+        exact.run.enqueue.push(request())
+        return heal(*arguments, **more)
+
+    with mock.patch.object(exact.run.gates, "heal", late):
+        assert reconcile(exact)["healed"] == 0
+    assert counts(exact)[0] == 2
+    assert behind(exact)[0] == 1
+    # What was noted before does not count any more: all of it begins anew.
+    exact.clock.advance(SETTLED_MS)
+    assert reconcile(exact)["suspected"] == 1
+    exact.clock.advance(SETTLED_MS)
+    assert reconcile(exact)["healed"] == 1
+    assert counts(exact) == behind(exact)
+
+
+def test_jobs_that_the_index_does_not_show_yet_count(streamed: Worlds) -> None:
+    """The larger of both ways of counting is taken."""
+    with streamed() as world:
+        projecting = Projecting(world)
+        configure(world, max_size=10)
+        leak(world, LEAKS[0])
+        fill(world, 5)
+        projecting.catch_up()
+        with mock.patch.object(type(world.run.reconcile._census), "_line", return_value=()):
+            settle(world)
+        assert counts(world) == behind(world)
+        assert counts(world)[0] == 5
+
+
+def test_a_late_projection_is_no_reason_to_count_more(streamed: Worlds) -> None:
+    with streamed() as world:
+        projecting = Projecting(world)
+        configure(world, max_size=10)
+        fill(world, 8)
+        projecting.catch_up()
+        drain(world.run, 8)
+        settle(world)
+        assert counts(world) == (0, 0)
+
+
+def test_the_room_of_a_batch_that_is_yet_to_be_undone_is_not_healed(exact: World) -> None:
+    """Undoing gives back all of it, also what was never stored."""
+    configure(exact, max_size=50)
+    run = exact.another()
+    with (
+        mock.patch.object(enqueue, "MAX_TRANSACTION", 10),
+        mock.patch.object(job_store, "MAX_TRANSACTION", 10),
+    ):
+        stage, calls = run.enqueue._jobs._stage, iter(range(9))
+
+        def dying(*arguments: Any, **more: Any) -> None:
+            if next(calls) == 2:
+                raise Died
+            stage(*arguments, **more)
+
+        run.enqueue._jobs._stage = dying  # type: ignore[method-assign]
+        with pytest.raises(Died):
+            run.enqueue.push_batch([request(n) for n in range(40)])
+    assert counts(exact)[0] == 40
+    assert settle(exact, 4)["healed"] == 0
+    assert counts(exact)[0] == 40
+    exact.clock.advance(job_store.STAGING_GRACE_MS)
+    exact.sweep()
+    assert counts(exact) == behind(exact) == (0, 0)
+    settle(exact)
+    assert counts(exact) == (0, 0)
+
+
+def test_a_gate_that_counts_too_few_is_raised_at_once(exact: World) -> None:
+    configure(exact, max_size=10)
+    for n in range(5):
+        exact.run.enqueue.push(request(n))
+    exact.run.gates.release(QUEUE, count=3, size=3 * 10, now_ms=exact.clock.now_ms())
+    exact.clock.advance(SETTLED_MS)
+    assert reconcile(exact)["healed"] == 1
+    assert counts(exact)[0] == 5
+    exact.run.gates.remove(QUEUE, before_ms=exact.clock.now_ms() + 1)
+    assert reconcile(exact)["healed"] == 1
+    assert counts(exact) == behind(exact)
+
+
+def test_a_crowd_with_crashes_ends_as_a_recount(streamed: Worlds) -> None:
+    with streamed() as world:
+        projecting = Projecting(world)
+        configure(world, max_size=60)
+
+        def push(run: Runtime) -> None:
+            for n in range(15):
+                until_accepted(run, [request(n)])
+
+        def crash(_: Runtime) -> None:
+            for kind in LEAKS[:2]:
+                leak(world, kind)
+
+        def sweep(run: Runtime) -> None:
+            for _ in range(20):
+                run.reconcile.run_once(world.clock.now_ms(), 10)
+
+        crowd(world, [push] * 8 + [crash, crash, sweep, sweep])
+        records = projecting.catch_up()
+        history = History.of(records)
+        assert (history.most_charged <= 60, history.too_few) == (True, 0)
+        assert counts(world)[0] == behind(world)[0] + 4
+        settle(world)
+        assert counts(world) == behind(world)
+        while drain(world.run, 60):
+            pass
+        assert counts(world) == (0, 0)
+        history = History.of([*records, *projecting.catch_up()])
+        assert history.too_few == 0
+
+
+def test_a_look_at_the_gates_ends_in_time_and_goes_on_elsewhere(exact: World) -> None:
+    for queue in ("a", "b", "c"):
+        configure(exact, queue, max_size=5)
+    exact.run.enqueue.push(request(queue="unbounded"))
+    assert reconcile(exact) == {"unbounded": 1, "bounded": 3, "counted": 3}
+    cut = exact.run.reconcile.run_once(exact.clock.now_ms(), 2)
+    # Where it begins is chance, and so whether it comes to the unbounded one before its end.
+    cut.pop("unbounded", None)
+    assert cut == {"bounded": 2, "counted": 2, "more": 1}
+    late = exact.run.reconcile.run_once(exact.clock.now_ms(), 9, lambda: False)
+    late.pop("unbounded", None)
+    assert late == {"more": 1}
+
+
+def test_a_quiet_bounded_queue_costs_next_to_nothing(streamed: Worlds) -> None:
+    with streamed() as world:
+        projecting = Projecting(world)
+        configure(world, max_size=500)
+        fill(world, 100)
+        projecting.catch_up()
+        world.clock.advance(3_600_000)
+        with spending(world) as spent:
+            assert reconcile(world) == {"bounded": 1}
+        # Names; queue, gate and counters; batches under way; completions.
+        assert (spent.calls, spent.writes) == (4, 0)
+        assert spent.reads <= 4.5
+
+
+# --- what it costs --------------------------------------------------------------------------------
+
+
+def costs(world: World, queue: str) -> tuple[Spent, Spent, Spent]:
+    with spending(world) as push:
+        world.run.enqueue.push(request(queue=queue))
+    with spending(world) as fetch:
+        (job,) = world.run.fetch.fetch([queue], 1, "w")
+    with spending(world) as ack:
+        world.run.finish.ack(job.id, worker_id="w")
+    return push, fetch, ack
+
+
+def test_a_bound_costs_a_call_and_a_unit_for_entering_and_for_leaving(exact: World) -> None:
+    configure(exact, max_size=100)
+    exact.run.enqueue.push(request(queue="plain"))
+    exact.run.enqueue.push(request())
+    plain, bounded = costs(exact, "plain"), costs(exact, QUEUE)
+    assert [(one.calls, one.writes, one.reads) for one in plain] == [
+        (2, 2, 1), (plain[1].calls, plain[1].writes, plain[1].reads), (1, 2, 0),
+    ]  # fmt: skip
+    extra = [
+        (b.calls - p.calls, b.writes - p.writes, b.reads - p.reads)
+        for p, b in zip(plain, bounded, strict=True)
+    ]
+    assert extra == [(1, 1, 0), (0, 0, 0), (1, 1, 0)]
+
+
+def test_a_rejection_is_three_calls(exact: World) -> None:
+    configure(exact, max_size=2)
+    fill(exact, 2)
+    for requests in ([request()], [request(n) for n in range(2)], [request(n) for n in range(9)]):
+        with spending(exact) as spent, pytest.raises(QueueFull):
+            exact.run.enqueue.push_batch(requests)
+        assert spent.calls <= 3
+        assert spent.writes <= 2
+    with spending(exact) as spent, pytest.raises(QueueFull):
+        exact.run.enqueue.push(request())
+    assert (spent.calls, spent.reads) == (3, 1)
+
+
+def test_a_batch_pays_its_gate_once(exact: World) -> None:
+    configure(exact, max_size=100)
+    exact.run.enqueue.push(request(queue="plain"))
+    spent = []
+    for queue in ("plain", QUEUE):
+        with spending(exact) as one:
+            exact.run.enqueue.push_batch([request(n, queue) for n in range(40)])
+        spent.append(one)
+    plain, bounded = spent
+    assert (bounded.calls - plain.calls, bounded.writes - plain.writes) == (1, 1)

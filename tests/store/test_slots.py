@@ -1,0 +1,742 @@
+"""A queue's limit on running jobs: exact whatever is changed while they run and whoever dies.
+
+QC-6 (a change acts at once), QC-24 (`concurrency`), QC-25 (`rate_limit`).
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractContextManager, contextmanager, suppress
+from functools import partial
+from typing import TYPE_CHECKING, Any
+from unittest import mock
+
+import pytest
+from botocore.exceptions import ReadTimeoutError
+
+from ojs.domain import envelope
+from ojs.domain.errors import BackendUnavailable, Conflict
+from ojs.domain.rate import Window
+from ojs.services import slots
+from ojs.services.slots import SETTLED_MS
+from ojs.store import items, keys
+from ojs.store.census import Census
+from ojs.store.gates import Gates
+from tests.store.streams import Stream
+from tests.store.test_crashes import FAULTS, Died, Faulty, attempt
+from tests.store.test_gates import Projecting
+
+if TYPE_CHECKING:
+    from ojs.domain.job import Job
+    from ojs.runtime import Runtime
+    from ojs.store.gates import Level
+    from tests.store.conftest import World
+
+Worlds = Callable[[], AbstractContextManager["World"]]
+SECOND = 1_000
+QUEUE = "default"
+
+
+def configure(world: World, **config: Any) -> None:
+    world.run.queues.configure(QUEUE, config)
+
+
+def level(world: World) -> Level:
+    return world.run.gates.slots([QUEUE])[QUEUE]
+
+
+def active(world: World) -> int:
+    heads = [item for item in world.items() if item["pk"]["S"].startswith(keys.job(""))]
+    return sum(1 for item in heads if item.get("state", {}).get("S") == "active")
+
+
+def push(world: World, count: int, **options: Any) -> None:
+    for n in range(count):
+        world.push(n, **options)
+
+
+def reconcile(world: World) -> Counter[str]:
+    return Counter(world.run.reconcile.run_once(world.clock.now_ms(), 100))
+
+
+def settle(world: World, rounds: int = 3) -> Counter[str]:
+    """So many minutes in which nobody does anything but the sweep."""
+    done: Counter[str] = Counter()
+    for _ in range(rounds):
+        world.clock.advance(SETTLED_MS)
+        done += reconcile(world)
+    return done
+
+
+def end(world: World, jobs: list[Job], count: int = 1) -> None:
+    for _ in range(count):
+        job = jobs.pop()
+        world.run.finish.ack(job.id, worker_id=job.worker_id)
+
+
+# --- a configuration that changes while jobs run --------------------------------------------------
+
+
+def test_a_limit_counts_jobs_that_ran_before_it(world: World) -> None:
+    """QC-6, QC-24: nothing is handed out until fewer run than may."""
+    push(world, 20)
+    running = world.fetch(count=5, worker="w")
+    configure(world, concurrency=3)
+    for left in (5, 4, 3):
+        assert len(running) == left
+        assert world.fetch(count=5, worker="v") == []
+        end(world, running)
+    running += world.fetch(count=5, worker="v")
+    assert len(running) == active(world) == level(world).count == 3
+
+
+@pytest.mark.parametrize("how", ["ack", "nack", "requeue", "cancel", "stall", "time out"])
+def test_a_job_that_ran_before_the_limit_gives_its_place_back_however_it_ends(
+    world: World, how: str
+) -> None:
+    world.push(visibility_timeout_ms=60_000, timeout_ms=90_000, retry={"max_attempts": 1})
+    (job,) = world.fetch(worker="w")
+    configure(world, concurrency=1)
+    world.push(priority=100)
+    assert world.fetch(worker="v") == []
+    match how:
+        case "ack":
+            world.run.finish.ack(job.id)
+        case "cancel":
+            world.run.jobs.cancel(job.id)
+        case "stall":
+            world.clock.advance(60_000)
+            world.sweep()
+        case "time out":
+            world.run.workers.beat("w", active_jobs=[job.id], visibility_timeout_ms=600_000)
+            world.clock.advance(90_000)
+            world.sweep()
+        case _:
+            world.run.finish.nack(job.id, error={"code": "x"}, requeue=how == "requeue")
+    assert level(world).count == 0
+    assert len(world.fetch(worker="v")) == 1
+
+
+def test_a_limit_that_is_raised_lowered_removed_and_set_again(world: World) -> None:
+    """QC-6, QC-24."""
+    push(world, 60)
+    configure(world, concurrency=2)
+    running = world.fetch(count=9)
+    assert len(running) == 2
+    configure(world, concurrency=5)
+    running += world.fetch(count=9)
+    assert len(running) == 5
+    # Below what runs.
+    configure(world, concurrency=3)
+    assert world.fetch(count=9) == []
+    end(world, running, 2)
+    assert world.fetch(count=9) == []
+    end(world, running)
+    running += world.fetch(count=9)
+    assert len(running) == 3
+    # Those handed out without a limit count as soon as there is one again.
+    configure(world, concurrency=None)
+    running += world.fetch(count=4)
+    assert len(running) == 7
+    end(world, running)
+    configure(world, concurrency=6)
+    assert world.fetch(count=9) == []
+    end(world, running, 2)
+    running += world.fetch(count=9)
+    assert len(running) == active(world) == level(world).count == 6
+    end(world, running, 6)
+    assert level(world).count == 0
+
+
+def test_other_changes_leave_a_limit_as_it_is(world: World) -> None:
+    push(world, 9)
+    configure(world, concurrency=2)
+    world.fetch(count=9)
+    configure(world, retention={"completed": "P1D"})
+    assert world.fetch() == []
+    assert level(world).count == 2
+
+
+def test_a_queue_that_is_made_with_a_limit_waits_for_nobody(world: World) -> None:
+    waited: list[float] = []
+    world.sleep = waited.append
+    world.run = world.another()
+    configure(world, concurrency=1)
+    world.run.queues.create("other", {"concurrency": 1})
+    assert waited == []
+    push(world, 2)
+    assert len(world.fetch(count=2)) == 1
+    configure(world, concurrency=None)
+    assert waited == []
+    configure(world, concurrency=2)
+    configure(world, concurrency=3)
+    assert waited == [slots.GRACE_S]
+    configure(world, concurrency=2)
+    assert waited == [slots.GRACE_S] * 2
+
+
+def test_a_fetch_under_way_heeds_a_limit_that_was_lowered(world: World) -> None:
+    """It read the queue before the change, and asks for places after it."""
+    push(world, 9)
+    configure(world, concurrency=9)
+    run, take = world.another(), Gates.take_slots
+
+    def late(self: Gates, *arguments: Any, **more: Any) -> Any:
+        with mock.patch.object(Gates, "take_slots", take):
+            configure(world, concurrency=2)
+        return take(self, *arguments, **more)
+
+    with mock.patch.object(Gates, "take_slots", late):
+        got = run.fetch.fetch([QUEUE], 9, "w")
+    assert len(got) == active(world) == 2
+
+
+def test_a_fetch_that_began_while_jobs_were_counted_heeds_the_limit(world: World) -> None:
+    push(world, 9)
+    run, take = world.another(), Gates.take_slots
+    found = world.run.enqueue._queues.get(QUEUE)
+    assert found is not None
+    world.run.enqueue._queues.count(found, charging=False, slotting=True)
+
+    def late(self: Gates, *arguments: Any, **more: Any) -> Any:
+        with mock.patch.object(Gates, "take_slots", take):
+            configure(world, concurrency=2)
+        return take(self, *arguments, **more)
+
+    with mock.patch.object(Gates, "take_slots", late):
+        got = run.fetch.fetch([QUEUE], 9, "w")
+    assert len(got) == active(world) == 2
+
+
+def test_a_fetch_that_was_slower_than_any_counts_a_minute_later(exact: World) -> None:
+    """It read the queue when there was no limit, and claims after one was set."""
+    push(exact, 9)
+    run = exact.another()
+    claim = run.fetch._jobs.claim
+
+    def late(*arguments: Any, **more: Any) -> Job:
+        if not exact.run.queues.get(QUEUE).slotted:
+            configure(exact, concurrency=3)
+        return claim(*arguments, **more)
+
+    run.fetch._jobs.claim = late  # type: ignore[method-assign]
+    (job,) = run.fetch.fetch([QUEUE], 1, "w")
+    assert level(exact).count == 0
+    exact.clock.advance(SETTLED_MS)
+    assert reconcile(exact)["slots_taken"] == 1
+    assert len(exact.fetch(count=9)) == 2
+    exact.run.finish.ack(job.id)
+    assert level(exact).count == 2
+
+
+def test_more_jobs_than_one_request_can_count_are_counted_by_several(
+    exact: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(slots, "MOST_TAKEN", 4)
+    push(exact, 20)
+    exact.fetch(count=10)
+    for counted in (4, 8):
+        with pytest.raises(BackendUnavailable):
+            configure(exact, concurrency=11)
+        assert level(exact).count == counted
+        assert exact.run.queues.get(QUEUE).config.concurrency is None
+    configure(exact, concurrency=11)
+    assert len(exact.fetch(count=9)) == 1
+
+
+def test_two_operators_who_set_a_limit_at_once_leave_it_exact(world: World) -> None:
+    """The one's change ends the count that the other began: then it begins anew."""
+    push(world, 9)
+    world.fetch(count=3)
+    run = world.another()
+    census = Census.running
+
+    def disturbed(self: Census, *arguments: Any, **more: Any) -> Any:
+        found = list(census(self, *arguments, **more))
+        with mock.patch.object(Census, "running", census):
+            # Nothing changes by it but that jobs take no places meanwhile.
+            configure(world, concurrency=None)
+            world.fetch()
+        disturb.stop()
+        return found
+
+    disturb = mock.patch.object(Census, "running", disturbed)
+    disturb.start()
+    run.queues.configure(QUEUE, {"concurrency": 5})
+    assert len(world.fetch(count=9)) == 1
+    assert active(world) == level(world).count == 5
+
+
+def test_a_nack_loses_no_place_that_is_noted_meanwhile(world: World) -> None:
+    push(world, 3)
+    (job,) = world.fetch(worker="w")
+    run = world.another()
+    head = run.finish._jobs.head
+
+    def late(job_id: str) -> Job | None:
+        found = head(job_id)
+        run.finish._jobs.head = head  # type: ignore[method-assign]
+        configure(world, concurrency=1)
+        return found
+
+    run.finish._jobs.head = late  # type: ignore[method-assign]
+    run.finish.nack(job.id, error={"code": "x"}, worker_id="w")
+    assert level(world).count == 0
+    assert len(world.fetch(count=3)) == 1
+
+
+def test_a_late_worker_gets_its_job_back_only_if_a_place_is_free(world: World) -> None:
+    """QC-24: also a job that goes on after its lease ran out is one that runs."""
+    configure(world, concurrency=1)
+    late = world.push(visibility_timeout_ms=1_000)
+    world.fetch(worker="w")
+    world.clock.advance(1_000)
+    world.sweep()
+    other = world.push(priority=10)
+    assert [one.id for one in world.fetch(worker="v")] == [other.id]
+    assert world.run.workers.beat("w", active_jobs=[late.id]).jobs_extended == []
+    with pytest.raises(Conflict):
+        world.run.finish.ack(late.id, worker_id="w")
+    assert active(world) == level(world).count == 1
+    world.run.finish.ack(other.id, worker_id="v")
+    assert world.run.workers.beat("w", active_jobs=[late.id]).jobs_extended == [late.id]
+    assert level(world).count == 1
+    assert world.run.finish.ack(late.id, worker_id="w").state == "completed"
+    assert level(world).count == 0
+
+
+# --- many at once ---------------------------------------------------------------------------------
+
+
+def most_running(records: list[Any], marks: int) -> Counter[int]:
+    """By how many marks were set, how many jobs ran at the most after one was started. None may be
+    started beyond the limit that the last mark tells.
+    """
+    running, limit, most, seen = 0, 0, Counter[int](), 0
+    for record in records:
+        told = record["dynamodb"]
+        old, new = (
+            items.unpack(told[name]) if name in told else {} for name in ("OldImage", "NewImage")
+        )
+        pk = told["Keys"]["pk"]["S"]
+        if pk == "MARK":
+            limit, seen = int(new["limit"]), seen + 1
+        if not pk.startswith(keys.job("")):
+            continue
+        step = (new.get("state") == "active") - (old.get("state") == "active")
+        running += step
+        if step > 0 and limit:
+            assert running <= limit, (seen, running, limit)
+            most[seen] = max(most[seen], running)
+    assert seen == marks
+    return most
+
+
+def test_a_limit_holds_from_the_answer_on_whatever_is_set_under_load(streamed: Worlds) -> None:
+    """QC-6, QC-24: 12 workers at full speed, limits set, lowered, raised, removed and set again.
+
+    The stream has every write in order; a write of the operator's marks each answer.
+    """
+    with streamed() as world:
+        world.sleep = time.sleep
+        world.run = world.another()
+        requests = [envelope.parse({"type": "a", "args": []}) for _ in range(100)]
+        for _ in range(30):
+            world.run.enqueue.push_batch(requests)
+        stream = Stream(world.client, world.table)
+        done = threading.Event()
+
+        def work(number: int) -> None:
+            run, mine = world.another(), []
+            while not done.is_set():
+                mine += run.fetch.fetch([QUEUE], 1 + number % 4, f"w{number}")
+                keep = min(2, len(mine) - 1)
+                while len(mine) > max(0, keep):
+                    run.finish.ack(mine.pop(0).id, worker_id=f"w{number}")
+
+        limits = [3, 8, 2, None, 5, 1, None, 4]
+        with ThreadPoolExecutor(12) as pool:
+            workers = [pool.submit(work, number) for number in range(12)]
+            for at, limit in enumerate(limits):
+                configure(world, concurrency=limit)
+                world.run.table.write_many(
+                    puts=[{"pk": "MARK", "sk": str(at), "limit": limit or 0}]
+                )
+                time.sleep(0.6)
+            done.set()
+            for worker in workers:
+                worker.result(timeout=60)
+        most = most_running(stream.take(), len(limits))
+        # And it was of use.
+        assert all(most[at + 1] for at, limit in enumerate(limits) if limit)
+        assert level(world).count == active(world)
+
+
+# --- dying ----------------------------------------------------------------------------------------
+
+
+class Once:
+    """The gates' client beside a faulty one: the same calls and fault, but it never repeats."""
+
+    def __init__(self, faulty: Faulty) -> None:
+        self._faulty = faulty
+
+    def __getattr__(self, name: str) -> Any:
+        def call(**arguments: Any) -> Any:
+            faulty = self._faulty
+            if faulty._fault != "answer lost" or faulty.calls + 1 != faulty._fail_at:
+                return getattr(faulty, name)(**arguments)
+            faulty.calls += 1
+            getattr(faulty._client, name)(**arguments)
+            raise ReadTimeoutError(endpoint_url="dynamodb")
+
+        return call
+
+
+def faults(world: World) -> Iterator[Runtime]:
+    """As `tests.store.test_crashes.faults`, with a client for gates as in the cloud."""
+    for fault in FAULTS:
+        for number in range(1, 60):
+            client = Faulty(world.client, number, fault)
+            yield world.another(client, Once(client))
+            if client.calls < number:
+                break
+        else:
+            pytest.fail("a path with too many calls")
+
+
+def let_all_end(world: World) -> None:
+    """Leases run out, the sweeps set all right."""
+    world.clock.advance(1_800 * SECOND)
+    world.sweep()
+    settle(world)
+
+
+@pytest.mark.parametrize("count", [1, 3])
+def test_a_fetch_that_dies_anywhere_passes_no_limit_and_loses_no_place(
+    exact: World, count: int
+) -> None:
+    configure(exact, concurrency=2)
+    for run in faults(exact):
+        push(exact, 3)
+        attempt(partial(run.fetch.fetch, [QUEUE], count, "w"))
+        exact.another().fetch.fetch([QUEUE], 3, "v")
+        assert active(exact) <= min(2, level(exact).count)
+        let_all_end(exact)
+        assert level(exact).count == active(exact) == 0
+        while got := exact.another().fetch.fetch([QUEUE], 9, "x"):
+            assert len(got) == min(2, active(exact))
+            for job in got:
+                exact.run.finish.ack(job.id, worker_id="x")
+
+
+@pytest.mark.parametrize("how", ["ack", "fail", "requeue", "cancel", "late"])
+def test_the_end_of_a_job_that_dies_anywhere_loses_no_place(exact: World, how: str) -> None:
+    configure(exact, concurrency=2)
+    for run in faults(exact):
+        push(exact, 1, retry={"max_attempts": 2}, visibility_timeout_ms=60_000)
+        (job,) = exact.another().fetch.fetch([QUEUE], 1, "w")
+        if how == "late":
+            exact.clock.advance(60_000)
+            exact.sweep()
+
+        def act(run: Runtime, job_id: str = job.id) -> Any:
+            match how:
+                case "ack" | "late":
+                    return run.finish.ack(job_id, worker_id="w")
+                case "cancel":
+                    return run.jobs.cancel(job_id)
+                case _:
+                    error = {"code": "x"}
+                    return run.finish.nack(
+                        job_id, error=error, worker_id="w", requeue=how == "requeue"
+                    )
+
+        if attempt(partial(act, run)) is None:
+            with suppress(Conflict):
+                act(exact.run)
+        assert level(exact).count >= active(exact)
+        let_all_end(exact)
+        push(exact, 3)
+        got = exact.another().fetch.fetch([QUEUE], 9, "x")
+        assert len(got) == level(exact).count == active(exact) == 2
+        while got:
+            for job in got:
+                exact.run.finish.ack(job.id, worker_id="x")
+            got = exact.another().fetch.fetch([QUEUE], 9, "x")
+
+
+def test_setting_a_limit_that_dies_anywhere_and_is_asked_again_is_exact(exact: World) -> None:
+    for run in faults(exact):
+        push(exact, 6)
+        running = exact.fetch(count=3)
+        if attempt(partial(run.queues.configure, QUEUE, {"concurrency": 4})) is None:
+            exact.run.queues.configure(QUEUE, {"concurrency": 4})
+        assert level(exact).count >= 3
+        running += exact.another().fetch.fetch([QUEUE], 9, "v")
+        assert active(exact) <= 4
+        settle(exact)
+        running += exact.another().fetch.fetch([QUEUE], 9, "v")
+        assert active(exact) == level(exact).count == 4
+        configure(exact, concurrency=None)
+        running += exact.another().fetch.fetch([QUEUE], 9, "v")
+        for job in running:
+            exact.run.finish.ack(job.id)
+        assert level(exact).count == 0
+
+
+def lose(world: World, kind: str = "before the claim") -> None:
+    """One place that nobody will ever give back."""
+    run = world.another()
+    if kind == "before the claim":
+        run.fetch._jobs.claim = mock.Mock(side_effect=Died)  # type: ignore[method-assign]
+        run.fetch._quotas.settle = mock.Mock()  # type: ignore[method-assign]
+        with pytest.raises(Died):
+            run.fetch.fetch([QUEUE], 1, "w")
+    else:
+        (job,) = run.fetch.fetch([QUEUE], 1, "w")
+        run.finish._jobs.let_go = mock.Mock(side_effect=Died)  # type: ignore[method-assign]
+        with pytest.raises(Died):
+            run.finish.ack(job.id, worker_id="w")
+
+
+@pytest.mark.parametrize("kind", ["before the claim", "after the end"])
+@pytest.mark.parametrize("stale", [False, True], ids=["projected", "projection stands still"])
+def test_a_lost_place_is_free_again_when_the_gate_is_at_rest(
+    streamed: Worlds, kind: str, stale: bool
+) -> None:
+    with streamed() as world:
+        projecting = Projecting(world)
+        configure(world, concurrency=4)
+        push(world, 9)
+        world.fetch(count=2)
+        lose(world, kind)
+        if not stale:
+            projecting.catch_up()
+        assert (active(world), level(world).count) == (2, 3)
+        # Not at once: somebody may be about to claim a job with it.
+        for _ in range(3):
+            world.clock.advance(SETTLED_MS // 4)
+            assert reconcile(world)["slots_freed"] == 0
+        done = settle(world)
+        assert (done["slots_suspected"], done["slots_freed"]) == (1, 1)
+        assert level(world).count == active(world) == 2
+        assert settle(world)["slots_freed"] == 0
+        assert len(world.fetch(count=9)) == 2
+
+
+def test_a_claim_long_after_its_place_was_taken_passes_no_limit(exact: World) -> None:
+    """The slowest request there can be, 29 s, at a gate that was at rest for long before."""
+    configure(exact, concurrency=2)
+    push(exact, 9)
+    exact.fetch()
+    exact.clock.advance(10 * SETTLED_MS)
+    run = exact.another()
+    claim = run.fetch._jobs.claim
+
+    def slowly(*arguments: Any, **more: Any) -> Job:
+        for _ in range(29):
+            exact.clock.advance(SECOND)
+            assert reconcile(exact)["slots_freed"] == 0
+        return claim(*arguments, **more)
+
+    run.fetch._jobs.claim = slowly  # type: ignore[method-assign]
+    run.fetch.fetch([QUEUE], 1, "w")
+    assert active(exact) == level(exact).count == 2
+    assert exact.fetch() == []
+
+
+def test_a_place_given_back_long_after_its_job_ended_is_given_back_once(exact: World) -> None:
+    configure(exact, concurrency=2)
+    push(exact, 9)
+    exact.fetch(count=2, worker="w")
+    exact.clock.advance(10 * SETTLED_MS)
+    run = exact.another()
+    (first, *_) = [job for job in exact.items() if job.get("state", {}).get("S") == "active"]
+    job_id = keys.job_id(first["pk"]["S"])
+    exact.run.workers.beat("w", active_jobs=[job_id])
+    let_go = run.finish._jobs.let_go
+
+    def slowly(*arguments: Any, **more: Any) -> None:
+        for _ in range(29):
+            exact.clock.advance(SECOND)
+            reconcile(exact)
+        let_go(*arguments, **more)
+
+    run.finish._jobs.let_go = slowly  # type: ignore[method-assign]
+    run.finish.ack(job_id, worker_id="w")
+    assert active(exact) == level(exact).count == 1
+    assert settle(exact)["slots_freed"] == 0
+
+
+def test_who_takes_a_place_while_the_sweep_decides_is_not_overwritten(exact: World) -> None:
+    configure(exact, concurrency=3)
+    push(exact, 9)
+    lose(exact)
+    exact.clock.advance(SETTLED_MS)
+    assert reconcile(exact)["slots_suspected"] == 1
+    exact.clock.advance(SETTLED_MS)
+    heal = exact.run.gates.heal
+
+    def late(*arguments: Any, **more: Any) -> bool:
+        exact.fetch()
+        return heal(*arguments, **more)
+
+    with mock.patch.object(exact.run.gates, "heal", late):
+        assert reconcile(exact)["slots_freed"] == 0
+    assert (active(exact), level(exact).count) == (1, 2)
+    assert settle(exact, 2)["slots_freed"] == 1
+    assert active(exact) == level(exact).count == 1
+
+
+def test_jobs_that_the_index_does_not_show_yet_keep_their_places(streamed: Worlds) -> None:
+    with streamed() as world:
+        projecting = Projecting(world)
+        configure(world, concurrency=5)
+        push(world, 9)
+        lose(world)
+        world.fetch(count=3)
+        projecting.catch_up()
+        with mock.patch.object(Census, "_line", return_value=()):
+            settle(world)
+        assert active(world) == level(world).count == 3
+
+
+class Calm:
+    """Many may be at it, or one alone lets time pass: no request lasts longer than it may."""
+
+    def __init__(self) -> None:
+        self._many, self._one, self._lock = 0, False, threading.Condition()
+
+    @contextmanager
+    def busy(self) -> Iterator[None]:
+        with self._lock:
+            self._lock.wait_for(lambda: not self._one)
+            self._many += 1
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._many -= 1
+                self._lock.notify_all()
+
+    @contextmanager
+    def alone(self) -> Iterator[None]:
+        with self._lock:
+            self._one = True
+            self._lock.wait_for(lambda: self._many == 0)
+            yield
+            self._one = False
+            self._lock.notify_all()
+
+
+def test_places_heal_under_fetches_and_sweeps_at_once_and_no_limit_is_passed(
+    exact: World,
+) -> None:
+    limit, workers = 3, 8
+    configure(exact, concurrency=limit)
+    push(exact, 200)
+    calm, running, lock = Calm(), set[str](), threading.Lock()
+    done, most, healed = threading.Event(), [0], Counter[str]()
+
+    def work(number: int) -> int:
+        run, name, ended = exact.another(), f"w{number}", 0
+        while not done.is_set():
+            with calm.busy():
+                got = run.fetch.fetch([QUEUE], 1 + number % 2, name)
+                with lock:
+                    running.update(job.id for job in got)
+                    most[0] = max(most[0], len(running))
+            if got and number == 0 and ended < 3:
+                with calm.busy(), lock:
+                    # It dies after the end of its job.
+                    with mock.patch.object(run.finish._jobs, "let_go"):
+                        run.finish.ack(got[0].id, worker_id=name)
+                    running.discard(got.pop(0).id)
+                ended += 1
+            for job in got:
+                with calm.busy():
+                    with lock:
+                        running.discard(job.id)
+                    run.finish.ack(job.id, worker_id=name)
+            time.sleep(0.002)
+        return ended
+
+    def sweep() -> None:
+        run = exact.another()
+        while not done.is_set():
+            counts = run.reconcile.run_once(exact.clock.now_ms(), 100)
+            with lock:
+                healed.update(counts)
+
+    with ThreadPoolExecutor(workers + 2) as pool:
+        tasks = [pool.submit(work, number) for number in range(workers)]
+        sweeps = [pool.submit(sweep) for _ in range(2)]
+        for _ in range(12):
+            time.sleep(0.15)
+            with calm.alone():
+                exact.clock.advance(SETTLED_MS // 2)
+        done.set()
+        lost = sum(task.result(timeout=60) for task in tasks)
+        for task in sweeps:
+            task.result(timeout=60)
+    assert lost == 3
+    assert healed["slots_freed"]
+    assert most[0] <= limit
+    assert level(exact).count >= active(exact) == 0
+    settle(exact)
+    assert level(exact).count == 0
+    assert len(exact.fetch(count=9)) == limit
+
+
+# --- cost -----------------------------------------------------------------------------------------
+
+
+def test_a_quiet_limited_queue_costs_the_sweep_two_calls(streamed: Worlds) -> None:
+    with streamed() as world:
+        projecting = Projecting(world)
+        configure(world, concurrency=5)
+        push(world, 9)
+        world.fetch(count=4)
+        projecting.catch_up()
+        world.clock.advance(3_600 * SECOND)
+        world.run.table.meter.reset()
+        counts = reconcile(world)
+        assert (counts["slotted"], counts["failed"]) == (1, 0)
+        # Names; queue, gate and counters; places; running jobs as the projection has them.
+        assert len(world.run.table.meter.calls) == 4
+        assert world.run.table.meter.write_units == 0
+
+
+# --- the rate of a queue --------------------------------------------------------------------------
+
+
+def test_a_rate_that_is_changed_holds_at_once(world: World) -> None:
+    """QC-6, QC-25: what passed before counts, whatever the period was."""
+    push(world, 30)
+    configure(world, rate_limit={"limit": 5, "period": "PT1M"})
+    assert len(world.fetch(count=9)) == 5
+    configure(world, rate_limit={"limit": 7, "period": "PT1H"})
+    assert len(world.fetch(count=9)) == 2
+    configure(world, rate_limit={"limit": 7, "period": "PT1S"})
+    assert world.fetch(count=9) == []
+    world.clock.advance(1_200)
+    assert len(world.fetch(count=9)) == 7
+    configure(world, rate_limit={"limit": 8, "period": "PT1H"})
+    assert len(world.fetch(count=9)) == 1
+    world.clock.advance(3_600 * SECOND + 360 * SECOND)
+    assert len(world.fetch(count=9)) == 8
+
+
+def test_what_passed_is_never_forgotten_early_by_another_period() -> None:
+    now_ms = 1_795_272_604_321
+    window = Window().taking(3, now_ms - 1_500, 1_000).taking(2, now_ms, 60_000)
+    for period_ms in (1_000, 7_000, 60_000, 3_600_000):
+        passed = Window().taking(4, now_ms - 500, 60_000).in_period(60_000, period_ms, now_ms)
+        assert passed.recent(now_ms, period_ms).used == 4
+        assert not passed.recent(now_ms + 2 * period_ms, period_ms).used
+    assert window.in_period(60_000, 60_000, now_ms) is window

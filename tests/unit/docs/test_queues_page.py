@@ -1,0 +1,66 @@
+"""docs/queues.md against the code."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from ojs.domain import copies, queue_config
+from ojs.domain.queue_config import SYSTEM, QueueConfig, QueueConfigRequest
+from ojs.domain.retention import RETENTION
+from ojs.http import contract
+from ojs.services import bounds, slots
+from ojs.services.copies import MAX_DROPS
+
+PAGE = (Path(__file__).resolve().parents[3] / "docs" / "queues.md").read_text("utf-8")
+ROWS = re.findall(r"^\| `(\w+)` \|([\w ]*)\|([^|]*)\| (.+) \|$", PAGE, re.MULTILINE)
+
+
+def test_every_field_is_listed_and_no_other() -> None:
+    assert sorted(name for name, *_ in ROWS) == sorted(QueueConfigRequest.model_fields)
+
+
+@pytest.mark.parametrize(("name", "unit", "default", "_text"), ROWS, ids=[row[0] for row in ROWS])
+def test_the_default_is_the_code_s(name: str, unit: str, default: str, _text: str) -> None:
+    shown = re.findall(r"`([^`]+)`", default)
+    if name == "retention":
+        assert shown == [SYSTEM[name][state] for state in ("completed", "discarded", "cancelled")]
+    elif name == "default_retry":
+        assert default.strip() == "as shown above"
+    elif shown:
+        system = {**SYSTEM, "dead_letter_ttl": queue_config._DEAD_LETTER_TTL}
+        assert shown == [str(system[name]).replace("'", '"')]
+    elif default.strip():
+        assert name not in SYSTEM
+        assert getattr(QueueConfig(), name) is None
+        assert default.strip() in ("no bound", "no limit", "none")
+    else:
+        assert name in ("max_depth", "strategy", "backpressure")
+    assert unit.strip() or name not in ("max_size", "visibility_timeout", "retention")
+
+
+def test_what_is_refused_is_listed() -> None:
+    (told,) = re.findall(r"Other settings for dead letters \((.*?)\)", PAGE, re.DOTALL)
+    assert re.findall(r"`(\w+)`", told) == [*queue_config.NOT_OFFERED]
+
+
+@pytest.mark.parametrize(
+    ("text", "holds"),
+    [
+        ("never held for more than 25 seconds", contract.MAX_BLOCK_S == 25),
+        ("`Retry-After` is 1 to 60 seconds", bounds._LONGEST_RETRY_S == 60),
+        ("and 5 when nobody knows", bounds._UNKNOWN_RETRY_S == 5),
+        ("30 days when not set", copies.TTL_MS == 30 * 86_400_000),
+        ("otherwise for 180 days", RETENTION.dead_letter_s == 180 * 86_400),
+        ("In a line of 100 copies or more", MAX_DROPS == 100),
+        ("with up to 255 printable characters", contract.MAX_PRODUCER == 255),
+        ("is answered a second or so later", slots.GRACE_S == 1),
+        ("With more than 1000 running jobs", slots.MOST_TAKEN == 1_000),
+        ("was handed out or ended for a minute, twice", slots.SETTLED_MS == 60_000),
+    ],
+)
+def test_what_is_said_holds(text: str, holds: bool) -> None:
+    assert text in " ".join(PAGE.split())
+    assert holds

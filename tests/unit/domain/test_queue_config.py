@@ -1,0 +1,384 @@
+from __future__ import annotations
+
+from decimal import Decimal
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ojs.domain import queue_config, retry, times
+from ojs.domain.copies import Origin, Target
+from ojs.domain.errors import InvalidRequest, OjsError, Unsupported
+from ojs.domain.queue_config import Layers, QueueConfig
+from ojs.domain.retention import Retention
+
+# One value for each field that an operator may set, and what is in force then.
+FIELDS: dict[str, tuple[Any, dict[str, Any]]] = {
+    "max_size": (100, {"max_size": 100}),
+    "max_size_bytes": (4_096, {"max_size_bytes": 4_096}),
+    "overflow_policy": ("block", {"overflow_policy": "block"}),
+    "warning_threshold": (0.5, {"warning_threshold": 0.5}),
+    "concurrency": (7, {"concurrency": 7}),
+    "rate_limit": (
+        {"limit": 10, "period": "PT1M"},
+        {"rate_limit": 10, "rate_period_ms": 60_000},
+    ),
+    "visibility_timeout": (300, {"visibility_ms": 300_000}),
+    "default_timeout": (60, {"timeout_ms": 60_000}),
+    "dead_letter_queue": ("dlq", {"dead_letter_queue": "dlq"}),
+    "dead_letter_max_size": (50, {"dead_letter_max_size": 50}),
+    "dead_letter_ttl": (
+        "P2D",
+        {"dead_letter_ttl_ms": 172_800_000, "retention": Retention(dead_letter_s=172_800)},
+    ),
+    "allowed_job_types": (["a.*"], {"allowed_job_types": ("a.*",)}),
+    "producers": (["web"], {"producers": ("web",)}),
+    "lanes": (4, {"lanes": 4}),
+}
+
+
+def _in_force(own: dict[str, Any], inherited: dict[str, Any] | None = None) -> QueueConfig:
+    layer = queue_config.merge({}, queue_config.parse(own))
+    below = queue_config.merge({}, queue_config.parse(inherited or {}))
+    return Layers(layer, below).in_force()
+
+
+def test_without_configuration_the_system_s_defaults_hold() -> None:
+    """QC-4."""
+    config = _in_force({})
+    assert config == QueueConfig()
+    assert not config.bounded
+    assert config.retry == retry.DEFAULT
+    assert config.allows_type("anything.at-all")
+    assert config.allows_producer(None)
+
+
+@pytest.mark.parametrize("name", FIELDS)
+def test_each_field_set_is_in_force_and_no_other_changes(name: str) -> None:
+    value, expected = FIELDS[name]
+    config = _in_force({name: value})
+    changed = {
+        field: getattr(config, field)
+        for field in vars(QueueConfig())
+        if getattr(config, field) != getattr(QueueConfig(), field)
+    }
+    assert changed == expected
+
+
+@pytest.mark.parametrize("name", FIELDS)
+def test_the_queue_s_own_field_wins_over_the_inherited_one_field_by_field(name: str) -> None:
+    """QC-38."""
+    value, expected = FIELDS[name]
+    other = "max_size" if name != "max_size" else "lanes"
+    config = _in_force({name: value}, {other: 3})
+    assert all(getattr(config, field) == found for field, found in expected.items())
+    assert getattr(config, other) == 3
+    assert getattr(_in_force({}, {name: value}), next(iter(expected))) == next(
+        iter(expected.values())
+    )
+
+
+def test_nested_objects_are_merged_not_replaced() -> None:
+    layer = queue_config.merge({}, queue_config.parse({"retention": {"completed": "P3D"}}))
+    layer = queue_config.merge(layer, queue_config.parse({"retention": {"cancelled": "P1D"}}))
+    assert layer == {"retention": {"completed": "P3D", "cancelled": "P1D"}}
+    layer = queue_config.merge(layer, queue_config.parse({"retention": {"completed": None}}))
+    assert layer == {"retention": {"cancelled": "P1D"}}
+    layer = queue_config.merge(layer, queue_config.parse({"default_retry": {"max_attempts": 9}}))
+    below = {"default_retry": {"jitter": False}}
+    config = Layers(layer, below).in_force()
+    assert (config.retry.max_attempts, config.retry.jitter) == (9, False)
+    assert config.retention.cancelled_s == 86_400
+    assert config.retention.completed_s == 7 * 86_400
+
+
+@pytest.mark.parametrize(
+    ("raw", "layer"),
+    [
+        ({"max_depth": 5}, {"max_size": 5}),
+        ({"strategy": "block"}, {"overflow_policy": "block"}),
+        ({"backpressure": {"max_depth": 5}}, {"max_size": 5}),
+        (
+            {"backpressure": {"strategy": "drop_oldest", "warning_threshold": 0.9}},
+            {"overflow_policy": "drop_oldest", "warning_threshold": 0.9},
+        ),
+        ({"max_size": 4, "backpressure": {"max_depth": 5}}, {"max_size": 4}),
+        ({"backpressure": {"warning_threshold": Decimal("0.25")}}, {"warning_threshold": 0.25}),
+    ],
+)
+def test_both_bodies_set_one_stored_bound(raw: dict[str, Any], layer: dict[str, Any]) -> None:
+    """BP-h, and conflict 8 of the register."""
+    assert queue_config.merge({}, queue_config.parse(raw)) == layer
+
+
+@pytest.mark.parametrize("name", ["max_size", "max_size_bytes", "max_depth"])
+def test_a_bound_of_zero_is_no_bound_whatever_is_inherited(name: str) -> None:
+    """BP-i."""
+    config = _in_force({name: 0}, {"max_size": 5, "max_size_bytes": 5})
+    assert getattr(config, "max_size" if name == "max_depth" else name) is None
+
+
+@pytest.mark.parametrize("name", FIELDS)
+def test_null_takes_a_field_back_to_the_layer_below(name: str) -> None:
+    value, expected = FIELDS[name]
+    layer = queue_config.merge({}, queue_config.parse({name: value}))
+    layer = queue_config.merge(layer, queue_config.parse({name: None}))
+    assert layer == {}
+    assert Layers(layer, {name: value}).in_force() == _in_force({name: value})
+    assert expected
+
+
+BAD: list[tuple[dict[str, Any], str]] = [
+    ({"max_size": -1}, "max_size"),
+    ({"max_size": 1.5}, "max_size"),
+    ({"max_size": Decimal("1.5")}, "max_size"),
+    ({"max_size": True}, "max_size"),
+    ({"max_size": "10"}, "max_size"),
+    ({"max_size": 10**12}, "max_size"),
+    ({"max_depth": -1}, "max_depth"),
+    ({"max_size_bytes": -1}, "max_size_bytes"),
+    ({"max_size_bytes": 0.5}, "max_size_bytes"),
+    ({"overflow_policy": "explode"}, "overflow_policy"),
+    ({"backpressure": {"strategy": "explode"}}, "backpressure.strategy"),
+    ({"backpressure": {"max_depth": -1}}, "backpressure.max_depth"),
+    ({"backpressure": {"warning_threshold": 1.5}}, "backpressure.warning_threshold"),
+    ({"backpressure": []}, "backpressure"),
+    ({"warning_threshold": -0.1}, "warning_threshold"),
+    ({"concurrency": 0}, "concurrency"),
+    ({"concurrency": -2}, "concurrency"),
+    ({"concurrency": 2.5}, "concurrency"),
+    ({"rate_limit": {"limit": 0, "period": "PT1S"}}, "rate_limit.limit"),
+    ({"rate_limit": {"limit": 1, "period": "soon"}}, "rate_limit.period"),
+    ({"rate_limit": {"limit": 1, "period": "PT0S"}}, "rate_limit.period"),
+    ({"rate_limit": {"limit": 1}}, "rate_limit.period"),
+    ({"visibility_timeout": 0}, "visibility_timeout"),
+    ({"visibility_timeout": 10**9}, "visibility_timeout"),
+    ({"default_timeout": 0}, "default_timeout"),
+    ({"default_timeout": 1.5}, "default_timeout"),
+    ({"default_retry": {"max_attempts": -1}}, "default_retry.max_attempts"),
+    ({"default_retry": {"backoff_coefficient": 0.5}}, "default_retry.backoff_coefficient"),
+    ({"default_retry": {"initial_interval": "x"}}, "default_retry.initial_interval"),
+    (
+        {"default_retry": {"initial_interval": "PT9S", "max_interval": "PT1S"}},
+        "default_retry.max_interval",
+    ),
+    ({"retention": {"completed": "P1M"}}, "retention.completed"),
+    ({"retention": {"discarded": "PT0S"}}, "retention.discarded"),
+    ({"retention": {"cancelled": 7}}, "retention.cancelled"),
+    ({"allowed_job_types": []}, "allowed_job_types"),
+    ({"allowed_job_types": ["A B"]}, "allowed_job_types[0]"),
+    ({"allowed_job_types": "a"}, "allowed_job_types"),
+    ({"producers": [""]}, "producers[0]"),
+    ({"producers": ["a\ud800"]}, "producers[0]"),
+    ({"lanes": 0}, "lanes"),
+    ({"lanes": 65}, "lanes"),
+    ({"dead_letter_queue": "_default"}, "dead_letter_queue"),
+    ({"dead_letter_queue": "Dlq"}, "dead_letter_queue"),
+    ({"dead_letter_queue": "a|b"}, "dead_letter_queue"),
+    ({"dead_letter_queue": ""}, "dead_letter_queue"),
+    ({"dead_letter_queue": 5}, "dead_letter_queue"),
+    ({"dead_letter_max_size": -1}, "dead_letter_max_size"),
+    ({"dead_letter_max_size": 1.5}, "dead_letter_max_size"),
+    ({"dead_letter_max_size": True}, "dead_letter_max_size"),
+    ({"dead_letter_max_size": 10**12}, "dead_letter_max_size"),
+    ({"dead_letter_ttl": "PT0S"}, "dead_letter_ttl"),
+    ({"dead_letter_ttl": "P1M"}, "dead_letter_ttl"),
+    ({"dead_letter_ttl": "-P1D"}, "dead_letter_ttl"),
+    ({"dead_letter_ttl": 30}, "dead_letter_ttl"),
+]
+
+
+@pytest.mark.parametrize(("raw", "field"), BAD)
+def test_a_bad_value_is_refused_and_its_field_named(raw: dict[str, Any], field: str) -> None:
+    with pytest.raises(InvalidRequest) as refused:
+        queue_config.parse(raw)
+    assert refused.value.code == "invalid_request"
+    assert refused.value.field == field
+
+
+@pytest.mark.parametrize("raw", [None, [], "x", 5])
+def test_a_configuration_that_is_no_object_is_refused(raw: object) -> None:
+    with pytest.raises(InvalidRequest):
+        queue_config.parse(raw)
+
+
+def test_drop_oldest_is_chosen_for_each_queue_never_for_all() -> None:
+    """BP-e, BP-f."""
+    assert QueueConfig().overflow_policy == "reject"
+    assert queue_config.parse({"overflow_policy": "drop_oldest"})
+    with pytest.raises(InvalidRequest) as refused:
+        queue_config.parse({"overflow_policy": "drop_oldest"}, policy=True)
+    assert refused.value.field == "overflow_policy"
+    for raw, field in (
+        ({"strategy": "drop_oldest"}, "strategy"),
+        ({"backpressure": {"strategy": "drop_oldest"}}, "backpressure.strategy"),
+    ):
+        with pytest.raises(InvalidRequest) as refused:
+            queue_config.parse(raw, policy=True)
+        assert refused.value.field == field
+
+
+def test_a_retry_policy_is_kept_under_one_name_for_each_field() -> None:
+    def policy(layer: dict[str, Any], **given: Any) -> dict[str, Any]:
+        return queue_config.merge(layer, queue_config.parse({"default_retry": given}))
+
+    layer = policy({}, initial_interval="PT5S", backoff_strategy="linear")
+    layer = policy(layer, initial_interval_ms=250, max_interval_ms=90_000, backoff_type="constant")
+    assert layer["default_retry"] == {
+        "initial_interval": "PT0.25S", "max_interval": "PT90S", "backoff_strategy": "constant",
+    }  # fmt: skip
+    retry = Layers(layer).in_force().retry
+    assert (retry.initial_ms, retry.max_ms, retry.strategy) == (250, 90_000, "constant")
+    # Given both, the name that is shown counts; null under either takes the field back.
+    layer = policy(layer, initial_interval="PT2S", initial_interval_ms=7)
+    assert layer["default_retry"]["initial_interval"] == "PT2S"
+    layer = policy(layer, initial_interval_ms=None, backoff_type=None)
+    assert layer["default_retry"] == {"max_interval": "PT90S"}
+
+
+def test_all_that_is_set_has_a_bound() -> None:
+    names = [f"a.{'x' * 90}{n:03d}" for n in range(40)]
+    with pytest.raises(InvalidRequest) as refused:
+        queue_config.parse({"lanes": 2, "producers": names}, prefix="c.")
+    assert refused.value.field == "c.producers"
+    half = queue_config.merge({}, queue_config.parse({"producers": names[:20]}))
+    with pytest.raises(InvalidRequest) as refused:
+        queue_config.merge(half, queue_config.parse({"allowed_job_types": names[20:]}))
+    assert refused.value.field == "allowed_job_types"
+    assert queue_config.merge(half, {"producers": None}) == {}
+
+
+def test_a_dead_letter_queue_is_another_queue() -> None:
+    """QC-32."""
+    changes = queue_config.parse({"dead_letter_queue": "dlq"})
+    queue_config.check_name("mail", changes)
+    with pytest.raises(InvalidRequest) as refused:
+        queue_config.check_name("dlq", changes, prefix="config.")
+    assert refused.value.field == "config.dead_letter_queue"
+    # What the policy names is no reason to refuse that very queue: it has just none.
+    policy = {"dead_letter_queue": "dlq", "dead_letter_max_size": 5, "lanes": 2}
+    assert queue_config.inherited(policy, "mail") == policy
+    assert queue_config.inherited(policy, "dlq") == {"dead_letter_max_size": 5, "lanes": 2}
+
+
+def test_where_dead_letters_go_is_shown_with_how_long_they_wait_there() -> None:
+    """QC-34: P30D unless something else is said, and no bound."""
+    assert "dead_letter_ttl" not in queue_config.shown(Layers())
+    layers = Layers({"dead_letter_max_size": 0}, {"dead_letter_queue": "dlq"})
+    shown, sources = queue_config.shown(layers), queue_config.sources(layers)
+    assert (shown["dead_letter_queue"], shown["dead_letter_ttl"]) == ("dlq", "P30D")
+    assert "dead_letter_max_size" not in shown
+    assert sources["dead_letter_queue"] == "_default"
+    assert sources["dead_letter_ttl"] == "system"
+    assert layers.in_force().copies_to == Target("dlq")
+    assert layers.in_force().retention == Retention()
+    layers = Layers({"dead_letter_queue": "x", "dead_letter_max_size": 7, "dead_letter_ttl": "P1D"})
+    assert layers.in_force().copies_to == Target("x", 7, 86_400_000)
+    assert layers.in_force().retention.dead_letter_s == 86_400
+    assert Layers({"dead_letter_ttl": "P1D"}).in_force().copies_to is None
+
+
+@given(
+    st.sampled_from(["a", "d-l.q", "9" * 255]),
+    st.none() | st.integers(1, queue_config.MAX_BOUND),
+    st.integers(1, times.MAX_DURATION_MS),
+)
+def test_where_copies_go_is_read_back_as_it_was_written(
+    queue: str, max_size: int | None, ttl_ms: int
+) -> None:
+    target = Target(queue, max_size, ttl_ms)
+    assert Target.of(target.compact()) == target
+    assert Target.of(Target(queue, max_size).compact()) == Target(queue, max_size)
+    assert Target(queue).compact() == queue
+    for origin in (Origin("id", max_size), Origin("id")):
+        assert Origin.of(origin.compact()) == origin
+
+
+@pytest.mark.parametrize("name", ["dead_letter", "replay_rules"])
+def test_what_is_not_offered_is_refused_not_ignored(name: str) -> None:
+    with pytest.raises(Unsupported) as refused:
+        queue_config.parse({name: "x"})
+    assert refused.value.details["field"] == name
+
+
+def test_keys_that_nobody_knows_are_passed_over() -> None:
+    assert queue_config.parse({"colour": "red"}) == {}
+
+
+@pytest.mark.parametrize(
+    ("pattern", "job_type", "allowed"),
+    [
+        ("payment.*", "payment.charge", True),
+        ("payment.*", "payment.charge.retry", True),
+        ("payment.*", "payments.charge", False),
+        ("payment.charge", "payment.charge", True),
+        ("payment.charge", "payment.charged", False),
+        ("*", "a", True),
+        ("*.audit", "payment.audit", True),
+    ],
+)
+def test_job_types_are_matched_with_wildcards(pattern: str, job_type: str, allowed: bool) -> None:
+    """QC-35."""
+    assert _in_force({"allowed_job_types": [pattern]}).allows_type(job_type) is allowed
+
+
+def test_only_listed_producers_are_admitted() -> None:
+    """QC-36."""
+    config = _in_force({"producers": ["web", "cli"]})
+    assert config.allows_producer("web")
+    assert not config.allows_producer("other")
+    assert not config.allows_producer(None)
+
+
+def test_what_is_shown_is_the_merged_document_with_both_names_of_the_bounds() -> None:
+    """QC-44, QC-46."""
+    own = queue_config.merge(
+        {}, queue_config.parse({"max_size": 10, "retention": {"completed": "P3D"}})
+    )
+    shown = queue_config.shown(Layers(own, {"default_timeout": 60}))
+    assert shown["max_size"] == shown["backpressure"]["max_depth"] == 10
+    assert shown["retention"] == {"completed": "P3D", "discarded": "P30D", "cancelled": "P7D"}
+    assert shown["default_timeout"] == 60
+    assert shown["default_retry"]["jitter"] is True
+    assert shown["default_retry"]["on_exhaustion"] == "dead_letter"
+    assert "max_size_bytes" not in shown
+    sources = queue_config.sources(Layers(own, {"default_timeout": 60}))
+    assert (sources["max_size"], sources["default_timeout"], sources["lanes"]) == (
+        "queue",
+        "_default",
+        "system",
+    )
+
+
+def test_lanes_do_not_become_fewer() -> None:
+    with pytest.raises(InvalidRequest) as refused:
+        queue_config.check(Layers({"lanes": 4}), {"lanes": 2})
+    assert refused.value.field == "lanes"
+    queue_config.check(Layers({"lanes": 4}), {"lanes": 8})
+
+
+anything = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner),
+    max_leaves=5,
+)
+
+
+@given(
+    st.dictionaries(
+        st.sampled_from([*FIELDS, "default_retry", "retention", "backpressure", "max_depth"]),
+        anything,
+        max_size=3,
+    )
+)
+def test_whatever_is_sent_is_taken_or_refused_and_what_is_taken_can_be_in_force(
+    raw: dict[str, Any],
+) -> None:
+    try:
+        changes = queue_config.parse(raw)
+    except OjsError:
+        return
+    layers = Layers(queue_config.merge({}, changes))
+    assert isinstance(layers.in_force(), QueueConfig)
+    assert queue_config.shown(layers)

@@ -1,0 +1,465 @@
+"""Bounded queues over HTTP. Tests are named by the requirement they hold: BP-a to BP-t of the
+backpressure seed, QC-18 to QC-23 of the queue-config seed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from ojs.http import contract, negotiation
+from ojs.services import bounds
+
+if TYPE_CHECKING:
+    from tests.unit.functions.client import Api, Reply
+
+BASE = "/ojs/v1"
+DEPTH, BOUND, PRESSURE = "X-OJS-Queue-Depth", "X-OJS-Queue-Bound", "X-OJS-Queue-Pressure"
+
+
+def bounded(api: Api, queue: str = "q", **backpressure: Any) -> None:
+    path = f"{BASE}/admin/queues/{queue}/config"
+    reply = api("PUT", path, {"backpressure": backpressure})
+    assert reply.status == 200, reply.text
+
+
+def job(queue: str = "q", **more: Any) -> dict[str, Any]:
+    return {"type": "test.echo", "args": [1], "options": {"queue": queue}, **more}
+
+
+def push(api: Api, queue: str = "q", **headers: str) -> Reply:
+    return api("POST", f"{BASE}/jobs", job(queue), headers=headers)
+
+
+def push_batch(api: Api, *queues: str, headers: dict[str, str] | None = None) -> Reply:
+    body = {"jobs": [job(queue) for queue in queues]}
+    return api("POST", f"{BASE}/jobs/batch", body, headers=headers)
+
+
+def stored(api: Api, queue: str = "q") -> int:
+    """Jobs that can be fetched; they are taken."""
+    return len(api.fetch(queue, count=100))
+
+
+def refused(reply: Reply, queue: str, depth: int, bound: int, strategy: str = "reject") -> None:
+    """BP-l and BP-m: the answer to a push into a full queue."""
+    assert (reply.status, reply.error["code"]) == (429, "QUEUE_FULL")
+    told = {"queue": queue, "depth": depth, "bound": bound, "strategy": strategy}
+    assert {name: reply.error[name] for name in told} == told
+    assert reply.error["retryable"] is True
+    assert (reply.headers[DEPTH], reply.headers[BOUND]) == (str(depth), str(bound))
+    assert 1 <= int(reply.headers["Retry-After"]) <= 60
+    assert PRESSURE not in reply.headers
+    assert "Location" not in reply.headers
+
+
+# --- reject -----------------------------------------------------------------------------------
+
+
+def test_bp_b_l_m_and_qc_21_a_full_queue_refuses_at_once(api: Api) -> None:
+    bounded(api, max_depth=2)
+    assert [push(api).status for _ in range(2)] == [201, 201]
+    reply = push(api)
+    refused(reply, "q", 2, 2)
+    assert reply.error.keys() == {
+        "code", "type", "message", "queue", "depth", "bound", "strategy", "retryable", "details",
+        "hint", "docs_url", "request_id", "catalog_code",
+    }  # fmt: skip
+    assert reply.error["catalog_code"] == "OJS-6001"
+    assert reply.error["message"].startswith("Queue 'q' has reached its depth bound (2)")
+    assert reply.headers["Retry-After"] == "5"
+    # Not stored, under no id.
+    assert stored(api) == 2
+
+
+def test_bp_b_the_job_that_was_refused_does_not_exist(api: Api) -> None:
+    bounded(api, max_depth=1)
+    push(api)
+    job_id = "019539a4-0000-7000-8000-000000000000"
+    refused(api.post(f"{BASE}/jobs", job(id=job_id)), "q", 1, 1)
+    assert api.get(f"{BASE}/jobs/{job_id}").status == 404
+
+
+@pytest.mark.parametrize(
+    "config",
+    [
+        {"max_size": 2},
+        {"max_depth": 2},
+        {"backpressure": {"max_depth": 2}},
+        {"backpressure": {"max_depth": 2, "strategy": "reject"}},
+    ],
+    ids=str,
+)
+@pytest.mark.parametrize("place", ["queues", "admin/queues"])
+def test_bp_h_t_and_qc_18_20_every_form_sets_the_bound(
+    api: Api, place: str, config: dict[str, Any]
+) -> None:
+    assert api("PUT", f"{BASE}/{place}/q/config", config).status == 200
+    assert [push(api).status for _ in range(3)] == [201, 201, 429]
+    refused(push(api), "q", 2, 2)
+
+
+def test_bp_i_and_j_nothing_and_zero_are_unbounded(api: Api) -> None:
+    bounded(api, "zero", max_depth=0, max_size_bytes=0)
+    bounded(api, "lifted", max_depth=1)
+    bounded(api, "lifted", max_depth=0)
+    for queue in ("zero", "lifted", "untouched"):
+        replies = [push(api, queue) for _ in range(5)]
+        assert {reply.status for reply in replies} == {201}
+        assert not any(name in reply.headers for reply in replies for name in (DEPTH, BOUND))
+
+
+def test_bp_i_the_defaults_of_bounds(api: Api) -> None:
+    push(api)
+    shown = api.get(f"{BASE}/queues/q/config").json["config"]["backpressure"]
+    assert shown == {"strategy": "reject", "warning_threshold": 0.8}
+
+
+def test_bp_a_depth_is_jobs_that_are_not_final(api: Api) -> None:
+    bounded(api, max_depth=5, warning_threshold=1)
+    active = api.active("q")
+    api.push("q", options={"pending": True})
+    api.push("q", options={"scheduled_at": "+PT1H"})
+    retried = api.push("q")
+    (taken,) = api.fetch("q")
+    assert taken["id"] == retried
+    error = {"type": "Boom", "message": "no"}
+    reply = api.post(f"{BASE}/workers/nack", {"job_id": retried, "error": error})
+    assert reply.json["state"] == "retryable"
+    cancelled = api.push("q")
+    refused(push(api), "q", 5, 5)
+    # Final jobs make room: by cancelling, by success, by failure.
+    assert api("DELETE", f"{BASE}/jobs/{cancelled}").status == 200
+    assert push(api).status == 201
+    refused(push(api), "q", 5, 5)
+    assert api.post(f"{BASE}/workers/ack", {"job_id": active}).status == 200
+    assert push(api).status == 201
+    refused(push(api), "q", 5, 5)
+    (taken,) = api.fetch("q")
+    final = {"error": {"message": "no", "retryable": False}}
+    assert api.post(f"{BASE}/jobs/{taken['id']}/nack", final).json["state"] == "discarded"
+    assert push(api).status == 201
+
+
+def test_bp_g_and_qc_19_bytes_are_bounded_too(api: Api) -> None:
+    bounded(api, max_size_bytes=2_000)
+    large = job(args=["x" * 900])
+    assert [api.post(f"{BASE}/jobs", large).status for _ in range(2)] == [201, 201]
+    reply = api.post(f"{BASE}/jobs", large)
+    depth = int(reply.headers[DEPTH])
+    refused(reply, "q", depth, 2_000)
+    assert 1_800 < depth <= 2_000
+    assert reply.error["details"]["unit"] == "bytes"
+    assert "2000 bytes" in reply.error["message"]
+
+
+def test_bp_g_the_first_bound_reached_counts(api: Api) -> None:
+    bounded(api, "few", max_depth=1, max_size_bytes=1_000_000)
+    bounded(api, "small", max_depth=1_000, max_size_bytes=50)
+    assert push(api, "few").status == 201
+    refused(push(api, "few"), "few", 1, 1)
+    reply = api.post(f"{BASE}/jobs", job("small", args=["x" * 100]))
+    refused(reply, "small", 0, 50)
+
+
+def test_bp_o_and_w_a_bound_and_a_rate_limit_hold_together(api: Api) -> None:
+    bounded(api, max_depth=2)
+    api("PUT", f"{BASE}/queues/q/config", {"rate_limit": {"limit": 1, "period": "PT1M"}})
+    for _ in range(2):
+        assert push(api).status == 201
+    assert len(api.fetch("q", count=5, worker_id="w")) == 1
+    assert push(api).status == 429
+    api.clock.advance(66_001)
+    (job,) = api.fetch("q", count=5, worker_id="w")
+    api.post(f"{BASE}/workers/ack", {"job_id": job["id"], "worker_id": "w"})
+    assert push(api).status == 201
+    assert api.fetch("q", count=5, worker_id="w") == []
+
+
+def test_a_smaller_bound_drops_nothing(api: Api) -> None:
+    bounded(api, max_depth=5)
+    for _ in range(4):
+        push(api)
+    bounded(api, max_depth=2)
+    refused(push(api), "q", 4, 2)
+    assert stored(api) == 4
+
+
+def test_other_queues_are_not_affected(api: Api) -> None:
+    bounded(api, "full", max_depth=1)
+    push(api, "full")
+    assert push(api, "full").status == 429
+    assert push(api, "free").status == 201
+
+
+def test_retrying_a_dead_letter_into_a_full_queue_is_refused(api: Api) -> None:
+    dead = api.dead("q")
+    bounded(api, max_depth=1)
+    push(api)
+    for place in ("dead-letter", "admin/dead-letter"):
+        refused(api.post(f"{BASE}/{place}/{dead}/retry"), "q", 1, 1)
+    assert api.get(f"{BASE}/jobs/{dead}").json["state"] == "discarded"
+
+
+# --- batches ----------------------------------------------------------------------------------
+
+
+def test_bp_q_a_batch_is_taken_as_a_whole_or_not_at_all(api: Api) -> None:
+    bounded(api, max_depth=3)
+    push(api)
+    refused(push_batch(api, "q", "q", "q"), "q", 1, 3)
+    assert push_batch(api, "q", "q").status == 201
+    assert stored(api) == 3
+
+
+def test_bp_q_one_full_queue_refuses_the_batch_for_all(api: Api) -> None:
+    bounded(api, "a", max_depth=5)
+    bounded(api, "b", max_depth=1)
+    push(api, "b")
+    refused(push_batch(api, "a", "a", "b", "c"), "b", 1, 1)
+    assert [stored(api, queue) for queue in ("a", "b", "c")] == [0, 1, 0]
+    # What was reserved in the other queue was given back.
+    assert push_batch(api, *["a"] * 5).status == 201
+
+
+def test_a_batch_that_could_never_fit_is_refused(api: Api) -> None:
+    for strategy in ("reject", "drop_oldest", "block"):
+        queue = strategy.replace("_", "-")
+        bounded(api, queue, max_depth=2, strategy=strategy)
+        refused(push_batch(api, *[queue] * 3), queue, 0, 2, strategy)
+
+
+# --- warnings ---------------------------------------------------------------------------------
+
+
+def test_bp_n_above_the_threshold_the_answer_says_how_full_it_is(api: Api) -> None:
+    bounded(api, max_depth=5, warning_threshold=0.6)
+    told = [push(api).headers for _ in range(5)]
+    assert all(name not in each for each in told[:2] for name in (DEPTH, BOUND, PRESSURE))
+    shown = [(each[DEPTH], each[BOUND], each[PRESSURE]) for each in told[2:]]
+    assert shown == [("3", "5", "0.60"), ("4", "5", "0.80"), ("5", "5", "1.00")]
+    assert all(each["Location"] for each in told)
+
+
+def test_bp_n_the_default_threshold_is_four_fifths(api: Api) -> None:
+    bounded(api, max_depth=10)
+    told = [PRESSURE in push(api).headers for _ in range(10)]
+    assert told == [False] * 7 + [True] * 3
+
+
+def test_bp_n_pressure_has_two_decimals(api: Api) -> None:
+    bounded(api, max_depth=3, warning_threshold=0)
+    assert [push(api).headers[PRESSURE] for _ in range(3)] == ["0.33", "0.67", "1.00"]
+
+
+def test_bp_n_of_a_batch_the_fullest_queue_is_told(api: Api) -> None:
+    bounded(api, "a", max_depth=10, warning_threshold=0.1)
+    bounded(api, "b", max_depth=4, warning_threshold=0.1)
+    bounded(api, "c", max_depth=2, warning_threshold=1)
+    reply = push_batch(api, "a", "b", "b", "b", "a", "c")
+    assert reply.status == 201
+    assert [reply.headers[name] for name in (DEPTH, BOUND, PRESSURE)] == ["3", "4", "0.75"]
+    reply = push_batch(api, "c", "unbounded")
+    assert [reply.headers[name] for name in (DEPTH, BOUND, PRESSURE)] == ["2", "2", "1.00"]
+    assert PRESSURE not in push_batch(api, "unbounded").headers
+
+
+def test_bp_n_bytes_count_as_well(api: Api) -> None:
+    bounded(api, max_size_bytes=2_000, warning_threshold=0.5)
+    reply = api.post(f"{BASE}/jobs", job(args=["x" * 1_500]))
+    assert reply.headers[BOUND] == "2000"
+    assert 0.75 <= float(reply.headers[PRESSURE]) <= 0.8
+
+
+def test_a_duplicate_takes_no_room(api: Api) -> None:
+    bounded(api, max_depth=2)
+    unique = job(options={"queue": "q", "unique": {"on_conflict": "ignore"}})
+    assert [api.post(f"{BASE}/jobs", unique).status for _ in range(3)] == [201, 200, 200]
+    assert push(api).status == 201
+    assert push(api).status == 429
+
+
+# --- drop_oldest ------------------------------------------------------------------------------
+
+
+def test_bp_d_the_oldest_available_job_gives_way(api: Api) -> None:
+    bounded(api, max_depth=4, strategy="drop_oldest")
+    active = api.active("q")
+    later = api.push("q", options={"scheduled_at": "+PT1H"})
+    api.clock.advance(10)
+    first = api.push("q")
+    api.clock.advance(10)
+    second = api.push("q")
+    reply = push(api)
+    assert reply.status == 201
+    states = [api.get(f"{BASE}/jobs/{one}").json["state"] for one in (active, later, first, second)]
+    assert states == ["active", "scheduled", "discarded", "available"]
+    dropped = api.get(f"{BASE}/jobs/{first}").json
+    assert dropped["error"]["type"] == "overflow"
+    assert stored(api) == 2
+
+
+def test_bp_d_without_an_available_job_it_refuses(api: Api) -> None:
+    bounded(api, max_depth=2, strategy="drop_oldest")
+    api.active("q")
+    api.push("q", options={"scheduled_at": "+PT1H"})
+    refused(push(api), "q", 2, 2, "drop_oldest")
+
+
+def test_bp_e_and_f_dropping_is_chosen_for_each_queue(api: Api) -> None:
+    path = f"{BASE}/queues/_default/config"
+    for body in (
+        {"overflow_policy": "drop_oldest"},
+        {"strategy": "drop_oldest"},
+        {"backpressure": {"strategy": "drop_oldest"}},
+    ):
+        reply = api("PUT", path, {"max_size": 2, **body})
+        assert (reply.status, reply.error["code"]) == (400, "invalid_request")
+    assert "max_size" not in api.get(path).json["config"]
+    # A bound for all queues is fine, and rejects.
+    assert api("PUT", path, {"max_size": 1}).status == 200
+    assert [push(api).status for _ in range(2)] == [201, 429]
+
+
+def test_bp_q_a_batch_drops_as_many_as_it_needs(api: Api) -> None:
+    bounded(api, max_depth=3, strategy="drop_oldest")
+    old = []
+    for _ in range(3):
+        old.append(api.push("q"))
+        api.clock.advance(10)
+    assert push_batch(api, "q", "q").status == 201
+    states = [api.get(f"{BASE}/jobs/{one}").json["state"] for one in old]
+    assert states == ["discarded", "discarded", "available"]
+
+
+# --- block ------------------------------------------------------------------------------------
+
+
+@dataclass
+class Waiting:
+    """Time while a push waits: each wait moves the clock, and something may happen then."""
+
+    api: Api
+    waits: list[float] = field(default_factory=list)
+    meanwhile: Callable[[], object] | None = None
+
+    def sleep(self, seconds: float) -> None:
+        self.waits.append(seconds)
+        assert len(self.waits) < 1_000
+        self.api.clock.advance(max(1, round(seconds * 1_000)))
+        if self.meanwhile is not None and len(self.waits) == 3:
+            self.meanwhile()
+
+    @property
+    def waited_s(self) -> float:
+        return sum(self.waits)
+
+
+@pytest.fixture
+def waiting(api: Api, monkeypatch: pytest.MonkeyPatch) -> Waiting:
+    """A full queue `q` of one job that blocks, and the waits of who pushes into it."""
+    told = Waiting(api)
+    monkeypatch.setattr(api.runtime.enqueue._bounds, "_sleep", told.sleep)
+    bounded(api, max_depth=1, strategy="block")
+    assert push(api).status == 201
+    return told
+
+
+def test_bp_c_and_qc_23_a_push_waits_for_room(api: Api, waiting: Waiting) -> None:
+    (running,) = api.fetch("q")
+    waiting.meanwhile = lambda: api.post(f"{BASE}/workers/ack", {"job_id": running["id"]})
+    reply = push(api, **{"OJS-Block-Timeout": "20"})
+    assert reply.status == 201
+    assert len(waiting.waits) == 3
+    assert stored(api) == 1
+
+
+def test_bp_c_when_the_time_is_over_the_push_is_refused(api: Api, waiting: Waiting) -> None:
+    refused(push(api, **{"OJS-Block-Timeout": "10"}), "q", 1, 1, "block")
+    assert waiting.waited_s == pytest.approx(10, abs=0.2)
+    assert stored(api) == 1
+
+
+def test_bp_c_without_the_header_it_refuses_at_once(api: Api, waiting: Waiting) -> None:
+    for headers in ({}, {"OJS-Block-Timeout": "0"}, {"OJS-Block-Timeout": "0.0"}):
+        refused(push(api, **headers), "q", 1, 1, "block")
+    assert waiting.waits == []
+
+
+def test_only_a_queue_that_blocks_makes_a_push_wait(api: Api, waiting: Waiting) -> None:
+    bounded(api, max_depth=1, strategy="reject")
+    refused(push(api, **{"OJS-Block-Timeout": "10"}), "q", 1, 1, "reject")
+    assert waiting.waits == []
+
+
+@pytest.mark.parametrize(
+    ("given", "seconds"),
+    [("2", 2), ("2.5", 2.5), ("0.25", 0.25), (" 3 ", 3), ("007", 7), ("25", 25), ("26", 25),
+     ("86400", 25), ("9" * 3_000, 25)],
+)  # fmt: skip
+def test_bp_c_how_long_a_push_waits(api: Api, waiting: Waiting, given: str, seconds: float) -> None:
+    refused(push(api, **{"OJS-Block-Timeout": given}), "q", 1, 1, "block")
+    assert waiting.waited_s == pytest.approx(seconds, abs=0.2)
+
+
+def test_bp_c_a_push_never_waits_until_the_function_is_stopped(api: Api, waiting: Waiting) -> None:
+    @dataclass
+    class Context:
+        left_ms: int
+
+        def get_remaining_time_in_millis(self) -> int:
+            return self.left_ms
+
+    api.context = Context(8_000)
+    refused(push(api, **{"OJS-Block-Timeout": "20"}), "q", 1, 1, "block")
+    assert 3 < waiting.waited_s < 7
+    waiting.waits.clear()
+    api.context = Context(500)
+    refused(push(api, **{"OJS-Block-Timeout": "20"}), "q", 1, 1, "block")
+    assert waiting.waits == []
+
+
+@pytest.mark.parametrize(
+    "given",
+    ["", " ", "-1", "+5", "5s", "PT5S", "1e3", "nan", "inf", "Infinity", "0x10", "1_000", "1,5",
+     ".5", "5.", "\u0665", "1 2", "\ud800", "\x00"],
+)  # fmt: skip
+@pytest.mark.parametrize("path", ["jobs", "jobs/batch"])
+def test_bp_c_a_malformed_time_is_refused(api: Api, path: str, given: str) -> None:
+    body = job() if path == "jobs" else {"jobs": [job()]}
+    # For every queue: that the header is not needed does not make it right.
+    reply = api("POST", f"{BASE}/{path}", body, headers={"OJS-Block-Timeout": given})
+    assert (reply.status, reply.error["code"]) == (400, "invalid_request")
+    assert reply.error["details"]["field"] == "OJS-Block-Timeout"
+    reply.text.encode("utf-8")
+    assert stored(api) == 0
+
+
+def test_bp_q_a_batch_waits_for_room_for_all_of_it(api: Api, waiting: Waiting) -> None:
+    bounded(api, max_depth=2, strategy="block")
+    (running,) = api.fetch("q")
+    waiting.meanwhile = lambda: api.post(f"{BASE}/workers/ack", {"job_id": running["id"]})
+    reply = push_batch(api, "q", "q", headers={"OJS-Block-Timeout": "20"})
+    assert reply.status == 201
+    assert len(waiting.waits) == 3
+    refused(push_batch(api, "q", headers={"OJS-Block-Timeout": "1"}), "q", 2, 2, "block")
+    assert stored(api) == 2
+
+
+def test_the_longest_wait_is_the_use_case_s() -> None:
+    assert contract.MAX_BLOCK_S * 1_000 == bounds.MAX_BLOCK_MS
+
+
+# --- for browsers -----------------------------------------------------------------------------
+
+
+def test_browsers_may_send_and_read_the_headers(api: Api) -> None:
+    reply = api("OPTIONS", f"{BASE}/jobs", headers={"origin": "https://ui.example"})
+    allowed = set(reply.headers["Access-Control-Allow-Headers"].split(", "))
+    assert {"X-OJS-Producer", "OJS-Block-Timeout"} <= allowed
+    assert allowed == set(negotiation.REQUEST_HEADERS)
+    exposed = set(push(api).headers["Access-Control-Expose-Headers"].split(", "))
+    assert {DEPTH, BOUND, PRESSURE, "Retry-After"} <= exposed

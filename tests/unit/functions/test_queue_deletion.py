@@ -1,0 +1,145 @@
+"""DELETE /queues/{name} (queue-config seed, sections 5.3 and 9.4)."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+if TYPE_CHECKING:
+    from tests.unit.functions.client import Api, Reply
+
+BASE = "/ojs/v1"
+
+
+def delete(api: Api, name: str, body: Any = None, **query: str) -> Reply:
+    return api("DELETE", f"{BASE}/queues/{name}", body, query=query)
+
+
+def state(api: Api, job_id: str) -> str:
+    return str(api.get(f"{BASE}/jobs/{job_id}").json["job"]["state"])
+
+
+def test_qc_11_and_qc_54_an_empty_queue_goes(api: Api) -> None:
+    api("PUT", f"{BASE}/queues/q/config", {"max_size": 3})
+    reply = delete(api, "q", {"strategy": "reject"})
+    assert (reply.status, reply.json) == (
+        202,
+        {"queue": "q", "strategy": "reject", "jobs_affected": 0, "state": "deleted"},
+    )
+    assert api.get(f"{BASE}/queues/q").status == 404
+    assert api.get(f"{BASE}/queues/q/config").status == 404
+    assert api.get(f"{BASE}/queues").json["queues"] == []
+    assert delete(api, "q", {"strategy": "reject"}).status == 404
+
+
+@pytest.mark.parametrize(
+    ("body", "field"),
+    [
+        (None, "strategy"),
+        ({}, "strategy"),
+        ({"strategy": ""}, "strategy"),
+        ({"strategy": "burn"}, "strategy"),
+        ({"strategy": 5}, "strategy"),
+        ({"strategy": "move"}, "target_queue"),
+        ({"strategy": "move", "target_queue": "q"}, "target_queue"),
+        ({"strategy": "move", "target_queue": "_default"}, "target_queue"),
+        ({"strategy": "move", "target_queue": "A b"}, "target_queue"),
+        ({"strategy": "move", "target_queue": 7}, "target_queue"),
+        ({"strategy": "discard", "target_queue": "other"}, "target_queue"),
+    ],
+)
+def test_qc_14_what_becomes_of_the_jobs_must_be_said(api: Api, body: Any, field: str) -> None:
+    job_id = api.push("q")
+    reply = delete(api, "q", body)
+    assert reply.status == 400
+    assert reply.error["details"]["field"] == field
+    assert api.get(f"{BASE}/queues/q").json["state"] == "active"
+    assert state(api, job_id) == "available"
+    assert [queue["name"] for queue in api.get(f"{BASE}/queues").json["queues"]] == ["q"]
+
+
+def test_the_strategy_may_stand_in_the_query_and_the_body_counts(api: Api) -> None:
+    job_id = api.push("q")
+    assert delete(api, "q", strategy="reject").status == 409
+    assert delete(api, "q", strategie="discard").status == 400
+    reply = delete(api, "q", {"strategy": "move", "target_queue": "new"}, strategy="discard")
+    assert reply.status == 202
+    assert (reply.json["strategy"], reply.json["target_queue"]) == ("move", "new")
+    assert state(api, job_id) == "available"
+    assert [job["id"] for job in api.fetch("new")] == [job_id]
+    api.push("q")
+    assert delete(api, "q", strategy="move", target_queue="new").json["jobs_affected"] == 1
+    api.push("q")
+    assert delete(api, "q", strategy="discard").json["state"] == "deleted"
+
+
+def test_qc_15_reject_refuses_while_a_job_is_there(api: Api) -> None:
+    job_id = api.active("q")
+    reply = delete(api, "q", {"strategy": "reject"})
+    assert reply.status == 409
+    assert reply.error["code"] == "conflict"
+    assert api.get(f"{BASE}/queues/q").json["state"] == "active"
+    api.post(f"{BASE}/workers/ack", {"job_id": job_id, "worker_id": "w1"})
+    assert delete(api, "q", {"strategy": "reject"}).status == 202
+    assert state(api, job_id) == "completed"
+
+
+def test_qc_16_and_qc_47_a_queue_that_ends_says_how(api: Api) -> None:
+    running = api.active("q")
+    api.push("q")
+    later = api.push("q", options={"delay_until": "+PT1H"})
+    reply = delete(api, "q", {"strategy": "discard"})
+    assert reply.status == 202
+    assert reply.json == {
+        "queue": "q", "strategy": "discard", "jobs_affected": 3, "state": "draining",
+    }  # fmt: skip
+    shown = api.get(f"{BASE}/queues/q").json
+    assert (shown["state"], shown["status"]) == ("draining", "draining")
+    assert shown["deletion"]["strategy"] == "discard"
+    assert "resumed_at" not in shown
+    found = api.get(f"{BASE}/jobs/{later}").json["job"]
+    assert (found["state"], found["error"]["type"]) == ("discarded", "queue_deleted")
+    # QC-10: nothing gets in; what runs goes on.
+    refused = api.post(f"{BASE}/jobs", {"type": "a", "args": [], "options": {"queue": "q"}})
+    assert (refused.status, refused.error["code"]) == (409, "queue_draining")
+    assert refused.error["retryable"] is False
+    for path in ("pause", "resume"):
+        assert api.post(f"{BASE}/queues/q/{path}").status == 409
+    api.post(f"{BASE}/workers/ack", {"job_id": running, "worker_id": "w1"})
+    api.runtime.sweep.run_once(api.clock.now_ms(), 100)
+    assert api.get(f"{BASE}/queues/q").status == 404
+    assert state(api, running) == "completed"
+
+
+def test_qc_10_a_queue_may_be_worked_off_before_it_goes(api: Api) -> None:
+    ids = [api.push("q") for _ in range(3)]
+    reply = delete(api, "q", {"strategy": "drain"})
+    assert (reply.json["jobs_affected"], reply.json["state"]) == (3, "draining")
+    refused = api.post(f"{BASE}/jobs", {"type": "a", "args": [], "options": {"queue": "q"}})
+    assert (refused.status, refused.error["code"]) == (409, "queue_draining")
+    for job_id in ids:
+        api.runtime.sweep.run_once(api.clock.now_ms(), 100)
+        assert api.get(f"{BASE}/queues/q").json["state"] == "draining"
+        assert [job["id"] for job in api.fetch("q", worker_id="w1")] == [job_id]
+        api.post(f"{BASE}/workers/ack", {"job_id": job_id, "worker_id": "w1"})
+    api.runtime.sweep.run_once(api.clock.now_ms(), 100)
+    assert api.get(f"{BASE}/queues/q").status == 404
+
+
+def test_qc_17_a_target_that_ends_itself_takes_nothing(api: Api) -> None:
+    job_id = api.push("q")
+    api.active("end")
+    assert delete(api, "end", {"strategy": "discard"}).json["state"] == "draining"
+    reply = delete(api, "q", {"strategy": "move", "target_queue": "end"})
+    assert reply.status == 409
+    assert reply.error["details"]["field"] == "target_queue"
+    assert state(api, job_id) == "available"
+    assert api.get(f"{BASE}/queues/q").json["state"] == "active"
+
+
+def test_deleting_what_is_not_there_or_no_queue(api: Api) -> None:
+    assert delete(api, "none", {"strategy": "discard"}).status == 404
+    for name in ("_default", "A b"):
+        reply = delete(api, name, {"strategy": "discard"})
+        assert (reply.status, reply.error["details"]["field"]) == (400, "name")

@@ -1,0 +1,114 @@
+"""Limits as their items tell, and the events and metrics that follow (RL-006, RL 11.1 and 11.2)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from ojs.projections import limits, metrics, records
+from ojs.projections.limits import EdgeChange
+from ojs.projections.records import Change, Malformed
+from ojs.store import keys
+from tests.store.streams import FakeMetrics, made_record
+
+SERVICE = "mail-service"
+AT_MS = 1_780_000_000_000
+EDGE = {
+    "pk": keys.limiter("cell"), "sk": keys.HELD, "held": 1, "key": "api", "strategy": "rate",
+    "bound": 10, "current": 10, "job": "j1", "at": AT_MS, "since": AT_MS, "n_rate": 1,
+}  # fmt: skip
+ADJUSTED = {
+    "pk": keys.limiter("cell"), "sk": keys.ADJUSTED, "key": "api", "until": AT_MS + 60_000,
+    "reason": "429 " * 1_000, "job": "j1", "at": AT_MS,
+}  # fmt: skip
+
+
+def changes(old: Any, new: Any) -> list[Change]:
+    return records.parse(made_record(1, old, new))
+
+
+def edge(old: Any, new: Any) -> EdgeChange:
+    (change,) = changes(old, new)
+    assert change.edge is not None
+    return change.edge
+
+
+def kinds(old: Any, new: Any) -> list[str]:
+    told = limits.of_edge(edge(old, new), SERVICE, identity=b"12345678")
+    return [event.type for event in told]
+
+
+def released(item: dict[str, Any], after_ms: int = 1_500) -> dict[str, Any]:
+    return {**item, "held": 0, "at": item["since"] + after_ms}
+
+
+def test_an_edge_is_told_where_it_is_one() -> None:
+    assert kinds(None, EDGE) == ["rate_limit.exceeded"]
+    assert kinds(EDGE, released(EDGE)) == ["rate_limit.released"]
+    assert kinds(released(EDGE), EDGE) == ["rate_limit.exceeded"]
+    # The sweep keeps how many wait.
+    assert kinds(EDGE, {**EDGE, "waiting": 3}) == []
+    assert kinds(None, released(EDGE)) == []
+    assert changes(EDGE, None) == changes(ADJUSTED, None) == []
+
+
+def test_a_queue_s_own_limit_names_the_queue() -> None:
+    item = {**EDGE, "pk": keys.gate("mail"), "sk": keys.HELD_RATE, "key": "queue:mail"}
+    del item["job"]
+    (event,) = limits.of_edge(edge(None, item), SERVICE, identity=b"12345678")
+    assert (event.source, event.subject) == (f"ojs://{SERVICE}/queues/mail", "queue:mail")
+    assert event.data == {
+        "key": "queue:mail", "strategy": "rate", "limit": 10, "current": 10, "queue": "mail",
+    }  # fmt: skip
+    assert changes(item, None) == []
+
+
+def test_ids_are_the_same_each_time_and_differ() -> None:
+    def ids(old: Any, new: Any) -> list[str]:
+        (change,) = changes(old, new)
+        assert change.edge is not None
+        return [
+            event.id for event in limits.of_edge(change.edge, SERVICE, identity=change.identity)
+        ]
+
+    assert ids(None, EDGE) == ids(None, EDGE)
+    assert ids(None, EDGE) != ids(EDGE, released(EDGE))
+
+
+def test_a_reason_is_cut() -> None:
+    (change,) = changes(None, ADJUSTED)
+    assert change.adjustment is not None
+    event = limits.of_adjustment(change.adjustment, SERVICE, identity=b"12345678")
+    assert event.type == "rate_limit.dynamic_adjusted"
+    assert event.data["until"] == "2026-05-28T20:27:40.000Z"
+    assert len(event.data["reason"]) == limits.MAX_REASON
+
+
+@pytest.mark.parametrize("item", [EDGE, ADJUSTED])
+def test_a_malformed_item_goes_elsewhere(item: dict[str, Any]) -> None:
+    for name in ("key", "at"):
+        spoilt = {key: value for key, value in item.items() if key != name}
+        with pytest.raises(Malformed):
+            changes(None, spoilt)
+        with pytest.raises(Malformed):
+            changes(None, {**item, name: b"?"})
+
+
+def test_metrics_of_limits() -> None:
+    mail = {**EDGE, "pk": keys.gate("mail"), "sk": keys.HELD_SLOTS, "strategy": "concurrency"}
+    found = FakeMetrics()
+    metrics.write_limits(
+        found,
+        [
+            edge(None, EDGE),
+            edge(released(EDGE), EDGE),
+            edge(EDGE, released(EDGE)),
+            edge(EDGE, {**EDGE, "waiting": 2}),
+            edge(mail, released(mail, 2_000)),
+        ],
+    )
+    assert found.sums == {
+        (("strategy", "rate"),): {metrics.EXCEEDED: 2, metrics.WAIT_DURATION: 1.5},
+        (("queue", "mail"), ("strategy", "concurrency")): {metrics.WAIT_DURATION: 2.0},
+    }
