@@ -109,8 +109,10 @@ FUNCTIONS: tuple[FunctionSpec, ...] = (
         timeout_s=HTTP_TIMEOUT_S,
         access=Access(
             table=_ITEMS,
-            indexes={"work": _QUERY},
-            payloads=frozenset({"DeleteObject", "GetObject"}),
+            # Dead letters of all queues, and bulk operations, are listed by the second.
+            indexes={"work": _QUERY, "expiry": _QUERY},
+            # A dead letter may be retried with other args.
+            payloads=frozenset({"DeleteObject", "GetObject", "PutObject"}),
             bucket=_TELL_MISSING,
         ),
     ),

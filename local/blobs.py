@@ -10,6 +10,7 @@ from pathlib import Path
 from urllib.parse import quote
 
 from ojs.domain.errors import BackendUnavailable
+from ojs.store.blobs import ARCHIVE, JSON
 
 _LONGEST_NAME = 200
 
@@ -25,9 +26,10 @@ class FolderBlobs:
         self._folder = folder
         folder.mkdir(parents=True, exist_ok=True)
 
-    def put(self, key: str, body: bytes) -> None:
+    def put(self, key: str, body: bytes, *, content_type: str = JSON) -> None:
         """Store durably, replacing what was there."""
         try:
+            self._path(key).parent.mkdir(parents=True, exist_ok=True)
             handle, name = tempfile.mkstemp(dir=self._folder, prefix="~")
             try:
                 with os.fdopen(handle, "wb") as file:
@@ -63,6 +65,13 @@ class FolderBlobs:
         self._folder.mkdir(parents=True, exist_ok=True)
 
     def _path(self, key: str) -> Path:
+        if key.startswith(ARCHIVE):
+            # To be read by people: a folder for each part of the key. A part that begins with a dot
+            # would lead elsewhere.
+            parts = (quote(part, safe="").replace("~", "%7E") for part in key.split("/"))
+            return self._folder.joinpath(
+                *(f"%2E{part[1:]}" if part.startswith(".") else part for part in parts)
+            )
         # Quoted, so that no key can leave the folder or meet another; "~" marks unfinished files.
         name = quote(key, safe="").replace("~", "%7E").replace(".", "%2E")
         if len(name) > _LONGEST_NAME:

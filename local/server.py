@@ -35,8 +35,15 @@ _PROBES = 100
 # As often as in the cloud: its points of the history are of minutes.
 _GAUGES_INTERVAL_S = 60.0
 _RECONCILE_INTERVAL_S = 60.0
+_DEAD_LETTERS_INTERVAL_S = 60.0
+# Nobody wants to wait for a minute here; where nothing is to be done it is one query.
+_BULK_INTERVAL_S = 2.0
+# Dead letters that bulk operations retry or purge at a time.
+_BULK = 10_000
 # Queues whose jobs one reconcile sweep counts one by one.
 _RECOUNTS = 50
+# Dead letters that rules look at, and those that are pruned, at a time.
+_DEAD_LETTERS = 10_000
 # Limits that hold jobs back which it looks at.
 _HELD = 100
 # Where nothing has been written, gauges change only by the time that passes.
@@ -89,6 +96,8 @@ class LocalServer:
                 Scheduler(self._sweep, sweep_interval_s),
                 Scheduler(self._catch_up, _GAUGES_INTERVAL_S),
                 Scheduler(self._reconcile, _RECONCILE_INTERVAL_S),
+                Scheduler(self._carry_on, _BULK_INTERVAL_S),
+                Scheduler(self._look_after_dead_letters, _DEAD_LETTERS_INTERVAL_S),
             )
             for schedule in self._schedules:
                 undo.callback(schedule.stop)
@@ -150,6 +159,13 @@ class LocalServer:
     def _reconcile(self) -> None:
         self._runtime.reconcile.run_once(self._clock.now_ms(), _RECOUNTS)
         self._runtime.holding.run_once(self._clock.now_ms(), _HELD)
+
+    def _carry_on(self) -> None:
+        self._runtime.bulk.run_once(self._clock.now_ms(), _BULK)
+
+    def _look_after_dead_letters(self) -> None:
+        self._runtime.replay.run_once(self._clock.now_ms(), _DEAD_LETTERS)
+        self._runtime.prune.run_once(self._clock.now_ms(), _DEAD_LETTERS)
 
     def _catch_up(self) -> None:
         """Have what is derived from jobs tell of all that was written before this call."""

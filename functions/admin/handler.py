@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from ojs import runtime
-from ojs.domain import envelope
+from ojs.domain import dead_letter_filter, envelope
+from ojs.domain.bulk import Action
+from ojs.domain.dead_letter_filter import DeadLetterFilter
 from ojs.domain.errors import InvalidRequest, OjsError, ValidationFailed
 from ojs.domain.page import Page
+from ojs.domain.states import State
 from ojs.domain.stats import QueueSummary
 from ojs.http import (
+    bulk_views,
     events,
     limits_views,
     metrics,
@@ -23,12 +29,16 @@ from ojs.http.application import Answer, Application
 from ojs.http.contract import BASE
 from ojs.http.request import Request
 
+if TYPE_CHECKING:
+    from ojs.services.bulk import Done
+
 app = Application("admin")
 
 # A request leaves the rest of a deletion to the sweep when less than this is left to it.
 _DELETION_SPARE_MS = 8_000
+# And of a bulk operation.
+_BULK_SPARE_MS = 8_000
 _RETRY_AFTER = {"Retry-After": "5"}
-_UNSUPPORTED_FILTERS = ("error_type", "since", "until", "before", "args", "state")
 
 
 # --- system -----------------------------------------------------------------------------------
@@ -85,27 +95,28 @@ def openapi(_request: Request) -> Answer:
 @app.operation("list_dead_letters", "admin_list_dead_letters")
 def list_dead_letters(request: Request) -> Answer:
     """A page of dead letters."""
-    for name in _UNSUPPORTED_FILTERS:
-        if name in request.query:
-            raise manifests.not_offered(name, "filtering by it is not offered by this server.")
+    query.check_known(request.operation, request.query)
+    current = runtime.current()
     asked = paging.window(request.query)
-    queue = _checked(request, "queue")
-    kind = _checked(request, "type")
+    if (state := request.query.get("state")) not in (None, "", State.DISCARDED):
+        raise InvalidRequest("state", f"must be {State.DISCARDED}", value=state)
+    wanted = dead_letter_filter.from_query(request.query, now_ms=current.clock.now_ms())
     # Not through paging.collect: what is skipped need not be loaded.
-    page = runtime.current().dead_letter.list(
-        queue=queue, type=kind, limit=asked.limit, cursor=asked.cursor, skip=asked.offset
+    page = current.dead_letter.list(
+        wanted, limit=asked.limit, cursor=asked.cursor, skip=asked.offset
     )
-    return Answer(views.jobs_page(asked, page))
+    total = None
+    if wanted.everything and (page.next_cursor is not None or asked.cursor is not None):
+        seen = asked.offset + len(page.items) + (page.next_cursor is not None)
+        total = current.dead_letter_stats.total(wanted.queue, least=seen)
+    return Answer(views.jobs_page(asked, page, total))
 
 
-def _checked(request: Request, name: str) -> str | None:
-    value = request.query.get(name)
-    if not value:
-        return None
-    try:
-        return (envelope.check_queue if name == "queue" else envelope.check_type)(value)
-    except ValueError as error:
-        raise InvalidRequest(name, str(error), value=value) from None
+@app.operation("dead_letter_stats", "admin_dead_letter_stats")
+def dead_letter_stats(request: Request) -> Answer:
+    """How many dead letters there are, of what, and since when."""
+    query.check_known(request.operation, request.query)
+    return Answer(stats_views.dead_letters(runtime.current().dead_letter_stats.read()))
 
 
 @app.operation("get_dead_letter", "admin_get_dead_letter")
@@ -117,8 +128,8 @@ def get_dead_letter(request: Request) -> Answer:
 @app.operation("retry_dead_letter", "admin_retry_dead_letter")
 def retry_dead_letter(request: Request) -> Answer:
     """Make a dead letter available again."""
-    request.parsed(models.RetryDeadLetterRequest)
-    return Answer(views.wrapped(runtime.current().dead_letter.retry(request.named)))
+    override = request.parsed(models.RetryDeadLetterRequest).changes()
+    return Answer(views.wrapped(runtime.current().redrive.retry(request.named, override)))
 
 
 @app.operation("delete_dead_letter")
@@ -133,6 +144,63 @@ def admin_delete_dead_letter(request: Request) -> Answer:
     """Delete a dead letter for good."""
     runtime.current().dead_letter.delete(request.named)
     return Answer(None, 204)
+
+
+@app.operation("retry_dead_letters", "admin_retry_dead_letters")
+def retry_dead_letters(request: Request) -> Answer:
+    """Make many dead letters available again."""
+    wanted = bulk_views.to_retry(request, now_ms=runtime.current().clock.now_ms())
+    done = _begun(request, Action.RETRY, wanted)
+    return Answer(bulk_views.retried(done.operation, done.job_ids, done.errors))
+
+
+@app.operation("purge_dead_letters", "admin_purge_dead_letters")
+def purge_dead_letters(request: Request) -> Answer:
+    """Delete many dead letters for good."""
+    query.check_known(request.operation, request.query)
+    wanted = bulk_views.to_purge(request, now_ms=runtime.current().clock.now_ms())
+    done = _begun(request, Action.PURGE, wanted)
+    return Answer(bulk_views.purged(done.operation, done.job_ids))
+
+
+@app.operation("purge_old_dead_letters", "admin_purge_old_dead_letters")
+def purge_old_dead_letters(request: Request) -> Answer:
+    """Delete dead letters that were discarded before a time."""
+    query.check_known(request.operation, request.query)
+    wanted = bulk_views.older(request.query, now_ms=runtime.current().clock.now_ms())
+    done = _begun(request, Action.PURGE, wanted)
+    return Answer(bulk_views.purged(done.operation, done.job_ids))
+
+
+def _begun(request: Request, action: Action, wanted: DeadLetterFilter) -> Done:
+    return runtime.current().bulk.begin(
+        action, wanted, go_on=lambda: request.remaining_ms() > _BULK_SPARE_MS
+    )
+
+
+@app.operation("list_dead_letter_operations", "admin_list_dead_letter_operations")
+def list_dead_letter_operations(request: Request) -> Answer:
+    """A page of bulk operations."""
+    query.check_known(request.operation, request.query)
+    asked = paging.window(request.query)
+    page = paging.collect(
+        asked, lambda limit, cursor: runtime.current().bulk.list(limit=limit, cursor=cursor)
+    )
+    return Answer(bulk_views.page(page, paging.described(asked, page)))
+
+
+@app.operation("get_dead_letter_operation", "admin_get_dead_letter_operation")
+def get_dead_letter_operation(request: Request) -> Answer:
+    """One bulk operation."""
+    query.check_known(request.operation, request.query)
+    return Answer(bulk_views.wrapped(runtime.current().bulk.get(request.named)))
+
+
+@app.operation("stop_dead_letter_operation", "admin_stop_dead_letter_operation")
+def stop_dead_letter_operation(request: Request) -> Answer:
+    """Have a bulk operation end."""
+    request.parsed(models.NoOptions)
+    return Answer(bulk_views.wrapped(runtime.current().bulk.stop(request.named)))
 
 
 # --- queues -----------------------------------------------------------------------------------
@@ -328,7 +396,10 @@ def admin_stats_history(request: Request) -> Answer:
         period, *query.span(request.query, now_ms=now_ms), now_ms=now_ms
     )
     points = current.stats.history(
-        period, since_ms=since_ms, until_ms=until_ms, queue=_checked(request, "queue")
+        period,
+        since_ms=since_ms,
+        until_ms=until_ms,
+        queue=query.single(request.query, "queue", envelope.check_queue),
     )
     return Answer(stats_views.history(period, points))
 

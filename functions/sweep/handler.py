@@ -1,11 +1,13 @@
-"""Every minute: apply to jobs what time has decided and no request has noticed, set the gates of
-queues right, look at limits that hold jobs back, then measure.
+"""Every minute: apply to jobs what time has decided and no request has noticed, carry on bulk
+operations, set the gates of queues right, look at limits that hold jobs back, bring back dead
+letters by rule, prune them; then measure.
 """
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Mapping
+from dataclasses import asdict
 from typing import Any
 from weakref import WeakSet
 
@@ -20,10 +22,12 @@ logger = Logger()
 # Jobs moved by one pass; the clock is read anew for each.
 PASS_LIMIT = 1_000
 MAX_PASSES = 50
-# A pass ends, and no other begins, when less than this is left before the function is stopped. The
-# gauges need some of it, however much there is to move: alarms stand on them.
-SPARE_MS = 15_000
-RECONCILE_SPARE_MS = 10_000
+# Each part ends when less than this is left before the function is stopped: however much one has to
+# do, those after it have their turn. Alarms stand on the gauges, which come last.
+SPARE_MS = 20_000
+BULK_SPARE_MS = 16_000
+RECONCILE_SPARE_MS = 12_000
+DEAD_LETTERS_SPARE_MS = 8_000
 GAUGES_SPARE_MS = 5_000
 # Queues whose jobs one run counts one by one; it goes on with another queue the next minute.
 RECOUNTS = 50
@@ -31,6 +35,11 @@ RECOUNTS = 50
 HOLDING = 100
 # Looks for oldest jobs that one run makes; it goes on with another queue the next minute.
 PROBES = 1_000
+# Dead letters that rules look at, and those that are pruned, in one run at the most.
+LOOKS = 10_000
+PRUNED = 10_000
+# Dead letters that bulk operations retry or purge in one run at the most.
+BULK = 10_000
 _DEFAULT_MS = 55_000
 _LOOKED_AT = frozenset({"unbounded", "bounded", "counted", "slotted"})
 _warned: WeakSet[Runtime] = WeakSet()
@@ -53,8 +62,10 @@ def handler(event: Mapping[str, Any], context: object) -> dict[str, int]:
     logger.thread_safe_append_keys(correlation_id=event.get("id"))
     try:
         result = _sweep(current, more_than(SPARE_MS))
+        _bulk(current, more_than(BULK_SPARE_MS))
         _reconcile(current, more_than(RECONCILE_SPARE_MS))
         _look_at_limits(current, more_than(RECONCILE_SPARE_MS))
+        _dead_letters(current, more_than(DEAD_LETTERS_SPARE_MS))
         seen = current.gauges.run_once(current.clock.now_ms(), PROBES, more_than(GAUGES_SPARE_MS))
         logger.debug("measured", extra={"counts": dict(seen.counts)})
         metrics.write(seen, service=current.settings.service)
@@ -71,6 +82,24 @@ def _reconcile(current: Runtime, go_on: Callable[[], bool]) -> None:
         logger.warning("queues have no bound", extra={"count": counts["unbounded"]})
     if {name for name, count in counts.items() if count} - _LOOKED_AT:
         logger.info("reconciled", extra={"counts": counts})
+
+
+def _bulk(current: Runtime, go_on: Callable[[], bool]) -> None:
+    counts = current.bulk.run_once(current.clock.now_ms(), BULK, go_on)
+    if counts.keys() - {"more"}:
+        logger.info("carried on bulk operations", extra={"counts": counts})
+
+
+def _dead_letters(current: Runtime, go_on: Callable[[], bool]) -> None:
+    """What may come back does so before what is kept no longer goes."""
+    replayed = current.replay.run_once(current.clock.now_ms(), LOOKS, go_on)
+    for one in replayed.skipped:
+        # It may be a duplicate, or of a type that its queue does not take any more.
+        logger.warning("a dead letter cannot be replayed", extra=asdict(one))
+    if replayed.counts.keys() - {"looked"}:
+        logger.info("replayed", extra={"counts": dict(replayed.counts)})
+    if counts := current.prune.run_once(current.clock.now_ms(), PRUNED, go_on):
+        logger.info("pruned", extra={"counts": counts})
 
 
 def _look_at_limits(current: Runtime, go_on: Callable[[], bool]) -> None:

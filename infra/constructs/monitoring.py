@@ -36,6 +36,7 @@ COUNTERS = (
     "ojs.job.failed",
     "ojs.job.cancelled",
     "ojs.job.expired",
+    "ojs.dead_letter.added_total",
 )
 LENGTHS = ("ojs.job.queue_time", "ojs.job.duration")
 

@@ -43,10 +43,15 @@ from ojs.store.texts import Texts
 if TYPE_CHECKING:
     from mypy_boto3_dynamodb import DynamoDBClient
 
+    from ojs.services.bulk import Bulk
+    from ojs.services.dead_letter_stats import DeadLetterStatistics
     from ojs.services.events import Events
     from ojs.services.gauges import Gauges
     from ojs.services.holding import Holding
+    from ojs.services.prune import Prune
     from ojs.services.reconcile import Reconcile
+    from ojs.services.redrive import Redrive
+    from ojs.services.replay import Replay
     from ojs.services.slots import Slots
     from ojs.services.stats import Stats
 
@@ -91,6 +96,73 @@ class Runtime:
         )
 
     @cached_property
+    def redrive(self) -> Redrive:
+        """The way back from dead letter."""
+        from ojs.services.redrive import Redrive
+        from ojs.store.contents import Contents
+
+        texts = Texts(self.table, self.blobs)
+        jobs = job_store.Jobs(self.table, texts, self.ids, self.gates)
+        return Redrive(
+            jobs,
+            Contents(self.table, texts, jobs),
+            queue_store.Queues(self.table),
+            Locks(self.table),
+            due=Due(jobs, self.copies, self.clock, self.ids),
+            bounds=Bounds(self.gates, jobs, self.clock),
+            limits=self.limits,
+            clock=self.clock,
+            ids=self.ids,
+            strict=self.settings.strict_queues,
+        )
+
+    @cached_property
+    def bulk(self) -> Bulk:
+        """Bulk operations on dead letters."""
+        from ojs.services.bulk import Bulk
+        from ojs.store.bulk import BulkOperations
+
+        return Bulk(
+            BulkOperations(self.table, self.ids),
+            job_store.Jobs(self.table, Texts(self.table, self.blobs), self.ids, self.gates),
+            queue_store.Queues(self.table),
+            self.dead_letter,
+            self.redrive,
+            clock=self.clock,
+            ids=self.ids,
+        )
+
+    @cached_property
+    def dead_letter_stats(self) -> DeadLetterStatistics:
+        """Statistics of dead letters."""
+        from ojs.services.dead_letter_stats import DeadLetterStatistics
+        from ojs.store.dead_letters import DeadLetters
+
+        return DeadLetterStatistics(DeadLetters(self.table), self.clock)
+
+    @cached_property
+    def prune(self) -> Prune:
+        """The pruning of dead letters."""
+        from ojs.services.archive import Archive
+        from ojs.services.prune import Prune
+        from ojs.store.pruning import Pruning
+
+        jobs = job_store.Jobs(self.table, Texts(self.table, self.blobs), self.ids, self.gates)
+        queues = queue_store.Queues(self.table)
+        pruning = Pruning(self.table, queues, self.ids)
+        return Prune(jobs, pruning, self.copies, Archive(jobs, self.blobs))
+
+    @cached_property
+    def replay(self) -> Replay:
+        """The replay of dead letters by rule."""
+        from ojs.services.replay import Replay
+        from ojs.store.replay import Replays
+
+        jobs = job_store.Jobs(self.table, Texts(self.table, self.blobs), self.ids, self.gates)
+        queues = queue_store.Queues(self.table)
+        return Replay(jobs, queues, Replays(self.table), self.redrive)
+
+    @cached_property
     def events(self) -> Events:
         """The event log."""
         from ojs.services.events import Events
@@ -103,11 +175,13 @@ class Runtime:
         """The gauges sweep."""
         from ojs.services.gauges import Gauges
         from ojs.store import stats as stats_store
+        from ojs.store.dead_letters import DeadLetters
 
         return Gauges(
             stats_store.Stats(self.table),
             queue_store.Queues(self.table),
             worker_store.Workers(self.table),
+            DeadLetters(self.table),
         )
 
     @cached_property
@@ -203,7 +277,7 @@ def build(
         finish=Finish(jobs, due, copies, limits, clock, ids),
         jobs=Jobs(jobs, due, clock, ids),
         workers=Workers(worker_store.Workers(table), jobs, clock),
-        dead_letter=DeadLetter(jobs, queues, bounds, clock, ids),
+        dead_letter=DeadLetter(jobs),
         queues=Queues(
             queues,
             gates,

@@ -55,7 +55,7 @@ def exchanges(page: str) -> Iterator[Exchange]:
                 case "-H":
                     name, value = next(words).split(": ", 1)
                     sent[name] = value
-                case "-i":
+                case "-i" | "-g":
                     pass
                 case _:
                     path = word.removeprefix("localhost:8080")
@@ -114,7 +114,8 @@ def test_every_error_is_listed_and_no_other() -> None:
 
 @pytest.mark.e2e
 @pytest.mark.parametrize(
-    ("page", "at_least"), [("http-api", 30), ("queues", 15), ("rate-limits", 8)]
+    ("page", "at_least"),
+    [("http-api", 30), ("queues", 15), ("rate-limits", 8), ("dead-letter", 8)],
 )
 def test_the_answers_are_those_of_the_page(server_url: str, page: str, at_least: int) -> None:
     connection = http.client.HTTPConnection(urlsplit(server_url).netloc, timeout=30)

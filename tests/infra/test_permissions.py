@@ -33,6 +33,7 @@ from ojs.store import jobs as job_store
 from ojs.store import keys
 from ojs.store.blobs import S3Blobs
 from ojs.store.schema import create_table_arguments
+from ojs.store.table import Update
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -361,6 +362,7 @@ def everything(call: Caller) -> None:
     _workers(call)
     _dead_letters(call)
     _copies(call)
+    _retention(call)
     _queues(call)
     _deletions(call)
     _rate_limits(call)
@@ -477,6 +479,7 @@ def _dead_letters(call: Caller) -> None:
     for prefix in ("", "admin_"):
         jobs = [dead(), dead(args=[LARGE]), dead(args=[HUGE])]
         call(f"{prefix}list_dead_letters")
+        call(f"{prefix}dead_letter_stats")
         for job_id in jobs:
             call(f"{prefix}get_dead_letter", at=job_id)
         for job_id in jobs[1:]:
@@ -485,6 +488,45 @@ def _dead_letters(call: Caller) -> None:
         call(f"{prefix}retry_dead_letter", at=jobs[0], status=409)
         revived = dead(args=[HUGE])
         call(f"{prefix}retry_dead_letter", at=revived)
+        for before, after in ((HUGE, LARGE), (LARGE, HUGE), (1, 2)):
+            job_id = dead(args=[before], unique={"keys": ["args", "queue"]})
+            changes = {"queue": f"changed-{uuid.uuid4().hex[:8]}", "args": [after]}
+            call(f"{prefix}retry_dead_letter", {"override": changes}, at=job_id)
+        _bulk(call, prefix, dead)
+
+
+def _bulk(call: Caller, prefix: str, dead: Callable[..., str]) -> None:
+    """Retried and purged by requests and by the sweep, of every size."""
+    bulk = runtime.current().bulk
+    for begin in ("retry_dead_letters", "purge_dead_letters"):
+        for go_on in (True, False):
+            for args in ([1], [LARGE], [HUGE]):
+                dead(args=args, unique={"keys": ["args", "queue"]})
+            body = {"confirm": True, "filter": {"args": "["}}
+            with patch.object(type(bulk), "_work", _now_or_later(type(bulk)._work, go_on)):
+                begun = call(f"{prefix}{begin}", body)["operation"]
+            call.clock.advance(120_000)
+            call.sweep()
+            call(f"{prefix}get_dead_letter_operation", at=begun["id"])
+    call(f"{prefix}purge_old_dead_letters", query={"older_than": "P1D"})
+    call(f"{prefix}list_dead_letter_operations")
+    full = f"no-room-{uuid.uuid4().hex[:8]}"
+    call("configure_queue", {"max_size": 1}, at=full)
+    call.push_dead(full)
+    call.push(queue=full)
+    body = {"filter": {"queue": full}, "confirm": True}
+    waits = call(f"{prefix}retry_dead_letters", body)["operation"]
+    call(f"{prefix}stop_dead_letter_operation", at=waits["id"])
+    call(f"{prefix}stop_dead_letter_operation", at=waits["id"], status=409)
+
+
+def _now_or_later(work: Any, now: bool) -> Any:
+    """A request that does all of it, or leaves all of it to the sweep."""
+
+    def worked(self: Any, held: Any, jobs: int, go_on: Any) -> Any:
+        return work(self, held, jobs, go_on if now else lambda: False)
+
+    return worked
 
 
 def _copies(call: Caller) -> None:
@@ -503,6 +545,29 @@ def _copies(call: Caller) -> None:
         with patch.object(copies, "follow", lambda record: record):
             call("nack_job", {"job_id": job_id, "error": error})
     call("retry_dead_letter", at=call.push_dead("dying"))
+
+
+def _retention(call: Caller) -> None:
+    """Dead letters of every size come back by rule; others are archived, and go."""
+    rule = {"name": "a", "filter": {"args": "$[0]=1"}, "delay": "PT1H", "max_replays": 1}
+    config = {
+        "dead_letter": {"retention": {"max_age": "P1D"}, "pruning_policy": "archive"},
+        "replay_rules": [rule],
+    }
+    call("configure_queue", config, at="kept")
+    jobs = []
+    for args in ([1], [LARGE], [HUGE]):
+        jobs.append(call.claimed("kept", args=args))
+        call("nack_job", {"job_id": jobs[-1], "error": {"code": "DEAD_LETTER", "message": "no"}})
+    call.clock.advance(7_200_000)
+    call.sweep()
+    assert call("get_job", at=jobs[0])["job"]["meta"]["ojs.replay_rule"] == "a"
+    # As the stream will have it.
+    runtime.current().table.update(Update(keys.stats("kept"), keys.NOW, set={"dead": 2}))
+    call.clock.advance(2 * 86_400_000)
+    call.sweep()
+    for job_id in jobs[1:]:
+        call("get_job", at=job_id, status=404)
 
 
 def _queues(call: Caller) -> None:

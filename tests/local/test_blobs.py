@@ -80,3 +80,20 @@ def test_an_unfinished_put_leaves_nothing(
     with pytest.raises(BackendUnavailable, match="No space left"):
         blobs.put("a", b"1")
     assert list((tmp_path / "payloads").iterdir()) == []
+
+
+def test_dl_20_the_archive_is_in_folders_that_people_can_read(
+    blobs: FolderBlobs, tmp_path: Path
+) -> None:
+    key = "archive/bil.ling-1/2026/11/21/1780-ab.jsonl.gz"
+    blobs.put(key, b"x", content_type="application/gzip")
+    (found,) = tmp_path.rglob("*.gz")
+    assert str(found).endswith(key)
+    assert blobs.get(key) == b"x"
+    blobs.put("archive/../../../up", b"y")
+    blobs.put("archive/./a", b"z")
+    assert (blobs.get("archive/../../../up"), blobs.get("archive/./a")) == (b"y", b"z")
+    assert not (tmp_path.parent / "up").exists()
+    blobs.delete(key)
+    with pytest.raises(KeyError):
+        blobs.get(key)

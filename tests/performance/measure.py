@@ -20,10 +20,13 @@ from typing import TYPE_CHECKING, Any
 from ojs import runtime
 from ojs.clock import ManualClock
 from ojs.domain import envelope
+from ojs.domain.bulk import Action
+from ojs.domain.dead_letter_filter import DeadLetterFilter
 from ojs.domain.errors import QueueFull
 from ojs.domain.job import Job
+from ojs.domain.states import State
 from ojs.settings import Settings
-from ojs.store import schema
+from ojs.store import items, schema
 from ojs.store.blobs import MemoryBlobs
 
 if TYPE_CHECKING:
@@ -162,13 +165,17 @@ def other_operations(client: DynamoDBClient) -> list[Row]:
     with bench.spending("enqueue a unique job (0.3 KB)"):
         bench.push(300, options={"unique": {"keys": ["type", "args"]}})
     bench.push()
-    for claimed in bench.fetch(10):
-        bench.run.finish.nack(claimed.id, error=ERROR | {"retryable": False}, worker_id=WORKER)
+    last, *others = bench.fetch(10)
+    final = ERROR | {"retryable": False}
+    for claimed in others:
+        bench.run.finish.nack(claimed.id, error=final, worker_id=WORKER)
+    with bench.spending("fail into dead letter"):
+        bench.run.finish.nack(last.id, error=final, worker_id=WORKER)
     with bench.spending("list dead letters: 4 of one queue"):
-        found = bench.run.dead_letter.list(queue="default").items
+        found = bench.run.dead_letter.list(DeadLetterFilter("default")).items
     assert len(found) == 4
     with bench.spending("retry a dead letter"):
-        bench.run.dead_letter.retry(found[0].id)
+        bench.run.redrive.retry(found[0].id)
     with bench.spending("sweep, nothing to do, one queue"):
         bench.run.sweep.run_once(bench.clock.now_ms(), 1_000)
     return bench.rows
@@ -252,6 +259,57 @@ def waiting(client: DynamoDBClient, counts: Sequence[int]) -> list[Row]:
     return rows
 
 
+def dead_letters(client: DynamoDBClient, counts: Sequence[int]) -> list[Row]:
+    """What looking at dead letters and retrying them all costs, with so many there."""
+    rows: list[Row] = []
+    for count in counts:
+        bench = Bench(client)
+        letters(bench, count)
+        dead = bench.run.dead_letter
+        with bench.spending(""):
+            assert len(dead.list().items) == 50
+        with bench.spending(""):
+            assert len(dead.list(DeadLetterFilter(error_type="Boom"), limit=50).items) == 50
+        with bench.spending(""):
+            # None has it: the request ends at its limit and gives a cursor.
+            assert dead.list(DeadLetterFilter(error_type="Other")).items == []
+        with bench.spending("", count):
+            everything = DeadLetterFilter()
+            operation = bench.run.bulk.begin(Action.RETRY, everything).operation
+            while not bench.run.bulk.get(operation.id).phase.over:
+                bench.run.bulk.run_once(bench.clock.now_ms(), 5_000)
+        assert bench.run.bulk.get(operation.id).succeeded == count
+        cells = ["{1} calls, {2} WU, {3} RU".format(*row) for row in bench.rows]
+        rows.append((f"{count:,}", *cells))
+    return rows
+
+
+def letters(bench: Bench, count: int) -> None:
+    """So many dead letters, each as a death would have left it, one a millisecond."""
+    began_ms = bench.clock.now_ms()
+    heads = []
+    for number in range(count):
+        content = bench.request(300)
+        job = Job(
+            id=bench.run.ids.uuid7(),
+            type=content["type"],
+            queue="default",
+            state=State.DISCARDED,
+            created_ms=began_ms,
+            content={"args": content["args"]},
+            attempt=3,
+            discarded_ms=began_ms + number,
+            completed_ms=began_ms + number,
+            dead_letter=True,
+            error_type="Boom",
+            op=f"op{number}",
+        )
+        heads.append(items.head(job))
+    for start in range(0, count, 250):
+        bench.run.table.write_many(puts=heads[start : start + 250])
+    bench.clock.advance(count)
+
+
 SPENT = ("calls", "write units", "read units")
 TABLES: dict[str, tuple[Row, Callable[[DynamoDBClient], list[Row]]]] = {
     "life": (("0.5 KB job", *SPENT), life_of_a_job),
@@ -262,6 +320,9 @@ TABLES: dict[str, tuple[Row, Callable[[DynamoDBClient], list[Row]]]] = {
         sizes,
     ),
 }
+DEAD_LETTERS_HEADER = (
+    "dead letters", "a page of 50", "of one error type", "1 500 looked through", "retry all: each"
+)  # fmt: skip
 WAITING_HEADER = ("jobs waiting", "fetch one", "fetch ten")
 
 
@@ -286,7 +347,9 @@ def main() -> int:
             sys.stdout.write(f"{name}\n\n{table(header, measured(client))}\n\n")
         if options.large:
             rows = waiting(client, (100, 100_000))
-            sys.stdout.write(f"waiting\n\n{table(WAITING_HEADER, rows)}\n")
+            sys.stdout.write(f"waiting\n\n{table(WAITING_HEADER, rows)}\n\n")
+            rows = dead_letters(client, (1_000, 50_000))
+            sys.stdout.write(f"dead letters\n\n{table(DEAD_LETTERS_HEADER, rows)}\n")
     finally:
         engine.stop()
     return 0

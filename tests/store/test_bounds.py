@@ -181,9 +181,9 @@ def test_a_dead_letter_comes_back_only_where_there_is_room(world: World) -> None
     _discarded(world, job)
     other = world.push()
     with pytest.raises(QueueFull):
-        world.run.dead_letter.retry(job.id)
+        world.run.redrive.retry(job.id)
     world.run.jobs.cancel(other.id)
-    world.run.dead_letter.retry(job.id)
+    world.run.redrive.retry(job.id)
     assert level(world)[0] == 1
     _done(world, job)
     assert level(world) == (0, 0)

@@ -73,7 +73,7 @@ def test_of_many_who_want_the_same_exactly_one_wins(exact: World, operation: str
                 case "ack":
                     run.finish.ack(pushed.id)
                 case "retry":
-                    run.dead_letter.retry(pushed.id)
+                    run.redrive.retry(pushed.id)
                 case "push":
                     raw = {"type": "p", "args": [number], "id": chosen}
                     run.enqueue.push(envelope.parse(raw))

@@ -298,7 +298,7 @@ def test_by_hand(one: World, operation: str) -> None:
                 case "activate":
                     return run.jobs.activate(job_id)
                 case "retry":
-                    return run.dead_letter.retry(job_id)
+                    return run.redrive.retry(job_id)
                 case _:
                     run.dead_letter.delete(job_id)
                     return True

@@ -16,9 +16,8 @@ from ojs import runtime
 from ojs.domain import envelope
 from ojs.domain import job as jobs
 from ojs.domain.copies import TTL_MS
-from ojs.domain.errors import BackendError, Conflict, NotFound, OjsError, QueueFull
+from ojs.domain.errors import BackendError, Conflict, OjsError, QueueFull
 from ojs.domain.queue import QueueState
-from ojs.domain.retention import RETENTION
 from ojs.services import copies as service
 from ojs.settings import Settings
 from ojs.store import items, keys
@@ -255,7 +254,7 @@ def test_a_copy_that_dies_is_not_copied_on(world: World) -> None:
     assert record["dead_letter"] is True
     assert "dead_letter_job_id" not in record
     # Not after a retry either.
-    world.run.dead_letter.retry(copy.id)
+    world.run.redrive.retry(copy.id)
     world.fetch("b", worker="w")
     world.run.finish.nack(copy.id, worker_id="w", error=ERROR)
     assert [len(heads(world, queue)) for queue in ("a", "b")] == [1, 1]
@@ -293,7 +292,7 @@ def test_a_queue_that_is_being_deleted_gets_no_copy(world: World) -> None:
     assert died.copy_id is None
     assert "dead_letter_job_id" not in shown(world, died.id)
     assert [job.id for job in heads(world)] == [held.id]
-    assert world.run.dead_letter.retry(died.id).state.value == "available"
+    assert world.run.redrive.retry(died.id).state.value == "available"
 
 
 def test_the_id_may_be_taken_by_a_job_that_somebody_chose_it_for(
@@ -310,7 +309,7 @@ def test_the_id_may_be_taken_by_a_job_that_somebody_chose_it_for(
     assert (record["dead_letter"], "dead_letter_job_id" in record) == (True, False)
     assert heads(world) == []
     # Nor is that job taken for a copy when the dead letter is retried.
-    world.run.dead_letter.retry(died.id)
+    world.run.redrive.retry(died.id)
     assert shown(world, chosen)["state"] == "available"
 
 
@@ -321,7 +320,7 @@ def test_a_copy_waits_thirty_days_and_the_dead_letter_stays(world: World) -> Non
     """QC-34: P30D by default; the record is kept as dead letters are."""
     goes_to(world)
     died = die(world)
-    assert died.ttl_s == world.clock.now_ms() // 1_000 + RETENTION.dead_letter_s
+    assert died.ttl_s is None, "it stays until it is pruned"
     (copy,) = heads(world)
     assert copy.expires_ms == world.clock.now_ms() + TTL_MS
     assert shown(world, copy.id)["expires_at"] == "2026-06-27T20:26:40.000Z"
@@ -336,21 +335,19 @@ def test_a_copy_waits_thirty_days_and_the_dead_letter_stays(world: World) -> Non
 
 
 def test_the_ttl_that_is_set_counts_for_the_copy_and_the_dead_letter(world: World) -> None:
-    """QC-34."""
+    """QC-34. The dead letter itself is pruned then."""
     goes_to(world, dead_letter_ttl="P2D")
     died = die(world)
     (copy,) = heads(world)
     assert copy.expires_ms == world.clock.now_ms() + 2 * DAY
-    assert died.ttl_s == world.clock.now_ms() // 1_000 + 2 * 86_400
+    assert world.run.queues.get("mail").config.dead_letter.max_age_ms == 2 * DAY
     world.clock.advance(2 * DAY)
     assert shown(world, copy.id)["error"]["type"] == "expired"
-    with pytest.raises(NotFound):
-        world.run.dead_letter.get(died.id)
+    assert world.run.dead_letter.get(died.id).dead_letter
     # Also where there is no such queue.
-    world.run.queues.configure("plain", {"dead_letter_ttl": "PT1H"})
-    died = die(world, queue="plain")
-    assert (died.ttl_s or 0) - world.clock.now_ms() // 1_000 == 3_600
-    assert died.copy_id is None
+    plain = world.run.queues.configure("plain", {"dead_letter_ttl": "PT1H"})
+    assert plain.config.dead_letter.max_age_ms == 3_600_000
+    assert die(world, queue="plain").copy_id is None
 
 
 # --- room ---------------------------------------------------------------------------------------
@@ -457,7 +454,7 @@ def test_retrying_the_dead_letter_cancels_the_copy_that_waits(world: World) -> N
     bound(world, "dead", max_size=5)
     goes_to(world)
     died = die(world, 1)
-    back = world.run.dead_letter.retry(died.id)
+    back = world.run.redrive.retry(died.id)
     assert back.state.value == "available"
     assert "dead_letter_job_id" not in jobs.to_dict(back)
     copy = shown(world, died.copy_id)
@@ -477,7 +474,7 @@ def test_a_copy_that_waits_to_be_tried_again_is_cancelled_too(world: World) -> N
     world.fetch("dead", worker="w")
     failed = world.run.finish.nack(died.copy_id or "", worker_id="w", error={"message": "no"})
     assert failed.state.value == "retryable"
-    world.run.dead_letter.retry(died.id)
+    world.run.redrive.retry(died.id)
     assert shown(world, died.copy_id)["state"] == "cancelled"
 
 
@@ -487,7 +484,7 @@ def test_a_copy_that_runs_or_is_done_is_left_alone(world: World) -> None:
     by_id = {job.id: job for job in world.fetch("dead", 2)}
     world.run.finish.ack(done.copy_id or "")
     for died in (running, done):
-        assert world.run.dead_letter.retry(died.id).state.value == "available"
+        assert world.run.redrive.retry(died.id).state.value == "available"
     assert by_id.keys() == {running.copy_id, done.copy_id}
     assert shown(world, running.copy_id)["state"] == "active"
     assert shown(world, done.copy_id)["state"] == "completed"
@@ -499,7 +496,7 @@ def test_a_retry_that_is_refused_changes_nothing(world: World) -> None:
     world.push(2, queue="mail")
     before = world.items()
     with pytest.raises(QueueFull):
-        world.run.dead_letter.retry(died.id)
+        world.run.redrive.retry(died.id)
     assert shown(world, died.copy_id)["state"] == "available"
     assert shown(world, died.id)["dead_letter_job_id"] == died.copy_id
     kept = {(i["pk"]["S"], i["sk"]["S"]): i for i in before if i["pk"]["S"].startswith("J|")}
@@ -530,7 +527,7 @@ def test_of_a_retry_and_a_fetch_of_the_copy_at_once_each_sees_what_the_other_did
 
         def retry(run: Any = retrier, job: Job = died, start: Any = barrier) -> Job:
             start.wait()
-            found: Job = run.dead_letter.retry(job.id)
+            found: Job = run.redrive.retry(job.id)
             return found
 
         def fetch(run: Any = fetcher, start: Any = barrier) -> list[Job]:
@@ -587,7 +584,7 @@ def _died_alone(world: World, *args: Any) -> Job:
 def test_what_was_retried_or_deleted_before_its_copy_was_made_leaves_none(world: World) -> None:
     goes_to(world)
     retried = _died_alone(world, 1)
-    world.run.dead_letter.retry(retried.id)
+    world.run.redrive.retry(retried.id)
     world.fetch("mail")
     deleted = _died_alone(world, 2)
     world.run.dead_letter.delete(deleted.id)
@@ -730,7 +727,7 @@ def test_a_crash_of_a_retry_at_any_call_leaves_one_of_the_two(exact: World) -> N
     bound(exact, "dead", max_size=100_000)
     for run, _ in faults(exact):
         died = die(exact, 1)
-        attempt(partial(run.dead_letter.retry, died.id))
+        attempt(partial(run.redrive.retry, died.id))
         copy, record = exact.run.jobs.get(died.copy_id or ""), exact.run.jobs.get(died.id)
         states = (record.state.value, copy.state.value)
         assert states in (("discarded", "available"), ("available", "cancelled"))
@@ -903,12 +900,12 @@ def test_what_copies_cost(exact: World) -> None:
     assert plain["push"] == copied["push"]
     assert plain["fetch"] == copied["fetch"]
     assert plain["ack"] == copied["ack"]
-    assert plain["nack"] == (4.0, 1.0, 3)
+    assert plain["nack"] == (5.0, 1.0, 3)
     # The queue, the error, and one transaction with the copy and the word that it is made.
-    assert copied["nack"] == (10.0, 3.0, 6)
-    assert plain["retry"] == (3.0, 3.0, 4)
+    assert copied["nack"] == (11.0, 3.0, 6)
+    assert plain["retry"] == (4.0, 3.0, 4)
     # The copy is read, and changed in the same transaction.
-    assert copied["retry"] == (8.0, 4.0, 5)
+    assert copied["retry"] == (9.0, 4.0, 5)
 
 
 def _costs(world: World, queue: str) -> dict[str, tuple[float, float, int]]:
@@ -927,7 +924,7 @@ def _costs(world: World, queue: str) -> dict[str, tuple[float, float, int]]:
     note("fetch")
     finish.nack(job.id, worker_id="w", error=ERROR)
     note("nack")
-    world.run.dead_letter.retry(job.id)
+    world.run.redrive.retry(job.id)
     note("retry")
     world.run.fetch.fetch([queue], 1, "w")
     meter.reset()

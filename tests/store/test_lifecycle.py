@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from ojs.domain import envelope, jsontext
+from ojs.domain.dead_letter_filter import DeadLetterFilter
 from ojs.domain.errors import BackendUnavailable, Conflict, Duplicate, InvalidRequest, NotFound
 from ojs.domain.job import to_dict
 from ojs.domain.states import State
@@ -127,11 +128,11 @@ def test_retry_with_backoff_then_dead_letter_then_retried_by_hand(world: World) 
     assert [error["attempt"] for error in shown["errors"]] == [1, 2]
     assert shown["completed_at"] == shown["discarded_at"]
 
-    revived = world.run.dead_letter.retry(pushed.id)
+    revived = world.run.redrive.retry(pushed.id)
     assert (revived.state, revived.attempt, revived.id) == (State.AVAILABLE, 0, pushed.id)
     assert len(revived.errors or ()) == 2
     with pytest.raises(Conflict):
-        world.run.dead_letter.retry(pushed.id)
+        world.run.redrive.retry(pushed.id)
     (third,) = world.fetch()
     world.run.finish.nack(third.id, error=ERROR | {"message": "later life"})
     errors = world.run.jobs.get(pushed.id).errors or ()
@@ -446,8 +447,10 @@ def test_dead_letters_page_by_queue_and_type(world: World) -> None:
         if cursor is None:
             break
     assert listed == ids[::-1]
-    assert [j.id for j in world.run.dead_letter.list(queue="q1").items] == [ids[4], ids[1]]
-    assert [j.id for j in world.run.dead_letter.list(type="kind.t1").items] == ids[1::2][::-1]
+    found = world.run.dead_letter.list(DeadLetterFilter(queue="q1"))
+    assert [job.id for job in found.items] == [ids[4], ids[1]]
+    found = world.run.dead_letter.list(DeadLetterFilter(type="kind.t1"))
+    assert [job.id for job in found.items] == ids[1::2][::-1]
     world.run.dead_letter.delete(ids[0])
     with pytest.raises(NotFound):
         world.run.jobs.get(ids[0])

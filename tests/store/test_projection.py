@@ -229,7 +229,7 @@ def test_events_of_a_job_are_kept_in_the_order_of_its_life(streamed: Worlds) -> 
             )
             projected.run(stream.take())
             world.clock.advance(1)
-        world.run.dead_letter.retry(pushed.id)
+        world.run.redrive.retry(pushed.id)
         projected.run(stream.take())
         world.run.jobs.cancel(pushed.id)
         projected.run(stream.take())
@@ -703,7 +703,7 @@ def test_what_the_bus_refuses_comes_again_and_overtakes_nothing(streamed: Worlds
         for job in world.fetch(count=2):
             error = {"code": "x", "message": "no"}
             world.run.finish.nack(job.id, error=error, worker_id=job.worker_id)
-        world.run.dead_letter.retry(lost.id)
+        world.run.redrive.retry(lost.id)
         records = [
             one for one in Stream(world.client, world.table).take()
             if one["dynamodb"]["Keys"]["sk"]["S"] == "@"
@@ -785,7 +785,8 @@ def test_the_counters_of_a_transaction_stay_within_an_expression(exact: World) -
     assert 3_000 < max(map(len, expressions)) <= 4_096
     day = projected.stats("default", keys.day("2026-05-28"))
     assert (day["enqueued"], day["failed"], day["cancelled"], day["expired"]) == (44, 88, 44, 44)
-    assert len([name for name in day if "|" in name]) == 6 * 41
+    # Six kinds of what happened, and dead letters.
+    assert len([name for name in day if "|" in name]) == 7 * 41
 
 
 def test_pages_tell_how_many_events_they_hold(streamed: Worlds) -> None:

@@ -131,7 +131,7 @@ class Operations:
         self.run.jobs.activate(self.one())
 
     def revive(self) -> None:
-        self.run.dead_letter.retry(self.one_dead())
+        self.run.redrive.retry(self.one_dead())
 
     def delete(self) -> None:
         self.run.dead_letter.delete(self.one_dead())

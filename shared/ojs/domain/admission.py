@@ -11,12 +11,17 @@ def check(queue: Queue, job_type: str, producer: str | None) -> None:
 
     `producer` is who asks, as far as that is known.
     """
-    if queue.state is QueueState.DRAINING:
-        raise QueueDraining(queue.name)
-    if not queue.config.allows_type(job_type):
-        raise JobTypeNotAllowed(queue.name, job_type, queue.config.allowed_job_types)
+    check_type(queue, job_type)
     if not queue.config.allows_producer(producer):
         raise PermissionDenied(
             f"This producer may not push to the queue '{queue.name}'.",
             details={"queue": queue.name, "producer": producer},
         )
+
+
+def check_type(queue: Queue, job_type: str) -> None:
+    """The same for a job that no producer pushes: an operator brings it back from dead letter."""
+    if queue.state is QueueState.DRAINING:
+        raise QueueDraining(queue.name)
+    if not queue.config.allows_type(job_type):
+        raise JobTypeNotAllowed(queue.name, job_type, queue.config.allowed_job_types)

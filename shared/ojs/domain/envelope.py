@@ -488,9 +488,15 @@ DEFAULT_UNIQUE_STATES = frozenset({"available", "active", "scheduled", "retryabl
 
 def _unique(request: JobRequest, prefix: str) -> Unique | None:
     asked, path = request.choose("unique")
-    if asked is None:
-        return None
-    unique = cast("UniqueRequest", asked)
+    return None if asked is None else _policy_of(cast("UniqueRequest", asked), prefix + path)
+
+
+def kept_unique(content: Mapping[str, Any]) -> Unique:
+    """The uniqueness policy of a stored job, as its content tells. Raises ValidationFailed."""
+    return _policy_of(UniqueRequest.model_validate(content.get("unique") or {}), "unique")
+
+
+def _policy_of(unique: UniqueRequest, path: str) -> Unique:
     name = "within" if unique.period is None and unique.within is not None else "period"
     period_ms = None
     if (period := getattr(unique, name)) is not None:
@@ -498,14 +504,14 @@ def _unique(request: JobRequest, prefix: str) -> Unique | None:
             read = times.short_duration_ms if name == "within" else times.duration_ms
             period_ms = read(period)
         except ValueError as error:
-            raise ValidationFailed(f"{prefix}{path}.{name}", str(error), value=period) from None
+            raise ValidationFailed(f"{path}.{name}", str(error), value=period) from None
         if period_ms <= 0:
-            raise ValidationFailed(f"{prefix}{path}.{name}", "must be above zero")
+            raise ValidationFailed(f"{path}.{name}", "must be above zero")
     custom = unique.key if isinstance(unique.key, str) else None
     listed = unique.key if isinstance(unique.key, list) else None
     keys = frozenset(unique.keys or listed or ["type"])
     if "meta" in keys and unique.meta_keys is None:
-        raise ValidationFailed(f"{prefix}{path}.meta_keys", "is required when keys holds 'meta'")
+        raise ValidationFailed(f"{path}.meta_keys", "is required when keys holds 'meta'")
     return Unique(
         keys=keys | {"type"},
         args_keys=tuple(unique.args_keys) if unique.args_keys is not None else None,
@@ -514,7 +520,7 @@ def _unique(request: JobRequest, prefix: str) -> Unique | None:
         states=frozenset(unique.states) if unique.states else DEFAULT_UNIQUE_STATES,
         on_conflict=unique.on_conflict or "reject",
         custom=custom,
-        path=prefix + path,
+        path=path,
     )
 
 

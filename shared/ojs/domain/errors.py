@@ -222,11 +222,16 @@ class QueueFull(OjsError):
         kind = "depth" if unit == "jobs" else "size"
         shown = bound if unit == "jobs" else f"{bound} bytes"
         self.queue = {"queue": queue, "depth": depth, "bound": bound, "strategy": strategy}
+        self._most_bytes = bound if unit == "bytes" else None
         super().__init__(
             f"Queue '{queue}' has reached its {kind} bound ({shown}).",
             details={**self.queue, "unit": unit},
             retry_after_s=retry_after_s,
         )
+
+    def never(self, size: int) -> bool:
+        """Whether a job of so many bytes would have no room in the empty queue either."""
+        return self._most_bytes is not None and size > self._most_bytes
 
 
 class BackendError(OjsError):

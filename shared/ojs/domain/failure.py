@@ -21,6 +21,10 @@ MAX_DETAILS_BYTES = 16_384
 # Details by which an error may be named.
 _NAMING = ("error_class", "error_type")
 
+# Bytes that a dead letter's head has for the type of its latest error, and what stands for none.
+MAX_TYPE_BYTES = 255
+UNKNOWN_TYPE = "Unknown"
+
 # What a handler may send as `error.code` to decide the outcome itself.
 CODE_DISCARD = "DISCARD"
 CODE_DEAD_LETTER = "DEAD_LETTER"
@@ -103,6 +107,11 @@ def reported(error: Mapping[str, Any], *, attempt: int, now_ms: int) -> Failure:
         backtrace=_frames(backtrace),
         details=_capped(details),
     )
+
+
+def kept_type(kind: str) -> str:
+    """A type of error as the head of a dead letter keeps it, cut at MAX_TYPE_BYTES."""
+    return kind.encode("utf-8")[:MAX_TYPE_BYTES].decode("utf-8", errors="ignore")
 
 
 def limited_until(error: Mapping[str, Any], *, now_ms: int) -> int | None:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any, Final
 
-from ojs.domain import times
+from ojs.domain import jsontext, replay, times
 from ojs.domain.copies import META, Origin, Target
 from ojs.domain.failure import Failure
 from ojs.domain.limits import RateLimit
@@ -79,6 +79,11 @@ class Job:
     retry_at_ms: int | None = None
     retry_delay_ms: int | None = None
     dead_letter: bool = False
+    # Of a dead letter: the type of its latest error, and whether somebody is deleting it by hand.
+    error_type: str | None = None
+    deleting: bool = False
+    # The latest automatic replay, a text that each replay changes; stays when it dies again.
+    replayed: str | None = None
     # Where a copy goes should it die; as a dead letter the copy's id, and whether it is still to be
     # made. A copy has where it is from instead, and is not copied on.
     copies_to: Target | None = None
@@ -113,6 +118,11 @@ class Job:
     def max_attempts(self) -> int:
         """Tries in all, the first one included."""
         return self.policy.max_attempts
+
+    @property
+    def size(self) -> int:
+        """Bytes of its content, which must be loaded unless it is kept apart."""
+        return self.content_bytes or jsontext.size_of(self.content or {})
 
     @property
     def waiting_copy(self) -> bool:
@@ -159,7 +169,7 @@ def to_dict(job: Job) -> dict[str, Any]:
         content["scheduled_at"] = _start(job, content.get("scheduled_at"))
     if job.content is not None:
         shown["args"] = content.pop("args", [])
-        shown["meta"] = content.pop("meta", {})
+        shown["meta"] = replay.shown(content.pop("meta", {}), job.replayed)
     shown |= content
     shown |= {
         "priority": job.priority,

@@ -76,7 +76,7 @@ def stall(job: Job, *, now_ms: int, order: str) -> tuple[Job, Failure]:
     if job.attempt < job.max_attempts:
         back = _available(job, now_ms=now_ms, order=order)
         return replace(back, stalled=job.lease.token if job.lease else None), failure
-    return _exhausted(job, now_ms=now_ms), failure
+    return _exhausted(job, failure, now_ms=now_ms), failure
 
 
 def resumable(
@@ -233,6 +233,8 @@ def revive(job: Job, *, now_ms: int, order: str) -> Job:
         completed_ms=None,
         discarded_ms=None,
         dead_letter=False,
+        error_type=None,
+        deleting=False,
         copy_id=None,
         copy_due=False,
         worker_id=None,
@@ -267,12 +269,12 @@ def by_time(job: Job, *, now_ms: int, order: str, chance: float) -> tuple[Job, F
 
 def _after_failure(job: Job, failure: Failure, *, now_ms: int, chance: float) -> Job:
     if failure.code == failures.CODE_DISCARD:
-        return _finally(job, now_ms=now_ms, dead_letter=False)
+        return _finally(job, failure, now_ms=now_ms, dead_letter=False)
     if failure.code == failures.CODE_DEAD_LETTER:
-        return _finally(job, now_ms=now_ms, dead_letter=True)
+        return _finally(job, failure, now_ms=now_ms, dead_letter=True)
     final = not failure.retryable or job.policy.gives_up_on(failure.names)
     if final or job.attempt >= job.max_attempts:
-        return _exhausted(job, now_ms=now_ms)
+        return _exhausted(job, failure, now_ms=now_ms)
     delay_ms = job.policy.delay_ms(job.attempt, chance)
     return replace(
         job,
@@ -295,18 +297,19 @@ def _available(job: Job, *, now_ms: int, order: str) -> Job:
     )
 
 
-def _exhausted(job: Job, *, now_ms: int) -> Job:
-    return _finally(job, now_ms=now_ms, dead_letter=job.policy.on_exhaustion == "dead_letter")
+def _exhausted(job: Job, failure: Failure, *, now_ms: int) -> Job:
+    dead_letter = job.policy.on_exhaustion == "dead_letter"
+    return _finally(job, failure, now_ms=now_ms, dead_letter=dead_letter)
 
 
-def _finally(job: Job, *, now_ms: int, dead_letter: bool) -> Job:
+def _finally(job: Job, failure: Failure, *, now_ms: int, dead_letter: bool) -> Job:
     # Discarded after having run: `completed_at` is set too (L1-RTR-006).
-    gone = _discarded(job, now_ms=now_ms, dead_letter=dead_letter)
-    return replace(gone, completed_ms=now_ms)
+    gone = replace(_discarded(job, now_ms=now_ms, dead_letter=dead_letter), completed_ms=now_ms)
+    # What dead letters are searched and counted by (DL section 9.1).
+    return replace(gone, error_type=failures.kept_type(failure.type)) if dead_letter else gone
 
 
 def _discarded(job: Job, *, now_ms: int, dead_letter: bool) -> Job:
-    keep_s = job.retention.dead_letter_s if dead_letter else job.retention.discarded_s
     copy_id = _copy_id(job, now_ms) if dead_letter else None
     return replace(
         job,
@@ -320,7 +323,8 @@ def _discarded(job: Job, *, now_ms: int, dead_letter: bool) -> Job:
         order=None,
         retry_at_ms=None,
         expires_ms=None,
-        ttl_s=now_ms // 1000 + keep_s,
+        # Dead letters stay until they are pruned (DL section 4.2), which must be told of.
+        ttl_s=None if dead_letter else now_ms // 1000 + job.retention.discarded_s,
     )
 
 

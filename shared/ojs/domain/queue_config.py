@@ -13,18 +13,19 @@ from __future__ import annotations
 
 import fnmatch
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 
-from ojs.domain import envelope, jsontext, times
+from ojs.domain import envelope, jsontext, replay_rules, times
 from ojs.domain.copies import TTL_MS, Target
 from ojs.domain.envelope import MAX_NAME_BYTES, MAX_TIMEOUT_MS, MAX_VISIBILITY_MS, Number
-from ojs.domain.errors import InvalidRequest, Unsupported
+from ojs.domain.errors import InvalidRequest
 from ojs.domain.job import DEFAULT_TIMEOUT_MS, DEFAULT_VISIBILITY_MS
-from ojs.domain.retention import RETENTION, Retention
+from ojs.domain.replay_rules import MAX_RULES, ReplayRuleRequest
+from ojs.domain.retention import DEAD_LETTERS, RETENTION, DeadLetterRetention, Retention
 from ojs.domain.retry import DEFAULT, RetryPolicy
 
 # The reserved name of the policy for new queues; no queue can be called so.
@@ -32,6 +33,8 @@ DEFAULT_QUEUE_POLICY = "_default"
 
 MAX_BOUND = 1_000_000_000
 MAX_BOUND_BYTES = 2**53 - 1
+# The pruning reads the line as far as the last one that stays.
+MAX_DEAD_LETTERS = 1_000_000
 MAX_CONCURRENCY = 1_000_000
 MAX_RATE = 1_000_000
 MAX_NAMES = 100
@@ -44,9 +47,6 @@ Layer = Mapping[str, Any]
 
 _TYPE_WITH_WILDCARDS = re.compile(r"[a-z0-9_\-.*]+")
 _PRODUCER = re.compile(r"[^\x00-\x1f\x7f]+")
-
-# Offered with the dead-letter extension, which this server does not have yet as a whole.
-NOT_OFFERED = ("dead_letter", "replay_rules")
 
 
 def _duration(value: object) -> str:
@@ -101,6 +101,22 @@ class RetentionRequest(_Model):
     cancelled: Duration | None = None
 
 
+class DeadLetterRetentionRequest(_Model):
+    """Which dead letters stay: whatever is older, or beyond the latest so many, is pruned."""
+
+    max_age: Duration | None = None
+    max_count: Annotated[int, Field(ge=1, le=MAX_DEAD_LETTERS), BeforeValidator(_whole)] | None = (
+        None
+    )
+
+
+class DeadLetterRequest(_Model):
+    """What becomes of dead letters (dead-letter seed, sections 5 and 8)."""
+
+    retention: DeadLetterRetentionRequest | None = None
+    pruning_policy: Literal["delete", "archive"] | None = None
+
+
 class Backpressure(_Model):
     """The bounds as the backpressure seed names them (section 6.2)."""
 
@@ -141,6 +157,8 @@ class QueueConfigRequest(_Model):
     dead_letter_queue: envelope.QueueName | None = None
     dead_letter_max_size: Bound | None = None
     dead_letter_ttl: Duration | None = None
+    dead_letter: DeadLetterRequest | None = None
+    replay_rules: list[ReplayRuleRequest] | None = Field(None, max_length=MAX_RULES)
     allowed_job_types: list[JobTypePattern] | None = Field(None, min_length=1, max_length=MAX_NAMES)
     producers: list[Producer] | None = Field(None, min_length=1, max_length=MAX_NAMES)
     lanes: Annotated[int, Field(ge=1, le=MAX_LANES), BeforeValidator(_whole)] | None = None
@@ -148,7 +166,7 @@ class QueueConfigRequest(_Model):
 
 # Field of a request → field of the layer, where they are called differently.
 _ALIASES = {"max_depth": "max_size", "strategy": "overflow_policy"}
-_NESTED = ("retention", "default_retry")
+_NESTED = ("retention", "default_retry", "dead_letter")
 _RETRY_ALIASES = {
     "initial_interval_ms": "initial_interval",
     "max_interval_ms": "max_interval",
@@ -174,6 +192,8 @@ class QueueConfig:
     dead_letter_queue: str | None = None
     dead_letter_max_size: int | None = None
     dead_letter_ttl_ms: int = TTL_MS
+    dead_letter: DeadLetterRetention = DEAD_LETTERS
+    replay_rules: Sequence[Layer] | None = None
     allowed_job_types: tuple[str, ...] = ("*",)
     producers: tuple[str, ...] = ("*",)
     lanes: int = 1
@@ -214,14 +234,39 @@ class Layers:
     @property
     def document(self) -> dict[str, Any]:
         """All fields that somebody set, the queue's own over the inherited."""
-        merged = dict(self.inherited)
-        for name, value in self.own.items():
-            merged[name] = {**merged.get(name, {}), **value} if name in _NESTED else value
-        return merged
+        return _over(self.own, self.inherited)
+
+    @property
+    def max_age(self) -> str:
+        """How long dead letters are kept. `dead_letter_ttl` is another name for it; where one layer
+        has both, `max_age` counts.
+        """
+        for layer in (self.own, self.inherited):
+            named = layer.get("dead_letter", {}).get("retention", {}).get("max_age")
+            if found := named or layer.get("dead_letter_ttl"):
+                return str(found)
+        return str(SYSTEM["dead_letter"]["retention"]["max_age"])
+
+    @property
+    def replay_rules(self) -> Sequence[Layer]:
+        """The rules by which dead letters come back, as they are shown: those of one layer."""
+        rules: Sequence[Layer] = self.document.get("replay_rules", ())
+        return rules
+
+    @property
+    def own_max_age(self) -> bool:
+        """Whether the queue itself says how long its dead letters are kept."""
+        named = self.own.get("dead_letter", {}).get("retention", {})
+        return "max_age" in named or "dead_letter_ttl" in self.own
+
+    @property
+    def own_max_count(self) -> bool:
+        """Whether the queue itself says how many dead letters it keeps."""
+        return "max_count" in self.own.get("dead_letter", {}).get("retention", {})
 
     def in_force(self) -> QueueConfig:
         """The configuration that counts."""
-        return _in_force(self.document)
+        return _in_force(self.document, self.max_age)
 
 
 # In force where there is a dead-letter queue.
@@ -242,6 +287,10 @@ SYSTEM: dict[str, Any] = {
         "on_exhaustion": DEFAULT.on_exhaustion,
     },
     "retention": {"completed": "P7D", "discarded": "P30D", "cancelled": "P7D"},
+    "dead_letter": {
+        "retention": {"max_age": "P180D", "max_count": DEAD_LETTERS.max_count},
+        "pruning_policy": DEAD_LETTERS.pruning_policy,
+    },
     "allowed_job_types": ["*"],
     "producers": ["*"],
     "lanes": 1,
@@ -252,21 +301,17 @@ def parse(raw: object, *, prefix: str = "", policy: bool = False) -> dict[str, A
     """The changes that a body asks for: field of the layer → value, or None to take it back.
 
     `policy` is for `_default`, where `drop_oldest` is refused: it must be chosen for each queue
-    (backpressure seed, section 5.3). Raises InvalidRequest naming the field, Unsupported.
+    (backpressure seed, section 5.3). Raises InvalidRequest naming the field.
     """
     if not isinstance(raw, Mapping):
         raise InvalidRequest(prefix.rstrip(".") or "body", "must be a JSON object", value=raw)
-    for name in NOT_OFFERED:
-        if raw.get(name) is not None:
-            raise Unsupported(
-                f"'{prefix}{name}': dead-letter settings of queues are not offered here.",
-                field=prefix + name,
-            )
     try:
         given = QueueConfigRequest.model_validate(raw)
     except ValidationError as error:
         raise _plain(envelope.from_pydantic(error, prefix)) from None
     changes = _changes(given)
+    if given.replay_rules is not None:
+        changes["replay_rules"] = replay_rules.told(given.replay_rules, prefix)
     whole(Layers(merge({}, changes, prefix=prefix)), prefix=prefix)
     if policy and changes.get("overflow_policy") == DROP_OLDEST:
         raise InvalidRequest(
@@ -334,8 +379,7 @@ def merge(layer: Layer, changes: Mapping[str, Any], *, prefix: str = "") -> dict
         if value is None:
             merged.pop(name, None)
         elif name in _NESTED:
-            inner = {**merged.get(name, {}), **value}
-            merged[name] = {key: part for key, part in inner.items() if part is not None}
+            merged[name] = _given(_over(value, merged.get(name, {})))
             if not merged[name]:
                 del merged[name]
         else:
@@ -348,6 +392,25 @@ def merge(layer: Layer, changes: Mapping[str, Any], *, prefix: str = "") -> dict
             f"is too large: all that is set may have {MAX_LAYER_BYTES} bytes together",
         )
     return merged
+
+
+def _over(above: Mapping[str, Any], below: Mapping[str, Any]) -> dict[str, Any]:
+    """The one laid over the other, objects in them field by field."""
+    merged = dict(below)
+    for name, value in above.items():
+        there = merged.get(name)
+        both = isinstance(value, Mapping) and isinstance(there, Mapping)
+        merged[name] = _over(value, there) if both and there is not None else value
+    return merged
+
+
+def _given(layer: Mapping[str, Any]) -> dict[str, Any]:
+    """Without what is taken back, and without objects of which nothing is left."""
+    left = {
+        name: _given(value) if isinstance(value, Mapping) else value
+        for name, value in layer.items()
+    }
+    return {name: value for name, value in left.items() if value is not None and value != {}}
 
 
 def whole(layers: Layers, *, prefix: str = "") -> QueueConfig:
@@ -372,7 +435,9 @@ def shown(layers: Layers) -> dict[str, Any]:
     document = layers.document
     full = {**SYSTEM, **document}
     for name in _NESTED:
-        full[name] = {**SYSTEM[name], **document.get(name, {})}
+        full[name] = _over(document.get(name, {}), SYSTEM[name])
+    kept = full["dead_letter"]["retention"] | {"max_age": layers.max_age}
+    full["dead_letter"] = full["dead_letter"] | {"retention": kept}
     full = {name: value for name, value in full.items() if not _unlimited(name, value)}
     if "dead_letter_queue" in full:
         full.setdefault("dead_letter_ttl", _DEAD_LETTER_TTL)
@@ -393,6 +458,8 @@ def check_name(name: str, changes: Mapping[str, Any], *, prefix: str = "") -> No
     """Refuse what a queue of this name cannot have. Raises InvalidRequest."""
     if changes.get("dead_letter_queue") == name:
         raise InvalidRequest(f"{prefix}dead_letter_queue", "must be another queue", value=name)
+    if name != DEFAULT_QUEUE_POLICY:
+        replay_rules.check_queue(changes.get("replay_rules") or (), name, prefix)
 
 
 def inherited(policy: Layer, name: str) -> Layer:
@@ -405,21 +472,25 @@ def inherited(policy: Layer, name: str) -> Layer:
 def sources(layers: Layers) -> dict[str, str]:
     """Where each field in force comes from: `queue`, `_default` or `system`."""
     found = {name: "system" for name in shown(layers) if name != "backpressure"}
-    found |= {name: DEFAULT_QUEUE_POLICY for name in layers.inherited if name in found}
-    return found | {name: "queue" for name in layers.own if name in found}
+    # One setting by two names (`Layers.max_age`).
+    inherited, own = (
+        {*layer, *(["dead_letter"] if "dead_letter_ttl" in layer else ())}
+        for layer in (layers.inherited, layers.own)
+    )
+    found |= {name: DEFAULT_QUEUE_POLICY for name in inherited if name in found}
+    return found | {name: "queue" for name in own if name in found}
 
 
 def _unlimited(name: str, value: Any) -> bool:
     return name in ("max_size", "max_size_bytes", "dead_letter_max_size") and value == 0
 
 
-def _in_force(document: Mapping[str, Any]) -> QueueConfig:
+def _in_force(document: Mapping[str, Any], max_age: str) -> QueueConfig:
     retention = {**SYSTEM["retention"], **document.get("retention", {})}
     seconds = {name: times.duration_ms(text) // 1000 for name, text in retention.items()}
     rate = document.get("rate_limit")
     ttl_ms = times.duration_ms(document.get("dead_letter_ttl", _DEAD_LETTER_TTL))
-    # Set, it holds for the dead letters themselves too.
-    dead_letter_s = ttl_ms // 1000 if "dead_letter_ttl" in document else RETENTION.dead_letter_s
+    dead_letter = _over(document.get("dead_letter", {}), SYSTEM["dead_letter"])
     base = QueueConfig()
     return QueueConfig(
         max_size=document.get("max_size") or None,
@@ -436,11 +507,16 @@ def _in_force(document: Mapping[str, Any]) -> QueueConfig:
             completed_s=seconds["completed"],
             cancelled_s=seconds["cancelled"],
             discarded_s=seconds["discarded"],
-            dead_letter_s=dead_letter_s,
         ),
         dead_letter_queue=document.get("dead_letter_queue"),
         dead_letter_max_size=document.get("dead_letter_max_size") or None,
         dead_letter_ttl_ms=ttl_ms,
+        dead_letter=DeadLetterRetention(
+            max_age_ms=times.duration_ms(max_age),
+            max_count=dead_letter["retention"]["max_count"],
+            pruning_policy=dead_letter["pruning_policy"],
+        ),
+        replay_rules=document.get("replay_rules"),
         allowed_job_types=tuple(document.get("allowed_job_types", base.allowed_job_types)),
         producers=tuple(document.get("producers", base.producers)),
         lanes=document.get("lanes", base.lanes),

@@ -83,6 +83,10 @@ class Day:
     rejected: int = 0
     dropped: int = 0
     overflow: Mapping[str, int] = field(default_factory=dict)
+    # Dead letters that came, by type of job; that were retried by hand; that were pruned.
+    dead_added: Mapping[str, int] = field(default_factory=dict)
+    dead_retried: int = 0
+    dead_pruned: int = 0
     # How often the queue's own limits began to hold jobs back, by strategy.
     exceeded: Mapping[str, int] = field(default_factory=dict)
 
@@ -113,6 +117,12 @@ class Levels:
 
     states: Mapping[State, int] = field(default_factory=dict)
     dead: int = 0
+
+    def __add__(self, other: Levels) -> Levels:
+        states = {
+            state: self.of(state) + other.of(state) for state in {*self.states, *other.states}
+        }
+        return Levels(states, self.dead + other.dead)
 
     def of(self, state: State) -> int:
         """How many jobs are in this state."""

@@ -4,32 +4,53 @@ from __future__ import annotations
 
 import hashlib
 import unicodedata
+from collections.abc import Mapping
 from decimal import Decimal
-from typing import Any
+from typing import Any, Protocol
 
 from ojs.domain import jsontext
-from ojs.domain.envelope import Specification, Unique
+from ojs.domain.envelope import Unique
 from ojs.domain.errors import ValidationFailed
 
 
-def fingerprint(specification: Specification, policy: Unique) -> str:
+class Described(Protocol):
+    """What a fingerprint is made of: a job that is pushed, or one that is there."""
+
+    @property
+    def type(self) -> str:
+        """Its type."""
+        ...
+
+    @property
+    def queue(self) -> str:
+        """Its queue."""
+        ...
+
+    @property
+    def content(self) -> Mapping[str, Any] | None:
+        """Its args, meta and the rest; loaded."""
+        ...
+
+
+def fingerprint(job: Described, policy: Unique) -> str:
     """SHA-256 (hex) of the canonical JSON of the chosen dimensions.
 
     Raises ValidationFailed when `args_keys` or `meta_keys` names a key the job does not have.
     """
-    chosen: dict[str, Any] = {"type": specification.type}
+    content = job.content or {}
+    chosen: dict[str, Any] = {"type": job.type}
     if policy.custom is not None:
         chosen["key"] = policy.custom
     if "queue" in policy.keys:
-        chosen["queue"] = specification.queue
+        chosen["queue"] = job.queue
     if "args" in policy.keys:
-        args = specification.content["args"]
+        args = content["args"]
         if policy.args_keys is not None:
             objects = [value for value in args if isinstance(value, dict)]
             args = _pick(policy.args_keys, objects, f"{policy.path}.args_keys")
         chosen["args"] = args
     if "meta" in policy.keys:
-        meta = specification.content.get("meta", {})
+        meta = content.get("meta", {})
         chosen["meta"] = _pick(policy.meta_keys or (), [meta], f"{policy.path}.meta_keys")
     canonical = jsontext.dumps(_canonical(chosen))
     return hashlib.sha256(canonical.encode("utf-8")).hexdigest()

@@ -13,9 +13,11 @@ from dataclasses import dataclass, replace
 from functools import cache
 from typing import TYPE_CHECKING, Any, Literal
 
+from ojs.domain.dead_letter_filter import MAX_ARGS_CHARACTERS
 from ojs.domain.envelope import MAX_NAME_BYTES, QUEUE_PATTERN, TYPE_PATTERN, JobRequest
 from ojs.domain.event_query import SOURCE_PATTERN as EVENT_SOURCE_PATTERN
 from ojs.domain.event_query import TYPE_PATTERN as EVENT_TYPE_PATTERN
+from ojs.domain.failure import MAX_NAME_CHARACTERS
 from ojs.domain.limits import OverrideRequest
 from ojs.domain.queue import STRATEGIES
 from ojs.domain.stats import Period
@@ -48,7 +50,7 @@ MAX_TIMEOUT_S = 86_400
 MAX_BLOCK_S = 25
 MAX_PRODUCER = MAX_NAME_BYTES
 
-Subject = Literal["job", "worker", "queue", "rate limit"]
+Subject = Literal["job", "worker", "queue", "rate limit", "operation"]
 
 
 @dataclass(frozen=True)
@@ -137,15 +139,37 @@ _TYPE_SCHEMA: Mapping[str, Any] = {
     "pattern": TYPE_PATTERN,
     "maxLength": MAX_NAME_BYTES,
 }
+_MOMENT_SCHEMA: Mapping[str, Any] = {"type": "string", "format": "date-time"}
 _FILTERS = (
     Parameter("queue", QUEUE_SCHEMA, "only jobs of this queue"),
     Parameter("type", _TYPE_SCHEMA, "only jobs of this type"),
+    Parameter(
+        "error_type",
+        {"type": "string", "minLength": 1, "maxLength": MAX_NAME_CHARACTERS},
+        "only jobs whose latest error is of this type; `Unknown` where there is none",
+    ),
+    Parameter("since", _MOMENT_SCHEMA, "only jobs discarded at this time or later"),
+    Parameter("until", _MOMENT_SCHEMA, "only jobs discarded before this time"),
+    Parameter("before", _MOMENT_SCHEMA, "the same as until"),
+    Parameter(
+        "older_than",
+        {"type": "string", "minLength": 1},
+        "only jobs discarded before this time, or so long ago: `P30D`, `72h`",
+    ),
+    Parameter(
+        "args",
+        {"type": "string", "minLength": 1, "maxLength": MAX_ARGS_CHARACTERS},
+        "only jobs whose args, as compact JSON, contain this text; or, beginning with `$`, whose "
+        "args have what this JSON path leads to, with `=` and a value if it is to be that",
+    ),
+    Parameter("state", {"type": "string", "enum": ["discarded"]}, "dead letters have no other"),
 )
+_BULK_FILTERS = tuple(each for each in _FILTERS if each.name != "state")
+_CONFIRM = Parameter("confirm", {"type": "string", "enum": ["true"]}, "needed, here or in the body")
 _QUEUES_LIMIT = {**_LIMIT, "maximum": MAX_QUEUES_LIMIT}
 _QUEUES_PAGING = tuple(
     replace(each, schema=_QUEUES_LIMIT) if each.schema is _LIMIT else each for each in PAGING
 )
-_MOMENT_SCHEMA: Mapping[str, Any] = {"type": "string", "format": "date-time"}
 _HISTORY = (
     Parameter(
         "period",
@@ -413,6 +437,11 @@ def _dead_letter() -> Iterable[Operation]:
             query=(*_FILTERS, *PAGING),
         )  # fmt: skip
         yield Operation(
+            f"{prefix}dead_letter_stats", "GET", f"{base}/stats", ADMIN, tag,
+            "Read statistics of dead letters",
+            {200: Success("DeadLetterStatsAnswer", "All queues together.")}, derived=True,
+        )  # fmt: skip
+        yield Operation(
             f"{prefix}get_dead_letter", "GET", one, ADMIN, tag, "Read a dead letter",
             {200: Success("JobDetailAnswer", "The job with its whole error history.")},
             (404,), subject="job",
@@ -421,7 +450,8 @@ def _dead_letter() -> Iterable[Operation]:
             f"{prefix}retry_dead_letter", "POST", f"{one}/retry", ADMIN, tag,
             "Make a dead letter available again",
             {200: Success("JobAnswer", "The job, with attempt 0 and its errors kept.")},
-            (404, 409, 429), models.RetryDeadLetterRequest, body_required=False, subject="job",
+            (404, 409, 413, 429), models.RetryDeadLetterRequest, body_required=False,
+            subject="job",
         )  # fmt: skip
         yield Operation(
             f"{prefix}delete_dead_letter", "DELETE", one, ADMIN, tag,
@@ -430,6 +460,44 @@ def _dead_letter() -> Iterable[Operation]:
             else {200: Success("DeadLetterDeletedAnswer", "It is gone.")},
             (404,), subject="job",
         )  # fmt: skip
+        yield from _bulk(prefix, base, tag)
+
+
+def _bulk(prefix: str, base: str, tag: str) -> Iterable[Operation]:
+    """Many dead letters at a time."""
+    purged = {200: Success("DeadLettersPurgedAnswer", "What was done, and what goes on.")}
+    yield Operation(
+        f"{prefix}retry_dead_letters", "POST", f"{base}/retry", ADMIN, tag,
+        "Make many dead letters available again",
+        {200: Success("DeadLettersRetriedAnswer", "What was done, and what goes on.")},
+        (), models.RetryDeadLettersRequest,
+    )  # fmt: skip
+    yield Operation(
+        f"{prefix}purge_dead_letters", "DELETE", base, ADMIN, tag,
+        "Delete many dead letters for good", purged, (), models.PurgeDeadLettersRequest,
+        body_required=False, query=(*_BULK_FILTERS, _CONFIRM),
+    )  # fmt: skip
+    yield Operation(
+        f"{prefix}purge_old_dead_letters", "POST", f"{base}/purge", ADMIN, tag,
+        "Delete dead letters of an age for good", purged, query=_BULK_FILTERS,
+    )  # fmt: skip
+    operations = f"{base}/operations"
+    one = {200: Success("BulkOperationAnswer", "The operation.")}
+    yield Operation(
+        f"{prefix}list_dead_letter_operations", "GET", operations, ADMIN, tag,
+        "List bulk operations on dead letters",
+        {200: Success("BulkOperationsAnswer", "One page of operations, latest first.")},
+        query=PAGING,
+    )  # fmt: skip
+    yield Operation(
+        f"{prefix}get_dead_letter_operation", "GET", f"{operations}/{{id}}", ADMIN, tag,
+        "Read a bulk operation on dead letters", one, (404,), subject="operation",
+    )  # fmt: skip
+    yield Operation(
+        f"{prefix}stop_dead_letter_operation", "POST", f"{operations}/{{id}}/stop", ADMIN, tag,
+        "Stop a bulk operation on dead letters", one, (404, 409), models.NoOptions,
+        body_required=False, subject="operation",
+    )  # fmt: skip
 
 
 # For clients that send no body with DELETE. What the body says counts.

@@ -26,6 +26,10 @@ CAPABILITIES = {
     "workflows": False,
 }
 
+# Those of which everything works that they require or recommend.
+EXTENSIONS = ("backpressure", "dead-letter", "queue-config", "rate-limiting")
+_EXTENSION_VERSION = "1.0.0-rc.1"
+
 
 def manifest(version: str) -> dict[str, Any]:
     """The conformance manifest (ojs-http-binding section 21)."""
@@ -41,7 +45,13 @@ def manifest(version: str) -> dict[str, Any]:
         "protocols": ["http"],
         "backend": BACKEND,
         "capabilities": dict(CAPABILITIES),
-        "extensions": {"official": [], "experimental": []},
+        "extensions": {
+            "official": [
+                {"name": name, "uri": f"urn:ojs:ext:{name}", "version": _EXTENSION_VERSION}
+                for name in EXTENSIONS
+            ],
+            "experimental": [],
+        },
         # The lock and the job are one transaction.
         "unique_job_strength": "strong",
         "endpoints": {

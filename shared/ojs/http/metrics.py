@@ -76,6 +76,18 @@ _OLDEST = Family(
 _DEAD = Family(
     "ojs.dead_letter.total", "ojs_dead_letter_total", "gauge", "jobs", "Dead letters by queue"
 )
+_DEAD_ADDED = Family(
+    "ojs.dead_letter.added_total", "ojs_dead_letter_added_total", "counter", "jobs",
+    "Jobs that entered dead letter, since midnight",
+)  # fmt: skip
+_DEAD_RETRIED = Family(
+    "ojs.dead_letter.retried_total", "ojs_dead_letter_retried_total", "counter", "jobs",
+    "Dead letters that were retried by hand, since midnight",
+)  # fmt: skip
+_DEAD_PRUNED = Family(
+    "ojs.dead_letter.pruned_total", "ojs_dead_letter_pruned_total", "counter", "jobs",
+    "Dead letters that were pruned, since midnight",
+)  # fmt: skip
 _BUSY = Family("ojs.workers.busy", "ojs_workers_busy", "gauge", "jobs", "Jobs being executed")
 _MAX_SIZE = Family(
     "ojs.queue.max_size", "ojs_queue_max_size", "gauge", "jobs", "Jobs a bounded queue may hold"
@@ -125,7 +137,8 @@ _LIMIT_WAIT = Family(
     "For how long a key held jobs back",
 )  # fmt: skip
 FAMILIES = (
-    *_COUNTERS.values(), _DURATION, _QUEUE_TIME, _DEPTH, _OLDEST, _DEAD, _BUSY, _MAX_SIZE,
+    *_COUNTERS.values(), _DURATION, _QUEUE_TIME, _DEPTH, _OLDEST, _DEAD, _DEAD_ADDED,
+    _DEAD_RETRIED, _DEAD_PRUNED, _BUSY, _MAX_SIZE,
     _UTILIZATION, _PRESSURE, _REJECTED, _DROPPED, _OVERFLOW, _LIMIT_ACTIVE, _LIMIT_WAITING,
     _LIMIT_EXCEEDED, _LIMIT_WAIT, _ACTIVE, _QUEUES, _LISTED,
 )  # fmt: skip
@@ -169,6 +182,10 @@ def _of_queue(queue: QueueMetrics, now_ms: int) -> Iterator[Sample]:
     since = queue.oldest_available_ms
     yield Sample(_OLDEST, named, 0 if since is None else max(0, now_ms - since) / 1_000)
     yield Sample(_DEAD, named, queue.levels.dead)
+    for job_type, count in sorted(queue.today.dead_added.items()):
+        yield Sample(_DEAD_ADDED, {**named, "type": job_type}, count)
+    yield Sample(_DEAD_RETRIED, named, queue.today.dead_retried)
+    yield Sample(_DEAD_PRUNED, named, queue.today.dead_pruned)
     yield Sample(_BUSY, named, queue.levels.of(State.ACTIVE))
     yield from _bounds(queue, named)
 

@@ -29,6 +29,7 @@ from pydantic import (
 )
 
 from ojs.domain import ids, times
+from ojs.domain.dead_letter_filter import FIELDS, FilterRequest
 from ojs.domain.envelope import (
     MAX_BATCH,
     MAX_NAME_BYTES,
@@ -40,10 +41,10 @@ from ojs.domain.envelope import (
     from_pydantic,
 )
 from ojs.domain.errors import InvalidRequest, Unsupported
+from ojs.domain.override import JobOverride, JobOverrideRequest
 from ojs.domain.queue_config import MAX_CONCURRENCY as MAX_RUNNING
 from ojs.domain.queue_config import (
     MAX_RATE,
-    NOT_OFFERED,
     Duration,
     QueueConfigRequest,
     QueueRateLimit,
@@ -61,6 +62,8 @@ MAX_PID = 2**32
 MAX_CONCURRENCY = 100_000
 MAX_PROGRESS_MESSAGE = 10_000
 DEFAULT_POOL = "default"
+# What `confirm` is for.
+CONFIRM = "must be true: this is for many jobs at once, and cannot be taken back"
 
 # What a worker may call its own state. The first three are directives too (core seed); the others
 # are what graceful-shutdown clients send.
@@ -506,9 +509,78 @@ class DirectiveRequest(RequestModel):
 
 
 class RetryDeadLetterRequest(RequestModel):
-    """Retry a dead letter as it is."""
+    """Retry a dead letter, as it is or with changes."""
 
-    not_offered = {"override": "retrying with modifications is not offered by this server."}
+    override: JobOverrideRequest | None = None
+
+    @classmethod
+    def refuse(cls, raw: Mapping[str, Any]) -> None:
+        """Also what is no field of `override`."""
+        super().refuse(raw)
+        JobOverrideRequest.refuse(raw.get("override"))
+
+    def changes(self) -> JobOverride:
+        """What is to be changed."""
+        return JobOverride() if self.override is None else self.override.override()
+
+
+class RetryDeadLettersRequest(RequestModel):
+    """Retry all dead letters that a filter means. A field that is none is refused: one that was
+    misspelt would mean more jobs than it was to.
+    """
+
+    model_config = ConfigDict(extra="forbid")
+
+    filter: FilterRequest | None = Field(None, description="all dead letters when not given")
+    confirm: bool | None = Field(None, description="must be true")
+
+    described = {"required": ["confirm"], "properties": {"confirm": {"const": True}}}
+
+    def check(self, prefix: str = "") -> None:
+        """Raise InvalidRequest without a confirmation."""
+        if self.confirm is not True:
+            raise InvalidRequest(f"{prefix}confirm", CONFIRM, value=self.confirm)
+
+
+class PurgeDeadLettersRequest(RequestModel, FilterRequest):
+    """Purge all dead letters that a filter means: under `filter`, beside it, or in the query."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    filter: FilterRequest | None = None
+    confirm: bool | None = Field(None, description="must be true, here or in the query")
+
+    described = {
+        "properties": {"confirm": {"enum": [True, None]}},
+        # Some of it under `filter`, and some beside it.
+        "not": {
+            "required": ["filter"],
+            "properties": {
+                "filter": {
+                    "type": "object",
+                    "not": {"additionalProperties": {"type": "null"}},
+                }
+            },
+            "anyOf": [
+                {"required": [name], "properties": {name: {"not": {"type": "null"}}}}
+                for name in FIELDS
+            ],
+        },
+    }
+
+    def check(self, prefix: str = "") -> None:
+        """Raise InvalidRequest when it is not to be done, or not clear what."""
+        if self.confirm is False:
+            raise InvalidRequest(f"{prefix}confirm", CONFIRM, value=False)
+        if len(self.filters()) > 1:
+            raise InvalidRequest(f"{prefix}filter", "cannot be combined with filters beside it")
+
+    def filters(self) -> dict[str, Mapping[str, Any]]:
+        """The filters it has, each with the prefix of its fields' paths."""
+        own = self.model_dump(exclude_none=True, exclude={"filter", "confirm"})
+        inner = None if self.filter is None else self.filter.model_dump(exclude_none=True)
+        found = {"": own, "filter.": inner or {}}
+        return {prefix: filtered for prefix, filtered in found.items() if filtered}
 
 
 class ConfigureQueueRequest(RequestModel, QueueConfigRequest):
@@ -516,8 +588,6 @@ class ConfigureQueueRequest(RequestModel, QueueConfigRequest):
 
     Described here; parsed by `ojs.domain.queue_config.parse`.
     """
-
-    not_offered = dict.fromkeys(NOT_OFFERED, "dead-letter settings of queues are not offered here.")
 
 
 class QueueLimitsRequest(RequestModel):
@@ -578,7 +648,7 @@ class QueueLimitsRequest(RequestModel):
         return changes
 
 
-QUEUE_FIELDS = (*QueueConfigRequest.model_fields, *NOT_OFFERED)
+QUEUE_FIELDS = tuple(QueueConfigRequest.model_fields)
 
 
 class CreateQueueRequest(RequestModel):

@@ -71,6 +71,7 @@ _ALWAYS = ("OJS-Version", "X-Request-Id", "X-OJS-Version", "X-OJS-Media-Type")
 _JOB_ID = "019414d4-8b2e-7c3a-b5d1-f0e2a3b4c5d6"
 _PATH_PARAMETERS: Mapping[str, tuple[Mapping[str, Any], str]] = {
     "job": ({"type": "string", "pattern": UUID7.pattern}, "the job's id"),
+    "operation": ({"type": "string", "pattern": UUID7.pattern}, "the operation's id"),
     "worker": (models.WORKER_ID_SCHEMA, "the worker's id"),
     "queue": (contract.QUEUE_SCHEMA, "the queue's name"),
     "rate limit": (
@@ -85,9 +86,9 @@ _DURATION = (
     r"P(?=.)(\d+(\.\d+)?W|(\d+(\.\d+)?D)?"
     r"(T(?=.)(\d+(\.\d+)?H)?(\d+(\.\d+)?M)?(\d+(\.\d+)?S)?)?)"
 )
+_RFC3339 = r"\d{4}-\d{2}-\d{2}[Tt ]\d{2}:\d{2}:\d{2}(\.\d{1,9})?([Zz]|[+-]\d{2}:\d{2})"
 _MOMENT = {
-    "pattern": r"\d{4}-\d{2}-\d{2}[Tt ]\d{2}:\d{2}:\d{2}(\.\d{1,9})?([Zz]|[+-]\d{2}:\d{2})"
-    rf"|\+{_DURATION}",
+    "pattern": rf"{_RFC3339}|\+{_DURATION}",
     "maxLength": 65,
     "description": "RFC 3339 with a time zone, or '+' and an ISO 8601 duration from now",
 }
@@ -95,6 +96,18 @@ _LENGTH = {"pattern": _DURATION, "maxLength": 64}
 _FRACTION = {"minimum": 0.0, "maximum": 1.0}
 _SHORT = r"(?=.)(\d{1,9}d)?(\d{1,9}h)?(\d{1,9}m)?(\d{1,9}s)?(\d{1,9}ms)?"
 _SHORT_LENGTH = {"pattern": f"{_SHORT}|{_DURATION}", "maxLength": 64}
+# Of a filter of dead letters; the steps of a path are those of `ojs.domain.dead_letter_filter`.
+_STEP = (
+    r"\.(\*|[^0-9.\[=*\s][^.\[=]*)"
+    r"|\[(\*|-?\d{1,9}|\"([^\"\\]|\\.)*\"|'([^'\\]|\\.)*')\]"
+)
+_FILTER: Mapping[str, Mapping[str, Any]] = {
+    "since": {"pattern": _RFC3339},
+    "until": {"pattern": _RFC3339},
+    "before": {"pattern": _RFC3339},
+    "older_than": {"pattern": f"{_RFC3339}|{_SHORT}|{_DURATION}"},
+    "args": {"pattern": rf"[^$][\s\S]*|\$({_STEP})*(=[\s\S]*)?"},
+}
 _TIMING: Mapping[str, Mapping[str, Any]] = {
     "scheduled_at": _MOMENT,
     "delay_until": _MOMENT,
@@ -137,7 +150,11 @@ _CHECKED: Mapping[str, Mapping[str, Mapping[str, Any]]] = {
         "period": {"pattern": f"second|minute|hour|day|{_DURATION}", "maxLength": 64},
     },
     "OverrideRequest": {"expires_at": _MOMENT},
+    "FilterRequest": _FILTER,
+    "PurgeDeadLettersRequest": _FILTER,
     "ErrorReport": {"rate_limit_until": _MOMENT},
+    "DeadLetterRetentionRequest": {"max_age": _LENGTH},
+    "ReplayRuleRequest": {"delay": _LENGTH},
     "RetentionRequest": {"completed": _LENGTH, "discarded": _LENGTH, "cancelled": _LENGTH},
 }
 # Of a `UniqueRequest`: `meta` alone among its keys would make no key.
@@ -184,6 +201,15 @@ _WHOLE: Mapping[str, dict[str, Any]] = {
     "CreateQueueRequest": _PLACES,
 }
 
+_MANY = {
+    "filter": {
+        "queue": "billing",
+        "type": "invoice.generate",
+        "since": "2026-02-12T00:00:00Z",
+        "error_type": "DatabaseConnectionError",
+    },
+    "confirm": True,
+}
 _PAYMENTS = {
     "max_size": 100_000,
     "concurrency": 20,
@@ -259,6 +285,15 @@ EXAMPLES: Mapping[str, dict[str, Any]] = {
     "set_queue_policy": {
         "concurrency": 10,
         "retention": {"completed": "P7D", "discarded": "P30D"},
+        "dead_letter": {"retention": {"max_age": "P365D", "max_count": 50_000}},
+        "replay_rules": [
+            {
+                "name": "retry-connection-errors",
+                "filter": {"error_type": "ConnectionError"},
+                "delay": "PT1H",
+                "max_replays": 3,
+            }
+        ],
         "default_retry": {
             "max_attempts": 3,
             "initial_interval": "PT1S",
@@ -273,8 +308,21 @@ EXAMPLES: Mapping[str, dict[str, Any]] = {
     "resume_queue": {},
     "admin_pause_queue": {},
     "admin_resume_queue": {},
-    "retry_dead_letter": {},
+    "retry_dead_letter": {
+        "override": {
+            "queue": "billing-retry",
+            "args": [{"customer_id": "cust_123", "amount": 9_999}],
+            "meta": {"retry_source": "manual_dlq_retry"},
+            "retry": {"max_attempts": 1},
+        }
+    },
     "admin_retry_dead_letter": {},
+    "retry_dead_letters": _MANY,
+    "admin_retry_dead_letters": {"confirm": True},
+    "purge_dead_letters": {"filter": {"queue": "billing", "older_than": "P90D"}, "confirm": True},
+    "admin_purge_dead_letters": {"queue": "billing", "older_than": "P90D", "confirm": True},
+    "stop_dead_letter_operation": {},
+    "admin_stop_dead_letter_operation": {},
 }
 
 _ERROR_EXAMPLE = {

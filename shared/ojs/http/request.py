@@ -21,6 +21,7 @@ _CHECKS: Mapping[str, Callable[[str], str]] = {
     "worker": check_worker_id,
     "queue": envelope.check_queue,
     "rate limit": limits.check_any_key,
+    "operation": envelope.check_job_id,
 }
 
 
@@ -39,7 +40,7 @@ class Request:
 
     @property
     def named(self) -> str:
-        """What the path names: a job, a worker, a queue or a rate limit. Raises InvalidRequest."""
+        """What the path names: a job, a worker, a queue, … Raises InvalidRequest."""
         parameter, subject = self.operation.path_parameter, self.operation.subject
         if parameter is None or subject is None or self.path_value is None:
             raise TypeError(f"{self.operation.id} has no path parameter")

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ojs.domain import queue, queue_config, times
+from ojs.domain.dead_letter_stats import DeadLetterStats
 from ojs.domain.errors import InvalidRequest
 from ojs.domain.page import Page
 from ojs.domain.queue import Queue
@@ -242,6 +243,25 @@ def totals(found: Totals, uptime_s: int) -> dict[str, Any]:
         "uptime_seconds": uptime_s,
     }
     return shown | ({} if found.at_ms is None else {"computed_at": times.format_ms(found.at_ms)})
+
+
+def dead_letters(found: DeadLetterStats) -> dict[str, Any]:
+    """Dead letters of all queues together (dead-letter seed, section 10.1)."""
+    counts = found.counts
+    ends = {"oldest_at": found.oldest_ms, "newest_at": found.newest_ms}
+    shown: dict[str, Any] = {
+        "total": counts.total,
+        "by_queue": dict(counts.by_queue),
+        "by_error_type": dict(counts.by_error_type),
+        "by_type": dict(counts.by_type),
+        **{name: times.format_ms(ms) for name, ms in ends.items() if ms is not None},
+        "retention": {
+            "max_age": found.max_age,
+            "max_count": found.max_count,
+            "next_prune_at": times.format_ms(found.next_prune_ms),
+        },
+    }
+    return shown | ({} if counts.at_ms is None else {"computed_at": times.format_ms(counts.at_ms)})
 
 
 def history(asked: Period, points: Sequence[Point]) -> dict[str, Any]:

@@ -232,10 +232,10 @@ def retries(job: Job) -> dict[str, Any]:
     return answer | ({_ERRORS_OMITTED: left_out} if left_out else {})
 
 
-def jobs_page(asked: paging.Window, page: Page[Job]) -> dict[str, Any]:
+def jobs_page(asked: paging.Window, page: Page[Job], total: int | None = None) -> dict[str, Any]:
     """A page of jobs, under both names that clients know; whole as far as they fit."""
     shown = _listed(page.items, (MAX_ANSWER_BYTES - _AROUND_BYTES) // 2)
-    pagination = paging.described(asked, page)
+    pagination = paging.described(asked, page, total)
     answer: dict[str, Any] = {"jobs": shown, "items": shown, "pagination": pagination}
     if "total" in pagination:
         answer["total"] = pagination["total"]

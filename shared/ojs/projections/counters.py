@@ -9,14 +9,16 @@ from bisect import bisect_left
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from types import MappingProxyType
 
 from ojs.domain import times
+from ojs.domain.failure import UNKNOWN_TYPE
 from ojs.domain.job import Job
 from ojs.domain.queue_config import DROP_OLDEST
 from ojs.domain.states import State
 from ojs.domain.stats import BY_TYPE, DURATION_BUCKETS_S, OTHER_TYPES, QUEUE_TIME_BUCKETS_S
 from ojs.projections.transitions import Happened, Kind
-from ojs.store import keys
+from ojs.store import dead_letters, keys
 from ojs.store.projection import COPIES, Delta
 
 # A day's item has room for so many types of job; what more there are is counted together.
@@ -36,6 +38,9 @@ NAMES = {
     Kind.CANCELLED: "cancelled",
     Kind.EXPIRED: "expired",
 }
+# Of dead letters, by day only: those that came by type of job, too (DL section 11.2).
+DEAD_ADDED, DEAD_RETRIED, DEAD_PRUNED = "dead_added", "dead_retried", "dead_pruned"
+_DEAD = {Kind.DEAD_RETRIED: DEAD_RETRIED, Kind.DEAD_PRUNED: DEAD_PRUNED}
 # By day only.
 CREATED, DELETED, REJECTED, DROPPED = "created", "deleted", "rejected", "dropped"
 Place = tuple[str, str]  # queue and sort key of one item of the statistics
@@ -51,6 +56,10 @@ class Tally:
         default_factory=lambda: defaultdict(Counter)
     )
     ends: dict[Place, int] = field(default_factory=dict)
+    # Dead letters by queue: what they are counted by (`ojs.store.dead_letters`), and its name.
+    dead: defaultdict[str, Counter[tuple[str, str]]] = field(
+        default_factory=lambda: defaultdict(Counter)
+    )
 
     def move(self, before: Job | None, after: Job | None) -> None:
         """A job is where `after` says, and no more where `before` says."""
@@ -63,6 +72,9 @@ class Tally:
                 now[f"p{job.priority}"] += difference
             if job.dead_letter:
                 now["dead"] += difference
+                of = self.dead[job.queue]
+                of[dead_letters.BY_TYPE, job.type] += difference
+                of[dead_letters.BY_ERROR, job.error_type or UNKNOWN_TYPE] += difference
             if job.waiting_copy and not (job is before and after is not None and after.trimmed):
                 # One that was dropped as too many was counted by whoever dropped it.
                 now[COPIES] += difference
@@ -82,6 +94,12 @@ class Tally:
         if what.kind is Kind.DROPPED:
             self.of_day(what.job.queue, what.at_ms, DROPPED)
             self.of_day(what.job.queue, what.at_ms, overflow(DROP_OLDEST))
+        if what.kind in _DEAD:
+            # Of the queue whose dead letter it was: a retry may have moved it.
+            self.of_day((what.before or what.job).queue, what.at_ms, _DEAD[what.kind])
+        if what.kind is Kind.DEAD_ADDED:
+            # The job is counted as failed as well: the day's item ends.
+            self.types[day_of(what)][DEAD_ADDED, what.job.type] += 1
         name = NAMES.get(what.kind)
         if name is None:
             return
@@ -117,6 +135,8 @@ class Tally:
             self.counts[place].update(counts)
         for place, types in other.types.items():
             self.types[place].update(types)
+        for queue, counts_of in other.dead.items():
+            self.dead[queue].update(counts_of)
         self.ends |= other.ends
 
     def any(self) -> bool:
@@ -128,11 +148,39 @@ class Tally:
         return {
             place: set(counts) | {f"{name}|{of}" for name, of in self.types.get(place, ())}
             for place, counts in self.counts.items()
+        } | {
+            (queue, keys.DEAD): {
+                dead_letters.REVISION,
+                *(
+                    dead_letters.attribute(by, of)
+                    for by, name in counts
+                    for of in (name, OTHER_TYPES)
+                ),
+            }
+            for queue, counts in self.moved_dead.items()
         }
 
-    def deltas(self, known: Mapping[Place, set[str]]) -> list[Delta]:
-        """What to add to which item. `known` are the types each day's item has counters of."""
-        found = []
+    @property
+    def moved_dead(self) -> dict[str, Counter[tuple[str, str]]]:
+        """Of dead letters what is more or less than before, by queue."""
+        found = {
+            queue: Counter({what: count for what, count in counts.items() if count})
+            for queue, counts in self.dead.items()
+        }
+        return {queue: counts for queue, counts in found.items() if counts}
+
+    def deltas(
+        self,
+        known: Mapping[Place, set[str]],
+        known_dead: Mapping[str, set[str]] = MappingProxyType({}),
+    ) -> list[Delta]:
+        """What to add to which item. `known` are the types each day's item has counters of,
+        `known_dead` the attributes that count each queue's dead letters.
+        """
+        found = [
+            Delta(queue, keys.DEAD, _dead_delta(counts, known_dead.get(queue, set())))
+            for queue, counts in self.moved_dead.items()
+        ]
         for place, counts in self.counts.items():
             whole, types = Counter(counts), self.types.get(place, Counter())
             named = named_types(known.get(place, set()), [of for _, of in types])
@@ -141,6 +189,22 @@ class Tally:
             if add := {name: count for name, count in whole.items() if count}:
                 found.append(Delta(*place, add, self.ends.get(place)))
         return found
+
+
+def named_dead(counts: Counter[tuple[str, str]], known: set[str]) -> set[str]:
+    """What a queue's dead letters are counted by, as attributes, with what came."""
+    return dead_letters.named(known, [what for what, count in counts.items() if count > 0])
+
+
+def _dead_delta(counts: Counter[tuple[str, str]], known: set[str]) -> dict[str, int]:
+    """What to add to the counts of a queue's dead letters."""
+    named = named_dead(counts, known)
+    add = Counter({dead_letters.REVISION: 1})
+    for (by, of), count in counts.items():
+        # What goes was counted before: without a name, as one of the others.
+        has_name = dead_letters.attribute(by, of) in named
+        add[dead_letters.attribute(by, of if has_name else OTHER_TYPES)] += count
+    return dict(add)
 
 
 def overflow(policy: str) -> str:
@@ -155,7 +219,9 @@ def exceeded(strategy: str) -> str:
 
 def types_of(what: Iterable[Happened]) -> set[Place]:
     """The items of days that will have counters by type of job."""
-    return {day_of(one) for one in what if NAMES.get(one.kind) in BY_TYPE}
+    return {
+        day_of(one) for one in what if NAMES.get(one.kind) in BY_TYPE or one.kind is Kind.DEAD_ADDED
+    }
 
 
 def _bucket(length_ms: int, bounds_s: tuple[float, ...]) -> int:

@@ -23,6 +23,7 @@ from ojs.projections.transitions import (
     Kind,
     gave_up,
     made_room,
+    replayed,
 )
 from ojs.store.projection import ErrorKey, error_key
 
@@ -178,7 +179,7 @@ def _source(what: Happened, failure: Failure, service: str) -> str:
     match what.kind:
         case Kind.ENQUEUED:
             return _enqueuer(what, service)
-        case Kind.SCHEDULED | Kind.EXPIRED:
+        case Kind.SCHEDULED | Kind.EXPIRED | Kind.DEAD_REPLAYED:
             return events.source(service, "scheduler")
         case Kind.CANCELLED | Kind.DEAD_RETRIED | Kind.DEAD_DELETED:
             return events.source(service, "api")
@@ -202,6 +203,8 @@ def _ran(what: Happened) -> bool:
 def _enqueuer(what: Happened, service: str) -> str:
     before = what.before
     if before is None and what.job.copy_of is not None:
+        return events.source(service, "scheduler")
+    if before is not None and before.dead_letter and replayed(before, what.job):
         return events.source(service, "scheduler")
     if before is None or before.state in (State.PENDING, State.DISCARDED):
         return events.source(service, "api")

@@ -1,5 +1,5 @@
 """Metrics of what happened, as CloudWatch takes them (ojs-observability sections 8.1 and 8.2;
-queue-config and backpressure seeds, section 10.2).
+queue-config and backpressure seeds, section 10.2; dead-letter seed, section 11.2).
 """
 
 from __future__ import annotations
@@ -29,11 +29,14 @@ COUNTERS = {
     Kind.RETRYING: "ojs.job.retried",
     Kind.CANCELLED: "ojs.job.cancelled",
     Kind.EXPIRED: "ojs.job.expired",
+    Kind.DEAD_ADDED: "ojs.dead_letter.added_total",
 }
 # Counter of a day → metric and the dimensions it has beside the queue's name.
 _BY_QUEUE: Mapping[str, tuple[str, Mapping[str, str]]] = {
     counters.REJECTED: ("ojs.backpressure.rejected_total", {}),
     counters.DROPPED: ("ojs.backpressure.dropped_total", {}),
+    counters.DEAD_RETRIED: ("ojs.dead_letter.retried_total", {}),
+    counters.DEAD_PRUNED: ("ojs.dead_letter.pruned_total", {}),
     **{
         counters.overflow(policy): ("ojs.queue.overflow.count", {"policy": policy})
         for policy in (REJECT, BLOCK, DROP_OLDEST)
@@ -96,7 +99,9 @@ def write(to: Metrics, what: Iterable[tuple[Happened, str]]) -> None:
 
 
 def write_bounds(to: Metrics, tallies: Iterable[Tally]) -> None:
-    """Measurements of queues made and deleted, and of jobs that found no room."""
+    """Measurements of queues made and deleted, of jobs that found no room, and of dead letters that
+    were retried or pruned.
+    """
     by_queue: Counter[tuple[str, str]] = Counter()
     for tally in tallies:
         for (queue, _), counts in tally.counts.items():

@@ -35,16 +35,17 @@ from ojs.domain.event import Event, matches
 from ojs.domain.ids import IdSource
 from ojs.domain.job import Job
 from ojs.domain.queue import Queue
-from ojs.projections import counters, events, gates, limits, metrics, records
+from ojs.projections import counters, dead_letters, events, gates, limits, metrics, records
 from ojs.projections.bus import Bus
 from ojs.projections.copies import Copies, came_to_wait, due
 from ojs.projections.counters import Place, Tally, counted_as, day_of, named_types
+from ojs.projections.dead_letters import Pruned
 from ojs.projections.failures import FailureQueue
 from ojs.projections.gates import Refusal
 from ojs.projections.limits import EdgeChange
 from ojs.projections.metrics import Metrics
 from ojs.projections.records import Change, Malformed
-from ojs.projections.transitions import Happened, happened
+from ojs.projections.transitions import Happened, Kind, happened
 from ojs.store.errors import LostRace
 from ojs.store.jobs import Jobs
 from ojs.store.projection import Marks, Page, Projections, pages
@@ -101,6 +102,7 @@ class _Batch:
     failed: set[str] = field(default_factory=set)
     marks: dict[int, Marks] = field(default_factory=dict)
     types: dict[Place, set[str]] = field(default_factory=dict)
+    dead: dict[str, set[str]] = field(default_factory=dict)
 
     def fail(self, effects: Iterable[_Effect]) -> None:
         """These must come again."""
@@ -182,6 +184,7 @@ class Projector:
                 {one.change.second for one in effects},
                 {key for key in map(events.error_key_of, what) if key is not None},
                 counters.types_of(what),
+                {queue for one in effects for queue in one.tally.moved_dead},
             )
         except OjsError as error:
             logger.warning("nothing could be read", extra={"reason": str(error)})
@@ -190,12 +193,18 @@ class Projector:
         everything = effects
         batch.marks |= known.marks
         batch.types |= {place: set(types) for place, types in known.types.items()}
+        batch.dead |= {queue: set(names) for queue, names in known.dead.items()}
         effects = [one for one in effects if not batch.counted(one)]
         for one in effects:
             one.happened = list(events.explained(one.happened, known.failures))
             for thing in one.happened:
                 one.tally.add(thing)
-            one.tell(events.of_job(what, self._service, known.failures) for what in one.happened)
+            one.tell(
+                events.of_job(what, self._service, known.failures)
+                for what in one.happened
+                # Of these there is one event for all that are counted together.
+                if what.kind is not Kind.DEAD_PRUNED
+            )
         stuck: set[str] = set()
         ready_to_tell = self._copied(self._cleared(effects, batch), batch)
         for group in _groups(self._announced(ready_to_tell, batch)):
@@ -210,7 +219,7 @@ class Projector:
         effect = _Effect(change, [], Tally())
         written_ms = change.second * 1_000
         for before, after in change.jobs:
-            what = happened(before, after, written_ms=written_ms, pruned=change.pruned)
+            what = happened(before, after, written_ms=written_ms)
             effect.happened += what
             effect.tally.move(before, after)
         if change.queue is not None:
@@ -337,14 +346,20 @@ class Projector:
         """Those that may go on, their events being on the bus if they belong there."""
         if self._bus is None:
             return list(effects)
-        wanted = [e for one in effects for e in one.events if matches(e.type, self._bus_types)]
+        of_each = {one.change.identity: list(one.events) for one in effects}
+        told = list(chain.from_iterable(of_each.values()))
+        for each in chain.from_iterable(map(self._pruned, _groups(effects))):
+            told.append(each.event)
+            for identity in each.changes:
+                of_each[identity].append(each.event)
+        wanted = [event for event in told if matches(event.type, self._bus_types)]
         refused = self._bus.publish(wanted) if wanted else set()
         if refused:
             logger.error("the bus did not take events", extra={"events": len(refused)})
         stuck: set[str] = set()
         going_on = []
         for one in effects:
-            if not refused.isdisjoint(event.id for event in one.events):
+            if not refused.isdisjoint(event.id for event in of_each[one.change.identity]):
                 stuck.add(one.change.item)
             if one.change.item in stuck:
                 batch.fail([one])
@@ -389,9 +404,10 @@ class Projector:
             tally.merge(one.tally)
         marks = {second: batch.marks[second].with_(new) for second, new in hashes.items()}
         told = [text for one in effects for text in one.texts]
+        told += [jsontext.dumps(each.event.to_dict()) for each in self._pruned(effects)]
         self._store.commit(
             marks.values(),
-            tally.deltas(batch.types),
+            tally.deltas(batch.types, batch.dead),
             self._places(pages(told), now_ms),
             now_ms=now_ms,
         )
@@ -399,6 +415,13 @@ class Projector:
         for place, types in tally.types.items():
             known = batch.types.get(place, set())
             batch.types[place] = named_types(known, [of for _, of in types])
+        for queue, counted in tally.moved_dead.items():
+            batch.dead[queue] = counters.named_dead(counted, batch.dead.get(queue, set()))
+
+    def _pruned(self, effects: Sequence[_Effect]) -> list[Pruned]:
+        """What is told of dead letters that were pruned, counted together."""
+        what = ((one.change.identity, one.happened) for one in effects)
+        return dead_letters.pruned(what, self._service)
 
     def _places(self, packed: Sequence[Page], now_ms: int) -> dict[tuple[int, str], Page]:
         """Where the pages go: behind all that this container wrote, in order."""

@@ -41,7 +41,8 @@ _TEXTS = frozenset(
     (
         "pk", "sk", "state", "type", "queue", "op", "worker", "batch", "lease", "stalled", "retry",
         "payload", "result", "result_ref", "unique", "info", "directive", "config", "inherited",
-        "policy", "dlq", "copy", "copy_of", "key", "strategy", "job", "reason",
+        "policy", "dlq", "copy", "copy_of", "key", "strategy", "job", "reason", "etype",
+        "replayed",
     )
 )  # fmt: skip
 _NUMBERS = frozenset(
@@ -51,6 +52,7 @@ _NUMBERS = frozenset(
         "discarded", "retry_at", "retry_delay", "dead", "copy_due", "trimmed", "lease_until",
         "lease_ms", "ttl", "changed", "first", "seen", "active", "n", "b", "bound", "warn",
         "bound_b", "warn_b", "at", "since", "current", "until", "depth", "configured",
+        "deleting",
     )
 )  # fmt: skip
 

@@ -13,10 +13,10 @@
     active → discarded          failed, discarded
     other → discarded           expired, when its deadline is over; discarded
     any other → cancelled       cancelled
+    discarded → available       dead letter retried, or replayed if it says by what; enqueued
+    dead letter → nothing       dead letter deleted, when it says that somebody does so; else pruned
     available → discarded       dropped and overflow, or dropped by its rate limit, when the error
                                 says so; discarded
-    discarded → available       dead letter retried, enqueued
-    dead letter → nothing       dead letter deleted, unless its time to live was over
 
 A job that enters dead letter was, besides, added to it.
 """
@@ -48,7 +48,10 @@ class Kind(StrEnum):
     CANCELLED = "job.cancelled"
     DEAD_ADDED = "dead_letter.added"
     DEAD_RETRIED = "dead_letter.retried"
+    DEAD_REPLAYED = "dead_letter.replayed"
     DEAD_DELETED = "dead_letter.deleted"
+    # Told of with how many there were (`ojs.projections.dead_letters`).
+    DEAD_PRUNED = "dead_letter.pruned"
     DROPPED = "backpressure.dropped"
     OVERFLOW = "queue.overflow"
     RATE_DROPPED = "rate_limit.dropped"
@@ -73,15 +76,21 @@ class Happened:
     length_ms: int | None = None
 
 
-def happened(
-    before: Job | None, after: Job | None, *, written_ms: int, pruned: bool = False
-) -> list[Happened]:
+def happened(before: Job | None, after: Job | None, *, written_ms: int) -> list[Happened]:
     """What happened, in order. `written_ms` is when the change was stored, to the second."""
     if after is None:
-        if before is None or not before.dead_letter or pruned:
+        if before is None or not before.dead_letter:
             return []
-        return [Happened(Kind.DEAD_DELETED, written_ms, before, before)]
+        kind = Kind.DEAD_DELETED if before.deleting else Kind.DEAD_PRUNED
+        return [Happened(kind, written_ms, before, before)]
     return list(_steps(before, after, written_ms))
+
+
+def replayed(before: Job, after: Job) -> bool:
+    """Whether a rule, and nobody by hand, brought a dead letter back: each replay leaves another
+    text.
+    """
+    return after.replayed is not None and after.replayed != before.replayed
 
 
 def made_room(what: Happened) -> list[Happened]:
@@ -130,7 +139,8 @@ def _available(before: Job | None, after: Job) -> Iterator[Happened]:
     if before is not None and ran and after.attempt >= before.attempt:
         yield Happened(Kind.FAILED, at_ms, before, after)
     if before is not None and before.dead_letter:
-        yield Happened(Kind.DEAD_RETRIED, at_ms, before, after)
+        kind = Kind.DEAD_REPLAYED if replayed(before, after) else Kind.DEAD_RETRIED
+        yield Happened(kind, at_ms, before, after)
     yield Happened(Kind.ENQUEUED, at_ms, before, after)
 
 

@@ -244,7 +244,7 @@ class Enqueue:
         digest = fingerprint(specification, policy)
         seen = self._locks.get(digest)
         holder = None
-        if seen is not None and (seen.until_ms is None or seen.until_ms > now_ms):
+        if seen is not None and not seen.over(now_ms):
             holder = self._due.settle(self._jobs.head(seen.job_id))
             if holder is not None and holder.unique_key != digest:
                 # The job the lock was made for is gone; another has its id.

@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from dataclasses import replace as changed
 
+from ojs.domain.dead_letter_stats import together
 from ojs.domain.states import State
 from ojs.domain.stats import (
     DAY_MS,
@@ -31,6 +32,7 @@ from ojs.domain.worker import DEAD_AFTER_MS, Worker
 from ojs.store import keys
 from ojs.store import queues as queue_store
 from ojs.store import workers as worker_store
+from ojs.store.dead_letters import BY_ERROR, BY_TYPE, DeadLetters
 from ojs.store.stats import KEPT_MS, Stats, Sweepable
 
 # The stream's delay: minutes that ended less than this ago are added up again.
@@ -40,6 +42,8 @@ MAX_WORKERS = 20_000
 _NAMES = 1_000
 _WORKERS = 1_000
 _QUEUES = 33  # one call
+# The stream's delay, at its longest: what was not counted by then of a queue is not there.
+_SETTLED_MS = DAY_MS
 
 
 @dataclass(frozen=True)
@@ -57,8 +61,9 @@ class QueueGauges:
 class Swept:
     """What a run did and what it saw.
 
-    `counts` has: queues (looked at), oldest (found anew), points (written), and `more` (1 when the
-    run ended early and another should follow). `totals` is None when it ended before they were
+    `counts` has: queues (looked at), oldest (found anew), points (written), tidied (queues that
+    their dead letters' names were), and `more` (1 when the run ended early and another should
+    follow). `totals` is None when it ended before they were
     known; `queues` then are those it came to.
     """
 
@@ -77,6 +82,8 @@ class _Run:
     go_on: Callable[[], bool]
     counts: Counter[str] = field(default_factory=Counter)
     queues: dict[str, Sweepable] = field(default_factory=dict)
+    # Dead letters of queues that are gone.
+    left: dict[str, int] = field(default_factory=dict)
 
     def stop(self) -> bool:
         """Whether time is up; says so in the counts."""
@@ -93,11 +100,13 @@ class Gauges:
         stats: Stats,
         queues: queue_store.Queues,
         workers: worker_store.Workers,
+        dead_letters: DeadLetters,
         choose: Callable[[int], int] = random.randrange,
     ) -> None:
         self._stats = stats
         self._queues = queues
         self._workers = workers
+        self._dead_letters = dead_letters
         self._choose = choose
 
     def run_once(self, now_ms: int, limit: int, go_on: Callable[[], bool] = lambda: True) -> Swept:
@@ -138,6 +147,25 @@ class Gauges:
                 run.queues.update((each.queue.name, each) for each in found)
                 run.counts["queues"] += len(found)
             if after is None:
+                break
+        return self._read_left(run)
+
+    def _read_left(self, run: _Run) -> bool:
+        """What queues that are gone left behind; False when time is up before it is read."""
+        after: str | None = None
+        while True:
+            if run.stop():
+                return False
+            page, after = self._queues.left(limit=_NAMES, after=after)
+            # One that was made anew is counted as any other.
+            gone = {name: at_ms for name, at_ms in page if name not in run.queues}
+            for found in self._stats.sweepable(list(gone)):
+                name = found.queue.name
+                if found.levels.dead:
+                    run.left[name] = found.levels.dead
+                elif max(found.changed_ms, gone[name]) < run.now_ms - _SETTLED_MS:
+                    self._queues.forget_left(name)
+            if after is None:
                 return True
 
     # --- all together -------------------------------------------------------------------------
@@ -158,7 +186,8 @@ class Gauges:
         totals = Totals(
             at_ms=now_ms,
             queues=len(run.queues),
-            levels=_sum(found.levels for found in run.queues.values()),
+            levels=_sum(found.levels for found in run.queues.values())
+            + Levels(dead=sum(run.left.values())),
             workers=workers,
             rates=rates(
                 minutes.get(this_minute, Activity()),
@@ -167,6 +196,7 @@ class Gauges:
             ),
         )
         self._write_points(run, minutes, first_ms)
+        self._add_up_dead(run)
         # Last: a run that dies before is made up for by the next.
         self._stats.save_totals(totals, through_ms=this_minute, now_ms=now_ms)
         return totals
@@ -195,6 +225,25 @@ class Gauges:
                 before = minutes.get(point.start_ms, Activity())
                 minutes[point.start_ms] = before + point.activity
         return minutes
+
+    def _add_up_dead(self, run: _Run) -> None:
+        """Dead letters by queue, error and type of job."""
+        by_queue = {name: found.levels.dead for name, found in run.queues.items()} | run.left
+        by_queue = {name: count for name, count in by_queue.items() if count}
+        # Those that were emptied lately have names that stand for nothing any more.
+        lately = run.now_ms - 2 * LATE_MS
+        emptied = (n for n, found in run.queues.items() if found.changed_ms >= lately)
+        counted, before = self._dead_letters.named(list(dict.fromkeys([*by_queue, *emptied])))
+        there = [each for each in counted if each.queue in by_queue]
+        counts = together(
+            by_queue,
+            (each.of(BY_ERROR) for each in there),
+            (each.of(BY_TYPE) for each in there),
+        )
+        if counts != before:
+            self._dead_letters.save(counts, now_ms=run.now_ms)
+        for each in counted:
+            run.counts["tidied"] += self._dead_letters.tidy(each)
 
     def _write_points(self, run: _Run, minutes: Mapping[int, Activity], first_ms: int) -> None:
         """Days, hours and minutes, as far as they are not as they should be.

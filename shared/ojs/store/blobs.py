@@ -12,11 +12,15 @@ from ojs.store.errors import LostRace, classify
 if TYPE_CHECKING:
     from mypy_boto3_s3 import S3Client
 
+JSON, GZIP = "application/json", "application/gzip"
+# What keys of archived jobs begin with: nothing here is ever removed by the backend.
+ARCHIVE = "archive/"
+
 
 class Blobs(Protocol):
     """A place for large texts, by key."""
 
-    def put(self, key: str, body: bytes) -> None:
+    def put(self, key: str, body: bytes, *, content_type: str = JSON) -> None:
         """Store durably, replacing what was there."""
         ...
 
@@ -42,12 +46,12 @@ class S3Blobs:
         if self.calls is not None:
             self.calls.append(operation)
 
-    def put(self, key: str, body: bytes) -> None:
+    def put(self, key: str, body: bytes, *, content_type: str = JSON) -> None:
         """Store durably, replacing what was there."""
         self._note("PutObject")
         try:
             self._client().put_object(
-                Bucket=self._bucket, Key=key, Body=body, ContentType="application/json"
+                Bucket=self._bucket, Key=key, Body=body, ContentType=content_type
             )
         except (ClientError, BotoCoreError) as error:
             raise _meaning(error) from error
@@ -85,7 +89,7 @@ class MemoryBlobs:
     def __init__(self) -> None:
         self.objects: dict[str, bytes] = {}
 
-    def put(self, key: str, body: bytes) -> None:
+    def put(self, key: str, body: bytes, *, content_type: str = JSON) -> None:
         """Store, replacing what was there."""
         self.objects[key] = body
 

@@ -108,6 +108,9 @@ def head(job: Job) -> Item:
         "retry_at": job.retry_at_ms,
         "retry_delay": job.retry_delay_ms,
         "dead": 1 if job.dead_letter else None,
+        "etype": job.error_type,
+        "deleting": 1 if job.deleting else None,
+        "replayed": job.replayed,
         "dlq": job.copies_to.compact() if job.copies_to else None,
         "copy": job.copy_id,
         "copy_due": 1 if job.copy_due else None,
@@ -141,7 +144,6 @@ _KEEP = {
     KEEP_COMPLETED: "completed_s",
     "keep_x": "cancelled_s",
     "keep_d": "discarded_s",
-    "keep_l": "dead_letter_s",
 }
 
 
@@ -174,7 +176,10 @@ def index_entries(job: Job) -> Item:
             entries["wsk"] = keys.instant(job.created_ms)
         case State.DISCARDED if job.dead_letter:
             entries["wpk"] = keys.dead(job.queue)
-            entries["wsk"] = f"{keys.instant(job.discarded_ms or 0)}|{job.id}"
+            entries["wsk"] = keys.dead_at(job.discarded_ms or 0, job.id)
+            # And in the line of all, in the other index: it waits for no deadline any more.
+            entries["epk"] = keys.all_dead()
+            entries["esk"] = entries["wsk"]
         case _:
             pass
     # An active job has started in time: its deadline is over, and must not be found again.
@@ -237,6 +242,9 @@ def job_from_head(item: Mapping[str, Any]) -> Job:
         retry_at_ms=item.get("retry_at"),
         retry_delay_ms=item.get("retry_delay"),
         dead_letter="dead" in item,
+        error_type=item.get("etype"),
+        deleting="deleting" in item,
+        replayed=item.get("replayed"),
         copies_to=Target.of(item["dlq"]) if "dlq" in item else None,
         copy_id=item.get("copy"),
         copy_due="copy_due" in item,

@@ -21,7 +21,7 @@ from dataclasses import replace as changed
 from itertools import groupby
 from typing import Any, Literal
 
-from ojs.domain import jsontext
+from ojs.domain import jsontext, times
 from ojs.domain.errors import BackendUnavailable, OjsError
 from ojs.domain.failure import Failure
 from ojs.domain.ids import IdSource
@@ -288,11 +288,22 @@ class Jobs:
                 consistent=True,
                 forward=False,
             )
-            by_key = {str(item["sk"]): item for item in latest.items}
+            by_key = {keys.HEAD: by_key[keys.HEAD]}
+            by_key |= {str(item["sk"]): item for item in latest.items}
             apart = [(keys.job(job_id), keys.PROGRESS), *(at.key for at in self._in_table(job))]
             by_key |= {sk: item for (_, sk), item in self._table.batch_get(apart).items()}
+        return self._assembled(by_key)
+
+    def load_whole(self, job_id: str) -> Job | None:
+        """As `load`, with every error there ever was, however long that takes."""
+        found = self._table.query_all("pk = :job", {":job": keys.job(job_id)})
+        by_key = {str(item["sk"]): item for item in found}
+        return self._assembled(by_key) if keys.HEAD in by_key else None
+
+    def _assembled(self, by_key: Mapping[str, Item]) -> Job:
+        """A job from the items of its partition."""
+        job = items.job_from_head(by_key[keys.HEAD])
         texts = {at: text_of(by_key[at.key[1]]) for at in self.texts_of(job) if at.key[1] in by_key}
-        job = self._with_texts(job, texts)
         ended = job.state is State.DISCARDED and not job.dead_letter
         errors = [
             by_key[sk]
@@ -300,9 +311,9 @@ class Jobs:
             # Whoever would have ended a job and lost it to a worker may have said why already.
             if sk.startswith(keys.ERROR) and (ended or not keys.is_of_end(sk))
         ]
-        return changed(
-            job, errors=_failures(errors, job), progress=_progress(by_key.get(keys.PROGRESS), job)
-        )
+        progress = _progress(by_key.get(keys.PROGRESS), job)
+        job = self._with_texts(job, texts)
+        return changed(job, errors=_failures(errors, job), progress=progress)
 
     def with_progress(self, job_id: str) -> Job | None:
         """The head and the progress alone, consistently: one call, whatever happened to the job."""
@@ -460,14 +471,43 @@ class Jobs:
         )
         return [keys.job_id(str(item["pk"])) for item in found.items]
 
-    def dead(self, queue: str, *, limit: int, before: str | None = None) -> list[tuple[str, str]]:
-        """Dead letters of a queue, latest first: (job id, sort key), below the key `before`."""
-        condition, values = "wpk = :dead", {":dead": keys.dead(queue)}
-        if before is not None:
-            condition += " AND wsk < :before"
-            values[":before"] = before
-        found = self._table.query(condition, values, index="work", limit=limit, forward=False)
-        return [(keys.job_id(str(i["pk"])), str(i["wsk"])) for i in found.items]
+    def dead(
+        self,
+        queue: str | None = None,
+        *,
+        limit: int,
+        since_ms: int | None = None,
+        until_ms: int | None = None,
+        before: str | None = None,
+        after: str | None = None,
+        oldest_first: bool = False,
+    ) -> list[tuple[str, str]]:
+        """Dead letters of a queue, or of all, latest first: (job id, sort key). May be stale.
+
+        Discarded at `since_ms` or later, before `until_ms`, between the keys `after` and `before`,
+        neither included. One query.
+        """
+        index, line, place = ("expiry", "epk", "esk") if queue is None else ("work", "wpk", "wsk")
+        # Keys are of one length, times have no id: no key is equal to an end of the span.
+        first = max(keys.instant(since_ms or 0), "" if after is None else keys.just_after(after))
+        last = min(
+            keys.instant(times.MAX_MS + 1 if until_ms is None else until_ms),
+            "~" if before is None else keys.just_before(before),
+        )
+        if first > last:
+            return []
+        found = self._table.query(
+            f"{line} = :dead AND {place} BETWEEN :first AND :last",
+            {
+                ":dead": keys.all_dead() if queue is None else keys.dead(queue),
+                ":first": first,
+                ":last": last,
+            },
+            index=index,
+            limit=limit,
+            forward=oldest_first,
+        )
+        return [(keys.job_id(str(i["pk"])), str(i[place])) for i in found.items]
 
     # --- change -----------------------------------------------------------------------------
 
@@ -884,11 +924,33 @@ class Jobs:
             return False
         return True
 
+    def mark_deleting(self, job: Job) -> Job:
+        """Note that somebody deletes a dead letter by hand, before it is deleted: its last stream
+        record cannot say why it went otherwise. Returns it as it is then. Raises LostRace.
+        """
+        # Race: a retry, or the pruning. The loser looks again: what stands there now decides.
+        token = self._ids.token()
+        marked = changed(job, deleting=True, op=token)
+        try:
+            self._table.update(
+                Update(
+                    keys.job(job.id),
+                    keys.HEAD,
+                    set={"deleting": 1, "op": token},
+                    condition="#op = :seen",
+                    values={":seen": job.op or ""},
+                )
+            )
+        except LostRace as lost:
+            if not lost.item or lost.item.get("op") != token:
+                raise
+        return marked
+
     def delete(self, job: Job) -> None:
         """Remove a job and all that belongs to it, the head first. Raises LostRace if it moved."""
         # What belongs to it is listed before: afterwards the id may be a new job's. If we die in
         # between, the head's stream record leads to the same cleaning (`remove_rest`).
-        rest, _ = self._belongings(job)
+        rest, objects, _ = self._belongings(job)
         # Race: a retry that brought the job back: the loser sees that it lives. That it is gone
         # already, by our own lost call or by another's, is what was asked for.
         try:
@@ -898,37 +960,62 @@ class Jobs:
         except LostRace as lost:
             if lost.item is not None:
                 raise
-        self._remove(job, rest)
+        self._remove(objects, rest)
+
+    def prune(self, job: Job) -> bool:
+        """Remove the head of a dead letter as read; False when it has moved on. One call.
+
+        What belongs to it goes when the head's stream record is projected (`remove_rest`).
+        """
+        # Race: a retry, a replay, a deletion by hand. The loser sees what stands there now, and
+        # leaves it alone. That it is gone, by our own lost call or by another's, is all the same.
+        try:
+            self._table.delete(
+                keys.job(job.id), keys.HEAD, condition="#op = :seen", values={":seen": job.op or ""}
+            )
+        except LostRace as lost:
+            return lost.item is None
+        return True
 
     def remove_rest(self, job: Job) -> int:
         """Remove what a head that is gone left behind; returns how many items went.
 
         Does nothing when the id is in use again.
         """
-        rest, head = self._belongings(job)
+        rest, objects, head = self._belongings(job)
         if head:
             return 0
-        self._remove(job, rest)
+        self._remove(objects, rest)
         return len(rest)
 
-    def _belongings(self, job: Job) -> tuple[list[tuple[str, str]], bool]:
-        """What belongs to a job beside its head, and whether there is a head.
+    def _belongings(self, job: Job) -> tuple[list[tuple[str, str]], list[TextAt], bool]:
+        """What belongs to a job beside its head: items, objects; and whether there is a head.
 
         A text of another name may be the beginning of a new job with the same id: its head is
-        written next. Errors and progress are written only where there is a head.
+        written next. Errors and progress are written only where there is a head, and so are the
+        names of texts that a change of content may have left (`ojs.store.contents`).
         """
         found = self._table.query_all("pk = :job", {":job": keys.job(job.id)})
         keys_found = [(str(item["pk"]), str(item["sk"])) for item in found]
-        texts = {at.key for at in self._in_table(job)}
+        spare = [
+            TextAt(job.id, keys.PAYLOAD, sk.removeprefix(keys.SPARE))
+            for _, sk in keys_found
+            if sk.startswith(keys.SPARE)
+        ]
+        texts = dict.fromkeys([*self.texts_of(job), *spare])
+        in_table = {at.key for at in texts if not at.in_bucket}
         rest = [
             (pk, sk)
             for pk, sk in keys_found
-            if (pk, sk) in texts or sk == keys.PROGRESS or sk.startswith(keys.ERROR)
+            if (pk, sk) in in_table
+            or sk == keys.PROGRESS
+            or sk.startswith((keys.ERROR, keys.SPARE))
         ]
-        return rest, any(sk == keys.HEAD for _, sk in keys_found)
+        objects = [at for at in texts if at.in_bucket]
+        return rest, objects, any(sk == keys.HEAD for _, sk in keys_found)
 
-    def _remove(self, job: Job, rest: Sequence[tuple[str, str]]) -> None:
-        self._texts.delete(at for at in self.texts_of(job) if at.in_bucket)
+    def _remove(self, objects: Iterable[TextAt], rest: Sequence[tuple[str, str]]) -> None:
+        self._texts.delete(objects)
         self._table.write_many(deletes=rest)
 
 

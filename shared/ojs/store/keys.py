@@ -13,8 +13,12 @@ PAYLOAD = "payload|"
 RESULT = "result|"
 ERROR = "err|"
 PROGRESS = "progress"
+SPARE = "spare|"
 QUEUES = "QUEUES"
 GONE = "GONE"
+# Names of queues that are gone and may have left dead letters.
+LEFT = "LEFT"
+PRUNING = "PRUNING"
 WORKERS = "WORKERS"
 
 # Two hundred and one priorities, highest first: 000 is +100.
@@ -54,6 +58,11 @@ def worker(worker_id: str) -> str:
     return f"K|{worker_id}"
 
 
+def replays(queue_name: str) -> str:
+    """Partition of how far a queue's replay rules have come."""
+    return f"V|{queue_name}"
+
+
 def unique(digest: str) -> str:
     """Partition of a unique lock."""
     return f"U|{digest}"
@@ -88,6 +97,7 @@ def limiter(cell: str) -> str:
 ALL_QUEUES = "*"
 NOW = "@"
 GAUGE = "gauge"
+DEAD = "dead"
 
 
 def stats(queue_name: str) -> str:
@@ -130,6 +140,16 @@ def batch(token: str) -> str:
     return f"B|{token}"
 
 
+def operation(operation_id: str) -> str:
+    """Partition of a bulk operation."""
+    return f"O|{operation_id}"
+
+
+def operation_id(pk: str) -> str:
+    """The id in a bulk operation's partition key."""
+    return pk.removeprefix("O|")
+
+
 # Index `work` ---------------------------------------------------------------------------------
 
 
@@ -153,7 +173,15 @@ def dead(queue_name: str) -> str:
     return f"X|{queue_name}"
 
 
+def dead_at(discarded_ms: int, job_id: str) -> str:
+    """The place of a dead letter in its queue's line, and in the line of all."""
+    return f"{instant(discarded_ms)}|{job_id}"
+
+
 STAGED = "B"
+# Bulk operations that are not over, by when they are to be looked at; in the index `expiry` all
+# that are kept, by id.
+OPERATIONS = "O"
 # Limits that hold jobs back.
 HOLDING = "H"
 
@@ -161,6 +189,21 @@ HOLDING = "H"
 def instant(ms: int) -> str:
     """A time as a sort key, 15 digits of ms."""
     return f"{ms:015d}"
+
+
+def instant_of(key: str) -> int:
+    """The time that a sort key begins with, in ms."""
+    return int(key[:15])
+
+
+def just_before(key: str) -> str:
+    """A key after all those of a line of dead letters that are smaller than this one of them."""
+    return f"{key[:-1]}{chr(ord(key[-1]) - 1)}~"
+
+
+def just_after(key: str) -> str:
+    """A key before all those of a line of dead letters that are larger than this one of them."""
+    return f"{key}~"
 
 
 def upto(ms: int) -> str:
@@ -242,3 +285,8 @@ def below(priority: int) -> str:
 def expiry(queue_name: str, lane: int) -> str:
     """Jobs of a lane that must not start after a deadline."""
     return f"T|{queue_name}|{lane}"
+
+
+def all_dead() -> str:
+    """The dead letters of all queues."""
+    return "X"

@@ -11,11 +11,18 @@ from ojs.store.table import Put, Table
 
 @dataclass(frozen=True)
 class Lock:
-    """A fingerprint's holder. `until_ms` is the end of the uniqueness period, if it has one."""
+    """A fingerprint's holder. `until_ms` is the end of the uniqueness period, if it has one; `life`
+    tells the times apart that one job took it: pushed, or come back from dead letter.
+    """
 
     digest: str
     job_id: str
     until_ms: int | None = None
+    life: int = 0
+
+    def over(self, now_ms: int) -> bool:
+        """Whether its period has passed."""
+        return self.until_ms is not None and self.until_ms <= now_ms
 
 
 class Locks:
@@ -30,7 +37,12 @@ class Locks:
         if item is None:
             return None
         until = item.get("until")
-        return Lock(digest, str(item["job"]), until if isinstance(until, int) else None)
+        return Lock(
+            digest,
+            str(item["job"]),
+            until if isinstance(until, int) else None,
+            int(item.get("life", 0)),
+        )
 
     @staticmethod
     def taking(lock: Lock, seen: Lock | None) -> Put:
@@ -44,12 +56,19 @@ class Locks:
             item["until"] = lock.until_ms
             # Only garbage collection: whether the period is over is always compared by value.
             item["ttl"] = lock.until_ms // 1000 + 86_400
-        # Race: two equal pushes at once. One transaction stores its job; the other is refused
-        # whole, reads the lock again and finds the winner.
+        if lock.life:
+            item["life"] = lock.life
+        # Race: two equal pushes at once, or the holder comes back from dead letter while another
+        # takes its place. One transaction stores its job; the other is refused whole, reads the
+        # lock again and finds the winner.
         if seen is None:
             return Put(item, condition="attribute_not_exists(pk)")
+        values: dict[str, Value] = {":seen": seen.job_id}
+        same = "attribute_not_exists(#life)"
+        if seen.life:
+            same, values[":life"] = "#life = :life", seen.life
         return Put(
             item,
-            condition="attribute_not_exists(pk) OR #job = :seen",
-            values={":seen": seen.job_id},
+            condition=f"attribute_not_exists(pk) OR (#job = :seen AND {same})",
+            values=values,
         )

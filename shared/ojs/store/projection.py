@@ -120,6 +120,8 @@ class Known:
     failures: Mapping[ErrorKey, Failure] = field(default_factory=dict)
     # By queue and day's sort key: the types of job that are counted by name.
     types: Mapping[tuple[str, str], set[str]] = field(default_factory=dict)
+    # By queue: what its dead letters are counted by, as attributes.
+    dead: Mapping[str, set[str]] = field(default_factory=dict)
 
 
 class Projections:
@@ -133,15 +135,20 @@ class Projections:
         seconds: Iterable[int],
         errors: Iterable[ErrorKey] = (),
         days: Iterable[tuple[str, str]] = (),
+        dead: Iterable[str] = (),
     ) -> Known:
         """All that a batch needs to know, in one call as long as that has fewer than 100 items.
 
-        `days` are queues and sort keys of days. Raises OjsError.
+        `days` are queues and sort keys of days, `dead` queues whose dead letters came or went.
+        Raises OjsError.
         """
         seconds, errors, days = set(seconds), set(errors), set(days)
+        dead_keys = {queue: (keys.stats(queue), keys.DEAD) for queue in dead}
         first = {second: (keys.marker(second), f"{0:04d}") for second in seconds}
         day_keys = {(queue, sk): (keys.stats(queue), sk) for queue, sk in days}
-        found = self._table.batch_get([*first.values(), *day_keys.values(), *errors])
+        found = self._table.batch_get(
+            [*first.values(), *day_keys.values(), *dead_keys.values(), *errors]
+        )
         marks = {second: self._all(second, found.get(first[second])) for second in seconds}
         types = {
             day: {name.split("|", 1)[1] for name in found[key] if "|" in name}
@@ -149,7 +156,12 @@ class Projections:
             if key in found
         }
         failures = {key: items.failure_from(found[key]) for key in errors if key in found}
-        return Known(marks, failures, types)
+        counted = {
+            queue: {name for name in found[key] if "|" in name}
+            for queue, key in dead_keys.items()
+            if key in found
+        }
+        return Known(marks, failures, types, counted)
 
     def _all(self, second: int, first: Item | None) -> Marks:
         """The marks of a second, of which the first sub-item was read. Rarely are there more."""

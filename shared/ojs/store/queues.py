@@ -163,6 +163,9 @@ class Queues:
         # The note first, the queue last: in between it is still draining, and whatever we leave
         # undone the sweep finds by the note.
         self._table.put(Put(note))
+        # Its dead letters stay, and are counted and pruned as long as there are any.
+        left: dict[str, Value] = {"pk": keys.LEFT, "sk": queue.name, "at": told.began_ms}
+        self._table.put(Put(left | _of_dead_letters(queue.layers)))
         self._table.delete(keys.QUEUES, queue.name)
         # Race: none can make it anew before it is gone; a repetition finds it gone, or new.
         with suppress(LostRace):
@@ -194,17 +197,44 @@ class Queues:
         """Drop the note of a queue that went."""
         self._table.delete(keys.GONE, name)
 
+    def left(
+        self, *, limit: int, after: str | None = None
+    ) -> tuple[list[tuple[str, int]], str | None]:
+        """Queues that are gone and may have left dead letters: name and when it was deleted, in ms;
+        and where to go on. One of them may have been made anew.
+        """
+        items, after = self._listed(keys.LEFT, limit, after, consistent=False)
+        return [(str(item["sk"]), int(item["at"])) for item in items], after
+
+    def left_layers(
+        self, *, limit: int, after: str | None = None
+    ) -> tuple[list[tuple[str, Layers]], str | None]:
+        """The same queues with what was configured for their dead letters, and where to go on."""
+        items, after = self._listed(keys.LEFT, limit, after, consistent=False)
+        return [(str(item["sk"]), _layers(item)) for item in items], after
+
+    def forget_left(self, name: str) -> None:
+        """A queue that is gone has no dead letters any more."""
+        self._table.delete(keys.LEFT, name)
+
     def names(
         self, *, limit: int, after: str | None = None, consistent: bool = False
     ) -> tuple[list[str], str | None]:
         """A page of the registry in order of name, and where to go on."""
-        condition, values = "pk = :queues", {":queues": keys.QUEUES}
+        items, after = self._listed(keys.QUEUES, limit, after, consistent=consistent)
+        return [str(item["sk"]) for item in items], after
+
+    def _listed(
+        self, registry: str, limit: int, after: str | None, *, consistent: bool
+    ) -> tuple[list[Item], str | None]:
+        """A page of a list of names, and the last of them if there are more."""
+        condition, values = "pk = :queues", {":queues": registry}
         if after is not None:
             condition += " AND sk > :after"
             values[":after"] = after
         found = self._table.query(condition, values, limit=limit, consistent=consistent)
-        names = [str(item["sk"]) for item in found.items]
-        return names, (names[-1] if found.last and names else None)
+        more = found.last and found.items
+        return found.items, (str(found.items[-1]["sk"]) if more else None)
 
     def get_many(
         self, names: Iterable[str], worker: tuple[str, str] | None = None
@@ -250,6 +280,16 @@ def _layers(item: Item) -> Layers:
         return found
 
     return Layers(layer("config"), layer("inherited"))
+
+
+def _of_dead_letters(layers: Layers) -> dict[str, Value]:
+    """What outlives a queue of its configuration: how long its dead letters are kept."""
+    named = ("dead_letter", "dead_letter_ttl")
+    kept = {
+        attribute: {name: layer[name] for name in named if name in layer}
+        for attribute, layer in (("config", layers.own), ("inherited", layers.inherited))
+    }
+    return {attribute: _text(layer) for attribute, layer in kept.items() if layer}
 
 
 def _as_read(queue: Queue) -> tuple[str, dict[str, Value]]:

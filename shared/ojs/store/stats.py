@@ -58,6 +58,7 @@ _ENTRY_STATES = {
 }
 _PRIORITY = "p"
 _OVERFLOW = "o_"
+_DEAD_ADDED = "dead_added"
 _EXCEEDED = "x_"
 _EARLIEST = "0"  # before every sort key of a ready line
 _PRIORITY_DIGITS = 3  # a sort key of a ready line begins with them (`keys.Position`)
@@ -437,11 +438,12 @@ def _activity(item: Item) -> Activity:
 
 
 def _day(item: Item) -> Day:
-    by_type: dict[str, dict[str, int]] = {counter: {} for counter in BY_TYPE}
+    by_type: dict[str, dict[str, int]] = {counter: {} for counter in (*BY_TYPE, _DEAD_ADDED)}
     for name, count in item.items():
         counter, separator, job_type = name.partition("|")
         if separator and counter in by_type and int(count) > 0:
             by_type[counter][job_type] = int(count)
+    dead_added = by_type.pop(_DEAD_ADDED)
     return Day(
         activity=_activity(item),
         by_type=by_type,
@@ -449,6 +451,9 @@ def _day(item: Item) -> Day:
         queue_times=[_number(item, f"bw{at}") for at in range(len(QUEUE_TIME_BUCKETS_S) + 1)],
         rejected=_number(item, "rejected"),
         dropped=_number(item, "dropped"),
+        dead_added=dead_added,
+        dead_retried=_number(item, "dead_retried"),
+        dead_pruned=_number(item, "dead_pruned"),
         overflow=_named(item, _OVERFLOW),
         exceeded=_named(item, _EXCEEDED),
     )

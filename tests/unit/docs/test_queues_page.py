@@ -9,7 +9,6 @@ import pytest
 
 from ojs.domain import copies, queue_config
 from ojs.domain.queue_config import SYSTEM, QueueConfig, QueueConfigRequest
-from ojs.domain.retention import RETENTION
 from ojs.http import contract
 from ojs.services import bounds, slots
 from ojs.services.copies import MAX_DROPS
@@ -27,6 +26,12 @@ def test_the_default_is_the_code_s(name: str, unit: str, default: str, _text: st
     shown = re.findall(r"`([^`]+)`", default)
     if name == "retention":
         assert shown == [SYSTEM[name][state] for state in ("completed", "discarded", "cancelled")]
+    elif name == "dead_letter":
+        told = SYSTEM[name]
+        assert shown == [
+            *(str(told["retention"][field]) for field in ("max_age", "max_count")),
+            told["pruning_policy"],
+        ]
     elif name == "default_retry":
         assert default.strip() == "as shown above"
     elif shown:
@@ -41,11 +46,6 @@ def test_the_default_is_the_code_s(name: str, unit: str, default: str, _text: st
     assert unit.strip() or name not in ("max_size", "visibility_timeout", "retention")
 
 
-def test_what_is_refused_is_listed() -> None:
-    (told,) = re.findall(r"Other settings for dead letters \((.*?)\)", PAGE, re.DOTALL)
-    assert re.findall(r"`(\w+)`", told) == [*queue_config.NOT_OFFERED]
-
-
 @pytest.mark.parametrize(
     ("text", "holds"),
     [
@@ -53,7 +53,6 @@ def test_what_is_refused_is_listed() -> None:
         ("`Retry-After` is 1 to 60 seconds", bounds._LONGEST_RETRY_S == 60),
         ("and 5 when nobody knows", bounds._UNKNOWN_RETRY_S == 5),
         ("30 days when not set", copies.TTL_MS == 30 * 86_400_000),
-        ("otherwise for 180 days", RETENTION.dead_letter_s == 180 * 86_400),
         ("In a line of 100 copies or more", MAX_DROPS == 100),
         ("with up to 255 printable characters", contract.MAX_PRODUCER == 255),
         ("is answered a second or so later", slots.GRACE_S == 1),

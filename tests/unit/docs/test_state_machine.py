@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from ojs.domain.retention import RETENTION
+from ojs.domain.retention import DEAD_LETTERS, RETENTION
 from ojs.domain.states import TERMINAL, TRANSITIONS, State, Trigger
 
 PAGE = (Path(__file__).resolve().parents[3] / "docs" / "state-machine.md").read_text("utf-8")
@@ -41,5 +41,5 @@ def test_retention_is_the_code_s() -> None:
         "`completed`": RETENTION.completed_s,
         "`cancelled`": RETENTION.cancelled_s,
         "`discarded`": RETENTION.discarded_s,
-        "`discarded`, in dead letter": RETENTION.dead_letter_s,
+        "`discarded`, in dead letter": DEAD_LETTERS.max_age_ms // 1_000,
     }

@@ -225,8 +225,11 @@ def _after_a_claim(draw: st.DrawFn, job: Job, tries: int) -> Job:
                 dead_letter=dead,
                 copy_id=copy_id,
                 copy_due=copy_id is not None and draw(st.booleans()),
+                error_type=draw(st.none() | st.sampled_from(("Boom", "a|b ü"))) if dead else None,
+                deleting=dead and draw(st.booleans()),
+                replayed=draw(st.none() | st.just('["rule",1,{"rule":2}]')),
                 trimmed=not dead and draw(st.booleans()),
-                ttl_s=ended_ms // 1000,
+                ttl_s=None if dead else ended_ms // 1000,
             )
     return replace(
         job,

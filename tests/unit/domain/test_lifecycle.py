@@ -115,7 +115,8 @@ def _assert_fits_its_state(job: Job) -> None:
     assert (job.retry_at_ms is not None) == (job.state is State.RETRYABLE)
     assert (job.cancelled_ms is not None) == (job.state is State.CANCELLED)
     assert (job.discarded_ms is not None) == (job.state is State.DISCARDED)
-    assert (job.ttl_s is not None) == job.state.terminal
+    # Dead letters stay until they are pruned (DL-8).
+    assert (job.ttl_s is not None) == (job.state.terminal and not job.dead_letter)
     if job.completed_ms is not None:
         assert job.state in {State.COMPLETED, State.DISCARDED}
     if job.state is State.COMPLETED:
@@ -372,10 +373,47 @@ def test_a_handler_may_decide_the_end_itself_whatever_the_policy_says(
     assert after.completed_ms == LATER_MS
 
 
-def test_dead_letters_are_kept_180_days_and_other_discards_30() -> None:
-    for code, days in (("DEAD_LETTER", 180), ("DISCARD", 30)):
+def test_dl_8_dead_letters_stay_until_they_are_pruned_and_other_discards_30_days() -> None:
+    for code, ttl_s in (("DEAD_LETTER", None), ("DISCARD", LATER_MS // 1000 + 30 * 86_400)):
         after = lifecycle.fail(_running(RetryPolicy()), _failure(code), now_ms=LATER_MS, chance=0)
-        assert after.ttl_s == LATER_MS // 1000 + days * 86_400
+        assert after.ttl_s == ttl_s
+        assert after.gone(LATER_MS + 10**12) is (ttl_s is not None)
+
+
+def test_dl_21_a_dead_letter_keeps_the_type_of_its_latest_error() -> None:
+    """By every way into dead letter, and only there; DL-1 to DL-5."""
+    last = _running(RetryPolicy(max_attempts=1))
+    long = replace(_failure("x"), type="ü" * 200)
+    ways = {
+        "exhausted": lifecycle.fail(last, long, now_ms=LATER_MS, chance=0),
+        "code": lifecycle.fail(
+            _running(RetryPolicy()),
+            replace(_failure("DEAD_LETTER"), type="Boom"),
+            now_ms=LATER_MS,
+            chance=0,
+        ),
+        "not retryable": lifecycle.fail(
+            _running(RetryPolicy(non_retryable=("Auth.*",))),
+            replace(_failure("x"), type="Auth.Expired"),
+            now_ms=LATER_MS,
+            chance=0,
+        ),
+        "lost lease": lifecycle.stall(last, now_ms=LATER_MS, order=LATER_ORDER)[0],
+        "timeout": lifecycle.time_out(last, now_ms=LATER_MS, chance=0)[0],
+    }
+    assert {way: job.error_type for way, job in ways.items()} == {
+        "exhausted": "ü" * 127,
+        "code": "Boom",
+        "not retryable": "Auth.Expired",
+        "lost lease": "visibility_timeout",
+        "timeout": "timeout",
+    }
+    for job in ways.values():
+        assert (job.state, job.dead_letter, job.discarded_ms) == (State.DISCARDED, True, LATER_MS)
+        back = lifecycle.revive(replace(job, deleting=True), now_ms=LATER_MS, order=LATER_ORDER)
+        assert (back.error_type, back.deleting) == (None, False)
+    plain = lifecycle.fail(_running(RetryPolicy()), _failure("DISCARD"), now_ms=LATER_MS, chance=0)
+    assert (plain.dead_letter, plain.error_type) == (False, None)
 
 
 @given(RUNNING)

@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 
 from ojs.domain import queue_config, retry, times
 from ojs.domain.copies import Origin, Target
-from ojs.domain.errors import InvalidRequest, OjsError, Unsupported
+from ojs.domain.errors import InvalidRequest, OjsError
 from ojs.domain.queue_config import Layers, QueueConfig
-from ojs.domain.retention import Retention
+from ojs.domain.retention import DEAD_LETTERS, DeadLetterRetention, Retention
 
 # One value for each field that an operator may set, and what is in force then.
 FIELDS: dict[str, tuple[Any, dict[str, Any]]] = {
@@ -30,7 +30,14 @@ FIELDS: dict[str, tuple[Any, dict[str, Any]]] = {
     "dead_letter_max_size": (50, {"dead_letter_max_size": 50}),
     "dead_letter_ttl": (
         "P2D",
-        {"dead_letter_ttl_ms": 172_800_000, "retention": Retention(dead_letter_s=172_800)},
+        {
+            "dead_letter_ttl_ms": 172_800_000,
+            "dead_letter": DeadLetterRetention(max_age_ms=172_800_000),
+        },
+    ),
+    "dead_letter": (
+        {"retention": {"max_age": "P365D", "max_count": 50_000}, "pruning_policy": "archive"},
+        {"dead_letter": DeadLetterRetention(365 * 86_400_000, 50_000, "archive")},
     ),
     "allowed_job_types": (["a.*"], {"allowed_job_types": ("a.*",)}),
     "producers": (["web"], {"producers": ("web",)}),
@@ -186,6 +193,20 @@ BAD: list[tuple[dict[str, Any], str]] = [
     ({"dead_letter_ttl": "P1M"}, "dead_letter_ttl"),
     ({"dead_letter_ttl": "-P1D"}, "dead_letter_ttl"),
     ({"dead_letter_ttl": 30}, "dead_letter_ttl"),
+    ({"dead_letter": []}, "dead_letter"),
+    ({"dead_letter": {"retention": "P1D"}}, "dead_letter.retention"),
+    ({"dead_letter": {"retention": {"max_age": "PT0S"}}}, "dead_letter.retention.max_age"),
+    ({"dead_letter": {"retention": {"max_age": "180 days"}}}, "dead_letter.retention.max_age"),
+    ({"dead_letter": {"retention": {"max_age": "P6M"}}}, "dead_letter.retention.max_age"),
+    ({"dead_letter": {"retention": {"max_age": 180}}}, "dead_letter.retention.max_age"),
+    ({"dead_letter": {"retention": {"max_count": 0}}}, "dead_letter.retention.max_count"),
+    ({"dead_letter": {"retention": {"max_count": -1}}}, "dead_letter.retention.max_count"),
+    ({"dead_letter": {"retention": {"max_count": 1.0}}}, "dead_letter.retention.max_count"),
+    ({"dead_letter": {"retention": {"max_count": True}}}, "dead_letter.retention.max_count"),
+    ({"dead_letter": {"retention": {"max_count": "9"}}}, "dead_letter.retention.max_count"),
+    ({"dead_letter": {"retention": {"max_count": 10**12}}}, "dead_letter.retention.max_count"),
+    ({"dead_letter": {"pruning_policy": "keep"}}, "dead_letter.pruning_policy"),
+    ({"dead_letter": {"pruning_policy": True}}, "dead_letter.pruning_policy"),
 ]
 
 
@@ -275,8 +296,75 @@ def test_where_dead_letters_go_is_shown_with_how_long_they_wait_there() -> None:
     assert layers.in_force().retention == Retention()
     layers = Layers({"dead_letter_queue": "x", "dead_letter_max_size": 7, "dead_letter_ttl": "P1D"})
     assert layers.in_force().copies_to == Target("x", 7, 86_400_000)
-    assert layers.in_force().retention.dead_letter_s == 86_400
+    assert layers.in_force().dead_letter.max_age_ms == 86_400_000
     assert Layers({"dead_letter_ttl": "P1D"}).in_force().copies_to is None
+
+
+def kept(own: dict[str, Any], inherited: dict[str, Any]) -> DeadLetterRetention:
+    return Layers(own, inherited).in_force().dead_letter
+
+
+def max_age(text: str) -> dict[str, Any]:
+    return {"dead_letter": {"retention": {"max_age": text}}}
+
+
+def test_dl_10_dead_letters_are_kept_by_age_and_number() -> None:
+    assert Layers().in_force().dead_letter == DEAD_LETTERS
+    assert (DEAD_LETTERS.max_age_ms, DEAD_LETTERS.max_count) == (180 * 86_400_000, 10_000)
+    assert queue_config.shown(Layers())["dead_letter"] == {
+        "retention": {"max_age": "P180D", "max_count": 10_000},
+        "pruning_policy": "delete",
+    }
+
+
+def test_dl_11_some_retention_always_applies() -> None:
+    """DL §5.2: null takes back to what is below, and nothing means that there is no end."""
+    layer = queue_config.merge({}, queue_config.parse(max_age("P1D")))
+    for nothing in (
+        {"dead_letter": None},
+        {"dead_letter": {"retention": None}},
+        max_age("") | {"dead_letter": {"retention": {"max_age": None, "max_count": None}}},
+    ):
+        assert queue_config.merge(layer, queue_config.parse(nothing)) == {}
+    assert kept({}, {}) == DEAD_LETTERS
+
+
+def test_dl_12_a_queue_s_own_numbers_come_before_those_of_all() -> None:
+    policy = max_age("P365D")["dead_letter"] | {"pruning_policy": "archive"}
+    own = queue_config.merge(
+        {}, queue_config.parse({"dead_letter": {"retention": {"max_count": 5}}})
+    )
+    layers = Layers(own, {"dead_letter": policy})
+    assert layers.in_force().dead_letter == DeadLetterRetention(365 * 86_400_000, 5, "archive")
+    shown = queue_config.shown(layers)["dead_letter"]
+    assert shown["retention"] == {"max_age": "P365D", "max_count": 5}
+    assert queue_config.sources(layers)["dead_letter"] == "queue"
+    assert queue_config.sources(Layers({}, {"dead_letter": policy}))["dead_letter"] == "_default"
+    # An update leaves what it does not name.
+    more = queue_config.merge(
+        own, queue_config.parse({"dead_letter": {"pruning_policy": "delete"}})
+    )
+    assert more == {"dead_letter": {"retention": {"max_count": 5}, "pruning_policy": "delete"}}
+
+
+@pytest.mark.parametrize(
+    ("own", "inherited", "days"),
+    [
+        ({"dead_letter_ttl": "P1D"}, {}, 1),
+        ({}, {"dead_letter_ttl": "P2D"}, 2),
+        ({"dead_letter_ttl": "P1D"} | max_age("P3D"), {}, 3),
+        ({"dead_letter_ttl": "P1D"}, max_age("P4D"), 1),
+        (max_age("P3D"), {"dead_letter_ttl": "P2D"}, 3),
+        ({}, {"dead_letter_ttl": "P2D"} | max_age("P5D"), 5),
+    ],
+)
+def test_dead_letter_ttl_is_another_name_of_max_age(
+    own: dict[str, Any], inherited: dict[str, Any], days: int
+) -> None:
+    layers = Layers(own, inherited)
+    assert layers.in_force().dead_letter.max_age_ms == days * 86_400_000
+    assert queue_config.shown(layers)["dead_letter"]["retention"]["max_age"] == f"P{days}D"
+    assert queue_config.sources(layers)["dead_letter"] == ("queue" if own else "_default")
 
 
 @given(
@@ -293,13 +381,6 @@ def test_where_copies_go_is_read_back_as_it_was_written(
     assert Target(queue).compact() == queue
     for origin in (Origin("id", max_size), Origin("id")):
         assert Origin.of(origin.compact()) == origin
-
-
-@pytest.mark.parametrize("name", ["dead_letter", "replay_rules"])
-def test_what_is_not_offered_is_refused_not_ignored(name: str) -> None:
-    with pytest.raises(Unsupported) as refused:
-        queue_config.parse({name: "x"})
-    assert refused.value.details["field"] == name
 
 
 def test_keys_that_nobody_knows_are_passed_over() -> None:

@@ -34,7 +34,7 @@ class MemoryBlobs:
     def __init__(self) -> None:
         self.held: dict[str, bytes] = {}
 
-    def put(self, key: str, data: bytes) -> None:
+    def put(self, key: str, data: bytes, *, content_type: str = "") -> None:
         self.held[key] = data
 
     def get(self, key: str) -> bytes:

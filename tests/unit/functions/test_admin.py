@@ -127,7 +127,8 @@ def test_dead_letters_are_listed_by_page(api: Api, base: str) -> None:
     assert [job["id"] for job in first.json["jobs"]] == dead[:2]
     assert first.json["items"] == first.json["jobs"]
     assert first.json["pagination"]["has_more"] is True
-    assert "total" not in first.json
+    # What the projection counted, and no fewer than were seen.
+    assert first.json["total"] == 3
     job = first.json["jobs"][0]
     assert job["errors"][0]["type"] == "Boom"
     assert job["metadata"].keys() == {"created_at", "discarded_at"}
@@ -171,8 +172,12 @@ def test_dead_letters_are_listed_by_page(api: Api, base: str) -> None:
         ({"cursor": "gICA"}, 400, "cursor"),
         ({"queue": "No"}, 400, "queue"),
         ({"type": "No"}, 400, "type"),
-        ({"error_type": "Boom"}, 422, "error_type"),
-        ({"since": "2026-01-01T00:00:00Z"}, 422, "since"),
+        ({"error_type": "x" * 256}, 400, "error_type"),
+        ({"error_type": "\udcff"}, 400, "error_type"),
+        ({"args": "a\udcff"}, 400, "args"),
+        ({"since": "2026-01-01"}, 400, "since"),
+        ({"state": "active"}, 400, "state"),
+        ({"sort": "created_at"}, 400, "sort"),
     ],
 )
 def test_a_wrong_listing_parameter_is_named(
@@ -188,8 +193,6 @@ def test_a_dead_letter_is_read_and_retried(api: Api, base: str) -> None:
     detail = api.get(f"{base}/{job_id}").json
     assert detail["id"] == detail["job"]["id"] == job_id
     assert detail["errors"][0]["message"] == "no"
-    refused = api.post(f"{base}/{job_id}/retry", {"override": {"queue": "x"}})
-    assert (refused.status, refused.error["details"]["field"]) == (422, "override")
     job = api("POST", f"{base}/{job_id}/retry").json["job"]
     assert (job["id"], job["state"], job["attempt"]) == (job_id, "available", 0)
     assert job["errors"][0]["message"] == "no"

@@ -19,7 +19,10 @@ if TYPE_CHECKING:
     from tests.unit.functions.client import Reply
 
 UNKNOWN = "019539a4-0000-7000-8000-000000000000"
-NAMES = {"job": UNKNOWN, "worker": "w1", "queue": "default", "rate limit": "api", None: ""}
+NAMES = {
+    "job": UNKNOWN, "worker": "w1", "queue": "default", "rate limit": "api", "operation": UNKNOWN,
+    None: "",
+}  # fmt: skip
 WITH_BODY = [operation for operation in contract.OPERATIONS if operation.request is not None]
 BODIES = pytest.mark.parametrize("operation", WITH_BODY, ids=lambda operation: operation.id)
 
@@ -85,6 +88,8 @@ def test_an_empty_body(api: Api, operation: Operation) -> None:
     reply = send(api, operation, "")
     if operation.body_required:
         refused(reply, "invalid_payload")
+    elif operation.method == "DELETE":
+        assert refused(reply, "invalid_request")["field"] in ("confirm", "strategy")
     else:
         # What becomes of a queue's jobs may stand in the query, but must be said.
         assert reply.status in ((400,) if operation.id == "delete_queue" else (200, 404))
@@ -231,6 +236,10 @@ EVERY_FIELD = {
     "allowed_job_types": ["payment.*", "test.echo"],
     "producers": ["billing", "*"],
     "lanes": 2,
+    "dead_letter": {
+        "retention": {"max_age": "P365D", "max_count": 50_000},
+        "pruning_policy": "archive",
+    },
 }
 EXAMPLES = {
     **openapi.EXAMPLES,
@@ -409,6 +418,51 @@ REFUSED: list[tuple[str, str, Any, int, str]] = [
     ("report_progress", "message", 5, 400, "message"),
     ("direct_worker", "directive", "stop", 400, "directive"),
     ("direct_worker", "directive", None, 400, "directive"),
+    ("retry_dead_letter", "override", [], 400, "override"),
+    ("retry_dead_letter", "override", "queue", 400, "override"),
+    ("retry_dead_letter", "override.priority", 1, 400, "override.priority"),
+    ("retry_dead_letter", "override.unique", {}, 400, "override.unique"),
+    ("retry_dead_letter", "override.max_attempts", 1, 400, "override.max_attempts"),
+    ("retry_dead_letter", "override.queue", "_default", 400, "override.queue"),
+    ("retry_dead_letter", "override.queue", 5, 400, "override.queue"),
+    ("retry_dead_letter", "override.args", {}, 400, "override.args"),
+    ("retry_dead_letter", "override.args", "[]", 400, "override.args"),
+    ("retry_dead_letter", "override.meta", [], 400, "override.meta"),
+    ("retry_dead_letter", "override.meta", 5, 400, "override.meta"),
+    ("retry_dead_letter", "override.retry", 3, 422, "override.retry"),
+    ("retry_dead_letter", "override.retry.max_attempts", -1, 422, "override.retry.max_attempts"),
+    ("retry_dead_letter", "override.retry.tries", 3, 422, "override.retry.tries"),
+    *(
+        (operation_id, *row)
+        for operation_id in ("retry_dead_letters", "purge_dead_letters")
+        for row in (
+            ("confirm", False, 400, "confirm"),
+            ("confirm", "true", 400, "confirm"),
+            ("confirm", 1, 400, "confirm"),
+            ("filter", [], 400, "filter"),
+            ("filter", "billing", 400, "filter"),
+            ("filter.queue", "No", 400, "filter.queue"),
+            ("filter.queue", ["billing"], 400, "filter.queue"),
+            ("filter.type", "No Such", 400, "filter.type"),
+            ("filter.error_type", "", 400, "filter.error_type"),
+            ("filter.error_type", "x" * 256, 400, "filter.error_type"),
+            ("filter.since", "yesterday", 400, "filter.since"),
+            ("filter.since", "+PT1H", 400, "filter.since"),
+            ("filter.since", "2999-01-01T00:00:00Z", 400, "filter.since"),
+            ("filter.until", 5, 400, "filter.until"),
+            ("filter.before", "2026-13-01T00:00:00Z", 400, "filter.before"),
+            ("filter.older_than", "90 days", 400, "filter.older_than"),
+            ("filter.args", "$..a", 400, "filter.args"),
+            ("filter.args", {"a": 1}, 400, "filter.args"),
+            ("filter.state", "discarded", 400, "filter.state"),
+            ("filters", {}, 400, "filters"),
+            ("job_ids", [], 400, "job_ids"),
+        )
+    ),
+    ("retry_dead_letters", "confirm", None, 400, "confirm"),
+    ("admin_purge_dead_letters", "queue", "No", 400, "queue"),
+    ("admin_purge_dead_letters", "older_than", "90 days", 400, "older_than"),
+    ("admin_purge_dead_letters", "filter", {"queue": "a"}, 400, "filter"),
     ("create_queue", "name", None, 400, "name"),
     ("create_queue", "name", 5, 400, "name"),
     ("create_queue", "name", "", 400, "name"),
@@ -422,7 +476,9 @@ REFUSED: list[tuple[str, str, Any, int, str]] = [
     ("create_queue", "dead_letter_queue", "dlq", 400, "dead_letter_queue"),
     ("create_queue", "config.max_size", -1, 400, "config.max_size"),
     ("create_queue", "config.dead_letter_queue", "Dlq", 400, "config.dead_letter_queue"),
-    ("create_queue", "config.dead_letter", {}, 422, "config.dead_letter"),
+    ("create_queue", "config.dead_letter", [], 400, "config.dead_letter"),
+    ("create_queue", "config.replay_rules", {}, 400, "config.replay_rules"),
+    ("create_queue", "config.replay_rules", [{}], 400, "config.replay_rules[0].name"),
     *(
         row
         for operation_id in ("configure_queue", "set_queue_policy")
@@ -481,8 +537,30 @@ REFUSED: list[tuple[str, str, Any, int, str]] = [
             (operation_id, "dead_letter_ttl", "P1Y", 400, "dead_letter_ttl"),
             (operation_id, "dead_letter_ttl", "30 days", 400, "dead_letter_ttl"),
             (operation_id, "dead_letter_ttl", 30, 400, "dead_letter_ttl"),
-            (operation_id, "dead_letter", {}, 422, "dead_letter"),
-            (operation_id, "replay_rules", [], 422, "replay_rules"),
+            (operation_id, "dead_letter", "P1D", 400, "dead_letter"),
+            (
+                operation_id,
+                "dead_letter.retention.max_age",
+                "180 days",
+                400,
+                "dead_letter.retention.max_age",
+            ),
+            (
+                operation_id,
+                "dead_letter.retention.max_count",
+                0,
+                400,
+                "dead_letter.retention.max_count",
+            ),
+            (
+                operation_id,
+                "dead_letter.pruning_policy",
+                "keep",
+                400,
+                "dead_letter.pruning_policy",
+            ),
+            (operation_id, "replay_rules", {}, 400, "replay_rules"),
+            (operation_id, "replay_rules", ["a"], 400, "replay_rules[0]"),
         )
     ),
     ("configure_queue", "backpressure", 5, 400, "backpressure"),

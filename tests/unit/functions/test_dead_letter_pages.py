@@ -10,21 +10,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ojs.clock import ManualClock
+from ojs.domain.dead_letter_filter import DeadLetterFilter
 from ojs.domain.errors import InvalidRequest
-from ojs.domain.ids import IdSource
 from ojs.domain.job import Job
 from ojs.domain.page import Page
 from ojs.domain.states import State
 from ojs.http.contract import MAX_LIMIT, MAX_OFFSET
 from ojs.services import dead_letter
 from ojs.services.dead_letter import DeadLetter
-from ojs.store import items
+from ojs.store import items, keys
 
 if TYPE_CHECKING:
-    from ojs.services.bounds import Bounds
     from ojs.store.jobs import Jobs
-    from ojs.store.queues import Queues
     from tests.unit.functions.client import Api
 
 START_MS = 1_800_000_000_000
@@ -62,18 +59,29 @@ class Shelf:
         self.by_id = {job.id: job for job in self.letters}
         entries = [(job.queue, job.id, key_of(job)) for job in self.letters]
         self.index = sorted([*entries, *self.stale], key=lambda entry: entry[2], reverse=True)
-        self.asked: list[tuple[str, int]] = []
+        self.asked: list[tuple[str | None, int]] = []
         self.read: list[int] = []
         self.loaded: list[str] = []
         self.latest: list[int] = []
 
-    def names(self, **_: Any) -> tuple[list[str], None]:
-        return sorted({queue for queue, _, _ in self.index}), None
-
-    def dead(self, queue: str, *, limit: int, before: str | None = None) -> list[tuple[str, str]]:
+    def dead(
+        self,
+        queue: str | None = None,
+        *,
+        limit: int,
+        since_ms: int | None,
+        until_ms: int | None,
+        before: str | None,
+    ) -> list[tuple[str, str]]:
         self.asked.append((queue, limit))
-        line = [(job_id, key) for name, job_id, key in self.index if name == queue]
-        return [entry for entry in line if before is None or entry[1] < before][:limit]
+        line = [(job_id, key) for name, job_id, key in self.index if queue in (None, name)]
+        return [
+            (job_id, key)
+            for job_id, key in line
+            if (before is None or key < before)
+            and (since_ms is None or since_ms <= keys.instant_of(key))
+            and (until_ms is None or keys.instant_of(key) < until_ms)
+        ][:limit]
 
     def heads(self, job_ids: Iterable[str]) -> dict[str, Job]:
         wanted = list(job_ids)
@@ -86,17 +94,14 @@ class Shelf:
 
     def with_contents(self, jobs: Sequence[Job]) -> list[Job]:
         self.loaded += [job.id for job in jobs]
-        return [self.by_id[job.id] for job in jobs]
+        return [job if job.content is not None else self.by_id[job.id] for job in jobs]
 
     def with_errors(self, jobs: Sequence[Job], *, latest: int) -> list[Job]:
         self.latest.append(latest)
         return list(jobs)
 
     def service(self) -> DeadLetter:
-        clock = ManualClock(START_MS)
-        jobs, queues = cast("Jobs", self), cast("Queues", self)
-        # Listing asks for no room.
-        return DeadLetter(jobs, queues, cast("Bounds", None), clock, IdSource(clock))
+        return DeadLetter(cast("Jobs", self))
 
 
 def by_number(shelf: Shelf, limit: int, **asked: Any) -> Iterator[Page[Job]]:
@@ -104,7 +109,7 @@ def by_number(shelf: Shelf, limit: int, **asked: Any) -> Iterator[Page[Job]]:
     skip = 0
     while True:
         try:
-            page = shelf.service().list(limit=limit, skip=skip, **asked)
+            page = shelf.service().list(DeadLetterFilter(**asked), limit=limit, skip=skip)
         except InvalidRequest:
             return
         yield page
@@ -116,7 +121,7 @@ def by_number(shelf: Shelf, limit: int, **asked: Any) -> Iterator[Page[Job]]:
 def by_cursor(shelf: Shelf, limit: int, **asked: Any) -> Iterator[Page[Job]]:
     cursor = None
     while True:
-        page = shelf.service().list(limit=limit, cursor=cursor, **asked)
+        page = shelf.service().list(DeadLetterFilter(**asked), limit=limit, cursor=cursor)
         yield page
         cursor = page.next_cursor
         if cursor is None:
@@ -165,9 +170,10 @@ def test_pages_join_without_gap_or_overlap(
         assert shown == wanted[: len(shown)]
         # A page is short only where the way by numbers ends, and then the cursor goes on.
         assert all(len(page.items) == limit for page in numbered[:-1])
+        wanted_now = DeadLetterFilter(queue=queue, type=kind)
         rest, cursor = list(shown), numbered[-1].next_cursor
         while cursor is not None:
-            page = shelf.service().list(limit=limit, cursor=cursor, queue=queue, type=kind)
+            page = shelf.service().list(wanted_now, limit=limit, cursor=cursor)
             rest += [job.id for job in page.items]
             cursor = page.next_cursor
         assert rest == wanted
@@ -183,35 +189,28 @@ def test_every_numbered_page_is_within_reach() -> None:
 
 def test_a_filter_reads_in_rounds_of_a_hundred_and_ends() -> None:
     shelf = Shelf([letter(n) for n in range(5_000)])
-    page = shelf.service().list(type="no.such", limit=1, queue="q")
+    page = shelf.service().list(DeadLetterFilter("q", "no.such"), limit=1)
     assert page.items == []
     assert page.next_cursor is not None
     assert shelf.read == [100] * (dead_letter.MAX_READ // 100)
     assert len(shelf.asked) <= len(shelf.read) + 1
 
 
-def test_without_a_queue_each_is_asked_once_and_only_used_ones_again() -> None:
-    quiet = [letter(n, f"q{n}") for n in range(40)]
-    busy = [letter(1_000 + n, "busy") for n in range(300)]
-    shelf = Shelf([*quiet, *busy])
+def test_one_page_of_all_queues_is_one_query_and_one_round() -> None:
+    shelf = Shelf([letter(n, f"q{n % 40}") for n in range(300)])
     assert len(shelf.service().list(limit=MAX_LIMIT).items) == MAX_LIMIT
-    asked = [queue for queue, _ in shelf.asked]
-    assert {queue: asked.count(queue) for queue in asked if queue != "busy"} == {
-        f"q{n}": 1 for n in range(40)
-    }
-    assert asked.count("busy") <= 3
-    assert sum(limit for _, limit in shelf.asked) <= 41 * 25 + 200
+    assert (shelf.asked, shelf.read) == ([(None, MAX_LIMIT + 1)], [MAX_LIMIT])
 
 
 def test_one_page_of_one_queue_is_one_query_and_one_round() -> None:
     shelf = Shelf([letter(n) for n in range(300)])
-    assert len(shelf.service().list(queue="q", limit=50).items) == 50
+    assert len(shelf.service().list(DeadLetterFilter("q"), limit=50).items) == 50
     assert (shelf.asked, shelf.read) == ([("q", 51)], [50])
 
 
 def test_what_is_skipped_is_not_loaded() -> None:
     shelf = Shelf([letter(n, content_bytes=1_000, content_ref="r") for n in range(30)])
-    page = shelf.service().list(queue="q", limit=5, skip=20)
+    page = shelf.service().list(DeadLetterFilter("q"), limit=5, skip=20)
     assert shelf.loaded == [job.id for job in page.items]
     assert len(page.items) == 5
 
@@ -235,8 +234,7 @@ def test_contents_beyond_an_answer_s_size_are_not_loaded() -> None:
 
 def stock(api: Api, letters: Sequence[Job]) -> list[str]:
     """Put dead letters into the table as they are; their ids, latest first."""
-    for name in {job.queue for job in letters}:
-        api.post(f"/ojs/v1/queues/{name}/resume")
+    api.clock.advance(max(0, START_MS + 1_000 - api.clock.now_ms()))
     for job in letters:
         api.runtime.dead_letter._jobs.create(job)
     return [job.id for job in sorted(letters, key=key_of, reverse=True)]
@@ -305,16 +303,185 @@ def test_a_listing_has_the_latest_errors_and_a_detail_all(api: Api) -> None:
     assert [error["message"] for error in detail["errors"]] == [f"no {n}" for n in numbers]
 
 
-def test_what_a_listing_costs(api: Api) -> None:
-    stock(api, [letter(n, f"q{n % 10}") for n in range(150)])
+@pytest.mark.parametrize("queue", [None, "q3"])
+@pytest.mark.parametrize("size", [150, 1_000])
+def test_what_a_listing_costs(api: Api, queue: str | None, size: int) -> None:
+    stock(api, [letter(n, "q3" if queue else f"q{n % 10}") for n in range(size)])
+    table = api.runtime.table
+    table.measure = True
+    named = {"queue": queue} if queue else {}
+    for asked, calls in (
+        # The line, the heads, how many there are; and three errors of each: two calls for 150 keys.
+        ({"limit": "50"}, ["Query", "BatchGetItem", "BatchGetItem", "BatchGetItem", "GetItem"]),
+        # What a filter passes over costs a round for each hundred.
+        ({"limit": "1", "error_type": "Unknown"}, ["Query", "BatchGetItem", "BatchGetItem"]),
+        ({"limit": "1", "since": "2027-01-15T08:00:00.060Z"}, ["Query", "BatchGetItem"] * 1),
+    ):
+        table.meter.reset()
+        page = api.get("/ojs/v1/dead-letter", **named, **asked).json
+        assert len(page["jobs"]) == int(asked["limit"])
+        assert table.meter.calls[: len(calls)] == calls
+        assert len(table.meter.calls) <= len(calls) + 1
+
+
+def test_a_filter_that_fits_nothing_ends_after_so_many_entries(
+    api: Api, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(dead_letter, "MAX_READ", 300)
+    stock(api, [letter(n) for n in range(400)])
     table = api.runtime.table
     table.measure = True
     table.meter.reset()
-    api.get("/ojs/v1/dead-letter", limit="50")
-    # The registry and each queue once; heads, and three errors of each: two calls for 150 keys.
-    assert table.meter.calls.count("Query") == 11
-    assert table.meter.calls.count("BatchGetItem") == 3
-    table.meter.reset()
-    api.get("/ojs/v1/dead-letter", type="no.such", limit="1")
-    assert table.meter.calls.count("Query") == 11
-    assert table.meter.calls.count("BatchGetItem") == 2
+    page = api.get("/ojs/v1/dead-letter", type="no.such", limit="1").json
+    assert page["jobs"] == []
+    assert page["pagination"]["has_more"] is True
+    assert "total" not in page
+    assert table.meter.calls == ["Query", "BatchGetItem"] * 3
+    cursor = page["pagination"]["next_cursor"]
+    last = api.get("/ojs/v1/dead-letter", type="no.such", limit="1", cursor=cursor).json
+    assert last["pagination"]["has_more"] is False
+
+
+# --- searching (DL-21, DL-22, DL-24, DL-28) -------------------------------------------------------
+
+
+def ids_of(page: Any) -> list[str]:
+    return [job["id"] for job in page.json["jobs"]]
+
+
+@pytest.mark.parametrize("base", ["/ojs/v1/dead-letter", "/ojs/v1/admin/dead-letter"])
+def test_dl_21_dead_letters_are_searched_by_what_they_are(api: Api, base: str) -> None:
+    letters = [
+        letter(
+            n,
+            "billing" if n % 2 else "email",
+            "invoice.generate" if n % 3 else "email.send",
+            error_type="TimeoutError" if n % 5 else None,
+        )
+        for n in range(60)
+    ]
+    newest_first = sorted(letters, key=key_of, reverse=True)
+    stock(api, letters)
+    for asked, fits in (
+        ({"queue": "billing"}, lambda job: job.queue == "billing"),
+        ({"type": "email.send"}, lambda job: job.type == "email.send"),
+        ({"error_type": "TimeoutError"}, lambda job: job.error_type == "TimeoutError"),
+        ({"error_type": "Unknown"}, lambda job: job.error_type is None),
+        ({"since": "2027-01-15T08:00:00.020Z"}, lambda job: job.discarded_ms >= START_MS + 20),
+        ({"until": "2027-01-15T08:00:00.020Z"}, lambda job: job.discarded_ms < START_MS + 20),
+        (
+            {"since": "2027-01-15T08:00:00.005Z", "until": "2027-01-15T08:00:00.007Z"},
+            lambda job: START_MS + 5 <= job.discarded_ms < START_MS + 7,
+        ),
+        (
+            {"queue": "email", "type": "invoice.generate", "error_type": "TimeoutError"},
+            lambda job: (
+                (job.queue, job.type, job.error_type)
+                == ("email", "invoice.generate", "TimeoutError")
+            ),
+        ),
+    ):
+        wanted = [job.id for job in newest_first if fits(job)]
+        assert wanted
+        assert ids_of(api.get(base, limit="200", **asked)) == wanted, asked
+        paged: list[str] = []
+        cursor: dict[str, str] = {}
+        while True:
+            page = api.get(base, limit="7", **asked, **cursor).json
+            paged += [job["id"] for job in page["jobs"]]
+            if not page["pagination"]["has_more"]:
+                break
+            cursor = {"cursor": page["pagination"]["next_cursor"]}
+        assert paged == wanted, asked
+
+
+def test_dl_22_dead_letters_are_searched_by_their_args(api: Api) -> None:
+    letters = [
+        letter(n, content={"args": [{"customer_id": f"cust_{n % 4}", "pad": "x" * 10 * n}]})
+        for n in range(40)
+    ]
+    ids = stock(api, letters)
+    wanted = [job_id for job_id in ids if int(job_id[-12:], 16) % 4 == 3]
+    for args in ("cust_3", '"customer_id":"cust_3"', "$[0].customer_id=cust_3"):
+        assert ids_of(api.get("/ojs/v1/dead-letter", args=args)) == wanted
+    assert ids_of(api.get("/ojs/v1/dead-letter", args="$[0].no_such")) == []
+
+
+def test_a_search_of_args_ends_after_so_many_bytes(
+    api: Api, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(dead_letter, "MAX_ARGS_BYTES", 20_000)
+    letters = [letter(n, content={"args": [f"{n % 2}" + "x" * 5_000]}) for n in range(20)]
+    ids = stock(api, letters)
+    wanted = [job_id for job_id in ids if int(job_id[-12:], 16) % 2]
+    found: list[str] = []
+    requests = 0
+    cursor: dict[str, str] = {}
+    while True:
+        page = api.get("/ojs/v1/dead-letter", args="1xx", **cursor).json
+        requests += 1
+        found += [job["id"] for job in page["jobs"]]
+        if not page["pagination"]["has_more"]:
+            break
+        cursor = {"cursor": page["pagination"]["next_cursor"]}
+    assert found == wanted
+    assert requests == 7, "three contents of 5 KB fit into each"
+
+
+def test_pages_stay_right_while_jobs_come_and_go(api: Api) -> None:
+    """A cursor names a place in time: what comes is not shown behind it, what goes is missed."""
+    letters = [letter(n, f"q{n % 3}") for n in range(40)]
+    ids = stock(api, letters)
+    seen: list[str] = []
+    gone: set[str] = set()
+    cursor: dict[str, str] = {}
+    for number in range(100):
+        page = api.get("/ojs/v1/dead-letter", limit="6", **cursor).json
+        seen += [job["id"] for job in page["jobs"]]
+        if not page["pagination"]["has_more"]:
+            break
+        cursor = {"cursor": page["pagination"]["next_cursor"]}
+        # One that was shown comes back and dies again, one that was not is deleted, one comes.
+        assert api.post(f"/ojs/v1/dead-letter/{seen[-1]}/retry").status == 200
+        left = [job_id for job_id in ids if job_id not in seen and job_id not in gone]
+        if left:
+            gone.add(left[-1])
+            assert api("DELETE", f"/ojs/v1/dead-letter/{left[-1]}").status == 200
+        api.runtime.dead_letter._jobs.create(letter(1_000 + number, "new"))
+    assert seen == [job_id for job_id in ids if job_id not in gone]
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("queue", "No Queue"),
+        ("type", "No.Type"),
+        ("error_type", "x" * 256),
+        ("since", "yesterday"),
+        ("since", "2099-01-01T00:00:00Z"),
+        ("until", "tomorrow"),
+        ("before", "+PT1H"),
+        ("older_than", "30 days"),
+        ("args", "$[0"),
+        ("args", "x" * 1_001),
+        ("state", "completed"),
+        ("limit", "0"),
+        ("cursor", "bm8"),
+        ("sort", "created_at"),
+    ],
+)
+@pytest.mark.parametrize("base", ["/ojs/v1/dead-letter", "/ojs/v1/admin/dead-letter"])
+def test_a_bad_parameter_is_named(api: Api, base: str, name: str, value: str) -> None:
+    refused = api.get(base, **{name: value})
+    assert (refused.status, refused.error["details"]["field"]) == (400, name)
+
+
+def test_a_cursor_outside_the_time_asked_for_finds_nothing(api: Api) -> None:
+    ids = stock(api, [letter(n) for n in range(10)])
+    page = api.get("/ojs/v1/dead-letter", limit="8").json
+    assert [job["id"] for job in page["jobs"]] == ids[:8]
+    cursor = page["pagination"]["next_cursor"]
+    reply = api.get("/ojs/v1/dead-letter", since="2027-01-15T08:00:00.004Z", cursor=cursor)
+    assert (reply.status, reply.json["jobs"]) == (200, [])
+    assert reply.json["pagination"]["has_more"] is False
+    assert api.get("/ojs/v1/dead-letter", state="discarded", error_type="").json["total"] == 10

@@ -96,14 +96,15 @@ def test_qc_34_the_fields_are_shown_with_where_they_come_from(api: Api) -> None:
     assert reply["config"] == shown
     sources = {name: of for name, of in reply["config_sources"].items() if "dead" in name}
     assert sources == dict.fromkeys(
-        ("dead_letter_queue", "dead_letter_max_size", "dead_letter_ttl"), "queue"
+        ("dead_letter_queue", "dead_letter_max_size", "dead_letter_ttl", "dead_letter"), "queue"
     )
+    assert shown["dead_letter"]["retention"]["max_age"] == "P1D"
     # 0 is no bound, null takes back.
     shown = goes_to(api, dead_letter_max_size=0, dead_letter_ttl=None)
     assert shown["dead_letter_ttl"] == "P30D"
     assert "dead_letter_max_size" not in shown
     reply = put(api, "mail", dead_letter_queue=None)
-    assert not {name for name in reply.json["config"] if name.startswith("dead_letter")}
+    assert not {name for name in reply.json["config"] if name.startswith("dead_letter_")}
 
 
 def test_a_queue_is_not_its_own_dead_letter_queue(api: Api) -> None:

@@ -290,7 +290,7 @@ WRONG: list[tuple[str, Any]] = [
     ("dead_letter_queue", "DLQ"),
     ("dead_letter_max_size", -1),
     ("dead_letter_ttl", "P1Y"),
-    ("dead_letter", {"retention": {"max_age": "P1D"}}),
+    ("replay_rules", [{"name": "a"}]),
 ]
 
 
@@ -306,9 +306,43 @@ def test_a_wrong_field_is_named_and_nothing_of_the_request_is_kept(
     before = api.get(path).json
     api.clock.advance(1_000)
     reply = api("PUT", path, {"concurrency": 3, field: value})
-    assert reply.status == (422 if field == "dead_letter" else 400)
+    assert reply.status == 400
     assert str(reply.error["details"]["field"]).startswith(field)
     assert api.get(path).json == before
+
+
+RULE = {"name": "a", "filter": {"queue": "q"}, "delay": "PT1H", "max_replays": 3}
+
+
+def test_dl_16_rules_are_set_shown_taken_over_and_taken_back(api: Api) -> None:
+    shown = [{**RULE, "enabled": True}]
+    assert configured(api, "q", replay_rules=[RULE])["replay_rules"] == shown
+    assert api.get(f"{BASE}/queues/q/config").json["config"]["replay_rules"] == shown
+    assert "replay_rules" not in configured(api, "q", replay_rules=None)
+    assert put(api, "_default", {"replay_rules": [RULE]}).json["config"]["replay_rules"] == shown
+    made = api.post(f"{BASE}/queues", {"name": "q2", "config": {}}).json
+    assert made["config"]["replay_rules"] == shown
+    assert made["config_sources"]["replay_rules"] == "_default"
+    assert configured(api, "q2", replay_rules=[])["replay_rules"] == []
+
+
+def test_dl_16_a_rule_for_another_queue_is_refused(api: Api) -> None:
+    configured(api, "q", concurrency=2)
+    for method, path, prefix, body in (
+        ("PUT", "queues/r/config", "", {"concurrency": 1, "replay_rules": [RULE]}),
+        ("POST", "queues", "config.", {"name": "r", "config": {"replay_rules": [RULE]}}),
+    ):
+        reply = api(method, f"{BASE}/{path}", body)
+        field = f"{prefix}replay_rules[0].filter.queue"
+        assert (reply.status, reply.error["details"]["field"]) == (400, field)
+    assert api.get(f"{BASE}/queues/r/config").status == 404
+
+
+def test_dl_10_retention_is_bounded_above(api: Api) -> None:
+    for count, status in ((1_000_000, 200), (1_000_001, 400)):
+        reply = put(api, "q", {"dead_letter": {"retention": {"max_count": count}}})
+        assert reply.status == status
+    assert reply.error["details"]["field"] == "dead_letter.retention.max_count"
 
 
 def test_a_change_that_only_breaks_with_what_is_there_is_refused(api: Api) -> None:

@@ -13,11 +13,15 @@ from functions.sweep import handler as module
 from functions.sweep import metrics
 from functions.sweep.handler import handler
 from ojs import runtime
+from ojs.domain.bulk import Action
+from ojs.domain.dead_letter_filter import EVERYTHING
 from ojs.domain.errors import BackendUnavailable
 from ojs.domain.states import State
 from ojs.domain.stats import Filling, Levels, Totals, Workers
 from ojs.runtime import Runtime
 from ojs.services.gauges import QueueGauges, Swept
+from ojs.store import keys
+from ojs.store.table import Update
 
 if TYPE_CHECKING:
     from tests.unit.functions.client import Api
@@ -101,7 +105,7 @@ def test_the_sweep_goes_on_while_there_is_more(api: Api, monkeypatch: pytest.Mon
 def test_the_sweep_ends_before_it_is_stopped(api: Api, monkeypatch: pytest.MonkeyPatch) -> None:
     sweep = Sweep(*[{"promoted": 1, "more": 1}] * 1_000)
     monkeypatch.setattr(api.runtime, "sweep", sweep)
-    context = Context(20_000, each_ms=2_000)
+    context = Context(module.SPARE_MS + 6_000, each_ms=2_000)
     result = handler(EVENT, context)
     assert result["more"] == 1
     assert result["promoted"] < 10
@@ -283,3 +287,59 @@ def test_the_sweep_is_bounded(api: Api, monkeypatch: pytest.MonkeyPatch) -> None
     sweep = Sweep(*[{"promoted": 1, "more": 1}] * 1_000)
     monkeypatch.setattr(api.runtime, "sweep", sweep)
     assert handler(EVENT, Context(10**9))["promoted"] == module.MAX_PASSES
+
+
+def test_dl_14_bulk_operations_are_carried_on(
+    api: Api, gauges: Gauges, caplog: pytest.LogCaptureFixture
+) -> None:
+    for _ in range(3):
+        api.dead()
+    api.runtime.bulk.begin(Action.RETRY, EVERYTHING, go_on=lambda: False)
+    api.clock.advance(1_000)
+    # With little time left other things come first.
+    handler(EVENT, Context(module.BULK_SPARE_MS))
+    assert api.fetch() == []
+    with caplog.at_level("INFO"):
+        handler(EVENT, Context(50_000))
+    assert len(api.fetch(count=10)) == 3
+    told = [r.__dict__["counts"] for r in caplog.records if "bulk" in r.getMessage()]
+    assert [counts["retried"] for counts in told] == [3]
+    assert len(gauges.asked) == 2
+
+
+def test_dead_letters_come_back_and_go_and_it_is_told(
+    api: Api, caplog: pytest.LogCaptureFixture
+) -> None:
+    rule = {"name": "a", "filter": {"type": "test.back"}, "delay": "PT1H", "max_replays": 1}
+    config = {"replay_rules": [rule], "dead_letter": {"retention": {"max_age": "P1D"}}}
+    assert api("PUT", "/ojs/v1/queues/default/config", config).status == 200
+    jobs = {}
+    for kind, options in (("back", {}), ("back", {"unique": {"keys": ["type"]}}), ("gone", {})):
+        job_id = api.push(type=f"test.{kind}", options=options)
+        error = {"code": "DEAD_LETTER", "message": "no"}
+        api.fetch()
+        api.post("/ojs/v1/workers/nack", {"job_id": job_id, "error": error})
+        jobs[job_id] = kind
+    holder = api.push(type="test.back", options={"unique": {"keys": ["type"]}})
+    api.clock.advance(3_700_000)
+    with caplog.at_level("INFO"):
+        handler(EVENT, Context(50_000))
+    first, second, third = jobs
+    told = {line.message: line.__dict__ for line in caplog.records}
+    assert told["replayed"]["counts"] == {"looked": 3, "replayed": 1, "skipped": 1}
+    skipped = told["a dead letter cannot be replayed"]
+    assert (skipped["job_id"], skipped["rule"], skipped["queue"]) == (second, "a", "default")
+    assert {job["id"] for job in api.fetch(count=5)} == {first, holder}
+    # As the stream will have it.
+    update = Update(keys.stats("default"), keys.NOW, set={"dead": 2})
+    api.runtime.table.update(update)
+    api.clock.advance(86_400_000)
+    caplog.clear()
+    with caplog.at_level("INFO"):
+        handler(EVENT, Context(50_000))
+        # With little time left it waits.
+        handler(EVENT, Context(module.DEAD_LETTERS_SPARE_MS))
+    told = {line.message: line.__dict__ for line in caplog.records}
+    assert told["pruned"]["counts"] == {"pruned": 2}
+    for job_id in (second, third):
+        assert api.get(f"/ojs/v1/dead-letter/{job_id}").status == 404

@@ -11,10 +11,12 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from jsonschema import Draft202012Validator
 
-from ojs.domain import envelope, queue_config
+from ojs.domain import dead_letter_filter, envelope, queue_config
 from ojs.domain import failure as failures
 from ojs.domain.errors import OjsError
+from ojs.domain.job import Job
 from ojs.domain.limits import OverrideRequest
+from ojs.domain.states import State
 from ojs.domain.worker import MAX_ID_BYTES, check_worker_id
 from ojs.http import contract, limits_views, models, openapi, queue_configs
 from tests.unit.functions.test_bad_input import (
@@ -31,6 +33,8 @@ from tests.unit.functions.test_bad_input import (
 if TYPE_CHECKING:
     from ojs.http.contract import Operation
 
+NOW_MS = 1_900_000_000_000
+DEAD = Job(UNKNOWN, "a", "q", State.DISCARDED, NOW_MS, content={"args": []})
 BODIES = pytest.mark.parametrize("operation", WITH_BODY, ids=lambda operation: operation.id)
 
 
@@ -67,7 +71,11 @@ def accepted(operation: Operation, body: Any) -> bool:
         else:
             assert model is not None
             assert issubclass(model, models.RequestModel)
-            return says_enough(models.parse(model, read))
+            given = models.parse(model, read)
+            check_filter(given)
+            if isinstance(given, models.RetryDeadLetterRequest):
+                given.changes().applied(DEAD)
+            return says_enough(given)
     except (OjsError, TypeError, AttributeError, KeyError):
         # The last three: not even an object, which the handlers refuse before.
         return False
@@ -84,6 +92,14 @@ def says_enough(given_body: models.RequestModel) -> bool:
     if isinstance(given_body, models.WorkerProgressRequest):
         return (given_body.percentage, given_body.data) != (None, None)
     return True
+
+
+def check_filter(given: models.RequestModel) -> None:
+    if isinstance(given, models.RetryDeadLettersRequest) and given.filter is not None:
+        dead_letter_filter.parse(given.filter.model_dump(), now_ms=NOW_MS)
+    if isinstance(given, models.PurgeDeadLettersRequest):
+        for wanted in given.filters().values():
+            dead_letter_filter.parse(wanted, now_ms=NOW_MS)
 
 
 def check_configuration(operation: Operation, read: Any) -> None:
@@ -134,6 +150,8 @@ BEYOND = [
     ("percentage", 10**400),
     ("progress", 10**400),
     ("max_size", 10.0),
+    ("filter.since", "2999-01-01T00:00:00Z"),
+    ("filter.before", "2026-13-01T00:00:00Z"),
 ]
 DESCRIBED = [
     row
@@ -175,7 +193,15 @@ MORE_REFUSED: list[tuple[str, Any]] = [
     ("register_worker", {"worker": {"id": "a|b"}}),
     ("register_worker", {"worker": {"pid": 1}, "worker_id": "w"}),
     ("register_worker", {"worker_id": None, "id": "w"}),
-    ("retry_dead_letter", {"override": {"queue": "x"}}),
+    ("retry_dead_letter", {"override": {"priority": 1}}),
+    ("retry_dead_letter", {"override": {"retry": {"initial_interval": "1s"}}}),
+    ("retry_dead_letters", {}),
+    ("retry_dead_letters", {"filter": {}, "confirm": False}),
+    ("retry_dead_letters", {"filter": {"since": "+PT1H"}, "confirm": True}),
+    ("purge_dead_letters", {"filter": {"queue": "a"}, "type": "b", "confirm": True}),
+    ("purge_dead_letters", {"confirm": False}),
+    ("purge_dead_letters", {"older_than": "30 days"}),
+    ("purge_dead_letters", {"args": "$[a]"}),
     ("create_queue", {"config": {"max_size": 5}}),
     ("create_queue", {"name": "a", "max_size": -5}),
     ("create_queue", {"name": "a", "config": {"max_size": 5}, "max_size": 5}),
@@ -184,11 +210,12 @@ MORE_REFUSED: list[tuple[str, Any]] = [
     ("create_queue", {"name": "a", "config": {"dead_letter_queue": "_default"}}),
     ("configure_queue", {"retention": {"completed": "1 week"}}),
     ("configure_queue", {"default_retry": {"max_interval": "1s"}}),
-    ("set_queue_policy", {"replay_rules": []}),
     ("set_queue_limits", {}),
     ("set_queue_limits", {"limit": 5}),
     ("set_queue_limits", {"limit": None, "period": "PT1S"}),
     ("set_queue_limits", {"rate": None, "rate_limit": None}),
+    ("set_queue_policy", {"replay_rules": [{}]}),
+    ("set_queue_policy", {"replay_rules": [{"name": "a", "filter": {"colour": "red"}}]}),
 ]
 
 
@@ -221,6 +248,13 @@ def test_more_that_is_refused_is_described_as_wrong(operation_id: str, body: Any
         ("configure_queue", {"max_size": None, "retention": {"completed": None}}),
         ("configure_queue", {"dead_letter": None, "unheard_of": 1}),
         ("configure_queue", {"backpressure": {}, "warning_threshold": 1}),
+        ("retry_dead_letter", {"override": {"queue": "x", "retry": None}, "unheard_of": 1}),
+        ("retry_dead_letter", {"override": {"meta": {"a": None}, "args": []}}),
+        ("retry_dead_letters", {"filter": None, "confirm": True}),
+        ("retry_dead_letters", {"filter": {"args": "$['a b'][-1].*.c=1"}, "confirm": True}),
+        ("purge_dead_letters", {"filter": {}, "queue": "a", "confirm": True}),
+        ("purge_dead_letters", {"filter": {"queue": "a"}, "type": None}),
+        ("purge_dead_letters", {"older_than": "1d12h", "args": '"customer": 1'}),
     ],
 )
 def test_the_forms_that_are_taken_are_described(operation_id: str, body: Any) -> None:

@@ -14,7 +14,7 @@ from ojs.domain.states import State
 from ojs.domain.stats import DURATION_BUCKETS_S, QUEUE_TIME_BUCKETS_S
 from ojs.projections.counters import MAX_TYPES, Tally, counted_as, day_of, named_types
 from ojs.projections.transitions import Happened, Kind, happened
-from ojs.store import keys
+from ojs.store import dead_letters, keys
 from tests.unit.domain.arbitrary import NOW_MS, jobs
 
 JOB = Job(
@@ -50,7 +50,43 @@ def test_a_new_job() -> None:
 
 def test_a_job_that_is_gone() -> None:
     dead = replace(JOB, state=State.DISCARDED, dead_letter=True)
-    assert sums(tally((dead, None))) == {NOW: {"discarded": -1, "dead": -1}}
+    assert sums(tally((dead, None))) == {
+        NOW: {"discarded": -1, "dead": -1},
+        DAY: {"dead_pruned": 1},
+        # Whatever it was counted as: it has no name.
+        ("mail", keys.DEAD): {"e|other": -1, "t|other": -1, "rev": 1},
+    }
+
+
+def test_dl_25_dead_letters_are_counted_by_type_and_error() -> None:
+    dead = [
+        replace(JOB, state=State.DISCARDED, dead_letter=True, error_type=kind)
+        for kind in ("Boom", "Boom", None)
+    ]
+    place = ("mail", keys.DEAD)
+    found = tally(*((replace(JOB, state=State.ACTIVE), one) for one in dead))
+    assert sums(found)[place] == {"t|email.send": 3, "e|Boom": 2, "e|Unknown": 1, "rev": 1}
+    # What comes and goes again leaves nothing to write.
+    found.merge(tally(*((one, replace(JOB, life=1)) for one in dead)))
+    assert place not in sums(found)
+    gone = tally((dead[0], None))
+    (delta,) = [
+        one for one in gone.deltas({}, {"mail": {"t|email.send", "e|Boom"}}) if one.sk == keys.DEAD
+    ]
+    assert delta.add == {"t|email.send": -1, "e|Boom": -1, "rev": 1}
+
+
+def test_errors_without_a_name_are_counted_together() -> None:
+    dead = [
+        (None, replace(JOB, state=State.DISCARDED, dead_letter=True, error_type=f"E{n}"))
+        for n in range(60)
+    ]
+    known = {f"e|E{n}" for n in range(50, 60)}
+    (delta,) = [one for one in tally(*dead).deltas({}, {"mail": known}) if one.sk == keys.DEAD]
+    errors = {name: n for name, n in delta.add.items() if name.startswith("e|")}
+    assert len(errors) == dead_letters.MAX_NAMES + 1
+    assert (errors["e|other"], errors["e|E55"], sum(errors.values())) == (20, 1, 60)
+    assert delta.add["t|email.send"] == 60
 
 
 def test_a_job_that_changes_its_queue_leaves_the_one_and_is_in_the_other() -> None:

@@ -16,7 +16,7 @@ from ojs.domain.queue_config import Layers
 from ojs.domain.retry import RetryPolicy
 from ojs.domain.states import State
 from ojs.domain.worker import Directive, Worker
-from ojs.projections import events
+from ojs.projections import dead_letters, events
 from ojs.projections.transitions import Kind, happened
 from ojs.store import keys
 from tests.unit.domain.arbitrary import NOW_MS, jobs
@@ -188,13 +188,44 @@ def test_expired() -> None:
     assert (data["total_attempts"], data["last_error"]["code"]) == (0, "expired")
 
 
+def test_dl_26_a_replay_is_no_retry() -> None:
+    dead = replace(JOB, state=State.DISCARDED, dead_letter=True, replayed="1|rule")
+    back = lifecycle.revive(dead, now_ms=LATER_MS, order="1")
+    assert list(told(dead, back)) == ["dead_letter.retried", "job.enqueued"]
+    found = told(dead, replace(back, replayed="2|rule"))
+    assert found["dead_letter.replayed"] == ("scheduler", AT)
+    assert found["job.enqueued"][0] == "scheduler"
+    assert "dead_letter.retried" not in found
+
+
+def test_dl_26_what_was_pruned_is_told_of_by_queue() -> None:
+    dead = replace(JOB, state=State.DISCARDED, dead_letter=True)
+    other = replace(dead, queue="post")
+    what = [
+        (bytes([n]), happened(job, None, written_ms=LATER_MS + n))
+        for n, job in enumerate([dead, other, dead])
+    ]
+    found = dead_letters.pruned(what, "s")
+    assert [one.event.data for one in found] == [
+        {"queue": "mail", "count": 2},
+        {"queue": "post", "count": 1},
+    ]
+    first = found[0]
+    assert (first.event.type, first.event.subject) == ("dead_letter.pruned", "mail")
+    assert (first.event.source, first.event.time_ms) == ("ojs://s/scheduler", LATER_MS + 2)
+    assert first.changes == {b"\0", b"\2"}
+    # The same changes in another order are the same event, others are not.
+    assert dead_letters.pruned(what[::-1], "s")[0].event == first.event
+    assert dead_letters.pruned(what[:2], "s")[0].event.id != first.event.id
+
+
 @pytest.mark.parametrize("kind", ["job.cancelled", "dead_letter.retried", "dead_letter.deleted"])
 def test_what_an_operator_did(kind: str) -> None:
     dead = replace(JOB, state=State.DISCARDED, dead_letter=True)
     found = {
         **told(JOB, lifecycle.cancel(JOB, now_ms=LATER_MS)),
         **told(dead, lifecycle.revive(dead, now_ms=LATER_MS, order="1")),
-        **told(dead, None),
+        **told(replace(dead, deleting=True), None),
     }
     assert found[kind] == ("api", AT)
 

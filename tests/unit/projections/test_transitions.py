@@ -109,8 +109,12 @@ def test_a_dead_letter_comes_back_or_goes_for_good() -> None:
     dead = replace(NEW, state=State.DISCARDED, dead_letter=True, discarded_ms=NOW_MS)
     alive = lifecycle.revive(dead, now_ms=LATER_MS, order=ORDER)
     assert kinds(dead, alive) == [Kind.DEAD_RETRIED, Kind.ENQUEUED]
-    assert kinds(dead, None) == [Kind.DEAD_DELETED]
-    assert kinds(dead, None, pruned=True) == []
+    replayed = replace(alive, replayed="1|rule")
+    assert kinds(dead, replayed) == [Kind.DEAD_REPLAYED, Kind.ENQUEUED]
+    assert kinds(replace(dead, replayed="1|rule"), replayed) == [Kind.DEAD_RETRIED, Kind.ENQUEUED]
+    assert kinds(replace(dead, deleting=True), None) == [Kind.DEAD_DELETED]
+    assert kinds(dead, None) == [Kind.DEAD_PRUNED]
+    assert kinds(dead, replace(dead, deleting=True)) == []
     assert kinds(replace(dead, dead_letter=False), None) == []
 
 

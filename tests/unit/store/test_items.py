@@ -189,6 +189,10 @@ def test_only_a_job_that_may_still_expire_is_filed_under_its_deadline(job: Job) 
     if job.expires_ms is not None and job.state not in TERMINAL | {State.ACTIVE}:
         assert entries["epk"] == keys.expiry(job.queue, job.lane)
         assert entries["esk"] == keys.instant(job.expires_ms)
+    elif job.dead_letter:
+        # All dead letters stand in one line there, in the order of their queues' lines.
+        assert entries["epk"] == keys.all_dead()
+        assert entries["esk"] == entries["wsk"]
     else:
         assert entries.keys().isdisjoint({"epk", "esk"})
 

@@ -1,0 +1,86 @@
+"""Bulk operations on dead letters: what a request asks for, and the shapes of answers."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from ojs.domain import dead_letter_filter
+from ojs.domain.bulk import MAX_ERRORS, BulkOperation, Refusal
+from ojs.domain.dead_letter_filter import FIELDS, DeadLetterFilter
+from ojs.domain.errors import InvalidRequest
+from ojs.domain.page import Page
+from ojs.http import models
+from ojs.http.request import Request
+
+_OLDER_THAN = "older_than"
+_CONFIRM = "confirm"
+
+
+def to_retry(request: Request, *, now_ms: int) -> DeadLetterFilter:
+    """The dead letters to retry, as the body says. Raises InvalidPayload, InvalidRequest."""
+    given = request.parsed(models.RetryDeadLettersRequest)
+    wanted = {} if given.filter is None else given.filter.model_dump(exclude_none=True)
+    return dead_letter_filter.parse(wanted, now_ms=now_ms)
+
+
+def to_purge(request: Request, *, now_ms: int) -> DeadLetterFilter:
+    """The dead letters to purge, as the body or the query says; not both, or only half would be
+    what was meant. Raises InvalidPayload, InvalidRequest.
+    """
+    given = request.parsed(models.PurgeDeadLettersRequest)
+    told = request.query.get(_CONFIRM)
+    if told not in (None, "", "true"):
+        raise InvalidRequest(_CONFIRM, models.CONFIRM, value=told)
+    if not (given.confirm or told):
+        raise InvalidRequest(_CONFIRM, models.CONFIRM)
+    found = dict(given.filters())
+    if in_query := {name: request.query[name] for name in FIELDS if request.query.get(name)}:
+        if found:
+            first = next(iter(in_query))
+            raise InvalidRequest(first, "cannot be combined with a filter in the body")
+        found[""] = in_query
+    prefix, wanted = next(iter(found.items()), ("", {}))
+    return dead_letter_filter.parse(wanted, now_ms=now_ms, prefix=prefix)
+
+
+def older(query: Mapping[str, str], *, now_ms: int) -> DeadLetterFilter:
+    """The dead letters to purge, which must be of some age. Raises InvalidRequest."""
+    if not query.get(_OLDER_THAN):
+        raise InvalidRequest(_OLDER_THAN, "is required: a duration such as P30D, or a time")
+    return dead_letter_filter.from_query(query, now_ms=now_ms)
+
+
+def retried(
+    operation: BulkOperation, job_ids: Sequence[str], errors: Sequence[Refusal]
+) -> dict[str, Any]:
+    """What a request retried by itself."""
+    return {
+        "action": operation.action.value,
+        "matched": len(job_ids) + len(errors),
+        "succeeded": len(job_ids),
+        "failed": len(errors),
+        "retried": len(job_ids),
+        "job_ids": list(job_ids),
+        "errors": [error.to_dict() for error in errors[:MAX_ERRORS]],
+        "operation": operation.to_dict(),
+    }
+
+
+def purged(operation: BulkOperation, job_ids: Sequence[str]) -> dict[str, Any]:
+    """What a request purged by itself."""
+    return {"deleted": len(job_ids), "purged": len(job_ids), "operation": operation.to_dict()}
+
+
+def wrapped(operation: BulkOperation) -> dict[str, Any]:
+    """One operation."""
+    return {"operation": operation.to_dict()}
+
+
+def page(found: Page[BulkOperation], pagination: Mapping[str, Any]) -> dict[str, Any]:
+    """A page of operations, under both names that clients know."""
+    shown = [operation.to_dict() for operation in found.items]
+    answer: dict[str, Any] = {"operations": shown, "items": shown, "pagination": pagination}
+    if "total" in pagination:
+        answer["total"] = pagination["total"]
+    return answer

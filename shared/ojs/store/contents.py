@@ -1,0 +1,76 @@
+"""The content of a job that is there already, changed.
+
+Content may be on the head, in an item or in the bucket (`ojs.store.texts`), and a text never
+changes: the new one is written under a name of its own, then the head names it, then the old one
+goes. Before all of that both names are noted beside the head:
+
+    J|{id}  spare|{ref}   this text goes when the job goes, if it is still there
+
+So whoever dies in between leaves the old job or the new one, and nothing that stays for good.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+
+from ojs.domain.errors import BackendError, OjsError
+from ojs.domain.job import Job
+from ojs.store import keys
+from ojs.store.errors import LostRace
+from ojs.store.items import Item
+from ojs.store.jobs import Jobs
+from ojs.store.table import Table
+from ojs.store.texts import TextAt, Texts
+
+
+class Contents:
+    """Changes them."""
+
+    def __init__(self, table: Table, texts: Texts, jobs: Jobs) -> None:
+        self._table = table
+        self._texts = texts
+        self._jobs = jobs
+
+    @contextmanager
+    def changed(self, before: Job, after: Job) -> Iterator[Job]:
+        """`after`, whose content is new and has no place yet, with it in place, while the caller
+        writes its head.
+
+        When that write is lost (LostRace) the new content goes, when it is done the old one. When
+        nobody knows (BackendError) both stay, noted. Raises OjsError.
+        """
+        placed, texts = self._jobs.prepare(after)
+        new = [at for at, _ in texts]
+        old = []
+        if before.content_ref is not None:
+            old.append(TextAt(before.id, keys.PAYLOAD, before.content_ref))
+        if new or old:
+            self._table.write_many(puts=[_note_item(at) for at in new + old])
+            self._texts.save(texts)
+        try:
+            yield placed
+        except BackendError:
+            raise
+        except (OjsError, LostRace):
+            # The old text is noted still: it may be that whoever won has just replaced it.
+            self._drop(new)
+            raise
+        self._drop(old, also=new)
+
+    def _drop(self, texts: Sequence[TextAt], also: Sequence[TextAt] = ()) -> None:
+        """Remove texts, and the notes of them and of `also`. What fails goes with the job."""
+        with suppress(OjsError):
+            self._texts.delete(at for at in texts if at.in_bucket)
+            items = [at.key for at in texts if not at.in_bucket]
+            self._table.write_many(deletes=[*items, *(_note(at) for at in [*texts, *also])])
+
+
+def _note(at: TextAt) -> tuple[str, str]:
+    """Key of the note of a text."""
+    return keys.job(at.job_id), keys.SPARE + at.ref
+
+
+def _note_item(at: TextAt) -> Item:
+    pk, sk = _note(at)
+    return {"pk": pk, "sk": sk}
