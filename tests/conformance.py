@@ -28,6 +28,7 @@ CLAIMED = (
     "level-4-advanced/priority",
     "level-4-advanced/queue-ops",
     "level-4-advanced/rate-limit",
+    "level-4-advanced/unique",
     "EXT-ADM-003",
     "ext-backpressure",
     "ext-graceful-shutdown",
