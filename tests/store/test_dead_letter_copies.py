@@ -933,15 +933,6 @@ def _costs(world: World, queue: str) -> dict[str, tuple[float, float, int]]:
     return spent
 
 
-def _metered(world: World, spent: list[tuple[float, float, int]], act: Callable[[], Any]) -> Any:
-    """Write units, read units and calls of what is done, noted."""
-    meter = world.run.table.meter
-    meter.reset()
-    found = act()
-    spent.append((meter.write_units, meter.read_units, len(meter.calls)))
-    return found
-
-
 def test_dropping_costs_the_same_however_many_wait(streamed: Worlds) -> None:
     with streamed() as world:
         stream, derived = Stream(world.client, world.table), projected(world)

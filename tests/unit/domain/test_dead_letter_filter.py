@@ -282,4 +282,4 @@ def test_no_text_breaks_it(text: str) -> None:
         found = ArgsMatch.of(f"${text}")
     except ValueError:
         return
-    found.matches(ARGS)
+    assert found.matches(ARGS) in (True, False)
