@@ -40,6 +40,10 @@ class Lease:
     worker_id: str | None = None
 
 
+# Places that a running job may take in its pool.
+POOL_SEAT, WORKER_SEAT = "p", "w"
+
+
 @dataclass(frozen=True)
 class Job:
     """A job as the store holds it. Times in ms since the epoch, lengths in ms.
@@ -95,6 +99,10 @@ class Job:
     unique_key: str | None = None
     # Whether it takes one of its queue's places for running jobs.
     slot: bool = False
+    # The worker pool it was handed out to last, and the places it takes there while it runs:
+    # one of the pool's, one of its worker's, or both (`POOL_SEAT`, `WORKER_SEAT`).
+    pool: str | None = None
+    seats: str = ""
     # Bytes that the gate of its bounded queue charged for it, until it is done.
     held: int | None = None
     # Its rate limit, and the place it takes under it while it is active: its position in line then.

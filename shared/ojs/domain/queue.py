@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from functools import cached_property
@@ -37,6 +38,22 @@ class Ending:
 
 
 @dataclass(frozen=True)
+class PoolMark:
+    """What a queue knows of a pool it is in: whether the pool has it for itself."""
+
+    isolated: bool = False
+
+    def compact(self) -> list[Any]:
+        """For storing."""
+        return [int(self.isolated)]
+
+    @classmethod
+    def of(cls, stored: Sequence[Any]) -> PoolMark:
+        """Read back what `compact` wrote."""
+        return cls(bool(stored[0]))
+
+
+@dataclass(frozen=True)
 class Queue:
     """A queue's state and configuration."""
 
@@ -52,6 +69,8 @@ class Queue:
     charging: bool = False
     # The same of running jobs and the limit on them.
     slotting: bool = False
+    # The worker pools it is in.
+    pools: Mapping[str, PoolMark] = field(default_factory=dict)
     # How often its configuration was changed.
     changes: int = 0
 
@@ -74,6 +93,11 @@ class Queue:
     def version(self) -> int:
         """A number that grows with each change of the configuration, also over a deletion."""
         return self.created_ms + self.changes
+
+    @property
+    def isolated_by(self) -> str | None:
+        """The pool whose workers alone are served from it (fair-scheduling seed, section 6.3)."""
+        return next((name for name, mark in self.pools.items() if mark.isolated), None)
 
     @property
     def lanes(self) -> int:

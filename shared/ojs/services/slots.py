@@ -24,7 +24,7 @@ from ojs.domain.errors import BackendUnavailable
 from ojs.domain.queue import Queue
 from ojs.store import keys
 from ojs.store.census import Census, Running
-from ojs.store.gates import Gates, Level
+from ojs.store.gates import ANY_VERSION, Gates, Level
 from ojs.store.jobs import Jobs
 
 # The sweep runs for 55 s, a request for 29 s.
@@ -142,12 +142,8 @@ class Slots:
     def _take(self, queue: Queue, job: Running, now_ms: int) -> bool:
         """A place for a running job, whether one is free or not; False if it needs none."""
         # First the place, then the note: if we die in between, a place is taken too many.
-        self._gates.take_slots(queue.name, count=1, limit=None, version=_ANY, now_ms=now_ms)
+        self._gates.take_slots(queue.name, count=1, limit=None, version=ANY_VERSION, now_ms=now_ms)
         taken = self._jobs.take_slot(job.id, job.lease)
         if not taken:
             self._gates.free_slots(queue.name, count=1, now_ms=now_ms)
         return taken
-
-
-# Later than every configuration: whatever limit the gate knows is not asked.
-_ANY = 2**53

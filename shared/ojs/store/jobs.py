@@ -34,10 +34,12 @@ from ojs.store.gates import Gates
 from ojs.store.items import Item
 from ojs.store.limits import Limits
 from ojs.store.queues import Queues
+from ojs.store.seats import Seats
 from ojs.store.table import MAX_TRANSACTION, Put, Table, Update
 from ojs.store.texts import TextAt, Texts, text_of
 
 _NEW = "attribute_not_exists(pk)"
+_NO_SEATS = " AND attribute_not_exists(#seats)"
 STAGING_GRACE_MS = 300_000
 _PAGE = 100
 # Jobs of one priority that are passed over in search of copies of dead letters.
@@ -71,6 +73,7 @@ class Jobs:
         self._gates = gates
         self._limits = Limits(table, ids)
         self._queues = Queues(table)
+        self._seats = Seats(table, gates)
 
     # --- create -----------------------------------------------------------------------------
 
@@ -523,11 +526,13 @@ class Jobs:
         worker_id: str | None,
         slot: bool = False,
         place: str | None = None,
+        pool: str | None = None,
+        seats: str = "",
     ) -> Job:
         """Available to active, without reading first. Raises LostRace.
 
         `slot` notes that it takes one of its queue's places for running jobs, `place` the one it
-        takes under its rate limit.
+        takes under its rate limit, `seats` those in the `pool` that it is handed out to.
         """
         token = self._ids.token()
         timeout_ms = position.timeout_ms or DEFAULT_TIMEOUT_MS
@@ -547,6 +552,10 @@ class Jobs:
             setting["slot"] = 1
         if place is not None:
             setting["place"] = place
+        if pool is not None:
+            setting["pool"] = pool
+        if seats:
+            setting["seats"] = seats
         try:
             item = self._table.update(
                 Update(
@@ -561,6 +570,7 @@ class Jobs:
                         "esk",
                         "stalled",
                         *([] if worker_id else ["worker"]),
+                        *([] if pool else ["pool"]),
                     ],
                     # Race: other fetchers, a cancel, a promotion to another place, a stale index.
                     # One wins; the losers see another state or place and try the next job.
@@ -646,6 +656,7 @@ class Jobs:
             self._gates.release(job.queue, count=1, size=job.held, now_ms=now_ms)
         if job.slot:
             self._gates.free_slots(job.queue, count=1, now_ms=now_ms)
+        self._seats.free(job, now_ms=now_ms)
         self._limits.release(job)
 
     def extend(
@@ -717,9 +728,8 @@ class Jobs:
             self._table.update(update)
         except LostRace as lost:
             if not lost.item or lost.item.get("op") != after.op:
-                if after.slot and not before.slot and after.lease is not None:
-                    now_ms = after.lease.until_ms - after.lease.length_ms
-                    self._gates.free_slots(before.queue, count=1, now_ms=now_ms)
+                if before.state is State.AVAILABLE and after.lease is not None:
+                    self._unplaced(after, after.lease.until_ms - after.lease.length_ms)
                 raise
         self._replaced(before, after)
         return after
@@ -751,11 +761,12 @@ class Jobs:
         elif before.state is State.ACTIVE and after.state is not State.ACTIVE:
             if before.slot:
                 self._gates.free_slots(before.queue, count=1, now_ms=_left_ms(after))
+            self._seats.free(before, now_ms=_left_ms(after))
             self._limits.release(before)
 
     def _placed(self, before: Job, after: Job) -> Job:
-        """A job that goes on with a lost attempt, with a place under its own limit and its queue's
-        if it needs one.
+        """A job that goes on with a lost attempt, with a place under its own limit, its queue's and
+        its pool's if it needs one.
 
         Raises LostRace when there is none: others took it meanwhile. What was taken for a job that
         somebody else got under its own limit heals.
@@ -776,14 +787,24 @@ class Jobs:
             if not granted.count:
                 raise LostRace([items.head(before)])
             after = changed(after, slot=True)
+        seats = self._seats.take_again(before, now_ms=now_ms)
+        if seats is None:
+            self._unplaced(after, now_ms)
+            raise LostRace([items.head(before)])
+        after = changed(after, seats=seats)
         if before.limit is None:
             return after
         place = self._limits.take_again(before, now_ms=now_ms, lease_ms=lease_ms)
         if place is None:
-            if after.slot:
-                self._gates.free_slots(before.queue, count=1, now_ms=now_ms)
+            self._unplaced(after, now_ms)
             raise LostRace([items.head(before)])
         return changed(after, place=place or None)
+
+    def _unplaced(self, after: Job, now_ms: int) -> None:
+        """Give back what was taken for a job that does not go on after all."""
+        if after.slot:
+            self._gates.free_slots(after.queue, count=1, now_ms=now_ms)
+        self._seats.free(after, now_ms=now_ms)
 
     def take_slot(self, job_id: str, lease: str) -> bool:
         """Note that a running job takes one of its queue's places for such; False if it was noted,
@@ -813,7 +834,7 @@ class Jobs:
         """The write that `replace` makes, for use in a transaction."""
         # Only a running job takes a place for running ones.
         if after.state is not State.ACTIVE:
-            after = changed(after, slot=False, place=None)
+            after = changed(after, slot=False, place=None, seats="")
         after = changed(after, op=self._ids.token())
         old, new = items.head(before), items.head(after)
         setting = {name: value for name, value in new.items() if old.get(name) != value}
@@ -838,6 +859,9 @@ class Jobs:
             # Race: a place is noted for a job that ran before its queue had a limit. The loser
             # would not give it back, and reads again.
             condition += f" AND attribute_{'' if before.slot else 'not_'}exists(#slot)"
+            # The same of its places in a pool.
+            condition += " AND #seats = :seats" if before.seats else _NO_SEATS
+            values |= {":seats": before.seats} if before.seats else {}
         return after, Update(
             keys.job(before.id),
             keys.HEAD,

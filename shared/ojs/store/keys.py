@@ -6,6 +6,7 @@ by validation.
 
 from __future__ import annotations
 
+import zlib
 from dataclasses import dataclass
 
 HEAD = "@"
@@ -15,6 +16,7 @@ ERROR = "err|"
 PROGRESS = "progress"
 SPARE = "spare|"
 QUEUES = "QUEUES"
+POOLS = "POOLS"
 GONE = "GONE"
 # Names of queues that are gone and may have left dead letters.
 LEFT = "LEFT"
@@ -58,6 +60,11 @@ def worker(worker_id: str) -> str:
     return f"K|{worker_id}"
 
 
+def pool(name: str) -> str:
+    """Partition of a worker pool."""
+    return f"P|{name}"
+
+
 def replays(queue_name: str) -> str:
     """Partition of how far a queue's replay rules have come."""
     return f"V|{queue_name}"
@@ -87,6 +94,16 @@ HELD_RATE = f"{HELD}_{RATE}"
 ADJUSTED = "adjusted"
 
 
+FORCED = "f_"
+
+
+def forced(queue_name: str) -> str:
+    """Attribute of a pool's ledger: when this queue had a turn of its own last, whatever the
+    strategy says.
+    """
+    return f"{FORCED}{zlib.crc32(queue_name.encode('utf-8')):08x}"
+
+
 def limiter(cell: str) -> str:
     """Partition of what is counted for a rate limit's key, by `ojs.domain.limits.cell_name`."""
     return f"L|{cell}"
@@ -95,6 +112,8 @@ def limiter(cell: str) -> str:
 # Projections: what follows from the stream (design section 5, "Stream") --------------------------
 
 ALL_QUEUES = "*"
+# What a sweep saw of a pool, beside it: its stream record becomes the event.
+WATCH = "watch"
 NOW = "@"
 GAUGE = "gauge"
 DEAD = "dead"
@@ -103,6 +122,11 @@ DEAD = "dead"
 def stats(queue_name: str) -> str:
     """Partition of a queue's counters; `ALL_QUEUES` (no queue can be called so) of the totals."""
     return f"S|{queue_name}"
+
+
+def pool_stats(name: str) -> str:
+    """What stands for a queue's name where a pool is counted; no queue can be called so."""
+    return f"@{name}"
 
 
 def day(date: str) -> str:

@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 from ojs.domain import jsontext
-from ojs.domain.queue import Ending, Queue, QueueState
+from ojs.domain.queue import Ending, PoolMark, Queue, QueueState
 from ojs.domain.queue_config import DEFAULT_QUEUE_POLICY, Layer, Layers, inherited
 from ojs.store import keys
 from ojs.store.errors import LostRace
@@ -130,7 +130,8 @@ class Queues:
         """From now on nothing gets in. Raises LostRace when it is gone, or ending already."""
         told = jsontext.dumps([ending.strategy, ending.target, now_ms])
         # Race: two deletions. One decides what becomes of the jobs; the other is refused. The same
-        # words of the same millisecond are our own, their answer was lost.
+        # words of the same millisecond are our own, their answer was lost. Race: a pool takes the
+        # queue. The deletion is refused, or the pool finds the queue ending.
         try:
             item = self._table.update(
                 Update(
@@ -141,7 +142,8 @@ class Queues:
                         "ending": told,
                         "changed": now_ms,
                     },
-                    condition="attribute_exists(pk) AND #state <> :draining",
+                    condition="attribute_exists(pk) AND #state <> :draining "
+                    "AND attribute_not_exists(#pools)",
                     values={":draining": QueueState.DRAINING.value},
                 )
             )
@@ -264,7 +266,15 @@ def from_item(name: str, item: Item) -> Queue:
         charging="charging" in item,
         slotting="slotting" in item,
         changes=given.get("changes", 0),
+        pools=_pools(item),
     )
+
+
+def _pools(item: Item) -> dict[str, PoolMark]:
+    if "pools" not in item:
+        return {}
+    stored: dict[str, Any] = jsontext.stored(str(item["pools"]))
+    return {name: PoolMark.of(mark) for name, mark in stored.items()}
 
 
 def _ending(item: Item) -> Ending | None:

@@ -58,6 +58,7 @@ class TableSchema:
                 sort_keys=(keys.DEPTH, keys.REFUSED, keys.HELD_SLOTS, keys.HELD_RATE),
             ),
             StreamFilter((keys.limiter(""),), sort_keys=(keys.HELD, keys.ADJUSTED)),
+            StreamFilter((keys.pool(""),), sort_keys=(keys.HEAD, keys.WATCH)),
         )
     )
 

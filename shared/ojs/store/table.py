@@ -114,6 +114,27 @@ class Put:
 
 
 @dataclass(frozen=True)
+class Delete:
+    """Removing an item, under a condition, in a transaction."""
+
+    pk: str
+    sk: str
+    condition: str | None = None
+    values: Mapping[str, Value] = field(default_factory=dict)
+
+    def arguments(self) -> dict[str, Any]:
+        """The arguments that TransactWriteItems takes."""
+        arguments: dict[str, Any] = {"Key": pack({"pk": self.pk, "sk": self.sk})}
+        if self.condition:
+            arguments["ConditionExpression"] = self.condition
+            if names := {f"#{n}": n for n in _RESERVED_SAFE.findall(self.condition)}:
+                arguments["ExpressionAttributeNames"] = names
+        if self.values:
+            arguments["ExpressionAttributeValues"] = pack(self.values)
+        return arguments
+
+
+@dataclass(frozen=True)
 class Found:
     """A page of query results. `last` is the key to go on after, when there is more."""
 
@@ -295,7 +316,7 @@ class Table:
             if after is None:
                 return items
 
-    def transact(self, writes: Sequence[Put | Update]) -> None:
+    def transact(self, writes: Sequence[Put | Update | Delete]) -> None:
         """All of up to 100 writes, or none. Raises LostRace with what stood in the way.
 
         The SDK sends a client token, so its own retry of a lost answer does not write twice.
@@ -305,7 +326,7 @@ class Table:
             arguments = write.arguments() | {"TableName": self.name}
             if write.condition:
                 arguments["ReturnValuesOnConditionCheckFailure"] = "ALL_OLD"
-            actions.append({"Put" if isinstance(write, Put) else "Update": arguments})
+            actions.append({type(write).__name__: arguments})
         for tried in range(_TRANSACTION_TRIES):
             try:
                 self._call(
