@@ -7,6 +7,7 @@ import uuid
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
+import boto3
 import pytest
 from hypothesis import settings as hypothesis_settings
 
@@ -65,11 +66,21 @@ def engine_url(engine: Engine) -> str:
 
 
 @pytest.fixture(scope="session")
-def dynamodb(engine_url: str) -> DynamoDBClient:
+def dynamodb(engine_url: str) -> Iterator[DynamoDBClient]:
     """A client of the engine."""
-    from local.dynamodb import connect
+    from tests.direct import connected
 
-    return connect(engine_url)
+    with connected(engine_url) as client:
+        yield client
+
+
+@pytest.fixture(scope="session")
+def moto() -> Iterator[DynamoDBClient]:
+    """A client of moto, which is started once: that takes as long as some hundred calls."""
+    from moto import mock_aws
+
+    with mock_aws():
+        yield boto3.client("dynamodb", region_name="us-east-1")
 
 
 @pytest.fixture

@@ -9,9 +9,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-import boto3
 import pytest
-from moto import mock_aws
 
 from ojs import runtime
 from ojs.clock import ManualClock
@@ -98,19 +96,19 @@ def ministack() -> Iterator[Engine]:
     started.stop()
 
 
+@pytest.fixture(scope="session")
+def ministack_dynamodb(ministack: Engine) -> DynamoDBClient:
+    """A client of MiniStack."""
+    from local.dynamodb import connect
+
+    return connect(ministack.url)
+
+
 @pytest.fixture(params=["moto", "engine", "ministack"])
 def world(request: pytest.FixtureRequest) -> Iterator[World]:
     """A world on each engine in turn: the behaviour is the same on all."""
-    if request.param == "moto":
-        with mock_aws():
-            yield make_world(boto3.client("dynamodb", region_name="us-east-1"))
-        return
-    if request.param == "engine":
-        client = request.getfixturevalue("dynamodb")
-    else:
-        from local.dynamodb import connect
-
-        client = connect(request.getfixturevalue("ministack").url)
+    names = {"moto": "moto", "engine": "dynamodb", "ministack": "ministack_dynamodb"}
+    client: DynamoDBClient = request.getfixturevalue(names[request.param])
     made = make_world(client)
     yield made
     client.delete_table(TableName=made.table)
@@ -144,17 +142,26 @@ def streaming(dynoxide: Engine) -> Iterator[Engine]:
     started.stop()
 
 
+@pytest.fixture(scope="session")
+def streaming_dynamodb(streaming: Engine) -> Iterator[DynamoDBClient]:
+    """A client of that."""
+    from tests.direct import connected
+
+    with connected(streaming.url) as client:
+        yield client
+
+
 @pytest.fixture
-def streamed(streaming: Engine) -> Callable[[], AbstractContextManager[World]]:
+def streamed(
+    streaming_dynamodb: DynamoDBClient,
+) -> Callable[[], AbstractContextManager[World]]:
     """Worlds on dynoxide whose table has a stream: a new one each time it is entered."""
-    from local.dynamodb import connect
-
-    return partial(streamed_world, connect(streaming.url))
+    return partial(streamed_world, streaming_dynamodb)
 
 
 @pytest.fixture
-def streamed_ministack(ministack: Engine) -> Callable[[], AbstractContextManager[World]]:
+def streamed_ministack(
+    ministack_dynamodb: DynamoDBClient,
+) -> Callable[[], AbstractContextManager[World]]:
     """The same on MiniStack, whose stream a deployed function reads."""
-    from local.dynamodb import connect
-
-    return partial(streamed_world, connect(ministack.url))
+    return partial(streamed_world, ministack_dynamodb)

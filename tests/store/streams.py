@@ -12,14 +12,12 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
-import boto3
-from botocore.config import Config
-
 from ojs import projections
 from ojs.domain.event import Event
 from ojs.settings import Settings
 from ojs.store import items, keys
 from ojs.store.table import Table
+from tests.direct import streams
 
 if TYPE_CHECKING:
     from mypy_boto3_dynamodb import DynamoDBClient
@@ -34,28 +32,31 @@ class Stream:
 
     def __init__(self, client: DynamoDBClient, table: str) -> None:
         self._arn = client.describe_table(TableName=table)["Table"]["LatestStreamArn"]
-        # dynoxide's shards have names that boto3 thinks too short.
-        self._client: Any = boto3.client(
-            "dynamodbstreams",
-            endpoint_url=client.meta.endpoint_url,
-            region_name="us-east-1",
-            config=Config(parameter_validation=False),
-        )
-        self._taken = 0
+        self._client = streams(client.meta.endpoint_url)
+        # How far each shard is read: from its beginning again each time takes ever longer.
+        self._read: dict[str, str] = {}
 
     def take(self) -> list[Record]:
         """What came since the last time, without what the projection itself wrote."""
-        records = []
+        fresh = []
         shards = self._client.describe_stream(StreamArn=self._arn)["StreamDescription"]["Shards"]
-        for shard in shards:
-            iterator = self._client.get_shard_iterator(
-                StreamArn=self._arn, ShardId=shard["ShardId"], ShardIteratorType="TRIM_HORIZON"
-            )["ShardIterator"]
+        for name in (shard["ShardId"] for shard in shards):
+            after: dict[str, str] = {"ShardIteratorType": "TRIM_HORIZON"}
+            if name in self._read:
+                after = {
+                    "ShardIteratorType": "AFTER_SEQUENCE_NUMBER",
+                    "SequenceNumber": self._read[name],
+                }
+            iterator = self._client.get_shard_iterator(StreamArn=self._arn, ShardId=name, **after)[
+                "ShardIterator"
+            ]
             while iterator:
                 page = self._client.get_records(ShardIterator=iterator)
-                records += page["Records"]
-                iterator = page.get("NextShardIterator") if page["Records"] else None
-        fresh, self._taken = records[self._taken :], len(records)
+                if not page["Records"]:
+                    break
+                fresh += page["Records"]
+                self._read[name] = page["Records"][-1]["dynamodb"]["SequenceNumber"]
+                iterator = page.get("NextShardIterator")
         return [one for one in fresh if one["dynamodb"]["Keys"]["pk"]["S"][:2] not in OWN]
 
 

@@ -612,8 +612,9 @@ def test_dl_14_ten_thousand_come_back_at_a_constant_cost_and_in_bounded_memory(
     letters(exact, 10_000)
     operation = exact.run.bulk.begin(Action.RETRY, EVERYTHING, go_on=lambda: False).operation
     first = _turn(exact, 500)
+    # Tracing makes it slow: were the jobs dealt with held, a thousand of them would show.
     tracemalloc.start()
-    sweep(exact, 1, limit=2_000)
+    sweep(exact, 1, limit=1_000)
     _, most = tracemalloc.get_traced_memory()
     tracemalloc.stop()
     later = _turn(exact, 500)
@@ -624,8 +625,8 @@ def test_dl_14_ten_thousand_come_back_at_a_constant_cost_and_in_bounded_memory(
     assert first.writes / 500 <= 4.1
     # Consistent reads of heads of up to 4 KB, and the index.
     assert first.reads / 500 <= 1.1
-    assert most < 8_000_000
-    sweep(exact, 1, limit=8_000)
+    assert most < 2_000_000
+    sweep(exact, 1, limit=9_000)
     assert found(exact, operation).phase is Phase.COMPLETED
     assert found(exact, operation).succeeded == 10_000
     assert lives(exact) == {"1": 10_000}

@@ -87,6 +87,30 @@ def dying(world: World, number: int, queue: str = "mail", *args: Any) -> list[st
     return found
 
 
+def sample(world: World, *args: Any) -> list[Item]:
+    """All items of a dead letter, which is gone again."""
+    (job_id,) = dying(world, 1, "mail", *args)
+    found = world.run.table.query_all("pk = :pk", {":pk": keys.job(job_id)})
+    world.run.dead_letter.delete(job_id)
+    return found
+
+
+def like(world: World, one: Iterable[Item], number: int) -> list[str]:
+    """So many dead letters like this one, a second apart, written as their deaths would have."""
+    found = []
+    for _ in range(number):
+        made, now_ms = world.run.ids.uuid7(), world.clock.now_ms()
+        place = keys.dead_at(now_ms, made)
+        died: Item = {"discarded": now_ms, "wsk": place, "esk": place}
+        world.run.table.write_many(
+            {**item, **(died if item["sk"] == keys.HEAD else {}), "pk": keys.job(made)}
+            for item in one
+        )
+        found.append(made)
+        world.clock.advance(1_000)
+    return found
+
+
 def archived(world: World) -> list[dict[str, Any]]:
     """All lines of the archive, in order of its objects."""
     lines: list[dict[str, Any]] = []
@@ -484,10 +508,12 @@ class FaultyBlobs(MemoryBlobs):
 @pytest.mark.parametrize("policy", ["delete", "archive"])
 def test_a_kill_at_any_call_loses_no_job_that_should_stay(exact: World, policy: str) -> None:
     keep(exact, "mail", max_age="P1D", max_count=2, pruning_policy=policy)
+    # It is pruning that is killed here, and not dying.
+    large, small = sample(exact, BIG), sample(exact)
     for run, _ in faults(exact):
-        before = set(dying(exact, 3, "mail", BIG))
+        before = set(like(exact, large, 3))
         exact.clock.advance(DAY_MS)
-        ids = dying(exact, 3)
+        ids = like(exact, small, 3)
         attempt(partial(prune, exact, run))
         # Whatever it left, the next minutes make up for.
         for _ in range(2):

@@ -166,17 +166,18 @@ class BulkOperations:
         if before is not None:
             condition += " AND esk < :before"
             values[":before"] = before
+        # One more than asked for: DynamoDB says to go on also after the last of them.
         found = self._table.query(
-            condition, dict(values), index="expiry", limit=limit, forward=False
+            condition, dict(values), index="expiry", limit=limit + 1, forward=False
         )
-        pks = [str(item["pk"]) for item in found.items]
+        pks = [str(item["pk"]) for item in found.items[:limit]]
         heads = self._table.batch_get((pk, keys.HEAD) for pk in pks)
         kept = [
             _from(heads[pk, keys.HEAD])
             for pk in pks
             if (pk, keys.HEAD) in heads and not _gone(heads[pk, keys.HEAD], now_ms)
         ]
-        return Page(kept, keys.operation_id(pks[-1]) if found.last and pks else None)
+        return Page(kept, keys.operation_id(pks[-1]) if len(found.items) > limit else None)
 
 
 def _hold(token: str, until_ms: int) -> dict[str, Value]:

@@ -1,4 +1,4 @@
-"""The three HTTP functions over a moto table, called with the events API Gateway would send.
+"""The three HTTP functions over a table, called with the events API Gateway would send.
 
 Every answer is held against the OpenAPI document: status, headers and body must be described there.
 """

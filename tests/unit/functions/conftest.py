@@ -1,13 +1,12 @@
-"""An API over an empty moto table for each test."""
+"""An API over an empty table for each test."""
 
 from __future__ import annotations
 
+import uuid
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import boto3
 import pytest
-from moto import mock_aws
 
 from ojs import runtime
 from ojs.clock import ManualClock
@@ -16,30 +15,27 @@ from ojs.settings import Settings
 from ojs.store import schema
 from tests.unit.functions.client import Api, MemoryBlobs
 
-
-@pytest.fixture(scope="session")
-def _moto() -> Iterator[Any]:
-    with mock_aws():
-        yield boto3.client("dynamodb", region_name="us-east-1")
+if TYPE_CHECKING:
+    from mypy_boto3_dynamodb import DynamoDBClient
 
 
 @pytest.fixture
-def make_runtime(_moto: Any, clock: ManualClock) -> Iterator[Callable[..., Runtime]]:
+def make_runtime(dynamodb: DynamoDBClient, clock: ManualClock) -> Iterator[Callable[..., Runtime]]:
     """Builds runtimes, each on an empty table of its own. Keywords are further settings."""
     names: list[str] = []
 
     def make(**more: Any) -> Runtime:
-        name = f"ojs-unit-{len(names)}"
+        name = f"ojs-unit-{uuid.uuid4().hex[:12]}"
         names.append(name)
-        _moto.create_table(**schema.create_table_arguments(name))
+        dynamodb.create_table(**schema.create_table_arguments(name))
         settings = Settings(table=name, bucket="payloads", version="1.2.3", **more)
         return runtime.build(
-            settings, client=_moto, blobs=MemoryBlobs(), clock=clock, sleep=lambda _: None
+            settings, client=dynamodb, blobs=MemoryBlobs(), clock=clock, sleep=lambda _: None
         )
 
     yield make
     for name in names:
-        _moto.delete_table(TableName=name)
+        dynamodb.delete_table(TableName=name)
 
 
 @pytest.fixture

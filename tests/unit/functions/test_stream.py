@@ -79,6 +79,7 @@ def test_a_batch_that_comes_again_changes_nothing(
     assert printed(capsys) == []
 
 
+@pytest.mark.usefixtures("moto")  # for SQS
 def test_one_that_cannot_be_read_goes_to_the_failure_queue_and_the_rest_goes_on(
     make_runtime: Callable[[], runtime.Runtime],
     monkeypatch: pytest.MonkeyPatch,

@@ -1,0 +1,152 @@
+"""A short way from the SDK to an engine of this machine, for tests of many small calls.
+
+Most of what the SDK spends on a call goes into signing it, sending it through urllib3 and reading
+the answer along the service's model. None of that is under test where an engine only holds a table:
+there this writes and reads HTTP itself. Checking parameters, putting them into a request and
+raising the service's errors stay the SDK's; so do repetitions, when a call does not get through.
+
+The SDK goes its whole way where tests run on moto or MiniStack, and in those of the local server.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import socket
+from collections import deque
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from functools import cache
+from io import BufferedReader
+from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
+
+from botocore.awsrequest import AWSResponse
+from botocore.compat import HTTPHeaders
+from botocore.config import Config
+
+from local.dynamodb import connect_to_streams
+from ojs.store import clients
+
+if TYPE_CHECKING:
+    from mypy_boto3_dynamodb import DynamoDBClient
+
+_TIMEOUT_S = 2.0  # as the SDK's clients have it
+_NO_HEADERS = HTTPHeaders()
+_HEAD = (
+    "POST / HTTP/1.1\r\nHost: {host}\r\nContent-Type: application/x-amz-json-1.0\r\n"
+    # The engines want a signature and take any.
+    "Authorization: AWS4-HMAC-SHA256 Credential=local/20260101/us-east-1/dynamodb/aws4_request, "
+    "SignedHeaders=host, Signature=0\r\nX-Amz-Date: 20260101T000000Z\r\n"
+    "X-Amz-Target: {target}\r\nContent-Length: {length}\r\n\r\n"
+)
+
+_OPEN: dict[str, _Direct] = {}
+
+
+@contextmanager
+def connected(url: str) -> Iterator[DynamoDBClient]:
+    """A client of the engine at this URL, whose connections end with the block."""
+    client = clients.dynamodb(
+        endpoint_url=url,
+        region_name="us-east-1",
+        aws_access_key_id="local",
+        aws_secret_access_key="local",
+        # Many threads; and the SDK works out anew with each call how it describes itself.
+        config=clients.CONFIG.merge(Config(max_pool_connections=128, user_agent="tests")),
+    )
+    direct = _Direct(url)
+    first = _OPEN.setdefault(url, direct) is direct
+    client.meta.events.register("before-call.dynamodb", direct.call)
+    try:
+        yield client
+    finally:
+        if first:
+            del _OPEN[url]
+        direct.close()
+        client.close()
+
+
+@cache
+def streams(url: str) -> Any:
+    """A client for the streams of an engine's tables: by the short way if one is open there."""
+    client = connect_to_streams(url)
+    if url in _OPEN:
+        client.meta.events.register("before-call.dynamodb-streams", _OPEN[url].call)
+    return client
+
+
+class _Direct:
+    """Makes calls in the SDK's place."""
+
+    def __init__(self, url: str) -> None:
+        self._host = urlsplit(url).netloc
+        # Each is used by one thread at a time.
+        self._idle: deque[tuple[socket.socket, BufferedReader]] = deque()
+
+    def call(self, params: Mapping[str, Any], **_: Any) -> Any:
+        """The answer to a request; without one the SDK asks, and repeats, as it always does."""
+        body: bytes = params["body"]
+        head = _HEAD.format(
+            host=self._host, target=params["headers"]["X-Amz-Target"], length=len(body)
+        )
+        connection = self._connection()
+        try:
+            status, answer = _exchange(*connection, head.encode("ascii") + body)
+        except OSError:
+            _close(*connection)
+            return None
+        self._idle.append(connection)
+        if status >= 500:
+            return None
+        parsed = json.loads(answer, object_hook=_rich)
+        if status >= 300:
+            code = str(parsed.get("__type", "")).rpartition("#")[2]
+            message = parsed.get("message", parsed.get("Message", ""))
+            parsed["Error"] = {"Code": code, "Message": message}
+        parsed["ResponseMetadata"] = {"HTTPStatusCode": status, "RetryAttempts": 0}
+        return AWSResponse(params["url"], status, _NO_HEADERS, None), parsed
+
+    def _connection(self) -> tuple[socket.socket, BufferedReader]:
+        try:
+            return self._idle.pop()
+        except IndexError:
+            host, _, port = self._host.partition(":")
+            made = socket.create_connection((host, int(port)), timeout=_TIMEOUT_S)
+            made.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            return made, made.makefile("rb")
+
+    def close(self) -> None:
+        """Close what is open. Nobody may be calling any more."""
+        while self._idle:
+            _close(*self._idle.pop())
+
+
+def _exchange(made: socket.socket, reader: BufferedReader, request: bytes) -> tuple[int, bytes]:
+    """Send a request and read the status and the body of its answer."""
+    made.sendall(request)
+    first = reader.readline().split()
+    if not first:
+        raise ConnectionResetError
+    length = 0
+    while (line := reader.readline()) != b"\r\n":
+        name, _, value = line.partition(b":")
+        if name.lower() == b"content-length":
+            length = int(value)
+    return int(first[1]), reader.read(length)
+
+
+def _close(made: socket.socket, reader: BufferedReader) -> None:
+    reader.close()
+    made.close()
+
+
+def _rich(found: dict[str, Any]) -> dict[str, Any]:
+    """What JSON cannot hold: binary values, and the time of a stream's record."""
+    if len(found) == 1:
+        if isinstance(value := found.get("B"), str):
+            return {"B": base64.b64decode(value)}
+    elif isinstance(at := found.get("ApproximateCreationDateTime"), int | float):
+        found["ApproximateCreationDateTime"] = datetime.fromtimestamp(at, UTC)
+    return found
