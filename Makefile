@@ -16,6 +16,8 @@ PARALLEL := -n 2 --dist loadfile
 
 VENV := .venv
 PY := $(VENV)/bin/python
+# Apart from all else: what draws pictures is no part of what runs or is tested.
+PLOTS := build/plots
 PIP_INSTALL := $(PY) -m pip install -qq --disable-pip-version-check --require-hashes
 NPM_CI := npm ci --no-audit --no-fund --loglevel=error
 
@@ -60,6 +62,10 @@ format: $(VENV)/.dev ## Format the code and apply the linter's safe fixes
 deploy-local: setup ## Deploy to a local cloud (MiniStack) and print the API's URL
 	@$(PY) -m infra.deploy_local $(ARGS)
 
+.PHONY: plots
+plots: $(VENV)/.local $(VENV)/.engine $(PLOTS)/.installed ## Draw the pictures of the documentation anew
+	@$(PLOTS)/bin/python docs/plots/strategies.py $(abspath $(PY))
+
 .PHONY: synth
 synth: setup ## Write the CloudFormation templates to cdk.out
 	@node_modules/.bin/cdk synth --quiet $(ARGS)
@@ -73,7 +79,7 @@ PIP_COMPILE := env -u PIP_FIND_LINKS -u PIP_INDEX_URL -u PIP_EXTRA_INDEX_URL \
 
 .PHONY: lock
 lock: $(VENV)/.dev ## Work out the pinned versions again (UPGRADE=1: the newest)
-	@cd requirements && for set in runtime local dev; do \
+	@cd requirements && for set in runtime local dev plots; do \
 	  $(PIP_COMPILE) --output-file=$$set.txt $$set.in; done
 	@npm install --package-lock-only --omit-lockfile-registry-resolved --no-audit --no-fund
 
@@ -109,6 +115,12 @@ $(VENV)/.engine: package-lock.json | $(PY)
 	  echo 'npm not found: the engine will be MiniStack, unless dynoxide is on the PATH'; \
 	elif $(NPM_CI) --omit=dev >/dev/null; then touch $@; \
 	else echo 'npm could not install the engine: it will be MiniStack'; fi
+
+$(PLOTS)/.installed: requirements/plots.txt | $(PY)
+	@echo 'Installing the Python packages that draw pictures …'
+	@$(PY) -m venv --clear $(PLOTS)
+	@$(PLOTS)/bin/python -m pip install -qq --disable-pip-version-check --require-hashes -r $<
+	@touch $@
 
 $(VENV)/.node-tools: package-lock.json | $(PY)
 	@command -v npm >/dev/null || { \

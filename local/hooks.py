@@ -40,7 +40,7 @@ class _SteeringFetch:
         self._fetch = fetch
         self._workers = workers
 
-    def fetch(self, queues: Sequence[str], *args: Any, **options: Any) -> list[Job]:
+    def fetch(self, queues: Sequence[str] | None, *args: Any, **options: Any) -> list[Job]:
         """As Fetch.fetch."""
         jobs = self._fetch.fetch(queues, *args, **options)
         for job in jobs:

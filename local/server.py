@@ -36,6 +36,7 @@ _PROBES = 100
 _GAUGES_INTERVAL_S = 60.0
 _RECONCILE_INTERVAL_S = 60.0
 _DEAD_LETTERS_INTERVAL_S = 60.0
+_POOLS_INTERVAL_S = 60.0
 # Nobody wants to wait for a minute here; where nothing is to be done it is one query.
 _BULK_INTERVAL_S = 2.0
 # Dead letters that bulk operations retry or purge at a time.
@@ -44,7 +45,9 @@ _BULK = 10_000
 _RECOUNTS = 50
 # Dead letters that rules look at, and those that are pruned, at a time.
 _DEAD_LETTERS = 10_000
-# Limits that hold jobs back which it looks at.
+# Worker pools looked at by one sweep.
+_POOLS = 100
+# Limits that hold jobs back which the reconcile sweep looks at.
 _HELD = 100
 # Where nothing has been written, gauges change only by the time that passes.
 _GAUGES_GOOD_MS = 1_000
@@ -96,6 +99,7 @@ class LocalServer:
                 Scheduler(self._sweep, sweep_interval_s),
                 Scheduler(self._catch_up, _GAUGES_INTERVAL_S),
                 Scheduler(self._reconcile, _RECONCILE_INTERVAL_S),
+                Scheduler(self._look_at_pools, _POOLS_INTERVAL_S),
                 Scheduler(self._carry_on, _BULK_INTERVAL_S),
                 Scheduler(self._look_after_dead_letters, _DEAD_LETTERS_INTERVAL_S),
             )
@@ -159,6 +163,9 @@ class LocalServer:
     def _reconcile(self) -> None:
         self._runtime.reconcile.run_once(self._clock.now_ms(), _RECOUNTS)
         self._runtime.holding.run_once(self._clock.now_ms(), _HELD)
+
+    def _look_at_pools(self) -> None:
+        self._runtime.pool_watch.run_once(self._clock.now_ms(), _POOLS)
 
     def _carry_on(self) -> None:
         self._runtime.bulk.run_once(self._clock.now_ms(), _BULK)

@@ -31,6 +31,7 @@ CLAIMED = (
     "level-4-advanced/unique",
     "EXT-ADM-003",
     "ext-backpressure",
+    "ext-fair-scheduling",
     "ext-graceful-shutdown",
     "ext-observability",
     "ext-progress",

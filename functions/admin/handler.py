@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from ojs import runtime
-from ojs.domain import dead_letter_filter, envelope
+from ojs.domain import dead_letter_filter, envelope, pools
 from ojs.domain.bulk import Action
 from ojs.domain.dead_letter_filter import DeadLetterFilter
 from ojs.domain.errors import InvalidRequest, OjsError, ValidationFailed
@@ -19,6 +19,7 @@ from ojs.http import (
     metrics,
     models,
     paging,
+    pool_views,
     query,
     queue_configs,
     stats_views,
@@ -30,6 +31,7 @@ from ojs.http.contract import BASE
 from ojs.http.request import Request
 
 if TYPE_CHECKING:
+    from ojs.domain.pools import Pool
     from ojs.services.bulk import Done
 
 app = Application("admin")
@@ -322,6 +324,68 @@ def set_queue_limits(request: Request) -> Answer:
 def admin_get_job(request: Request) -> Answer:
     """One job, as an operator reads it."""
     return Answer(views.detail(runtime.current().jobs.get(request.named)))
+
+
+# --- scheduling -------------------------------------------------------------------------------
+
+
+@app.operation("list_pools")
+def list_pools(request: Request) -> Answer:
+    """A page of worker pools."""
+    query.check_known(request.operation, request.query)
+    current = runtime.current()
+    asked = paging.window(request.query)
+    page = paging.collect(
+        asked, lambda limit, cursor: current.pools.list(limit=limit, cursor=cursor)
+    )
+    standings = current.scheduling.standings(page.items)
+    return Answer(pool_views.page(standings, paging.described(asked, page)))
+
+
+@app.operation("put_pool")
+def put_pool(request: Request) -> Answer:
+    """Make or replace a worker pool."""
+    query.check_known(request.operation, request.query)
+    name, body = request.named, request.object()
+    pool, created = runtime.current().pools.put(name, body)
+    answer = _pool(pool)
+    if created:
+        return Answer(answer, 201, {"Location": f"{BASE}/admin/pools/{name}"})
+    return Answer(answer)
+
+
+@app.operation("get_pool")
+def get_pool(request: Request) -> Answer:
+    """One worker pool."""
+    query.check_known(request.operation, request.query)
+    return Answer(_pool(runtime.current().pools.get(request.named)))
+
+
+def _pool(pool: Pool) -> dict[str, Any]:
+    (standing,) = runtime.current().scheduling.standings([pool])
+    return pool_views.detail(standing)
+
+
+@app.operation("delete_pool")
+def delete_pool(request: Request) -> Answer:
+    """Remove a worker pool."""
+    query.check_known(request.operation, request.query)
+    runtime.current().pools.delete(request.named)
+    return Answer({"deleted": True, "name": request.named})
+
+
+@app.operation("scheduling_stats")
+def scheduling_stats(request: Request) -> Answer:
+    """What queues were given in the last minute."""
+    asked = _queues_asked(request)
+    found = runtime.current().scheduling.stats(
+        limit=asked.limit,
+        skip=asked.offset,
+        cursor=asked.cursor,
+        pool=query.single(request.query, "pool", pools.check_pool),
+    )
+    page = Page(list(found.queues), found.next_cursor)
+    return Answer(pool_views.stats(found, paging.described(asked, page)))
 
 
 # --- statistics and events --------------------------------------------------------------------

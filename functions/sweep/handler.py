@@ -1,6 +1,7 @@
 """Every minute: apply to jobs what time has decided and no request has noticed, carry on bulk
-operations, set the gates of queues right, look at limits that hold jobs back, bring back dead
-letters by rule, prune them; then measure.
+operations, give jobs tags whose queues have become fair, set the gates of queues right, look at
+limits that hold jobs back, bring back dead letters by rule, prune them; look at worker pools; then
+measure.
 """
 
 from __future__ import annotations
@@ -31,6 +32,10 @@ DEAD_LETTERS_SPARE_MS = 8_000
 GAUGES_SPARE_MS = 5_000
 # Queues whose jobs one run counts one by one; it goes on with another queue the next minute.
 RECOUNTS = 50
+# Jobs that get tags in one run at the most.
+TAGGED = 10_000
+# Worker pools that one run looks at; where there are more it goes on with others the next minute.
+POOLS = 100
 # Limits that hold jobs back which one run looks at.
 HOLDING = 100
 # Looks for oldest jobs that one run makes; it goes on with another queue the next minute.
@@ -63,9 +68,11 @@ def handler(event: Mapping[str, Any], context: object) -> dict[str, int]:
     try:
         result = _sweep(current, more_than(SPARE_MS))
         _bulk(current, more_than(BULK_SPARE_MS))
+        _tag(current, more_than(BULK_SPARE_MS))
         _reconcile(current, more_than(RECONCILE_SPARE_MS))
         _look_at_limits(current, more_than(RECONCILE_SPARE_MS))
         _dead_letters(current, more_than(DEAD_LETTERS_SPARE_MS))
+        _look_at_pools(current, more_than(DEAD_LETTERS_SPARE_MS))
         seen = current.gauges.run_once(current.clock.now_ms(), PROBES, more_than(GAUGES_SPARE_MS))
         logger.debug("measured", extra={"counts": dict(seen.counts)})
         metrics.write(seen, service=current.settings.service)
@@ -90,6 +97,12 @@ def _bulk(current: Runtime, go_on: Callable[[], bool]) -> None:
         logger.info("carried on bulk operations", extra={"counts": counts})
 
 
+def _tag(current: Runtime, go_on: Callable[[], bool]) -> None:
+    counts = current.tagging.run_once(current.clock.now_ms(), TAGGED, go_on)
+    if counts.keys() - {"tagging", "passes"}:
+        logger.info("gave jobs tags", extra={"counts": counts})
+
+
 def _dead_letters(current: Runtime, go_on: Callable[[], bool]) -> None:
     """What may come back does so before what is kept no longer goes."""
     replayed = current.replay.run_once(current.clock.now_ms(), LOOKS, go_on)
@@ -106,6 +119,13 @@ def _look_at_limits(current: Runtime, go_on: Callable[[], bool]) -> None:
     counts = current.holding.run_once(current.clock.now_ms(), HOLDING, go_on)
     if counts.keys() - {"holding"}:
         logger.info("looked at limits", extra={"counts": counts})
+
+
+def _look_at_pools(current: Runtime, go_on: Callable[[], bool]) -> None:
+    watched = current.pool_watch.run_once(current.clock.now_ms(), POOLS, go_on)
+    if watched.counts.keys() - {"pools"}:
+        logger.info("looked at pools", extra={"counts": dict(watched.counts)})
+    metrics.write_pools(watched.pools, service=current.settings.service)
 
 
 def _sweep(current: Runtime, go_on: Callable[[], bool]) -> dict[str, int]:

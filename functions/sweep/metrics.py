@@ -7,6 +7,9 @@
     … and queue      ojs.queue.depth; ojs.queue.oldest_age, ojs.dead_letter.total, ojs.workers.busy;
                      of bounded queues ojs.queue.max_size, ojs.queue.utilization (queue-config seed,
                      section 10.2) and ojs.backpressure.pressure (backpressure seed, section 10.2)
+    service, queue   of queues in worker pools ojs.scheduling.dispatch_ratio (fair-scheduling seed,
+                     section 11.2)
+    service, pool    of worker pools with a limit ojs.scheduling.pool_utilization (the same)
 
 Alarms look at those without a queue: an alarm cannot be told of queues that are yet to come.
 """
@@ -18,12 +21,13 @@ from collections.abc import Mapping, Sequence
 from aws_lambda_powertools.metrics import EphemeralMetrics, MetricUnit
 
 from ojs.domain.states import TERMINAL, State
-from ojs.domain.stats import Filling, Levels
+from ojs.domain.stats import Filling, Levels, PoolMetrics
 from ojs.services.gauges import QueueGauges, Swept
 
 NAMESPACE = "OJS"
 # CloudWatch is paid for by metric, and a queue has up to 14 of them: the fullest are told of.
 MAX_QUEUES = 100
+MAX_POOLS = 100
 
 DEPTH = "ojs.queue.depth"
 OLDEST_AGE = "ojs.queue.oldest_age"
@@ -33,8 +37,12 @@ BUSY_WORKERS = "ojs.workers.busy"
 MAX_SIZE = "ojs.queue.max_size"
 UTILIZATION = "ojs.queue.utilization"
 PRESSURE = "ojs.backpressure.pressure"
+DISPATCH_RATIO = "ojs.scheduling.dispatch_ratio"
+POOL_UTILIZATION = "ojs.scheduling.pool_utilization"
 _UNITS = {
     OLDEST_AGE: MetricUnit.Seconds,
+    DISPATCH_RATIO: MetricUnit.NoUnit,
+    POOL_UTILIZATION: MetricUnit.NoUnit,
     UTILIZATION: MetricUnit.NoUnit,
     PRESSURE: MetricUnit.NoUnit,
 }
@@ -60,6 +68,16 @@ def write(seen: Swept, *, service: str) -> None:
         }
         _put(service, queue, values | _bounds(gauges.filling))
         _depths(service, queue, gauges.levels)
+
+
+def write_pools(pools: Sequence[PoolMetrics], *, service: str) -> None:
+    """Write what a look at worker pools saw: of the first pools by name, and the first queues."""
+    for pool in pools[:MAX_POOLS]:
+        if pool.utilization is not None:
+            _put(service, {"pool": pool.name}, {POOL_UTILIZATION: pool.utilization})
+    ratios = {name: ratio for pool in pools for name, ratio in pool.ratios.items()}
+    for name in list(ratios)[:MAX_QUEUES]:
+        _put(service, {"queue": name}, {DISPATCH_RATIO: ratios[name]})
 
 
 def _bounds(filling: Filling | None) -> dict[str, float]:

@@ -20,11 +20,13 @@ def fetch_jobs(request: Request) -> Answer:
     """FETCH."""
     given = request.parsed(models.FetchRequest)
     jobs = runtime.current().fetch.fetch(
-        given.queues,
+        given.queues or None,
         count=given.count or 1,
         worker_id=given.worker_id,
         visibility_timeout_ms=given.visibility_timeout_ms,
-        strategy=given.strategy or "round-robin",
+        strategy=given.order(),
+        weights=given.weights,
+        pool=given.pool,
         go_on=lambda: request.remaining_ms() > _SPARE_MS,
     )
     return Answer(views.fetched(jobs))
@@ -57,6 +59,7 @@ def heartbeat(request: Request) -> Answer:
         visibility_timeout_ms=given.visibility_timeout_ms,
         state=given.state,
         info=given.info(),
+        pool=given.pool,
     )
     return Answer(
         {
@@ -78,6 +81,7 @@ def beat(request: Request) -> Answer:
         state=given.state,
         active_jobs=len(given.job_ids()) if given.count() is None else given.count(),
         info=given.info(),
+        pool=given.pool,
     )
     return Answer({"acknowledged": True, "worker_id": given.worker_id, "state": given.state})
 
@@ -104,7 +108,7 @@ def register_worker(request: Request) -> Answer:
     raw, prefix = models.registration(request.object())
     given = models.parse(models.RegisterRequest, raw, prefix)
     current = runtime.current()
-    current.workers.register(given.worker_id, given.info())
+    current.workers.register(given.worker_id, given.info(), given.pool)
     return Answer(views.registered(given.worker_id, current.clock.now_ms()))
 
 

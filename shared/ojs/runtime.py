@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING
@@ -21,23 +21,29 @@ from ojs.services.fetch import Fetch
 from ojs.services.finish import Finish
 from ojs.services.jobs import Jobs
 from ojs.services.limits import FetchLimits, RateLimits
+from ojs.services.lines import Lines
+from ojs.services.membership import Membership
 from ojs.services.middleware import Middleware
 from ojs.services.queues import Queues
 from ojs.services.quotas import Quotas
 from ojs.services.sweep import Sweep
+from ojs.services.turns import Courses
 from ojs.services.workers import Workers
 from ojs.settings import Settings
 from ojs.store import clients
 from ojs.store import copies as copy_store
 from ojs.store import jobs as job_store
+from ojs.store import pools as pool_store
 from ojs.store import queues as queue_store
 from ojs.store import workers as worker_store
 from ojs.store.blobs import Blobs, S3Blobs
 from ojs.store.edges import Edges
 from ojs.store.gates import Gates
+from ojs.store.ledger import Ledgers
 from ojs.store.limits import Limits
 from ojs.store.locks import Locks
 from ojs.store.table import Table
+from ojs.store.tenants import Tenants
 from ojs.store.texts import Texts
 
 if TYPE_CHECKING:
@@ -48,12 +54,17 @@ if TYPE_CHECKING:
     from ojs.services.events import Events
     from ojs.services.gauges import Gauges
     from ojs.services.holding import Holding
+    from ojs.services.pools import Pools
     from ojs.services.prune import Prune
     from ojs.services.reconcile import Reconcile
     from ojs.services.redrive import Redrive
     from ojs.services.replay import Replay
+    from ojs.services.scheduling import Scheduling
+    from ojs.services.seating import Seating
     from ojs.services.slots import Slots
     from ojs.services.stats import Stats
+    from ojs.services.tagging import Tagging
+    from ojs.services.watch import PoolWatch
 
 
 @dataclass(eq=False)
@@ -77,6 +88,9 @@ class Runtime:
     copies: Copies
     sweep: Sweep
     limits: RateLimits
+    lines: Lines
+    # Takes seconds.
+    sleep: Callable[[float], None] = time.sleep
 
     # What only some functions need is loaded when it is first asked for: a cold start pays for
     # every module.
@@ -86,13 +100,46 @@ class Runtime:
         """Statistics."""
         from ojs.services.stats import Stats
         from ojs.store import stats as stats_store
+        from ojs.store.standings import Standings
 
         return Stats(
             stats_store.Stats(self.table),
             queue_store.Queues(self.table),
             Limits(self.table, self.ids),
             Edges(self.table),
+            pool_store.Pools(self.table),
+            Standings(self.table),
             self.clock,
+        )
+
+    @cached_property
+    def scheduling(self) -> Scheduling:
+        """Statistics of scheduling."""
+        from ojs.services.scheduling import Scheduling
+        from ojs.store import stats as stats_store
+        from ojs.store.standings import Standings
+
+        return Scheduling(
+            Standings(self.table),
+            pool_store.Pools(self.table),
+            queue_store.Queues(self.table),
+            stats_store.Stats(self.table),
+            worker_store.Workers(self.table),
+            self.clock,
+        )
+
+    @cached_property
+    def pool_watch(self) -> PoolWatch:
+        """The sweep over worker pools."""
+        from ojs.services.watch import PoolWatch
+        from ojs.store import stats as stats_store
+        from ojs.store.standings import Standings
+
+        return PoolWatch(
+            pool_store.Pools(self.table),
+            Standings(self.table),
+            stats_store.Stats(self.table),
+            Edges(self.table),
         )
 
     @cached_property
@@ -108,9 +155,10 @@ class Runtime:
             Contents(self.table, texts, jobs),
             queue_store.Queues(self.table),
             Locks(self.table),
-            due=Due(jobs, self.copies, self.clock, self.ids),
+            due=Due(jobs, self.copies, self.lines, self.clock, self.ids),
             bounds=Bounds(self.gates, jobs, self.clock),
             limits=self.limits,
+            lines=self.lines,
             clock=self.clock,
             ids=self.ids,
             strict=self.settings.strict_queues,
@@ -176,12 +224,14 @@ class Runtime:
         from ojs.services.gauges import Gauges
         from ojs.store import stats as stats_store
         from ojs.store.dead_letters import DeadLetters
+        from ojs.store.standings import Standings
 
         return Gauges(
             stats_store.Stats(self.table),
             queue_store.Queues(self.table),
             worker_store.Workers(self.table),
             DeadLetters(self.table),
+            Standings(self.table),
         )
 
     @cached_property
@@ -189,6 +239,41 @@ class Runtime:
         """The reconcile sweep."""
         heads = job_store.Jobs(self.table, Texts(self.table, self.blobs), self.ids, self.gates)
         return _reconcile(self.table, self.gates, heads)
+
+    @cached_property
+    def pools(self) -> Pools:
+        """Worker pools."""
+        from ojs.services.pools import Pools
+
+        jobs = job_store.Jobs(self.table, Texts(self.table, self.blobs), self.ids, self.gates)
+        return Pools(
+            pool_store.Pools(self.table),
+            queue_store.Queues(self.table),
+            self.gates,
+            _slots(self.table, self.gates, jobs, self.sleep),
+            self.tagging,
+            self.clock,
+            strict=self.settings.strict_queues,
+        )
+
+    @cached_property
+    def seating(self) -> Seating:
+        """The sweep over places in worker pools."""
+        from ojs.services.seating import Seating
+
+        jobs = job_store.Jobs(self.table, Texts(self.table, self.blobs), self.ids, self.gates)
+        return Seating(
+            pool_store.Pools(self.table),
+            queue_store.Queues(self.table),
+            worker_store.Workers(self.table),
+            _slots(self.table, self.gates, jobs, self.sleep),
+        )
+
+    @cached_property
+    def tagging(self) -> Tagging:
+        """The tags of jobs that came before their queue was fair."""
+        heads = job_store.Jobs(self.table, Texts(self.table, self.blobs), self.ids, self.gates)
+        return _tagging(self.table, heads, self.lines)
 
     @cached_property
     def holding(self) -> Holding:
@@ -226,12 +311,15 @@ def build(
         blobs = S3Blobs(clients.s3, settings.bucket or "")
     # A gate must not be charged twice for a lost answer: its client asks once.
     once = once or client or clients.dynamodb(config=clients.ONCE)
-    gates = Gates(Table(once, settings.table, measure=measure, meter=table.meter))
+    gate_table = Table(once, settings.table, measure=measure, meter=table.meter)
+    gates = Gates(gate_table)
     jobs = job_store.Jobs(table, Texts(table, blobs), ids, gates)
     bounds = Bounds(gates, jobs, clock)
     queues = queue_store.Queues(table)
-    copies = Copies(jobs, queues, bounds, copy_store.Copies(table, jobs), clock, ids)
-    due = Due(jobs, copies, clock, ids)
+    lines = Lines(jobs, queues, Tenants(table), clock)
+    waiting = copy_store.Copies(table, jobs)
+    copies = Copies(jobs, queues, bounds, waiting, clock, ids, lines=lines)
+    due = Due(jobs, copies, lines, clock, ids)
     limiters = Limits(table, ids)
     edges = Edges(table)
     limits = RateLimits(limiters, jobs, _lanes(queues), clock)
@@ -243,6 +331,7 @@ def build(
         gates,
         clock,
         ids,
+        lines=lines,
         depth=lambda name: _depth(table, name),
         strict=settings.strict_queues,
     )
@@ -262,20 +351,21 @@ def build(
             clock,
             ids,
             limits=limits,
+            lines=lines,
             chain=middleware,
             strict=settings.strict_queues,
         ),
         fetch=Fetch(
             jobs,
-            queues,
+            Membership(queues, worker_store.Workers(table), clock),
+            Courses(Ledgers(gate_table), gates, clock, depths=lambda names: _depths(table, names)),
             due,
             Quotas(gates, edges, clock),
             FetchLimits(limiters, edges, jobs, clock),
-            clock,
-            ids,
+            clock=clock,
         ),
-        finish=Finish(jobs, due, copies, limits, clock, ids),
-        jobs=Jobs(jobs, due, clock, ids),
+        finish=Finish(jobs, due, copies, limits, clock, ids, lines=lines),
+        jobs=Jobs(jobs, due, lines, clock, ids),
         workers=Workers(worker_store.Workers(table), jobs, clock),
         dead_letter=DeadLetter(jobs),
         queues=Queues(
@@ -284,12 +374,15 @@ def build(
             clock,
             settle=lambda name: _reconcile(table, gates, jobs).settle(name),
             slots=lambda: _slots(table, gates, jobs, sleep),
+            tagging=lambda: _tagging(table, jobs, lines),
             sleep=sleep,
         ),
         ending=ending,
         copies=copies,
         sweep=Sweep(jobs, queues, due, ending),
         limits=limits,
+        sleep=sleep,
+        lines=lines,
     )
 
 
@@ -314,10 +407,23 @@ def _slots(
     return Slots(gates, Census(table), jobs, sleep=sleep)
 
 
+def _tagging(table: Table, jobs: job_store.Jobs, lines: Lines) -> Tagging:
+    from ojs.services.tagging import Tagging  # as above
+    from ojs.store.tenants import Passes
+
+    return Tagging(queue_store.Queues(table), jobs, lines, Passes(table))
+
+
 def _depth(table: Table, name: str) -> int:
     from ojs.store.census import Census  # as above
 
     return sum(known.projected.jobs for known in Census(table).known([name]))
+
+
+def _depths(table: Table, names: Sequence[str]) -> Mapping[str, int]:
+    from ojs.store.stats import Stats  # as above
+
+    return Stats(table).available(names)
 
 
 def _lanes(queues: queue_store.Queues) -> Callable[[str], int]:

@@ -115,7 +115,13 @@ def test_every_error_is_listed_and_no_other() -> None:
 @pytest.mark.e2e
 @pytest.mark.parametrize(
     ("page", "at_least"),
-    [("http-api", 30), ("queues", 15), ("rate-limits", 8), ("dead-letter", 8)],
+    [
+        ("http-api", 30),
+        ("queues", 15),
+        ("rate-limits", 8),
+        ("dead-letter", 8),
+        ("fair-scheduling", 8),
+    ],
 )
 def test_the_answers_are_those_of_the_page(server_url: str, page: str, at_least: int) -> None:
     connection = http.client.HTTPConnection(urlsplit(server_url).netloc, timeout=30)

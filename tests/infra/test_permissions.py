@@ -34,6 +34,7 @@ from ojs.store import keys
 from ojs.store.blobs import S3Blobs
 from ojs.store.schema import create_table_arguments
 from ojs.store.table import Update
+from tests.direct import connected
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -313,10 +314,9 @@ def recording(dynamodb: DynamoDBClient, engine_url: str) -> tuple[Recorder, set[
     """Everything the contract offers, done once: what was called, and the grants it took."""
     table = f"ojs-{uuid.uuid4().hex[:12]}"
     recorder, clock = Recorder(), ManualClock()
-    client = boto3.client("dynamodb", endpoint_url=engine_url)
-    client.create_table(**create_table_arguments(table, stream=True))
-    recorder.listen(client)
-    with mock_aws():
+    with connected(engine_url) as client, mock_aws():
+        client.create_table(**create_table_arguments(table, stream=True))
+        recorder.listen(client)
         s3 = boto3.client("s3")
         s3.create_bucket(Bucket=BUCKET)
         recorder.listen(s3)
@@ -349,7 +349,7 @@ def recording(dynamodb: DynamoDBClient, engine_url: str) -> tuple[Recorder, set[
             caller.sweep()
         finally:
             runtime._current = before
-    client.delete_table(TableName=table)
+        client.delete_table(TableName=table)
     return recorder, caller.called
 
 
@@ -366,6 +366,7 @@ def everything(call: Caller) -> None:
     _queues(call)
     _deletions(call)
     _rate_limits(call)
+    _scheduling(call)
     _time(call)
     _statistics(call)
 
@@ -680,6 +681,34 @@ def _stream(call: Caller, stream: TableStream) -> None:
     burst = [{**job, "eventID": f"burst-{number}"} for number in range(800)]
     for at in range(0, len(burst), 100):
         assert call.stream(burst[at : at + 100]) == []
+
+
+def _scheduling(call: Caller) -> None:
+    """Pools made, changed and removed; jobs that their workers were given; queues that starve."""
+    call("put_pool", {"queues": ["pooled", "starving"], "concurrency": 2}, at="general")
+    call("put_pool", {"queues": {"pooled": {"weight": 2}, "starving": {"weight": 1}}}, at="general")
+    call("put_pool", {"queues": ["pooled"]}, at="other")
+    for _ in range(2):
+        call.push(queue="pooled")
+        call.push(queue="starving")
+    call.fetch("pooled")
+    # As the stream will have it.
+    table = runtime.current().table
+    table.update(Update(keys.stats("starving"), keys.NOW, set={"available": 2}))
+    call.clock.advance(180_000)
+    call.sweep()
+    call.clock.advance(60_000)
+    call.sweep()
+    call("list_pools", query={"limit": "1"})
+    call("get_pool", at="general")
+    call("get_pool", at="nobody", status=404)
+    call("scheduling_stats")
+    call("scheduling_stats", query={"pool": "general"})
+    call("delete_pool", at="other")
+    call("delete_pool", at="other", status=404)
+    # What is wrong with it is over.
+    table.update(Update(keys.stats("starving"), keys.NOW, set={"available": 0}))
+    call.sweep()
 
 
 def _time(call: Caller) -> None:

@@ -7,6 +7,7 @@ import json
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -47,3 +48,27 @@ def test_the_schedule_moves_jobs_that_nobody_asks_for(server: LocalServer) -> No
     while states(server) != {"available"}:
         assert time.monotonic() < deadline
         time.sleep(0.05)
+
+
+def test_pools_are_looked_at_by_the_schedule(server: LocalServer) -> None:
+    """What begins to be wrong with a pool is an event, as in the cloud."""
+    client = http.client.HTTPConnection(server.url.removeprefix("http://"), timeout=10)
+
+    def send(method: str, path: str, body: object = None) -> Any:
+        text = None if body is None else json.dumps(body)
+        client.request(method, f"/ojs/v1/{path}", text, {"Content-Type": "application/json"})
+        return json.loads(client.getresponse().read())
+
+    prevention = {"rotation_interval": "PT1S"}
+    pool = {"queues": ["low"], "starvation_prevention": prevention}
+    send("PUT", "admin/pools/general", pool)
+    send("POST", "jobs", {"type": "t", "args": [], "options": {"queue": "low"}})
+    deadline = time.monotonic() + 20
+    while not (told := send("GET", "events?types=scheduling.*")["events"]):
+        assert time.monotonic() < deadline
+        # The schedule comes each minute; here it has come.
+        server._look_at_pools()
+        time.sleep(0.05)
+    client.close()
+    (event,) = told
+    assert (event["type"], event["data"]["queue"]) == ("scheduling.queue_starved", "low")

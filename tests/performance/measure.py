@@ -13,7 +13,9 @@ import random
 import string
 import sys
 import uuid
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any
 
@@ -48,19 +50,32 @@ class Bench:
         self.table = f"ojs-{uuid.uuid4().hex[:12]}"
         client.create_table(**schema.create_table_arguments(self.table))
         self.clock = ManualClock()
-        self.run = runtime.build(
-            Settings(table=self.table),
-            client=client,
-            blobs=MemoryBlobs(),
-            clock=self.clock,
-            measure=True,
-        )
+        self.client = client
+        self.run = self.another()
         self.rows: list[Row] = []
         # As in steady operation: the queue exists, the worker is known.
         job = self.push()
         self.fetch()
         self.run.workers.beat(WORKER, active_jobs=[job.id])
         self.run.finish.ack(job.id)
+
+    def another(self) -> runtime.Runtime:
+        """One more container on the same table."""
+        return runtime.build(
+            Settings(table=self.table),
+            client=self.client,
+            blobs=MemoryBlobs(),
+            clock=self.clock,
+            measure=True,
+        )
+
+    def tenants(self, count: int) -> list[str]:
+        """Whose jobs are handed out, in order."""
+        found: list[str] = []
+        while len(found) < count:
+            jobs = self.fetch(min(100, count - len(found)), "fair")
+            found += [(job.content or {})["meta"]["tenant_id"] for job in jobs]
+        return found
 
     @contextmanager
     def spending(self, what: str, jobs: int = 1) -> Iterator[None]:
@@ -215,6 +230,15 @@ def with_configuration(client: DynamoDBClient) -> list[Row]:
         with bench.spending(f"fail for good, {what} (0.3 KB)"):
             error = ERROR | {"retryable": False}
             bench.run.finish.nack(job.id, error=error, worker_id=WORKER)
+    bench.run.queues.configure("fair", {"tenant_fairness": {"enabled": True}})
+    bench.push(options={"queue": "fair"})
+    bench.run.finish.ack(bench.fetch(queue="fair")[0].id)
+    with bench.spending("fair: enqueue"):
+        job = bench.push(options={"queue": "fair"})
+    with bench.spending("fair: fetch one"):
+        bench.fetch(queue="fair")
+    with bench.spending("fair: give back (requeue)"):
+        bench.run.finish.nack(job.id, error=None, worker_id=WORKER, requeue=True)
     return bench.rows
 
 
@@ -310,11 +334,120 @@ def letters(bench: Bench, count: int) -> None:
     bench.clock.advance(count)
 
 
+def tenants(client: DynamoDBClient, flood: int) -> list[Row]:
+    """How many jobs are handed out before each tenant that comes has its first, while one tenant's
+    flood waits.
+    """
+    bench = Bench(client)
+    bench.run.queues.configure("fair", {"tenant_fairness": {"enabled": True}})
+    for start in range(0, flood, 1_000):
+        push_for(bench, ["flood"] * min(1_000, flood - start))
+    push_for(bench, ["second"] * 100)
+    first = bench.tenants(200)
+    rows: list[Row] = [
+        (
+            "a second tenant's 100 jobs",
+            number(first.index("second")),
+            number(_last(first, "second")),
+        )
+    ]
+    names = [f"tenant-{each}" for each in range(1_000)]
+    push_for(bench, names)
+    then = bench.tenants(1_100)
+    places = sorted(then.index(name) for name in names)
+    rows.append(("a thousand tenants, a job each", number(places[0]), number(places[-1])))
+    return rows
+
+
+def push_for(bench: Bench, owners: Sequence[str]) -> None:
+    """A job for each of these tenants, in one batch."""
+    bench.run.enqueue.push_batch(
+        [
+            envelope.parse(bench.request(20, meta={"tenant_id": owner}, options={"queue": "fair"}))
+            for owner in owners
+        ]
+    )
+
+
+def _last(found: Sequence[str], name: str) -> int:
+    return len(found) - 1 - list(reversed(found)).index(name)
+
+
+QUEUES = {"critical": 5, "default": 3, "low": 1}
+POOLS: dict[str, dict[str, Any]] = {
+    "round-robin": {},
+    "weighted": {"strategy": "weighted", "weights": QUEUES},
+    "strict": {"strategy": "strict"},
+    "strict, `starvation_prevention`": {
+        "strategy": "strict",
+        "starvation_prevention": {"enabled": True, "min_dispatch_ratio": 0.1},
+    },
+    "round-robin, `concurrency`": {"concurrency": 300},
+    "least-loaded": {"strategy": "least-loaded"},
+    "least-loaded, `concurrency`": {"strategy": "least-loaded", "concurrency": 300},
+}
+
+
+def pools(client: DynamoDBClient) -> list[Row]:
+    """What a worker pool of three queues adds to fetches and acks."""
+    bench = Bench(client)
+    for queue in QUEUES:
+        bench.push_batch(100, queue)
+    bench.run.workers.register(WORKER, {"concurrency": 1_000}, "general")
+    bench.run.workers.register("alone", {})
+    fetch = bench.run.fetch.fetch
+    fetch(list(QUEUES), 1, "alone")
+    with bench.spending("no pool: fetch one"):
+        fetch(list(QUEUES), 1, "alone")
+    for what, config in POOLS.items():
+        bench.run.pools.put("general", {"queues": list(QUEUES), **config})
+        fetch(None, 1, WORKER)
+        with bench.spending(f"{what}: fetch one"):
+            (job,) = fetch(None, 1, WORKER)
+        with bench.spending(f"{what}: fetch ten"):
+            fetch(None, 10, WORKER)
+        with bench.spending(f"{what}: ack"):
+            bench.run.finish.ack(job.id, worker_id=WORKER, result=RESULT)
+    bench.run.pools.put("idle", {"queues": ["a", "b", "c"]})
+    fetch(None, 1, "other", pool="idle")
+    with bench.spending("nothing to do: fetch"):
+        fetch(None, 1, "other")
+    return bench.rows
+
+
+def shares(client: DynamoDBClient, dispatches: int) -> list[Row]:
+    """How many jobs of each queue 16 containers hand out together, one at a time, in what time."""
+    rows: list[Row] = []
+    for what in ("round-robin", "weighted", "strict", "strict, `starvation_prevention`"):
+        bench = Bench(client)
+        for queue in QUEUES:
+            for _ in range(dispatches // 1_000):
+                bench.push_batch(1_000, queue)
+        bench.run.pools.put("general", {"queues": list(QUEUES), **POOLS[what]})
+        containers = [bench.another() for _ in range(16)]
+        each = dispatches // len(containers)
+        with ThreadPoolExecutor(len(containers)) as threads:
+            work = [threads.submit(_fetch_many, one, each, n) for n, one in enumerate(containers)]
+            found = sum((one.result() for one in work), Counter[str]())
+        rows.append((what, *(f"{found[queue]:,}" for queue in QUEUES)))
+    return rows
+
+
+def _fetch_many(container: runtime.Runtime, count: int, number_of: int) -> Counter[str]:
+    jobs = (
+        job
+        for _ in range(count)
+        for job in container.fetch.fetch(None, 1, f"worker-{number_of}", pool="general")
+    )
+    return Counter(job.queue for job in jobs)
+
+
 SPENT = ("calls", "write units", "read units")
 TABLES: dict[str, tuple[Row, Callable[[DynamoDBClient], list[Row]]]] = {
     "life": (("0.5 KB job", *SPENT), life_of_a_job),
     "operations": (("operation", *SPENT), other_operations),
     "configured": (("queue", *SPENT), with_configuration),
+    "pools": (("worker pool of three queues", *SPENT), pools),
     "sizes": (
         ("args", "enqueue WU", "fetch WU", "fetch RU", "ack WU", "all WU"),
         sizes,
@@ -323,6 +456,8 @@ TABLES: dict[str, tuple[Row, Callable[[DynamoDBClient], list[Row]]]] = {
 DEAD_LETTERS_HEADER = (
     "dead letters", "a page of 50", "of one error type", "1 500 looked through", "retry all: each"
 )  # fmt: skip
+TENANTS_HEADER = ("behind a flood of 10 000", "jobs before its first", "and before its last")
+SHARES_HEADER = ("10 000 dispatches by 16 containers", *QUEUES)
 WAITING_HEADER = ("jobs waiting", "fetch one", "fetch ten")
 
 
@@ -349,7 +484,11 @@ def main() -> int:
             rows = waiting(client, (100, 100_000))
             sys.stdout.write(f"waiting\n\n{table(WAITING_HEADER, rows)}\n\n")
             rows = dead_letters(client, (1_000, 50_000))
-            sys.stdout.write(f"dead letters\n\n{table(DEAD_LETTERS_HEADER, rows)}\n")
+            sys.stdout.write(f"dead letters\n\n{table(DEAD_LETTERS_HEADER, rows)}\n\n")
+            rows = tenants(client, 10_000)
+            sys.stdout.write(f"tenants\n\n{table(TENANTS_HEADER, rows)}\n\n")
+            rows = shares(client, 10_000)
+            sys.stdout.write(f"shares\n\n{table(SHARES_HEADER, rows)}\n")
     finally:
         engine.stop()
     return 0

@@ -32,6 +32,7 @@ from ojs.store import queues as queue_store
 from ojs.store import stats as stats_store
 from ojs.store import workers as worker_store
 from ojs.store.dead_letters import DeadLetters
+from ojs.store.standings import Standings
 
 if TYPE_CHECKING:
     from tests.store.conftest import World
@@ -132,6 +133,7 @@ def test_probes_are_bounded_and_no_queue_starves(exact: World) -> None:
         queue_store.Queues(exact.run.table),
         worker_store.Workers(exact.run.table),
         DeadLetters(exact.run.table),
+        Standings(exact.run.table),
         choose=lambda _: next(chosen),
     )
     seen: Counter[str] = Counter()

@@ -123,12 +123,12 @@ def test_metrics_cost_a_call_for_25_queues(exact: World) -> None:
     for number in range(51):
         exact.run.queues.resume(f"q{number:02d}")
     calls, units = spent(exact, lambda: list(exact.run.stats.metrics().queues))
-    assert calls == 3 + 3
+    assert calls == 4 + 3
     assert units <= 4 * 51
     for number in range(3):
         exact.push(queue="q00", rate_limit={"key": f"k{number}", "concurrency": 1})
     calls, _ = spent(exact, lambda: list(exact.run.stats.metrics().queues))
-    assert calls == 5 + 3
+    assert calls == 6 + 3
 
 
 # --- exact where it is shallow ----------------------------------------------------------------

@@ -300,7 +300,8 @@ def from_pydantic(error: ValidationError, prefix: str = "") -> InvalidRequest:
         path = prefix + "".join(
             f"[{part}]" if isinstance(part, int) else f".{part}"
             for part in entry["loc"]
-            if not str(part).startswith("|")  # names an alternative, not a place
+            # An alternative is no place, and what is wrong with a key is told of what it names.
+            if not str(part).startswith("|") and part != "[key]"
         ).lstrip(".")
         reason = entry["msg"].removeprefix("Value error, ")
         if entry["type"] == "missing":

@@ -14,6 +14,8 @@ from ojs.clock import Clock
 UUID7 = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-7[0-9a-f]{3}-[89ab][0-9a-f]{3}-[0-9a-f]{12}")
 
 _MAX_SEQUENCE = 0xFFFF
+# Hex digits of an order: 11 of ms, 4 of sequence.
+ORDER_DIGITS = 15
 
 
 def is_uuid7(text: object) -> bool:

@@ -14,6 +14,7 @@ from ojs.domain.limits import RateLimit
 from ojs.domain.retention import RETENTION, Retention
 from ojs.domain.retry import DEFAULT, RetryPolicy
 from ojs.domain.states import State
+from ojs.domain.tenants import Share
 
 SPECVERSION = "1.0"
 DEFAULT_QUEUE = "default"
@@ -68,8 +69,11 @@ class Job:
     visibility_ms: int | None = None
     policy: RetryPolicy = DEFAULT
     retention: Retention = RETENTION
-    # Position among jobs of equal priority; a new one each time the job becomes available.
+    # Position among jobs of equal priority; a new one each time the job becomes available. With a
+    # share its arrival in line stands behind a tag (`ojs.domain.tenants`).
     order: str | None = None
+    # Its part in the fairness of its queue, if the queue was fair when it came.
+    share: Share | None = None
     life: int = 0
     activated_ms: int | None = None
     started_ms: int | None = None

@@ -15,6 +15,8 @@ from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Fie
 from ojs.domain import envelope, times
 from ojs.domain.envelope import Number, QueueName
 from ojs.domain.errors import InvalidRequest
+from ojs.domain.tenants import Fairness, TenantFairnessRequest, in_force
+from ojs.domain.tenants import shown as tenant_fairness_shown
 from ojs.domain.turns import LEAST_LOADED, ROUND_ROBIN, STRICT, WEIGHTED, Turns
 
 # Workers that name no pool belong to this one.
@@ -31,6 +33,8 @@ MAX_WEIGHTS = 10_000
 DEFAULT_ROTATION = "PT30S"
 DEFAULT_RATIO = 0.05
 MAX_ROTATION_MS = 86_400_000
+# What a worker's places are counted in is forgotten when the worker was given nothing for so long.
+SEATS_KEPT_S = 30 * 86_400
 
 Strategy = Literal["strict", "round-robin", "weighted", "least-loaded"]
 _POOL = re.compile(POOL_PATTERN)
@@ -106,6 +110,9 @@ class PoolRequest(_Model):
         None, description="whether workers outside the pool get nothing of its queues"
     )
     starvation_prevention: StarvationPreventionRequest | None = None
+    tenant_fairness: TenantFairnessRequest | None = Field(
+        None, description="how tenants share its queues, where these do not say so themselves"
+    )
 
 
 @dataclass(frozen=True)
@@ -124,7 +131,7 @@ class Prevention:
 @dataclass(frozen=True)
 class Pool:
     """A worker pool as configured. `prevention` is None where it is not enabled; `told` then still
-    says what was configured. Times in ms.
+    says what was configured, as `tenants` does of tenant fairness. Times in ms.
     """
 
     name: str
@@ -135,6 +142,7 @@ class Pool:
     isolated: bool = False
     prevention: Prevention | None = None
     told: Mapping[str, Any] = field(default_factory=dict)
+    tenants: Mapping[str, Any] = field(default_factory=dict)
     created_ms: int = 0
     configured_ms: int = 0
     # How often it was changed.
@@ -151,6 +159,11 @@ class Pool:
     def version(self) -> int:
         """A number that grows with each change, also over a deletion."""
         return self.created_ms + self.changes
+
+    @cached_property
+    def fairness(self) -> Fairness | None:
+        """How it has tenants share its queues; None when it does not."""
+        return in_force(self.tenants) if self.tenants else None
 
     @property
     def gate(self) -> str:
@@ -251,7 +264,19 @@ def _pool(name: str, given: PoolRequest, prefix: str) -> Pool:
         isolated=bool(given.isolated),
         prevention=prevention,
         told=told,
+        tenants=_tenants(given.tenant_fairness),
     )
+
+
+def _tenants(given: TenantFairnessRequest | None) -> dict[str, Any]:
+    """As it is kept: what was said, without nulls."""
+    if given is None:
+        return {}
+    told = given.model_dump(exclude_none=True)
+    if given.weights is not None:
+        told["weights"] = {name: w for name, w in given.weights.items() if w is not None}
+    # That something was said is worth keeping also where it is what counts anyway.
+    return {"enabled": False, **told}
 
 
 def _weights(given: PoolRequest, prefix: str) -> dict[str, int]:
@@ -309,6 +334,8 @@ def to_dict(pool: Pool) -> dict[str, Any]:
     shown["isolated"] = pool.isolated
     if pool.told:
         shown["starvation_prevention"] = dict(pool.told)
+    if pool.tenants:
+        shown["tenant_fairness"] = tenant_fairness_shown(pool.tenants)
     shown["created_at"] = times.format_ms(pool.created_ms)
     shown["configured_at"] = times.format_ms(pool.configured_ms)
     return shown

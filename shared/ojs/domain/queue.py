@@ -10,6 +10,7 @@ from typing import Any
 
 from ojs.domain import times
 from ojs.domain.queue_config import Layers, QueueConfig
+from ojs.domain.tenants import Fairness
 
 
 class QueueState(StrEnum):
@@ -39,18 +40,23 @@ class Ending:
 
 @dataclass(frozen=True)
 class PoolMark:
-    """What a queue knows of a pool it is in: whether the pool has it for itself."""
+    """What a queue knows of a pool it is in: whether the pool has it for itself, and how the pool
+    has tenants share it, if it says so.
+    """
 
     isolated: bool = False
+    fairness: Fairness | None = None
 
     def compact(self) -> list[Any]:
         """For storing."""
-        return [int(self.isolated)]
+        fairness = [] if self.fairness is None else [self.fairness.compact()]
+        return [int(self.isolated), *fairness]
 
     @classmethod
     def of(cls, stored: Sequence[Any]) -> PoolMark:
         """Read back what `compact` wrote."""
-        return cls(bool(stored[0]))
+        isolated, *fairness = stored
+        return cls(bool(isolated), Fairness.of(fairness[0]) if fairness else None)
 
 
 @dataclass(frozen=True)
@@ -73,6 +79,8 @@ class Queue:
     pools: Mapping[str, PoolMark] = field(default_factory=dict)
     # How often its configuration was changed.
     changes: int = 0
+    # Since when its jobs are being given tags, which it had before its tenants shared it fairly.
+    tagging_ms: int | None = None
 
     @cached_property
     def config(self) -> QueueConfig:
@@ -88,6 +96,17 @@ class Queue:
     def slotted(self) -> bool:
         """Whether running jobs take places at the queue's gate."""
         return self.slotting or self.config.concurrency is not None
+
+    @property
+    def fairness(self) -> Fairness | None:
+        """How its tenants share it: as it says itself, else as its pool does, else as the policy
+        for new queues did; None when they do not.
+        """
+        if "tenant_fairness" not in self.layers.own:
+            by_pool = (mark.fairness for mark in self.pools.values() if mark.fairness is not None)
+            if (fairness := next(by_pool, None)) is not None:
+                return fairness
+        return self.config.tenant_fairness
 
     @property
     def version(self) -> int:

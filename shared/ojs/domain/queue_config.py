@@ -19,7 +19,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 
-from ojs.domain import envelope, jsontext, replay_rules, times
+from ojs.domain import envelope, jsontext, replay_rules, tenants, times
 from ojs.domain.copies import TTL_MS, Target
 from ojs.domain.envelope import MAX_NAME_BYTES, MAX_TIMEOUT_MS, MAX_VISIBILITY_MS, Number
 from ojs.domain.errors import InvalidRequest
@@ -27,6 +27,7 @@ from ojs.domain.job import DEFAULT_TIMEOUT_MS, DEFAULT_VISIBILITY_MS
 from ojs.domain.replay_rules import MAX_RULES, ReplayRuleRequest
 from ojs.domain.retention import DEAD_LETTERS, RETENTION, DeadLetterRetention, Retention
 from ojs.domain.retry import DEFAULT, RetryPolicy
+from ojs.domain.tenants import Fairness, TenantFairnessRequest
 
 # The reserved name of the policy for new queues; no queue can be called so.
 DEFAULT_QUEUE_POLICY = "_default"
@@ -162,11 +163,12 @@ class QueueConfigRequest(_Model):
     allowed_job_types: list[JobTypePattern] | None = Field(None, min_length=1, max_length=MAX_NAMES)
     producers: list[Producer] | None = Field(None, min_length=1, max_length=MAX_NAMES)
     lanes: Annotated[int, Field(ge=1, le=MAX_LANES), BeforeValidator(_whole)] | None = None
+    tenant_fairness: TenantFairnessRequest | None = None
 
 
 # Field of a request → field of the layer, where they are called differently.
 _ALIASES = {"max_depth": "max_size", "strategy": "overflow_policy"}
-_NESTED = ("retention", "default_retry", "dead_letter")
+_NESTED = ("retention", "default_retry", "dead_letter", "tenant_fairness")
 _RETRY_ALIASES = {
     "initial_interval_ms": "initial_interval",
     "max_interval_ms": "max_interval",
@@ -197,6 +199,7 @@ class QueueConfig:
     allowed_job_types: tuple[str, ...] = ("*",)
     producers: tuple[str, ...] = ("*",)
     lanes: int = 1
+    tenant_fairness: Fairness | None = None
 
     @property
     def bounded(self) -> bool:
@@ -384,6 +387,10 @@ def merge(layer: Layer, changes: Mapping[str, Any], *, prefix: str = "") -> dict
                 del merged[name]
         else:
             merged[name] = value
+    named = merged.get("tenant_fairness", {}).get("weights", {})
+    if len(named) > tenants.MAX_WEIGHTS:
+        rule = f"must name at most {tenants.MAX_WEIGHTS} tenants, together with those named before"
+        raise InvalidRequest(f"{prefix}tenant_fairness.weights", rule)
     if len(jsontext.dumps(merged).encode("utf-8")) > MAX_LAYER_BYTES:
         # Every push reads it.
         largest = max(changes, key=lambda name: len(jsontext.dumps(merged.get(name))))
@@ -435,7 +442,10 @@ def shown(layers: Layers) -> dict[str, Any]:
     document = layers.document
     full = {**SYSTEM, **document}
     for name in _NESTED:
-        full[name] = _over(document.get(name, {}), SYSTEM[name])
+        if name in SYSTEM:
+            full[name] = _over(document.get(name, {}), SYSTEM[name])
+    if "tenant_fairness" in full:
+        full["tenant_fairness"] = tenants.shown(full["tenant_fairness"])
     kept = full["dead_letter"]["retention"] | {"max_age": layers.max_age}
     full["dead_letter"] = full["dead_letter"] | {"retention": kept}
     full = {name: value for name, value in full.items() if not _unlimited(name, value)}
@@ -520,6 +530,7 @@ def _in_force(document: Mapping[str, Any], max_age: str) -> QueueConfig:
         allowed_job_types=tuple(document.get("allowed_job_types", base.allowed_job_types)),
         producers=tuple(document.get("producers", base.producers)),
         lanes=document.get("lanes", base.lanes),
+        tenant_fairness=tenants.in_force(document.get("tenant_fairness", {})),
     )
 
 

@@ -89,6 +89,9 @@ class Day:
     dead_pruned: int = 0
     # How often the queue's own limits began to hold jobs back, by strategy.
     exceeded: Mapping[str, int] = field(default_factory=dict)
+    # Jobs that were handed out to worker pools, by pool; how often the queue was found starved.
+    dispatched: Mapping[str, int] = field(default_factory=dict)
+    starved: int = 0
 
 
 @dataclass(frozen=True)
@@ -210,6 +213,8 @@ class QueueMetrics:
     oldest_available_ms: int | None
     # Of a bounded queue.
     filling: Filling | None = None
+    # Whether it is in a worker pool.
+    pooled: bool = False
 
 
 @dataclass(frozen=True)
@@ -229,6 +234,18 @@ class LimitMetrics:
 
 
 @dataclass(frozen=True)
+class PoolMetrics:
+    """What metrics tell of a worker pool (fair-scheduling seed, section 11.2): its active jobs as a
+    fraction of its limit (None: it has none), and each queue's part of what the pool's queues were
+    given lately, of those queues that are told of under it.
+    """
+
+    name: str
+    utilization: float | None
+    ratios: Mapping[str, float]
+
+
+@dataclass(frozen=True)
 class Metrics:
     """What metrics tell at `now_ms`. `queues` may be read as they are asked for, once."""
 
@@ -236,6 +253,7 @@ class Metrics:
     queues: Iterable[QueueMetrics]
     totals: Totals
     limits: Sequence[LimitMetrics] = ()
+    pools: Sequence[PoolMetrics] = ()
 
 
 class Period(StrEnum):

@@ -21,6 +21,7 @@ import math
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
+from heapq import heappop, heappush
 
 STRICT, ROUND_ROBIN, WEIGHTED, LEAST_LOADED = "strict", "round-robin", "weighted", "least-loaded"
 STRATEGIES = (STRICT, ROUND_ROBIN, WEIGHTED, LEAST_LOADED)
@@ -124,16 +125,31 @@ class Turns:
 
 @lru_cache(maxsize=256)
 def _sequence(queues: tuple[str, ...], weights: tuple[int, ...]) -> tuple[str, ...]:
-    """Each queue as often as its weight says, as evenly as can be: the j-th of w stands at
-    (j + 1/2) / w of the way. Of those that stand at one place the first listed comes first.
+    """Each queue as often as its weight says, as evenly as can be: wherever one stops, none is a
+    whole turn ahead of its part or behind it.
+
+    The j-th turn of a queue has a window: from where it would not be ahead to where it would be
+    behind. Of the turns whose window is open the one that closes first is next, of several the
+    first listed; on one line that finds a way whenever there is one, and there is one (Baruah et
+    al., Proportionate progress, 1996).
     """
     divisor = math.gcd(*weights)
-    places = sorted(
-        ((2 * step + 1) / (2 * (weight // divisor)), at)
-        for at, weight in enumerate(weights)
-        for step in range(weight // divisor)
-    )
-    return tuple(queues[at] for _, at in places)
+    parts = [weight // divisor for weight in weights]
+    total = sum(parts)
+    # Windows: where they close, of which queue, and how many turns it had; and where those open
+    # that are shut.
+    opened = sorted((-(-total // part), at, 0) for at, part in enumerate(parts))
+    shut: list[tuple[int, int, int, int]] = []
+    sequence = []
+    for place in range(total):
+        while shut and shut[0][0] <= place:
+            heappush(opened, heappop(shut)[1:])
+        _, at, had = heappop(opened)
+        sequence.append(queues[at])
+        if (had := had + 1) < parts[at]:
+            opens, closes = had * total // parts[at], -(-(had + 1) * total // parts[at])
+            heappush(shut, (opens, closes, at, had))
+    return tuple(sequence)
 
 
 @lru_cache(maxsize=1_024)

@@ -50,6 +50,8 @@ class Worker:
     info: Mapping[str, Any] = field(default_factory=dict)
     first_seen_ms: int = 0
     last_seen_ms: int = 0
+    # The pool that it says it belongs to; none is the pool `default`.
+    pool: str | None = None
 
     @property
     def may_fetch(self) -> bool:
@@ -62,6 +64,7 @@ class Worker:
         stale = now_ms - self.last_seen_ms > DEAD_AFTER_MS
         return {
             **self.info,
+            **({} if self.pool is None else {"pool": self.pool}),
             "id": self.id,
             "worker_id": self.id,
             "state": "stale" if stale else state,

@@ -388,6 +388,9 @@ class Worker(TypedDict):
     labels: NotRequired[list[str] | dict[str, str]]
     started_at: NotRequired[str]
     version: NotRequired[str]
+    pool: NotRequired[str]
+    strategy: NotRequired[str]
+    weights: NotRequired[dict[str, int]]
 
 
 class WorkerAnswer(Worker):
@@ -543,6 +546,18 @@ class ReplayRule(TypedDict):
     enabled: bool
 
 
+class TenantFairness(TypedDict):
+    """How the tenants of a queue share what is handed out."""
+
+    enabled: bool
+    strategy: Literal["fair-share"]
+    weights: Annotated[
+        dict[str, Annotated[int, Field(ge=1)]],
+        Field(description="by `tenant:` and the tenant's id"),
+    ]
+    default_weight: Annotated[int, Field(ge=1, description="of all others")]
+
+
 class QueueConfig(TypedDict):
     """What holds for a queue's jobs. Timeouts in seconds, durations in ISO 8601."""
 
@@ -569,6 +584,7 @@ class QueueConfig(TypedDict):
     allowed_job_types: list[str]
     producers: list[str]
     lanes: Annotated[int, Field(ge=1, description="parallel lines")]
+    tenant_fairness: NotRequired[TenantFairness]
 
 
 ConfigSources = Annotated[
@@ -993,4 +1009,88 @@ class RateLimitsAnswer(TypedDict):
     """A page of keys."""
 
     items: list[RateLimitAnswer]
+    pagination: Pagination
+
+
+class StarvationPrevention(TypedDict):
+    """What each queue of a pool is sure of, while it has jobs."""
+
+    enabled: bool
+    rotation_interval: Annotated[str, Field(description="ISO 8601; so often it has a turn")]
+    min_dispatch_ratio: Annotated[
+        float, Field(ge=0, le=1, description="part of all dispatches that it has at least")
+    ]
+
+
+class Pool(TypedDict):
+    """A worker pool, and how it stands."""
+
+    name: str
+    queues: list[str]
+    concurrency: NotRequired[
+        Annotated[int, Field(ge=1, description="most jobs that run at a time")]
+    ]
+    strategy: Literal["strict", "round-robin", "weighted", "least-loaded"]
+    weights: NotRequired[dict[str, Annotated[int, Field(ge=1)]]]
+    isolated: Annotated[bool, Field(description="whether others get nothing of its queues")]
+    starvation_prevention: NotRequired[StarvationPrevention]
+    created_at: Moment
+    configured_at: Moment
+    active_workers: Annotated[int, Field(ge=0, description="those that were heard of lately")]
+    active_jobs: Count
+
+
+class PoolAnswer(Pool):
+    """A worker pool, at the top level and wrapped."""
+
+    pool: Pool
+
+
+class PoolsAnswer(TypedDict):
+    """A page of worker pools."""
+
+    items: list[Pool]
+    pools: list[Pool]
+    total: NotRequired[Count]
+    pagination: Pagination
+
+
+class PoolDeletedAnswer(TypedDict):
+    """A worker pool is gone."""
+
+    deleted: Literal[True]
+    name: str
+
+
+class QueueShare(TypedDict):
+    """What a queue was given in the last minute."""
+
+    name: str
+    dispatch_count_1m: Count
+    dispatch_ratio_1m: Annotated[
+        float, Field(ge=0, le=1, description="part of what was started from these queues")
+    ]
+    avg_wait_ms: Annotated[int, Field(ge=0, description="0 when nothing was started")]
+    active_jobs: Count
+    weight: Annotated[int, Field(ge=1, description="in its pool; 1 when it has none")]
+    dispatched: Annotated[int, Field(ge=0, description="jobs ever started from it")]
+    starved: Annotated[bool, Field(description="as a sweep found it, each minute")]
+    pool: NotRequired[Annotated[str, Field(description="the worker pool it is in")]]
+
+
+class QueueShares(TypedDict):
+    """What queues were given in the last minute."""
+
+    queues: list[QueueShare]
+    window: Literal["PT1M"]
+
+
+class SchedulingStatsAnswer(QueueShares):
+    """Statistics of scheduling, at the top level and in `stats`."""
+
+    strategy: Annotated[
+        Literal["strict", "round-robin", "weighted", "least-loaded"],
+        Field(description="of the pool asked for, or of the only one there is"),
+    ]
+    stats: QueueShares
     pagination: Pagination

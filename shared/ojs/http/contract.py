@@ -19,6 +19,7 @@ from ojs.domain.event_query import SOURCE_PATTERN as EVENT_SOURCE_PATTERN
 from ojs.domain.event_query import TYPE_PATTERN as EVENT_TYPE_PATTERN
 from ojs.domain.failure import MAX_NAME_CHARACTERS
 from ojs.domain.limits import OverrideRequest
+from ojs.domain.pools import MAX_POOL_BYTES, POOL_PATTERN, PoolRequest
 from ojs.domain.queue import STRATEGIES
 from ojs.domain.stats import Period
 from ojs.http import models
@@ -50,7 +51,7 @@ MAX_TIMEOUT_S = 86_400
 MAX_BLOCK_S = 25
 MAX_PRODUCER = MAX_NAME_BYTES
 
-Subject = Literal["job", "worker", "queue", "rate limit", "operation"]
+Subject = Literal["job", "worker", "queue", "rate limit", "operation", "pool"]
 
 
 @dataclass(frozen=True)
@@ -166,6 +167,12 @@ _FILTERS = (
 )
 _BULK_FILTERS = tuple(each for each in _FILTERS if each.name != "state")
 _CONFIRM = Parameter("confirm", {"type": "string", "enum": ["true"]}, "needed, here or in the body")
+POOL_SCHEMA: Mapping[str, Any] = {
+    "type": "string",
+    "pattern": POOL_PATTERN,
+    "maxLength": MAX_POOL_BYTES,
+}
+_POOL = Parameter("pool", POOL_SCHEMA, "only queues of this worker pool")
 _QUEUES_LIMIT = {**_LIMIT, "maximum": MAX_QUEUES_LIMIT}
 _QUEUES_PAGING = tuple(
     replace(each, schema=_QUEUES_LIMIT) if each.schema is _LIMIT else each for each in PAGING
@@ -361,7 +368,7 @@ def _workers() -> Iterable[Operation]:
             {200: Success(shape, summary + ".")}, errors, request,
         )  # fmt: skip
 
-    yield post("fetch_jobs", "fetch", "Claim jobs", "FetchAnswer", models.FetchRequest)
+    yield post("fetch_jobs", "fetch", "Claim jobs", "FetchAnswer", models.FetchRequest, 409)
     yield post(
         "ack_job", "ack", "Acknowledge a job as done", "AckAnswer", models.AckRequest,
         404, 409, 413,
@@ -372,16 +379,16 @@ def _workers() -> Iterable[Operation]:
     )  # fmt: skip
     yield post(
         "heartbeat", "heartbeat", "Extend leases, take directives", "HeartbeatAnswer",
-        models.HeartbeatRequest, 413,
+        models.HeartbeatRequest, 409, 413,
     )  # fmt: skip
-    yield post("beat", "beat", "Announce draining", "BeatAnswer", models.BeatRequest, 413)
+    yield post("beat", "beat", "Announce draining", "BeatAnswer", models.BeatRequest, 409, 413)
     yield post(
         "report_worker_progress", "progress", "Report how far a job is", "ProgressAnswer",
         models.WorkerProgressRequest, 404, 413,
     )  # fmt: skip
     yield post(
         "register_worker", "register", "Introduce a worker", "RegisterAnswer",
-        models.RegisterRequest, 413,
+        models.RegisterRequest, 409, 413,
     )  # fmt: skip
     yield Operation(
         "remove_worker", "DELETE", f"{base}/{{id}}", WORKERS, "workers", "Sign a worker off",
@@ -663,6 +670,40 @@ def _rate_limits() -> Iterable[Operation]:
     )  # fmt: skip
 
 
+def _scheduling() -> Iterable[Operation]:
+    base = f"{BASE}/admin/pools"
+    one = f"{base}/{{name}}"
+    yield Operation(
+        "list_pools", "GET", base, ADMIN, "scheduling", "List worker pools",
+        {200: Success("PoolsAnswer", "One page of pools, in order of name.")}, query=PAGING,
+        derived=True,
+    )  # fmt: skip
+    yield Operation(
+        "put_pool", "PUT", one, ADMIN, "scheduling", "Make or replace a worker pool",
+        {
+            200: Success("PoolAnswer", "The pool as it is now."),
+            201: Success("PoolAnswer", "The pool, which is new.", ("Location",)),
+        },
+        (404, 409), PoolRequest, subject="pool",
+    )  # fmt: skip
+    yield Operation(
+        "get_pool", "GET", one, ADMIN, "scheduling", "Read a worker pool",
+        {200: Success("PoolAnswer", "The pool, and how many workers and jobs it has.")},
+        (404,), subject="pool", derived=True,
+    )  # fmt: skip
+    yield Operation(
+        "delete_pool", "DELETE", one, ADMIN, "scheduling", "Remove a worker pool",
+        {200: Success("PoolDeletedAnswer", "It is gone; its queues and jobs stay.")},
+        (404, 409), subject="pool",
+    )  # fmt: skip
+    yield Operation(
+        "scheduling_stats", "GET", f"{BASE}/admin/scheduling/stats", ADMIN, "scheduling",
+        "Read what queues were given in the last minute",
+        {200: Success("SchedulingStatsAnswer", "One page of queues, in order of name.")},
+        (404,), query=(_POOL, *_QUEUES_PAGING), derived=True,
+    )  # fmt: skip
+
+
 def _system() -> Iterable[Operation]:
     yield Operation(
         "manifest", "GET", "/ojs/manifest", ADMIN, "system", "Read what this server offers",
@@ -693,7 +734,7 @@ def _system() -> Iterable[Operation]:
 
 OPERATIONS: tuple[Operation, ...] = (
     *_jobs(), *_workers(), *_dead_letter(), *_queues(), *_admin_workers(), *_statistics(),
-    *_rate_limits(), *_system(),
+    *_rate_limits(), *_scheduling(), *_system(),
 )  # fmt: skip
 
 

@@ -27,7 +27,7 @@ CAPABILITIES = {
 }
 
 # Those of which everything works that they require or recommend.
-EXTENSIONS = ("backpressure", "dead-letter", "queue-config", "rate-limiting")
+EXTENSIONS = ("backpressure", "dead-letter", "fair-scheduling", "queue-config", "rate-limiting")
 _EXTENSION_VERSION = "1.0.0-rc.1"
 
 

@@ -20,6 +20,7 @@ from ojs.domain.stats import (
     QUEUE_TIME_BUCKETS_S,
     LimitMetrics,
     Metrics,
+    PoolMetrics,
     QueueMetrics,
 )
 from ojs.http.contract import METRIC_FORMATS
@@ -136,11 +137,33 @@ _LIMIT_WAIT = Family(
     "ojs.rate_limit.wait_duration", "ojs_rate_limit_wait_duration_seconds", "histogram", "seconds",
     "For how long a key held jobs back",
 )  # fmt: skip
+_DISPATCHED = Family(
+    "ojs.scheduling.dispatch_total", "ojs_scheduling_dispatch_total", "counter", "jobs",
+    "Jobs handed out to a worker pool, since midnight",
+)  # fmt: skip
+_RATIO = Family(
+    "ojs.scheduling.dispatch_ratio", "ojs_scheduling_dispatch_ratio", "gauge", "1",
+    "A queue's part of what the queues of its worker pool were given in the last minute",
+)  # fmt: skip
+_QUEUE_WAIT = Family(
+    "ojs.scheduling.queue_wait_duration", "ojs_scheduling_queue_wait_duration_seconds",
+    "histogram", "seconds",
+    "How long jobs of queues in worker pools waited in line, since midnight",
+)  # fmt: skip
+_POOL_UTILIZATION = Family(
+    "ojs.scheduling.pool_utilization", "ojs_scheduling_pool_utilization_ratio", "gauge", "1",
+    "Active jobs of a worker pool as a fraction of those it may run",
+)  # fmt: skip
+_STARVED = Family(
+    "ojs.scheduling.starvation_events", "ojs_scheduling_starvation_events_total", "counter",
+    "times", "How often a queue was found starved, since midnight",
+)  # fmt: skip
 FAMILIES = (
     *_COUNTERS.values(), _DURATION, _QUEUE_TIME, _DEPTH, _OLDEST, _DEAD, _DEAD_ADDED,
     _DEAD_RETRIED, _DEAD_PRUNED, _BUSY, _MAX_SIZE,
     _UTILIZATION, _PRESSURE, _REJECTED, _DROPPED, _OVERFLOW, _LIMIT_ACTIVE, _LIMIT_WAITING,
-    _LIMIT_EXCEEDED, _LIMIT_WAIT, _ACTIVE, _QUEUES, _LISTED,
+    _LIMIT_EXCEEDED, _LIMIT_WAIT, _DISPATCHED, _RATIO, _QUEUE_WAIT, _POOL_UTILIZATION, _STARVED,
+    _ACTIVE, _QUEUES, _LISTED,
 )  # fmt: skip
 
 
@@ -188,6 +211,11 @@ def _of_queue(queue: QueueMetrics, now_ms: int) -> Iterator[Sample]:
     yield Sample(_DEAD_PRUNED, named, queue.today.dead_pruned)
     yield Sample(_BUSY, named, queue.levels.of(State.ACTIVE))
     yield from _bounds(queue, named)
+    if queue.pooled or queue.today.dispatched:
+        for pool, count in sorted(queue.today.dispatched.items()):
+            yield Sample(_DISPATCHED, {**named, "pool": pool}, count)
+        yield Sample(_QUEUE_WAIT, named, waits)
+        yield Sample(_STARVED, named, queue.today.starved)
 
 
 def _bounds(queue: QueueMetrics, named: Mapping[str, str]) -> Iterator[Sample]:
@@ -219,6 +247,21 @@ def _of_key(limit: LimitMetrics) -> Iterator[Sample]:
         yield Sample(_LIMIT_WAIT, named, waits)
 
 
+def _of_pool(pool: PoolMetrics) -> Iterator[Sample]:
+    if pool.utilization is not None:
+        yield Sample(_POOL_UTILIZATION, {"pool": pool.name}, pool.utilization)
+    for queue, ratio in pool.ratios.items():
+        yield Sample(_RATIO, {"queue": queue}, ratio)
+
+
+def _apart(found: Metrics) -> Iterator[Sample]:
+    """What is told beside the queues."""
+    for limit in found.limits:
+        yield from _of_key(limit)
+    for pool in found.pools:
+        yield from _of_pool(pool)
+
+
 def _of_all(found: Metrics, listed: int) -> Iterator[Sample]:
     yield Sample(_ACTIVE, {}, found.totals.workers.running)
     # The sweep may not have seen the latest ones yet.
@@ -242,10 +285,9 @@ def text(found: Metrics) -> str:
     """The text exposition format; queues beyond MAX_TEXT_BYTES are left out."""
     lines: dict[Family, list[str]] = {family: [] for family in FAMILIES}
     room = MAX_TEXT_BYTES - _HEAD_BYTES
-    for limit in found.limits:
-        for one in _of_key(limit):
-            lines[one.family] += (told_lines := _lines(one))
-            room -= sum(len(line) + 1 for line in told_lines)
+    for one in _apart(found):
+        lines[one.family] += (told_lines := _lines(one))
+        room -= sum(len(line) + 1 for line in told_lines)
     listed = 0
     for queue in found.queues:
         told = [
@@ -302,10 +344,9 @@ def body(found: Metrics) -> dict[str, Any]:
     """The same as JSON; queues beyond MAX_JSON_BYTES are left out."""
     samples: dict[Family, list[dict[str, Any]]] = {family: [] for family in FAMILIES}
     room = MAX_JSON_BYTES - _HEAD_BYTES
-    for limit in found.limits:
-        for one in _of_key(limit):
-            samples[one.family].append(shown := _shown(one))
-            room -= jsontext.size_of(shown) + 1
+    for one in _apart(found):
+        samples[one.family].append(shown := _shown(one))
+        room -= jsontext.size_of(shown) + 1
     listed = 0
     for queue in found.queues:
         told = [(one.family, _shown(one)) for one in _of_queue(queue, found.now_ms)]

@@ -15,7 +15,7 @@ Rules that hold for all of them:
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, TypeVar
 
 from pydantic import (
@@ -42,6 +42,7 @@ from ojs.domain.envelope import (
 )
 from ojs.domain.errors import InvalidRequest, Unsupported
 from ojs.domain.override import JobOverride, JobOverrideRequest
+from ojs.domain.pools import PoolName, Strategy, Weight
 from ojs.domain.queue_config import MAX_CONCURRENCY as MAX_RUNNING
 from ojs.domain.queue_config import (
     MAX_RATE,
@@ -49,6 +50,7 @@ from ojs.domain.queue_config import (
     QueueConfigRequest,
     QueueRateLimit,
 )
+from ojs.domain.turns import WEIGHTED
 from ojs.domain.worker import MAX_FETCH, MAX_FETCH_QUEUES, MAX_ID_BYTES, check_worker_id
 
 if TYPE_CHECKING:
@@ -61,7 +63,6 @@ MAX_ATTEMPT = 1_000_000
 MAX_PID = 2**32
 MAX_CONCURRENCY = 100_000
 MAX_PROGRESS_MESSAGE = 10_000
-DEFAULT_POOL = "default"
 # What `confirm` is for.
 CONFIRM = "must be true: this is for many jobs at once, and cannot be taken back"
 
@@ -154,51 +155,76 @@ def parse(model: type[Model], raw: Mapping[str, Any], prefix: str = "") -> Model
     return given
 
 
-_POOL_SCHEMA: Mapping[str, Any] = {
-    "enum": [DEFAULT_POOL, None],
-    "description": "worker pools are not offered: 422 for any but the one everybody is in",
-}
+_STRATEGY = Field(
+    None,
+    description="order over several queues, unless a pool decides; round-robin when not given, "
+    "weighted when there are weights",
+)
+_WEIGHTS = Field(None, max_length=MAX_FETCH_QUEUES, description="by queue; for weighted")
+_POOL = Field(
+    None,
+    description="the worker pool that the worker belongs to; 409 when it is in another. Without "
+    "one it is in the pool `default`",
+)
 
 
-def _pool(raw: Mapping[str, Any]) -> None:
-    # A worker that names no pool is in the pool `default`; saying so is no request for a feature.
-    if raw.get("pool") not in (None, DEFAULT_POOL):
-        raise Unsupported("'pool': worker pools are not offered by this server.", field="pool")
+def _check_wishes(
+    queues: Sequence[str] | None,
+    strategy: str | None,
+    weights: Mapping[str, int] | None,
+    prefix: str,
+) -> None:
+    """Raise InvalidRequest for weights that a strategy lacks, or has no use for."""
+    for name in weights or ():
+        if queues is not None and name not in queues:
+            raise InvalidRequest(f"{prefix}weights.{name}", "is none of the queues", value=name)
+    if strategy == WEIGHTED:
+        for name in queues or ():
+            if name not in (weights or {}):
+                rule = "is required: with the strategy weighted each queue needs a weight"
+                raise InvalidRequest(f"{prefix}weights.{name}", rule)
+        if not weights:
+            raise InvalidRequest(f"{prefix}weights", "is required with the strategy weighted")
+    elif strategy is not None and weights:
+        rule = f"has no effect with the strategy {strategy}; use weighted"
+        raise InvalidRequest(f"{prefix}weights", rule)
 
 
 class FetchRequest(RequestModel):
-    """Claim jobs from one or more queues."""
+    """Claim jobs from one or more queues; without `queues`, from those of the worker's pool."""
 
-    queues: list[QueueName] = Field(min_length=1, max_length=MAX_FETCH_QUEUES)
+    queues: list[QueueName] = Field(
+        default_factory=list,
+        min_length=1,
+        max_length=MAX_FETCH_QUEUES,
+        description="all of the worker's pool when not given",
+    )
     count: Annotated[int, Field(ge=1, le=MAX_FETCH)] | None = Field(
         None, description="most jobs to hand out; 1 when not given"
     )
     worker_id: WorkerId | None = None
     visibility_timeout_ms: VisibilityMs | None = None
-    strategy: Literal["round-robin", "strict"] | None = Field(
-        None, description="order over several queues; strict follows the list"
-    )
+    strategy: Strategy | None = _STRATEGY
+    weights: dict[str, Weight] | None = _WEIGHTS
+    pool: PoolName | None = _POOL
 
     not_offered = {
-        "weights": "weighted fetching is not offered by this server.",
         "types": "fetching by job type is not offered by this server.",
         "job_types": "fetching by job type is not offered by this server.",
         "tags": "fetching by tag is not offered by this server.",
         "wait": "blocking fetch is not offered by this server; poll instead.",
     }
-    described = {"properties": {"pool": _POOL_SCHEMA}}
+    described = {"anyOf": [{"required": [name]} for name in ("queues", "pool", "worker_id")]}
 
-    @classmethod
-    def refuse(cls, raw: Mapping[str, Any]) -> None:
-        """Also the strategies that need a pool."""
-        super().refuse(raw)
-        _pool(raw)
-        if raw.get("strategy") in ("weighted", "least-loaded"):
-            raise Unsupported(
-                f"'strategy': {raw['strategy']} is not offered by this server.",
-                field="strategy",
-                details={"requested": raw["strategy"], "supported": ["round-robin", "strict"]},
-            )
+    def check(self, prefix: str = "") -> None:
+        """Raise InvalidRequest where strategy and weights do not go together."""
+        if not (self.queues or self.pool or self.worker_id):
+            raise InvalidRequest(f"{prefix}queues", "is required")
+        _check_wishes(self.queues or None, self.strategy, self.weights, prefix)
+
+    def order(self) -> str | None:
+        """The strategy that is asked for, if one is."""
+        return self.strategy or (WEIGHTED if self.weights else None)
 
 
 class AckOptions(RequestModel):
@@ -358,19 +384,19 @@ class WorkerInfo(RequestModel):
     ] = None
     started_at: Annotated[str, Field(max_length=64)] | None = None
     version: ShortText | None = None
+    strategy: Strategy | None = _STRATEGY
+    weights: dict[str, Weight] | None = _WEIGHTS
+    pool: PoolName | None = _POOL
 
-    described = {"properties": {"pool": _POOL_SCHEMA}}
-
-    @classmethod
-    def refuse(cls, raw: Mapping[str, Any]) -> None:
-        """Also any pool but the one everybody is in."""
-        super().refuse(raw)
-        _pool(raw)
+    def check(self, prefix: str = "") -> None:
+        """Raise InvalidRequest where strategy and weights do not go together."""
+        _check_wishes(self.queues, self.strategy, self.weights, prefix)
 
     def info(self) -> dict[str, Any]:
-        """What was given, for the worker's record."""
-        names = WorkerInfo.model_fields.keys()
-        return {name: value for name in names if (value := getattr(self, name)) is not None}
+        """What was given, for the worker's record; the pool is kept beside it."""
+        names = [name for name in WorkerInfo.model_fields if name != "pool"]
+        told = {name: value for name in names if (value := getattr(self, name)) is not None}
+        return {"strategy": WEIGHTED, **told} if self.weights else told
 
 
 def _active(value: Any) -> Any:

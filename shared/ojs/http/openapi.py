@@ -13,6 +13,7 @@ from pydantic import TypeAdapter
 
 from ojs.domain import envelope, limits
 from ojs.domain.ids import UUID7
+from ojs.domain.pools import PoolRequest
 from ojs.http import answers, contract, errors, models, negotiation
 from ojs.http.contract import Operation, Parameter
 
@@ -21,7 +22,7 @@ _REF = "#/components/schemas/{model}"
 _DESCRIPTIONS = {
     400: "The request is malformed: a field, the body, a header or a parameter.",
     403: "The queue does not take this producer's jobs.",
-    404: "There is no such job, queue, worker or route.",
+    404: "There is no such job, queue, worker, pool or route.",
     405: "The path does not take this method.",
     409: "The job is in another state, or exists already; nothing was changed.",
     413: "Something is larger than allowed.",
@@ -42,7 +43,7 @@ _HEADERS: Mapping[str, tuple[dict[str, Any], str]] = {
     "X-Request-Id": ({"type": "string"}, "the client's id for the request, or one made for it"),
     "X-OJS-Version": ({"type": "string", "const": negotiation.VERSION}, "the same as OJS-Version"),
     "X-OJS-Media-Type": ({"type": "string", "const": negotiation.MEDIA_TYPE}, "OJS's media type"),
-    "Location": ({"type": "string"}, "path of the new job or queue"),
+    "Location": ({"type": "string"}, "path of the new job, queue or worker pool"),
     "Retry-After": ({"type": "integer", "minimum": 1}, "seconds to wait before trying again"),
     "X-OJS-Queue-Depth": (
         {"type": "integer", "minimum": 0},
@@ -74,6 +75,7 @@ _PATH_PARAMETERS: Mapping[str, tuple[Mapping[str, Any], str]] = {
     "operation": ({"type": "string", "pattern": UUID7.pattern}, "the operation's id"),
     "worker": (models.WORKER_ID_SCHEMA, "the worker's id"),
     "queue": (contract.QUEUE_SCHEMA, "the queue's name"),
+    "pool": (contract.POOL_SCHEMA, "the worker pool's name"),
     "rate limit": (
         {"type": "string", "pattern": limits.KEY_PATTERN, "maxLength": limits.MAX_KEY + 6},
         "the rate limit's key; `queue:` and a queue's name for limits that name none",
@@ -145,6 +147,12 @@ _CHECKED: Mapping[str, Mapping[str, Mapping[str, Any]]] = {
     "Backpressure": {"warning_threshold": _FRACTION},
     "QueueRateLimit": {"period": _LENGTH},
     "StartsRequest": {"period": _LENGTH},
+    # An array; of an object each name is there once.
+    "PoolRequest": {"queues": {"uniqueItems": True}},
+    "StarvationPreventionRequest": {
+        "rotation_interval": _LENGTH,
+        "min_dispatch_ratio": _FRACTION,
+    },
     "RateLimitRequest": {
         "key": {"pattern": limits.KEY_PATTERN},
         "period": {"pattern": f"second|minute|hour|day|{_DURATION}", "maxLength": 64},
@@ -303,6 +311,18 @@ EXAMPLES: Mapping[str, dict[str, Any]] = {
     "put_rate_limit": {"concurrency": 0, "expires_at": "+PT1H"},
     "put_rate_limit_override": {"rate": {"limit": 10, "period": "PT1M"}, "throttle": None},
     "set_queue_limits": {"concurrency": 20, "rate": {"limit": 1_000, "period": "PT1H"}},
+    "put_pool": {
+        "queues": ["critical", "default", "low"],
+        "concurrency": 50,
+        "strategy": "weighted",
+        "weights": {"critical": 5, "default": 3, "low": 1},
+        "isolated": False,
+        "starvation_prevention": {
+            "enabled": True,
+            "rotation_interval": "PT30S",
+            "min_dispatch_ratio": 0.05,
+        },
+    },
     "delete_queue": {"strategy": "move", "target_queue": "email"},
     "pause_queue": {},
     "resume_queue": {},
@@ -411,11 +431,16 @@ def _operation(operation: Operation, schemas: dict[str, Any]) -> dict[str, Any]:
 
 def _body(model: str) -> dict[str, Any]:
     ref = {"$ref": _REF.format(model=model)}
-    if model != models.RegisterRequest.__name__:
-        return ref
-    # `ojs.http.models.registration`
-    wrapped = {"type": "object", "required": ["worker"], "properties": {"worker": ref}}
-    return {"oneOf": [{**ref, "not": {"required": ["worker"]}}, wrapped]}
+    if model == models.RegisterRequest.__name__:
+        # `ojs.http.models.registration`
+        wrapped = {"type": "object", "required": ["worker"], "properties": {"worker": ref}}
+        return {"oneOf": [{**ref, "not": {"required": ["worker"]}}, wrapped]}
+    if model == PoolRequest.__name__:
+        # `ojs.domain.pools.parse`
+        inside = {"required": ["pool"], "properties": {"pool": {"type": "object"}}}
+        wrapped = {"type": "object", "required": ["pool"], "properties": {"pool": ref}}
+        return {"oneOf": [{**ref, "not": inside}, wrapped]}
+    return ref
 
 
 def _path_parameters(operation: Operation) -> list[dict[str, Any]]:

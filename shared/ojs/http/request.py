@@ -10,6 +10,7 @@ from urllib.parse import unquote
 
 from ojs.domain import envelope, jsontext, limits
 from ojs.domain.errors import InvalidPayload, InvalidRequest
+from ojs.domain.pools import check_pool
 from ojs.domain.worker import check_worker_id
 from ojs.http import models, negotiation
 from ojs.http.contract import Operation
@@ -22,6 +23,7 @@ _CHECKS: Mapping[str, Callable[[str], str]] = {
     "queue": envelope.check_queue,
     "rate limit": limits.check_any_key,
     "operation": envelope.check_job_id,
+    "pool": check_pool,
 }
 
 

@@ -43,6 +43,8 @@ DEAD_ADDED, DEAD_RETRIED, DEAD_PRUNED = "dead_added", "dead_retried", "dead_prun
 _DEAD = {Kind.DEAD_RETRIED: DEAD_RETRIED, Kind.DEAD_PRUNED: DEAD_PRUNED}
 # By day only.
 CREATED, DELETED, REJECTED, DROPPED = "created", "deleted", "rejected", "dropped"
+# How often the queue was found starved.
+STARVED = "starved"
 Place = tuple[str, str]  # queue and sort key of one item of the statistics
 
 
@@ -70,6 +72,8 @@ class Tally:
             now[job.state.value] += difference
             if job.state is State.AVAILABLE:
                 now[f"p{job.priority}"] += difference
+            if job.pool is not None and job.state is State.ACTIVE:
+                self.counts[keys.pool_stats(job.pool), keys.NOW][job.state.value] += difference
             if job.dead_letter:
                 now["dead"] += difference
                 of = self.dead[job.queue]
@@ -115,6 +119,8 @@ class Tally:
         if what.length_ms is None:
             return
         if what.kind is Kind.STARTED:
+            if what.job.pool is not None:
+                self.counts[day][of_pool(what.job.pool)] += 1
             sums = {"wait_ms": what.length_ms, "waits": 1}
             bucket = f"bw{_bucket(what.length_ms, QUEUE_TIME_BUCKETS_S)}"
         else:
@@ -215,6 +221,11 @@ def overflow(policy: str) -> str:
 def exceeded(strategy: str) -> str:
     """The day's counter of how often a queue's own limit of this strategy held jobs back."""
     return f"x_{strategy}"
+
+
+def of_pool(pool: str) -> str:
+    """The day's counter of a queue's jobs that were handed out to this worker pool."""
+    return f"s_{pool}"
 
 
 def types_of(what: Iterable[Happened]) -> set[Place]:

@@ -21,7 +21,9 @@ DURATION = "ojs.job.duration"
 QUEUE_TIME = "ojs.job.queue_time"
 EXCEEDED = "ojs.rate_limit.exceeded_total"
 WAIT_DURATION = "ojs.rate_limit.wait_duration"
-_SECONDS = frozenset({DURATION, QUEUE_TIME, WAIT_DURATION})
+DISPATCHED = "ojs.scheduling.dispatch_total"
+QUEUE_WAIT = "ojs.scheduling.queue_wait_duration"
+_SECONDS = frozenset({DURATION, QUEUE_TIME, WAIT_DURATION, QUEUE_WAIT})
 COUNTERS = {
     Kind.ENQUEUED: "ojs.job.enqueued",
     Kind.COMPLETED: "ojs.job.completed",
@@ -37,6 +39,7 @@ _BY_QUEUE: Mapping[str, tuple[str, Mapping[str, str]]] = {
     counters.DROPPED: ("ojs.backpressure.dropped_total", {}),
     counters.DEAD_RETRIED: ("ojs.dead_letter.retried_total", {}),
     counters.DEAD_PRUNED: ("ojs.dead_letter.pruned_total", {}),
+    counters.STARVED: ("ojs.scheduling.starvation_events", {}),
     **{
         counters.overflow(policy): ("ojs.queue.overflow.count", {"policy": policy})
         for policy in (REJECT, BLOCK, DROP_OLDEST)
@@ -98,9 +101,23 @@ def write(to: Metrics, what: Iterable[tuple[Happened, str]]) -> None:
             to.put({"queue": queue, "type": kind}, by_name)
 
 
+def write_pools(to: Metrics, what: Iterable[Happened]) -> None:
+    """Measurements of jobs that were handed out to worker pools (fair-scheduling seed, 11.2)."""
+    started: Counter[tuple[str, str]] = Counter()
+    waits: defaultdict[str, list[float]] = defaultdict(list)
+    for one in what:
+        if one.kind is Kind.STARTED and one.job.pool is not None:
+            started[one.job.queue, one.job.pool] += 1
+            waits[one.job.queue].append((one.length_ms or 0) / 1_000)
+    for (queue, pool), count in started.items():
+        to.put({"queue": queue, "pool": pool}, {DISPATCHED: [count]})
+    for queue, seconds in waits.items():
+        to.put({"queue": queue}, {QUEUE_WAIT: seconds})
+
+
 def write_bounds(to: Metrics, tallies: Iterable[Tally]) -> None:
-    """Measurements of queues made and deleted, of jobs that found no room, and of dead letters that
-    were retried or pruned.
+    """Measurements of queues made and deleted, of jobs that found no room, of dead letters that
+    were retried or pruned, and of queues that were found starved.
     """
     by_queue: Counter[tuple[str, str]] = Counter()
     for tally in tallies:

@@ -35,7 +35,7 @@ from ojs.domain.event import Event, matches
 from ojs.domain.ids import IdSource
 from ojs.domain.job import Job
 from ojs.domain.queue import Queue
-from ojs.projections import counters, dead_letters, events, gates, limits, metrics, records
+from ojs.projections import counters, dead_letters, events, gates, limits, metrics, pools, records
 from ojs.projections.bus import Bus
 from ojs.projections.copies import Copies, came_to_wait, due
 from ojs.projections.counters import Place, Tally, counted_as, day_of, named_types
@@ -44,6 +44,7 @@ from ojs.projections.failures import FailureQueue
 from ojs.projections.gates import Refusal
 from ojs.projections.limits import EdgeChange
 from ojs.projections.metrics import Metrics
+from ojs.projections.pools import WatchChange
 from ojs.projections.records import Change, Malformed
 from ojs.projections.transitions import Happened, Kind, happened
 from ojs.store.errors import LostRace
@@ -237,6 +238,10 @@ class Projector:
             effect.tell(
                 [limits.of_adjustment(change.adjustment, self._service, identity=change.identity)]
             )
+        if change.pool is not None:
+            effect.tell(pools.of_pool(change.pool, self._service, identity=change.identity))
+        if change.watch is not None:
+            self._watch(effect, change.watch)
         if change.worker is not None:
             effect.tell(
                 events.of_worker(
@@ -278,6 +283,11 @@ class Projector:
         if edge.exceeded and edge.queue is not None:
             name = counters.exceeded(edge.after.strategy)
             effect.count(edge.queue, edge.after.at_ms, name)
+
+    def _watch(self, effect: _Effect, watch: WatchChange) -> None:
+        effect.tell(pools.of_watch(watch, self._service, identity=effect.change.identity))
+        for queue in watch.starved:
+            effect.count(queue, watch.after.at_ms, counters.STARVED)
 
     def _cleared(self, effects: Sequence[_Effect], batch: _Batch) -> list[_Effect]:
         """Those that may go on, nothing of a job that was removed being left in the table.
@@ -439,6 +449,7 @@ class Projector:
                 self._metrics,
                 ((one, counted_as(one, batch.types.get(day_of(one), set()))) for one in what),
             )
+            metrics.write_pools(self._metrics, what)
             metrics.write_bounds(self._metrics, (effect.tally for effect in effects))
             edges = (effect.change.edge for effect in effects)
             metrics.write_limits(self._metrics, [edge for edge in edges if edge is not None])

@@ -21,7 +21,8 @@ from ojs.domain.queue_config import DEFAULT_QUEUE_POLICY
 from ojs.domain.worker import Worker
 from ojs.projections.gates import Depth, DepthChange, Refusal, Refused
 from ojs.projections.limits import Adjustment, Edge, EdgeChange
-from ojs.store import items, keys, queues, workers
+from ojs.projections.pools import PoolChange, WatchChange
+from ojs.store import items, keys, pools, queues, standings, workers
 from ojs.store.items import Item
 from ojs.store.projection import committed_jobs
 from ojs.store.schema import TABLE
@@ -32,7 +33,7 @@ PART_JOBS = 500
 _TTL_SERVICE = "dynamodb.amazonaws.com"
 
 _JOB, _QUEUE, _WORKER, _BATCH = keys.job(""), keys.queue(""), keys.worker(""), keys.batch("")
-_GATE, _LIMITER = keys.gate(""), keys.limiter("")
+_GATE, _LIMITER, _POOL = keys.gate(""), keys.limiter(""), keys.pool("")
 _IMAGES = {"INSERT": ("NewImage",), "MODIFY": ("OldImage", "NewImage"), "REMOVE": ("OldImage",)}
 # Content is never told of; all that is looked at is its length.
 _CONTENT = frozenset({"body"})
@@ -42,7 +43,7 @@ _TEXTS = frozenset(
         "pk", "sk", "state", "type", "queue", "op", "worker", "batch", "lease", "stalled", "retry",
         "payload", "result", "result_ref", "unique", "info", "directive", "config", "inherited",
         "policy", "dlq", "copy", "copy_of", "key", "strategy", "job", "reason", "etype",
-        "replayed",
+        "replayed", "pool", "seats", "queues", "weights", "prevention", "starved",
     )
 )  # fmt: skip
 _NUMBERS = frozenset(
@@ -52,7 +53,7 @@ _NUMBERS = frozenset(
         "discarded", "retry_at", "retry_delay", "dead", "copy_due", "trimmed", "lease_until",
         "lease_ms", "ttl", "changed", "first", "seen", "active", "n", "b", "bound", "warn",
         "bound_b", "warn_b", "at", "since", "current", "until", "depth", "configured",
-        "deleting",
+        "deleting", "changes", "isolated", "seating", "waiting", "rev",
     )
 )  # fmt: skip
 
@@ -100,6 +101,8 @@ class Change:
     refusal: Refusal | None = None
     edge: EdgeChange | None = None
     adjustment: Adjustment | None = None
+    pool: PoolChange | None = None
+    watch: WatchChange | None = None
     explicit: bool = False
     pruned: bool = False
 
@@ -181,6 +184,8 @@ def _changes(raw: Mapping[str, Any]) -> Iterator[Change]:
         yield from _gate(record, pk.removeprefix(_GATE))
     elif pk.startswith(_LIMITER):
         yield from _limiter(record)
+    elif pk.startswith(_POOL):
+        yield from _pool(record, pk.removeprefix(_POOL))
     else:
         yield record.change(worker=(_worker(record.old), _worker(record.new)))
 
@@ -247,6 +252,19 @@ def _edge(record: _Record, queue: str | None) -> Iterator[Change]:
         return
     before = None if record.old is None else Edge.of(record.old)
     yield record.change(edge=EdgeChange(queue, before, Edge.of(record.new)))
+
+
+def _pool(record: _Record, name: str) -> Iterator[Change]:
+    """One that is new or goes tells nothing, and what was wrong with it goes with it."""
+    if record.new is None:
+        return
+    if record.sk == keys.WATCH:
+        before = None if record.old is None else standings.watch_from(record.old)
+        after = standings.watch_from(record.new)
+        yield record.change(watch=WatchChange(name, before, after))
+    elif record.old is not None:
+        change = PoolChange(pools.from_item(record.old), pools.from_item(record.new))
+        yield record.change(pool=change)
 
 
 def _queue(name: str, item: Item | None) -> Queue | None:

@@ -23,6 +23,7 @@ from ojs.domain.job import Job
 from ojs.domain.queue import Queue, QueueState
 from ojs.domain.states import State
 from ojs.services.bounds import Bounds
+from ojs.services.lines import Lines
 from ojs.store import copies as store
 from ojs.store.errors import LostRace
 from ojs.store.jobs import Jobs, JobTaken
@@ -53,12 +54,14 @@ class Copies:
         clock: Clock,
         ids: IdSource,
         *,
+        lines: Lines,
         choose: Callable[[int], int] = random.randrange,
     ) -> None:
         self._jobs = jobs
         self._queues = queues
         self._bounds = bounds
         self._waiting = waiting
+        self._lines = lines
         self._clock = clock
         self._ids = ids
         self._choose = choose
@@ -108,11 +111,13 @@ class Copies:
             lane=self._choose(queue.lanes) if queue.lanes > 1 else 0,
             order=self._ids.order(),
         )
+        copy = self._lines.under(copy, queue)
         # Races: another container makes the same copy, or the dead letter is retried or deleted.
         # One of them changes its head; the loser stores no copy and finds what became of it.
         made, mark = self._jobs.replacing(record, replace(record, copy_due=False))
         try:
             with self._bounds.room([copy], {queue.name: queue}, copies=True) as entry:
+                copy = self._lines.enter(copy)
                 try:
                     stored = self._jobs.create(copy, [mark])
                 except JobTaken:

@@ -11,10 +11,11 @@ from dataclasses import replace as changed
 
 from ojs.clock import Clock
 from ojs.domain import lifecycle
-from ojs.domain.errors import BackendUnavailable
+from ojs.domain.errors import BackendUnavailable, OjsError
 from ojs.domain.ids import IdSource
 from ojs.domain.job import Job
 from ojs.services.copies import Copies
+from ojs.services.lines import Lines
 from ojs.store.errors import LostRace
 from ojs.store.jobs import Jobs
 
@@ -28,12 +29,14 @@ class Due:
         self,
         jobs: Jobs,
         copies: Copies,
+        lines: Lines,
         clock: Clock,
         ids: IdSource,
         chance: Callable[[], float] = random.random,
     ) -> None:
         self._jobs = jobs
         self._copies = copies
+        self._lines = lines
         self._clock = clock
         self._ids = ids
         self._chance = chance
@@ -60,6 +63,7 @@ class Due:
             if job.batch is not None:
                 # Its batch is committed; from here on it is a job like any other.
                 after = changed(after, batch=None)
+            after = self._lines.enter(after)
             try:
                 job = self._jobs.replace(job, after, failure=failure)
                 if job.copy_due:
@@ -67,6 +71,16 @@ class Due:
             except LostRace:
                 job = self._jobs.head(job.id)
         raise BackendUnavailable("Others are changing this job; try again.")
+
+    def give_back(self, job: Job) -> None:
+        """Put a job that was handed out, and did not reach its worker, back in line; what fails is
+        left to the end of its lease.
+        """
+        try:
+            back = lifecycle.requeue(job, now_ms=self._clock.now_ms(), order=self._ids.order())
+            self._jobs.replace(job, self._lines.enter(back), guard="lease")
+        except (LostRace, OjsError):
+            return
 
     def check(self, job: Job) -> Job | None:
         """Settle a job found in the due or expiry index; the very same job if nothing was due."""

@@ -23,6 +23,7 @@ from ojs.domain.queue import DRAIN, MOVE, REJECT, STRATEGIES, Ending, Queue, Que
 from ojs.domain.states import State
 from ojs.services.bounds import Bounds
 from ojs.services.due import Due
+from ojs.services.lines import Lines
 from ojs.store import queues as store
 from ojs.store.errors import LostRace
 from ojs.store.gates import Gates
@@ -49,6 +50,7 @@ class EndOfQueues:
         clock: Clock,
         ids: IdSource,
         *,
+        lines: Lines,
         depth: Callable[[str], int],
         strict: bool = False,
         choose: Callable[[int], int] = random.randrange,
@@ -59,6 +61,7 @@ class EndOfQueues:
         self._due = due
         self._bounds = bounds
         self._gates = gates
+        self._lines = lines
         self._clock = clock
         self._ids = ids
         self._depth = depth
@@ -212,9 +215,17 @@ class EndOfQueues:
         now_ms = self._clock.now_ms()
         try:
             return self._queues.begin_end(queue, ending, now_ms=now_ms)
-        except LostRace:
+        except LostRace as lost:
             if self._queues.get(queue.name) is None:
                 raise NotFound("queue", queue.name) from None
+            pools = store.from_item(queue.name, lost.item or {}).pools
+            if pools:
+                # What a pool serves must be there; who takes the queue out of it knows why.
+                raise Conflict(
+                    f"The queue '{queue.name}' is in a worker pool; take it out first.",
+                    current_state=queue.state,
+                    details={"queue": queue.name, "pools": sorted(pools)},
+                ) from None
             raise Conflict(
                 f"The queue '{queue.name}' is ending already.",
                 current_state=QueueState.DRAINING,
@@ -281,7 +292,9 @@ class EndOfQueues:
         moved = lifecycle.move(
             settled, queue=target.name, lane=lane, order=self._ids.order(), held=held
         )
+        moved = self._lines.under(moved, target)
         with self._bounds.room([moved], {target.name: target}, drops=False) as entry:
+            moved = self._lines.enter(moved)
             self._jobs.replace(settled, moved)
             entry.keep([moved])
         self._jobs.let_go(settled, now_ms=now_ms)

@@ -6,11 +6,13 @@ import random
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 
 from ojs.clock import Clock
 from ojs.domain import admission, envelope, jsontext, lifecycle, retry, times
 from ojs.domain.envelope import MAX_BATCH, JobRequest, Specification, Unique
 from ojs.domain.errors import (
+    BackendError,
     BackendUnavailable,
     Duplicate,
     InvalidRequest,
@@ -27,6 +29,7 @@ from ojs.services import middleware
 from ojs.services.bounds import Bounds, Entry, Pressure
 from ojs.services.due import Due
 from ojs.services.limits import RateLimits, Standing, registered
+from ojs.services.lines import Ends, Lines
 from ojs.services.middleware import Middleware
 from ojs.store.errors import LostRace
 from ojs.store.jobs import Jobs, JobTaken
@@ -35,6 +38,8 @@ from ojs.store.queues import Queues
 from ojs.store.table import MAX_TRANSACTION, Put, Update
 
 _TRIES = 6
+# Gives jobs their places in line.
+Placed = Callable[[Sequence[Job]], list[Job]]
 
 
 @dataclass(frozen=True)
@@ -75,6 +80,7 @@ class Enqueue:
         ids: IdSource,
         *,
         limits: RateLimits,
+        lines: Lines,
         chain: Sequence[Middleware] = (),
         strict: bool = False,
         choose: Callable[[int], int] = random.randrange,
@@ -85,6 +91,7 @@ class Enqueue:
         self._due = due
         self._bounds = bounds
         self._limits = limits
+        self._lines = lines
         self._clock = clock
         self._ids = ids
         self._chain = chain
@@ -103,13 +110,14 @@ class Enqueue:
         now_ms = self._clock.now_ms()
         request = middleware.run(self._chain, request)
         specification = envelope.resolve(request, now_ms=now_ms)
-        queue = self._queue(specification.queue, now_ms)
+        queues, ends = self._known_queues([specification], now_ms)
+        queue = queues[specification.queue]
         admission.check(queue, specification.type, producer)
         specification = _under(queue, specification, request, now_ms=now_ms)
         job = self._job(specification, queue, now_ms)
         self._limits.register(registered([job]))
         with self._bounds.room([job], {queue.name: queue}, wait_ms=wait_ms) as entry:
-            pushed = self._store(job, specification, now_ms)
+            pushed = self._store(job, specification, now_ms, partial(self._placed, ends, entry))
             entry.keep([] if pushed.deduplicated else [pushed.job])
         pressure = entry.pressure(queue.name)
         return replace(pushed, pressure=pressure, standing=self._standing(pushed.job))
@@ -123,8 +131,9 @@ class Enqueue:
         except OjsError:
             return None
 
-    def _store(self, job: Job, specification: Specification, now_ms: int) -> Pushed:
+    def _store(self, job: Job, specification: Specification, now_ms: int, placed: Placed) -> Pushed:
         if specification.unique is None:
+            (job,) = placed([job])
             try:
                 return Pushed(self._jobs.create(job))
             except JobTaken:
@@ -134,8 +143,12 @@ class Enqueue:
             if plan.existing:
                 (existing,) = self._jobs.with_contents([plan.job])
                 return Pushed(existing, deduplicated=True)
+            if plan.job.order is not None:
+                # Once: a place that was taken for it keeps, however often others come in between.
+                (job,) = placed([job])
+            entering = plan.job if plan.job.order is None else replace(plan.job, order=job.order)
             try:
-                stored = self._jobs.create(plan.job, plan.also)
+                stored = self._jobs.create(entering, plan.also)
             except JobTaken:
                 raise _taken(job.id) from None
             except LostRace:
@@ -164,7 +177,7 @@ class Enqueue:
                 resolved = envelope.resolve(asked[-1], now_ms=now_ms, prefix=_at(index))
             specifications.append(resolved)
         _check_ids(specifications)
-        queues = self._known_queues({s.queue for s in specifications}, now_ms)
+        queues, ends = self._known_queues(specifications, now_ms)
         for index, resolved in enumerate(specifications):
             queue = queues[resolved.queue]
             with _naming(index):
@@ -176,10 +189,13 @@ class Enqueue:
         self._limits.register(registered(jobs))
         with self._bounds.room(jobs, queues, wait_ms=wait_ms) as entry:
             if any(s.unique for s in specifications):
-                pushed = self._push_unique_batch(jobs, specifications, now_ms)
+                pushed = self._push_unique_batch(
+                    jobs, specifications, now_ms, partial(self._placed, ends, entry)
+                )
             else:
                 chosen = any(s.id for s in specifications)
-                pushed = self._store_batch(jobs, entry, now_ms, chosen=chosen)
+                entering = self._placed(ends, entry, jobs)
+                pushed = self._store_batch(entering, entry, now_ms, chosen=chosen)
             entry.keep([one.job for one in pushed if not one.deduplicated])
         return [replace(one, pressure=entry.pressure(one.job.queue)) for one in pushed]
 
@@ -198,7 +214,11 @@ class Enqueue:
         return [Pushed(job) for job in stored]
 
     def _push_unique_batch(
-        self, jobs: Sequence[Job], specifications: Sequence[Specification], now_ms: int
+        self,
+        jobs: Sequence[Job],
+        specifications: Sequence[Specification],
+        now_ms: int,
+        placed: Placed,
     ) -> list[Pushed]:
         if 2 * len(jobs) > MAX_TRANSACTION:
             raise Unsupported(
@@ -221,8 +241,9 @@ class Enqueue:
                 raise Unsupported(
                     "The batch replaces more jobs than one transaction can.", field="jobs"
                 )
+            entering = placed([plan.job for plan in new])
             try:
-                stored = self._jobs.create_all([plan.job for plan in new], also) if new else []
+                stored = self._jobs.create_all(entering, also) if new else []
             except JobTaken as taken:
                 raise _taken_in_batch(taken.job_id, jobs) from None
             except LostRace:
@@ -238,6 +259,15 @@ class Enqueue:
                 for plan in plans
             ]
         raise BackendUnavailable("Others are pushing the same unique jobs; try again.")
+
+    def _placed(self, ends: Ends, entry: Entry, jobs: Sequence[Job]) -> list[Job]:
+        """Jobs with their places in line. Raises OjsError: the room for them is given back then."""
+        try:
+            return self._lines.enter_all(jobs, ends)
+        except BackendError:
+            # Nothing is stored yet, so there is no doubt whether the room is needed.
+            self._bounds.leave(entry)
+            raise
 
     def _plan(self, job: Job, specification: Specification, policy: Unique, now_ms: int) -> _Plan:
         """What the job's fingerprint allows, as things stand. Raises Duplicate."""
@@ -286,14 +316,17 @@ class Enqueue:
         _, cancelling = self._jobs.replacing(holder, lifecycle.cancel(holder, now_ms=now_ms))
         return _Plan(job, (lock, cancelling), replaces=holder)
 
-    def _queue(self, name: str, now_ms: int) -> Queue:
-        return self._queues.get(name) or self._made(name, now_ms)
-
-    def _known_queues(self, names: set[str], now_ms: int) -> dict[str, Queue]:
-        found, _ = self._queues.get_many(sorted(names))
-        for name in sorted(names - found.keys()):
+    def _known_queues(
+        self, specifications: Sequence[Specification], now_ms: int
+    ) -> tuple[dict[str, Queue], Ends]:
+        """Queues that are pushed to, and where tenants' jobs end in those that are fair."""
+        coming = [
+            (s.queue, s.priority if _is_ready(s) else None, s.content) for s in specifications
+        ]
+        found, ends = self._lines.read(coming)
+        for name in sorted({s.queue for s in specifications} - found.keys()):
             found[name] = self._made(name, now_ms)
-        return found
+        return found, ends
 
     def _made(self, name: str, now_ms: int) -> Queue:
         # The first push to a queue makes it (queue-config seed, section 5.2), but in strict mode.
@@ -308,6 +341,7 @@ class Enqueue:
         elif specification.scheduled_ms is not None:
             state = State.SCHEDULED
         ready = state is State.AVAILABLE
+        fairness = queue.fairness
         return Job(
             id=specification.id or self._ids.uuid7(),
             type=specification.type,
@@ -326,9 +360,15 @@ class Enqueue:
             retention=queue.config.retention,
             copies_to=queue.config.copies_to,
             order=self._ids.order() if ready else None,
+            share=None if fairness is None else fairness.share(specification.content),
             held=jsontext.size_of(specification.content) if queue.charged else None,
             limit=specification.limit,
         )
+
+
+def _is_ready(specification: Specification) -> bool:
+    """Whether a job stands in line from the start."""
+    return not specification.pending and specification.scheduled_ms is None
 
 
 def _under(

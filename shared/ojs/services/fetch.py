@@ -9,33 +9,28 @@ from __future__ import annotations
 import random
 import threading
 from collections import OrderedDict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from ojs.clock import Clock
-from ojs.domain import lifecycle
 from ojs.domain.errors import OjsError
-from ojs.domain.ids import IdSource
 from ojs.domain.job import Job, expired
 from ojs.domain.queue import Queue
 from ojs.domain.states import State
+from ojs.domain.turns import LEAST_LOADED, ROUND_ROBIN, STRICT
 from ojs.services.due import Due
 from ojs.services.limits import FetchLimits, Round
+from ojs.services.membership import Membership, Reading
 from ojs.services.quotas import Quota, Quotas
+from ojs.services.turns import PAGE, Course, Courses
 from ojs.store import items
 from ojs.store.errors import LostRace
 from ojs.store.jobs import Jobs, winner
 from ojs.store.keys import Position
-from ojs.store.queues import Queues
-from ojs.store.workers import from_item, key_of
-
-ROUND_ROBIN = "round-robin"
-STRICT = "strict"
 
 # Asked for beyond what is wanted, so that a few lost races need no second query.
 _SPARE = 5
-_PAGE = 100
 _MAX_PAGES = 12
 # Pages that hold nothing but jobs of batches still being stored are passed over; so many at most.
 _MAX_STAGED_PAGES = 30
@@ -80,7 +75,7 @@ class _Memory:
 class _Take:
     """One fetch under way."""
 
-    queue_names: Sequence[str]
+    course: Course
     count: int
     worker_id: str | None
     visibility_ms: int | None
@@ -108,70 +103,106 @@ def _kib(position: Position) -> int:
     return position.size_kib * (2 if position.copy else 1) + _SMALL_JOB_KIB
 
 
+# What a queue has for a fetch: how many jobs are there, or the next one, claimed.
+_Told = int | Job
+
+
+class _Source:
+    """The jobs of one queue, claimed one by one. Nothing is read before it is asked for."""
+
+    def __init__(self, parts: Sequence[Iterator[_Told]]) -> None:
+        # Each tells how many there are before it claims one, and claims when it is asked again.
+        self._parts = list(parts)
+        self._there = 0
+
+    def peek(self) -> int:
+        """How many jobs are there to be claimed, as far as is known; 0: none."""
+        while not self._there and self._parts:
+            told = next(self._parts[0], None)
+            if told is None:
+                self._parts.pop(0)
+            elif isinstance(told, int):
+                self._there = told
+        return self._there
+
+    def claim(self) -> bool:
+        """Claim the next; False when there is none any more."""
+        while self.peek():
+            self._there = 0
+            told = next(self._parts[0], None)
+            if isinstance(told, Job):
+                return True
+            if told is None:
+                self._parts.pop(0)
+            else:
+                self._there = told
+        return False
+
+    def then(self, parts: Sequence[Iterator[_Told]]) -> None:
+        """Go on with these."""
+        self._parts += parts
+
+
 class Fetch:
     """Hands out jobs."""
 
     def __init__(
         self,
         jobs: Jobs,
-        queues: Queues,
+        membership: Membership,
+        courses: Courses,
         due: Due,
         quotas: Quotas,
         limits: FetchLimits,
-        clock: Clock,
-        ids: IdSource,
         *,
+        clock: Clock,
         choose: Callable[[int], int] = random.randrange,
     ) -> None:
         self._jobs = jobs
-        self._queues = queues
+        self._membership = membership
+        self._courses = courses
         self._due = due
         self._quotas = quotas
         self._limits = limits
         self._clock = clock
-        self._ids = ids
         self._choose = choose
         # What this container has seen claimed: the index may still list it for a moment.
         self._claimed = _Memory(_REMEMBERED)
         self._committed = _Memory(_MAX_ROTATIONS)
         self._due_seen: OrderedDict[tuple[str, int], int] = OrderedDict()
-        self._turns: OrderedDict[tuple[str, ...], int] = OrderedDict()
         # Where a line was read up to in which only jobs stand that must wait for their limits.
         self._passed_over: OrderedDict[tuple[str, int], tuple[int, Any]] = OrderedDict()
-        self._turns_lock = threading.Lock()
+        self._lock = threading.Lock()
 
     def fetch(
         self,
-        queues: Sequence[str],
+        queues: Sequence[str] | None,
         count: int = 1,
         worker_id: str | None = None,
         visibility_timeout_ms: int | None = None,
-        strategy: str = ROUND_ROBIN,
+        strategy: str | None = None,
         go_on: Callable[[], bool] = lambda: True,
+        *,
+        weights: Mapping[str, int] | None = None,
+        pool: str | None = None,
     ) -> list[Job]:
         """Claim up to `count` jobs: by priority, then first in first out, inside each queue.
 
-        Over several queues `round-robin` takes one from each in turn; `strict` empties the first
-        listed before the next. Each job is under a lease of `visibility_timeout_ms`, or the job's
-        own, or 30 minutes. Returns an empty list when there is nothing, or when the worker was
-        told to stop. No more are claimed once `go_on` says that time is running out. Raises
-        BackendUnavailable.
+        Over several queues they take turns: by the worker's pool if it is configured, otherwise by
+        `strategy` and `weights` of this call, of the worker's registration, or round-robin
+        (fair-scheduling seed, sections 5.2 and 7). Without `queues` all of the pool's are meant.
+        Each job is under a lease of `visibility_timeout_ms`, or the job's own, or 30 minutes.
+        Returns an empty list when there is nothing, or when the worker was told to stop. No more
+        are claimed once `go_on` says that time is running out. Raises Conflict when the worker
+        belongs to another pool, InvalidRequest without any queues, BackendUnavailable.
         """
-        names = list(dict.fromkeys(queues))
-        found, record = self._queues.get_many(names, key_of(worker_id) if worker_id else None)
-        if record is not None and not from_item(record).may_fetch:
+        read = self._membership.read(queues, worker_id, pool)
+        if read.worker is not None and not read.worker.may_fetch:
             return []
-        open_queues = [found[name] for name in names if name in found and not found[name].paused]
-        take = _Take(names, count, worker_id, visibility_timeout_ms, go_on)
-        lines = [
-            (queue, lane) for queue in self._in_turn(open_queues, names, strategy)
-            for lane in self._lanes(queue)
-        ]  # fmt: skip
+        course = self._course(read, strategy, weights)
+        take = _Take(course, count, worker_id, visibility_timeout_ms, go_on)
         try:
-            if strategy == STRICT or len(open_queues) == 1:
-                self._one_by_one(take, lines)
-            else:
-                self._alternate(take, lines)
+            self._claim_all(take, read.queues)
         except OjsError:
             # What is claimed already must reach the worker; otherwise it waits out its lease.
             if not take.jobs:
@@ -179,31 +210,60 @@ class Fetch:
         finally:
             self._quotas.settle(take.quotas)
             self._limits.settle(take.limits)
-        if strategy != STRICT:
-            self._advance(names, take)
+            self._courses.settle(course)
         return self._with_contents(take)
 
     # --- order ------------------------------------------------------------------------------
 
-    def _in_turn(self, queues: Sequence[Queue], names: Sequence[str], strategy: str) -> list[Queue]:
-        """The queues in the order of this fetch: as listed, or from where the last one ended."""
-        if strategy == STRICT or len(queues) < 2:
-            return list(queues)
-        with self._turns_lock:
-            start = self._turns.get(tuple(names), 0)
-        following = [q for q in queues if names.index(q.name) >= start]
-        return following + [q for q in queues if names.index(q.name) < start]
+    def _course(
+        self, read: Reading, strategy: str | None, weights: Mapping[str, int] | None
+    ) -> Course:
+        """How the queues have their turn: server-side configuration first (section 5.2)."""
+        if read.pool is not None:
+            return self._courses.of_pool(read.pool, read.ledger, read.worker)
+        names = [queue.name for queue in read.queues]
+        said = read.worker.info if read.worker is not None else {}
+        if strategy is None:
+            strategy, weights = said.get("strategy"), said.get("weights")
+        return self._courses.of_wishes(names, strategy or ROUND_ROBIN, weights or {})
 
-    def _advance(self, names: Sequence[str], take: _Take) -> None:
-        """The next fetch of these queues begins after the queue served last."""
-        if len(names) < 2 or not take.jobs:
+    def _claim_all(self, take: _Take, queues: Sequence[Queue]) -> None:
+        plain = len(queues) == 1 and not take.course.seats
+        if plain or take.course.plain:
+            for queue in queues:
+                source = _Source(self._whole(take, queue))
+                while take.wanted and source.claim():
+                    pass
             return
-        with self._turns_lock:
-            key = tuple(names)
-            self._turns[key] = (names.index(take.jobs[-1].queue) + 1) % len(names)
-            self._turns.move_to_end(key)
-            while len(self._turns) > _MAX_ROTATIONS:
-                self._turns.popitem(last=False)
+        strict = take.course.strategy == STRICT
+        sources = {queue.name: _Source([]) for queue in queues}
+        # Of a pool whose places are all taken only what is due is looked at: leases that are over
+        # give places back.
+        if not take.course.full:
+            for queue in queues:
+                # Where the first listed comes first, what is due in it comes before anything of
+                # the next.
+                lines = self._whole(take, queue) if strict else self._in_line(take, queue)
+                sources[queue.name].then(lines)
+            self._courses.serve(take.course, sources, lambda: take.wanted)
+            if strict or not take.wanted:
+                return
+        for queue in queues:
+            due = [self._take_due(take, queue, lane) for lane in range(queue.lanes)]
+            sources[queue.name].then(due)
+        self._courses.serve(take.course, sources, lambda: take.wanted)
+
+    def _in_line(self, take: _Take, queue: Queue) -> list[Iterator[_Told]]:
+        """What stands in a queue's lines."""
+        return [self._candidates(take, queue, lane) for lane in self._lanes(queue)]
+
+    def _whole(self, take: _Take, queue: Queue) -> list[Iterator[_Told]]:
+        """All that a queue has: of each lane what stands in line, then what is due."""
+        return [
+            part
+            for lane in self._lanes(queue)
+            for part in (self._candidates(take, queue, lane), self._take_due(take, queue, lane))
+        ]
 
     def _lanes(self, queue: Queue) -> list[int]:
         """All lanes of a queue, from a random one on, so that fetchers spread over them."""
@@ -212,52 +272,14 @@ class Fetch:
         start = self._choose(queue.lanes)
         return [(start + step) % queue.lanes for step in range(queue.lanes)]
 
-    def _one_by_one(self, take: _Take, lines: Sequence[tuple[Queue, int]]) -> None:
-        """Each line in turn, what is due in it included, before anything of the next."""
-        for line in lines:
-            self._drain(take, self._candidates(take, *line))
-            if take.wanted:
-                self._take_due(take, *line)
-            if not take.wanted:
-                return
-
-    def _alternate(self, take: _Take, lines: Sequence[tuple[Queue, int]]) -> None:
-        """One job from each queue in turn, until there are enough or nothing is left."""
-        sources: list[list[Iterator[Job]]] = []
-        last = None
-        for queue, lane in lines:
-            if queue.name != last:
-                sources.append([])
-                last = queue.name
-            sources[-1].append(self._candidates(take, queue, lane))
-        while sources and take.wanted:
-            going_on = []
-            for lanes in sources:
-                if not take.wanted:
-                    break
-                while lanes:
-                    job = next(lanes[0], None)
-                    if job is not None:
-                        going_on.append(lanes)
-                        break
-                    lanes.pop(0)
-            sources = going_on
-        for queue, lane in lines:
-            if not take.wanted:
-                return
-            self._take_due(take, queue, lane)
-
-    @staticmethod
-    def _drain(take: _Take, source: Iterator[Job]) -> None:
-        while take.wanted and next(source, None) is not None:
-            pass
-
     # --- claim ------------------------------------------------------------------------------
 
-    def _candidates(self, take: _Take, queue: Queue, lane: int) -> Iterator[Job]:
+    def _candidates(self, take: _Take, queue: Queue, lane: int) -> Iterator[_Told]:
         """Claims jobs of one line, in order, as long as they are asked for."""
         after: Any = None
-        limit = min(take.wanted + _SPARE, _PAGE)
+        # The deepest of several lines is known when each was looked at for as far as a page goes.
+        deep = take.course.strategy == LEAST_LOADED
+        limit = PAGE if deep else min(take.wanted + _SPARE, PAGE)
         crowded = False
         # What was due joins the line here: the index may not list it yet.
         joining = self._now_due(take, queue.name, lane)
@@ -267,10 +289,15 @@ class Fetch:
             waiting, staged = self._page(take, found, joining)
             joining = []
             staged_pages, pages = staged_pages + staged, pages + (not staged)
-            after, limit = following, _PAGE
+            after, limit = following, PAGE
             # Whether all of the page must wait for their rate limits.
             passed_over = bool(waiting)
-            while (entry := self._next(take, queue, waiting, crowded=crowded)) is not None:
+            lost = False
+            while waiting and not lost:
+                yield len(waiting)
+                entry = self._next(take, queue, waiting, crowded=crowded)
+                if entry is None:
+                    break
                 passed_over = False
                 job_id, position, key = entry
                 job = self._claim(take, queue, lane, job_id, position)
@@ -278,16 +305,16 @@ class Fetch:
                 if job is not None:
                     yield job
                 elif not crowded:
-                    crowded, after = True, None
-                    break
-            else:
-                if waiting:
-                    return
-                if following is None:
-                    self._passed_over.pop((queue.name, lane), None)
-                    return
-                if passed_over:
-                    after = self._pass_over(queue.name, lane, following, first=pages == 1)
+                    crowded, after, lost = True, None, True
+            if lost:
+                continue
+            if waiting:
+                return
+            if following is None:
+                self._passed_over.pop((queue.name, lane), None)
+                return
+            if passed_over:
+                after = self._pass_over(queue.name, lane, following, first=pages == 1)
 
     def _page(
         self, take: _Take, found: list[tuple[str, str]], joining: list[tuple[str, str]]
@@ -337,7 +364,7 @@ class Fetch:
         before, so that a fetch, which reads so many pages at most, gets past any number of them.
         """
         now_ms = self._clock.now_ms()
-        with self._turns_lock:
+        with self._lock:
             at_ms, there = self._passed_over.get((queue, lane), (0, None))
             if first and there is not None and now_ms - at_ms < _PASSED_OVER_MS:
                 return there
@@ -376,7 +403,7 @@ class Fetch:
     def _now_due(self, take: _Take, queue: str, lane: int) -> list[tuple[str, str]]:
         """Entries of the ready line that what was due now gets; looked for now and then."""
         now_ms = self._clock.now_ms()
-        with self._turns_lock:
+        with self._lock:
             last_ms = self._due_seen.get((queue, lane))
             if last_ms is not None and now_ms - last_ms < _DUE_EVERY_MS:
                 return []
@@ -411,6 +438,8 @@ class Fetch:
         # A limited job starts when its start was counted.
         now_ms = self._clock.now_ms() if limited is None else limited.now_ms
         self._quotas.use(take.quotas, queue, job_id)
+        take.course.used += 1
+        pool = take.course.pool
         try:
             job = self._jobs.claim(
                 job_id,
@@ -422,9 +451,12 @@ class Fetch:
                 worker_id=take.worker_id,
                 slot=queue.slotted,
                 place=None if limited is None else limited.place(job_id, position.order),
+                pool=pool.name if pool is not None else None,
+                seats=take.course.seats,
             )
         except LostRace as lost:
             take.lost += 1
+            take.course.used -= 1
             self._quotas.lost(take.quotas, queue)
             there = winner(lost)
             self._limits.lost(limited, job_id, position, there)
@@ -435,21 +467,24 @@ class Fetch:
         take.kib += _kib(position)
         return job
 
-    def _take_due(self, take: _Take, queue: Queue, lane: int) -> None:
+    def _take_due(self, take: _Take, queue: Queue, lane: int) -> Iterator[_Told]:
         """Apply what time has decided in one line, and claim what became available by it."""
         promoted = self._promote(take, queue.name, lane)
         for job in sorted(promoted, key=lambda job: items.position(job).key()):
             position = items.position(job)
-            if not take.wanted or not take.has_room(position):
-                return
             if self._limits.shut(take.limits, job.id, position):
                 continue
+            yield 1
+            if not take.wanted or not take.has_room(position):
+                return
             if not self._quotas.allow(take.quotas, queue, job.id, wanted=1, waiting=1):
                 return
             self._limits.look(take.limits, [position])
             if not self._allowed(take, queue, job.id, position):
                 continue
-            self._claim(take, queue, lane, job.id, position)
+            claimed = self._claim(take, queue, lane, job.id, position)
+            if claimed is not None:
+                yield claimed
 
     def _promote(self, take: _Take, queue: str, lane: int) -> list[Job]:
         """Apply time to as many jobs as are wanted; those that are available now."""
@@ -474,12 +509,5 @@ class Fetch:
             # The worker will never hear of these jobs: give them back rather than let them wait
             # out their leases. Should this fail too, the leases do run out.
             for job in take.jobs:
-                self._give_back(job)
+                self._due.give_back(job)
             raise
-
-    def _give_back(self, job: Job) -> None:
-        back = lifecycle.requeue(job, now_ms=self._clock.now_ms(), order=self._ids.order())
-        try:
-            self._jobs.replace(job, back, guard="lease")
-        except (LostRace, OjsError):
-            return

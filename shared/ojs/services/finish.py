@@ -18,6 +18,7 @@ from ojs.domain.states import State, Trigger
 from ojs.services.copies import Copies
 from ojs.services.due import Due
 from ojs.services.limits import RateLimits
+from ojs.services.lines import Lines
 from ojs.store.errors import LostRace
 from ojs.store.jobs import Jobs, winner
 
@@ -35,12 +36,15 @@ class Finish:
         limits: RateLimits,
         clock: Clock,
         ids: IdSource,
+        *,
+        lines: Lines,
         chance: Callable[[], float] = random.random,
     ) -> None:
         self._jobs = jobs
         self._due = due
         self._copies = copies
         self._limits = limits
+        self._lines = lines
         self._clock = clock
         self._ids = ids
         self._chance = chance
@@ -121,7 +125,8 @@ class Finish:
             now_ms = self._clock.now_ms()
             failure = None
             if requeue:
-                after = lifecycle.requeue(job, now_ms=now_ms, order=self._ids.order())
+                back = lifecycle.requeue(job, now_ms=now_ms, order=self._ids.order())
+                after = self._lines.enter(back)
             else:
                 failure = failures.reported(error or {}, attempt=job.attempt, now_ms=now_ms)
                 pause_ms = failures.limited_until(error or {}, now_ms=now_ms)

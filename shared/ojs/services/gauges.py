@@ -15,6 +15,8 @@ from dataclasses import dataclass, field
 from dataclasses import replace as changed
 
 from ojs.domain.dead_letter_stats import together
+from ojs.domain.pools import DEFAULT_POOL
+from ojs.domain.scheduling import MAX_COUNTED_WORKERS
 from ojs.domain.states import State
 from ojs.domain.stats import (
     DAY_MS,
@@ -33,6 +35,7 @@ from ojs.store import keys
 from ojs.store import queues as queue_store
 from ojs.store import workers as worker_store
 from ojs.store.dead_letters import BY_ERROR, BY_TYPE, DeadLetters
+from ojs.store.standings import Standings
 from ojs.store.stats import KEPT_MS, Stats, Sweepable
 
 # The stream's delay: minutes that ended less than this ago are added up again.
@@ -42,6 +45,8 @@ MAX_WORKERS = 20_000
 _NAMES = 1_000
 _WORKERS = 1_000
 _QUEUES = 33  # one call
+# Pools whose workers one run notes: those with the most.
+_POOLS = 1_000
 # The stream's delay, at its longest: what was not counted by then of a queue is not there.
 _SETTLED_MS = DAY_MS
 
@@ -101,12 +106,14 @@ class Gauges:
         queues: queue_store.Queues,
         workers: worker_store.Workers,
         dead_letters: DeadLetters,
+        standings: Standings,
         choose: Callable[[int], int] = random.randrange,
     ) -> None:
         self._stats = stats
         self._queues = queues
         self._workers = workers
         self._dead_letters = dead_letters
+        self._standings = standings
         self._choose = choose
 
     def run_once(self, now_ms: int, limit: int, go_on: Callable[[], bool] = lambda: True) -> Swept:
@@ -203,12 +210,21 @@ class Gauges:
 
     def _count_workers(self, run: _Run) -> Workers:
         counts: Counter[str] = Counter()
+        pools: Counter[str] = Counter()
         after: str | None = None
         while counts.total() < MAX_WORKERS:
             page, after = self._workers.page(limit=_WORKERS, after=after)
             counts.update(_kind(worker, run.now_ms) for worker in page)
+            pools.update(
+                worker.pool or DEFAULT_POOL
+                for worker in page
+                if _kind(worker, run.now_ms) != "stale"
+            )
             if after is None:
                 break
+        if counts.total() > MAX_COUNTED_WORKERS:
+            # Whoever asks for a pool would have to count too many.
+            self._standings.save_workers(dict(pools.most_common(_POOLS)), now_ms=run.now_ms)
         return Workers(running=counts["running"], quiet=counts["quiet"], stale=counts["stale"])
 
     def _add_up(self, run: _Run, first_ms: int) -> dict[int, Activity] | None:

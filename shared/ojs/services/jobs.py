@@ -13,6 +13,7 @@ from ojs.domain.ids import IdSource
 from ojs.domain.job import Job
 from ojs.domain.states import State
 from ojs.services.due import Due
+from ojs.services.lines import Lines
 from ojs.store import jobs as store
 from ojs.store.errors import LostRace
 
@@ -46,9 +47,12 @@ class Progress:
 class Jobs:
     """Looks at jobs and changes them one by one."""
 
-    def __init__(self, jobs: store.Jobs, due: Due, clock: Clock, ids: IdSource) -> None:
+    def __init__(
+        self, jobs: store.Jobs, due: Due, lines: Lines, clock: Clock, ids: IdSource
+    ) -> None:
         self._jobs = jobs
         self._due = due
+        self._lines = lines
         self._clock = clock
         self._ids = ids
 
@@ -88,7 +92,7 @@ class Jobs:
             before = self._due.settle(self._jobs.head(job_id))
             if before is None:
                 raise NotFound("job", job_id)
-            after = change(before, self._clock.now_ms())
+            after = self._lines.enter(change(before, self._clock.now_ms()))
             try:
                 stored = self._jobs.replace(before, replace(after, batch=None))
             except LostRace:

@@ -18,6 +18,7 @@ from ojs.store.gates import Gates
 
 if TYPE_CHECKING:
     from ojs.services.slots import Slots
+    from ojs.services.tagging import Tagging
 
 _TRIES = 5
 # Requests that began before they could know of a bound are waited for; seconds.
@@ -48,6 +49,7 @@ class Queues:
         *,
         settle: Callable[[str], None],
         slots: Callable[[], Slots],
+        tagging: Callable[[], Tagging],
         sleep: Callable[[float], None],
     ) -> None:
         """`settle` counts the jobs that a queue holds into its gate; `sleep` takes seconds."""
@@ -56,6 +58,7 @@ class Queues:
         self._settle = settle
         self._gates = gates
         self._slots = slots
+        self._tagging = tagging
         self._sleep = sleep
 
     def create(self, name: str, config: object, *, prefix: str = "config.") -> Queue:
@@ -88,8 +91,9 @@ class Queues:
         """Change what is named, leave the rest; makes a queue not seen yet.
 
         Jobs that are there already keep what they were given (queue-config seed, section 4.4), and
-        count under a new bound; those that run count under a new limit. Raises InvalidRequest,
-        BackendUnavailable when so many run that it must be asked again.
+        count under a new bound; those that run count under a new limit, and those that wait take
+        their turns by tenant. Raises InvalidRequest, BackendUnavailable when so many run that it
+        must be asked again.
         """
         _check_name(name)
         changes = queue_config.parse(config)
@@ -112,7 +116,8 @@ class Queues:
             if bounds:
                 self._settle(name)
             if limits:
-                self._slots().begin(queue, now_ms=now_ms)
+                slots = self._slots()
+                slots.begin(slots.of(queue), now_ms=now_ms)
             configured = self._queues.configure(queue, own, now_ms=now_ms)
             if after.concurrency is not None:
                 self._gates.limit_slots(
@@ -121,12 +126,15 @@ class Queues:
                 before = queue.config.concurrency
                 # Nobody fetches from a queue that was not there.
                 if there is not None and (before is None or after.concurrency < before):
-                    self._slots().wait(configured, now_ms=now_ms, again=limits)
+                    slots = self._slots()
+                    slots.wait(slots.of(configured), now_ms=now_ms, again=limits)
             if bounds and there is not None:
                 # Pushes that began before they could know of the bound are stored by now, and
                 # count. Those that take longer are found by the sweep.
                 self._sleep(GRACE_S)
                 self._settle(name)
+            if configured.tagging_ms is not None and queue.fairness is None:
+                self._tagging().begin(configured, now_ms=now_ms)
             return configured
 
         return _until_won(change)

@@ -32,7 +32,7 @@ from collections import Counter
 from collections.abc import Callable, Collection, Sequence
 
 from ojs.domain.errors import OjsError
-from ojs.services.slots import Slots
+from ojs.services.slots import Counted, Slots
 from ojs.store.census import Census, Held, Known
 from ojs.store.gates import Gates, Level
 from ojs.store.queues import Queues
@@ -121,7 +121,7 @@ class Reconcile:
         go_on: Callable[[], bool],
     ) -> bool:
         """See to the places of running jobs; False when there is no time left to do so."""
-        slotted = [known.queue for known in found if known.queue.slotted]
+        slotted = [Counted.of_queue(known.queue) for known in found if known.queue.slotted]
         if slotted and not go_on():
             counts["more"] = 1
             return False

@@ -31,6 +31,7 @@ from ojs.domain.unique import fingerprint
 from ojs.services.bounds import Bounds
 from ojs.services.due import Due
 from ojs.services.limits import RateLimits, registered
+from ojs.services.lines import Lines
 from ojs.store.contents import Contents
 from ojs.store.errors import LostRace
 from ojs.store.jobs import Jobs
@@ -55,6 +56,7 @@ class Redrive:
         due: Due,
         bounds: Bounds,
         limits: RateLimits,
+        lines: Lines,
         clock: Clock,
         ids: IdSource,
         strict: bool = False,
@@ -67,6 +69,7 @@ class Redrive:
         self._due = due
         self._bounds = bounds
         self._limits = limits
+        self._lines = lines
         self._clock = clock
         self._ids = ids
         self._strict = strict
@@ -140,10 +143,12 @@ class Redrive:
             replayed=replayed or job.replayed,
         )
         after, lock = self._locked(job, after)
+        after = self._lines.under(after, queue)
         copy = self._waiting_copy(job)
         if after.queue != job.queue:
             self._limits.register(registered([after]))
         with self._bounds.room([after], {queue.name: queue}, drops=drops) as entry:
+            after = self._lines.enter(after)
             if override.of_content:
                 with self._contents.changed(job, after) as placed:
                     stored = self._swap(job, placed, lock, copy)

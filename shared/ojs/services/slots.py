@@ -1,4 +1,5 @@
-"""Places of running jobs: sets right what the gate of a queue with `concurrency` counts.
+"""Places of running jobs: sets right what the gate of a queue, or of a worker pool, with
+`concurrency` counts, and those of workers that are given jobs by how many they have.
 
 Every job that is handed out takes a place before it is claimed, notes so on its head, and gives the
 place back after it has stopped running. So the gate never counts too few, but for jobs that ran
@@ -18,9 +19,12 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 
 from ojs.domain.errors import BackendUnavailable
+from ojs.domain.job import POOL_SEAT, WORKER_SEAT
+from ojs.domain.pools import Pool, seat_of
 from ojs.domain.queue import Queue
 from ojs.store import keys
 from ojs.store.census import Census, Running
@@ -40,6 +44,35 @@ MOST_COUNTED = 20_000
 MOST_TAKEN = 1_000
 
 
+@dataclass(frozen=True)
+class Counted:
+    """What a gate counts: the running jobs of a queue, or those of its queues that a pool has.
+
+    `stats` is what they are projected under, `configured_ms` when the limit on them was changed.
+    """
+
+    gate: str
+    stats: str
+    queues: Sequence[Queue]
+    configured_ms: int
+    pool: str | None = None
+
+    @classmethod
+    def of_queue(cls, queue: Queue) -> Counted:
+        """The running jobs of a queue."""
+        return cls(queue.name, queue.name, (queue,), queue.configured_ms or queue.created_ms)
+
+    @classmethod
+    def of_pool(cls, pool: Pool, queues: Sequence[Queue]) -> Counted:
+        """The running jobs of a pool with these queues."""
+        stats = keys.pool_stats(pool.name)
+        return cls(pool.gate, stats, tuple(queues), pool.configured_ms, pool.name)
+
+    def takes_place(self, job: Running) -> bool:
+        """Whether a running job takes a place at this gate."""
+        return job.slot if self.pool is None else POOL_SEAT in job.seats
+
+
 class Slots:
     """Looks after the places of running jobs."""
 
@@ -56,18 +89,23 @@ class Slots:
         self._jobs = jobs
         self._sleep = sleep
 
-    def begin(self, queue: Queue, *, now_ms: int) -> None:
-        """Give all running jobs of a queue a place, before a limit is set on them.
+    @staticmethod
+    def of(queue: Queue) -> Counted:
+        """The running jobs of a queue."""
+        return Counted.of_queue(queue)
+
+    def begin(self, counted: Counted, *, now_ms: int) -> None:
+        """Give all running jobs a place, before a limit is set on them.
 
         Whatever a fetch hands out must take one by now. Raises BackendUnavailable when too many run
         to be dealt with at once: asked again, it goes on.
         """
-        if self._take_all(queue, now_ms, most=MOST_TAKEN)[1] is None:
+        if self._take_all(counted, now_ms, most=MOST_TAKEN)[1] is None:
             raise BackendUnavailable(
                 "More jobs run than can be counted at once; try again.", retry_after_s=5
             )
 
-    def wait(self, queue: Queue, *, now_ms: int, again: bool) -> None:
+    def wait(self, counted: Counted, *, now_ms: int, again: bool) -> None:
         """Wait until a limit that was set or lowered is heeded by all.
 
         Fetches are under way that took places under the old one, and are about to claim jobs with
@@ -76,31 +114,57 @@ class Slots:
         """
         for _ in range(_ROUNDS):
             self._sleep(GRACE_S)
-            if not again or not self._take_all(queue, now_ms, most=MOST_TAKEN)[0]:
+            if not again or not self._take_all(counted, now_ms, most=MOST_TAKEN)[0]:
                 return
 
-    def look(self, queues: Sequence[Queue], now_ms: int, counts: Counter[str]) -> None:
-        """Set the gates of these queues right.
+    def look(self, those: Sequence[Counted], now_ms: int, counts: Counter[str]) -> None:
+        """Set these gates right.
 
-        Counts: slotted (queues looked at), slots_taken (for jobs that had none), slots_suspected
-        and slots_freed (queues). Raises OjsError.
+        Counts: slotted (gates looked at), slots_taken (for jobs that had none), slots_suspected
+        and slots_freed (gates). Raises OjsError.
         """
-        if not queues:
+        if not those:
             return
-        names = [queue.name for queue in queues]
-        levels, active = self._gates.slots(names), self._census.active(names)
-        for queue in queues:
+        levels = self._gates.slots([counted.gate for counted in those])
+        active = self._census.active([counted.stats for counted in those])
+        for counted in those:
             counts["slotted"] += 1
-            self._one(queue, levels[queue.name], active[queue.name], now_ms, counts)
+            self._one(counted, levels[counted.gate], active[counted.stats], now_ms, counts)
+
+    def look_at_workers(
+        self,
+        counted: Counted,
+        workers: Sequence[str],
+        now_ms: int,
+        counts: Counter[str],
+    ) -> None:
+        """Set the gates of a pool's workers right, by the jobs that they run. Raises OjsError."""
+        assert counted.pool is not None
+        gates = {worker: seat_of(counted.pool, worker) for worker in workers}
+        levels = self._gates.slots(list(gates.values()))
+        resting = {
+            worker: levels[gate]
+            for worker, gate in gates.items()
+            if levels[gate].count and now_ms - levels[gate].changed_ms >= SETTLED_MS
+        }
+        if not resting:
+            return
+        running: Counter[str | None] = Counter()
+        for at, job in enumerate(self._running(counted)):
+            if at == MOST_COUNTED:
+                return
+            running[job.worker] += WORKER_SEAT in job.seats
+        for worker, level in resting.items():
+            self._compare(gates[worker], level, running[worker], now_ms, counts)
 
     def _one(
-        self, queue: Queue, level: Level, active: int, now_ms: int, counts: Counter[str]
+        self, counted: Counted, level: Level, active: int, now_ms: int, counts: Counter[str]
     ) -> None:
-        lately = now_ms - (queue.configured_ms or queue.created_ms) < _CONFIGURED_MS
+        lately = now_ms - counted.configured_ms < _CONFIGURED_MS
         at_rest = now_ms - level.changed_ms >= SETTLED_MS
         if not lately and (active == level.count or (active < level.count and not at_rest)):
             return
-        taken, running = self._take_all(queue, now_ms, most=MOST_COUNTED)
+        taken, running = self._take_all(counted, now_ms, most=MOST_COUNTED)
         if taken:
             counts["slots_taken"] += taken
         if running is None or taken or not at_rest:
@@ -108,42 +172,61 @@ class Slots:
         # The larger counts; but the projection may be late, and what it alone knows of is no reason
         # to count more than there are places taken.
         count = max(running, min(active, level.count))
+        self._compare(counted.gate, level, count, now_ms, counts)
+
+    def _compare(
+        self, gate: str, level: Level, count: int, now_ms: int, counts: Counter[str]
+    ) -> None:
+        """Set a gate at rest to what was counted: at once when it counts too few, else when it was
+        found the same twice.
+        """
         suspicion = level.suspicion
         if count == level.count:
             return
         if count > level.count:
             # Jobs that run must count, at once.
-            self._gates.heal(queue.name, level, count=count, sk=keys.SLOTS)
+            self._gates.heal(gate, level, count=count, sk=keys.SLOTS)
         elif suspicion is None:
-            self._gates.suspect(queue.name, level, count=count, now_ms=now_ms, sk=keys.SLOTS)
+            self._gates.suspect(gate, level, count=count, now_ms=now_ms, sk=keys.SLOTS)
             counts["slots_suspected"] += 1
         elif now_ms - suspicion.at_ms >= SETTLED_MS:
             count = max(count, suspicion.count)
             if count < level.count:
-                healed = self._gates.heal(queue.name, level, count=count, sk=keys.SLOTS)
+                healed = self._gates.heal(gate, level, count=count, sk=keys.SLOTS)
                 counts["slots_freed"] += healed
 
-    def _take_all(self, queue: Queue, now_ms: int, *, most: int) -> tuple[int, int | None]:
+    def _running(self, counted: Counted) -> Iterator[Running]:
+        for queue in counted.queues:
+            for job in self._census.running(queue):
+                if counted.pool in (None, job.pool):
+                    yield job
+
+    def _take_all(self, counted: Counted, now_ms: int, *, most: int) -> tuple[int, int | None]:
         """A place for up to `most` running jobs that have none; how many got one, and how many run,
         None if that is not known.
         """
         taken = asked = count = 0
-        for job in self._census.running(queue):
+        for job in self._running(counted):
             count += 1
-            if not job.slot and asked == most:
-                return taken, None
-            if not job.slot:
+            if not counted.takes_place(job):
+                if asked == most:
+                    return taken, None
                 asked += 1
-                taken += self._take(queue, job, now_ms)
+                taken += self._take(counted, job, now_ms)
             if count == MOST_COUNTED:
                 return taken, None
         return taken, count
 
-    def _take(self, queue: Queue, job: Running, now_ms: int) -> bool:
+    def _take(self, counted: Counted, job: Running, now_ms: int) -> bool:
         """A place for a running job, whether one is free or not; False if it needs none."""
         # First the place, then the note: if we die in between, a place is taken too many.
-        self._gates.take_slots(queue.name, count=1, limit=None, version=ANY_VERSION, now_ms=now_ms)
-        taken = self._jobs.take_slot(job.id, job.lease)
+        self._gates.take_slots(
+            counted.gate, count=1, limit=None, version=ANY_VERSION, now_ms=now_ms
+        )
+        if counted.pool is None:
+            taken = self._jobs.take_slot(job.id, job.lease)
+        else:
+            taken = self._jobs.take_seat(job.id, job.lease, job.seats)
         if not taken:
-            self._gates.free_slots(queue.name, count=1, now_ms=now_ms)
+            self._gates.free_slots(counted.gate, count=1, now_ms=now_ms)
         return taken

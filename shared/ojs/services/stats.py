@@ -13,6 +13,8 @@ from ojs.domain import envelope
 from ojs.domain.errors import InvalidRequest, NotFound
 from ojs.domain.limits import cell_name
 from ojs.domain.page import Page
+from ojs.domain.pools import Pool
+from ojs.domain.scheduling import metrics_of
 from ojs.domain.states import State
 from ojs.domain.stats import (
     DAY_MS,
@@ -24,6 +26,7 @@ from ojs.domain.stats import (
     Metrics,
     Period,
     Point,
+    PoolMetrics,
     QueueStats,
     QueueSummary,
     Totals,
@@ -34,10 +37,16 @@ from ojs.store import queues as queue_store
 from ojs.store import stats as store
 from ojs.store.edges import Edges, Limiter
 from ojs.store.limits import Limits
+from ojs.store.pools import Pools
+from ojs.store.standings import Standings
 from ojs.store.stats import Counters, ReadyLine
 
 # Metrics tell of the first so many queues in order of name. A scrape reads four items of each.
 MAX_METRIC_QUEUES = 500
+# Of worker pools the first so many, as long as they have no more queues in all. Five items of each
+# queue are read, and four of each pool.
+MAX_METRIC_POOLS = 100
+MAX_METRIC_POOL_QUEUES = 500
 # And of the first so many keys of rate limits: two items of each.
 MAX_METRIC_KEYS = 100
 
@@ -51,12 +60,16 @@ class Stats:
         queues: queue_store.Queues,
         limits: Limits,
         edges: Edges,
+        pools: Pools,
+        standings: Standings,
         clock: Clock,
     ) -> None:
         self._stats = stats
         self._queues = queues
         self._limits = limits
         self._edges = edges
+        self._pools = pools
+        self._standings = standings
         self._clock = clock
 
     def queue(self, name: str) -> QueueStats:
@@ -145,8 +158,9 @@ class Stats:
         return [Point(start, activity) for start, activity in sums.items()]
 
     def metrics(self) -> Metrics:
-        """What metrics tell of everything. Three calls, one for every 25 queues read, and two more
-        where there are rate limits.
+        """What metrics tell of everything. Four calls, one for every 25 queues read, and two more
+        where there are rate limits. Where there are worker pools two more, and one for every 20 of
+        their queues.
         """
         now_ms = self._clock.now_ms()
         names, _ = self._queues.names(limit=MAX_METRIC_QUEUES)
@@ -155,7 +169,30 @@ class Stats:
             queues=self._stats.metrics(names, now_ms=now_ms),
             totals=self.totals(),
             limits=self._of_keys(),
+            pools=self._of_pools(now_ms),
         )
+
+    def _of_pools(self, now_ms: int) -> Sequence[PoolMetrics]:
+        """The first pools by name, as many as have MAX_METRIC_POOL_QUEUES queues in all."""
+        names, _ = self._pools.names(limit=MAX_METRIC_POOLS)
+        if not names:
+            return []
+        pools: list[Pool] = []
+        queues: dict[str, None] = {}
+        for pool in self._pools.get_many(names):
+            queues |= dict.fromkeys(pool.queues)
+            if len(queues) > MAX_METRIC_POOL_QUEUES:
+                break
+            pools.append(pool)
+        wanted = list(dict.fromkeys(name for pool in pools for name in pool.queues))
+        sights = {each.queue.name: each for each in self._stats.sights(wanted, now_ms=now_ms)}
+        standings = self._standings.read(pools)
+        return [
+            metrics_of(
+                pool, standings[pool.name].active, [sights[name] for name in pool.queues], now_ms
+            )
+            for pool in pools
+        ]
 
     def _of_keys(self) -> Sequence[LimitMetrics]:
         known, _ = self._limits.keys(limit=MAX_METRIC_KEYS)
@@ -190,9 +227,10 @@ def _oldest(ready: ReadyLine, counters: Counters) -> int | None:
     if ready.whole:
         return min(shown, default=None)
     first = ready.positions[0].priority if ready.positions else None
-    # A line of one priority is in order of age. Otherwise only the sweep has seen all of it.
+    # A line of one priority is in order of age, or its oldest is among the first (if it is fair).
+    # Otherwise only the sweep has seen all of it.
     if shown and set(counters.priorities) <= {first}:
-        return shown[0]
+        return min(shown)
     return counters.oldest_ms if counters.oldest_ms is not None else min(shown, default=None)
 
 

@@ -43,7 +43,7 @@ class Workers:
         self._workers = workers
         self._jobs = jobs
         self._clock = clock
-        self._heard: OrderedDict[str, tuple[int, Directive]] = OrderedDict()
+        self._heard: OrderedDict[str, tuple[int, Directive, str | None]] = OrderedDict()
         self._lock = threading.Lock()
 
     def beat(
@@ -55,15 +55,22 @@ class Workers:
         visibility_timeout_ms: int | None = None,
         state: str | None = None,
         info: Mapping[str, Any] | None = None,
+        pool: str | None = None,
     ) -> Beat:
         """A worker is alive: extend the leases of its jobs, tell it which were cancelled.
 
         A job that is not active, or is another worker's, is left alone without an error. Costs one
-        write unit for each job; the worker's own record is written at most every 10 s.
+        write unit for each job; the worker's own record is written at most every 10 s. Raises
+        Conflict when it says that it belongs to another pool than before; no lease is extended.
         """
         _check_id(worker_id)
         _check_info(info)
         now_ms = self._clock.now_ms()
+        directive = None
+        if pool is not None and self._recent(worker_id, now_ms, pool) is None:
+            # First: whoever is refused extends nothing.
+            count = active_count if active_count is not None else len(set(active_jobs))
+            directive = self._touch(worker_id, now_ms, state, count, info, pool)
         extended: list[str] = []
         cancelled: list[str] = []
         for job_id in dict.fromkeys(active_jobs):
@@ -85,13 +92,29 @@ class Workers:
                     # The lease lasts longer than was asked for now.
                     extended.append(job_id)
         count = active_count if active_count is not None else len(extended)
-        directive = self._recent(worker_id, now_ms) if extended and state is None else None
+        if directive is None and extended and state is None:
+            directive = self._recent(worker_id, now_ms, pool)
         if directive is None:
-            worker = self._workers.touch(
-                worker_id, now_ms=now_ms, state=state, active_jobs=count, info=info
-            )
-            directive = self._remember(worker)
+            directive = self._touch(worker_id, now_ms, state, count, info, pool)
         return Beat(directive, times.format_ms(now_ms), extended, cancelled)
+
+    def _touch(
+        self,
+        worker_id: str,
+        now_ms: int,
+        state: str | None,
+        active_jobs: int,
+        info: Mapping[str, Any] | None,
+        pool: str | None,
+    ) -> Directive:
+        """Write a worker's record; what the worker is told."""
+        try:
+            worker = self._workers.touch(
+                worker_id, now_ms=now_ms, state=state, active_jobs=active_jobs, info=info, pool=pool
+            )
+        except LostRace as lost:
+            raise store.of_another(worker_id, str(pool), lost) from None
+        return self._remember(worker)
 
     def _resumed(self, job: Job, worker_id: str, lease_ms: int | None, now_ms: int) -> bool:
         """Take a job back whose lease ran out, if nobody was given it since (requirements 12)."""
@@ -104,14 +127,18 @@ class Workers:
             return False
         return True
 
-    def _recent(self, worker_id: str, now_ms: int) -> Directive | None:
-        """What a worker was told, if its record was written a moment ago by this container."""
-        at_ms, directive = self._heard.get(worker_id, (0, Directive.RUNNING))
-        return directive if now_ms - at_ms < RECORD_EVERY_MS else None
+    def _recent(self, worker_id: str, now_ms: int, pool: str | None) -> Directive | None:
+        """What a worker was told, if its record was written a moment ago by this container, and
+        says that it belongs to this pool.
+        """
+        at_ms, directive, of = self._heard.get(worker_id, (0, Directive.RUNNING, None))
+        if now_ms - at_ms >= RECORD_EVERY_MS or pool not in (None, of):
+            return None
+        return directive
 
     def _remember(self, worker: Worker) -> Directive:
         with self._lock:
-            self._heard[worker.id] = (worker.last_seen_ms, worker.directive)
+            self._heard[worker.id] = (worker.last_seen_ms, worker.directive, worker.pool)
             self._heard.move_to_end(worker.id)
             while len(self._heard) > _REMEMBERED:
                 self._heard.popitem(last=False)
@@ -121,12 +148,16 @@ class Workers:
         with self._lock:
             self._heard.pop(worker_id, None)
 
-    def register(self, worker_id: str, info: Mapping[str, Any]) -> Worker:
-        """A worker process starts; whatever its namesake was told before is over."""
+    def register(self, worker_id: str, info: Mapping[str, Any], pool: str | None = None) -> Worker:
+        """A worker process starts; whatever its namesake was told before is over.
+
+        Raises Conflict when a namesake that is alive belongs to another pool.
+        """
         _check_id(worker_id)
         _check_info(info)
         self._forget(worker_id)
-        return self._workers.register(worker_id, now_ms=self._clock.now_ms(), info=info)
+        now_ms = self._clock.now_ms()
+        return self._workers.register(worker_id, now_ms=now_ms, info=info, pool=pool)
 
     def drain(
         self,
@@ -135,14 +166,26 @@ class Workers:
         state: str,
         active_jobs: int | None = None,
         info: Mapping[str, Any] | None = None,
+        pool: str | None = None,
     ) -> Worker:
-        """A worker says what it is about to do; while it is stopping it gets no more jobs."""
+        """A worker says what it is about to do; while it is stopping it gets no more jobs.
+
+        Raises Conflict when it says that it belongs to another pool than before.
+        """
         _check_id(worker_id)
         _check_info(info)
         self._forget(worker_id)
-        return self._workers.touch(
-            worker_id, now_ms=self._clock.now_ms(), state=state, active_jobs=active_jobs, info=info
-        )
+        try:
+            return self._workers.touch(
+                worker_id,
+                now_ms=self._clock.now_ms(),
+                state=state,
+                active_jobs=active_jobs,
+                info=info,
+                pool=pool,
+            )
+        except LostRace as lost:
+            raise store.of_another(worker_id, str(pool), lost) from None
 
     def direct(self, worker_id: str, directive: str) -> Worker:
         """Tell a worker to go on, go quiet or terminate. Raises NotFound, InvalidRequest.

@@ -55,11 +55,16 @@ class Known:
 
 @dataclass(frozen=True)
 class Running:
-    """An active job: its lease, and whether it takes one of its queue's places."""
+    """An active job: its lease, whether it takes one of its queue's places, and which it takes in
+    which worker pool.
+    """
 
     id: str
     lease: str
     slot: bool
+    pool: str | None = None
+    seats: str = ""
+    worker: str | None = None
 
 
 class Census:
@@ -144,7 +149,15 @@ class Census:
                 heads = self._table.batch_get((keys.job(job_id), keys.HEAD) for job_id in ids)
                 for (pk, _), head in heads.items():
                     if head["state"] == State.ACTIVE.value and head["queue"] == queue.name:
-                        yield Running(keys.job_id(pk), str(head["lease"]), "slot" in head)
+                        given: dict[str, Any] = dict(head)
+                        yield Running(
+                            keys.job_id(pk),
+                            given["lease"],
+                            "slot" in given,
+                            given.get("pool"),
+                            given.get("seats", ""),
+                            given.get("worker"),
+                        )
 
     def _listed(self, queue: Queue, most: int) -> tuple[set[str], bool]:
         ids: set[str] = set()

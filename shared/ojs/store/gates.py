@@ -209,12 +209,20 @@ class Gates:
         )
 
     def take_slots(
-        self, queue: str, *, count: int, limit: int | None, version: int, now_ms: int
+        self,
+        queue: str,
+        *,
+        count: int,
+        limit: int | None,
+        version: int,
+        now_ms: int,
+        kept_s: int | None = None,
     ) -> Grant:
         """Take up to `count` of a queue's `limit` places for running jobs; how many were free.
 
         `version` is that of the configuration which says so: where the gate knows a later one, that
-        one counts. Without a limit they are counted only.
+        one counts. Without a limit they are counted only. A gate that nobody passes any more is
+        removed after `kept_s`, if given.
         """
         wanted = count if limit is None else min(count, limit)
         found: Item = {}
@@ -222,6 +230,8 @@ class Gates:
             conditions = ["(attribute_not_exists(#v) OR #v <= :version)"]
             values: dict[str, Value] = {":version": version}
             setting: dict[str, Value] = {"at": now_ms}
+            if kept_s is not None:
+                setting["ttl"] = now_ms // 1000 + kept_s
             if limit is not None:
                 conditions.append("(attribute_not_exists(#n) OR #n <= :room)")
                 values[":room"] = limit - wanted

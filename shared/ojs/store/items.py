@@ -17,6 +17,7 @@ from ojs.domain.limits import RateLimit
 from ojs.domain.retention import RETENTION, Retention
 from ojs.domain.retry import RetryPolicy
 from ojs.domain.states import TERMINAL, State
+from ojs.domain.tenants import TAG_DIGITS, Share, tagged
 from ojs.store import keys
 
 Value = str | int | bytes
@@ -32,6 +33,8 @@ ACTIVATION_BYTES = 28
 PLACE_BYTES = 34
 # And this much for a job that leaves a copy if it dies: the copy's id, and that it is to be made.
 COPY_BYTES = 50
+# And this much for a job with a share that has no tag yet: the place in line that it will have.
+FAIR_BYTES = 20
 _WAITS_FOR = {
     State.SCHEDULED: keys.START,
     State.RETRYABLE: keys.RETRY,
@@ -123,6 +126,7 @@ def head(job: Job) -> Item:
         "seats": job.seats or None,
         "limit": job.limit.compact() if job.limit else None,
         "place": job.place,
+        "fair": job.share.compact() if job.share else None,
         "batch": job.batch,
         "result_ref": job.result_ref,
         "op": job.op,
@@ -259,6 +263,7 @@ def job_from_head(item: Mapping[str, Any]) -> Job:
         seats=item.get("seats", ""),
         limit=RateLimit.of(item["limit"]) if "limit" in item else None,
         place=item.get("place"),
+        share=Share.of(item["fair"]) if "fair" in item else None,
         batch=item.get("batch"),
         content_bytes=item.get("payload_bytes", 0),
         content_ref=item.get("payload"),
@@ -281,7 +286,12 @@ def growth(job: Job) -> int:
     """How many bytes a new job's head may gain in its life."""
     more = ACTIVATION_BYTES if job.state is State.PENDING else 0
     more += COPY_BYTES if job.copies_to is not None else 0
-    return GROWTH_BYTES + more + (PLACE_BYTES if job.limit is not None else 0)
+    more += PLACE_BYTES if job.limit is not None else 0
+    if job.share is not None:
+        # The name of a place has it too; a job that waits for a time has none in line yet.
+        more += TAG_DIGITS if job.limit is not None else 0
+        more += 0 if job.state is State.AVAILABLE and tagged(job.order or "") else FAIR_BYTES
+    return GROWTH_BYTES + more
 
 
 def error(job: Job, failure: Failure) -> Item:

@@ -25,9 +25,10 @@ from ojs.domain import jsontext, times
 from ojs.domain.errors import BackendUnavailable, OjsError
 from ojs.domain.failure import Failure
 from ojs.domain.ids import IdSource
-from ojs.domain.job import DEFAULT_TIMEOUT_MS, MISSING, Job
+from ojs.domain.job import DEFAULT_TIMEOUT_MS, MISSING, POOL_SEAT, Job
 from ojs.domain.retention import RETENTION
 from ojs.domain.states import State, Trigger, sources
+from ojs.domain.tenants import Share, arrival, tagged
 from ojs.store import items, keys
 from ojs.store.errors import LostRace
 from ojs.store.gates import Gates
@@ -396,17 +397,35 @@ class Jobs:
         )  # fmt: skip
         return [(keys.job_id(str(i["pk"])), str(i["wsk"])) for i in found.items], found.last
 
+    def listed(
+        self, line: str, *, limit: int, after: Mapping[str, str] | None = None
+    ) -> tuple[list[tuple[str, str]], dict[str, str] | None]:
+        """A page of a line of the index: (job id, sort key) in order, and what to go on after, in a
+        form that can be kept. May be stale.
+        """
+        found = self._table.query(
+            "wpk = :line",
+            {":line": line},
+            index="work",
+            limit=limit,
+            after=items.pack(after) if after else None,
+        )
+        last = {name: str(value) for name, value in items.unpack(found.last or {}).items()}
+        return [(keys.job_id(str(i["pk"])), str(i["wsk"])) for i in found.items], last or None
+
     def oldest(self, queue: str, lanes: int, *, limit: int, copies: bool = False) -> list[str]:
         """The jobs that stand in line longest, whatever their priority. May be stale.
 
         One query for each priority in use in each lane: the line is sorted by priority first. With
-        `copies` those that are copies of dead letters, among the first thousand of each.
+        `copies` those that are copies of dead letters, among the first thousand of each. In a fair
+        line the oldest among the first hundred of each: it stands there as long as no more than a
+        hundred tenants of equal weight wait.
         """
         found: list[tuple[str, str]] = []
         for lane in range(lanes):
             after, passed = " ", 0  # before every digit
+            size = _PAGE if copies else min(limit, _PAGE)
             while True:
-                size = _PAGE if copies else min(limit, _PAGE)
                 page = self._table.query(
                     "wpk = :ready AND wsk > :after",
                     {":ready": keys.ready(queue, lane), ":after": after},
@@ -416,13 +435,18 @@ class Jobs:
                 entries = [(str(i["wsk"]), keys.job_id(str(i["pk"]))) for i in page.items]
                 if not entries:
                     break
-                priority = keys.Position.parse(entries[0][0]).priority
+                first = keys.Position.parse(entries[0][0])
+                if size < _PAGE and tagged(first.order):
+                    # A fair line is not in order of arrival: look further.
+                    size = _PAGE
+                    continue
+                priority = first.priority
                 alike = [
                     (place, job_id)
                     for key, job_id in entries
                     if (place := keys.Position.parse(key)).priority == priority
                 ]
-                wanted = [(p.order, job_id) for p, job_id in alike if p.copy or not copies]
+                wanted = [(arrival(p.order), job_id) for p, job_id in alike if p.copy or not copies]
                 found += wanted
                 passed += len(alike)
                 # Others may stand before the copies that are looked for.
@@ -828,6 +852,31 @@ class Jobs:
             return bool(lost.item and lost.item.get("slot") == token)
         return True
 
+    def take_seat(self, job_id: str, lease: str, seats: str) -> bool:
+        """Note that a running job takes one of its pool's places, beside `seats`, which it takes;
+        False if it was noted, or the job does not run under this lease any more.
+        """
+        # Race: as in `take_slot`. The first letter is ours, whoever wrote it: of two sweeps that
+        # wrote the same at once both have taken a place, and one too many counts until healed.
+        taken = "attribute_not_exists(#seats)" if not seats else "#seats = :seats"
+        try:
+            self._table.update(
+                Update(
+                    keys.job(job_id),
+                    keys.HEAD,
+                    set={"seats": POOL_SEAT + seats},
+                    condition=f"#state = :active AND #lease = :lease AND {taken}",
+                    values={
+                        ":active": State.ACTIVE.value,
+                        ":lease": lease,
+                        **({":seats": seats} if seats else {}),
+                    },
+                )
+            )
+        except LostRace:
+            return False
+        return True
+
     def replacing(
         self, before: Job, after: Job, *, guard: Literal["op", "lease"] = "op"
     ) -> tuple[Job, Update]:
@@ -885,6 +934,31 @@ class Jobs:
             self._table.put(Put(item, condition=mine, values=values))
         except LostRace:
             return
+
+    def tag(self, job: Job, share: Share, order: str | None) -> bool:
+        """Give a job as read its share, and one that stands in line this order; False when it has
+        moved on.
+
+        Nothing else about it changes, and its version does not either: a push whose answer was lost
+        still finds its own head, and what somebody else is about to make of it goes through.
+        """
+        tagged_job = changed(job, share=share, order=order)
+        setting: dict[str, items.Value] = {"fair": share.compact()}
+        condition, values = "#op = :seen", {":seen": job.op or ""}
+        if order is not None:
+            setting["wsk"] = items.position(tagged_job).key()
+            condition += " AND #wsk = :place"
+            values[":place"] = items.position(job).key()
+        # Race: a claim, a cancel, a promotion, another pass. The loser leaves the job alone; if it
+        # still needs a tag the next pass finds it.
+        try:
+            self._table.update(
+                Update(keys.job(job.id), keys.HEAD, set=setting, condition=condition, values=values)
+            )
+        except LostRace as lost:
+            found = lost.item or {}
+            return order is not None and found.get("wsk") == setting["wsk"]
+        return True
 
     def refile(self, job: Job) -> None:
         """Move an active job's due entry to where its lease ends now. Losing is no matter."""

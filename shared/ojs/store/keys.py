@@ -75,6 +75,16 @@ def unique(digest: str) -> str:
     return f"U|{digest}"
 
 
+def tenant(queue_name: str, lane: int, priority: int, digest: str) -> str:
+    """Partition of where a tenant's jobs of one priority end in a fair line."""
+    return f"F|{queue_name}|{lane}|{priority}|{digest}"
+
+
+def tagging(queue_name: str) -> str:
+    """Partition of how far the tagging of a queue's jobs has come."""
+    return f"F|{queue_name}"
+
+
 DEPTH = "depth"
 REFUSED = "refused"
 SLOTS = "active"
@@ -296,6 +306,11 @@ class Position:
             limit=given.get("l"),
             copy="c" in given,
         )
+
+
+def level(priority: int) -> str:
+    """What the sort keys of all jobs of a priority in the ready line begin with."""
+    return f"{_TOP_PRIORITY - priority:03d}"
 
 
 def below(priority: int) -> str:

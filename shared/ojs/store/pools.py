@@ -17,6 +17,7 @@ from ojs.domain.queue import PoolMark, Queue, QueueState
 from ojs.store import keys
 from ojs.store.errors import LostRace
 from ojs.store.items import Item, Value
+from ojs.store.queues import as_read
 from ojs.store.table import Delete, Put, Table, Update
 
 
@@ -44,9 +45,10 @@ class Pools:
         if after is not None:
             condition += " AND sk > :after"
             values[":after"] = after
-        found = self._table.query(condition, values, limit=limit, consistent=True)
+        # One more than asked for: DynamoDB says to go on also after the last of them.
+        found = self._table.query(condition, values, limit=limit + 1, consistent=True)
         names = [str(item["sk"]) for item in found.items]
-        return names, names[-1] if found.last and names else None
+        return names[:limit], names[limit - 1] if len(names) > limit else None
 
     def save(self, before: Pool | None, pool: Pool, queues: Sequence[Queue]) -> Pool:
         """Store a pool as it is to be, with what its queues, and those it had, know of it.
@@ -97,22 +99,35 @@ class Pools:
         for queue in queues:
             marks = {name: mark for name, mark in queue.pools.items() if name != pool.name}
             if queue.name in pool.queues:
-                marks[pool.name] = PoolMark(pool.isolated)
+                marks[pool.name] = PoolMark(pool.isolated, pool.fairness)
             if marks == queue.pools:
                 continue
-            # Race: another pool takes or leaves the queue, or somebody deletes it. The loser reads
-            # again: two pools must not both have it for themselves, nor one have what is gone.
-            seen = "#pools = :seen" if queue.pools else "attribute_not_exists(#pools)"
+            setting: dict[str, Value] = {"pools": marks_text(marks)} if marks else {}
+            removing = [] if marks else ["pools"]
+            after = replace(queue, pools=marks)
+            if after.fairness is None:
+                removing.append("tagging")
+            elif queue.fairness is None:
+                # Its jobs have no tags, nor have those that are being pushed
+                # (`ojs.services.tagging`).
+                setting["tagging"] = pool.configured_ms
+            # Race: another pool takes or leaves the queue, somebody configures it or deletes it.
+            # The loser reads again: two pools must not both have it for themselves, nor one have
+            # what is gone; and whether tenants share it is decided by both.
+            unchanged, values = as_read(queue)
             writes.append(
                 Update(
                     keys.queue(queue.name),
                     keys.HEAD,
-                    set={"pools": marks_text(marks)} if marks else {},
-                    remove=[] if marks else ["pools"],
-                    condition=f"attribute_exists(pk) AND #state <> :draining AND {seen}",
+                    set=setting,
+                    compute={"changes": "if_not_exists(#changes, :none) + :one"},
+                    remove=removing,
+                    condition=f"attribute_exists(pk) AND #state <> :draining AND {unchanged}",
                     values={
                         ":draining": QueueState.DRAINING.value,
-                        **({":seen": marks_text(queue.pools)} if queue.pools else {}),
+                        ":none": 0,
+                        ":one": 1,
+                        **values,
                     },
                 )
             )
@@ -171,6 +186,8 @@ def _item(pool: Pool) -> dict[str, Value]:
         item["isolated"] = 1
     if pool.told:
         item["prevention"] = jsontext.dumps(dict(pool.told))
+    if pool.tenants:
+        item["tenants"] = jsontext.dumps(dict(pool.tenants))
     if pool.seating:
         item["seating"] = 1
     return item
@@ -181,8 +198,11 @@ def from_item(item: Item) -> Pool:
     given: dict[str, Any] = dict(item)
     told: dict[str, Any] = jsontext.stored(given["prevention"]) if "prevention" in given else {}
     prevention = None
+    if told:
+        # As it was given: numbers are stored as decimals.
+        told["min_dispatch_ratio"] = float(told["min_dispatch_ratio"])
     if told.get("enabled"):
-        prevention = Prevention(told["rotation_interval"], float(told["min_dispatch_ratio"]))
+        prevention = Prevention(told["rotation_interval"], told["min_dispatch_ratio"])
     return Pool(
         name=given["pk"].removeprefix(keys.pool("")),
         queues=tuple(jsontext.stored(given["queues"])),
@@ -192,6 +212,7 @@ def from_item(item: Item) -> Pool:
         isolated="isolated" in given,
         prevention=prevention,
         told=told,
+        tenants=jsontext.stored(given["tenants"]) if "tenants" in given else {},
         created_ms=given["created"],
         configured_ms=given["configured"],
         changes=given["changes"],

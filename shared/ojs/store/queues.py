@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from typing import Any
@@ -58,20 +58,65 @@ class Queues:
     def configure(self, queue: Queue, own: Layer, *, now_ms: int) -> Queue:
         """Replace the own configuration of a queue that was read. Raises LostRace."""
         # Race: another operator. The loser reads again and merges into what the winner set.
-        unchanged, values = _as_read(queue)
+        unchanged, values = as_read(queue)
+        after = replace(queue, layers=Layers(own, queue.layers.inherited))
+        setting: dict[str, Value] = {"config": _text(own), "configured": now_ms}
+        # From here on the bound and the limit tell, if there are any.
+        removing = ["charging", "slotting"]
+        if after.fairness is None:
+            removing.append("tagging")
+        elif queue.fairness is None:
+            # Its jobs have no tags, nor have those that are being pushed (`ojs.services.tagging`).
+            setting["tagging"] = now_ms
         item = self._table.update(
             Update(
                 keys.queue(queue.name),
                 keys.HEAD,
-                set={"config": _text(own), "configured": now_ms},
+                set=setting,
                 compute={"changes": "if_not_exists(#changes, :none) + :one"},
-                # From here on the bound and the limit tell, if there are any.
-                remove=["charging", "slotting"],
+                remove=removing,
                 condition=f"attribute_exists(pk) AND {unchanged}",
                 values=values | {":none": 0, ":one": 1},
             )
         )
         return from_item(queue.name, item)
+
+    def begin_tagging(self, name: str, *, now_ms: int) -> Queue:
+        """From now on the jobs of a queue are given tags: its tenants share it fairly by something
+        else than its own configuration. Raises LostRace when there is no such queue.
+        """
+        # Race: the queue is deleted. The later of two marks counts: its passes begin anew.
+        item = self._table.update(
+            Update(
+                keys.queue(name),
+                keys.HEAD,
+                set={"tagging": now_ms},
+                condition="attribute_exists(pk)",
+            )
+        )
+        return from_item(name, item)
+
+    def end_tagging(self, queue: Queue) -> None:
+        """All jobs of a queue that was read have tags."""
+        # Race: it was switched off, or off and on again: then its passes begin anew. That the mark
+        # is gone, by our own lost call or by another's, is what was asked for.
+        with suppress(LostRace):
+            self._table.update(
+                Update(
+                    keys.queue(queue.name),
+                    keys.HEAD,
+                    remove=["tagging"],
+                    condition="#tagging = :since",
+                    values={":since": queue.tagging_ms or 0},
+                )
+            )
+
+    def tagging(self, names: Iterable[str]) -> list[Queue]:
+        """Those of the queues whose jobs are being given tags. One call for a hundred."""
+        wanted = {name: (keys.queue(name), keys.HEAD) for name in names}
+        found = self._table.batch_get(wanted.values(), consistent=False)
+        there = (from_item(name, found[key]) for name, key in wanted.items() if key in found)
+        return [queue for queue in there if queue.tagging_ms is not None and queue.ending is None]
 
     def count(self, queue: Queue, *, charging: bool, slotting: bool) -> None:
         """From now on jobs are charged at the gate, as though there were a bound, and those that
@@ -80,7 +125,7 @@ class Queues:
         """
         # Race: another operator, who may have just set a bound or removed it. The loser reads
         # again.
-        unchanged, values = _as_read(queue)
+        unchanged, values = as_read(queue)
         wanted = {"charging": charging, "slotting": slotting}
         self._table.update(
             Update(
@@ -239,17 +284,19 @@ class Queues:
         return found.items, (str(found.items[-1]["sk"]) if more else None)
 
     def get_many(
-        self, names: Iterable[str], worker: tuple[str, str] | None = None
-    ) -> tuple[dict[str, Queue], Item | None]:
-        """Several queues, consistently, and with the same call the record of the worker asking."""
+        self, names: Iterable[str], others: Sequence[tuple[str, str]] = ()
+    ) -> tuple[dict[str, Queue], dict[tuple[str, str], Item]]:
+        """Several queues, consistently, and with the same call items of other kinds, such as the
+        record of the worker asking.
+        """
         wanted = [(keys.queue(name), keys.HEAD) for name in names]
-        found = self._table.batch_get([*wanted, *([worker] if worker else [])])
+        found = self._table.batch_get([*wanted, *others])
         queues = {}
         for pk, sk in wanted:
             if (pk, sk) in found:
                 name = pk.removeprefix(keys.queue(""))
                 queues[name] = from_item(name, found[pk, sk])
-        return queues, found.get(worker) if worker else None
+        return queues, {key: found[key] for key in others if key in found}
 
 
 def from_item(name: str, item: Item) -> Queue:
@@ -267,6 +314,7 @@ def from_item(name: str, item: Item) -> Queue:
         slotting="slotting" in item,
         changes=given.get("changes", 0),
         pools=_pools(item),
+        tagging_ms=given.get("tagging"),
     )
 
 
@@ -302,7 +350,7 @@ def _of_dead_letters(layers: Layers) -> dict[str, Value]:
     return {attribute: _text(layer) for attribute, layer in kept.items() if layer}
 
 
-def _as_read(queue: Queue) -> tuple[str, dict[str, Value]]:
+def as_read(queue: Queue) -> tuple[str, dict[str, Value]]:
     """The condition that nobody configured a queue since it was read, not even as it was."""
     if queue.changes:
         return "#changes = :seen", {":seen": queue.changes}
@@ -331,4 +379,6 @@ def _item(queue: Queue) -> dict[str, Value]:
         item["config"] = _text(queue.layers.own)
     if queue.layers.inherited:
         item["inherited"] = _text(queue.layers.inherited)
+    if queue.tagging_ms is not None:
+        item["tagging"] = queue.tagging_ms
     return item

@@ -7,7 +7,7 @@ A fetch takes them before it claims (`ojs.services.turns`); here is what becomes
 from __future__ import annotations
 
 from ojs.domain.job import POOL_SEAT, WORKER_SEAT, Job
-from ojs.domain.pools import LEAST_LOADED, gate_of, seat_of
+from ojs.domain.pools import LEAST_LOADED, SEATS_KEPT_S, gate_of, seat_of
 from ojs.store.gates import ANY_VERSION, Gates
 from ojs.store.pools import Pools
 from ojs.store.table import Table
@@ -48,6 +48,13 @@ class Seats:
         if pool.strategy == LEAST_LOADED and job.worker_id is not None:
             # The worker runs it, whether it has room or not.
             seat = seat_of(pool.name, job.worker_id)
-            self._gates.take_slots(seat, count=1, limit=None, version=ANY_VERSION, now_ms=now_ms)
+            self._gates.take_slots(
+                seat,
+                count=1,
+                limit=None,
+                version=ANY_VERSION,
+                now_ms=now_ms,
+                kept_s=SEATS_KEPT_S,
+            )
             seats += WORKER_SEAT
         return seats

@@ -14,6 +14,7 @@ from typing import Any
 
 from ojs.domain import times
 from ojs.domain.queue import Queue
+from ojs.domain.scheduling import Sight
 from ojs.domain.states import State
 from ojs.domain.stats import (
     BY_TYPE,
@@ -34,6 +35,7 @@ from ojs.domain.stats import (
     Totals,
     Workers,
 )
+from ojs.domain.tenants import arrival, tagged
 from ojs.store import keys
 from ojs.store.errors import LostRace
 from ojs.store.items import Item, Value
@@ -60,9 +62,10 @@ _PRIORITY = "p"
 _OVERFLOW = "o_"
 _DEAD_ADDED = "dead_added"
 _EXCEEDED = "x_"
+# Jobs that were handed out to a worker pool, by its name; all that ever were, of the queue.
+_OF_POOL = "s_"
+_DISPATCHED = "t_started"
 _EARLIEST = "0"  # before every sort key of a ready line
-_PRIORITY_DIGITS = 3  # a sort key of a ready line begins with them (`keys.Position`)
-_AFTER_ALL = "~"  # after every sort key that begins with what stands before it
 _MILLI = 1_000
 
 
@@ -185,6 +188,14 @@ class Stats:
 
     # --- several queues -----------------------------------------------------------------------
 
+    def available(self, names: Sequence[str]) -> dict[str, int]:
+        """How many jobs of these queues stand in line, as projected. One call for a hundred."""
+        found = self._table.batch_get(
+            ((keys.stats(name), keys.NOW) for name in names), consistent=False
+        )
+        items = {name: found.get((keys.stats(name), keys.NOW), {}) for name in names}
+        return {name: _levels(item).of(State.AVAILABLE) for name, item in items.items()}
+
     def summaries(self, names: Sequence[str]) -> list[QueueSummary]:
         """Queues with their counts, in the order of the names. One call for 50 of them."""
         found = self._table.batch_get(
@@ -198,6 +209,40 @@ class Stats:
             levels = _levels(found.get((keys.stats(name), keys.NOW), {}))
             summaries.append(QueueSummary(name, from_item(name, queue) if queue else None, levels))
         return summaries
+
+    def sights(self, names: Sequence[str], *, now_ms: int) -> list[Sight]:
+        """Queues and what they were given lately, in the order of the names; may be a moment old.
+
+        Of one that does not exist there are zeros. One call for 20 of them.
+        """
+        minutes = (now_ms, max(0, now_ms - MINUTE_MS))
+        current, before = (_sort_key(MINUTE_MS, ms) for ms in minutes)
+        found = self._table.batch_get(
+            (
+                key
+                for name in names
+                for key in (
+                    (keys.queue(name), keys.HEAD),
+                    *((keys.stats(name), sk) for sk in (keys.NOW, keys.GAUGE, current, before)),
+                )
+            ),
+            consistent=False,
+        )
+        sights = []
+        for name in names:
+            pk = keys.stats(name)
+            now = found.get((pk, keys.NOW), {})
+            sights.append(
+                Sight(
+                    queue=from_item(name, found.get((keys.queue(name), keys.HEAD), {})),
+                    levels=_levels(now),
+                    dispatched=_number(now, _DISPATCHED),
+                    oldest_ms=_optional(found.get((pk, keys.GAUGE), {}), "oldest"),
+                    minute=_activity(found.get((pk, current), {})),
+                    minute_before=_activity(found.get((pk, before), {})),
+                )
+            )
+        return sights
 
     def metrics(self, names: Sequence[str], *, now_ms: int) -> Iterator[QueueMetrics]:
         """What metrics tell of these queues, in order; read as it is asked for, 25 a call."""
@@ -229,6 +274,7 @@ class Stats:
                     # Of a queue that has been emptied since the sweep there is no oldest job.
                     oldest_available_ms=oldest if levels.of(State.AVAILABLE) else None,
                     filling=_filling(queue, now),
+                    pooled=bool(queue.pools),
                 )
 
     def totals(self) -> tuple[Totals, int | None]:
@@ -306,13 +352,15 @@ class Stats:
     def oldest(self, queue: Queue, *, probes: int) -> Oldest:
         """When the oldest available job became so: the first of each priority in use, compared.
 
-        Skips from one priority to the next: a query of one entry each, at most `probes` of them.
-        Jobs of a batch that is still being stored count already.
+        Skips from one priority to the next: a query of one entry each, at most `probes` of them. A
+        fair line is not in order of age: there the first hundred of a priority are compared, among
+        which the oldest is if no more tenants of equal weight wait. Jobs of a batch that is still
+        being stored count already.
         """
         oldest: int | None = None
         used = 0
         for lane in range(queue.lanes):
-            after = _EARLIEST
+            after, size = _EARLIEST, 1
             while True:
                 if used >= probes:
                     return Oldest(oldest, used, sure=False)
@@ -321,14 +369,18 @@ class Stats:
                     "wpk = :line AND wsk > :after",
                     {":line": keys.ready(queue.name, lane), ":after": after},
                     index="work",
-                    limit=1,
+                    limit=size,
                 )
                 if not found.items:
                     break
-                key = str(found.items[0]["wsk"])
-                since = ready_since_ms(keys.Position.parse(key))
+                places = [keys.Position.parse(str(item["wsk"])) for item in found.items]
+                if size == 1 and tagged(places[0].order):
+                    size = MAX_SHALLOW
+                    continue
+                first = places[0].priority
+                since = min(ready_since_ms(p) for p in places if p.priority == first)
                 oldest = since if oldest is None else min(oldest, since)
-                after = key[:_PRIORITY_DIGITS] + _AFTER_ALL
+                after = keys.below(first)
         return Oldest(oldest, used, sure=True)
 
     def save_oldest(self, name: str, oldest_ms: int | None, *, now_ms: int) -> None:
@@ -387,8 +439,10 @@ class Stats:
 
 
 def ready_since_ms(position: keys.Position) -> int:
-    """When a job took its place in line: the front of its order (`ojs.domain.ids.IdSource`)."""
-    return int(position.order[:11], 16)
+    """When a job took its place in line: the front of its order (`ojs.domain.ids.IdSource`), which
+    stands behind the tag where there is one.
+    """
+    return int(arrival(position.order)[:11], 16)
 
 
 def _sort_key(length_ms: int, ms: int) -> str:
@@ -456,6 +510,8 @@ def _day(item: Item) -> Day:
         dead_pruned=_number(item, "dead_pruned"),
         overflow=_named(item, _OVERFLOW),
         exceeded=_named(item, _EXCEEDED),
+        dispatched=_named(item, _OF_POOL),
+        starved=_number(item, "starved"),
     )
 
 

@@ -7,7 +7,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from ojs.domain import jsontext
-from ojs.domain.worker import Directive, Worker
+from ojs.domain.errors import Conflict
+from ojs.domain.worker import DEAD_AFTER_MS, Directive, Worker
 from ojs.store import keys
 from ojs.store.errors import LostRace
 from ojs.store.items import Item, Value
@@ -35,6 +36,27 @@ def from_item(item: Item) -> Worker:
         info=jsontext.stored(given["info"]) if "info" in given else {},
         first_seen_ms=given.get("first", 0),
         last_seen_ms=given.get("seen", 0),
+        pool=given.get("pool"),
+    )
+
+
+def _of_one_pool(pool: str, now_ms: int) -> tuple[str, dict[str, Value]]:
+    """The condition that a worker belongs to no other pool."""
+    # Race: two that call themselves the same, or one that changes its mind. Which pool decides on
+    # a fetch must be plain (fair-scheduling seed, section 6.2): the second is refused, as long as
+    # the first was heard of lately.
+    return "attribute_not_exists(#pool) OR #pool = :pool OR #seen < :alive", {
+        ":pool": pool,
+        ":alive": now_ms - DEAD_AFTER_MS,
+    }
+
+
+def of_another(worker_id: str, pool: str, lost: LostRace) -> Conflict:
+    """Why a worker may not say that it belongs to this pool."""
+    there = str((lost.item or {}).get("pool", ""))
+    return Conflict(
+        f"The worker '{worker_id}' belongs to the pool '{there}'.",
+        details={"worker_id": worker_id, "field": "pool", "pool": there, "requested": pool},
     )
 
 
@@ -59,10 +81,12 @@ class Workers:
         info: Mapping[str, Any] | None = None,
         directive: Directive | None = None,
         only_known: bool = False,
+        pool: str | None = None,
     ) -> Worker:
         """Note that a worker is alive, with what it says of itself.
 
-        Raises LostRace when `only_known` and there is no such worker.
+        Raises LostRace when `only_known` and there is no such worker, or when it says that it
+        belongs to another pool than before.
         """
         pk, sk = key_of(worker_id)
         setting: dict[str, Value] = {}
@@ -78,20 +102,37 @@ class Workers:
             setting["directive"] = directive.value
         # Race (only_known): the worker was forgotten meanwhile. The caller answers 404 instead of
         # bringing back a record that says nothing.
+        condition = "attribute_exists(pk)" if only_known else None
+        values: dict[str, Value] = {}
+        if pool is not None:
+            setting["pool"] = pool
+            condition, values = _of_one_pool(pool, now_ms)
         item = self._table.update(
             Update(
                 pk,
                 sk,
                 set=setting,
                 compute={"first": "if_not_exists(#first, :now)"},
-                condition="attribute_exists(pk)" if only_known else None,
-                values={":now": now_ms},
+                condition=condition,
+                values={":now": now_ms, **values},
             )
         )
         return from_item(item)
 
-    def register(self, worker_id: str, *, now_ms: int, info: Mapping[str, Any]) -> Worker:
-        """Start a record afresh: an earlier directive was for the earlier process."""
+    def join(self, worker_id: str, pool: str, *, now_ms: int) -> Worker:
+        """Note which pool a worker belongs to, as its fetch says. Raises Conflict."""
+        try:
+            return self.touch(worker_id, now_ms=now_ms, pool=pool)
+        except LostRace as lost:
+            raise of_another(worker_id, pool, lost) from None
+
+    def register(
+        self, worker_id: str, *, now_ms: int, info: Mapping[str, Any], pool: str | None = None
+    ) -> Worker:
+        """Start a record afresh: an earlier directive was for the earlier process.
+
+        Raises Conflict when it says that it belongs to another pool than a namesake that is alive.
+        """
         pk, sk = key_of(worker_id)
         item: dict[str, Value] = {
             "pk": pk,
@@ -101,7 +142,15 @@ class Workers:
             "seen": now_ms,
             "ttl": now_ms // 1000 + _FORGET_AFTER_S,
         }
-        self._table.put(Put(item))
+        condition: str | None = None
+        values: dict[str, Value] = {}
+        if pool is not None:
+            item["pool"] = pool
+            condition, values = _of_one_pool(pool, now_ms)
+        try:
+            self._table.put(Put(item, condition=condition, values=values))
+        except LostRace as lost:
+            raise of_another(worker_id, str(pool), lost) from None
         return from_item(item)
 
     def remove(self, worker_id: str) -> bool:

@@ -8,10 +8,11 @@ from pathlib import Path
 
 import pytest
 
+from functions.sweep import metrics as sweep_metrics
 from ojs.domain.event_query import RETAIN_MS
 from ojs.domain.stats import DAY_MS, HOUR_MS, MINUTE_MS, Period
 from ojs.http import contract, metrics
-from ojs.projections import counters, events, gates, limits, transitions
+from ojs.projections import counters, events, gates, limits, pools, transitions
 from ojs.services import events as log
 from ojs.services import gauges
 from ojs.services import stats as services
@@ -37,14 +38,15 @@ def test_every_metric_is_listed_and_no_other() -> None:
 def test_every_type_of_event_is_listed_and_no_other() -> None:
     rows = re.findall(r"^\| (`[a-z_]+\.[^|]+) \|", EVENTS, re.MULTILINE)
     listed = {name for row in rows for name in re.findall(r"`([a-z_]+\.[a-z_]+)`", row)}
-    trees = [ast.parse(Path(str(of.__file__)).read_text("utf-8")) for of in (events, gates, limits)]
+    modules = (events, gates, limits, pools)
+    trees = [ast.parse(Path(str(of.__file__)).read_text("utf-8")) for of in modules]
     of_others = {
         node.value
         for tree in trees
         for node in ast.walk(tree)
         if isinstance(node, ast.Constant)
         and isinstance(node.value, str)
-        and re.fullmatch(r"(queue|worker|backpressure|rate_limit)\.[a-z_]+", node.value)
+        and re.fullmatch(r"(queue|worker|backpressure|rate_limit|scheduling)\.[a-z_]+", node.value)
     }
     assert listed == set(transitions.Kind) | of_others
 
@@ -92,6 +94,10 @@ def test_the_history_is_kept_as_long_as_said() -> None:
         ("would exceed 4 MB", METRICS, metrics.MAX_TEXT_BYTES == 4_000_000),
         ("Up to 40 types", METRICS, counters.MAX_TYPES == 40),
         ("the first 100 keys", METRICS, services.MAX_METRIC_KEYS == 100),
+        ("the first 100 in order of name", METRICS, services.MAX_METRIC_POOLS == 100),
+        ("no more than 500 queues in all", METRICS, services.MAX_METRIC_POOL_QUEUES == 500),
+        ("up to 100 queues and 100 pools", METRICS,
+         (sweep_metrics.MAX_QUEUES, sweep_metrics.MAX_POOLS) == (100, 100)),
     ],
 )  # fmt: skip
 def test_what_is_said_holds(text: str, page: str, holds: bool) -> None:

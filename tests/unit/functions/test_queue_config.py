@@ -669,3 +669,56 @@ def test_configurations_are_exact_texts_and_numbers(api: Api) -> None:
     shown = json.loads(api.get(f"{BASE}/queues/q/config").text)["config"]
     assert shown["max_size_bytes"] == 2**53 - 1
     assert shown["warning_threshold"] == pytest.approx(0.123456789012345678, abs=1e-15)
+
+
+# --- tenants ----------------------------------------------------------------------------------
+
+FAIR: dict[str, Any] = {
+    "enabled": True,
+    "strategy": "fair-share",
+    "weights": {"tenant:enterprise-a": 5, "tenant:startup-b": 1},
+    "default_weight": 1,
+}
+
+
+@pytest.mark.parametrize(
+    ("queue", "place"), [("mail", "queues"), ("mail", "admin/queues"), ("_default", "queues")]
+)
+def test_fs_20_tenant_fairness_is_set_shown_changed_and_taken_back(
+    api: Api, queue: str, place: str
+) -> None:
+    def tenant_fairness(given: Any) -> Any:
+        reply = put(api, queue, {"tenant_fairness": given}, place)
+        assert reply.status == 200, reply.text
+        assert config_of(api, queue, place) == reply.json["config"]
+        return reply.json["config"].get("tenant_fairness")
+
+    assert tenant_fairness(FAIR) == FAIR
+    assert tenant_fairness({"weights": {"tenant:startup-b": None}, "default_weight": 2}) == {
+        **FAIR,
+        "weights": {"tenant:enterprise-a": 5},
+        "default_weight": 2,
+    }
+    assert tenant_fairness(None) is None
+    # Off unless it says that it is on.
+    assert tenant_fairness({}) is None
+    assert tenant_fairness({"weights": {"tenant:a": 3}})["enabled"] is False
+
+
+@pytest.mark.parametrize("place", PLACES)
+@pytest.mark.parametrize("weight", [0, -1, 1.5, True, "5", 1_001, {}])
+def test_fs_20_a_weight_that_is_none_is_named(api: Api, place: str, weight: Any) -> None:
+    for queue in ("mail", "_default") if place == "queues" else ("mail",):
+        body = {"tenant_fairness": {"weights": {"tenant:a": weight}}}
+        reply = put(api, queue, body, place)
+        assert (reply.status, reply.error["code"]) == (400, "invalid_request")
+        assert reply.error["details"]["field"] == "tenant_fairness.weights.tenant:a"
+    assert put(api, "mail", {"tenant_fairness": {"strategy": "x"}}, place).status == 400
+
+
+def test_fs_19_a_queue_that_is_made_fair_serves_tenants_in_turns(api: Api) -> None:
+    api.post(f"{BASE}/queues", {"name": "mail", "config": {"tenant_fairness": {"enabled": True}}})
+    for tenant in "aaab":
+        api.push("mail", meta={"tenant_id": tenant})
+    got = api.fetch("mail", count=4)
+    assert [job["meta"]["tenant_id"] for job in got] == ["a", "b", "a", "a"]

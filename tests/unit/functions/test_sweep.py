@@ -17,7 +17,7 @@ from ojs.domain.bulk import Action
 from ojs.domain.dead_letter_filter import EVERYTHING
 from ojs.domain.errors import BackendUnavailable
 from ojs.domain.states import State
-from ojs.domain.stats import Filling, Levels, Totals, Workers
+from ojs.domain.stats import Filling, Levels, PoolMetrics, Totals, Workers
 from ojs.runtime import Runtime
 from ojs.services.gauges import QueueGauges, Swept
 from ojs.store import keys
@@ -221,6 +221,29 @@ def test_gates_are_set_right_before_the_end(api: Api, monkeypatch: pytest.Monkey
     assert asked == [(now_ms, module.RECOUNTS, True), (now_ms, module.RECOUNTS, False)]
 
 
+def test_fs_19_jobs_of_a_queue_that_has_become_fair_are_given_tags(
+    api: Api, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def told() -> list[dict[str, int]]:
+        found = [line for line in caplog.records if line.message == "gave jobs tags"]
+        return [vars(line)["counts"] for line in found]
+
+    for _ in range(3):
+        api.push("mail")
+    monkeypatch.setattr("ojs.services.tagging.Tagging.begin", lambda *_, **__: None)
+    api("PUT", "/ojs/v1/queues/mail/config", {"tenant_fairness": {"enabled": True}})
+    # Not without time to do so.
+    handler(EVENT, Context(module.BULK_SPARE_MS))
+    assert told() == [{"more": 1}]
+    handler(EVENT, Context(50_000))
+    assert told()[-1] == {"tagging": 1, "tagged": 3, "passes": 1}
+    # Nothing is to be done: nothing is told of.
+    api.clock.advance(60_000)
+    before = len(told())
+    handler(EVENT, Context(50_000))
+    assert len(told()) == before
+
+
 def test_bp_k_queues_without_a_bound_are_warned_of_once(
     api: Api, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -343,3 +366,57 @@ def test_dead_letters_come_back_and_go_and_it_is_told(
     assert told["pruned"]["counts"] == {"pruned": 2}
     for job_id in (second, third):
         assert api.get(f"/ojs/v1/dead-letter/{job_id}").status == 404
+
+
+# --- worker pools -------------------------------------------------------------------------------
+
+
+def test_fs_26_pools_are_looked_at_and_told_of_as_metrics(
+    api: Api, gauges: Gauges, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """FS-25, FS-26: before the gauges, which have the last seconds to themselves."""
+    api.runtime.pools.put("general", {"queues": ["critical", "low"], "concurrency": 4})
+    api.runtime.pools.put("free", {"queues": ["aside"]})
+    table = api.runtime.table
+    table.update(Update(keys.gate(":general"), keys.SLOTS, set={"n": 3}))
+    table.update(
+        Update(keys.stats("low"), keys.minute("2026-05-28T20:26"), set={"started": 5}),
+    )
+    handler(EVENT, Context(50_000))
+    lines = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    written = {
+        (line.get("queue") or line.get("pool"), name): line[name]
+        for line in lines
+        for name in (metrics.DISPATCH_RATIO, metrics.POOL_UTILIZATION)
+        if name in line
+    }
+    assert written == {
+        ("general", metrics.POOL_UTILIZATION): [0.75],
+        ("critical", metrics.DISPATCH_RATIO): [0.0],
+        ("low", metrics.DISPATCH_RATIO): [1.0],
+        ("aside", metrics.DISPATCH_RATIO): [0.0],
+    }
+    units = {
+        each["Name"]: each["Unit"]
+        for line in lines
+        for described in line.get("_aws", {}).get("CloudWatchMetrics", ())
+        for each in described["Metrics"]
+    }
+    assert units[metrics.DISPATCH_RATIO] == units[metrics.POOL_UTILIZATION] == "None"
+    assert len(gauges.asked) == 1
+
+
+def test_only_so_many_pools_and_queues_are_told_of(capsys: pytest.CaptureFixture[str]) -> None:
+    """CloudWatch is paid for by metric."""
+    pools = [PoolMetrics(f"p{n:03d}", 0.5, {f"q{n:03d}": 0.5}) for n in range(150)]
+    metrics.write_pools(pools, service="s")
+    lines = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert len(lines) == metrics.MAX_POOLS + metrics.MAX_QUEUES
+    assert not [line for line in lines if line.get("pool", line.get("queue", ""))[1:] >= "100"]
+
+
+def test_pools_leave_the_gauges_their_time(api: Api, gauges: Gauges) -> None:
+    api.runtime.pools.put("general", {"queues": ["low"]})
+    handler(EVENT, Context(module.DEAD_LETTERS_SPARE_MS))
+    ((_, _, time_left),) = gauges.asked
+    assert time_left

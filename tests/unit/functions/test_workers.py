@@ -58,11 +58,6 @@ def test_fetch_order_over_several_queues(api: Api) -> None:
 @pytest.mark.parametrize(
     ("field", "value"),
     [
-        ("pool", "gpu"),
-        ("pool", {"name": "gpu"}),
-        ("weights", {"a": 1}),
-        ("strategy", "weighted"),
-        ("strategy", "least-loaded"),
         ("types", ["a"]),
         ("wait", True),
     ],
@@ -73,6 +68,52 @@ def test_fetch_refuses_what_it_does_not_offer(api: Api, field: str, value: Any) 
     assert (reply.status, reply.error["code"]) == (422, "unsupported")
     assert reply.error["details"]["field"] == field
     assert api.get(f"/ojs/v1/jobs/{job_id}").json["state"] == "available"
+
+
+def test_a_worker_says_what_order_it_wishes(api: Api) -> None:
+    """FS-5: weights without a strategy are for the weighted one."""
+    for queue in ("a", "b"):
+        for _ in range(4):
+            api.push(queue)
+    body = {"queues": ["a", "b"], "count": 4, "weights": {"a": 1, "b": 3}}
+    fetched = api.post(f"{BASE}/fetch", body).json["jobs"]
+    assert sorted(job["queue"] for job in fetched) == ["a", "b", "b", "b"]
+
+
+def test_a_worker_of_a_pool(api: Api) -> None:
+    """FS-9, FS-10, FS-29: wrapped or flat; said once, it holds for fetches, too."""
+    job_id = api.push("a")
+    api.runtime.pools.put("general", {"queues": ["a"]})
+    worker = {
+        "id": "w1",
+        "pool": "general",
+        "queues": ["critical", "default", "low"],
+        "strategy": "weighted",
+        "weights": {"critical": 5, "default": 3, "low": 1},
+        "concurrency": 10,
+    }
+    assert api.post(f"{BASE}/register", {"worker": worker}).status == 200
+    (shown,) = api.get(BASE).json["workers"]
+    assert {name: shown[name] for name in worker} == worker
+    for path, body in (
+        ("fetch", {"queues": ["a"], "worker_id": "w1"}),
+        ("register", {"worker_id": "w1"}),
+        ("heartbeat", {"worker_id": "w1"}),
+        ("beat", {"worker_id": "w1", "state": "drain"}),
+    ):
+        reply = api.post(f"{BASE}/{path}", {**body, "pool": "other"})
+        assert (reply.status, reply.error["code"]) == (409, "conflict")
+        assert reply.error["details"]["field"] == "pool"
+        assert reply.error["details"]["pool"] == "general"
+    (job,) = api.post(f"{BASE}/fetch", {"worker_id": "w1"}).json["jobs"]
+    assert job["id"] == job_id
+
+
+def test_without_queues_there_must_be_a_pool(api: Api) -> None:
+    """FS-6: and one that is configured."""
+    for body in ({}, {"worker_id": "w"}, {"pool": "p"}, {"worker_id": "w", "pool": "p"}):
+        reply = api.post(f"{BASE}/fetch", body)
+        assert (reply.status, reply.error["details"]["field"]) == (400, "queues")
 
 
 def test_ack_tells_what_is_done(api: Api) -> None:
@@ -281,8 +322,6 @@ def test_registration_names_fields_where_they_were(api: Api) -> None:
     ):
         reply = api.post(f"{BASE}/register", body)
         assert (reply.status, reply.error["details"]["field"]) == (400, field)
-    reply = api.post(f"{BASE}/register", {"worker": {"id": "w", "pool": "gpu"}})
-    assert (reply.status, reply.error["details"]["field"]) == (422, "pool")
 
 
 def test_progress_in_percent(api: Api) -> None:

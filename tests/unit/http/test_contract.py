@@ -10,8 +10,9 @@ from typing import Any, get_args
 
 import pytest
 
-from ojs.domain import envelope, errors, jsontext, queue_config
+from ojs.domain import envelope, errors, jsontext, pools, queue_config
 from ojs.domain.limits import OverrideRequest
+from ojs.domain.pools import PoolRequest
 from ojs.domain.states import State
 from ojs.domain.worker import STOPPING, Directive
 from ojs.http import answers, contract, limits_views, models, openapi, queue_configs
@@ -131,6 +132,8 @@ def test_request_examples_are_right(operation_id: str) -> None:
         queue_config.parse(read, policy=operation_id == "set_queue_policy")
     elif operation.request is OverrideRequest:
         limits_views.override(read, now_ms=0)
+    elif operation.request is PoolRequest:
+        pools.parse("general", read)
     else:
         assert operation.request is not None
         assert issubclass(operation.request, models.RequestModel)

@@ -11,11 +11,12 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from jsonschema import Draft202012Validator
 
-from ojs.domain import dead_letter_filter, envelope, queue_config
+from ojs.domain import dead_letter_filter, envelope, pools, queue_config
 from ojs.domain import failure as failures
 from ojs.domain.errors import OjsError
 from ojs.domain.job import Job
 from ojs.domain.limits import OverrideRequest
+from ojs.domain.pools import PoolRequest
 from ojs.domain.states import State
 from ojs.domain.worker import MAX_ID_BYTES, check_worker_id
 from ojs.http import contract, limits_views, models, openapi, queue_configs
@@ -66,6 +67,8 @@ def accepted(operation: Operation, body: Any) -> bool:
             model not in (models.NoOptions, models.DeleteQueueRequest)
         ):
             check_configuration(operation, read)
+        elif model is PoolRequest:
+            pools.parse("general", read)
         elif model is models.RegisterRequest:
             models.parse(models.RegisterRequest, *models.registration(read))
         else:
@@ -150,8 +153,12 @@ BEYOND = [
     ("percentage", 10**400),
     ("progress", 10**400),
     ("max_size", 10.0),
+    ("concurrency", 10.0),
+    ("weights.default", 3.0),
     ("filter.since", "2999-01-01T00:00:00Z"),
     ("filter.before", "2026-13-01T00:00:00Z"),
+    ("weights", {"other": 1}),
+    ("strategy", "weighted"),
 ]
 DESCRIBED = [
     row
@@ -184,8 +191,9 @@ MORE_REFUSED: list[tuple[str, Any]] = [
     ("nack_job", {"job_id": UNKNOWN, "error": {"details": {}}}),
     ("report_progress", {"message": "only"}),
     ("report_worker_progress", {"job_id": UNKNOWN, "message": "only"}),
-    ("fetch_jobs", {"queues": ["a"], "pool": "gpu"}),
-    ("fetch_jobs", {"queues": ["a"], "weights": {"a": 1}}),
+    ("fetch_jobs", {}),
+    ("fetch_jobs", {"queues": ["a"], "pool": "g p u"}),
+    ("fetch_jobs", {"queues": ["a"], "weights": {"a": 0}}),
     ("heartbeat", {"worker_id": "w", "active_jobs": [UNKNOWN, "job_2"]}),
     ("beat", {"worker_id": "w", "state": "drain", "active_jobs": ["job_2"]}),
     ("register_worker", {}),
@@ -210,6 +218,16 @@ MORE_REFUSED: list[tuple[str, Any]] = [
     ("create_queue", {"name": "a", "config": {"dead_letter_queue": "_default"}}),
     ("configure_queue", {"retention": {"completed": "1 week"}}),
     ("configure_queue", {"default_retry": {"max_interval": "1s"}}),
+    ("put_pool", {}),
+    ("put_pool", {"queues": []}),
+    ("put_pool", {"queues": {}}),
+    ("put_pool", {"queues": "a"}),
+    ("put_pool", {"queues": ["a", "a"]}),
+    ("put_pool", {"queues": [f"q{n}" for n in range(49)]}),
+    ("put_pool", {"queues": {"a": {"weight": 0}}}),
+    ("put_pool", {"queues": {"a": 1}}),
+    ("put_pool", {"pool": {"queues": ["A"]}}),
+    ("put_pool", {"pool": {}, "queues": ["a"]}),
     ("set_queue_limits", {}),
     ("set_queue_limits", {"limit": 5}),
     ("set_queue_limits", {"limit": None, "period": "PT1S"}),
@@ -242,6 +260,12 @@ def test_more_that_is_refused_is_described_as_wrong(operation_id: str, body: Any
         ("create_queue", {"name": "a", "config": None, "max_size": 5}),
         ("create_queue", {"name": "a", "config": {"max_size": 5}, "max_size": None}),
         ("create_queue", {"name": "a", "concurrency": 5, "unheard_of": 1}),
+        ("put_pool", {"queues": ["a"]}),
+        ("put_pool", {"queues": {"a": {"weight": 2}, "b": {"weight": 1}}, "unheard_of": 1}),
+        ("put_pool", {"queues": {"a": {}}, "strategy": None, "weights": None}),
+        ("put_pool", {"pool": {"queues": ["a"], "name": "general"}, "queues": 5}),
+        ("put_pool", {"pool": "general", "queues": ["a"], "starvation_prevention": {}}),
+        ("put_pool", {"queues": ["a"], "starvation_prevention": {"min_dispatch_ratio": 1}}),
         ("set_queue_limits", {"limit": 5, "period": "PT1S"}),
         ("set_queue_limits", {"rate_limit": None, "concurrency": None, "unheard_of": 1}),
         ("configure_queue", {}),

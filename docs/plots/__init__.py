@@ -1,0 +1,1 @@
+"""Pictures of the documentation, and the runs they are drawn from."""

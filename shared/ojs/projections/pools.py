@@ -1,0 +1,108 @@
+"""Worker pools as their items tell (`ojs.store.pools`, `ojs.store.standings`), and the events that
+follow (fair-scheduling seed, section 11.1).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+from ojs.domain import event as events
+from ojs.domain import times
+from ojs.domain.event import Event
+from ojs.domain.pools import Pool
+from ojs.domain.scheduling import Overload, Starved, Watch
+
+
+@dataclass(frozen=True)
+class PoolChange:
+    """A pool before and after an operator changed it."""
+
+    before: Pool
+    after: Pool
+
+    @property
+    def rebalanced(self) -> bool:
+        """Whether its strategy or weights are others."""
+        before, after = self.before, self.after
+        return (before.strategy, before.weights) != (after.strategy, after.weights)
+
+
+@dataclass(frozen=True)
+class WatchChange:
+    """What is wrong with a pool, before and after; None for nothing."""
+
+    pool: str
+    before: Watch | None
+    after: Watch
+
+    @property
+    def starved(self) -> Mapping[str, Starved]:
+        """Queues that began to be starved."""
+        before = {} if self._before is None else self._before.starved
+        return {name: what for name, what in self.after.starved.items() if name not in before}
+
+    @property
+    def overloaded(self) -> Overload | None:
+        """The overload that began."""
+        if self._before is not None and self._before.overload is not None:
+            return None
+        return self.after.overload
+
+    @property
+    def _before(self) -> Watch | None:
+        """None also for what was told of another pool of the same name."""
+        return None if self.before is None else self.before.of(self.after.pool_ms)
+
+
+def of_pool(change: PoolChange, service: str, *, identity: bytes) -> Iterator[Event]:
+    """Rebalanced. `identity` is the change's."""
+    if not change.rebalanced:
+        return
+    pool, kind = change.after, "scheduling.rebalanced"
+    yield Event(
+        id=events.event_id(pool.configured_ms, pool.name, identity.hex(), kind),
+        type=kind,
+        source=events.source(service, "api"),
+        time_ms=pool.configured_ms,
+        subject=pool.name,
+        data={
+            "pool": pool.name,
+            "previous_strategy": change.before.strategy,
+            "new_strategy": pool.strategy,
+        },
+    )
+
+
+def of_watch(change: WatchChange, service: str, *, identity: bytes) -> Iterator[Event]:
+    """Queues that are starved, and a pool that is overloaded; each when it begins."""
+    at_ms = change.after.at_ms
+    for name, what in change.starved.items():
+        kind = "scheduling.queue_starved"
+        yield Event(
+            id=events.event_id(at_ms, name, identity.hex(), kind),
+            type=kind,
+            source=events.source(service, "queues", name),
+            time_ms=at_ms,
+            subject=name,
+            data={
+                "queue": name,
+                "duration": times.format_duration(max(0, at_ms - what.since_ms)),
+                "available_count": what.available,
+                "pool": change.pool,
+            },
+        )
+    if change.overloaded is not None:
+        kind = "scheduling.pool_overloaded"
+        yield Event(
+            id=events.event_id(at_ms, change.pool, identity.hex(), kind),
+            type=kind,
+            source=events.source(service, "pools", change.pool),
+            time_ms=at_ms,
+            subject=change.pool,
+            data={
+                "pool": change.pool,
+                "active_jobs": change.overloaded.active,
+                "waiting_jobs": change.overloaded.waiting,
+            },
+        )

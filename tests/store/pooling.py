@@ -1,0 +1,49 @@
+"""Jobs handed out to worker pools, and what the projection counts of them, without a fetch."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from ojs.domain.times import format_ms
+from ojs.store import jobs as job_store
+from ojs.store import keys
+from ojs.store.texts import Texts
+
+if TYPE_CHECKING:
+    from ojs.domain.job import Job
+    from ojs.domain.pools import Pool
+    from tests.store.conftest import World
+
+
+def make(world: World, name: str, queues: Any, **more: Any) -> Pool:
+    """A pool of these queues."""
+    return world.run.pools.put(name, {"queues": queues, **more})[0]
+
+
+def claim(world: World, queue: str, pool: str | None, count: int = 1) -> list[Job]:
+    """The first jobs of a queue, claimed for a worker of this pool."""
+    run = world.run
+    jobs = job_store.Jobs(run.table, Texts(run.table, run.blobs), run.ids, run.gates)
+    found, _ = jobs.ready(queue, 0, limit=count)
+    return [
+        jobs.claim(
+            job_id, keys.Position.parse(key), queue=queue, lane=0, now_ms=world.clock.now_ms(),
+            lease_ms=30_000, worker_id="w1", pool=pool,
+        )
+        for job_id, key in found
+    ]  # fmt: skip
+
+
+def counted(world: World, queue: str, *, oldest_ago_ms: int | None = None, **now: int) -> None:
+    """What the projection and the gauges sweep have of a queue."""
+    items: list[dict[str, Any]] = [{"pk": keys.stats(queue), "sk": keys.NOW, **now}]
+    if oldest_ago_ms is not None:
+        oldest_ms = world.clock.now_ms() - oldest_ago_ms
+        items.append({"pk": keys.stats(queue), "sk": keys.GAUGE, "oldest": oldest_ms})
+    world.run.table.write_many(items)
+
+
+def happened(world: World, queue: str, ago_ms: int = 0, **values: int) -> None:
+    """What the projection has of a minute."""
+    sk = keys.minute(format_ms(world.clock.now_ms() - ago_ms)[:16])
+    world.run.table.write_many([{"pk": keys.stats(queue), "sk": sk, **values}])
