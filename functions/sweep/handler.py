@@ -1,7 +1,7 @@
 """Every minute: apply to jobs what time has decided and no request has noticed, carry on bulk
-operations, give jobs tags whose queues have become fair, set the gates of queues right, look at
-limits that hold jobs back, bring back dead letters by rule, prune them; look at worker pools; then
-measure.
+operations, give jobs tags whose queues have become fair, set the gates of queues and worker pools
+right, look at limits that hold jobs back, bring back dead letters by rule, prune them; look at
+worker pools; then measure.
 """
 
 from __future__ import annotations
@@ -70,6 +70,7 @@ def handler(event: Mapping[str, Any], context: object) -> dict[str, int]:
         _bulk(current, more_than(BULK_SPARE_MS))
         _tag(current, more_than(BULK_SPARE_MS))
         _reconcile(current, more_than(RECONCILE_SPARE_MS))
+        _seat(current, more_than(RECONCILE_SPARE_MS))
         _look_at_limits(current, more_than(RECONCILE_SPARE_MS))
         _dead_letters(current, more_than(DEAD_LETTERS_SPARE_MS))
         _look_at_pools(current, more_than(DEAD_LETTERS_SPARE_MS))
@@ -89,6 +90,12 @@ def _reconcile(current: Runtime, go_on: Callable[[], bool]) -> None:
         logger.warning("queues have no bound", extra={"count": counts["unbounded"]})
     if {name for name, count in counts.items() if count} - _LOOKED_AT:
         logger.info("reconciled", extra={"counts": counts})
+
+
+def _seat(current: Runtime, go_on: Callable[[], bool]) -> None:
+    counts = current.seating.run_once(current.clock.now_ms(), go_on)
+    if {name for name, count in counts.items() if count} - _LOOKED_AT:
+        logger.info("set places in pools right", extra={"counts": counts})
 
 
 def _bulk(current: Runtime, go_on: Callable[[], bool]) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
+from unittest import mock
 
 import pytest
 
@@ -12,6 +13,7 @@ from tests.store.test_bounds import BIG, bound, level
 from tests.store.test_crashes import attempt, faults
 
 if TYPE_CHECKING:
+    from ojs.domain.queue import Queue
     from tests.store.conftest import World
 
 SECOND = 1_000
@@ -269,3 +271,69 @@ def test_a_deletion_that_dies_anywhere_is_carried_on(exact: World, strategy: str
         assert level(exact, "old")[0] == 0
         for job in exact.run.fetch.fetch(["new"], 100, "drain"):
             exact.run.finish.ack(job.id, worker_id="drain")
+
+
+@pytest.mark.parametrize("sweeps", [False, True])
+def test_the_end_of_a_queue_that_was_made_anew_is_its_own(exact: World, sweeps: bool) -> None:
+    """It was discarded, came again, and is to be moved before a sweep has looked: nothing is
+    discarded, and the queue stays as long as it has jobs.
+    """
+    exact.push(queue="old")
+    exact.run.ending.delete("old", "discard")
+    job = exact.push(queue="old")
+    exact.fetch("old")
+    if sweeps:
+        exact.sweep()
+    exact.clock.advance(1_000)
+    exact.run.ending.delete("old", "move", "new")
+    for _ in range(2):
+        exact.sweep()
+        assert (exact.state(job), exact.run.queues.get("old").state) == ("active", "draining")
+    exact.run.finish.nack(job.id, error={"code": "x"})
+    exact.sweep()
+    assert exact.run.jobs.get(job.id).queue == "new"
+    assert exact.state(job) == "retryable"
+    assert "old" not in names(exact)
+
+
+@pytest.mark.parametrize("paused", [False, True])
+def test_who_rejects_and_the_sweep_that_finds_the_same_do_not_meet(
+    exact: World, paused: bool
+) -> None:
+    """The sweep takes the end back before who began it does; the queue is as it was."""
+    exact.push(queue="old")
+    if paused:
+        exact.run.queues.pause("old")
+    occupied = exact.run.ending._occupied
+
+    def meanwhile(queue: Queue) -> bool:
+        with mock.patch.object(exact.run.ending, "_occupied", occupied):
+            exact.another().sweep.run_once(exact.clock.now_ms(), 1_000)
+        return occupied(queue)
+
+    with (
+        mock.patch.object(exact.run.ending, "_occupied", meanwhile),
+        pytest.raises(Conflict, match="still holds jobs"),
+    ):
+        exact.run.ending.delete("old", "reject")
+    assert exact.run.queues.get("old").state == ("paused" if paused else "active")
+
+
+def test_an_end_that_others_began_is_not_taken_back(exact: World) -> None:
+    exact.push(queue="old")
+    exact.fetch("old")
+    occupied = exact.run.ending._occupied
+
+    def meanwhile(queue: Queue) -> bool:
+        exact.another().sweep.run_once(exact.clock.now_ms(), 1_000)
+        exact.another().ending.delete("old", "discard")
+        return occupied(queue)
+
+    with (
+        mock.patch.object(exact.run.ending, "_occupied", meanwhile),
+        pytest.raises(Conflict, match="still holds jobs"),
+    ):
+        exact.run.ending.delete("old", "reject")
+    ending = exact.run.queues.get("old").ending
+    assert ending is not None
+    assert ending.strategy == "discard"

@@ -30,12 +30,20 @@ STRATEGIES = (REJECT, DISCARD, MOVE, DRAIN)
 
 @dataclass(frozen=True)
 class Ending:
-    """How a queue ends: the strategy, where its jobs go, since when, and how many it concerned."""
+    """How a queue ends: the strategy, where its jobs go, since when, how many it concerned, and
+    whether it was paused before.
+    """
 
     strategy: str
     target: str | None = None
     began_ms: int = 0
     affected: int = 0
+    paused: bool = False
+
+    @property
+    def before(self) -> QueueState:
+        """What the queue is again when it does not end after all."""
+        return QueueState.PAUSED if self.paused else QueueState.ACTIVE
 
 
 @dataclass(frozen=True)

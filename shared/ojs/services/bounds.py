@@ -153,8 +153,13 @@ class Bounds:
             yield entry
         except BackendError:
             raise
-        except (OjsError, LostRace):
+        except OjsError:
             self.leave(entry)
+            raise
+        except LostRace as lost:
+            # After a repetition they may be stored, and have moved on: unknown means taken.
+            if not lost.repeated:
+                self.leave(entry)
             raise
         self.leave(entry)
 

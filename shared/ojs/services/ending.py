@@ -91,8 +91,7 @@ class EndOfQueues:
         queue = self._begin(queue, ending)
         if ending.strategy == REJECT:
             if self._occupied(queue):
-                now_ms = self._clock.now_ms()
-                self._queues.set_state(name, before, now_ms=now_ms, ending=True)
+                self._queues.take_back(queue, queue.ending or ending, now_ms=self._clock.now_ms())
                 raise Conflict(
                     f"The queue '{name}' still holds jobs.",
                     current_state=before,
@@ -124,9 +123,7 @@ class EndOfQueues:
         if ending.strategy == REJECT:
             # Whoever asked died between the look and the end: what they would have found decides.
             if self._occupied(queue):
-                self._queues.set_state(
-                    queue.name, QueueState.ACTIVE, now_ms=self._clock.now_ms(), ending=True
-                )
+                self._queues.take_back(queue, ending, now_ms=self._clock.now_ms())
                 return counts
             self._finish(queue, ending)
             counts["queues_deleted"] += 1
@@ -149,11 +146,12 @@ class EndOfQueues:
                 counts["more"] = 1
                 break
             there = self._queues.get(gone.name)
-            if there is not None and there.ending is None:
-                # Made anew: what is in its lines is its own. Whoever made it may have put its name
-                # into the registry before the end took the old one's out.
+            if there is not None and there.ending != gone.ending:
+                # Made anew, and perhaps ending again, in a way of its own: what is in its lines is
+                # its own. Whoever made it may have put its name into the registry before the end
+                # took the old one's out.
                 self._queues.register(gone.name)
-                self._queues.forget(gone.name)
+                self._queues.forget(gone)
                 continue
             ending = gone.ending
             if ending is None:
@@ -167,11 +165,13 @@ class EndOfQueues:
                     self._queues.revive(gone)
                     continue
             else:
-                self._deal(gone, ending, limit, go_on, counts)
+                # Also a job that runs, if the index did not show it when the queue went: nobody
+                # else looks at its lease any more.
+                self._deal(gone, ending, limit, go_on, counts, running=True)
             if now_ms - ending.began_ms > NOTE_KEPT_MS and not self._occupied(gone):
                 # The gate first: should we die in between, the note is still there.
                 self._gates.remove(gone.name, before_ms=now_ms - NOTE_KEPT_MS)
-                self._queues.forget(gone.name)
+                self._queues.forget(gone)
         return counts
 
     # --- steps ------------------------------------------------------------------------------
@@ -250,14 +250,19 @@ class EndOfQueues:
         limit: int,
         go_on: Callable[[], bool],
         counts: Counter[str],
+        *,
+        running: bool = False,
     ) -> bool:
-        """Discard or move what waits; True when the target has no room for more."""
+        """Discard or move what waits, and with `running` what ran until its time was over; True
+        when the target has no room for more.
+        """
         target = None
         if ending.target is not None:
             now_ms = self._clock.now_ms()
             target = self._queues.get(ending.target)
             target = target or self._queues.ensure(ending.target, now_ms=now_ms)
-        ids = list(islice(self._waiting(queue, pages=_PAGES), limit))
+        waiting = self._waiting(queue, pages=_PAGES, running=running)
+        ids = list(islice(waiting, limit))
         for start in range(0, len(ids), _PAGE):
             for job in self._jobs.heads(ids[start : start + _PAGE]).values():
                 if not go_on():

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ojs.clock import Clock
-from ojs.domain.errors import OjsError
+from ojs.domain.errors import BackendUnavailable, OjsError
 from ojs.domain.job import Job, expired
 from ojs.domain.queue import Queue
 from ojs.domain.states import State
@@ -456,10 +456,14 @@ class Fetch:
             )
         except LostRace as lost:
             take.lost += 1
-            take.course.used -= 1
-            self._quotas.lost(take.quotas, queue)
             there = winner(lost)
             self._limits.lost(limited, job_id, position, there)
+            if lost.repeated and (queue.slotted or take.course.seats):
+                # An earlier try may have claimed it, and whoever ended it since have given back the
+                # places that it took: as when no answer comes at all, unknown means taken.
+                raise BackendUnavailable("Nobody knows whether a job was claimed.") from None
+            take.course.used -= 1
+            self._quotas.lost(take.quotas, queue)
             if there is not None and there.state is State.AVAILABLE and expired(there, now_ms):
                 self._due.settle(there)
             return None

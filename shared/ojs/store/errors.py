@@ -51,11 +51,16 @@ class Contended(BackendUnavailable):
 
 
 class LostRace(Exception):
-    """A condition did not hold. `items` has what was found in its place, by position."""
+    """A condition did not hold. `items` has what was found in its place, by position.
 
-    def __init__(self, items: list[dict[str, Any] | None]) -> None:
+    `repeated` says that the SDK asked more than once: an earlier try may have gone through, and
+    somebody have changed the item since. Then nobody knows whether the write was lost.
+    """
+
+    def __init__(self, items: list[dict[str, Any] | None], *, repeated: bool = False) -> None:
         super().__init__("a conditional write lost")
         self.items = items
+        self.repeated = repeated
 
     @property
     def item(self) -> dict[str, Any] | None:
@@ -77,7 +82,8 @@ def classify(error: BotoCoreError | ClientError) -> LostRace | OjsError:
     code = error.response.get("Error", {}).get("Code", "")
     if code == "ConditionalCheckFailedException":
         item: Any = error.response.get("Item")
-        return LostRace([item])
+        tries = error.response.get("ResponseMetadata", {}).get("RetryAttempts", 0)
+        return LostRace([item], repeated=tries > 0)
     if code == "TransactionCanceledException":
         reasons: list[Any] = list(error.response.get("CancellationReasons", []))
         if any(reason.get("Code") == "ConditionalCheckFailed" for reason in reasons):

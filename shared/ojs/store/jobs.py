@@ -598,11 +598,13 @@ class Jobs:
                     ],
                     # Race: other fetchers, a cancel, a promotion to another place, a stale index.
                     # One wins; the losers see another state or place and try the next job.
-                    # The place is compared too: it carries the hints this claim relied on.
-                    condition="#state = :available AND #wsk = :seen "
+                    # The place is compared too: it carries the hints this claim relied on. And the
+                    # line: moved to another queue, a job may stand at an equal place.
+                    condition="#state = :available AND #wpk = :line AND #wsk = :seen "
                     "AND (attribute_not_exists(#expires) OR #expires > :now)",
                     values={
                         ":available": State.AVAILABLE.value,
+                        ":line": keys.ready(queue, lane),
                         ":seen": position.key(),
                         ":now": now_ms,
                         ":zero": 0,
@@ -752,8 +754,10 @@ class Jobs:
             self._table.update(update)
         except LostRace as lost:
             if not lost.item or lost.item.get("op") != after.op:
-                if before.state is State.AVAILABLE and after.lease is not None:
-                    self._unplaced(after, after.lease.until_ms - after.lease.length_ms)
+                # After a repetition it may have gone on, and its places be given back by now.
+                resumed = after.lease if before.state is State.AVAILABLE else None
+                if resumed is not None and not lost.repeated:
+                    self._unplaced(after, resumed.until_ms - resumed.length_ms)
                 raise
         self._replaced(before, after)
         return after
@@ -849,7 +853,8 @@ class Jobs:
                 )
             )
         except LostRace as lost:
-            return bool(lost.item and lost.item.get("slot") == token)
+            # After a repetition it may have been noted, and the place be given back by now.
+            return lost.repeated or bool(lost.item and lost.item.get("slot") == token)
         return True
 
     def take_seat(self, job_id: str, lease: str, seats: str) -> bool:
@@ -873,8 +878,8 @@ class Jobs:
                     },
                 )
             )
-        except LostRace:
-            return False
+        except LostRace as lost:
+            return lost.repeated
         return True
 
     def replacing(

@@ -152,28 +152,44 @@ class Queues:
         )
         return _layers(item)
 
-    def set_state(
-        self, name: str, state: QueueState, *, now_ms: int, ending: bool = False
-    ) -> Queue:
-        """Pause or resume, or take an `ending` back. Raises LostRace when it is gone or ending."""
+    def set_state(self, name: str, state: QueueState, *, now_ms: int) -> Queue:
+        """Pause or resume. Raises LostRace when it is gone or ending."""
         # Race: another operator. The last word counts, and is never about a queue that is gone or
         # that somebody is deleting.
-        state_now = "#state = :draining" if ending else "#state <> :draining"
         item = self._table.update(
             Update(
                 keys.queue(name),
                 keys.HEAD,
                 set={"state": state.value, "changed": now_ms},
-                remove=["ending"],
-                condition=f"attribute_exists(pk) AND {state_now}",
+                condition="attribute_exists(pk) AND #state <> :draining",
                 values={":draining": QueueState.DRAINING.value},
             )
         )
         return from_item(name, item)
 
+    def take_back(self, queue: Queue, ending: Ending, *, now_ms: int) -> None:
+        """The queue does not end after all, and is as it was before. Safe to repeat."""
+        # Race: the sweep finds the same as whoever asked. The loser finds it done. And others may
+        # begin another end then, which is not ours to take back.
+        with suppress(LostRace):
+            self._table.update(
+                Update(
+                    keys.queue(queue.name),
+                    keys.HEAD,
+                    set={"state": ending.before.value, "changed": now_ms},
+                    remove=["ending"],
+                    condition="#state = :draining AND #ending = :ending",
+                    values={
+                        ":draining": QueueState.DRAINING.value,
+                        ":ending": _ending_text(ending),
+                    },
+                )
+            )
+
     def begin_end(self, queue: Queue, ending: Ending, *, now_ms: int) -> Queue:
         """From now on nothing gets in. Raises LostRace when it is gone, or ending already."""
-        told = jsontext.dumps([ending.strategy, ending.target, now_ms])
+        paused = queue.state is QueueState.PAUSED
+        told = _ending_text(replace(ending, began_ms=now_ms, paused=paused))
         # Race: two deletions. One decides what becomes of the jobs; the other is refused. The same
         # words of the same millisecond are our own, their answer was lost. Race: a pool takes the
         # queue. The deletion is refused, or the pool finds the queue ending.
@@ -205,7 +221,7 @@ class Queues:
             "pk": keys.GONE,
             "sk": queue.name,
             "state": QueueState.DRAINING.value,
-            "ending": jsontext.dumps([told.strategy, told.target, told.began_ms]),
+            "ending": _ending_text(told),
         }
         # The note first, the queue last: in between it is still draining, and whatever we leave
         # undone the sweep finds by the note.
@@ -225,10 +241,11 @@ class Queues:
 
     def revive(self, gone: Queue) -> None:
         """Make a queue that went again, as it was, unless somebody made it anew meanwhile."""
+        before = gone.ending.before if gone.ending is not None else QueueState.ACTIVE
         self.register(gone.name)
         # Race: a push makes it anew. Then it starts like any new queue, and ours is not needed.
         with suppress(LostRace):
-            alive = replace(gone, state=QueueState.ACTIVE, ending=None)
+            alive = replace(gone, state=before, ending=None)
             self._table.put(Put(_item(alive), condition="attribute_not_exists(pk)"))
 
     def gone(self, *, limit: int) -> list[Queue]:
@@ -240,9 +257,13 @@ class Queues:
         """Have the registry name a queue. Safe to repeat."""
         self._table.put(Put({"pk": keys.QUEUES, "sk": name}))
 
-    def forget(self, name: str) -> None:
+    def forget(self, gone: Queue) -> None:
         """Drop the note of a queue that went."""
-        self._table.delete(keys.GONE, name)
+        # Race: it was made anew, and has just gone again. The note of that stays.
+        with suppress(LostRace):
+            told = {} if gone.ending is None else {":ending": _ending_text(gone.ending)}
+            condition = "#ending = :ending" if told else None
+            self._table.delete(keys.GONE, gone.name, condition=condition, values=told)
 
     def left(
         self, *, limit: int, after: str | None = None
@@ -328,8 +349,13 @@ def _pools(item: Item) -> dict[str, PoolMark]:
 def _ending(item: Item) -> Ending | None:
     if "ending" not in item:
         return None
-    strategy, target, began_ms = jsontext.stored(str(item["ending"]))
-    return Ending(strategy, target, began_ms)
+    strategy, target, began_ms, *paused = jsontext.stored(str(item["ending"]))
+    return Ending(strategy, target, began_ms, paused=bool(paused))
+
+
+def _ending_text(ending: Ending) -> str:
+    told: list[Any] = [ending.strategy, ending.target, ending.began_ms]
+    return jsontext.dumps([*told, 1] if ending.paused else told)
 
 
 def _layers(item: Item) -> Layers:

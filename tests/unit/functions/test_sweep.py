@@ -415,6 +415,25 @@ def test_only_so_many_pools_and_queues_are_told_of(capsys: pytest.CaptureFixture
     assert not [line for line in lines if line.get("pool", line.get("queue", ""))[1:] >= "100"]
 
 
+def test_fs_8_a_place_in_a_pool_that_no_job_takes_is_free_again(
+    api: Api, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Whoever took it died before it claimed a job: the sweep looks twice, a minute apart."""
+    caplog.set_level("INFO")
+    pool = api.runtime.pools.put("general", {"queues": ["low"], "concurrency": 1})[0]
+    now_ms = api.clock.now_ms()
+    api.runtime.gates.take_slots(pool.gate, count=1, limit=1, version=pool.version, now_ms=now_ms)
+    api.push("low")
+    asked = {"worker_id": "w", "pool": "general"}
+    assert api.fetch("low", **asked) == []
+    for _ in range(3):
+        api.clock.advance(61_000)
+        handler(EVENT, None)
+    told = [line.__dict__["counts"] for line in caplog.records if "places" in line.message]
+    assert {"slotted": 1, "slots_freed": 1} in told
+    assert len(api.fetch("low", **asked)) == 1
+
+
 def test_pools_leave_the_gauges_their_time(api: Api, gauges: Gauges) -> None:
     api.runtime.pools.put("general", {"queues": ["low"]})
     handler(EVENT, Context(module.DEAD_LETTERS_SPARE_MS))
