@@ -11,6 +11,7 @@ DATA ?= .ojs-data
 ENGINE ?= auto
 PYTHON ?=
 ARGS ?=
+SEEDS ?= 10000
 # A file of tests is run by one process, since its tests may share an engine.
 PARALLEL := -n 2 --dist loadfile
 
@@ -35,7 +36,8 @@ help: ## List the targets
 	  'PORT=8080' 'port of the local server (make run)' \
 	  'DATA=.ojs-data' 'its data folder' \
 	  'ENGINE=auto' 'its engine: auto, dynoxide or ministack' \
-	  'ARGS=' 'more arguments for pytest, the local server or cdk' \
+	  'SEEDS=10000' 'how many runs are simulated (make simulate)' \
+	  'ARGS=' 'more arguments for pytest, the simulation, the local server or cdk' \
 	  'PYTHON=' 'the Python (3.11 or later) to make .venv with'
 
 .PHONY: run
@@ -52,6 +54,10 @@ check: setup ## Run linter, formatter check, type checker and all tests
 	$(PY) -m ruff format --check .
 	$(PY) -m mypy
 	$(PY) -m pytest $(PARALLEL) $(ARGS)
+
+.PHONY: simulate
+simulate: $(VENV)/.dev ## Simulate SEEDS runs with faults, and report what was covered
+	@POWERTOOLS_LOG_LEVEL=CRITICAL $(PY) -m tests.simulation.run --seeds $(SEEDS) --processes 2 $(ARGS)
 
 .PHONY: format
 format: $(VENV)/.dev ## Format the code and apply the linter's safe fixes

@@ -1,0 +1,217 @@
+"""A DynamoDB client on which calls go wrong, as a seed has it.
+
+    refused     throttled, or out of order: nothing happened
+    conflict    another transaction is at the item: nothing happened
+    lost        it took effect, and no answer came
+    unheard     nothing happened, and no answer came
+    partial     a batch was done in part
+    died before, died after   whoever calls is gone
+    stale       an index, or a read that is not consistent, answers from some writes ago
+
+The SDK repeats what is refused or without an answer, twice; the client whose calls must not count
+twice repeats nothing. Each try is a step of its own: others may come in between.
+"""
+
+from __future__ import annotations
+
+import random
+import re
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from botocore.exceptions import ClientError, ReadTimeoutError
+
+from tests.simulation.memory import KEPT_WRITES, Memory, cancelled
+from tests.simulation.scheduler import Scheduler
+
+_READS = frozenset({"get_item", "batch_get_item", "query"})
+_BATCHES = {"batch_get_item": "UnprocessedKeys", "batch_write_item": "UnprocessedItems"}
+_REFUSALS = (
+    ("ProvisionedThroughputExceededException", 400),
+    ("ThrottlingException", 400),
+    ("InternalServerError", 500),
+)
+_TRIES = 3
+_TEXTS = re.compile(r"'S': '([^']{1,60})'")
+_DEATHS = ("died before", "died after")
+
+
+class Died(BaseException):
+    """The process is gone: nothing after this line runs."""
+
+
+@dataclass
+class Plan:
+    """How much goes wrong. `rate` is the part of the calls that do, `stale` of the reads that may
+    be stale and are.
+    """
+
+    chance: random.Random
+    rate: float = 0.0
+    stale: float = 0.0
+    deaths: bool = True
+    # Nothing goes wrong any more once it is off.
+    on: bool = True
+    done: Counter[str] = field(default_factory=Counter)
+    calls: int = 0
+    # What happened, a line for each call, if somebody wants to know.
+    timeline: list[str] | None = None
+
+    def fault(self, operation: str, *, transaction: bool) -> str | None:
+        """What goes wrong with the next call, if anything."""
+        self.calls += 1
+        if not self.on or not self.rate or self.chance.random() >= self.rate:
+            return None
+        kinds = ["refused", "unheard", "lost"]
+        if self.deaths:
+            kinds += _DEATHS
+        if operation in _BATCHES:
+            kinds += ["partial", "partial"]
+        elif operation not in _READS:
+            kinds += ["lost", "lost", "conflict", *(["conflict"] if transaction else [])]
+        kind = self.chance.choice(kinds)
+        self.done[kind] += 1
+        return kind
+
+    def writes_ago(self) -> int:
+        """How old the answer of a read is that may be stale."""
+        if not self.on or not self.stale or self.chance.random() >= self.stale:
+            return 0
+        self.done["stale"] += 1
+        return self.chance.randint(1, KEPT_WRITES)
+
+
+class Client:
+    """What `ojs.store.table.Table` calls. One for each container and kind."""
+
+    def __init__(self, memory: Memory, plan: Plan, scheduler: Scheduler, *, once: bool) -> None:
+        self._memory = memory
+        self._plan = plan
+        self._scheduler = scheduler
+        self._tries = 1 if once else _TRIES
+
+    def get_item(self, **arguments: Any) -> Any:
+        return self._call("get_item", arguments)
+
+    def batch_get_item(self, **arguments: Any) -> Any:
+        return self._call("batch_get_item", arguments)
+
+    def query(self, **arguments: Any) -> Any:
+        return self._call("query", arguments)
+
+    def put_item(self, **arguments: Any) -> Any:
+        return self._call("put_item", arguments)
+
+    def update_item(self, **arguments: Any) -> Any:
+        return self._call("update_item", arguments)
+
+    def delete_item(self, **arguments: Any) -> Any:
+        return self._call("delete_item", arguments)
+
+    def batch_write_item(self, **arguments: Any) -> Any:
+        return self._call("batch_write_item", arguments)
+
+    def transact_write_items(self, **arguments: Any) -> Any:
+        return self._call("transact_write_items", arguments)
+
+    def _call(self, operation: str, arguments: dict[str, Any]) -> Any:
+        # What a transaction was answered: the SDK gives it a token, repeated it is answered so.
+        done: list[Any] = []
+        for left in reversed(range(self._tries)):
+            self._scheduler.step()
+            transaction = operation == "transact_write_items"
+            fault = self._plan.fault(operation, transaction=transaction)
+            self._note(operation, arguments, fault)
+            if fault is None:
+                return done[0] if done else self._do(operation, arguments, self._tries - left - 1)
+            if fault == "partial":
+                return self._part(operation, arguments)
+            if fault in ("lost", "died after") and not done:
+                answer = self._do(operation, arguments, self._tries - left - 1)
+                done += [answer] if transaction else []
+            self._fail(operation, arguments, fault, last=not left)
+        raise AssertionError("the last try returns or raises")
+
+    def _fail(
+        self, operation: str, arguments: Mapping[str, Any], fault: str, *, last: bool
+    ) -> None:
+        """Raise what goes wrong, but for what the SDK repeats."""
+        if fault in _DEATHS:
+            raise Died
+        if fault == "conflict":
+            raise _conflict(operation, arguments)
+        if last and fault == "refused":
+            code, status = self._plan.chance.choice(_REFUSALS)
+            raise _error(code, status, operation)
+        if last:
+            raise ReadTimeoutError(endpoint_url="dynamodb")
+
+    def _note(self, operation: str, arguments: Mapping[str, Any], fault: str | None) -> None:
+        if self._plan.timeline is not None:
+            who = self._scheduler.current
+            told = f"{'-' if who is None else who} {operation} {_about(arguments)}"
+            self._plan.timeline.append(told + (f"  <- {fault}" if fault else ""))
+
+    def _do(self, operation: str, arguments: Mapping[str, Any], repeated: int = 0) -> Any:
+        act = getattr(self._memory, operation)
+        if operation in _READS and _may_be_stale(operation, arguments):
+            return act(arguments, self._plan.writes_ago())
+        try:
+            return act(arguments)
+        except ClientError as error:
+            # As the SDK tells it.
+            error.response["ResponseMetadata"] = {"RetryAttempts": repeated}  # type: ignore[typeddict-item]
+            raise
+
+    def _part(self, operation: str, arguments: Mapping[str, Any]) -> Any:
+        ((table, asked),) = arguments["RequestItems"].items()
+        whole = asked["Keys"] if operation == "batch_get_item" else asked
+        # What a set of names was turned into has no order that comes again.
+        ordered = sorted(whole, key=str)
+        count = self._plan.chance.randrange(len(ordered))
+        part = self._plan.chance.sample(range(len(ordered)), count)
+        doing = [one for at, one in enumerate(ordered) if at in part]
+        left = [one for at, one in enumerate(ordered) if at not in part]
+
+        def of(those: list[Any]) -> Any:
+            return {**asked, "Keys": those} if operation == "batch_get_item" else those
+
+        answer: dict[str, Any] = {"Responses": {}}
+        if doing:
+            answer = self._do(operation, {"RequestItems": {table: of(doing)}})
+        return answer | {_BATCHES[operation]: {table: of(left)}}
+
+
+def _about(arguments: Mapping[str, Any]) -> str:
+    """What a call is about, in short."""
+    wanted = ("Key", "Item", "KeyConditionExpression", "RequestItems", "TransactItems")
+    name = next(name for name in wanted if name in arguments)
+    texts = _TEXTS.findall(str(arguments[name]))
+    if name == "KeyConditionExpression":
+        texts = _TEXTS.findall(str(arguments["ExpressionAttributeValues"]))
+    more = arguments.get("UpdateExpression", "")
+    if values := arguments.get("ExpressionAttributeValues"):
+        more += f" {values}" if "UpdateExpression" in arguments else ""
+    return " ".join(texts[:8]) + (f" {more[:300]}" if more else "")
+
+
+def _may_be_stale(operation: str, arguments: Mapping[str, Any]) -> bool:
+    if operation == "batch_get_item":
+        ((_, asked),) = arguments["RequestItems"].items()
+        return not asked.get("ConsistentRead", False)
+    return not arguments.get("ConsistentRead", False)
+
+
+def _error(code: str, status: int, operation: str) -> ClientError:
+    answer: Any = {"Error": {"Code": code}, "ResponseMetadata": {"HTTPStatusCode": status}}
+    return ClientError(answer, operation)
+
+
+def _conflict(operation: str, arguments: Mapping[str, Any]) -> ClientError:
+    if operation != "transact_write_items":
+        return _error("TransactionConflictException", 400, operation)
+    reasons: list[dict[str, Any]] = [{"Code": "None"} for _ in arguments["TransactItems"]]
+    reasons[0] = {"Code": "TransactionConflict"}
+    return cancelled(reasons)

@@ -1,0 +1,223 @@
+"""Defects put into the code on purpose, to see that the simulation finds them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import replace
+from typing import Any
+from unittest import mock
+
+from ojs.domain.queue import QueueState
+from ojs.services.ending import EndOfQueues
+from ojs.store import jobs as job_store
+from ojs.store import keys
+from ojs.store.errors import LostRace
+from ojs.store.gates import Gates
+from ojs.store.queues import Queues
+from ojs.store.table import Delete, Put, Table, Update
+
+Mutation = Callable[[], AbstractContextManager[Any]]
+
+
+@contextmanager
+def _updates(mutate: Callable[[Update], Update]) -> Iterator[None]:
+    """Every single update is made like this instead."""
+    update = Table.update
+
+    def mutated(table: Table, wanted: Update) -> Any:
+        return update(table, mutate(wanted))
+
+    with mock.patch.object(Table, "update", mutated):
+        yield
+
+
+def _dropped(part: str, *, of: str = "") -> Mutation:
+    """The part of a condition that says so is left out, of items whose key begins with `of`."""
+
+    def mutate(wanted: Update) -> Update:
+        condition = wanted.condition
+        if condition is None or part not in condition or not wanted.pk.startswith(of):
+            return wanted
+        left = [one for one in condition.split(" AND ") if part not in one]
+        return replace(wanted, condition=" AND ".join(left) or None)
+
+    return lambda: _updates(mutate)
+
+
+def claim_without_state() -> AbstractContextManager[None]:
+    """A claim takes whatever is there."""
+
+    def mutate(wanted: Update) -> Update:
+        if ":available" in wanted.values and ":seen" in wanted.values:
+            return replace(wanted, condition="attribute_exists(pk)")
+        return wanted
+
+    return _updates(mutate)
+
+
+def ack_without_lease() -> AbstractContextManager[Any]:
+    """Whoever acks is believed."""
+    held_by = job_store._held_by
+
+    def anybody(*_: object) -> Any:
+        return held_by(None, None, None)
+
+    return mock.patch.object(job_store, "_held_by", anybody)
+
+
+def head_is_swapped_blindly() -> AbstractContextManager[Any]:
+    """A head that was read is replaced, whatever became of it since."""
+    replacing = job_store.Jobs.replacing
+
+    def blind(self: Any, before: Any, after: Any, **how: Any) -> Any:
+        made, update = replacing(self, before, after, **how)
+        return made, replace(update, condition="attribute_exists(pk)")
+
+    return mock.patch.object(job_store.Jobs, "replacing", blind)
+
+
+def head_before_payload() -> AbstractContextManager[Any]:
+    """Two writes are swapped: a job is there before its text is."""
+    create = job_store.Jobs.create
+
+    def late(self: Any, job: Any, also: Sequence[Any] = ()) -> Any:
+        kept: list[Any] = []
+        save = self._texts.save
+        with mock.patch.object(self._texts, "save", kept.extend):
+            made = create(self, job, also)
+        save(kept)
+        return made
+
+    return mock.patch.object(job_store.Jobs, "create", late)
+
+
+def release_before_the_end() -> AbstractContextManager[Any]:
+    """Two writes are swapped: the room of a job is given back before it is done."""
+    ack = job_store.Jobs.ack
+
+    def early(self: Any, job_id: str, **how: Any) -> Any:
+        there = self.head(job_id)
+        if there is not None:
+            self.let_go(there, now_ms=how["now_ms"])
+        with mock.patch.object(self, "let_go"):
+            return ack(self, job_id, **how)
+
+    return mock.patch.object(job_store.Jobs, "ack", early)
+
+
+def release_twice() -> AbstractContextManager[Any]:
+    """Room is given back once too often."""
+    release = Gates.release
+
+    def twice(self: Gates, queue: str, **how: Any) -> None:
+        release(self, queue, **how)
+        release(self, queue, **how)
+
+    return mock.patch.object(Gates, "release", twice)
+
+
+def slot_is_kept() -> AbstractContextManager[Any]:
+    """A release is skipped: places of running jobs are not given back."""
+    return mock.patch.object(Gates, "free_slots", return_value=None)
+
+
+def undo_without_mark() -> AbstractContextManager[Any]:
+    """A batch is undone without a mark that stops its commit."""
+    update = Table.update
+
+    def mutated(table: Table, wanted: Update) -> Any:
+        if wanted.set.get("state") == "undone":
+            there = table.get(wanted.pk, wanted.sk)
+            if there is None:
+                raise LostRace([None])
+            return there
+        return update(table, wanted)
+
+    return mock.patch.object(Table, "update", mutated)
+
+
+def lock_without_condition() -> AbstractContextManager[Any]:
+    """A unique key is taken whoever has it."""
+    transact = Table.transact
+
+    def mutated(table: Table, writes: Sequence[Put | Update | Delete]) -> None:
+        made: list[Put | Update | Delete] = []
+        for one in writes:
+            if isinstance(one, Put) and str(one.item["pk"]).startswith(keys.unique("")):
+                made.append(replace(one, condition=None, values={}))
+            else:
+                made.append(one)
+        transact(table, made)
+
+    return mock.patch.object(Table, "transact", mutated)
+
+
+def end_without_note() -> AbstractContextManager[Any]:
+    """A queue goes, and no note of it stays for those that were pushing to it."""
+
+    def finish_end(self: Queues, queue: Any, _ending: Any) -> None:
+        self._table.delete(keys.QUEUES, queue.name)
+        self._table.delete(keys.queue(queue.name), keys.HEAD)
+
+    return mock.patch.object(Queues, "finish_end", finish_end)
+
+
+def nobody_looks_at_what_runs() -> AbstractContextManager[Any]:
+    """As it was: of a queue that is gone nobody looks at the leases (found by the simulation)."""
+    waiting = EndOfQueues._waiting
+
+    def only_waiting(self: Any, queue: Any, *, pages: int, running: bool = False) -> Any:
+        return waiting(self, queue, pages=pages, running=running and pages == 1)
+
+    return mock.patch.object(EndOfQueues, "_waiting", only_waiting)
+
+
+def end_is_taken_back_once() -> AbstractContextManager[Any]:
+    """As it was: who takes the end of a queue back must be the only one (found likewise)."""
+
+    def take_back(self: Any, queue: Any, ending: Any, *, now_ms: int) -> None:
+        self._table.update(
+            Update(
+                keys.queue(queue.name),
+                keys.HEAD,
+                set={"state": ending.before.value, "changed": now_ms},
+                remove=["ending"],
+                condition="#state = :draining",
+                values={":draining": QueueState.DRAINING.value},
+            )
+        )
+
+    return mock.patch.object(Queues, "take_back", take_back)
+
+
+def repetition_is_a_lost_race() -> AbstractContextManager[Any]:
+    """As it was: a claim that was repeated and lost cannot have gone through (found likewise)."""
+
+    class Lost(LostRace):
+        def __init__(self, found: Any, *, repeated: bool = False) -> None:
+            super().__init__(found, repeated=False)
+
+    return mock.patch("ojs.store.errors.LostRace", Lost)
+
+
+# What is done, and the scenario that shows it.
+MUTATIONS: dict[str, tuple[Mutation, str]] = {
+    "a claim has no condition": (claim_without_state, "life"),
+    "an ack needs no lease": (ack_without_lease, "life"),
+    "a head is swapped blindly": (head_is_swapped_blindly, "life"),
+    "a head is written before its payload": (head_before_payload, "life"),
+    "a batch is undone without a mark": (undo_without_mark, "batches"),
+    "a unique key is taken blindly": (lock_without_condition, "unique"),
+    "a gate reserves without condition": (_dropped(":room", of="G|default"), "bounded"),
+    "room is given back twice": (release_twice, "bounded"),
+    "room is given back before the end": (release_before_the_end, "bounded"),
+    "a place is not given back": (slot_is_kept, "slots"),
+    "a ledger draws without limit": (_dropped(":room", of="G|:"), "pool"),
+    "a queue goes without a note": (end_without_note, "ending"),
+    "a claim does not name its line": (_dropped("#wpk = :line"), "ending"),
+    "nobody looks at what runs in a queue that is gone": (nobody_looks_at_what_runs, "ending"),
+    "a repetition is a lost race": (repetition_is_a_lost_race, "pool"),
+    "room is given back after a repetition": (repetition_is_a_lost_race, "dead-letters"),
+    "the end of a queue is taken back once": (end_is_taken_back_once, "ending"),
+}

@@ -1,0 +1,371 @@
+"""What is simulated: two or three actors each, over all use cases; what they do a seed decides."""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
+from unittest import mock
+
+from tests.simulation.scheduler import Choose, Scheduler, by_chance
+from tests.simulation.world import REQUEST_MS, Operator, Producer, Stream, Worker, World
+
+Acts = list[Callable[[], None]]
+RATES = (0.0, 0.02, 0.05, 0.15)
+_RETRY = {"max_attempts": 2}
+# A batch of more jobs than this is staged; DynamoDB's own number makes runs far dearer.
+_TRANSACTION = 3
+# And is given up when no request that stores it can be under way any more.
+_STAGING_GRACE_MS = REQUEST_MS + 1_000
+
+
+@dataclass
+class Outcome:
+    """What one run covered."""
+
+    operations: Counter[str] = field(default_factory=Counter)
+    faults: Counter[str] = field(default_factory=Counter)
+    calls: int = 0
+    writes: int = 0
+    jobs: int = 0
+    leaked: int = 0
+    # Who went when: two runs that took the same steps count as one interleaving.
+    trace: tuple[int, ...] = ()
+
+
+def _some(chance: random.Random, acts: Sequence[Callable[[], None]], count: int) -> Acts:
+    return [chance.choice(acts) for _ in range(count)]
+
+
+def life(world: World) -> list[Acts]:
+    """The whole life of jobs: pushed, fetched, ended in every way, taken back, swept."""
+    producer, one, other = Producer(world, "p"), Worker(world, "w1"), Worker(world, "w2")
+    hand = Operator(world, "o")
+    push = partial(producer.push, retry=_RETRY, visibility_timeout_ms=2_000)
+    push()
+    pushing: Acts = [
+        push,
+        partial(producer.push, retry=_RETRY, scheduled_at="+PT2S"),
+        partial(producer.push, retry=_RETRY, timeout_ms=1_000),
+        partial(producer.push, expires_at="+PT3S", retry=_RETRY),
+        partial(producer.push, pending=True, retry=_RETRY),
+        partial(producer.push, 2, retry=_RETRY),
+        hand.sweep,
+        hand.wait,
+        hand.wait,
+    ]
+    by_hand: Acts = [hand.cancel, hand.look, hand.activate, hand.retry, hand.delete]
+    return [
+        [producer.does(act) for act in _some(world.chance, pushing + by_hand, 7)],
+        [one.does(act) for act in [one.fetch, *[one.any] * 6]],
+        [other.does(act) for act in [other.fetch, *[other.any] * 5]],
+    ]
+
+
+def batches(world: World) -> list[Acts]:
+    """Batches in one transaction and staged ones, with and without a bound; meanwhile fetches."""
+    producer, hand, worker = Producer(world, "p"), Operator(world, "o"), Worker(world, "w")
+    if world.chance.random() < 0.6:
+        world.run.queues.configure("default", {"max_size": 8})
+    pushing: Acts = [
+        partial(producer.push, 2),
+        partial(producer.push, 5),
+        partial(producer.push, 4, large=True),
+        partial(producer.push, 4),
+    ]
+    other = Producer(world, "p2")
+    looking: Acts = [hand.sweep, hand.wait, hand.cancel, hand.look, hand.reconcile]
+    return [
+        [producer.does(act) for act in _some(world.chance, pushing, 3)],
+        [
+            other.does(partial(other.push, 4)),
+            *[hand.does(a) for a in _some(world.chance, looking, 4)],
+        ],
+        [worker.does(act) for act in [worker.any] * 4],
+    ]
+
+
+def unique(world: World) -> list[Acts]:
+    """Jobs with one unique key, pushed by two at once, in every way of dealing with another."""
+    key = {"keys": ["type"]}
+    ways = [
+        {**key, "on_conflict": how}
+        for how in ("reject", "ignore", "replace", "replace_except_schedule")
+    ]
+    made: list[Acts] = []
+    for name in ("p1", "p2"):
+        producer = Producer(world, name)
+        made.append([])
+        for _ in range(3):
+            options: dict[str, Any] = {
+                "unique": world.chance.choice(ways),
+                "retry": {"max_attempts": 1},
+            }
+            if world.chance.random() < 0.3:
+                options["scheduled_at"] = "+PT2S"
+            made[-1].append(producer.does(partial(producer.push, **options)))
+    worker, hand = Worker(world, "w"), Operator(world, "o")
+    acts: Acts = [
+        worker.fetch,
+        worker.any,
+        worker.nack,
+        worker.nack,
+        hand.retry,
+        hand.wait,
+        hand.cancel,
+    ]
+    return [*made, [worker.does(act) for act in _some(world.chance, acts, 7)]]
+
+
+def bounded(world: World) -> list[Acts]:
+    """A queue with a bound, pushed to by two, and emptied."""
+    config: dict[str, Any] = {"max_size": 2}
+    if world.chance.random() < 0.4:
+        config["overflow_policy"] = "drop_oldest"
+    world.run.queues.configure("default", config)
+    made: list[Acts] = []
+    for name in ("p1", "p2"):
+        producer = Producer(world, name)
+        acts: Acts = [
+            producer.push,
+            partial(producer.push, retry={"max_attempts": 1}, visibility_timeout_ms=1_000),
+            partial(producer.push, 2),
+        ]
+        made.append([producer.does(act) for act in _some(world.chance, acts, 3)])
+    worker, hand = Worker(world, "w"), Operator(world, "o")
+    acts = [worker.fetch, worker.any, worker.ack, worker.nack, hand.cancel, hand.retry, hand.sweep]
+    acts += [hand.reconcile, hand.wait]
+    return [*made, [worker.does(act) for act in _some(world.chance, acts, 8)]]
+
+
+def slots(world: World) -> list[Acts]:
+    """A queue that runs so many jobs at once, fetched from by two."""
+    world.run.queues.configure("default", {"concurrency": 2})
+    producer = Producer(world, "p")
+    for _ in range(4):
+        producer.push(visibility_timeout_ms=2_000, retry=_RETRY)
+    return _fetched(world, [])
+
+
+def pool(world: World) -> list[Acts]:
+    """A pool of two queues that runs so many jobs at once, fetched from by two."""
+    strategy = world.chance.choice(("round-robin", "weighted", "strict"))
+    weights = {"weights": {"a": 3, "b": 1}} if strategy == "weighted" else {}
+    world.run.pools.put(
+        "p", {"queues": ["a", "b"], "concurrency": 2, "strategy": strategy, **weights}
+    )
+    world.pool = "p"
+    producer = Producer(world, "p")
+    for queue in ("a", "b", "a", "b"):
+        producer.push(queue=queue, visibility_timeout_ms=2_000, retry=_RETRY)
+    return _fetched(world, [Operator(world, "s").seat])
+
+
+def _fetched(world: World, more: Acts) -> list[Acts]:
+    made: list[Acts] = []
+    for name in ("w1", "w2"):
+        worker = Worker(world, name)
+        acts: Acts = [partial(worker.fetch, 2), worker.fetch, worker.ack, worker.any, worker.any]
+        made.append([worker.does(act) for act in _some(world.chance, acts, 6)])
+    hand = Operator(world, "o")
+    acts = [hand.wait, hand.wait, hand.sweep, hand.reconcile, hand.cancel, hand.look, *more]
+    return [*made, [hand.does(act) for act in _some(world.chance, acts, 6)]]
+
+
+def tenants(world: World) -> list[Acts]:
+    """A queue that tenants share, pushed to by two and fetched from."""
+    world.run.queues.configure("default", {"tenant_fairness": {"enabled": True}})
+    made: list[Acts] = []
+    for name in ("p1", "p2"):
+        producer = Producer(world, name)
+        acts: Acts = [
+            partial(producer.push, count, meta={"tenant_id": tenant}, retry=_RETRY)
+            for tenant in ("x", "y")
+            for count in (1, 2)
+        ]
+        made.append([producer.does(act) for act in _some(world.chance, acts, 3)])
+    worker, hand = Worker(world, "w"), Operator(world, "o")
+    acts = [worker.any, worker.any, worker.fetch, hand.wait, hand.sweep, hand.cancel]
+    return [*made, [worker.does(act) for act in _some(world.chance, acts, 7)]]
+
+
+def dead_letters(world: World) -> list[Acts]:
+    """Dead letters: made by workers, brought back and deleted by two operators at once."""
+    if world.chance.random() < 0.5:
+        world.run.queues.configure("default", {"max_size": 3})
+    producer, worker = Producer(world, "p"), Worker(world, "w")
+    for _ in range(3):
+        producer.push(retry={"max_attempts": 1}, visibility_timeout_ms=2_000)
+    worker.fetch(2)
+    for _ in range(2):
+        worker.nack()
+    made: list[Acts] = []
+    for name in ("o1", "o2"):
+        hand = Operator(world, name)
+        acts: Acts = [
+            hand.retry,
+            hand.retry,
+            hand.delete,
+            hand.look,
+            hand.cancel,
+            hand.wait,
+            hand.sweep,
+        ]
+        made.append([hand.does(act) for act in _some(world.chance, acts, 5)])
+    return [*made, [worker.does(act) for act in [worker.fetch, *[worker.any] * 5]]]
+
+
+def ending(world: World) -> list[Acts]:
+    """A queue is paused, resumed and deleted, while it is pushed to and fetched from."""
+    strategy = world.chance.choice(("discard", "move", "drain", "reject"))
+    target = "there" if strategy == "move" else None
+    producer, worker, hand = Producer(world, "p"), Worker(world, "w"), Operator(world, "o")
+    world.queues.add("there")
+    if world.chance.random() < 0.4:
+        for name in ("default", "there"):
+            world.run.queues.configure(name, {"max_size": 4})
+    producer.push(retry=_RETRY, visibility_timeout_ms=2_000)
+    pushing: Acts = [
+        partial(producer.push, retry=_RETRY),
+        partial(producer.push, scheduled_at="+PT2S"),
+        partial(producer.push, 2),
+        hand.look,
+    ]
+    acts: Acts = [partial(hand.end, "default", strategy, target)]
+    acts += _some(world.chance, [hand.sweep, hand.sweep, hand.wait, hand.pause, hand.resume], 5)
+    return [
+        [producer.does(act) for act in _some(world.chance, pushing, 4)],
+        [hand.does(act) for act in acts],
+        [worker.does(act) for act in [worker.fetch, *[worker.any] * 4]],
+    ]
+
+
+def limits(world: World) -> list[Acts]:
+    """Jobs under a rate limit of their own, which lets one of a key run at a time."""
+    producer = Producer(world, "p")
+    for _ in range(3):
+        producer.push(
+            rate_limit={"key": "k", "concurrency": 1}, visibility_timeout_ms=2_000, retry=_RETRY
+        )
+    return _fetched(world, [Operator(world, "h").hold])
+
+
+def copies(world: World) -> list[Acts]:
+    """Dead letters leave copies in another queue, and come back, while the stream is read."""
+    world.run.queues.configure("default", {"dead_letter_queue": "dead"})
+    world.queues.add("dead")
+    producer, worker, hand = Producer(world, "p"), Worker(world, "w"), Operator(world, "o")
+    other = Worker(world, "w2", ["dead"])
+    stream = Stream(world)
+    for _ in range(3):
+        producer.push(retry={"max_attempts": 1}, visibility_timeout_ms=2_000)
+    worker.fetch(2)
+    hands: Acts = [hand.retry, hand.retry, hand.delete, hand.sweep, hand.wait]
+    return [
+        [worker.does(a) for a in [worker.nack, worker.nack, worker.any, worker.any, worker.nack]],
+        [*[hand.does(a) for a in _some(world.chance, hands, 4)], other.does(other.any)],
+        [stream.does(act) for act in [stream.read] * 5],
+    ]
+
+
+def bulk(world: World) -> list[Acts]:
+    """Dead letters are brought back, purged and pruned many at a time, by two at once."""
+    world.watch.purged = True
+    if world.chance.random() < 0.5:
+        world.run.queues.set_policy({"dead_letter": {"retention": {"max_count": 1}}})
+    producer, worker = Producer(world, "p"), Worker(world, "w")
+    for _ in range(4):
+        producer.push(retry={"max_attempts": 1}, visibility_timeout_ms=2_000)
+    worker.fetch(4)
+    for _ in range(3):
+        worker.nack()
+    world.clock.advance(1)
+    made: list[Acts] = []
+    for name in ("o1", "o2"):
+        hand = Operator(world, name)
+        acts: Acts = [hand.go_on_with_bulk, hand.prune, hand.retry, hand.delete, hand.wait]
+        made.append([hand.does(act) for act in [hand.begin_bulk, *_some(world.chance, acts, 3)]])
+    return [*made, [worker.does(act) for act in [worker.fetch, *[worker.any] * 3]]]
+
+
+def streamed(world: World) -> list[Acts]:
+    """The life of jobs, while two read the stream, and fail at it."""
+    acts = life(world)[1:2]
+    for _ in range(2):
+        stream = Stream(world)
+        acts.append([stream.does(stream.read) for _ in range(6)])
+    return acts
+
+
+SCENARIOS: dict[str, Callable[[World], list[Acts]]] = {
+    "life": life,
+    "batches": batches,
+    "unique": unique,
+    "bounded": bounded,
+    "slots": slots,
+    "pool": pool,
+    "tenants": tenants,
+    "dead-letters": dead_letters,
+    "ending": ending,
+    "limits": limits,
+    "copies": copies,
+    "bulk": bulk,
+    "streamed": streamed,
+}
+
+
+def run(name: str, seed: int, timeline: list[str] | None = None) -> Outcome:
+    """One run; what happens is added to `timeline`, if given. Raises what it finds wrong."""
+    chance = random.Random(f"{name} {seed}")
+    world = World(
+        seed,
+        rate=chance.choice(RATES),
+        stale=chance.choice((0.0, 0.3)),
+        stay=chance.choice((0.0, 0.3, 0.7)),
+    )
+    world.plan.timeline = timeline
+    return play(world, SCENARIOS[name], by_chance(world.chance, world.stay))
+
+
+def play(
+    world: World,
+    scenario: Callable[[World], list[Acts]],
+    choose: Choose,
+    *,
+    staging_grace_ms: int = _STAGING_GRACE_MS,
+) -> Outcome:
+    """Have the actors of a scenario act, then heal, drain and check."""
+    scheduler = Scheduler(choose)
+    world.start(scheduler)
+    with (
+        mock.patch("ojs.store.jobs.MAX_TRANSACTION", _TRANSACTION),
+        mock.patch("ojs.services.enqueue.MAX_TRANSACTION", _TRANSACTION),
+        mock.patch("ojs.store.jobs.STAGING_GRACE_MS", staging_grace_ms),
+    ):
+        # What was there before is no part of what goes wrong.
+        world.plan.on = False
+        actors = scenario(world)
+        world.plan.on = True
+        scheduler.run([partial(_act, acts) for acts in actors])
+        world.check_unhealed()
+        world.heal()
+        world.check_quiet()
+        world.drain()
+        world.check_end()
+    return Outcome(
+        world.operations,
+        world.plan.done,
+        world.plan.calls,
+        world.watch.writes,
+        sum(len(push.ids) for push in world.pushes),
+        world.leaked,
+        tuple(scheduler.trace),
+    )
+
+
+def _act(acts: Acts) -> None:
+    for act in acts:
+        act()
