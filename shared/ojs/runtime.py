@@ -92,6 +92,11 @@ class Runtime:
     # Takes seconds.
     sleep: Callable[[float], None] = time.sleep
 
+    @cached_property
+    def heads(self) -> job_store.Jobs:
+        """The store of jobs."""
+        return job_store.Jobs(self.table, Texts(self.table, self.blobs), self.ids, self.gates)
+
     # What only some functions need is loaded when it is first asked for: a cold start pays for
     # every module.
 
@@ -149,7 +154,7 @@ class Runtime:
         from ojs.store.contents import Contents
 
         texts = Texts(self.table, self.blobs)
-        jobs = job_store.Jobs(self.table, texts, self.ids, self.gates)
+        jobs = self.heads
         return Redrive(
             jobs,
             Contents(self.table, texts, jobs),
@@ -172,7 +177,7 @@ class Runtime:
 
         return Bulk(
             BulkOperations(self.table, self.ids),
-            job_store.Jobs(self.table, Texts(self.table, self.blobs), self.ids, self.gates),
+            self.heads,
             queue_store.Queues(self.table),
             self.dead_letter,
             self.redrive,
@@ -195,10 +200,9 @@ class Runtime:
         from ojs.services.prune import Prune
         from ojs.store.pruning import Pruning
 
-        jobs = job_store.Jobs(self.table, Texts(self.table, self.blobs), self.ids, self.gates)
         queues = queue_store.Queues(self.table)
         pruning = Pruning(self.table, queues, self.ids)
-        return Prune(jobs, pruning, self.copies, Archive(jobs, self.blobs))
+        return Prune(self.heads, pruning, self.copies, Archive(self.heads, self.blobs))
 
     @cached_property
     def replay(self) -> Replay:
@@ -206,9 +210,8 @@ class Runtime:
         from ojs.services.replay import Replay
         from ojs.store.replay import Replays
 
-        jobs = job_store.Jobs(self.table, Texts(self.table, self.blobs), self.ids, self.gates)
         queues = queue_store.Queues(self.table)
-        return Replay(jobs, queues, Replays(self.table), self.redrive)
+        return Replay(self.heads, queues, Replays(self.table), self.redrive)
 
     @cached_property
     def events(self) -> Events:
@@ -237,20 +240,18 @@ class Runtime:
     @cached_property
     def reconcile(self) -> Reconcile:
         """The reconcile sweep."""
-        heads = job_store.Jobs(self.table, Texts(self.table, self.blobs), self.ids, self.gates)
-        return _reconcile(self.table, self.gates, heads)
+        return _reconcile(self.table, self.gates, self.heads)
 
     @cached_property
     def pools(self) -> Pools:
         """Worker pools."""
         from ojs.services.pools import Pools
 
-        jobs = job_store.Jobs(self.table, Texts(self.table, self.blobs), self.ids, self.gates)
         return Pools(
             pool_store.Pools(self.table),
             queue_store.Queues(self.table),
             self.gates,
-            _slots(self.table, self.gates, jobs, self.sleep),
+            _slots(self.table, self.gates, self.heads, self.sleep),
             self.tagging,
             self.clock,
             strict=self.settings.strict_queues,
@@ -261,32 +262,29 @@ class Runtime:
         """The sweep over places in worker pools."""
         from ojs.services.seating import Seating
 
-        jobs = job_store.Jobs(self.table, Texts(self.table, self.blobs), self.ids, self.gates)
         return Seating(
             pool_store.Pools(self.table),
             queue_store.Queues(self.table),
             worker_store.Workers(self.table),
-            _slots(self.table, self.gates, jobs, self.sleep),
+            _slots(self.table, self.gates, self.heads, self.sleep),
         )
 
     @cached_property
     def tagging(self) -> Tagging:
         """The tags of jobs that came before their queue was fair."""
-        heads = job_store.Jobs(self.table, Texts(self.table, self.blobs), self.ids, self.gates)
-        return _tagging(self.table, heads, self.lines)
+        return _tagging(self.table, self.heads, self.lines)
 
     @cached_property
     def holding(self) -> Holding:
         """The sweep over limits that hold jobs back."""
         from ojs.services.holding import Holding
 
-        heads = job_store.Jobs(self.table, Texts(self.table, self.blobs), self.ids, self.gates)
         return Holding(
             Edges(self.table),
             Limits(self.table, self.ids),
             self.gates,
             queue_store.Queues(self.table),
-            heads,
+            self.heads,
             self.limits,
         )
 

@@ -537,3 +537,11 @@ def test_lanes_spread_a_queue_and_lose_nothing(world: World) -> None:
     world.clock.advance(1_000)
     assert world.sweep() == {"stalled_or_timed_out": 40}
     assert len(world.fetch("wide", 100)) == 40
+
+
+def test_a_deadline_that_is_over_does_not_upset_the_order(world: World) -> None:
+    """A claim that an expired job loses is no race lost to others: the next in line is next."""
+    world.push(0, expires_at="+PT1S")
+    jobs = [world.push(number) for number in range(1, 9)]
+    world.clock.advance(2_000)
+    assert [job.id for job in world.fetch(count=6)] == [job.id for job in jobs[:6]]

@@ -29,6 +29,7 @@ from pydantic import (
 )
 
 from ojs.domain import times
+from ojs.domain.numbers import whole_number
 from ojs.domain.rate import STEPS, Window
 
 KEY_PATTERN = r"[a-zA-Z0-9][a-zA-Z0-9._:\-]*"
@@ -187,12 +188,6 @@ def _on_limit(rules: str) -> str:
 # --- what a client asks for ---------------------------------------------------------------------
 
 
-def _whole(value: object) -> object:
-    if value is not None and type(value) is not int:
-        raise ValueError("must be a whole number")
-    return value
-
-
 def _period_ms(value: object, *, named: bool = False) -> int:
     if named and isinstance(value, str) and value in _NAMED_PERIODS:
         return _NAMED_PERIODS[value]
@@ -217,8 +212,8 @@ class _Model(BaseModel):
     model_config = ConfigDict(strict=True, extra="forbid", allow_inf_nan=False, defer_build=True)
 
 
-Number = Annotated[int, Field(ge=1, le=MAX_RATE), BeforeValidator(_whole)]
-Concurrency = Annotated[int, Field(ge=0, le=MAX_CONCURRENCY), BeforeValidator(_whole)]
+Number = Annotated[int, Field(ge=1, le=MAX_RATE), BeforeValidator(whole_number)]
+Concurrency = Annotated[int, Field(ge=0, le=MAX_CONCURRENCY), BeforeValidator(whole_number)]
 Key = Annotated[str, Field(min_length=1, max_length=MAX_KEY), AfterValidator(check_key)]
 
 

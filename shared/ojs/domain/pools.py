@@ -15,9 +15,10 @@ from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Fie
 from ojs.domain import envelope, times
 from ojs.domain.envelope import Number, QueueName
 from ojs.domain.errors import InvalidRequest
+from ojs.domain.numbers import whole_number
 from ojs.domain.tenants import Fairness, TenantFairnessRequest, in_force
 from ojs.domain.tenants import shown as tenant_fairness_shown
-from ojs.domain.turns import LEAST_LOADED, ROUND_ROBIN, STRICT, WEIGHTED, Turns
+from ojs.domain.turns import ROUND_ROBIN, WEIGHTED, Turns
 
 # Workers that name no pool belong to this one.
 DEFAULT_POOL = "default"
@@ -49,13 +50,6 @@ def check_pool(value: str) -> str:
     return value
 
 
-def _whole(value: object) -> object:
-    # 1.5 is refused, and so is 2.0: JSON has one number type, operators have two.
-    if type(value) is not int:
-        raise ValueError("must be a whole number")
-    return value
-
-
 def _interval(value: object) -> str:
     if not 1_000 <= times.duration_ms(value) <= MAX_ROTATION_MS:
         raise ValueError("must be an ISO 8601 duration from PT1S to PT24H")
@@ -67,7 +61,7 @@ PoolName = Annotated[
     AfterValidator(check_pool),
     Field(json_schema_extra={"pattern": POOL_PATTERN, "maxLength": MAX_POOL_BYTES}),
 ]
-Weight = Annotated[int, Field(ge=1, le=MAX_WEIGHT), BeforeValidator(_whole)]
+Weight = Annotated[int, Field(ge=1, le=MAX_WEIGHT), BeforeValidator(whole_number)]
 
 
 class _Model(BaseModel):
@@ -100,7 +94,7 @@ class PoolRequest(_Model):
         | Annotated[dict[QueueName, QueueOfPool], Field(min_length=1, max_length=MAX_POOL_QUEUES)]
     )
     concurrency: (
-        Annotated[int, Field(ge=1, le=MAX_POOL_CONCURRENCY), BeforeValidator(_whole)] | None
+        Annotated[int, Field(ge=1, le=MAX_POOL_CONCURRENCY), BeforeValidator(whole_number)] | None
     ) = Field(None, description="most jobs that run at a time over all workers of the pool")
     strategy: Strategy | None = Field(
         None, description="round-robin when not given; weighted when there are weights"
@@ -339,9 +333,3 @@ def to_dict(pool: Pool) -> dict[str, Any]:
     shown["created_at"] = times.format_ms(pool.created_ms)
     shown["configured_at"] = times.format_ms(pool.configured_ms)
     return shown
-
-
-__all__ = [
-    "DEFAULT_POOL", "LEAST_LOADED", "ROUND_ROBIN", "STRICT", "WEIGHTED", "Pool", "PoolName",
-    "PoolRequest", "Prevention", "check_pool", "gate_of", "parse", "seat_of", "to_dict",
-]  # fmt: skip

@@ -24,6 +24,7 @@ from ojs.domain.copies import TTL_MS, Target
 from ojs.domain.envelope import MAX_NAME_BYTES, MAX_TIMEOUT_MS, MAX_VISIBILITY_MS, Number
 from ojs.domain.errors import InvalidRequest
 from ojs.domain.job import DEFAULT_TIMEOUT_MS, DEFAULT_VISIBILITY_MS
+from ojs.domain.numbers import whole_number
 from ojs.domain.replay_rules import MAX_RULES, ReplayRuleRequest
 from ojs.domain.retention import DEAD_LETTERS, RETENTION, DeadLetterRetention, Retention
 from ojs.domain.retry import DEFAULT, RetryPolicy
@@ -56,13 +57,6 @@ def _duration(value: object) -> str:
     return str(value)
 
 
-def _whole(value: object) -> object:
-    # A bound of 1.5 jobs is refused, and so is 10.0: JSON has one number type, operators have two.
-    if type(value) is not int:
-        raise ValueError("must be a whole number")
-    return value
-
-
 def _pattern(value: str) -> str:
     if not _TYPE_WITH_WILDCARDS.fullmatch(value):
         raise ValueError("must be a job type, in which '*' stands for any characters")
@@ -76,7 +70,7 @@ def _producer(value: str) -> str:
 
 
 Duration = Annotated[str, BeforeValidator(_duration)]
-Bound = Annotated[int, Field(ge=0, le=MAX_BOUND), BeforeValidator(_whole)]
+Bound = Annotated[int, Field(ge=0, le=MAX_BOUND), BeforeValidator(whole_number)]
 JobTypePattern = Annotated[
     str, Field(min_length=1, max_length=MAX_NAME_BYTES), AfterValidator(_pattern)
 ]
@@ -90,7 +84,7 @@ class _Model(BaseModel):
 class QueueRateLimit(_Model):
     """At most `limit` jobs handed out in each `period`."""
 
-    limit: Annotated[int, Field(ge=1, le=MAX_RATE), BeforeValidator(_whole)]
+    limit: Annotated[int, Field(ge=1, le=MAX_RATE), BeforeValidator(whole_number)]
     period: Duration
 
 
@@ -106,9 +100,9 @@ class DeadLetterRetentionRequest(_Model):
     """Which dead letters stay: whatever is older, or beyond the latest so many, is pruned."""
 
     max_age: Duration | None = None
-    max_count: Annotated[int, Field(ge=1, le=MAX_DEAD_LETTERS), BeforeValidator(_whole)] | None = (
-        None
-    )
+    max_count: (
+        Annotated[int, Field(ge=1, le=MAX_DEAD_LETTERS), BeforeValidator(whole_number)] | None
+    ) = None
 
 
 class DeadLetterRequest(_Model):
@@ -122,8 +116,8 @@ class Backpressure(_Model):
     """The bounds as the backpressure seed names them (section 6.2)."""
 
     max_depth: Bound | None = None
-    max_size_bytes: Annotated[int, Field(ge=0, le=MAX_BOUND_BYTES), BeforeValidator(_whole)] | (
-        None
+    max_size_bytes: (
+        Annotated[int, Field(ge=0, le=MAX_BOUND_BYTES), BeforeValidator(whole_number)] | None
     ) = None
     strategy: Strategy | None = None
     warning_threshold: Annotated[Number, Field(ge=0.0, le=1.0)] | None = None
@@ -136,22 +130,23 @@ class QueueConfigRequest(_Model):
 
     max_size: Bound | None = None
     max_depth: Bound | None = None
-    max_size_bytes: Annotated[int, Field(ge=0, le=MAX_BOUND_BYTES), BeforeValidator(_whole)] | (
-        None
+    max_size_bytes: (
+        Annotated[int, Field(ge=0, le=MAX_BOUND_BYTES), BeforeValidator(whole_number)] | None
     ) = None
     overflow_policy: Strategy | None = None
     strategy: Strategy | None = None
     warning_threshold: Annotated[Number, Field(ge=0.0, le=1.0)] | None = None
     backpressure: Backpressure | None = None
-    concurrency: Annotated[int, Field(ge=1, le=MAX_CONCURRENCY), BeforeValidator(_whole)] | None = (
-        None
-    )
+    concurrency: (
+        Annotated[int, Field(ge=1, le=MAX_CONCURRENCY), BeforeValidator(whole_number)] | None
+    ) = None
     rate_limit: QueueRateLimit | None = None
     visibility_timeout: (
-        Annotated[int, Field(ge=1, le=MAX_VISIBILITY_MS // 1000), BeforeValidator(_whole)] | None
+        Annotated[int, Field(ge=1, le=MAX_VISIBILITY_MS // 1000), BeforeValidator(whole_number)]
+        | None
     ) = None
     default_timeout: (
-        Annotated[int, Field(ge=1, le=MAX_TIMEOUT_MS // 1000), BeforeValidator(_whole)] | None
+        Annotated[int, Field(ge=1, le=MAX_TIMEOUT_MS // 1000), BeforeValidator(whole_number)] | None
     ) = None
     default_retry: envelope.RetryRequest | None = None
     retention: RetentionRequest | None = None
@@ -162,7 +157,7 @@ class QueueConfigRequest(_Model):
     replay_rules: list[ReplayRuleRequest] | None = Field(None, max_length=MAX_RULES)
     allowed_job_types: list[JobTypePattern] | None = Field(None, min_length=1, max_length=MAX_NAMES)
     producers: list[Producer] | None = Field(None, min_length=1, max_length=MAX_NAMES)
-    lanes: Annotated[int, Field(ge=1, le=MAX_LANES), BeforeValidator(_whole)] | None = None
+    lanes: Annotated[int, Field(ge=1, le=MAX_LANES), BeforeValidator(whole_number)] | None = None
     tenant_fairness: TenantFairnessRequest | None = None
 
 

@@ -12,6 +12,7 @@ from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Fie
 from ojs.domain import dead_letter_filter, jsontext, times
 from ojs.domain.dead_letter_filter import DeadLetterFilter, FilterRequest
 from ojs.domain.errors import InvalidRequest
+from ojs.domain.numbers import whole_number
 
 MAX_RULES = 20
 MAX_NAME_CHARACTERS = 100
@@ -32,12 +33,6 @@ def _length(value: object) -> str:
     return str(value)
 
 
-def _whole(value: object) -> object:
-    if type(value) is not int:
-        raise ValueError("must be a whole number")
-    return value
-
-
 class ReplayRuleRequest(BaseModel):
     """A rule as sent."""
 
@@ -52,7 +47,7 @@ class ReplayRuleRequest(BaseModel):
     delay: Annotated[str, BeforeValidator(_length)] = Field(
         description="how long after it was discarded; ISO 8601"
     )
-    max_replays: Annotated[int, Field(ge=1, le=MAX_REPLAYS), BeforeValidator(_whole)] = Field(
+    max_replays: Annotated[int, Field(ge=1, le=MAX_REPLAYS), BeforeValidator(whole_number)] = Field(
         description="how many times this rule brings one job back"
     )
     enabled: bool = True

@@ -7,10 +7,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from ojs.domain.pools import DEFAULT_ROTATION, ROUND_ROBIN, Pool, Prevention
+from ojs.domain.pools import DEFAULT_ROTATION, Pool, Prevention
 from ojs.domain.queue import Queue, QueueState
 from ojs.domain.states import State
 from ojs.domain.stats import MINUTE_MS, Activity, Levels, PoolMetrics
+from ojs.domain.turns import ROUND_ROBIN
 
 # What statistics of scheduling look at (section 10.2).
 WINDOW = "PT1M"

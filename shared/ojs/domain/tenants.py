@@ -22,6 +22,7 @@ from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Fie
 
 from ojs.domain import jsontext
 from ojs.domain.ids import ORDER_DIGITS
+from ojs.domain.numbers import whole_number
 
 STRATEGY = "fair-share"
 MAX_WEIGHT = 1_000
@@ -156,13 +157,6 @@ def _text(digest: bytes) -> str:
 # --- configuration --------------------------------------------------------------------------------
 
 
-def _weight(value: object) -> object:
-    # True, 1.0 and "1" are no whole numbers to an operator.
-    if type(value) is not int:
-        raise ValueError("must be a whole number")
-    return value
-
-
 def _named(value: str) -> str:
     tenant = value.removeprefix(PREFIX)
     if tenant == value:
@@ -174,7 +168,7 @@ def _named(value: str) -> str:
     return value
 
 
-Weight = Annotated[int, Field(ge=1, le=MAX_WEIGHT), BeforeValidator(_weight)]
+Weight = Annotated[int, Field(ge=1, le=MAX_WEIGHT), BeforeValidator(whole_number)]
 Named = Annotated[str, AfterValidator(_named)]
 
 

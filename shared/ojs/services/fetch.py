@@ -85,6 +85,8 @@ class _Take:
     jobs: list[Job] = field(default_factory=list)
     kib: int = 0
     lost: int = 0
+    # Whether the last claim was lost to somebody else, and not to the job's own deadline.
+    contended: bool = False
 
     @property
     def wanted(self) -> int:
@@ -304,7 +306,7 @@ class Fetch:
                 self._claimed.add(job_id + key)
                 if job is not None:
                     yield job
-                elif not crowded:
+                elif take.contended and not crowded:
                     crowded, after, lost = True, None, True
             if lost:
                 continue
@@ -464,7 +466,9 @@ class Fetch:
                 raise BackendUnavailable("Nobody knows whether a job was claimed.") from None
             take.course.used -= 1
             self._quotas.lost(take.quotas, queue)
-            if there is not None and there.state is State.AVAILABLE and expired(there, now_ms):
+            over = there is not None and there.state is State.AVAILABLE and expired(there, now_ms)
+            take.contended = not over
+            if over:
                 self._due.settle(there)
             return None
         take.jobs.append(job)

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from ojs.clock import Clock
 from ojs.domain import envelope
 from ojs.domain.errors import InvalidRequest, NotFound
-from ojs.domain.pools import DEFAULT_POOL, ROUND_ROBIN, Pool
+from ojs.domain.pools import DEFAULT_POOL, Pool
 from ojs.domain.scheduling import (
     MAX_COUNTED_WORKERS,
     PoolStanding,
@@ -22,6 +22,7 @@ from ojs.domain.scheduling import (
     ratios,
     share_of,
 )
+from ojs.domain.turns import ROUND_ROBIN
 from ojs.domain.worker import DEAD_AFTER_MS
 from ojs.store.pools import Pools
 from ojs.store.queues import Queues

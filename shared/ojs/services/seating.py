@@ -8,7 +8,8 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping, Sequence
 
 from ojs.domain.errors import OjsError
-from ojs.domain.pools import DEFAULT_POOL, LEAST_LOADED, Pool
+from ojs.domain.pools import DEFAULT_POOL, Pool
+from ojs.domain.turns import LEAST_LOADED
 from ojs.services.slots import Counted, Slots
 from ojs.store.pools import Pools
 from ojs.store.queues import Queues

@@ -7,7 +7,8 @@ A fetch takes them before it claims (`ojs.services.turns`); here is what becomes
 from __future__ import annotations
 
 from ojs.domain.job import POOL_SEAT, WORKER_SEAT, Job
-from ojs.domain.pools import LEAST_LOADED, SEATS_KEPT_S, gate_of, seat_of
+from ojs.domain.pools import SEATS_KEPT_S, gate_of, seat_of
+from ojs.domain.turns import LEAST_LOADED
 from ojs.store.gates import ANY_VERSION, Gates
 from ojs.store.pools import Pools
 from ojs.store.table import Table

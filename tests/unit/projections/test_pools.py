@@ -17,6 +17,7 @@ from ojs.projections.transitions import happened
 from ojs.store import keys
 from tests.store.streams import FakeMetrics, made_record
 from tests.unit.domain.arbitrary import NOW_MS
+from tests.unit.projections.test_counters import sums, tally
 
 SERVICE = "mail-service"
 POOL = {
@@ -131,19 +132,6 @@ DAY = ("mail", keys.day("2026-05-28"))
 def started(pool: str | None, job: Job = JOB) -> Job:
     at_ms = NOW_MS + 1_500
     return replace(job, state=State.ACTIVE, attempt=1, started_ms=at_ms, pool=pool)
-
-
-def tally(*changes: tuple[Job | None, Job | None]) -> Tally:
-    found = Tally()
-    for before, after in changes:
-        found.move(before, after)
-        for what in happened(before, after, written_ms=NOW_MS):
-            found.add(what)
-    return found
-
-
-def sums(found: Tally) -> dict[tuple[str, str], dict[str, int]]:
-    return {(delta.queue, delta.sk): dict(delta.add) for delta in found.deltas({})}
 
 
 def test_a_job_of_a_pool_is_counted_for_the_pool_and_in_its_queue_s_day() -> None:
