@@ -10,7 +10,7 @@ from botocore.config import Config
 
 from ojs.clock import Clock
 from ojs.projections.counters import Tally
-from ojs.store import clients, items, keys, schema
+from ojs.store import clients, items, keys, schema, values
 from ojs.store.table import Put, Table
 
 if TYPE_CHECKING:
@@ -82,9 +82,9 @@ def _count(client: DynamoDBClient, name: str, clock: Clock) -> None:
     """Count the jobs that the stream will not tell of. Nobody may be writing meanwhile."""
     tally = Tally()
     staged: set[str] = set()
-    heads: list[items.Item] = []
+    heads: list[values.Item] = []
     for page in client.get_paginator("scan").paginate(TableName=name, ConsistentRead=True):
-        for item in map(items.unpack, page["Items"]):
+        for item in map(values.unpack, page["Items"]):
             pk = str(item["pk"])
             if item["sk"] != keys.HEAD:
                 continue
@@ -98,5 +98,5 @@ def _count(client: DynamoDBClient, name: str, clock: Clock) -> None:
             tally.move(None, job)
     table = Table(client, name)
     for delta in tally.deltas({}):
-        place: items.Item = {"pk": keys.stats(delta.queue), "sk": delta.sk}
+        place: values.Item = {"pk": keys.stats(delta.queue), "sk": delta.sk}
         table.put(Put({**place, **delta.add, "changed": clock.now_ms()}))

@@ -35,7 +35,7 @@ from ojs import runtime
 from ojs.domain import envelope
 from ojs.domain.errors import Conflict, Duplicate, NotFound, OjsError, QueueFull
 from ojs.services import enqueue
-from ojs.store import gates, items, keys
+from ojs.store import gates, items, keys, values
 from tests.model.model import DONE, FOR_EVER, Job, Model, Pool, Refused
 from tests.store.conftest import make_world
 from tests.store.streams import Projected, Stream, recount, recount_behind, scattered
@@ -647,7 +647,7 @@ class Machine(RuleBasedStateMachine):
 
     @invariant()
     def check(self) -> None:
-        self.check_all({(str(i["pk"]), str(i["sk"])): i for i in map(items.unpack, self.scan())})
+        self.check_all({(str(i["pk"]), str(i["sk"])): i for i in map(values.unpack, self.scan())})
         self.right = True
 
     def scan(self) -> list[Any]:
@@ -656,7 +656,7 @@ class Machine(RuleBasedStateMachine):
             found += page["Items"]
         return found
 
-    def check_all(self, there: dict[tuple[str, str], items.Item]) -> None:
+    def check_all(self, there: dict[tuple[str, str], values.Item]) -> None:
         """Each acknowledged job is as the model says, each queue, and each gate."""
         heads = {
             keys.job_id(pk): item
@@ -672,7 +672,7 @@ class Machine(RuleBasedStateMachine):
         self.check_queues(there)
         self.check_gates(there, heads)
 
-    def check_queues(self, there: dict[tuple[str, str], items.Item]) -> None:
+    def check_queues(self, there: dict[tuple[str, str], values.Item]) -> None:
         found = {pk[2:]: i for (pk, sk), i in there.items() if pk[:2] == "Q|" and sk == keys.HEAD}
         for name, queue in list(self.model.queues.items()):
             if name not in found:
@@ -697,7 +697,7 @@ class Machine(RuleBasedStateMachine):
             self.model.make(name)
 
     def check_gates(
-        self, there: dict[tuple[str, str], items.Item], heads: dict[str, items.Item]
+        self, there: dict[tuple[str, str], values.Item], heads: dict[str, values.Item]
     ) -> None:
         """Nobody died: each gate counts exactly what is there."""
         held = Counter(str(i["queue"]) for i in heads.values() if live(i) and "held" in i)
@@ -785,7 +785,7 @@ class Machine(RuleBasedStateMachine):
 
     def check_rest(self) -> None:
         """What is in the table when all is quiet belongs to something."""
-        there = {(str(i["pk"]), str(i["sk"])): i for i in map(items.unpack, self.scan())}
+        there = {(str(i["pk"]), str(i["sk"])): i for i in map(values.unpack, self.scan())}
         for (pk, sk), item in there.items():
             kind = pk.split("|")[0]
             if kind == "J":
@@ -832,7 +832,7 @@ def view_of(job: Any) -> tuple[object, ...]:
     )
 
 
-def live(head: items.Item) -> bool:
+def live(head: values.Item) -> bool:
     return head["state"] not in DONE
 
 

@@ -16,7 +16,7 @@ from ojs.domain.job import DEFAULT_TIMEOUT_MS, POOL_SEAT, Job
 from ojs.domain.limits import RateLimit
 from ojs.domain.pools import gate_of
 from ojs.domain.states import TERMINAL, TRANSITIONS, State
-from ojs.store import items, keys, queues
+from ojs.store import items, keys, queues, values
 from ojs.store.schema import TABLE
 from tests.simulation.memory import Change, Key, Memory
 from tests.simulation.memory import Item as Typed
@@ -244,14 +244,14 @@ def _found_by(head: Item) -> bool:
 
 
 def _unpacked(typed: Typed | None) -> Item | None:
-    return None if typed is None else dict(items.unpack(typed))
+    return None if typed is None else dict(values.unpack(typed))
 
 
 # --- once all is quiet ----------------------------------------------------------------------------
 
 
 def everything(memory: Memory) -> dict[Key, Item]:
-    return {key: dict(items.unpack(item)) for key, item in memory.items.items()}
+    return {key: dict(values.unpack(item)) for key, item in memory.items.items()}
 
 
 def heads(found: Mapping[Key, Item]) -> dict[str, Job]:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from ojs import projections
 from ojs.domain.event import Event
 from ojs.settings import Settings
-from ojs.store import items, keys
+from ojs.store import items, keys, values
 from ojs.store.table import Table
 from tests.direct import streams
 
@@ -87,15 +87,15 @@ def made_record(number: int, old: Any, new: Any, *, second: int = 1_780_000_000)
     keys_ = {name: (new or old)[name] for name in ("pk", "sk")}
     stream: Record = {
         "ApproximateCreationDateTime": datetime.fromtimestamp(second, UTC),
-        "Keys": items.pack(keys_),
+        "Keys": values.pack(keys_),
         "SequenceNumber": f"{number:021d}",
         "SizeBytes": 100,
         "StreamViewType": "NEW_AND_OLD_IMAGES",
     }
     if old is not None:
-        stream["OldImage"] = items.pack(old)
+        stream["OldImage"] = values.pack(old)
     if new is not None:
-        stream["NewImage"] = items.pack(new)
+        stream["NewImage"] = values.pack(new)
     name = "INSERT" if old is None else "REMOVE" if new is None else "MODIFY"
     return {
         "eventID": f"{number:032x}",
@@ -200,7 +200,7 @@ class Projected:
     def everything(self) -> dict[tuple[str, str], dict[str, Any]]:
         found: dict[tuple[str, str], dict[str, Any]] = {}
         for page in self.client.get_paginator("scan").paginate(TableName=self.table):
-            for item in map(items.unpack, page["Items"]):
+            for item in map(values.unpack, page["Items"]):
                 found[str(item["pk"]), str(item["sk"])] = dict(item)
         return found
 

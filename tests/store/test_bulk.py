@@ -23,7 +23,7 @@ from ojs.domain.job import Job
 from ojs.domain.states import State
 from ojs.domain.times import MAX_MS
 from ojs.services import bulk
-from ojs.store import items, keys
+from ojs.store import items, keys, values
 from ojs.store.bulk import KEPT_S, _from, _item
 from tests.store.test_bounds import bound, level
 from tests.store.test_capacity import spending
@@ -520,7 +520,7 @@ moments = st.none() | st.integers(-62_135_596_800_000, MAX_MS)
     )
 )
 def test_an_operation_is_read_back_as_it_was_written(operation: BulkOperation) -> None:
-    item = items.unpack(items.pack(_item(operation)))
+    item = values.unpack(values.pack(_item(operation)))
     assert _from(item) == operation
     wanted = operation.wanted.to_dict()
     assert operation.to_dict()["filter"] == wanted

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from ojs.store import keys
-from ojs.store.items import pack
+from ojs.store.values import pack
 
 if TYPE_CHECKING:
     from tests.store.conftest import World

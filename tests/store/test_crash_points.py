@@ -28,7 +28,7 @@ from ojs.domain import envelope
 from ojs.domain.errors import Conflict, Duplicate, NotFound, QueueFull
 from ojs.domain.pools import gate_of
 from ojs.runtime import Runtime
-from ojs.store import gates, items, keys
+from ojs.store import gates, keys, values
 from tests.store.conftest import make_world
 from tests.store.test_crashes import Faulty, attempt, orphans
 from tests.store.test_slots import Once
@@ -509,7 +509,7 @@ def comes_to_rest(scene: Scene) -> None:
 def counted(scene: Scene) -> dict[str, int]:
     """What gates count, of all kinds."""
     found = {}
-    for item in map(items.unpack, scene.world.items()):
+    for item in map(values.unpack, scene.world.items()):
         pk, sk = str(item["pk"]), str(item["sk"])
         if pk.startswith(keys.gate("")) and sk in (keys.DEPTH, keys.SLOTS):
             found[f"{pk} {sk}"] = gates.level_from(item).count

@@ -20,7 +20,7 @@ from ojs.domain.errors import BackendError, Conflict, OjsError, QueueFull
 from ojs.domain.queue import QueueState
 from ojs.services import copies as service
 from ojs.settings import Settings
-from ojs.store import items, keys
+from ojs.store import items, keys, values
 from tests.store.streams import Projected, Stream
 from tests.store.test_bounds import bound, level
 from tests.store.test_crashes import Died, Faulty, attempt, faults
@@ -54,7 +54,7 @@ def die(world: World, *args: Any, queue: str = "mail", **options: Any) -> Job:
 def heads(world: World, queue: str = "dead") -> list[Job]:
     """All jobs of a queue, oldest first, as their heads have them."""
     found = [
-        items.job_from_head(items.unpack(item))
+        items.job_from_head(values.unpack(item))
         for item in world.items()
         if item["pk"]["S"].startswith("J|") and item["sk"]["S"] == "@"
     ]

@@ -19,7 +19,7 @@ from ojs.domain.job import Job
 from ojs.store import dead_letters, keys
 from ojs.store.dead_letters import DeadLetters, Named
 from ojs.store.errors import LostRace
-from ojs.store.items import Item
+from ojs.store.values import Item
 from tests.store.streams import Projected, Stream
 from tests.store.test_capacity import WORKER, incompressible, spending, warm
 from tests.store.test_projection import Watching

@@ -23,8 +23,8 @@ from ojs.domain.job import Job
 from ojs.services import enqueue
 from ojs.services.bounds import Bounds
 from ojs.services.reconcile import SETTLED_MS
-from ojs.store import items, keys
 from ojs.store import jobs as job_store
+from ojs.store import keys, values
 from tests.store.streams import Projected, Record, Stream, recount_behind
 from tests.store.test_capacity import Spent, spending
 
@@ -59,7 +59,7 @@ def counts(world: World, queue: str = QUEUE) -> tuple[int, int]:
 
 def behind(world: World, queue: str = QUEUE) -> tuple[int, int]:
     """Jobs and bytes as the heads have them."""
-    heads = [dict(items.unpack(item)) for item in world.items()]
+    heads = [dict(values.unpack(item)) for item in world.items()]
     found = recount_behind(heads)[queue]
     return found["held"] + found["loose"], found["held_b"] + found["loose_b"]
 
@@ -103,7 +103,7 @@ class History:
             stream = record["dynamodb"]
             key = tuple(stream["Keys"][name]["S"] for name in ("pk", "sk"))
             old, new = (
-                items.unpack(stream[name]) if name in stream else None
+                values.unpack(stream[name]) if name in stream else None
                 for name in ("OldImage", "NewImage")
             )
             if key[0].startswith(keys.job("")) and key[1] == keys.HEAD:

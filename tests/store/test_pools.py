@@ -17,7 +17,7 @@ from ojs.store.errors import LostRace
 from ojs.store.pools import Pools
 
 if TYPE_CHECKING:
-    from ojs.store.items import Value
+    from ojs.store.values import Value
     from tests.store.conftest import World
 
 FULL: dict[str, Any] = {

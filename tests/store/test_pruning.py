@@ -28,7 +28,7 @@ from tests.store.test_dead_letters import Worlds, die, told
 if TYPE_CHECKING:
     from ojs.domain.job import Job
     from ojs.runtime import Runtime
-    from ojs.store.items import Item
+    from ojs.store.values import Item
     from tests.store.conftest import World
 
 DAY_MS = 86_400_000

@@ -472,7 +472,7 @@ def test_a_place_that_no_job_takes_is_found_by_whoever_finds_no_room(
 
 
 def _packed(item: Any) -> dict[str, Any]:
-    from ojs.store.items import pack
+    from ojs.store.values import pack
 
     return pack(item)
 

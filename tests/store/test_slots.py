@@ -23,7 +23,7 @@ from ojs.domain.errors import BackendUnavailable, Conflict
 from ojs.domain.rate import Window
 from ojs.services import slots
 from ojs.services.slots import SETTLED_MS
-from ojs.store import items, keys
+from ojs.store import keys, values
 from ojs.store.census import Census
 from ojs.store.gates import Gates
 from tests.store.streams import Stream
@@ -321,7 +321,7 @@ def most_running(records: list[Any], marks: int) -> Counter[int]:
     for record in records:
         told = record["dynamodb"]
         old, new = (
-            items.unpack(told[name]) if name in told else {} for name in ("OldImage", "NewImage")
+            values.unpack(told[name]) if name in told else {} for name in ("OldImage", "NewImage")
         )
         pk = told["Keys"]["pk"]["S"]
         if pk == "MARK":

@@ -26,7 +26,7 @@ from tests.store.streams import Projected, Stream
 if TYPE_CHECKING:
     from contextlib import AbstractContextManager
 
-    from ojs.store.items import Value
+    from ojs.store.values import Value
     from tests.store.conftest import World
 
 WORKER = "w"

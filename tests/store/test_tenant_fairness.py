@@ -17,7 +17,7 @@ from ojs.domain import envelope
 from ojs.domain.errors import BackendError, BackendUnavailable, Duplicate
 from ojs.domain.override import JobOverride
 from ojs.domain.tenants import STEP, Fairness, arrival, tagged, ticks_at, ticks_of
-from ojs.store import items, keys
+from ojs.store import items, keys, values
 from ojs.store import stats as stats_store
 from ojs.store.tenants import HEAD, Line, Tenants
 from tests.store.test_capacity import RETRY, incompressible, spending, warm
@@ -83,7 +83,7 @@ def places(world: World, queue: str = QUEUE) -> list[keys.Position]:
 
 def heads(world: World, queue: str = QUEUE) -> list[Job]:
     found = [
-        items.job_from_head(items.unpack(item))
+        items.job_from_head(values.unpack(item))
         for item in world.items()
         if item["pk"]["S"].startswith("J|") and item["sk"]["S"] == "@"
     ]

@@ -22,10 +22,10 @@ from ojs.domain.worker import Worker
 from ojs.projections.gates import Depth, DepthChange, Refusal, Refused
 from ojs.projections.limits import Adjustment, Edge, EdgeChange
 from ojs.projections.pools import PoolChange, WatchChange
-from ojs.store import items, keys, pools, queues, standings, workers
-from ojs.store.items import Item
+from ojs.store import items, keys, pools, queues, standings, values, workers
 from ojs.store.projection import committed_jobs
 from ojs.store.schema import TABLE
+from ojs.store.values import Item
 
 # A batch's commit is taken in parts of this many jobs of one queue: each fits one transaction.
 PART_JOBS = 500
@@ -280,7 +280,7 @@ def _second(created: Any) -> int:
 
 
 def _image(typed: Mapping[str, Any]) -> Item:
-    plain = items.unpack({name: v for name, v in typed.items() if name not in _CONTENT})
+    plain = values.unpack({name: v for name, v in typed.items() if name not in _CONTENT})
     for name, value in typed.items():
         if name in _TEXTS:
             _must(plain[name], str)

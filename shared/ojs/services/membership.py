@@ -23,9 +23,9 @@ from ojs.domain.worker import Worker
 from ojs.store import ledger as ledgers
 from ojs.store import pools as store
 from ojs.store import workers as worker_store
-from ojs.store.items import Item
 from ojs.store.ledger import Ledger
 from ojs.store.queues import Queues
+from ojs.store.values import Item
 from ojs.store.workers import Workers
 
 _REMEMBERED = 10_000

@@ -19,8 +19,8 @@ from ojs.domain.ids import IdSource
 from ojs.domain.page import Page
 from ojs.store import keys
 from ojs.store.errors import LostRace
-from ojs.store.items import Item, Value
 from ojs.store.table import Put, Table, Update
+from ojs.store.values import Item, Value
 
 # How long an operation that is over is kept.
 KEPT_S = 7 * 86_400

@@ -18,10 +18,10 @@ from ojs.domain.states import State
 from ojs.domain.stats import MINUTE_MS
 from ojs.store import keys
 from ojs.store.gates import Level, level_from
-from ojs.store.items import Item
 from ojs.store.queues import from_item
 from ojs.store.stats import Stats
 from ojs.store.table import MAX_BATCH_GET, Table
+from ojs.store.values import Item
 
 _PAGE = 1_000
 

@@ -18,10 +18,10 @@ from ojs.domain.errors import BackendError, OjsError
 from ojs.domain.job import Job
 from ojs.store import keys
 from ojs.store.errors import LostRace
-from ojs.store.items import Item
 from ojs.store.jobs import Jobs
 from ojs.store.table import Table
 from ojs.store.texts import TextAt, Texts
+from ojs.store.values import Item
 
 
 class Contents:

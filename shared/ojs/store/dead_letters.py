@@ -19,9 +19,9 @@ from ojs.domain.queue_config import DEFAULT_QUEUE_POLICY, Layers
 from ojs.domain.stats import OTHER_TYPES
 from ojs.store import keys
 from ojs.store.errors import LostRace
-from ojs.store.items import Item
 from ojs.store.queues import from_item
 from ojs.store.table import Put, Table
+from ojs.store.values import Item
 
 BY_TYPE, BY_ERROR = "t", "e"
 # What comes on top in a queue is counted as `OTHER_TYPES`.

@@ -17,9 +17,9 @@ from ojs.domain.limits import cell_name, queue_key
 from ojs.domain.stats import QUEUE_TIME_BUCKETS_S
 from ojs.store import keys
 from ojs.store.errors import LostRace
-from ojs.store.items import Item, Value
 from ojs.store.limits import KEPT_S
 from ojs.store.table import Table, Update
+from ojs.store.values import Item, Value
 
 _COUNT, _BUCKET = "n_", "w"
 _BUCKETS = len(QUEUE_TIME_BUCKETS_S) + 1

@@ -14,8 +14,8 @@ from typing import Any
 
 from ojs.domain import jsontext, times
 from ojs.store import keys
-from ojs.store.items import Item
 from ojs.store.table import Table
+from ojs.store.values import Item
 
 DAY_MS = 86_400_000
 # What one request may spend on the log.

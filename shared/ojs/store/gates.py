@@ -17,8 +17,8 @@ from ojs.domain.errors import OjsError
 from ojs.domain.rate import Window
 from ojs.store import keys
 from ojs.store.errors import LostRace
-from ojs.store.items import Item, Value
 from ojs.store.table import Table, Update
+from ojs.store.values import Item, Value
 
 _TRIES = 5
 _RATE_KEPT_S = 86_400

@@ -19,9 +19,7 @@ from ojs.domain.retry import RetryPolicy
 from ojs.domain.states import TERMINAL, State
 from ojs.domain.tenants import TAG_DIGITS, Share, tagged
 from ojs.store import keys
-
-Value = str | int | bytes
-Item = dict[str, Value]
+from ojs.store.values import Item, Value, size
 
 # A head is planned to fit one write unit; this much is kept free for what the job gains on its
 # way: lease, worker, times, a small result.
@@ -41,42 +39,6 @@ _WAITS_FOR = {
     State.ACTIVE: keys.LEASE_END,
 }
 INLINE_RESULT_BYTES = 128
-
-
-def pack(item: Mapping[str, Value]) -> dict[str, Any]:
-    """Plain values as DynamoDB's typed attribute values."""
-    packed: dict[str, Any] = {}
-    for name, value in item.items():
-        if isinstance(value, str):
-            packed[name] = {"S": value}
-        elif isinstance(value, bytes):
-            packed[name] = {"B": value}
-        else:
-            packed[name] = {"N": str(value)}
-    return packed
-
-
-def unpack(item: Mapping[str, Any]) -> Item:
-    """DynamoDB's typed attribute values as plain ones."""
-    plain: Item = {}
-    for name, typed in item.items():
-        ((kind, value),) = typed.items()
-        plain[name] = int(value) if kind == "N" else value
-    return plain
-
-
-def size(item: Mapping[str, Value]) -> int:
-    """Bytes DynamoDB counts for an item, or one more for a number."""
-    total = 0
-    for name, value in item.items():
-        total += len(name.encode("utf-8"))
-        if isinstance(value, str):
-            total += len(value.encode("utf-8"))
-        elif isinstance(value, bytes):
-            total += len(value)
-        else:
-            total += len(str(value)) // 2 + 2
-    return total
 
 
 def head(job: Job) -> Item:

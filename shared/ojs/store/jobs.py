@@ -32,12 +32,12 @@ from ojs.domain.tenants import Share, arrival, tagged
 from ojs.store import items, keys
 from ojs.store.errors import LostRace
 from ojs.store.gates import Gates
-from ojs.store.items import Item
 from ojs.store.limits import Limits
 from ojs.store.queues import Queues
 from ojs.store.seats import Seats
 from ojs.store.table import MAX_TRANSACTION, Put, Table, Update
 from ojs.store.texts import TextAt, Texts, text_of
+from ojs.store.values import Item, Value, pack, unpack
 
 _NEW = "attribute_not_exists(pk)"
 _NO_SEATS = " AND attribute_not_exists(#seats)"
@@ -279,7 +279,7 @@ class Jobs:
         read by key, and of the errors the latest 1 MB.
         """
         everything = "pk = :job"
-        values: dict[str, items.Value] = {":job": keys.job(job_id)}
+        values: dict[str, Value] = {":job": keys.job(job_id)}
         found = self._table.query(everything, values, consistent=True)
         by_key = {str(item["sk"]): item for item in found.items}
         if keys.HEAD not in by_key:
@@ -408,9 +408,9 @@ class Jobs:
             {":line": line},
             index="work",
             limit=limit,
-            after=items.pack(after) if after else None,
+            after=pack(after) if after else None,
         )
-        last = {name: str(value) for name, value in items.unpack(found.last or {}).items()}
+        last = {name: str(value) for name, value in unpack(found.last or {}).items()}
         return [(keys.job_id(str(i["pk"])), str(i["wsk"])) for i in found.items], last or None
 
     def oldest(self, queue: str, lanes: int, *, limit: int, copies: bool = False) -> list[str]:
@@ -560,7 +560,7 @@ class Jobs:
         """
         token = self._ids.token()
         timeout_ms = position.timeout_ms or DEFAULT_TIMEOUT_MS
-        setting: dict[str, items.Value] = {
+        setting: dict[str, Value] = {
             "state": State.ACTIVE.value,
             "wpk": keys.due(queue, lane),
             "wsk": keys.due_at(now_ms + min(lease_ms, timeout_ms), keys.LEASE_END),
@@ -630,7 +630,7 @@ class Jobs:
     ) -> Job:
         """Active to completed, without reading first. Raises LostRace."""
         token = self._ids.token()
-        setting: dict[str, items.Value] = {
+        setting: dict[str, Value] = {
             "state": State.COMPLETED.value,
             "completed": now_ms,
             "op": token,
@@ -700,7 +700,7 @@ class Jobs:
         files the job again. A lease is never shortened. Raises LostRace.
         """
         token = self._ids.token()
-        setting: dict[str, items.Value] = {"op": token}
+        setting: dict[str, Value] = {"op": token}
         compute: dict[str, str] = {}
         # Race: the job was finished, cancelled, or taken back after its lease ran out. The loser
         # sees whose it is now.
@@ -897,7 +897,7 @@ class Jobs:
         setting |= {name: new[name] for name in ("wpk", "wsk") if name in new}
         removing = [name for name in old if name not in new]
         removing += [n for n in ("wpk", "wsk") if n not in new and n not in removing]
-        values: dict[str, items.Value]
+        values: dict[str, Value]
         if guard == "op":
             # Race: anybody who changed the head since it was read, a heartbeat included. The
             # loser reads again and decides anew.
@@ -931,7 +931,7 @@ class Jobs:
         # tells more; the backend's own entry gives way. And an entry may stand here from before
         # this run began (a job handed back does not count the attempt): that one gives way.
         mine = "attribute_not_exists(pk) OR #occurred < :began"
-        values: dict[str, items.Value] = {":began": job.started_ms or job.created_ms}
+        values: dict[str, Value] = {":began": job.started_ms or job.created_ms}
         if reported:
             mine += " OR #lease = :lease"
             values[":lease"] = job.lease.token if job.lease else ""
@@ -948,7 +948,7 @@ class Jobs:
         still finds its own head, and what somebody else is about to make of it goes through.
         """
         tagged_job = changed(job, share=share, order=order)
-        setting: dict[str, items.Value] = {"fair": share.compact()}
+        setting: dict[str, Value] = {"fair": share.compact()}
         condition, values = "#op = :seen", {":seen": job.op or ""}
         if order is not None:
             setting["wsk"] = items.position(tagged_job).key()
@@ -992,7 +992,7 @@ class Jobs:
         Without a value, what is told is renewed and the value stays.
         """
         pk, sk = keys.job(job.id), keys.PROGRESS
-        report: dict[str, items.Value] = {
+        report: dict[str, Value] = {
             "run": _run(job),
             "told": jsontext.dumps(told),
             "updated": now_ms,
@@ -1124,11 +1124,11 @@ class Jobs:
 
 def _held_by(
     worker_id: str | None, attempt: int | None, lease_token: str | None
-) -> tuple[list[str], dict[str, items.Value]]:
+) -> tuple[list[str], dict[str, Value]]:
     """Conditions: the job is active, and held by whom the caller claims to be."""
     (active,) = sources(Trigger.ACK)
     conditions = ["#state = :active"]
-    values: dict[str, items.Value] = {":active": active.value}
+    values: dict[str, Value] = {":active": active.value}
     if worker_id is not None:
         # A job fetched without a worker id belongs to whoever speaks for it.
         conditions.append("(attribute_not_exists(#worker) OR #worker = :worker)")
@@ -1163,10 +1163,10 @@ def _all_ours(lost: LostRace, jobs: Sequence[Job]) -> bool:
     return len(pairs) == len(jobs) and all(_is_ours(found, job) for found, job in pairs)
 
 
-def _batch_item(token: str, prepared: Sequence[_Prepared], now_ms: int) -> dict[str, items.Value]:
+def _batch_item(token: str, prepared: Sequence[_Prepared], now_ms: int) -> dict[str, Value]:
     """A staged batch: all that its undoing, and its commit's stream record, need to know."""
     jobs = [job for job, _ in prepared]
-    item: dict[str, items.Value] = {
+    item: dict[str, Value] = {
         "pk": keys.batch(token),
         "sk": keys.HEAD,
         "state": "staging",

@@ -18,8 +18,8 @@ from dataclasses import dataclass, field
 from ojs.domain.pools import Pool, gate_of
 from ojs.store import keys
 from ojs.store.errors import LostRace
-from ojs.store.items import Item, Value
 from ojs.store.table import Table, Update
+from ojs.store.values import Item, Value
 
 
 @dataclass(frozen=True)

@@ -33,8 +33,8 @@ from ojs.domain.rate import Window
 from ojs.domain.states import State
 from ojs.store import keys
 from ojs.store.errors import LostRace
-from ojs.store.items import Item, Value
 from ojs.store.table import Put, Table, Update
+from ojs.store.values import Item, Value
 
 _TRIES = 24
 # Longer than any job may be active: no place is forgotten while its job runs.

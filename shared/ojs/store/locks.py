@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from ojs.store import keys
-from ojs.store.items import Value
 from ojs.store.table import Put, Table
+from ojs.store.values import Value
 
 
 @dataclass(frozen=True)

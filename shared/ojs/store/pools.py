@@ -16,9 +16,9 @@ from ojs.domain.pools import Pool, Prevention
 from ojs.domain.queue import PoolMark, Queue, QueueState
 from ojs.store import keys
 from ojs.store.errors import LostRace
-from ojs.store.items import Item, Value
 from ojs.store.queues import as_read
 from ojs.store.table import Delete, Put, Table, Update
+from ojs.store.values import Item, Value
 
 
 class Pools:

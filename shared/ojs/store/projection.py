@@ -24,8 +24,8 @@ from ojs.domain.failure import Failure
 from ojs.domain.job import Job
 from ojs.domain.states import State
 from ojs.store import items, keys
-from ojs.store.items import Item, Value
 from ojs.store.table import Put, Table, Update
+from ojs.store.values import Item, Value
 
 HASH_BYTES = 8
 # Among a queue's counts now: copies of dead letters that wait in it.

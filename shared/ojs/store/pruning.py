@@ -14,9 +14,9 @@ from ojs.domain.ids import IdSource
 from ojs.domain.queue_config import Layers
 from ojs.store import keys
 from ojs.store.errors import LostRace
-from ojs.store.items import Value
 from ojs.store.queues import Queues, from_item
 from ojs.store.table import Table, Update
+from ojs.store.values import Value
 
 # Somewhat longer than the function may run that prunes.
 TURN_MS = 60_000

@@ -12,8 +12,8 @@ from ojs.domain.queue import Ending, PoolMark, Queue, QueueState
 from ojs.domain.queue_config import DEFAULT_QUEUE_POLICY, Layer, Layers, inherited
 from ojs.store import keys
 from ojs.store.errors import LostRace
-from ojs.store.items import Item, Value
 from ojs.store.table import Put, Table, Update
+from ojs.store.values import Item, Value
 
 
 class Queues:

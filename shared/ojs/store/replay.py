@@ -16,9 +16,9 @@ from ojs.domain.queue import Queue
 from ojs.domain.replay_rules import ReplayRule
 from ojs.store import keys
 from ojs.store.errors import LostRace
-from ojs.store.items import Item
 from ojs.store.queues import from_item
 from ojs.store.table import Put, Table
+from ojs.store.values import Item
 
 # Of a rule that is gone with its queue; one that is there renews it daily.
 _KEPT_S = 30 * 86_400

@@ -18,8 +18,8 @@ from ojs.domain.scheduling import Overload, Starved, Watch
 from ojs.domain.states import State
 from ojs.store import keys, ledger
 from ojs.store.errors import LostRace
-from ojs.store.items import Value
 from ojs.store.table import Put, Table
+from ojs.store.values import Value
 
 # A pool that is removed leaves what was wrong with it for so long; `KEPT_S` is renewed before half
 # of it is over.

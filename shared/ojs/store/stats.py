@@ -38,9 +38,9 @@ from ojs.domain.stats import (
 from ojs.domain.tenants import arrival, tagged
 from ojs.store import keys
 from ojs.store.errors import LostRace
-from ojs.store.items import Item, Value
 from ojs.store.queues import from_item
 from ojs.store.table import MAX_BATCH_GET, Put, Table
+from ojs.store.values import Item, Value
 
 # Counted in the index up to here: one page, about two read units. One more is read to see whether
 # that was all.

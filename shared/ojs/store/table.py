@@ -13,7 +13,7 @@ from botocore.exceptions import BotoCoreError, ClientError
 
 from ojs.domain.errors import BackendUnavailable
 from ojs.store.errors import Contended, LostRace, classify
-from ojs.store.items import Item, Value, pack, unpack
+from ojs.store.values import Item, Value, pack, unpack
 
 if TYPE_CHECKING:
     from mypy_boto3_dynamodb import DynamoDBClient

@@ -20,8 +20,8 @@ from ojs.domain.job import Job
 from ojs.domain.tenants import start, ticks_of
 from ojs.store import keys
 from ojs.store.errors import LostRace
-from ojs.store.items import Item
 from ojs.store.table import Put, Table, Update
+from ojs.store.values import Item
 
 _KEPT_S = 30 * 86_400
 _TRIES = 10

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 
 from ojs.store import keys
 from ojs.store.blobs import Blobs
-from ojs.store.items import Item
 from ojs.store.table import Put, Table
+from ojs.store.values import Item
 
 # An item may have 400 KB; base and reserve leave room for keys.
 MAX_ITEM_BYTES = 300 * 1024

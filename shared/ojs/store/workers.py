@@ -11,8 +11,8 @@ from ojs.domain.errors import Conflict
 from ojs.domain.worker import DEAD_AFTER_MS, Directive, Worker
 from ojs.store import keys
 from ojs.store.errors import LostRace
-from ojs.store.items import Item, Value
 from ojs.store.table import Put, Table, Update
+from ojs.store.values import Item, Value
 
 # A partition takes 1 000 writes a second; at a beat each five seconds this many shards carry
 # 80 000 workers, and a listing reads as many partitions at the most.

@@ -31,7 +31,7 @@ from ojs.domain.limits import (
     cell_name,
     place_of,
 )
-from ojs.store.items import size
+from ojs.store.values import size
 
 NOW_MS = 1_780_000_000_000
 MINUTE = 60_000

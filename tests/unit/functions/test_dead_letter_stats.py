@@ -10,7 +10,7 @@ from ojs.domain.times import format_ms
 from ojs.store import keys
 
 if TYPE_CHECKING:
-    from ojs.store.items import Item
+    from ojs.store.values import Item
     from tests.unit.functions.client import Api
 
 BASES = pytest.mark.parametrize("base", ["/ojs/v1/dead-letter", "/ojs/v1/admin/dead-letter"])

@@ -13,8 +13,8 @@ from ojs.domain.failure import Failure
 from ojs.domain.job import Job
 from ojs.domain.retry import RetryPolicy
 from ojs.domain.states import TERMINAL, State, Trigger
-from ojs.store import items, keys, schema
-from ojs.store.items import Item
+from ojs.store import items, keys, schema, values
+from ojs.store.values import Item
 from tests.unit.domain.arbitrary import (
     NOW_MS,
     contents,
@@ -34,7 +34,7 @@ WORKER_ID = "w" * 36
 
 def _stored(item: Item) -> Item:
     """The item as it comes back from DynamoDB."""
-    return items.unpack(items.pack(item))
+    return values.unpack(values.pack(item))
 
 
 # --- round trips --------------------------------------------------------------------------------
@@ -104,7 +104,7 @@ plain_items: st.SearchStrategy[Item] = st.dictionaries(
 @example({"a": "", "b": b"", "c": 0})
 def test_an_item_is_read_back_from_typed_attributes(item: Item) -> None:
     assert exactly(_stored(item)) == exactly(item)
-    assert all(len(typed) == 1 for typed in items.pack(item).values())
+    assert all(len(typed) == 1 for typed in values.pack(item).values())
 
 
 # --- what is on a head --------------------------------------------------------------------------
@@ -246,26 +246,26 @@ def _counted(item: Item) -> int:
     ],
 )
 def test_names_texts_and_bytes_count_as_dynamodb_counts_them(item: Item, size: int) -> None:
-    assert items.size(item) == _counted(item) == size
+    assert values.size(item) == _counted(item) == size
 
 
 @given(plain_items)
 def test_an_items_size_is_never_counted_too_low(item: Item) -> None:
-    assert items.size(item) >= _counted(item)
+    assert values.size(item) >= _counted(item)
 
 
 @given(st.integers(-(10**37), 10**37))
 def test_a_number_is_counted_too_high_by_a_byte_and_the_zeros_at_its_end(number: int) -> None:
     digits = str(abs(number))
     zeros = len(digits) - len(digits.rstrip("0"))
-    over = items.size({"n": number}) - _counted({"n": number})
+    over = values.size({"n": number}) - _counted({"n": number})
     assert 0 <= over <= 1 + (zeros + 1) // 2
 
 
 @given(jobs(content=contents))
 def test_a_heads_size_is_never_counted_too_low(job: Job) -> None:
     head = items.head(job)
-    assert items.size(head) >= _counted(head)
+    assert values.size(head) >= _counted(head)
 
 
 # --- inline or apart ----------------------------------------------------------------------------
@@ -273,9 +273,9 @@ def test_a_heads_size_is_never_counted_too_low(job: Job) -> None:
 
 def _filled(job: Job) -> Job:
     """The same job with as large a content as still fits on its head."""
-    room = items.HEAD_BYTES - items.growth(job) - items.size(items.head(job))
+    room = items.HEAD_BYTES - items.growth(job) - values.size(items.head(job))
     filled = replace(job, content={"args": ["x" * max(0, room - 2)]})
-    assert room < 2 or items.size(items.head(filled)) + items.growth(job) == items.HEAD_BYTES
+    assert room < 2 or values.size(items.head(filled)) + items.growth(job) == items.HEAD_BYTES
     return filled
 
 

@@ -1,0 +1,45 @@
+"""Items as plain values, and as DynamoDB types them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+Value = str | int | bytes
+Item = dict[str, Value]
+
+
+def pack(item: Mapping[str, Value]) -> dict[str, Any]:
+    """Plain values as DynamoDB's typed attribute values."""
+    packed: dict[str, Any] = {}
+    for name, value in item.items():
+        if isinstance(value, str):
+            packed[name] = {"S": value}
+        elif isinstance(value, bytes):
+            packed[name] = {"B": value}
+        else:
+            packed[name] = {"N": str(value)}
+    return packed
+
+
+def unpack(item: Mapping[str, Any]) -> Item:
+    """DynamoDB's typed attribute values as plain ones."""
+    plain: Item = {}
+    for name, typed in item.items():
+        ((kind, value),) = typed.items()
+        plain[name] = int(value) if kind == "N" else value
+    return plain
+
+
+def size(item: Mapping[str, Value]) -> int:
+    """Bytes DynamoDB counts for an item, or one more for a number."""
+    total = 0
+    for name, value in item.items():
+        total += len(name.encode("utf-8"))
+        if isinstance(value, str):
+            total += len(value.encode("utf-8"))
+        elif isinstance(value, bytes):
+            total += len(value)
+        else:
+            total += len(str(value)) // 2 + 2
+    return total
