@@ -66,24 +66,35 @@ class Pools:
         before = self._pools.get(wanted.name)
         queues = self._read(wanted, before, now_ms)
         _check(wanted, queues)
-        there = [queue for queue in queues.values() if queue.name in wanted.queues]
+        asked = replace(wanted, configured_ms=now_ms)
         limit = wanted.concurrency
+        known, untagged, new = before, queues, before is None
+        if before is None and limit is not None:
+            # Race: a pool of this name was deleted a moment ago, and what its workers were given
+            # runs on without a place. So it is made without a limit first, which is then set as for
+            # any other; whoever dies in between has no answer, and asks again.
+            seating = replace(asked, concurrency=None, seating=True)
+            before = self._pools.save(None, seating, list(queues.values()))
+            queues = self._read(wanted, before, now_ms)
         begins = before is not None and limit is not None and before.concurrency is None
+        # What runs from queues that it had counts, too.
+        running = list(queues.values())
+        taken = 0
         if before is not None and begins:
             # First every job that is handed out takes a place, then those that run are given one,
             # then the limit is in force: it holds from the answer on.
-            before = self._pools.seat(before)
-            self._slots.begin(Counted.of_pool(before, there), now_ms=now_ms)
-        asked = replace(wanted, configured_ms=now_ms)
+            before = before if before.seating else self._pools.seat(before)
+            taken = self._slots.begin(Counted.of_pool(before, running), now_ms=now_ms)
         stored = self._pools.save(before, asked, list(queues.values()))
-        self._tag(queues, now_ms)
+        self._tag(untagged, now_ms)
         if limit is not None:
             self._gates.limit_slots(stored.gate, limit=limit, version=stored.version, now_ms=now_ms)
-            was = before.concurrency if before is not None else None
-            if before is not None and (was is None or limit < was):
-                counted = Counted.of_pool(stored, there)
+            was = known.concurrency if known is not None else None
+            # Nobody fetches for a pool that was not there, unless something ran from before.
+            if (not new or taken) and (was is None or limit < was):
+                counted = Counted.of_pool(stored, running)
                 self._slots.wait(counted, now_ms=now_ms, again=begins)
-        return stored, before is None
+        return stored, new
 
     def _tag(self, before: Mapping[str, Queue], now_ms: int) -> None:
         """Begin with the tags of jobs whose tenants share their queue fairly from now on."""

@@ -94,16 +94,18 @@ class Slots:
         """The running jobs of a queue."""
         return Counted.of_queue(queue)
 
-    def begin(self, counted: Counted, *, now_ms: int) -> None:
-        """Give all running jobs a place, before a limit is set on them.
+    def begin(self, counted: Counted, *, now_ms: int) -> int:
+        """Give all running jobs a place, before a limit is set on them; how many had none.
 
         Whatever a fetch hands out must take one by now. Raises BackendUnavailable when too many run
         to be dealt with at once: asked again, it goes on.
         """
-        if self._take_all(counted, now_ms, most=MOST_TAKEN)[1] is None:
+        taken, running = self._take_all(counted, now_ms, most=MOST_TAKEN)
+        if running is None:
             raise BackendUnavailable(
                 "More jobs run than can be counted at once; try again.", retry_after_s=5
             )
+        return taken
 
     def wait(self, counted: Counted, *, now_ms: int, again: bool) -> None:
         """Wait until a limit that was set or lowered is heeded by all.
