@@ -17,8 +17,9 @@ from __future__ import annotations
 import random
 import re
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
+from io import BytesIO
 from typing import Any
 
 from botocore.exceptions import ClientError, ReadTimeoutError
@@ -26,7 +27,7 @@ from botocore.exceptions import ClientError, ReadTimeoutError
 from tests.simulation.memory import KEPT_WRITES, Memory, cancelled
 from tests.simulation.scheduler import Scheduler
 
-_READS = frozenset({"get_item", "batch_get_item", "query"})
+_READS = frozenset({"get_item", "batch_get_item", "query", "scan"})
 _BATCHES = {"batch_get_item": "UnprocessedKeys", "batch_write_item": "UnprocessedItems"}
 _REFUSALS = (
     ("ProvisionedThroughputExceededException", 400),
@@ -69,7 +70,7 @@ class Plan:
             kinds += _DEATHS
         if operation in _BATCHES:
             kinds += ["partial", "partial"]
-        elif operation not in _READS:
+        elif operation not in _READS and not operation.endswith("_object"):
             kinds += ["lost", "lost", "conflict", *(["conflict"] if transaction else [])]
         kind = self.chance.choice(kinds)
         self.done[kind] += 1
@@ -100,6 +101,9 @@ class Client:
 
     def query(self, **arguments: Any) -> Any:
         return self._call("query", arguments)
+
+    def scan(self, **arguments: Any) -> Any:
+        return self._call("scan", arguments)
 
     def put_item(self, **arguments: Any) -> Any:
         return self._call("put_item", arguments)
@@ -184,9 +188,80 @@ class Client:
         return answer | {_BATCHES[operation]: {table: of(left)}}
 
 
+class Bucket:
+    """What `ojs.store.blobs.S3Blobs` calls; the same goes wrong. `wrote` is told of each object."""
+
+    def __init__(
+        self,
+        objects: dict[str, bytes],
+        plan: Plan,
+        scheduler: Scheduler,
+        wrote: Callable[[str], None],
+    ) -> None:
+        self._objects = objects
+        self._plan = plan
+        self._scheduler = scheduler
+        self._wrote = wrote
+
+    def put_object(self, *, Key: str, Body: bytes, **_: Any) -> Any:  # noqa: N803 - the SDK's names
+        def act() -> Any:
+            self._wrote(Key)
+            self._objects[Key] = Body
+            return {}
+
+        return self._call("put_object", Key, act)
+
+    def get_object(self, *, Key: str, **_: Any) -> Any:  # noqa: N803
+        def act() -> Any:
+            if Key not in self._objects:
+                raise _error("NoSuchKey", 404, "get_object")
+            return {"Body": BytesIO(self._objects[Key])}
+
+        return self._call("get_object", Key, act)
+
+    def delete_object(self, *, Key: str, **_: Any) -> Any:  # noqa: N803
+        def act() -> Any:
+            self._objects.pop(Key, None)
+            return {}
+
+        return self._call("delete_object", Key, act)
+
+    def get_paginator(self, _operation: str) -> Bucket:
+        return self
+
+    def paginate(self, *, Prefix: str, **_: Any) -> Iterator[Any]:  # noqa: N803
+        """Lists objects, in pages of two."""
+        names = sorted(name for name in self._objects if name.startswith(Prefix))
+        for at in range(0, len(names), 2):
+            yield {"Contents": [{"Key": name} for name in names[at : at + 2]]}
+
+    def _call(self, operation: str, key: str, act: Callable[[], Any]) -> Any:
+        for left in reversed(range(_TRIES)):
+            self._scheduler.step()
+            fault = self._plan.fault(operation, transaction=False)
+            if self._plan.timeline is not None:
+                who = self._scheduler.current
+                told = f"{'-' if who is None else who} {operation} {key}"
+                self._plan.timeline.append(told + (f"  <- {fault}" if fault else ""))
+            if fault is None:
+                return act()
+            if fault in ("lost", "died after"):
+                act()
+            if fault in _DEATHS:
+                raise Died
+            if not left:
+                if fault == "refused":
+                    raise _error("SlowDown", 503, operation)
+                raise ReadTimeoutError(endpoint_url="s3")
+        raise AssertionError("the last try returns or raises")
+
+
 def _about(arguments: Mapping[str, Any]) -> str:
     """What a call is about, in short."""
-    wanted = ("Key", "Item", "KeyConditionExpression", "RequestItems", "TransactItems")
+    wanted = (
+        "Key", "Item", "KeyConditionExpression", "RequestItems", "TransactItems",
+        "FilterExpression",
+    )  # fmt: skip
     name = next(name for name in wanted if name in arguments)
     texts = _TEXTS.findall(str(arguments[name]))
     if name == "KeyConditionExpression":

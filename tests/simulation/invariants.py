@@ -1,4 +1,4 @@
-"""What must hold: at every single write, and once all is quiet. From the table's items alone.
+"""What must hold at every single write. From the table's items alone.
 
 `Watch` sees each write as it is made, with the items before and after, and says at once which
 promise it breaks; so a run that breaks one and mends it again does not go unnoticed.
@@ -6,17 +6,19 @@ promise it breaks; so a run that breaks one and mends it again does not go unnot
 
 from __future__ import annotations
 
+import json
+from bisect import insort
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 from ojs.clock import Clock
-from ojs.domain.job import DEFAULT_TIMEOUT_MS, POOL_SEAT, Job
+from ojs.domain.job import DEFAULT_TIMEOUT_MS, POOL_SEAT, WORKER_SEAT
 from ojs.domain.limits import RateLimit
-from ojs.domain.pools import gate_of
+from ojs.domain.pools import gate_of, seat_of
 from ojs.domain.states import TERMINAL, TRANSITIONS, State
-from ojs.store import items, keys, queues, values
+from ojs.store import keys, pools, queues, values
 from ojs.store.schema import TABLE
 from tests.simulation.memory import Change, Key, Memory
 from tests.simulation.memory import Item as Typed
@@ -24,6 +26,8 @@ from tests.simulation.scheduler import Scheduler
 
 _MOVES = {(before, to) for (before, _), after in TRANSITIONS.items() for to in after}
 Item = dict[str, Any]
+# Stands for the bucket where the key of an item has its partition.
+BUCKET = "s3"
 
 
 class Broken(AssertionError):
@@ -43,6 +47,27 @@ class Speech:
     claimed: set[str] = field(default_factory=set)
     # Texts that it wrote apart from a head.
     texts: set[Key] = field(default_factory=set)
+    # How many writes there had been when it began to ask; whoever heals comes after all.
+    began: int = 2**60
+
+
+@dataclass(frozen=True)
+class Answered:
+    """What somebody was told is set, as part of what, and how many writes there had been by
+    then.
+    """
+
+    value: Any
+    owner: str
+    writes: int
+
+
+@dataclass
+class Counting:
+    """Gates that count, by kind of limit and name; and the queues of pools, by gate."""
+
+    gates: set[tuple[str, str]] = field(default_factory=set)
+    queues: dict[str, set[str]] = field(default_factory=dict)
 
 
 class Watch:
@@ -72,6 +97,26 @@ class Watch:
         self.purged = False
         # Texts whose writer died, or got no answer, perhaps before a head named them.
         self.left: set[Key] = set()
+        # Of every error that was stored its type, by key.
+        self.errors: dict[Key, str] = {}
+        # What operators set and nobody is changing, by kind and name: requests from then on heed
+        # it.
+        self.set: dict[tuple[str, str], Answered] = {}
+        # How many writes there had been when each job came, and when it was handed out.
+        self._came: dict[str, int] = {}
+        self._claimed: dict[str, int] = {}
+        # Of jobs that a late worker went on with, its gate.
+        self._resumed: dict[str, str] = {}
+        # Whether limits are changed while jobs run.
+        self.changes = False
+        # Starts under the rate limit of a queue, or of a key: its length in ms and most starts.
+        self.rates: dict[str, tuple[int, int]] = {}
+        self._starts: defaultdict[str, list[int]] = defaultdict(list)
+        # How often a rule may bring one job back, and did.
+        self.most_replays: int | None = None
+        self._replays: Counter[str] = Counter()
+        # Where dead letters must be before they are pruned, if anywhere.
+        self.archived: Callable[[str, int], bool] | None = None
         memory.watchers.append(self)
 
     def __call__(self, changes: list[Change]) -> None:
@@ -79,10 +124,9 @@ class Watch:
         second = self._clock.now_ms() // 1_000
         for (pk, sk), typed_before, typed_after in changes:
             self.writes += 1
+            self._apart(pk, sk, typed_before, typed_after)
             wanted = sk == keys.HEAD and pk.startswith(keys.job(""))
             told = TABLE.projects(pk, sk)
-            if sk.startswith((keys.PAYLOAD, keys.RESULT)) and typed_before is None:
-                self.speech[self._scheduler.current].texts.add((pk, sk))
             if not wanted and not told and not pk.startswith(keys.gate("")):
                 continue
             before, after = _unpacked(typed_before), _unpacked(typed_after)
@@ -91,6 +135,8 @@ class Watch:
             if wanted:
                 self._head(pk, before, after)
                 touched |= self._count(pk, before, after)
+                if after is not None:
+                    self._heeded(pk, before, after)
             elif pk.startswith(keys.gate("")):
                 self._gate(pk, sk, before, after)
                 touched.add(pk.removeprefix(keys.gate("")))
@@ -99,6 +145,13 @@ class Watch:
         for key, holders in self._unique.items():
             if len(holders) > 1:
                 raise broken("one job for a unique key", key=key[:8], jobs=sorted(holders))
+
+    def _apart(self, pk: str, sk: str, before: Typed | None, after: Typed | None) -> None:
+        """Remember texts and errors, which are kept apart from heads."""
+        if sk.startswith((keys.PAYLOAD, keys.RESULT)) and before is None:
+            self.speech[self._scheduler.current].texts.add((pk, sk))
+        if sk.startswith(keys.ERROR) and after is not None:
+            self.errors[pk, sk] = json.loads(after["error"]["S"]).get("type", "")
 
     # --- a job ------------------------------------------------------------------------------------
 
@@ -123,16 +176,144 @@ class Watch:
             raise broken("terminal is final", job=pk, was=was.value, now=now.value)
         self._lease(pk, before, after)
         self._attempt(pk, before, after)
+        if revived and before.get("replayed") != after.get("replayed"):
+            self._replays[pk] += 1
+            if self.most_replays is not None and self._replays[pk] > self.most_replays:
+                raise broken("a rule brings a job back so many times", job=pk)
+
+    def _heeded(self, pk: str, before: Item | None, after: Item) -> None:
+        """What an operator was told is set holds for every request from then on."""
+        if before is None:
+            self._came[pk] = self.writes
+            queue = after["queue"]
+            most = self._holds("bound", queue)
+            if most is not None and self.charged[queue] > most:
+                there = self.charged[queue]
+                raise broken("a bound holds from the answer on", queue=queue, bound=most, n=there)
+        elif before["state"] != after["state"] == State.ACTIVE.value:
+            self._claimed[pk] = self.writes
+            self._within_limits(pk, after)
+            if before.get("stalled") != after["lease"]:
+                self._open(pk, after)
+                self._given(after)
+                self._started(after)
+            elif WORKER_SEAT in after.get("seats", ""):
+                # A lost worker speaks up again.
+                self._resumed[pk] = seat_of(after["pool"], after["worker"])
+        elif after["state"] != State.ACTIVE.value:
+            self._resumed.pop(pk, None)
+
+    def _open(self, pk: str, item: Item) -> None:
+        """Whether the queue that a job was handed out from hands out any, and to this pool."""
+        queue, pool = item["queue"], item.get("pool", "")
+        if self._holds("paused", queue):
+            raise broken("a paused queue hands out nothing", job=pk)
+        alone = self._holds("isolated", queue)
+        if alone is not None and pool != alone:
+            raise broken("an isolated queue serves its pool alone", job=pk, pool=pool)
+
+    def _within_limits(self, pk: str, item: Item) -> None:
+        """A job that runs takes a place, and there is one."""
+        seated = POOL_SEAT in item.get("seats", "")
+        for gate, taken in (
+            (item["queue"], "slot" in item),
+            (gate_of(item.get("pool", "")), seated),
+        ):
+            most, runs = self._holds("limit", gate), self.places[gate]
+            if most is not None and not taken:
+                raise broken("a limited job takes a place", job=pk, gate=gate)
+            if most is not None and runs > most:
+                raise broken("a limit holds from the answer on", gate=gate, limit=most, runs=runs)
+
+    def _holds(self, kind: str, name: str) -> Any:
+        """What was set before whoever acts began; None if nothing was, or it is being changed."""
+        answered = self.set.get((kind, name))
+        if answered is None or self.speech[self._scheduler.current].began < answered.writes:
+            return None
+        return answered.value
+
+    def counting(self) -> Counting:
+        """Which gates count already, and which queues each pool has."""
+        found = Counting()
+        for (pk, sk), typed in self._memory.items.items():
+            if sk != keys.HEAD:
+                continue
+            if pk.startswith(keys.queue("")):
+                queue = queues.from_item(pk.removeprefix(keys.queue("")), values.unpack(typed))
+                found.gates |= {("bound", queue.name)} if queue.charged else set()
+                found.gates |= {("limit", queue.name)} if queue.slotted else set()
+            elif pk.startswith(keys.pool("")):
+                pool = pools.from_item(values.unpack(typed))
+                found.gates |= {("limit", pool.gate)} if pool.seated else set()
+                found.queues[pool.gate] = set(pool.queues)
+        return found
+
+    def counted(self, what: Iterable[tuple[str, str]], before: Counting, began: int) -> None:
+        """Whoever sets a bound or a limit where there was none is answered when all counts that was
+        there before; of a pool, what runs from queues that it has or had until then.
+        """
+        fresh = {one for one in what if one not in before.gates and self.set[one].value is not None}
+        now = self.counting()
+        loose: Counter[str] = Counter()
+        for (pk, sk), typed in self._memory.items.items():
+            if not pk.startswith(keys.job("")) or sk != keys.HEAD:
+                continue
+            item: Item = dict(values.unpack(typed))
+            queue, gate = item["queue"], gate_of(item.get("pool", ""))
+            if item["state"] == State.ACTIVE.value and self._claimed[pk] < began:
+                of_pool = queue in before.queues.get(gate, set()) | now.queues.get(gate, set())
+                seated = not of_pool or POOL_SEAT in item.get("seats", "")
+                for name, counts in ((queue, "slot" in item), (gate, seated)):
+                    if ("limit", name) in fresh and not counts:
+                        raise broken("what runs counts from the answer on", job=pk, gate=name)
+            if item["state"] not in TERMINAL and "held" not in item and self._came[pk] < began:
+                loose[queue] += 1
+        for name in (name for kind, name in fresh if kind == "bound"):
+            level = _unpacked(self._memory.items.get((keys.gate(name), keys.DEPTH))) or {}
+            if level.get("loose", 0) < loose[name]:
+                raise broken("what is there counts from the answer on", queue=name)
+
+    def _given(self, item: Item) -> None:
+        """A worker is given no more jobs than it said that it can run. What it goes on with after
+        its lease ran out it was not given: it may do so with others being under way to it.
+        """
+        if WORKER_SEAT not in item.get("seats", ""):
+            return
+        seat = seat_of(item["pool"], item["worker"])
+        most = _unpacked(self._memory.items.get((keys.gate(seat), keys.SLOTS))) or {}
+        runs = self.places[seat] - Counter(self._resumed.values())[seat]
+        if runs > most["limit"]:
+            raise broken("a worker gets what it can run", worker=seat, runs=runs)
+
+    def _started(self, item: Item) -> None:
+        """No stretch of time as long as the period has more starts than the rate."""
+        names = [item["queue"]]
+        if "limit" in item:
+            names.append(RateLimit.of(item["limit"]).key_in(item["queue"]))
+        for name in names:
+            if name not in self.rates:
+                continue
+            period_ms, most = self.rates[name]
+            starts = self._starts[name]
+            insort(starts, item["started"])
+            for first, last in zip(starts, starts[most:], strict=False):
+                if last - first < period_ms:
+                    raise broken("a rate is never passed", of=name, starts=starts)
 
     def _gone(self, pk: str, before: Item) -> None:
         was = State(before["state"])
         batch = self._memory.items.get((keys.batch(str(before.get("batch"))), keys.HEAD))
         undone = batch is not None and batch["state"]["S"] == "undone"
         by_hand = "dead" in before and (pk in self.deleted or self.purged)
+        if by_hand and "deleting" not in before and not self._kept(pk, before["discarded"]):
+            raise broken("what is pruned is in the archive", job=pk)
         if by_hand:
             self.deleted.add(pk)
         elif not (undone and was not in TERMINAL):
             raise broken("no job is lost", job=pk, state=was.value)
+
+    def _kept(self, pk: str, died_ms: int) -> bool:
+        return self.archived is None or self.archived(keys.job_id(pk), died_ms)
 
     def _lease(self, pk: str, before: Item, after: Item) -> None:
         """Only who holds a live lease ends it, or an operator; nobody gets a second one."""
@@ -207,11 +388,18 @@ class Watch:
     def _gate(self, pk: str, sk: str, before: Item | None, after: Item | None) -> None:
         if after is None or sk not in (keys.DEPTH, keys.SLOTS):
             return
-        was, now = (before or {}).get("n", 0), after.get("n", 0)
+        was, now = ((item or {}).get("n", 0) for item in (before, after))
         if now < 0:
             raise broken("a gate counts no less than nothing", gate=pk, of=sk, n=now)
+        of_worker = pk.count(":") > 1
+        if sk == keys.SLOTS and (self.changes or of_worker):
+            # Jobs that ran before the limit are given places beyond it, and a late worker goes on
+            # with what it runs. `_heeded` looks at claims.
+            return
+        # What was there before the bound is counted beyond it, too.
+        more = now - after.get("loose", 0) > was - (before or {}).get("loose", 0)
         most = after.get("bound" if sk == keys.DEPTH else "limit")
-        if now > was and most is not None and now > most:
+        if more and most is not None and now > most:
             raise broken("a bound is never passed", gate=pk, of=sk, n=now, bound=most)
 
     def _covered(self, gate: str) -> None:
@@ -233,6 +421,8 @@ def _places(item: Mapping[str, Any]) -> Iterable[str]:
         yield item["queue"]
     if POOL_SEAT in item.get("seats", ""):
         yield gate_of(item["pool"])
+    if WORKER_SEAT in item.get("seats", ""):
+        yield seat_of(item["pool"], item["worker"])
 
 
 def _found_by(head: Item) -> bool:
@@ -245,74 +435,3 @@ def _found_by(head: Item) -> bool:
 
 def _unpacked(typed: Typed | None) -> Item | None:
     return None if typed is None else dict(values.unpack(typed))
-
-
-# --- once all is quiet ----------------------------------------------------------------------------
-
-
-def everything(memory: Memory) -> dict[Key, Item]:
-    return {key: dict(values.unpack(item)) for key, item in memory.items.items()}
-
-
-def heads(found: Mapping[Key, Item]) -> dict[str, Job]:
-    """All jobs by id."""
-    return {
-        keys.job_id(pk): items.job_from_head(item)
-        for (pk, sk), item in found.items()
-        if pk.startswith(keys.job("")) and sk == keys.HEAD
-    }
-
-
-def gates_are_exact(found: Mapping[Key, Item], watch: Watch) -> None:
-    """Every gate counts what is there, once it was healed. That of a queue which is gone may stay
-    as it was left: should the queue be made anew, it is healed like others.
-    """
-    for (pk, sk), item in found.items():
-        gate = pk.removeprefix(keys.gate(""))
-        if not pk.startswith(keys.gate("")) or sk not in (keys.DEPTH, keys.SLOTS):
-            continue
-        if not gate.startswith(":"):
-            queue = queues.from_item(gate, found.get((keys.queue(gate), keys.HEAD), {}))
-            if not (queue.charged if sk == keys.DEPTH else queue.slotted):
-                continue
-        there = watch.charged[gate] if sk == keys.DEPTH else watch.places[gate]
-        if item.get("n", 0) - item.get("loose", 0) != there:
-            raise broken("a gate is exact once healed", gate=gate, of=sk, n=item["n"], there=there)
-
-
-def counters_are_exact(found: Mapping[Key, Item], expected: Mapping[str, Counter[str]]) -> None:
-    """What was projected is what a recount of all heads says."""
-    states = {state.value for state in State}
-    for (pk, sk), item in found.items():
-        if not pk.startswith(keys.stats("")) or sk != keys.NOW or pk == keys.stats(keys.ALL_QUEUES):
-            continue
-        queue = pk.removeprefix(keys.stats(""))
-        if queue.startswith("@"):
-            continue
-        counted = {name: n for name, n in item.items() if name in states and n}
-        there = {name: n for name, n in expected.get(queue, {}).items() if name in states and n}
-        if counted != there:
-            raise broken("counters equal a recount", queue=queue, counted=counted, there=there)
-
-
-def no_orphans(found: Mapping[Key, Item], left: set[Key]) -> int:
-    """Nothing is left of jobs that are gone, nor texts that no head names, but those of `left`; how
-    many of them there are.
-    """
-    count = 0
-    jobs = heads(found)
-    for pk, sk in found:
-        if pk.startswith(keys.batch("")) and "ttl" not in found[pk, sk]:
-            raise broken("no batch is left half done", batch=pk)
-        if not pk.startswith(keys.job("")) or sk == keys.HEAD:
-            continue
-        job = jobs.get(keys.job_id(pk))
-        named = job is not None and (
-            sk.startswith(keys.ERROR)
-            or sk in (keys.PROGRESS, f"{keys.PAYLOAD}{job.content_ref}")
-            or sk == f"{keys.RESULT}{job.result_ref}"
-        )
-        if not named and (pk, sk) not in left:
-            raise broken("no orphans", item=f"{pk} {sk}", head=job is not None)
-        count += not named
-    return count

@@ -30,6 +30,7 @@ _Get = Callable[[Item, _Names, _Values], Any]
 
 # Writes that a stale answer may not know of, at most.
 KEPT_WRITES = 16
+_SCANNED = 3
 _INDEXES = {index.name: (index.hash_key, index.range_key) for index in TABLE.indexes}
 _TOKEN = re.compile(r"\s*([#:]?\w+|<>|<=|>=|[=<>(),+\-])")
 
@@ -89,6 +90,19 @@ class Memory:
         answer: Item = {"Items": shown, "Count": len(page)}
         if len(page) == limit:
             answer["LastEvaluatedKey"] = {name: page[-1][name] for name in names}
+        return answer
+
+    def scan(self, arguments: Mapping[str, Any], writes_ago: int = 0) -> Item:
+        """A page of three items, which are looked at before they are filtered."""
+        condition = _condition(arguments["FilterExpression"])
+        values = arguments["ExpressionAttributeValues"]
+        after = _key(arguments["ExclusiveStartKey"]) if "ExclusiveStartKey" in arguments else None
+        ordered = sorted(self.as_of(writes_ago).items())
+        page = [one for one in ordered if after is None or one[0] > after][:_SCANNED]
+        shown = [item for _, item in page if condition(item, {}, values)]
+        answer: Item = {"Items": [{"pk": item["pk"], "sk": item["sk"]} for item in shown]}
+        if len(page) == _SCANNED:
+            answer["LastEvaluatedKey"] = {name: page[-1][1][name] for name in ("pk", "sk")}
         return answer
 
     # --- writing ----------------------------------------------------------------------------------

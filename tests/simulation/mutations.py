@@ -8,13 +8,26 @@ from dataclasses import replace
 from typing import Any
 from unittest import mock
 
-from ojs.domain.queue import QueueState
+from ojs.domain import rate
+from ojs.domain.errors import QueueFull
+from ojs.domain.queue import Queue, QueueState
+from ojs.domain.rate import Window
+from ojs.projections.counters import Tally
+from ojs.projections.project import Projector
+from ojs.services.archive import Archive
+from ojs.services.bounds import Bounds, Entry
 from ojs.services.ending import EndOfQueues
+from ojs.services.pools import Pools
+from ojs.services.reconcile import Reconcile
+from ojs.services.slots import Counted, Slots
+from ojs.services.sweep import Sweep
+from ojs.services.tagging import Tagging
 from ojs.store import jobs as job_store
 from ojs.store import keys
 from ojs.store.errors import LostRace
 from ojs.store.gates import Gates
 from ojs.store.queues import Queues
+from ojs.store.seats import Seats
 from ojs.store.table import Delete, Put, Table, Update
 
 Mutation = Callable[[], AbstractContextManager[Any]]
@@ -201,6 +214,142 @@ def repetition_is_a_lost_race() -> AbstractContextManager[Any]:
     return mock.patch("ojs.store.errors.LostRace", Lost)
 
 
+# --- what operators set, and what is counted ------------------------------------------------------
+
+
+def _constant(place: str, value: object) -> Mutation:
+    """A constant, or a function, is another."""
+    return lambda: mock.patch(place, value)
+
+
+def events_are_lost() -> AbstractContextManager[Any]:
+    """Pages of events are counted, and not written."""
+    return mock.patch.object(Projector, "_places", return_value={})
+
+
+def a_record_leaves_no_mark() -> AbstractContextManager[Any]:
+    """What was counted is counted again when it comes again."""
+    return mock.patch("ojs.projections.project._Batch.counted", return_value=False)
+
+
+def waits_are_not_counted() -> AbstractContextManager[Any]:
+    """How long a job ran is not measured."""
+    return mock.patch("ojs.projections.transitions._run_ms", return_value=1)
+
+
+def a_pool_is_counted_late() -> AbstractContextManager[Any]:
+    """The running jobs of pools are not counted."""
+    move = Tally.move
+
+    def outside(self: Tally, before: Any, after: Any) -> None:
+        bare = [job and replace(job, pool=None) for job in (before, after)]
+        move(self, *bare)
+
+    return mock.patch.object(Tally, "move", outside)
+
+
+def running_jobs_do_not_count() -> AbstractContextManager[Any]:
+    """A limit is set, and what runs already is not given places."""
+    return mock.patch.object(Slots, "_take_all", return_value=(0, 0))
+
+
+def waiting_jobs_do_not_count() -> AbstractContextManager[Any]:
+    """A bound is set, and what is there already is not counted."""
+    return mock.patch.object(Reconcile, "settle", return_value=None)
+
+
+def pool_made_anew_forgets() -> AbstractContextManager[Any]:
+    """As it was: of a pool that is made what ran under its name is not counted (found likewise)."""
+    put = Pools._put
+
+    def forgetful(self: Pools, wanted: Any) -> Any:
+        if self._pools.get(wanted.name) is None:
+            with running_jobs_do_not_count():
+                return put(self, wanted)
+        return put(self, wanted)
+
+    return mock.patch.object(Pools, "_put", forgetful)
+
+
+def pool_forgets_queues() -> AbstractContextManager[Any]:
+    """As it was: what runs from queues that a pool had before is not counted (found likewise)."""
+    put, of_pool = Pools._put, Counted.of_pool
+
+    def forgetful(self: Pools, wanted: Any) -> Any:
+        def of_some(pool: Any, queues: Sequence[Any]) -> Counted:
+            return of_pool(pool, [queue for queue in queues if queue.name in wanted.queues])
+
+        with mock.patch.object(Counted, "of_pool", of_some):
+            return put(self, wanted)
+
+    return mock.patch.object(Pools, "_put", forgetful)
+
+
+def seat_of_worker_is_kept() -> AbstractContextManager[Any]:
+    """The place that a job took of its worker is not given back."""
+    free = Seats.free
+
+    def only_of_pool(self: Seats, job: Any, **how: Any) -> None:
+        free(self, replace(job, seats=job.seats.replace("w", "")), **how)
+
+    return mock.patch.object(Seats, "free", only_of_pool)
+
+
+def isolation_is_ignored() -> AbstractContextManager[Any]:
+    """Whoever asks is served from an isolated queue."""
+    return mock.patch.object(Queue, "isolated_by", None)
+
+
+def nothing_is_tagged() -> AbstractContextManager[Any]:
+    """Jobs that wait get no tags when tenants begin to share their queue."""
+    return mock.patch.object(Tagging, "_see_to", return_value=0)
+
+
+def nothing_is_archived() -> AbstractContextManager[Any]:
+    """Dead letters are said to be in the archive, and are not."""
+
+    def keep(_self: Any, _queue: str, dead: Sequence[Any], **_: Any) -> Any:
+        return list(dead), len(dead)
+
+    return mock.patch.object(Archive, "keep", keep)
+
+
+def one_lane_is_swept() -> AbstractContextManager[Any]:
+    """The sweep looks at the first lane alone."""
+    line = Sweep._line
+
+    def first(self: Sweep, queue: str, lane: int, *rest: Any) -> None:
+        if lane == 0:
+            line(self, queue, lane, *rest)
+
+    return mock.patch.object(Sweep, "_line", first)
+
+
+def who_has_waited_goes_in() -> AbstractContextManager[Any]:
+    """A push that waited for room is stored without any."""
+    enter = Bounds.enter
+
+    def impatient(self: Bounds, jobs: Any, queues: Any, **how: Any) -> Any:
+        try:
+            return enter(self, jobs, queues, **how)
+        except QueueFull:
+            if how.get("wait_ms"):
+                return Entry()
+            raise
+
+    return mock.patch.object(Bounds, "enter", impatient)
+
+
+def a_tenth_too_short() -> AbstractContextManager[Any]:
+    """What passed is forgotten a step of the window too early."""
+
+    def recent(self: Window, now_ms: int, period_ms: int) -> Window:
+        oldest = rate._step(now_ms, period_ms) - rate.STEPS + 1
+        return Window(tuple(pair for pair in self.passed if pair[0] >= oldest))
+
+    return mock.patch.object(Window, "recent", recent)
+
+
 # What is done, and the scenario that shows it.
 MUTATIONS: dict[str, tuple[Mutation, str]] = {
     "a claim has no condition": (claim_without_state, "life"),
@@ -220,4 +369,31 @@ MUTATIONS: dict[str, tuple[Mutation, str]] = {
     "a repetition is a lost race": (repetition_is_a_lost_race, "pool"),
     "room is given back after a repetition": (repetition_is_a_lost_race, "dead-letters"),
     "the end of a queue is taken back once": (end_is_taken_back_once, "ending"),
+    "events are not written": (events_are_lost, "life"),
+    "a record leaves no mark": (a_record_leaves_no_mark, "life"),
+    "how long jobs run is not measured": (waits_are_not_counted, "life"),
+    "what runs in pools is not counted": (a_pool_is_counted_late, "pool"),
+    "what runs does not count": (running_jobs_do_not_count, "configured"),
+    "what is there does not count": (waiting_jobs_do_not_count, "configured"),
+    "a pause is ignored": (_constant("ojs.domain.queue.Queue.paused", False), "configured"),
+    "a worker's place is not given back": (seat_of_worker_is_kept, "least-loaded"),
+    "a worker's places are not limited": (_dropped(":room", of="G|:p:"), "least-loaded"),
+    "isolation is ignored": (isolation_is_ignored, "pools"),
+    "a pool made anew forgets what runs": (pool_made_anew_forgets, "pools"),
+    "a pool forgets queues that it had": (pool_forgets_queues, "pools"),
+    "waiting jobs get no tags": (nothing_is_tagged, "fairness"),
+    "large texts stay in the bucket": (
+        _constant("ojs.store.blobs.S3Blobs.delete", lambda *_: None),
+        "bucket",
+    ),
+    "a pass does not wait for who writes": (
+        _constant("ojs.services.tidy.WAIT_S", 0.0),
+        "bucket",
+    ),
+    "nothing is archived": (nothing_is_archived, "archive"),
+    "replays are not counted": (_constant("ojs.domain.replay.count", lambda *_: 0), "replayed"),
+    "who has waited goes in": (who_has_waited_goes_in, "blocked"),
+    "one lane is swept": (one_lane_is_swept, "lanes"),
+    "a rate forgets too early": (a_tenth_too_short, "rates"),
+    "a drop is not told": (_constant("ojs.projections.events.OVERFLOW_ERROR", "-"), "dropped"),
 }

@@ -4,20 +4,23 @@ from __future__ import annotations
 
 import random
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 from unittest import mock
 
+from tests.simulation.actors import Operator, Producer, Stream, Worker
+from tests.simulation.acts import RETRY, fetched, some
+from tests.simulation.operated import OPERATED
 from tests.simulation.scheduler import Choose, Scheduler, by_chance
-from tests.simulation.world import REQUEST_MS, Operator, Producer, Stream, Worker, World
+from tests.simulation.world import REQUEST_MS, Acts, World
 
-Acts = list[Callable[[], None]]
 RATES = (0.0, 0.02, 0.05, 0.15)
-_RETRY = {"max_attempts": 2}
 # A batch of more jobs than this is staged; DynamoDB's own number makes runs far dearer.
 _TRANSACTION = 3
+# What is kept in the table rather than in the bucket.
+_ITEM_BYTES = 4_000
 # And is given up when no request that stores it can be under way any more.
 _STAGING_GRACE_MS = REQUEST_MS + 1_000
 
@@ -36,30 +39,26 @@ class Outcome:
     trace: tuple[int, ...] = ()
 
 
-def _some(chance: random.Random, acts: Sequence[Callable[[], None]], count: int) -> Acts:
-    return [chance.choice(acts) for _ in range(count)]
-
-
 def life(world: World) -> list[Acts]:
     """The whole life of jobs: pushed, fetched, ended in every way, taken back, swept."""
     producer, one, other = Producer(world, "p"), Worker(world, "w1"), Worker(world, "w2")
     hand = Operator(world, "o")
-    push = partial(producer.push, retry=_RETRY, visibility_timeout_ms=2_000)
+    push = partial(producer.push, retry=RETRY, visibility_timeout_ms=2_000)
     push()
     pushing: Acts = [
         push,
-        partial(producer.push, retry=_RETRY, scheduled_at="+PT2S"),
-        partial(producer.push, retry=_RETRY, timeout_ms=1_000),
-        partial(producer.push, expires_at="+PT3S", retry=_RETRY),
-        partial(producer.push, pending=True, retry=_RETRY),
-        partial(producer.push, 2, retry=_RETRY),
+        partial(producer.push, retry=RETRY, scheduled_at="+PT2S"),
+        partial(producer.push, retry=RETRY, timeout_ms=1_000),
+        partial(producer.push, expires_at="+PT3S", retry=RETRY),
+        partial(producer.push, pending=True, retry=RETRY),
+        partial(producer.push, 2, retry=RETRY),
         hand.sweep,
         hand.wait,
         hand.wait,
     ]
     by_hand: Acts = [hand.cancel, hand.look, hand.activate, hand.retry, hand.delete]
     return [
-        [producer.does(act) for act in _some(world.chance, pushing + by_hand, 7)],
+        [producer.does(act) for act in some(world.chance, pushing + by_hand, 7)],
         [one.does(act) for act in [one.fetch, *[one.any] * 6]],
         [other.does(act) for act in [other.fetch, *[other.any] * 5]],
     ]
@@ -79,10 +78,10 @@ def batches(world: World) -> list[Acts]:
     other = Producer(world, "p2")
     looking: Acts = [hand.sweep, hand.wait, hand.cancel, hand.look, hand.reconcile]
     return [
-        [producer.does(act) for act in _some(world.chance, pushing, 3)],
+        [producer.does(act) for act in some(world.chance, pushing, 3)],
         [
             other.does(partial(other.push, 4)),
-            *[hand.does(a) for a in _some(world.chance, looking, 4)],
+            *[hand.does(a) for a in some(world.chance, looking, 4)],
         ],
         [worker.does(act) for act in [worker.any] * 4],
     ]
@@ -117,7 +116,7 @@ def unique(world: World) -> list[Acts]:
         hand.wait,
         hand.cancel,
     ]
-    return [*made, [worker.does(act) for act in _some(world.chance, acts, 7)]]
+    return [*made, [worker.does(act) for act in some(world.chance, acts, 7)]]
 
 
 def bounded(world: World) -> list[Acts]:
@@ -134,11 +133,11 @@ def bounded(world: World) -> list[Acts]:
             partial(producer.push, retry={"max_attempts": 1}, visibility_timeout_ms=1_000),
             partial(producer.push, 2),
         ]
-        made.append([producer.does(act) for act in _some(world.chance, acts, 3)])
+        made.append([producer.does(act) for act in some(world.chance, acts, 3)])
     worker, hand = Worker(world, "w"), Operator(world, "o")
     acts = [worker.fetch, worker.any, worker.ack, worker.nack, hand.cancel, hand.retry, hand.sweep]
     acts += [hand.reconcile, hand.wait]
-    return [*made, [worker.does(act) for act in _some(world.chance, acts, 8)]]
+    return [*made, [worker.does(act) for act in some(world.chance, acts, 8)]]
 
 
 def slots(world: World) -> list[Acts]:
@@ -146,8 +145,8 @@ def slots(world: World) -> list[Acts]:
     world.run.queues.configure("default", {"concurrency": 2})
     producer = Producer(world, "p")
     for _ in range(4):
-        producer.push(visibility_timeout_ms=2_000, retry=_RETRY)
-    return _fetched(world, [])
+        producer.push(visibility_timeout_ms=2_000, retry=RETRY)
+    return fetched(world, [])
 
 
 def pool(world: World) -> list[Acts]:
@@ -160,19 +159,8 @@ def pool(world: World) -> list[Acts]:
     world.pool = "p"
     producer = Producer(world, "p")
     for queue in ("a", "b", "a", "b"):
-        producer.push(queue=queue, visibility_timeout_ms=2_000, retry=_RETRY)
-    return _fetched(world, [Operator(world, "s").seat])
-
-
-def _fetched(world: World, more: Acts) -> list[Acts]:
-    made: list[Acts] = []
-    for name in ("w1", "w2"):
-        worker = Worker(world, name)
-        acts: Acts = [partial(worker.fetch, 2), worker.fetch, worker.ack, worker.any, worker.any]
-        made.append([worker.does(act) for act in _some(world.chance, acts, 6)])
-    hand = Operator(world, "o")
-    acts = [hand.wait, hand.wait, hand.sweep, hand.reconcile, hand.cancel, hand.look, *more]
-    return [*made, [hand.does(act) for act in _some(world.chance, acts, 6)]]
+        producer.push(queue=queue, visibility_timeout_ms=2_000, retry=RETRY)
+    return fetched(world, [Operator(world, "s").seat])
 
 
 def tenants(world: World) -> list[Acts]:
@@ -182,14 +170,14 @@ def tenants(world: World) -> list[Acts]:
     for name in ("p1", "p2"):
         producer = Producer(world, name)
         acts: Acts = [
-            partial(producer.push, count, meta={"tenant_id": tenant}, retry=_RETRY)
+            partial(producer.push, count, meta={"tenant_id": tenant}, retry=RETRY)
             for tenant in ("x", "y")
             for count in (1, 2)
         ]
-        made.append([producer.does(act) for act in _some(world.chance, acts, 3)])
+        made.append([producer.does(act) for act in some(world.chance, acts, 3)])
     worker, hand = Worker(world, "w"), Operator(world, "o")
     acts = [worker.any, worker.any, worker.fetch, hand.wait, hand.sweep, hand.cancel]
-    return [*made, [worker.does(act) for act in _some(world.chance, acts, 7)]]
+    return [*made, [worker.does(act) for act in some(world.chance, acts, 7)]]
 
 
 def dead_letters(world: World) -> list[Acts]:
@@ -214,7 +202,7 @@ def dead_letters(world: World) -> list[Acts]:
             hand.wait,
             hand.sweep,
         ]
-        made.append([hand.does(act) for act in _some(world.chance, acts, 5)])
+        made.append([hand.does(act) for act in some(world.chance, acts, 5)])
     return [*made, [worker.does(act) for act in [worker.fetch, *[worker.any] * 5]]]
 
 
@@ -227,17 +215,17 @@ def ending(world: World) -> list[Acts]:
     if world.chance.random() < 0.4:
         for name in ("default", "there"):
             world.run.queues.configure(name, {"max_size": 4})
-    producer.push(retry=_RETRY, visibility_timeout_ms=2_000)
+    producer.push(retry=RETRY, visibility_timeout_ms=2_000)
     pushing: Acts = [
-        partial(producer.push, retry=_RETRY),
+        partial(producer.push, retry=RETRY),
         partial(producer.push, scheduled_at="+PT2S"),
         partial(producer.push, 2),
         hand.look,
     ]
     acts: Acts = [partial(hand.end, "default", strategy, target)]
-    acts += _some(world.chance, [hand.sweep, hand.sweep, hand.wait, hand.pause, hand.resume], 5)
+    acts += some(world.chance, [hand.sweep, hand.sweep, hand.wait, hand.pause, hand.resume], 5)
     return [
-        [producer.does(act) for act in _some(world.chance, pushing, 4)],
+        [producer.does(act) for act in some(world.chance, pushing, 4)],
         [hand.does(act) for act in acts],
         [worker.does(act) for act in [worker.fetch, *[worker.any] * 4]],
     ]
@@ -248,9 +236,9 @@ def limits(world: World) -> list[Acts]:
     producer = Producer(world, "p")
     for _ in range(3):
         producer.push(
-            rate_limit={"key": "k", "concurrency": 1}, visibility_timeout_ms=2_000, retry=_RETRY
+            rate_limit={"key": "k", "concurrency": 1}, visibility_timeout_ms=2_000, retry=RETRY
         )
-    return _fetched(world, [Operator(world, "h").hold])
+    return fetched(world, [Operator(world, "h").hold])
 
 
 def copies(world: World) -> list[Acts]:
@@ -266,7 +254,7 @@ def copies(world: World) -> list[Acts]:
     hands: Acts = [hand.retry, hand.retry, hand.delete, hand.sweep, hand.wait]
     return [
         [worker.does(a) for a in [worker.nack, worker.nack, worker.any, worker.any, worker.nack]],
-        [*[hand.does(a) for a in _some(world.chance, hands, 4)], other.does(other.any)],
+        [*[hand.does(a) for a in some(world.chance, hands, 4)], other.does(other.any)],
         [stream.does(act) for act in [stream.read] * 5],
     ]
 
@@ -287,7 +275,7 @@ def bulk(world: World) -> list[Acts]:
     for name in ("o1", "o2"):
         hand = Operator(world, name)
         acts: Acts = [hand.go_on_with_bulk, hand.prune, hand.retry, hand.delete, hand.wait]
-        made.append([hand.does(act) for act in [hand.begin_bulk, *_some(world.chance, acts, 3)]])
+        made.append([hand.does(act) for act in [hand.begin_bulk, *some(world.chance, acts, 3)]])
     return [*made, [worker.does(act) for act in [worker.fetch, *[worker.any] * 3]]]
 
 
@@ -314,6 +302,7 @@ SCENARIOS: dict[str, Callable[[World], list[Acts]]] = {
     "copies": copies,
     "bulk": bulk,
     "streamed": streamed,
+    **OPERATED,
 }
 
 
@@ -344,6 +333,7 @@ def play(
         mock.patch("ojs.store.jobs.MAX_TRANSACTION", _TRANSACTION),
         mock.patch("ojs.services.enqueue.MAX_TRANSACTION", _TRANSACTION),
         mock.patch("ojs.store.jobs.STAGING_GRACE_MS", staging_grace_ms),
+        mock.patch("ojs.store.texts.MAX_ITEM_BYTES", _ITEM_BYTES),
     ):
         # What was there before is no part of what goes wrong.
         world.plan.on = False

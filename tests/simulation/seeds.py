@@ -27,4 +27,12 @@ FOUND: dict[tuple[str, int], str] = {
         "job before the SDK asked again. Its room was given back, though the job was there: the "
         "queue could hold more than its bound."
     ),
+    ("pools", 28): (
+        "A pool without a limit was deleted and made anew with one. What its workers had got "
+        "before ran on and did not count: more could run than the limit until the sweep looked."
+    ),
+    ("pools", 61): (
+        "A pool was given a limit and fewer queues at once. What ran from the queues that it no "
+        "longer had did not count, as long as it ran."
+    ),
 }

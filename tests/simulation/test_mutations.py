@@ -16,6 +16,8 @@ _RARE = {
     "nobody looks at what runs in a queue that is gone": 250,
     "a repetition is a lost race": 10148,
     "room is given back after a repetition": 10837,
+    "a pool made anew forgets what runs": 28,
+    "a pool forgets queues that it had": 61,
 }
 
 

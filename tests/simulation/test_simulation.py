@@ -9,13 +9,14 @@ from typing import Any
 import pytest
 
 from tests.simulation import scenarios
+from tests.simulation.actors import Operator, Producer, Worker
 from tests.simulation.run import cover, main, replay
-from tests.simulation.scenarios import SCENARIOS, Acts, play
+from tests.simulation.scenarios import SCENARIOS, play
 from tests.simulation.scheduler import all_ways
 from tests.simulation.seeds import FOUND
-from tests.simulation.world import Operator, Producer, Worker, World
+from tests.simulation.world import Acts, World
 
-SEEDS = 40
+SEEDS = 30
 _FIRST = 1_000_000
 
 

@@ -2,40 +2,48 @@
 
 from __future__ import annotations
 
+import gzip
+import json
 import random
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, TypeVar, cast
 
 from ojs import projections, runtime
 from ojs.clock import ManualClock
-from ojs.domain import envelope
-from ojs.domain.bulk import Action
-from ojs.domain.dead_letter_filter import DeadLetterFilter
+from ojs.domain import envelope, times
 from ojs.domain.errors import (
     BackendError,
     BackendTimeout,
     BackendUnavailable,
+    Conflict,
     Duplicate,
+    NotFound,
     OjsError,
 )
 from ojs.domain.ids import IdSource
 from ojs.domain.job import Job
 from ojs.domain.states import State
+from ojs.services.tidy import Tidied, Tidy
 from ojs.settings import Settings
 from ojs.store import keys
-from ojs.store.blobs import MemoryBlobs
+from ojs.store.blobs import ARCHIVE, S3Blobs
+from ojs.store.leftovers import Leftovers
 from ojs.store.table import Table
-from tests.simulation import invariants
-from tests.simulation.faults import Client, Died, Plan
-from tests.simulation.invariants import Watch, broken
+from tests.simulation import quiet
+from tests.simulation.faults import Bucket, Client, Died, Plan
+from tests.simulation.invariants import BUCKET, Answered, Watch, broken
 from tests.simulation.memory import Memory
+from tests.simulation.recount import levels
 from tests.simulation.scheduler import Scheduler
-from tests.store.streams import FakeMetrics, made_record, recount, scattered
+from tests.store.streams import FakeMetrics, made_record, scattered
 
 T = TypeVar("T")
+Acts = list[Callable[[], None]]
+# A kind of thing that is set, and of what.
+Set = tuple[str, str]
 SECOND = 1_000
 # A request is answered, or given up, within 29 s; more time than this never passes in one.
 REQUEST_MS = 25_000
@@ -43,6 +51,8 @@ REQUEST_MS = 25_000
 LONG_MS = 700_000
 MINUTE_MS = 61_000
 BIG = "x" * 1_500
+# Beyond what is kept in the table, as it is here (`scenarios.play`).
+HUGE = "y" * 5_000
 ERROR = {"code": "E", "message": "told by the worker"}
 _DRAINED = 60
 
@@ -75,12 +85,20 @@ class World:
         # What the code under test decides by chance comes from the module's own generator.
         random.seed(self.seed)
         self.clock = ManualClock()
-        self.blobs = MemoryBlobs()
+        # The bucket.
+        self.objects: dict[str, bytes] = {}
         self.plan = Plan(self.chance, self.rate, self.stale)
         self.pushes: list[Push] = []
         self.acked: set[str] = set()
         self.queues: set[str] = set()
         self.pool: str | None = None
+        # Pools that come and go, as they are in the end.
+        self.pools: dict[str, dict[str, Any]] = {}
+        # By owner of what is set: changes under way, and how many there were.
+        self._changing: Counter[str] = Counter()
+        self._changes: Counter[str] = Counter()
+        # Whether time stands still as long as anybody asks for anything.
+        self.still = False
         self.began: dict[int | None, int] = {}
         self.operations: Counter[str] = Counter()
         self._projected = 0
@@ -91,6 +109,8 @@ class World:
         """Begin, with who decides who goes next."""
         self.scheduler = scheduler
         self.watch = Watch(self.memory, self.clock, scheduler)
+        self.bucket: Any = Bucket(self.objects, self.plan, scheduler, self._wrote)
+        self.blobs = S3Blobs(lambda: self.bucket, "simulated")
         self.run = self.container()
 
     def container(self) -> runtime.Runtime:
@@ -113,6 +133,20 @@ class World:
         made.enqueue._bounds._sleep = self.sleep
         return made
 
+    def _wrote(self, name: str) -> None:
+        if not name.startswith(ARCHIVE):
+            self.watch.speech[self.scheduler.current].texts.add((BUCKET, name))
+
+    def archived(self, job_id: str, died_ms: int) -> bool:
+        """Whether a dead letter is in the archive as it died then."""
+        told = (job_id, times.format_ms(died_ms))
+        return any(
+            told == (line["id"], line["discarded_at"])
+            for name, packed in self.objects.items()
+            if name.startswith(ARCHIVE)
+            for line in map(json.loads, gzip.decompress(packed).splitlines())
+        )
+
     def note(self, what: str) -> None:
         """A line of the timeline, if somebody wants it."""
         if self.plan.timeline is not None:
@@ -123,14 +157,16 @@ class World:
 
     def sleep(self, seconds: float) -> None:
         """Time passes for all, and others may go on."""
-        self.pass_time(round(seconds * 1_000))
+        if not self.still:
+            self.pass_time(round(seconds * 1_000))
         self.scheduler.step()
 
     def pass_time(self, ms: int) -> bool:
         """Time goes on; not if a request would last longer than any does."""
         me, now_ms = self.scheduler.current, self.clock.now_ms()
         others = [began for actor, began in self.began.items() if actor != me]
-        if any(now_ms + ms - began > REQUEST_MS for began in others):
+        most_ms = 0 if self.still else REQUEST_MS
+        if any(now_ms + ms - began > most_ms for began in others):
             return False
         self.clock.advance(ms)
         self.note(f"{ms} ms pass")
@@ -148,6 +184,7 @@ class World:
         self.note(f"{kind} begins")
         self.began[me] = self.clock.now_ms()
         speech = self.watch.speech[me]
+        speech.began = self.watch.writes
         known = True
         try:
             answer = act()
@@ -171,7 +208,35 @@ class World:
             self.began.pop(me, None)
             self.watch.speech.pop(me, None)
 
-    def push(self, run: runtime.Runtime, entries: list[dict[str, Any]]) -> Push:
+    def change(
+        self, kind: str, owner: str, act: Callable[[], T], then: Callable[[T], dict[Set, Any]]
+    ) -> None:
+        """A request that sets something of `owner`: what was set before may hold no more from now
+        on, and what it sets holds from its answer on, unless somebody else sets something of it at
+        the same time. `then` tells what that is.
+        """
+        watch = self.watch
+        for what in [what for what, set_ in watch.set.items() if set_.owner == owner]:
+            del watch.set[what]
+        alone = not self._changing[owner]
+        self._changes[owner] += 1
+        mine, began = self._changes[owner], watch.writes
+        counting = watch.counting()
+        self._changing[owner] += 1
+        try:
+            answer, _ = self.request(kind, act)
+        finally:
+            self._changing[owner] -= 1
+        if answer is not None and alone and self._changes[owner] == mine:
+            for what, value in then(answer).items():
+                watch.set[what] = Answered(value, owner, watch.writes)
+            if not self.stale:
+                # What the index does not show is counted by the sweep.
+                watch.counted(then(answer), counting, began)
+
+    def push(
+        self, run: runtime.Runtime, entries: list[dict[str, Any]], *, wait_ms: int = 0
+    ) -> Push:
         """A push of some jobs, each under an id that the client chose, so that it can ask again."""
         for entry in entries:
             entry.setdefault("id", run.ids.uuid7())
@@ -180,8 +245,8 @@ class World:
 
         def act(by: runtime.Runtime) -> Any:
             if len(requests) == 1:
-                return by.enqueue.push(requests[0])
-            return by.enqueue.push_batch(requests)
+                return by.enqueue.push(requests[0], wait_ms=wait_ms)
+            return by.enqueue.push_batch(requests, wait_ms=wait_ms)
 
         push = Push([str(entry["id"]) for entry in entries], act)
         self.pushes.append(push)
@@ -212,6 +277,14 @@ class World:
         self.note("nothing goes wrong any more")
         self.began.clear()
         self.run = self.container()
+        # As long as jobs run.
+        self.project()
+        self.check_projected(quiet.everything(self.memory))
+        for name, body in self.pools.items():
+            # Wherever it is now: what its gate counts is healed like others. Not where another
+            # has its queues to itself.
+            with suppress(Conflict):
+                self.run.pools.put(name, body)
         for push in self.pushes:
             if push.unknown:
                 # What was left half stored may stand in the way for a while.
@@ -226,9 +299,13 @@ class World:
         self.project()
         self.run.sweep.run_once(now_ms, 10_000)
         self.run.reconcile.run_once(now_ms, 10_000)
-        if self.pool is not None:
+        if self.pool is not None or self.pools:
             self.run.seating.run_once(now_ms)
         self.run.holding.run_once(now_ms, 1_000)
+        self.run.tagging.run_once(now_ms, 1_000)
+        self.run.replay.run_once(now_ms, 1_000)
+        if self.watch.purged:
+            self.run.prune.run_once(now_ms, 1_000)
         self.project()
 
     def projector(self, run: runtime.Runtime) -> projections.Projector:
@@ -265,14 +342,23 @@ class World:
     def check_unhealed(self) -> None:
         """Without faults there is nothing to heal: what was taken is given back by who took it."""
         if set(self.plan.done) <= {"stale"}:
-            invariants.gates_are_exact(invariants.everything(self.memory), self.watch)
+            quiet.gates_are_exact(quiet.everything(self.memory), self.watch)
+
+    def check_projected(self, found: Mapping[tuple[str, str], dict[str, Any]]) -> None:
+        """What follows from the stream, once it is read to its end."""
+        quiet.counters_are_exact(found, levels(found.values()))
+        quiet.dead_letters_are_exact(found)
+        quiet.log_is_exact(found, self.watch)
 
     def check_quiet(self) -> None:
         """What must hold when nobody does anything and the sweeps have run."""
-        found = invariants.everything(self.memory)
-        invariants.gates_are_exact(found, self.watch)
-        invariants.counters_are_exact(found, recount(found.values()))
-        jobs = invariants.heads(found)
+        found = quiet.everything(self.memory)
+        quiet.gates_are_exact(found, self.watch)
+        quiet.limits_count_all(found)
+        quiet.loose_are_counted(found)
+        quiet.tenants_take_turns(found)
+        self.check_projected(found)
+        jobs = quiet.heads(found)
         for push in self.pushes:
             there = [job_id for job_id in push.ids if job_id in jobs]
             gone = [i for i in push.ids if i not in jobs and keys.job(i) not in self.watch.deleted]
@@ -290,6 +376,10 @@ class World:
 
     def drain(self) -> None:
         """A worker does all that there is to do."""
+        self.watch.set.clear()
+        for name in self.pools:
+            with suppress(NotFound):
+                self.run.pools.delete(name)
         for name in sorted(self.queues):
             if (keys.queue(name), keys.HEAD) in self.memory.items:
                 # One that is being deleted cannot be resumed, and need not be.
@@ -324,7 +414,7 @@ class World:
         return self.run.fetch.fetch([queue], 10, "drainer")
 
     def _unfinished(self) -> list[Job]:
-        jobs = invariants.heads(invariants.everything(self.memory))
+        jobs = quiet.heads(quiet.everything(self.memory))
         return [job for job in jobs.values() if not job.state.terminal]
 
     def check_end(self) -> None:
@@ -333,240 +423,14 @@ class World:
             self.clock.advance(ms)
             self.look_after()
         self.check_quiet()
-        found = invariants.everything(self.memory)
-        self.leaked = invariants.no_orphans(found, self.watch.left)
+        found = quiet.everything(self.memory)
+        self.leaked = quiet.no_orphans(found, self.objects, self.watch.left)
+        # What writers left who died an operator removes, and nothing else.
+        removed = self.tidy(self.run, self.sleep).removed
+        if removed != self.leaked:
+            raise broken("the pass removes what is left", removed=removed, left=self.leaked)
+        quiet.no_orphans(quiet.everything(self.memory), self.objects, set())
 
-
-class Actor:
-    """Somebody who asks for things one after the other; where what served it dies another does."""
-
-    def __init__(self, world: World, name: str) -> None:
-        self.world = world
-        self.name = name
-        self.chance = world.chance
-        self.run = world.container()
-
-    def does(self, *acts: Callable[[], None]) -> Callable[[], None]:
-        """These, one after the other."""
-
-        def go() -> None:
-            for act in acts:
-                try:
-                    act()
-                except Died:
-                    self.run = self.world.container()
-
-        return go
-
-    def ask(self, kind: str, act: Callable[[], T]) -> T | None:
-        """An answer, None if it was refused or is not known."""
-        return self.world.request(kind, act)[0]
-
-
-class Worker(Actor):
-    """Takes jobs, and ends them as a worker does: with the lease that it was given."""
-
-    def __init__(self, world: World, name: str, queues: list[str] | None = None) -> None:
-        super().__init__(world, name)
-        self.queues = queues or ["default"]
-        self.held: list[Job] = []
-
-    def fetch(self, count: int = 1, lease_ms: int | None = 3_000) -> None:
-        world = self.world
-        queues = None if world.pool is not None else self.queues
-        got = self.ask(
-            "fetch",
-            lambda: self.run.fetch.fetch(
-                queues, count, self.name, visibility_timeout_ms=lease_ms, pool=world.pool
-            ),
-        )
-        for job in got or ():
-            if not (job.content or {}).get("args"):
-                raise broken("a job comes with its content", job=job.id)
-            self.held.append(job)
-
-    def _one(self, kind: str, act: Callable[[Job], Any], *, keep: bool = False) -> Any:
-        if not self.held:
-            return None
-        job = self.held[self.chance.randrange(len(self.held))]
-        lease = job.lease.token if job.lease else None
-
-        def speak() -> Any:
-            self.world.watch.speech[self.world.scheduler.current].lease = lease
-            return act(job)
-
-        answer, refused = self.world.request(kind, speak)
-        if not keep and (answer is not None or refused is not None):
-            self.held.remove(job)
-        return answer
-
-    def ack(self) -> None:
-        result = BIG if self.chance.random() < 0.3 else 1
-        done = self._one(
-            "ack",
-            lambda job: self.run.finish.ack(
-                job.id,
-                worker_id=self.name,
-                attempt=job.attempt,
-                lease_token=job.lease.token if job.lease else None,
-                result=result,
-            ),
-        )
-        if done is not None:
-            self.world.acked.add(done.id)
-
-    def nack(self, *, requeue: bool = False) -> None:
-        self._one(
-            "hand back" if requeue else "nack",
-            lambda job: self.run.finish.nack(
-                job.id,
-                error=ERROR,
-                worker_id=self.name,
-                attempt=job.attempt,
-                lease_token=job.lease.token if job.lease else None,
-                requeue=requeue,
-            ),
-        )
-
-    def hand_back(self) -> None:
-        self.nack(requeue=True)
-
-    def beat(self) -> None:
-        held = [job.id for job in self.held]
-        self.ask(
-            "heartbeat",
-            lambda: self.run.workers.beat(
-                self.name,
-                active_jobs=held,
-                visibility_timeout_ms=3_000,
-                pool=self.world.pool,
-            ),
-        )
-
-    def report(self) -> None:
-        self._one(
-            "progress",
-            lambda job: self.run.jobs.report_progress(
-                job.id, progress=0.5, worker_id=self.name, message="half"
-            ),
-            keep=True,
-        )
-
-    def forget(self) -> None:
-        self.held.clear()
-
-    def any(self) -> None:
-        """One of all that it can do."""
-        acts = [self.ack, self.ack, self.nack, self.hand_back, self.beat, self.report, self.forget]
-        if not self.held or self.chance.random() < 0.3:
-            self.fetch(self.chance.randint(1, 3))
-        else:
-            self.chance.choice(acts)()
-
-
-class Producer(Actor):
-    """Pushes jobs."""
-
-    def push(self, count: int = 1, *, queue: str = "default", **options: Any) -> None:
-        more: dict[str, Any] = {
-            key: options.pop(key) for key in ("unique", "meta") if key in options
-        }
-        large = options.pop("large", None)
-        entries: list[dict[str, Any]] = []
-        for number in range(count):
-            is_large = self.chance.random() < 0.3 if large is None else large
-            args: list[Any] = [BIG] if is_large else [number + 1]
-            entries.append(
-                {"type": "t", "args": args, "options": {"queue": queue, **options}, **more}
-            )
-        push = self.world.push(self.run, entries)
-        if push.unknown and self.chance.random() < 0.5:
-            self.world.ask(push, self.run)
-
-
-class Operator(Actor):
-    """Does things by hand, and is the sweeps and the clock."""
-
-    def sweep(self) -> None:
-        self.ask("sweep", lambda: self.run.sweep.run_once(self.world.clock.now_ms(), 1_000))
-
-    def reconcile(self) -> None:
-        self.ask("reconcile", lambda: self.run.reconcile.run_once(self.world.clock.now_ms(), 100))
-
-    def seat(self) -> None:
-        self.ask("seating", lambda: self.run.seating.run_once(self.world.clock.now_ms()))
-
-    def wait(self) -> None:
-        self.world.pass_time(self.chance.choice((1, 900, 3_000, 3_001, 5_000, 10_000)))
-        self.world.scheduler.step()
-
-    def _some(self) -> str | None:
-        ids = [job_id for push in self.world.pushes for job_id in push.ids]
-        return self.chance.choice(ids) if ids else None
-
-    def _job(self, kind: str, act: Callable[[str], Any]) -> None:
-        job_id = self._some()
-        if job_id is not None:
-            self.ask(kind, lambda: act(job_id))
-
-    def cancel(self) -> None:
-        self._job("cancel", self.run.jobs.cancel)
-
-    def look(self) -> None:
-        self._job("get", self.run.jobs.get)
-
-    def retry(self) -> None:
-        self._job("retry", self.run.redrive.retry)
-
-    def delete(self) -> None:
-        job_id = self._some()
-        if job_id is not None:
-            self.world.watch.deleted.add(keys.job(job_id))
-            self.ask("delete", lambda: self.run.dead_letter.delete(job_id))
-
-    def activate(self) -> None:
-        self._job("activate", self.run.jobs.activate)
-
-    def pause(self, queue: str = "default") -> None:
-        self.ask("pause", lambda: self.run.queues.pause(queue))
-
-    def resume(self, queue: str = "default") -> None:
-        self.ask("resume", lambda: self.run.queues.resume(queue))
-
-    def begin_bulk(self) -> None:
-        action = self.chance.choice((Action.RETRY, Action.PURGE))
-        wanted = DeadLetterFilter(queue="default")
-        self.ask("bulk operation", lambda: self.run.bulk.begin(action, wanted))
-
-    def go_on_with_bulk(self) -> None:
-        self.ask("bulk sweep", lambda: self.run.bulk.run_once(self.world.clock.now_ms(), 100))
-
-    def prune(self) -> None:
-        self.ask("prune", lambda: self.run.prune.run_once(self.world.clock.now_ms(), 100))
-
-    def hold(self) -> None:
-        self.ask("holding", lambda: self.run.holding.run_once(self.world.clock.now_ms(), 100))
-
-    def end(self, queue: str, strategy: str, target: str | None = None) -> None:
-        self.ask("delete queue", lambda: self.run.ending.delete(queue, strategy, target))
-
-
-class Stream(Actor):
-    """Reads the table's stream, as far as it gets; all of it comes again when nothing goes wrong
-    any more.
-    """
-
-    def __init__(self, world: World) -> None:
-        super().__init__(world, "stream")
-        self._at = 0
-
-    def read(self) -> None:
-        last = min(len(self.world.watch.stream), self._at + self.chance.randint(1, 12))
-        records = self.world.records(self._at, last)
-        if not records:
-            self.world.scheduler.step()
-            return
-        failed = self.ask("stream", lambda: self.world.projector(self.run).run(records))
-        # What failed comes again, and what came with it.
-        if failed == []:
-            self._at = last
+    def tidy(self, run: runtime.Runtime, sleep: Callable[[float], None]) -> Tidied:
+        """An operator's pass over everything, in the container of `run`."""
+        return Tidy(Leftovers(run.table, (self.bucket, "simulated")), sleep).run()

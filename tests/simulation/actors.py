@@ -1,0 +1,338 @@
+"""Those who use the table: workers, producers, operators, and who reads the stream."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Any, TypeVar
+
+from botocore.exceptions import BotoCoreError, ClientError
+
+from ojs.domain.bulk import Action
+from ojs.domain.dead_letter_filter import DeadLetterFilter
+from ojs.domain.errors import OjsError
+from ojs.domain.job import Job
+from ojs.domain.pools import Pool
+from ojs.store import keys
+from tests.simulation.faults import Died
+from tests.simulation.invariants import broken
+from tests.simulation.world import BIG, HUGE, Acts, Set, World
+
+T = TypeVar("T")
+ERROR = {"code": "E", "message": "told by the worker"}
+
+
+class Actor:
+    """Somebody who asks for things one after the other; where what served it dies another does."""
+
+    def __init__(self, world: World, name: str) -> None:
+        self.world = world
+        self.name = name
+        self.chance = world.chance
+        self.run = world.container()
+
+    def does(self, *acts: Callable[[], None]) -> Callable[[], None]:
+        """These, one after the other."""
+
+        def go() -> None:
+            for act in acts:
+                try:
+                    act()
+                except Died:
+                    self.run = self.world.container()
+
+        return go
+
+    def ask(self, kind: str, act: Callable[[], T]) -> T | None:
+        """An answer, None if it was refused or is not known."""
+        return self.world.request(kind, act)[0]
+
+
+class Worker(Actor):
+    """Takes jobs, and ends them as a worker does: with the lease that it was given."""
+
+    def __init__(
+        self,
+        world: World,
+        name: str,
+        queues: list[str] | None = None,
+        pool: str | None = None,
+    ) -> None:
+        super().__init__(world, name)
+        self.queues = queues or ["default"]
+        self.pool = pool or world.pool
+        self.held: list[Job] = []
+
+    def fetch(self, count: int = 1, lease_ms: int | None = 3_000) -> None:
+        queues = None if self.pool is not None and self.pool == self.world.pool else self.queues
+        got = self.ask(
+            "fetch",
+            lambda: self.run.fetch.fetch(
+                queues, count, self.name, visibility_timeout_ms=lease_ms, pool=self.pool
+            ),
+        )
+        for job in got or ():
+            if not (job.content or {}).get("args"):
+                raise broken("a job comes with its content", job=job.id)
+            self.held.append(job)
+
+    def _one(self, kind: str, act: Callable[[Job], Any], *, keep: bool = False) -> Any:
+        if not self.held:
+            return None
+        job = self.held[self.chance.randrange(len(self.held))]
+        lease = job.lease.token if job.lease else None
+
+        def speak() -> Any:
+            self.world.watch.speech[self.world.scheduler.current].lease = lease
+            return act(job)
+
+        answer, refused = self.world.request(kind, speak)
+        if not keep and (answer is not None or refused is not None):
+            self.held.remove(job)
+        return answer
+
+    def ack(self, large: str = BIG) -> None:
+        result = large if self.chance.random() < 0.3 else 1
+        done = self._one(
+            "ack",
+            lambda job: self.run.finish.ack(
+                job.id,
+                worker_id=self.name,
+                attempt=job.attempt,
+                lease_token=job.lease.token if job.lease else None,
+                result=result,
+            ),
+        )
+        if done is not None:
+            self.world.acked.add(done.id)
+
+    def nack(self, *, requeue: bool = False) -> None:
+        self._one(
+            "hand back" if requeue else "nack",
+            lambda job: self.run.finish.nack(
+                job.id,
+                error=ERROR,
+                worker_id=self.name,
+                attempt=job.attempt,
+                lease_token=job.lease.token if job.lease else None,
+                requeue=requeue,
+            ),
+        )
+
+    def hand_back(self) -> None:
+        self.nack(requeue=True)
+
+    def beat(self) -> None:
+        held = [job.id for job in self.held]
+        self.ask(
+            "heartbeat",
+            lambda: self.run.workers.beat(
+                self.name,
+                active_jobs=held,
+                visibility_timeout_ms=3_000,
+                pool=self.pool,
+            ),
+        )
+
+    def register(self, concurrency: int = 2) -> None:
+        info = {"queues": self.queues, "concurrency": concurrency}
+        self.ask("register", lambda: self.run.workers.register(self.name, info, self.pool))
+
+    def stop(self) -> None:
+        self.ask("stop", lambda: self.run.workers.drain(self.name, state="drain", pool=self.pool))
+
+    def leave(self) -> None:
+        self.ask("leave", lambda: self.run.workers.remove(self.name))
+
+    def report(self) -> None:
+        self._one(
+            "progress",
+            lambda job: self.run.jobs.report_progress(
+                job.id, progress=0.5, worker_id=self.name, message="half"
+            ),
+            keep=True,
+        )
+
+    def forget(self) -> None:
+        self.held.clear()
+
+    def any(self) -> None:
+        """One of all that it can do."""
+        acts: Acts = [
+            self.ack,
+            self.ack,
+            self.nack,
+            self.hand_back,
+            self.beat,
+            self.report,
+            self.forget,
+        ]
+        if not self.held or self.chance.random() < 0.3:
+            self.fetch(self.chance.randint(1, 3))
+        else:
+            self.chance.choice(acts)()
+
+
+class Producer(Actor):
+    """Pushes jobs."""
+
+    def push(self, count: int = 1, *, queue: str = "default", **options: Any) -> None:
+        more: dict[str, Any] = {
+            key: options.pop(key) for key in ("unique", "meta") if key in options
+        }
+        large = options.pop("large", None)
+        text = HUGE if options.pop("huge", False) else BIG
+        wait_ms = options.pop("wait_ms", 0)
+        entries: list[dict[str, Any]] = []
+        for number in range(count):
+            is_large = self.chance.random() < 0.3 if large is None else large
+            args: list[Any] = [text] if is_large else [number + 1]
+            entries.append(
+                {"type": "t", "args": args, "options": {"queue": queue, **options}, **more}
+            )
+        push = self.world.push(self.run, entries, wait_ms=wait_ms)
+        if push.unknown and self.chance.random() < 0.5:
+            self.world.ask(push, self.run)
+
+
+class Operator(Actor):
+    """Does things by hand, and is the sweeps and the clock."""
+
+    def sweep(self) -> None:
+        self.ask("sweep", lambda: self.run.sweep.run_once(self.world.clock.now_ms(), 1_000))
+
+    def reconcile(self) -> None:
+        self.ask("reconcile", lambda: self.run.reconcile.run_once(self.world.clock.now_ms(), 100))
+
+    def seat(self) -> None:
+        self.ask("seating", lambda: self.run.seating.run_once(self.world.clock.now_ms()))
+
+    def wait(self, ms: int | None = None) -> None:
+        if ms is None:
+            ms = self.chance.choice((1, 900, 3_000, 3_001, 5_000, 10_000))
+        while not self.world.pass_time(ms) and self.world.still:
+            self.world.scheduler.step()
+        self.world.scheduler.step()
+
+    def tidy(self) -> None:
+        """Not a request: it lasts as long as it takes."""
+
+        def sleep(seconds: float) -> None:
+            until_ms = self.world.clock.now_ms() + round(seconds * 1_000)
+            while self.world.clock.now_ms() < until_ms:
+                self.world.pass_time(5_000)
+                self.world.scheduler.step()
+
+        with suppress(OjsError, ClientError, BotoCoreError):
+            self.world.tidy(self.run, sleep)
+
+    def _some(self) -> str | None:
+        ids = [job_id for push in self.world.pushes for job_id in push.ids]
+        return self.chance.choice(ids) if ids else None
+
+    def _job(self, kind: str, act: Callable[[str], Any]) -> None:
+        job_id = self._some()
+        if job_id is not None:
+            self.ask(kind, lambda: act(job_id))
+
+    def cancel(self) -> None:
+        self._job("cancel", self.run.jobs.cancel)
+
+    def look(self) -> None:
+        self._job("get", self.run.jobs.get)
+
+    def retry(self) -> None:
+        self._job("retry", self.run.redrive.retry)
+
+    def delete(self) -> None:
+        job_id = self._some()
+        if job_id is not None:
+            self.world.watch.deleted.add(keys.job(job_id))
+            self.ask("delete", lambda: self.run.dead_letter.delete(job_id))
+
+    def activate(self) -> None:
+        self._job("activate", self.run.jobs.activate)
+
+    def pause(self, queue: str = "default") -> None:
+        self.world.change(
+            "pause",
+            f"state of {queue}",
+            lambda: self.run.queues.pause(queue),
+            lambda _: {("paused", queue): True},
+        )
+
+    def resume(self, queue: str = "default") -> None:
+        self.world.change(
+            "resume", f"state of {queue}", lambda: self.run.queues.resume(queue), lambda _: {}
+        )
+
+    def configure(self, config: dict[str, Any], queue: str = "default") -> None:
+        self.world.change(
+            "configure",
+            f"configuration of {queue}",
+            lambda: self.run.queues.configure(queue, config),
+            lambda made: {
+                ("bound", queue): made.config.max_size,
+                ("limit", queue): made.config.concurrency,
+            },
+        )
+
+    def put_pool(self, name: str, body: dict[str, Any]) -> None:
+        def set_(made: tuple[Pool, bool]) -> dict[Set, Any]:
+            pool = made[0]
+            alone = {("isolated", queue): pool.name for queue in pool.queues if pool.isolated}
+            return {("limit", pool.gate): pool.concurrency, **alone}
+
+        self.world.pools[name] = body
+        self.world.change("put pool", "pools", lambda: self.run.pools.put(name, body), set_)
+
+    def delete_pool(self, name: str) -> None:
+        def act() -> bool:
+            self.run.pools.delete(name)
+            return True
+
+        self.world.change("delete pool", "pools", act, lambda _: {})
+
+    def tag(self) -> None:
+        self.ask("tagging", lambda: self.run.tagging.run_once(self.world.clock.now_ms(), 100))
+
+    def replay(self) -> None:
+        self.ask("replay", lambda: self.run.replay.run_once(self.world.clock.now_ms(), 100))
+
+    def begin_bulk(self) -> None:
+        action = self.chance.choice((Action.RETRY, Action.PURGE))
+        wanted = DeadLetterFilter(queue="default")
+        self.ask("bulk operation", lambda: self.run.bulk.begin(action, wanted))
+
+    def go_on_with_bulk(self) -> None:
+        self.ask("bulk sweep", lambda: self.run.bulk.run_once(self.world.clock.now_ms(), 100))
+
+    def prune(self) -> None:
+        self.ask("prune", lambda: self.run.prune.run_once(self.world.clock.now_ms(), 100))
+
+    def hold(self) -> None:
+        self.ask("holding", lambda: self.run.holding.run_once(self.world.clock.now_ms(), 100))
+
+    def end(self, queue: str, strategy: str, target: str | None = None) -> None:
+        self.ask("delete queue", lambda: self.run.ending.delete(queue, strategy, target))
+
+
+class Stream(Actor):
+    """Reads the table's stream, as far as it gets; all of it comes again when nothing goes wrong
+    any more.
+    """
+
+    def __init__(self, world: World) -> None:
+        super().__init__(world, "stream")
+        self._at = 0
+
+    def read(self) -> None:
+        last = min(len(self.world.watch.stream), self._at + self.chance.randint(1, 12))
+        records = self.world.records(self._at, last)
+        if not records:
+            self.world.scheduler.step()
+            return
+        failed = self.ask("stream", lambda: self.world.projector(self.run).run(records))
+        # What failed comes again, and what came with it.
+        if failed == []:
+            self._at = last

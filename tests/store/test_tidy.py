@@ -1,0 +1,142 @@
+"""What writers left who died is removed; nothing else is, whatever goes on meanwhile."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+import boto3
+import pytest
+from moto import mock_aws
+
+from ojs import runtime
+from ojs.clock import ManualClock
+from ojs.domain import envelope
+from ojs.services.tidy import WAIT_S, Tidied, Tidy
+from ojs.settings import Settings
+from ojs.store import keys
+from ojs.store.blobs import S3Blobs
+from ojs.store.leftovers import Leftovers
+from ojs.store.schema import create_table_arguments
+from ojs.store.table import Table
+
+if TYPE_CHECKING:
+    from mypy_boto3_dynamodb import DynamoDBClient
+    from mypy_boto3_s3 import S3Client
+
+SMALL, APART, IN_BUCKET = "x", "y" * 5_000, "z" * 400_000
+
+
+class Place:
+    """A table and a bucket, and everything that is in them."""
+
+    def __init__(self, client: DynamoDBClient, s3: S3Client, clock: ManualClock) -> None:
+        self.table = Table(client, f"ojs-{uuid.uuid4().hex[:12]}")
+        client.create_table(**create_table_arguments(self.table.name))
+        self.bucket = f"payloads-{uuid.uuid4().hex[:12]}"
+        s3.create_bucket(Bucket=self.bucket)
+        self.s3 = s3
+        self.slept: list[float] = []
+        self.run = runtime.build(
+            Settings(table=self.table.name, bucket=self.bucket),
+            client=client,
+            blobs=S3Blobs(lambda: s3, self.bucket),
+            clock=clock,
+        )
+
+    def tidy(self, *, remove: bool = True) -> Tidied:
+        leftovers = Leftovers(self.table, (self.s3, self.bucket))
+        return Tidy(leftovers, self.slept.append).run(remove=remove)
+
+    def push(self, text: str, **more: Any) -> str:
+        return self.run.enqueue.push(envelope.parse({"type": "t", "args": [text], **more})).job.id
+
+    def everything(self) -> tuple[set[tuple[str, str]], set[str]]:
+        found = self.table.client.scan(TableName=self.table.name)["Items"]
+        listed = self.s3.list_objects_v2(Bucket=self.bucket).get("Contents", [])
+        return (
+            {(item["pk"]["S"], item["sk"]["S"]) for item in found},
+            {each["Key"] for each in listed},
+        )
+
+
+@pytest.fixture
+def place(clock: ManualClock) -> Iterator[Place]:
+    with mock_aws():
+        yield Place(
+            boto3.client("dynamodb", region_name="us-east-1"),
+            boto3.client("s3", region_name="us-east-1"),
+            clock,
+        )
+
+
+def test_what_jobs_have_stays(place: Place) -> None:
+    for text in (SMALL, APART, IN_BUCKET):
+        place.push(text)
+        (job,) = place.run.fetch.fetch(["default"], 1, "w")
+        place.run.finish.ack(job.id, worker_id="w", result=text)
+        place.push(text)
+    (job,) = place.run.fetch.fetch(["default"], 1, "w")
+    place.run.jobs.report_progress(job.id, progress=0.5, worker_id="w", message="half")
+    place.run.finish.nack(job.id, worker_id="w", error={"type": "E", "message": "no"})
+    before = place.everything()
+    assert len(before[1]) == 3
+    done = place.tidy()
+    assert done.removed == 0
+    assert done.parts >= 7
+    assert place.everything() == before
+    # With nothing to ask for again there is nothing to wait for.
+    assert place.slept == []
+
+
+@pytest.mark.parametrize("text", [APART, IN_BUCKET])
+def test_what_a_dead_writer_left_goes(
+    text: str, place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place.push(text)
+    before = place.everything()
+    with monkeypatch.context() as patch:
+
+        def dies(*_: object, **__: object) -> None:
+            raise KeyboardInterrupt
+
+        # The push of a job by itself ends with the head.
+        put = place.run.table.put
+        patch.setattr(
+            place.run.table,
+            "put",
+            lambda what: dies() if what.item["sk"] == keys.HEAD else put(what),
+        )
+        with pytest.raises(KeyboardInterrupt):
+            place.push(text)
+    assert place.everything() != before
+    assert place.tidy(remove=False).removed == 1
+    assert place.everything() != before
+    assert place.tidy().removed == 1
+    assert place.everything() == before
+    assert place.slept == [WAIT_S, WAIT_S]
+
+
+def test_a_text_whose_head_comes_meanwhile_stays(place: Place) -> None:
+    """Race: the text is there, the head comes while the pass waits."""
+    job_id = place.push(APART)
+    (head,) = place.table.query_all("pk = :pk AND sk = :sk", {":pk": keys.job(job_id), ":sk": "@"})
+    place.table.write_many(deletes=[(keys.job(job_id), keys.HEAD)])
+
+    def comes(_s: float) -> None:
+        place.table.write_many(puts=[head])
+
+    leftovers = Leftovers(place.table, (place.s3, place.bucket))
+    assert Tidy(leftovers, comes).run().removed == 0
+    content = place.run.jobs.get(job_id).content
+    assert content is not None
+    assert content["args"] == [APART]
+
+
+def test_the_archive_is_left_alone(place: Place) -> None:
+    place.s3.put_object(Bucket=place.bucket, Key="archive/2026/01/x.json.gz", Body=b"x")
+    place.s3.put_object(Bucket=place.bucket, Key="payload/x", Body=b"x")
+    before = place.everything()
+    assert place.tidy().removed == 0
+    assert place.everything() == before
