@@ -2,28 +2,52 @@
 
 from __future__ import annotations
 
-from aws_cdk import App, AssetHashType, Tags
+import os
+import sys
+
+from aws_cdk import App, AssetHashType, Environment, Tags
 from aws_cdk import aws_lambda as lambda_
 
 from infra import bundling
 from infra.settings import DeploymentSettings
-from infra.stacks import DataStack, ServiceStack
+from infra.stacks import DataStack, EdgeStack, ServiceStack
 
 
-def compose(app: App, settings: DeploymentSettings, code: lambda_.Code) -> None:
-    """Add the stacks of one deployment to `app`; all functions run `code`."""
-    data = DataStack(app, f"ojs-{settings.stage}-data", settings=settings)
-    ServiceStack(
-        app, f"ojs-{settings.stage}-service", storage=data.storage, code=code, settings=settings
+def compose(
+    app: App,
+    settings: DeploymentSettings,
+    code: lambda_.Code,
+    environment: Environment | None = None,
+) -> None:
+    """Add the stacks of one deployment to `app`; all functions run `code`.
+
+    Only a firewall needs to know the `environment` beforehand: it is in another region.
+    """
+    env = environment if settings.waf else None
+    data = DataStack(app, f"{settings.service}-data", settings=settings, env=env)
+    service = ServiceStack(
+        app,
+        f"{settings.service}-service",
+        storage=data.storage,
+        code=code,
+        settings=settings,
+        env=env,
     )
+    if settings.waf:
+        EdgeStack(app, f"{settings.service}-edge", service=service, settings=settings)
     Tags.of(app).add("service", "ojs")
     Tags.of(app).add("stage", settings.stage)
 
 
-def main() -> None:
-    """Bundle the functions and write the cloud assembly."""
+def main() -> int:
+    """Bundle the functions and write the cloud assembly; the exit status."""
     app = App()
-    settings = DeploymentSettings.from_context(app.node.try_get_context)
+    try:
+        settings = DeploymentSettings.from_context(app.node.get_all_context())
+    except ValueError as error:
+        # A mistake of whoever deploys: no trace of ours.
+        print(f"error in the settings: {error}", file=sys.stderr)
+        return 1
     bundle = bundling.build(settings)
     code = lambda_.Code.from_asset(
         str(bundle.path),
@@ -31,9 +55,12 @@ def main() -> None:
         asset_hash=bundle.content_hash,
         asset_hash_type=AssetHashType.CUSTOM,
     )
-    compose(app, settings, code)
+    # Which the CDK command line finds out from the credentials.
+    account, region = (os.environ.get(f"CDK_DEFAULT_{each}") for each in ("ACCOUNT", "REGION"))
+    compose(app, settings, code, Environment(account=account, region=region))
     app.synth()
+    return 0
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

@@ -46,7 +46,7 @@ REQUIREMENTS = ROOT / "requirements" / "runtime.txt"
 BUILD = ROOT / "build" / "lambda"
 
 # The AWS services whose clients the functions create; a test finds them in the code.
-SDK_SERVICES = ("dynamodb", "events", "s3", "sqs")
+SDK_SERVICES = ("dynamodb", "events", "s3", "secretsmanager", "sqs")
 
 # Lambda unpacks the bundle here. Bytecode names its sources: as they are there, not as here.
 TASK_ROOT = "/var/task"

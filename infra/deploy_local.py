@@ -83,9 +83,17 @@ API       {deployment.api_url}
           {url}  (where names below localhost do not resolve)
 table     {deployment.table}
 
-  curl {url}/ojs/v1/health
-  curl {url}/ojs/v1/jobs -H 'content-type: application/openjobspec+json' \\
+The first key of this cloud, which may do everything. It ends with the cloud, and is printed for
+that reason alone; on AWS it is in Secrets Manager, and nowhere else.
+
+  export OJS_KEY={deployment.key}
+
+  curl {url}/ojs/v1/health -H "Authorization: Bearer $OJS_KEY"
+  curl {url}/ojs/v1/jobs -H "Authorization: Bearer $OJS_KEY" \\
+       -H 'Content-Type: application/openjobspec+json' \\
        -d '{{"type": "email.send", "args": ["ada@example.com"]}}'
+  curl {url}/ojs/v1/workers/fetch -H "Authorization: Bearer $OJS_KEY" \\
+       -H 'Content-Type: application/openjobspec+json' -d '{{"queues": ["default"]}}'
 
 For AWS tools: {settings}
 """

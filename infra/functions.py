@@ -14,6 +14,8 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 DEFAULT_ROUTE = "$default"
+AUTHORIZER = "authorizer"
+SETUP = "setup"
 
 
 @dataclass(frozen=True)
@@ -34,6 +36,8 @@ class Access:
     """EventBridge actions on the event bus."""
     failures: frozenset[str] = frozenset()
     """SQS actions on the queue for stream records that failed."""
+    secret: frozenset[str] = frozenset()
+    """Secrets Manager actions on the secret that takes the first key; with authorizer=keys."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -46,6 +50,8 @@ class FunctionSpec:
     timeout_s: int
     routes: tuple[str, ...] = ()
     """Paths of the HTTP API, every method; `$default` takes what no other path matches."""
+    authorizer: str | None = None
+    """The setting `authorizer` that it is deployed with; None: with each."""
 
     @property
     def handler(self) -> str:
@@ -147,7 +153,30 @@ FUNCTIONS: tuple[FunctionSpec, ...] = (
             bucket=_TELL_MISSING,
         ),
     ),
+    FunctionSpec(
+        name=AUTHORIZER,
+        description="Who holds the key that a request bears",
+        authorizer="keys",
+        # One call of the table: what takes longer is a table in trouble.
+        timeout_s=5,
+        # Looking a key up and noting its use are one call.
+        access=Access(table=frozenset({"UpdateItem"})),
+    ),
+    FunctionSpec(
+        name=SETUP,
+        description="A step of each deployment: check the table, leave the first key",
+        timeout_s=60,
+        access=Access(
+            table=frozenset({"GetItem", "PutItem", "UpdateItem"}),
+            secret=frozenset({"GetSecretValue", "PutSecretValue"}),
+        ),
+    ),
 )
+
+
+def deployed(authorizer: str) -> tuple[FunctionSpec, ...]:
+    """The functions of a deployment with that setting."""
+    return tuple(spec for spec in FUNCTIONS if spec.authorizer in {None, authorizer})
 
 
 def by_name(name: str) -> FunctionSpec:

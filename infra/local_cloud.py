@@ -61,6 +61,8 @@ class Deployment:
     table: str
     bucket: str
     failure_queue_url: str
+    key: str
+    """The first key, which may do everything. It is worth nothing outside this machine."""
 
 
 class LocalCloud:
@@ -184,7 +186,26 @@ def deploy(port: int, *, quiet: bool = False) -> Deployment:
         table=data["TableName"],
         bucket=data["PayloadBucketName"],
         failure_queue_url=service["StreamFailureQueueUrl"],
+        key=_first_key(data["FirstKeySecretArn"], port),
     )
+
+
+def _first_key(secret: str, port: int) -> str:
+    """The key that the deployment left in its secret."""
+    # Not imported above: whoever only starts the emulator needs no SDK.
+    import boto3
+
+    client = boto3.client(
+        "secretsmanager",
+        endpoint_url=f"http://127.0.0.1:{port}",
+        region_name=REGION,
+        aws_access_key_id="test",
+        aws_secret_access_key="test",  # noqa: S106  # the emulator's, which is no secret
+    )
+    value: str = client.get_secret_value(SecretId=secret)["SecretString"]
+    if not value:
+        raise LocalCloudError("the deployment has left no key in its secret")
+    return value
 
 
 def client_environment(port: int) -> dict[str, str]:

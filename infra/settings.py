@@ -1,11 +1,21 @@
-"""What can be chosen about a deployment: cdk.json's `context`, or `cdk deploy -c name=value`."""
+"""What can be chosen about a deployment, in one place.
+
+A setting is given on the command line (`cdk deploy -c name=value`) or in a file of settings
+(`-c settings=prod.toml`, or .json). The command line wins over the file, and what neither names has
+the default below. The `context` of cdk.json counts as the command line: CDK hands both over as one.
+What is in cdk.json and in the file is therefore refused, rather than silently overriding the file.
+"""
 
 from __future__ import annotations
 
+import json
 import platform
+import re
 import sys
 import tomllib
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import (
     BaseModel,
@@ -14,12 +24,11 @@ from pydantic import (
     Field,
     StringConstraints,
     field_validator,
+    model_validator,
 )
 
 from infra import ROOT
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
+from infra.functions import FUNCTIONS
 
 Architecture = Literal["arm64", "x86_64"]
 
@@ -33,6 +42,25 @@ def _listed(value: Any) -> Any:
         return value
     return [part.strip() for part in value.split(",") if part.strip()]
 
+
+def _by_function(value: Any) -> Any:
+    """Numbers by function as the command line has them: `jobs=200,sweep=1`."""
+    if not isinstance(value, str):
+        return value
+    return dict(part.partition("=")[::2] for part in _listed(value))
+
+
+_CDK_JSON = ROOT / "cdk.json"
+# The name under which the file of settings is given.
+_FILE = "settings"
+# CDK's own context keys have a colon or begin with an @.
+_OURS = re.compile(r"[^@:]+")
+
+_Origin = Annotated[
+    str, StringConstraints(pattern=r"^https?://[a-z0-9.-]+(:[0-9]{1,5})?$", max_length=253)
+]
+_Audience = Annotated[str, StringConstraints(min_length=1, max_length=200)]
+_Name = r"([a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?\.)+[a-z]{2,63}"
 
 # As the functions' own setting has it (OJS_BUS_TYPES); a test compares the two.
 _EventPattern = Annotated[str, StringConstraints(pattern=r"^(\*|[a-z_]+\.(\*|[a-z_]+\*?))$")]
@@ -49,7 +77,7 @@ class DeploymentSettings(BaseModel):
         description="name of the deployment; prefixes its stacks",
     )
     removal_policy: Literal["retain", "destroy"] = Field(
-        default="retain", description="what happens to table and bucket with their stack"
+        default="retain", description="what happens to table, bucket and keys with their stack"
     )
     deletion_protection: bool = Field(
         default=True, description="the table and its stack refuse to be deleted"
@@ -69,11 +97,104 @@ class DeploymentSettings(BaseModel):
         default="lambda",
         description="for which machine to bundle: AWS Lambda, or this one (local emulator)",
     )
+    memory_mb_by_function: Annotated[
+        Mapping[str, Annotated[int, Field(ge=256, le=10_240)]], BeforeValidator(_by_function)
+    ] = Field(
+        default_factory=dict,
+        description='memory of single functions, as {"sweep": 512}; on the command line as '
+        "sweep=512,stream=2048",
+    )
+    reserved_concurrency: Annotated[
+        Mapping[str, Annotated[int, Field(ge=1)]], BeforeValidator(_by_function)
+    ] = Field(
+        default_factory=dict,
+        description="how many of a function may run at once, kept free for it out of what the "
+        "account has; written as memory_mb_by_function is",
+    )
     throttle_rate_per_s: int = Field(
         default=2_000, ge=1, description="requests a second the API lets through"
     )
     throttle_burst: int = Field(
         default=1_000, ge=1, description="requests above the rate that the API lets through at once"
+    )
+
+    authorizer: Literal["keys", "jwt", "iam"] = Field(
+        default="keys",
+        description="who says who a caller is: API keys of the deployment's own, an issuer of "
+        "JSON Web Tokens, or IAM (requests signed with AWS credentials); there is no `none`",
+    )
+    authorizer_cache_s: int = Field(
+        default=60,
+        ge=0,
+        le=3_600,
+        description="authorizer=keys: seconds that API Gateway remembers who a key belongs to; a "
+        "revoked key is refused after so long at the latest",
+    )
+    jwt_issuer: str = Field(
+        default="",
+        pattern=r"^(https://[^\s?#]+)?$",
+        description="authorizer=jwt: the issuer's URL, as in the claim `iss`",
+    )
+    jwt_audience: Annotated[tuple[_Audience, ...], BeforeValidator(_listed)] = Field(
+        default=(),
+        description="authorizer=jwt: audiences of which a token must have one (`aud` or "
+        "`client_id`); on the command line separated by commas",
+    )
+    cors_origins: Annotated[tuple[_Origin, ...], BeforeValidator(_listed)] = Field(
+        default=(),
+        description="web pages that may use the API, as https://jobs.example.com; on the command "
+        "line separated by commas; empty: none",
+    )
+
+    domain_name: str = Field(
+        default="",
+        pattern=rf"^({_Name})?$",
+        description="a name for the API; the one that API Gateway gives it then stops working, "
+        "unless waf=true",
+    )
+    certificate_arn: str = Field(
+        default="",
+        pattern=r"^(arn:[a-z-]+:acm:[a-z0-9-]+:\d{12}:certificate/\S+)?$",
+        description="certificate for domain_name in AWS Certificate Manager: in the deployment's "
+        "region, or with waf=true in us-east-1",
+    )
+    hosted_zone_id: str = Field(
+        default="",
+        pattern=r"^([A-Z0-9]{1,32})?$",
+        description="Route 53 zone in which domain_name is entered; empty: you enter it yourself",
+    )
+    hosted_zone_name: str = Field(
+        default="", pattern=rf"^({_Name})?$", description="name of that zone"
+    )
+    waf: bool = Field(
+        default=False,
+        description="a CloudFront distribution with AWS WAF in front of the API, in a stack of "
+        "its own in us-east-1",
+    )
+    waf_acl_arn: str = Field(
+        default="",
+        pattern=r"^(arn:[a-z-]+:wafv2:us-east-1:\d{12}:global/webacl/\S+)?$",
+        description="waf: a web ACL that is there already, in place of the stack's own",
+    )
+    waf_rate: int = Field(
+        default=60_000,
+        ge=100,
+        le=2_000_000_000,
+        description="waf: requests within five minutes from one address before the rest are "
+        "refused; workers behind one NAT gateway are one address",
+    )
+
+    encryption: Literal["aws", "own"] = Field(
+        default="aws",
+        description="keys that data is encrypted with at rest: those of the AWS services, or a "
+        "KMS key of the deployment's own, which is rotated every year",
+    )
+    payload_recovery_days: int = Field(
+        default=7,
+        ge=0,
+        le=35,
+        description="days that a deleted large payload can be brought back, for a table restored "
+        "to a time before; 0: not at all",
     )
 
     strict_queues: bool = Field(
@@ -128,16 +249,120 @@ class DeploymentSettings(BaseModel):
             raise ValueError(f"must be one of {', '.join(map(str, LOG_RETENTION_DAYS))}")
         return days
 
+    @field_validator("memory_mb_by_function", "reserved_concurrency")
     @classmethod
-    def from_context(cls, get: Callable[[str], Any]) -> DeploymentSettings:
-        """Read every setting with `get` (CDK's `try_get_context`); absent ones keep the default.
+    def _functions(cls, numbers: Mapping[str, int]) -> Mapping[str, int]:
+        names = sorted(spec.name for spec in FUNCTIONS)
+        if unknown := sorted(set(numbers) - set(names)):
+            raise ValueError(f"no function {', '.join(unknown)}; there are {', '.join(names)}")
+        return numbers
 
-        Raises pydantic.ValidationError for a value that is not allowed.
-        """
-        given = {name: get(name) for name in cls.model_fields}
-        return cls.model_validate(
-            {name: value for name, value in given.items() if value is not None}
+    @model_validator(mode="after")
+    def _fit_together(self) -> Self:
+        """Refuse what contradicts itself, naming the field to change."""
+        for field, wrong, why in self._contradictions():
+            if wrong:
+                raise ValueError(f"{field}: {why}")
+        return self
+
+    def _contradictions(self) -> tuple[tuple[str, object, str], ...]:
+        given = self.model_fields_set
+        jwt, keys = self.authorizer == "jwt", self.authorizer == "keys"
+        zone = self.hosted_zone_name
+        in_zone = self.domain_name == zone or self.domain_name.endswith(f".{zone}")
+        in_us_east_1 = ":acm:us-east-1:" in self.certificate_arn
+        named = {*self.memory_mb_by_function, *self.reserved_concurrency}
+        return (
+            ("jwt_issuer", jwt and not self.jwt_issuer, "authorizer=jwt needs it"),
+            ("jwt_audience", jwt and not self.jwt_audience, "authorizer=jwt needs it"),
+            ("jwt_issuer", self.jwt_issuer and not jwt, "only with authorizer=jwt"),
+            ("jwt_audience", self.jwt_audience and not jwt, "only with authorizer=jwt"),
+            (
+                "authorizer_cache_s",
+                "authorizer_cache_s" in given and not keys,
+                "only with authorizer=keys: nothing is remembered with the others",
+            ),
+            (
+                "reserved_concurrency and memory_mb_by_function",
+                "authorizer" in named and not keys,
+                "there is no function authorizer but with authorizer=keys",
+            ),
+            (
+                "certificate_arn",
+                bool(self.domain_name) != bool(self.certificate_arn),
+                "domain_name and certificate_arn go together",
+            ),
+            (
+                "hosted_zone_id",
+                bool(self.hosted_zone_id) != bool(zone),
+                "hosted_zone_id and hosted_zone_name go together",
+            ),
+            ("hosted_zone_name", zone and not in_zone, "domain_name must be in this zone"),
+            (
+                "waf",
+                self.waf and not self.domain_name,
+                "needs a domain_name: CloudFront's own names accept outdated TLS",
+            ),
+            (
+                "certificate_arn",
+                self.waf and not in_us_east_1,
+                "with waf=true it must be in us-east-1, where CloudFront looks for it",
+            ),
+            (
+                "waf",
+                self.waf and self.authorizer == "iam",
+                "not with authorizer=iam: CloudFront sends on to another name than was signed",
+            ),
+            (
+                "waf_acl_arn",
+                self.waf_acl_arn and not self.waf,
+                "only with waf=true",
+            ),
+            (
+                "waf_rate",
+                "waf_rate" in given and (not self.waf or self.waf_acl_arn),
+                "only with waf=true and without waf_acl_arn",
+            ),
+            (
+                "domain_name",
+                self.domain_name and self.is_local,
+                "not with bundle=host: the local emulator has no names",
+            ),
         )
+
+    @classmethod
+    def from_context(
+        cls, context: Mapping[str, Any], *, cdk_json: Path = _CDK_JSON
+    ) -> DeploymentSettings:
+        """The settings of CDK's context, and of the file it names.
+
+        Raises pydantic.ValidationError for a value that is not allowed, and ValueError for a name
+        that is none, or a file that cannot be read.
+        """
+        given = {name: value for name, value in context.items() if _OURS.fullmatch(name)}
+        file = given.pop(_FILE, None)
+        cls._check_names(given, "the context (-c, or cdk.json)")
+        if file is None:
+            return cls.model_validate(given)
+        # Relative to where cdk is run, which is where cdk.json is.
+        from_file = _read(cdk_json.parent / str(file))
+        cls._check_names(from_file, str(file))
+        fixed = json.loads(cdk_json.read_text("utf-8")).get("context", {})
+        if twice := sorted(set(fixed) & set(from_file)):
+            raise ValueError(
+                f"{', '.join(twice)}: both in cdk.json and in {file}; keep it in one of them"
+            )
+        return cls.model_validate({**from_file, **given})
+
+    @classmethod
+    def _check_names(cls, given: Mapping[str, Any], where: str) -> None:
+        # CDK itself says nothing to a name with a typing error, and deploys without it.
+        if unknown := sorted(set(given) - set(cls.model_fields)):
+            raise ValueError(f"no such setting in {where}: {', '.join(unknown)}")
+
+    def memory_of(self, function: str) -> int:
+        """Memory of this function, in MB."""
+        return self.memory_mb_by_function.get(function, self.memory_mb)
 
     @property
     def is_local(self) -> bool:
@@ -162,6 +387,15 @@ class DeploymentSettings(BaseModel):
         if self.is_local:
             return "arm64" if platform.machine().lower() in {"arm64", "aarch64"} else "x86_64"
         return self.architecture
+
+
+def _read(file: Path) -> dict[str, Any]:
+    """Settings of a file; raises ValueError when it cannot be read."""
+    try:
+        text = file.read_text("utf-8")
+        return dict(tomllib.loads(text) if file.suffix == ".toml" else json.loads(text))
+    except (OSError, TypeError, ValueError) as error:
+        raise ValueError(f"cannot read the settings in {file.name}: {error}") from error
 
 
 def project_version() -> str:

@@ -5,22 +5,33 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, cast
 
-from aws_cdk import ArnFormat, Stack
+from aws_cdk import ArnFormat, Duration, Stack
 from aws_cdk import aws_apigatewayv2 as apigatewayv2
 from aws_cdk import aws_lambda as lambda_
+from aws_cdk.aws_apigatewayv2_authorizers import (
+    HttpIamAuthorizer,
+    HttpJwtAuthorizer,
+    HttpLambdaAuthorizer,
+    HttpLambdaResponseType,
+)
 from aws_cdk.aws_apigatewayv2_integrations import HttpLambdaIntegration
 from constructs import Construct
 
 from infra.constructs.acknowledgement import acknowledge
+from infra.constructs.domain import Domain
 from infra.constructs.log_group import log_group
-from infra.functions import DEFAULT_ROUTE, FunctionSpec
+from infra.functions import AUTHORIZER, DEFAULT_ROUTE, FunctionSpec, by_name
+from ojs.http import contract, negotiation
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from aws_cdk import aws_kms as kms
+
     from infra.settings import DeploymentSettings
 
-# One JSON line a request. No query string, no headers: they may hold what a log should not.
+# One JSON line a request. No query string, no headers: they may hold what a log should not, as the
+# key in Authorization is.
 _ACCESS_LOG = {
     "request_id": "$context.requestId",
     "time": "$context.requestTime",
@@ -34,13 +45,37 @@ _ACCESS_LOG = {
     "source_ip": "$context.identity.sourceIp",
     "user_agent": "$context.identity.userAgent",
     "error": "$context.integrationErrorMessage",
+    "authorizer_error": "$context.authorizer.error",
 }
+
+# Who asked, by the setting `authorizer`.
+_CALLER = {
+    "keys": {"principal": "$context.authorizer.principal", "key": "$context.authorizer.key"},
+    "jwt": {"principal": "$context.authorizer.claims.sub"},
+    "iam": {"principal": "$context.identity.userArn"},
+}
+_KEY_HEADER = "$request.header.Authorization"
+
+# What a web page may read of an answer; the functions tell the same to the local server's callers.
+EXPOSED_HEADERS = (
+    "X-Request-Id",
+    "OJS-Version",
+    "X-OJS-Version",
+    "X-OJS-Media-Type",
+    "Location",
+    "Retry-After",
+    "Allow",
+    "X-OJS-Queue-Depth",
+    "X-OJS-Queue-Bound",
+    "X-OJS-Queue-Pressure",
+)
 
 
 class Api(Construct):
     """Routes to functions on the `$default` stage, so that paths carry no stage name.
 
-    `http` is the API, `url` where it is.
+    Every route has the authorizer of the settings. `http` is the API, `url` where it is, and
+    `domain_target` what its own name must lead to.
     """
 
     def __init__(
@@ -49,18 +84,21 @@ class Api(Construct):
         name: str,
         *,
         functions: Mapping[FunctionSpec, lambda_.IFunction],
+        key: kms.IKey | None,
         settings: DeploymentSettings,
     ) -> None:
         super().__init__(scope, name)
-        # No CORS configuration here: API Gateway would then answer OPTIONS itself, and the
-        # functions already answer it as the local server does.
         api = apigatewayv2.HttpApi(
             self,
             "Http",
             api_name=f"ojs-{settings.stage}",
             description="Open Job Spec HTTP binding",
             create_default_stage=False,
+            cors_preflight=_cors(settings),
+            # Behind a firewall this is where CloudFront sends requests on to.
+            disable_execute_api_endpoint=bool(settings.domain_name and not settings.waf),
         )
+        authorizer = _authorizer(settings, functions)
         for spec, function in functions.items():
             integration = HttpLambdaIntegration(
                 f"{spec.name}-integration",
@@ -68,7 +106,7 @@ class Api(Construct):
                 payload_format_version=apigatewayv2.PayloadFormatVersion.VERSION_2_0,
             )
             for path in spec.routes:
-                key = (
+                route_key = (
                     apigatewayv2.HttpRouteKey.DEFAULT
                     if path == DEFAULT_ROUTE
                     else apigatewayv2.HttpRouteKey.with_(path, apigatewayv2.HttpMethod.ANY)
@@ -77,12 +115,16 @@ class Api(Construct):
                     self,
                     f"Route {path}",
                     http_api=api,
-                    route_key=key,
+                    route_key=route_key,
                     integration=integration,
+                    authorizer=authorizer,
                 )
+                if settings.cors_origins:
+                    self._preflight(path, api, integration)
         access_log = log_group(
             self,
             settings=settings,
+            key=key,
             # API Gateway adds what it may write to a policy of limited size; log groups under this
             # prefix need no entry there.
             log_group_name=f"/aws/vendedlogs/ojs-{settings.stage}/http-api",
@@ -108,13 +150,68 @@ class Api(Construct):
                 resource_name=access_log.log_group_name,
                 arn_format=ArnFormat.COLON_RESOURCE_NAME,
             ),
-            format=json.dumps(_ACCESS_LOG),
+            format=json.dumps({**_ACCESS_LOG, **_CALLER[settings.authorizer]}),
         )
         self.http = api
-        self.url = api.api_endpoint
-        acknowledge(
+        self.url = f"https://{settings.domain_name}" if settings.domain_name else api.api_endpoint
+        self.domain_target: str | None = None
+        if settings.domain_name and not settings.waf:
+            domain = Domain(self, "Domain", api=api, stage=stage, settings=settings)
+            self.domain_target = domain.target
+
+    def _preflight(
+        self, path: str, api: apigatewayv2.HttpApi, integration: HttpLambdaIntegration
+    ) -> None:
+        """A route for OPTIONS: browsers ask without a key whether they may ask with one.
+
+        API Gateway answers what a browser asks by itself; but a route for every method, with an
+        authorizer, would come before that.
+        """
+        everywhere = "/{proxy+}" if path == DEFAULT_ROUTE else path
+        route = apigatewayv2.HttpRoute(
             self,
-            "AwsSolutions-APIG4",
-            "No authorizer yet: whoever knows the URL may use the API. The authorizer is a "
-            "function of its own and becomes the default of these routes when it exists.",
+            f"Preflight {path}",
+            http_api=api,
+            route_key=apigatewayv2.HttpRouteKey.with_(everywhere, apigatewayv2.HttpMethod.OPTIONS),
+            integration=integration,
         )
+        acknowledge(
+            route,
+            "AwsSolutions-APIG4",
+            "OPTIONS alone: a browser's preflight request has no Authorization header. The "
+            "functions answer it with the methods of a path, and with nothing that is stored.",
+        )
+
+
+def _authorizer(
+    settings: DeploymentSettings, functions: Mapping[FunctionSpec, lambda_.IFunction]
+) -> apigatewayv2.IHttpRouteAuthorizer:
+    if settings.authorizer == "iam":
+        return HttpIamAuthorizer()
+    if settings.authorizer == "jwt":
+        return HttpJwtAuthorizer(
+            "Authorizer", settings.jwt_issuer, jwt_audience=list(settings.jwt_audience)
+        )
+    return HttpLambdaAuthorizer(
+        "Authorizer",
+        functions[by_name(AUTHORIZER)],
+        authorizer_name=f"{settings.service}-keys",
+        # Whoever sends none is refused before anything runs.
+        identity_source=[_KEY_HEADER],
+        response_types=[HttpLambdaResponseType.SIMPLE],
+        results_cache_ttl=Duration.seconds(settings.authorizer_cache_s),
+    )
+
+
+def _cors(settings: DeploymentSettings) -> apigatewayv2.CorsPreflightOptions | None:
+    """What web pages of these origins may do. Cookies are none of it: the API takes none."""
+    if not settings.cors_origins:
+        return None
+    methods = {operation.method for operation in contract.OPERATIONS}
+    return apigatewayv2.CorsPreflightOptions(
+        allow_origins=list(settings.cors_origins),
+        allow_methods=[apigatewayv2.CorsHttpMethod[method] for method in sorted(methods)],
+        allow_headers=list(negotiation.REQUEST_HEADERS),
+        expose_headers=list(EXPOSED_HEADERS),
+        max_age=Duration.hours(1),
+    )

@@ -11,18 +11,23 @@ from constructs import Construct
 from infra.constructs.acknowledgement import acknowledge
 
 if TYPE_CHECKING:
+    from aws_cdk import aws_kms as kms
+
     from infra.settings import DeploymentSettings
 
 
 class StreamFailureQueue(Construct):
     """An encrypted queue that keeps what failed for as long as SQS can. `queue`."""
 
-    def __init__(self, scope: Construct, name: str, *, settings: DeploymentSettings) -> None:
+    def __init__(
+        self, scope: Construct, name: str, *, key: kms.IKey | None, settings: DeploymentSettings
+    ) -> None:
         super().__init__(scope, name)
         self.queue = sqs.Queue(
             self,
             "Queue",
-            encryption=sqs.QueueEncryption.SQS_MANAGED,
+            encryption=sqs.QueueEncryption.KMS if key else sqs.QueueEncryption.SQS_MANAGED,
+            encryption_master_key=key,
             # The local emulator speaks plain HTTP, and enforces this like AWS does.
             enforce_ssl=not settings.is_local,
             # The stream itself forgets a record after a day; here is time to find out why.

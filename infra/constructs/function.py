@@ -9,12 +9,15 @@ from aws_cdk import Duration, Stack
 from aws_cdk import aws_dynamodb as dynamodb
 from aws_cdk import aws_events as events
 from aws_cdk import aws_iam as iam
+from aws_cdk import aws_kms as kms
 from aws_cdk import aws_lambda as lambda_
 from aws_cdk import aws_s3 as s3
+from aws_cdk import aws_secretsmanager as secretsmanager
 from aws_cdk import aws_sqs as sqs
 from constructs import Construct
 
 from infra.constructs.acknowledgement import acknowledge
+from infra.constructs.encryption import USE
 from infra.constructs.log_group import log_group
 from infra.settings import DeploymentSettings, project_version
 
@@ -30,6 +33,8 @@ class Resources:
     bucket: s3.IBucket
     bus: events.IEventBus
     failures: sqs.IQueue
+    secret: secretsmanager.ISecret | None = None
+    key: kms.IKey | None = None
 
 
 class Function(Construct):
@@ -46,8 +51,7 @@ class Function(Construct):
         settings: DeploymentSettings,
     ) -> None:
         super().__init__(scope, name)
-        table, bucket = resources.table, resources.bucket
-        logs = log_group(self, settings=settings)
+        logs = log_group(self, settings=settings, key=resources.key)
         # A role of our own: the one CDK would make carries a managed policy that may write to
         # every log group of the account.
         role = iam.Role(
@@ -63,7 +67,7 @@ class Function(Construct):
                 resources=[logs.log_group_arn],
             )
         )
-        for statement in statements(spec.access, resources):
+        for statement in statements(spec.access, resources, region=Stack.of(self).region):
             role.add_to_policy(statement)
         self.function = lambda_.Function(
             self,
@@ -77,7 +81,8 @@ class Function(Construct):
                 if settings.runtime_architecture == "arm64"
                 else lambda_.Architecture.X86_64
             ),
-            memory_size=settings.memory_mb,
+            memory_size=settings.memory_of(spec.name),
+            reserved_concurrent_executions=settings.reserved_concurrency.get(spec.name),
             timeout=Duration.seconds(spec.timeout_s),
             role=role,
             log_group=logs,
@@ -87,22 +92,22 @@ class Function(Construct):
             ],
             tracing=lambda_.Tracing.ACTIVE,
             environment={
-                "OJS_TABLE": table.table_name,
-                "OJS_BUCKET": bucket.bucket_name,
+                "OJS_TABLE": resources.table.table_name,
                 "OJS_VERSION": project_version(),
                 "OJS_STRICT_QUEUES": str(settings.strict_queues).lower(),
                 "OJS_SERVICE": settings.service,
                 "POWERTOOLS_SERVICE_NAME": f"ojs-{spec.name}",
                 "POWERTOOLS_LOG_LEVEL": settings.log_level,
                 "POWERTOOLS_METRICS_NAMESPACE": settings.metrics_namespace,
-                **environment(spec.access, resources, settings),
+                **environment(spec, resources, settings),
             },
         )
         if spec.access.payloads:
             # cdk-nag names the finding by the export through which the ARN crosses stacks; asking
             # for the export here gives the one that CDK makes anyway.
-            owner = Stack.of(bucket)
-            export = owner.resolve(owner.export_value(bucket.bucket_arn))["Fn::ImportValue"]
+            owner = Stack.of(resources.bucket)
+            arn = owner.export_value(resources.bucket.bucket_arn)
+            export = owner.resolve(arn)["Fn::ImportValue"]
             acknowledge(
                 role,
                 f"AwsSolutions-IAM5[Resource::{export}/*]",
@@ -125,10 +130,20 @@ class Function(Construct):
 
 
 def environment(
-    access: Access, resources: Resources, settings: DeploymentSettings
+    spec: FunctionSpec, resources: Resources, settings: DeploymentSettings
 ) -> dict[str, str]:
-    """Where a function finds what not every function has access to."""
-    found = {}
+    """What not every function is told: where to find what it has access to, and whom to serve.
+
+    A name where a secret is kept is no secret; what is in it never comes here.
+    """
+    access = spec.access
+    found: dict[str, str] = {}
+    if spec.routes:
+        found["OJS_AUTHORIZER"] = settings.authorizer
+    if access.payloads:
+        found["OJS_BUCKET"] = resources.bucket.bucket_name
+    if access.secret and resources.secret is not None:
+        found["OJS_FIRST_KEY_SECRET"] = resources.secret.secret_arn
     if access.bus:
         found["OJS_BUS"] = resources.bus.event_bus_name
         if settings.bus_types:
@@ -138,9 +153,9 @@ def environment(
     return found
 
 
-def statements(access: Access, resources: Resources) -> list[iam.PolicyStatement]:
+def statements(access: Access, resources: Resources, *, region: str) -> list[iam.PolicyStatement]:
     """IAM statements that allow `access` on just these resources."""
-    table, bucket = resources.table, resources.bucket
+    table, bucket, secret = resources.table, resources.bucket, resources.secret
     allowed = [
         ("Table", "dynamodb", access.table, table.table_arn),
         *(
@@ -152,8 +167,9 @@ def statements(access: Access, resources: Resources) -> list[iam.PolicyStatement
         ("Stream", "dynamodb", access.stream, table.table_stream_arn),
         ("Bus", "events", access.bus, resources.bus.event_bus_arn),
         ("Failures", "sqs", access.failures, resources.failures.queue_arn),
+        ("Secret", "secretsmanager", access.secret, secret.secret_arn if secret else None),
     ]
-    return [
+    found = [
         iam.PolicyStatement(
             sid=sid,
             actions=[f"{service}:{action}" for action in sorted(actions)],
@@ -162,3 +178,25 @@ def statements(access: Access, resources: Resources) -> list[iam.PolicyStatement
         for sid, service, actions, arn in allowed
         if actions and arn is not None
     ]
+    if resources.key is not None:
+        encrypted = {
+            service
+            for _, service, actions, arn in allowed
+            if actions and arn is not None and service != "events"
+        }
+        found.append(
+            iam.PolicyStatement(
+                sid="Key",
+                actions=[f"kms:{action}" for action in sorted(USE)],
+                resources=[resources.key.key_arn],
+                # Through the services that hold the data, and not on ciphertext from elsewhere.
+                conditions={
+                    "StringEquals": {
+                        "kms:ViaService": [
+                            f"{service}.{region}.amazonaws.com" for service in sorted(encrypted)
+                        ]
+                    }
+                },
+            )
+        )
+    return found

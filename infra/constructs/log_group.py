@@ -8,6 +8,7 @@ from aws_cdk import RemovalPolicy
 from aws_cdk import aws_logs as logs
 
 if TYPE_CHECKING:
+    from aws_cdk import aws_kms as kms
     from constructs import Construct
 
     from infra.settings import DeploymentSettings
@@ -31,13 +32,21 @@ _RETENTION = {
 
 
 def log_group(
-    scope: Construct, *, settings: DeploymentSettings, log_group_name: str | None = None
+    scope: Construct,
+    *,
+    settings: DeploymentSettings,
+    key: kms.IKey | None = None,
+    log_group_name: str | None = None,
 ) -> logs.LogGroup:
-    """A log group in `scope` that keeps its lines for as many days as the settings say."""
+    """A log group in `scope` that keeps its lines for as many days as the settings say.
+
+    They are encrypted with `key`, or with one of CloudWatch's.
+    """
     return logs.LogGroup(
         scope,
         "Logs",
         log_group_name=log_group_name,
+        encryption_key=key,
         retention=_RETENTION[settings.log_retention_days],
         # Logs end by their retention; a stack that is gone leaves no nameless groups behind.
         removal_policy=RemovalPolicy.DESTROY,

@@ -14,6 +14,7 @@ from aws_cdk import aws_sns as sns
 from aws_cdk import aws_sns_subscriptions as subscriptions
 from constructs import Construct
 
+from infra.functions import AUTHORIZER
 from ojs.store.schema import TABLE
 
 if TYPE_CHECKING:
@@ -203,6 +204,14 @@ class Monitoring(Construct):
             self._observed.api.metric_server_error(statistic="Sum", period=_FIVE_MINUTES),
             settings.alarm_server_errors,
         )
+        if AUTHORIZER in self._observed.functions:
+            self._alarm(
+                "authorizer-errors",
+                "Nobody can be told from anybody: requests with a key fail with status 500. See "
+                "the log of function authorizer.",
+                self._observed.functions[AUTHORIZER].metric_errors(period=_FIVE_MINUTES),
+                settings.alarm_server_errors,
+            )
         self._alarm(
             "table-throttles",
             "The table refuses requests for their rate: clients are told to come again later. "
@@ -212,7 +221,8 @@ class Monitoring(Construct):
         )
         self._alarm(
             "function-throttles",
-            "Functions are not run because the account's concurrency is used up.",
+            "Functions are not run because the account's concurrency is used up, or what is "
+            "reserved for one; of authorizer, nobody who has a key is let in.",
             _sum(
                 "throttles",
                 [

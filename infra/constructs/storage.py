@@ -1,4 +1,6 @@
-"""The table, and the bucket for payloads too large for it."""
+"""All that is kept: the table, the bucket for payloads too large for it, the first key, and the
+key that encrypts them, if it is the deployment's own.
+"""
 
 from __future__ import annotations
 
@@ -7,25 +9,38 @@ from typing import TYPE_CHECKING
 from aws_cdk import Duration, RemovalPolicy
 from aws_cdk import aws_dynamodb as dynamodb
 from aws_cdk import aws_s3 as s3
+from aws_cdk import aws_secretsmanager as secretsmanager
 from constructs import Construct
 
 from infra.constructs.acknowledgement import acknowledge
+from infra.constructs.encryption import EncryptionKey
 from ojs.store.schema import TABLE
 
 if TYPE_CHECKING:
+    from aws_cdk import aws_kms as kms
+
     from infra.settings import DeploymentSettings
 
 _STRING = dynamodb.AttributeType.STRING
 
 
 class Storage(Construct):
-    """All state of a deployment. `table` and `bucket` are what functions are granted."""
+    """All state of a deployment: what functions are granted access to.
+
+    `table` and `bucket` always; `secret` with authorizer=keys; `key` with encryption=own.
+    """
 
     def __init__(self, scope: Construct, name: str, *, settings: DeploymentSettings) -> None:
         super().__init__(scope, name)
         removal = (
             RemovalPolicy.DESTROY if settings.removal_policy == "destroy" else RemovalPolicy.RETAIN
         )
+        self.key: kms.IKey | None = None
+        if settings.encryption == "own":
+            self.key = EncryptionKey(self, "Encryption", settings=settings, removal=removal).key
+        self.secret: secretsmanager.ISecret | None = None
+        if settings.authorizer == "keys":
+            self.secret = self._first_key(removal)
         self.table = dynamodb.Table(
             self,
             "Table",
@@ -38,8 +53,10 @@ class Storage(Construct):
                 point_in_time_recovery_enabled=True
             ),
             deletion_protection=settings.deletion_protection,
-            # No `encryption`: DynamoDB then encrypts with a key of its own. A KMS key would add a
-            # price and a limit on requests, and keeps out nobody whom the roles let in.
+            # Absent: DynamoDB encrypts with a key of its own. A KMS key adds a price and a limit on
+            # requests; what it brings is that the key's owner can take it away.
+            encryption=dynamodb.TableEncryption.CUSTOMER_MANAGED if self.key else None,
+            encryption_key=self.key,
             removal_policy=removal,
         )
         for index in TABLE.indexes:
@@ -54,14 +71,20 @@ class Storage(Construct):
             "Payloads",
             block_public_access=s3.BlockPublicAccess.BLOCK_ALL,
             object_ownership=s3.ObjectOwnership.BUCKET_OWNER_ENFORCED,
-            encryption=s3.BucketEncryption.S3_MANAGED,
+            encryption=s3.BucketEncryption.KMS if self.key else s3.BucketEncryption.S3_MANAGED,
+            encryption_key=self.key,
+            # One data key for many objects, in place of a call of KMS for each.
+            bucket_key_enabled=True if self.key else None,
             # The local emulator speaks plain HTTP, and enforces this like AWS does.
             enforce_ssl=not settings.is_local,
             minimum_tls_version=None if settings.is_local else 1.2,
+            # A table that is restored to a time before names objects that were deleted since.
+            versioned=settings.payload_recovery_days > 0,
             lifecycle_rules=[
                 s3.LifecycleRule(
                     id="abandoned-uploads", abort_incomplete_multipart_upload_after=Duration.days(1)
-                )
+                ),
+                *self._deleted(settings.payload_recovery_days),
             ],
             removal_policy=removal,
         )
@@ -72,3 +95,36 @@ class Storage(Construct):
             "logs; a server access log would repeat them in a second bucket to be paid for. "
             "CloudTrail data events can be switched on where an audit asks for them.",
         )
+
+    @staticmethod
+    def _deleted(days: int) -> list[s3.LifecycleRule]:
+        """What becomes of objects that were deleted. Nothing here ends one that was not."""
+        if not days:
+            return []
+        return [
+            s3.LifecycleRule(
+                id="deleted-payloads",
+                noncurrent_version_expiration=Duration.days(days),
+                expired_object_delete_marker=True,
+            )
+        ]
+
+    def _first_key(self, removal: RemovalPolicy) -> secretsmanager.ISecret:
+        """A secret without a value, for the function `setup` to fill."""
+        # Not the construct for secrets: that has a value made, which would then be no key, and
+        # would be there from the start.
+        secret = secretsmanager.CfnSecret(
+            self,
+            "FirstKey",
+            description="The first key of the API, which may do everything",
+            kms_key_id=self.key.key_arn if self.key else None,
+        )
+        secret.apply_removal_policy(removal)
+        acknowledge(
+            secret,
+            "AwsSolutions-SMG4",
+            "A key is replaced through the API by whoever uses it, and this one is to be deleted "
+            "when others are made; rotation here would leave its users without one.",
+        )
+        # By attribute, which is its ARN everywhere: a reference is its name at the local emulator.
+        return secretsmanager.Secret.from_secret_complete_arn(self, "Secret", secret.attr_id)

@@ -1,4 +1,4 @@
-"""The synthesised deployment: made once, with a stub in place of the bundled functions."""
+"""Synthesised deployments: each made once, with a stub in place of the bundled functions."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from aws_cdk import App, Stack, assertions
+from aws_cdk import App, Environment, Stack, assertions
 from aws_cdk import aws_lambda as lambda_
 
 from infra.app import compose
@@ -15,17 +15,29 @@ from infra.settings import DeploymentSettings
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+ACCOUNT = "123456789012"
+REGION = "eu-central-1"
+
 
 @dataclass(frozen=True)
 class Synthesis:
     app: App
     data: assertions.Template
     service: assertions.Template
+    edge: assertions.Template | None = None
+
+    @property
+    def templates(self) -> list[assertions.Template]:
+        """Of all stacks there are."""
+        return [each for each in (self.data, self.service, self.edge) if each is not None]
 
     def resources(self, kind: str) -> dict[str, dict[str, Any]]:
-        """Properties by logical id of every resource of this type, in both stacks."""
-        found = {**self.data.find_resources(kind), **self.service.find_resources(kind)}
-        return {name: resource.get("Properties", {}) for name, resource in found.items()}
+        """Properties by logical id of every resource of this type, in all stacks."""
+        return {
+            name: resource.get("Properties", {})
+            for template in self.templates
+            for name, resource in template.find_resources(kind).items()
+        }
 
     def one(self, kind: str) -> dict[str, Any]:
         """Properties of the only resource of this type."""
@@ -42,7 +54,8 @@ def synthesise(
 
     def make(settings: DeploymentSettings) -> Synthesis:
         app = App(outdir=str(tmp_path_factory.mktemp("assembly")))
-        compose(app, settings, lambda_.Code.from_asset(str(stub)))
+        place = Environment(account=ACCOUNT, region=REGION)
+        compose(app, settings, lambda_.Code.from_asset(str(stub)), place)
         stacks = {
             child.stack_name: assertions.Template.from_stack(child)
             for child in app.node.children
@@ -52,6 +65,7 @@ def synthesise(
             app,
             data=stacks[f"ojs-{settings.stage}-data"],
             service=stacks[f"ojs-{settings.stage}-service"],
+            edge=stacks.get(f"ojs-{settings.stage}-edge"),
         )
 
     return make
@@ -59,5 +73,58 @@ def synthesise(
 
 @pytest.fixture(scope="session")
 def synthesis(synthesise: Callable[[DeploymentSettings], Synthesis]) -> Synthesis:
-    """The deployment as cdk.json leaves it: made for AWS."""
+    """The deployment with the settings as they are: made for AWS, with keys."""
     return synthesise(DeploymentSettings())
+
+
+@pytest.fixture(scope="session")
+def with_jwt(synthesise: Callable[[DeploymentSettings], Synthesis]) -> Synthesis:
+    """Tokens of an issuer, a web page that may use the API, and an encryption key of its own."""
+    return synthesise(
+        DeploymentSettings(
+            authorizer="jwt",
+            jwt_issuer="https://id.example.com/",
+            jwt_audience=("jobs", "ops"),
+            cors_origins=("https://jobs.example.com", "http://localhost:3000"),
+            encryption="own",
+        )
+    )
+
+
+@pytest.fixture(scope="session")
+def with_iam(synthesise: Callable[[DeploymentSettings], Synthesis]) -> Synthesis:
+    """IAM, a name of its own, and web pages."""
+    return synthesise(
+        DeploymentSettings(
+            authorizer="iam",
+            cors_origins=("https://jobs.example.com",),
+            domain_name="jobs.example.com",
+            certificate_arn=f"arn:aws:acm:{REGION}:{ACCOUNT}:certificate/abc",
+            hosted_zone_id="Z123",
+            hosted_zone_name="example.com",
+        )
+    )
+
+
+@pytest.fixture(scope="session")
+def with_waf(synthesise: Callable[[DeploymentSettings], Synthesis]) -> Synthesis:
+    """Keys, behind a firewall, everything encrypted with a key of its own, and web pages."""
+    return synthesise(
+        DeploymentSettings(
+            domain_name="jobs.example.com",
+            certificate_arn=f"arn:aws:acm:us-east-1:{ACCOUNT}:certificate/abc",
+            hosted_zone_id="Z123",
+            hosted_zone_name="example.com",
+            waf=True,
+            waf_rate=5_000,
+            encryption="own",
+            cors_origins=("https://jobs.example.com",),
+        )
+    )
+
+
+@pytest.fixture(params=["synthesis", "with_jwt", "with_iam", "with_waf"])
+def each_synthesis(request: pytest.FixtureRequest) -> Synthesis:
+    """One deployment after the other."""
+    made: Synthesis = request.getfixturevalue(request.param)
+    return made

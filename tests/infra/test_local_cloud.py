@@ -79,3 +79,23 @@ def test_termination_cleans_up_like_an_interrupt() -> None:
     with pytest.raises(KeyboardInterrupt), local_cloud.terminated_like_interrupted():
         os.kill(os.getpid(), signal.SIGTERM)
     assert signal.getsignal(signal.SIGTERM) == before
+
+
+def test_the_throw_away_key_is_shown_with_a_way_to_use_it(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    deployment = local_cloud.Deployment(
+        api_url="http://x.execute-api.localhost:4566",
+        direct_url="http://127.0.0.1:4566/x",
+        table="table",
+        bucket="bucket",
+        failure_queue_url="http://127.0.0.1:4566/queue",
+        key="ojs_the_key",
+    )
+    deploy_local._show(deployment, 4566)
+    shown = capsys.readouterr().out
+    assert "export OJS_KEY=ojs_the_key" in shown
+    assert "It ends with the cloud" in shown
+    curls = [line for line in shown.splitlines() if line.strip().startswith("curl")]
+    assert curls
+    assert all('-H "Authorization: Bearer $OJS_KEY"' in line for line in curls)

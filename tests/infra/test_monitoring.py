@@ -49,6 +49,7 @@ def test_there_is_an_alarm_for_each_thing_that_can_go_wrong(synthesis: Any) -> N
         "stream-failures": {("AWS/SQS", "ApproximateNumberOfMessagesVisible")},
         "sweep-silent": {("AWS/Lambda", "Invocations"), ("AWS/Lambda", "Errors")},
         "server-errors": {("AWS/ApiGateway", "5xx")},
+        "authorizer-errors": {("AWS/Lambda", "Errors")},
         "table-throttles": {
             ("AWS/DynamoDB", "ReadThrottleEvents"),
             ("AWS/DynamoDB", "WriteThrottleEvents"),
@@ -66,6 +67,7 @@ def test_there_is_an_alarm_for_each_thing_that_can_go_wrong(synthesis: Any) -> N
         ("alarm_dead_letters", 3, "dead-letters", 3),
         ("alarm_stream_age_s", 30, "stream-age", 30_000),
         ("alarm_server_errors", 1, "server-errors", 1),
+        ("alarm_server_errors", 1, "authorizer-errors", 1),
         ("alarm_throttles", 7, "table-throttles", 7),
         ("alarm_throttles", 7, "function-throttles", 7),
     ],
@@ -116,6 +118,12 @@ def test_any_record_in_the_failure_queue_is_an_alarm(synthesis: Any) -> None:
         {"Name": "QueueName", "Value": {"Fn::GetAtt": [queue, "QueueName"]}}
     ]
     assert (alarm["Threshold"], alarm["EvaluationPeriods"]) == (1, 1)
+
+
+def test_errors_of_the_authorizer_are_its_own(synthesis: Any) -> None:
+    (dimension,) = alarms(synthesis)["authorizer-errors"]["Dimensions"]
+    function = synthesis.resources("AWS::Lambda::Function")[dimension["Value"]["Ref"]]
+    assert function["Handler"] == "functions.authorizer.handler.handler"
 
 
 def test_throttles_of_every_index_and_function_count(synthesis: Any) -> None:

@@ -10,8 +10,8 @@ from cdk_nag import AwsSolutionsChecks
 from infra.settings import DeploymentSettings
 
 
-def test_no_finding_without_a_written_reason(synthesis: Any) -> None:
-    assert findings(synthesis) == []
+def test_no_finding_without_a_written_reason(each_synthesis: Any) -> None:
+    assert findings(each_synthesis) == []
 
 
 def test_none_in_what_is_there_only_if_asked_for(

@@ -2,14 +2,15 @@
 
 Three things must agree: the table in `infra.functions`, the roles in the template, and the calls
 that the code makes. The calls are recorded inside the SDK while every operation of the HTTP
-contract, a sweep over everything time can decide, and the stream of all that run through the real
-handlers.
+contract, a sweep over everything time can decide, the stream of all that, and the step before a
+deployment run through the real handlers.
 """
 
 from __future__ import annotations
 
 import importlib
 import json
+import os
 import uuid
 from collections import defaultdict
 from dataclasses import dataclass, field, replace
@@ -20,19 +21,24 @@ import boto3
 import pytest
 from moto import mock_aws
 
-from infra.functions import FUNCTIONS, STREAM_SOURCE, by_name
+from functions.setup import handler as setup
+from infra.constructs.encryption import USE
+from infra.functions import FUNCTIONS, STREAM_SOURCE, by_name, deployed
 from local.dynamodb import connect_to_streams
 from local.stream import TableStream
-from ojs import runtime
+from ojs import access_runtime, runtime
 from ojs.clock import ManualClock
 from ojs.domain import times
 from ojs.domain.errors import BackendUnavailable
 from ojs.http import contract
+from ojs.services.authentication import Authentication
 from ojs.settings import Settings
 from ojs.store import jobs as job_store
 from ojs.store import keys
+from ojs.store.access_keys import AccessKeys
 from ojs.store.blobs import S3Blobs
 from ojs.store.schema import create_table_arguments
+from ojs.store.secrets import Secret
 from ojs.store.table import Update
 from tests.direct import connected
 
@@ -47,9 +53,11 @@ WORKER = "worker-1"
 TABLE_RESOURCE = "table"
 
 # (resource, IAM action): the resource is `table`, `index/<name>`, `payloads`, `bucket`, `stream`,
-# `bus` or `failures`.
+# `bus`, `failures` or `secret`.
 Grant = tuple[str, str]
-GRANTED = frozenset({"dynamodb", "events", "s3", "sqs"})
+GRANTED = frozenset({"dynamodb", "events", "s3", "secretsmanager", "sqs"})
+# Services of which functions know one resource.
+ONE_OF_EACH = {"events": "bus", "secretsmanager": "secret", "sqs": "failures"}
 # Done by the event source mapping, as the function's role: to read, and to say what it gave up.
 MAPPING: frozenset[Grant] = frozenset(
     {
@@ -76,6 +84,7 @@ def granted_by_table(name: str) -> set[Grant]:
         | {("stream", f"dynamodb:{action}") for action in access.stream}
         | {("bus", f"events:{action}") for action in access.bus}
         | {("failures", f"sqs:{action}") for action in access.failures}
+        | {("secret", f"secretsmanager:{action}") for action in access.secret}
     )
 
 
@@ -114,6 +123,9 @@ def resource_of(arn: Any) -> str:
         if isinstance(arn, dict) and "Fn::Join" in arn:
             return str(arn["Fn::Join"][1][-1]).removeprefix("/")
         return TABLE_RESOURCE
+    if "StorageFirstKey" in text:
+        assert "Fn::Join" not in arn
+        return "secret"
     assert "StoragePayloads" in text, f"unexpected resource {text}"
     if isinstance(arn, dict) and "Fn::Join" in arn:
         assert arn["Fn::Join"][1][-1] == "/*"
@@ -121,16 +133,46 @@ def resource_of(arn: Any) -> str:
     return "bucket"
 
 
-@pytest.mark.parametrize("name", [spec.name for spec in FUNCTIONS])
-def test_role_allows_exactly_what_the_table_says(synthesis: Any, name: str) -> None:
-    allowed = {
+def allowed_by_template(synthesis: Any, name: str) -> set[Grant]:
+    return {
         (resource_of(arn), action)
         for statement in statements_of(synthesis, name)
         for action in as_list(statement["Action"])
         for arn in as_list(statement["Resource"])
         if action.split(":")[0] in GRANTED
     }
-    assert allowed == granted_by_table(name)
+
+
+@pytest.mark.parametrize("name", [spec.name for spec in FUNCTIONS])
+def test_role_allows_exactly_what_the_table_says(synthesis: Any, name: str) -> None:
+    assert allowed_by_template(synthesis, name) == granted_by_table(name)
+
+
+KEYLESS = [spec.name for spec in deployed("jwt")]
+
+
+@pytest.mark.parametrize("name", KEYLESS)
+def test_without_keys_no_role_has_more(with_jwt: Any, name: str) -> None:
+    allowed = allowed_by_template(with_jwt, name)
+    assert allowed == {grant for grant in granted_by_table(name) if grant[0] != "secret"}
+    assert "authorizer" not in KEYLESS
+
+
+@pytest.mark.parametrize("name", [spec.name for spec in FUNCTIONS])
+def test_an_encryption_key_is_used_through_what_is_encrypted(with_waf: Any, name: str) -> None:
+    (statement,) = (
+        each for each in statements_of(with_waf, name) if "kms:Decrypt" in as_list(each["Action"])
+    )
+    assert statement["Action"] == [f"kms:{action}" for action in sorted(USE)]
+    assert "StorageEncryptionKey" in statement["Resource"]["Fn::ImportValue"]
+    services = {grant.split(":")[0] for _, grant in granted_by_table(name)} - {"events"}
+    assert statement["Condition"] == {
+        "StringEquals": {
+            "kms:ViaService": [
+                f"{service}.eu-central-1.amazonaws.com" for service in sorted(services)
+            ]
+        }
+    }
 
 
 @pytest.mark.parametrize("name", [spec.name for spec in FUNCTIONS])
@@ -197,10 +239,8 @@ def grants_needed(service: str, operation: str, params: Mapping[str, Any]) -> It
         yield "payloads", f"s3:{operation}"
         if operation == "GetObject":
             yield "bucket", "s3:ListBucket"
-    elif service == "events":
-        yield "bus", f"events:{operation}"
-    elif service == "sqs":
-        yield "failures", f"sqs:{operation}"
+    elif service in ONE_OF_EACH:
+        yield ONE_OF_EACH[service], f"{service}:{operation}"
     elif operation == "TransactWriteItems":
         single = {
             "Put": "PutItem",
@@ -275,6 +315,20 @@ class Caller:
         failures: list[Any] = self._invoke("stream", {"Records": records})["batchItemFailures"]
         return failures
 
+    def authorize(self, key: str) -> dict[str, Any]:
+        """What API Gateway asks before it hands on a request."""
+        event = {"version": "2.0", "type": "REQUEST", "headers": {"authorization": f"Bearer {key}"}}
+        told: dict[str, Any] = self._invoke("authorizer", event)["context"]
+        return told
+
+    def set_up(self) -> dict[str, str]:
+        """What CloudFormation has done in a deployment."""
+        self.recorder.function = "setup"
+        try:
+            return setup.run({"RequestType": "Create"})
+        finally:
+            self.recorder.function = None
+
     def push(self, *, status: int | None = None, **job: Any) -> str:
         pushed = self("enqueue_job", {"type": "test.job", "args": [1], **job}, status=status)
         return str(pushed["job"]["id"]) if "job" in pushed else ""
@@ -333,6 +387,8 @@ def recording(dynamodb: DynamoDBClient, engine_url: str) -> tuple[Recorder, set[
                 sleep=lambda _: None,
             )
         )
+        table_store = runtime.current().table
+        access_runtime.use(Authentication(AccessKeys(table_store), clock))
         caller = Caller(recorder, clock)
         try:
             everything(caller)
@@ -342,6 +398,7 @@ def recording(dynamodb: DynamoDBClient, engine_url: str) -> tuple[Recorder, set[
             stream = TableStream(connect_to_streams(engine_url), table)
             with patch.object(boto3, "client", recorder.listening(boto3.client)):
                 _stream(caller, stream)
+                _setup(caller)
             # Now there is something to measure; and then there is not.
             caller.sweep()
             caller.fetch("counted")
@@ -349,6 +406,7 @@ def recording(dynamodb: DynamoDBClient, engine_url: str) -> tuple[Recorder, set[
             caller.sweep()
         finally:
             runtime._current = before
+            access_runtime._used.clear()
         client.delete_table(TableName=table)
     return recorder, caller.called
 
@@ -369,6 +427,7 @@ def everything(call: Caller) -> None:
     _scheduling(call)
     _time(call)
     _statistics(call)
+    _keys(call)
 
 
 def _system(call: Caller) -> None:
@@ -659,6 +718,42 @@ def _statistics(call: Caller) -> None:
     call("metrics")
     call("root_metrics", text=True)
     call("list_events", query={"types": "job.*"})
+
+
+def _keys(call: Caller) -> None:
+    made = call("create_key", {"name": "a", "scopes": ["work"]})
+    key_id = made["key"]["id"]
+    assert call.authorize(made["secret"])["principal"] == "a"
+    assert call.authorize(made["secret"].replace(key_id, "0" * 16)) == {}
+    assert call.authorize("nonsense") == {}
+    call("list_keys", query={"limit": "1"})
+    call("get_key", at=key_id)
+    call("get_key", at="0" * 16, status=404)
+    call("revoke_key", at=key_id)
+    call("revoke_key", at="0" * 16, status=404)
+    assert call.authorize(made["secret"]) == {}
+
+
+def _setup(call: Caller) -> None:
+    """The first deployment, the next one, and two at once."""
+    secrets = boto3.client("secretsmanager")
+    arn = secrets.create_secret(Name="first-key")["ARN"]
+    table = runtime.current().table
+    environment = {"OJS_VERSION": "1", "OJS_FIRST_KEY_SECRET": arn}
+    with (
+        patch.dict(os.environ, environment),
+        patch.object(access_runtime, "_table", lambda: table),
+    ):
+        first = call.set_up()
+        assert call.set_up() == first
+        with patch.object(Secret, "read", side_effect=[None, secret_of(secrets, arn)]):
+            assert call.set_up() == first
+    assert call.authorize(secret_of(secrets, arn))["principal"] == "first"
+
+
+def secret_of(secrets: Any, arn: str) -> str:
+    value: str = secrets.get_secret_value(SecretId=arn)["SecretString"]
+    return value
 
 
 def _old_heads(call: Caller) -> list[dict[str, Any]]:

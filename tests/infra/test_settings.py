@@ -3,26 +3,41 @@ from __future__ import annotations
 import json
 import platform
 import sys
+from typing import TYPE_CHECKING
 
 import pytest
+from aws_cdk import App
 from pydantic import BaseModel, ValidationError
 
-from infra import ROOT
+from infra import ROOT, app
 from infra.settings import DeploymentSettings, project_version
 from ojs.settings import Settings
 
-CONTEXT = json.loads((ROOT / "cdk.json").read_text())["context"]
+if TYPE_CHECKING:
+    from pathlib import Path
+
+CERTIFICATE = "arn:aws:acm:eu-central-1:123456789012:certificate/abc"
+IN_US_EAST_1 = CERTIFICATE.replace("eu-central-1", "us-east-1")
+NAMED = {"domain_name": "jobs.example.com", "certificate_arn": CERTIFICATE}
+WALLED = {**NAMED, "certificate_arn": IN_US_EAST_1, "waf": "true"}
+ACL = "arn:aws:wafv2:us-east-1:123456789012:global/webacl/ours/0123"
 
 
-def test_cdk_json_names_every_setting_and_keeps_the_defaults() -> None:
-    given = {name: value for name, value in CONTEXT.items() if not name.startswith("@aws-cdk/")}
-    assert DeploymentSettings.model_validate(given) == DeploymentSettings()
-    assert set(given) == set(DeploymentSettings.model_fields)
+def test_cdk_json_leaves_settings_to_files_and_the_command_line() -> None:
+    # CDK does not tell what is in cdk.json from what was said on the command line.
+    context = json.loads((ROOT / "cdk.json").read_text())["context"]
+    assert not set(context) & set(DeploymentSettings.model_fields)
+    assert DeploymentSettings.from_context(context) == DeploymentSettings()
+
+
+def test_every_setting_is_described() -> None:
+    for name, field in DeploymentSettings.model_fields.items():
+        assert field.description, name
 
 
 def test_values_of_the_command_line_are_texts() -> None:
     given = {"log_retention_days": "7", "deletion_protection": "false", "memory_mb": "512"}
-    settings = DeploymentSettings.from_context(given.get)
+    settings = DeploymentSettings.from_context(given)
     assert settings.log_retention_days == 7
     assert settings.deletion_protection is False
     assert settings.memory_mb == 512
@@ -48,11 +63,150 @@ def test_values_of_the_command_line_are_texts() -> None:
         ("alarm_sweep_silence_min", "1"),
         ("alarm_email", "ops"),
         ("alarm_topic_arn", "ojs-alarms"),
+        ("authorizer", "none"),
+        ("authorizer_cache_s", "3601"),
+        ("authorizer_cache_s", "-1"),
+        ("jwt_issuer", "http://id.example.com"),
+        ("cors_origins", "*"),
+        ("cors_origins", "https://*.example.com"),
+        ("cors_origins", "https://jobs.example.com/"),
+        ("cors_origins", "jobs.example.com"),
+        ("domain_name", "https://jobs.example.com"),
+        ("domain_name", "localhost"),
+        ("certificate_arn", "abc"),
+        ("hosted_zone_id", "z 1"),
+        ("waf_acl_arn", ACL.replace("us-east-1", "eu-central-1")),
+        ("waf_rate", "1"),
+        ("encryption", "none"),
+        ("payload_recovery_days", "36"),
+        ("reserved_concurrency", "jobs=0"),
+        ("reserved_concurrency", "jobs"),
+        ("reserved_concurrency", "job=5"),
+        ("memory_mb_by_function", "jobs=128"),
+        ("memory_mb_by_function", "nothing=512"),
     ],
 )
 def test_other_values_are_refused(name: str, value: str) -> None:
     with pytest.raises(ValidationError, match=name):
-        DeploymentSettings.from_context({name: value}.get)
+        DeploymentSettings.from_context({name: value})
+
+
+@pytest.mark.parametrize(
+    ("given", "field"),
+    [
+        ({"authorizer": "jwt"}, "jwt_issuer"),
+        ({"authorizer": "jwt", "jwt_issuer": "https://id.example.com"}, "jwt_audience"),
+        ({"jwt_issuer": "https://id.example.com"}, "jwt_issuer"),
+        ({"jwt_audience": "jobs"}, "jwt_audience"),
+        ({"authorizer": "iam", "authorizer_cache_s": "60"}, "authorizer_cache_s"),
+        ({"authorizer": "iam", "reserved_concurrency": "authorizer=5"}, "reserved_concurrency"),
+        ({"domain_name": "jobs.example.com"}, "certificate_arn"),
+        ({"certificate_arn": CERTIFICATE}, "certificate_arn"),
+        ({**NAMED, "hosted_zone_id": "Z1"}, "hosted_zone_id"),
+        ({**NAMED, "hosted_zone_name": "example.com"}, "hosted_zone_id"),
+        (
+            {**NAMED, "hosted_zone_id": "Z1", "hosted_zone_name": "ample.com"},
+            "hosted_zone_name",
+        ),
+        ({"hosted_zone_id": "Z1", "hosted_zone_name": "example.com"}, "hosted_zone_name"),
+        ({**NAMED, "bundle": "host"}, "domain_name"),
+        ({"waf": "true"}, "waf"),
+        ({**WALLED, "certificate_arn": CERTIFICATE}, "certificate_arn"),
+        ({**WALLED, "authorizer": "iam"}, "waf"),
+        ({"waf_acl_arn": ACL}, "waf_acl_arn"),
+        ({"waf_rate": "1000"}, "waf_rate"),
+        ({**WALLED, "waf_acl_arn": ACL, "waf_rate": "1000"}, "waf_rate"),
+    ],
+)
+def test_what_contradicts_itself_is_refused_by_name(given: dict[str, str], field: str) -> None:
+    with pytest.raises(ValidationError, match=f"Value error, {field}"):
+        DeploymentSettings.from_context(given)
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"authorizer": "jwt", "jwt_issuer": "https://id.example.com/", "jwt_audience": "a, b"},
+        {"authorizer": "iam", "cors_origins": "https://jobs.example.com,http://localhost:3000"},
+        {**NAMED, "hosted_zone_id": "Z1", "hosted_zone_name": "jobs.example.com"},
+        {**WALLED, "waf_rate": "1000"},
+        {**WALLED, "waf_acl_arn": ACL},
+        {"reserved_concurrency": "jobs=5, authorizer=2", "authorizer_cache_s": "0"},
+    ],
+)
+def test_what_fits_together_is_taken(given: dict[str, str]) -> None:
+    assert DeploymentSettings.from_context(given).model_fields_set == set(given)
+
+
+def test_numbers_by_function_are_read_from_either() -> None:
+    by_text = DeploymentSettings.from_context({"memory_mb_by_function": "sweep=512, jobs=2048"})
+    by_file = DeploymentSettings(memory_mb_by_function={"sweep": 512, "jobs": 2048})
+    assert by_text == by_file
+    assert (by_text.memory_of("jobs"), by_text.memory_of("workers")) == (2048, 1024)
+
+
+# --- where settings come from --------------------------------------------------------------------
+
+
+@pytest.fixture
+def cdk_json(tmp_path: Path) -> Path:
+    file = tmp_path / "cdk.json"
+    file.write_text('{"context": {"@aws-cdk/core:flag": true}}')
+    return file
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("prod.toml", 'stage = "prod"\nmemory_mb = 512\n[reserved_concurrency]\nsweep = 1\n'),
+        ("prod.json", '{"stage": "prod", "memory_mb": 512, "reserved_concurrency": {"sweep": 1}}'),
+    ],
+)
+def test_the_command_line_wins_over_the_file(cdk_json: Path, name: str, text: str) -> None:
+    (cdk_json.parent / name).write_text(text)
+    given = {"settings": name, "memory_mb": "2048", "@aws-cdk/core:flag": True}
+    settings = DeploymentSettings.from_context(given, cdk_json=cdk_json)
+    assert (settings.stage, settings.memory_mb) == ("prod", 2048)
+    assert settings.reserved_concurrency == {"sweep": 1}
+    assert settings.log_level == "INFO"
+
+
+def test_a_setting_in_cdk_json_does_not_silently_win_over_the_file(cdk_json: Path) -> None:
+    cdk_json.write_text('{"context": {"stage": "dev", "memory_mb": 512}}')
+    (cdk_json.parent / "prod.json").write_text('{"stage": "prod"}')
+    given = {"settings": "prod.json", "stage": "dev", "memory_mb": 512}
+    with pytest.raises(ValueError, match=r"stage: both in cdk\.json and in prod\.json"):
+        DeploymentSettings.from_context(given, cdk_json=cdk_json)
+
+
+def test_names_that_are_no_settings_are_refused(cdk_json: Path) -> None:
+    (cdk_json.parent / "prod.json").write_text('{"stgae": "prod"}')
+    with pytest.raises(ValueError, match=r"prod\.json: stgae"):
+        DeploymentSettings.from_context({"settings": "prod.json"}, cdk_json=cdk_json)
+    with pytest.raises(ValueError, match=r"cdk\.json\): removal-policy"):
+        DeploymentSettings.from_context({"removal-policy": "destroy"})
+    # CDK's own are left to it.
+    own = {"aws:cdk:version-reporting": True, "@aws-cdk/core:flag": True, "aws-cdk:x": 1}
+    assert DeploymentSettings.from_context(own) == DeploymentSettings()
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [("no.json", None), ("no.json", "{"), ("no.json", "[1]"), ("no.json", "1"), ("no.toml", "= 1")],
+)
+def test_a_file_that_cannot_be_read_is_named(cdk_json: Path, name: str, text: str | None) -> None:
+    if text is not None:
+        (cdk_json.parent / name).write_text(text)
+    with pytest.raises(ValueError, match=f"cannot read the settings in {name}"):
+        DeploymentSettings.from_context({"settings": name}, cdk_json=cdk_json)
+
+
+def test_a_mistake_is_told_without_a_trace(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(app, "App", lambda: App(context={"authorizer": "jwt"}))
+    assert app.main() == 1
+    assert "jwt_issuer: authorizer=jwt needs it" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
@@ -62,7 +216,7 @@ def test_other_values_are_refused(name: str, value: str) -> None:
 def test_event_types_are_understood_as_the_functions_understand_them(
     given: str, types: tuple[str, ...]
 ) -> None:
-    settings = DeploymentSettings.from_context({"bus_types": given}.get)
+    settings = DeploymentSettings.from_context({"bus_types": given})
     assert settings.bus_types == types
     assert Settings(table="any", bus_types=",".join(settings.bus_types)).bus_types == types  # type: ignore[arg-type]
 

@@ -1,0 +1,209 @@
+"""A web ACL in front of the API, which takes CloudFront: HTTP APIs have none of their own.
+
+What the managed rules look for in a body is let through: the body of a push is data of somebody
+else's, often megabytes of it, and a job about an attack is none. Those rules only count.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from aws_cdk import ArnFormat, Duration, Stack
+from aws_cdk import aws_certificatemanager as acm
+from aws_cdk import aws_cloudfront as cloudfront
+from aws_cdk import aws_cloudfront_origins as origins
+from aws_cdk import aws_route53 as route53
+from aws_cdk import aws_route53_targets as targets
+from aws_cdk import aws_wafv2 as wafv2
+from constructs import Construct
+
+from infra.constructs.acknowledgement import acknowledge
+from infra.constructs.domain import enter_name
+from infra.constructs.log_group import log_group
+
+if TYPE_CHECKING:
+    from infra.settings import DeploymentSettings
+
+# By managed rule group: rules that count instead of refusing.
+COUNTED = {
+    "AWSManagedRulesAmazonIpReputationList": (),
+    "AWSManagedRulesCommonRuleSet": (
+        "SizeRestrictions_BODY",  # anything above 8 KB
+        "CrossSiteScripting_BODY",
+        "EC2MetaDataSSRF_BODY",
+        "GenericLFI_BODY",
+        "GenericRFI_BODY",  # any URL with an IP address in it
+        "NoUserAgent_HEADER",  # workers are no browsers
+        "RestrictedExtensions_URIPATH",  # a queue may be called web.config
+    ),
+    "AWSManagedRulesKnownBadInputsRuleSet": (),
+}
+
+
+class Firewall(Construct):
+    """A distribution that looks at requests and hands them to the API. `distribution`."""
+
+    def __init__(
+        self, scope: Construct, name: str, *, api_domain: str, settings: DeploymentSettings
+    ) -> None:
+        super().__init__(scope, name)
+        self.distribution = cloudfront.Distribution(
+            self,
+            "Distribution",
+            comment=f"Open Job Spec HTTP binding of {settings.service}",
+            domain_names=[settings.domain_name],
+            certificate=acm.Certificate.from_certificate_arn(
+                self, "Certificate", settings.certificate_arn
+            ),
+            minimum_protocol_version=cloudfront.SecurityPolicyProtocol.TLS_V1_2_2021,
+            http_version=cloudfront.HttpVersion.HTTP2_AND_3,
+            web_acl_id=settings.waf_acl_arn or self._web_acl(settings),
+            default_behavior=cloudfront.BehaviorOptions(
+                origin=origins.HttpOrigin(
+                    api_domain,
+                    protocol_policy=cloudfront.OriginProtocolPolicy.HTTPS_ONLY,
+                    origin_ssl_protocols=[cloudfront.OriginSslPolicy.TLS_V1_2],
+                    # The API gives up after 30 s.
+                    read_timeout=Duration.seconds(35),
+                ),
+                viewer_protocol_policy=cloudfront.ViewerProtocolPolicy.HTTPS_ONLY,
+                allowed_methods=cloudfront.AllowedMethods.ALLOW_ALL,
+                # No answer is good for a second caller; and every header goes through,
+                # Authorization too, but Host, by which API Gateway knows the API.
+                cache_policy=cloudfront.CachePolicy.CACHING_DISABLED,
+                origin_request_policy=(
+                    cloudfront.OriginRequestPolicy.ALL_VIEWER_EXCEPT_HOST_HEADER
+                ),
+            ),
+        )
+        enter_name(
+            self,
+            route53.RecordTarget.from_alias(targets.CloudFrontTarget(self.distribution)),
+            settings,
+        )
+        acknowledge(
+            self.distribution,
+            "AwsSolutions-CFR1",
+            "Where callers are is nothing to this API: workers and producers of one company may "
+            "be anywhere. Who needs it brings a web ACL of their own (waf_acl_arn).",
+        )
+        acknowledge(
+            self.distribution,
+            "AwsSolutions-CFR3",
+            "The API logs each request that is let through, and the web ACL each that is refused; "
+            "a third log would repeat them in a bucket to be paid for.",
+        )
+
+    def _web_acl(self, settings: DeploymentSettings) -> str:
+        """The ARN of a new web ACL, which logs what it refuses and no key."""
+        acl = wafv2.CfnWebACL(
+            self,
+            "WebAcl",
+            scope="CLOUDFRONT",
+            description=f"Open Job Spec HTTP binding of {settings.service}",
+            default_action=wafv2.CfnWebACL.DefaultActionProperty(allow={}),
+            visibility_config=_visibility(settings, "all"),
+            rules=[
+                wafv2.CfnWebACL.RuleProperty(
+                    name="rate",
+                    priority=0,
+                    action=wafv2.CfnWebACL.RuleActionProperty(
+                        block=wafv2.CfnWebACL.BlockActionProperty(
+                            # As the API itself says it; clients know to wait.
+                            custom_response=wafv2.CfnWebACL.CustomResponseProperty(
+                                response_code=429,
+                                response_headers=[
+                                    wafv2.CfnWebACL.CustomHTTPHeaderProperty(
+                                        name="Retry-After", value="60"
+                                    )
+                                ],
+                            )
+                        )
+                    ),
+                    statement=wafv2.CfnWebACL.StatementProperty(
+                        rate_based_statement=wafv2.CfnWebACL.RateBasedStatementProperty(
+                            aggregate_key_type="IP",
+                            evaluation_window_sec=300,
+                            limit=settings.waf_rate,
+                        )
+                    ),
+                    visibility_config=_visibility(settings, "rate"),
+                ),
+                *(
+                    wafv2.CfnWebACL.RuleProperty(
+                        name=group,
+                        priority=priority,
+                        override_action=wafv2.CfnWebACL.OverrideActionProperty(none={}),
+                        statement=wafv2.CfnWebACL.StatementProperty(
+                            managed_rule_group_statement=_managed(group, counted)
+                        ),
+                        visibility_config=_visibility(settings, group),
+                    )
+                    for priority, (group, counted) in enumerate(COUNTED.items(), start=1)
+                ),
+            ],
+        )
+        logs = log_group(
+            self,
+            settings=settings,
+            # WAF takes no group whose name begins otherwise.
+            log_group_name=f"aws-waf-logs-{settings.service}",
+        )
+        wafv2.CfnLoggingConfiguration(
+            self,
+            "Logging",
+            resource_arn=acl.attr_arn,
+            log_destination_configs=[
+                Stack.of(self).format_arn(
+                    service="logs",
+                    resource="log-group",
+                    # By reference, so that the group is there first.
+                    resource_name=logs.log_group_name,
+                    arn_format=ArnFormat.COLON_RESOURCE_NAME,
+                )
+            ],
+            redacted_fields=[
+                wafv2.CfnLoggingConfiguration.FieldToMatchProperty(
+                    single_header={"Name": "authorization"}
+                ),
+                wafv2.CfnLoggingConfiguration.FieldToMatchProperty(query_string={}),
+            ],
+            logging_filter={
+                "DefaultBehavior": "DROP",
+                "Filters": [
+                    {
+                        "Behavior": "KEEP",
+                        "Requirement": "MEETS_ANY",
+                        "Conditions": [{"ActionCondition": {"Action": "BLOCK"}}],
+                    }
+                ],
+            },
+        )
+        return acl.attr_arn
+
+
+def _managed(
+    group: str, counted: tuple[str, ...]
+) -> wafv2.CfnWebACL.ManagedRuleGroupStatementProperty:
+    return wafv2.CfnWebACL.ManagedRuleGroupStatementProperty(
+        vendor_name="AWS",
+        name=group,
+        rule_action_overrides=[
+            wafv2.CfnWebACL.RuleActionOverrideProperty(
+                name=rule, action_to_use=wafv2.CfnWebACL.RuleActionProperty(count={})
+            )
+            for rule in counted
+        ]
+        or None,
+    )
+
+
+def _visibility(
+    settings: DeploymentSettings, what: str
+) -> wafv2.CfnWebACL.VisibilityConfigProperty:
+    return wafv2.CfnWebACL.VisibilityConfigProperty(
+        cloud_watch_metrics_enabled=True,
+        metric_name=f"{settings.service}-{what}",
+        # Samples show whole requests, with their headers.
+        sampled_requests_enabled=False,
+    )

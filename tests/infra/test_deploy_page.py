@@ -1,0 +1,60 @@
+"""docs/deploy.md against the settings and the deployment."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Any
+
+from pydantic_core import PydanticUndefined
+
+from infra import ROOT
+from infra.settings import DeploymentSettings
+from infra.stacks import EDGE_REGION
+
+if TYPE_CHECKING:
+    from pydantic.fields import FieldInfo
+
+PAGE = (ROOT / "docs" / "deploy.md").read_text("utf-8")
+
+
+def row(name: str, field: FieldInfo) -> str:
+    """A setting, as the table of settings has it."""
+    default = field.default
+    if isinstance(default, bool):
+        default = str(default).lower()
+    nothing = default is PydanticUndefined or default in {"", ()}
+    shown = "\u2013" if nothing else f"`{default}`"
+    return f"| `{name}` | {shown} | {field.description} |"
+
+
+def test_the_table_of_settings_is_that_of_the_code() -> None:
+    table = PAGE.partition("<!-- settings -->")[2].partition("<!-- end of settings -->")[0]
+    expected = [row(name, field) for name, field in DeploymentSettings.model_fields.items()]
+    assert [line for line in table.splitlines() if line.startswith("| `")] == expected
+
+
+def test_settings_and_outputs_it_names_are_there(synthesis: Any, with_waf: Any) -> None:
+    named = set(re.findall(r"-c (\w+)=", PAGE)) - {"settings"}
+    assert named <= set(DeploymentSettings.model_fields)
+    there = {
+        output
+        for template in [*synthesis.templates, *with_waf.templates]
+        for output in template.to_json().get("Outputs", {})
+    }
+    named = set(re.findall(r"OutputKey=='(\w+)'", PAGE)) | set(re.findall(r"output `(\w+)`", PAGE))
+    assert {"ApiUrl", "FirstKeySecretArn", "DomainTarget"} <= named <= there
+
+
+def test_stacks_it_names_are_there(with_waf: Any) -> None:
+    stacks = {stack.stack_name for stack in with_waf.app.node.children if stack.node.children}
+    assert set(re.findall(r"\bojs-dev-\w+\b", PAGE)) == stacks
+    assert f"in {EDGE_REGION}" in PAGE
+
+
+def test_alarms_are_counted_right(synthesis: Any) -> None:
+    alarms = synthesis.resources("AWS::CloudWatch::Alarm").values()
+    metrics = sum(
+        len([each for each in alarm.get("Metrics", [1]) if each == 1 or "MetricStat" in each])
+        for alarm in alarms
+    )
+    assert f"{len(alarms)} alarms on {metrics} metrics" in PAGE
