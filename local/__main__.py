@@ -62,7 +62,7 @@ def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
         prog="python -m local",
         description="An OJS server on this machine: the deployed functions on a local engine.",
     )
-    parser.add_argument("--host", default="127.0.0.1", help="loopback address to listen on")
+    parser.add_argument("--host", default="127.0.0.1", help="address to listen on; with --keys any")
     parser.add_argument("--port", type=int, default=8080, help="0 takes any free one")
     parser.add_argument("--data", type=Path, default=Path(".ojs-data"), help="folder for the data")
     parser.add_argument("--engine", choices=("auto", "dynoxide", "ministack"), default="auto")
@@ -72,26 +72,29 @@ def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument(
         "--strict-queues", action="store_true", help="refuse jobs for queues that nobody made"
     )
+    parser.add_argument(
+        "--keys", action="store_true", help="let nobody in without a key, as the deployed API does"
+    )
     options = parser.parse_args(arguments)
     if not 0 <= options.port <= 65535:
         parser.error(f"--port {options.port} is no port")
     if options.sweep_interval <= 0:
         parser.error("--sweep-interval must be positive")
-    options.host = _loopback(parser, options.host)
+    options.host = _address(parser, options.host, keys=options.keys)
     return options
 
 
-def _loopback(parser: argparse.ArgumentParser, host: str) -> str:
-    """The address to listen on, if only this machine can reach it."""
+def _address(parser: argparse.ArgumentParser, host: str, *, keys: bool) -> str:
+    """The address to listen on, if only this machine can reach it or keys are needed."""
     try:
         found = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)
     except OSError:
         parser.error(f"--host {host} cannot be resolved")
     addresses = [str(entry[4][0]) for entry in found]
-    if not all(ipaddress.ip_address(address).is_loopback for address in addresses):
+    if not keys and not all(ipaddress.ip_address(each).is_loopback for each in addresses):
         parser.error(
-            f"--host {host} can be reached from other machines, and this server lets anyone "
-            "who reaches it do anything: there is no authentication yet. Use 127.0.0.1"
+            f"--host {host} can be reached from other machines, and without --keys this server "
+            "lets anyone who reaches it do anything. Use 127.0.0.1, or add --keys"
         )
     return next((a for a in addresses if ":" not in a), addresses[0])
 
@@ -118,6 +121,7 @@ def _start(options: argparse.Namespace) -> LocalServer:
     # Only now: this takes a moment to import, and a mistake above should show at once.
     from local.dynamodb import StaleData
     from local.server import LocalServer
+    from ojs.services.setup import SetupError
 
     try:
         return LocalServer(
@@ -126,8 +130,9 @@ def _start(options: argparse.Namespace) -> LocalServer:
             engine=options.engine,
             sweep_interval_s=options.sweep_interval,
             strict_queues=options.strict_queues,
+            keys=options.keys,
         )
-    except StaleData as error:
+    except (StaleData, SetupError) as error:
         raise StartError(str(error)) from error
 
 
@@ -166,9 +171,15 @@ def _greeting(server: LocalServer) -> str:
     if server.engine.name == "ministack":
         data += " (written when the server stops)"
     header = "-H 'Content-Type: application/json'"
+    access = "open: whoever reaches this address may do anything; --keys asks for keys"
+    if server.access is not None:
+        first = shlex.quote(str(server.access.first.path))
+        access = f"keys; the first one, which may do everything, is in {first}"
+        header += f""" -H "Authorization: Bearer $(cat {first})\""""
     return "\n".join([
         f"OJS local server {server.version}",
         f"  URL     {url}",
+        f"  access  {access}",
         f"  engine  {engine}",
         f"  data    {data}",
         "Try, in another terminal:",

@@ -10,13 +10,16 @@ import traceback
 import uuid
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from local.events import InvalidAnswer, event_from_request, response_from_answer, split_target
 from local.http_server import Request, Response
 from local.lambda_context import LambdaContext
-from ojs.domain.errors import InvalidPayload, OjsError
+from ojs.domain.errors import InvalidPayload, OjsError, Unauthenticated
 from ojs.http import contract, errors, negotiation
+
+if TYPE_CHECKING:
+    from local.access import Access
 
 Handler = Callable[[dict[str, Any], Any], Any]
 
@@ -62,11 +65,17 @@ class Gateway:
     """Calls the function a request is for, in this process and the request's own thread."""
 
     def __init__(
-        self, handlers: Mapping[str, Handler], catch_up: Callable[[], None] = lambda: None
+        self,
+        handlers: Mapping[str, Handler],
+        catch_up: Callable[[], None] = lambda: None,
+        access: Access | None = None,
     ) -> None:
-        """`catch_up` is called before an operation that shows what is derived from jobs."""
+        """`catch_up` is called before an operation that shows what is derived from jobs; `access`
+        asks for keys, and is None where nobody needs one.
+        """
         self._handlers = handlers
         self._catch_up = catch_up
+        self._access = access
         self._hooks: dict[tuple[str, str], Callable[[], Any]] = {}
         self._log_lock = threading.Lock()
 
@@ -77,10 +86,12 @@ class Gateway:
     def __call__(self, request: Request) -> Response:
         """Answer one request."""
         path, _ = split_target(request.target)
-        if action := self._hooks.get((request.method, path)):
-            return _json_response(200, action())
         chosen = route(path)
         event = event_from_request(request, chosen.key, chosen.parameters)
+        if action := self._hooks.get((request.method, path)):
+            if self._access is None or self._access.may_reset(event):
+                return _json_response(200, action())
+            return _refused(Unauthenticated(), 401)
         if len(request.body) > _SURELY_SMALL_BYTES and (size := _size(event)) > FUNCTION_BYTES:
             return refusal(
                 413,
@@ -95,6 +106,8 @@ class Gateway:
     def _call(self, function: str, event: dict[str, Any]) -> Response:
         request_id = event["requestContext"]["requestId"]
         try:
+            if self._access is not None:
+                event["requestContext"]["authorizer"] = self._access.told(event)
             answer = self._handlers[function](event, LambdaContext(function))
             return _checked(answer, response_from_answer(answer, request_id))
         except Exception:  # noqa: BLE001 - Lambda itself catches everything a handler raises
@@ -130,9 +143,16 @@ def _json_response(status: int, value: Any) -> Response:
 
 def refusal(status: int, message: str, details: Mapping[str, int]) -> Response:
     """An answer of the gateway's own, shaped like the binding's errors."""
+    return _refused(
+        (_TooLarge if status == 413 else InvalidPayload)(message, details=details), status
+    )
+
+
+def _refused(error: OjsError, status: int) -> Response:
     request_id = str(uuid.uuid4())
-    error = (_TooLarge if status == 413 else InvalidPayload)(message, details=details)
-    headers = negotiation.answer_headers(request_id) | {"content-type": "application/json"}
+    headers = negotiation.answer_headers(request_id, closed=False) | {
+        "content-type": "application/json"
+    }
     body = json.dumps(errors.body(error, request_id)).encode()
     return Response(status, list(headers.items()), body)
 

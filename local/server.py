@@ -11,6 +11,7 @@ from botocore.exceptions import BotoCoreError, ClientError
 
 from functions.stream.handler import handler as project
 from local import engines, hooks
+from local.access import FIRST_KEY, Access, KeyFile
 from local.blobs import FolderBlobs
 from local.dynamodb import connect, connect_to_streams, create_table
 from local.gateway import BASE_PATH, GATEWAY_BYTES, Gateway, load_handlers, refusal
@@ -21,7 +22,12 @@ from local.stream import Pump, TableStream
 from ojs import runtime as ojs_runtime
 from ojs.clock import SystemClock
 from ojs.domain.errors import OjsError
+from ojs.services.authentication import Authentication
+from ojs.services.setup import Setup
 from ojs.settings import Settings
+from ojs.store.access_keys import AccessKeys
+from ojs.store.deployment import Deployment
+from ojs.store.table import Table
 
 if TYPE_CHECKING:
     import socket
@@ -64,8 +70,12 @@ class LocalServer:
         engine: str,
         sweep_interval_s: float,
         strict_queues: bool = False,
+        keys: bool = False,
     ) -> None:
-        """Start, on a port that is taken already. Raises EngineError, StaleData."""
+        """Start, on a port that is taken already. With `keys`, nobody gets in without one.
+
+        Raises EngineError, StaleData, SetupError.
+        """
         self.folder = folder
         with contextlib.ExitStack() as undo:
             http = HttpServer(
@@ -80,8 +90,18 @@ class LocalServer:
             self._clock = SystemClock()
             self._create_table()
             self._blobs = FolderBlobs(folder.payloads)
-            self._settings = Settings(table=TABLE_NAME, strict_queues=strict_queues)
+            self._settings = Settings(
+                table=TABLE_NAME,
+                strict_queues=strict_queues,
+                authorizer="keys" if keys else "none",
+            )
             self.version = self._settings.version
+            table = Table(self._client, TABLE_NAME)
+            known = AccessKeys(table)
+            self._setup = Setup(Deployment(table), known, self._clock, version=self.version)
+            first = KeyFile(folder.path / FIRST_KEY)
+            self.access = Access(Authentication(known, self._clock), first) if keys else None
+            self._set_up()
             self._runtime = self._use_new_runtime()
             self._pump = Pump(
                 TableStream(connect_to_streams(self.engine.url), TABLE_NAME),
@@ -93,7 +113,7 @@ class LocalServer:
             # When gauges were taken last, and how many records had been delivered by then.
             self._measured = (0, -1)
             undo.callback(self._finish_stream)
-            self._gateway = Gateway(load_handlers(), catch_up=self._catch_up)
+            self._gateway = Gateway(load_handlers(), self._catch_up, self.access)
             self._gateway.hook("POST", f"{BASE_PATH}/admin/reset", self.reset)
             self._schedules = (
                 Scheduler(self._sweep, sweep_interval_s),
@@ -126,6 +146,7 @@ class LocalServer:
             paused.enter_context(self._pump.pause)
             self._client.delete_table(TableName=TABLE_NAME)
             self._create_table()
+            self._set_up()
             self._blobs.clear()
             # What the old one remembered of workers and jobs is gone with it.
             self._runtime = self._use_new_runtime()
@@ -142,6 +163,12 @@ class LocalServer:
 
         create_table(self._client, TABLE_NAME, self._clock, forget=forget)
 
+    def _set_up(self) -> None:
+        """What a deployment does before anything else."""
+        self._setup.check_table()
+        if self.access is not None:
+            self.access.prepare(self._setup)
+
     def _use_new_runtime(self) -> ojs_runtime.Runtime:
         built = ojs_runtime.build(
             self._settings,
@@ -150,7 +177,9 @@ class LocalServer:
             clock=self._clock,
             middleware=[hooks.reject_marked],
         )
-        hooks.steer_workers(built)
+        if self.access is None:
+            # A producer with a key is not to steer workers.
+            hooks.steer_workers(built)
         ojs_runtime.use(built)
         return built
 

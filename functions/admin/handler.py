@@ -5,16 +5,17 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from ojs import runtime
-from ojs.domain import dead_letter_filter, envelope, pools
+from ojs.domain import dead_letter_filter, envelope, pools, times
 from ojs.domain.bulk import Action
 from ojs.domain.dead_letter_filter import DeadLetterFilter
-from ojs.domain.errors import InvalidRequest, OjsError, ValidationFailed
+from ojs.domain.errors import InvalidRequest, OjsError, Unsupported, ValidationFailed
 from ojs.domain.page import Page
 from ojs.domain.states import State
 from ojs.domain.stats import QueueSummary
 from ojs.http import (
     bulk_views,
     events,
+    key_views,
     limits_views,
     metrics,
     models,
@@ -26,6 +27,7 @@ from ojs.http import (
     views,
 )
 from ojs.http import manifest as manifests
+from ojs.http.access import Guard
 from ojs.http.application import Answer, Application
 from ojs.http.contract import BASE
 from ojs.http.request import Request
@@ -34,7 +36,7 @@ if TYPE_CHECKING:
     from ojs.domain.pools import Pool
     from ojs.services.bulk import Done
 
-app = Application("admin")
+app = Application("admin", Guard(runtime.current))
 
 # A request leaves the rest of a deletion to the sweep when less than this is left to it.
 _DELETION_SPARE_MS = 8_000
@@ -49,7 +51,8 @@ _RETRY_AFTER = {"Retry-After": "5"}
 @app.operation("manifest")
 def manifest(_request: Request) -> Answer:
     """What this server offers."""
-    return Answer(manifests.manifest(runtime.current().settings.version))
+    settings = runtime.current().settings
+    return Answer(manifests.manifest(settings.version, settings.authorizer))
 
 
 @app.operation("health", "root_health")
@@ -88,7 +91,8 @@ def openapi(_request: Request) -> Answer:
     # Imported here: nobody should pay for it but who asks.
     from ojs.http import openapi as descriptions
 
-    return Answer(descriptions.document(runtime.current().settings.version))
+    settings = runtime.current().settings
+    return Answer(descriptions.document(settings.version, settings.authorizer))
 
 
 # --- dead letter ------------------------------------------------------------------------------
@@ -131,6 +135,8 @@ def get_dead_letter(request: Request) -> Answer:
 def retry_dead_letter(request: Request) -> Answer:
     """Make a dead letter available again."""
     override = request.parsed(models.RetryDeadLetterRequest).changes()
+    if override.queue is not None:
+        request.touches(override.queue)
     return Answer(views.wrapped(runtime.current().redrive.retry(request.named, override)))
 
 
@@ -152,6 +158,7 @@ def admin_delete_dead_letter(request: Request) -> Answer:
 def retry_dead_letters(request: Request) -> Answer:
     """Make many dead letters available again."""
     wanted = bulk_views.to_retry(request, now_ms=runtime.current().clock.now_ms())
+    request.touches(wanted.queue)
     done = _begun(request, Action.RETRY, wanted)
     return Answer(bulk_views.retried(done.operation, done.job_ids, done.errors))
 
@@ -161,6 +168,7 @@ def purge_dead_letters(request: Request) -> Answer:
     """Delete many dead letters for good."""
     query.check_known(request.operation, request.query)
     wanted = bulk_views.to_purge(request, now_ms=runtime.current().clock.now_ms())
+    request.touches(wanted.queue)
     done = _begun(request, Action.PURGE, wanted)
     return Answer(bulk_views.purged(done.operation, done.job_ids))
 
@@ -226,6 +234,7 @@ def resume_queue(request: Request) -> Answer:
 def create_queue(request: Request) -> Answer:
     """Make a queue before its first job."""
     name, config, prefix = queue_configs.to_create(request.object())
+    request.touches(name, *queue_configs.named(config))
     queue = runtime.current().queues.create(name, config, prefix=prefix)
     return Answer(queue_configs.shown(queue), 201, {"Location": f"{BASE}/queues/{queue.name}"})
 
@@ -235,10 +244,13 @@ def delete_queue(request: Request) -> Answer:
     """End a queue, and see to its jobs."""
     query.check_known(request.operation, request.query)
     given = request.parsed(models.DeleteQueueRequest)
+    target = given.target_queue or request.query.get("target_queue") or None
+    if target is not None:
+        request.touches(target)
     ending, gone = runtime.current().ending.delete(
         request.named,
         given.strategy or request.query.get("strategy") or None,
-        given.target_queue or request.query.get("target_queue") or None,
+        target,
         go_on=lambda: request.remaining_ms() > _DELETION_SPARE_MS,
     )
     return Answer(queue_configs.deleted(request.named, ending, gone=gone), 202)
@@ -255,6 +267,7 @@ def get_queue_config(request: Request) -> Answer:
 def configure_queue(request: Request) -> Answer:
     """Change what is named of a queue's configuration; makes a queue not seen yet."""
     name, config = request.named, request.object()
+    request.touches(*queue_configs.named(config))
     return Answer(queue_configs.shown(runtime.current().queues.configure(name, config)))
 
 
@@ -386,6 +399,64 @@ def scheduling_stats(request: Request) -> Answer:
     )
     page = Page(list(found.queues), found.next_cursor)
     return Answer(pool_views.stats(found, paging.described(asked, page)))
+
+
+# --- access keys ------------------------------------------------------------------------------
+
+
+@app.operation("create_key")
+def create_key(request: Request) -> Answer:
+    """Make a key, and show it this once."""
+    query.check_known(request.operation, request.query)
+    given = request.parsed(models.CreateKeyRequest)
+    current = _with_keys()
+    now_ms = current.clock.now_ms()
+    expires_ms = None
+    if given.expires_at is not None:
+        expires_ms = times.timestamp_ms(given.expires_at, now_ms=now_ms)
+    key, credential = current.access_keys.create(
+        request.principal, given.name, given.scopes, queues=given.queues, expires_ms=expires_ms
+    )
+    headers = {"Location": f"{BASE}/admin/keys/{key.id}"}
+    return Answer(key_views.made(key, credential, now_ms), 201, headers)
+
+
+@app.operation("list_keys")
+def list_keys(request: Request) -> Answer:
+    """A page of keys."""
+    query.check_known(request.operation, request.query)
+    current = _with_keys()
+    asked = paging.window(request.query)
+    page = paging.collect(
+        asked, lambda limit, cursor: current.access_keys.list(limit=limit, cursor=cursor)
+    )
+    return Answer(key_views.page(page, paging.described(asked, page), current.clock.now_ms()))
+
+
+@app.operation("get_key")
+def get_key(request: Request) -> Answer:
+    """One key."""
+    query.check_known(request.operation, request.query)
+    current = _with_keys()
+    key = current.access_keys.get(request.named)
+    return Answer(key_views.wrapped(key, current.clock.now_ms()))
+
+
+@app.operation("revoke_key")
+def revoke_key(request: Request) -> Answer:
+    """Have a key be of no use any more."""
+    query.check_known(request.operation, request.query)
+    current = _with_keys()
+    key = current.access_keys.revoke(request.principal, request.named)
+    return Answer(key_views.wrapped(key, current.clock.now_ms()))
+
+
+def _with_keys() -> runtime.Runtime:
+    current = runtime.current()
+    if current.settings.authorizer not in ("keys", "none"):
+        # They would open nothing.
+        raise Unsupported("This deployment knows its callers by other means than keys.")
+    return current
 
 
 # --- statistics and events --------------------------------------------------------------------

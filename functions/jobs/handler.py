@@ -11,11 +11,12 @@ from ojs.domain.envelope import JobRequest
 from ojs.domain.errors import InvalidRequest, OjsError
 from ojs.domain.job import Job
 from ojs.http import backpressure, limits_views, models, paging, views
+from ojs.http.access import Guard
 from ojs.http.application import Answer, Application
 from ojs.http.contract import BASE, MAX_RESULT_WAIT_S, MAX_TIMEOUT_S
 from ojs.http.request import Request
 
-app = Application("jobs")
+app = Application("jobs", Guard(runtime.current))
 
 # Waiting for a result: a look each half second costs one read unit a second for a small job.
 _LOOK_EVERY_MS = 500
@@ -54,9 +55,10 @@ def enqueue_batch(request: Request) -> Answer:
 
 
 def _asker(request: Request) -> dict[str, Any]:
-    """Who pushes, and how long they wait for room."""
+    """Who pushes, where to, and how long they wait for room."""
     return {
-        "producer": backpressure.producer(request.headers),
+        "producer": backpressure.producer(request.headers, request.principal),
+        "reaches": request.principal.reaches,
         "wait_ms": backpressure.wait_ms(request.headers, request.remaining_ms),
     }
 

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from ojs import runtime
 from ojs.domain.errors import InvalidRequest
 from ojs.http import models, paging, views
+from ojs.http.access import Guard
 from ojs.http.application import Answer, Application
 from ojs.http.request import Request
 
-app = Application("workers")
+app = Application("workers", Guard(runtime.current))
 
 # No more jobs are claimed when less than this is left: the slowest claim, and reading the contents,
 # must still fit.
@@ -19,6 +22,9 @@ _SPARE_MS = 10_000
 def fetch_jobs(request: Request) -> Answer:
     """FETCH."""
     given = request.parsed(models.FetchRequest)
+    # Without queues it is those of its pool, which it may have named before: a limited key has to
+    # say which.
+    request.touches(*(given.queues or (None,)))
     jobs = runtime.current().fetch.fetch(
         given.queues or None,
         count=given.count or 1,
@@ -32,10 +38,20 @@ def fetch_jobs(request: Request) -> Answer:
     return Answer(views.fetched(jobs))
 
 
+def _touch_jobs(request: Request, job_ids: Sequence[str]) -> None:
+    """Raise PermissionDenied unless whoever asks may touch the queues of these jobs.
+
+    Costs a limited key one read; jobs that are not there are the operation's own business.
+    """
+    if request.principal.limited and job_ids:
+        request.touches(*sorted(runtime.current().jobs.queues_of(job_ids)))
+
+
 @app.operation("ack_job")
 def ack_job(request: Request) -> Answer:
     """ACK."""
     given = request.parsed(models.AckRequest)
+    _touch_jobs(request, [given.job_id])
     job = runtime.current().finish.ack(given.job_id, **given.outcome())
     return Answer(views.acknowledged(job))
 
@@ -44,6 +60,7 @@ def ack_job(request: Request) -> Answer:
 def nack_job(request: Request) -> Answer:
     """FAIL."""
     given = request.parsed(models.NackRequest)
+    _touch_jobs(request, [given.job_id])
     job = runtime.current().finish.nack(given.job_id, **given.outcome())
     return Answer(views.failed(job))
 
@@ -52,6 +69,7 @@ def nack_job(request: Request) -> Answer:
 def heartbeat(request: Request) -> Answer:
     """BEAT."""
     given = request.parsed(models.HeartbeatRequest)
+    _touch_jobs(request, given.job_ids() or [])
     beat = runtime.current().workers.beat(
         given.worker_id,
         active_jobs=given.job_ids(),
@@ -92,6 +110,7 @@ def report_progress(request: Request) -> Answer:
     given = request.parsed(models.WorkerProgressRequest)
     if given.percentage is None and given.data is None:
         raise InvalidRequest("percentage", "is required unless data is given")
+    _touch_jobs(request, [given.job_id])
     progress = runtime.current().jobs.report_progress(
         given.job_id,
         progress=None if given.percentage is None else given.percentage / 100,

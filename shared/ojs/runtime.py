@@ -49,6 +49,7 @@ from ojs.store.texts import Texts
 if TYPE_CHECKING:
     from mypy_boto3_dynamodb import DynamoDBClient
 
+    from ojs.services.access_keys import AccessKeys
     from ojs.services.bulk import Bulk
     from ojs.services.dead_letter_stats import DeadLetterStatistics
     from ojs.services.events import Events
@@ -268,6 +269,14 @@ class Runtime:
             worker_store.Workers(self.table),
             _slots(self.table, self.gates, self.heads, self.sleep),
         )
+
+    @cached_property
+    def access_keys(self) -> AccessKeys:
+        """Access keys, for operators."""
+        from ojs.services.access_keys import AccessKeys
+        from ojs.store.access_keys import AccessKeys as KeyStore
+
+        return AccessKeys(KeyStore(self.table), self.clock)
 
     @cached_property
     def tagging(self) -> Tagging:

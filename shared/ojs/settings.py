@@ -1,11 +1,12 @@
-"""What a deployment tells its functions. The only module that reads the environment."""
+"""What a deployment tells its functions."""
 
 from __future__ import annotations
 
-import os
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, StringConstraints
+
+from ojs import environment
 
 
 def _listed(value: Any) -> Any:
@@ -26,7 +27,7 @@ class Settings(BaseModel):
 
     table: str = Field(min_length=3, description="name of the DynamoDB table (OJS_TABLE)")
     bucket: str | None = Field(default=None, description="bucket for large payloads (OJS_BUCKET)")
-    version: str = Field(default="0.1.0", description="version of this deployment (OJS_VERSION)")
+    version: str = Field(default="0.2.0", description="version of this deployment (OJS_VERSION)")
     service: str = Field(
         default="ojs-backend-aws",
         pattern=r"^[A-Za-z0-9]([A-Za-z0-9.-]{0,62})$",
@@ -43,6 +44,11 @@ class Settings(BaseModel):
         description="URL of the SQS queue for stream records that cannot be read "
         "(OJS_FAILURE_QUEUE)",
     )
+    authorizer: Literal["keys", "jwt", "iam", "none"] = Field(
+        default="none",
+        description="who says who asks: this service's keys, a JWT, IAM; or nobody, which is for "
+        "a server that only its own machine reaches. Functions without OJS_AUTHORIZER use keys",
+    )
     strict_queues: bool = Field(
         default=False,
         description="refuse jobs for queues that nobody made (OJS_STRICT_QUEUES: true or false)",
@@ -51,6 +57,6 @@ class Settings(BaseModel):
     @classmethod
     def from_environment(cls) -> Settings:
         """Read the settings; raises pydantic.ValidationError when OJS_TABLE is missing."""
-        names = {field: f"OJS_{field.upper()}" for field in cls.model_fields}
-        given = {field: os.environ[name] for field, name in names.items() if os.environ.get(name)}
-        return cls.model_validate(given)
+        # A function that was not told who may ask lets nobody in.
+        closed = {"authorizer": "keys"}
+        return cls.model_validate(closed | environment.given(cls.model_fields))

@@ -28,7 +28,9 @@ def run(code: str) -> str:
     return done.stdout
 
 
-@pytest.mark.parametrize("function", ["jobs", "workers", "admin", "stream", "sweep"])
+@pytest.mark.parametrize(
+    "function", ["jobs", "workers", "admin", "stream", "sweep", "authorizer", "setup"]
+)
 def test_only_what_is_needed_is_imported(function: str) -> None:
     loaded = run(f"import sys, functions.{function}.handler; print(*sys.modules)").split()
     assert not [name for name in FORBIDDEN if name in loaded]
@@ -42,3 +44,20 @@ def test_import_time_stays_in_its_budget() -> None:
     # CPU seconds, the best of three, so that neighbours on the machine do not count. The bound is
     # loose (it takes 0.3 s here): it is there to notice a heavy library, not a slow machine.
     assert min(float(run(code)) for _ in range(3)) < 1.5
+
+
+def test_the_authorizer_starts_quickest() -> None:
+    """Every first request with a key waits for it, and then for its own function."""
+
+    def took(function: str) -> float:
+        code = (
+            f"import time; start = time.process_time(); import functions.{function}.handler;"
+            "print(time.process_time() - start)"
+        )
+        return min(float(run(code)) for _ in range(3))
+
+    others = ("jobs", "workers", "admin", "stream", "sweep")
+    assert took("authorizer") < min(took(function) for function in others)
+    loaded = run("import sys, functions.authorizer.handler; print(*sys.modules)").split()
+    heavy = ("pydantic", "aws_lambda_powertools", "ojs.domain.job", "ojs.runtime")
+    assert not [name for name in heavy if name in loaded]

@@ -15,7 +15,7 @@ import time
 import uuid
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
-from urllib.parse import urlsplit
+from urllib.parse import urlencode, urlsplit
 
 import boto3
 import pytest
@@ -37,7 +37,11 @@ from infra.local_cloud import (
     terminated_like_interrupted,
 )
 from infra.settings import DeploymentSettings
+from ojs.domain.access import Scope
+from ojs.http import contract
+from ojs.http.permissions import permissions
 from ojs.store import keys
+from tests.unit.functions.keyed import JOB, about
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -48,6 +52,8 @@ pytestmark = pytest.mark.e2e
 
 T = TypeVar("T")
 MEDIA_TYPE = "application/openjobspec+json"
+# Where the keys of the API are in the table.
+KEYS = keys.access_key("")
 # Public cases, where they lie beside the checkout; without them the cases written here must do.
 CONFORMANCE = ROOT.parent / "shared" / "conformance"
 SUITES = ("level-0-core/lifecycle", "level-0-core/envelope", "level-4-advanced/priority")
@@ -73,9 +79,18 @@ class Answer:
     body: Any
 
 
+def _read(text: bytes) -> Any:
+    """JSON, or what is none as it is: metrics are text."""
+    try:
+        return json.loads(text) if text else None
+    except ValueError:
+        return text.decode()
+
+
 @dataclass(frozen=True)
 class Api:
     url: str
+    key: str = ""
 
     def __call__(
         self, method: str, path: str, body: Any = None, raw: bytes | None = None, **headers: str
@@ -83,6 +98,7 @@ class Api:
         parts = urlsplit(self.url)
         connection = http.client.HTTPConnection(parts.netloc, timeout=30)
         sent = {"Content-Type": MEDIA_TYPE} if body is not None or raw is not None else {}
+        sent |= {"Authorization": f"Bearer {self.key}"} if self.key else {}
         sent |= {name.replace("_", "-"): value for name, value in headers.items()}
         content = raw if body is None else json.dumps(body).encode()
         try:
@@ -94,7 +110,7 @@ class Api:
         return Answer(
             answer.status,
             {name.lower(): value for name, value in answer.getheaders()},
-            json.loads(text) if text else None,
+            _read(text),
         )
 
     def push(self, **job: Any) -> dict[str, Any]:
@@ -134,7 +150,7 @@ def deployment(cloud: LocalCloud) -> Deployment:
 
 @pytest.fixture(scope="module")
 def api(deployment: Deployment) -> Api:
-    return Api(deployment.direct_url)
+    return Api(deployment.direct_url, deployment.key)
 
 
 @pytest.fixture(scope="module")
@@ -348,7 +364,10 @@ def test_conformance(
 ) -> None:
     empty(client(cloud, "dynamodb"), deployment.table, but_for=waiting)
     result = subprocess.run(
-        [sys.executable, str(CONFORMANCE / "run"), "--url", api.url, "--only", case],
+        [
+            *(sys.executable, str(CONFORMANCE / "run"), "--url", api.url),
+            *("--token", api.key, "--only", case),
+        ],
         capture_output=True,
         text=True,
         check=False,
@@ -358,11 +377,11 @@ def test_conformance(
 
 
 def empty(table: DynamoDBClient, name: str, *, but_for: str) -> None:
-    """Delete all items but that job's: every case expects queues that nobody used before."""
-    kept = {keys.job(but_for), keys.queue("sweeping"), keys.QUEUES}
+    """Delete all items but that job's and the keys: cases expect queues that nobody used before."""
+    kept = {keys.job(but_for), keys.queue("sweeping"), keys.QUEUES, keys.DEPLOYMENT}
     for page in table.get_paginator("scan").paginate(TableName=name, ProjectionExpression="pk, sk"):
         for item in page["Items"]:
-            if item["pk"]["S"] not in kept:
+            if item["pk"]["S"] not in kept and not item["pk"]["S"].startswith(KEYS):
                 table.delete_item(TableName=name, Key=item)
 
 
@@ -442,6 +461,71 @@ def test_metrics_are_written_by_the_stream_and_the_sweep(cloud: LocalCloud) -> N
         # The sweep measures when it has moved what was due.
         lines = "".join(line for line in logged(cloud) if '"CloudWatchMetrics"' in line)
         wanted = {name for name in wanted if name not in lines}
+
+
+@pytest.fixture(scope="module")
+def scoped(api: Api) -> dict[str, Api]:
+    """The API with a key for each single scope, and one that is none, as operators make them."""
+    made = {"": Api(api.url, "ojs_" + "0" * 16 + "_" + "0" * 64)}
+    for scope in Scope:
+        answer = api("POST", "/ojs/v1/admin/keys", {"name": f"only {scope}", "scopes": [scope]})
+        assert answer.status == 201, answer
+        made[scope] = Api(api.url, answer.body["secret"])
+    return made
+
+
+@pytest.mark.parametrize(
+    "operation", [pytest.param(operation, id=operation.id) for operation in contract.OPERATIONS]
+)
+def test_every_route_with_every_scope(
+    operation: contract.Operation, scoped: dict[str, Api], api: Api
+) -> None:
+    """Against the table of docs/access.md."""
+    path, body, query = about(operation, "scopes", JOB)
+    target = f"{path}?{urlencode(query)}" if query else path
+    needed = permissions()[operation.id].scope
+    assert Api(api.url)(operation.method, target, body).status == 401
+    for scope, each in scoped.items():
+        answer = each(operation.method, target, body)
+        if not scope:
+            assert (answer.status, answer.body["error"]["code"]) == (401, "unauthenticated")
+        elif needed in (None, scope):
+            # Not found and in conflict are fine: it was let in.
+            assert answer.status not in (401, 403), (scope, answer)
+            assert answer.status < 500, (scope, answer)
+        else:
+            assert (answer.status, answer.body["error"]["code"]) == (403, "permission_denied")
+            assert answer.body["error"]["details"] == {}
+
+
+def test_without_a_key_nobody_is_let_in(deployment: Deployment) -> None:
+    paths = ("/health", "/ojs/v1/health", "/ojs/v1/jobs", "/ojs/v1/workers", "/nothing")
+    for path in paths:
+        # API Gateway refuses whoever sends none, the functions whoever sends a wrong one.
+        assert Api(deployment.direct_url)("GET", path).status == 401
+        wrong = Api(deployment.direct_url, "ojs_" + "0" * 16 + "_" + "0" * 64)("GET", path)
+        assert (wrong.status, wrong.body["error"]["code"]) == (401, "unauthenticated")
+
+
+def test_the_key_is_in_its_secret_and_nowhere_else(
+    cloud: LocalCloud, deployment: Deployment
+) -> None:
+    secret = deployment.key.rsplit("_", 1)[-1]
+    assert len(secret) == 64
+    formation = client(cloud, "cloudformation")
+    said = [json.dumps(formation.describe_stacks(), default=str)]
+    for stack in (f"ojs-{STAGE}-data", f"ojs-{STAGE}-service"):
+        said.append(json.dumps(formation.get_template(StackName=stack), default=str))
+        said.append(json.dumps(formation.describe_stack_events(StackName=stack), default=str))
+    said.append(json.dumps(client(cloud, "lambda").list_functions(), default=str))
+    said += logged(cloud)
+    said.append(cloud.log.read_text(errors="replace"))
+    items = client(cloud, "dynamodb").get_paginator("scan")
+    said += [json.dumps(page, default=str) for page in items.paginate(TableName=deployment.table)]
+    # Guards the test: the name of the key, which is no secret, is found there.
+    name = deployment.key.split("_")[1]
+    assert [text for text in said if name in text]
+    assert not [text for text in said if secret in text]
 
 
 def test_no_function_was_refused_anything(cloud: LocalCloud) -> None:

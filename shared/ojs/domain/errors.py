@@ -10,7 +10,8 @@
     ├── NotFound              not_found
     │   └── QueueNotFound     queue_not_found      strict mode: the queue must be made first
     ├── JobTypeNotAllowed     JOB_TYPE_NOT_ALLOWED the queue does not take such jobs
-    ├── PermissionDenied      permission_denied    the queue does not take this producer's jobs
+    ├── Unauthenticated       unauthenticated      nobody knows who asks
+    ├── PermissionDenied      permission_denied    who asks may not do this
     ├── Conflict              conflict             the job or resource is in another state
     │   └── QueueDraining     queue_draining       the queue is being deleted
     ├── Duplicate             duplicate            the id or unique key is taken
@@ -154,10 +155,24 @@ class JobTypeNotAllowed(OjsError):
         )
 
 
+class Unauthenticated(OjsError):
+    """No key, or none that is good. What is wrong with it is not told."""
+
+    code = "unauthenticated"
+
+    def __init__(self) -> None:
+        super().__init__("A valid key is needed: send `Authorization: Bearer <key>`.")
+
+
 class PermissionDenied(OjsError):
     """The caller may not do this."""
 
     code = "permission_denied"
+
+
+def forbidden() -> PermissionDenied:
+    """What who asks may not do; whether for its scope or for its queue is not told."""
+    return PermissionDenied("Your key does not allow this.")
 
 
 class Conflict(OjsError):

@@ -113,6 +113,8 @@ class Job:
     limit: RateLimit | None = None
     place: str | None = None
     batch: str | None = None
+    # Who pushed it, as far as that is known.
+    producer: str | None = None
     # Bytes of the content when it is stored apart, else 0.
     content_bytes: int = 0
     content_ref: str | None = None
@@ -200,25 +202,31 @@ def to_dict(job: Job) -> dict[str, Any]:
     ):
         if ms is not None:
             shown[name] = times.format_ms(ms)
+    if job.producer is not None:
+        shown["producer"] = job.producer
     shown |= _attempt(job)
     if job.result is not MISSING:
         shown["result"] = job.result
     if job.progress is not None and (value := _fraction(job)) is not None:
         shown["progress"] = value
     if job.dead_letter:
-        shown["dead_letter"] = True
-        if job.copy_id is not None:
-            shown["dead_letter_job_id"] = job.copy_id
-        # The seed's detail of a dead letter (DL section 9.2); a client's own keys stay beside it.
-        own = shown.get("metadata")
-        shown["metadata"] = {
-            **(own if isinstance(own, dict) else {}),
-            "created_at": shown["created_at"],
-            "discarded_at": times.format_ms(job.discarded_ms or 0),
-        }
+        shown |= _dead_letter(job, shown)
     if job.previous_state is not None:
         shown["previous_state"] = job.previous_state.value
     return shown
+
+
+def _dead_letter(job: Job, shown: Mapping[str, Any]) -> dict[str, Any]:
+    """What is added where the job is a dead letter."""
+    # The seed's detail of a dead letter (DL section 9.2); a client's own keys stay beside it.
+    own = shown.get("metadata")
+    metadata = {
+        **(own if isinstance(own, dict) else {}),
+        "created_at": shown["created_at"],
+        "discarded_at": times.format_ms(job.discarded_ms or 0),
+    }
+    copied = {} if job.copy_id is None else {"dead_letter_job_id": job.copy_id}
+    return {"dead_letter": True, **copied, "metadata": metadata}
 
 
 def _start(job: Job, said: Any) -> str:

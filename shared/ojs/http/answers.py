@@ -884,6 +884,13 @@ class Extensions(TypedDict):
     experimental: list[dict[str, str]]
 
 
+class Authentication(TypedDict):
+    """How who asks shows who they are."""
+
+    required: bool
+    methods: list[Literal["api-key", "jwt", "aws-sigv4"]]
+
+
 class ManifestAnswer(TypedDict):
     """The conformance manifest."""
 
@@ -895,6 +902,7 @@ class ManifestAnswer(TypedDict):
     backend: str
     capabilities: dict[str, bool]
     extensions: Extensions
+    authentication: Authentication
     unique_job_strength: str
     endpoints: dict[str, str]
 
@@ -1060,6 +1068,46 @@ class PoolDeletedAnswer(TypedDict):
 
     deleted: Literal[True]
     name: str
+
+
+class AccessKey(TypedDict):
+    """An access key, without what its holder alone knows."""
+
+    id: str
+    name: str
+    scopes: list[str]
+    queues: NotRequired[
+        Annotated[list[str], Field(description="the only queues it may touch; absent: all")]
+    ]
+    state: Literal["active", "expired", "revoked"]
+    created_at: Moment
+    expires_at: NotRequired[Moment]
+    revoked_at: NotRequired[Moment]
+    last_used_at: NotRequired[
+        Annotated[Moment, Field(description="to the length of time for which keys are remembered")]
+    ]
+    made_by: NotRequired[str]
+
+
+class KeyAnswer(TypedDict):
+    """One access key."""
+
+    key: AccessKey
+
+
+class KeyMadeAnswer(TypedDict):
+    """A new access key."""
+
+    key: AccessKey
+    secret: Annotated[str, Field(description="what to send as bearer token; never shown again")]
+
+
+class KeysAnswer(TypedDict):
+    """A page of access keys."""
+
+    items: list[AccessKey]
+    keys: list[AccessKey]
+    pagination: Pagination
 
 
 class QueueShare(TypedDict):

@@ -18,9 +18,11 @@ from aws_lambda_powertools.utilities.data_classes import APIGatewayProxyEventV2
 
 from ojs.clock import Clock, SystemClock
 from ojs.domain import jsontext
+from ojs.domain.access import Principal
 from ojs.domain.errors import NotFound, OjsError
 from ojs.domain.ids import IdSource
 from ojs.http import contract, errors, negotiation
+from ojs.http.access import Guard
 from ojs.http.contract import Operation
 from ojs.http.request import Request
 
@@ -86,8 +88,9 @@ class _Resolver(APIGatewayHttpResolver):
 class Application:
     """One HTTP function: binds implementations to the operations of the contract."""
 
-    def __init__(self, function: str, clock: Clock | None = None) -> None:
+    def __init__(self, function: str, guard: Guard, clock: Clock | None = None) -> None:
         self.function = function
+        self._guard = guard
         # Not the runtime's: a request has an id, and an answer, even when that cannot be built.
         self._clock = clock or SystemClock()
         self._started_ms = self._clock.now_ms()
@@ -134,8 +137,9 @@ class Application:
         http = event["requestContext"]["http"]
         method = http["method"].upper()
         self._resolver.context.update(
-            headers=headers, request_id=request_id, method=method, lambda_context=context
-        )
+            headers=headers, request_id=request_id, method=method, lambda_context=context,
+            closed=True,
+        )  # fmt: skip
         if method == "HEAD" and "GET" in contract.at(event["rawPath"]):
             # The answer is that to GET, body and all: whoever speaks HTTP in front of the function
             # leaves the body away, and takes Content-Length from it.
@@ -150,6 +154,8 @@ class Application:
             if operation not in contract.at(event["rawPath"]).values():
                 # A fixed path (`/workers/fetch`) looks like a template (`/workers/{id}`) here.
                 return self._no_route()
+            principal = self._who(event)
+            self._guard.permit(principal, operation)
             if operation.id != "manifest":  # it is read before a version is chosen
                 negotiation.check_version(context["headers"].get("ojs-version"))
             request = Request(
@@ -160,15 +166,29 @@ class Application:
                 raw_body=event.get("body"),
                 base64_body=bool(event.get("isBase64Encoded")),
                 remaining_ms=_remaining(context["lambda_context"]),
+                principal=principal,
             )
+            self._guard.admit(request)
             return self._respond(implementation(request))
 
         self._resolver.route(operation.path, operation.method)(route)
+
+    def _who(self, event: Mapping[str, Any]) -> Principal:
+        """Who asks, before anything else is looked at. Raises Unauthenticated."""
+        context = self._resolver.context
+        context["closed"] = self._guard.closed
+        context["principal"] = principal = self._guard.who(event)
+        return principal
 
     def _no_route(self, _error: NotFoundError | None = None) -> Response[str]:
         method = self._resolver.context["method"]
         path = self._resolver.current_event.raw_path
         allowed = _methods(contract.at(path))
+        self._resolver.context["closed"] = self._guard.closed
+        if method != "OPTIONS" or not allowed:
+            # Not even which paths there are is for everybody. But browsers have no key when they
+            # ask whether they may send one; where pages may, API Gateway lets them ask.
+            self._who(self._resolver.current_event.raw_event)
         if not allowed:
             error = NotFound("route", f"{method} {path}")
             if path.endswith("/stream"):
@@ -197,7 +217,7 @@ class Application:
 
     def _response(self, answer: Answer) -> Response[str]:
         context = self._resolver.context
-        headers = negotiation.answer_headers(context["request_id"])
+        headers = negotiation.answer_headers(context["request_id"], closed=context["closed"])
         if answer.body is not None:
             headers["Content-Type"] = negotiation.media_type(context["headers"].get("accept"))
         headers |= answer.headers
@@ -230,6 +250,9 @@ class Application:
             "operation": operation.id if operation else None,
             "status": status,
         }
+        principal: Principal | None = context.get("principal")
+        if principal is not None and principal.name is not None:
+            fields |= {"principal": principal.name[:100], "key": principal.key}
         if code is not None:
             fields["code"] = code
         return fields

@@ -9,7 +9,8 @@ import re
 from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING
 
-from ojs.domain.errors import InvalidRequest
+from ojs.domain.access import Principal
+from ojs.domain.errors import InvalidRequest, forbidden
 from ojs.http.contract import MAX_BLOCK_S, MAX_PRODUCER
 
 if TYPE_CHECKING:
@@ -21,16 +22,22 @@ _SECONDS = re.compile(r"[0-9]+(\.[0-9]+)?")
 _SPARE_MS = 3_000
 
 
-def producer(headers: Mapping[str, str]) -> str | None:
-    """Who says to be asking, None for nobody. Raises InvalidRequest naming the header."""
+def producer(headers: Mapping[str, str], principal: Principal) -> str | None:
+    """Who asks: whoever holds the key; where there are none, who they say they are, None for
+    nobody.
+
+    Raises InvalidRequest naming the header, PermissionDenied when it is not the key's.
+    """
     given = headers.get("x-ojs-producer")
     if given is None:
-        return None
+        return principal.name
     name = given.strip()
     if not 1 <= len(name) <= MAX_PRODUCER or not name.isprintable():
         raise InvalidRequest(
             "X-OJS-Producer", f"must hold 1 to {MAX_PRODUCER} printable characters", value=given
         )
+    if principal.name is not None and name != principal.name:
+        raise forbidden()
     return name
 
 

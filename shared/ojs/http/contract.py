@@ -51,7 +51,7 @@ MAX_TIMEOUT_S = 86_400
 MAX_BLOCK_S = 25
 MAX_PRODUCER = MAX_NAME_BYTES
 
-Subject = Literal["job", "worker", "queue", "rate limit", "operation", "pool"]
+Subject = Literal["job", "worker", "queue", "rate limit", "operation", "pool", "key"]
 
 
 @dataclass(frozen=True)
@@ -704,6 +704,29 @@ def _scheduling() -> Iterable[Operation]:
     )  # fmt: skip
 
 
+def _keys() -> Iterable[Operation]:
+    base = f"{BASE}/admin/keys"
+    one = f"{base}/{{id}}"
+    yield Operation(
+        "create_key", "POST", base, ADMIN, "keys", "Make an access key",
+        {201: Success("KeyMadeAnswer", "The key, and its secret, shown once.", ("Location",))},
+        (403,), models.CreateKeyRequest,
+    )  # fmt: skip
+    yield Operation(
+        "list_keys", "GET", base, ADMIN, "keys", "List access keys",
+        {200: Success("KeysAnswer", "One page of keys, oldest first.")}, query=PAGING,
+    )  # fmt: skip
+    yield Operation(
+        "get_key", "GET", one, ADMIN, "keys", "Read an access key",
+        {200: Success("KeyAnswer", "The key without its secret.")}, (404,), subject="key",
+    )  # fmt: skip
+    yield Operation(
+        "revoke_key", "DELETE", one, ADMIN, "keys", "Revoke an access key",
+        {200: Success("KeyAnswer", "The key, which is of no use any more.")},
+        (403, 404), subject="key",
+    )  # fmt: skip
+
+
 def _system() -> Iterable[Operation]:
     yield Operation(
         "manifest", "GET", "/ojs/manifest", ADMIN, "system", "Read what this server offers",
@@ -734,7 +757,7 @@ def _system() -> Iterable[Operation]:
 
 OPERATIONS: tuple[Operation, ...] = (
     *_jobs(), *_workers(), *_dead_letter(), *_queues(), *_admin_workers(), *_statistics(),
-    *_rate_limits(), *_scheduling(), *_system(),
+    *_rate_limits(), *_scheduling(), *_keys(), *_system(),
 )  # fmt: skip
 
 

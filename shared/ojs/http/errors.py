@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ojs.domain.errors import OjsError, QueueFull
+from ojs.domain.errors import OjsError, QueueFull, Unauthenticated
 
 _CATALOGUE = "https://openjobspec.org/spec/v1/error-catalog"
 _CHAPTERS = {
@@ -54,8 +54,11 @@ KINDS: dict[str, Kind] = {
     "JOB_TYPE_NOT_ALLOWED": Kind(
         422, "OJS-1001", "Push to a queue that takes this type, or let an operator allow it."
     ),
+    "unauthenticated": Kind(
+        401, "OJS-5000", "Ask an operator for a key, or for a new one if yours has ended."
+    ),
     "permission_denied": Kind(
-        403, "OJS-5001", "Ask an operator to add you to the producers of the queue."
+        403, "OJS-5001", "Ask an operator for a key that allows it, or to add you to the producers."
     ),
     "method_not_allowed": Kind(405, "OJS-1000", "Use one of the methods in the Allow header."),
     "conflict": Kind(
@@ -123,6 +126,8 @@ def headers(error: OjsError) -> dict[str, str]:
     added: dict[str, str] = {}
     if isinstance(error, MethodNotAllowed):
         added["Allow"] = ", ".join(error.allowed)
+    if isinstance(error, Unauthenticated):
+        added["WWW-Authenticate"] = 'Bearer realm="ojs"'
     if isinstance(error, QueueFull):
         added["X-OJS-Queue-Depth"] = str(error.queue["depth"])
         added["X-OJS-Queue-Bound"] = str(error.queue["bound"])

@@ -31,8 +31,17 @@ EXTENSIONS = ("backpressure", "dead-letter", "fair-scheduling", "queue-config", 
 _EXTENSION_VERSION = "1.0.0-rc.1"
 
 
-def manifest(version: str) -> dict[str, Any]:
-    """The conformance manifest (ojs-http-binding section 21)."""
+# How who asks shows who they are (ojs-http-binding section 5).
+AUTHENTICATION = {
+    "none": (),
+    "keys": ("api-key",),
+    "jwt": ("jwt",),
+    "iam": ("aws-sigv4",),
+}
+
+
+def manifest(version: str, authorizer: str = "none") -> dict[str, Any]:
+    """The conformance manifest (ojs-http-binding sections 5 and 21)."""
     return {
         "specversion": SPECVERSION,
         "ojs_version": SPECVERSION,
@@ -51,6 +60,10 @@ def manifest(version: str) -> dict[str, Any]:
                 for name in EXTENSIONS
             ],
             "experimental": [],
+        },
+        "authentication": {
+            "required": authorizer != "none",
+            "methods": list(AUTHENTICATION[authorizer]),
         },
         # The lock and the job are one transaction.
         "unique_job_strength": "strong",

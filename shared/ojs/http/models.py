@@ -28,7 +28,7 @@ from pydantic import (
     ValidationError,
 )
 
-from ojs.domain import ids, times
+from ojs.domain import access, envelope, ids, times
 from ojs.domain.dead_letter_filter import FIELDS, FilterRequest
 from ojs.domain.envelope import (
     MAX_BATCH,
@@ -255,6 +255,21 @@ def _texts(value: Any) -> Any:
     if isinstance(value, list) and all(isinstance(line, str) for line in value):
         return value
     raise ValueError("must be an array of strings, or a string")
+
+
+def _queue_pattern(value: str) -> str:
+    stem = value.removesuffix("*")
+    # What is before the star is the beginning of a name; alone it is any.
+    envelope.check_queue(stem if stem == value else f"{stem}a")
+    return value
+
+
+QueuePattern = Annotated[
+    str,
+    Field(max_length=MAX_NAME_BYTES),
+    AfterValidator(_queue_pattern),
+    Field(description="a queue's name, or the beginning of some and '*'"),
+]
 
 
 def _moment(value: str) -> str:
@@ -693,6 +708,44 @@ class DeleteQueueRequest(RequestModel):
         None, description="there must be none; they are discarded, moved, or worked off first"
     )
     target_queue: QueueName | None = Field(None, description="with `move`, where to")
+
+
+def _key_name(value: str) -> str:
+    # It is compared with the producers of queues, and stands in logs.
+    if not value.isprintable() or value != value.strip():
+        raise ValueError("must be printable, without space around it")
+    return value
+
+
+def _scopes(value: list[str]) -> list[str]:
+    if len(set(value)) != len(value):
+        raise ValueError("must name each scope once")
+    return value
+
+
+class CreateKeyRequest(RequestModel):
+    """A key to make. A field that is none is refused: one that was misspelt would mean more than
+    it was to.
+    """
+
+    model_config = ConfigDict(extra="forbid")
+
+    name: Annotated[
+        str,
+        Field(min_length=1, max_length=access.MAX_NAME_BYTES),
+        AfterValidator(_key_name),
+    ] = Field(description="who holds it: what `producers` of a queue names, and jobs show")
+    scopes: Annotated[
+        list[Literal["jobs:write", "jobs:read", "work", "admin:read", "admin:write"]],
+        Field(min_length=1, max_length=len(access.Scope)),
+        AfterValidator(_scopes),
+    ] = Field(description="what it may do; docs/access.md says what each is")
+    queues: (
+        Annotated[list[QueuePattern], Field(min_length=1, max_length=access.MAX_QUEUES)] | None
+    ) = Field(None, description="the only queues it may touch; all when not given")
+    expires_at: Annotated[str, AfterValidator(_moment)] | None = Field(
+        None, description="when it ends: RFC 3339, or '+' and an ISO 8601 duration; never without"
+    )
 
 
 class NoOptions(RequestModel):

@@ -29,15 +29,22 @@ _FIXED: Mapping[str, str] = {
     "X-OJS-Media-Type": MEDIA_TYPE,
     "X-Content-Type-Options": "nosniff",
     "Cache-Control": "no-store",
-    # The API takes no cookies, so any page may read what any other client could read too.
+    # What is answered is data, whatever a browser takes it for.
+    "Content-Security-Policy": "default-src 'none'; frame-ancestors 'none'",
+    "Referrer-Policy": "no-referrer",
+}
+# Where nobody has to say who they are, any page may read what any other client could read too.
+_OPEN: Mapping[str, str] = {
     "Access-Control-Allow-Origin": "*",
     "Access-Control-Expose-Headers": ", ".join(_EXPOSED),
 }
+# Where somebody has to, API Gateway says which pages may (`cors_origins`); and it is HTTPS.
+_CLOSED: Mapping[str, str] = {"Strict-Transport-Security": "max-age=31536000"}
 
 
-def answer_headers(request_id: str) -> dict[str, str]:
-    """Headers that every answer bears, errors included."""
-    return {**_FIXED, "X-Request-Id": request_id}
+def answer_headers(request_id: str, *, closed: bool) -> dict[str, str]:
+    """Headers that every answer bears, errors included. `closed`: a key is needed."""
+    return {**_FIXED, **(_CLOSED if closed else _OPEN), "X-Request-Id": request_id}
 
 
 def preflight_headers(methods: Iterable[str]) -> dict[str, str]:

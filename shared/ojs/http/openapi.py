@@ -12,17 +12,20 @@ from typing import Any
 from pydantic import TypeAdapter
 
 from ojs.domain import envelope, limits
+from ojs.domain.access import KEY_ID
 from ojs.domain.ids import UUID7
 from ojs.domain.pools import PoolRequest
 from ojs.http import answers, contract, errors, models, negotiation
 from ojs.http.contract import Operation, Parameter
+from ojs.http.permissions import permissions
 
 _REF = "#/components/schemas/{model}"
 
 _DESCRIPTIONS = {
     400: "The request is malformed: a field, the body, a header or a parameter.",
-    403: "The queue does not take this producer's jobs.",
-    404: "There is no such job, queue, worker, pool or route.",
+    401: "There is no key, or none that is good.",
+    403: "The key does not allow this, or the queue does not take this producer's jobs.",
+    404: "There is no such job, queue, worker, pool, key or route.",
     405: "The path does not take this method.",
     409: "The job is in another state, or exists already; nothing was changed.",
     413: "Something is larger than allowed.",
@@ -33,9 +36,9 @@ _DESCRIPTIONS = {
     504: "The store did not answer in time; the outcome is unknown.",
 }
 _NAMES = {
-    400: "BadRequest", 403: "Forbidden", 404: "NotFound", 409: "Conflict", 413: "TooLarge",
-    422: "Unprocessable", 429: "QueueFull", 500: "InternalError", 503: "Unavailable",
-    504: "Timeout",
+    400: "BadRequest", 401: "Unauthenticated", 403: "Forbidden", 404: "NotFound", 409: "Conflict",
+    413: "TooLarge", 422: "Unprocessable", 429: "QueueFull", 500: "InternalError",
+    503: "Unavailable", 504: "Timeout",
 }  # fmt: skip
 
 _HEADERS: Mapping[str, tuple[dict[str, Any], str]] = {
@@ -43,7 +46,7 @@ _HEADERS: Mapping[str, tuple[dict[str, Any], str]] = {
     "X-Request-Id": ({"type": "string"}, "the client's id for the request, or one made for it"),
     "X-OJS-Version": ({"type": "string", "const": negotiation.VERSION}, "the same as OJS-Version"),
     "X-OJS-Media-Type": ({"type": "string", "const": negotiation.MEDIA_TYPE}, "OJS's media type"),
-    "Location": ({"type": "string"}, "path of the new job, queue or worker pool"),
+    "Location": ({"type": "string"}, "path of the new job, queue, worker pool or key"),
     "Retry-After": ({"type": "integer", "minimum": 1}, "seconds to wait before trying again"),
     "X-OJS-Queue-Depth": (
         {"type": "integer", "minimum": 0},
@@ -76,6 +79,7 @@ _PATH_PARAMETERS: Mapping[str, tuple[Mapping[str, Any], str]] = {
     "worker": (models.WORKER_ID_SCHEMA, "the worker's id"),
     "queue": (contract.QUEUE_SCHEMA, "the queue's name"),
     "pool": (contract.POOL_SCHEMA, "the worker pool's name"),
+    "key": ({"type": "string", "pattern": KEY_ID.pattern}, "the access key's id"),
     "rate limit": (
         {"type": "string", "pattern": limits.KEY_PATTERN, "maxLength": limits.MAX_KEY + 6},
         "the rate limit's key; `queue:` and a queue's name for limits that name none",
@@ -323,6 +327,12 @@ EXAMPLES: Mapping[str, dict[str, Any]] = {
             "min_dispatch_ratio": 0.05,
         },
     },
+    "create_key": {
+        "name": "mailer",
+        "scopes": ["jobs:write", "jobs:read"],
+        "queues": ["mail", "mail.*"],
+        "expires_at": "+P90D",
+    },
     "delete_queue": {"strategy": "move", "target_queue": "email"},
     "pause_queue": {},
     "resume_queue": {},
@@ -361,14 +371,18 @@ _ERROR_EXAMPLE = {
 
 
 @cache
-def document(version: str) -> dict[str, Any]:
-    """The description of everything that is served; `version` is this deployment's."""
+def document(version: str, authorizer: str = "none") -> dict[str, Any]:
+    """The description of everything that is served; `version` is this deployment's, and
+    `authorizer` how it knows who asks (`ojs.settings`).
+    """
     schemas: dict[str, Any] = {}
     _define("ErrorAnswer", answers.ErrorAnswer, schemas, "serialization")
     paths: dict[str, dict[str, Any]] = {}
     for operation in contract.OPERATIONS:
         described = paths.setdefault(operation.path, {})
         described[operation.method.lower()] = _operation(operation, schemas)
+        if authorizer != "none":
+            _secure(described[operation.method.lower()], operation)
     return {
         "openapi": "3.1.0",
         "info": {
@@ -384,8 +398,40 @@ def document(version: str) -> dict[str, Any]:
             "schemas": schemas,
             "headers": {name: _header(name, required=True) for name in _HEADERS},
             "responses": {_NAMES[status]: _error(status) for status in _NAMES},
+            **_SCHEMES[authorizer],
         },
     }
+
+
+# How who asks shows who they are.
+_SCHEMES: Mapping[str, Mapping[str, Any]] = {
+    "none": {},
+    "keys": {"securitySchemes": {"key": {"type": "http", "scheme": "bearer"}}},
+    "jwt": {
+        "securitySchemes": {"key": {"type": "http", "scheme": "bearer", "bearerFormat": "JWT"}}
+    },
+    "iam": {
+        "securitySchemes": {
+            "key": {
+                "type": "apiKey",
+                "in": "header",
+                "name": "Authorization",
+                "description": "AWS Signature Version 4 for the service `execute-api`",
+            }
+        }
+    },
+}
+
+
+def _secure(described: dict[str, Any], operation: Operation) -> None:
+    """Say what is needed to be let in."""
+    scope = permissions()[operation.id].scope
+    described["security"] = [{"key": [] if scope is None else [scope.value]}]
+    for status in ("401", "403"):
+        described["responses"].setdefault(
+            status, {"$ref": f"#/components/responses/{_NAMES[int(status)]}"}
+        )
+    described["responses"] = dict(sorted(described["responses"].items()))
 
 
 def _operation(operation: Operation, schemas: dict[str, Any]) -> dict[str, Any]:

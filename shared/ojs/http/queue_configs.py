@@ -31,6 +31,12 @@ def to_create(raw: Mapping[str, Any]) -> tuple[str, Mapping[str, Any], str]:
     return name, config, "config."
 
 
+def named(config: Mapping[str, Any]) -> list[str]:
+    """Other queues that a configuration, as sent, would have jobs go to."""
+    target = config.get("dead_letter_queue")
+    return [target] if isinstance(target, str) else []
+
+
 def shown(queue: Queue) -> dict[str, Any]:
     """A queue's configuration, and where each of its fields comes from."""
     return {

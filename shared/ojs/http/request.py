@@ -9,13 +9,21 @@ from typing import Any, TypeVar
 from urllib.parse import unquote
 
 from ojs.domain import envelope, jsontext, limits
-from ojs.domain.errors import InvalidPayload, InvalidRequest
+from ojs.domain.access import KEY_ID, Principal
+from ojs.domain.errors import InvalidPayload, InvalidRequest, forbidden
 from ojs.domain.pools import check_pool
 from ojs.domain.worker import check_worker_id
 from ojs.http import models, negotiation
 from ojs.http.contract import Operation
 
 Model = TypeVar("Model", bound=models.RequestModel)
+
+
+def _check_key_id(value: str) -> str:
+    if not KEY_ID.fullmatch(value):
+        raise ValueError("must be the 16 hex digits that name a key, not the key itself")
+    return value
+
 
 _CHECKS: Mapping[str, Callable[[str], str]] = {
     "job": envelope.check_job_id,
@@ -24,6 +32,7 @@ _CHECKS: Mapping[str, Callable[[str], str]] = {
     "rate limit": limits.check_any_key,
     "operation": envelope.check_job_id,
     "pool": check_pool,
+    "key": _check_key_id,
 }
 
 
@@ -39,6 +48,16 @@ class Request:
     base64_body: bool
     # Milliseconds until the function is stopped.
     remaining_ms: Callable[[], int]
+    principal: Principal
+
+    def touches(self, *queues: str | None) -> None:
+        """Say which queues the request is about; None are all of them.
+
+        Raises PermissionDenied when one is out of reach of who asks.
+        """
+        for queue in queues:
+            if self.principal.limited and (queue is None or not self.principal.reaches(queue)):
+                raise forbidden()
 
     @property
     def named(self) -> str:

@@ -10,6 +10,7 @@ from functools import partial
 
 from ojs.clock import Clock
 from ojs.domain import admission, envelope, jsontext, lifecycle, retry, times
+from ojs.domain.access import Reaches, everything
 from ojs.domain.envelope import MAX_BATCH, JobRequest, Specification, Unique
 from ojs.domain.errors import (
     BackendError,
@@ -19,6 +20,7 @@ from ojs.domain.errors import (
     OjsError,
     QueueNotFound,
     Unsupported,
+    forbidden,
 )
 from ojs.domain.ids import IdSource
 from ojs.domain.job import DEFAULT_TIMEOUT_MS, Job
@@ -98,9 +100,17 @@ class Enqueue:
         self._strict = strict
         self._choose = choose
 
-    def push(self, request: JobRequest, *, producer: str | None = None, wait_ms: int = 0) -> Pushed:
-        """Store one job durably. `producer` is who asks, where queues admit only some; `wait_ms`
-        is how long it waits for room in a full queue whose strategy is `block`.
+    def push(
+        self,
+        request: JobRequest,
+        *,
+        producer: str | None = None,
+        reaches: Reaches = everything,
+        wait_ms: int = 0,
+    ) -> Pushed:
+        """Store one job durably. `producer` is who asks, where queues admit only some; `reaches`
+        tells which queues they may touch at all; `wait_ms` is how long it waits for room in a full
+        queue whose strategy is `block`.
 
         Raises InvalidRequest, ValidationFailed, Unsupported, PayloadTooLarge for what is asked,
         JobTypeNotAllowed and PermissionDenied for what the queue does not take, QueueNotFound in
@@ -110,14 +120,17 @@ class Enqueue:
         now_ms = self._clock.now_ms()
         request = middleware.run(self._chain, request)
         specification = envelope.resolve(request, now_ms=now_ms)
+        _check_reach(specification.queue, reaches)
         queues, ends = self._known_queues([specification], now_ms)
         queue = queues[specification.queue]
         admission.check(queue, specification.type, producer)
         specification = _under(queue, specification, request, now_ms=now_ms)
-        job = self._job(specification, queue, now_ms)
+        job = self._job(specification, queue, now_ms, producer)
         self._limits.register(registered([job]))
         with self._bounds.room([job], {queue.name: queue}, wait_ms=wait_ms) as entry:
-            pushed = self._store(job, specification, now_ms, partial(self._placed, ends, entry))
+            pushed = self._store(
+                job, specification, now_ms, partial(self._placed, ends, entry), reaches
+            )
             entry.keep([] if pushed.deduplicated else [pushed.job])
         pressure = entry.pressure(queue.name)
         return replace(pushed, pressure=pressure, standing=self._standing(pushed.job))
@@ -131,7 +144,14 @@ class Enqueue:
         except OjsError:
             return None
 
-    def _store(self, job: Job, specification: Specification, now_ms: int, placed: Placed) -> Pushed:
+    def _store(
+        self,
+        job: Job,
+        specification: Specification,
+        now_ms: int,
+        placed: Placed,
+        reaches: Reaches,
+    ) -> Pushed:
         if specification.unique is None:
             (job,) = placed([job])
             try:
@@ -139,7 +159,7 @@ class Enqueue:
             except JobTaken:
                 raise _taken(job.id) from None
         for _ in range(_TRIES):
-            plan = self._plan(job, specification, specification.unique, now_ms)
+            plan = self._plan(job, specification, specification.unique, now_ms, reaches)
             if plan.existing:
                 (existing,) = self._jobs.with_contents([plan.job])
                 return Pushed(existing, deduplicated=True)
@@ -159,7 +179,12 @@ class Enqueue:
         raise BackendUnavailable("Others are pushing the same unique job; try again.")
 
     def push_batch(
-        self, requests: Sequence[JobRequest], *, producer: str | None = None, wait_ms: int = 0
+        self,
+        requests: Sequence[JobRequest],
+        *,
+        producer: str | None = None,
+        reaches: Reaches = everything,
+        wait_ms: int = 0,
     ) -> list[Pushed]:
         """Store up to 1 000 jobs, all or none, in array order.
 
@@ -175,6 +200,7 @@ class Enqueue:
             with _naming(index):
                 asked.append(middleware.run(self._chain, request))
                 resolved = envelope.resolve(asked[-1], now_ms=now_ms, prefix=_at(index))
+                _check_reach(resolved.queue, reaches)
             specifications.append(resolved)
         _check_ids(specifications)
         queues, ends = self._known_queues(specifications, now_ms)
@@ -185,12 +211,12 @@ class Enqueue:
                 specifications[index] = _under(
                     queue, resolved, asked[index], now_ms=now_ms, prefix=_at(index)
                 )
-        jobs = [self._job(s, queues[s.queue], now_ms) for s in specifications]
+        jobs = [self._job(s, queues[s.queue], now_ms, producer) for s in specifications]
         self._limits.register(registered(jobs))
         with self._bounds.room(jobs, queues, wait_ms=wait_ms) as entry:
             if any(s.unique for s in specifications):
                 pushed = self._push_unique_batch(
-                    jobs, specifications, now_ms, partial(self._placed, ends, entry)
+                    jobs, specifications, now_ms, partial(self._placed, ends, entry), reaches
                 )
             else:
                 chosen = any(s.id for s in specifications)
@@ -219,6 +245,7 @@ class Enqueue:
         specifications: Sequence[Specification],
         now_ms: int,
         placed: Placed,
+        reaches: Reaches,
     ) -> list[Pushed]:
         if 2 * len(jobs) > MAX_TRANSACTION:
             raise Unsupported(
@@ -233,7 +260,8 @@ class Enqueue:
                     plans.append(_Plan(job))
                     continue
                 with _naming(index):
-                    plans.append(self._plan(job, specification, specification.unique, now_ms))
+                    plan = self._plan(job, specification, specification.unique, now_ms, reaches)
+                plans.append(plan)
             new = [plan for plan in plans if not plan.existing]
             _check_replaced(new, jobs)
             also = [write for plan in new for write in plan.also]
@@ -269,8 +297,17 @@ class Enqueue:
             self._bounds.leave(entry)
             raise
 
-    def _plan(self, job: Job, specification: Specification, policy: Unique, now_ms: int) -> _Plan:
-        """What the job's fingerprint allows, as things stand. Raises Duplicate."""
+    def _plan(
+        self,
+        job: Job,
+        specification: Specification,
+        policy: Unique,
+        now_ms: int,
+        reaches: Reaches,
+    ) -> _Plan:
+        """What the job's fingerprint allows, as things stand. Raises Duplicate, and
+        PermissionDenied when another job has it that is none of theirs.
+        """
         digest = fingerprint(specification, policy)
         seen = self._locks.get(digest)
         holder = None
@@ -284,6 +321,8 @@ class Enqueue:
         lock = Locks.taking(Lock(digest, job.id, until_ms), seen)
         if holder is None or holder.state not in policy.states:
             return _Plan(job, (lock,))
+        # It would be shown, named or cancelled.
+        _check_reach(holder.queue, reaches)
         if policy.on_conflict == "ignore":
             return _Plan(holder, existing=True)
         if policy.on_conflict == "reject" or holder.state.terminal:
@@ -334,7 +373,9 @@ class Enqueue:
             raise QueueNotFound(name)
         return self._queues.ensure(name, now_ms=now_ms)
 
-    def _job(self, specification: Specification, queue: Queue, now_ms: int) -> Job:
+    def _job(
+        self, specification: Specification, queue: Queue, now_ms: int, producer: str | None
+    ) -> Job:
         state = State.AVAILABLE
         if specification.pending:
             state = State.PENDING
@@ -363,7 +404,14 @@ class Enqueue:
             share=None if fairness is None else fairness.share(specification.content),
             held=jsontext.size_of(specification.content) if queue.charged else None,
             limit=specification.limit,
+            producer=producer,
         )
+
+
+def _check_reach(queue: str, reaches: Reaches) -> None:
+    """Raise PermissionDenied for a queue that who asks may not touch."""
+    if not reaches(queue):
+        raise forbidden()
 
 
 def _is_ready(specification: Specification) -> bool:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -68,6 +68,17 @@ class Jobs:
         if settled is None:
             raise NotFound("job", job_id)
         return settled
+
+    def queue_of(self, job_id: str) -> str:
+        """The queue that a job is in. Raises NotFound."""
+        head = self._jobs.head(job_id)
+        if head is None:
+            raise NotFound("job", job_id)
+        return head.queue
+
+    def queues_of(self, job_ids: Sequence[str]) -> set[str]:
+        """The queues that these jobs are in, as far as there are such jobs."""
+        return {head.queue for head in self._jobs.heads(job_ids).values()}
 
     def state(self, job_id: str) -> State:
         """The state alone, after all that time has decided: for those who wait. Raises NotFound."""

@@ -11,6 +11,7 @@ from botocore.config import Config
 if TYPE_CHECKING:
     from mypy_boto3_dynamodb import DynamoDBClient
     from mypy_boto3_s3 import S3Client
+    from mypy_boto3_secretsmanager import SecretsManagerClient
 
 # A lost answer is recognised by what the write left (ojs.store.jobs), so retrying is safe. DynamoDB
 # answers in milliseconds: three tries of at most 2 s leave a request time to answer by itself
@@ -31,6 +32,11 @@ BUCKET_CONFIG = CONFIG.merge(Config(read_timeout=5))
 def dynamodb(**arguments: Any) -> DynamoDBClient:
     """A DynamoDB client; `arguments` go to boto3 (endpoint, region, credentials)."""
     return boto3.client("dynamodb", **({"config": CONFIG} | arguments))
+
+
+def secrets_manager() -> SecretsManagerClient:
+    """A Secrets Manager client."""
+    return boto3.client("secretsmanager", config=BUCKET_CONFIG)
 
 
 @cache

@@ -18,6 +18,8 @@ SPARE = "spare|"
 QUEUES = "QUEUES"
 POOLS = "POOLS"
 GONE = "GONE"
+# What a deployment notes about itself.
+DEPLOYMENT = "DEPLOYMENT"
 # Names of queues that are gone and may have left dead letters.
 LEFT = "LEFT"
 PRUNING = "PRUNING"
@@ -174,6 +176,16 @@ def batch(token: str) -> str:
     return f"B|{token}"
 
 
+def access_key(key_id: str) -> str:
+    """Partition of an access key."""
+    return f"A|{key_id}"
+
+
+def access_key_id(pk: str) -> str:
+    """The id in an access key's partition key."""
+    return pk.removeprefix("A|")
+
+
 def operation(operation_id: str) -> str:
     """Partition of a bulk operation."""
     return f"O|{operation_id}"
@@ -218,6 +230,8 @@ STAGED = "B"
 OPERATIONS = "O"
 # Limits that hold jobs back.
 HOLDING = "H"
+# All access keys, by when they were made.
+ACCESS_KEYS = "A"
 
 
 def instant(ms: int) -> str:

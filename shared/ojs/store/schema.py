@@ -72,6 +72,13 @@ class TableSchema:
 
 TABLE = TableSchema()
 
+# The form of the items. It goes up with each change that items already there do not have; code
+# knows all forms up to its own.
+SCHEMA_VERSION = 1
+# The oldest form that code must know to work on items of this one. It goes up only with a change
+# that older code would break: from then on there is no way back to an earlier version.
+NEEDED_VERSION = 1
+
 # Records the projection is handed at once: bounds in docs/performance.md are per batch of these.
 STREAM_BATCH = 100
 

@@ -244,14 +244,16 @@ class Table:
             **put.arguments(),
         )
 
-    def update(self, update: Update) -> Item:
-        """Change an item; returns all of it as it is now. Raises LostRace with what it found."""
+    def update(self, update: Update, *, tell_loser: bool = True) -> Item:
+        """Change an item; returns all of it as it is now. Raises LostRace with what it found, or
+        without when the loser is not to learn of it.
+        """
         answer = self._call(
             "UpdateItem",
             self.client.update_item,
             TableName=self.name,
             ReturnValues="ALL_NEW",
-            ReturnValuesOnConditionCheckFailure="ALL_OLD",
+            ReturnValuesOnConditionCheckFailure="ALL_OLD" if tell_loser else "NONE",
             **update.arguments(),
         )
         return unpack(answer.get("Attributes", {}))

@@ -7,9 +7,10 @@ from __future__ import annotations
 
 import base64
 import json
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
-from typing import Any
+from typing import Any, cast
 
 from jsonschema import Draft202012Validator
 
@@ -18,7 +19,9 @@ from functions.jobs.handler import handler as jobs
 from functions.workers.handler import handler as workers
 from ojs.clock import ManualClock
 from ojs.http import contract, openapi
+from ojs.http.access import Guard
 from ojs.runtime import Runtime
+from ojs.settings import Settings
 
 HANDLERS = {"jobs": jobs, "workers": workers, "admin": admin}
 OJS = "application/openjobspec+json"
@@ -212,3 +215,13 @@ def event_of(
     elif raw is not None:
         event["body"] = raw
     return event
+
+
+class _Open:
+    """A runtime of which only the settings are looked at."""
+
+    settings = Settings(table="none")
+
+
+# For applications of a test's own, without a table.
+OPEN = Guard(cast("Callable[[], Runtime]", _Open))

@@ -8,14 +8,14 @@ from typing import Any
 
 from ojs.http.application import Answer, Application
 from ojs.http.request import Request
-from tests.unit.functions.client import event_of
+from tests.unit.functions.client import OPEN, event_of
 
 
 def test_requests_in_threads_do_not_mix() -> None:
     """Each of many simultaneous requests gets the answer to itself."""
     threads = 16
     together = threading.Barrier(threads)
-    app = Application("workers")
+    app = Application("workers", OPEN)
 
     @app.operation("worker_health")
     def slow(request: Request) -> Answer:

@@ -19,6 +19,7 @@ from ojs.http import answers, contract, limits_views, models, openapi, queue_con
 from ojs.http import errors as http_errors
 from ojs.http.application import Answer, Application
 from ojs.http.request import Request
+from tests.unit.functions.client import OPEN
 
 ROOT = Path(__file__).parents[3]
 IDS = [operation.id for operation in contract.OPERATIONS]
@@ -64,7 +65,7 @@ def test_a_function_binds_all_its_operations(function: str) -> None:
 
 
 def test_what_is_not_bound_or_bound_twice_is_an_error() -> None:
-    app = Application("jobs")
+    app = Application("jobs", OPEN)
 
     @app.operation("get_job")
     def get_job(_request: Request) -> Answer:
@@ -149,7 +150,7 @@ def subclasses(kind: type[errors.OjsError]) -> set[type[errors.OjsError]]:
 
 
 def test_every_error_has_a_status_that_the_document_knows() -> None:
-    document = openapi.document("1")
+    document = openapi.document("1", "keys")
     documented = {
         int(status)
         for methods in document["paths"].values()

@@ -1,0 +1,1 @@
+"""`ojs-aws`: what an operator does from a terminal."""

@@ -1,0 +1,29 @@
+"""`ojs-aws`: run a command, and say in one line what went wrong."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+
+from cli import keys, tidy
+from cli.target import CommandError
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run one command; the exit status."""
+    parser = argparse.ArgumentParser(prog="ojs-aws", description="Operate an OJS backend on AWS.")
+    commands = parser.add_subparsers(required=True, metavar="command")
+    keys.add(commands)
+    tidy.add(commands)
+    options = parser.parse_args(arguments)
+    try:
+        options.run(options)
+    except CommandError as error:
+        print(f"ojs-aws: {error}", file=sys.stderr)
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

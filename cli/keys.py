@@ -1,0 +1,85 @@
+"""`ojs-aws keys`: make, list and revoke access keys."""
+
+from __future__ import annotations
+
+import json
+import sys
+from typing import TYPE_CHECKING, Any
+
+from cli import target
+
+if TYPE_CHECKING:
+    import argparse
+
+SCOPES = ("jobs:write", "jobs:read", "work", "admin:read", "admin:write")
+
+
+def add(commands: Any) -> None:
+    """Add the command and its own commands to a parser's."""
+    parser = commands.add_parser("keys", help="make, list and revoke access keys")
+    actions = parser.add_subparsers(required=True, metavar="create|list|revoke")
+    create = actions.add_parser(
+        "create", help="make a key; its secret is printed, this once, to standard output"
+    )
+    create.add_argument("name", help="who holds it: what `producers` of a queue names")
+    create.add_argument(
+        "--scope", action="append", required=True, choices=SCOPES, help="what it may do; repeat it"
+    )
+    create.add_argument(
+        "--queue", action="append", metavar="NAME", help="a queue it may touch, or `prefix*`"
+    )
+    create.add_argument("--expires", metavar="WHEN", help="RFC 3339, or +P90D; never without")
+    create.set_defaults(run=_create)
+    listed = actions.add_parser("list", help="list all keys, without their secrets")
+    listed.add_argument("--json", action="store_true", help="as JSON, one key a line")
+    listed.set_defaults(run=_list)
+    revoke = actions.add_parser("revoke", help="have a key be of no use any more")
+    revoke.add_argument("id", help="the key's id, which `keys list` shows")
+    revoke.set_defaults(run=_revoke)
+    for each in (create, listed, revoke):
+        target.add_arguments(each)
+
+
+def _create(options: argparse.Namespace) -> None:
+    wanted = {"name": options.name, "scopes": options.scope}
+    if options.queue:
+        wanted["queues"] = options.queue
+    if options.expires:
+        wanted["expires_at"] = options.expires
+    made = target.server(options).ask("POST", "/admin/keys", wanted)
+    print(_line(made["key"]), file=sys.stderr)
+    print(made["secret"])
+
+
+def _list(options: argparse.Namespace) -> None:
+    server = target.server(options)
+    cursor = None
+    while True:
+        more = f"?limit=200&cursor={cursor}" if cursor else "?limit=200"
+        page = server.ask("GET", f"/admin/keys{more}")
+        for key in page["keys"]:
+            print(json.dumps(key) if options.json else _line(key))
+        cursor = page["pagination"].get("next_cursor")
+        if not cursor:
+            return
+
+
+def _revoke(options: argparse.Namespace) -> None:
+    if not options.id.isalnum():
+        raise target.CommandError("a key's id has letters and digits only")
+    print(_line(target.server(options).ask("DELETE", f"/admin/keys/{options.id}")["key"]))
+
+
+def _line(key: dict[str, Any]) -> str:
+    queues = ",".join(key.get("queues", ["*"]))
+    times = [
+        f"{what} {key[field]}"
+        for what, field in (
+            ("expires", "expires_at"),
+            ("revoked", "revoked_at"),
+            ("last used", "last_used_at"),
+        )
+        if field in key
+    ]
+    parts = [key["id"], key["state"], key["name"], ",".join(key["scopes"]), queues, *times]
+    return "  ".join(parts)

@@ -1,0 +1,42 @@
+"""`ojs-aws tidy`: remove what writers left who died before they could say that it was there."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Any
+
+from cli import target
+
+if TYPE_CHECKING:
+    import argparse
+
+
+def add(commands: Any) -> None:
+    """Add the command to a parser's."""
+    parser = commands.add_parser(
+        "tidy",
+        help="remove parts of jobs that no job names, which functions left that died; reads the "
+        "whole table, with your AWS credentials",
+    )
+    parser.add_argument("--stage", required=True, help="the deployed stage")
+    parser.add_argument("--dry-run", action="store_true", help="count them only")
+    parser.set_defaults(run=_run)
+
+
+def _run(options: argparse.Namespace) -> None:
+    import boto3
+    from botocore.exceptions import BotoCoreError, ClientError
+
+    from ojs.services.tidy import Tidy
+    from ojs.store.leftovers import Leftovers
+    from ojs.store.table import Table
+
+    try:
+        found = target.outputs(options.stage, "data")
+        table = Table(boto3.client("dynamodb"), found["TableName"])
+        leftovers = Leftovers(table, (boto3.client("s3"), found["PayloadBucketName"]))
+        done = Tidy(leftovers, time.sleep).run(remove=not options.dry_run)
+    except (BotoCoreError, ClientError) as error:
+        raise target.CommandError(f"AWS: {error}") from None
+    what = "would be removed" if options.dry_run else "removed"
+    print(f"{done.parts} parts of jobs looked at, {done.removed} {what}")

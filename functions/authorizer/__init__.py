@@ -1,0 +1,1 @@
+"""Who asks: the Lambda authorizer in front of every route."""

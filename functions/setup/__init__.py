@@ -1,0 +1,1 @@
+"""A step of each deployment: check the table, leave the first key."""

@@ -1,0 +1,78 @@
+"""Keys on the local server: API Gateway's part in asking for them, and where the first is left."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from functions.authorizer import handler as authorizer
+from local.lambda_context import LambdaContext
+from ojs import access_runtime
+from ojs.domain.access import Principal, Scope
+from ojs.services.authentication import Authentication
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from ojs.services.setup import Setup
+
+FIRST_KEY = "first-key"
+
+
+class KeyFile:
+    """The first key in a file that only its owner may read, as Secrets Manager keeps it on AWS."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def read(self) -> str | None:
+        """The key; None as long as there is none."""
+        try:
+            return self.path.read_text().strip() or None
+        except FileNotFoundError:
+            return None
+
+    def write_once(self, text: str, _token: str) -> str:
+        """Write it, unless it is there; what it is now."""
+        written = self.path.with_name(f"{self.path.name}.new")
+        written.unlink(missing_ok=True)
+        # A reader never sees half of it, and nobody else ever any of it.
+        with os.fdopen(os.open(written, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
+            file.write(f"{text}\n")
+        try:
+            os.link(written, self.path)
+        except FileExistsError:
+            return self.read() or text
+        finally:
+            written.unlink()
+        return text
+
+
+class Access:
+    """Asks for keys, as the deployed API does, but remembers none: revoked is refused at once."""
+
+    def __init__(self, authentication: Authentication, first: KeyFile) -> None:
+        self.first = first
+        self._authentication = authentication
+
+    def prepare(self, setup: Setup) -> None:
+        """Have the first key in the table, new or not. Raises SetupError."""
+        access_runtime.use(self._authentication)
+        setup.leave_first_key(self.first)
+
+    def told(self, event: Mapping[str, Any]) -> dict[str, Any]:
+        """What API Gateway adds to the context of a request. On AWS one without the header does
+        not get this far; here the function refuses it, with the body that clients know.
+        """
+        answer = authorizer.handler(event, LambdaContext("authorizer"))
+        return {"lambda": answer["context"]}
+
+    def may_reset(self, event: Mapping[str, Any]) -> bool:
+        """Whether who asks may empty the server."""
+        principal = Principal.of(self.told(event)["lambda"])
+        return (
+            principal is not None
+            and Scope.ADMIN_WRITE in principal.scopes
+            and not principal.limited
+        )

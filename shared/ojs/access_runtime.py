@@ -1,0 +1,61 @@
+"""The composition root of what decides on access: the authorizer, and the setup of a deployment.
+
+Apart from `ojs.runtime`, which loads all that serves jobs: here nothing is loaded that is not
+needed for one of the two.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import TYPE_CHECKING
+
+from ojs import environment
+from ojs.clock import SystemClock
+from ojs.services.authentication import Authentication
+from ojs.store import clients
+from ojs.store.access_keys import AccessKeys
+from ojs.store.table import Table
+
+if TYPE_CHECKING:
+    from ojs.services.setup import Kept, Setup
+
+_used: list[Authentication] = []
+
+
+def authentication() -> Authentication:
+    """The container's, built from the environment on first use."""
+    return _used[0] if _used else _deployed()
+
+
+def use(brought: Authentication) -> None:
+    """Put another in place: the local server and tests bring their own."""
+    _used[:] = [brought]
+
+
+@cache
+def _table() -> Table:
+    return Table(clients.dynamodb(), environment.required("table"))
+
+
+@cache
+def _deployed() -> Authentication:
+    return Authentication(AccessKeys(_table()), SystemClock())
+
+
+def setup() -> Setup:
+    """One setup of the deployment. Raises LookupError when the environment names no table."""
+    from ojs.services.setup import Setup
+    from ojs.store.deployment import Deployment
+
+    version = environment.required("version")
+    return Setup(Deployment(_table()), AccessKeys(_table()), SystemClock(), version=version)
+
+
+def first_key() -> Kept | None:
+    """Where the first key is left; None for a deployment without keys."""
+    given = environment.given(["first_key_secret"])
+    if not given:
+        return None
+    from ojs.store.secrets import Secret
+
+    return Secret(clients.secrets_manager(), given["first_key_secret"])

@@ -1,0 +1,22 @@
+"""The environment of a function. The only module that reads it."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable
+
+_PREFIX = "OJS_"
+
+
+def given(names: Iterable[str]) -> dict[str, str]:
+    """Those of these settings that the environment has: `table` is OJS_TABLE. Empty is absent."""
+    found = {name: os.environ.get(f"{_PREFIX}{name.upper()}", "") for name in names}
+    return {name: value for name, value in found.items() if value}
+
+
+def required(name: str) -> str:
+    """A setting without which the function cannot work. Raises LookupError naming the variable."""
+    value = given([name])
+    if not value:
+        raise LookupError(f"{_PREFIX}{name.upper()} is not set")
+    return value[name]

@@ -1,0 +1,102 @@
+"""What each operation asks of whoever asks for it: the one table of who may do what.
+
+docs/access.md shows it, and tests try every entry of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from functools import cache
+
+from ojs.domain.access import Scope
+
+
+class Reach(StrEnum):
+    """Which queues an operation touches; a key that is limited to some queues must reach them."""
+
+    NONE = "none"
+    """It is about no queue."""
+    PATH = "the queue in the path"
+    JOB = "the job's queue"
+    """Costs a limited key one read: the job's head."""
+    NAMED = "the queues in the body"
+    """Whoever serves the operation asks `Request.touches`."""
+    FILTER = "the queues it asks for"
+    """A limited key has to say which, in the query."""
+    ALL = "all queues"
+    """Not for limited keys."""
+
+
+@dataclass(frozen=True)
+class Permission:
+    """What is needed: a scope (None: any good key), and queues."""
+
+    scope: Scope | None
+    reach: Reach
+
+
+def _both(*names: str) -> Iterable[str]:
+    """Operations that are also found under `/admin`."""
+    for name in names:
+        yield from (name, f"admin_{name}")
+
+
+def _table() -> Iterable[tuple[Scope | None, Reach, Iterable[str]]]:
+    write, read = Scope.JOBS_WRITE, Scope.JOBS_READ
+    work = Scope.WORK
+    look, manage = Scope.ADMIN_READ, Scope.ADMIN_WRITE
+    yield None, Reach.NONE, (
+        "manifest", "health", "root_health", "ready", "root_ready", "openapi",
+    )  # fmt: skip
+    yield write, Reach.NAMED, ("enqueue_job", "enqueue_batch")
+    yield write, Reach.JOB, ("cancel_job", "cancel_job_by_post", "activate_job")
+    yield read, Reach.JOB, ("get_job", "get_result", "list_retries", "get_progress")
+    yield work, Reach.NAMED, (
+        "fetch_jobs", "ack_job", "nack_job", "heartbeat", "beat", "report_worker_progress",
+    )  # fmt: skip
+    yield work, Reach.JOB, ("ack_job_by_path", "nack_job_by_path", "report_progress")
+    yield work, Reach.NONE, ("register_worker", "remove_worker", "worker_health")
+    yield look, Reach.FILTER, (
+        *_both("list_dead_letters"), "list_events", "admin_stats_history",
+    )  # fmt: skip
+    yield look, Reach.JOB, (*_both("get_dead_letter"), "admin_get_job")
+    yield look, Reach.PATH, (
+        *_both("get_queue_config", "get_queue"), "queue_stats", "priority_stats",
+    )  # fmt: skip
+    yield look, Reach.ALL, (
+        *_both(
+            "list_workers", "list_queues", "dead_letter_stats", "list_dead_letter_operations",
+            "get_dead_letter_operation",
+        ),
+        "get_queue_policy", "get_worker", "admin_stats", "metrics", "root_metrics",
+        "list_rate_limits", "get_rate_limit", "list_pools", "get_pool", "scheduling_stats",
+        "list_keys", "get_key",
+    )  # fmt: skip
+    yield manage, Reach.JOB, _both("retry_dead_letter", "delete_dead_letter")
+    yield manage, Reach.NAMED, (
+        *_both("retry_dead_letters", "purge_dead_letters"), "create_queue",
+    )  # fmt: skip
+    yield manage, Reach.FILTER, _both("purge_old_dead_letters")
+    yield manage, Reach.PATH, (
+        *_both("configure_queue", "pause_queue", "resume_queue"), "delete_queue",
+        "set_queue_limits",
+    )  # fmt: skip
+    yield manage, Reach.ALL, (
+        *_both("stop_dead_letter_operation"), "set_queue_policy", "direct_worker", "quiet_worker",
+        "admin_remove_worker", "put_rate_limit", "delete_rate_limit", "put_rate_limit_override",
+        "delete_rate_limit_override", "put_pool", "delete_pool", "create_key", "revoke_key",
+    )  # fmt: skip
+
+
+@cache
+def permissions() -> Mapping[str, Permission]:
+    """What is needed by the operation's id. One that is not here is nobody's."""
+    found: dict[str, Permission] = {}
+    for scope, reach, names in _table():
+        for name in names:
+            if name in found:
+                raise ValueError(f"{name} is here twice")
+            found[name] = Permission(scope, reach)
+    return found

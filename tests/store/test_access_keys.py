@@ -1,0 +1,138 @@
+"""Access keys on an engine: what a look-up costs, what it tells by its time, what a race leaves."""
+
+from __future__ import annotations
+
+import statistics
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING
+
+import pytest
+
+from ojs.clock import SystemClock
+from ojs.domain.access import ALL_SCOPES, ANYBODY, Credential
+from ojs.services.access_keys import AccessKeys
+from ojs.services.authentication import Authentication
+from ojs.store import access_keys
+from ojs.store.table import Table
+
+if TYPE_CHECKING:
+    from mypy_boto3_dynamodb import DynamoDBClient
+
+    from local.engines import Engine
+
+
+class Door:
+    """Keys on a table, with a clock that goes."""
+
+    def __init__(self, table: Table) -> None:
+        self.table = table
+        store = access_keys.AccessKeys(table)
+        self.keys = AccessKeys(store, SystemClock())
+        self.authentication = Authentication(store, SystemClock())
+
+    def make(self) -> str:
+        _, credential = self.keys.create(ANYBODY, "k", ALL_SCOPES)
+        return credential.text
+
+    def opens(self, key: str) -> bool:
+        return self.authentication.who(f"Bearer {key}") is not None
+
+
+@pytest.fixture
+def door(dynamodb: DynamoDBClient, fresh_table: str) -> Door:
+    return Door(Table(dynamodb, fresh_table, measure=True))
+
+
+def test_what_it_costs(dynoxide: Engine, door: Door) -> None:
+    assert dynoxide.running
+    meter = door.table.meter
+    key = door.make()
+    # The item and its entry in the index.
+    assert (meter.calls, meter.write_units) == (["PutItem"], 2.0)
+    for tried in (key, Credential("0" * 16, "0" * 64).text):
+        meter.reset()
+        door.opens(tried)
+        assert meter.calls == ["UpdateItem"]
+        assert meter.write_units <= 1.0
+        assert meter.read_units == 0.0
+    for _ in range(60):
+        door.make()
+    meter.reset()
+    door.keys.list(limit=20)
+    assert meter.calls == ["Query", "BatchGetItem"]
+
+
+def test_known_and_unknown_keys_take_the_same_time(dynoxide: Engine, door: Door) -> None:
+    """Of a wrong secret it cannot be told whether there is such a key."""
+    assert dynoxide.running
+    known = door.make().rpartition("_")[0]
+    unknown = Credential("0" * 16, "").text.rpartition("_")[0]
+    took: dict[str, list[float]] = {known: [], unknown: []}
+    for number in range(600):
+        # In turn, so that whatever else goes on takes as long for both.
+        for front in (known, unknown) if number % 2 else (unknown, known):
+            began = time.perf_counter()
+            assert not door.opens(f"{front}_{number:064x}")
+            took[front].append(time.perf_counter() - began)
+    medians = [statistics.median(times) for times in took.values()]
+    spread = statistics.quantiles(took[known], n=4)
+    # The noise: half of all look-ups of one kind are as far apart.
+    assert abs(medians[0] - medians[1]) < spread[2] - spread[0]
+
+
+def test_once_revoked_it_opens_nothing(dynoxide: Engine, door: Door) -> None:
+    """Sixteen use a key that is revoked meanwhile: nobody gets in after that was answered."""
+    assert dynoxide.running
+    key = door.make()
+    revoked_at: list[float] = []
+    let_in: list[float] = []
+    done = threading.Event()
+
+    def use() -> None:
+        while not done.is_set():
+            began = time.monotonic()
+            if door.opens(key):
+                let_in.append(began)
+
+    with ThreadPoolExecutor(16) as pool:
+        users = [pool.submit(use) for _ in range(16)]
+        time.sleep(0.2)
+        door.keys.revoke(ANYBODY, key.split("_")[1])
+        revoked_at.append(time.monotonic())
+        time.sleep(0.2)
+        done.set()
+        for user in users:
+            user.result()
+    assert let_in
+    assert max(let_in) < revoked_at[0]
+
+
+def test_many_may_revoke_at_once(dynoxide: Engine, door: Door) -> None:
+    assert dynoxide.running
+    key_id = door.make().split("_")[1]
+    with ThreadPoolExecutor(8) as pool:
+        found = list(pool.map(lambda _: door.keys.revoke(ANYBODY, key_id), range(32)))
+    assert len({key.revoked_ms for key in found}) == 1
+
+
+def test_a_lost_answer_makes_no_second_key(door: Door, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The SDK asks again for what was stored: it is the same key."""
+    put = door.table.put
+
+    def twice(what: object) -> None:
+        put(what)  # type: ignore[arg-type]
+        put(what)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(door.table, "put", twice)
+    key = door.make()
+    assert door.opens(key)
+    assert len(door.keys.list(limit=10).items) == 1
+
+
+def test_an_id_that_is_taken_keeps_its_key(door: Door) -> None:
+    store = access_keys.AccessKeys(door.table)
+    key, credential = door.keys.create(ANYBODY, "k", ["work"])
+    assert not store.add(key, Credential(credential.id, "0" * 64))
+    assert door.opens(credential.text)

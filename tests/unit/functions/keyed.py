@@ -1,0 +1,127 @@
+"""Requests as they come through API Gateway with keys: the authorizer first, then the function."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, field
+from typing import Any
+
+from functions.authorizer.handler import handler as authorizer
+from ojs import access_runtime, runtime
+from ojs.clock import ManualClock
+from ojs.domain.access import ANYBODY
+from ojs.http import contract, openapi
+from ojs.http.contract import Operation
+from ojs.runtime import Runtime
+from ojs.services.authentication import Authentication
+from ojs.store.access_keys import AccessKeys
+from tests.unit.functions.client import HANDLERS, Reply, event_of
+
+JOB = "01968f2a-0000-7000-8000-000000000000"
+# What stands in a path for each subject; `queue` stands for the queue of the test.
+SUBJECTS = {
+    "job": JOB,
+    "operation": JOB,
+    "worker": "w1",
+    "rate limit": "k1",
+    "pool": "p1",
+    "key": "0123456789abcdef",
+}
+
+
+@dataclass
+class Keyed:
+    """An API in front of which the authorizer stands."""
+
+    runtime: Runtime
+    clock: ManualClock
+    key: str | None = None
+    # What an operator is told once.
+    secrets: dict[str, str] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.runtime.table.measure = True
+        runtime.use(self.runtime)
+        access_runtime.use(Authentication(AccessKeys(self.runtime.table), self.clock))
+
+    def make(self, name: str, *scopes: str, **more: Any) -> str:
+        """A new key."""
+        _, credential = self.runtime.access_keys.create(ANYBODY, name, scopes, **more)
+        return credential.text
+
+    def holding(self, key: str | None) -> Keyed:
+        """The same API, asked with another key."""
+        return Keyed(self.runtime, self.clock, key)
+
+    def told(self, authorization: str | None) -> dict[str, Any]:
+        """What API Gateway is told about a header, and hands on."""
+        headers = {} if authorization is None else {"authorization": authorization}
+        answer = authorizer({"version": "2.0", "type": "REQUEST", "headers": headers}, None)
+        assert answer["isAuthorized"] is True
+        context: dict[str, Any] = answer["context"]
+        return context
+
+    def __call__(
+        self,
+        method: str,
+        path: str,
+        body: Any = None,
+        *,
+        headers: dict[str, str] | None = None,
+        query: dict[str, str] | None = None,
+        told: dict[str, Any] | None = None,
+    ) -> Reply:
+        raw = None if body is None else json.dumps(body)
+        event = event_of(method, path, raw, headers=headers, query=query)
+        if told is None:
+            told = {"lambda": self.told(None if self.key is None else f"Bearer {self.key}")}
+        event["requestContext"]["authorizer"] = told
+        answer = HANDLERS[contract.function_for(path)](event, None)
+        return Reply(answer["statusCode"], answer["headers"], answer["body"] or "")
+
+    def ask(self, operation: Operation, *, queue: str = "mine", job: str = JOB) -> Reply:
+        """A request for an operation, about a queue or a job where it is about one."""
+        path, body, query = about(operation, queue, job)
+        return self(operation.method, path, body, query=query)
+
+
+def about(
+    operation: Operation, queue: str, job: str
+) -> tuple[str, dict[str, Any] | None, dict[str, str]]:
+    """Path, body and query of a request for an operation."""
+    path = operation.path
+    if operation.path_parameter is not None and operation.subject is not None:
+        names = {**SUBJECTS, "queue": queue, "job": job}
+        path = path.replace(f"{{{operation.path_parameter}}}", names[operation.subject])
+    body: dict[str, Any] | None = None
+    if operation.request is not None:
+        body = json.loads(json.dumps(openapi.EXAMPLES[operation.id]))
+        assert body is not None
+        body = _concerning(operation.id, body, queue, job)
+    named = {parameter.name for parameter in operation.query}
+    query = {"queue": queue} if "queue" in named and body is None else {}
+    if operation.id.endswith("purge_old_dead_letters"):
+        query["older_than"] = "P1D"
+    return path, body, query
+
+
+def _concerning(operation: str, body: dict[str, Any], queue: str, job: str) -> dict[str, Any]:
+    """The body of the document's example, about this queue or job."""
+    pushed = {"type": "t", "args": [], "options": {"queue": queue}}
+    own: dict[str, dict[str, Any]] = {
+        "enqueue_job": pushed,
+        "enqueue_batch": {"jobs": [pushed]},
+        "fetch_jobs": {"queues": [queue], "worker_id": "w1"},
+        "heartbeat": {"worker_id": "w1", "active_jobs": [job]},
+        "beat": {"worker_id": "w1", "active_jobs": [job]},
+        "create_queue": {"name": queue},
+        "configure_queue": {"max_size": 5},
+        "delete_queue": {"strategy": "discard"},
+        "retry_dead_letters": {"filter": {"queue": queue}, "confirm": True},
+        "purge_dead_letters": {"filter": {"queue": queue}, "confirm": True},
+        "retry_dead_letter": {},
+        # No more than whoever asks has.
+        "create_key": {"name": "k", "scopes": ["admin:write"]},
+    }
+    found = own.get(operation.removeprefix("admin_"), body)
+    return {**found, "job_id": job} if "job_id" in found else found

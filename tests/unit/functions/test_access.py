@@ -1,0 +1,469 @@
+"""Who gets in, and what they may do: every operation, with no key, a wrong one and each scope."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ojs.clock import ManualClock
+from ojs.domain.access import ALL_SCOPES, KEY_CHARACTERS, Credential, Principal, Scope, bearer
+from ojs.domain.errors import BackendError
+from ojs.http import contract
+from ojs.http.contract import Operation
+from ojs.http.permissions import Reach, permissions
+from ojs.runtime import Runtime
+from ojs.store.table import Table
+from tests.unit.functions.keyed import JOB, Keyed
+
+UNKNOWN = Credential("0" * 16, "0" * 64).text
+EVERY = [pytest.param(operation, id=operation.id) for operation in contract.OPERATIONS]
+WRITES = {"PutItem", "UpdateItem", "DeleteItem", "BatchWriteItem", "TransactWriteItems"}
+
+
+@pytest.fixture
+def keyed(make_runtime: Callable[..., Runtime], clock: ManualClock) -> Keyed:
+    return Keyed(make_runtime(authorizer="keys"), clock)
+
+
+T = TypeVar("T")
+
+
+def spent(api: Keyed, act: Callable[..., T], *given: Any, **named: Any) -> tuple[T, list[str]]:
+    """An answer, and the calls of the table that it took."""
+    api.runtime.table.meter.reset()
+    answer = act(*given, **named)
+    return answer, list(api.runtime.table.meter.calls)
+
+
+def test_the_table_of_permissions_is_complete() -> None:
+    table = permissions()
+    assert set(table) == {operation.id for operation in contract.OPERATIONS}
+    for operation in contract.OPERATIONS:
+        reach = table[operation.id].reach
+        assert (reach is Reach.PATH) == (operation.subject == "queue"), operation.id
+        assert (reach is Reach.JOB) == (operation.subject == "job"), operation.id
+        if reach is Reach.FILTER:
+            assert {"queue", "queues"} & {each.name for each in operation.query}, operation.id
+
+
+@pytest.mark.parametrize("operation", EVERY)
+def test_each_operation_asks_for_its_scope(operation: Operation, keyed: Keyed) -> None:
+    """And what is refused has cost nothing and done nothing."""
+    needed = permissions()[operation.id].scope
+    keys = {scope: keyed.make("k", scope) for scope in Scope}
+    for key in (None, UNKNOWN, "nonsense"):
+        told = {"lambda": keyed.told(None if key is None else f"Bearer {key}")}
+        reply, calls = spent(keyed, keyed, operation.method, operation.path, {}, told=told)
+        assert reply.status == 401
+        assert reply.error["code"] == "unauthenticated"
+        assert reply.headers["WWW-Authenticate"].startswith("Bearer")
+        assert calls == []
+    for scope, key in keys.items():
+        api = keyed.holding(key)
+        if needed in (None, scope):
+            reply = api.ask(operation)
+            # Not found and in conflict are fine: it was let in.
+            assert reply.status not in (401, 403), (scope, reply.text)
+            assert reply.status < 500, reply.text
+            continue
+        told = {"lambda": api.told(f"Bearer {key}")}
+        reply, calls = spent(api, api, operation.method, operation.path, {}, told=told)
+        assert reply.status == 403, scope
+        assert reply.error["code"] == "permission_denied"
+        assert reply.error["details"] == {}
+        assert calls == []
+
+
+def test_what_is_no_route_is_for_nobody_either(keyed: Keyed) -> None:
+    for method, path in (
+        ("GET", "/nowhere"),
+        ("PATCH", "/ojs/v1/jobs"),
+        ("OPTIONS", "/nowhere"),
+    ):
+        assert keyed(method, path).status == 401
+    assert keyed.holding(keyed.make("k", "work"))("GET", "/nowhere").status == 404
+
+
+BAD = (
+    "", "Bearer", "Bearer ", UNKNOWN, f"Basic {UNKNOWN}", f"Bearer {UNKNOWN} x",
+    f"Bearer x,{UNKNOWN}", f"Bearer {UNKNOWN},Bearer {UNKNOWN}", f"Bearer {UNKNOWN.upper()}",
+    f"Bearer {UNKNOWN}0", f"Bearer {UNKNOWN[:-1]}", "Bearer " + "x" * 10_240, "Bearer \x00",
+    "Bearer ojs_", "Bearer \u2603", f"Bearer {UNKNOWN}\r\nX: y", f"Bearer\t{UNKNOWN}",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("header", BAD)
+def test_what_is_no_key_is_nobody_s_without_a_call(header: str, keyed: Keyed) -> None:
+    told, calls = spent(keyed, keyed.told, header)
+    assert told == {}
+    assert calls == []
+
+
+@given(st.text())
+def test_any_header_is_somebody_s_or_nobody_s(text: str) -> None:
+    token = bearer(text)
+    assert token is None or (" " not in token and text.strip().lower().startswith("bearer "))
+    credential = Credential.parse(text)
+    assert credential is None or credential.text == text
+
+
+def test_wrong_keys_cost_one_call_and_leave_nothing(keyed: Keyed) -> None:
+    good = keyed.make("k", "work")
+    ended = keyed.make("k", "work", expires_ms=keyed.clock.now_ms() + 1_000)
+    gone = keyed.make("k", "work")
+    keyed.runtime.access_keys.revoke(Principal(None), gone.split("_")[1])
+    keyed.clock.advance(1_000)
+    wrong = good[:-1] + ("0" if good[-1] != "0" else "1")
+    answers = []
+    for key in (UNKNOWN, ended, gone, wrong):
+        told, calls = spent(keyed, keyed.told, f"Bearer {key}")
+        assert told == {}
+        assert calls == ["UpdateItem"]
+        reply = keyed.holding(key)("GET", "/ojs/v1/queues")
+        body = reply.json
+        del body["error"]["request_id"]
+        answers.append((reply.status, body))
+    # None can be told from another.
+    assert all(answer == answers[0] for answer in answers)
+    assert keyed.runtime.access_keys.list().items[0].used_ms is None
+    assert [key.name for key in keyed.runtime.access_keys.list().items] == ["k", "k", "k"]
+
+
+def test_a_good_key_is_looked_up_with_one_call(keyed: Keyed) -> None:
+    key = keyed.make("mailer", "jobs:write", "work", queues=["mail", "mail.*"])
+    keyed.clock.advance(5)
+    keyed.runtime.table.meter.reset()
+    told = keyed.told(f"bearer   {key}")
+    meter = keyed.runtime.table.meter
+    assert (meter.calls, meter.write_units, meter.read_units) == (["UpdateItem"], 1.0, 0.0)
+    assert told == {
+        "principal": "mailer",
+        "key": key.split("_")[1],
+        "scopes": "jobs:write work",
+        "queues": "mail mail.*",
+    }
+    (found,) = keyed.runtime.access_keys.list().items
+    assert found.used_ms == keyed.clock.now_ms()
+
+
+def test_who_cannot_be_looked_up_is_not_nobody(
+    keyed: Keyed, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(*_: Any, **__: Any) -> Any:
+        raise BackendError("gone")
+
+    monkeypatch.setattr(Table, "update", broken)
+    with pytest.raises(BackendError):
+        keyed.told(f"Bearer {UNKNOWN}")
+
+
+def test_the_secret_is_stored_nowhere(keyed: Keyed, dynamodb: Any) -> None:
+    key = keyed.make("k", "work")
+    everything = json.dumps(dynamodb.scan(TableName=keyed.runtime.table.name)["Items"])
+    _, key_id, secret = key.split("_")
+    assert key_id in everything
+    assert secret not in everything
+    assert len(key) == KEY_CHARACTERS
+
+
+# --- queues ---------------------------------------------------------------------------------------
+
+
+def limited(keyed: Keyed) -> Keyed:
+    return keyed.holding(keyed.make("limited", *ALL_SCOPES, queues=["mine", "my.*"]))
+
+
+def push(keyed: Keyed, queue: str) -> str:
+    owner = keyed.holding(keyed.make("owner", *ALL_SCOPES))
+    reply = owner("POST", "/ojs/v1/jobs", {"type": "t", "args": [], "options": {"queue": queue}})
+    return str(reply.json["job"]["id"])
+
+
+@pytest.mark.parametrize("operation", EVERY)
+def test_a_limited_key_touches_its_queues_only(operation: Operation, keyed: Keyed) -> None:
+    api = limited(keyed)
+    reach = permissions()[operation.id].reach
+    theirs, mine = push(keyed, "theirs"), push(keyed, "mine")
+    reply, calls = spent(api, lambda: api.ask(operation, queue="theirs", job=theirs))
+    # The first call is the authorizer's.
+    written = [call for call in calls[1:] if call in WRITES]
+    if reach is Reach.NONE or operation.id == "beat":
+        # A beat only counts the jobs that it names.
+        assert reply.status not in (401, 403), reply.text
+        return
+    assert reply.status == 403, reply.text
+    # Of many jobs which it is, which is no more than its number.
+    assert reply.error["details"] in ({}, {"index": 0})
+    assert written == []
+    reply = api.ask(operation, queue="mine", job=mine)
+    assert (reply.status == 403) == (reach is Reach.ALL), reply.text
+    if reach is not Reach.ALL:
+        assert api.ask(operation, queue="my.own", job=mine).status not in (401, 403)
+
+
+REFUSED: tuple[tuple[str, str, Any, dict[str, str]], ...] = (
+    ("POST", "/ojs/v1/workers/fetch", {"queues": ["mine", "theirs"]}, {}),
+    ("POST", "/ojs/v1/workers/fetch", {"worker_id": "w"}, {}),
+    ("POST", "/ojs/v1/workers/fetch", {"worker_id": "w", "pool": "p"}, {}),
+    ("POST", "/ojs/v1/jobs", {"type": "t", "args": []}, {}),
+    (
+        "POST",
+        "/ojs/v1/jobs/batch",
+        {
+            "jobs": [
+                {"type": "t", "args": [], "options": {"queue": name}} for name in ("mine", "theirs")
+            ]
+        },
+        {},
+    ),
+    ("PUT", "/ojs/v1/queues/mine/config", {"dead_letter_queue": "theirs"}, {}),
+    ("POST", "/ojs/v1/queues", {"name": "mine", "config": {"dead_letter_queue": "theirs"}}, {}),
+    ("DELETE", "/ojs/v1/queues/mine", {"strategy": "move", "target_queue": "theirs"}, {}),
+    ("DELETE", "/ojs/v1/queues/mine", None, {"strategy": "move", "target_queue": "theirs"}),
+    ("GET", "/ojs/v1/events", None, {}),
+    ("GET", "/ojs/v1/events", None, {"queues": "mine,theirs"}),
+    ("GET", "/ojs/v1/events", None, {"queues": "mine", "queue": "theirs"}),
+    ("GET", "/ojs/v1/dead-letter", None, {}),
+    ("GET", "/ojs/v1/admin/stats/history", None, {"queue": ""}),
+    ("POST", "/ojs/v1/dead-letter/retry", {"confirm": True}, {}),
+    ("DELETE", "/ojs/v1/dead-letter", {"confirm": True}, {}),
+    ("DELETE", "/ojs/v1/dead-letter", None, {"confirm": "true", "queue": "theirs"}),
+    ("POST", "/ojs/v1/dead-letter/purge", None, {"older_than": "P1D"}),
+    ("POST", "/ojs/v1/admin/keys", {"name": "k", "scopes": ["work"], "queues": ["mine"]}, {}),
+)
+
+
+@pytest.mark.parametrize(("method", "path", "body", "query"), REFUSED)
+def test_ways_around_a_limit(
+    method: str, path: str, body: Any, query: dict[str, str], keyed: Keyed
+) -> None:
+    api = limited(keyed)
+    reply, calls = spent(api, lambda: api(method, path, body, query=query))
+    assert reply.status == 403, reply.text
+    assert not WRITES & set(calls[1:])
+
+
+def test_a_worker_s_pool_does_not_widen_a_limit(keyed: Keyed) -> None:
+    owner = keyed.holding(keyed.make("owner", *ALL_SCOPES))
+    assert owner("PUT", "/ojs/v1/admin/pools/p", {"queues": ["theirs", "mine"]}).status == 201
+    theirs, api = push(keyed, "theirs"), limited(keyed)
+    assert api("POST", "/ojs/v1/workers/register", {"worker_id": "w", "pool": "p"}).status == 200
+    assert api("POST", "/ojs/v1/workers/fetch", {"worker_id": "w"}).status == 403
+    mine = push(keyed, "mine")
+    reply = api("POST", "/ojs/v1/workers/fetch", {"worker_id": "w", "queues": ["mine"]})
+    assert [job["id"] for job in reply.json["jobs"]] == [mine]
+    assert theirs != mine
+
+
+def test_a_dead_letter_cannot_be_taken_to_another_queue(keyed: Keyed) -> None:
+    api, job = limited(keyed), push(keyed, "mine")
+    assert api("POST", "/ojs/v1/workers/fetch", {"queues": ["mine"]}).status == 200
+    error = {"type": "E", "retryable": False}
+    assert api("POST", "/ojs/v1/workers/nack", {"job_id": job, "error": error}).status == 200
+    retry = f"/ojs/v1/dead-letter/{job}/retry"
+    assert api("POST", retry, {"override": {"queue": "theirs"}}).status == 403
+    assert api("POST", retry, {"override": {"queue": "my.other"}}).status == 200
+
+
+@pytest.mark.parametrize("how", ["ignore", "reject", "replace"])
+def test_a_unique_key_does_not_show_jobs_of_other_queues(how: str, keyed: Keyed) -> None:
+    owner, api = keyed.holding(keyed.make("owner", *ALL_SCOPES)), limited(keyed)
+    unique = {"keys": ["type"], "on_conflict": how}
+    job = {"type": "t", "args": ["secret"], "unique": unique}
+    theirs = owner("POST", "/ojs/v1/jobs", {**job, "options": {"queue": "theirs"}}).json["job"]
+    reply = api("POST", "/ojs/v1/jobs", {**job, "options": {"queue": "mine"}})
+    assert reply.status == 403
+    assert theirs["id"] not in reply.text
+    batch = {"jobs": [{**job, "options": {"queue": "mine"}}]}
+    assert api("POST", "/ojs/v1/jobs/batch", batch).status == 403
+    assert owner("GET", f"/ojs/v1/jobs/{theirs['id']}").json["state"] == "available"
+
+
+# --- producers ------------------------------------------------------------------------------------
+
+
+def test_the_key_s_name_is_the_producer(keyed: Keyed) -> None:
+    owner = keyed.holding(keyed.make("owner", *ALL_SCOPES))
+    assert owner("PUT", "/ojs/v1/queues/q/config", {"producers": ["billing"]}).status == 200
+    job = {"type": "t", "args": [], "options": {"queue": "q"}}
+    assert owner("POST", "/ojs/v1/jobs", job).status == 403
+    billing = keyed.holding(keyed.make("billing", "jobs:write", "jobs:read"))
+    pushed = billing("POST", "/ojs/v1/jobs", job)
+    assert pushed.status == 201
+    assert pushed.json["job"]["producer"] == "billing"
+    read = billing("GET", f"/ojs/v1/jobs/{pushed.json['job']['id']}")
+    assert read.json["producer"] == "billing"
+    batch = billing("POST", "/ojs/v1/jobs/batch", {"jobs": [job]})
+    assert batch.json["jobs"][0]["producer"] == "billing"
+
+
+def test_nobody_passes_for_another(keyed: Keyed) -> None:
+    api = keyed.holding(keyed.make("owner", "jobs:write"))
+    job = {"type": "t", "args": []}
+    reply, calls = spent(
+        api, lambda: api("POST", "/ojs/v1/jobs", job, headers={"x-ojs-producer": "billing"})
+    )
+    assert reply.status == 403
+    assert calls == ["UpdateItem"]
+    headers = {"x-ojs-producer": "owner"}
+    assert api("POST", "/ojs/v1/jobs", job, headers=headers).status == 201
+
+
+# --- keys -----------------------------------------------------------------------------------------
+
+
+def test_the_life_of_a_key(keyed: Keyed) -> None:
+    owner = keyed.holding(keyed.make("owner", *ALL_SCOPES))
+    made = owner(
+        "POST",
+        "/ojs/v1/admin/keys",
+        {"name": "worker", "scopes": ["work"], "queues": ["a"], "expires_at": "+PT1H"},
+    )
+    assert made.status == 201
+    key, secret = made.json["key"], made.json["secret"]
+    assert made.headers["Location"] == f"/ojs/v1/admin/keys/{key['id']}"
+    worker = keyed.holding(secret)
+    assert worker("POST", "/ojs/v1/workers/fetch", {"queues": ["a"]}).status == 200
+    read = owner("GET", f"/ojs/v1/admin/keys/{key['id']}").json["key"]
+    assert read == {**key, "last_used_at": read["last_used_at"]}
+    assert secret not in owner("GET", "/ojs/v1/admin/keys").text
+    assert owner("DELETE", f"/ojs/v1/admin/keys/{key['id']}").json["key"]["state"] == "revoked"
+    assert worker("POST", "/ojs/v1/workers/fetch", {"queues": ["a"]}).status == 401
+    again = owner("DELETE", f"/ojs/v1/admin/keys/{key['id']}")
+    assert again.status == 200
+    assert keyed.runtime.access_keys.get(key["id"]).ttl_s is not None
+
+
+def test_a_key_ends_when_it_is_to(keyed: Keyed) -> None:
+    key = keyed.make("k", "work", expires_ms=keyed.clock.now_ms() + 10)
+    api = keyed.holding(key)
+    keyed.clock.advance(9)
+    assert api("POST", "/ojs/v1/workers/fetch", {"queues": ["a"]}).status == 200
+    keyed.clock.advance(1)
+    assert api("POST", "/ojs/v1/workers/fetch", {"queues": ["a"]}).status == 401
+    assert keyed.runtime.access_keys.get(key.split("_")[1]).state(keyed.clock.now_ms()) == "expired"
+
+
+def test_nobody_gives_or_takes_more_than_they_have(keyed: Keyed) -> None:
+    root = keyed.make("root", *ALL_SCOPES)
+    operator = keyed.holding(keyed.make("operator", "admin:read", "admin:write"))
+    wanted = {"name": "k", "scopes": ["admin:read"]}
+    assert operator("POST", "/ojs/v1/admin/keys", wanted).status == 201
+    for scope in ("work", "jobs:read", "jobs:write"):
+        more = {"name": "k", "scopes": ["admin:read", scope]}
+        assert operator("POST", "/ojs/v1/admin/keys", more).status == 403
+    assert operator("DELETE", f"/ojs/v1/admin/keys/{root.split('_')[1]}").status == 403
+    assert keyed.holding(root)("GET", "/ojs/v1/queues").status == 200
+
+
+def test_keys_are_listed_page_by_page(keyed: Keyed) -> None:
+    ids = [keyed.make(f"k{number}", "work").split("_")[1] for number in range(5)]
+    keyed.clock.advance(1)
+    owner = keyed.holding(keyed.make("owner", *ALL_SCOPES))
+    seen, query = [], {"limit": "2"}
+    while True:
+        page = owner("GET", "/ojs/v1/admin/keys", query=query).json
+        seen += [key["id"] for key in page["keys"]]
+        if not page["pagination"].get("next_cursor"):
+            break
+        query = {"limit": "2", "cursor": page["pagination"]["next_cursor"]}
+    assert sorted(ids) == sorted(seen[:5])
+    assert len(seen) == 6
+    assert owner("GET", "/ojs/v1/admin/keys", query={"cursor": "x"}).status == 400
+
+
+# --- other ways of knowing who asks ---------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("claims", "status"),
+    [
+        ({"sub": "svc", "scope": "jobs:write jobs:read"}, 201),
+        ({"client_id": "svc", "scope": "[jobs:write jobs:read]"}, 201),
+        ({"sub": "svc", "scope": "jobs:write", "ojs_queues": "default other"}, 201),
+        ({"sub": "svc", "scope": "jobs:write", "ojs_queues": "other"}, 403),
+        ({"sub": "svc", "scope": "jobs:write", "ojs_queues": ""}, 403),
+        ({"sub": "svc", "scope": "jobs:read"}, 403),
+        ({"sub": "svc"}, 403),
+        ({"scope": "jobs:write"}, 401),
+        ({}, 401),
+    ],
+)
+def test_a_jwt(
+    claims: dict[str, str],
+    status: int,
+    make_runtime: Callable[..., Runtime],
+    clock: ManualClock,
+) -> None:
+    api = Keyed(make_runtime(authorizer="jwt"), clock)
+    told = {"jwt": {"claims": claims, "scopes": None}}
+    reply = api("POST", "/ojs/v1/jobs", {"type": "t", "args": []}, told=told)
+    assert reply.status == status
+    if status == 201:
+        assert reply.json["job"]["producer"] == "svc"
+    # What the other authorizers say does not count here.
+    other = {"lambda": {"principal": "svc", "scopes": "jobs:write"}}
+    assert api("POST", "/ojs/v1/jobs", {"type": "t", "args": []}, told=other).status == 401
+
+
+def test_a_role(make_runtime: Callable[..., Runtime], clock: ManualClock) -> None:
+    api = Keyed(make_runtime(authorizer="iam"), clock)
+    arn = "arn:aws:sts::000000000000:assumed-role/producer/x"
+    told = {"iam": {"userArn": arn}}
+    reply = api("POST", "/ojs/v1/jobs", {"type": "t", "args": []}, told=told)
+    assert reply.json["job"]["producer"] == arn
+    nobodies: tuple[dict[str, Any], ...] = (
+        {},
+        {"iam": {}},
+        {"iam": None},
+        {"lambda": {"principal": "x", "scopes": ""}},
+    )
+    for nobody in nobodies:
+        assert api("GET", "/ojs/v1/queues", told=nobody).status == 401
+    # Keys would open nothing.
+    made = api("POST", "/ojs/v1/admin/keys", {"name": "k", "scopes": ["work"]}, told=told)
+    assert made.status == 422
+
+
+def test_headers_do_not_make_a_principal(keyed: Keyed) -> None:
+    forged = {
+        "x-amzn-authorizer": "root",
+        "requestcontext": '{"authorizer":{"lambda":{"principal":"root"}}}',
+        "principal": "root",
+    }
+    assert keyed("GET", "/ojs/v1/queues", headers=forged).status == 401
+
+
+def test_a_function_that_was_told_nothing_lets_nobody_in(monkeypatch: pytest.MonkeyPatch) -> None:
+    from ojs.settings import Settings
+
+    monkeypatch.setenv("OJS_TABLE", "table")
+    assert Settings.from_environment().authorizer == "keys"
+
+
+def test_answers_with_keys_are_for_no_other_page(keyed: Keyed) -> None:
+    reply = keyed.holding(keyed.make("k", "admin:read"))("GET", "/ojs/v1/queues")
+    assert "Access-Control-Allow-Origin" not in reply.headers
+    assert reply.headers["Strict-Transport-Security"]
+    document = keyed.holding(keyed.make("k", "work"))("GET", "/ojs/v1/openapi.json").json
+    assert document["paths"]["/ojs/v1/jobs"]["post"]["security"] == [{"key": ["jobs:write"]}]
+    assert "401" in document["paths"]["/ojs/v1/jobs"]["post"]["responses"]
+    assert JOB not in document["paths"]
+
+
+@pytest.mark.parametrize("authorizer", ["keys", "jwt", "iam"])
+@pytest.mark.parametrize("path", ["/ojs/v1/jobs", "/ojs/v1/workers/fetch", "/ojs/v1/queues"])
+def test_browsers_ask_without_a_key(
+    authorizer: str, path: str, make_runtime: Callable[..., Runtime], clock: ManualClock
+) -> None:
+    """Where pages may use the API, preflight requests get here without an authorizer."""
+    api = Keyed(make_runtime(authorizer=authorizer), clock)
+    reply, calls = spent(api, api, "OPTIONS", path, told={})
+    assert reply.status == 204
+    assert calls == []
+    assert "Access-Control-Allow-Origin" not in reply.headers

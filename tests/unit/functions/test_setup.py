@@ -1,0 +1,296 @@
+"""What a deployment does first: the table's schema, and the first key."""
+
+from __future__ import annotations
+
+import json
+import os
+import threading
+from collections.abc import Callable, Iterator
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from typing import TYPE_CHECKING, Any
+
+import boto3
+import pytest
+from moto import mock_aws
+
+from functions.setup.handler import handler as run_setup
+from ojs import access_runtime
+from ojs.clock import ManualClock
+from ojs.domain.access import ALL_SCOPES, ANYBODY, Credential
+from ojs.runtime import Runtime
+from ojs.services.authentication import Authentication
+from ojs.services.setup import FIRST_KEY_NAME, Setup, SetupError
+from ojs.store.access_keys import AccessKeys
+from ojs.store.deployment import Deployment
+from ojs.store.schema import NEEDED_VERSION, SCHEMA_VERSION
+from ojs.store.secrets import Secret
+
+if TYPE_CHECKING:
+    from mypy_boto3_secretsmanager import SecretsManagerClient
+
+
+class Died(Exception):
+    """The function is gone."""
+
+
+class Kept:
+    """A secret in memory, and a table, whose user dies at one of the calls."""
+
+    def __init__(self) -> None:
+        self.text: str | None = None
+        self.calls = 0
+        self.dies_at: int | None = None
+
+    def step(self) -> None:
+        self.calls += 1
+        if self.dies_at is not None and self.calls == self.dies_at:
+            raise Died
+
+    def read(self) -> str | None:
+        self.step()
+        return self.text
+
+    def write_once(self, text: str, _token: str) -> str:
+        self.step()
+        self.text = self.text or text
+        self.step()
+        return self.text
+
+
+class Deployed:
+    """A deployment on an empty table."""
+
+    def __init__(self, runtime: Runtime, clock: ManualClock) -> None:
+        self.runtime = runtime
+        self.clock = clock
+        self.keys = AccessKeys(runtime.table)
+        self.deployment = Deployment(runtime.table)
+
+    def setup(self, version: str = "1") -> Setup:
+        return Setup(self.deployment, self.keys, self.clock, version=version)
+
+    def who(self, key: str | None) -> str | None:
+        principal = Authentication(self.keys, self.clock).who(f"Bearer {key}")
+        return None if principal is None else principal.name
+
+
+@pytest.fixture
+def deployed(make_runtime: Callable[..., Runtime], clock: ManualClock) -> Deployed:
+    return Deployed(make_runtime(), clock)
+
+
+def test_the_first_key_may_do_everything(deployed: Deployed) -> None:
+    secret = Kept()
+    deployed.setup().check_table()
+    key_id = deployed.setup().leave_first_key(secret)
+    key = deployed.keys.get(key_id)
+    assert key is not None
+    assert (key.name, key.scopes, key.queues) == (FIRST_KEY_NAME, ALL_SCOPES, None)
+    assert deployed.who(secret.text) == FIRST_KEY_NAME
+    # The next deployment finds it.
+    assert deployed.setup("2").leave_first_key(secret) == key_id
+    assert len(deployed.keys.list(limit=10).items) == 1
+
+
+def test_whoever_dies_in_between_does_it_again(
+    deployed: Deployed, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """At each call of the secret and of the table: in the end one key, which is the secret's."""
+    deployed.setup().check_table()
+    died = 0
+    for dies_at in range(1, 20):
+        secret = Kept()
+        secret.dies_at = dies_at
+        table = deployed.runtime.table
+        put, update = table.put, table.update
+
+        def stepping(act: Any, secret: Kept = secret) -> Any:
+            def call(*given: Any, **named: Any) -> Any:
+                secret.step()
+                answer = act(*given, **named)
+                secret.step()
+                return answer
+
+            return call
+
+        with monkeypatch.context() as patch:
+            patch.setattr(table, "put", stepping(put))
+            patch.setattr(table, "update", stepping(update))
+            try:
+                deployed.setup().leave_first_key(secret)
+            except Died:
+                died += 1
+        before = {key.id for key in deployed.keys.list(limit=100).items}
+        secret.dies_at = None
+        key_id = deployed.setup().leave_first_key(secret)
+        assert deployed.who(secret.text) == FIRST_KEY_NAME
+        after = {key.id for key in deployed.keys.list(limit=100).items}
+        # No key is there that no secret tells.
+        assert after - before <= {key_id}
+        deployed.runtime.access_keys.revoke(ANYBODY, key_id)
+    assert died >= 6
+
+
+def test_a_revoked_first_key_does_not_come_back(deployed: Deployed, dynamodb: Any) -> None:
+    secret = Kept()
+    deployed.setup().check_table()
+    key_id = deployed.setup().leave_first_key(secret)
+    deployed.runtime.access_keys.revoke(ANYBODY, key_id)
+    deployed.setup("2").leave_first_key(secret)
+    assert deployed.who(secret.text) is None
+    # Nor when the table has forgotten it.
+    dynamodb.delete_item(
+        TableName=deployed.runtime.table.name,
+        Key={"pk": {"S": f"A|{key_id}"}, "sk": {"S": "@"}},
+    )
+    deployed.setup("3").leave_first_key(secret)
+    assert deployed.who(secret.text) is None
+
+
+@pytest.mark.parametrize("text", ["x", "ojs_", '{"key": "ojs"}', "password"])
+def test_a_secret_that_is_no_key_ends_the_deployment(text: str, deployed: Deployed) -> None:
+    secret = Kept()
+    secret.text = text
+    with pytest.raises(SetupError, match="no key"):
+        deployed.setup().leave_first_key(secret)
+    assert deployed.keys.list(limit=10).items == []
+
+
+def test_an_id_that_is_taken_ends_the_deployment(deployed: Deployed) -> None:
+    _, credential = deployed.runtime.access_keys.create(ANYBODY, "other", ["work"])
+    secret = Kept()
+    secret.text = Credential(credential.id, "0" * 64).text
+    with pytest.raises(SetupError, match="taken"):
+        deployed.setup().leave_first_key(secret)
+
+
+def test_the_schema_is_noted(deployed: Deployed) -> None:
+    assert deployed.deployment.read() is None
+    deployed.setup().check_table()
+    noted = deployed.deployment.read()
+    assert noted is not None
+    assert (noted.schema, noted.needs) == (SCHEMA_VERSION, NEEDED_VERSION)
+
+
+def test_code_that_is_too_old_is_refused(
+    deployed: Deployed, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as patch:
+        patch.setattr("ojs.store.deployment.NEEDED_VERSION", 3)
+        deployed.setup("9").check_table(schema=3)
+    with pytest.raises(SetupError, match="schema 2, and this one needs 3"):
+        deployed.setup("8").check_table(schema=2)
+    noted = deployed.deployment.read()
+    assert noted is not None
+    assert noted.schema == 3
+    # The way back to code that still knows the table stays open.
+    deployed.setup("9").check_table(schema=4)
+    deployed.setup("9").check_table(schema=3)
+
+
+# --- CloudFormation -------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def told() -> Iterator[tuple[str, list[dict[str, Any]]]]:
+    """Where CloudFormation wants its answer, and what it got."""
+    answers: list[dict[str, Any]] = []
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_PUT(self) -> None:
+            body = self.rfile.read(int(self.headers["content-length"]))
+            answers.append(json.loads(body))
+            self.send_response(200)
+            self.end_headers()
+
+        def log_message(self, *_: Any) -> None:
+            """Nothing."""
+
+    server = HTTPServer(("127.0.0.1", 0), Handler)
+    thread = threading.Thread(target=server.serve_forever)
+    thread.start()
+    yield f"http://127.0.0.1:{server.server_port}/answer", answers
+    server.shutdown()
+    thread.join()
+    server.server_close()
+
+
+def event(url: str, kind: str, **more: Any) -> dict[str, Any]:
+    return {
+        "RequestType": kind,
+        "ResponseURL": url,
+        "StackId": "stack",
+        "RequestId": "request",
+        "LogicalResourceId": "Setup",
+        "ResourceProperties": {"Version": "1"},
+        **more,
+    }
+
+
+@pytest.fixture
+def secrets() -> Iterator[SecretsManagerClient]:
+    with mock_aws():
+        yield boto3.client("secretsmanager", region_name="us-east-1")
+
+
+def test_cloudformation_is_answered(
+    deployed: Deployed,
+    told: tuple[str, list[dict[str, Any]]],
+    secrets: SecretsManagerClient,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    url, answers = told
+    arn = secrets.create_secret(Name="first")["ARN"]
+    monkeypatch.setattr(access_runtime, "setup", deployed.setup)
+    monkeypatch.setattr(access_runtime, "first_key", lambda: Secret(secrets, arn))
+    run_setup(event(url, "Create"), None)
+    (answer,) = answers
+    assert answer["Status"] == "SUCCESS"
+    assert (answer["StackId"], answer["RequestId"]) == ("stack", "request")
+    text = secrets.get_secret_value(SecretId=arn)["SecretString"]
+    assert deployed.who(text) == FIRST_KEY_NAME
+    assert answer["Data"] == {"FirstKeyId": text.split("_")[1]}
+    run_setup(event(url, "Update", PhysicalResourceId="ojs-setup"), None)
+    assert answers[1]["Status"] == "SUCCESS"
+    assert secrets.get_secret_value(SecretId=arn)["SecretString"] == text
+    # The key itself is neither answered nor logged.
+    assert text.split("_")[2] not in json.dumps(answers) + capsys.readouterr().out
+
+
+def test_cloudformation_learns_of_a_failure(
+    deployed: Deployed,
+    told: tuple[str, list[dict[str, Any]]],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    url, answers = told
+    secret = Kept()
+    secret.text = "no key at all"
+    monkeypatch.setattr(access_runtime, "setup", deployed.setup)
+    monkeypatch.setattr(access_runtime, "first_key", lambda: secret)
+    run_setup(event(url, "Create"), None)
+    assert answers[0]["Status"] == "FAILED"
+    assert answers[0]["PhysicalResourceId"]
+    assert "SetupError" in answers[0]["Reason"]
+    assert "no key at all" not in answers[0]["Reason"]
+
+
+def test_deletion_changes_nothing(
+    told: tuple[str, list[dict[str, Any]]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    url, answers = told
+    monkeypatch.delattr(access_runtime, "setup")
+    run_setup(event(url, "Delete", PhysicalResourceId="ojs-setup"), None)
+    assert answers[0] | {"Data": {}} == answers[0]
+    assert answers[0]["Status"] == "SUCCESS"
+
+
+def test_one_value_for_a_secret(secrets: SecretsManagerClient) -> None:
+    """Two deployments at once: the second takes the first's key."""
+    secret = Secret(secrets, secrets.create_secret(Name="first")["ARN"])
+    assert secret.read() is None
+    first, second = (Credential.make(os.urandom).text for _ in range(2))
+    token = "x" * 32
+    assert secret.write_once(first, token) == first
+    assert secret.write_once(second, token) == first
+    assert secret.read() == first
