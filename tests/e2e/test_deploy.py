@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import http.client
 import json
+import os
 import subprocess
 import sys
 import time
@@ -31,6 +32,7 @@ from infra.local_cloud import (
     STAGE,
     Deployment,
     LocalCloud,
+    client_environment,
     deploy,
     free_port,
     port_taken,
@@ -526,6 +528,35 @@ def test_the_key_is_in_its_secret_and_nowhere_else(
     name = deployment.key.split("_")[1]
     assert [text for text in said if name in text]
     assert not [text for text in said if secret in text]
+
+
+def test_an_operator_tidies(cloud: LocalCloud, deployment: Deployment, api: Api) -> None:
+    """What a writer left who died is removed, and nothing else. It waits for two minutes."""
+    args = [uuid.uuid4().hex for _ in range(200)]
+    kept = api.push(queue="tidy", args=args)["id"]
+    left = {"pk": keys.job(str(uuid.uuid4())), "sk": f"{keys.PAYLOAD}abc", "text": "[]"}
+    table = client(cloud, "dynamodb")
+    table.put_item(
+        TableName=deployment.table, Item={name: {"S": text} for name, text in left.items()}
+    )
+    code = (
+        "import ojs.services.tidy, cli.__main__; ojs.services.tidy.WAIT_S = 0.1;"
+        f"raise SystemExit(cli.__main__.main(['tidy', '--stage', '{STAGE}']))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        cwd=ROOT,
+        env={**client_environment(cloud.port), "PYTHONPATH": f"shared{os.pathsep}."},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.endswith(", 1 removed\n"), done.stdout
+    place = {name: {"S": left[name]} for name in ("pk", "sk")}
+    assert "Item" not in table.get_item(TableName=deployment.table, Key=place)
+    (fetched,) = api.fetch("tidy")
+    assert (fetched["id"], fetched["args"]) == (kept, args)
 
 
 def test_no_function_was_refused_anything(cloud: LocalCloud) -> None:

@@ -19,7 +19,7 @@ KEY_CHARACTERS = len(PREFIX) + 2 + 2 * (ID_BYTES + SECRET_BYTES)
 KEY_ID = re.compile(rf"[0-9a-f]{{{2 * ID_BYTES}}}")
 _BEARER = re.compile(r"bearer +(\S+)", re.IGNORECASE)
 
-MAX_NAME_BYTES = 255
+MAX_NAME_CHARACTERS = 255
 MAX_QUEUES = 50
 # How long after its end a key is still listed.
 KEPT_S = 90 * 86_400

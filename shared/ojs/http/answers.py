@@ -96,6 +96,9 @@ class Job(TypedDict):
     tags: NotRequired[list[str]]
     options: NotRequired[Annotated[dict[str, Any], Field(description="options kept unread")]]
     worker_id: NotRequired[str]
+    producer: NotRequired[
+        Annotated[str, Field(description="who pushed it: the name of their key, as far as known")]
+    ]
     lease_token: NotRequired[Annotated[str, Field(description="names this attempt's lease")]]
     lease_expires_at: NotRequired[Moment]
     retry_delay_ms: NotRequired[Count]

@@ -732,7 +732,7 @@ class CreateKeyRequest(RequestModel):
 
     name: Annotated[
         str,
-        Field(min_length=1, max_length=access.MAX_NAME_BYTES),
+        Field(min_length=1, max_length=access.MAX_NAME_CHARACTERS),
         AfterValidator(_key_name),
     ] = Field(description="who holds it: what `producers` of a queue names, and jobs show")
     scopes: Annotated[

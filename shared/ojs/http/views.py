@@ -44,7 +44,8 @@ SMALL_FIELDS = frozenset(
         "specversion", "id", "type", "queue", "priority", "state", "previous_state", "attempt",
         "max_attempts", "created_at", "enqueued_at", "activated_at", "started_at", "completed_at",
         "cancelled_at", "discarded_at", "scheduled_at", "expires_at", "timeout", "timeout_ms",
-        "visibility_timeout_ms", "worker_id", "lease_token", "lease_expires_at", "retry_delay_ms",
+        "visibility_timeout_ms", "worker_id", "producer", "lease_token", "lease_expires_at",
+        "retry_delay_ms",
         "next_attempt_at", "next_retry_at", "progress", "dead_letter", "dead_letter_job_id",
         "rate_limit",
     }

@@ -1,0 +1,88 @@
+"""Which server `ojs-aws` asks, and with which key."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+from typing import Any
+
+import boto3
+import pytest
+from botocore.exceptions import ClientError
+
+from cli import target
+from cli.__main__ import main
+
+KEY = "ojs_0123456789abcdef_" + "0" * 64
+STACKS = {
+    "ojs-prod-service": {"ApiUrl": "https://api.example"},
+    "ojs-prod-data": {"FirstKeySecretArn": "arn:first", "TableName": "t"},
+    "ojs-iam-service": {"ApiUrl": "https://iam.example"},
+    "ojs-iam-data": {"TableName": "t"},
+}
+
+
+class Aws:
+    """As much of AWS as is asked."""
+
+    def describe_stacks(self, *, StackName: str) -> Any:  # noqa: N803 - the SDK's names
+        if StackName not in STACKS:
+            error = {"Error": {"Code": "ValidationError", "Message": "does not exist"}}
+            raise ClientError(error, "DescribeStacks")  # type: ignore[arg-type]
+        outputs = STACKS[StackName].items()
+        return {"Stacks": [{"Outputs": [{"OutputKey": k, "OutputValue": v} for k, v in outputs]}]}
+
+    def get_secret_value(self, *, SecretId: str) -> Any:  # noqa: N803
+        assert SecretId == "arn:first"
+        return {"SecretString": f"{KEY}\n"}
+
+
+@pytest.fixture(autouse=True)
+def _aws(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(boto3, "client", lambda _service: Aws())
+    monkeypatch.delenv("OJS_URL", raising=False)
+    monkeypatch.delenv("OJS_KEY", raising=False)
+
+
+def named(*arguments: str) -> target.Server:
+    parser = argparse.ArgumentParser()
+    target.add_arguments(parser)
+    return target.server(parser.parse_args(arguments))
+
+
+def test_the_local_server_without_a_key() -> None:
+    assert named() == target.Server("http://127.0.0.1:8080", None)
+
+
+def test_a_stage_and_its_first_key() -> None:
+    assert named("--stage", "prod") == target.Server("https://api.example", KEY)
+
+
+def test_another_key_for_a_stage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "key").write_text("mine\n")
+    given = named("--stage", "prod", "--key-file", str(tmp_path / "key"))
+    assert given == target.Server("https://api.example", "mine")
+    monkeypatch.setenv("OJS_KEY", "from-the-environment")
+    assert named("--stage", "iam").key == "from-the-environment"
+
+
+def test_a_stage_without_keys() -> None:
+    with pytest.raises(target.CommandError, match="no keys"):
+        named("--stage", "iam")
+
+
+def test_the_environment_names_a_server(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OJS_URL", "https://elsewhere.example")
+    assert named().url == "https://elsewhere.example"
+    assert named("--url", "https://here.example").url == "https://here.example"
+
+
+@pytest.mark.parametrize(
+    "arguments", [["keys", "list", "--stage", "nowhere"], ["tidy", "--stage", "nowhere"]]
+)
+def test_aws_says_no(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(arguments) == 1
+    said = capsys.readouterr()
+    assert said.out == ""
+    assert said.err.startswith("ojs-aws: AWS: ")
+    assert said.err.count("\n") == 1
