@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from ojs.domain import envelope
 from ojs.store import keys
 from ojs.store.values import pack
 
@@ -81,6 +82,18 @@ def test_a_half_kilobyte_job(exact: World) -> None:
     assert spent.calls <= 6
     assert spent.writes <= 7
     assert spent.reads <= 4
+
+
+def test_who_pushed_it_costs_nothing(exact: World) -> None:
+    """A key's name of usual length is stored with the job, on the head."""
+    warm(exact)
+    request = envelope.parse({"type": "email.send", "args": ["x" * 500], "retry": RETRY})
+    with spending(exact) as all_of_it:
+        exact.run.enqueue.push(request, producer="billing-service")
+        (job,) = exact.fetch(worker=WORKER)
+        exact.run.finish.ack(job.id, worker_id=WORKER, result=RESULT)
+    assert job.producer == "billing-service"
+    assert (all_of_it.calls, all_of_it.writes) == (6, 7)
 
 
 def test_a_half_kilobyte_job_fetched_by_tens(exact: World) -> None:
