@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import http.client
 import json
+import os
 import random
 import secrets
 import time
@@ -44,8 +45,14 @@ class Client:
     One client is for one thread: make another for each thread.
     """
 
-    def __init__(self, url: str, *, timeout_s: float = 30.0, tries: int = 8) -> None:
-        """`url` is the server's, with or without `/ojs/v1`. Raises ValueError for another thing."""
+    def __init__(
+        self, url: str, *, key: str | None = None, timeout_s: float = 30.0, tries: int = 8
+    ) -> None:
+        """`url` is the server's, with or without `/ojs/v1`. Raises ValueError for another thing.
+
+        `key` is the access key that a deployed server asks for; without it, that in the environment
+        as OJS_KEY, if there is one.
+        """
         parts = urllib.parse.urlsplit(url)
         if parts.scheme not in ("http", "https") or not parts.hostname:
             raise ValueError(f"{url} is not an http or https URL")
@@ -55,6 +62,7 @@ class Client:
         self._connection = kind(parts.hostname, parts.port, timeout=timeout_s)
         self._base = parts.path.rstrip("/").removesuffix(BASE) + BASE
         self._tries = tries
+        self._key = key or os.environ.get("OJS_KEY")
 
     def call(
         self, method: str, path: str, body: object = None, *, tries: int | None = None
@@ -78,7 +86,8 @@ class Client:
                 if status < 400:
                     return answer
                 if status not in _TRY_AGAIN or tried == tries:
-                    raise ApiError(status, answer.get("error") or {}, repeated=tried > 1)
+                    # API Gateway itself says only what is wrong.
+                    raise ApiError(status, answer.get("error") or answer, repeated=tried > 1)
             # At random, so that many clients that were turned away do not come back as one.
             time.sleep(max(retry_after_s, wait_s * random.uniform(0.5, 1.0)))  # noqa: S311
             wait_s = min(wait_s * 2, _LONGEST_WAIT_S)
@@ -92,6 +101,8 @@ class Client:
         """One request: status, seconds the server asks to wait, and the JSON answered."""
         text = None if body is None else json.dumps(body).encode()
         headers = {"Accept": "application/json"}
+        if self._key:
+            headers["Authorization"] = f"Bearer {self._key}"
         if text is not None:
             headers["Content-Type"] = "application/json"
         self._connection.request(method, self._base + path, text, headers)

@@ -23,6 +23,7 @@ class Script(HTTPServer):
         super().__init__(("127.0.0.1", 0), _Handler)
         self.answers: list[tuple[int, Any]] = []
         self.seen: list[tuple[str, str, Any]] = []
+        self.keys: list[str | None] = []
 
     @property
     def url(self) -> str:
@@ -36,6 +37,7 @@ class _Handler(BaseHTTPRequestHandler):
     def _answer(self) -> None:
         body = self.rfile.read(int(self.headers.get("Content-Length", 0)))
         self.server.seen.append((self.command, self.path, json.loads(body) if body else None))
+        self.server.keys.append(self.headers.get("Authorization"))
         status, answer = self.server.answers.pop(0)
         if not status:
             self.close_connection = True
@@ -127,3 +129,26 @@ def test_ids_are_those_the_server_takes() -> None:
     pattern = "[0-9a-f]{8}-[0-9a-f]{4}-7[0-9a-f]{3}-[89ab][0-9a-f]{3}-[0-9a-f]{12}"
     assert all(re.fullmatch(pattern, each) for each in ids)
     assert len(set(ids)) == len(ids)
+
+
+def ask_once(script: Script, **more: Any) -> None:
+    asking = Client(script.url, **more)
+    asking.call("GET", "/jobs/1")
+    # The server serves one connection at a time.
+    asking.close()
+
+
+def test_a_key_is_sent(script: Script, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("OJS_KEY", raising=False)
+    script.answers += [(200, {})] * 3
+    ask_once(script)
+    ask_once(script, key="mine")
+    monkeypatch.setenv("OJS_KEY", "the environment's")
+    ask_once(script)
+    assert script.keys == [None, "Bearer mine", "Bearer the environment's"]
+
+
+def test_what_api_gateway_says_itself(script: Script) -> None:
+    with pytest.raises(ApiError, match="401 None: Unauthorized") as caught:
+        ask(script, (401, {"message": "Unauthorized"}))
+    assert caught.value.status == 401
