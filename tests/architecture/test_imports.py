@@ -41,7 +41,7 @@ ALLOWED: dict[str, set[str]] = {
     "functions.sweep": {
         "functions", "ojs.runtime", "ojs.projections", "ojs.services", "ojs.domain",
     },
-    "infra": {"infra", "ojs.store.schema", "ojs.http.contract"},
+    "infra": {"infra", "ojs.store.schema", "ojs.http.contract", "ojs.http.negotiation"},
     "local": {"local", "ojs", "functions"},
     "cli": {"cli", "ojs.services.tidy", "ojs.store.leftovers", "ojs.store.table"},
     "examples": set(),

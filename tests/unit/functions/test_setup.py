@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import threading
+import uuid
 from collections.abc import Callable, Iterator
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from typing import TYPE_CHECKING, Any
@@ -241,7 +242,7 @@ def test_cloudformation_is_answered(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     url, answers = told
-    arn = secrets.create_secret(Name="first")["ARN"]
+    arn = secrets.create_secret(Name=uuid.uuid4().hex)["ARN"]
     monkeypatch.setattr(access_runtime, "setup", deployed.setup)
     monkeypatch.setattr(access_runtime, "first_key", lambda: Secret(secrets, arn))
     run_setup(event(url, "Create"), None)
@@ -287,7 +288,7 @@ def test_deletion_changes_nothing(
 
 def test_one_value_for_a_secret(secrets: SecretsManagerClient) -> None:
     """Two deployments at once: the second takes the first's key."""
-    secret = Secret(secrets, secrets.create_secret(Name="first")["ARN"])
+    secret = Secret(secrets, secrets.create_secret(Name=uuid.uuid4().hex)["ARN"])
     assert secret.read() is None
     first, second = (Credential.make(os.urandom).text for _ in range(2))
     token = "x" * 32
