@@ -56,20 +56,6 @@ _CALLER = {
 }
 _KEY_HEADER = "$request.header.Authorization"
 
-# What a web page may read of an answer; the functions tell the same to the local server's callers.
-EXPOSED_HEADERS = (
-    "X-Request-Id",
-    "OJS-Version",
-    "X-OJS-Version",
-    "X-OJS-Media-Type",
-    "Location",
-    "Retry-After",
-    "Allow",
-    "X-OJS-Queue-Depth",
-    "X-OJS-Queue-Bound",
-    "X-OJS-Queue-Pressure",
-)
-
 
 class Api(Construct):
     """Routes to functions on the `$default` stage, so that paths carry no stage name.
@@ -212,6 +198,6 @@ def _cors(settings: DeploymentSettings) -> apigatewayv2.CorsPreflightOptions | N
         allow_origins=list(settings.cors_origins),
         allow_methods=[apigatewayv2.CorsHttpMethod[method] for method in sorted(methods)],
         allow_headers=list(negotiation.REQUEST_HEADERS),
-        expose_headers=list(EXPOSED_HEADERS),
+        expose_headers=list(negotiation.EXPOSED_HEADERS),
         max_age=Duration.hours(1),
     )

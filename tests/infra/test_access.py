@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from infra.constructs.api import EXPOSED_HEADERS
 from infra.functions import FUNCTIONS
 from infra.settings import DeploymentSettings, project_version
 from ojs.http import contract, negotiation
@@ -157,7 +156,7 @@ def test_web_pages_are_let_in_by_name(synthesis: Any, with_jwt: Any) -> None:
     assert "Authorization" in cors["AllowHeaders"]
     assert set(cors["AllowMethods"]) == {each.method for each in contract.OPERATIONS}
     # What the functions tell callers of the local server.
-    assert cors["ExposeHeaders"] == list(negotiation._EXPOSED) == list(EXPOSED_HEADERS)
+    assert cors["ExposeHeaders"] == list(negotiation.EXPOSED_HEADERS)
     assert "AllowCredentials" not in cors
 
 

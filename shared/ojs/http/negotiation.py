@@ -18,7 +18,7 @@ REQUEST_HEADERS = (
     "Content-Type", "Accept", "Authorization", "X-Request-Id", "OJS-Version", "X-OJS-Producer",
     "OJS-Block-Timeout",
 )  # fmt: skip
-_EXPOSED = (
+EXPOSED_HEADERS = (
     "X-Request-Id", "OJS-Version", "X-OJS-Version", "X-OJS-Media-Type", "Location", "Retry-After",
     "Allow", "X-OJS-Queue-Depth", "X-OJS-Queue-Bound", "X-OJS-Queue-Pressure",
 )  # fmt: skip
@@ -36,7 +36,7 @@ _FIXED: Mapping[str, str] = {
 # Where nobody has to say who they are, any page may read what any other client could read too.
 _OPEN: Mapping[str, str] = {
     "Access-Control-Allow-Origin": "*",
-    "Access-Control-Expose-Headers": ", ".join(_EXPOSED),
+    "Access-Control-Expose-Headers": ", ".join(EXPOSED_HEADERS),
 }
 # Where somebody has to, API Gateway says which pages may (`cors_origins`); and it is HTTPS.
 _CLOSED: Mapping[str, str] = {"Strict-Transport-Security": "max-age=31536000"}
