@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -329,6 +330,86 @@ def test_bytes_make_the_oldest_give_way_too(world: World) -> None:
     first, second = world.push(BIG), world.push(BIG)
     world.push(BIG)
     assert (world.state(first), world.state(second)) == ("discarded", "available")
+
+
+def test_nobody_gives_way_for_what_is_refused_in_the_end(world: World) -> None:
+    bound(world, max_size=3, overflow_policy="drop_oldest")
+    jobs = [world.push(n) for n in range(3)]
+    world.fetch(worker="w")
+    with pytest.raises(QueueFull):
+        batch(world, 3)
+    assert sorted(world.state(job) for job in jobs) == ["active", "available", "available"]
+    assert level(world)[0] == 3
+
+
+@pytest.mark.parametrize("policy", ["reject", "drop_oldest"])
+@pytest.mark.parametrize("other", ["a", "z"])
+def test_nobody_gives_way_where_another_queue_of_the_batch_has_no_room(
+    world: World, policy: str, other: str
+) -> None:
+    bound(world, max_size=1, overflow_policy="drop_oldest")
+    job = world.push()
+    bound(world, other, max_size=1, overflow_policy=policy)
+    world.push(queue=other)
+    world.fetch(other, worker="w")
+    raw = [{"type": "a", "args": [], "options": {"queue": queue}} for queue in ("default", other)]
+    with pytest.raises(QueueFull) as refused:
+        world.run.enqueue.push_batch([envelope.parse(one) for one in raw])
+    assert refused.value.queue["queue"] == other
+    assert world.state(job) == "available"
+    assert level(world)[0] == level(world, other)[0] == 1
+
+
+def test_many_small_jobs_give_way_to_a_large_one_or_none_does(world: World) -> None:
+    bound(world, max_size_bytes=9_000, overflow_policy="drop_oldest")
+    size = len(BIG) + 100
+    small = [world.push("x" * 400) for _ in range(12)]
+    large = [world.push("x" * 3_000)]
+    world.push(BIG)
+    assert 8 < sum(world.state(job) == "discarded" for job in small) <= 12
+    assert world.state(large[0]) == "available"
+    world.fetch(worker="w", count=20)
+    before = level(world)
+    with pytest.raises(QueueFull):
+        world.push(BIG)
+    assert level(world) == before
+    assert size < before[1] <= 9_000
+
+
+@pytest.mark.parametrize("bounds", [{"max_size": 5}, {"max_size_bytes": 5_200}])
+def test_what_was_there_before_the_bound_gives_way_one_by_one_too(
+    world: World, bounds: dict[str, Any]
+) -> None:
+    jobs = [world.push("x" * 1_000) for _ in range(5)]
+    bound(world, overflow_policy="drop_oldest", **bounds)
+    for gone in range(1, 3):
+        jobs.append(world.push("x" * 1_000))
+        left = [world.state(job) for job in jobs]
+        assert left == ["discarded"] * gone + ["available"] * 5
+        assert level(world)[0] == 5
+    world.clock.advance(400 * SECOND)
+    world.sweep()
+    assert level(world)[0] == 5
+
+
+def test_a_staged_batch_makes_hundreds_give_way(exact: World) -> None:
+    bound(exact, max_size=250, overflow_policy="drop_oldest")
+    batch(exact, 250, priority=3)
+    batch(exact, 240)
+    states = Counter(i["state"]["S"] for i in exact.items() if i["sk"]["S"] == "@" and "state" in i)
+    assert (states["available"], states["discarded"]) == (250, 240)
+    assert level(exact)[0] == 250
+
+
+def test_a_drop_costs_no_more_than_it_must(exact: World) -> None:
+    bound(exact, max_size=3, overflow_policy="drop_oldest")
+    for n in range(3):
+        exact.push(n)
+    exact.run.table.meter.reset()
+    exact.push()
+    # The queue, the gate twice and once more for who went; the line, its end, a head; the error,
+    # the job that went and the one that came.
+    assert len(exact.run.table.meter.calls) <= 10
 
 
 # --- configuration ------------------------------------------------------------------------------

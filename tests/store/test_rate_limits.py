@@ -108,6 +108,18 @@ def test_jobs_of_one_key_share_what_is_counted_over_queues(world: World) -> None
     assert len(world.fetch("b")) == 1
 
 
+def test_room_that_was_taken_for_a_job_is_its_own_when_another_queue_finds_none(
+    world: World,
+) -> None:
+    limit = {"key": "k", "rate": {"limit": 2, "period": "PT1M"}, "on_limit": "drop"}
+    first, second = (world.push(n, queue="a", rate_limit=limit) for n in range(2))
+    third = world.push(2, queue="b", rate_limit=limit)
+    # They take turns: the queue a takes room for both of its jobs with its first turn.
+    got = world.run.fetch.fetch(["a", "b"], 3, "w")
+    assert {job.id for job in got} == {first.id, second.id}
+    assert [world.state(job) for job in (first, second, third)] == ["active", "active", "discarded"]
+
+
 def test_each_job_of_a_key_is_held_against_its_own_bounds(world: World) -> None:
     limited(world, {"key": "k", "concurrency": 1})
     wide = limited(world, {"key": "k", "concurrency": 2})

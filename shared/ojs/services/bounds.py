@@ -13,6 +13,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from itertools import count
 
 from ojs.clock import Clock
 from ojs.domain import lifecycle
@@ -20,6 +21,7 @@ from ojs.domain.errors import BackendError, BackendUnavailable, OjsError, QueueF
 from ojs.domain.job import Job
 from ojs.domain.queue import Queue
 from ojs.domain.queue_config import BLOCK, DROP_OLDEST
+from ojs.domain.states import State
 from ojs.store.errors import LostRace
 from ojs.store.gates import Full, Gates, Level
 from ojs.store.jobs import Jobs
@@ -29,6 +31,8 @@ MAX_BLOCK_MS = 25_000
 _FIRST_LOOK_MS = 100
 _LOOK_EVERY_MS = 1_000
 _TRIES = 8
+# A batch has no more jobs; more than these do not give way at once.
+_MOST_DROPPED = 1_000
 _UNKNOWN_RETRY_S, _LONGEST_RETRY_S = 5, 60
 
 
@@ -46,6 +50,12 @@ class _Room:
         """Whether there would be room if the queue were empty."""
         most, space = self.queue.config.max_size, self.queue.config.max_size_bytes
         return (most is None or self.count <= most) and (space is None or self.size <= space)
+
+    def beyond(self, level: Level) -> tuple[int, int]:
+        """Jobs and bytes that must go from the queue first."""
+        most, space = self.queue.config.max_size, self.queue.config.max_size_bytes
+        count = 0 if most is None else max(0, level.count + self.count - most)
+        return count, 0 if space is None else max(0, level.size + self.size - space)
 
 
 @dataclass(frozen=True)
@@ -115,7 +125,7 @@ class Bounds:
 
         Waits at most `wait_ms` where a queue's strategy is `block`; without `drops` no other job
         gives way. For `copies` of dead letters others do, and nothing else, whatever the strategy;
-        they are refused only when none waits. Raises QueueFull, BackendUnavailable.
+        they are refused only when too few wait. Raises QueueFull, BackendUnavailable.
         """
         rooms = _rooms(jobs, queues)
         if not rooms:
@@ -177,33 +187,50 @@ class Bounds:
     def _all(
         self, rooms: Sequence[_Room], *, drops: bool, copies: bool
     ) -> tuple[Entry | Full, _Room]:
-        """Room in all queues, or why not and in which; nothing is kept then."""
+        """Room in all queues, or why not and in which; nothing is kept then, and none gave way."""
+
+        def gives(room: _Room) -> bool:
+            return drops and (copies or room.queue.config.overflow_policy == DROP_OLDEST)
+
         entry = Entry()
-        for room in rooms:
-            try:
-                level = self._one(room, copies=copies) if drops else self._reserve(room)
-            except Full as full:
-                self.leave(entry)
-                return full, room
-            entry.rooms.append(room)
-            entry.levels[room.queue.name] = level
+        wanting = rooms
+        for tried in count():
+            full = self._take(entry, wanting, gives)
+            giving: list[tuple[_Room, Level, Sequence[Job]]] = []
+            # Nobody gives way for what is refused in the end: each queue is asked first.
+            for room, refusal in full:
+                oldest = None
+                if gives(room) and tried < _TRIES:
+                    oldest = self._oldest(room, refusal.level, spare=tried, copies=copies)
+                elif copies:
+                    # Some wait, but others were quicker each time: no reason to have none of this.
+                    raise BackendUnavailable("Others are coming into this queue; try again.")
+                if oldest is None:
+                    self.leave(entry)
+                    return refusal, room
+                giving.append((room, refusal.level, oldest))
+            if not giving:
+                break
+            for room, level, oldest in giving:
+                self._drop(room, level, oldest)
+            wanting = [room for room, _ in full]
         return entry, rooms[-1]
 
-    def _one(self, room: _Room, *, copies: bool) -> Level:
-        for _ in range(_TRIES):
+    def _take(
+        self, entry: Entry, rooms: Sequence[_Room], gives: Callable[[_Room], bool]
+    ) -> list[tuple[_Room, Full]]:
+        """Reserve what there is; those that are full, and only the one where nobody `gives` way."""
+        full: list[tuple[_Room, Full]] = []
+        for room in rooms:
             try:
-                return self._reserve(room)
-            except Full as full:
-                drops = copies or room.queue.config.overflow_policy == DROP_OLDEST
-                if not drops or not self._drop(room, full.level, copies=copies):
-                    raise
-        try:
-            return self._reserve(room)
-        except Full:
-            if not copies:
-                raise
-            # Some wait, but others were quicker each time: no reason to have none of this one.
-            raise BackendUnavailable("Others are coming into this queue; try again.") from None
+                entry.levels[room.queue.name] = self._reserve(room)
+            except Full as refusal:
+                if not gives(room):
+                    return [(room, refusal)]
+                full.append((room, refusal))
+            else:
+                entry.rooms.append(room)
+        return full
 
     def _reserve(self, room: _Room) -> Level:
         config = room.queue.config
@@ -220,23 +247,60 @@ class Bounds:
     def _release(self, room: _Room, count: int, size: int) -> None:
         self._gates.release(room.queue.name, count=count, size=size, now_ms=self._clock.now_ms())
 
-    def _drop(self, room: _Room, level: Level, *, copies: bool) -> int:
-        """Discard the oldest jobs in line, as many as stand in the way. Returns how many went."""
-        if not room.fits_at_all:
-            return 0
-        most = room.queue.config.max_size
-        over = 1 if most is None else max(1, level.count + room.count - most)
-        dropped = 0
-        oldest = self._jobs.oldest(room.queue.name, room.queue.lanes, limit=over, copies=copies)
-        for job in self._jobs.heads(oldest).values():
+    def _oldest(
+        self, room: _Room, level: Level, *, spare: int, copies: bool
+    ) -> Sequence[Job] | None:
+        """The oldest jobs in line, as many as stand in the way; None where that makes no room.
+
+        None of them, to try again, where the index tells of jobs that have left the line: `spare`
+        more are looked at then.
+        """
+        jobs, size = room.beyond(level)
+        if not room.fits_at_all or jobs > _MOST_DROPPED:
+            return None
+        # As if all were of one size; some more where those in front are smaller than that.
+        alike = math.ceil(size * level.count / level.size) if size and level.size else 0
+        looked_at = min(max(jobs, alike) + spare, _MOST_DROPPED)
+        while True:
+            found = self._jobs.oldest(
+                room.queue.name, room.queue.lanes, limit=looked_at, copies=copies
+            )
+            heads = self._jobs.heads(found)
+            line = [heads[job_id] for job_id in found if job_id in heads]
+            line = [j for j in line if j.state is State.AVAILABLE and j.queue == room.queue.name]
+            freed = 0
+            for number, job in enumerate(line, start=1):
+                freed += _bytes(job)
+                if number >= jobs and freed >= size:
+                    return line[:number]
+            if len(line) < len(found):
+                return ()
+            if len(found) < looked_at or looked_at == _MOST_DROPPED:
+                return None
+            looked_at = min(4 * looked_at, _MOST_DROPPED)
+
+    def _drop(self, room: _Room, level: Level, oldest: Sequence[Job]) -> None:
+        loose = []
+        for job in oldest:
             try:
                 after, failure = lifecycle.drop(job, now_ms=self._clock.now_ms())
                 self._jobs.replace(job, after, failure=failure)
             except (LostRace, OjsError):
                 # It was fetched or cancelled meanwhile: that may have made room as well.
                 continue
-            dropped += 1
-        return dropped or (1 if oldest else 0)
+            if job.held is None:
+                loose.append(_bytes(job))
+        if loose:
+            # Nobody lets these go: they were there before the bound. Were they not told of, the
+            # next ones would give way, too, and the push be refused all the same. A sweep that
+            # counted meanwhile knows of them, and then this is not written.
+            self._gates.recount(
+                room.queue.name,
+                level,
+                loose=max(0, level.loose - len(loose)),
+                loose_bytes=max(0, level.loose_bytes - sum(loose)),
+                drain=None,
+            )
 
     def _refusal(self, room: _Room, level: Level) -> QueueFull:
         config = room.queue.config
@@ -274,6 +338,11 @@ def _rooms(jobs: Sequence[Job], queues: Mapping[str, Queue]) -> list[_Room]:
             before.queue, before.count + 1, before.size + job.held, before.job_type
         )
     return [asked[name] for name in sorted(asked)]
+
+
+def _bytes(job: Job) -> int:
+    """What a job counts for under a bound of bytes."""
+    return job.held or job.size
 
 
 def _retry_after_s(level: Level, count: int) -> int:

@@ -105,6 +105,9 @@ class FetchLimits:
         """Whether it is known already that this job's limit is reached; costs nothing."""
         if position.limit is None or position.limit not in round_.shut:
             return False
+        if place_of(job_id, position.order) in round_.open:
+            # Others were refused since the rest of the room was taken for this one, in its line.
+            return False
         self._pass_over(round_, job_id, position.limit, round_.shut[position.limit])
         return True
 

@@ -424,7 +424,7 @@ class Jobs:
         found: list[tuple[str, str]] = []
         for lane in range(lanes):
             after, passed = " ", 0  # before every digit
-            size = _PAGE if copies else min(limit, _PAGE)
+            size = _PAGE if copies else min(limit, _PASSED)
             while True:
                 page = self._table.query(
                     "wpk = :ready AND wsk > :after",
