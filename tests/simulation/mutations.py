@@ -368,6 +368,7 @@ MUTATIONS: dict[str, tuple[Mutation, str]] = {
     "nobody looks at what runs in a queue that is gone": (nobody_looks_at_what_runs, "ending"),
     "a repetition is a lost race": (repetition_is_a_lost_race, "pool"),
     "room is given back after a repetition": (repetition_is_a_lost_race, "dead-letters"),
+    "a start is taken back after a repetition": (repetition_is_a_lost_race, "rates"),
     "the end of a queue is taken back once": (end_is_taken_back_once, "ending"),
     "events are not written": (events_are_lost, "life"),
     "a record leaves no mark": (a_record_leaves_no_mark, "life"),

@@ -17,6 +17,11 @@ FOUND: dict[tuple[str, int], str] = {
         "A queue was deleted with `discard` while the index did not show a job of it that ran. "
         "When its worker died nobody looked at the lease any more."
     ),
+    ("rates", 70320): (
+        "A claim went through, its answer was lost, and the job was cancelled before the SDK asked "
+        "again. That was taken for a lost race, and the start was not counted: more could start in "
+        "a period than the rate."
+    ),
     ("pool", 10148): (
         "A claim went through, its answer was lost, and the job was taken back before the SDK "
         "asked again. That was taken for a lost race, so that the place which had been given "

@@ -16,6 +16,7 @@ _RARE = {
     "nobody looks at what runs in a queue that is gone": 250,
     "a repetition is a lost race": 10148,
     "room is given back after a repetition": 10837,
+    "a start is taken back after a repetition": 70320,
     "a pool made anew forgets what runs": 28,
     "a pool forgets queues that it had": 61,
 }

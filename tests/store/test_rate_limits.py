@@ -13,7 +13,8 @@ from ojs.domain import envelope
 from ojs.domain.errors import Conflict
 from ojs.domain.limits import MAX_CONCURRENCY, OverrideRequest, cell_name
 from ojs.domain.states import State
-from ojs.store import keys
+from ojs.store import items, keys
+from ojs.store.errors import LostRace
 from ojs.store.limits import SETTLED_MS
 from tests.store.test_crashes import attempt, faults
 
@@ -499,3 +500,37 @@ def test_a_key_with_as_many_places_as_there_can_be_stays_within_an_item(exact: W
     while more := exact.fetch(count=100):
         got += more
     assert len(got) == places(exact, "k") == MAX_CONCURRENCY
+
+
+@pytest.mark.parametrize("limit", ["of the job", "of the queue"])
+def test_what_started_and_was_ended_before_the_answer_came_counts(
+    limit: str, world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A claim goes through, its answer is lost, and an operator cancels the job before the SDK asks
+    again, which then finds it done.
+    """
+    rate = {"limit": 2, "period": "PT10S"}
+    if limit == "of the queue":
+        world.run.queues.configure("default", {"rate_limit": rate})
+        for n in range(4):
+            world.push(n)
+    else:
+        for n in range(4):
+            limited(world, {"key": "k", "rate": rate}, n)
+    jobs = world.run.fetch._jobs
+    claim, ended = jobs.claim, list[str]()
+
+    def lossy(job_id: str, *given: Any, **named: Any) -> Job:
+        job = claim(job_id, *given, **named)
+        if ended:
+            return job
+        ended.append(job_id)
+        done = world.run.jobs.cancel(job_id)
+        raise LostRace([items.head(done)], repeated=True)
+
+    monkeypatch.setattr(jobs, "claim", lossy)
+    # Two may start, and one of them has.
+    assert len(world.fetch(count=3)) == 1
+    assert world.fetch(count=3) == []
+    world.clock.advance(11 * SECOND)
+    assert len(world.fetch(count=3)) == 2

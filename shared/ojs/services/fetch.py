@@ -459,13 +459,16 @@ class Fetch:
         except LostRace as lost:
             take.lost += 1
             there = winner(lost)
-            self._limits.lost(limited, job_id, position, there)
+            self._limits.lost(limited, job_id, position, there, started=lost.repeated)
             if lost.repeated and (queue.slotted or take.course.seats):
                 # An earlier try may have claimed it, and whoever ended it since have given back the
                 # places that it took: as when no answer comes at all, unknown means taken.
                 raise BackendUnavailable("Nobody knows whether a job was claimed.") from None
             take.course.used -= 1
-            self._quotas.lost(take.quotas, queue)
+            if not lost.repeated:
+                # Race: an earlier try claimed it, its answer was lost, and somebody ended the job
+                # before the SDK asked again. Then it was a start, and counts.
+                self._quotas.lost(take.quotas, queue)
             over = there is not None and there.state is State.AVAILABLE and expired(there, now_ms)
             take.contended = not over
             if over:

@@ -203,15 +203,25 @@ class FetchLimits:
             return None
         return round_.open.pop(place_of(job_id, position.order))
 
-    def lost(self, taken: Taken | None, job_id: str, position: Position, there: Job | None) -> None:
-        """The job could not be claimed; `there` is what stands in its place."""
+    def lost(
+        self,
+        taken: Taken | None,
+        job_id: str,
+        position: Position,
+        there: Job | None,
+        *,
+        started: bool,
+    ) -> None:
+        """The job could not be claimed; `there` is what stands in its place. `started` if an
+        earlier try may have claimed it, for somebody to end it since: that counts as a start.
+        """
         if taken is None:
             return
         place = place_of(job_id, position.order)
         if there is not None and there.state is State.ACTIVE and there.place == place:
             # Whoever has the job has it with this very place.
             return
-        self._store.give_back(taken, [place])
+        self._store.give_back(taken, [place], started=started)
 
     def settle(self, round_: Round) -> None:
         """Give back what was not used, and do what jobs asked for when their limit is reached."""

@@ -166,13 +166,16 @@ class Limits:
             return Taken(name, names, now_ms, places, cell, after), verdict, after
         return None, Verdict(0), cell
 
-    def give_back(self, taken: Taken, names: Sequence[str]) -> None:
-        """Undo what was taken for jobs that were not claimed. Should it fail, it heals."""
+    def give_back(self, taken: Taken, names: Sequence[str], *, started: bool = False) -> None:
+        """Undo what was taken for jobs that were not claimed. Should it fail, it heals.
+
+        Where they may have `started` after all, and ended, only the places are given back.
+        """
         cell = taken.after
         gone = frozenset(names)
         for _ in range(_TRIES):
-            after = cell.giving_back(gone, taken.now_ms, len(gone))
-            if cell.op == taken.after.op and len(gone) == len(taken.names):
+            after = cell.giving_back(gone, taken.now_ms, 0 if started else len(gone))
+            if not started and cell.op == taken.after.op and len(gone) == len(taken.names):
                 # Nobody took anything since: the last start is the one before.
                 after = replace(after, last_ms=taken.before.last_ms)
             after = replace(after, op=self._ids.token())
