@@ -756,3 +756,28 @@ def test_strict_mode_takes_jobs_only_for_queues_that_were_made(world: World) -> 
         world.push(queue="unknown")
     world.run.queues.create("known", {})
     assert world.push(queue="known").queue == "known"
+
+
+@pytest.mark.parametrize("how", ["id", "reject", "ignore", "batch id", "batch reject"])
+def test_nobody_gives_way_to_what_is_there_already(world: World, how: str) -> None:
+    bound(world, max_size=2, overflow_policy="drop_oldest")
+    unique = {"keys": ["type"], "on_conflict": "ignore" if how == "ignore" else "reject"}
+
+    def parsed(job_id: str | None = None) -> envelope.JobRequest:
+        more = {"id": job_id} if job_id else {"unique": unique}
+        return envelope.parse({"type": "t", "args": [], **more})
+
+    oldest = world.push()
+    there = world.run.enqueue.push(parsed()).job
+    again = parsed(there.id if "id" in how else None)
+    if how == "ignore":
+        pushed = world.run.enqueue.push(again)
+        assert (pushed.job.id, pushed.deduplicated) == (there.id, True)
+    elif how.startswith("batch"):
+        with pytest.raises(Duplicate):
+            world.run.enqueue.push_batch([again, envelope.parse({"type": "other", "args": []})])
+    else:
+        with pytest.raises(Duplicate):
+            world.run.enqueue.push(again)
+    assert world.state(oldest) == world.state(there) == "available"
+    assert world.run.gates.level("default").count == 2

@@ -120,12 +120,14 @@ class Bounds:
         wait_ms: int = 0,
         drops: bool = True,
         copies: bool = False,
+        may_enter: Callable[[], None] = lambda: None,
     ) -> Entry:
         """Reserve room for all of these jobs, in every bounded queue they go to, or for none.
 
         Waits at most `wait_ms` where a queue's strategy is `block`; without `drops` no other job
         gives way. For `copies` of dead letters others do, and nothing else, whatever the strategy;
-        they are refused only when too few wait. Raises QueueFull, BackendUnavailable.
+        they are refused only when too few wait. `may_enter` is asked before any job gives way, and
+        raises what the push is refused for. Raises QueueFull, BackendUnavailable.
         """
         rooms = _rooms(jobs, queues)
         if not rooms:
@@ -133,7 +135,7 @@ class Bounds:
         until_ms = self._clock.now_ms() + wait_ms
         pause_ms = _FIRST_LOOK_MS
         while True:
-            full, room = self._all(rooms, drops=drops, copies=copies)
+            full, room = self._all(rooms, drops=drops, copies=copies, may_enter=may_enter)
             if isinstance(full, Entry):
                 return full
             left_ms = until_ms - self._clock.now_ms()
@@ -153,12 +155,17 @@ class Bounds:
         wait_ms: int = 0,
         drops: bool = True,
         copies: bool = False,
+        may_enter: Callable[[], None] = lambda: None,
     ) -> Iterator[Entry]:
         """Room for these jobs while they are stored; what is not kept is given back after.
 
+        `may_enter` is asked before others give way, and raises when they would do so in vain.
+
         When the store fails nobody knows whether they are stored: then the room counts as taken.
         """
-        entry = self.enter(jobs, queues, wait_ms=wait_ms, drops=drops, copies=copies)
+        entry = self.enter(
+            jobs, queues, wait_ms=wait_ms, drops=drops, copies=copies, may_enter=may_enter
+        )
         try:
             yield entry
         except BackendError:
@@ -185,7 +192,7 @@ class Bounds:
                 self._release(room, room.count - count, room.size - size)
 
     def _all(
-        self, rooms: Sequence[_Room], *, drops: bool, copies: bool
+        self, rooms: Sequence[_Room], *, drops: bool, copies: bool, may_enter: Callable[[], None]
     ) -> tuple[Entry | Full, _Room]:
         """Room in all queues, or why not and in which; nothing is kept then, and none gave way."""
 
@@ -211,6 +218,11 @@ class Bounds:
                 giving.append((room, refusal.level, oldest))
             if not giving:
                 break
+            try:
+                may_enter()
+            except Exception:
+                self.leave(entry)
+                raise
             for room, level, oldest in giving:
                 self._drop(room, level, oldest)
             wanting = [room for room, _ in full]

@@ -68,6 +68,14 @@ class _Plan:
     replaces: Job | None = None
 
 
+class _There(Exception):
+    """The unique job exists, and its push is content with that."""
+
+    def __init__(self, job: Job) -> None:
+        super().__init__(job.id)
+        self.job = job
+
+
 class Enqueue:
     """Accepts jobs."""
 
@@ -127,11 +135,17 @@ class Enqueue:
         specification = _under(queue, specification, request, now_ms=now_ms)
         job = self._job(specification, queue, now_ms, producer)
         self._limits.register(registered([job]))
-        with self._bounds.room([job], {queue.name: queue}, wait_ms=wait_ms) as entry:
-            pushed = self._store(
-                job, specification, now_ms, partial(self._placed, ends, entry), reaches
-            )
-            entry.keep([] if pushed.deduplicated else [pushed.job])
+        may_enter = partial(self._check_new, [job], [specification], now_ms, reaches)
+        bounded = {queue.name: queue}
+        try:
+            with self._bounds.room([job], bounded, wait_ms=wait_ms, may_enter=may_enter) as entry:
+                pushed = self._store(
+                    job, specification, now_ms, partial(self._placed, ends, entry), reaches
+                )
+                entry.keep([] if pushed.deduplicated else [pushed.job])
+        except _There as there:
+            (existing,) = self._jobs.with_contents([there.job])
+            return Pushed(existing, deduplicated=True, standing=self._standing(existing))
         pressure = entry.pressure(queue.name)
         return replace(pushed, pressure=pressure, standing=self._standing(pushed.job))
 
@@ -213,7 +227,8 @@ class Enqueue:
                 )
         jobs = [self._job(s, queues[s.queue], now_ms, producer) for s in specifications]
         self._limits.register(registered(jobs))
-        with self._bounds.room(jobs, queues, wait_ms=wait_ms) as entry:
+        may_enter = partial(self._check_new, jobs, specifications, now_ms, reaches)
+        with self._bounds.room(jobs, queues, wait_ms=wait_ms, may_enter=may_enter) as entry:
             if any(s.unique for s in specifications):
                 pushed = self._push_unique_batch(
                     jobs, specifications, now_ms, partial(self._placed, ends, entry), reaches
@@ -224,6 +239,31 @@ class Enqueue:
                 pushed = self._store_batch(entering, entry, now_ms, chosen=chosen)
             entry.keep([one.job for one in pushed if not one.deduplicated])
         return [replace(one, pressure=entry.pressure(one.job.queue)) for one in pushed]
+
+    def _check_new(
+        self,
+        jobs: Sequence[Job],
+        specifications: Sequence[Specification],
+        now_ms: int,
+        reaches: Reaches,
+    ) -> None:
+        """Raise Duplicate for a push that is refused for its id or its unique key: asked before
+        others give way to it, who would do so for nothing. What comes about after that, the write
+        itself decides.
+        """
+        chosen = [job.id for job, given in zip(jobs, specifications, strict=True) if given.id]
+        for job_id in self._jobs.heads(chosen) if chosen else ():
+            raise _taken(job_id) if len(jobs) == 1 else _taken_in_batch(job_id, jobs)
+        for index, (job, given) in enumerate(zip(jobs, specifications, strict=True)):
+            if given.unique is None:
+                continue
+            if len(jobs) == 1:
+                plan = self._plan(job, given, given.unique, now_ms, reaches)
+                if plan.existing:
+                    raise _There(plan.job)
+                continue
+            with _naming(index):
+                self._plan(job, given, given.unique, now_ms, reaches)
 
     def _store_batch(
         self, jobs: Sequence[Job], entry: Entry, now_ms: int, *, chosen: bool
