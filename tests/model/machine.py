@@ -51,6 +51,8 @@ class Base(RuleBasedStateMachine):
         self.right = True
         # What was read of a head, as long as it is the same.
         self.read: dict[str, tuple[values.Item, Shown]] = {}
+        # Gone since the last look.
+        self.lately: dict[str, Job] = {}
         self.call("PUT", f"/queues/{COPIES}/config", COPY_QUEUE)
         self.model.make(COPIES)
 
@@ -115,9 +117,11 @@ class Base(RuleBasedStateMachine):
             for (pk, sk), item in there.items()
             if pk.startswith(keys.job("")) and sk == keys.HEAD
         }
+        self.lately.clear()
         for job in list(self.model.jobs.values()):
             if job.id not in heads:
                 assert self.model.may_go(job), f"{job.id} is gone, and nobody asked for that"
+                self.lately[job.id] = job.settled(self.model.now_ms)
                 self.model.gone(job)
         copies = []
         for job_id, item in heads.items():
@@ -141,10 +145,13 @@ class Base(RuleBasedStateMachine):
         """A job that nobody pushed: it can only be a copy of a dead letter that has none yet."""
         head = items.job_from_head(item)
         assert head.copy_of is not None, f"nobody pushed {job_id}"
-        origin = self.now(head.copy_of.job_id)
+        # One that died and was pruned in one sweep has left its copy as well.
+        origin = self.lately.pop(head.copy_of.job_id, None) or self.now(head.copy_of.job_id)
         assert origin.dead, f"{job_id} is a copy of {origin.id}, which is no dead letter"
         assert (origin.copy, origin.copies_to) == (None, head.queue), "one copy too many"
-        self.model.jobs[origin.id] = origin = replace(origin, copy=job_id)
+        origin = replace(origin, copy=job_id)
+        if origin.id in self.model.jobs:
+            self.model.jobs[origin.id] = origin
         copy = self.copy(job_id, head.queue, origin)
         assert copy.view == shown(item).view
         self.come([copy])
