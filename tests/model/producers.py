@@ -8,6 +8,7 @@ from typing import Any
 from hypothesis import strategies as st
 from hypothesis.stateful import precondition, rule
 
+from ojs.store import keys
 from tests.model.laborers import Laborers
 from tests.model.machine import SECOND, duration, queues, refuse, which
 from tests.model.model import FOR_EVER, LIMITS, Job, Refused
@@ -80,17 +81,30 @@ class Producers(Laborers):
         return job, raw
 
     def drop(self) -> None:
-        """What gave way to those that come, or would have come."""
+        """What gave way to those that come; nothing does for what is refused.
+
+        Of jobs that came into line in one step it is whichever was first.
+        """
+        there = self.backend.storage.items()
+
+        def went(job: Job) -> bool:
+            item = there.get((keys.job(job.id), keys.HEAD))
+            return item is not None and item["state"] == "discarded"
+
         for job_id in self.model.dropped:
-            self.model.put(self.now(job_id).ended("discarded"))
+            job = self.now(job_id)
+            line = [each for each in self.model.of(job.queue) if each.state == "available"]
+            alike = [each for each in line if each.place[1:] == job.place[1:]]
+            gone = next((each for each in alike if went(each)), job)
+            self.model.put(gone.ended("discarded"))
 
     @rule(queue=queues, chosen=options)
     def push(self, queue: str, chosen: dict[str, Any]) -> None:
         self.begin()
         job, raw = self.wanted(queue, chosen)
         answer = self.ask(lambda: self.model.push([job]), "POST", "/jobs", raw)
-        self.drop()
         if answer is not None:
+            self.drop()
             assert answer.status == 201
             assert (answer["job"]["id"], answer["job"]["state"]) == (job.id, job.state)
             self.come(self.model.entering([job]))
@@ -112,8 +126,8 @@ class Producers(Laborers):
                 raise Refused(409)
 
         answer = self.ask(expected, "POST", "/jobs", raw)
-        self.drop()
         if answer is not None:
+            self.drop()
             self.come(self.model.entering([job]))
 
     @rule(chosen=st.lists(st.tuples(queues, options), min_size=2, max_size=6))
@@ -124,8 +138,8 @@ class Producers(Laborers):
         answer = self.ask(
             lambda: self.model.push(jobs), "POST", "/jobs/batch", {"jobs": [raw for _, raw in made]}
         )
-        self.drop()
         if answer is not None:
+            self.drop()
             assert [one["id"] for one in answer["jobs"]] == [job.id for job in jobs]
             self.come(self.model.entering(jobs))
 
