@@ -24,19 +24,20 @@ def add(commands: Any) -> None:
 
 
 def _run(options: argparse.Namespace) -> None:
-    import boto3
     from botocore.exceptions import BotoCoreError, ClientError
 
+    from ojs.domain.errors import OjsError
     from ojs.services.tidy import Tidy
+    from ojs.store import clients
     from ojs.store.leftovers import Leftovers
     from ojs.store.table import Table
 
     try:
         found = target.outputs(options.stage, "data")
-        table = Table(boto3.client("dynamodb"), found["TableName"])
-        leftovers = Leftovers(table, (boto3.client("s3"), found["PayloadBucketName"]))
+        table = Table(clients.dynamodb(), found["TableName"])
+        leftovers = Leftovers(table, (clients.s3(), found["PayloadBucketName"]))
         done = Tidy(leftovers, time.sleep).run(remove=not options.dry_run)
-    except (BotoCoreError, ClientError) as error:
+    except (BotoCoreError, ClientError, OjsError) as error:
         raise target.CommandError(f"AWS: {error}") from None
     what = "would be removed" if options.dry_run else "removed"
     print(f"{done.parts} parts of jobs looked at, {done.removed} {what}")

@@ -43,7 +43,10 @@ ALLOWED: dict[str, set[str]] = {
     },
     "infra": {"infra", "ojs.store.schema", "ojs.http.contract", "ojs.http.negotiation"},
     "local": {"local", "ojs", "functions"},
-    "cli": {"cli", "ojs.services.tidy", "ojs.store.leftovers", "ojs.store.table"},
+    "cli": {
+        "cli", "ojs.services.tidy", "ojs.store.clients", "ojs.store.leftovers", "ojs.store.table",
+        "ojs.domain.errors",
+    },
     "examples": set(),
 }  # fmt: skip
 SDK = ("boto3", "botocore", "s3transfer")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
 
@@ -257,13 +257,11 @@ class Enqueue:
         for index, (job, given) in enumerate(zip(jobs, specifications, strict=True)):
             if given.unique is None:
                 continue
-            if len(jobs) == 1:
+            alone = len(jobs) == 1
+            with nullcontext() if alone else _naming(index):
                 plan = self._plan(job, given, given.unique, now_ms, reaches)
-                if plan.existing:
-                    raise _There(plan.job)
-                continue
-            with _naming(index):
-                self._plan(job, given, given.unique, now_ms, reaches)
+            if alone and plan.existing:
+                raise _There(plan.job)
 
     def _store_batch(
         self, jobs: Sequence[Job], entry: Entry, now_ms: int, *, chosen: bool

@@ -12,11 +12,14 @@ from botocore.exceptions import ClientError
 
 from cli import target
 from cli.__main__ import main
+from ojs.domain.errors import BackendUnavailable
+from ojs.services.tidy import Tidy
+from ojs.store import clients
 
 KEY = "ojs_0123456789abcdef_" + "0" * 64
 STACKS = {
     "ojs-prod-service": {"ApiUrl": "https://api.example"},
-    "ojs-prod-data": {"FirstKeySecretArn": "arn:first", "TableName": "t"},
+    "ojs-prod-data": {"FirstKeySecretArn": "arn:first", "TableName": "t", "PayloadBucketName": "b"},
     "ojs-iam-service": {"ApiUrl": "https://iam.example"},
     "ojs-iam-data": {"TableName": "t"},
 }
@@ -39,7 +42,7 @@ class Aws:
 
 @pytest.fixture(autouse=True)
 def _aws(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(boto3, "client", lambda _service: Aws())
+    monkeypatch.setattr(boto3, "client", lambda *_, **__: Aws())
     monkeypatch.delenv("OJS_URL", raising=False)
     monkeypatch.delenv("OJS_KEY", raising=False)
 
@@ -86,3 +89,15 @@ def test_aws_says_no(arguments: list[str], capsys: pytest.CaptureFixture[str]) -
     assert said.out == ""
     assert said.err.startswith("ojs-aws: AWS: ")
     assert said.err.count("\n") == 1
+
+
+def test_a_table_that_does_not_answer(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def busy(_self: Tidy, **_: Any) -> Any:
+        raise BackendUnavailable("The table is busy.")
+
+    monkeypatch.setattr(clients, "s3", Aws)
+    monkeypatch.setattr(Tidy, "run", busy)
+    assert main(["tidy", "--stage", "prod"]) == 1
+    assert capsys.readouterr().err == "ojs-aws: AWS: The table is busy.\n"

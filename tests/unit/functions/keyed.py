@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 from functions.authorizer.handler import handler as authorizer
@@ -36,8 +36,6 @@ class Keyed:
     runtime: Runtime
     clock: ManualClock
     key: str | None = None
-    # What an operator is told once.
-    secrets: dict[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.runtime.table.measure = True
