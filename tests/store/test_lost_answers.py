@@ -8,8 +8,17 @@ import pytest
 from botocore.exceptions import ClientError, ReadTimeoutError
 
 from ojs.domain import envelope
-from ojs.domain.errors import BackendError, BackendUnavailable, Conflict, Duplicate
+from ojs.domain.errors import (
+    BackendError,
+    BackendUnavailable,
+    Conflict,
+    Duplicate,
+    NotFound,
+    QueueFull,
+)
+from ojs.domain.override import JobOverride
 from ojs.store import keys
+from ojs.store.jobs import Undone
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -30,8 +39,10 @@ class Meddled:
         method = getattr(self._client, name)
 
         def call(**arguments: Any) -> Any:
-            head = arguments.get("Item", {}).get("sk", {}).get("S") == keys.HEAD
-            if self.happened or name != self._operation or (name == "put_item" and not head):
+            key = arguments.get("Item") or arguments.get("Key") or {}
+            head = key.get("sk", {}).get("S") == keys.HEAD and key["pk"]["S"].startswith("J|")
+            single = name in ("put_item", "update_item")
+            if self.happened or name != self._operation or (single and not head):
                 return method(**arguments)
             method(**arguments)
             self.happened = True
@@ -42,33 +53,113 @@ class Meddled:
         return call
 
 
+@pytest.mark.parametrize("own_id", [True, False])
 @pytest.mark.parametrize("argument", ["small", BIG])
-@pytest.mark.parametrize("then", ["claimed", "completed", "cancelled"])
+@pytest.mark.parametrize("then", ["claimed", "completed", "cancelled", "put off", "back", "moved"])
 def test_a_push_whose_answer_was_lost_is_acknowledged_whatever_became_of_the_job(
-    exact: World, argument: str, then: str
+    exact: World, argument: str, then: str, own_id: bool
 ) -> None:
-    chosen = exact.run.ids.uuid7()
     exact.push(queue="default")
     exact.fetch()
+    limit: dict[str, Any] = {}
+    if then in ("put off", "back"):
+        limit = {"rate_limit": {"key": "k", "concurrency": 1, "on_limit": "reschedule"}}
+        exact.push(**limit)
+        (running,) = exact.fetch()
 
     def meanwhile() -> None:
-        if then == "cancelled":
-            exact.run.jobs.cancel(chosen)
-            return
-        (job,) = exact.fetch()
-        assert job.id == chosen
-        if then == "completed":
-            exact.run.finish.ack(chosen, worker_id=None)
+        match then:
+            case "cancelled":
+                exact.run.jobs.cancel(chosen())
+            case "moved":
+                exact.run.ending.delete("default", "move", "other")
+            case "put off" | "back":
+                assert exact.fetch() == []
+                assert exact.run.jobs.get(chosen()).state == "scheduled"
+                if then == "back":
+                    exact.run.finish.ack(running.id, worker_id=None)
+                    exact.clock.advance(3_600_000)
+                    assert exact.run.jobs.get(chosen()).state == "available"
+            case _:
+                (job,) = exact.fetch()
+                assert job.id == chosen()
+                if then == "completed":
+                    exact.run.finish.ack(job.id, worker_id=None)
+
+    def chosen() -> str:
+        (found,) = [i["pk"]["S"] for i in exact.items() if i.get("type", {}).get("S") == "a"]
+        return keys.job_id(found)
 
     client = Meddled(exact.client, "put_item", meanwhile)
-    request = envelope.parse({"type": "a", "args": [argument], "id": chosen})
-    pushed = exact.another(client).enqueue.push(request)
+    raw: dict[str, Any] = {"type": "a", "args": [argument], "options": limit}
+    if own_id:
+        raw["id"] = exact.run.ids.uuid7()
+    pushed = exact.another(client).enqueue.push(envelope.parse(raw))
     assert client.happened
-    assert pushed.job.id == chosen
+    assert pushed.job.id == chosen()
     assert not pushed.deduplicated
     # What was stored is whole: the text that the living head names is still there.
-    stored = exact.run.jobs.get(chosen)
-    assert stored.content == {"args": [argument]}
+    content = exact.run.jobs.get(chosen()).content
+    assert content is not None
+    assert content["args"] == [argument]
+
+
+@pytest.mark.parametrize("chosen", [True, False])
+@pytest.mark.parametrize("argument", ["small", BIG])
+def test_a_batch_whose_answer_was_lost_keeps_its_contents_though_one_job_is_gone(
+    exact: World, argument: str, chosen: bool
+) -> None:
+    def meanwhile() -> None:
+        first, *_ = exact.fetch(count=3)
+        exact.run.finish.nack(first.id, worker_id=None, error={"code": "DEAD_LETTER"})
+        exact.run.dead_letter.delete(first.id)
+
+    client = Meddled(exact.client, "transact_write_items", meanwhile)
+    raw: list[dict[str, Any]] = [{"type": "a", "args": [n, argument]} for n in range(3)]
+    if chosen:
+        raw = [one | {"id": exact.run.ids.uuid7()} for one in raw]
+    pushed = exact.another(client).enqueue.push_batch([envelope.parse(one) for one in raw])
+    assert client.happened
+    contents = [exact.run.jobs.get(one.job.id).content for one in pushed[1:]]
+    assert contents == [{"args": [n, argument]} for n in (1, 2)]
+
+
+@pytest.mark.parametrize("argument", ["small", BIG])
+def test_another_push_with_the_same_id_and_content_is_refused_and_leaves_the_first_whole(
+    world: World, argument: str
+) -> None:
+    """Also when the job has gone on since, and both came in one millisecond."""
+    raw = {"type": "a", "args": [argument], "id": world.run.ids.uuid7()}
+    first = world.run.enqueue.push(envelope.parse(raw)).job
+    for change in (None, world.fetch, lambda: world.run.finish.ack(first.id)):
+        if change is not None:
+            change()
+        for again in ([raw], [raw, {"type": "b", "args": [BIG]}]):
+            with pytest.raises(Duplicate):
+                world.run.enqueue.push_batch([envelope.parse(one) for one in again])
+        with pytest.raises(Duplicate):
+            world.run.enqueue.push(envelope.parse(raw))
+        assert world.run.jobs.get(first.id).content == {"args": [argument]}
+
+
+def test_a_retry_with_new_args_whose_answer_was_lost_keeps_what_a_worker_was_given(
+    exact: World,
+) -> None:
+    job = exact.push("old" + BIG)
+    exact.fetch()
+    exact.run.finish.nack(job.id, worker_id=None, error={"code": "DEAD_LETTER"})
+    given: list[Any] = []
+    client = Meddled(exact.client, "update_item", lambda: given.extend(exact.fetch()))
+    with pytest.raises(Conflict):
+        # It was this very retry that brought the job back; a worker has it by now.
+        exact.another(client).redrive.retry(job.id, JobOverride(args=["new" + BIG]))
+    assert client.happened
+    assert [one.content for one in given] == [{"args": ["new" + BIG]}]
+    assert exact.run.jobs.get(job.id).content == {"args": ["new" + BIG]}
+    exact.run.finish.nack(job.id, worker_id=None, error={"message": "once more"})
+    exact.clock.advance(3_600_000)
+    (again,) = exact.fetch()
+    assert again.content == {"args": ["new" + BIG]}
 
 
 def test_a_batch_whose_answer_was_lost_is_acknowledged_though_a_job_was_claimed(
@@ -220,17 +311,187 @@ def test_one_batch_that_cannot_be_undone_holds_up_neither_others_nor_jobs(
     undo = exact.run.sweep._jobs.undo_batch
     failed: list[str] = []
 
-    def once(token: str) -> int:
+    def once(token: str, *, now_ms: int) -> Undone:
         if not failed:
             failed.append(token)
             raise BackendUnavailable("busy")
-        return undo(token)
+        return undo(token, now_ms=now_ms)
 
     monkeypatch.setattr(exact.run.sweep._jobs, "undo_batch", once)
     counts = exact.sweep()
     assert (counts["failed"], counts["batches_undone"], counts["promoted"]) == (1, 1, 1)
     assert exact.state(late) == "available"
     assert exact.sweep()["batches_undone"] == 1
+
+
+# --- late writes --------------------------------------------------------------------------------
+
+
+class Late:
+    """A client on which one write of a batch has no answer, and takes effect when it is told to."""
+
+    def __init__(self, client: Any) -> None:
+        self._client = client
+        self.writes: list[dict[str, Any]] = []
+
+    def __getattr__(self, name: str) -> Any:
+        method = getattr(self._client, name)
+
+        def call(**arguments: Any) -> Any:
+            if name == "batch_write_item" and not self.writes:
+                self.writes.append(arguments)
+                raise ReadTimeoutError(endpoint_url="dynamodb")
+            return method(**arguments)
+
+        return call
+
+    def arrive(self) -> None:
+        """Have the write take effect now."""
+        self._client.batch_write_item(**self.writes[0])
+
+
+def _staged_late(world: World, *, max_size: int | None = None) -> Late:
+    """A batch of jobs whose first write is on its way while the batch is undone."""
+    if max_size is not None:
+        world.run.queues.configure("default", {"max_size": max_size})
+    client = Late(world.client)
+    with pytest.raises(BackendError):
+        world.another(client).enqueue.push_batch(
+            [envelope.parse({"type": "a", "args": [n]}) for n in range(101)]
+        )
+    return client
+
+
+def _late_jobs(world: World) -> list[dict[str, Any]]:
+    return [item for item in world.items() if item["pk"]["S"].startswith("J|")]
+
+
+@pytest.mark.parametrize("minutes", [0, 1, 59])
+def test_jobs_that_are_written_after_their_batch_was_undone_never_run(
+    exact: World, minutes: int
+) -> None:
+    client = _staged_late(exact)
+    exact.sweep()
+    exact.clock.advance(minutes * 60_000)
+    exact.sweep()
+    client.arrive()
+    assert len(_late_jobs(exact)) == 25
+    assert exact.fetch(count=100) == []
+    some = keys.job_id(_late_jobs(exact)[0]["pk"]["S"])
+    with pytest.raises(NotFound):
+        exact.run.jobs.get(some)
+    # They are removed before the note that hides them goes.
+    exact.clock.advance(3_600_000)
+    assert exact.sweep()["batches_undone"] == 1
+    assert _late_jobs(exact) == []
+    (note,) = [i for i in _all_items(exact) if i["pk"]["S"].startswith("B|")]
+    assert "wpk" not in note
+    assert int(note["ttl"]["N"]) * 1000 > exact.clock.now_ms() + 86_400_000
+    assert "batches_undone" not in exact.sweep()
+
+
+def test_an_undone_batch_is_looked_at_once_more_and_never_again(exact: World) -> None:
+    client = Broken(exact.client, "batch_write_item", first=1)
+    with pytest.raises(BackendUnavailable):
+        exact.another(client).enqueue.push_batch(
+            [envelope.parse({"type": "a", "args": [n]}) for n in range(101)]
+        )
+    calls = exact.run.table.meter.calls
+    for hours, writes in ((0, 0), (1, 2), (1, 0), (24, 0)):
+        exact.clock.advance(hours * 3_600_000 + 1)
+        calls.clear()
+        exact.sweep()
+        assert calls.count("UpdateItem") == writes
+
+
+def test_an_undone_batch_gives_its_room_back_once_however_often_it_is_undone(exact: World) -> None:
+    client = _staged_late(exact, max_size=101)
+    client.arrive()
+    for _ in range(3):
+        exact.clock.advance(2_000_000)
+        exact.sweep()
+    assert _late_jobs(exact) == []
+    requests = [envelope.parse({"type": "a", "args": [n]}) for n in range(101)]
+    assert len(exact.run.enqueue.push_batch(requests)) == 101
+    with pytest.raises(QueueFull):
+        exact.push()
+
+
+def test_a_push_that_meets_a_late_job_of_an_undone_batch_has_it_removed(exact: World) -> None:
+    client = _staged_late(exact)
+    client.arrive()
+    late = [keys.job_id(item["pk"]["S"]) for item in _late_jobs(exact)]
+    request = envelope.parse({"type": "mine", "args": [], "id": late[0]})
+    with pytest.raises(BackendUnavailable) as refused:
+        exact.run.enqueue.push(request)
+    assert refused.value.retry_after_s
+    assert _late_jobs(exact) == []
+    assert exact.run.enqueue.push(request).job.type == "mine"
+    exact.clock.advance(3_600_000)
+    exact.sweep()
+    assert [job.id for job in exact.fetch(count=10)] == [late[0]]
+
+
+def _all_items(world: World) -> list[dict[str, Any]]:
+    pages = world.client.get_paginator("scan").paginate(TableName=world.table)
+    return [item for page in pages for item in page["Items"]]
+
+
+# --- a job without its content ------------------------------------------------------------------
+
+
+def test_a_job_that_ends_and_is_deleted_while_it_is_handed_out_is_not_handed_out(
+    exact: World,
+) -> None:
+    job = exact.push(BIG)
+    other = exact.push("small")
+
+    ended: list[str] = []
+
+    def meanwhile() -> None:
+        exact.run.finish.nack(job.id, worker_id=None, error={"code": "DEAD_LETTER"})
+        exact.run.dead_letter.delete(job.id)
+
+    class Slow:
+        """The job is ended after it was claimed, before its content is read."""
+
+        def __getattr__(self, name: str) -> Any:
+            method = getattr(exact.client, name)
+
+            def call(**arguments: Any) -> Any:
+                payload = str(arguments.get("RequestItems", ""))
+                if name == "batch_get_item" and keys.PAYLOAD in payload and not ended:
+                    ended.append(job.id)
+                    meanwhile()
+                return method(**arguments)
+
+            return call
+
+    fetched = exact.another(Slow()).fetch.fetch(["default"], 2, None)
+    assert [one.id for one in fetched] == [other.id]
+    # Nothing is left of the job that is gone: no entry of an error without a head.
+    assert not [item for item in exact.items() if item["pk"]["S"] == keys.job(job.id)]
+
+
+@pytest.mark.parametrize("large", [BIG, "x" * 400_000])
+def test_a_job_whose_content_is_lost_goes_to_dead_letter_instead_of_to_a_worker(
+    exact: World, large: str
+) -> None:
+    job = exact.push(large)
+    other = exact.push("small")
+    for item in exact.items():
+        if item["sk"]["S"].startswith(keys.PAYLOAD):
+            exact.client.delete_item(
+                TableName=exact.table, Key={"pk": item["pk"], "sk": item["sk"]}
+            )
+    for name in list(exact.blobs.objects):
+        exact.blobs.delete(name)
+    assert [one.id for one in exact.fetch(count=5)] == [other.id]
+    ended = exact.run.jobs.get(job.id)
+    assert (ended.state, ended.dead_letter) == ("discarded", True)
+    (error,) = ended.errors or ()
+    assert (error.type, error.retryable) == ("content_missing", False)
+    assert exact.fetch(count=5) == []
 
 
 # --- a late worker ------------------------------------------------------------------------------

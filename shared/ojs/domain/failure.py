@@ -128,9 +128,18 @@ def limited_until(error: Mapping[str, Any], *, now_ms: int) -> int | None:
         raise InvalidRequest("error.rate_limit_until", str(broken), value=text) from None
 
 
-def observed(kind: str, message: str, *, attempt: int, now_ms: int) -> Failure:
+def observed(
+    kind: str, message: str, *, attempt: int, now_ms: int, retryable: bool = True
+) -> Failure:
     """A failure the backend saw by itself: `visibility_timeout`, `timeout`, `expired` and so on."""
-    return Failure(attempt=attempt, code=kind, type=kind, message=message, occurred_ms=now_ms)
+    return Failure(
+        attempt=attempt,
+        code=kind,
+        type=kind,
+        message=message,
+        occurred_ms=now_ms,
+        retryable=retryable,
+    )
 
 
 def _name(error: Mapping[str, Any], field: str) -> str | None:

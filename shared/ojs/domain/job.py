@@ -115,6 +115,9 @@ class Job:
     batch: str | None = None
     # Who pushed it, as far as that is known.
     producer: str | None = None
+    # The write that made it, where the id was chosen: by the client, or derived from another job.
+    # It never changes, and so tells this job from another one that has the same id.
+    made_by: str | None = None
     # Bytes of the content when it is stored apart, else 0.
     content_bytes: int = 0
     content_ref: str | None = None
@@ -123,6 +126,8 @@ class Job:
     # The write that made this version of the head; guards compare-and-swap.
     op: str | None = None
     ttl_s: int | None = None
+    # Of a new job on its way to the table: whether its id was chosen.
+    chosen_id: bool = field(default=False, compare=False)
     # Loaded on demand, never written with the head:
     errors: tuple[Failure, ...] | None = field(default=None, compare=False)
     progress: Mapping[str, Any] | None = field(default=None, compare=False)

@@ -7,9 +7,11 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import replace as changed
 
 from ojs.clock import Clock
+from ojs.domain import failure as failures
 from ojs.domain import lifecycle
 from ojs.domain.errors import BackendUnavailable, OjsError
 from ojs.domain.ids import IdSource
@@ -81,6 +83,32 @@ class Due:
             self._jobs.replace(job, self._lines.enter(back), guard="lease")
         except (LostRace, OjsError):
             return
+
+    def end_without_content(self, claimed: Job) -> None:
+        """Deal with a job that was just claimed and whose content is not in the store.
+
+        Most often the job is gone by now: it ended and was deleted after the claim, and its content
+        with it. One that is still under the lease of the claim cannot run: its attempt fails for
+        good, with the type `content_missing`, so that its policy decides what becomes of it and an
+        operator finds it. What fails here is left to the end of the lease.
+        """
+        with suppress(LostRace, OjsError):
+            job = self._jobs.head(claimed.id)
+            if job is None or job.lease is None or job.lease != claimed.lease:
+                return
+            now_ms = self._clock.now_ms()
+            failure = failures.observed(
+                "content_missing",
+                "The content of the job is not in the store.",
+                attempt=job.attempt,
+                now_ms=now_ms,
+                retryable=False,
+            )
+            after = lifecycle.fail(job, failure, now_ms=now_ms, chance=self._chance())
+            # Race: the job ended, or its lease did. The loser leaves alone what stands there now.
+            after = self._jobs.replace(job, after, failure=failure, guard="lease")
+            if after.copy_due:
+                self._copies.follow(after)
 
     def check(self, job: Job) -> Job | None:
         """Settle a job found in the due or expiry index; the very same job if nothing was due."""

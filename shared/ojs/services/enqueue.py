@@ -443,6 +443,7 @@ class Enqueue:
             held=jsontext.size_of(specification.content) if queue.charged else None,
             limit=specification.limit,
             producer=producer,
+            chosen_id=specification.id is not None,
         )
 
 

@@ -514,11 +514,16 @@ class Fetch:
         return promoted
 
     def _with_contents(self, take: _Take) -> list[Job]:
+        """The claimed jobs with their contents; one without content is never handed out."""
         try:
-            return self._jobs.with_contents(take.jobs)
+            jobs = self._jobs.with_contents(take.jobs)
         except OjsError:
             # The worker will never hear of these jobs: give them back rather than let them wait
             # out their leases. Should this fail too, the leases do run out.
             for job in take.jobs:
                 self._due.give_back(job)
             raise
+        missing = [job for job in jobs if job.content is None]
+        for job in missing:
+            self._due.end_without_content(job)
+        return [job for job in jobs if job.content is not None] if missing else jobs

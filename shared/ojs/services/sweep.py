@@ -115,7 +115,7 @@ class Sweep:
                 counts["more"] = 1
                 return
             try:
-                self._jobs.undo_batch(token)
+                undone = self._jobs.undo_batch(token, now_ms=now_ms)
             except OjsError:
                 # As with jobs: one that cannot be undone now must not hold up the others, nor the
                 # jobs of the queues.
@@ -124,7 +124,9 @@ class Sweep:
                 if failures > 1:
                     return
                 continue
-            counts["batches_undone"] += 1
+            # Undone once more, a batch counts only if jobs of it had come late.
+            if undone.first or undone.jobs:
+                counts["batches_undone"] += 1
 
     def _names(self) -> list[str]:
         names: list[str] = []

@@ -37,8 +37,9 @@ class Contents:
         """`after`, whose content is new and has no place yet, with it in place, while the caller
         writes its head.
 
-        When that write is lost (LostRace) the new content goes, when it is done the old one. When
-        nobody knows (BackendError) both stay, noted. Raises OjsError.
+        When that write is lost (LostRace) the new content goes, unless the head names it: the write
+        took effect then, its answer was lost, and the job has gone on. When it is done the old
+        content goes. When the outcome is unknown (BackendError) both stay, noted. Raises OjsError.
         """
         placed, texts = self._jobs.prepare(after)
         new = [at for at, _ in texts]
@@ -52,11 +53,23 @@ class Contents:
             yield placed
         except BackendError:
             raise
-        except (OjsError, LostRace):
-            # The old text is noted still: it may be that whoever won has just replaced it.
+        except LostRace:
+            # The old text is noted still: the winner may have just replaced it.
+            self._drop_unnamed(before.id, new)
+            raise
+        except OjsError:
             self._drop(new)
             raise
         self._drop(old, also=new)
+
+    def _drop_unnamed(self, job_id: str, texts: Sequence[TextAt]) -> None:
+        """Remove texts, but for one that the job's head names. What fails goes with the job."""
+        if not texts:
+            return
+        with suppress(OjsError):
+            head = self._jobs.head(job_id)
+            named = None if head is None else head.content_ref
+            self._drop([at for at in texts if at.ref != named])
 
     def _drop(self, texts: Sequence[TextAt], also: Sequence[TextAt] = ()) -> None:
         """Remove texts, and the notes of them and of `also`. What fails goes with the job."""

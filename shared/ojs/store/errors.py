@@ -47,7 +47,11 @@ _SERVER_FAULT = 500
 
 
 class Contended(BackendUnavailable):
-    """A transaction met another on the same item: nothing was written, so it may be repeated."""
+    """A transaction met another on the same item, and this try wrote nothing.
+
+    It may be repeated, with the same client token: an earlier try, whose answer was lost, may have
+    taken effect all the same.
+    """
 
 
 class LostRace(Exception):

@@ -17,6 +17,7 @@ from __future__ import annotations
 import contextlib
 import zlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from dataclasses import replace as changed
 from itertools import groupby
 from typing import Any, Literal
@@ -42,11 +43,25 @@ from ojs.store.values import Item, Value, pack, unpack
 _NEW = "attribute_not_exists(pk)"
 _NO_SEATS = " AND attribute_not_exists(#seats)"
 STAGING_GRACE_MS = 300_000
+# When an undone batch is undone once more. A write that had no answer was sent at least
+# STAGING_GRACE_MS, or at the end of its request, before; no network delivers it an hour late.
+UNDONE_AGAIN_MS = 3_600_000
+# States of a batch's item.
+_STAGING, _UNDONE = "staging", "undone"
 _PAGE = 100
 # Jobs of one priority that are passed over in search of copies of dead letters.
 _PASSED = 1_000
-_UNDONE_KEPT_MS = 86_400_000
+# Longer than any outage of the sweep that should be lived through.
+_UNDONE_KEPT_MS = 7 * 86_400_000
 _Prepared = tuple[Job, list[tuple[TextAt, str]]]
+
+
+@dataclass(frozen=True)
+class Undone:
+    """What undoing a batch did: how many jobs went, and whether it was the first undoing."""
+
+    jobs: int
+    first: bool
 
 
 class JobTaken(Exception):
@@ -80,7 +95,8 @@ class Jobs:
 
     def prepare(self, job: Job) -> _Prepared:
         """Give a new job its write token, and decide whether its content lives on the head."""
-        job = changed(job, op=self._ids.token())
+        token = self._ids.token()
+        job = changed(job, op=token, made_by=token if job.chosen_id else None)
         if items.fits_inline(job):
             return job, []
         text = jsontext.dumps(job.content)
@@ -107,7 +123,7 @@ class Jobs:
             found = lost.item
             if _is_ours(found, job):
                 return job
-            self._texts.delete([at for at, _ in texts])
+            self._texts.delete(_unnamed(texts, found))
             if found is not None:
                 raise self._taken_by(found) from None
             raise
@@ -115,14 +131,19 @@ class Jobs:
 
     def _taken_by(self, found: Item) -> JobTaken | BackendUnavailable:
         """Why a new job's place is not free."""
-        held = items.job_from_head(found)
-        if held.batch is not None and self.staged([held.batch]):
-            # Perhaps what an earlier try of the same caller left half done: until its batch is
-            # committed or undone nobody can say whether the id is taken.
-            return BackendUnavailable(
-                "A batch with this id is being stored or undone; try again.", retry_after_s=5
-            )
-        return JobTaken(held.id)
+        there = items.job_from_head(found)
+        if there.batch is not None:
+            batch = self._table.get(keys.batch(there.batch), keys.HEAD)
+            if batch is not None:
+                # Perhaps what an earlier try of the same caller left half done: until its batch is
+                # committed or undone it is open whether the id is taken.
+                if batch["state"] == _UNDONE:
+                    # This head was written after the batch was undone: it goes now.
+                    self._remove_batch(there.batch, batch)
+                return BackendUnavailable(
+                    "A batch with this id is being stored or undone; try again.", retry_after_s=5
+                )
+        return JobTaken(there.id)
 
     def create_all(self, jobs: Sequence[Job], also: Sequence[Put | Update] = ()) -> list[Job]:
         """Write up to 100 new jobs and `also` (100 writes in all), all or none.
@@ -137,8 +158,8 @@ class Jobs:
             self._table.transact([*heads, *also])
         except LostRace as lost:
             stored = [job for job, _ in prepared]
-            if not _all_ours(lost, stored):
-                self._texts.delete([at for at, _ in texts])
+            if not _any_ours(lost, stored):
+                self._texts.delete(at for at, _ in texts)
                 raise self._taken(lost, stored) from None
         return [job for job, _ in prepared]
 
@@ -166,7 +187,7 @@ class Jobs:
             # The caller will try again with the same ids: what stands in its way should go now.
             # Should this fail too, the sweep does it. A commit whose answer was lost stays.
             with contextlib.suppress(OjsError):
-                self.undo_batch(token)
+                self.undo_batch(token, now_ms=now_ms)
             raise
         return [changed(job, batch=None) for job, _ in prepared]
 
@@ -174,14 +195,15 @@ class Jobs:
         self._texts.save([text for _, texts in prepared for text in texts])
         jobs = [job for job, _ in prepared]
         if not chosen_ids:
-            # Our own fresh ids: nobody can hold them, no condition is needed.
+            # Our own fresh ids: no other job can have them, no condition is needed. A write that
+            # had no answer may still come, even after the batch is undone (`undo_batch`).
             self._table.write_many(puts=[items.head(job) for job in jobs])
             return
         # Race: another job with a client's id. Nothing of the batch will count.
         try:
             self._table.transact([Put(items.head(job), condition=_NEW) for job in jobs])
         except LostRace as lost:
-            if not _all_ours(lost, jobs):
+            if not _any_ours(lost, jobs):
                 raise self._taken(lost, jobs) from None
 
     def _commit(self, token: str) -> None:
@@ -193,15 +215,18 @@ class Jobs:
                 keys.batch(token),
                 keys.HEAD,
                 condition="attribute_not_exists(pk) OR #state = :staging",
-                values={":staging": "staging"},
+                values={":staging": _STAGING},
             )
         except LostRace:
             raise BackendUnavailable("The batch took too long and was undone.") from None
 
-    def undo_batch(self, token: str) -> int:
-        """Remove a batch that was never committed, jobs first. Returns how many heads went.
+    def undo_batch(self, token: str, *, now_ms: int) -> Undone:
+        """Remove a batch that was never committed, jobs first.
 
-        Safe to repeat and to run twice at once; does nothing to a committed batch.
+        Safe to repeat and to run twice at once; does nothing to a committed batch. A write of the
+        batch that had no answer may take effect after all this. Its jobs count as absent as long
+        as the batch's item says that it is undone, and they are removed when the batch is undone
+        once more, UNDONE_AGAIN_MS later (`stale_batches`); the item stays for days after that.
         """
         # Race: the commit. Once `undone` stands here, no commit can succeed; where nothing
         # stands, the batch is committed and nothing is undone.
@@ -210,40 +235,70 @@ class Jobs:
                 Update(
                     keys.batch(token),
                     keys.HEAD,
-                    set={"state": "undone"},
+                    set={"state": _UNDONE},
                     condition="attribute_exists(pk)",
                 )
             )
         except LostRace:
-            return 0
+            return Undone(0, first=False)
+        removed = self._remove_batch(token, batch)
+        first = "ttl" not in batch
+        if first:
+            self._give_back_room(token, batch, now_ms)
+        else:
+            self._close_batch(token, now_ms)
+        return Undone(removed, first=first)
+
+    def _remove_batch(self, token: str, batch: Item) -> int:
+        """Remove the jobs of a batch that is undone; returns how many heads went."""
         job_ids = _ids_of(batch["ids"])
         # Texts first, also those whose heads were never written: only the batch's item names them.
         refs: dict[str, str] = _unpacked(batch["refs"]) if "refs" in batch else {}
         self._texts.delete(
             [TextAt(job_ids[int(at)], keys.PAYLOAD, ref) for at, ref in refs.items()]
         )
-        # A client id may belong to another, older job: only our own staged heads go. Nobody claims
-        # or changes those, so that what was read still holds when it is deleted.
+        # A client id may belong to another, older job: only our own staged heads go. Jobs of an
+        # undone batch are never claimed or changed, so that what was read still holds.
         ours = [job for job in self.heads(job_ids).values() if job.batch == token]
         self._table.write_many(deletes=[(keys.job(job.id), keys.HEAD) for job in ours])
-        # Race: whoever stored the batch and the sweep undo it at once. One of them gives back the
-        # room that it took; the other finds it closed.
+        return len(ours)
+
+    def _give_back_room(self, token: str, batch: Item, now_ms: int) -> None:
+        """Give back the room that an undone batch took, and have it undone once more, later."""
+        # Race: the request that stored the batch and the sweep undo it at once. One of them gives
+        # back the room; the other finds the batch waiting to be undone once more.
         try:
             self._table.update(
                 Update(
                     keys.batch(token),
                     keys.HEAD,
-                    set={"ttl": (int(batch["created"]) + _UNDONE_KEPT_MS) // 1000},
-                    remove=["wpk", "wsk"],
-                    condition="attribute_exists(#wpk)",
+                    set={
+                        "wsk": keys.instant(now_ms + UNDONE_AGAIN_MS),
+                        "ttl": (now_ms + _UNDONE_KEPT_MS) // 1000,
+                    },
+                    remove=["held"],
+                    condition="attribute_not_exists(#ttl)",
                 )
             )
         except LostRace:
-            return len(ours)
+            return
         held: dict[str, list[int]] = _unpacked(batch["held"]) if "held" in batch else {}
         for queue, (count, size) in held.items():
             self._gates.release(queue, count=count, size=size, now_ms=int(batch["created"]))
-        return len(ours)
+
+    def _close_batch(self, token: str, now_ms: int) -> None:
+        """Note that a batch was undone once more, if that is due."""
+        # Race: another sweep. The loser finds it closed.
+        with contextlib.suppress(LostRace):
+            self._table.update(
+                Update(
+                    keys.batch(token),
+                    keys.HEAD,
+                    remove=["wpk", "wsk"],
+                    condition="attribute_exists(#ttl) AND #wsk <= :now",
+                    values={":now": keys.instant(now_ms)},
+                )
+            )
 
     def staged(self, tokens: Iterable[str]) -> set[str]:
         """Which of these batches are not committed."""
@@ -251,7 +306,9 @@ class Jobs:
         return {pk.removeprefix(keys.batch("")) for pk, _ in found}
 
     def stale_batches(self, *, now_ms: int, limit: int) -> list[str]:
-        """Tokens of batches that should have been committed by now."""
+        """Tokens of batches that should have been committed by now, and of those that are to be
+        undone once more. May be stale.
+        """
         found = self._table.query(
             "wpk = :staged AND wsk <= :now",
             {":staged": keys.STAGED, ":now": keys.instant(now_ms)},
@@ -664,8 +721,11 @@ class Jobs:
                 )
             )  # fmt: skip
         except LostRace as lost:
-            if lost.item and lost.item.get("op") == token:
-                return self._acked(lost.item, result, now_ms)
+            found = lost.item or {}
+            # A result kept apart has a name of its own, which tells whose ack it was.
+            named = kept_apart is not None and found.get("result_ref") == kept_apart.ref
+            if named or found.get("op") == token:
+                return self._acked(found, result, now_ms)
             if kept_apart is not None:
                 self._texts.delete([kept_apart])
             raise
@@ -1145,22 +1205,27 @@ def _held_by(
 def _is_ours(found: Item | None, job: Job) -> bool:
     """Whether a head that stands in the way is what we wrote ourselves, by an answer that was lost.
 
-    Somebody may have claimed or cancelled it since, so that the write token is another: what never
-    changes tells. As long as nobody has, the token does: of two equal pushes in one millisecond one
-    is refused.
+    What never changes tells, since the job may have been claimed, put off, moved or ended since:
+    the name of the push where the id was chosen. Any other id is our own and a moment old.
     """
-    if not found or found.get("created") != job.created_ms:
+    if not found:
         return False
-    mine = items.head(job)
-    if found.get("state") == mine["state"] and "started" not in found:
-        return found.get("op") == mine["op"]
-    return all(found.get(name) == mine.get(name) for name in ("type", "queue", "payload", "body"))
+    if job.made_by is None:
+        return found.get("created") == job.created_ms
+    return found.get("made") == job.made_by
 
 
-def _all_ours(lost: LostRace, jobs: Sequence[Job]) -> bool:
-    """Whether what stands in the way are our own heads: the transaction went through before."""
-    pairs = list(zip(lost.items, jobs, strict=False))
-    return len(pairs) == len(jobs) and all(_is_ours(found, job) for found, job in pairs)
+def _any_ours(lost: LostRace, jobs: Sequence[Job]) -> bool:
+    """Whether one of our own heads stands in the way: then the transaction went through before, and
+    wrote all of them.
+    """
+    return any(_is_ours(found, job) for found, job in zip(lost.items, jobs, strict=False))
+
+
+def _unnamed(texts: Sequence[tuple[TextAt, str]], head: Item | None) -> list[TextAt]:
+    """Those of the texts that a head does not name: only they may be deleted."""
+    named = (head or {}).get("payload")
+    return [at for at, _ in texts if at.ref != named]
 
 
 def _batch_item(token: str, prepared: Sequence[_Prepared], now_ms: int) -> dict[str, Value]:
@@ -1169,7 +1234,7 @@ def _batch_item(token: str, prepared: Sequence[_Prepared], now_ms: int) -> dict[
     item: dict[str, Value] = {
         "pk": keys.batch(token),
         "sk": keys.HEAD,
-        "state": "staging",
+        "state": _STAGING,
         "created": now_ms,
         "ids": b"".join(_id_bytes(job.id) for job in jobs),
         "runs": _runs(jobs),

@@ -224,6 +224,8 @@ def dead_at(discarded_ms: int, job_id: str) -> str:
     return f"{instant(discarded_ms)}|{job_id}"
 
 
+# Batches that are being stored, by when they should have been committed; and undone ones, by when
+# they are to be undone once more.
 STAGED = "B"
 # Bulk operations that are not over, by when they are to be looked at; in the index `expiry` all
 # that are kept, by id.

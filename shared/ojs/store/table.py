@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 import re
 import time
+import uuid
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -154,6 +155,7 @@ class Table:
         meter: Meter | None = None,
         sleep: Callable[[float], None] = time.sleep,
         chance: Callable[[], float] = random.random,
+        new_token: Callable[[], str] = lambda: uuid.uuid4().hex,
     ) -> None:
         self.client = client
         self.name = name
@@ -161,6 +163,7 @@ class Table:
         self.meter = meter or Meter()
         self._sleep = sleep
         self._chance = chance
+        self._new_token = new_token
 
     def _back_off(self, times: int) -> None:
         """Wait before asking again, longer each time and never in step with others."""
@@ -319,9 +322,17 @@ class Table:
                 return items
 
     def transact(self, writes: Sequence[Put | Update | Delete]) -> None:
-        """All of up to 100 writes, or none. Raises LostRace with what stood in the way.
+        """Make up to 100 writes, all or none.
 
-        The SDK sends a client token, so its own retry of a lost answer does not write twice.
+        One client token goes with all tries: DynamoDB answers a try after one that took effect as
+        it answered that one (for ten minutes), so that a lost answer is neither written twice nor
+        mistaken for a lost race.
+
+        Raises:
+            LostRace: with what stood in the way; nothing is written.
+            Contended: others were at these items each time. An earlier try may have taken effect,
+                if its answer was lost: the outcome is unknown.
+            OjsError: the outcome is unknown.
         """
         actions: list[Any] = []
         for write in writes:
@@ -329,15 +340,18 @@ class Table:
             if write.condition:
                 arguments["ReturnValuesOnConditionCheckFailure"] = "ALL_OLD"
             actions.append({type(write).__name__: arguments})
+        token = self._new_token()
         for tried in range(_TRANSACTION_TRIES):
             try:
                 self._call(
                     "TransactWriteItems",
                     self.client.transact_write_items,
                     TransactItems=actions,
+                    ClientRequestToken=token,
                 )
             except Contended:
-                # The SDK does not repeat a cancelled transaction, though nothing was written.
+                # The SDK does not repeat a cancelled transaction. This try wrote nothing; if an
+                # earlier one did, the token has the next one answered so.
                 if tried == _TRANSACTION_TRIES - 1:
                     raise
                 self._back_off(tried)

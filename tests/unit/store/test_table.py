@@ -111,6 +111,16 @@ def test_a_transaction_that_met_another_is_repeated_after_a_pause() -> None:
     assert pauses == [0.025, 0.05]
 
 
+def test_all_tries_of_a_transaction_have_one_client_token_and_the_next_has_another() -> None:
+    client = Scripted(CONFLICT, CONFLICT, {}, {})
+    table, _ = _table(client)
+    for _ in range(2):
+        table.transact([Put({"pk": "a", "sk": "b"})])
+    first, second, third, other = (asked["ClientRequestToken"] for asked in client.asked)
+    assert first == second == third != other
+    assert all(1 <= len(token) <= 36 for token in (first, other))
+
+
 def test_a_transaction_that_meets_others_again_and_again_is_given_up() -> None:
     table, pauses = _table(Scripted(*[CONFLICT] * 4))
     with pytest.raises(BackendUnavailable):
