@@ -183,6 +183,7 @@ class Producer(Actor):
         large = options.pop("large", None)
         text = HUGE if options.pop("huge", False) else BIG
         wait_ms = options.pop("wait_ms", 0)
+        chosen = options.pop("chosen", True)
         entries: list[dict[str, Any]] = []
         for number in range(count):
             is_large = self.chance.random() < 0.3 if large is None else large
@@ -190,7 +191,7 @@ class Producer(Actor):
             entries.append(
                 {"type": "t", "args": args, "options": {"queue": queue, **options}, **more}
             )
-        push = self.world.push(self.run, entries, wait_ms=wait_ms)
+        push = self.world.push(self.run, entries, wait_ms=wait_ms, chosen=chosen)
         if push.unknown and self.chance.random() < 0.5:
             self.world.ask(push, self.run)
 

@@ -5,6 +5,7 @@
     lost        it took effect, and no answer came
     unheard     nothing happened, and no answer came
     partial     a batch was done in part
+    late        no try of a batch of writes is answered, and it takes effect some calls later
     died before, died after   whoever calls is gone
     stale       an index, or a read that is not consistent, answers from some writes ago
 
@@ -52,6 +53,8 @@ class Plan:
     chance: random.Random
     rate: float = 0.0
     stale: float = 0.0
+    # The part of the batches of writes that come late.
+    late: float = 0.0
     deaths: bool = True
     # Nothing goes wrong any more once it is off.
     on: bool = True
@@ -59,6 +62,25 @@ class Plan:
     calls: int = 0
     # What happened, a line for each call, if somebody wants to know.
     timeline: list[str] | None = None
+    # What takes effect at which call.
+    waiting: list[tuple[int, Callable[[], Any]]] = field(default_factory=list)
+
+    def is_late(self, operation: str, act: Callable[[], Any]) -> bool:
+        """Whether this batch of writes comes late; it takes effect by `arrive` then."""
+        if operation != "batch_write_item" or not self.on or not self.late:
+            return False
+        if self.chance.random() >= self.late:
+            return False
+        self.done["late"] += 1
+        self.waiting.append((self.calls + self.chance.randint(1, 120), act))
+        return True
+
+    def arrive(self) -> None:
+        """Have the late writes take effect whose call has come; all, when the faults are over."""
+        due = [one for one in self.waiting if not self.on or one[0] <= self.calls]
+        self.waiting = [one for one in self.waiting if one not in due]
+        for _, act in due:
+            act()
 
     def fault(self, operation: str, *, transaction: bool) -> str | None:
         """What goes wrong with the next call, if anything."""
@@ -121,20 +143,21 @@ class Client:
         return self._call("transact_write_items", arguments)
 
     def _call(self, operation: str, arguments: dict[str, Any]) -> Any:
-        # What a transaction was answered: the SDK gives it a token, repeated it is answered so.
-        done: list[Any] = []
+        if self._plan.is_late(operation, lambda: self._do(operation, arguments)):
+            self._note(operation, arguments, "late")
+            self._fail(operation, arguments, "unheard", last=True)
         for left in reversed(range(self._tries)):
             self._scheduler.step()
+            self._plan.arrive()
             transaction = operation == "transact_write_items"
             fault = self._plan.fault(operation, transaction=transaction)
             self._note(operation, arguments, fault)
             if fault is None:
-                return done[0] if done else self._do(operation, arguments, self._tries - left - 1)
+                return self._do(operation, arguments, self._tries - left - 1)
             if fault == "partial":
                 return self._part(operation, arguments)
-            if fault in ("lost", "died after") and not done:
-                answer = self._do(operation, arguments, self._tries - left - 1)
-                done += [answer] if transaction else []
+            if fault in ("lost", "died after"):
+                self._do(operation, arguments, self._tries - left - 1)
             self._fail(operation, arguments, fault, last=not left)
         raise AssertionError("the last try returns or raises")
 

@@ -107,6 +107,8 @@ class Watch:
         self._claimed: dict[str, int] = {}
         # Of jobs that a late worker went on with, its gate.
         self._resumed: dict[str, str] = {}
+        # Jobs that were written after their batch was undone.
+        self._late: set[str] = set()
         # Whether limits are changed while jobs run.
         self.changes = False
         # Starts under the rate limit of a queue, or of a key: its length in ms and most starts.
@@ -125,6 +127,9 @@ class Watch:
         for (pk, sk), typed_before, typed_after in changes:
             self.writes += 1
             self._apart(pk, sk, typed_before, typed_after)
+            if typed_after is None and sk == keys.HEAD and pk.startswith(keys.queue("")):
+                # What was set of a queue goes with it; until then it holds, also while it ends.
+                self.set.pop(("paused", pk.removeprefix(keys.queue(""))), None)
             wanted = sk == keys.HEAD and pk.startswith(keys.job(""))
             told = TABLE.projects(pk, sk)
             if not wanted and not told and not pk.startswith(keys.gate("")):
@@ -133,10 +138,7 @@ class Watch:
             if told:
                 self.stream.append((before, after, second))
             if wanted:
-                self._head(pk, before, after)
-                touched |= self._count(pk, before, after)
-                if after is not None:
-                    self._heeded(pk, before, after)
+                touched |= self._job(pk, before, after)
             elif pk.startswith(keys.gate("")):
                 self._gate(pk, sk, before, after)
                 touched.add(pk.removeprefix(keys.gate("")))
@@ -151,9 +153,38 @@ class Watch:
         if sk.startswith((keys.PAYLOAD, keys.RESULT)) and before is None:
             self.speech[self._scheduler.current].texts.add((pk, sk))
         if sk.startswith(keys.ERROR) and after is not None:
-            self.errors[pk, sk] = json.loads(after["error"]["S"]).get("type", "")
+            kind = json.loads(after["error"]["S"]).get("type", "")
+            if kind == "content_missing":
+                raise broken("a job has its content as long as it is there", job=pk)
+            self.errors[pk, sk] = kind
 
     # --- a job ------------------------------------------------------------------------------------
+
+    def _job(self, pk: str, before: Item | None, after: Item | None) -> set[str]:
+        """Look at one that came, changed or went; returns the gates it counts at."""
+        if self._hidden(pk, before, after):
+            return set()
+        self._head(pk, before, after)
+        touched = self._count(pk, before, after)
+        if after is not None:
+            self._heeded(pk, before, after)
+        return touched
+
+    def _hidden(self, pk: str, before: Item | None, after: Item | None) -> bool:
+        """Whether a job does not exist: it was written after its batch was undone."""
+        if before is None and after is not None and self._undone(after):
+            self._late.add(pk)
+        if pk not in self._late:
+            return False
+        if after is None:
+            self._late.discard(pk)
+        elif after["state"] == State.ACTIVE.value:
+            raise broken("no job of an undone batch is handed out", job=pk)
+        return True
+
+    def _undone(self, head: Item) -> bool:
+        batch = self._memory.items.get((keys.batch(str(head.get("batch"))), keys.HEAD))
+        return batch is not None and batch["state"]["S"] == "undone"
 
     def _head(self, pk: str, before: Item | None, after: Item | None) -> None:
         if before is not None and after is None:
@@ -302,8 +333,7 @@ class Watch:
 
     def _gone(self, pk: str, before: Item) -> None:
         was = State(before["state"])
-        batch = self._memory.items.get((keys.batch(str(before.get("batch"))), keys.HEAD))
-        undone = batch is not None and batch["state"]["S"] == "undone"
+        undone = self._undone(before)
         by_hand = "dead" in before and (pk in self.deleted or self.purged)
         if by_hand and "deleting" not in before and not self._kept(pk, before["discarded"]):
             raise broken("what is pruned is in the archive", job=pk)

@@ -41,6 +41,8 @@ class Memory:
     def __init__(self) -> None:
         self.items: dict[Key, Item] = {}
         self.watchers: list[Callable[[list[Change]], None]] = []
+        # Client tokens of the transactions that took effect.
+        self._transacted: set[str] = set()
         self._log: deque[tuple[Key, Item | None]] = deque(maxlen=KEPT_WRITES)
 
     # --- reading ----------------------------------------------------------------------------------
@@ -130,6 +132,10 @@ class Memory:
         return {"UnprocessedItems": {}}
 
     def transact_write_items(self, arguments: Mapping[str, Any]) -> Item:
+        """Does nothing when a transaction with this client token took effect before."""
+        token = arguments.get("ClientRequestToken")
+        if token in self._transacted:
+            return {}
         changes, reasons = [], []
         for action in arguments["TransactItems"]:
             ((kind, what),) = action.items()
@@ -142,6 +148,8 @@ class Memory:
         if len(changes) < len(reasons):
             raise cancelled(reasons)
         self._write(changes)
+        if token is not None:
+            self._transacted.add(token)
         return {}
 
     def _planned(self, kind: str, arguments: Mapping[str, Any]) -> Change:

@@ -5,18 +5,19 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
+from itertools import count
 from typing import Any
 from unittest import mock
 
 from ojs.domain import rate
-from ojs.domain.errors import QueueFull
 from ojs.domain.queue import Queue, QueueState
 from ojs.domain.rate import Window
 from ojs.projections.counters import Tally
 from ojs.projections.project import Projector
 from ojs.services.archive import Archive
-from ojs.services.bounds import Bounds, Entry
+from ojs.services.bounds import Bounds, Entry, NoRoomYet
 from ojs.services.ending import EndOfQueues
+from ojs.services.fetch import Fetch
 from ojs.services.pools import Pools
 from ojs.services.reconcile import Reconcile
 from ojs.services.slots import Counted, Slots
@@ -29,6 +30,7 @@ from ojs.store.gates import Gates
 from ojs.store.queues import Queues
 from ojs.store.seats import Seats
 from ojs.store.table import Delete, Put, Table, Update
+from tests.simulation.faults import Client
 
 Mutation = Callable[[], AbstractContextManager[Any]]
 
@@ -150,6 +152,36 @@ def undo_without_mark() -> AbstractContextManager[Any]:
     return mock.patch.object(Table, "update", mutated)
 
 
+def late_jobs_stay() -> AbstractContextManager[Any]:
+    """A batch that was undone is not looked at again."""
+    remove = job_store.Jobs._remove_batch
+
+    def once(jobs: job_store.Jobs, token: str, batch: Any) -> int:
+        return 0 if "ttl" in batch else remove(jobs, token, batch)
+
+    return mock.patch.object(job_store.Jobs, "_remove_batch", once)
+
+
+def a_token_for_each_try() -> AbstractContextManager[Any]:
+    """A transaction that is repeated after a conflict is another one to the table."""
+    tries = count()
+
+    def transact(client: Client, **arguments: Any) -> Any:
+        token = {"ClientRequestToken": f"try {next(tries)}"}
+        return client._call("transact_write_items", arguments | token)
+
+    return mock.patch.object(Client, "transact_write_items", transact)
+
+
+def handed_out_without_content() -> AbstractContextManager[Any]:
+    """A claimed job goes to its worker whether or not its content is there."""
+
+    def with_contents(fetch: Fetch, take: Any) -> Any:
+        return fetch._jobs.with_contents(take.jobs)
+
+    return mock.patch.object(Fetch, "_with_contents", with_contents)
+
+
 def lock_without_condition() -> AbstractContextManager[Any]:
     """A unique key is taken whoever has it."""
     transact = Table.transact
@@ -189,12 +221,12 @@ def nobody_looks_at_what_runs() -> AbstractContextManager[Any]:
 def end_is_taken_back_once() -> AbstractContextManager[Any]:
     """As it was: who takes the end of a queue back must be the only one (found likewise)."""
 
-    def take_back(self: Any, queue: Any, ending: Any, *, now_ms: int) -> None:
+    def take_back(self: Any, queue: Any, ending: Any) -> None:
         self._table.update(
             Update(
                 keys.queue(queue.name),
                 keys.HEAD,
-                set={"state": ending.before.value, "changed": now_ms},
+                set={"state": ending.before.value},
                 remove=["ending"],
                 condition="#state = :draining",
                 values={":draining": QueueState.DRAINING.value},
@@ -328,13 +360,16 @@ def one_lane_is_swept() -> AbstractContextManager[Any]:
 def who_has_waited_goes_in() -> AbstractContextManager[Any]:
     """A push that waited for room is stored without any."""
     enter = Bounds.enter
+    waited: set[tuple[str, ...]] = set()
 
     def impatient(self: Bounds, jobs: Any, queues: Any, **how: Any) -> Any:
+        ids = tuple(job.id for job in jobs)
         try:
             return enter(self, jobs, queues, **how)
-        except QueueFull:
-            if how.get("wait_ms"):
+        except NoRoomYet:
+            if ids in waited:
                 return Entry()
+            waited.add(ids)
             raise
 
     return mock.patch.object(Bounds, "enter", impatient)
@@ -357,6 +392,9 @@ MUTATIONS: dict[str, tuple[Mutation, str]] = {
     "a head is swapped blindly": (head_is_swapped_blindly, "life"),
     "a head is written before its payload": (head_before_payload, "life"),
     "a batch is undone without a mark": (undo_without_mark, "batches"),
+    "late jobs of an undone batch stay": (late_jobs_stay, "late"),
+    "each try of a transaction is another": (a_token_for_each_try, "dropped"),
+    "a job is handed out without its content": (handed_out_without_content, "bucket"),
     "a unique key is taken blindly": (lock_without_condition, "unique"),
     "a gate reserves without condition": (_dropped(":room", of="G|default"), "bounded"),
     "room is given back twice": (release_twice, "bounded"),
@@ -369,7 +407,7 @@ MUTATIONS: dict[str, tuple[Mutation, str]] = {
     "a repetition is a lost race": (repetition_is_a_lost_race, "pool"),
     "room is given back after a repetition": (repetition_is_a_lost_race, "dead-letters"),
     "a start is taken back after a repetition": (repetition_is_a_lost_race, "rates"),
-    "the end of a queue is taken back once": (end_is_taken_back_once, "ending"),
+    "the end of a queue is taken back once": (end_is_taken_back_once, "rejected"),
     "events are not written": (events_are_lost, "life"),
     "a record leaves no mark": (a_record_leaves_no_mark, "life"),
     "how long jobs run is not measured": (waits_are_not_counted, "life"),

@@ -23,6 +23,8 @@ _TRANSACTION = 3
 _ITEM_BYTES = 4_000
 # And is given up when no request that stores it can be under way any more.
 _STAGING_GRACE_MS = REQUEST_MS + 1_000
+# When no late write of it can be under way any more: within a run's calls.
+_UNDONE_AGAIN_MS = 600_000
 
 
 @dataclass
@@ -84,6 +86,24 @@ def batches(world: World) -> list[Acts]:
             *[hand.does(a) for a in some(world.chance, looking, 4)],
         ],
         [worker.does(act) for act in [worker.any] * 4],
+    ]
+
+
+def late(world: World) -> list[Acts]:
+    """Staged batches under ids of the server's, parts of which come when they were given up."""
+    world.plan.late = 0.3
+    producers = [Producer(world, "p"), Producer(world, "p2")]
+    hand, worker = Operator(world, "o"), Worker(world, "w")
+    if world.chance.random() < 0.5:
+        world.run.queues.configure("default", {"max_size": 9})
+    looking: Acts = [hand.sweep, hand.sweep, hand.wait, hand.look, hand.reconcile, hand.cancel]
+    return [
+        *[
+            [producer.does(partial(producer.push, 4, chosen=False)) for _ in range(2)]
+            for producer in producers
+        ],
+        [hand.does(act) for act in some(world.chance, looking, 5)],
+        [worker.does(act) for act in [worker.any] * 5],
     ]
 
 
@@ -231,6 +251,23 @@ def ending(world: World) -> list[Acts]:
     ]
 
 
+def rejected(world: World) -> list[Acts]:
+    """A queue without jobs is deleted with `reject`, again and again, while jobs come and go; it
+    stays paused until it is gone.
+    """
+    producer, worker, hand = Producer(world, "p"), Worker(world, "w"), Operator(world, "o")
+    world.run.queues.configure("default", {"max_size": world.chance.choice((None, 4))})
+    if world.chance.random() < 0.5:
+        hand.pause()
+    end: Callable[[], None] = partial(hand.end, "default", "reject")
+    acts: Acts = [end, end, *some(world.chance, [end, hand.sweep, hand.wait, hand.resume], 3)]
+    return [
+        [producer.does(act) for act in [partial(producer.push, large=False)] * 3],
+        [hand.does(act) for act in acts],
+        [worker.does(act) for act in [worker.fetch, *[worker.any] * 4]],
+    ]
+
+
 def limits(world: World) -> list[Acts]:
     """Jobs under a rate limit of their own, which lets one of a key run at a time."""
     producer = Producer(world, "p")
@@ -291,6 +328,7 @@ def streamed(world: World) -> list[Acts]:
 SCENARIOS: dict[str, Callable[[World], list[Acts]]] = {
     "life": life,
     "batches": batches,
+    "late": late,
     "unique": unique,
     "bounded": bounded,
     "slots": slots,
@@ -298,6 +336,7 @@ SCENARIOS: dict[str, Callable[[World], list[Acts]]] = {
     "tenants": tenants,
     "dead-letters": dead_letters,
     "ending": ending,
+    "rejected": rejected,
     "limits": limits,
     "copies": copies,
     "bulk": bulk,
@@ -333,6 +372,7 @@ def play(
         mock.patch("ojs.store.jobs.MAX_TRANSACTION", _TRANSACTION),
         mock.patch("ojs.services.enqueue.MAX_TRANSACTION", _TRANSACTION),
         mock.patch("ojs.store.jobs.STAGING_GRACE_MS", staging_grace_ms),
+        mock.patch("ojs.store.jobs.UNDONE_AGAIN_MS", _UNDONE_AGAIN_MS),
         mock.patch("ojs.store.texts.MAX_ITEM_BYTES", _ITEM_BYTES),
     ):
         # What was there before is no part of what goes wrong.

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 # By scenario and seed.
 FOUND: dict[tuple[str, int], str] = {
-    ("ending", 17): (
+    ("ending", 374): (
         "A fetch that saw a job in the queue that it was just moved from could claim it there, "
         "when its place was the same in both lines: the claim did not name the line."
     ),
-    ("ending", 59): (
+    ("rejected", 68): (
         "A queue with jobs was to be deleted with `reject`. When taking the end back was repeated "
         "for a lost answer, or done by the sweep as well, LostRace went to whoever asked, or ended "
         "the sweep."
@@ -16,6 +16,15 @@ FOUND: dict[tuple[str, int], str] = {
     ("ending", 250): (
         "A queue was deleted with `discard` while the index did not show a job of it that ran. "
         "When its worker died nobody looked at the lease any more."
+    ),
+    ("dropped", 5550009): (
+        "A dead letter came back, the answer was lost, a worker took the job, and the transaction "
+        "was repeated as another one, since a conflict had come in between. It lost then, so that "
+        "the room of the job was given back: the queue could hold more than its bound."
+    ),
+    ("bucket", 5550647): (
+        "A job ended and was deleted between its claim and the reading of its content: the worker "
+        "was handed a job without args."
     ),
     ("rates", 70320): (
         "A claim went through, its answer was lost, and the job was cancelled before the SDK asked "

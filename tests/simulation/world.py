@@ -66,6 +66,9 @@ class Push:
     acknowledged: bool = False
     # Nobody knows: it may be stored, in whole or not at all.
     unknown: bool = False
+    # The type of its jobs, where their ids are not chosen; it cannot be asked for again.
+    tag: str = ""
+    count: int = 0
 
 
 @dataclass
@@ -104,6 +107,8 @@ class World:
         self._projected = 0
         # Texts that nobody will ever find: whoever wrote them died before their head.
         self.leaked = 0
+        # Pushes whose jobs have ids of the server's.
+        self._tagged = 0
 
     def start(self, scheduler: Scheduler) -> None:
         """Begin, with who decides who goes next."""
@@ -235,11 +240,19 @@ class World:
                 watch.counted(then(answer), counting, began)
 
     def push(
-        self, run: runtime.Runtime, entries: list[dict[str, Any]], *, wait_ms: int = 0
+        self,
+        run: runtime.Runtime,
+        entries: list[dict[str, Any]],
+        *,
+        wait_ms: int = 0,
+        chosen: bool = True,
     ) -> Push:
-        """A push of some jobs, each under an id that the client chose, so that it can ask again."""
+        """A push of some jobs, each under an id that the client chose, so that it can ask again;
+        without `chosen` under ids that are seen in the table, and it cannot.
+        """
         for entry in entries:
-            entry.setdefault("id", run.ids.uuid7())
+            if chosen:
+                entry.setdefault("id", run.ids.uuid7())
             self.queues.add(entry.get("options", {}).get("queue", "default"))
         requests = [envelope.parse(entry) for entry in entries]
 
@@ -248,14 +261,21 @@ class World:
                 return by.enqueue.push(requests[0], wait_ms=wait_ms)
             return by.enqueue.push_batch(requests, wait_ms=wait_ms)
 
-        push = Push([str(entry["id"]) for entry in entries], act)
+        ids = [str(entry["id"]) for entry in entries] if chosen else []
+        push = Push(ids, act, count=len(entries))
+        if not chosen:
+            self._tagged += 1
+            push.tag = f"tag{self._tagged}"
+            requests[:] = [envelope.parse({**entry, "type": push.tag}) for entry in entries]
         self.pushes.append(push)
         self.ask(push, run)
         return push
 
     def ask(self, push: Push, run: runtime.Runtime) -> None:
-        """Ask for a push, perhaps again."""
-        kind = "push" if len(push.ids) == 1 else "push batch"
+        """Ask for a push, perhaps again; not one that might be stored twice then."""
+        kind = "push" if push.count == 1 else "push batch"
+        if push.tag and push.unknown:
+            return
         again, push.unknown = push.unknown, True
         answer, refused = self.request(kind, lambda: push.act(run))
         if answer is not None:
@@ -274,6 +294,7 @@ class World:
     def heal(self) -> None:
         """Nothing goes wrong any more: callers ask again, time passes, the sweeps run."""
         self.plan.on = False
+        self.plan.arrive()
         self.note("nothing goes wrong any more")
         self.began.clear()
         self.run = self.container()
@@ -360,6 +381,11 @@ class World:
         self.check_projected(found)
         jobs = quiet.heads(found)
         for push in self.pushes:
+            if push.tag and not push.ids:
+                stored = [job.id for job in jobs.values() if job.type == push.tag]
+                if len(stored) not in (0, push.count):
+                    raise broken("a batch is stored whole or not at all", there=stored, of=push.tag)
+                continue
             there = [job_id for job_id in push.ids if job_id in jobs]
             gone = [i for i in push.ids if i not in jobs and keys.job(i) not in self.watch.deleted]
             if push.acknowledged and gone:
