@@ -108,8 +108,8 @@ class DeadLetters(Laborers):
     def begin_operation(self, action: str, queue: str | None) -> None:
         """What is meant is dealt with in order, a part of it at once."""
         self.begin()
-        wanted = {} if queue is None else {"queue": queue}
-        body = {"filter": wanted, "confirm": True}
+        wanted = {"all": True} if queue is None else {"filter": {"queue": queue}}
+        body = {**wanted, "confirm": True}
         self.model.dropped = []
         dead = [j for j in self.model.jobs.values() if j.dead and queue in (None, j.queue)]
         dead = [job for job in dead if job.died_ms < self.model.now_ms]

@@ -247,7 +247,11 @@ class Queue:
 
     @property
     def open(self) -> bool:
-        """Whether workers are given jobs from it."""
+        """Whether workers are given jobs from it: none of those that are discarded or moved, and
+        all of those that are to be worked off.
+        """
+        if self.ending is not None:
+            return self.ending == "drain"
         return not self.paused
 
 

@@ -192,10 +192,8 @@ class Operators(Laborers):
             if there is None:
                 raise Refused(404)
             aim = self.model.queues.get(to)
-            if strategy == "move":
-                if aim is not None and aim.ending:
-                    raise Refused(409)
-                self.model.make(to)
+            if strategy == "move" and aim is not None and aim.ending:
+                raise Refused(409)
             if there.ending or self.model.pools_of(queue):
                 raise Refused(409)
             if strategy == "reject" and self.model.of(queue):
@@ -210,6 +208,8 @@ class Operators(Laborers):
         assert answer.status == 202
         there.ending, there.paused = strategy, False
         there.target = to if strategy == "move" else None
+        if strategy == "move":
+            self.model.make(to)
         self.model.doing.add("end")
 
     def close(self, limit: str, closes: bool) -> None:

@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import threading
 from collections import Counter
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Any
+from unittest import mock
 
 import pytest
 
@@ -15,17 +20,22 @@ from ojs.domain.errors import (
     Duplicate,
     JobTypeNotAllowed,
     NotFound,
+    OjsError,
     PermissionDenied,
+    QueueDraining,
     QueueFull,
+    QueueMayStay,
     QueueNotFound,
 )
+from ojs.domain.queue import Ending
 from ojs.store import keys
 from tests.store.test_crashes import attempt, faults
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from ojs.domain.job import Job
+    from ojs.runtime import Runtime
+    from ojs.services.enqueue import Pushed
+    from ojs.services.middleware import Next
     from tests.store.conftest import World
 
 SECOND = 1_000
@@ -55,8 +65,8 @@ def heads(world: World) -> int:
 # --- reject -------------------------------------------------------------------------------------
 
 
+@pytest.mark.requirement("BP-b", "BP-t")
 def test_a_full_queue_refuses_and_stores_nothing(world: World) -> None:
-    """BP-001, BP-002."""
     bound(world, max_size=2)
     world.push(1)
     world.push(2)
@@ -70,8 +80,9 @@ def test_a_full_queue_refuses_and_stores_nothing(world: World) -> None:
     assert level(world)[0] == 2
 
 
+@pytest.mark.requirement("QC-1")
 def test_all_states_that_are_not_terminal_count(world: World) -> None:
-    """QC-1: depth includes scheduled, pending, retryable and active jobs."""
+    """Depth includes scheduled, pending, retryable and active jobs."""
     bound(world, max_size=4)
     world.push(retry={"initial_interval": "PT1H"})
     (failing,) = world.fetch(worker="w")
@@ -148,8 +159,8 @@ def test_a_retry_takes_no_second_place(world: World) -> None:
     assert level(world)[0] == 0
 
 
+@pytest.mark.requirement("BP-u")
 def test_bytes_are_bounded_too(world: World) -> None:
-    """BP-R001."""
     bound(world, max_size_bytes=6_000)
     world.push(BIG)
     with pytest.raises(QueueFull) as refused:
@@ -193,9 +204,9 @@ def test_a_dead_letter_comes_back_only_where_there_is_room(world: World) -> None
 # --- batches ------------------------------------------------------------------------------------
 
 
+@pytest.mark.requirement("BP-q")
 @pytest.mark.parametrize("count", [3, 120])
 def test_a_batch_gets_in_whole_or_not_at_all(exact: World, count: int) -> None:
-    """BP-q."""
     bound(exact, max_size=count + 1)
     batch(exact, count)
     with pytest.raises(QueueFull):
@@ -246,8 +257,8 @@ def test_a_staged_batch_that_fails_gives_its_room_back_once(exact: World, ids: s
 # --- block --------------------------------------------------------------------------------------
 
 
+@pytest.mark.requirement("BP-u")
 def test_a_push_waits_for_room_where_the_queue_says_block(world: World) -> None:
-    """BP-R002."""
     bound(world, max_size=1, overflow_policy="block")
     job = world.push()
     slept: list[float] = []
@@ -285,13 +296,397 @@ def test_a_push_that_waits_in_vain_is_refused_when_its_time_is_over(world: World
     assert 10_000 <= world.clock.now_ms() - began < 10_200
     assert slept[0] < 0.2
     assert len(slept) < 30
+    refusals = world.run.table.get(keys.gate("default"), keys.REFUSED) or {}
+    assert refusals["n"] == 1, "a refusal is counted once, and not at each look"
+
+
+# --- block: each look goes by what is there then ------------------------------------------------
+
+
+@dataclass
+class Waiting:
+    """A container whose pushes wait without taking time: each wait moves the clock, and something
+    may happen in the third.
+    """
+
+    world: World
+    run: Runtime
+    waits: list[float] = field(default_factory=list)
+    meanwhile: Callable[[], object] | None = None
+
+    def __post_init__(self) -> None:
+        self.run.enqueue._bounds._sleep = self.sleep
+
+    def sleep(self, seconds: float) -> None:
+        self.waits.append(seconds)
+        assert len(self.waits) < 1_000
+        self.world.clock.advance(max(1, round(seconds * 1_000)))
+        if self.meanwhile is not None and len(self.waits) == 3:
+            self.meanwhile()
+
+    def push(self, raw: dict[str, Any] | None = None, **asks: Any) -> Pushed:
+        """Push a job into `default`, and wait for room for up to ten seconds."""
+        request = envelope.parse({"type": "mail.send", "args": []} | (raw or {}))
+        return self.run.enqueue.push(request, wait_ms=10_000, **asks)
+
+
+@pytest.fixture
+def waiting(world: World) -> Waiting:
+    """The queue `default` is full with one job, and makes pushes wait."""
+    bound(world, max_size=1, overflow_policy="block")
+    world.push()
+    return Waiting(world, world.another())
+
+
+@pytest.mark.parametrize(
+    ("config", "admitted"),
+    [
+        ({"max_size": 2}, True),
+        ({"max_size": 3}, True),
+        ({"max_size": None}, True),
+        ({"overflow_policy": "drop_oldest"}, True),
+        ({"default_timeout": 7}, False),
+    ],
+)
+def test_what_is_configured_while_a_push_waits_holds_for_it(
+    waiting: Waiting, config: dict[str, Any], admitted: bool
+) -> None:
+    """The bound is raised or removed, or the policy is changed: it is let in at the next look."""
+    waiting.meanwhile = lambda: bound(waiting.world, **config)
+    if not admitted:
+        with pytest.raises(QueueFull):
+            waiting.push()
+        assert sum(waiting.waits) == pytest.approx(10, abs=0.2)
+        return
+    pushed = waiting.push()
+    assert len(waiting.waits) == 3
+    assert waiting.world.state(pushed.job) == "available"
+    there = 1 if config.get("overflow_policy") == "drop_oldest" else 2
+    assert len(waiting.world.fetch(count=5)) == there
+
+
+def _narrowed(world: World) -> None:
+    bound(world, allowed_job_types=["report.*"])
+
+
+def _of_others(world: World) -> None:
+    bound(world, producers=["billing"])
+
+
+def _refusing(world: World) -> None:
+    bound(world, overflow_policy="reject")
+
+
+def _too_small(world: World) -> None:
+    bound(world, max_size=None, max_size_bytes=1)
+
+
+def _draining(world: World) -> None:
+    world.run.ending.delete("default", "drain")
+
+
+def _discarded_slowly(world: World) -> None:
+    world.fetch()
+    world.run.ending.delete("default", "discard")
+
+
+def _about_to_be_rejected(world: World) -> None:
+    store = world.run.ending._queues
+    queue = store.get("default")
+    assert queue is not None
+    store.begin_end(queue, Ending("reject"), now_ms=world.clock.now_ms())
+
+
+def _gone_in_strict_mode(world: World) -> None:
+    assert world.run.ending.delete("default", "discard")[1]
+
+
+CHANGES: dict[str, tuple[Callable[[World], None], type[OjsError]]] = {
+    "job types are narrowed": (_narrowed, JobTypeNotAllowed),
+    "the producer is taken off the list": (_of_others, PermissionDenied),
+    "the policy is reject now": (_refusing, QueueFull),
+    "it could never fit any more": (_too_small, QueueFull),
+    "the queue is drained": (_draining, QueueDraining),
+    "the queue is being discarded": (_discarded_slowly, QueueDraining),
+    "the queue is being deleted if empty": (_about_to_be_rejected, QueueMayStay),
+    "the queue is gone, in strict mode": (_gone_in_strict_mode, QueueNotFound),
+}
+
+
+@pytest.mark.parametrize("change", CHANGES)
+@pytest.mark.parametrize("batched", [False, True])
+def test_a_push_that_waits_is_refused_as_any_push_at_that_moment(
+    waiting: Waiting, change: str, batched: bool
+) -> None:
+    act, refusal = CHANGES[change]
+    waiting.meanwhile = lambda: act(waiting.world)
+    waiting.run.enqueue._strict = "strict" in change
+    request = envelope.parse({"type": "mail.send", "args": []})
+    other = envelope.parse({"type": "mail.send", "args": [], "options": {"queue": "another"}})
+    if "strict" in change:
+        waiting.world.push(queue="another")
+    enqueue = waiting.run.enqueue
+    push: Callable[..., object] = partial(enqueue.push, request)
+    if batched:
+        push = partial(enqueue.push_batch, [other, request])
+    with pytest.raises(refusal) as refused:
+        push(producer="shop", wait_ms=10_000)
+    assert len(waiting.waits) == 3
+    if batched and not isinstance(refused.value, QueueFull | QueueNotFound):
+        assert refused.value.details["index"] == 1
+    if isinstance(refused.value, QueueFull):
+        config = waiting.world.run.queues.get("default").config
+        assert refused.value.queue["strategy"] == config.overflow_policy
+    types = [i["type"]["S"] for i in waiting.world.items() if "type" in i and "state" in i]
+    assert "mail.send" not in types
+
+
+def test_a_push_that_waits_makes_a_queue_that_is_gone_anew(waiting: Waiting) -> None:
+    """The old queue was discarded; what is let in is in the new one, and stays."""
+    waiting.meanwhile = lambda: waiting.world.run.ending.delete("default", "discard")
+    job = waiting.push().job
+    assert len(waiting.waits) == 3
+    for _ in range(2):
+        waiting.world.sweep()
+    waiting.world.clock.advance(700 * SECOND)
+    waiting.world.sweep()
+    assert waiting.world.run.queues.get("default").config.max_size is None
+    assert [found.id for found in waiting.world.fetch()] == [job.id]
+
+
+def test_a_push_that_waits_goes_into_a_queue_that_was_paused(waiting: Waiting) -> None:
+    def meanwhile() -> None:
+        (job,) = waiting.world.fetch(worker="w")
+        waiting.world.run.queues.pause("default")
+        waiting.world.run.finish.ack(job.id, worker_id="w")
+
+    waiting.meanwhile = meanwhile
+    job = waiting.push().job
+    assert len(waiting.waits) == 3
+    assert waiting.world.state(job) == "available"
+    assert waiting.world.fetch() == []
+
+
+def test_a_push_into_a_queue_that_blocks_from_now_on_waits(world: World) -> None:
+    bound(world, max_size=1)
+    world.push()
+    waiting = Waiting(world, world.another())
+    with pytest.raises(QueueFull):
+        waiting.push()
+    assert waiting.waits == []
+    bound(world, overflow_policy="block")
+    waiting.meanwhile = lambda: bound(world, max_size=2)
+    waiting.push()
+    assert len(waiting.waits) == 3
+
+
+def test_defaults_of_the_moment_of_admission_stay_with_the_job(waiting: Waiting) -> None:
+    """Retries, timeout, retention, lanes, tenants, and whether its room is charged."""
+    waiting.meanwhile = lambda: bound(
+        waiting.world,
+        max_size=2,
+        default_timeout=7,
+        default_retry={"max_attempts": 9},
+        retention={"completed": "PT1H"},
+        lanes=3,
+        tenant_fairness={"enabled": True},
+    )
+    job = waiting.push({"meta": {"tenant_id": "x"}}).job
+    config = waiting.world.run.queues.get("default").config
+    assert (job.timeout_ms, job.policy.max_attempts) == (7_000, 9)
+    assert job.retention == config.retention
+    assert job.share is not None
+    assert job.held is not None
+    waiting.meanwhile, waiting.waits = lambda: bound(waiting.world, max_size=None), []
+    later = waiting.push().job
+    assert len(waiting.waits) == 3
+    assert later.held is None
+
+
+def test_times_of_a_push_that_waited(waiting: Waiting) -> None:
+    """It stands in line since it was let in; what it says itself counts from the request."""
+    began_ms = waiting.world.clock.now_ms()
+    waiting.meanwhile = lambda: bound(waiting.world, max_size=3)
+    first = waiting.world.run.ids.order()
+    job = waiting.push({"options": {"expires_at": "+PT1H"}}).job
+    let_in_ms = waiting.world.clock.now_ms()
+    assert let_in_ms > began_ms
+    assert (job.created_ms, job.enqueued_ms) == (let_in_ms, let_in_ms)
+    assert job.expires_ms == began_ms + 3_600 * SECOND
+    assert job.order is not None
+    assert job.order > first
+    waiting.waits, began_ms = [], let_in_ms
+    waiting.meanwhile = lambda: bound(waiting.world, max_size=4)
+    bound(waiting.world, max_size=2)
+    later = waiting.push({"options": {"delay_until": "+PT5M"}}).job
+    assert later.scheduled_ms == began_ms + 300 * SECOND
+    assert later.created_ms > began_ms
+
+
+def test_a_push_that_waits_is_one_request(world: World) -> None:
+    """The middleware sees it once, its key is made known once, and its job has one id."""
+    bound(world, max_size=1, overflow_policy="block")
+    world.push()
+    waiting = Waiting(world, world.another())
+    seen: list[str] = []
+    limits = waiting.run.enqueue._limits._store
+
+    def link(request: envelope.JobRequest, follow: Next) -> envelope.JobRequest:
+        seen.append("middleware")
+        return follow(request)
+
+    waiting.run.enqueue._chain = (link,)
+    ids = waiting.run.enqueue._ids
+    with (
+        mock.patch.object(limits, "register", wraps=limits.register) as register,
+        mock.patch.object(ids, "uuid7", wraps=ids.uuid7) as chosen,
+    ):
+        waiting.meanwhile = lambda: bound(world, max_size=2)
+        waiting.push({"options": {"rate_limit": {"key": "k", "concurrency": 1}}})
+    assert len(waiting.waits) == 3
+    assert (len(seen), register.call_count, chosen.call_count) == (1, 1, 1)
+
+
+@pytest.mark.parametrize("how", ["id", "unique", "unique, ignored"])
+def test_what_came_while_a_push_waited_is_seen(waiting: Waiting, how: str) -> None:
+    raw: dict[str, Any] = {"type": "a", "args": [1]}
+    if how == "id":
+        raw["id"] = waiting.run.ids.uuid7()
+    else:
+        conflict = "ignore" if "ignored" in how else "reject"
+        raw["unique"] = {"keys": ["type", "args"], "on_conflict": conflict}
+    there: list[Job] = []
+
+    def meanwhile() -> None:
+        bound(waiting.world, max_size=5)
+        there.append(waiting.world.run.enqueue.push(envelope.parse(raw)).job)
+
+    waiting.meanwhile = meanwhile
+    if "ignored" in how:
+        pushed = waiting.push(raw)
+        assert pushed.deduplicated
+        assert pushed.job.id == there[0].id
+    else:
+        with pytest.raises(Duplicate):
+            waiting.push(raw)
+    assert len(waiting.waits) == 3
+    assert level(waiting.world)[0] == 2
+
+
+def test_a_wait_that_ends_tells_the_numbers_of_that_moment(waiting: Waiting) -> None:
+    def meanwhile() -> None:
+        bound(waiting.world, max_size=9)
+        for n in range(8):
+            waiting.world.push(n)
+        bound(waiting.world, max_size=5)
+
+    waiting.meanwhile = meanwhile
+    with pytest.raises(QueueFull) as refused:
+        waiting.push()
+    assert refused.value.queue == {
+        "queue": "default", "depth": 9, "bound": 5, "strategy": "block",
+    }  # fmt: skip
+
+
+def test_a_batch_that_waits_holds_no_room_and_goes_by_what_is_there_then(world: World) -> None:
+    """Room that was reserved in the first queue is given back before each pause."""
+    bound(world, "a", max_size=5)
+    bound(world, "b", max_size=1, overflow_policy="block")
+    world.push(queue="b")
+    waiting = Waiting(world, world.another())
+    levels: list[tuple[int, int]] = []
+
+    def meanwhile() -> None:
+        levels.append(level(world, "a"))
+        bound(world, "a", default_timeout=7)
+        bound(world, "b", max_size=2)
+
+    waiting.meanwhile = meanwhile
+    pushed = waiting.run.enqueue.push_batch(
+        [envelope.parse({"type": "t", "args": [], "options": {"queue": q}}) for q in "ab"],
+        wait_ms=10_000,
+    )
+    assert levels == [(0, 0)]
+    assert len(waiting.waits) == 3
+    assert [one.job.timeout_ms for one in pushed] == [7_000, 1_800_000]
+    assert (level(world, "a")[0], level(world, "b")[0]) == (1, 2)
+
+
+def test_a_look_of_a_push_that_waits_costs_one_read_and_one_refused_write(exact: World) -> None:
+    bound(exact, max_size=1, overflow_policy="block")
+    exact.push()
+    waiting = Waiting(exact, exact.another())
+    meter = waiting.run.table.meter
+    calls: list[tuple[list[str], float, float]] = []
+
+    def look() -> None:
+        calls.append((list(meter.calls), meter.read_units, meter.write_units))
+        meter.reset()
+
+    def sleep(seconds: float) -> None:
+        look()
+        waiting.sleep(seconds)
+
+    waiting.run.enqueue._bounds._sleep = sleep
+    meter.reset()
+    with pytest.raises(QueueFull):
+        waiting.push()
+    assert len(calls) > 10
+    # The refused write is not in DynamoDB's answer: it is one unit.
+    assert {(tuple(names), reads, writes) for names, reads, writes in calls} == {
+        (("GetItem", "UpdateItem"), 1.0, 0.0)
+    }
+    look()
+    assert calls[-1][0] == ["GetItem", "UpdateItem", "UpdateItem"]
+
+
+def test_as_many_of_those_that_wait_get_in_as_fit_when_they_do(exact: World) -> None:
+    """The bound is lowered from ten to two while six wait, and nine of the ten jobs are done."""
+    bound(exact, max_size=10, overflow_policy="block")
+    for n in range(10):
+        exact.push(n)
+    all_wait, go_on = threading.Semaphore(0), threading.Event()
+    refusals: list[tuple[object, object]] = []
+
+    def push(number: int) -> bool:
+        run = exact.another()
+        paused: list[float] = []
+
+        def sleep(seconds: float) -> None:
+            paused.append(seconds)
+            if len(paused) == 1:
+                all_wait.release()
+                assert go_on.wait(60)
+            exact.clock.advance(round(seconds * 1_000) + 1)
+
+        run.enqueue._bounds._sleep = sleep
+        try:
+            run.enqueue.push(envelope.parse({"type": "a", "args": [number]}), wait_ms=2_000)
+        except QueueFull as full:
+            refusals.append((full.queue["depth"], full.queue["bound"]))
+            return False
+        return True
+
+    with ThreadPoolExecutor(6) as pool:
+        pushes = [pool.submit(push, n) for n in range(6)]
+        for _ in pushes:
+            assert all_wait.acquire(timeout=60)
+        bound(exact, max_size=2)
+        for job in exact.fetch(count=9, worker="w"):
+            exact.run.finish.ack(job.id, worker_id="w")
+        assert level(exact)[0] == 1
+        go_on.set()
+        admitted = [one.result() for one in pushes]
+    assert admitted.count(True) == 1
+    assert refusals == [(2, 2)] * 5
+    assert level(exact)[0] == 2
 
 
 # --- drop_oldest --------------------------------------------------------------------------------
 
 
+@pytest.mark.requirement("BP-u")
 def test_the_oldest_in_line_gives_way_whatever_its_priority(world: World) -> None:
-    """BP-R003."""
     bound(world, max_size=3, overflow_policy="drop_oldest")
     oldest = world.push(priority=50)
     world.clock.advance(1)
@@ -415,8 +810,8 @@ def test_a_drop_costs_no_more_than_it_must(exact: World) -> None:
 # --- configuration ------------------------------------------------------------------------------
 
 
+@pytest.mark.requirement("QC-5", "QC-6")
 def test_lowering_a_bound_drops_nothing_and_raising_it_lets_in_at_once(world: World) -> None:
-    """QC-5, QC-6."""
     bound(world, max_size=3)
     for n in range(3):
         world.push(n)
@@ -432,8 +827,8 @@ def test_lowering_a_bound_drops_nothing_and_raising_it_lets_in_at_once(world: Wo
     assert heads(world) == 7
 
 
+@pytest.mark.requirement("BP-u")
 def test_pressure_is_told_from_the_warning_threshold_on(world: World) -> None:
-    """BP-R004."""
     bound(world, max_size=4, backpressure={"warning_threshold": 0.75})
     request = envelope.parse({"type": "a", "args": []})
     told = [world.run.enqueue.push(request).pressure for _ in range(4)]
@@ -501,8 +896,9 @@ def test_a_job_that_a_worker_took_before_it_could_be_dropped_tells_no_such_error
 # --- a bound on a queue that has jobs ------------------------------------------------------------
 
 
+@pytest.mark.requirement("QC-5", "QC-6")
 def test_jobs_that_were_there_count_under_a_new_bound_at_once(world: World) -> None:
-    """QC-5, QC-6: none of them is dropped, none more gets in."""
+    """None of them is dropped, none more gets in."""
     ids = {world.push(n).id for n in range(5)}
     world.push(scheduled_at="+PT1H")
     world.push(pending=True)
@@ -574,8 +970,9 @@ def test_a_configuration_that_fails_half_way_never_lets_too_many_in(
         assert not exact.run.queues.get(queue).charging
 
 
+@pytest.mark.requirement("BP-q")
 def test_a_batch_that_could_never_fit_does_not_wait(world: World) -> None:
-    """BP-q: with `block` too."""
+    """With `block` too."""
     bound(world, max_size=3, overflow_policy="block")
     waited: list[float] = []
     world.run.enqueue._bounds._sleep = waited.append
@@ -589,8 +986,8 @@ def test_a_batch_that_could_never_fit_does_not_wait(world: World) -> None:
 # --- limits on what is handed out ---------------------------------------------------------------
 
 
+@pytest.mark.requirement("QC-24")
 def test_no_more_jobs_run_at_once_than_the_queue_allows(world: World) -> None:
-    """QC-24."""
     bound(world, concurrency=3)
     for n in range(10):
         world.push(n)
@@ -643,8 +1040,8 @@ def test_what_is_granted_and_not_used_is_given_back(world: World) -> None:
     assert len(world.fetch(count=6, worker="w")) == 4
 
 
+@pytest.mark.requirement("QC-25")
 def test_no_more_jobs_are_handed_out_in_a_period_than_the_queue_allows(world: World) -> None:
-    """QC-25."""
     bound(world, rate_limit={"limit": 2, "period": "PT1S"})
     for n in range(8):
         world.push(n)
@@ -661,8 +1058,8 @@ def test_no_more_jobs_are_handed_out_in_a_period_than_the_queue_allows(world: Wo
 # --- what is resolved at enqueue ----------------------------------------------------------------
 
 
+@pytest.mark.requirement("QC-5", "QC-27", "QC-28", "QC-29", "QC-39")
 def test_defaults_of_a_queue_stay_with_the_jobs_that_got_them(world: World) -> None:
-    """QC-5, QC-27, QC-28, QC-29, QC-39."""
     bound(world, default_timeout=60, default_retry={"max_attempts": 7}, visibility_timeout=120)
     first = world.push()
     own = world.push(timeout_ms=5_000, retry={"max_attempts": 2})
@@ -674,9 +1071,9 @@ def test_defaults_of_a_queue_stay_with_the_jobs_that_got_them(world: World) -> N
     assert fetched.lease.length_ms == 120_000
 
 
+@pytest.mark.requirement("QC-30", "QC-31")
 @pytest.mark.parametrize("end", ["completed", "cancelled", "discarded"])
 def test_done_jobs_are_kept_as_long_as_their_queue_said_then(world: World, end: str) -> None:
-    """QC-30, QC-31."""
     bound(world, retention={end: "PT1H"})
     job = world.push(retry={"on_exhaustion": "discard"})
     bound(world, retention={end: "P90D"})
@@ -697,8 +1094,8 @@ def test_done_jobs_are_kept_as_long_as_their_queue_said_then(world: World, end: 
     assert int(head["ttl"]["N"]) * 1_000 <= world.clock.now_ms()
 
 
+@pytest.mark.requirement("QC-37", "QC-38")
 def test_new_queues_take_over_the_policy_of_the_time_they_were_made(world: World) -> None:
-    """QC-37, QC-38."""
     world.push(queue="before")
     world.run.queues.set_policy({"default_timeout": 60, "max_size": 3})
     implicit = world.push(queue="implicit")
@@ -724,16 +1121,16 @@ def test_two_operators_change_different_fields_and_both_are_kept(world: World) -
     assert (config.max_size, config.concurrency, config.timeout_ms) == (3, 4, 9_000)
 
 
+@pytest.mark.requirement("QC-12")
 def test_a_queue_is_made_once(world: World) -> None:
-    """QC-12."""
     world.run.queues.create("made", {"max_size": 2})
     with pytest.raises(Conflict):
         world.run.queues.create("made", {"max_size": 3})
     assert world.run.queues.get("made").config.max_size == 2
 
 
+@pytest.mark.requirement("QC-35", "QC-36")
 def test_what_a_queue_does_not_take_is_refused_whole_batches_too(world: World) -> None:
-    """QC-35, QC-36."""
     bound(world, allowed_job_types=["pay.*"], producers=["shop"])
     allowed = envelope.parse({"type": "pay.now", "args": []})
     other = envelope.parse({"type": "mail.send", "args": []})
@@ -749,8 +1146,8 @@ def test_what_a_queue_does_not_take_is_refused_whole_batches_too(world: World) -
     assert push.push(allowed, producer="shop").job.state == "available"
 
 
+@pytest.mark.requirement("QC-13")
 def test_strict_mode_takes_jobs_only_for_queues_that_were_made(world: World) -> None:
-    """QC-13."""
     world.run.enqueue._strict = True
     with pytest.raises(QueueNotFound):
         world.push(queue="unknown")

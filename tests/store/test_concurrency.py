@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from tests.store.conftest import World
 
 
+@pytest.mark.requirement("FS-1", "FS-2", "FS-27")
 def test_32_workers_drain_2000_jobs_each_dispatched_once(exact: World) -> None:
     pushed: set[str] = set()
     for start in range(0, 2_000, 500):
@@ -50,6 +51,7 @@ def test_32_workers_drain_2000_jobs_each_dispatched_once(exact: World) -> None:
     assert acked == dispatched
 
 
+@pytest.mark.requirement("C-7", "FS-2")
 @pytest.mark.parametrize("operation", ["claim", "ack", "retry", "push", "unique", "cancel"])
 def test_of_many_who_want_the_same_exactly_one_wins(exact: World, operation: str) -> None:
     exact.push(queue="other")
@@ -107,6 +109,93 @@ def test_sweeps_side_by_side_count_a_lost_lease_once(exact: World) -> None:
     for job in jobs:
         found = exact.run.jobs.get(job.id)
         assert (found.state, found.attempt, len(found.errors or ())) == ("available", 1, 1)
+
+
+@pytest.mark.parametrize("bounded", [False, True])
+def test_refused_deletions_of_a_paused_queue_change_nothing(exact: World, bounded: bool) -> None:
+    """Nothing is handed out, every push is accepted, every deletion refused."""
+    exact.run.queues.configure("busy", {"max_size": 1_000} if bounded else {})
+    for n in range(20):
+        exact.push(n, queue="busy")
+    exact.clock.advance(1_000)
+    paused = exact.run.queues.pause("busy")
+    barrier = threading.Barrier(12 + 4 + 4)
+    over = threading.Event()
+    handed_out: list[str] = []
+    accepted: list[str] = []
+
+    def delete() -> int:
+        run, refused = exact.another(), 0
+        barrier.wait()
+        for _ in range(10):
+            with pytest.raises(Conflict, match="still holds jobs"):
+                run.ending.delete("busy", "reject")
+            refused += 1
+        return refused
+
+    def fetch() -> int:
+        run, looks = exact.another(), 0
+        barrier.wait()
+        while not over.is_set():
+            handed_out.extend(job.id for job in run.fetch.fetch(["busy"], 5, "w"))
+            looks += 1
+        return looks
+
+    def push() -> int:
+        run, count = exact.another(), 0
+        barrier.wait()
+        while not over.is_set():
+            request = envelope.parse({"type": "a", "args": [], "queue": "busy"})
+            accepted.append(run.enqueue.push(request).job.id)
+            count += 1
+        return count
+
+    with ThreadPoolExecutor(20) as pool:
+        busy = [pool.submit(act) for act in (fetch, push) for _ in range(4)]
+        deletions = [pool.submit(delete) for _ in range(12)]
+        try:
+            assert [one.result() for one in deletions] == [10] * 12
+        finally:
+            over.set()
+        assert all(one.result() for one in busy)
+    assert handed_out == []
+    assert exact.run.queues.get("busy") == paused
+    exact.run.queues.resume("busy")
+    assert len(accepted) == len(set(accepted))
+    left = 20 + len(accepted)
+    while jobs := exact.fetch("busy", 100):
+        left -= len(jobs)
+    assert left == 0
+
+
+@pytest.mark.parametrize("strategy", ["discard", "move"])
+def test_a_paused_queue_that_is_discarded_or_moved_hands_out_nothing(
+    exact: World, strategy: str
+) -> None:
+    jobs = [exact.push(n, queue="busy") for n in range(200)]
+    exact.run.queues.pause("busy")
+    barrier, over = threading.Barrier(5), threading.Event()
+    handed_out: list[str] = []
+
+    def fetch() -> None:
+        run = exact.another()
+        barrier.wait()
+        while not over.is_set():
+            handed_out.extend(job.id for job in run.fetch.fetch(["busy"], 5, "w"))
+
+    with ThreadPoolExecutor(4) as pool:
+        busy = [pool.submit(fetch) for _ in range(4)]
+        barrier.wait()
+        try:
+            target = "new" if strategy == "move" else None
+            ending, deleted = exact.run.ending.delete("busy", strategy, target)
+        finally:
+            over.set()
+        for one in busy:
+            one.result()
+    assert (handed_out, ending.affected, deleted) == ([], 200, True)
+    expected = "available" if strategy == "move" else "discarded"
+    assert {exact.state(job) for job in jobs} == {expected}
 
 
 def test_ack_and_lease_expiry_at_once_leave_one_outcome(exact: World) -> None:

@@ -2,18 +2,36 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 from unittest import mock
 
 import pytest
 
 from ojs.domain import envelope
-from ojs.domain.errors import Conflict, InvalidRequest, NotFound, QueueDraining
+from ojs.domain.bulk import Action
+from ojs.domain.dead_letter_filter import DeadLetterFilter
+from ojs.domain.errors import (
+    Conflict,
+    InvalidRequest,
+    NotFound,
+    OjsError,
+    QueueDraining,
+    QueueMayStay,
+    QueueNotFound,
+)
+from ojs.domain.queue import DISCARD, Ending, QueueState
+from ojs.store import keys
+from tests.store.streams import Projected, Stream
 from tests.store.test_bounds import BIG, bound, level
 from tests.store.test_crashes import attempt, faults
 
 if TYPE_CHECKING:
+    from contextlib import AbstractContextManager
+
     from ojs.domain.queue import Queue
+    from ojs.store.values import Item
     from tests.store.conftest import World
 
 SECOND = 1_000
@@ -39,11 +57,11 @@ def one_of_each(world: World, queue: str = "old") -> dict[str, Any]:
     return jobs
 
 
+@pytest.mark.requirement("QC-15")
 @pytest.mark.parametrize("state", ["retryable", "active", "available", "scheduled", "pending"])
 def test_reject_refuses_a_queue_that_holds_any_job_and_leaves_it_as_it_was(
     world: World, state: str
 ) -> None:
-    """QC-15."""
     jobs = one_of_each(world)
     for name, job in jobs.items():
         if name != state:
@@ -58,8 +76,8 @@ def test_reject_refuses_a_queue_that_holds_any_job_and_leaves_it_as_it_was(
     assert world.run.queues.get("old").paused
 
 
+@pytest.mark.requirement("QC-11", "QC-54")
 def test_an_empty_queue_is_gone_at_once_and_a_push_makes_it_anew(world: World) -> None:
-    """QC-11, QC-54."""
     world.push(queue="old")
     (job,) = world.fetch("old", worker="w")
     world.run.finish.ack(job.id, worker_id="w")
@@ -78,8 +96,8 @@ def test_an_empty_queue_is_gone_at_once_and_a_push_makes_it_anew(world: World) -
     assert world.run.sweep._queues.gone(limit=10) == []
 
 
+@pytest.mark.requirement("QC-10", "QC-16", "QC-47")
 def test_discard_ends_what_waits_and_lets_what_runs_go_on(world: World) -> None:
-    """QC-16, QC-10, QC-47."""
     bound(world, "old", max_size=50)
     jobs = one_of_each(world)
     ending, deleted = world.run.ending.delete("old", "discard")
@@ -103,8 +121,8 @@ def test_discard_ends_what_waits_and_lets_what_runs_go_on(world: World) -> None:
     assert level(world, "old") == (0, 0)
 
 
+@pytest.mark.requirement("QC-17", "QC-48", "QC-55")
 def test_move_takes_what_waits_along_and_what_runs_when_it_fails(world: World) -> None:
-    """QC-17, QC-48."""
     bound(world, "old", max_size=50)
     bound(world, "new", max_size=50)
     jobs = one_of_each(world)
@@ -210,6 +228,7 @@ def test_a_push_that_was_under_way_is_not_lost(world: World, strategy: str) -> N
         assert [one.id for one in world.fetch(queue)] == [job.id]
 
 
+@pytest.mark.requirement("QC-14")
 @pytest.mark.parametrize(
     ("strategy", "target", "field"),
     [
@@ -227,7 +246,6 @@ def test_a_push_that_was_under_way_is_not_lost(world: World, strategy: str) -> N
 def test_a_wrong_deletion_is_refused_and_its_field_named(
     world: World, strategy: Any, target: Any, field: str
 ) -> None:
-    """QC-14."""
     job = world.push(queue="old")
     with pytest.raises(InvalidRequest) as refused:
         world.run.ending.delete("old", strategy, target)
@@ -337,3 +355,404 @@ def test_an_end_that_others_began_is_not_taken_back(exact: World) -> None:
     ending = exact.run.queues.get("old").ending
     assert ending is not None
     assert ending.strategy == "discard"
+
+
+# --- a deletion that is refused -----------------------------------------------------------------
+
+
+def item(world: World, queue: str = "old") -> Item | None:
+    """The queue's item as it is stored."""
+    return world.run.table.get(keys.queue(queue), keys.HEAD)
+
+
+@contextmanager
+def between_look_and_begin(world: World, act: Callable[[], object]) -> Iterator[None]:
+    """Something happens after a deletion has looked for jobs, and before it begins; once."""
+    store = world.run.ending._queues
+    begin = store.begin_end
+    done: list[object] = []
+
+    def late(*given: Any, **more: Any) -> Queue:
+        if not done:
+            done.append(act())
+        return begin(*given, **more)
+
+    with mock.patch.object(store, "begin_end", late):
+        yield
+    assert done
+
+
+def _of_unknown_name(_: World) -> None:
+    pass
+
+
+def _with_job(world: World) -> None:
+    world.push(queue="old")
+
+
+def _paused_with_job(world: World) -> None:
+    world.push(queue="old")
+    world.run.queues.pause("old")
+
+
+def _full(world: World) -> None:
+    bound(world, "old", max_size=1)
+    world.push(queue="old")
+
+
+def _in_pool(world: World) -> None:
+    world.push(queue="old")
+    world.run.pools.put("p", {"queues": ["old"]})
+
+
+def _ending(world: World) -> None:
+    world.push(queue="old")
+    world.fetch("old")
+    world.run.ending.delete("old", "discard")
+
+
+def _with_ending_target(world: World) -> None:
+    world.push(queue="old")
+    world.push(queue="new")
+    world.fetch("new")
+    world.run.ending.delete("new", "drain")
+
+
+REFUSALS: dict[str, tuple[Callable[[World], None], tuple[Any, ...], type[OjsError]]] = {
+    "a job is there": (_with_job, ("reject",), Conflict),
+    "it is paused, and a job is there": (_paused_with_job, ("reject",), Conflict),
+    "it is bounded, and a job is there": (_full, ("reject",), Conflict),
+    "it is not there": (_of_unknown_name, ("move", "new"), NotFound),
+    "it is not there, discard": (_of_unknown_name, ("discard",), NotFound),
+    "in a pool, reject": (_in_pool, ("reject",), Conflict),
+    "in a pool, discard": (_in_pool, ("discard",), Conflict),
+    "in a pool, move to a queue that is not there": (_in_pool, ("move", "new"), Conflict),
+    "ending already, reject": (_ending, ("reject",), Conflict),
+    "ending already, move to a queue that is not there": (_ending, ("move", "new"), Conflict),
+    "the target is ending": (_with_ending_target, ("move", "new"), Conflict),
+    "no strategy": (_with_job, (None,), InvalidRequest),
+    "no target": (_with_job, ("move",), InvalidRequest),
+    "a target that is none": (_with_job, ("move", "No Queue"), InvalidRequest),
+}
+
+
+@pytest.mark.parametrize("why", REFUSALS)
+def test_a_deletion_that_is_refused_writes_nothing(exact: World, why: str) -> None:
+    before, how, refusal = REFUSALS[why]
+    before(exact)
+    exact.clock.advance(1)
+    there = exact.items()
+    exact.run.table.meter.reset()
+    for _ in range(2):
+        with pytest.raises(refusal):
+            exact.run.ending.delete("old", *how)
+    assert exact.items() == there
+    assert exact.run.table.meter.write_units == 0
+    assert set(exact.run.table.meter.calls) <= {"GetItem", "Query"}
+
+
+def test_in_strict_mode_a_target_that_is_not_there_is_refused_and_nothing_written(
+    exact: World,
+) -> None:
+    exact.push(queue="old")
+    there = exact.items()
+    with (
+        mock.patch.object(exact.run.ending, "_strict", True),
+        pytest.raises(QueueNotFound),
+    ):
+        exact.run.ending.delete("old", "move", "new")
+    assert exact.items() == there
+
+
+def test_a_queue_that_is_lost_to_a_pool_makes_no_target(exact: World) -> None:
+    """The pool takes it between the look and the beginning."""
+    exact.push(queue="old")
+    pooled = lambda: exact.another().pools.put("p", {"queues": ["old"]})  # noqa: E731
+    with between_look_and_begin(exact, pooled), pytest.raises(Conflict) as refused:
+        exact.run.ending.delete("old", "move", "new")
+    assert refused.value.details["pools"] == ["p"]
+    assert names(exact) == ["old"]
+
+
+@pytest.mark.parametrize("paused", [False, True])
+@pytest.mark.parametrize("bounded", [False, True])
+def test_an_end_that_is_taken_back_leaves_the_queue_exactly_as_it_was(
+    world: World, paused: bool, bounded: bool
+) -> None:
+    """A job comes between the look and the beginning."""
+    if bounded:
+        bound(world, "old", max_size=5)
+    else:
+        world.run.queues.configure("old", {"default_timeout": 60})
+    world.clock.advance(7)
+    world.run.queues.pause("old")
+    if not paused:
+        world.run.queues.resume("old")
+    before = item(world)
+    world.clock.advance(7)
+    with (
+        between_look_and_begin(world, lambda: world.push(queue="old")),
+        pytest.raises(Conflict, match="still holds jobs") as refused,
+    ):
+        world.run.ending.delete("old", "reject")
+    assert refused.value.details["current_state"] == ("paused" if paused else "active")
+    assert item(world) == before
+    assert len(world.fetch("old")) == (0 if paused else 1)
+
+
+@pytest.mark.parametrize("pauses", [True, False])
+def test_a_pause_while_a_deletion_begins_is_not_lost_with_it(world: World, pauses: bool) -> None:
+    """Paused, or resumed, after the deletion had read the queue; a job came as well."""
+    queues = world.another().queues
+    world.run.queues.configure("old", {})
+    if not pauses:
+        queues.pause("old")
+
+    def meanwhile() -> None:
+        world.push(queue="old")
+        (queues.pause if pauses else queues.resume)("old")
+
+    with between_look_and_begin(world, meanwhile), pytest.raises(Conflict, match="still holds"):
+        world.run.ending.delete("old", "reject")
+    assert queues.get("old").paused is pauses
+
+
+def test_a_job_that_the_index_does_not_show_yet_is_known_to_the_gate(world: World) -> None:
+    bound(world, "old", max_size=5)
+    world.push(queue="old")
+    before = item(world)
+    with (
+        mock.patch.object(world.run.ending, "_occupied", return_value=False),
+        pytest.raises(Conflict, match="still holds jobs"),
+    ):
+        world.run.ending.delete("old", "reject")
+    assert item(world) == before
+
+
+def test_jobs_from_before_the_bound_that_are_done_do_not_keep_a_queue(world: World) -> None:
+    """The gate counts them until the sweep looks."""
+    world.push(queue="old")
+    bound(world, "old", max_size=5)
+    (job,) = world.fetch("old")
+    world.run.finish.ack(job.id, worker_id=job.worker_id)
+    assert level(world, "old")[0] == 1
+    assert world.run.ending.delete("old", "reject")[1]
+
+
+def test_nothing_is_told_of_an_end_that_was_taken_back(
+    streamed: Callable[[], AbstractContextManager[World]],
+) -> None:
+    with streamed() as world:
+        stream = Stream(world.client, world.table)
+        for queue in ("old", "other"):
+            world.run.queues.create(queue, {})
+        world.run.queues.pause("old")
+        for queue in ("old", "other"):
+            push = lambda queue=queue: world.push(queue=queue)  # noqa: E731
+            with between_look_and_begin(world, push), pytest.raises(Conflict):
+                world.run.ending.delete(queue, "reject")
+            with pytest.raises(Conflict):
+                world.run.ending.delete(queue, "reject")
+        projected = Projected(world.client, world.table, world.clock)
+        assert projected.run(stream.take()) == []
+        told = [(event["type"], event["subject"]) for event in projected.events()]
+        of_queues = [one for one in told if one[0].startswith("queue.")]
+        assert sorted(of_queues) == [
+            ("queue.created", "old"), ("queue.created", "other"), ("queue.paused", "old"),
+        ]  # fmt: skip
+
+
+def test_a_queue_that_comes_back_is_as_it_was(exact: World) -> None:
+    """A push that was under way is stored after the queue went; the sweep brings the queue back."""
+    exact.run.queues.configure("old", {"default_timeout": 60})
+    exact.run.queues.configure("old", {"default_timeout": 70})
+    exact.clock.advance(5)
+    exact.run.queues.pause("old")
+    before = exact.run.queues.get("old")
+    late = exact.another()
+    seen = late.enqueue._queues.get("old")
+    exact.run.ending.delete("old", "reject")
+    late.enqueue._queues.get = lambda _name: seen  # type: ignore[assignment,method-assign]
+    late.enqueue.push(envelope.parse({"type": "a", "args": [], "options": {"queue": "old"}}))
+    exact.sweep()
+    assert exact.run.queues.get("old") == before
+
+
+def test_an_end_that_was_taken_back_and_begun_otherwise_is_not_finished(exact: World) -> None:
+    """A deletion with `reject` finds the queue empty, and is slow to let it go."""
+    exact.run.queues.configure("old", {})
+    finish = exact.run.ending._finish
+
+    def late(queue: Queue, ending: Ending) -> None:
+        other = exact.another()
+        other.ending._queues.take_back(queue, queue.ending or ending)
+        exact.push(queue="old")
+        exact.fetch("old", worker="w")
+        exact.clock.advance(1)
+        other.ending.delete("old", "discard")
+        finish(queue, ending)
+
+    with mock.patch.object(exact.run.ending, "_finish", late):
+        exact.run.ending.delete("old", "reject")
+    exact.sweep()
+    found = exact.run.queues.get("old")
+    assert found.ending is not None
+    assert (found.ending.strategy, names(exact)) == (DISCARD, ["old"])
+
+
+@pytest.mark.parametrize("paused", [False, True])
+def test_an_end_that_an_older_version_began_is_read_as_before(exact: World, paused: bool) -> None:
+    """It wrote when, with what is undone."""
+    exact.push(queue="old")
+    exact.client.update_item(
+        TableName=exact.table,
+        Key={"pk": {"S": keys.queue("old")}, "sk": {"S": keys.HEAD}},
+        UpdateExpression="SET #s = :s, ending = :e, changed = :c",
+        ExpressionAttributeNames={"#s": "state"},
+        ExpressionAttributeValues={
+            ":s": {"S": "draining"},
+            ":e": {"S": '["reject",null,5,1]' if paused else '["reject",null,5]'},
+            ":c": {"N": "5"},
+        },
+    )
+    assert len(exact.fetch("old")) == (0 if paused else 1)
+    with pytest.raises(QueueMayStay):
+        exact.push(queue="old")
+    exact.sweep()
+    assert exact.run.queues.get("old").state == ("paused" if paused else "active")
+
+
+# --- what a queue hands out while it ends -------------------------------------------------------
+
+
+def begun(world: World, strategy: str, target: str | None = None) -> None:
+    """The end of a queue has begun, and nothing was dealt with yet."""
+    store = world.run.ending._queues
+    queue = store.get("old")
+    assert queue is not None
+    store.begin_end(queue, Ending(strategy, target), now_ms=world.clock.now_ms())
+
+
+@pytest.mark.parametrize("paused", [False, True])
+@pytest.mark.parametrize(
+    ("strategy", "hands_out"),
+    [("discard", False), ("move", False), ("reject", None), ("drain", True)],
+)
+def test_what_a_queue_hands_out_while_it_ends(
+    world: World, strategy: str, hands_out: bool | None, paused: bool
+) -> None:
+    """What waits, and what is due: what a rejection may leave goes on as it was before."""
+    world.push(queue="old")
+    world.push(queue="old", scheduled_at="+PT1S")
+    slow = {"initial_interval": "PT1S", "jitter": False}
+    failing = world.push(queue="old", priority=9, retry=slow)
+    world.fetch("old", worker="w")
+    world.run.finish.nack(failing.id, worker_id="w", error={"message": "no"})
+    if paused:
+        world.run.queues.pause("old")
+    begun(world, strategy, "new" if strategy == "move" else None)
+    world.clock.advance(2_000)
+    expected = 3 if hands_out or (hands_out is None and not paused) else 0
+    assert len(world.fetch("old", 10)) == expected
+    named = world.run.fetch.fetch(["other", "old"], 10, "v", strategy="strict")
+    assert named == []
+
+
+def test_what_runs_goes_on_while_its_queue_ends(world: World) -> None:
+    acked, failed, beating = (world.push(n, queue="old") for n in range(3))
+    assert len(world.fetch("old", 3, worker="w")) == 3
+    world.push(queue="old")
+    world.run.queues.pause("old")
+    world.run.ending.delete("old", "discard")
+    world.run.finish.ack(acked.id, worker_id="w")
+    world.run.finish.nack(failed.id, worker_id="w", error={"message": "no"})
+    assert world.run.workers.beat("w", active_jobs=[beating.id]).jobs_extended == [beating.id]
+    states = [world.state(job) for job in (acked, failed, beating)]
+    assert states == ["completed", "retryable", "active"]
+
+
+@pytest.mark.parametrize("paused", [False, True])
+@pytest.mark.parametrize("strategy", ["discard", "move"])
+def test_nothing_is_handed_out_while_jobs_are_discarded_or_moved(
+    exact: World, strategy: str, paused: bool
+) -> None:
+    """A fetch before each job that is dealt with."""
+    for n in range(5):
+        exact.push(n, queue="old")
+    if paused:
+        exact.run.queues.pause("old")
+    end = exact.run.ending._end
+    worker, got = exact.another(), []
+
+    def fetched(*given: Any) -> bool:
+        got.extend(worker.fetch.fetch(["old"], 10, "w"))
+        return end(*given)
+
+    with mock.patch.object(exact.run.ending, "_end", fetched):
+        ending, deleted = exact.run.ending.delete(
+            "old", strategy, "new" if strategy == "move" else None
+        )
+    assert (got, ending.affected, deleted) == ([], 5, True)
+    assert len(exact.fetch("new", 10)) == (5 if strategy == "move" else 0)
+
+
+def test_a_paused_queue_that_is_drained_is_worked_off(world: World) -> None:
+    job = world.push(queue="old")
+    world.run.queues.pause("old")
+    assert world.fetch("old") == []
+    world.run.ending.delete("old", "drain")
+    assert [found.id for found in world.fetch("old", worker="w")] == [job.id]
+    world.run.finish.ack(job.id, worker_id="w")
+    world.sweep()
+    assert names(world) == []
+
+
+def test_a_push_may_be_tried_again_while_a_queue_may_stay(world: World) -> None:
+    world.run.queues.configure("old", {})
+    begun(world, "reject")
+    for push in (
+        lambda: world.push(queue="old"),
+        lambda: world.run.enqueue.push_batch(
+            [envelope.parse({"type": "a", "args": [], "queue": "old"})]
+        ),
+    ):
+        with pytest.raises(QueueMayStay) as refused:
+            push()
+        assert (refused.value.retryable, refused.value.retry_after_s) == (True, 1)
+        assert refused.value.details["current_state"] == "draining"
+    world.sweep()
+    world.push(queue="old")
+    begun(world, "discard")
+    with pytest.raises(QueueDraining) as final:
+        world.push(queue="old")
+    assert not final.value.retryable
+
+
+def test_a_dead_letter_leaves_its_copy_where_a_queue_may_stay(world: World) -> None:
+    """The copy wins: it is not made later."""
+    world.run.queues.configure("mail", {"dead_letter_queue": "old"})
+    world.run.queues.configure("old", {})
+    begun(world, "reject")
+    job = world.push(queue="mail", retry={"max_attempts": 1})
+    world.fetch("mail", worker="w")
+    world.run.finish.nack(job.id, worker_id="w", error={"message": "no"})
+    world.sweep()
+    assert world.run.queues.get("old").state is QueueState.ACTIVE
+    assert len(world.fetch("old")) == 1
+
+
+def test_a_bulk_retry_waits_until_it_is_decided_whether_a_queue_stays(world: World) -> None:
+    """None of its dead letters is given up for a deletion that may be refused."""
+    job = world.push(queue="old", retry={"max_attempts": 1})
+    world.fetch("old", worker="w")
+    world.run.finish.nack(job.id, worker_id="w", error={"message": "no"})
+    begun(world, "reject")
+    world.clock.advance(1)
+    done = world.run.bulk.begin(Action.RETRY, DeadLetterFilter(queue="old"))
+    assert (done.errors, done.operation.phase.over) == ([], False)
+    queue = world.run.queues.get("old")
+    assert queue.ending is not None
+    world.run.ending._queues.take_back(queue, queue.ending)
+    world.clock.advance(120_000)
+    assert world.run.bulk.run_once(world.clock.now_ms(), 100)["retried"] == 1
+    assert world.state(job) == "available"

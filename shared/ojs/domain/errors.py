@@ -14,6 +14,7 @@
     ├── PermissionDenied      permission_denied    who asks may not do this
     ├── Conflict              conflict             the job or resource is in another state
     │   └── QueueDraining     queue_draining       the queue is being deleted
+    │       └── QueueMayStay  queue_draining       the same if it is empty; try again in a moment
     ├── Duplicate             duplicate            the id or unique key is taken
     ├── QueueFull             QUEUE_FULL           the queue's bound is reached; try again later
     └── BackendError          backend_error        the store failed; retryable
@@ -201,12 +202,26 @@ class QueueDraining(Conflict):
 
     code = "queue_draining"
 
-    def __init__(self, queue: str) -> None:
+    def __init__(self, queue: str, message: str | None = None) -> None:
         super().__init__(
-            f"The queue '{queue}' is being deleted and takes no jobs.",
+            message or f"The queue '{queue}' is being deleted and takes no jobs.",
             current_state="draining",
             details={"queue": queue},
         )
+
+
+class QueueMayStay(QueueDraining):
+    """The queue is being deleted if it is empty. It may stay: worth another try in a moment."""
+
+    retryable = True
+
+    def __init__(self, queue: str) -> None:
+        super().__init__(
+            queue,
+            f"The queue '{queue}' is being deleted if it is empty; it takes no jobs until that is "
+            "decided.",
+        )
+        self.retry_after_s = 1
 
 
 class Duplicate(OjsError):

@@ -18,7 +18,7 @@ class QueueState(StrEnum):
 
     ACTIVE = "active"
     PAUSED = "paused"
-    # It is ending: takes no jobs, hands out those it has.
+    # It is ending: takes no jobs. Whether it hands out those it has depends on how it ends.
     DRAINING = "draining"
 
 
@@ -133,8 +133,27 @@ class Queue:
 
     @property
     def paused(self) -> bool:
-        """Whether FETCH gives nothing from it."""
+        """Whether an operator paused it. What FETCH asks is `hands_out`."""
         return self.state is QueueState.PAUSED
+
+    @property
+    def hands_out(self) -> bool:
+        """Whether FETCH gives jobs from it.
+
+        Not while it is paused, nor once its jobs are being discarded or moved. One that is being
+        deleted with `reject` goes on as it was before; with `drain` its jobs are worked off, also
+        if it was paused.
+        """
+        if self.ending is None:
+            return not self.paused
+        if self.ending.strategy == REJECT:
+            return not self.ending.paused
+        return self.ending.strategy == DRAIN
+
+    @property
+    def may_stay(self) -> bool:
+        """Whether it is being deleted on condition that it is empty, which is about to be seen."""
+        return self.ending is not None and self.ending.strategy == REJECT
 
 
 def to_dict(queue: Queue) -> dict[str, Any]:

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from ojs.domain.pools import DEFAULT_ROTATION, Pool, Prevention
-from ojs.domain.queue import Queue, QueueState
+from ojs.domain.queue import Queue
 from ojs.domain.states import State
 from ojs.domain.stats import MINUTE_MS, Activity, Levels, PoolMetrics
 from ojs.domain.turns import ROUND_ROBIN
@@ -61,7 +61,7 @@ class Sight:
     @property
     def waiting(self) -> int:
         """Jobs that a fetch might be given; none of a queue that hands out nothing."""
-        if self.queue.state is not QueueState.ACTIVE:
+        if not self.queue.hands_out:
             return 0
         return self.levels.of(State.AVAILABLE)
 

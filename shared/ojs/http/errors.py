@@ -65,7 +65,10 @@ KINDS: dict[str, Kind] = {
         409, "OJS-1005", "Read the job or queue: somebody else may have changed it in the meantime."
     ),
     "queue_draining": Kind(
-        409, "OJS-1005", "Push to another queue, or again when this one is gone: it is made anew."
+        409,
+        "OJS-1005",
+        "Push again after Retry-After if there is one; otherwise to another queue, or when this "
+        "one is gone: it is made anew.",
     ),
     "duplicate": Kind(409, "OJS-3001", "The job named in details exists already; use that one."),
     "payload_too_large": Kind(
@@ -131,7 +134,7 @@ def headers(error: OjsError) -> dict[str, str]:
     if isinstance(error, QueueFull):
         added["X-OJS-Queue-Depth"] = str(error.queue["depth"])
         added["X-OJS-Queue-Bound"] = str(error.queue["bound"])
-    if kind_of(error).status in (429, 503):
+    if error.retry_after_s is not None or kind_of(error).status in (429, 503):
         added["Retry-After"] = str(error.retry_after_s or _DEFAULT_RETRY_AFTER_S)
     return added
 

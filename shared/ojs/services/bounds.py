@@ -3,6 +3,9 @@
 reject       refuse at once
 block        wait for room, as long as the caller allows
 drop_oldest  discard the oldest job in line
+
+A push that waits looks again and again. Each look begins anew, with the queue as it is then, and
+not as it was when the request came.
 """
 
 from __future__ import annotations
@@ -14,6 +17,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from itertools import count
+from typing import TypeVar
 
 from ojs.clock import Clock
 from ojs.domain import lifecycle
@@ -34,6 +38,7 @@ _TRIES = 8
 # A batch has no more jobs; more than these do not give way at once.
 _MOST_DROPPED = 1_000
 _UNKNOWN_RETRY_S, _LONGEST_RETRY_S = 5, 60
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -94,6 +99,15 @@ class Entry:
         return None
 
 
+class NoRoomYet(Exception):
+    """A queue has no room, and its strategy is to wait for some; see `Bounds.wait`."""
+
+    def __init__(self, room: _Room, level: Level) -> None:
+        super().__init__(room.queue.name)
+        self.room = room
+        self.level = level
+
+
 class Bounds:
     """Guards the bounded queues."""
 
@@ -117,32 +131,45 @@ class Bounds:
         jobs: Sequence[Job],
         queues: Mapping[str, Queue],
         *,
-        wait_ms: int = 0,
+        waits: bool = False,
         drops: bool = True,
         copies: bool = False,
         may_enter: Callable[[], None] = lambda: None,
     ) -> Entry:
         """Reserve room for all of these jobs, in every bounded queue they go to, or for none.
 
-        Waits at most `wait_ms` where a queue's strategy is `block`; without `drops` no other job
-        gives way. For `copies` of dead letters others do, and nothing else, whatever the strategy;
-        they are refused only when too few wait. `may_enter` is asked before any job gives way, and
-        raises what the push is refused for. Raises QueueFull, BackendUnavailable.
+        Where a queue's strategy is `block`, raises NoRoomYet for a caller that `waits`, if the jobs
+        would have room in the empty queue. Without `drops` no other job gives way. For `copies` of
+        dead letters others do, and nothing else, whatever the strategy; they are refused only when
+        too few wait. `may_enter` is asked before any job gives way, and raises what the push is
+        refused for. Raises QueueFull, BackendUnavailable.
         """
         rooms = _rooms(jobs, queues)
         if not rooms:
             return Entry()
+        full, room = self._all(rooms, drops=drops, copies=copies, may_enter=may_enter)
+        if isinstance(full, Entry):
+            return full
+        if waits and room.queue.config.overflow_policy == BLOCK and room.fits_at_all:
+            raise NoRoomYet(room, full.level)
+        raise self._refusal(room, full.level)
+
+    def wait(self, look: Callable[[], T], wait_ms: int) -> T:
+        """What `look` returns, which is called again as long as it raises NoRoomYet.
+
+        It is called at once, ever less often after that, and for the last time when `wait_ms` are
+        over. Raises QueueFull then, with the numbers of the last look, and whatever `look` raises.
+        """
         until_ms = self._clock.now_ms() + wait_ms
         pause_ms = _FIRST_LOOK_MS
         while True:
-            full, room = self._all(rooms, drops=drops, copies=copies, may_enter=may_enter)
-            if isinstance(full, Entry):
-                return full
-            left_ms = until_ms - self._clock.now_ms()
-            waits = room.queue.config.overflow_policy == BLOCK and room.fits_at_all
-            if not waits or left_ms <= 0:
-                raise self._refusal(room, full.level)
-            # Never in step with others who wait, and ever less often.
+            try:
+                return look()
+            except NoRoomYet as full:
+                left_ms = until_ms - self._clock.now_ms()
+                if left_ms <= 0:
+                    raise self._refusal(full.room, full.level) from None
+            # Never in step with other pushes that wait.
             self._sleep(min(left_ms, pause_ms * (0.5 + self._chance() / 2)) / 1_000)
             pause_ms = min(2 * pause_ms, _LOOK_EVERY_MS)
 
@@ -152,19 +179,18 @@ class Bounds:
         jobs: Sequence[Job],
         queues: Mapping[str, Queue],
         *,
-        wait_ms: int = 0,
+        waits: bool = False,
         drops: bool = True,
         copies: bool = False,
         may_enter: Callable[[], None] = lambda: None,
     ) -> Iterator[Entry]:
         """Room for these jobs while they are stored; what is not kept is given back after.
 
-        `may_enter` is asked before others give way, and raises when they would do so in vain.
-
-        When the store fails nobody knows whether they are stored: then the room counts as taken.
+        The arguments, and what is raised for want of room, are those of `enter`. When the store
+        fails it is unknown whether the jobs are stored: then the room counts as taken.
         """
         entry = self.enter(
-            jobs, queues, wait_ms=wait_ms, drops=drops, copies=copies, may_enter=may_enter
+            jobs, queues, waits=waits, drops=drops, copies=copies, may_enter=may_enter
         )
         try:
             yield entry

@@ -27,6 +27,7 @@ from ojs.domain.errors import (
     NotFound,
     OjsError,
     QueueFull,
+    QueueMayStay,
 )
 from ojs.domain.ids import IdSource, is_uuid7
 from ojs.domain.job import Job
@@ -233,7 +234,7 @@ class Bulk:
                     break
                 try:
                     self._slice(turn)
-                except (BackendUnavailable, BackendTimeout):
+                except (BackendUnavailable, BackendTimeout, QueueMayStay):
                     # What became of the job it was about is seen the next time.
                     turn.troubled = True
                 turn.now(replace(turn.operation, updated_ms=self._clock.now_ms()))
@@ -329,7 +330,7 @@ class Bulk:
     def _dealt_with(self, turn: _Turn, job: Job, known: dict[str, Queue]) -> bool:
         """Retry or purge one; False when there is no time for it.
 
-        Raises QueueFull, BackendUnavailable, BackendTimeout.
+        Raises QueueFull, BackendUnavailable, BackendTimeout, QueueMayStay.
         """
         if not turn.may_go_on:
             return False
@@ -347,7 +348,7 @@ class Bulk:
             except LostRace:
                 found = self._jobs.head(job.id)
                 continue
-            except (BackendUnavailable, BackendTimeout):
+            except (BackendUnavailable, BackendTimeout, QueueMayStay):
                 raise
             except OjsError as error:
                 if isinstance(error, QueueFull) and not error.never(found.size):

@@ -100,9 +100,12 @@ class Copies:
         queue = self._queues.get(target.queue)
         if queue is None:
             queue = self._queues.ensure(target.queue, now_ms=now_ms)
-        if queue.state is QueueState.DRAINING:
+        if queue.state is QueueState.DRAINING and not queue.may_stay:
             return self._without(record)
         (whole,) = self._jobs.with_errors(self._jobs.with_contents([record]), latest=1)
+        if whole.content is None:
+            # Deleted since it was read, or it died for want of its content: nothing to copy.
+            return self._without(record)
         copy = _copy(
             whole,
             target,
@@ -185,6 +188,7 @@ def _copy(record: Job, target: Target, queue: Queue, *, now_ms: int, lane: int, 
         order=order,
         held=jsontext.size_of(content) if queue.charged else None,
         copy_of=Origin(record.id, target.max_size),
+        chosen_id=True,
     )
 
 

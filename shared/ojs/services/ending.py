@@ -24,6 +24,7 @@ from ojs.domain.states import State
 from ojs.services.bounds import Bounds
 from ojs.services.due import Due
 from ojs.services.lines import Lines
+from ojs.services.queues import until_won
 from ojs.store import queues as store
 from ojs.store.errors import LostRace
 from ojs.store.gates import Gates
@@ -79,24 +80,18 @@ class EndOfQueues:
         """End a queue; how, with how many jobs were dealt with, and whether it is gone already.
 
         `reject` only if it is empty, `discard` or `move` (to `target`) what waits in it, or `drain`
-        until all of it is worked off. Raises InvalidRequest, NotFound, Conflict.
+        until all of it is worked off. A deletion that is refused changes nothing. Raises
+        InvalidRequest, NotFound, QueueNotFound (strict mode: there is no such target), Conflict.
         """
         ending = self._asked(name, strategy, target)
-        queue = self._queues.get(name)
-        if queue is None:
-            raise NotFound("queue", name)
-        if ending.strategy == MOVE and ending.target is not None:
-            self._check_target(ending.target)
-        before = queue.state
-        queue = self._begin(queue, ending)
+        # Lost when somebody pauses the queue, resumes it, takes it into a pool or begins to end it
+        # after it was read: what is there then decides.
+        queue = until_won(lambda: self._begin(name, ending))
         if ending.strategy == REJECT:
-            if self._occupied(queue):
-                self._queues.take_back(queue, queue.ending or ending, now_ms=self._clock.now_ms())
-                raise Conflict(
-                    f"The queue '{name}' still holds jobs.",
-                    current_state=before,
-                    details={"queue": name, "strategy": REJECT},
-                )
+            # Race: a push that was stored after the look before the beginning. It wins.
+            if self._holds_jobs(queue):
+                self._queues.take_back(queue, queue.ending or ending)
+                raise _still_holds_jobs(queue)
             self._finish(queue, ending)
             return ending, True
         counted = self._depth(name)
@@ -122,8 +117,8 @@ class EndOfQueues:
             return counts
         if ending.strategy == REJECT:
             # Whoever asked died between the look and the end: what they would have found decides.
-            if self._occupied(queue):
-                self._queues.take_back(queue, ending, now_ms=self._clock.now_ms())
+            if self._holds_jobs(queue):
+                self._queues.take_back(queue, ending)
                 return counts
             self._finish(queue, ending)
             counts["queues_deleted"] += 1
@@ -199,43 +194,50 @@ class EndOfQueues:
             raise InvalidRequest("target_queue", "must be another queue", value=target)
         return Ending(strategy, target)
 
+    def _begin(self, name: str, ending: Ending) -> Queue:
+        """Begin to end the queue, which is read here. Raises LostRace when it is not as it was
+        read, and NotFound, QueueNotFound or Conflict when it cannot be ended so.
+        """
+        queue = self._queues.get(name)
+        if queue is None:
+            raise NotFound("queue", name)
+        _check_may_end(queue)
+        if ending.target is not None:
+            self._check_target(ending.target)
+        # Nothing is written before the look: pushes and fetches of a queue that is not empty never
+        # see its end.
+        if ending.strategy == REJECT and self._holds_jobs(queue):
+            raise _still_holds_jobs(queue)
+        return self._queues.begin_end(queue, ending, now_ms=self._clock.now_ms())
+
     def _check_target(self, target: str) -> None:
+        """A target that is not there is made when the first jobs are moved."""
         found = self._queues.get(target)
         if found is None and self._strict:
             raise QueueNotFound(target)
-        found = found or self._queues.ensure(target, now_ms=self._clock.now_ms())
-        if found.state is QueueState.DRAINING:
+        if found is not None and found.state is QueueState.DRAINING:
             raise Conflict(
                 f"The target queue '{target}' is ending itself.",
                 current_state=found.state,
                 details={"queue": target, "field": "target_queue"},
             )
 
-    def _begin(self, queue: Queue, ending: Ending) -> Queue:
-        now_ms = self._clock.now_ms()
-        try:
-            return self._queues.begin_end(queue, ending, now_ms=now_ms)
-        except LostRace as lost:
-            if self._queues.get(queue.name) is None:
-                raise NotFound("queue", queue.name) from None
-            pools = store.from_item(queue.name, lost.item or {}).pools
-            if pools:
-                # What a pool serves must be there; who takes the queue out of it knows why.
-                raise Conflict(
-                    f"The queue '{queue.name}' is in a worker pool; take it out first.",
-                    current_state=queue.state,
-                    details={"queue": queue.name, "pools": sorted(pools)},
-                ) from None
-            raise Conflict(
-                f"The queue '{queue.name}' is ending already.",
-                current_state=QueueState.DRAINING,
-                details={"queue": queue.name},
-            ) from None
-
     def _finish(self, queue: Queue, ending: Ending) -> None:
         self._queues.finish_end(queue, ending)
 
+    def _holds_jobs(self, queue: Queue) -> bool:
+        """Whether jobs are in the queue, or about to be.
+
+        The gate knows of each job that it was charged for, also of one that is being stored or that
+        the index does not show yet; what a crash left there too much is put right by the sweep. The
+        counters of the statistics are not asked: they are seconds late, also with the last job that
+        is done.
+        """
+        charged = queue.charged and self._gates.level(queue.name).charged > 0
+        return charged or self._occupied(queue)
+
     def _occupied(self, queue: Queue) -> bool:
+        """Whether the index shows jobs in the queue."""
         return next(self._waiting(queue, pages=1, running=True), None) is not None
 
     def _waiting(self, queue: Queue, *, pages: int, running: bool = False) -> Iterator[str]:
@@ -304,3 +306,30 @@ class EndOfQueues:
             entry.keep([moved])
         self._jobs.let_go(settled, now_ms=now_ms)
         return True
+
+
+def _check_may_end(queue: Queue) -> None:
+    """Raise Conflict for a queue that is in a pool, or ending already."""
+    if queue.pools:
+        # What a pool serves must be there; an operator takes the queue out of it knowingly.
+        raise Conflict(
+            f"The queue '{queue.name}' is in a worker pool; take it out first.",
+            current_state=queue.state,
+            details={"queue": queue.name, "pools": sorted(queue.pools)},
+        )
+    if queue.state is QueueState.DRAINING:
+        raise Conflict(
+            f"The queue '{queue.name}' is ending already.",
+            current_state=QueueState.DRAINING,
+            details={"queue": queue.name},
+        )
+
+
+def _still_holds_jobs(queue: Queue) -> Conflict:
+    """The refusal of an end with `reject`; with the state that the queue has again after it."""
+    state = queue.state if queue.ending is None else queue.ending.before
+    return Conflict(
+        f"The queue '{queue.name}' still holds jobs.",
+        current_state=state,
+        details={"queue": queue.name, "strategy": REJECT},
+    )

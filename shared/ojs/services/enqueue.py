@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
@@ -56,6 +56,34 @@ class Pushed:
     deduplicated: bool = False
     pressure: Pressure | None = None
     standing: Standing | None = None
+
+
+@dataclass(frozen=True)
+class _Push:
+    """A push as it was asked for, worked out once: requests after the middleware, what they mean at
+    the time they came (`came_ms`), and the ids of their jobs. `batch` is whether errors name one.
+    """
+
+    requests: Sequence[JobRequest]
+    specifications: Sequence[Specification]
+    ids: Sequence[str]
+    came_ms: int
+    producer: str | None
+    reaches: Reaches
+    batch: bool = False
+
+
+@dataclass(frozen=True)
+class _Look:
+    """A push on one look at its queues: the jobs as they would be stored now, their specifications
+    under the queues' defaults, the queues, and where tenants' jobs end in them.
+    """
+
+    jobs: Sequence[Job]
+    specifications: Sequence[Specification]
+    queues: Mapping[str, Queue]
+    ends: Ends
+    now_ms: int
 
 
 @dataclass(frozen=True)
@@ -118,7 +146,9 @@ class Enqueue:
     ) -> Pushed:
         """Store one job durably. `producer` is who asks, where queues admit only some; `reaches`
         tells which queues they may touch at all; `wait_ms` is how long it waits for room in a full
-        queue whose strategy is `block`.
+        queue whose strategy is `block`. A push that waited comes under the configuration of the
+        moment of its admission, and its job is created then; relative times in the request count
+        from the request.
 
         Raises InvalidRequest, ValidationFailed, Unsupported, PayloadTooLarge for what is asked,
         JobTypeNotAllowed and PermissionDenied for what the queue does not take, QueueNotFound in
@@ -129,24 +159,26 @@ class Enqueue:
         request = middleware.run(self._chain, request)
         specification = envelope.resolve(request, now_ms=now_ms)
         _check_reach(specification.queue, reaches)
-        queues, ends = self._known_queues([specification], now_ms)
-        queue = queues[specification.queue]
-        admission.check(queue, specification.type, producer)
-        specification = _under(queue, specification, request, now_ms=now_ms)
-        job = self._job(specification, queue, now_ms, producer)
-        self._limits.register(registered([job]))
-        may_enter = partial(self._check_new, [job], [specification], now_ms, reaches)
-        bounded = {queue.name: queue}
+        ids = [specification.id or self._ids.uuid7()]
+        push = _Push([request], [specification], ids, now_ms, producer, reaches)
+        return self._bounds.wait(lambda: self._push(push), wait_ms)
+
+    def _push(self, push: _Push) -> Pushed:
+        """Store the one job of a push, as its queue has it now. Raises NoRoomYet, and as `push`."""
+        look = self._look(push)
+        (job,), (specification,) = look.jobs, look.specifications
+        now_ms, reaches = look.now_ms, push.reaches
+        may_enter = partial(self._check_new, look, reaches)
         try:
-            with self._bounds.room([job], bounded, wait_ms=wait_ms, may_enter=may_enter) as entry:
+            with self._bounds.room([job], look.queues, waits=True, may_enter=may_enter) as entry:
                 pushed = self._store(
-                    job, specification, now_ms, partial(self._placed, ends, entry), reaches
+                    job, specification, now_ms, partial(self._placed, look.ends, entry), reaches
                 )
                 entry.keep([] if pushed.deduplicated else [pushed.job])
         except _There as there:
             (existing,) = self._jobs.with_contents([there.job])
             return Pushed(existing, deduplicated=True, standing=self._standing(existing))
-        pressure = entry.pressure(queue.name)
+        pressure = entry.pressure(job.queue)
         return replace(pushed, pressure=pressure, standing=self._standing(pushed.job))
 
     def _standing(self, job: Job) -> Standing | None:
@@ -217,40 +249,58 @@ class Enqueue:
                 _check_reach(resolved.queue, reaches)
             specifications.append(resolved)
         _check_ids(specifications)
-        queues, ends = self._known_queues(specifications, now_ms)
-        for index, resolved in enumerate(specifications):
-            queue = queues[resolved.queue]
-            with _naming(index):
-                admission.check(queue, resolved.type, producer)
-                specifications[index] = _under(
-                    queue, resolved, asked[index], now_ms=now_ms, prefix=_at(index)
-                )
-        jobs = [self._job(s, queues[s.queue], now_ms, producer) for s in specifications]
-        self._limits.register(registered(jobs))
-        may_enter = partial(self._check_new, jobs, specifications, now_ms, reaches)
-        with self._bounds.room(jobs, queues, wait_ms=wait_ms, may_enter=may_enter) as entry:
+        ids = [given.id or self._ids.uuid7() for given in specifications]
+        push = _Push(asked, specifications, ids, now_ms, producer, reaches, batch=True)
+        return self._bounds.wait(lambda: self._push_all(push), wait_ms)
+
+    def _push_all(self, push: _Push) -> list[Pushed]:
+        """Store a batch, as its queues have it now. Raises NoRoomYet, and as `push_batch`."""
+        look = self._look(push)
+        jobs, specifications, now_ms = look.jobs, look.specifications, look.now_ms
+        may_enter = partial(self._check_new, look, push.reaches)
+        with self._bounds.room(jobs, look.queues, waits=True, may_enter=may_enter) as entry:
             if any(s.unique for s in specifications):
-                pushed = self._push_unique_batch(
-                    jobs, specifications, now_ms, partial(self._placed, ends, entry), reaches
-                )
+                placed = partial(self._placed, look.ends, entry)
+                pushed = self._push_unique_batch(jobs, specifications, now_ms, placed, push.reaches)
             else:
                 chosen = any(s.id for s in specifications)
-                entering = self._placed(ends, entry, jobs)
+                entering = self._placed(look.ends, entry, jobs)
                 pushed = self._store_batch(entering, entry, now_ms, chosen=chosen)
             entry.keep([one.job for one in pushed if not one.deduplicated])
         return [replace(one, pressure=entry.pressure(one.job.queue)) for one in pushed]
 
-    def _check_new(
-        self,
-        jobs: Sequence[Job],
-        specifications: Sequence[Specification],
-        now_ms: int,
-        reaches: Reaches,
-    ) -> None:
+    def _look(self, push: _Push) -> _Look:
+        """What a push comes to now: its queues are read, and all that they decide is decided.
+
+        Makes queues that are not there. Raises QueueNotFound in strict mode, QueueDraining,
+        JobTypeNotAllowed and PermissionDenied where a queue takes no such job.
+        """
+        now_ms = self._clock.now_ms()
+        queues, ends = self._known_queues(push.specifications, now_ms)
+        jobs, specifications = [], []
+        for index, resolved in enumerate(push.specifications):
+            queue = queues[resolved.queue]
+            with _naming(index) if push.batch else nullcontext():
+                admission.check(queue, resolved.type, push.producer)
+                under = _under(
+                    queue,
+                    resolved,
+                    push.requests[index],
+                    now_ms=push.came_ms,
+                    prefix=_at(index) if push.batch else "",
+                )
+            specifications.append(under)
+            jobs.append(self._job(push.ids[index], under, queue, now_ms, push.producer))
+        # Costs nothing on later looks: the keys are known then.
+        self._limits.register(registered(jobs))
+        return _Look(jobs, specifications, queues, ends, now_ms)
+
+    def _check_new(self, look: _Look, reaches: Reaches) -> None:
         """Raise Duplicate for a push that is refused for its id or its unique key: asked before
         others give way to it, who would do so for nothing. What comes about after that, the write
         itself decides.
         """
+        jobs, specifications, now_ms = look.jobs, look.specifications, look.now_ms
         chosen = [job.id for job, given in zip(jobs, specifications, strict=True) if given.id]
         for job_id in self._jobs.heads(chosen) if chosen else ():
             raise _taken(job_id) if len(jobs) == 1 else _taken_in_batch(job_id, jobs)
@@ -412,7 +462,12 @@ class Enqueue:
         return self._queues.ensure(name, now_ms=now_ms)
 
     def _job(
-        self, specification: Specification, queue: Queue, now_ms: int, producer: str | None
+        self,
+        job_id: str,
+        specification: Specification,
+        queue: Queue,
+        now_ms: int,
+        producer: str | None,
     ) -> Job:
         state = State.AVAILABLE
         if specification.pending:
@@ -422,7 +477,7 @@ class Enqueue:
         ready = state is State.AVAILABLE
         fairness = queue.fairness
         return Job(
-            id=specification.id or self._ids.uuid7(),
+            id=job_id,
             type=specification.type,
             queue=queue.name,
             state=state,

@@ -98,7 +98,7 @@ class Membership:
         open_queues = [
             found[each]
             for each in allowed
-            if each in found and not found[each].paused and found[each].isolated_by in (None, mine)
+            if each in found and found[each].hands_out and found[each].isolated_by in (None, mine)
         ]
         return Reading(open_queues, worker, pool, state)
 

@@ -137,7 +137,7 @@ class Queues:
                 self._tagging().begin(configured, now_ms=now_ms)
             return configured
 
-        return _until_won(change)
+        return until_won(change)
 
     def standing(self, queue: Queue) -> QueueStanding:
         """How the queue's own limits stand."""
@@ -160,7 +160,7 @@ class Queues:
             queue_config.whole(Layers(own))
             return self._queues.set_policy(seen, own, now_ms=self._clock.now_ms())
 
-        return _until_won(change)
+        return until_won(change)
 
     def pause(self, name: str) -> Queue:
         """Stop handing out jobs; enqueueing and running jobs go on. Makes a queue not seen yet."""
@@ -192,7 +192,7 @@ def _check_name(name: str) -> None:
         raise InvalidRequest("name", str(error), value=name) from None
 
 
-def _until_won(change: Callable[[], T]) -> T:
+def until_won(change: Callable[[], T]) -> T:
     """Read and write again until nobody came in between. Raises BackendUnavailable."""
     for _ in range(_TRIES):
         try:

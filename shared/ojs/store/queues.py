@@ -167,8 +167,8 @@ class Queues:
         )
         return from_item(name, item)
 
-    def take_back(self, queue: Queue, ending: Ending, *, now_ms: int) -> None:
-        """The queue does not end after all, and is as it was before. Safe to repeat."""
+    def take_back(self, queue: Queue, ending: Ending) -> None:
+        """The queue does not end after all: its item is what it was before. Safe to repeat."""
         # Race: the sweep finds the same as whoever asked. The loser finds it done. And others may
         # begin another end then, which is not ours to take back.
         with suppress(LostRace):
@@ -176,7 +176,7 @@ class Queues:
                 Update(
                     keys.queue(queue.name),
                     keys.HEAD,
-                    set={"state": ending.before.value, "changed": now_ms},
+                    set={"state": ending.before.value},
                     remove=["ending"],
                     condition="#state = :draining AND #ending = :ending",
                     values={
@@ -187,25 +187,25 @@ class Queues:
             )
 
     def begin_end(self, queue: Queue, ending: Ending, *, now_ms: int) -> Queue:
-        """From now on nothing gets in. Raises LostRace when it is gone, or ending already."""
+        """From now on nothing gets in. Changes what `take_back` undoes, and nothing else.
+
+        Raises LostRace when the queue is gone, is ending already, is in a pool, or was paused or
+        resumed since it was read.
+        """
         paused = queue.state is QueueState.PAUSED
         told = _ending_text(replace(ending, began_ms=now_ms, paused=paused))
         # Race: two deletions. One decides what becomes of the jobs; the other is refused. The same
         # words of the same millisecond are our own, their answer was lost. Race: a pool takes the
-        # queue. The deletion is refused, or the pool finds the queue ending.
+        # queue. The deletion is refused, or the pool finds the queue ending. Race: somebody pauses
+        # or resumes it. The deletion reads it again: taken back, it must not undo that.
         try:
             item = self._table.update(
                 Update(
                     keys.queue(queue.name),
                     keys.HEAD,
-                    set={
-                        "state": QueueState.DRAINING.value,
-                        "ending": told,
-                        "changed": now_ms,
-                    },
-                    condition="attribute_exists(pk) AND #state <> :draining "
-                    "AND attribute_not_exists(#pools)",
-                    values={":draining": QueueState.DRAINING.value},
+                    set={"state": QueueState.DRAINING.value, "ending": told},
+                    condition="#state = :before AND attribute_not_exists(#pools)",
+                    values={":before": queue.state.value},
                 )
             )
         except LostRace as lost:
@@ -230,13 +230,15 @@ class Queues:
         left: dict[str, Value] = {"pk": keys.LEFT, "sk": queue.name, "at": told.began_ms}
         self._table.put(Put(left | _of_dead_letters(queue.layers)))
         self._table.delete(keys.QUEUES, queue.name)
-        # Race: none can make it anew before it is gone; a repetition finds it gone, or new.
+        # Race: none can make it anew before it is gone; a repetition finds it gone, or new. Race:
+        # the sweep took this end back, and perhaps another one began. Then the queue stays, and the
+        # sweep puts its name into the registry again.
         with suppress(LostRace):
             self._table.delete(
                 keys.queue(queue.name),
                 keys.HEAD,
-                condition="#state = :draining",
-                values={":draining": QueueState.DRAINING.value},
+                condition="#state = :draining AND #ending = :ending",
+                values={":draining": QueueState.DRAINING.value, ":ending": _ending_text(told)},
             )
 
     def revive(self, gone: Queue) -> None:
@@ -407,4 +409,10 @@ def _item(queue: Queue) -> dict[str, Value]:
         item["inherited"] = _text(queue.layers.inherited)
     if queue.tagging_ms is not None:
         item["tagging"] = queue.tagging_ms
+    if queue.changed_ms is not None:
+        item["changed"] = queue.changed_ms
+    if queue.configured_ms is not None:
+        item["configured"] = queue.configured_ms
+    if queue.changes:
+        item["changes"] = queue.changes
     return item

@@ -1,6 +1,20 @@
 from __future__ import annotations
 
-from ojs.domain.queue import Queue, QueueState, to_dict
+from dataclasses import replace
+
+import pytest
+
+from ojs.domain.queue import (
+    DISCARD,
+    DRAIN,
+    MOVE,
+    REJECT,
+    STRATEGIES,
+    Ending,
+    Queue,
+    QueueState,
+    to_dict,
+)
 from tests.unit.domain.arbitrary import NOW_MS
 
 CREATED = "2026-05-28T20:26:40.000Z"
@@ -41,3 +55,18 @@ def test_a_resumed_queue_shows_since_when() -> None:
         "created_at": CREATED,
         "resumed_at": CHANGED,
     }
+
+
+@pytest.mark.parametrize("paused", [False, True])
+def test_what_a_queue_hands_out(paused: bool) -> None:
+    state = QueueState.PAUSED if paused else QueueState.ACTIVE
+    assert Queue("q", state).hands_out is not paused
+    expected = {DISCARD: False, MOVE: False, REJECT: not paused, DRAIN: True}
+    assert set(expected) == set(STRATEGIES)
+    for strategy, hands_out in expected.items():
+        ending = Ending(strategy, paused=paused)
+        queue = Queue("q", QueueState.DRAINING, ending=ending)
+        assert queue.hands_out is hands_out
+        assert queue.may_stay is (strategy == REJECT)
+        # As a version that knows no ending would see it.
+        assert replace(queue, ending=None).hands_out

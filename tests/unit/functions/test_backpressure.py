@@ -1,6 +1,4 @@
-"""Bounded queues over HTTP. Tests are named by the requirement they hold: BP-a to BP-t of the
-backpressure seed, QC-18 to QC-23 of the queue-config seed.
-"""
+"""Bounded queues over HTTP."""
 
 from __future__ import annotations
 
@@ -10,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from ojs.domain import times
 from ojs.http import contract, negotiation
 from ojs.services import bounds
 
@@ -45,7 +44,7 @@ def stored(api: Api, queue: str = "q") -> int:
 
 
 def refused(reply: Reply, queue: str, depth: int, bound: int, strategy: str = "reject") -> None:
-    """BP-l and BP-m: the answer to a push into a full queue."""
+    """The answer to a push into a full queue."""
     assert (reply.status, reply.error["code"]) == (429, "QUEUE_FULL")
     told = {"queue": queue, "depth": depth, "bound": bound, "strategy": strategy}
     assert {name: reply.error[name] for name in told} == told
@@ -59,7 +58,8 @@ def refused(reply: Reply, queue: str, depth: int, bound: int, strategy: str = "r
 # --- reject -----------------------------------------------------------------------------------
 
 
-def test_bp_b_l_m_and_qc_21_a_full_queue_refuses_at_once(api: Api) -> None:
+@pytest.mark.requirement("QC-21", "BP-b", "BP-l", "BP-m", "BP-t")
+def test_a_full_queue_refuses_at_once(api: Api) -> None:
     bounded(api, max_depth=2)
     assert [push(api).status for _ in range(2)] == [201, 201]
     reply = push(api)
@@ -75,7 +75,8 @@ def test_bp_b_l_m_and_qc_21_a_full_queue_refuses_at_once(api: Api) -> None:
     assert stored(api) == 2
 
 
-def test_bp_b_the_job_that_was_refused_does_not_exist(api: Api) -> None:
+@pytest.mark.requirement("BP-b")
+def test_the_job_that_was_refused_does_not_exist(api: Api) -> None:
     bounded(api, max_depth=1)
     push(api)
     job_id = "019539a4-0000-7000-8000-000000000000"
@@ -83,6 +84,7 @@ def test_bp_b_the_job_that_was_refused_does_not_exist(api: Api) -> None:
     assert api.get(f"{BASE}/jobs/{job_id}").status == 404
 
 
+@pytest.mark.requirement("QC-18", "QC-20", "QC-55", "BP-h", "BP-t")
 @pytest.mark.parametrize(
     "config",
     [
@@ -94,15 +96,14 @@ def test_bp_b_the_job_that_was_refused_does_not_exist(api: Api) -> None:
     ids=str,
 )
 @pytest.mark.parametrize("place", ["queues", "admin/queues"])
-def test_bp_h_t_and_qc_18_20_every_form_sets_the_bound(
-    api: Api, place: str, config: dict[str, Any]
-) -> None:
+def test_every_form_sets_the_bound(api: Api, place: str, config: dict[str, Any]) -> None:
     assert api("PUT", f"{BASE}/{place}/q/config", config).status == 200
     assert [push(api).status for _ in range(3)] == [201, 201, 429]
     refused(push(api), "q", 2, 2)
 
 
-def test_bp_i_and_j_nothing_and_zero_are_unbounded(api: Api) -> None:
+@pytest.mark.requirement("BP-i", "BP-j")
+def test_nothing_and_zero_are_unbounded(api: Api) -> None:
     bounded(api, "zero", max_depth=0, max_size_bytes=0)
     bounded(api, "lifted", max_depth=1)
     bounded(api, "lifted", max_depth=0)
@@ -112,13 +113,15 @@ def test_bp_i_and_j_nothing_and_zero_are_unbounded(api: Api) -> None:
         assert not any(name in reply.headers for reply in replies for name in (DEPTH, BOUND))
 
 
-def test_bp_i_the_defaults_of_bounds(api: Api) -> None:
+@pytest.mark.requirement("QC-20", "BP-i")
+def test_the_defaults_of_bounds(api: Api) -> None:
     push(api)
     shown = api.get(f"{BASE}/queues/q/config").json["config"]["backpressure"]
     assert shown == {"strategy": "reject", "warning_threshold": 0.8}
 
 
-def test_bp_a_depth_is_jobs_that_are_not_final(api: Api) -> None:
+@pytest.mark.requirement("BP-a")
+def test_depth_is_jobs_that_are_not_final(api: Api) -> None:
     bounded(api, max_depth=5, warning_threshold=1)
     active = api.active("q")
     api.push("q", options={"pending": True})
@@ -144,7 +147,8 @@ def test_bp_a_depth_is_jobs_that_are_not_final(api: Api) -> None:
     assert push(api).status == 201
 
 
-def test_bp_g_and_qc_19_bytes_are_bounded_too(api: Api) -> None:
+@pytest.mark.requirement("QC-19", "QC-56", "BP-g")
+def test_bytes_are_bounded_too(api: Api) -> None:
     bounded(api, max_size_bytes=2_000)
     large = job(args=["x" * 900])
     assert [api.post(f"{BASE}/jobs", large).status for _ in range(2)] == [201, 201]
@@ -156,7 +160,8 @@ def test_bp_g_and_qc_19_bytes_are_bounded_too(api: Api) -> None:
     assert "2000 bytes" in reply.error["message"]
 
 
-def test_bp_g_the_first_bound_reached_counts(api: Api) -> None:
+@pytest.mark.requirement("BP-g")
+def test_the_first_bound_reached_counts(api: Api) -> None:
     bounded(api, "few", max_depth=1, max_size_bytes=1_000_000)
     bounded(api, "small", max_depth=1_000, max_size_bytes=50)
     assert push(api, "few").status == 201
@@ -165,7 +170,8 @@ def test_bp_g_the_first_bound_reached_counts(api: Api) -> None:
     refused(reply, "small", 0, 50)
 
 
-def test_bp_o_and_w_a_bound_and_a_rate_limit_hold_together(api: Api) -> None:
+@pytest.mark.requirement("BP-o", "BP-w")
+def test_a_bound_and_a_rate_limit_hold_together(api: Api) -> None:
     bounded(api, max_depth=2)
     api("PUT", f"{BASE}/queues/q/config", {"rate_limit": {"limit": 1, "period": "PT1M"}})
     for _ in range(2):
@@ -207,7 +213,8 @@ def test_retrying_a_dead_letter_into_a_full_queue_is_refused(api: Api) -> None:
 # --- batches ----------------------------------------------------------------------------------
 
 
-def test_bp_q_a_batch_is_taken_as_a_whole_or_not_at_all(api: Api) -> None:
+@pytest.mark.requirement("BP-q")
+def test_a_batch_is_taken_as_a_whole_or_not_at_all(api: Api) -> None:
     bounded(api, max_depth=3)
     push(api)
     refused(push_batch(api, "q", "q", "q"), "q", 1, 3)
@@ -215,7 +222,8 @@ def test_bp_q_a_batch_is_taken_as_a_whole_or_not_at_all(api: Api) -> None:
     assert stored(api) == 3
 
 
-def test_bp_q_one_full_queue_refuses_the_batch_for_all(api: Api) -> None:
+@pytest.mark.requirement("BP-q")
+def test_one_full_queue_refuses_the_batch_for_all(api: Api) -> None:
     bounded(api, "a", max_depth=5)
     bounded(api, "b", max_depth=1)
     push(api, "b")
@@ -235,7 +243,8 @@ def test_a_batch_that_could_never_fit_is_refused(api: Api) -> None:
 # --- warnings ---------------------------------------------------------------------------------
 
 
-def test_bp_n_above_the_threshold_the_answer_says_how_full_it_is(api: Api) -> None:
+@pytest.mark.requirement("BP-n")
+def test_above_the_threshold_the_answer_says_how_full_it_is(api: Api) -> None:
     bounded(api, max_depth=5, warning_threshold=0.6)
     told = [push(api).headers for _ in range(5)]
     assert all(name not in each for each in told[:2] for name in (DEPTH, BOUND, PRESSURE))
@@ -244,18 +253,21 @@ def test_bp_n_above_the_threshold_the_answer_says_how_full_it_is(api: Api) -> No
     assert all(each["Location"] for each in told)
 
 
-def test_bp_n_the_default_threshold_is_four_fifths(api: Api) -> None:
+@pytest.mark.requirement("BP-n")
+def test_the_default_threshold_is_four_fifths(api: Api) -> None:
     bounded(api, max_depth=10)
     told = [PRESSURE in push(api).headers for _ in range(10)]
     assert told == [False] * 7 + [True] * 3
 
 
-def test_bp_n_pressure_has_two_decimals(api: Api) -> None:
+@pytest.mark.requirement("BP-n")
+def test_pressure_has_two_decimals(api: Api) -> None:
     bounded(api, max_depth=3, warning_threshold=0)
     assert [push(api).headers[PRESSURE] for _ in range(3)] == ["0.33", "0.67", "1.00"]
 
 
-def test_bp_n_of_a_batch_the_fullest_queue_is_told(api: Api) -> None:
+@pytest.mark.requirement("BP-n")
+def test_of_a_batch_the_fullest_queue_is_told(api: Api) -> None:
     bounded(api, "a", max_depth=10, warning_threshold=0.1)
     bounded(api, "b", max_depth=4, warning_threshold=0.1)
     bounded(api, "c", max_depth=2, warning_threshold=1)
@@ -267,7 +279,8 @@ def test_bp_n_of_a_batch_the_fullest_queue_is_told(api: Api) -> None:
     assert PRESSURE not in push_batch(api, "unbounded").headers
 
 
-def test_bp_n_bytes_count_as_well(api: Api) -> None:
+@pytest.mark.requirement("BP-n")
+def test_bytes_count_as_well(api: Api) -> None:
     bounded(api, max_size_bytes=2_000, warning_threshold=0.5)
     reply = api.post(f"{BASE}/jobs", job(args=["x" * 1_500]))
     assert reply.headers[BOUND] == "2000"
@@ -285,7 +298,8 @@ def test_a_duplicate_takes_no_room(api: Api) -> None:
 # --- drop_oldest ------------------------------------------------------------------------------
 
 
-def test_bp_d_the_oldest_available_job_gives_way(api: Api) -> None:
+@pytest.mark.requirement("BP-d")
+def test_the_oldest_available_job_gives_way(api: Api) -> None:
     bounded(api, max_depth=4, strategy="drop_oldest")
     active = api.active("q")
     later = api.push("q", options={"scheduled_at": "+PT1H"})
@@ -302,14 +316,16 @@ def test_bp_d_the_oldest_available_job_gives_way(api: Api) -> None:
     assert stored(api) == 2
 
 
-def test_bp_d_without_an_available_job_it_refuses(api: Api) -> None:
+@pytest.mark.requirement("BP-d")
+def test_without_an_available_job_it_refuses(api: Api) -> None:
     bounded(api, max_depth=2, strategy="drop_oldest")
     api.active("q")
     api.push("q", options={"scheduled_at": "+PT1H"})
     refused(push(api), "q", 2, 2, "drop_oldest")
 
 
-def test_bp_e_and_f_dropping_is_chosen_for_each_queue(api: Api) -> None:
+@pytest.mark.requirement("BP-e", "BP-f")
+def test_dropping_is_chosen_for_each_queue(api: Api) -> None:
     path = f"{BASE}/queues/_default/config"
     for body in (
         {"overflow_policy": "drop_oldest"},
@@ -324,7 +340,8 @@ def test_bp_e_and_f_dropping_is_chosen_for_each_queue(api: Api) -> None:
     assert [push(api).status for _ in range(2)] == [201, 429]
 
 
-def test_bp_q_a_batch_drops_as_many_as_it_needs(api: Api) -> None:
+@pytest.mark.requirement("BP-q")
+def test_a_batch_drops_as_many_as_it_needs(api: Api) -> None:
     bounded(api, max_depth=3, strategy="drop_oldest")
     old = []
     for _ in range(3):
@@ -368,7 +385,8 @@ def waiting(api: Api, monkeypatch: pytest.MonkeyPatch) -> Waiting:
     return told
 
 
-def test_bp_c_and_qc_23_a_push_waits_for_room(api: Api, waiting: Waiting) -> None:
+@pytest.mark.requirement("QC-23", "BP-c")
+def test_a_push_waits_for_room(api: Api, waiting: Waiting) -> None:
     (running,) = api.fetch("q")
     waiting.meanwhile = lambda: api.post(f"{BASE}/workers/ack", {"job_id": running["id"]})
     reply = push(api, **{"OJS-Block-Timeout": "20"})
@@ -377,13 +395,15 @@ def test_bp_c_and_qc_23_a_push_waits_for_room(api: Api, waiting: Waiting) -> Non
     assert stored(api) == 1
 
 
-def test_bp_c_when_the_time_is_over_the_push_is_refused(api: Api, waiting: Waiting) -> None:
+@pytest.mark.requirement("BP-c")
+def test_when_the_time_is_over_the_push_is_refused(api: Api, waiting: Waiting) -> None:
     refused(push(api, **{"OJS-Block-Timeout": "10"}), "q", 1, 1, "block")
     assert waiting.waited_s == pytest.approx(10, abs=0.2)
     assert stored(api) == 1
 
 
-def test_bp_c_without_the_header_it_refuses_at_once(api: Api, waiting: Waiting) -> None:
+@pytest.mark.requirement("BP-c")
+def test_without_the_header_it_refuses_at_once(api: Api, waiting: Waiting) -> None:
     for headers in ({}, {"OJS-Block-Timeout": "0"}, {"OJS-Block-Timeout": "0.0"}):
         refused(push(api, **headers), "q", 1, 1, "block")
     assert waiting.waits == []
@@ -395,17 +415,19 @@ def test_only_a_queue_that_blocks_makes_a_push_wait(api: Api, waiting: Waiting) 
     assert waiting.waits == []
 
 
+@pytest.mark.requirement("BP-c")
 @pytest.mark.parametrize(
     ("given", "seconds"),
     [("2", 2), ("2.5", 2.5), ("0.25", 0.25), (" 3 ", 3), ("007", 7), ("25", 25), ("26", 25),
      ("86400", 25), ("9" * 3_000, 25)],
 )  # fmt: skip
-def test_bp_c_how_long_a_push_waits(api: Api, waiting: Waiting, given: str, seconds: float) -> None:
+def test_how_long_a_push_waits(api: Api, waiting: Waiting, given: str, seconds: float) -> None:
     refused(push(api, **{"OJS-Block-Timeout": given}), "q", 1, 1, "block")
     assert waiting.waited_s == pytest.approx(seconds, abs=0.2)
 
 
-def test_bp_c_a_push_never_waits_until_the_function_is_stopped(api: Api, waiting: Waiting) -> None:
+@pytest.mark.requirement("BP-c")
+def test_a_push_never_waits_until_the_function_is_stopped(api: Api, waiting: Waiting) -> None:
     @dataclass
     class Context:
         left_ms: int
@@ -422,13 +444,14 @@ def test_bp_c_a_push_never_waits_until_the_function_is_stopped(api: Api, waiting
     assert waiting.waits == []
 
 
+@pytest.mark.requirement("BP-c")
 @pytest.mark.parametrize(
     "given",
     ["", " ", "-1", "+5", "5s", "PT5S", "1e3", "nan", "inf", "Infinity", "0x10", "1_000", "1,5",
      ".5", "5.", "\u0665", "1 2", "\ud800", "\x00"],
 )  # fmt: skip
 @pytest.mark.parametrize("path", ["jobs", "jobs/batch"])
-def test_bp_c_a_malformed_time_is_refused(api: Api, path: str, given: str) -> None:
+def test_a_malformed_time_is_refused(api: Api, path: str, given: str) -> None:
     body = job() if path == "jobs" else {"jobs": [job()]}
     # For every queue: that the header is not needed does not make it right.
     reply = api("POST", f"{BASE}/{path}", body, headers={"OJS-Block-Timeout": given})
@@ -438,7 +461,79 @@ def test_bp_c_a_malformed_time_is_refused(api: Api, path: str, given: str) -> No
     assert stored(api) == 0
 
 
-def test_bp_q_a_batch_waits_for_room_for_all_of_it(api: Api, waiting: Waiting) -> None:
+def _configured(**config: Any) -> Callable[[Api], Reply]:
+    return lambda api: api("PUT", f"{BASE}/queues/q/config", config)
+
+
+def _ending(strategy: str) -> Callable[[Api], Reply]:
+    def act(api: Api) -> Reply:
+        api.fetch("q")
+        return api("DELETE", f"{BASE}/queues/q", {"strategy": strategy})
+
+    return act
+
+
+@pytest.mark.requirement("BP-c")
+@pytest.mark.parametrize("path", ["jobs", "jobs/batch"])
+@pytest.mark.parametrize(
+    ("change", "status", "code"),
+    [
+        (_configured(max_size=2), 201, None),
+        (_configured(max_size=None), 201, None),
+        (_configured(overflow_policy="drop_oldest"), 201, None),
+        (_configured(overflow_policy="reject"), 429, "QUEUE_FULL"),
+        (_configured(allowed_job_types=["mail.*"]), 422, "JOB_TYPE_NOT_ALLOWED"),
+        (_configured(producers=["billing"]), 403, "permission_denied"),
+        (_ending("discard"), 409, "queue_draining"),
+        (_ending("drain"), 409, "queue_draining"),
+    ],
+)
+def test_each_look_of_a_push_that_waits_goes_by_what_is_configured_then(
+    api: Api,
+    waiting: Waiting,
+    path: str,
+    change: Callable[[Api], Reply],
+    status: int,
+    code: str | None,
+) -> None:
+    waiting.meanwhile = lambda: change(api)
+    body = job() if path == "jobs" else {"jobs": [job()]}
+    reply = api("POST", f"{BASE}/{path}", body, headers={"OJS-Block-Timeout": "20"})
+    assert len(waiting.waits) == 3
+    assert reply.status == status
+    if code is not None:
+        assert reply.error["code"] == code
+    if code == "QUEUE_FULL":
+        refused(reply, "q", 1, 1, "reject")
+
+
+@pytest.mark.requirement("BP-c")
+def test_a_push_that_waits_is_let_in_by_no_bound_of_before(api: Api, waiting: Waiting) -> None:
+    """The bound is lowered, and one of the jobs is done: that makes no room."""
+    bounded(api, max_depth=3, strategy="block")
+    assert [push(api).status for _ in range(2)] == [201, 201]
+    running = api.fetch("q")[0]
+
+    def meanwhile() -> None:
+        bounded(api, max_depth=2, strategy="block")
+        api.post(f"{BASE}/workers/ack", {"job_id": running["id"]})
+
+    waiting.meanwhile = meanwhile
+    refused(push(api, **{"OJS-Block-Timeout": "5"}), "q", 2, 2, "block")
+
+
+@pytest.mark.requirement("BP-c")
+def test_a_job_that_waited_is_as_old_as_its_admission(api: Api, waiting: Waiting) -> None:
+    began = api.clock.now_ms()
+    waiting.meanwhile = lambda: bounded(api, max_depth=2, strategy="block")
+    reply = push(api, **{"OJS-Block-Timeout": "20"})
+    told = reply.json["job"]
+    assert told["created_at"] == told["enqueued_at"] == times.format_ms(api.clock.now_ms())
+    assert api.clock.now_ms() > began
+
+
+@pytest.mark.requirement("BP-q")
+def test_a_batch_waits_for_room_for_all_of_it(api: Api, waiting: Waiting) -> None:
     bounded(api, max_depth=2, strategy="block")
     (running,) = api.fetch("q")
     waiting.meanwhile = lambda: api.post(f"{BASE}/workers/ack", {"job_id": running["id"]})
@@ -461,5 +556,4 @@ def test_browsers_may_send_and_read_the_headers(api: Api) -> None:
     allowed = set(reply.headers["Access-Control-Allow-Headers"].split(", "))
     assert {"X-OJS-Producer", "OJS-Block-Timeout"} <= allowed
     assert allowed == set(negotiation.REQUEST_HEADERS)
-    exposed = set(push(api).headers["Access-Control-Expose-Headers"].split(", "))
-    assert {DEPTH, BOUND, PRESSURE, "Retry-After"} <= exposed
+    assert {DEPTH, BOUND, PRESSURE, "Retry-After"} <= set(negotiation.EXPOSED_HEADERS)

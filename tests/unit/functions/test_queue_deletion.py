@@ -6,6 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from ojs.domain.queue import Ending
+
 if TYPE_CHECKING:
     from tests.unit.functions.client import Api, Reply
 
@@ -20,7 +22,8 @@ def state(api: Api, job_id: str) -> str:
     return str(api.get(f"{BASE}/jobs/{job_id}").json["job"]["state"])
 
 
-def test_qc_11_and_qc_54_an_empty_queue_goes(api: Api) -> None:
+@pytest.mark.requirement("QC-11", "QC-43", "QC-54")
+def test_an_empty_queue_goes(api: Api) -> None:
     api("PUT", f"{BASE}/queues/q/config", {"max_size": 3})
     reply = delete(api, "q", {"strategy": "reject"})
     assert (reply.status, reply.json) == (
@@ -33,6 +36,7 @@ def test_qc_11_and_qc_54_an_empty_queue_goes(api: Api) -> None:
     assert delete(api, "q", {"strategy": "reject"}).status == 404
 
 
+@pytest.mark.requirement("QC-14")
 @pytest.mark.parametrize(
     ("body", "field"),
     [
@@ -49,7 +53,7 @@ def test_qc_11_and_qc_54_an_empty_queue_goes(api: Api) -> None:
         ({"strategy": "discard", "target_queue": "other"}, "target_queue"),
     ],
 )
-def test_qc_14_what_becomes_of_the_jobs_must_be_said(api: Api, body: Any, field: str) -> None:
+def test_what_becomes_of_the_jobs_must_be_said(api: Api, body: Any, field: str) -> None:
     job_id = api.push("q")
     reply = delete(api, "q", body)
     assert reply.status == 400
@@ -74,7 +78,8 @@ def test_the_strategy_may_stand_in_the_query_and_the_body_counts(api: Api) -> No
     assert delete(api, "q", strategy="discard").json["state"] == "deleted"
 
 
-def test_qc_15_reject_refuses_while_a_job_is_there(api: Api) -> None:
+@pytest.mark.requirement("QC-15")
+def test_reject_refuses_while_a_job_is_there(api: Api) -> None:
     job_id = api.active("q")
     reply = delete(api, "q", {"strategy": "reject"})
     assert reply.status == 409
@@ -85,7 +90,8 @@ def test_qc_15_reject_refuses_while_a_job_is_there(api: Api) -> None:
     assert state(api, job_id) == "completed"
 
 
-def test_qc_16_and_qc_47_a_queue_that_ends_says_how(api: Api) -> None:
+@pytest.mark.requirement("QC-10", "QC-16", "QC-47", "QC-55")
+def test_a_queue_that_ends_says_how(api: Api) -> None:
     running = api.active("q")
     api.push("q")
     later = api.push("q", options={"delay_until": "+PT1H"})
@@ -100,7 +106,7 @@ def test_qc_16_and_qc_47_a_queue_that_ends_says_how(api: Api) -> None:
     assert "resumed_at" not in shown
     found = api.get(f"{BASE}/jobs/{later}").json["job"]
     assert (found["state"], found["error"]["type"]) == ("discarded", "queue_deleted")
-    # QC-10: nothing gets in; what runs goes on.
+    # Nothing gets in; what runs goes on.
     refused = api.post(f"{BASE}/jobs", {"type": "a", "args": [], "options": {"queue": "q"}})
     assert (refused.status, refused.error["code"]) == (409, "queue_draining")
     assert refused.error["retryable"] is False
@@ -112,7 +118,8 @@ def test_qc_16_and_qc_47_a_queue_that_ends_says_how(api: Api) -> None:
     assert state(api, running) == "completed"
 
 
-def test_qc_10_a_queue_may_be_worked_off_before_it_goes(api: Api) -> None:
+@pytest.mark.requirement("QC-10", "QC-55")
+def test_a_queue_may_be_worked_off_before_it_goes(api: Api) -> None:
     ids = [api.push("q") for _ in range(3)]
     reply = delete(api, "q", {"strategy": "drain"})
     assert (reply.json["jobs_affected"], reply.json["state"]) == (3, "draining")
@@ -127,7 +134,57 @@ def test_qc_10_a_queue_may_be_worked_off_before_it_goes(api: Api) -> None:
     assert api.get(f"{BASE}/queues/q").status == 404
 
 
-def test_qc_17_a_target_that_ends_itself_takes_nothing(api: Api) -> None:
+@pytest.mark.requirement("QC-15")
+def test_a_refused_deletion_leaves_a_pause_as_it_is(api: Api) -> None:
+    api.push("q")
+    api.post(f"{BASE}/queues/q/pause")
+    before = api.get(f"{BASE}/queues/q/config").json
+    shown = api.get(f"{BASE}/queues/q").json
+    api.clock.advance(5_000)
+    for _ in range(3):
+        assert delete(api, "q", {"strategy": "reject"}).status == 409
+        assert api.fetch("q") == []
+        api.push("q")
+    again = api.get(f"{BASE}/queues/q").json
+    assert (again["state"], again["paused_at"]) == ("paused", shown["paused_at"])
+    assert api.get(f"{BASE}/queues/q/config").json == before
+
+
+@pytest.mark.parametrize("path", ["jobs", "jobs/batch"])
+def test_a_push_is_told_to_try_again_while_a_queue_may_stay(api: Api, path: str) -> None:
+    api("PUT", f"{BASE}/queues/q/config", {})
+    store = api.runtime.ending._queues
+    queue = store.get("q")
+    assert queue is not None
+    # The deletion that found the queue empty is about to look again.
+    store.begin_end(queue, Ending("reject"), now_ms=api.clock.now_ms())
+    job = {"type": "a", "args": [], "options": {"queue": "q"}}
+    refused = api.post(f"{BASE}/{path}", {"jobs": [job]} if path == "jobs/batch" else job)
+    assert (refused.status, refused.error["code"]) == (409, "queue_draining")
+    assert (refused.error["retryable"], refused.headers["Retry-After"]) == (True, "1")
+    assert refused.error["details"]["queue"] == "q"
+    delete(api, "q", {"strategy": "discard"})
+    api.runtime.sweep.run_once(api.clock.now_ms(), 100)
+    assert api.post(f"{BASE}/jobs", job).status == 201
+    api.fetch("q")
+    delete(api, "q", {"strategy": "discard"})
+    final = api.post(f"{BASE}/jobs", job)
+    assert (final.status, final.error["retryable"]) == (409, False)
+    assert "Retry-After" not in final.headers
+
+
+@pytest.mark.requirement("QC-14")
+def test_a_refused_move_makes_no_target(api: Api) -> None:
+    api.push("q")
+    api("PUT", f"{BASE}/admin/pools/p", {"queues": ["q"]})
+    reply = delete(api, "q", {"strategy": "move", "target_queue": "new"})
+    assert (reply.status, reply.error["details"]["pools"]) == (409, ["p"])
+    assert delete(api, "none", {"strategy": "move", "target_queue": "new"}).status == 404
+    assert api.get(f"{BASE}/queues/new").status == 404
+
+
+@pytest.mark.requirement("QC-17")
+def test_a_target_that_ends_itself_takes_nothing(api: Api) -> None:
     job_id = api.push("q")
     api.active("end")
     assert delete(api, "end", {"strategy": "discard"}).json["state"] == "draining"
