@@ -29,6 +29,7 @@ from pydantic import (
 
 from infra import ROOT
 from infra.functions import FUNCTIONS
+from ojs.http import negotiation
 
 Architecture = Literal["arm64", "x86_64"]
 
@@ -56,9 +57,7 @@ _FILE = "settings"
 # CDK's own context keys have a colon or begin with an @.
 _OURS = re.compile(r"[^@:]+")
 
-_Origin = Annotated[
-    str, StringConstraints(pattern=r"^https?://[a-z0-9.-]+(:[0-9]{1,5})?$", max_length=253)
-]
+_Origin = Annotated[str, StringConstraints(pattern=f"^{negotiation.ORIGIN}$", max_length=253)]
 _Audience = Annotated[str, StringConstraints(min_length=1, max_length=200)]
 _Name = r"([a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?\.)+[a-z]{2,63}"
 

@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from local import engines
+from local.engine_data import EngineError
 from local.folder import DataFolder, FolderInUse
 from local.http_server import listen
 
@@ -36,13 +36,14 @@ class StartError(Exception):
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the server until it is told to stop; the exit status."""
+    sys.path.insert(0, str(_REPOSITORY / "shared"))
     options = _parse(arguments)
     sys.setswitchinterval(_SWITCH_INTERVAL_S)
     stop = threading.Event()
     _on_signals(stop)
     try:
         server = _start(options)
-    except (StartError, engines.EngineError) as error:
+    except (StartError, EngineError) as error:
         print(f"ojs: {error}", file=sys.stderr)
         return 1
     try:
@@ -58,6 +59,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
+    from local.origins import HOSTS_OPTION, ORIGINS_OPTION, allowed_hosts, cors_origins
+
     parser = argparse.ArgumentParser(
         prog="python -m local",
         description="An OJS server on this machine: the deployed functions on a local engine.",
@@ -75,11 +78,21 @@ def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument(
         "--keys", action="store_true", help="let nobody in without a key, as the deployed API does"
     )
+    parser.add_argument(
+        ORIGINS_OPTION, type=cors_origins, default=(), metavar="ORIGIN,…",
+        help="web pages that may use the server, as http://localhost:5173",
+    )  # fmt: skip
+    parser.add_argument(
+        HOSTS_OPTION, type=allowed_hosts, default=(), metavar="NAME,…",
+        help="further names by which the server may be called, beside localhost and addresses",
+    )  # fmt: skip
     options = parser.parse_args(arguments)
     if not 0 <= options.port <= 65535:
         parser.error(f"--port {options.port} is no port")
     if options.sweep_interval <= 0:
         parser.error("--sweep-interval must be positive")
+    # The name it is told to listen on is one of this machine.
+    options.hosts = (options.host, *options.allowed_hosts)
     options.host = _address(parser, options.host, keys=options.keys)
     return options
 
@@ -117,7 +130,6 @@ def _start(options: argparse.Namespace) -> LocalServer:
             f"the data folder {options.data} cannot be used: {error.strerror}"
         ) from error
     _forget_aws_account()
-    sys.path.insert(0, str(_REPOSITORY / "shared"))
     # Only now: this takes a moment to import, and a mistake above should show at once.
     from local.dynamodb import StaleData
     from local.server import LocalServer
@@ -131,6 +143,8 @@ def _start(options: argparse.Namespace) -> LocalServer:
             sweep_interval_s=options.sweep_interval,
             strict_queues=options.strict_queues,
             keys=options.keys,
+            origins=options.cors_origins,
+            hosts=options.hosts,
         )
     except (StaleData, SetupError) as error:
         raise StartError(str(error)) from error
@@ -176,10 +190,12 @@ def _greeting(server: LocalServer) -> str:
         first = shlex.quote(str(server.access.first.path))
         access = f"keys; the first one, which may do everything, is in {first}"
         header += f""" -H "Authorization: Bearer $(cat {first})\""""
+    pages = [f"  pages   of {', '.join(server.origins)} may use it"] if server.origins else []
     return "\n".join([
         f"OJS local server {server.version}",
         f"  URL     {url}",
         f"  access  {access}",
+        *pages,
         f"  engine  {engine}",
         f"  data    {data}",
         "Try, in another terminal:",

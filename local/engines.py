@@ -1,8 +1,9 @@
 """The DynamoDB engine behind the local server: a child process on a loopback port.
 
-dynoxide (native, SQLite) where its binary is to be had, else MiniStack (pure Python). The child
-is started in a session of its own, so that Ctrl-C in the terminal reaches only the server, which
-then stops it in order; where the system can, the child also ends when the server is killed.
+dynoxide (native, SQLite) where its binary is to be had, else MiniStack (pure Python); where data
+are, only the engine that wrote them (`local.engine_data`). The child is started in a session of its
+own, so that Ctrl-C in the terminal reaches only the server, which then stops it in order; where the
+system can, the child also ends when the server is killed.
 """
 
 from __future__ import annotations
@@ -26,6 +27,18 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from local.engine_data import (
+    DATABASE,
+    DYNOXIDE,
+    FILES,
+    MINISTACK,
+    STATE,
+    EngineError,
+    anew,
+    engine_of,
+    remove_leftovers,
+)
+
 if TYPE_CHECKING:
     from local.stream_records import StreamRecords
 
@@ -34,10 +47,6 @@ _START_S = 30.0
 _STOP_S = 15.0
 _PORTS_TO_TRY = 3
 _PR_SET_PDEATHSIG = 1
-
-
-class EngineError(Exception):
-    """No engine could be started; the message says why and what to do."""
 
 
 @dataclass(frozen=True)
@@ -55,7 +64,7 @@ class Engine:
     """A running engine. `reason` says why it is not the preferred one, if so.
 
     `records` are the stream's, where the engine keeps them on disk and for ever. `temporary` is a
-    folder that goes with the engine.
+    folder that goes with the engine. `resumed` says that it was started on data that were there.
     """
 
     name: str
@@ -65,6 +74,7 @@ class Engine:
     reason: str | None = None
     records: StreamRecords | None = None
     temporary: Path | None = None
+    resumed: bool = False
 
     @property
     def running(self) -> bool:
@@ -83,6 +93,11 @@ class Engine:
         if self.temporary is not None:
             shutil.rmtree(self.temporary, ignore_errors=True)
 
+    def kill(self) -> None:
+        """End it by force, so that it writes nothing more; `stop` is still to be called."""
+        self.process.kill()
+        self.process.wait()
+
 
 def start(
     preference: str = "auto",
@@ -93,11 +108,14 @@ def start(
 ) -> Engine:
     """Start an engine: `auto`, `dynoxide` or `ministack`; raises EngineError.
 
-    `folder` keeps its data, without one they go with the engine. `keep_open` are file descriptors
-    the engine holds as long as it lives, so that a lock on them tells of it. Without `streams`
-    dynoxide keeps tables in memory, where many stream records would make it slow.
+    `folder` keeps its data, without one they go with the engine. Where it holds data, only the
+    engine that wrote them is started. `keep_open` are file descriptors the engine holds as long as
+    it lives, so that a lock on them tells of it. Without `streams` dynoxide keeps tables in memory,
+    where many stream records would make it slow.
     """
-    binary = None if preference == "ministack" else find_dynoxide()
+    if folder is not None and (owner := engine_of(folder)):
+        return _resume(owner, preference, folder, keep_open)
+    binary = None if preference == MINISTACK else find_dynoxide()
     reason = None
     if binary is not None:
         try:
@@ -105,20 +123,42 @@ def start(
                 return _run(_dynoxide(binary, None), folder, keep_open)
             return _start_dynoxide(binary, folder, keep_open)
         except EngineError as error:
-            if preference == "dynoxide":
+            if folder is not None:
+                # Else the next start would take what it has made for data.
+                remove_leftovers(folder)
+            if preference == DYNOXIDE:
                 raise
             reason = str(error)
-    elif preference == "dynoxide":
-        raise EngineError(_no_dynoxide())
+    elif preference == DYNOXIDE:
+        _needed_dynoxide()
     elif preference == "auto":
         reason = _no_dynoxide()
-    if importlib.util.find_spec("ministack") is None:
-        raise EngineError(
-            f"{reason or 'MiniStack is asked for'}, and MiniStack is not installed in "
-            f"{sys.executable}: run `make setup`"
-        )
-    engine = _run(_ministack(folder), folder, keep_open)
+    engine = _start_ministack(folder, keep_open, reason or "MiniStack is asked for")
     engine.reason = reason
+    return engine
+
+
+def _resume(owner: str, preference: str, folder: Path, keep_open: Sequence[int]) -> Engine:
+    """Start the engine that wrote the data of a folder, and no other; raises EngineError."""
+    data = folder / FILES[owner]
+    if preference not in ("auto", owner):
+        raise EngineError(
+            f"{data} holds data that only {owner} can read, so {preference} is not started on "
+            f"them. Let the server choose (make run without ENGINE). {anew(folder)}"
+        )
+    try:
+        if owner == MINISTACK:
+            engine = _start_ministack(folder, keep_open, f"{data} is MiniStack's")
+        else:
+            engine = _start_dynoxide(_needed_dynoxide(), folder, keep_open)
+    except EngineError as error:
+        raise EngineError(
+            f"the data in {data} cannot be used, and no other engine can read them: {error}. "
+            f"If the file is damaged, restore it from a copy. {anew(folder)}"
+        ) from error
+    engine.resumed = True
+    if owner == MINISTACK and preference == "auto":
+        engine.reason = "the data in the folder are its own"
     return engine
 
 
@@ -131,6 +171,13 @@ def find_dynoxide() -> Path | None:
         return binary
     found = shutil.which("dynoxide")
     return Path(found) if found else None
+
+
+def _needed_dynoxide() -> Path:
+    binary = find_dynoxide()
+    if binary is None:
+        raise EngineError(f"{_no_dynoxide()}; `npm ci` installs it")
+    return binary
 
 
 def _no_dynoxide() -> str:
@@ -149,7 +196,7 @@ def _start_dynoxide(binary: Path, folder: Path | None, keep_open: Sequence[int])
             # It can keep data in memory, but there its stream's records would get no index.
             temporary = Path(tempfile.mkdtemp(prefix="ojs-engine-"))
             undo.callback(shutil.rmtree, temporary, ignore_errors=True)
-        database = (temporary or folder or Path()) / "dynoxide.db"
+        database = (temporary or folder or Path()) / DATABASE
         engine = _run(_dynoxide(binary, database), folder, keep_open)
         undo.callback(engine.stop)
         engine.temporary, engine.records = temporary, StreamRecords(database)
@@ -162,7 +209,22 @@ def _dynoxide(binary: Path, database: Path | None) -> _Kind:
     command = [str(binary), "--host", "127.0.0.1", "--port", "{port}"]
     if database is not None:
         command += ["--db-path", str(database)]
-    return _Kind("dynoxide", command, "/")
+    return _Kind(DYNOXIDE, command, "/")
+
+
+def _start_ministack(folder: Path | None, keep_open: Sequence[int], why: str) -> Engine:
+    """Start MiniStack; raises EngineError, which says `why` it is needed when it is not there."""
+    if importlib.util.find_spec("ministack") is None:
+        raise EngineError(
+            f"{why}, and MiniStack is not installed in {sys.executable}: run `make setup`"
+        )
+    if folder is not None:
+        try:
+            # It would start without, and find out only when it is to write its data.
+            (folder / STATE).mkdir(exist_ok=True)
+        except OSError as error:
+            raise EngineError(f"{folder / STATE} cannot be used: {error.strerror}") from error
+    return _run(_ministack(folder), folder, keep_open)
 
 
 def _ministack(folder: Path | None) -> _Kind:
@@ -174,10 +236,8 @@ def _ministack(folder: Path | None) -> _Kind:
         "PERSIST_STATE": "0" if folder is None else "1",
     }
     if folder is not None:
-        environment["STATE_DIR"] = str(folder / "ministack")
-    return _Kind(
-        "ministack", [sys.executable, "-m", "ministack"], "/_ministack/health", environment
-    )
+        environment["STATE_DIR"] = str(folder / STATE)
+    return _Kind(MINISTACK, [sys.executable, "-m", "ministack"], "/_ministack/health", environment)
 
 
 def _run(kind: _Kind, folder: Path | None, keep_open: Sequence[int]) -> Engine:
@@ -189,7 +249,8 @@ def _run(kind: _Kind, folder: Path | None, keep_open: Sequence[int]) -> Engine:
         engine = Engine(kind.name, f"http://127.0.0.1:{port}", process, log)
         if _answers(engine, kind.health):
             return engine
-        engine.stop()
+        # Not in order: MiniStack would write what it holds, over what it has not read.
+        engine.kill()
     raise EngineError(f"{kind.name} does not start{_last_words(log)}")
 
 

@@ -7,6 +7,8 @@ import os
 import time
 from pathlib import Path
 
+# The folder in it that large payloads are kept in.
+PAYLOADS = "payloads"
 # A killed server's engine may need a moment to write its data and go.
 _WAIT_S = 5.0
 
@@ -21,7 +23,7 @@ class DataFolder:
     def __init__(self, path: Path) -> None:
         """Create it if need be and take it; raises FolderInUse, or OSError if it cannot be used."""
         self.path = path.resolve()
-        self.payloads = self.path / "payloads"
+        self.payloads = self.path / PAYLOADS
         self.path.mkdir(parents=True, exist_ok=True)
         self.lock = os.open(self.path / "server.lock", os.O_RDWR | os.O_CREAT, 0o644)
         try:

@@ -91,7 +91,10 @@ class Gateway:
         if action := self._hooks.get((request.method, path)):
             if self._access is None or self._access.may_reset(event):
                 return _json_response(200, action())
-            return _refused(Unauthenticated(), 401)
+            return refused(Unauthenticated(), 401)
+        if request.method == "OPTIONS" and (methods := self._hooked(path)):
+            # A browser asks this first, and has no key yet.
+            return _empty_response(negotiation.preflight_headers([*methods, "OPTIONS"]))
         if len(request.body) > _SURELY_SMALL_BYTES and (size := _size(event)) > FUNCTION_BYTES:
             return refusal(
                 413,
@@ -102,6 +105,9 @@ class Gateway:
         if _is_derived(request.method, path):
             self._catch_up()
         return self._call(chosen.function, event)
+
+    def _hooked(self, path: str) -> list[str]:
+        return sorted(method for method, hooked in self._hooks if hooked == path)
 
     def _call(self, function: str, event: dict[str, Any]) -> Response:
         request_id = event["requestContext"]["requestId"]
@@ -141,14 +147,20 @@ def _json_response(status: int, value: Any) -> Response:
     return Response(status, [("content-type", "application/json")], body)
 
 
+def _empty_response(headers: Mapping[str, str]) -> Response:
+    given = negotiation.answer_headers(str(uuid.uuid4()), closed=False) | dict(headers)
+    return Response(204, list(given.items()))
+
+
 def refusal(status: int, message: str, details: Mapping[str, int]) -> Response:
     """An answer of the gateway's own, shaped like the binding's errors."""
-    return _refused(
+    return refused(
         (_TooLarge if status == 413 else InvalidPayload)(message, details=details), status
     )
 
 
-def _refused(error: OjsError, status: int) -> Response:
+def refused(error: OjsError, status: int) -> Response:
+    """An error that the gateway answers itself, in the binding's shape."""
     request_id = str(uuid.uuid4())
     headers = negotiation.answer_headers(request_id, closed=False) | {
         "content-type": "application/json"

@@ -14,8 +14,10 @@ from local import engines, hooks
 from local.access import FIRST_KEY, Access, KeyFile
 from local.blobs import FolderBlobs
 from local.dynamodb import connect, connect_to_streams, create_table
-from local.gateway import BASE_PATH, GATEWAY_BYTES, Gateway, load_handlers, refusal
+from local.engine_data import EngineError, anew
+from local.gateway import BASE_PATH, GATEWAY_BYTES, Gateway, load_handlers, refusal, refused
 from local.http_server import HttpServer, Limits, Request, Response
+from local.origins import OriginCheck
 from local.rounds import Rounds
 from local.scheduler import Scheduler
 from local.stream import Pump, TableStream
@@ -31,6 +33,7 @@ from ojs.store.table import Table
 
 if TYPE_CHECKING:
     import socket
+    from collections.abc import Callable, Sequence
 
     from local.folder import DataFolder
 
@@ -71,12 +74,17 @@ class LocalServer:
         sweep_interval_s: float,
         strict_queues: bool = False,
         keys: bool = False,
+        origins: Sequence[str] = (),
+        hosts: Sequence[str] = (),
     ) -> None:
         """Start, on a port that is taken already. With `keys`, nobody gets in without one.
+
+        `origins` are of web pages that may use the server, `hosts` further names of this machine.
 
         Raises EngineError, StaleData, SetupError.
         """
         self.folder = folder
+        self.origins = tuple(origins)
         with contextlib.ExitStack() as undo:
             http = HttpServer(
                 listener, self._answer, refuse=refusal, limits=Limits(body_bytes=GATEWAY_BYTES)
@@ -88,7 +96,6 @@ class LocalServer:
             undo.callback(self.engine.stop)
             self._client = connect(self.engine.url)
             self._clock = SystemClock()
-            self._create_table()
             self._blobs = FolderBlobs(folder.payloads)
             self._settings = Settings(
                 table=TABLE_NAME,
@@ -101,7 +108,7 @@ class LocalServer:
             self._setup = Setup(Deployment(table), known, self._clock, version=self.version)
             first = KeyFile(folder.path / FIRST_KEY)
             self.access = Access(Authentication(known, self._clock), first) if keys else None
-            self._set_up()
+            self._open_table()
             self._runtime = self._use_new_runtime()
             self._pump = Pump(
                 TableStream(connect_to_streams(self.engine.url), TABLE_NAME),
@@ -113,8 +120,9 @@ class LocalServer:
             # When gauges were taken last, and how many records had been delivered by then.
             self._measured = (0, -1)
             undo.callback(self._finish_stream)
-            self._gateway = Gateway(load_handlers(), self._catch_up, self.access)
-            self._gateway.hook("POST", f"{BASE_PATH}/admin/reset", self.reset)
+            gateway = Gateway(load_handlers(), self._catch_up, self.access)
+            gateway.hook("POST", f"{BASE_PATH}/admin/reset", self.reset)
+            self._checked = OriginCheck(gateway, refused, origins=origins, hosts=hosts)
             self._schedules = (
                 Scheduler(self._sweep, sweep_interval_s),
                 Scheduler(self._catch_up, _GAUGES_INTERVAL_S),
@@ -154,10 +162,37 @@ class LocalServer:
             self._measured = (0, -1)
         return {"reset": True}
 
-    def _create_table(self) -> None:
+    def _open_table(self) -> None:
+        """Have the table, which on data that were there must be in them. Raises EngineError."""
+        try:
+            self._create_table(missing=self._refuse_to_begin)
+            self._set_up()
+        except (BotoCoreError, ClientError, OjsError) as error:
+            # What MiniStack could not read it must not replace.
+            self.engine.kill()
+            cause = error.__cause__ or error
+            raise EngineError(
+                f"the data in {self.folder.path} cannot be used: {self.engine.name} answers: "
+                f"{cause}. If they are damaged, restore them from a copy. {anew(self.folder.path)}"
+            ) from error
+
+    def _refuse_to_begin(self) -> None:
+        """Raise EngineError where an engine has not found its table in data that were there."""
+        if not self.engine.resumed:
+            return
+        self.engine.kill()
+        log = f" (its log: {self.engine.log})" if self.engine.log else ""
+        raise EngineError(
+            f"{self.engine.name} finds no table in the data of {self.folder.path}, which are "
+            f"damaged or of something else{log}. Restore them from a copy. {anew(self.folder.path)}"
+        )
+
+    def _create_table(self, missing: Callable[[], None] = lambda: None) -> None:
+        """Create the table unless it is there; `missing` is called when it is not."""
         records = self.engine.records
 
         def forget() -> None:
+            missing()
             if records is not None:
                 records.forget(TABLE_NAME)
 
@@ -184,7 +219,7 @@ class LocalServer:
         return built
 
     def _answer(self, request: Request) -> Response:
-        return self._gateway(request)
+        return self._checked(request)
 
     def _sweep(self) -> None:
         self._runtime.sweep.run_once(self._clock.now_ms(), _SWEEP_LIMIT)
@@ -223,7 +258,7 @@ class LocalServer:
     def _trim(self, before: int) -> None:
         if self.engine.records is not None:
             # The engine was busy for too long: the next time is soon.
-            with contextlib.suppress(engines.EngineError):
+            with contextlib.suppress(EngineError):
                 self.engine.records.trim(TABLE_NAME, before)
 
     def _finish_stream(self) -> None:

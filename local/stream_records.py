@@ -18,7 +18,7 @@ import sqlite3
 from collections.abc import Iterator
 from pathlib import Path
 
-from local.engines import EngineError
+from local.engine_data import EngineError
 
 # An engine that is writing lets go within milliseconds.
 _WAIT_S = 2.0
@@ -51,6 +51,8 @@ class StreamRecords:
     def index(self) -> None:
         """Have the last number of a table found without looking through all its records."""
         with self._open() as database:
+            # `local.engine_data` will look there, so a version without it is found out at once.
+            database.execute("SELECT 1 FROM _tables LIMIT 1")
             database.execute(_INDEX)
 
     def trim(self, table: str, before: int) -> int:

@@ -47,7 +47,8 @@ def command(server: RunningServer, *files: str, given: bytes = b"") -> tuple[int
     return done.returncode, done.stdout.decode().strip(), done.stderr.decode().strip()
 
 
-def test_dl_20_archived_jobs_are_pushed_again_and_not_twice(
+@pytest.mark.requirement("DL-20")
+def test_archived_jobs_are_pushed_again_and_not_twice(
     server: RunningServer, line: dict[str, Any], tmp_path: Path
 ) -> None:
     text = jsontext.dumps(line).encode() + b"\n"

@@ -82,9 +82,8 @@ def test_an_unfinished_put_leaves_nothing(
     assert list((tmp_path / "payloads").iterdir()) == []
 
 
-def test_dl_20_the_archive_is_in_folders_that_people_can_read(
-    blobs: FolderBlobs, tmp_path: Path
-) -> None:
+@pytest.mark.requirement("DL-20")
+def test_the_archive_is_in_folders_that_people_can_read(blobs: FolderBlobs, tmp_path: Path) -> None:
     key = "archive/bil.ling-1/2026/11/21/1780-ab.jsonl.gz"
     blobs.put(key, b"x", content_type="application/gzip")
     (found,) = tmp_path.rglob("*.gz")

@@ -239,7 +239,8 @@ def _metric(server: Server, name: str, **labels: str) -> float:
     raise AssertionError(f"no {name} {labels}")
 
 
-def test_qc_22_qc_49_qc_50_bp_r_bp_s_what_a_bounded_queue_tells(running: Any) -> None:
+@pytest.mark.requirement("QC-22", "QC-49", "QC-50", "BP-r", "BP-s", "BP-t", "BP-u")
+def test_what_a_bounded_queue_tells(running: Any) -> None:
     with running() as server:
         server.call("POST", "queues", {"name": "q", "config": {"max_size": 4}})
         server.call("PUT", "queues/q/config", {"warning_threshold": 0.5})
@@ -286,7 +287,8 @@ def test_qc_22_qc_49_qc_50_bp_r_bp_s_what_a_bounded_queue_tells(running: Any) ->
         ]
 
 
-def test_qc_8_qc_9_qc_53_a_paused_queue_takes_jobs_and_gives_none(running: Any) -> None:
+@pytest.mark.requirement("QC-8", "QC-9", "QC-53")
+def test_a_paused_queue_takes_jobs_and_gives_none(running: Any) -> None:
     with running() as server:
         (job_id,) = server.push(1, queue="q")
         asked = {"queues": ["q"], "worker_id": "w"}

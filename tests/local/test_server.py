@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import socket
+import sqlite3
 import subprocess
 import sys
 import time
@@ -69,7 +71,7 @@ def raw(server: RunningServer, sent: bytes) -> tuple[bytes, dict[bytes, bytes], 
 
 
 def test_speaks_http_as_it_should(server: RunningServer) -> None:
-    path = b" /ojs/manifest HTTP/1.1\r\nHost: x\r\n\r\n"
+    path = b" /ojs/manifest HTTP/1.1\r\nHost: localhost\r\n\r\n"
     _, shown, body = raw(server, b"GET" + path)
     status, headers, nothing = raw(server, b"HEAD" + path)
     assert (status, nothing) == (b"HTTP/1.1 200 OK", b"")
@@ -196,6 +198,88 @@ def test_data_outlive_the_server(tmp_path: Path, kind: str, request: pytest.Fixt
     second = RunningServer(data, tmp_path / "second", "--engine", kind)
     assert [found["id"] for found in second.fetch()] == [job["id"]]
     assert second.end() == 0
+
+
+def one_line(told: tuple[int, str], *said: str) -> None:
+    """Look at how a server refused to start."""
+    status, error = told
+    assert status == 1
+    assert error.startswith("ojs: ")
+    assert error.count("\n") == 1, error
+    for part in said:
+        assert part in error
+
+
+@pytest.mark.parametrize("kind", ["dynoxide", "ministack"])
+def test_data_are_never_left_for_another_engine(
+    tmp_path: Path, kind: str, request: pytest.FixtureRequest
+) -> None:
+    request.getfixturevalue("dynoxide")
+    data = tmp_path / "data"
+    first = RunningServer(data, tmp_path / "first", "--engine", kind)
+    job = first.enqueue(args=["x" * 400_000])
+    assert first.end() == 0
+    other = "ministack" if kind == "dynoxide" else "dynoxide"
+    refused = start_fails("--port", "0", "--data", str(data), "--engine", other)
+    one_line(refused, f"only {kind} can read", f"{other} is not started")
+    again = RunningServer(data, tmp_path / "again")
+    assert f"engine  {kind}" in again.printed
+    assert again.call("GET", f"/ojs/v1/jobs/{job['id']}")[0] == 200
+    assert again.end() == 0
+    # The jobs are lost, and their payloads are not: no engine begins anew over these.
+    kept = data / ("dynoxide.db" if kind == "dynoxide" else "ministack/dynamodb.json")
+    kept.rename(tmp_path / "kept")
+    for engine in ("auto", other):
+        refused = start_fails("--port", "0", "--data", str(data), "--engine", engine)
+        one_line(refused, str(data / "payloads"), "the jobs are gone")
+    (tmp_path / "kept").rename(kept)
+    again = RunningServer(data, tmp_path / "restored")
+    assert [found["id"] for found in again.fetch()] == [job["id"]]
+    assert again.end() == 0
+
+
+@pytest.mark.usefixtures("dynoxide")
+def test_a_damaged_database_is_one_clear_line(tmp_path: Path) -> None:
+    data = tmp_path / "data"
+    first = RunningServer(data, tmp_path / "first")
+    first.enqueue()
+    assert first.end() == 0
+    database = data / "dynoxide.db"
+    with contextlib.closing(sqlite3.connect(database)) as opened:
+        (page_bytes,) = opened.execute("PRAGMA page_size").fetchone()
+        roots = dict(opened.execute("SELECT name, rootpage FROM sqlite_master"))
+    good = database.read_bytes()
+    # Of the file, of the engine's own tables, and of the jobs: some the engine meets when it is
+    # started, some when it is asked first.
+    for page in (1, roots["_config"], roots["_tables"], roots["_stream_records"], roots["ojs"]):
+        start = (page - 1) * page_bytes
+        damaged = good[:start] + b"\xa5" * page_bytes + good[start + page_bytes :]
+        database.write_bytes(damaged)
+        refused = start_fails("--port", "0", "--data", str(data))
+        one_line(refused, str(data), "estore", f"mv {data} {data}.old")
+    database.write_bytes(good)
+    again = RunningServer(data, tmp_path / "restored")
+    assert len(again.fetch()) == 1
+    assert again.end() == 0
+
+
+def test_state_that_ministack_cannot_read_is_not_replaced(tmp_path: Path) -> None:
+    """MiniStack would begin empty, and write that over the file when it is stopped."""
+    data = tmp_path / "data"
+    first = RunningServer(data, tmp_path / "first", "--engine", "ministack")
+    job = first.enqueue()
+    assert first.end() == 0
+    state = data / "ministack" / "dynamodb.json"
+    good = state.read_bytes()
+    for damaged in (good[: len(good) // 2], b""):
+        state.write_bytes(damaged)
+        for _ in range(2):
+            one_line(start_fails("--port", "0", "--data", str(data)), str(data), "estore")
+            assert state.read_bytes() == damaged
+    state.write_bytes(good)
+    again = RunningServer(data, tmp_path / "restored")
+    assert [found["id"] for found in again.fetch()] == [job["id"]]
+    assert again.end() == 0
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])

@@ -13,6 +13,7 @@ import pytest
 
 from local import engines
 from local.dynamodb import connect, connect_to_streams
+from local.engine_data import EngineError
 from local.stream import TableStream
 from local.stream_records import StreamRecords
 from ojs.store.schema import create_table_arguments
@@ -159,11 +160,11 @@ def test_a_table_made_anew_has_none_of_the_old_ones_records(
 
 
 def test_what_goes_wrong_is_an_engine_error(tmp_path: Path) -> None:
-    with pytest.raises(engines.EngineError, match="unable to open"):
+    with pytest.raises(EngineError, match="unable to open"):
         StreamRecords(tmp_path / "missing.db").index()
     assert not (tmp_path / "missing.db").exists()
     (tmp_path / "other.db").write_bytes(b"")
-    with pytest.raises(engines.EngineError, match="no such table"):
+    with pytest.raises(EngineError, match="no such table"):
         StreamRecords(tmp_path / "other.db").trim("ojs", 1)
 
 
@@ -172,10 +173,10 @@ def test_a_dynoxide_of_another_make_gives_way_to_ministack(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     def unknown(_records: StreamRecords) -> None:
-        raise engines.EngineError("no such table: _stream_records")
+        raise EngineError("no such table: _stream_records")
 
     monkeypatch.setattr(StreamRecords, "index", unknown)
-    with pytest.raises(engines.EngineError, match="_stream_records"):
+    with pytest.raises(EngineError, match="_stream_records"):
         engines.start("dynoxide", tmp_path)
     engine = engines.start("auto", tmp_path)
     try:

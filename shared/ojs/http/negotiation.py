@@ -34,18 +34,20 @@ _FIXED: Mapping[str, str] = {
     "Content-Security-Policy": "default-src 'none'; frame-ancestors 'none'",
     "Referrer-Policy": "no-referrer",
 }
-# Where nobody has to say who they are, any page may read what any other client could read too.
-_OPEN: Mapping[str, str] = {
-    "Access-Control-Allow-Origin": "*",
-    "Access-Control-Expose-Headers": ", ".join(EXPOSED_HEADERS),
-}
-# Where somebody has to, API Gateway says which pages may (`cors_origins`); and it is HTTPS.
+# Where a key is needed, HTTPS is in front: browsers are to use nothing else.
 _CLOSED: Mapping[str, str] = {"Strict-Transport-Security": "max-age=31536000"}
+
+# An origin as browsers send it, and as settings name pages that may use the API. A whole text.
+ORIGIN = r"https?://[a-z0-9.-]+(:[0-9]{1,5})?"
 
 
 def answer_headers(request_id: str, *, closed: bool) -> dict[str, str]:
-    """Headers that every answer bears, errors included. `closed`: a key is needed."""
-    return {**_FIXED, **(_CLOSED if closed else _OPEN), "X-Request-Id": request_id}
+    """Headers that every answer bears, errors included. `closed`: a key is needed.
+
+    Which web pages may read the answer is not said here: API Gateway says it in a deployment
+    (`cors_origins`), and the local server for itself, with EXPOSED_HEADERS.
+    """
+    return {**_FIXED, **(_CLOSED if closed else {}), "X-Request-Id": request_id}
 
 
 def preflight_headers(methods: Iterable[str]) -> dict[str, str]:
@@ -73,12 +75,21 @@ def media_type(accept: str | None) -> str:
     it by name and rather than for the OJS name; whatever else they accept, they get OJS
     (ojs-http-binding section 4.3).
     """
-    weights: dict[str, float] = {}
+    wanted = weights(accept)
+    return JSON if wanted.get(JSON, 0.0) > wanted.get(MEDIA_TYPE, 0.0) else MEDIA_TYPE
+
+
+def weights(accept: str | None) -> dict[str, float]:
+    """The media types that Accept names, in lower case, each with its weight from 0 to 1.
+
+    A type that is named more than once has the highest of its weights.
+    """
+    found: dict[str, float] = {}
     for entry in (accept or "").lower().split(","):
         name, *parameters = (part.strip() for part in entry.split(";"))
-        weights[name] = max(weights.get(name, 0.0), _weight(parameters))
-    plain = weights.get(JSON, 0.0)
-    return JSON if plain > weights.get(MEDIA_TYPE, 0.0) else MEDIA_TYPE
+        if name:
+            found[name] = max(found.get(name, 0.0), _weight(parameters))
+    return found
 
 
 def _weight(parameters: Iterable[str]) -> float:

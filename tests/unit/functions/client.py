@@ -27,7 +27,7 @@ HANDLERS = {"jobs": jobs, "workers": workers, "admin": admin}
 OJS = "application/openjobspec+json"
 EVERYWHERE = (
     "OJS-Version", "X-OJS-Version", "X-OJS-Media-Type", "X-Request-Id", "X-Content-Type-Options",
-    "Cache-Control", "Access-Control-Allow-Origin", "Access-Control-Expose-Headers",
+    "Cache-Control",
 )  # fmt: skip
 
 

@@ -35,9 +35,9 @@ def test_every_answer_names_version_media_type_and_request(api: Api) -> None:
         assert reply.headers["X-OJS-Media-Type"] == OJS
         assert reply.headers["X-Content-Type-Options"] == "nosniff"
         assert reply.headers["Cache-Control"] == "no-store"
-        assert reply.headers["Access-Control-Allow-Origin"] == "*"
-        exposed = reply.headers["Access-Control-Expose-Headers"].split(", ")
-        assert {"X-Request-Id", "OJS-Version", "Location", "Retry-After"} <= set(exposed)
+        # Which pages may read answers is for API Gateway, or the local server, to say.
+        assert "Access-Control-Allow-Origin" not in reply.headers
+        assert "Access-Control-Expose-Headers" not in reply.headers
         assert re.fullmatch(r"req_[0-9a-f-]{36}", reply.headers["X-Request-Id"])
 
 

@@ -69,3 +69,11 @@ def test_a_version_is_optional() -> None:
     negotiation.check_version("1.0")
     with pytest.raises(Unsupported):
         negotiation.check_version("1.0.0.0")
+
+
+@pytest.mark.parametrize("closed", [True, False])
+def test_no_answer_says_which_pages_may_read_it(closed: bool) -> None:
+    headers = negotiation.answer_headers("req", closed=closed)
+    assert not [name for name in headers if name.lower().startswith("access-control")]
+    # A browser that is told so once never speaks plain HTTP to this host again.
+    assert ("Strict-Transport-Security" in headers) is closed
