@@ -157,6 +157,7 @@ def admin_delete_dead_letter(request: Request) -> Answer:
 @app.operation("retry_dead_letters", "admin_retry_dead_letters")
 def retry_dead_letters(request: Request) -> Answer:
     """Make many dead letters available again."""
+    query.check_known(request.operation, request.query)
     wanted = bulk_views.to_retry(request, now_ms=runtime.current().clock.now_ms())
     request.touches(wanted.queue)
     done = _begun(request, Action.RETRY, wanted)
@@ -177,7 +178,7 @@ def purge_dead_letters(request: Request) -> Answer:
 def purge_old_dead_letters(request: Request) -> Answer:
     """Delete dead letters that were discarded before a time."""
     query.check_known(request.operation, request.query)
-    wanted = bulk_views.older(request.query, now_ms=runtime.current().clock.now_ms())
+    wanted = bulk_views.older(request, now_ms=runtime.current().clock.now_ms())
     done = _begun(request, Action.PURGE, wanted)
     return Answer(bulk_views.purged(done.operation, done.job_ids))
 

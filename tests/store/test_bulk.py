@@ -92,10 +92,11 @@ def found(world: World, operation: BulkOperation) -> BulkOperation:
     return world.run.bulk.get(operation.id)
 
 
-# --- DL-14 --------------------------------------------------------------------------------------
+# --- retry and purge ----------------------------------------------------------------------------
 
 
-def test_dl_14_all_that_match_come_back_and_no_others(world: World) -> None:
+@pytest.mark.requirement("DL-14")
+def test_all_that_match_come_back_and_no_others(world: World) -> None:
     mine = [die(world, n) for n in range(3)]
     others = [die(world, queue="other"), die(world, kind="other.kind")]
     done = world.run.bulk.begin(Action.RETRY, DeadLetterFilter(queue="mail", type="test.job"))
@@ -109,8 +110,9 @@ def test_dl_14_all_that_match_come_back_and_no_others(world: World) -> None:
     assert sweep(world, 2) == {}
 
 
+@pytest.mark.requirement("DL-14")
 @pytest.mark.parametrize("queue", ["mail", None])
-def test_dl_14_every_part_of_the_filter_counts(world: World, queue: str | None) -> None:
+def test_every_part_of_the_filter_counts(world: World, queue: str | None) -> None:
     for number in range(4):
         die(world, LARGE, {"customer": number})
         world.clock.advance(SECOND)
@@ -139,7 +141,8 @@ def test_dl_14_every_part_of_the_filter_counts(world: World, queue: str | None) 
     assert fetched.content["args"][1] == {"customer": 3}
 
 
-def test_dl_24_a_purge_leaves_nothing_of_its_jobs(world: World) -> None:
+@pytest.mark.requirement("DL-24")
+def test_a_purge_leaves_nothing_of_its_jobs(world: World) -> None:
     gone, kept = [die(world, LARGE) for _ in range(3)], die(world, queue="other")
     done = world.run.bulk.begin(Action.PURGE, DeadLetterFilter(queue="mail"))
     assert sorted(done.job_ids) == sorted(job.id for job in gone)
@@ -147,7 +150,8 @@ def test_dl_24_a_purge_leaves_nothing_of_its_jobs(world: World) -> None:
     assert left == {keys.job(kept.id)}
 
 
-def test_dl_14_what_cannot_come_back_is_counted_and_the_rest_goes_on(world: World) -> None:
+@pytest.mark.requirement("DL-14")
+def test_what_cannot_come_back_is_counted_and_the_rest_goes_on(world: World) -> None:
     unique = {"keys": ["args"]}
     first = die(world, 1, unique=unique)
     second = die(world, 1, unique=unique)
@@ -172,7 +176,8 @@ def test_dl_14_what_cannot_come_back_is_counted_and_the_rest_goes_on(world: Worl
     assert done.errors == list(done.operation.errors)
 
 
-def test_dl_14_the_first_reasons_are_kept(world: World) -> None:
+@pytest.mark.requirement("DL-14")
+def test_the_first_reasons_are_kept(world: World) -> None:
     letters(world, 150)
     world.run.queues.configure("mail", {"allowed_job_types": ["none.*"]})
     done = world.run.bulk.begin(Action.RETRY, EVERYTHING)
@@ -181,7 +186,8 @@ def test_dl_14_the_first_reasons_are_kept(world: World) -> None:
     assert found(world, done.operation) == done.operation
 
 
-def test_dl_14_a_queue_that_was_deleted_is_made_again_once(world: World) -> None:
+@pytest.mark.requirement("DL-14")
+def test_a_queue_that_was_deleted_is_made_again_once(world: World) -> None:
     for number in range(3):
         die(world, number)
     world.run.ending.delete("mail", "discard")
@@ -189,7 +195,8 @@ def test_dl_14_a_queue_that_was_deleted_is_made_again_once(world: World) -> None
     assert len(world.fetch("mail", 10)) == 3
 
 
-def test_dl_14_what_dies_again_is_not_taken_again(world: World) -> None:
+@pytest.mark.requirement("DL-14")
+def test_what_dies_again_is_not_taken_again(world: World) -> None:
     jobs = {die(world, n).id for n in range(3)}
     world.clock.advance(SECOND)
     run = world.another()
@@ -210,7 +217,8 @@ def test_dl_14_what_dies_again_is_not_taken_again(world: World) -> None:
     assert states(world) == {"discarded": 3}
 
 
-def test_dl_14_no_waiting_job_gives_way(world: World) -> None:
+@pytest.mark.requirement("DL-14")
+def test_no_waiting_job_gives_way(world: World) -> None:
     """A push into a full queue may drop the oldest; many jobs at once would drop each other."""
     bound(world, "mail", max_size=2, overflow_policy="drop_oldest")
     for number in range(4):
@@ -223,7 +231,8 @@ def test_dl_14_no_waiting_job_gives_way(world: World) -> None:
 # --- waiting for room ---------------------------------------------------------------------------
 
 
-def test_dl_14_an_operation_waits_for_room_and_goes_on(world: World) -> None:
+@pytest.mark.requirement("DL-14")
+def test_an_operation_waits_for_room_and_goes_on(world: World) -> None:
     bound(world, "mail", max_size=2)
     for number in range(5):
         die(world, number)
@@ -245,7 +254,8 @@ def test_dl_14_an_operation_waits_for_room_and_goes_on(world: World) -> None:
     assert level(world, "mail")[0] == 1
 
 
-def test_dl_14_one_that_waits_holds_up_no_other(world: World) -> None:
+@pytest.mark.requirement("DL-14")
+def test_one_that_waits_holds_up_no_other(world: World) -> None:
     bound(world, "full", max_size=1)
     die(world, queue="full")
     world.push(queue="full")
@@ -259,7 +269,8 @@ def test_dl_14_one_that_waits_holds_up_no_other(world: World) -> None:
     assert found(world, large).succeeded == 700
 
 
-def test_dl_14_one_that_waits_for_a_week_ends(world: World) -> None:
+@pytest.mark.requirement("DL-14")
+def test_one_that_waits_for_a_week_ends(world: World) -> None:
     bound(world, "mail", max_size=1)
     die(world)
     world.push(queue="mail")
@@ -272,7 +283,8 @@ def test_dl_14_one_that_waits_for_a_week_ends(world: World) -> None:
 # --- slices, requests and sweeps ----------------------------------------------------------------
 
 
-def test_dl_14_the_sweep_goes_on_where_a_request_had_to_end(exact: World) -> None:
+@pytest.mark.requirement("DL-14")
+def test_the_sweep_goes_on_where_a_request_had_to_end(exact: World) -> None:
     letters(exact, 1_234)
     done = exact.run.bulk.begin(Action.RETRY, EVERYTHING)
     assert len(done.job_ids) == bulk.REQUEST_JOBS
@@ -291,14 +303,16 @@ def test_dl_14_the_sweep_goes_on_where_a_request_had_to_end(exact: World) -> Non
     assert lives(exact) == {"1": 1_234}
 
 
-def test_dl_14_a_request_without_time_leaves_all_to_the_sweep(world: World) -> None:
+@pytest.mark.requirement("DL-14")
+def test_a_request_without_time_leaves_all_to_the_sweep(world: World) -> None:
     letters(world, 5)
     done = world.run.bulk.begin(Action.RETRY, EVERYTHING, go_on=lambda: False)
     assert (done.operation.phase, done.operation.matched) == (Phase.RUNNING, 0)
     assert sweep(world)["retried"] == 5
 
 
-def test_dl_14_a_filter_that_matches_little_looks_a_bounded_way(exact: World) -> None:
+@pytest.mark.requirement("DL-14")
+def test_a_filter_that_matches_little_looks_a_bounded_way(exact: World) -> None:
     letters(exact, bulk.REQUEST_JOBS * bulk.LOOKS_PER_JOB + 300)
     last = die(exact, queue="rare", kind="rare.kind")
     done = exact.run.bulk.begin(Action.RETRY, DeadLetterFilter(type="rare.kind"))
@@ -307,7 +321,8 @@ def test_dl_14_a_filter_that_matches_little_looks_a_bounded_way(exact: World) ->
     assert exact.state(last) == "available"
 
 
-def test_dl_14_requests_and_sweeps_at_once_take_each_job_once(exact: World) -> None:
+@pytest.mark.requirement("DL-14")
+def test_requests_and_sweeps_at_once_take_each_job_once(exact: World) -> None:
     letters(exact, 900)
     runs = [exact.another() for _ in range(6)]
     barrier = threading.Barrier(len(runs))
@@ -332,7 +347,8 @@ def test_dl_14_requests_and_sweeps_at_once_take_each_job_once(exact: World) -> N
     assert sum(one.succeeded for one in operations) == 900
 
 
-def test_dl_14_whoever_held_on_too_long_stops(exact: World) -> None:
+@pytest.mark.requirement("DL-14")
+def test_whoever_held_on_too_long_stops(exact: World) -> None:
     """Its hold ran out in the middle of a slice, and another went on."""
     letters(exact, 250)
     slow = exact.another()
@@ -357,7 +373,8 @@ def test_dl_14_whoever_held_on_too_long_stops(exact: World) -> None:
     assert done.operation.succeeded == 220
 
 
-def test_dl_14_trouble_with_the_store_ends_a_turn_and_not_the_operation(world: World) -> None:
+@pytest.mark.requirement("DL-14")
+def test_trouble_with_the_store_ends_a_turn_and_not_the_operation(world: World) -> None:
     letters(world, 5)
     run = world.another()
     bring_back = run.bulk._redrive.bring_back
@@ -374,7 +391,8 @@ def test_dl_14_trouble_with_the_store_ends_a_turn_and_not_the_operation(world: W
     assert sweep(world)["retried"] == 3
 
 
-def test_dl_14_a_dead_letter_whose_copy_is_made_meanwhile_is_taken_all_the_same(
+@pytest.mark.requirement("DL-14")
+def test_a_dead_letter_whose_copy_is_made_meanwhile_is_taken_all_the_same(
     world: World,
 ) -> None:
     job = die(world)
@@ -394,7 +412,8 @@ def test_dl_14_a_dead_letter_whose_copy_is_made_meanwhile_is_taken_all_the_same(
     assert run.bulk.begin(Action.RETRY, EVERYTHING).job_ids == [job.id]
 
 
-def test_dl_14_a_dead_letter_that_somebody_else_takes_is_not_counted(world: World) -> None:
+@pytest.mark.requirement("DL-14")
+def test_a_dead_letter_that_somebody_else_takes_is_not_counted(world: World) -> None:
     jobs = [die(world, n) for n in range(3)]
     run = world.another()
     bring_back = run.bulk._redrive.bring_back
@@ -415,7 +434,8 @@ def test_dl_14_a_dead_letter_that_somebody_else_takes_is_not_counted(world: Worl
 # --- stopping, looking --------------------------------------------------------------------------
 
 
-def test_dl_14_an_operation_is_stopped(world: World) -> None:
+@pytest.mark.requirement("DL-14")
+def test_an_operation_is_stopped(world: World) -> None:
     letters(world, 700)
     done = world.run.bulk.begin(Action.RETRY, EVERYTHING)
     stopped = world.run.bulk.stop(done.operation.id)
@@ -432,7 +452,8 @@ def test_dl_14_an_operation_is_stopped(world: World) -> None:
         world.run.bulk.stop(over.id)
 
 
-def test_dl_14_one_that_is_stopped_while_at_work_ends_after_its_slice(world: World) -> None:
+@pytest.mark.requirement("DL-14")
+def test_one_that_is_stopped_while_at_work_ends_after_its_slice(world: World) -> None:
     letters(world, 450)
     run = world.another()
     bring_back = run.bulk._redrive.bring_back
@@ -454,7 +475,8 @@ def test_dl_14_one_that_is_stopped_while_at_work_ends_after_its_slice(world: Wor
     assert sweep(world, 2) == {}
 
 
-def test_dl_14_one_that_was_stopped_while_its_worker_died_is_ended_by_the_sweep(
+@pytest.mark.requirement("DL-14")
+def test_one_that_was_stopped_while_its_worker_died_is_ended_by_the_sweep(
     world: World,
 ) -> None:
     letters(world, 5)
@@ -473,7 +495,8 @@ def _died(*_: Any, **__: Any) -> Job:
     raise KeyboardInterrupt
 
 
-def test_dl_14_operations_are_listed_latest_first_and_kept_for_a_week(world: World) -> None:
+@pytest.mark.requirement("DL-14")
+def test_operations_are_listed_latest_first_and_kept_for_a_week(world: World) -> None:
     begun = []
     for _ in range(5):
         done = world.run.bulk.begin(Action.PURGE, DeadLetterFilter(queue="none"))
@@ -539,9 +562,10 @@ def test_a_filter_with_all_of_it_is_read_back(world: World) -> None:
 # --- dying anywhere -----------------------------------------------------------------------------
 
 
+@pytest.mark.requirement("DL-14")
 @pytest.mark.parametrize("by", ["request", "sweep"])
 @pytest.mark.parametrize("action", [Action.RETRY, Action.PURGE])
-def test_dl_14_a_slice_that_dies_anywhere_loses_and_doubles_nothing(
+def test_a_slice_that_dies_anywhere_loses_and_doubles_nothing(
     exact: World, by: str, action: Action
 ) -> None:
     bound(exact, "mail", max_size=100_000, max_size_bytes=10**9)
@@ -605,8 +629,9 @@ def _turn(world: World, limit: int) -> Any:
     return spent
 
 
+@pytest.mark.requirement("DL-14")
 @pytest.mark.slow
-def test_dl_14_ten_thousand_come_back_at_a_constant_cost_and_in_bounded_memory(
+def test_ten_thousand_come_back_at_a_constant_cost_and_in_bounded_memory(
     exact: World,
 ) -> None:
     letters(exact, 10_000)
@@ -632,7 +657,8 @@ def test_dl_14_ten_thousand_come_back_at_a_constant_cost_and_in_bounded_memory(
     assert lives(exact) == {"1": 10_000}
 
 
-def test_dl_14_a_pass_without_operations_is_one_call(exact: World) -> None:
+@pytest.mark.requirement("DL-14")
+def test_a_pass_without_operations_is_one_call(exact: World) -> None:
     letters(exact, 100)
     exact.run.bulk.begin(Action.RETRY, EVERYTHING)
     with spending(exact) as spent:
@@ -640,7 +666,8 @@ def test_dl_14_a_pass_without_operations_is_one_call(exact: World) -> None:
     assert (spent.calls, spent.writes) == (1, 0)
 
 
-def test_dl_14_contents_that_are_looked_at_are_few_at_a_time(
+@pytest.mark.requirement("DL-14")
+def test_contents_that_are_looked_at_are_few_at_a_time(
     exact: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(bulk, "MAX_ARGS_BYTES", 20_000)

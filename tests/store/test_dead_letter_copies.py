@@ -75,9 +75,10 @@ def waiting(world: World, queue: str = "dead") -> list[Any]:
 # --- the copy -----------------------------------------------------------------------------------
 
 
+@pytest.mark.requirement("QC-32", "QC-33", "DL-7")
 @pytest.mark.parametrize("size", ["small", "x" * 5_000, "large"])
 def test_a_dead_letter_stays_and_a_copy_of_it_is_enqueued(world: World, size: str) -> None:
-    """QC-32, QC-33; DL-7: the record keeps its id, queue and state."""
+    """The record keeps its id, queue and state."""
     text = "".join(f"{n:x}" for n in range(90_000)) if size == "large" else size
     goes_to(world)
     request = envelope.parse(
@@ -161,9 +162,9 @@ DEATHS: dict[str, tuple[dict[str, Any], Callable[[World, Job], Any]]] = {
 }  # fmt: skip
 
 
+@pytest.mark.requirement("QC-32")
 @pytest.mark.parametrize("death", DEATHS)
 def test_every_way_into_dead_letter_leaves_one_copy(world: World, death: str) -> None:
-    """QC-32."""
     options, act = DEATHS[death]
     goes_to(world)
     source = world.push(1, queue="mail", **options)
@@ -260,8 +261,9 @@ def test_a_copy_that_dies_is_not_copied_on(world: World) -> None:
     assert [len(heads(world, queue)) for queue in ("a", "b")] == [1, 1]
 
 
+@pytest.mark.requirement("QC-5")
 def test_what_the_configuration_was_when_the_job_came_counts(world: World) -> None:
-    """QC-5: a change leaves jobs alone that are there already."""
+    """A change leaves jobs alone that are there already."""
     before = world.push(1, queue="mail")
     goes_to(world)
     after = world.push(2, queue="mail")
@@ -316,8 +318,9 @@ def test_the_id_may_be_taken_by_a_job_that_somebody_chose_it_for(
 # --- how long -----------------------------------------------------------------------------------
 
 
+@pytest.mark.requirement("QC-34")
 def test_a_copy_waits_thirty_days_and_the_dead_letter_stays(world: World) -> None:
-    """QC-34: P30D by default; the record is kept as dead letters are."""
+    """P30D by default; the record is kept as dead letters are."""
     goes_to(world)
     died = die(world)
     assert died.ttl_s is None, "it stays until it is pruned"
@@ -334,8 +337,9 @@ def test_a_copy_waits_thirty_days_and_the_dead_letter_stays(world: World) -> Non
     assert shown(world, died.id)["dead_letter"] is True
 
 
+@pytest.mark.requirement("QC-34")
 def test_the_ttl_that_is_set_counts_for_the_copy_and_the_dead_letter(world: World) -> None:
-    """QC-34. The dead letter itself is pruned then."""
+    """The dead letter itself is pruned then."""
     goes_to(world, dead_letter_ttl="P2D")
     died = die(world)
     (copy,) = heads(world)
@@ -746,11 +750,11 @@ def settle(stream: Stream, derived: Projected) -> None:
             pass
 
 
+@pytest.mark.requirement("QC-34")
 @pytest.mark.parametrize("kind", ["streamed", "streamed_ministack"])
 def test_the_oldest_copies_beyond_the_number_are_dropped(
     kind: str, request: pytest.FixtureRequest
 ) -> None:
-    """QC-34."""
     worlds: Worlds = request.getfixturevalue(kind)
     with worlds() as world:
         stream, derived = Stream(world.client, world.table), projected(world)
@@ -853,7 +857,7 @@ def test_a_number_that_was_lowered_is_reached_a_hundred_at_a_time(
         assert len(waiting(world)) == 10
         goes_to(world, dead_letter_max_size=1)
         settle(stream, derived)
-        # QC-5: the change itself drops nothing.
+        # The change itself drops nothing.
         assert len(waiting(world)) == 10
         world.clock.advance(1)
         die(world, 10)

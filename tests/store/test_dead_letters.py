@@ -44,9 +44,10 @@ def die(
 # --- cost -----------------------------------------------------------------------------------------
 
 
+@pytest.mark.requirement("DL-1")
 @pytest.mark.parametrize("kind", ["Boom", "x" * 255])
 @pytest.mark.parametrize("size", [10, 460, 100_000])
-def test_dl_1_entering_dead_letter_costs_two_units_more_at_the_most(
+def test_entering_dead_letter_costs_two_units_more_at_the_most(
     exact: World, kind: str, size: int
 ) -> None:
     warm(exact)
@@ -95,8 +96,9 @@ def letters(world: World, size: int) -> None:
         list(pool.map(lambda at: world.run.table.write_many(some(at)), range(20)))
 
 
+@pytest.mark.requirement("DL-24")
 @pytest.mark.slow
-def test_dl_24_a_page_costs_the_same_among_ten_thousand(exact: World) -> None:
+def test_a_page_costs_the_same_among_ten_thousand(exact: World) -> None:
     costs: dict[int, dict[str, tuple[int, float]]] = {}
     for size in (200, 10_000):
         letters(exact, size)
@@ -158,7 +160,8 @@ def told(projected: Projected, prefix: str = "dead_letter.") -> list[tuple[str, 
     return [(event["type"].removeprefix(prefix), event["subject"]) for event in found]
 
 
-def test_dl_26_dl_27_all_that_happens_is_told_and_measured(streamed: Worlds) -> None:
+@pytest.mark.requirement("DL-26", "DL-27")
+def test_all_that_happens_is_told_and_measured(streamed: Worlds) -> None:
     with streamed() as world:
         stream, projected = projecting(world)
         jobs = {name: die(world, "mail", error=name) for name in ("A", "B", "C", "D", "E")}
@@ -275,7 +278,8 @@ def swept(world: World) -> Any:
     return world.run.dead_letter_stats.read()
 
 
-def test_dl_25_statistics_of_all_queues(streamed: Worlds) -> None:
+@pytest.mark.requirement("DL-25")
+def test_statistics_of_all_queues(streamed: Worlds) -> None:
     with streamed() as world:
         stream, projected = projecting(world)
         empty = swept(world)

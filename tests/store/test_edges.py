@@ -74,7 +74,6 @@ def ack(world: World, jobs: list[Job]) -> None:
 
 
 def test_a_key_that_holds_jobs_back_is_told_once_and_so_is_its_release(told: Told) -> None:
-    """RL-006."""
     world = told.world
     first, second = limited(world, ONE), limited(world, ONE)
     got = world.fetch()
@@ -226,6 +225,7 @@ def test_what_no_fetch_notices_the_sweep_tells(told: Told) -> None:
 # --- queues ---------------------------------------------------------------------------------------
 
 
+@pytest.mark.requirement("QC-24", "QC-25")
 @pytest.mark.parametrize(
     ("config", "strategy", "counts"),
     [
@@ -236,7 +236,6 @@ def test_what_no_fetch_notices_the_sweep_tells(told: Told) -> None:
 def test_a_queue_s_own_limits_tell_too(
     told: Told, config: dict[str, Any], strategy: str, counts: str
 ) -> None:
-    """QC-24, QC-25, RL-006."""
     world = told.world
     world.run.queues.configure("default", config)
     jobs = [world.push(n) for n in range(3)]
@@ -397,7 +396,6 @@ def test_a_fetch_that_dies_anywhere_loses_no_edge(told: Told) -> None:
 
 
 def test_metrics_of_keys(told: Told) -> None:
-    """RL 11.2."""
     world = told.world
     limited(world, ONE)
     limited(world, ONE)

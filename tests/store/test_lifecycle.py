@@ -22,6 +22,7 @@ SECOND = 1_000
 LEASE = 1_800 * SECOND
 
 
+@pytest.mark.requirement("C-9", "C-10")
 def test_push_fetch_ack(world: World) -> None:
     pushed = world.push({"n": 1}, "text")
     assert pushed.state is State.AVAILABLE
@@ -37,6 +38,7 @@ def test_push_fetch_ack(world: World) -> None:
     assert world.fetch() == []
 
 
+@pytest.mark.requirement("C-3")
 def test_what_the_client_gave_comes_back_as_it_was(world: World) -> None:
     given = {
         "type": "test.job",
@@ -50,6 +52,7 @@ def test_what_the_client_gave_comes_back_as_it_was(world: World) -> None:
     assert jsontext.dumps({name: shown[name] for name in given}) == jsontext.dumps(given)
 
 
+@pytest.mark.requirement("C-9")
 def test_priority_then_first_in_first_out(world: World) -> None:
     first, low = world.push("first"), world.push("low", priority=-100)
     high, second = world.push("high", priority=100), world.push("second")
@@ -111,6 +114,7 @@ def test_jobs_of_a_batch_under_way_do_not_exist_yet(
         world.another().enqueue._jobs._commit(commits[0])
 
 
+@pytest.mark.requirement("C-7", "C-11")
 def test_retry_with_backoff_then_dead_letter_then_retried_by_hand(world: World) -> None:
     pushed = world.push(retry={"max_attempts": 2, "jitter": False, "initial_interval": "PT4S"})
     world.fetch()
@@ -202,6 +206,7 @@ def test_a_poison_job_ends_in_dead_letter(world: World) -> None:
     assert [error.type for error in job.errors or ()] == ["visibility_timeout"] * 3
 
 
+@pytest.mark.requirement("C-12")
 def test_heartbeat_extends_and_the_sweep_files_the_job_again(world: World) -> None:
     pushed = world.push(visibility_timeout_ms=3_000)
     (job,) = world.fetch()
@@ -226,6 +231,7 @@ def test_heartbeat_leaves_other_workers_jobs_alone(world: World) -> None:
     assert world.state(pushed) == "available"
 
 
+@pytest.mark.requirement("C-13")
 def test_cancel_of_a_running_job_is_told_by_the_heartbeat(world: World) -> None:
     pushed = world.push()
     (job,) = world.fetch()
@@ -269,6 +275,7 @@ def test_time_is_applied_by_whoever_looks_first(world: World, how: str) -> None:
     assert shown[slow.id]["error"]["type"] == "timeout"
 
 
+@pytest.mark.requirement("C-18")
 def test_an_expired_job_is_never_handed_out(world: World) -> None:
     world.push("old", expires_at="+PT1S")
     fresh = world.push("fresh")
@@ -276,6 +283,7 @@ def test_an_expired_job_is_never_handed_out(world: World) -> None:
     assert [job.id for job in world.fetch(count=5)] == [fresh.id]
 
 
+@pytest.mark.requirement("C-19")
 def test_pending_waits_for_activation(world: World) -> None:
     pushed = world.push(pending=True)
     assert (pushed.state, world.fetch()) == (State.PENDING, [])
@@ -377,6 +385,7 @@ def test_pause_holds_back_and_resume_gives_out(world: World) -> None:
     assert [job.id for job in world.fetch()] == [pushed.id]
 
 
+@pytest.mark.requirement("C-17")
 @pytest.mark.parametrize("directive", ["quiet", "terminate"])
 def test_a_directed_worker_gets_no_jobs_and_hears_why(world: World, directive: str) -> None:
     world.push()

@@ -1,7 +1,7 @@
 """Worker pools under many fetchers at once, and under death: on dynoxide, whose writes are atomic.
 
-FS-1 to FS-3, and what the other requirements are worth when fetchers come together. Shares over
-10 000 dispatches are measured for docs/performance.md.
+No job is given out twice, and what is promised of pools holds when fetchers come together. Shares
+over 10 000 dispatches are measured for docs/performance.md.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ def together(world: World, dispatches: int, *, count: int = 1) -> list[tuple[int
                 # A fetch that lost many claims to others ends with what it has.
                 left[0] += wanted - len(jobs)
                 served.extend((len(served), job.queue) for job in jobs)
-                # FS-1, FS-2, FS-3: nobody but the backend decides, and no job is given out twice.
+                # The backend alone decides, and no job is given out twice.
                 assert seen.isdisjoint(job.id for job in jobs)
                 seen.update(job.id for job in jobs)
 
@@ -77,9 +77,10 @@ def together(world: World, dispatches: int, *, count: int = 1) -> list[tuple[int
     return served
 
 
+@pytest.mark.requirement("FS-15")
 @pytest.mark.parametrize("count", [1, 10])
 def test_weights_are_kept_by_many_together(exact: World, count: int) -> None:
-    """FS-15: every share is within 2 % of its nominal one, for single and batched fetches.
+    """Every share is within 2 % of its nominal one, for single and batched fetches.
 
     Ten thousand dispatches are measured for docs/performance.md (`tests/performance/measure.py`).
     """
@@ -93,8 +94,9 @@ def test_weights_are_kept_by_many_together(exact: World, count: int) -> None:
         assert abs(found[queue] - nominal) <= 0.02 * nominal, found
 
 
+@pytest.mark.requirement("FS-1", "FS-2", "FS-3", "FS-13")
 def test_round_robin_by_many_is_exact(exact: World) -> None:
-    """FS-13: after any number of whole cycles every queue was served equally often."""
+    """After any number of whole cycles every queue was served equally often."""
     pool(exact)
     for queue in SHARES:
         stock(exact, queue, 500)
@@ -102,8 +104,9 @@ def test_round_robin_by_many_is_exact(exact: World) -> None:
     assert max(found.values()) - min(found.values()) <= 1, found
 
 
+@pytest.mark.requirement("FS-18")
 def test_no_window_is_below_the_guaranteed_part(exact: World) -> None:
-    """FS-18: under strict with two queues that would starve, whoever fetches, one or ten at once.
+    """Under strict with two queues that would starve, whoever fetches, one or ten at once.
 
     Fetchers under way at one time end in another order than they had their turns: that is what the
     margin of a frame is for.
@@ -120,8 +123,9 @@ def test_no_window_is_below_the_guaranteed_part(exact: World) -> None:
     assert Counter(order)["a"] >= 800
 
 
+@pytest.mark.requirement("FS-8")
 def test_a_pools_limit_holds_for_all_fetchers_together(exact: World) -> None:
-    """FS-8: 16 containers that want more than there are places never run more than there are."""
+    """16 containers that want more than there are places never run more than there are."""
     pool(exact, concurrency=25)
     for queue in SHARES:
         stock(exact, queue, 200)
@@ -148,8 +152,9 @@ def test_a_pools_limit_holds_for_all_fetchers_together(exact: World) -> None:
     assert taken(exact) == 0
 
 
+@pytest.mark.requirement("FS-14")
 def test_a_worker_is_given_no_more_than_it_can_take_however_it_asks(exact: World) -> None:
-    """FS-14: ten fetches of one worker at once."""
+    """Ten fetches of one worker at once."""
     pool(exact, strategy="least-loaded")
     exact.run.workers.register("w", {"concurrency": 7}, "p")
     for queue in SHARES:
@@ -173,11 +178,12 @@ def sweep(world: World) -> Counter[str]:
     return counts
 
 
+@pytest.mark.requirement("FS-1", "FS-8")
 @pytest.mark.parametrize("config", [{"concurrency": 3}, {"strategy": "least-loaded"}])
 def test_whoever_dies_in_a_fetch_loses_no_job_and_no_place_for_good(
     exact: World, config: dict[str, Any]
 ) -> None:
-    """FS-1, FS-8: at each call, before it and after it took effect; places come back."""
+    """At each call, before it and after it took effect; places come back."""
     for number, (run, _) in enumerate(faults(exact)):
         name, queue, worker = f"p{number}", f"q{number}", f"w{number}"
         pool(exact, name, [queue, f"{queue}x"], **config)
@@ -198,8 +204,9 @@ def test_whoever_dies_in_a_fetch_loses_no_job_and_no_place_for_good(
         exact.run.pools.delete(name)
 
 
+@pytest.mark.requirement("FS-11", "FS-23")
 def test_whoever_dies_changing_a_pool_leaves_it_as_it_was_or_is_to_be(exact: World) -> None:
-    """FS-11, FS-23: what a pool says of its queues and they of it is the same at any time."""
+    """What a pool says of its queues and they of it is the same at any time."""
     for number, (run, _) in enumerate(faults(exact)):
         name, queues = f"p{number}", [f"a{number}", f"b{number}", f"c{number}"]
         pool(exact, name, queues[:2])
@@ -224,8 +231,9 @@ def test_whoever_dies_changing_a_pool_leaves_it_as_it_was_or_is_to_be(exact: Wor
             exact.run.pools.delete(name)
 
 
+@pytest.mark.requirement("FS-8")
 def test_a_limit_set_while_fetches_are_under_way_holds(exact: World) -> None:
-    """FS-8: whoever read the pool as it was before claims beyond the limit for a moment at most;
+    """Whoever read the pool as it was before claims beyond the limit for a moment at most;
     what it claims counts.
     """
     pool(exact, queues=["a"])

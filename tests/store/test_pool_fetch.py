@@ -1,7 +1,4 @@
-"""Worker pools: which queue a fetch is served from, and who may be served at all.
-
-FS-4 to FS-18 of the requirements (fair-scheduling seed, sections 5 to 8).
-"""
+"""Worker pools: which queue a fetch is served from, and who may be served at all."""
 
 from __future__ import annotations
 
@@ -60,8 +57,9 @@ def served(world: World, turns: int, **how: Any) -> str:
     return "".join(job.queue for _ in range(turns) for job in fetch(world, **how))
 
 
+@pytest.mark.requirement("FS-8", "FS-13", "FS-27")
 def test_round_robin_takes_one_of_each_in_turn(world: World) -> None:
-    """FS-8, FS-13: round-robin is the default; one from each queue in each cycle, however deep."""
+    """Round-robin is the default; one from each queue in each cycle, however deep."""
     pool(world)
     for queue, count in zip(ABC, (30, 2, 9), strict=True):
         fill(world, queue, count)
@@ -70,8 +68,9 @@ def test_round_robin_takes_one_of_each_in_turn(world: World) -> None:
     assert Counter(served(world, 12)) == {"a": 6, "c": 6}
 
 
+@pytest.mark.requirement("FS-13")
 def test_a_batch_has_as_many_turns_as_jobs(world: World) -> None:
-    """FS-13: the same by many jobs at once, and over a number that is no multiple of the queues."""
+    """The same by many jobs at once, and over a number that is no multiple of the queues."""
     pool(world)
     for queue in ABC:
         fill(world, queue, 20)
@@ -80,8 +79,9 @@ def test_a_batch_has_as_many_turns_as_jobs(world: World) -> None:
     assert [job.queue for job in fetch(world, 5)] == ["b", "c", "a", "b", "c"]
 
 
+@pytest.mark.requirement("FS-4")
 def test_containers_keep_the_order_together(world: World) -> None:
-    """FS-4: whose turn it is does not depend on who is asked."""
+    """Whose turn it is does not depend on who is asked."""
     pool(world)
     for queue in ABC:
         fill(world, queue, 10)
@@ -90,8 +90,9 @@ def test_containers_keep_the_order_together(world: World) -> None:
     assert [job.queue for job in fetch(world, 3)] == ["b", "c", "a"]
 
 
+@pytest.mark.requirement("FS-15", "FS-16", "FS-28")
 def test_weights_are_kept(world: World) -> None:
-    """FS-15, FS-16: in proportion, as evenly as can be, and each queue soon."""
+    """In proportion, as evenly as can be, and each queue soon."""
     pool(world, strategy="weighted", weights={"a": 3, "b": 2, "c": 1})
     for queue in ABC:
         fill(world, queue, 40)
@@ -102,16 +103,18 @@ def test_weights_are_kept(world: World) -> None:
     assert "bb" not in order
 
 
+@pytest.mark.requirement("FS-23")
 def test_weights_may_stand_with_the_queues(world: World) -> None:
-    """FS-23: the suite's form of a pool."""
+    """The suite's form of a pool."""
     pool(world, queues={"a": {"weight": 1}, "b": {"weight": 4}})
     fill(world, "a", 10)
     fill(world, "b", 20)
     assert Counter(served(world, 15, queues=None)) == {"a": 3, "b": 12}
 
 
+@pytest.mark.requirement("FS-7", "FS-8")
 def test_strict_empties_the_first_before_the_next(world: World) -> None:
-    """FS-7, FS-8: also what is due in it comes before anything of the next."""
+    """Also what is due in it comes before anything of the next."""
     pool(world, strategy="strict")
     fill(world, "a", 2)
     fill(world, "b", 3)
@@ -124,8 +127,9 @@ def test_strict_empties_the_first_before_the_next(world: World) -> None:
     assert served(world, 6) == "aaabbb"
 
 
+@pytest.mark.requirement("FS-13")
 def test_paused_and_empty_queues_are_passed_over(world: World) -> None:
-    """FS-13: and have their turn again as soon as there is something, with no credit for before."""
+    """And have their turn again as soon as there is something, with no credit for before."""
     pool(world)
     fill(world, "a", 40)
     fill(world, "b", 40)
@@ -138,9 +142,10 @@ def test_paused_and_empty_queues_are_passed_over(world: World) -> None:
     assert "bbb" not in order
 
 
+@pytest.mark.requirement("FS-6")
 @pytest.mark.parametrize("strategy", ["round-robin", "strict", "weighted", "least-loaded"])
 def test_a_pool_overrides_what_a_worker_wishes(world: World, strategy: str) -> None:
-    """FS-6: strategy, weights and order are the pool's."""
+    """Strategy, weights and order are the pool's."""
     pool(world, strategy="strict", queues="ba")
     fill(world, "a", 4)
     fill(world, "b", 4)
@@ -149,8 +154,9 @@ def test_a_pool_overrides_what_a_worker_wishes(world: World, strategy: str) -> N
     assert order == "bbbbaaaa"
 
 
+@pytest.mark.requirement("FS-6")
 def test_a_worker_may_narrow_its_pool_and_not_widen_it(world: World) -> None:
-    """FS-6: what it does not ask for it does not get; what the pool has not, neither."""
+    """What it does not ask for it does not get; what the pool has not, neither."""
     pool(world, queues="ab")
     for queue in ABC:
         fill(world, queue, 2)
@@ -159,8 +165,9 @@ def test_a_worker_may_narrow_its_pool_and_not_widen_it(world: World) -> None:
     assert served(world, 3, queues=["c", "b"]) == "bb"
 
 
+@pytest.mark.requirement("FS-6")
 def test_without_queues_all_of_the_pool(world: World) -> None:
-    """FS-6: a worker of a pool need not know which queues that has."""
+    """A worker of a pool need not know which queues that has."""
     pool(world)
     fill(world, "c", 1)
     assert [job.queue for job in fetch(world, queues=None)] == ["c"]
@@ -169,8 +176,9 @@ def test_without_queues_all_of_the_pool(world: World) -> None:
     assert refused.value.field == "queues"
 
 
+@pytest.mark.requirement("FS-5")
 def test_wishes_hold_where_no_pool_is_configured(world: World) -> None:
-    """FS-5: strategy and weights of a fetch, or of the worker's registration."""
+    """Strategy and weights of a fetch, or of the worker's registration."""
     for queue in ABC:
         fill(world, queue, 60)
     weights = {"a": 5, "b": 2, "c": 1}
@@ -186,8 +194,9 @@ def test_wishes_hold_where_no_pool_is_configured(world: World) -> None:
 # --- membership -----------------------------------------------------------------------------------
 
 
+@pytest.mark.requirement("FS-9", "FS-10")
 def test_a_worker_belongs_to_one_pool(world: World) -> None:
-    """FS-9, FS-10: said at registration, by a fetch or a beat; a second one is a conflict."""
+    """Said at registration, by a fetch or a beat; a second one is a conflict."""
     pool(world)
     pool(world, "q", ["b"])
     fill(world, "a", 3)
@@ -212,8 +221,9 @@ def test_a_worker_belongs_to_one_pool(world: World) -> None:
     assert [job.queue for job in fetch(world, by=world.another(), of=None)] == ["a"]
 
 
+@pytest.mark.requirement("FS-9")
 def test_a_fetch_or_a_beat_may_say_it_first(world: World) -> None:
-    """FS-9: a worker that never registered is known from then on."""
+    """A worker that never registered is known from then on."""
     pool(world)
     pool(world, "q", ["b"])
     fetch(world, worker="f")
@@ -225,8 +235,9 @@ def test_a_fetch_or_a_beat_may_say_it_first(world: World) -> None:
         fetch(world, worker="h", of="p", by=world.another())
 
 
+@pytest.mark.requirement("FS-10")
 def test_a_worker_that_was_not_heard_of_lately_may_come_back_in_another_pool(world: World) -> None:
-    """FS-10: a process with a fixed name that was moved; or at once, when it signed off."""
+    """A process with a fixed name that was moved; or at once, when it signed off."""
     pool(world)
     pool(world, "q", ["b"])
     world.run.workers.register("w", {}, "p")
@@ -236,8 +247,9 @@ def test_a_worker_that_was_not_heard_of_lately_may_come_back_in_another_pool(wor
     assert world.run.workers.register("w", {}, "p").pool == "p"
 
 
+@pytest.mark.requirement("FS-10")
 def test_an_extended_job_is_not_extended_for_the_wrong_pool(world: World) -> None:
-    """FS-10: what is refused does nothing."""
+    """What is refused does nothing."""
     pool(world)
     fill(world, "a", 1)
     (job,) = fetch(world)
@@ -250,8 +262,9 @@ def test_an_extended_job_is_not_extended_for_the_wrong_pool(world: World) -> Non
     assert after.lease.until_ms == job.lease.until_ms
 
 
+@pytest.mark.requirement("FS-10")
 def test_workers_without_a_pool_are_of_the_default_one(world: World) -> None:
-    """FS-10: which is configured like any other."""
+    """Which is configured like any other."""
     pool(world, "default", "ba", strategy="strict")
     for queue in ABC:
         fill(world, queue, 2)
@@ -264,8 +277,9 @@ def test_workers_without_a_pool_are_of_the_default_one(world: World) -> None:
 # --- isolation ------------------------------------------------------------------------------------
 
 
+@pytest.mark.requirement("FS-11", "FS-12", "FS-28")
 def test_isolated_queues_are_for_their_pool_alone(world: World) -> None:
-    """FS-11, FS-12: nobody outside gets anything of them; of others anybody may."""
+    """Nobody outside gets anything of them; of others anybody may."""
     pool(world, "gpu", ["g"], isolated=True)
     pool(world, "p", ["a"])
     fill(world, "g", 3)
@@ -280,8 +294,9 @@ def test_isolated_queues_are_for_their_pool_alone(world: World) -> None:
     assert served(world, 1, of=None, queues=["g"], worker="x") == "g"
 
 
+@pytest.mark.requirement("FS-11")
 def test_a_queue_is_isolated_by_one_pool(world: World) -> None:
-    """FS-11: and is then in no other; nothing is stored of what is refused."""
+    """And is then in no other; nothing is stored of what is refused."""
     pool(world, "gpu", ["g"], isolated=True)
     for config in ({"queues": ["a", "g"]}, {"queues": ["a", "g"], "isolated": True}):
         with pytest.raises(Conflict) as refused:
@@ -295,8 +310,9 @@ def test_a_queue_is_isolated_by_one_pool(world: World) -> None:
     assert [each.name for each in world.run.pools.list(limit=10).items] == ["gpu", "p"]
 
 
+@pytest.mark.requirement("FS-11")
 def test_a_queue_of_a_pool_cannot_be_deleted(world: World) -> None:
-    """FS-11: what a pool serves is there; taken out of it, the queue may go."""
+    """What a pool serves is there; taken out of it, the queue may go."""
     pool(world)
     with pytest.raises(Conflict) as refused:
         world.run.ending.delete("a", "reject")
@@ -308,8 +324,9 @@ def test_a_queue_of_a_pool_cannot_be_deleted(world: World) -> None:
 # --- least-loaded ---------------------------------------------------------------------------------
 
 
+@pytest.mark.requirement("FS-14")
 def test_least_loaded_takes_from_the_deepest_backlog(world: World) -> None:
-    """FS-14: one job at a time or many, it levels the queues."""
+    """One job at a time or many, it levels the queues."""
     pool(world, strategy="least-loaded")
     for queue, count in zip(ABC, (3, 7, 5), strict=True):
         fill(world, queue, count)
@@ -317,8 +334,9 @@ def test_least_loaded_takes_from_the_deepest_backlog(world: World) -> None:
     assert Counter(job.queue for job in fetch(world, 6)) == {"a": 1, "b": 2, "c": 3}
 
 
+@pytest.mark.requirement("FS-14")
 def test_least_loaded_knows_deep_backlogs_by_what_is_projected(world: World) -> None:
-    """FS-14: lines are looked at as far as a page goes; of longer ones the projection tells."""
+    """Lines are looked at as far as a page goes; of longer ones the projection tells."""
     pool(world, strategy="least-loaded")
     for queue, count in zip(ABC, (130, 150, 160), strict=True):
         fill(world, queue, count)
@@ -330,8 +348,9 @@ def test_least_loaded_knows_deep_backlogs_by_what_is_projected(world: World) -> 
     assert Counter(job.queue for job in fetch(world, 34)) == {"b": 17, "c": 17}
 
 
+@pytest.mark.requirement("FS-14")
 def test_least_loaded_gives_a_worker_no_more_than_it_can_take(world: World) -> None:
-    """FS-14: by what it said of itself; others get the rest."""
+    """By what it said of itself; others get the rest."""
     pool(world, strategy="least-loaded")
     fill(world, "a", 10)
     world.run.workers.register("w", {"concurrency": 3}, "p")
@@ -372,8 +391,9 @@ def order_of_tenants(jobs: Sequence[Job]) -> str:
     return "".join((job.content or {})["meta"]["tenant_id"] for job in jobs)
 
 
+@pytest.mark.requirement("FS-19", "FS-20", "FS-28")
 def test_a_pool_has_tenants_share_its_queues(world: World) -> None:
-    """FS-19, FS-20: also of jobs that were there before, and until another says otherwise."""
+    """Also of jobs that were there before, and until another says otherwise."""
     tenants(world, "a", x=6, y=3)
     pool(world, tenant_fairness={"enabled": True, "weights": {"tenant:z": 2}})
     assert order_of_tenants(fetch(world, 4)) == "xyxy"
@@ -393,8 +413,9 @@ def test_a_pool_has_tenants_share_its_queues(world: World) -> None:
     assert order_of_tenants(outside).endswith("uuuvvv")
 
 
+@pytest.mark.requirement("FS-20")
 def test_two_pools_cannot_have_tenants_share_a_queue_in_two_ways(world: World) -> None:
-    """FS-20: of which one would not count."""
+    """Of which one would not count."""
     fair = {"enabled": True, "default_weight": 2}
     pool(world, tenant_fairness=fair)
     pool(world, "q", "cd", tenant_fairness=fair)
@@ -404,6 +425,7 @@ def test_two_pools_cannot_have_tenants_share_a_queue_in_two_ways(world: World) -
     pool(world, "q", "cd")
 
 
+@pytest.mark.requirement("FS-20")
 @pytest.mark.parametrize(
     ("given", "field"),
     [
@@ -416,7 +438,7 @@ def test_two_pools_cannot_have_tenants_share_a_queue_in_two_ways(world: World) -
     ],
 )
 def test_wrong_tenant_fairness_of_a_pool_is_refused(given: Any, field: str) -> None:
-    """FS-20: naming the field."""
+    """Naming the field."""
     with pytest.raises(InvalidRequest) as refused:
         parse("p", {"queues": ["a"], "tenant_fairness": given})
     assert refused.value.field == field
@@ -436,9 +458,10 @@ def prevent(ratio: float, interval: str = "PT30S") -> dict[str, Any]:
     }
 
 
+@pytest.mark.requirement("FS-17", "FS-18", "FS-28")
 @pytest.mark.parametrize("strategy", ["strict", "weighted", "least-loaded"])
 def test_every_queue_has_its_part_of_any_window(world: World, strategy: str) -> None:
-    """FS-17, FS-18: of any number of dispatches in a row."""
+    """Of any number of dispatches in a row."""
     weights: Any = {"weights": {"a": 50, "b": 1, "c": 1}} if strategy == "weighted" else {}
     pool(world, strategy=strategy, **weights, **prevent(0.1))
     for queue, count in zip(ABC, (150, 60, 60), strict=True):
@@ -452,16 +475,18 @@ def test_every_queue_has_its_part_of_any_window(world: World, strategy: str) -> 
         assert Counter(order)["a"] > 80
 
 
+@pytest.mark.requirement("FS-17")
 def test_strict_starves_without_prevention(world: World) -> None:
-    """FS-17: what the guarantee is against."""
+    """What the guarantee is against."""
     pool(world, strategy="strict")
     fill(world, "a", 40)
     fill(world, "b", 5)
     assert Counter(job.queue for job in fetch(world, 30)) == {"a": 30}
 
 
+@pytest.mark.requirement("FS-17")
 def test_each_interval_every_queue_is_served_once(world: World) -> None:
-    """FS-17: however few fetches there are, and though the ratio would not come to it yet."""
+    """However few fetches there are, and though the ratio would not come to it yet."""
     pool(world, strategy="strict", **prevent(0.01, "PT10S"))
     fill(world, "a", 60)
     fill(world, "b", 9)
@@ -484,8 +509,9 @@ def taken(world: World, name: str = "p") -> int:
     return world.run.gates.slots([gate_of(name)])[gate_of(name)].count
 
 
+@pytest.mark.requirement("FS-8", "FS-28")
 def test_a_pool_runs_no_more_than_its_concurrency(world: World) -> None:
-    """FS-8: over all its workers and queues; a job that ends gives its place to the next."""
+    """Over all its workers and queues; a job that ends gives its place to the next."""
     pool(world, concurrency=4)
     for queue in ABC:
         fill(world, queue, 6)
@@ -505,8 +531,9 @@ def test_a_pool_runs_no_more_than_its_concurrency(world: World) -> None:
     assert taken(world) == 0
 
 
+@pytest.mark.requirement("FS-8")
 def test_a_limit_counts_jobs_that_run_already(world: World) -> None:
-    """FS-8: set, lowered and lifted while jobs run."""
+    """Set, lowered and lifted while jobs run."""
     pool(world)
     for queue in ABC:
         fill(world, queue, 6)
@@ -523,8 +550,9 @@ def test_a_limit_counts_jobs_that_run_already(world: World) -> None:
     assert len(fetch(world, 5)) == 5
 
 
+@pytest.mark.requirement("FS-8")
 def test_a_late_worker_takes_its_place_again(world: World) -> None:
-    """FS-8: a lease that ran out gave it back; a job that goes on needs one."""
+    """A lease that ran out gave it back; a job that goes on needs one."""
     pool(world, concurrency=1)
     fill(world, "a", 2)
     (job,) = fetch(world, visibility_timeout_ms=SECOND)
@@ -553,8 +581,9 @@ def spent(world: World, **how: Any) -> tuple[list[str], float]:
     return list(world.run.table.meter.calls), world.run.table.meter.write_units
 
 
+@pytest.mark.requirement("FS-6")
 def test_a_pool_is_one_write_more(exact: World) -> None:
-    """FS-6: the bounds of the issue: nothing without a pool, one write call with one, however many
+    """Nothing without a pool, one write call with one, however many
     jobs are fetched; none where there is nothing to keep count of.
     """
     for queue in ABC:
@@ -578,8 +607,9 @@ def test_a_pool_is_one_write_more(exact: World) -> None:
         assert many.count("UpdateItem") == 10 + more, (config, many)
 
 
+@pytest.mark.requirement("FS-8")
 def test_a_full_pool_writes_nothing(exact: World) -> None:
-    """FS-8: a worker that polls while all places are taken; leases that are over free them."""
+    """A worker that polls while all places are taken; leases that are over free them."""
     pool(exact, concurrency=2)
     fill(exact, "a", 5)
     assert len(fetch(exact, 2, visibility_timeout_ms=SECOND)) == 2
@@ -591,8 +621,9 @@ def test_a_full_pool_writes_nothing(exact: World) -> None:
     assert len(fetch(exact, 3)) == 2
 
 
+@pytest.mark.requirement("FS-6")
 def test_an_idle_pool_writes_nothing(exact: World) -> None:
-    """FS-6: a worker that polls costs reads alone."""
+    """A worker that polls costs reads alone."""
     pool(exact, concurrency=5)
     fetch(exact)
     exact.run.table.meter.reset()

@@ -1,4 +1,4 @@
-"""Pools, and what queues know of them, whoever else is at it (FS-8, FS-11, FS-23)."""
+"""Pools, and what queues know of them, whoever else is at it."""
 
 from __future__ import annotations
 
@@ -58,8 +58,9 @@ def marks(world: World, *names: str) -> list[dict[str, bool]]:
     ]
 
 
-def test_fs_8_a_pool_is_read_as_it_was_stored(world: World) -> None:
-    """FS-8: with everything that can be told of it, and with nothing."""
+@pytest.mark.requirement("FS-8")
+def test_a_pool_is_read_as_it_was_stored(world: World) -> None:
+    """With everything that can be told of it, and with nothing."""
     for name, body in (("full", FULL), ("bare", {"queues": ["low"]})):
         stored = save(world, wanted(world, name, **body))
         assert store(world).get(name) == stored
@@ -69,8 +70,9 @@ def test_fs_8_a_pool_is_read_as_it_was_stored(world: World) -> None:
     assert [pool.name for pool in found] == ["full", "bare"]
 
 
-def test_fs_23_a_change_is_told_to_all_queues_that_were_or_are_in_it(world: World) -> None:
-    """FS-23: those that came, those that went, and those that stay."""
+@pytest.mark.requirement("FS-23")
+def test_a_change_is_told_to_all_queues_that_were_or_are_in_it(world: World) -> None:
+    """Those that came, those that went, and those that stay."""
     first = save(world, wanted(world))
     assert marks(world, "critical", "default", "low") == [
         {"general": False}, {"general": False}, {},
@@ -139,8 +141,9 @@ def test_a_pool_of_the_same_name_made_anew_is_another(world: World) -> None:
     assert second.version > first.version
 
 
-def test_fs_11_two_pools_that_take_a_queue_for_themselves_at_once(world: World) -> None:
-    """FS-11: whoever is second sees that it was taken since it was read."""
+@pytest.mark.requirement("FS-11")
+def test_two_pools_that_take_a_queue_for_themselves_at_once(world: World) -> None:
+    """Whoever is second sees that it was taken since it was read."""
     seen = queue(world, "payments")
     one = wanted(world, "one", queues=["payments"], isolated=True)
     other = wanted(world, "other", queues=["payments"], isolated=True)

@@ -1,10 +1,12 @@
-"""Counters, events and metrics of pools from a real stream, and what they cost (FS-25, FS-26)."""
+"""Counters, events and metrics of pools from a real stream, and what they cost."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING
+
+import pytest
 
 from ojs.store import keys
 from tests.store import pooling
@@ -35,8 +37,9 @@ def records(world: World, *pools: str | None, jobs: int = 10, done: bool = True)
     return found
 
 
+@pytest.mark.requirement("FS-26")
 def test_each_dispatch_is_counted_once_whatever_comes_twice(streamed: Worlds) -> None:
-    """FS-26: by queue and pool; from records that come twice, split, and in both forms."""
+    """By queue and pool; from records that come twice, split, and in both forms."""
     with streamed() as world:
         found = records(world, "general", "other", None)
         running = [world.push(queue="mail") for _ in range(3)]
@@ -92,8 +95,9 @@ def test_a_pool_costs_one_item_more_in_a_batch_and_no_pool_none(streamed: Worlds
     assert spent["none", True] == spent["one", True] == spent["two", True]
 
 
-def test_fs_25_what_operators_and_the_sweep_write_becomes_events(streamed: Worlds) -> None:
-    """FS-25: each of the three events, once, on the bus too."""
+@pytest.mark.requirement("FS-25")
+def test_what_operators_and_the_sweep_write_becomes_events(streamed: Worlds) -> None:
+    """Each of the three events, once, on the bus too."""
     with streamed() as world:
         stream = Stream(world.client, world.table)
         pooling.make(world, "general", ["critical", "low"], concurrency=2)

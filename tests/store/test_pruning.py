@@ -123,7 +123,8 @@ def archived(world: World) -> list[dict[str, Any]]:
 # --- age and number -------------------------------------------------------------------------------
 
 
-def test_dl_10_what_is_older_than_max_age_goes(world: World) -> None:
+@pytest.mark.requirement("DL-10", "DL-19")
+def test_what_is_older_than_max_age_goes(world: World) -> None:
     keep(world, "mail", max_age="P2D")
     old = dying(world, 3)
     world.clock.advance(DAY_MS)
@@ -136,7 +137,8 @@ def test_dl_10_what_is_older_than_max_age_goes(world: World) -> None:
         assert world.run.table.get(keys.job(job_id), keys.HEAD) is None
 
 
-def test_dl_10_the_oldest_beyond_max_count_go(world: World) -> None:
+@pytest.mark.requirement("DL-10", "DL-19")
+def test_the_oldest_beyond_max_count_go(world: World) -> None:
     keep(world, "mail", max_count=2)
     ids = dying(world, 5)
     assert prune(world) == {"pruned": 3}
@@ -144,7 +146,8 @@ def test_dl_10_the_oldest_beyond_max_count_go(world: World) -> None:
     assert prune(world) == {}
 
 
-def test_dl_10_the_tighter_limit_wins(world: World) -> None:
+@pytest.mark.requirement("DL-10")
+def test_the_tighter_limit_wins(world: World) -> None:
     keep(world, "mail", max_age="P2D", max_count=4)
     ids = dying(world, 3)
     world.clock.advance(2 * DAY_MS)
@@ -153,14 +156,16 @@ def test_dl_10_the_tighter_limit_wins(world: World) -> None:
     assert dead(world) == ids[4:]
 
 
-def test_dl_11_some_retention_always_applies(world: World) -> None:
+@pytest.mark.requirement("DL-11")
+def test_some_retention_always_applies(world: World) -> None:
     ids = dying(world, 2)
     world.clock.advance(180 * DAY_MS - PRUNED_EVERY_MS - 1_500)
     assert prune(world) == {"pruned": 1}
     assert dead(world) == ids[1:]
 
 
-def test_dl_12_each_queue_has_its_own(world: World) -> None:
+@pytest.mark.requirement("DL-12")
+def test_each_queue_has_its_own(world: World) -> None:
     keep(world, "billing", max_age="P365D", max_count=4)
     keep(world, "mail", max_count=1)
     billing, mail = dying(world, 3, "billing"), dying(world, 3, "mail")
@@ -173,14 +178,16 @@ def test_dl_12_each_queue_has_its_own(world: World) -> None:
     assert prune(world) == {"pruned": 3}
 
 
-def test_dl_10_another_name_of_max_age_counts_as_well(world: World) -> None:
+@pytest.mark.requirement("DL-10")
+def test_another_name_of_max_age_counts_as_well(world: World) -> None:
     world.run.queues.configure("mail", {"dead_letter_ttl": "P1D"})
     dying(world, 1)
     world.clock.advance(DAY_MS)
     assert prune(world) == {"pruned": 1}
 
 
-def test_dl_10_limits_that_are_changed_later_take_effect(world: World) -> None:
+@pytest.mark.requirement("DL-10")
+def test_limits_that_are_changed_later_take_effect(world: World) -> None:
     keep(world, "mail", max_age="P30D", max_count=10)
     ids = dying(world, 6)
     assert prune(world) == {}
@@ -201,7 +208,8 @@ def test_dl_10_limits_that_are_changed_later_take_effect(world: World) -> None:
 # --- all queues together --------------------------------------------------------------------------
 
 
-def test_dl_10_all_together_are_bounded_by_what_holds_for_all(world: World) -> None:
+@pytest.mark.requirement("DL-10")
+def test_all_together_are_bounded_by_what_holds_for_all(world: World) -> None:
     keep(world, "_default", max_count=5)
     ids = []
     for _ in range(4):
@@ -211,7 +219,8 @@ def test_dl_10_all_together_are_bounded_by_what_holds_for_all(world: World) -> N
     assert dead(world) == ids[3:]
 
 
-def test_dl_12_a_queue_with_a_number_of_its_own_stands_apart(world: World) -> None:
+@pytest.mark.requirement("DL-12")
+def test_a_queue_with_a_number_of_its_own_stands_apart(world: World) -> None:
     keep(world, "_default", max_count=3)
     keep(world, "own", max_count=10)
     ids: dict[str, list[str]] = {"a": [], "b": [], "own": []}
@@ -235,7 +244,8 @@ def test_the_bound_for_all_does_not_rely_on_counts_that_are_late(world: World) -
     assert dead(world, "a") == ids[1:]
 
 
-def test_dl_10_what_holds_for_all_bounds_the_age_of_queues_without_one(world: World) -> None:
+@pytest.mark.requirement("DL-10")
+def test_what_holds_for_all_bounds_the_age_of_queues_without_one(world: World) -> None:
     keep(world, "own", max_age="P60D")
     dying(world, 1, "before")
     keep(world, "_default", max_age="P30D")
@@ -246,8 +256,9 @@ def test_dl_10_what_holds_for_all_bounds_the_age_of_queues_without_one(world: Wo
     assert [world.run.jobs.get(job_id).queue for job_id in dead(world)] == ["own"]
 
 
+@pytest.mark.requirement("DL-12")
 @pytest.mark.parametrize("policy", ["delete", "archive"])
-def test_dl_12_a_queue_that_is_gone_keeps_its_retention(world: World, policy: str) -> None:
+def test_a_queue_that_is_gone_keeps_its_retention(world: World, policy: str) -> None:
     keep(world, "old", max_age="P20D", max_count=2, pruning_policy=policy)
     ids = dying(world, 3, "old")
     world.run.ending.delete("old", "discard")
@@ -270,7 +281,8 @@ def test_dl_12_a_queue_that_is_gone_keeps_its_retention(world: World, policy: st
 # --- turns ----------------------------------------------------------------------------------------
 
 
-def test_dl_18_it_runs_once_for_each_mark_and_makes_up_for_what_was_missed(exact: World) -> None:
+@pytest.mark.requirement("DL-18", "DL-19")
+def test_it_runs_once_for_each_mark_and_makes_up_for_what_was_missed(exact: World) -> None:
     keep(exact, "mail", max_count=1)
     now_ms = exact.clock.now_ms()
     exact.clock.advance(PRUNED_EVERY_MS - now_ms % PRUNED_EVERY_MS + 70_000)
@@ -422,7 +434,8 @@ def test_a_queue_that_fails_does_not_hold_up_the_others(
 # --- archive --------------------------------------------------------------------------------------
 
 
-def test_dl_20_what_is_pruned_is_archived_whole(world: World) -> None:
+@pytest.mark.requirement("DL-20")
+def test_what_is_pruned_is_archived_whole(world: World) -> None:
     keep(world, "mail", max_count=1, pruning_policy="archive")
     job = world.push(
         BIG, Decimal("3.10"), 10**30, kind="mail.send", queue="mail", retry={"max_attempts": 2}
@@ -448,7 +461,8 @@ def test_dl_20_what_is_pruned_is_archived_whole(world: World) -> None:
     assert "3.10" in raw, "numbers as they were written"
 
 
-def test_dl_20_long_histories_and_large_contents_are_archived_in_parts(
+@pytest.mark.requirement("DL-20")
+def test_long_histories_and_large_contents_are_archived_in_parts(
     exact: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     keep(exact, "mail", max_age="PT1S", pruning_policy="archive")
@@ -460,7 +474,8 @@ def test_dl_20_long_histories_and_large_contents_are_archived_in_parts(
     assert [line["id"] for line in archived(exact)] == ids
 
 
-def test_dl_20_a_history_of_more_than_a_megabyte_is_whole(exact: World) -> None:
+@pytest.mark.requirement("DL-20")
+def test_a_history_of_more_than_a_megabyte_is_whole(exact: World) -> None:
     keep(exact, "mail", max_age="PT1S", pruning_policy="archive")
     retry = {"max_attempts": 1_000, "initial_interval": "PT1S", "max_interval": "PT1S"}
     job = exact.push(queue="mail", retry=retry)
@@ -475,7 +490,8 @@ def test_dl_20_a_history_of_more_than_a_megabyte_is_whole(exact: World) -> None:
     assert [error["attempt"] for error in line["errors"]] == list(range(1, 121))
 
 
-def test_dl_20_what_somebody_deletes_by_hand_is_not_archived(exact: World) -> None:
+@pytest.mark.requirement("DL-20")
+def test_what_somebody_deletes_by_hand_is_not_archived(exact: World) -> None:
     keep(exact, "mail", max_age="PT1S", pruning_policy="archive")
     (job_id, _) = dying(exact, 2)
     head = exact.run.prune._jobs.head(job_id)
@@ -529,8 +545,9 @@ def test_a_kill_at_any_call_loses_no_job_that_should_stay(exact: World, policy: 
             exact.run.dead_letter.delete(job_id)
 
 
+@pytest.mark.requirement("DL-20")
 @pytest.mark.parametrize("after", [False, True])
-def test_dl_20_a_kill_at_any_call_of_the_bucket(exact: World, after: bool) -> None:
+def test_a_kill_at_any_call_of_the_bucket(exact: World, after: bool) -> None:
     keep(exact, "mail", max_age="PT1S", pruning_policy="archive")
     number = 0
     while True:
@@ -622,7 +639,8 @@ def test_ten_thousand_go_in_slices_at_a_cost_that_is_known(exact: World) -> None
 # --- the stream -----------------------------------------------------------------------------------
 
 
-def test_dl_19_pruning_is_told_of_with_the_number(streamed: Worlds) -> None:
+@pytest.mark.requirement("DL-19")
+def test_pruning_is_told_of_with_the_number(streamed: Worlds) -> None:
     with streamed() as world:
         stream, projected = (
             Stream(world.client, world.table),

@@ -62,11 +62,12 @@ def texts(world: World) -> list[str]:
     )
 
 
-# --- DL-13: as it is ----------------------------------------------------------------------------
+# --- as it is -----------------------------------------------------------------------------------
 
 
+@pytest.mark.requirement("DL-13")
 @pytest.mark.parametrize("size", SIZES)
-def test_dl_13_a_job_comes_back_with_its_id_policy_and_errors(world: World, size: str) -> None:
+def test_a_job_comes_back_with_its_id_policy_and_errors(world: World, size: str) -> None:
     pushed = die(world, SIZES[size], retry={"max_attempts": 7, "initial_interval": "PT9S"})
     before = shown(world, pushed)
     world.clock.advance(SECOND)
@@ -85,7 +86,8 @@ def test_dl_13_a_job_comes_back_with_its_id_policy_and_errors(world: World, size
     assert len(shown(world, pushed)["errors"]) == 2
 
 
-def test_dl_13_the_answer_is_what_the_retry_made_of_it(world: World) -> None:
+@pytest.mark.requirement("DL-13")
+def test_the_answer_is_what_the_retry_made_of_it(world: World) -> None:
     """Whatever a worker did with the job before the answer was read."""
     pushed = die(world, LARGE)
     redrive = world.run.redrive
@@ -101,10 +103,11 @@ def test_dl_13_the_answer_is_what_the_retry_made_of_it(world: World) -> None:
     assert [e["message"] for e in back["errors"]] == ["no such user"]
 
 
+@pytest.mark.requirement("DL-13")
 @pytest.mark.parametrize("size", ["small", "large"])
 @pytest.mark.parametrize("changes", ["none", "content"])
 @pytest.mark.parametrize("unique", [False, True])
-def test_dl_13_of_many_retries_one_dispatches(
+def test_of_many_retries_one_dispatches(
     exact: World, size: str, changes: str, unique: bool
 ) -> None:
     options: dict[str, Any] = {"unique": {"keys": ["type"]}} if unique else {}
@@ -134,7 +137,8 @@ def test_dl_13_of_many_retries_one_dispatches(
     assert len(kept) == (0 if size == "small" and changes == "none" else 1)
 
 
-def test_dl_13_what_is_no_dead_letter_is_refused(world: World) -> None:
+@pytest.mark.requirement("DL-13")
+def test_what_is_no_dead_letter_is_refused(world: World) -> None:
     waiting_job, running = world.push(queue="a"), world.push(queue="b")
     world.fetch("b")
     gone = world.push(queue="c")
@@ -152,7 +156,8 @@ def test_dl_13_what_is_no_dead_letter_is_refused(world: World) -> None:
 # --- the queue it enters ------------------------------------------------------------------------
 
 
-def test_dl_13_a_queue_that_is_draining_takes_none_back(world: World) -> None:
+@pytest.mark.requirement("DL-13")
+def test_a_queue_that_is_draining_takes_none_back(world: World) -> None:
     job = die(world)
     world.push(queue="mail")
     world.run.ending.delete("mail", "drain")
@@ -161,7 +166,8 @@ def test_dl_13_a_queue_that_is_draining_takes_none_back(world: World) -> None:
     assert world.state(job) == "discarded"
 
 
-def test_dl_13_a_queue_that_was_deleted_is_made_again(world: World) -> None:
+@pytest.mark.requirement("DL-13")
+def test_a_queue_that_was_deleted_is_made_again(world: World) -> None:
     world.run.queues.configure("mail", {"lanes": 5})
     died = [die(world, n) for n in range(10)]
     world.run.ending.delete("mail", "discard")
@@ -180,7 +186,8 @@ def test_dl_13_a_queue_that_was_deleted_is_made_again(world: World) -> None:
     assert {job.id for job in world.fetch("mail", 20)} == {job.id for job in died}
 
 
-def test_dl_13_a_bounded_queue_must_have_room(world: World) -> None:
+@pytest.mark.requirement("DL-13")
+def test_a_bounded_queue_must_have_room(world: World) -> None:
     """Requirements section 12: it counts, and is refused with nothing changed."""
     bound(world, "mail", max_size=1, max_size_bytes=20_000)
     job = die(world, LARGE)
@@ -201,7 +208,8 @@ def test_dl_13_a_bounded_queue_must_have_room(world: World) -> None:
     assert level(world, "mail") == (0, 0)
 
 
-def test_dl_13_a_job_of_a_type_that_is_not_taken_any_more_stays(world: World) -> None:
+@pytest.mark.requirement("DL-13")
+def test_a_job_of_a_type_that_is_not_taken_any_more_stays(world: World) -> None:
     job = die(world)
     world.run.queues.configure("mail", {"allowed_job_types": ["other.*"]})
     with pytest.raises(JobTypeNotAllowed):
@@ -214,9 +222,10 @@ def test_dl_13_a_job_of_a_type_that_is_not_taken_any_more_stays(world: World) ->
 UNIQUE = {"keys": ["type", "args"]}
 
 
+@pytest.mark.requirement("DL-13")
 @pytest.mark.parametrize("size", SIZES)
 @pytest.mark.parametrize("on_conflict", ["reject", "replace", "ignore"])
-def test_dl_13_no_job_comes_back_beside_another_of_its_key(
+def test_no_job_comes_back_beside_another_of_its_key(
     world: World, size: str, on_conflict: str
 ) -> None:
     unique = {**UNIQUE, "on_conflict": on_conflict}
@@ -236,7 +245,8 @@ def test_dl_13_no_job_comes_back_beside_another_of_its_key(
         assert refused.value.details["existing_job_id"] == job.id
 
 
-def test_dl_13_only_states_that_the_policy_names_stand_in_the_way(world: World) -> None:
+@pytest.mark.requirement("DL-13")
+def test_only_states_that_the_policy_names_stand_in_the_way(world: World) -> None:
     unique = {**UNIQUE, "states": ["active"]}
     job = die(world, unique=unique)
     world.push(queue="mail", unique=unique)
@@ -244,7 +254,8 @@ def test_dl_13_only_states_that_the_policy_names_stand_in_the_way(world: World) 
     assert world.state(job) == "available"
 
 
-def test_dl_13_a_period_that_is_over_stands_in_nobody_s_way_and_begins_anew(world: World) -> None:
+@pytest.mark.requirement("DL-13")
+def test_a_period_that_is_over_stands_in_nobody_s_way_and_begins_anew(world: World) -> None:
     unique = {**UNIQUE, "period": "PT1H"}
     job = die(world, unique=unique)
     world.push(queue="mail", unique=unique)
@@ -257,7 +268,8 @@ def test_dl_13_a_period_that_is_over_stands_in_nobody_s_way_and_begins_anew(worl
     world.push(queue="mail", unique=unique)
 
 
-def test_dl_15_a_changed_job_takes_the_key_it_has_then(world: World) -> None:
+@pytest.mark.requirement("DL-15")
+def test_a_changed_job_takes_the_key_it_has_then(world: World) -> None:
     job = die(world, "a", unique=UNIQUE)
     other = world.push("b", queue="mail", unique=UNIQUE)
     with pytest.raises(Duplicate) as refused:
@@ -271,7 +283,8 @@ def test_dl_15_a_changed_job_takes_the_key_it_has_then(world: World) -> None:
     world.push("a", queue="mail", unique=UNIQUE)
 
 
-def test_dl_15_what_makes_the_key_must_stay_in_the_job(world: World) -> None:
+@pytest.mark.requirement("DL-15")
+def test_what_makes_the_key_must_stay_in_the_job(world: World) -> None:
     job = die(world, {"id": 1}, unique={"keys": ["args"], "args_keys": ["id"]})
     with pytest.raises(ValidationFailed) as refused:
         world.run.redrive.retry(job.id, override(args=[{"other": 1}]))
@@ -279,7 +292,8 @@ def test_dl_15_what_makes_the_key_must_stay_in_the_job(world: World) -> None:
     assert world.state(job) == "discarded"
 
 
-def test_dl_13_a_holder_that_comes_back_is_seen_by_who_was_about_to_take_its_key(
+@pytest.mark.requirement("DL-13")
+def test_a_holder_that_comes_back_is_seen_by_who_was_about_to_take_its_key(
     world: World,
 ) -> None:
     """Both are dead. Were it not for `life`, the lock would be as the first retry saw it."""
@@ -311,14 +325,13 @@ def test_dl_13_a_holder_that_comes_back_is_seen_by_who_was_about_to_take_its_key
     assert [world.state(job) for job in (first, second)] == ["discarded", "available"]
 
 
-# --- DL-15: with changes ------------------------------------------------------------------------
+# --- with changes -------------------------------------------------------------------------------
 
 
+@pytest.mark.requirement("DL-15")
 @pytest.mark.parametrize("before", SIZES)
 @pytest.mark.parametrize("after", SIZES)
-def test_dl_15_args_are_replaced_wherever_they_are_kept(
-    world: World, before: str, after: str
-) -> None:
+def test_args_are_replaced_wherever_they_are_kept(world: World, before: str, after: str) -> None:
     job = die(world, SIZES[before], 1.50)
     back = world.run.redrive.retry(job.id, override(args=["new", SIZES[after]]))
     assert jobs.to_dict(back)["args"] == ["new", SIZES[after]]
@@ -333,7 +346,8 @@ def test_dl_15_args_are_replaced_wherever_they_are_kept(
     assert texts(world) == []
 
 
-def test_dl_15_meta_is_laid_over_key_by_key(world: World) -> None:
+@pytest.mark.requirement("DL-15")
+def test_meta_is_laid_over_key_by_key(world: World) -> None:
     pushed = world.run.enqueue.push(
         _request(meta={"keep": 1, "drop": 2, "nested": {"a": 1}, "none": None})
     ).job
@@ -362,7 +376,8 @@ def _kill(world: World, job: Job) -> None:
     world.run.finish.nack(job.id, worker_id="w", error=error)
 
 
-def test_dl_15_the_policy_is_laid_over_field_by_field(world: World) -> None:
+@pytest.mark.requirement("DL-15")
+def test_the_policy_is_laid_over_field_by_field(world: World) -> None:
     job = die(
         world,
         retry={
@@ -385,7 +400,8 @@ def test_dl_15_the_policy_is_laid_over_field_by_field(world: World) -> None:
     assert "dead_letter" not in got
 
 
-def test_dl_15_a_job_moves_to_another_queue_under_its_rules(world: World) -> None:
+@pytest.mark.requirement("DL-15")
+def test_a_job_moves_to_another_queue_under_its_rules(world: World) -> None:
     job = die(world)
     world.run.queues.configure(
         "again", {"max_size": 1, "lanes": 4, "allowed_job_types": ["test.*"], "producers": ["none"]}
@@ -407,13 +423,15 @@ def test_dl_15_a_job_moves_to_another_queue_under_its_rules(world: World) -> Non
     assert world.run.queues.get("new").state == "active"
 
 
-def test_dl_15_its_rate_limit_is_known_in_the_queue_it_moves_to(world: World) -> None:
+@pytest.mark.requirement("DL-15")
+def test_its_rate_limit_is_known_in_the_queue_it_moves_to(world: World) -> None:
     job = die(world, rate_limit={"concurrency": 1})
     world.run.redrive.retry(job.id, override(queue="again"))
     assert "queue:again" in [standing.key for standing in world.run.limits.list(limit=10).items]
     assert len(world.fetch("again")) == 1
 
 
+@pytest.mark.requirement("DL-15")
 @pytest.mark.parametrize(
     ("given", "error", "field"),
     [
@@ -430,7 +448,7 @@ def test_dl_15_its_rate_limit_is_known_in_the_queue_it_moves_to(world: World) ->
         ),
     ],
 )  # fmt: skip
-def test_dl_15_what_is_wrong_changes_nothing(
+def test_what_is_wrong_changes_nothing(
     world: World, given: dict[str, Any], error: type[OjsError], field: str
 ) -> None:
     job = die(world, LARGE, meta={})
@@ -444,7 +462,8 @@ def test_dl_15_what_is_wrong_changes_nothing(
 # --- copies -------------------------------------------------------------------------------------
 
 
-def test_dl_15_a_waiting_copy_goes_with_a_changed_retry_too(world: World) -> None:
+@pytest.mark.requirement("DL-15")
+def test_a_waiting_copy_goes_with_a_changed_retry_too(world: World) -> None:
     goes_to(world)
     job = die(world, LARGE)
     assert waiting(world) == [LARGE]
@@ -458,10 +477,9 @@ def test_dl_15_a_waiting_copy_goes_with_a_changed_retry_too(world: World) -> Non
 # --- dying anywhere -----------------------------------------------------------------------------
 
 
+@pytest.mark.requirement("DL-13", "DL-15")
 @pytest.mark.parametrize("what", ["plain", "override", "bounded", "unique", "copy", "everything"])
-def test_dl_13_dl_15_a_retry_that_dies_anywhere_leaves_the_old_job_or_the_new(
-    exact: World, what: str
-) -> None:
+def test_a_retry_that_dies_anywhere_leaves_the_old_job_or_the_new(exact: World, what: str) -> None:
     everything = what == "everything"
     if what == "bounded" or everything:
         bound(exact, "mail", max_size=1_000, max_size_bytes=10**9)
@@ -512,7 +530,8 @@ def _forget(world: World, job: Job) -> None:
         store.remove_rest(found)
 
 
-def test_dl_15_of_two_changes_at_once_the_loser_leaves_nothing(world: World) -> None:
+@pytest.mark.requirement("DL-15")
+def test_of_two_changes_at_once_the_loser_leaves_nothing(world: World) -> None:
     job = die(world, LARGE)
     redrive = world.another().redrive
     swap = redrive._swap
@@ -529,7 +548,8 @@ def test_dl_15_of_two_changes_at_once_the_loser_leaves_nothing(world: World) -> 
     assert len(texts(world)) == 1
 
 
-def test_dl_15_a_dead_letter_that_is_deleted_meanwhile_stays_deleted(world: World) -> None:
+@pytest.mark.requirement("DL-15")
+def test_a_dead_letter_that_is_deleted_meanwhile_stays_deleted(world: World) -> None:
     job = die(world, LARGE)
     redrive = world.another().redrive
     swap = redrive._swap
@@ -549,11 +569,12 @@ def test_dl_15_a_dead_letter_that_is_deleted_meanwhile_stays_deleted(world: Worl
 # --- what it costs ------------------------------------------------------------------------------
 
 
+@pytest.mark.requirement("DL-13")
 @pytest.mark.parametrize(
     ("what", "calls", "writes"),
     [("plain", 4, 4.0), ("bounded", 5, 5.0), ("unique", 5, 7.0), ("copy", 5, 9.0)],
 )
-def test_dl_13_a_retry_costs_the_same_whatever_there_is(
+def test_a_retry_costs_the_same_whatever_there_is(
     exact: World, what: str, calls: int, writes: float
 ) -> None:
     if what == "bounded":

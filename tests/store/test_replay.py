@@ -57,7 +57,8 @@ def shown(world: World, job_id: str) -> dict[str, Any]:
     return meta
 
 
-def test_dl_16_what_matches_comes_back_when_its_delay_is_over(world: World) -> None:
+@pytest.mark.requirement("DL-16")
+def test_what_matches_comes_back_when_its_delay_is_over(world: World) -> None:
     rules(world, rule(filter={"error_type": "Boom"}))
     first = die(world, "mail", error="Boom")
     other = die(world, "mail", error="Bang")
@@ -72,7 +73,8 @@ def test_dl_16_what_matches_comes_back_when_its_delay_is_over(world: World) -> N
     assert run(world) == {}
 
 
-def test_dl_17_replays_are_counted_and_shown(world: World) -> None:
+@pytest.mark.requirement("DL-17")
+def test_replays_are_counted_and_shown(world: World) -> None:
     rules(world, rule(max_replays=2))
     job = world.push(BIG, queue="mail")
     world.run.fetch.fetch(["mail"], 1, "w")
@@ -96,7 +98,8 @@ def test_dl_17_replays_are_counted_and_shown(world: World) -> None:
     assert world.run.jobs.get(job.id).content == {"args": [BIG]}
 
 
-def test_dl_17_what_the_client_put_into_meta_stays(world: World) -> None:
+@pytest.mark.requirement("DL-17")
+def test_what_the_client_put_into_meta_stays(world: World) -> None:
     rules(world, rule())
     request = envelope.parse({"type": "t", "queue": "mail", "args": [], "meta": {"mine": 1}})
     job_id = world.run.enqueue.push(request).job.id
@@ -109,7 +112,8 @@ def test_dl_17_what_the_client_put_into_meta_stays(world: World) -> None:
     assert world.run.jobs.get(job_id).content == {"args": [], "meta": {"mine": 1}}
 
 
-def test_dl_16_each_rule_has_its_own_count(world: World) -> None:
+@pytest.mark.requirement("DL-16")
+def test_each_rule_has_its_own_count(world: World) -> None:
     rules(world, rule("a", max_replays=1), rule("b", max_replays=2, delay="PT2H"))
     job = die(world, "mail")
     names = []
@@ -121,7 +125,8 @@ def test_dl_16_each_rule_has_its_own_count(world: World) -> None:
     assert names == ["a", "b", "b"]
 
 
-def test_dl_16_a_rule_that_is_off_does_nothing_until_it_is_on(world: World) -> None:
+@pytest.mark.requirement("DL-16")
+def test_a_rule_that_is_off_does_nothing_until_it_is_on(world: World) -> None:
     rules(world, rule(enabled=False))
     die(world, "mail")
     world.clock.advance(HOUR_MS)
@@ -130,7 +135,8 @@ def test_dl_16_a_rule_that_is_off_does_nothing_until_it_is_on(world: World) -> N
     assert run(world) == {"looked": 1, "replayed": 1}
 
 
-def test_dl_16_a_policy_holds_for_queues_without_rules_of_their_own(world: World) -> None:
+@pytest.mark.requirement("DL-16")
+def test_a_policy_holds_for_queues_without_rules_of_their_own(world: World) -> None:
     world.run.queues.set_policy({"replay_rules": [rule(filter={"error_type": "Boom"})]})
     rules(world, rule(filter={"error_type": "Bang"}), queue="own")
     for name in ("mail", "own"):
@@ -140,6 +146,7 @@ def test_dl_16_a_policy_holds_for_queues_without_rules_of_their_own(world: World
     assert [world.run.jobs.get(job_id).queue for job_id in dead(world)] == ["own"]
 
 
+@pytest.mark.requirement("DL-16")
 @pytest.mark.parametrize(
     ("wanted", "matches"),
     [
@@ -152,7 +159,7 @@ def test_dl_16_a_policy_holds_for_queues_without_rules_of_their_own(world: World
         ({"queue": "mail"}, True),
     ],
 )
-def test_dl_16_the_filter_is_that_of_bulk_operations(
+def test_the_filter_is_that_of_bulk_operations(
     world: World, wanted: dict[str, str], matches: bool
 ) -> None:
     rules(world, rule(filter=wanted))
@@ -161,7 +168,8 @@ def test_dl_16_the_filter_is_that_of_bulk_operations(
     assert run(world).get("replayed", 0) == matches
 
 
-def test_dl_16_a_rule_that_is_changed_looks_at_everything_anew(world: World) -> None:
+@pytest.mark.requirement("DL-16")
+def test_a_rule_that_is_changed_looks_at_everything_anew(world: World) -> None:
     rules(world, rule(filter={"error_type": "Bang"}))
     die(world, "mail", error="Boom")
     world.clock.advance(HOUR_MS)
@@ -387,7 +395,8 @@ def test_a_cursor_is_kept_as_long_as_its_rule(exact: World) -> None:
 # --- the stream -----------------------------------------------------------------------------------
 
 
-def test_dl_26_a_replay_is_told_of_as_such(streamed: Worlds) -> None:
+@pytest.mark.requirement("DL-26")
+def test_a_replay_is_told_of_as_such(streamed: Worlds) -> None:
     with streamed() as world:
         stream = Stream(world.client, world.table)
         projected = Projected(world.client, world.table, world.clock)

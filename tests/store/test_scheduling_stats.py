@@ -1,4 +1,4 @@
-"""Statistics of scheduling: how pools stand and what queues were given; what that costs (FS-24)."""
+"""Statistics of scheduling: how pools stand and what queues were given; what that costs."""
 
 from __future__ import annotations
 
@@ -47,8 +47,9 @@ def three(world: World) -> None:
         )
 
 
-def test_fs_24_what_the_queues_of_a_pool_were_given(world: World) -> None:
-    """FS-24: in the last minute, of all that the pool's queues were given; weights are its own."""
+@pytest.mark.requirement("FS-24")
+def test_what_the_queues_of_a_pool_were_given(world: World) -> None:
+    """In the last minute, of all that the pool's queues were given; weights are its own."""
     three(world)
     found = stats(world, pool=POOL)
     assert found.strategy == "weighted"
@@ -60,8 +61,9 @@ def test_fs_24_what_the_queues_of_a_pool_were_given(world: World) -> None:
     ]
 
 
-def test_fs_24_what_all_queues_were_given(world: World) -> None:
-    """FS-24: of all that is on the page; a queue in no pool has the weight 1 and no pool."""
+@pytest.mark.requirement("FS-24")
+def test_what_all_queues_were_given(world: World) -> None:
+    """Of all that is on the page; a queue in no pool has the weight 1 and no pool."""
     three(world)
     found = shares(world)
     assert found["aside"] == QueueShare("aside", 150, 0.5, 20, 50, 1, 1_500, False, None)
@@ -161,8 +163,9 @@ def active_workers(world: World, *names: str) -> list[int]:
     return [each.active_workers for each in standing(world, *names)]
 
 
-def test_fs_22_workers_that_were_heard_of_lately_count(world: World) -> None:
-    """FS-22: those whose record names the pool, or none for the pool `default`."""
+@pytest.mark.requirement("FS-22")
+def test_workers_that_were_heard_of_lately_count(world: World) -> None:
+    """Those whose record names the pool, or none for the pool `default`."""
     for name in (POOL, "default", "empty"):
         pooling.make(world, name, ["critical"])
     workers(
@@ -177,8 +180,9 @@ def test_fs_22_workers_that_were_heard_of_lately_count(world: World) -> None:
     assert world.run.scheduling.standings([]) == []
 
 
-def test_fs_22_active_jobs_are_exact_where_there_is_a_limit(world: World) -> None:
-    """FS-22: as the ledger counts them; else as the projection has them, never below 0."""
+@pytest.mark.requirement("FS-22")
+def test_active_jobs_are_exact_where_there_is_a_limit(world: World) -> None:
+    """As the ledger counts them; else as the projection has them, never below 0."""
     pooling.make(world, POOL, ["critical"], concurrency=5)
     pooling.make(world, "free", ["critical"])
     world.run.table.update(Update(keys.gate(f":{POOL}"), keys.SLOTS, set={"n": 3}))
@@ -196,8 +200,9 @@ def calls(world: World, *names: str) -> int:
     return len(world.run.table.meter.calls)
 
 
+@pytest.mark.requirement("FS-22")
 def test_of_many_workers_the_sweep_s_count_is_told(exact: World) -> None:
-    """FS-22: ten thousand of them cost fewer calls than a few, and show up in a minute."""
+    """Ten thousand of them cost fewer calls than a few, and show up in a minute."""
     for name in (POOL, "default", "other"):
         pooling.make(exact, name, ["critical"])
     workers(exact, *(worker(exact, f"w{n}", POOL) for n in range(40)))
@@ -275,8 +280,9 @@ def test_a_statistic_costs_the_same_however_many_jobs_there_are(exact: World, jo
     assert units <= 8
 
 
-def test_fs_26_metrics_of_pools(exact: World) -> None:
-    """FS-26: how much of its limit each uses, and how what was given was shared out."""
+@pytest.mark.requirement("FS-26")
+def test_metrics_of_pools(exact: World) -> None:
+    """How much of its limit each uses, and how what was given was shared out."""
     three(exact)
     pooling.make(exact, "limited", ["aside"], concurrency=4)
     exact.run.table.update(Update(keys.gate(":limited"), keys.SLOTS, set={"n": 1}))

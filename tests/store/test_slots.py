@@ -1,7 +1,4 @@
-"""A queue's limit on running jobs: exact whatever is changed while they run and whoever dies.
-
-QC-6 (a change acts at once), QC-24 (`concurrency`), QC-25 (`rate_limit`).
-"""
+"""A queue's limit on running jobs: exact whatever is changed while they run and whoever dies."""
 
 from __future__ import annotations
 
@@ -82,8 +79,9 @@ def end(world: World, jobs: list[Job], count: int = 1) -> None:
 # --- a configuration that changes while jobs run --------------------------------------------------
 
 
+@pytest.mark.requirement("QC-6", "QC-24")
 def test_a_limit_counts_jobs_that_ran_before_it(world: World) -> None:
-    """QC-6, QC-24: nothing is handed out until fewer run than may."""
+    """Nothing is handed out until fewer run than may."""
     push(world, 20)
     running = world.fetch(count=5, worker="w")
     configure(world, concurrency=3)
@@ -122,8 +120,8 @@ def test_a_job_that_ran_before_the_limit_gives_its_place_back_however_it_ends(
     assert len(world.fetch(worker="v")) == 1
 
 
+@pytest.mark.requirement("QC-6", "QC-24")
 def test_a_limit_that_is_raised_lowered_removed_and_set_again(world: World) -> None:
-    """QC-6, QC-24."""
     push(world, 60)
     configure(world, concurrency=2)
     running = world.fetch(count=9)
@@ -290,8 +288,9 @@ def test_a_nack_loses_no_place_that_is_noted_meanwhile(world: World) -> None:
     assert len(world.fetch(count=3)) == 1
 
 
+@pytest.mark.requirement("QC-24")
 def test_a_late_worker_gets_its_job_back_only_if_a_place_is_free(world: World) -> None:
-    """QC-24: also a job that goes on after its lease ran out is one that runs."""
+    """Also a job that goes on after its lease ran out is one that runs."""
     configure(world, concurrency=1)
     late = world.push(visibility_timeout_ms=1_000)
     world.fetch(worker="w")
@@ -337,8 +336,9 @@ def most_running(records: list[Any], marks: int) -> Counter[int]:
     return most
 
 
+@pytest.mark.requirement("QC-6", "QC-24")
 def test_a_limit_holds_from_the_answer_on_whatever_is_set_under_load(streamed: Worlds) -> None:
-    """QC-6, QC-24: 12 workers at full speed, limits set, lowered, raised, removed and set again.
+    """12 workers at full speed, limits set, lowered, raised, removed and set again.
 
     The stream has every write in order; a write of the operator's marks each answer.
     """
@@ -720,8 +720,9 @@ def test_a_quiet_limited_queue_costs_the_sweep_two_calls(streamed: Worlds) -> No
 # --- the rate of a queue --------------------------------------------------------------------------
 
 
+@pytest.mark.requirement("QC-6", "QC-25")
 def test_a_rate_that_is_changed_holds_at_once(world: World) -> None:
-    """QC-6, QC-25: what passed before counts, whatever the period was."""
+    """What passed before counts, whatever the period was."""
     push(world, 30)
     configure(world, rate_limit={"limit": 5, "period": "PT1M"})
     assert len(world.fetch(count=9)) == 5

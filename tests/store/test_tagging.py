@@ -124,8 +124,9 @@ def all_done(world: World) -> bool:
 # --- the request ----------------------------------------------------------------------------------
 
 
+@pytest.mark.requirement("QC-6", "FS-19")
 def test_jobs_that_wait_take_turns_from_the_answer_on(world: World) -> None:
-    """FS-19, QC-6: one change of the configuration, no push after it."""
+    """One change of the configuration, no push after it."""
     flood(world, "a", 150)
     world.clock.advance(60_000)
     flood(world, "b", 20)

@@ -1,4 +1,4 @@
-"""Tenants that share a queue fairly (FS-19 to FS-21): who is served when, and what that costs."""
+"""Tenants that share a queue fairly: who is served when, and what that costs."""
 
 from __future__ import annotations
 
@@ -101,8 +101,8 @@ def end(world: World, tenant: str, *, queue: str = QUEUE, priority: int = 0, lan
 # --- who is served when ---------------------------------------------------------------------------
 
 
+@pytest.mark.requirement("FS-19")
 def test_a_tenant_that_floods_a_queue_takes_turns_with_one_that_does_not(world: World) -> None:
-    """FS-19."""
     fair(world)
     flood(world, "a", 200)
     world.clock.advance(5_000)
@@ -117,10 +117,11 @@ def test_without_fairness_jobs_are_served_as_they_came(world: World) -> None:
     assert not any(tagged(place.order) for place in places(world))
 
 
+@pytest.mark.requirement("FS-19")
 def test_a_flood_of_2000_jobs_a_hundred_of_another_and_then_a_thousand_tenants(
     exact: World,
 ) -> None:
-    """FS-19. With 10 000: `tests.performance.measure --large`."""
+    """With 10 000: `tests.performance.measure --large`."""
     fair(exact)
     flood(exact, "a", 2_000)
     exact.clock.advance(1_000)
@@ -135,9 +136,10 @@ def test_a_flood_of_2000_jobs_a_hundred_of_another_and_then_a_thousand_tenants(
     assert served(exact, 100) == ["a"] * 100
 
 
+@pytest.mark.requirement("FS-20")
 @pytest.mark.parametrize("lanes", [1, 3])
 def test_shares_are_those_of_the_weights(exact: World, lanes: int) -> None:
-    """FS-20: five to one, within 2 %."""
+    """Five to one, within 2 %."""
     exact.run.queues.configure(QUEUE, {"lanes": lanes})
     fair(exact, weights={"tenant:big": 5}, default_weight=1)
     flood(exact, "small", 600)
@@ -189,8 +191,8 @@ def test_who_floods_loses_its_excess_and_nothing_more(world: World) -> None:
     assert served(world, 10) == ["b", "a"] * 5
 
 
+@pytest.mark.requirement("FS-21")
 def test_a_higher_priority_comes_first_whoever_has_it(world: World) -> None:
-    """FS-21."""
     fair(world)
     flood(world, "a", 5)
     flood(world, "b", 3)

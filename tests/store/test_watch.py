@@ -1,4 +1,4 @@
-"""The look at pools: who starves, who is overloaded, told once; bounded; twice at once (FS-25)."""
+"""The look at pools: who starves, who is overloaded, told once; bounded; twice at once."""
 
 from __future__ import annotations
 
@@ -41,8 +41,9 @@ def starving(world: World, **more: Any) -> None:
     pooling.counted(world, "low", available=9, oldest_ago_ms=45_000)
 
 
-def test_fs_25_a_queue_that_is_given_nothing_is_starved(world: World) -> None:
-    """FS-25: longer than the rotation interval, which is 30 s; written once until it is over."""
+@pytest.mark.requirement("FS-25")
+def test_a_queue_that_is_given_nothing_is_starved(world: World) -> None:
+    """Longer than the rotation interval, which is 30 s; written once until it is over."""
     starving(world)
     now_ms = world.clock.now_ms()
     assert look(world).counts == {"pools": 1, "starved": 1}
@@ -132,8 +133,9 @@ def test_a_queue_in_several_pools_is_told_of_under_one(exact: World) -> None:
     assert ratios == {"another": ["low"], "general": ["critical"], "other": []}
 
 
-def test_fs_25_a_pool_that_runs_all_it_may_while_others_wait_is_overloaded(world: World) -> None:
-    """FS-25: by the places that running jobs take, which are exact."""
+@pytest.mark.requirement("FS-25")
+def test_a_pool_that_runs_all_it_may_while_others_wait_is_overloaded(world: World) -> None:
+    """By the places that running jobs take, which are exact."""
     pooling.make(world, POOL, ["critical", "low"], concurrency=20)
     slots = (keys.gate(f":{POOL}"), keys.SLOTS)
     world.run.table.update(Update(*slots, set={"n": 19}))

@@ -2,6 +2,11 @@
 
 One filter for listings, bulk operations and replay rules. All that it names must hold. What the
 head of a job tells is looked at first; args, which may be kept apart from it, last.
+
+A field that is empty or null is refused: a variable that is not set must not turn "the dead letters
+of this queue" into "all dead letters". Only listings take an empty parameter for none. For the same
+reason a bulk operation takes no filter without fields; a replay rule does, since its filter must be
+written down, is of one queue, and deletes nothing.
 """
 
 from __future__ import annotations
@@ -12,7 +17,7 @@ from dataclasses import dataclass, field
 from decimal import Decimal
 from typing import Annotated, Any
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 
 from ojs.domain import envelope, jsontext, times
 from ojs.domain.envelope import JobType, QueueName
@@ -21,6 +26,10 @@ from ojs.domain.failure import MAX_NAME_CHARACTERS, UNKNOWN_TYPE, kept_type
 from ojs.domain.job import Job
 
 MAX_ARGS_CHARACTERS = 1_000
+# What is wrong with a field that is there and says nothing.
+FILLED = "must not be empty or null; leave it out if it is not meant"
+# What is wrong with an `all` that is not true.
+EVERY = "must be true, or left out where a filter says which dead letters are meant"
 
 # RFC 9535, section 2.5.1: the shorthand's names begin with a letter or `_`.
 _CHILD = re.compile(r"\.(\*|[^\W\d]\w*)")
@@ -30,10 +39,28 @@ _BRACKET = re.compile(
 )
 
 
+def check_filled(value: object) -> object:
+    """Raise ValueError for null and the empty text; anything else comes back as it is."""
+    if value is None or value == "":
+        raise ValueError(FILLED)
+    return value
+
+
+def never_null(schema: dict[str, Any]) -> None:
+    """Describe optional fields as what they are: left out, or of their type, and never null."""
+    for described in schema.get("properties", {}).values():
+        described.pop("default", None)
+        for choice in described.pop("anyOf", ()):
+            if choice != {"type": "null"}:
+                described.update(choice)
+
+
 class FilterRequest(BaseModel):
     """A filter as sent, in the body of a bulk operation or as parameters of a listing."""
 
-    model_config = ConfigDict(strict=True, extra="forbid", defer_build=True)
+    model_config = ConfigDict(
+        strict=True, extra="forbid", defer_build=True, json_schema_extra=never_null
+    )
 
     queue: QueueName | None = None
     type: JobType | None = None
@@ -51,6 +78,8 @@ class FilterRequest(BaseModel):
         description="a part of the JSON text of args; or, beginning with `$`, a JSON path of "
         "children, indexes and `*` which leads somewhere, with `=` and a value that is found there",
     )
+
+    _filled = field_validator("*", mode="before")(check_filled)
 
 
 # Names of the request, for tables of parameters.
@@ -162,9 +191,10 @@ EVERYTHING = DeadLetterFilter()
 
 
 def parse(raw: object, *, now_ms: int, prefix: str = "filter.") -> DeadLetterFilter:
-    """The filter that a body asks for. Null stands for "not given".
+    """The filter that a body asks for; `{}` means all dead letters.
 
-    `now_ms` is what `older_than` counts back from. Raises InvalidRequest naming the field.
+    `now_ms` is what `older_than` counts back from. Raises InvalidRequest naming the field, also for
+    one that is empty or null.
     """
     if not isinstance(raw, Mapping):
         raise InvalidRequest(prefix.rstrip(".") or "body", "must be a JSON object", value=raw)
@@ -193,8 +223,41 @@ def parse(raw: object, *, now_ms: int, prefix: str = "filter.") -> DeadLetterFil
     return DeadLetterFilter(given.queue, given.type, error_type, since_ms, until_ms, args)
 
 
+def parse_bulk(
+    given: Mapping[str, Mapping[str, object]], every: object, *, now_ms: int
+) -> DeadLetterFilter:
+    """The dead letters that a bulk operation is for: those of one filter, or all of them.
+
+    Nothing but the word `all` stands for all dead letters. A filter that is empty, or none, may be
+    one whose values were lost on the way here.
+
+    Args:
+        given: The filters of the request, each by the prefix of its fields' paths.
+        every: The value of `all`; None when it was not given.
+        now_ms: What `older_than` counts back from.
+
+    Raises InvalidRequest naming the field.
+    """
+    if every is not None:
+        if every is not True:
+            raise InvalidRequest("all", EVERY, value=every)
+        if given:
+            raise InvalidRequest("all", "cannot be combined with a filter")
+        return EVERYTHING
+    if not given:
+        rule = f"is required: one of {', '.join(FIELDS)}; or say all: true for all dead letters"
+        raise InvalidRequest("filter", rule)
+    (prefix, wanted), *others = given.items()
+    if others:
+        raise InvalidRequest("filter", "cannot be combined with filters beside it")
+    if not wanted:
+        rule = f"must have one of {', '.join(FIELDS)}; for all dead letters say all: true instead"
+        raise InvalidRequest(prefix.rstrip(".") or "filter", rule)
+    return parse(wanted, now_ms=now_ms, prefix=prefix)
+
+
 def from_query(query: Mapping[str, str], *, now_ms: int) -> DeadLetterFilter:
-    """The filter that parameters of a request ask for; an empty one stands for "not given".
+    """The filter that parameters of a listing ask for; an empty one stands for "not given".
 
     Raises InvalidRequest naming the parameter.
     """

@@ -21,7 +21,7 @@ from ojs.domain import jsontext
 from ojs.domain.access import Principal
 from ojs.domain.errors import NotFound, OjsError
 from ojs.domain.ids import IdSource
-from ojs.http import contract, errors, negotiation
+from ojs.http import client_quirks, contract, errors, negotiation
 from ojs.http.access import Guard
 from ojs.http.contract import Operation
 from ojs.http.request import Request
@@ -162,6 +162,7 @@ class Application:
                 operation=operation,
                 headers=context["headers"],
                 query=event.get("queryStringParameters") or {},
+                raw_query=event.get("rawQueryString") or "",
                 path_value=next(iter(path.values()), None),
                 raw_body=event.get("body"),
                 base64_body=bool(event.get("isBase64Encoded")),
@@ -169,6 +170,7 @@ class Application:
                 principal=principal,
             )
             self._guard.admit(request)
+            request.check_no_body()
             return self._respond(implementation(request))
 
         self._resolver.route(operation.path, operation.method)(route)
@@ -219,7 +221,10 @@ class Application:
         context = self._resolver.context
         headers = negotiation.answer_headers(context["request_id"], closed=context["closed"])
         if answer.body is not None:
-            headers["Content-Type"] = negotiation.media_type(context["headers"].get("accept"))
+            asked = context["headers"]
+            headers["Content-Type"] = client_quirks.media_type(
+                asked.get("accept"), asked.get("user-agent")
+            )
         headers |= answer.headers
         text = "" if answer.body is None else answer.body
         if not isinstance(text, str):

@@ -4,51 +4,67 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from typing import Any
+from urllib.parse import parse_qsl
 
 from ojs.domain import dead_letter_filter
 from ojs.domain.bulk import MAX_ERRORS, BulkOperation, Refusal
 from ojs.domain.dead_letter_filter import FIELDS, DeadLetterFilter
-from ojs.domain.errors import InvalidRequest
+from ojs.domain.errors import InvalidRequest, shorten
 from ojs.domain.page import Page
 from ojs.http import models
 from ojs.http.request import Request
 
 _OLDER_THAN = "older_than"
 _CONFIRM = "confirm"
+_ALL = "all"
 
 
 def to_retry(request: Request, *, now_ms: int) -> DeadLetterFilter:
     """The dead letters to retry, as the body says. Raises InvalidPayload, InvalidRequest."""
     given = request.parsed(models.RetryDeadLettersRequest)
-    wanted = {} if given.filter is None else given.filter.model_dump(exclude_none=True)
-    return dead_letter_filter.parse(wanted, now_ms=now_ms)
+    return dead_letter_filter.parse_bulk(given.filters(), given.all, now_ms=now_ms)
 
 
 def to_purge(request: Request, *, now_ms: int) -> DeadLetterFilter:
     """The dead letters to purge, as the body or the query says; not both, or only half would be
     what was meant. Raises InvalidPayload, InvalidRequest.
     """
+    _check_once(request)
     given = request.parsed(models.PurgeDeadLettersRequest)
     told = request.query.get(_CONFIRM)
-    if told not in (None, "", "true"):
+    if told != "true" and not (told is None and given.confirm):
         raise InvalidRequest(_CONFIRM, models.CONFIRM, value=told)
-    if not (given.confirm or told):
-        raise InvalidRequest(_CONFIRM, models.CONFIRM)
-    found = dict(given.filters())
-    if in_query := {name: request.query[name] for name in FIELDS if request.query.get(name)}:
+    found = given.filters()
+    if in_query := _filter_of(request.query):
         if found:
             first = next(iter(in_query))
             raise InvalidRequest(first, "cannot be combined with a filter in the body")
-        found[""] = in_query
-    prefix, wanted = next(iter(found.items()), ("", {}))
-    return dead_letter_filter.parse(wanted, now_ms=now_ms, prefix=prefix)
+        found = {"": in_query}
+    every: object = given.all
+    if (asked := request.query.get(_ALL)) is not None:
+        every = True if asked == "true" else asked
+    return dead_letter_filter.parse_bulk(found, every, now_ms=now_ms)
 
 
-def older(query: Mapping[str, str], *, now_ms: int) -> DeadLetterFilter:
+def older(request: Request, *, now_ms: int) -> DeadLetterFilter:
     """The dead letters to purge, which must be of some age. Raises InvalidRequest."""
-    if not query.get(_OLDER_THAN):
+    _check_once(request)
+    if not request.query.get(_OLDER_THAN):
         raise InvalidRequest(_OLDER_THAN, "is required: a duration such as P30D, or a time")
-    return dead_letter_filter.from_query(query, now_ms=now_ms)
+    return dead_letter_filter.parse_bulk({"": _filter_of(request.query)}, None, now_ms=now_ms)
+
+
+def _filter_of(query: Mapping[str, str]) -> dict[str, str]:
+    return {name: query[name] for name in FIELDS if name in query}
+
+
+def _check_once(request: Request) -> None:
+    """Refuse a parameter that is there twice: joined, `args=&args=` would ask for a comma."""
+    seen = set()
+    for name, _ in parse_qsl(request.raw_query, keep_blank_values=True):
+        if name in seen:
+            raise InvalidRequest(shorten(name), "must be given once")
+        seen.add(name)
 
 
 def retried(

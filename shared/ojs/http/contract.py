@@ -167,6 +167,11 @@ _FILTERS = (
 )
 _BULK_FILTERS = tuple(each for each in _FILTERS if each.name != "state")
 _CONFIRM = Parameter("confirm", {"type": "string", "enum": ["true"]}, "needed, here or in the body")
+_ALL = Parameter(
+    "all",
+    {"type": "string", "enum": ["true"]},
+    "all dead letters; needed, here or in the body, where there is no filter, and refused with one",
+)
 POOL_SCHEMA: Mapping[str, Any] = {
     "type": "string",
     "pattern": POOL_PATTERN,
@@ -482,7 +487,7 @@ def _bulk(prefix: str, base: str, tag: str) -> Iterable[Operation]:
     yield Operation(
         f"{prefix}purge_dead_letters", "DELETE", base, ADMIN, tag,
         "Delete many dead letters for good", purged, (), models.PurgeDeadLettersRequest,
-        body_required=False, query=(*_BULK_FILTERS, _CONFIRM),
+        body_required=False, query=(*_BULK_FILTERS, _ALL, _CONFIRM),
     )  # fmt: skip
     yield Operation(
         f"{prefix}purge_old_dead_letters", "POST", f"{base}/purge", ADMIN, tag,

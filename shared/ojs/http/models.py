@@ -26,10 +26,17 @@ from pydantic import (
     Field,
     GetJsonSchemaHandler,
     ValidationError,
+    field_validator,
 )
 
 from ojs.domain import access, envelope, ids, times
-from ojs.domain.dead_letter_filter import FIELDS, FilterRequest
+from ojs.domain.dead_letter_filter import (
+    EVERY,
+    FIELDS,
+    FilterRequest,
+    check_filled,
+    never_null,
+)
 from ojs.domain.envelope import (
     MAX_BATCH,
     MAX_NAME_BYTES,
@@ -65,6 +72,7 @@ MAX_CONCURRENCY = 100_000
 MAX_PROGRESS_MESSAGE = 10_000
 # What `confirm` is for.
 CONFIRM = "must be true: this is for many jobs at once, and cannot be taken back"
+_TRUE: dict[str, Any] = {"const": True}
 
 # What a worker may call its own state. The first three are directives too (core seed); the others
 # are what graceful-shutdown clients send.
@@ -565,63 +573,70 @@ class RetryDeadLetterRequest(RequestModel):
         return JobOverride() if self.override is None else self.override.override()
 
 
-class RetryDeadLettersRequest(RequestModel):
-    """Retry all dead letters that a filter means. A field that is none is refused: one that was
-    misspelt would mean more jobs than it was to.
+class _BulkRequest(RequestModel):
+    """What all requests for many dead letters have. A field that is none is refused: one that was
+    misspelt would mean more jobs than it was to. So is one that is empty or null.
     """
 
-    model_config = ConfigDict(extra="forbid")
+    model_config = ConfigDict(extra="forbid", json_schema_extra=never_null)
 
-    filter: FilterRequest | None = Field(None, description="all dead letters when not given")
-    confirm: bool | None = Field(None, description="must be true")
+    filter: FilterRequest | None = Field(
+        None, description="which dead letters", json_schema_extra={"minProperties": 1}
+    )
+    all: bool | None = Field(
+        None, description="all dead letters, instead of a filter", json_schema_extra=_TRUE
+    )
+    confirm: bool | None = Field(None, description="needed", json_schema_extra=_TRUE)
 
-    described = {"required": ["confirm"], "properties": {"confirm": {"const": True}}}
+    _filled = field_validator("*", mode="before")(check_filled)
+
+    def check(self, prefix: str = "") -> None:
+        """Raise InvalidRequest for a word that says no where only yes has a meaning."""
+        if self.all is False:
+            raise InvalidRequest(f"{prefix}all", EVERY, value=False)
+        if self.confirm is False:
+            raise InvalidRequest(f"{prefix}confirm", CONFIRM, value=False)
+
+    def filters(self) -> dict[str, Mapping[str, Any]]:
+        """The filters that were given, each by the prefix of its fields' paths."""
+        return {} if self.filter is None else {"filter.": self.filter.model_dump(exclude_none=True)}
+
+
+class RetryDeadLettersRequest(_BulkRequest):
+    """Retry all dead letters that a filter means, or all there are."""
+
+    # One of `filter` and `all`, beside `confirm`.
+    described = {"required": ["confirm"], "minProperties": 2, "maxProperties": 2}
 
     def check(self, prefix: str = "") -> None:
         """Raise InvalidRequest without a confirmation."""
-        if self.confirm is not True:
-            raise InvalidRequest(f"{prefix}confirm", CONFIRM, value=self.confirm)
+        super().check(prefix)
+        if self.confirm is None:
+            raise InvalidRequest(f"{prefix}confirm", CONFIRM)
 
 
-class PurgeDeadLettersRequest(RequestModel, FilterRequest):
-    """Purge all dead letters that a filter means: under `filter`, beside it, or in the query."""
+class PurgeDeadLettersRequest(_BulkRequest, FilterRequest):
+    """Purge all dead letters that a filter means (under `filter`, beside it, or in the query), or
+    all there are.
+    """
 
-    model_config = ConfigDict(extra="forbid")
-
-    filter: FilterRequest | None = None
-    confirm: bool | None = Field(None, description="must be true, here or in the query")
+    confirm: bool | None = Field(
+        None, description="needed, here or in the query", json_schema_extra=_TRUE
+    )
 
     described = {
-        "properties": {"confirm": {"enum": [True, None]}},
-        # Some of it under `filter`, and some beside it.
         "not": {
-            "required": ["filter"],
-            "properties": {
-                "filter": {
-                    "type": "object",
-                    "not": {"additionalProperties": {"type": "null"}},
-                }
-            },
             "anyOf": [
-                {"required": [name], "properties": {name: {"not": {"type": "null"}}}}
-                for name in FIELDS
-            ],
+                *({"required": ["all", name]} for name in ("filter", *FIELDS)),
+                *({"required": ["filter", name]} for name in FIELDS),
+            ]
         },
     }
 
-    def check(self, prefix: str = "") -> None:
-        """Raise InvalidRequest when it is not to be done, or not clear what."""
-        if self.confirm is False:
-            raise InvalidRequest(f"{prefix}confirm", CONFIRM, value=False)
-        if len(self.filters()) > 1:
-            raise InvalidRequest(f"{prefix}filter", "cannot be combined with filters beside it")
-
     def filters(self) -> dict[str, Mapping[str, Any]]:
-        """The filters it has, each with the prefix of its fields' paths."""
-        own = self.model_dump(exclude_none=True, exclude={"filter", "confirm"})
-        inner = None if self.filter is None else self.filter.model_dump(exclude_none=True)
-        found = {"": own, "filter.": inner or {}}
-        return {prefix: filtered for prefix, filtered in found.items() if filtered}
+        """The filters that were given, each by the prefix of its fields' paths."""
+        own = self.model_dump(exclude_none=True, include=set(FIELDS))
+        return super().filters() | ({"": own} if own else {})
 
 
 class ConfigureQueueRequest(RequestModel, QueueConfigRequest):
@@ -749,7 +764,11 @@ class CreateKeyRequest(RequestModel):
 
 
 class NoOptions(RequestModel):
-    """An operation without options: `{}` or no body at all."""
+    """An operation without options: `{}` or no body at all. Anything else is refused, since it
+    would not count.
+    """
+
+    model_config = ConfigDict(extra="forbid")
 
 
 class BatchRequest(RequestModel):

@@ -348,7 +348,7 @@ EXAMPLES: Mapping[str, dict[str, Any]] = {
     },
     "admin_retry_dead_letter": {},
     "retry_dead_letters": _MANY,
-    "admin_retry_dead_letters": {"confirm": True},
+    "admin_retry_dead_letters": {"all": True, "confirm": True},
     "purge_dead_letters": {"filter": {"queue": "billing", "older_than": "P90D"}, "confirm": True},
     "admin_purge_dead_letters": {"queue": "billing", "older_than": "P90D", "confirm": True},
     "stop_dead_letter_operation": {},
@@ -536,10 +536,12 @@ def _content(ref: str, example: Any = None) -> dict[str, Any]:
 
 def _error(status: int) -> dict[str, Any]:
     extra = {503: ("Retry-After",), 429: ("Retry-After", "X-OJS-Queue-Depth", "X-OJS-Queue-Bound")}
+    sometimes = {409: ("Retry-After",)}
     example = _ERROR_EXAMPLE if status == 404 else None
     return {
         "description": _DESCRIPTIONS[status],
-        "headers": _headers((*_ALWAYS, *extra.get(status, ()))),
+        "headers": _headers((*_ALWAYS, *extra.get(status, ())))
+        | _sometimes(sometimes.get(status, ())),
         "content": _content(_REF.format(model="ErrorAnswer"), example),
     }
 

@@ -36,13 +36,20 @@ _CHECKS: Mapping[str, Callable[[str], str]] = {
 }
 
 
+# RFC 8259, section 2.
+_WHITE_SPACE = b" \t\r\n"
+
+
 @dataclass(frozen=True)
 class Request:
     """A request on its way to the implementation of an operation."""
 
     operation: Operation
     headers: Mapping[str, str]
+    # Parameters by name. API Gateway joins the values of one that comes again with commas.
     query: Mapping[str, str]
+    # The query as it was sent.
+    raw_query: str
     path_value: str | None
     raw_body: str | None
     base64_body: bool
@@ -99,6 +106,24 @@ class Request:
         if self.operation.request is not model:
             raise TypeError(f"{self.operation.id} takes no {model.__name__}")
         return models.parse(model, self.object())
+
+    def check_no_body(self) -> None:
+        """Raise InvalidRequest when the operation takes no body, and there is one.
+
+        What is not read cannot count, and a client that sends it means something by it. White space
+        and `{}` mean nothing: some clients send them with every request.
+        """
+        if self.operation.request is not None or not self.raw_body:
+            return
+        try:
+            body = self._bytes().strip(_WHITE_SPACE)
+        except InvalidPayload:
+            empty = False
+        else:
+            inside = body[1:-1] if body[:1] + body[-1:] == b"{}" else body
+            empty = not inside.strip(_WHITE_SPACE)
+        if not empty:
+            raise InvalidRequest("body", "must be empty or {}: this operation takes no body")
 
     def _bytes(self) -> bytes:
         text = self.raw_body or ""

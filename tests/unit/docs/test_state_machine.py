@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
+import pytest
+
 from ojs.domain.retention import DEAD_LETTERS, RETENTION
 from ojs.domain.states import TERMINAL, TRANSITIONS, State, Trigger
 
@@ -12,6 +14,7 @@ PAGE = (Path(__file__).resolve().parents[3] / "docs" / "state-machine.md").read_
 EDGES = {(start, trigger, end) for (start, trigger), ends in TRANSITIONS.items() for end in ends}
 
 
+@pytest.mark.requirement("C-6")
 def test_the_table_is_the_code_s() -> None:
     rows = re.findall(r"^\| `(\w+)` \| `(\w+)` \| (`.*`) \|$", PAGE, re.MULTILINE)
     shown = {

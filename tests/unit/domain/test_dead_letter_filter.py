@@ -1,4 +1,4 @@
-"""Which dead letters a filter means (DL-21, DL-22)."""
+"""Which dead letters a filter means."""
 
 from __future__ import annotations
 
@@ -10,7 +10,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ojs.domain import dead_letter_filter, jsontext
-from ojs.domain.dead_letter_filter import EVERYTHING, ArgsMatch, DeadLetterFilter, parse
+from ojs.domain.dead_letter_filter import (
+    EVERYTHING,
+    FIELDS,
+    FILLED,
+    ArgsMatch,
+    DeadLetterFilter,
+    parse,
+    parse_bulk,
+)
 from ojs.domain.errors import InvalidRequest
 from ojs.domain.job import Job
 from ojs.domain.states import State
@@ -53,12 +61,12 @@ def asked(**fields: Any) -> DeadLetterFilter:
 def test_an_empty_filter_means_everything() -> None:
     assert parse({}, now_ms=NOW_MS) == EVERYTHING
     assert EVERYTHING.everything
-    assert parse(dict.fromkeys(dead_letter_filter.FIELDS), now_ms=NOW_MS) == EVERYTHING
     assert EVERYTHING.matches(letter())
     # A job that lives is none of them.
     assert not EVERYTHING.matches(letter(dead_letter=False))
 
 
+@pytest.mark.requirement("DL-21")
 @pytest.mark.parametrize(
     ("fields", "meant"),
     [
@@ -86,7 +94,7 @@ def test_an_empty_filter_means_everything() -> None:
         ({"queue": "billing", "type": "other.type", "args": "cust_9"}, False),
     ],
 )
-def test_dl_21_all_that_is_named_must_hold(fields: dict[str, str], meant: bool) -> None:
+def test_all_that_is_named_must_hold(fields: dict[str, str], meant: bool) -> None:
     assert asked(**fields).matches(letter()) is meant
 
 
@@ -100,6 +108,7 @@ def test_an_error_type_is_cut_as_the_head_has_it() -> None:
     assert asked(error_type=long).error_type == "ü" * 127
 
 
+@pytest.mark.requirement("DL-22")
 @pytest.mark.parametrize(
     "path",
     [
@@ -127,10 +136,11 @@ def test_an_error_type_is_cut_as_the_head_has_it() -> None:
         "$[-1]=cust_9",
     ],
 )
-def test_dl_22_a_path_that_leads_somewhere(path: str) -> None:
+def test_a_path_that_leads_somewhere(path: str) -> None:
     assert asked(args=path).matches(letter())
 
 
+@pytest.mark.requirement("DL-22")
 @pytest.mark.parametrize(
     "path",
     [
@@ -150,7 +160,7 @@ def test_dl_22_a_path_that_leads_somewhere(path: str) -> None:
         '$[0].lines[0]={"n": 2}',
     ],
 )
-def test_dl_22_a_path_that_leads_nowhere(path: str) -> None:
+def test_a_path_that_leads_nowhere(path: str) -> None:
     assert not asked(args=path).matches(letter())
 
 
@@ -231,7 +241,54 @@ def test_a_span_that_ends_before_it_begins_is_refused(end: str) -> None:
     assert end in refused.value.reason
 
 
-def test_parameters_of_a_request() -> None:
+@pytest.mark.parametrize("empty", [None, ""])
+@pytest.mark.parametrize("field", FIELDS)
+def test_an_empty_field_is_refused_whatever_stands_beside_it(field: str, empty: object) -> None:
+    for beside in ({}, {"queue": "billing"}, {"type": "a.b"}):
+        with pytest.raises(InvalidRequest) as refused:
+            parse({**beside, field: empty}, now_ms=NOW_MS)
+        assert (refused.value.field, refused.value.reason) == (f"filter.{field}", FILLED)
+
+
+def test_a_bulk_operation_is_for_what_one_filter_means() -> None:
+    for prefix in ("filter.", ""):
+        found = parse_bulk({prefix: {"queue": "billing"}}, None, now_ms=NOW_MS)
+        assert found == DeadLetterFilter(queue="billing")
+
+
+def test_a_bulk_operation_is_for_everything_by_that_word_alone() -> None:
+    assert parse_bulk({}, True, now_ms=NOW_MS) == EVERYTHING
+
+
+@pytest.mark.parametrize(
+    ("given", "every", "field"),
+    [
+        ({}, None, "filter"),
+        ({"filter.": {}}, None, "filter"),
+        ({"": {}}, None, "filter"),
+        ({"filter.": {"queue": ""}}, None, "filter.queue"),
+        ({"filter.": {"queue": None}}, None, "filter.queue"),
+        ({"": {"args": ""}}, None, "args"),
+        ({"filter.": {"queue": "a"}, "": {"type": "b"}}, None, "filter"),
+        ({"filter.": {"queue": "a"}}, True, "all"),
+        ({"filter.": {}}, True, "all"),
+        ({}, False, "all"),
+        ({}, "", "all"),
+        ({}, "true", "all"),
+        ({}, "true,true", "all"),
+        ({}, 1, "all"),
+        ({}, [], "all"),
+    ],
+)
+def test_a_bulk_operation_that_does_not_say_what_it_is_for(
+    given: dict[str, dict[str, object]], every: object, field: str
+) -> None:
+    with pytest.raises(InvalidRequest) as refused:
+        parse_bulk(given, every, now_ms=NOW_MS)
+    assert refused.value.field == field
+
+
+def test_parameters_of_a_listing() -> None:
     query = {"queue": "billing", "type": "", "limit": "5", "args": "$[0]=1"}
     found = dead_letter_filter.from_query(query, now_ms=NOW_MS)
     assert found == DeadLetterFilter(queue="billing", args=ArgsMatch.of("$[0]=1"))

@@ -49,6 +49,7 @@ def _resolved(raw: object, *, base: RetryPolicy | None = None) -> Specification:
 # --- what is accepted ---------------------------------------------------------------------------
 
 
+@pytest.mark.requirement("C-2")
 def test_a_request_of_type_and_args_alone_takes_all_defaults() -> None:
     assert _resolved({"type": "a", "args": [1]}) == Specification(
         id=None,
@@ -66,6 +67,7 @@ def test_a_request_of_type_and_args_alone_takes_all_defaults() -> None:
     )
 
 
+@pytest.mark.requirement("C-1")
 def test_the_flat_envelope_of_the_core_specification_is_accepted() -> None:
     found = _resolved(
         {
@@ -267,6 +269,7 @@ def test_metadata_in_options_is_kept_there() -> None:
     assert exactly(found.content["options"]) == exactly({"metadata": {"a": Decimal("1.0")}})
 
 
+@pytest.mark.requirement("C-3")
 @given(st.lists(json_values, max_size=4), json_objects)
 def test_args_and_meta_are_kept_exactly_as_sent(args: list[Any], meta: dict[str, Any]) -> None:
     found = _resolved({"type": "a", "args": args, "meta": meta}).content
@@ -274,6 +277,7 @@ def test_args_and_meta_are_kept_exactly_as_sent(args: list[Any], meta: dict[str,
     assert exactly(found.get("meta", {})) == exactly(meta)
 
 
+@pytest.mark.requirement("C-4")
 @given(st.sampled_from(sorted(SYSTEM_FIELDS)), json_values)
 def test_a_field_the_backend_manages_is_ignored_whatever_a_client_puts_there(
     name: str, value: Any
@@ -281,6 +285,7 @@ def test_a_field_the_backend_manages_is_ignored_whatever_a_client_puts_there(
     assert _resolved(_request(**{name: value})) == _resolved(_request())
 
 
+@pytest.mark.requirement("C-4")
 def test_every_system_managed_attribute_of_the_core_specification_is_ignored() -> None:
     assert {
         "state", "attempt", "created_at", "enqueued_at", "started_at", "completed_at", "error",

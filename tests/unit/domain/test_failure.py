@@ -67,6 +67,7 @@ def _assert_within_caps(failure: Failure) -> None:
     assert (failure.attempt, failure.occurred_ms) == (2, NOW_MS)
 
 
+@pytest.mark.requirement("C-15")
 def test_the_caps_are_those_of_the_core_specification() -> None:
     assert (MAX_FRAMES, MAX_BACKTRACE_CHARACTERS) == (50, 10_000)
 
@@ -138,11 +139,13 @@ def test_a_backtrace_is_cut_at_its_end_and_otherwise_kept(frames: list[str], tim
     assert list(kept[:-1]) == given_frames[: len(kept)][:-1]
 
 
+@pytest.mark.requirement("C-15")
 def test_the_fiftieth_frame_is_kept_and_the_next_is_not() -> None:
     frames = [f"frame {number}" for number in range(51)]
     assert _reported({"code": "c", "backtrace": frames}).backtrace == tuple(frames[:50])
 
 
+@pytest.mark.requirement("C-15")
 def test_ten_thousand_characters_of_backtrace_are_kept_and_no_more() -> None:
     kept = _reported({"code": "c", "backtrace": ["x" * 9_999, "yz", "w"]}).backtrace
     assert kept == ("x" * 9_999, "y")
@@ -226,6 +229,7 @@ def test_what_a_client_sees_of_a_failure_is_absent_or_set_never_null(failure: Fa
     jsontext.dumps(shown)
 
 
+@pytest.mark.requirement("C-15")
 def test_a_failure_is_shown_with_the_fields_of_the_specification() -> None:
     failure = _reported(
         {"type": "SmtpError", "message": "refused", "backtrace": ["f"], "details": {"port": 587}}

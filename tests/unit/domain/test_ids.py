@@ -113,6 +113,7 @@ def test_a_token_holds_all_its_random_bits_in_eight_url_safe_characters(random: 
     assert base64.urlsafe_b64decode(token) == random
 
 
+@pytest.mark.requirement("C-1")
 @pytest.mark.parametrize(
     "text",
     [

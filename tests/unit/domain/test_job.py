@@ -122,8 +122,8 @@ def test_every_key_the_backend_shows_is_one_a_client_cannot_set_by_an_unknown_ke
     assert own <= requested | SYSTEM_FIELDS | {"metadata"}
 
 
+@pytest.mark.requirement("QC-33")
 def test_a_copy_shows_the_error_it_was_made_for_until_it_has_one_of_its_own() -> None:
-    """QC-33."""
     error = {"code": "E", "message": "no"}
     content = {"args": [], "meta": {"ojs.dead_letter": {"source_job_id": "x", "error": error}}}
     mine = Job("id", "a", "dead", State.AVAILABLE, NOW_MS, content=content, copy_of=Origin("x"))
@@ -205,6 +205,7 @@ def test_a_new_job_shows_what_was_given_and_nothing_of_what_has_not_happened() -
     }
 
 
+@pytest.mark.requirement("C-2")
 def test_a_bare_job_has_the_defaults() -> None:
     assert to_dict(_new()).keys() == ALWAYS | {"enqueued_at"}
     assert to_dict(_new())["meta"] == {}
@@ -383,6 +384,7 @@ def test_a_job_that_waits_for_no_time_has_no_due_time(job: Job) -> None:
         _ = job.due_ms
 
 
+@pytest.mark.requirement("C-3")
 @given(json_values)
 def test_meta_is_shown_exactly_as_it_was_sent_number_forms_included(value: Any) -> None:
     sent = jsontext.loads(jsontext.dumps({"type": "a", "args": [value], "meta": {"k.x": value}}))

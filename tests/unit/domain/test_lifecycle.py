@@ -73,6 +73,7 @@ def test_every_trigger_has_a_function() -> None:
     assert FUNCTIONS.keys() == set(Trigger)
 
 
+@pytest.mark.requirement("C-5")
 @pytest.mark.parametrize(("state", "trigger"), forbidden)
 @settings(max_examples=5)
 @given(st.data())
@@ -115,7 +116,7 @@ def _assert_fits_its_state(job: Job) -> None:
     assert (job.retry_at_ms is not None) == (job.state is State.RETRYABLE)
     assert (job.cancelled_ms is not None) == (job.state is State.CANCELLED)
     assert (job.discarded_ms is not None) == (job.state is State.DISCARDED)
-    # Dead letters stay until they are pruned (DL-8).
+    # Dead letters stay until they are pruned.
     assert (job.ttl_s is not None) == (job.state.terminal and not job.dead_letter)
     if job.completed_ms is not None:
         assert job.state in {State.COMPLETED, State.DISCARDED}
@@ -201,9 +202,10 @@ def test_a_job_whose_worker_dies_each_time_ends_after_its_last_attempt(
 TARGET = Target("dead", 5, 1_000)
 
 
+@pytest.mark.requirement("QC-32")
 @given(RUNNING)
 def test_a_job_that_dies_names_the_one_copy_of_that_death(job: Job) -> None:
-    """QC-32. Whoever repeats it with the same head and time names the same."""
+    """Whoever repeats it with the same head and time names the same."""
     job = replace(job, queue="mail", copies_to=TARGET, copy_of=None)
     failure = replace(_failure(), code="DEAD_LETTER")
     dead = lifecycle.fail(job, failure, now_ms=LATER_MS, chance=0.5)
@@ -373,15 +375,17 @@ def test_a_handler_may_decide_the_end_itself_whatever_the_policy_says(
     assert after.completed_ms == LATER_MS
 
 
-def test_dl_8_dead_letters_stay_until_they_are_pruned_and_other_discards_30_days() -> None:
+@pytest.mark.requirement("DL-8")
+def test_dead_letters_stay_until_they_are_pruned_and_other_discards_30_days() -> None:
     for code, ttl_s in (("DEAD_LETTER", None), ("DISCARD", LATER_MS // 1000 + 30 * 86_400)):
         after = lifecycle.fail(_running(RetryPolicy()), _failure(code), now_ms=LATER_MS, chance=0)
         assert after.ttl_s == ttl_s
         assert after.gone(LATER_MS + 10**12) is (ttl_s is not None)
 
 
-def test_dl_21_a_dead_letter_keeps_the_type_of_its_latest_error() -> None:
-    """By every way into dead letter, and only there; DL-1 to DL-5."""
+@pytest.mark.requirement("DL-21")
+def test_a_dead_letter_keeps_the_type_of_its_latest_error() -> None:
+    """By every way into dead letter, and only there."""
     last = _running(RetryPolicy(max_attempts=1))
     long = replace(_failure("x"), type="ü" * 200)
     ways = {

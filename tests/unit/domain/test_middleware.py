@@ -34,6 +34,7 @@ def _vetoes(request: JobRequest, following: Next) -> JobRequest:
     raise InvalidRequest("type", "is not welcome here", value=request.type)
 
 
+@pytest.mark.requirement("C-16")
 @given(st.lists(st.text("abc", min_size=1), max_size=6))
 def test_each_link_calls_the_next_and_sees_its_answer(names: list[str]) -> None:
     done = middleware.run([_marks(name) for name in names], _request())
@@ -45,6 +46,7 @@ def test_without_links_the_request_goes_through_as_it_is() -> None:
     assert middleware.run([], request) is request
 
 
+@pytest.mark.requirement("C-16")
 def test_a_veto_stops_the_request_before_later_links_see_it() -> None:
     called: list[str] = []
 

@@ -1,4 +1,4 @@
-"""Worker pools as they are asked for: forms that are taken, and what is refused by name (FS-8)."""
+"""Worker pools as they are asked for: forms that are taken, and what is refused by name."""
 
 from __future__ import annotations
 
@@ -15,12 +15,14 @@ THREE = ["critical", "default", "low"]
 WEIGHTS = {"critical": 5, "default": 3, "low": 1}
 
 
-def test_fs_8_a_pool_by_default() -> None:
-    """FS-8: round-robin, no limit, no weights, for nobody alone."""
+@pytest.mark.requirement("FS-8")
+def test_a_pool_by_default() -> None:
+    """Round-robin, no limit, no weights, for nobody alone."""
     assert pools.parse("general", {"queues": THREE}) == Pool("general", tuple(THREE))
     assert Pool("general", tuple(THREE)).strategy == ROUND_ROBIN
 
 
+@pytest.mark.requirement("FS-8")
 @pytest.mark.parametrize(
     "body",
     [
@@ -33,14 +35,15 @@ def test_fs_8_a_pool_by_default() -> None:
         {"queues": THREE, "weights": WEIGHTS, "concurrency": None, "starvation_prevention": None},
     ],
 )
-def test_fs_8_weights_in_each_place_that_clients_know(body: dict[str, Any]) -> None:
-    """FS-8: beside the queues or with each of them, wrapped or not."""
+def test_weights_in_each_place_that_clients_know(body: dict[str, Any]) -> None:
+    """Beside the queues or with each of them, wrapped or not."""
     wanted = Pool("general", tuple(THREE), strategy=WEIGHTED, weights=WEIGHTS)
     assert pools.parse("general", body) == wanted
 
 
-def test_fs_8_all_that_can_be_told() -> None:
-    """FS-8: concurrency, strategy, isolation and prevention of starvation."""
+@pytest.mark.requirement("FS-8")
+def test_all_that_can_be_told() -> None:
+    """Concurrency, strategy, isolation and prevention of starvation."""
     prevention = {"enabled": True, "rotation_interval": "PT10S", "min_dispatch_ratio": 0.1}
     body = {
         "queues": THREE, "concurrency": 20, "strategy": "strict", "isolated": True,
@@ -136,9 +139,10 @@ WRONG: list[tuple[Any, str]] = [
 ]
 
 
+@pytest.mark.requirement("FS-8")
 @pytest.mark.parametrize(("body", "field"), WRONG, ids=range(len(WRONG)))
-def test_fs_8_what_is_wrong_is_named(body: Any, field: str) -> None:
-    """FS-8: the field and the rule, whatever is sent."""
+def test_what_is_wrong_is_named(body: Any, field: str) -> None:
+    """The field and the rule, whatever is sent."""
     with pytest.raises(InvalidRequest) as refused:
         pools.parse("general", body)
     assert refused.value.field == field

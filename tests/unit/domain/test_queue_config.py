@@ -51,8 +51,8 @@ def _in_force(own: dict[str, Any], inherited: dict[str, Any] | None = None) -> Q
     return Layers(layer, below).in_force()
 
 
+@pytest.mark.requirement("QC-4")
 def test_without_configuration_the_system_s_defaults_hold() -> None:
-    """QC-4."""
     config = _in_force({})
     assert config == QueueConfig()
     assert not config.bounded
@@ -73,9 +73,9 @@ def test_each_field_set_is_in_force_and_no_other_changes(name: str) -> None:
     assert changed == expected
 
 
+@pytest.mark.requirement("QC-38")
 @pytest.mark.parametrize("name", FIELDS)
 def test_the_queue_s_own_field_wins_over_the_inherited_one_field_by_field(name: str) -> None:
-    """QC-38."""
     value, expected = FIELDS[name]
     other = "max_size" if name != "max_size" else "lanes"
     config = _in_force({name: value}, {other: 3})
@@ -100,6 +100,7 @@ def test_nested_objects_are_merged_not_replaced() -> None:
     assert config.retention.completed_s == 7 * 86_400
 
 
+@pytest.mark.requirement("BP-h")
 @pytest.mark.parametrize(
     ("raw", "layer"),
     [
@@ -115,13 +116,13 @@ def test_nested_objects_are_merged_not_replaced() -> None:
     ],
 )
 def test_both_bodies_set_one_stored_bound(raw: dict[str, Any], layer: dict[str, Any]) -> None:
-    """BP-h, and conflict 8 of the register."""
+    """Conflict 8 of the register."""
     assert queue_config.merge({}, queue_config.parse(raw)) == layer
 
 
+@pytest.mark.requirement("BP-i")
 @pytest.mark.parametrize("name", ["max_size", "max_size_bytes", "max_depth"])
 def test_a_bound_of_zero_is_no_bound_whatever_is_inherited(name: str) -> None:
-    """BP-i."""
     config = _in_force({name: 0}, {"max_size": 5, "max_size_bytes": 5})
     assert getattr(config, "max_size" if name == "max_depth" else name) is None
 
@@ -224,8 +225,8 @@ def test_a_configuration_that_is_no_object_is_refused(raw: object) -> None:
         queue_config.parse(raw)
 
 
+@pytest.mark.requirement("BP-e", "BP-f")
 def test_drop_oldest_is_chosen_for_each_queue_never_for_all() -> None:
-    """BP-e, BP-f."""
     assert QueueConfig().overflow_policy == "reject"
     assert queue_config.parse({"overflow_policy": "drop_oldest"})
     with pytest.raises(InvalidRequest) as refused:
@@ -270,8 +271,8 @@ def test_all_that_is_set_has_a_bound() -> None:
     assert queue_config.merge(half, {"producers": None}) == {}
 
 
+@pytest.mark.requirement("QC-32")
 def test_a_dead_letter_queue_is_another_queue() -> None:
-    """QC-32."""
     changes = queue_config.parse({"dead_letter_queue": "dlq"})
     queue_config.check_name("mail", changes)
     with pytest.raises(InvalidRequest) as refused:
@@ -283,8 +284,9 @@ def test_a_dead_letter_queue_is_another_queue() -> None:
     assert queue_config.inherited(policy, "dlq") == {"dead_letter_max_size": 5, "lanes": 2}
 
 
+@pytest.mark.requirement("QC-34")
 def test_where_dead_letters_go_is_shown_with_how_long_they_wait_there() -> None:
-    """QC-34: P30D unless something else is said, and no bound."""
+    """P30D unless something else is said, and no bound."""
     assert "dead_letter_ttl" not in queue_config.shown(Layers())
     layers = Layers({"dead_letter_max_size": 0}, {"dead_letter_queue": "dlq"})
     shown, sources = queue_config.shown(layers), queue_config.sources(layers)
@@ -308,7 +310,8 @@ def max_age(text: str) -> dict[str, Any]:
     return {"dead_letter": {"retention": {"max_age": text}}}
 
 
-def test_dl_10_dead_letters_are_kept_by_age_and_number() -> None:
+@pytest.mark.requirement("DL-10")
+def test_dead_letters_are_kept_by_age_and_number() -> None:
     assert Layers().in_force().dead_letter == DEAD_LETTERS
     assert (DEAD_LETTERS.max_age_ms, DEAD_LETTERS.max_count) == (180 * 86_400_000, 10_000)
     assert queue_config.shown(Layers())["dead_letter"] == {
@@ -317,8 +320,9 @@ def test_dl_10_dead_letters_are_kept_by_age_and_number() -> None:
     }
 
 
-def test_dl_11_some_retention_always_applies() -> None:
-    """DL §5.2: null takes back to what is below, and nothing means that there is no end."""
+@pytest.mark.requirement("DL-11")
+def test_some_retention_always_applies() -> None:
+    """Null takes back to what is below, and nothing means that there is no end."""
     layer = queue_config.merge({}, queue_config.parse(max_age("P1D")))
     for nothing in (
         {"dead_letter": None},
@@ -329,7 +333,8 @@ def test_dl_11_some_retention_always_applies() -> None:
     assert kept({}, {}) == DEAD_LETTERS
 
 
-def test_dl_12_a_queue_s_own_numbers_come_before_those_of_all() -> None:
+@pytest.mark.requirement("DL-12")
+def test_a_queue_s_own_numbers_come_before_those_of_all() -> None:
     policy = max_age("P365D")["dead_letter"] | {"pruning_policy": "archive"}
     own = queue_config.merge(
         {}, queue_config.parse({"dead_letter": {"retention": {"max_count": 5}}})
@@ -387,6 +392,7 @@ def test_keys_that_nobody_knows_are_passed_over() -> None:
     assert queue_config.parse({"colour": "red"}) == {}
 
 
+@pytest.mark.requirement("QC-35")
 @pytest.mark.parametrize(
     ("pattern", "job_type", "allowed"),
     [
@@ -400,20 +406,19 @@ def test_keys_that_nobody_knows_are_passed_over() -> None:
     ],
 )
 def test_job_types_are_matched_with_wildcards(pattern: str, job_type: str, allowed: bool) -> None:
-    """QC-35."""
     assert _in_force({"allowed_job_types": [pattern]}).allows_type(job_type) is allowed
 
 
+@pytest.mark.requirement("QC-36")
 def test_only_listed_producers_are_admitted() -> None:
-    """QC-36."""
     config = _in_force({"producers": ["web", "cli"]})
     assert config.allows_producer("web")
     assert not config.allows_producer("other")
     assert not config.allows_producer(None)
 
 
+@pytest.mark.requirement("QC-44", "QC-46")
 def test_what_is_shown_is_the_merged_document_with_both_names_of_the_bounds() -> None:
-    """QC-44, QC-46."""
     own = queue_config.merge(
         {}, queue_config.parse({"max_size": 10, "retention": {"completed": "P3D"}})
     )

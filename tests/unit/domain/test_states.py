@@ -49,6 +49,7 @@ EDGES = {
 every_pair = list(itertools.product(State, Trigger))
 
 
+@pytest.mark.requirement("C-5")
 def test_there_are_exactly_eight_states_and_three_of_them_are_terminal() -> None:
     assert {state.value for state in State} == {
         "scheduled", "available", "pending", "active", "completed", "retryable", "cancelled",
@@ -58,6 +59,7 @@ def test_there_are_exactly_eight_states_and_three_of_them_are_terminal() -> None
     assert {state.value for state in TERMINAL} == {"completed", "cancelled", "discarded"}
 
 
+@pytest.mark.requirement("C-6")
 def test_the_transitions_are_those_of_the_specification() -> None:
     edges = {
         (source.value, trigger.value, target.value)
@@ -67,11 +69,13 @@ def test_the_transitions_are_those_of_the_specification() -> None:
     assert edges == EDGES
 
 
+@pytest.mark.requirement("C-7")
 def test_terminal_is_final_but_for_the_revival_of_a_discarded_job() -> None:
     leaving = {(state, trigger) for state, trigger in TRANSITIONS if state.terminal}
     assert leaving == {(State.DISCARDED, Trigger.REVIVE)}
 
 
+@pytest.mark.requirement("C-13")
 def test_every_state_that_is_not_terminal_can_be_cancelled() -> None:
     assert sources(Trigger.CANCEL) == set(State) - TERMINAL
 

@@ -101,10 +101,11 @@ WEIGHTS = {"a": 1, "b": 2, "c": 8, "d": 32, "e": 256}
 turns = st.lists(st.none() | names, min_size=1, max_size=120)
 
 
+@pytest.mark.requirement("FS-19", "FS-20")
 @settings(max_examples=200)
 @given(turns)
 def test_jobs_are_served_as_start_time_fair_queuing_says(events: list[str | None]) -> None:
-    """FS-19, FS-20: None serves one, a name is a push of that tenant."""
+    """None serves one, a name is a push of that tenant."""
     line, book = a_line(), Book()
     for event in events:
         # Slower than tags go on: the clock is where an empty line begins.
@@ -119,6 +120,7 @@ def test_jobs_are_served_as_start_time_fair_queuing_says(events: list[str | None
     assert [line.serve() for _ in range(left)] == [book.serve() for _ in range(left)]
 
 
+@pytest.mark.requirement("FS-20")
 @settings(max_examples=100)
 @given(
     st.dictionaries(names, st.integers(1, MAX_WEIGHT), min_size=2), st.integers(1, 400), st.data()
@@ -126,7 +128,7 @@ def test_jobs_are_served_as_start_time_fair_queuing_says(events: list[str | None
 def test_while_tenants_wait_none_is_ahead_of_another_by_more_than_a_turn_of_each(
     weights: dict[str, int], served: int, data: st.DataObject
 ) -> None:
-    """FS-20. The bound of start-time fair queuing, with 1 % for steps that are rounded."""
+    """The bound of start-time fair queuing, with 1 % for steps that are rounded."""
     line = a_line()
     for tenant in data.draw(st.permutations(sorted(weights))):
         line.push(tenant, weights[tenant], jobs=served)
@@ -140,9 +142,9 @@ def test_while_tenants_wait_none_is_ahead_of_another_by_more_than_a_turn_of_each
             )
 
 
+@pytest.mark.requirement("FS-19")
 @given(st.lists(names, min_size=1, max_size=60), st.integers(0, 60))
 def test_a_tenant_that_comes_is_served_within_one_round(waiting: list[str], served: int) -> None:
-    """FS-19."""
     line = a_line()
     for tenant in waiting:
         line.push(tenant, 1)
@@ -167,8 +169,8 @@ def test_jobs_of_one_tenant_stay_in_order(pushes: list[tuple[str, int]]) -> None
         assert pushed == sorted(set(pushed))
 
 
+@pytest.mark.requirement("FS-19")
 def test_who_was_idle_has_no_credit_and_who_flooded_no_debt() -> None:
-    """FS-19."""
     line = a_line()
     line.push("a", 1, 1_000)
     for _ in range(1_000):
@@ -298,6 +300,7 @@ def configured(*changes: Any, inherited: Any = None) -> Queue:
 ON = {"enabled": True}
 
 
+@pytest.mark.requirement("QC-4", "FS-20")
 @pytest.mark.parametrize(
     ("changes", "fairness"),
     [
@@ -319,7 +322,6 @@ ON = {"enabled": True}
     ],
 )  # fmt: skip
 def test_what_is_set_is_in_force(changes: list[Any], fairness: Fairness | None) -> None:
-    """FS-20, QC-4."""
     assert configured(*changes).fairness == fairness
 
 

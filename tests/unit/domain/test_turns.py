@@ -25,23 +25,26 @@ def given_to(turns: Turns, count: int, first: int = 0) -> list[str | None]:
     return [turns.at(turn) for turn in range(first, first + count)]
 
 
-def test_fs_13_round_robin_gives_each_queue_one_turn_a_cycle() -> None:
-    """FS-13: in the order in which they are listed, cycle for cycle."""
+@pytest.mark.requirement("FS-13")
+def test_round_robin_gives_each_queue_one_turn_a_cycle() -> None:
+    """In the order in which they are listed, cycle for cycle."""
     turns = Turns.of(["a", "b", "c"], ROUND_ROBIN)
     assert given_to(turns, 7) == ["a", "b", "c", "a", "b", "c", "a"]
 
 
-def test_fs_15_the_turns_of_the_seed_s_example() -> None:
-    """FS-15: of six turns three are for A, two for B, one for C, none of them in a row if it can
+@pytest.mark.requirement("FS-15")
+def test_the_turns_of_the_seed_s_example() -> None:
+    """Of six turns three are for A, two for B, one for C, none of them in a row if it can
     be helped.
     """
     turns = Turns.of(["A", "B", "C"], WEIGHTED, {"A": 3, "B": 2, "C": 1})
     assert given_to(turns, 6) == ["A", "B", "A", "B", "A", "C"]
 
 
+@pytest.mark.requirement("FS-15")
 @given(weights=WEIGHTS, rounds=st.integers(1, 3))
-def test_fs_15_no_queue_is_a_turn_ahead_or_behind(weights: list[int], rounds: int) -> None:
-    """FS-15: wherever one stops, each queue has had its part, to less than one turn."""
+def test_no_queue_is_a_turn_ahead_or_behind(weights: list[int], rounds: int) -> None:
+    """Wherever one stops, each queue has had its part, to less than one turn."""
     turns = weighted(weights)
     had: Counter[str | None] = Counter()
     for count in range(1, rounds * sum(weights) + 1):
@@ -51,8 +54,9 @@ def test_fs_15_no_queue_is_a_turn_ahead_or_behind(weights: list[int], rounds: in
             assert abs(had[name] - part) < 1
 
 
-def test_fs_15_a_heavy_queue_leaves_the_light_ones_apart() -> None:
-    """FS-15: forty light queues do not all have their turn at once."""
+@pytest.mark.requirement("FS-15")
+def test_a_heavy_queue_leaves_the_light_ones_apart() -> None:
+    """Forty light queues do not all have their turn at once."""
     names = ["heavy", *(f"light-{n}" for n in range(40))]
     turns = Turns.of(names, WEIGHTED, {"heavy": 1_000})
     places = [at for at, name in enumerate(given_to(turns, 1_040)) if name != "heavy"]
@@ -60,11 +64,10 @@ def test_fs_15_a_heavy_queue_leaves_the_light_ones_apart() -> None:
     assert min(after - before for before, after in pairwise(places)) > 20
 
 
+@pytest.mark.requirement("FS-16")
 @given(weights=WEIGHTS, first=st.integers(0, 10**12))
-def test_fs_16_every_queue_has_its_turn_within_the_sum_of_weights(
-    weights: list[int], first: int
-) -> None:
-    """FS-16: from any turn on, as often as its weight says."""
+def test_every_queue_has_its_turn_within_the_sum_of_weights(weights: list[int], first: int) -> None:
+    """From any turn on, as often as its weight says."""
     turns = weighted(weights)
     had = Counter(given_to(turns, sum(weights), first))
     assert had == dict(zip(turns.queues, weights, strict=True))
@@ -73,6 +76,7 @@ def test_fs_16_every_queue_has_its_turn_within_the_sum_of_weights(
 RATIOS = st.floats(0.001, 1.0)
 
 
+@pytest.mark.requirement("FS-18")
 @given(
     count=st.integers(1, 8),
     ratio=RATIOS,
@@ -80,10 +84,10 @@ RATIOS = st.floats(0.001, 1.0)
     first=st.integers(0, 10**6),
     window=st.integers(1, 400),
 )
-def test_fs_18_every_window_holds_the_part_that_each_queue_is_sure_of(
+def test_every_window_holds_the_part_that_each_queue_is_sure_of(
     count: int, ratio: float, strategy: str, first: int, window: int
 ) -> None:
-    """FS-18: whatever the strategy, and wherever the window begins."""
+    """Whatever the strategy, and wherever the window begins."""
     ratio = min(ratio, 1 / count)
     turns = Turns.of(NAMES[:count], strategy, dict.fromkeys(NAMES[:count], 2), ratio)
     had = Counter(given_to(turns, window, first))
@@ -92,16 +96,18 @@ def test_fs_18_every_window_holds_the_part_that_each_queue_is_sure_of(
         assert had[name] >= int(window * ratio + 1e-9)
 
 
+@pytest.mark.requirement("FS-18")
 @pytest.mark.parametrize("strategy", STRATEGIES)
-def test_fs_18_when_the_parts_are_all_there_is_every_turn_is_somebody_s(strategy: str) -> None:
-    """FS-18: with 4 queues and a quarter for each, nothing is left for the strategy."""
+def test_when_the_parts_are_all_there_is_every_turn_is_somebody_s(strategy: str) -> None:
+    """With 4 queues and a quarter for each, nothing is left for the strategy."""
     turns = Turns.of(NAMES[:4], strategy, {NAMES[0]: 9}, 0.25)
     assert turns.frame == 4
     assert given_to(turns, 8) == [*NAMES[:4], *NAMES[:4]]
 
 
-def test_fs_18_the_rest_goes_by_the_strategy() -> None:
-    """FS-18: of a weighted pool what is not guaranteed is shared by weight."""
+@pytest.mark.requirement("FS-18")
+def test_the_rest_goes_by_the_strategy() -> None:
+    """Of a weighted pool what is not guaranteed is shared by weight."""
     turns = weighted([8, 1], ratio=0.1)
     frames = 9 * turns.frame
     had = Counter(given_to(turns, frames))
@@ -151,9 +157,10 @@ def test_turns_of_idle_queues_are_shared_by_weight(
         assert abs(had[name] - Fraction(had.total() * by_name[name], total)) < 1
 
 
+@pytest.mark.requirement("FS-3")
 @given(weights=WEIGHTS, first=st.integers(0, 10**12))
 def test_a_number_means_the_same_to_everybody(weights: list[int], first: int) -> None:
-    """FS-3: fetchers that never heard of each other agree, at whatever number they come in."""
+    """Fetchers that never heard of each other agree, at whatever number they come in."""
     one, other = weighted(weights, 0.05), weighted(weights, 0.05)
     assert given_to(one, 50, first) == [other.at(turn) for turn in range(first, first + 50)]
     assert list(accumulate(weights))[-1] == sum(weights)

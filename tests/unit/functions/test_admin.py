@@ -200,6 +200,7 @@ def test_a_dead_letter_is_read_and_retried(api: Api, base: str) -> None:
     assert api.get(f"{base}/{job_id}").status == 404
 
 
+@pytest.mark.requirement("DL-24")
 def test_a_deleted_dead_letter_is_gone(api: Api) -> None:
     job_id = api.dead()
     reply = api("DELETE", f"/ojs/v1/dead-letter/{job_id}")

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from ojs.http import contract, openapi
+from ojs.http import contract, models, openapi
 from ojs.http.contract import Operation
 from tests.unit.functions.client import Api
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 UNKNOWN = "019539a4-0000-7000-8000-000000000000"
 NAMES = {
     "job": UNKNOWN, "worker": "w1", "queue": "default", "rate limit": "api", "operation": UNKNOWN,
-    "pool": "general", None: "",
+    "pool": "general", "key": "0123456789abcdef", None: "",
 }  # fmt: skip
 WITH_BODY = [operation for operation in contract.OPERATIONS if operation.request is not None]
 BODIES = pytest.mark.parametrize("operation", WITH_BODY, ids=lambda operation: operation.id)
@@ -45,7 +45,7 @@ def refused(reply: Reply, code: str) -> Any:
 # --- the body as a whole ----------------------------------------------------------------------
 
 DEEP = "[" * 5_000 + "]" * 5_000
-UNREADABLE = {
+UNREADABLE: dict[str, str | bytes] = {
     "malformed": '{"type": ',
     "trailing": "{} {}",
     "comma": '{"a":1,}',
@@ -122,6 +122,93 @@ def test_content_types_that_are_read(api: Api, given_type: str) -> None:
         "POST", "/ojs/v1/jobs", {"type": "a", "args": []}, headers={"content-type": given_type}
     )
     assert reply.status == 201
+
+
+# --- where no body is taken -------------------------------------------------------------------
+
+WITHOUT_BODY = [operation for operation in contract.OPERATIONS if operation.request is None]
+UNREAD: dict[str, str | bytes] = {
+    **{kind: raw for kind, raw in UNREADABLE.items() if kind != "blank"},
+    "object": '{"filter": {"type": "a"}}',
+    "empty key": '{"": null}',
+    "nested": "{{}}",
+    "two objects": "{}{}",
+    "half an object": "{",
+    "other space": "{}\u00a0",
+    "bytes of an object": b'{"confirm": true}',
+    "huge": "x" * 1_000_000,
+    "huge object": '{"a": "' + "x" * 1_000_000 + '"}',
+    "huge space": " " * 1_000_000 + "x",
+}
+NOTHING = {
+    "none": None, "empty": "", "no bytes": b"", "blank": " \n\t\r ", "object": "{}",
+    "wide object": " {\r\n } ", "bytes": b"{}", "huge": "{" + " " * 1_000_000 + "}",
+}  # fmt: skip
+NO_BODY = pytest.mark.parametrize("operation", WITHOUT_BODY, ids=lambda operation: operation.id)
+
+
+def dead_and_waiting(api: Api) -> tuple[str, str]:
+    """Ids of a job in dead letter, which a purge by age would delete, and of one that waits."""
+    found = api.dead(), api.push("other")
+    api.clock.advance(3_600_000)
+    return found
+
+
+def aimed(operation: Operation, dead: str, waiting: str) -> tuple[str, dict[str, str]]:
+    """Path and query of a request that would do something to one of these jobs, if it can."""
+    job_id = dead if "dead_letter" in operation.id else waiting
+    query = {"older_than": "PT1M"} if "purge_old" in operation.id else {}
+    path = operation.path.replace("{id}", job_id) if operation.subject == "job" else None
+    return path or path_of(operation), query
+
+
+@NO_BODY
+def test_a_body_that_is_not_read_is_refused(api: Api, operation: Operation) -> None:
+    dead, waiting = dead_and_waiting(api)
+    path, query = aimed(operation, dead, waiting)
+    for kind, raw in UNREAD.items():
+        reply = api(operation.method, path, raw=raw, query=query)
+        details = refused(reply, "invalid_request")
+        assert (reply.status, details["field"]) == (400, "body"), kind
+        assert "takes no body" in details["reason"]
+    for broken in ("%%%", "YQ", "e30=e30=", "\u00fc"):
+        reply = api(operation.method, path, raw=broken, query=query, encoded=True)
+        assert refused(reply, "invalid_request")["field"] == "body"
+    if operation.method == "GET":
+        assert api("HEAD", path, raw='{"a": 1}', query=query).status == 400
+    assert api.get(f"/ojs/v1/dead-letter/{dead}").status == 200
+    assert api.get(f"/ojs/v1/jobs/{waiting}").json["state"] == "available"
+    assert api.get("/ojs/v1/dead-letter/operations").json["operations"] == []
+
+
+@NO_BODY
+@pytest.mark.parametrize("raw", NOTHING.values(), ids=NOTHING.keys())
+def test_a_body_that_says_nothing_is_taken(api: Api, operation: Operation, raw: Any) -> None:
+    path, query = aimed(operation, *dead_and_waiting(api))
+    assert api(operation.method, path, raw=raw, query=query).status in (200, 202, 204, 404)
+
+
+@pytest.mark.parametrize(
+    "operation",
+    [operation for operation in WITH_BODY if operation.request is models.NoOptions],
+    ids=lambda operation: operation.id,
+)
+def test_an_option_where_there_are_none_is_refused(api: Api, operation: Operation) -> None:
+    waiting = api.push(pending=True)
+    path = operation.path.replace("{id}", waiting) if operation.subject == "job" else None
+    path = path or path_of(operation)
+    bodies: tuple[dict[str, Any], ...] = (
+        {"reason": "maintenance"}, {"force": None}, {"": {}}, {"a": "x" * 1_000_000},
+    )  # fmt: skip
+    for body in bodies:
+        reply = api(operation.method, path, body)
+        details = refused(reply, "invalid_request")
+        assert (reply.status, details["field"]) == (400, next(iter(body)) or "body")
+        assert len(reply.text) < 5_000
+    refused(api(operation.method, path, raw="null"), "invalid_payload")
+    assert api.get(f"/ojs/v1/jobs/{waiting}").json["state"] == "pending"
+    assert api.get("/ojs/v1/queues/default").json["paused"] is False
+    assert api(operation.method, path, {}).status in (200, 404)
 
 
 def test_bodies_that_arrive_in_base64(api: Api) -> None:
@@ -516,6 +603,14 @@ REFUSED: list[tuple[str, str, Any, int, str]] = [
             ("filter.args", "$..a", 400, "filter.args"),
             ("filter.args", {"a": 1}, 400, "filter.args"),
             ("filter.state", "discarded", 400, "filter.state"),
+            ("filter.queue", None, 400, "filter.queue"),
+            ("filter.queue", "", 400, "filter.queue"),
+            ("filter", {}, 400, "filter"),
+            ("filter", None, 400, "filter"),
+            ("all", True, 400, "all"),
+            ("all", False, 400, "all"),
+            ("all", None, 400, "all"),
+            ("all", "true", 400, "all"),
             ("filters", {}, 400, "filters"),
             ("job_ids", [], 400, "job_ids"),
         )

@@ -12,13 +12,13 @@ if TYPE_CHECKING:
 BASE = "/ojs/v1"
 ERROR = {"type": "DatabaseConnectionError", "message": "refused", "backtrace": ["at db.go:142"]}
 WAYS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
-    "dl_1 exhaustion": ({"max_attempts": 1}, ERROR),
-    "dl_2 the handler's code": ({"max_attempts": 9}, {**ERROR, "code": "DEAD_LETTER"}),
-    "dl_3 a type that is not retried": (
+    "exhaustion": ({"max_attempts": 1}, ERROR),
+    "the handler's code": ({"max_attempts": 9}, {**ERROR, "code": "DEAD_LETTER"}),
+    "a type that is not retried": (
         {"max_attempts": 9, "non_retryable_errors": ["DatabaseConnectionError"]},
         ERROR,
     ),
-    "dl_3 an error that says so": ({"max_attempts": 9}, {**ERROR, "retryable": False}),
+    "an error that says so": ({"max_attempts": 9}, {**ERROR, "retryable": False}),
 }
 
 
@@ -42,24 +42,24 @@ def listed(api: Api) -> list[str]:
     return [job["id"] for job in api.get(f"{BASE}/dead-letter").json["jobs"]]
 
 
+@pytest.mark.requirement("DL-1", "DL-2", "DL-3", "DL-4", "DL-5", "DL-7")
 @pytest.mark.parametrize(("retry", "error"), WAYS.values(), ids=WAYS.keys())
-def test_dl_1_2_3_4_5_7_ways_into_dead_letter(
-    api: Api, retry: dict[str, Any], error: dict[str, Any]
-) -> None:
+def test_ways_into_dead_letter(api: Api, retry: dict[str, Any], error: dict[str, Any]) -> None:
     job_id = pushed(api, retry)
     before = api.get(f"{BASE}/jobs/{job_id}").json["job"]
     api.clock.advance(5_000)
     failed(api, job_id, error)
     after = api.get(f"{BASE}/jobs/{job_id}").json["job"]
-    assert after["state"] == "discarded"  # DL-4
-    assert after["discarded_at"] > before["created_at"]  # DL-5
-    for name in ("type", "args", "meta", "queue", "retry"):  # DL-7
+    assert after["state"] == "discarded"
+    assert after["discarded_at"] > before["created_at"]
+    for name in ("type", "args", "meta", "queue", "retry"):
         assert after[name] == before[name]
     assert listed(api) == [job_id]
 
 
+@pytest.mark.requirement("DL-1")
 @pytest.mark.parametrize("way", ["lease", "timeout"])
-def test_dl_1_a_job_whose_worker_is_lost_ends_there_too(api: Api, way: str) -> None:
+def test_a_job_whose_worker_is_lost_ends_there_too(api: Api, way: str) -> None:
     job_id = pushed(api, {"max_attempts": 1})
     lease = {"visibility_timeout_ms": 1_000} if way == "lease" else {}
     assert api.fetch("billing", worker_id="w1", **lease)
@@ -68,7 +68,8 @@ def test_dl_1_a_job_whose_worker_is_lost_ends_there_too(api: Api, way: str) -> N
     assert (found["state"], listed(api)) == ("discarded", [job_id])
 
 
-def test_dl_6_all_errors_are_kept_in_order(api: Api) -> None:
+@pytest.mark.requirement("DL-6")
+def test_all_errors_are_kept_in_order(api: Api) -> None:
     job_id = pushed(api, {"max_attempts": 4, "initial_interval": "PT1S", "jitter": False})
     for number in range(1, 5):
         failed(api, job_id, {**ERROR, "message": f"attempt {number}"})
@@ -84,6 +85,7 @@ def test_dl_6_all_errors_are_kept_in_order(api: Api) -> None:
     assert detail["metadata"].keys() == {"created_at", "discarded_at"}
 
 
+@pytest.mark.requirement("DL-8", "DL-9")
 @pytest.mark.parametrize(
     ("retry", "error"),
     [
@@ -92,7 +94,7 @@ def test_dl_6_all_errors_are_kept_in_order(api: Api) -> None:
     ],
     ids=["on_exhaustion", "code"],
 )
-def test_dl_8_dl_9_what_is_only_discarded_is_no_dead_letter(
+def test_what_is_only_discarded_is_no_dead_letter(
     api: Api, retry: dict[str, Any], error: dict[str, Any]
 ) -> None:
     job_id = pushed(api, retry)

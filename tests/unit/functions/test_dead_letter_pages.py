@@ -342,15 +342,16 @@ def test_a_filter_that_fits_nothing_ends_after_so_many_entries(
     assert last["pagination"]["has_more"] is False
 
 
-# --- searching (DL-21, DL-22, DL-24, DL-28) -------------------------------------------------------
+# --- searching ----------------------------------------------------------------------------------
 
 
 def ids_of(page: Any) -> list[str]:
     return [job["id"] for job in page.json["jobs"]]
 
 
+@pytest.mark.requirement("DL-21", "DL-24", "DL-28")
 @pytest.mark.parametrize("base", ["/ojs/v1/dead-letter", "/ojs/v1/admin/dead-letter"])
-def test_dl_21_dead_letters_are_searched_by_what_they_are(api: Api, base: str) -> None:
+def test_dead_letters_are_searched_by_what_they_are(api: Api, base: str) -> None:
     letters = [
         letter(
             n,
@@ -395,7 +396,8 @@ def test_dl_21_dead_letters_are_searched_by_what_they_are(api: Api, base: str) -
         assert paged == wanted, asked
 
 
-def test_dl_22_dead_letters_are_searched_by_their_args(api: Api) -> None:
+@pytest.mark.requirement("DL-22")
+def test_dead_letters_are_searched_by_their_args(api: Api) -> None:
     letters = [
         letter(n, content={"args": [{"customer_id": f"cust_{n % 4}", "pad": "x" * 10 * n}]})
         for n in range(40)

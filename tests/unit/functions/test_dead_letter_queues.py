@@ -1,4 +1,4 @@
-"""Named dead-letter queues over HTTP (queue-config seed, section 6.4: QC-32, QC-33, QC-34)."""
+"""Named dead-letter queues over HTTP."""
 
 from __future__ import annotations
 
@@ -31,7 +31,8 @@ def job_of(api: Api, job_id: str) -> dict[str, Any]:
     return shown
 
 
-def test_qc_32_a_job_that_fails_for_good_is_in_the_named_queue_too(api: Api) -> None:
+@pytest.mark.requirement("QC-32", "QC-33", "QC-55")
+def test_a_job_that_fails_for_good_is_in_the_named_queue_too(api: Api) -> None:
     goes_to(api)
     job_id = api.active("mail", meta={"trace": "t"})
     error = {"code": "E42", "type": "Boom", "message": "no", "retryable": False}
@@ -43,7 +44,7 @@ def test_qc_32_a_job_that_fails_for_good_is_in_the_named_queue_too(api: Api) -> 
     (copy,) = api.fetch("failed")
     assert copy["id"] == copy_id
     assert (copy["type"], copy["args"], copy["attempt"]) == ("test.echo", [1], 1)
-    # QC-33.
+    # The copy has the error that the job failed with.
     told = copy["meta"]["ojs.dead_letter"]
     assert copy["meta"]["trace"] == "t"
     assert (told["source_job_id"], told["source_queue"]) == (job_id, "mail")
@@ -86,7 +87,8 @@ def test_deleting_the_record_leaves_the_copy(api: Api, place: str) -> None:
     assert job_of(api, copy_id)["state"] == "available"
 
 
-def test_qc_34_the_fields_are_shown_with_where_they_come_from(api: Api) -> None:
+@pytest.mark.requirement("QC-34")
+def test_the_fields_are_shown_with_where_they_come_from(api: Api) -> None:
     shown = goes_to(api)
     assert (shown["dead_letter_queue"], shown["dead_letter_ttl"]) == ("failed", "P30D")
     assert "dead_letter_max_size" not in shown
@@ -120,8 +122,9 @@ def test_a_queue_is_not_its_own_dead_letter_queue(api: Api) -> None:
     assert api.get(f"{BASE}/queues/mail").status == 404
 
 
+@pytest.mark.requirement("QC-38")
 def test_the_policy_may_name_one_queue_for_all_others(api: Api) -> None:
-    """QC-38: layers; the queue that it names has just none."""
+    """Layers; the queue that it names has just none."""
     put(api, "_default", dead_letter_queue="failed", dead_letter_max_size=9)
     api.push("mail")
     api.push("failed")

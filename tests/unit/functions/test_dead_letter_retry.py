@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
+import json
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from functions.admin.handler import handler as admin
+from local.events import event_from_request
+from local.http_server import Request
+from ojs.domain.dead_letter_filter import FIELDS, FILLED
 from ojs.domain.errors import BackendUnavailable
 from ojs.services import bulk
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from tests.unit.functions.client import Api
 
 UNKNOWN = "019539a4-0000-7000-8000-000000000000"
@@ -26,11 +33,12 @@ class Context:
         return self.left_ms
 
 
-# --- DL-15 --------------------------------------------------------------------------------------
+# --- one ----------------------------------------------------------------------------------------
 
 
+@pytest.mark.requirement("DL-15")
 @BASES
-def test_dl_15_a_retry_with_modifications(api: Api, base: str) -> None:
+def test_a_retry_with_modifications(api: Api, base: str) -> None:
     job_id = api.dead("billing")
     override = {
         "queue": "billing-retry",
@@ -48,9 +56,10 @@ def test_dl_15_a_retry_with_modifications(api: Api, base: str) -> None:
     assert api.fetch("billing") == []
 
 
+@pytest.mark.requirement("DL-13", "DL-24")
 @BASES
 @pytest.mark.parametrize("body", [{}, {"override": None}, {"override": {}}, {"note": "by hand"}])
-def test_dl_13_a_retry_as_it_is(api: Api, base: str, body: dict[str, Any]) -> None:
+def test_a_retry_as_it_is(api: Api, base: str, body: dict[str, Any]) -> None:
     job_id = api.dead()
     before = api.get(f"{base}/{job_id}").json
     api.clock.advance(1_000)
@@ -75,10 +84,9 @@ REFUSED: list[tuple[Any, int, str]] = [
 ]  # fmt: skip
 
 
+@pytest.mark.requirement("DL-15")
 @pytest.mark.parametrize(("body", "status", "field"), REFUSED, ids=range(len(REFUSED)))
-def test_dl_15_what_is_refused_changes_nothing(
-    api: Api, body: Any, status: int, field: str
-) -> None:
+def test_what_is_refused_changes_nothing(api: Api, body: Any, status: int, field: str) -> None:
     path = "/ojs/v1/queues/picky/config"
     assert api("PUT", path, {"allowed_job_types": ["other.*"]}).status == 200
     job_id = api.dead()
@@ -89,7 +97,8 @@ def test_dl_15_what_is_refused_changes_nothing(
     assert api.get(f"/ojs/v1/dead-letter/{job_id}").json == before
 
 
-def test_dl_13_a_queue_that_is_full_or_ending_refuses(api: Api) -> None:
+@pytest.mark.requirement("DL-13")
+def test_a_queue_that_is_full_or_ending_refuses(api: Api) -> None:
     job_id = api.dead("a")
     api("PUT", "/ojs/v1/queues/a/config", {"max_size": 1})
     api.push("a")
@@ -102,7 +111,8 @@ def test_dl_13_a_queue_that_is_full_or_ending_refuses(api: Api) -> None:
     assert api.get(f"/ojs/v1/dead-letter/{job_id}").status == 200
 
 
-def test_dl_13_another_job_of_its_key_refuses(api: Api) -> None:
+@pytest.mark.requirement("DL-13")
+def test_another_job_of_its_key_refuses(api: Api) -> None:
     unique = {"options": {"queue": "a", "unique": {"keys": ["type"]}}}
     job_id = api.active("a", options=unique["options"])
     error = {"type": "Boom", "message": "no", "retryable": False}
@@ -113,11 +123,12 @@ def test_dl_13_another_job_of_its_key_refuses(api: Api) -> None:
     assert refused.error["details"]["existing_job_id"] == other
 
 
-# --- DL-14 --------------------------------------------------------------------------------------
+# --- many ---------------------------------------------------------------------------------------
 
 
+@pytest.mark.requirement("DL-14", "DL-24")
 @BASES
-def test_dl_14_many_are_retried(api: Api, base: str) -> None:
+def test_many_are_retried(api: Api, base: str) -> None:
     mine = [api.dead("billing") for _ in range(3)]
     other = api.dead("other")
     body = {
@@ -139,6 +150,7 @@ def test_dl_14_many_are_retried(api: Api, base: str) -> None:
     assert [job["id"] for job in api.get(base).json["jobs"]] == [other]
 
 
+@pytest.mark.requirement("DL-24")
 @BASES
 @pytest.mark.parametrize(
     "how",
@@ -151,7 +163,7 @@ def test_dl_14_many_are_retried(api: Api, base: str) -> None:
         {"body": {}, "query": {"queue": "billing", "confirm": "true"}},
     ],
 )
-def test_dl_24_many_are_purged(api: Api, base: str, how: dict[str, Any]) -> None:
+def test_many_are_purged(api: Api, base: str, how: dict[str, Any]) -> None:
     for _ in range(3):
         api.dead("billing")
     other = api.dead("other")
@@ -161,16 +173,38 @@ def test_dl_24_many_are_purged(api: Api, base: str, how: dict[str, Any]) -> None
     assert [job["id"] for job in api.get(base).json["jobs"]] == [other]
 
 
+@pytest.mark.requirement("DL-24")
 @BASES
-def test_dl_24_all_are_purged_when_that_is_confirmed(api: Api, base: str) -> None:
+@pytest.mark.parametrize(
+    "how",
+    [
+        {"body": {"all": True, "confirm": True}},
+        {"query": {"all": "true", "confirm": "true"}},
+        {"body": {"all": True}, "query": {"confirm": "true"}},
+        {"body": {"confirm": True}, "query": {"all": "true"}},
+        {"body": {"all": True, "confirm": True}, "query": {"all": "true", "confirm": "true"}},
+    ],
+)
+def test_all_are_purged_when_that_is_said_and_confirmed(
+    api: Api, base: str, how: dict[str, Any]
+) -> None:
     for queue in ("a", "b"):
         api.dead(queue)
-    assert api("DELETE", base, query={"confirm": "true"}).json["deleted"] == 2
+    assert api("DELETE", base, **how).json["deleted"] == 2
     assert api.get(base).json["jobs"] == []
 
 
+@pytest.mark.requirement("DL-14")
 @BASES
-def test_dl_24_old_ones_are_purged(api: Api, base: str) -> None:
+def test_all_are_retried_when_that_is_said_and_confirmed(api: Api, base: str) -> None:
+    dead = [api.dead(queue) for queue in ("a", "b")]
+    told = api.post(f"{base}/retry", {"all": True, "confirm": True}).json
+    assert (told["job_ids"], told["operation"]["filter"]) == (dead, {})
+
+
+@pytest.mark.requirement("DL-24")
+@BASES
+def test_old_ones_are_purged(api: Api, base: str) -> None:
     """As the command line does."""
     old = [api.dead() for _ in range(2)]
     api.clock.advance(31 * 86_400_000)
@@ -185,6 +219,7 @@ def test_dl_24_old_ones_are_purged(api: Api, base: str) -> None:
     assert (refused.status, refused.error["details"]["field"]) == (400, "confirmed")
 
 
+NOT_TRUE: tuple[Any, ...] = (False, None, "", "true", "yes", 1, 0, [], {})
 WRONG: list[tuple[str, str, Any, dict[str, str], str]] = [
     ("POST", "/retry", {}, {}, "confirm"),
     ("POST", "/retry", {"filter": {"queue": "default"}}, {}, "confirm"),
@@ -212,12 +247,64 @@ WRONG: list[tuple[str, str, Any, dict[str, str], str]] = [
     ("DELETE", "", None, {"confirm": "true", "older_than": "x"}, "older_than"),
     ("DELETE", "", {"queue": "a"}, {"confirm": "true", "type": "a"}, "type"),
     ("DELETE", "", {"filter": {"queue": "a"}, "type": "a"}, {"confirm": "true"}, "filter"),
+    # Nothing says what is meant.
+    ("POST", "/retry", {"confirm": True}, {}, "filter"),
+    ("POST", "/retry", {"filter": None, "confirm": True}, {}, "filter"),
+    ("POST", "/retry", {"filter": {}, "confirm": True}, {}, "filter"),
+    ("DELETE", "", None, {"confirm": "true"}, "filter"),
+    ("DELETE", "", {"confirm": True}, {}, "filter"),
+    ("DELETE", "", {"filter": None, "confirm": True}, {}, "filter"),
+    ("DELETE", "", {"filter": {}, "confirm": True}, {}, "filter"),
+    ("DELETE", "", {"filter": {}, "queue": "default", "confirm": True}, {}, "filter"),
+    ("DELETE", "", {"filter": {}}, {"confirm": "true", "queue": "default"}, "queue"),
+    # The word for everything, and another.
+    *(
+        ("POST", "/retry", {"all": wrong, "confirm": True}, {}, "all")
+        for wrong in NOT_TRUE
+    ),
+    *(
+        ("DELETE", "", {"all": wrong, "confirm": True}, {}, "all")
+        for wrong in NOT_TRUE
+    ),
+    *(
+        ("DELETE", "", None, {"all": wrong, "confirm": "true"}, "all")
+        for wrong in ("", "false", "True", "1", "yes", " true", "true,true", "true,false")
+    ),
+    ("DELETE", "", {"all": False}, {"all": "true", "confirm": "true"}, "all"),
+    ("DELETE", "", {"all": True}, {"all": "", "confirm": "true"}, "all"),
+    ("POST", "/retry", {"all": True, "filter": {"queue": "default"}, "confirm": True}, {}, "all"),
+    ("POST", "/retry", {"all": True, "filter": {}, "confirm": True}, {}, "all"),
+    ("DELETE", "", {"all": True, "filter": {"queue": "default"}, "confirm": True}, {}, "all"),
+    ("DELETE", "", {"all": True, "filter": {}, "confirm": True}, {}, "all"),
+    ("DELETE", "", {"all": True, "queue": "default", "confirm": True}, {}, "all"),
+    ("DELETE", "", {"all": True, "confirm": True}, {"queue": "default"}, "all"),
+    ("DELETE", "", {"filter": {"queue": "default"}}, {"all": "true", "confirm": "true"}, "all"),
+    ("DELETE", "", None, {"all": "true", "queue": "default", "confirm": "true"}, "all"),
+    # What a request does not read, it does not take.
+    ("POST", "/retry", {"all": True, "confirm": True}, {"queue": "default"}, "queue"),
+    ("POST", "/retry", {"all": True, "confirm": True}, {"queue": ""}, "queue"),
+    ("POST", "/retry", {"confirm": True}, {"all": "true"}, "all"),
+    ("POST", "/purge", None, {"older_than": "PT0S", "all": "true"}, "all"),
+    ("POST", "/purge", {"type": "a.b"}, {"older_than": "PT0S"}, "body"),
+    ("POST", "/purge", {"filter": {"type": "a.b"}}, {"older_than": "PT0S"}, "body"),
+    # A confirmation that is none.
+    ("DELETE", "", {"all": True}, {"confirm": ""}, "confirm"),
+    ("DELETE", "", {"all": True, "confirm": True}, {"confirm": ""}, "confirm"),
+    ("DELETE", "", {"all": True, "confirm": None}, {"confirm": "true"}, "confirm"),
+    ("DELETE", "", {"all": True, "confirm": ""}, {"confirm": "true"}, "confirm"),
+    ("POST", "/retry", {"all": True, "confirm": None}, {}, "confirm"),
+    # Twice the same, as API Gateway hands it on.
+    ("DELETE", "", {"all": True}, {"confirm": "true,true"}, "confirm"),
+    ("DELETE", "", None, {"queue": "default,default", "confirm": "true"}, "queue"),
+    ("DELETE", "", None, {"type": "test.echo,test.echo", "confirm": "true"}, "type"),
+    ("DELETE", "", None, {"older_than": "PT0S,PT0S", "confirm": "true"}, "older_than"),
 ]  # fmt: skip
 
 
+@pytest.mark.requirement("DL-14")
 @BASES
 @pytest.mark.parametrize(("method", "path", "body", "query", "field"), WRONG, ids=range(len(WRONG)))
-def test_dl_14_what_is_not_confirmed_or_not_clear_changes_nothing(
+def test_what_is_not_confirmed_or_not_clear_changes_nothing(
     api: Api, base: str, method: str, path: str, body: Any, query: dict[str, str], field: str
 ) -> None:
     job_id = api.dead()
@@ -227,12 +314,83 @@ def test_dl_14_what_is_not_confirmed_or_not_clear_changes_nothing(
     assert api.get(f"{base}/operations").json["operations"] == []
 
 
+def empty_filters() -> Iterator[tuple[str, str, Any, dict[str, str], str]]:
+    """Every field without a value, alone and beside another one, wherever it may stand."""
+    for name in FIELDS:
+        other = {"type": "test.echo"} if name == "queue" else {"queue": "default"}
+        for beside in ({}, other):
+            yield "DELETE", "", None, {**beside, name: "", "confirm": "true"}, name
+            yield "POST", "/purge", None, {"older_than": "PT0S", **beside, name: ""}, name
+            for empty in ("", None):
+                given = {**beside, name: empty}
+                yield "POST", "/retry", {"filter": given}, {}, f"filter.{name}"
+                yield "DELETE", "", {"filter": given}, {}, f"filter.{name}"
+                yield "DELETE", "", given, {}, name
+
+
+EMPTY = list(empty_filters())
+
+
+@pytest.mark.requirement("DL-14")
 @BASES
-def test_dl_14_what_does_not_fit_into_a_request_goes_on(api: Api, base: str) -> None:
+@pytest.mark.parametrize(("method", "path", "body", "query", "field"), EMPTY, ids=range(len(EMPTY)))
+def test_a_filter_that_is_empty_means_nothing(
+    api: Api, base: str, method: str, path: str, body: Any, query: dict[str, str], field: str
+) -> None:
+    job_id = api.dead()
+    api.clock.advance(1_000)
+    confirmed = None if body is None else {**body, "confirm": True}
+    refused = api(method, f"{base}{path}", confirmed, query=query)
+    details = refused.error["details"]
+    assert (refused.status, details["field"]) == (400, field)
+    assert details["reason"] in (FILLED, "is required: a duration such as P30D, or a time")
+    assert api.get(f"{base}/{job_id}").status == 200
+    assert api.get(f"{base}/operations").json["operations"] == []
+
+
+@pytest.mark.requirement("DL-14")
+@BASES
+@pytest.mark.parametrize(
+    ("method", "target", "field"),
+    [
+        ("DELETE", "?args=&args=&confirm=true", "args"),
+        ("DELETE", "?args=1&args=2&confirm=true", "args"),
+        ("DELETE", "?error_type=Boom&error_type=&confirm=true", "error_type"),
+        ("DELETE", "?queue=default&queue=other&confirm=true", "queue"),
+        ("DELETE", "?queue=default&%71ueue=default&confirm=true", "queue"),
+        ("DELETE", "?queue=default&confirm=true&confirm=", "confirm"),
+        ("DELETE", "?all=true&all=true&confirm=true", "all"),
+        ("POST", "/purge?older_than=PT0S&args=&args=", "args"),
+        ("POST", "/purge?older_than=PT0S&older_than=P30D", "older_than"),
+    ],
+)
+def test_a_parameter_that_is_there_twice_is_refused(
+    api: Api, base: str, method: str, target: str, field: str
+) -> None:
+    job_id = api.dead()
+    api.clock.advance(1_000)
+    request = Request(method, base + target, [], b"", "HTTP/1.1", "127.0.0.1")
+    answer = admin(event_from_request(request, "$default"), None)
+    details = json.loads(answer["body"])["error"]["details"]
+    assert (answer["statusCode"], details["field"]) == (400, field)
+    assert api.get(f"{base}/{job_id}").status == 200
+    assert api.get(f"{base}/operations").json["operations"] == []
+
+
+def test_listings_take_an_empty_parameter_for_none(api: Api) -> None:
+    job_id = api.dead()
+    for name in FIELDS:
+        reply = api.get("/ojs/v1/dead-letter", **{name: ""})
+        assert [job["id"] for job in reply.json["jobs"]] == [job_id]
+
+
+@pytest.mark.requirement("DL-14")
+@BASES
+def test_what_does_not_fit_into_a_request_goes_on(api: Api, base: str) -> None:
     for _ in range(3):
         api.dead()
     api.context = Context(8_000)
-    told = api.post(f"{base}/retry", {"confirm": True}).json
+    told = api.post(f"{base}/retry", {"all": True, "confirm": True}).json
     assert (told["matched"], told["job_ids"], told["operation"]["state"]) == (0, [], "running")
     api.context = None
     api.clock.advance(1_000)
@@ -242,35 +400,40 @@ def test_dl_14_what_does_not_fit_into_a_request_goes_on(api: Api, base: str) -> 
     assert (shown["state"], shown["succeeded"]) == ("completed", 3)
 
 
+@pytest.mark.requirement("DL-14")
 @BASES
-def test_dl_14_reasons_are_told(api: Api, base: str) -> None:
+def test_reasons_are_told(api: Api, base: str) -> None:
     dead = [api.dead() for _ in range(25)]
     api("PUT", "/ojs/v1/queues/default/config", {"allowed_job_types": ["other.*"]})
-    told = api.post(f"{base}/retry", {"confirm": True}).json
+    told = api.post(f"{base}/retry", {"all": True, "confirm": True}).json
     assert (told["matched"], told["succeeded"], told["failed"]) == (25, 0, 25)
     assert len(told["errors"]) == len(told["operation"]["errors"]) == 20
     assert told["errors"][0]["job_id"] == dead[0]
     assert told["errors"][0]["code"] == "JOB_TYPE_NOT_ALLOWED"
 
 
+@pytest.mark.requirement("DL-14")
 @BASES
-def test_dl_14_a_full_queue_is_told_of(api: Api, base: str) -> None:
+def test_a_full_queue_is_told_of(api: Api, base: str) -> None:
     for _ in range(3):
         api.dead()
     api("PUT", "/ojs/v1/queues/default/config", {"max_size": 1})
-    told = api.post(f"{base}/retry", {"confirm": True}).json
+    told = api.post(f"{base}/retry", {"all": True, "confirm": True}).json
     assert (told["succeeded"], told["failed"]) == (1, 0)
     assert told["operation"]["waiting_for_room"] is True
     assert told["operation"]["state"] == "running"
 
 
+@pytest.mark.requirement("DL-14")
 @BASES
-def test_dl_14_operations_are_listed_and_stopped(api: Api, base: str) -> None:
+def test_operations_are_listed_and_stopped(api: Api, base: str) -> None:
     begun = []
     for _ in range(4):
         api.dead()
         api.context = Context(1_000)
-        begun.append(api.post(f"{base}/retry", {"confirm": True}).json["operation"]["id"])
+        begun.append(
+            api.post(f"{base}/retry", {"all": True, "confirm": True}).json["operation"]["id"]
+        )
         api.context = None
         api.clock.advance(1_000)
     begun.reverse()
@@ -297,7 +460,8 @@ def test_dl_14_operations_are_listed_and_stopped(api: Api, base: str) -> None:
         assert (refused.status, refused.error["details"]["field"]) == (400, next(iter(wrong)))
 
 
-def test_dl_14_a_store_in_trouble_does_not_lose_the_operation(
+@pytest.mark.requirement("DL-14")
+def test_a_store_in_trouble_does_not_lose_the_operation(
     api: Api, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     api.dead()
@@ -307,7 +471,7 @@ def test_dl_14_a_store_in_trouble_does_not_lose_the_operation(
 
     with monkeypatch.context() as patch:
         patch.setattr(api.runtime.bulk._redrive, "bring_back", busy)
-        told = api.post("/ojs/v1/dead-letter/retry", {"confirm": True}).json
+        told = api.post("/ojs/v1/dead-letter/retry", {"all": True, "confirm": True}).json
     assert (told["matched"], told["operation"]["state"]) == (0, "running")
     api.clock.advance(bulk.HOLD_MS)
     assert api.runtime.bulk.run_once(api.clock.now_ms(), 10)["retried"] == 1

@@ -1,4 +1,4 @@
-"""Statistics and metrics of dead letters over HTTP (DL-23, DL-25, DL-27)."""
+"""Statistics and metrics of dead letters over HTTP."""
 
 from __future__ import annotations
 
@@ -26,8 +26,9 @@ def sweep(api: Api) -> None:
     api.runtime.gauges.run_once(api.clock.now_ms(), 1_000)
 
 
+@pytest.mark.requirement("DL-24", "DL-25")
 @BASES
-def test_dl_25_the_shape_of_the_statistics(api: Api, base: str) -> None:
+def test_the_shape_of_the_statistics(api: Api, base: str) -> None:
     api.clock.advance(61_000)
     api.dead("billing")
     first_ms = api.clock.now_ms()
@@ -91,7 +92,8 @@ def test_totals_are_shown_where_they_are_known_without_counting(api: Api) -> Non
     assert "total" not in filtered
 
 
-def test_dl_23_the_detail_has_every_error(api: Api) -> None:
+@pytest.mark.requirement("DL-23", "DL-24")
+def test_the_detail_has_every_error(api: Api) -> None:
     job_id = api.push(options={"retry": {"max_attempts": 3, "initial_interval": "PT1S"}})
     for number in range(3):
         api.clock.advance(3_600_000)
@@ -112,7 +114,8 @@ def test_dl_23_the_detail_has_every_error(api: Api) -> None:
     assert api.get("/ojs/v1/dead-letter", error_type="E1").json["jobs"] == []
 
 
-def test_dl_27_metrics_of_dead_letters(api: Api) -> None:
+@pytest.mark.requirement("DL-27")
+def test_metrics_of_dead_letters(api: Api) -> None:
     api.push("email")
     day = api.clock.now_ms()
     counters(api, "email", keys.NOW, dead=4, discarded=4)

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 UNKNOWN = "019539a4-0000-7000-8000-000000000000"
 
 
+@pytest.mark.requirement("C-8")
 def test_a_job_is_created_with_its_location(api: Api) -> None:
     reply = api.post("/ojs/v1/jobs", {"type": "email.send", "args": ["a"], "meta": {"n": 1}})
     job = reply.json["job"]
@@ -51,6 +52,7 @@ def test_a_taken_id_conflicts(api: Api) -> None:
     assert reply.error["catalog_code"] == "OJS-3001"
 
 
+@pytest.mark.requirement("C-8")
 def test_a_batch_answers_in_order(api: Api) -> None:
     reply = api.post(
         "/ojs/v1/jobs/batch", {"jobs": [{"type": f"a.b{n}", "args": [n]} for n in range(5)]}
@@ -60,6 +62,7 @@ def test_a_batch_answers_in_order(api: Api) -> None:
     assert (reply.json["count"], reply.json["enqueued"], reply.json["failed"]) == (5, 5, 0)
 
 
+@pytest.mark.requirement("C-8")
 def test_a_batch_with_one_bad_member_stores_nothing(api: Api) -> None:
     good = {"type": "a", "args": []}
     bad_retry = {**good, "options": {"retry": {"max_attempts": -1}}}
@@ -114,6 +117,7 @@ def test_an_unknown_job_is_explained(api: Api) -> None:
         assert reply.error["docs_url"].startswith("https://")
 
 
+@pytest.mark.requirement("C-13")
 @pytest.mark.parametrize("by_post", [False, True])
 def test_cancel_tells_the_state_before_and_works_once(api: Api, by_post: bool) -> None:
     path = f"/ojs/v1/jobs/{api.push()}"
@@ -128,6 +132,7 @@ def test_cancel_tells_the_state_before_and_works_once(api: Api, by_post: bool) -
     assert again.error["details"]["current_state"] == "cancelled"
 
 
+@pytest.mark.requirement("C-19")
 def test_activate_releases_a_pending_job_once(api: Api) -> None:
     job_id = api.push(options={"pending": True})
     assert api.fetch() == []

@@ -1,4 +1,4 @@
-"""Worker pools and statistics of scheduling over HTTP (FS-8, FS-22, FS-23, FS-24, FS-26)."""
+"""Worker pools and statistics of scheduling over HTTP."""
 
 from __future__ import annotations
 
@@ -27,8 +27,9 @@ def put(api: Api, name: str = "general", **body: Any) -> Any:
     return reply
 
 
-def test_fs_23_a_pool_is_made_changed_read_and_removed(api: Api) -> None:
-    """FS-23: 201 when it is new, 200 when it replaces what was; the twin operations."""
+@pytest.mark.requirement("FS-23")
+def test_a_pool_is_made_changed_read_and_removed(api: Api) -> None:
+    """201 when it is new, 200 when it replaces what was; the twin operations."""
     made = put(api)
     assert made.status == 201
     assert made.headers["Location"] == f"{BASE}/general"
@@ -56,6 +57,7 @@ def test_fs_23_a_pool_is_made_changed_read_and_removed(api: Api) -> None:
         assert reply.error["details"]["id"] == "general"
 
 
+@pytest.mark.requirement("FS-8")
 @pytest.mark.parametrize(
     "body",
     [
@@ -66,14 +68,15 @@ def test_fs_23_a_pool_is_made_changed_read_and_removed(api: Api) -> None:
         },
     ],
 )
-def test_fs_8_the_forms_of_a_pool_that_clients_send(api: Api, body: dict[str, Any]) -> None:
-    """FS-8: wrapped, or with the weights beside the names of the queues."""
+def test_the_forms_of_a_pool_that_clients_send(api: Api, body: dict[str, Any]) -> None:
+    """Wrapped, or with the weights beside the names of the queues."""
     shown = put(api, **body).json
     assert {name: shown[name] for name in WEIGHTED} == WEIGHTED
 
 
-def test_fs_8_what_prevents_starvation_is_shown_as_it_was_told(api: Api) -> None:
-    """FS-8, FS-17: numbers as numbers."""
+@pytest.mark.requirement("FS-8", "FS-17")
+def test_what_prevents_starvation_is_shown_as_it_was_told(api: Api) -> None:
+    """Numbers as numbers."""
     told = {"enabled": True, "rotation_interval": "PT10S", "min_dispatch_ratio": 0.1}
     put(api, queues=["a", "b"], strategy="strict", isolated=True, starvation_prevention=told)
     shown = api.get(f"{BASE}/general")
@@ -82,8 +85,9 @@ def test_fs_8_what_prevents_starvation_is_shown_as_it_was_told(api: Api) -> None
     assert shown.json["isolated"] is True
 
 
-def test_fs_22_pools_are_listed_with_workers_and_jobs(api: Api) -> None:
-    """FS-22: under `items` and `pools`, in order of name, in pages."""
+@pytest.mark.requirement("FS-22", "FS-27")
+def test_pools_are_listed_with_workers_and_jobs(api: Api) -> None:
+    """Under `items` and `pools`, in order of name, in pages."""
     for number in range(5):
         put(api, f"pool-{number}", queues=["critical"], concurrency=number + 1)
     api.runtime.table.update(
@@ -103,8 +107,9 @@ def test_fs_22_pools_are_listed_with_workers_and_jobs(api: Api) -> None:
     assert api.get(BASE, offset="4").json["items"] == found[4:]
 
 
-def test_fs_22_there_may_be_none(api: Api) -> None:
-    """FS-22: an empty page."""
+@pytest.mark.requirement("FS-22")
+def test_there_may_be_none(api: Api) -> None:
+    """An empty page."""
     assert api.get(BASE).json["items"] == api.get(BASE).json["pools"] == []
 
 
@@ -163,8 +168,9 @@ def counted(api: Api, queue: str, **now: int) -> None:
     api.runtime.table.update(update)
 
 
-def test_fs_24_the_shape_of_the_statistics(api: Api) -> None:
-    """FS-24: those of the seed, of the suites and of the UI in one answer."""
+@pytest.mark.requirement("FS-24", "FS-28")
+def test_the_shape_of_the_statistics(api: Api) -> None:
+    """Those of the seed, of the suites and of the UI in one answer."""
     put(api)
     counted(api, "critical", active=8, t_started=142)
     shown = api.get(STATS).json
@@ -180,8 +186,9 @@ def test_fs_24_the_shape_of_the_statistics(api: Api) -> None:
     assert (missing.status, missing.error["details"]["resource"]) == (404, "pool")
 
 
-def test_fs_24_a_queue_in_no_pool_is_shown_too(api: Api) -> None:
-    """FS-24: whether there are pools or not; of what was fetched the counters tell."""
+@pytest.mark.requirement("FS-24")
+def test_a_queue_in_no_pool_is_shown_too(api: Api) -> None:
+    """Whether there are pools or not; of what was fetched the counters tell."""
     api.push("email")
     api.push("news")
     shown = api.get(STATS, limit="1").json
@@ -202,8 +209,9 @@ def values(text: str) -> dict[str, str]:
     return {name.removeprefix("ojs_scheduling_"): value for name, value in lines}
 
 
-def test_fs_26_what_a_scrape_tells_of_pools(api: Api) -> None:
-    """FS-26: five metrics, by their names and labels."""
+@pytest.mark.requirement("FS-26")
+def test_what_a_scrape_tells_of_pools(api: Api) -> None:
+    """Five metrics, by their names and labels."""
     put(api, queues=["critical", "low"], concurrency=4)
     api.push("beside")
     api.runtime.table.update(Update(keys.gate(":general"), keys.SLOTS, set={"n": 3}))
@@ -244,7 +252,7 @@ def test_without_pools_there_is_none_of_it(api: Api) -> None:
 
 
 def test_the_manifest_names_the_extension(api: Api) -> None:
-    """FS-27, FS-28: all that it requires and recommends is offered."""
+    """The extension is declared."""
     found = api.get("/ojs/manifest").json["extensions"]["official"]
     assert {
         "name": "fair-scheduling", "uri": "urn:ojs:ext:fair-scheduling", "version": "1.0.0-rc.1",

@@ -1,4 +1,4 @@
-"""Queue configuration over HTTP. Tests are named by the requirement they hold (QC, seed 000)."""
+"""Queue configuration over HTTP."""
 
 from __future__ import annotations
 
@@ -69,7 +69,8 @@ def state(api: Api, job_id: str) -> str:
 # --- creation ---------------------------------------------------------------------------------
 
 
-def test_qc_2_the_first_push_makes_the_queue_with_default_configuration(api: Api) -> None:
+@pytest.mark.requirement("QC-2")
+def test_the_first_push_makes_the_queue_with_default_configuration(api: Api) -> None:
     assert api.get(f"{BASE}/queues/fresh/config").status == 404
     api.push("fresh")
     reply = api.get(f"{BASE}/queues/fresh/config")
@@ -79,7 +80,8 @@ def test_qc_2_the_first_push_makes_the_queue_with_default_configuration(api: Api
     assert set(reply.json["config_sources"].values()) == {"system"}
 
 
-def test_qc_4_without_configuration_there_is_no_limit(api: Api) -> None:
+@pytest.mark.requirement("QC-4")
+def test_without_configuration_there_is_no_limit(api: Api) -> None:
     api.push("fresh")
     assert (
         not {"max_size", "max_size_bytes", "concurrency", "rate_limit"}
@@ -101,8 +103,9 @@ PAYMENTS: dict[str, Any] = {
 }
 
 
+@pytest.mark.requirement("QC-12", "QC-43", "QC-44", "QC-55")
 @pytest.mark.parametrize("flat", [False, True], ids=["seed's form", "CLI's form"])
-def test_qc_12_and_44_a_queue_is_made_before_its_first_job(api: Api, flat: bool) -> None:
+def test_a_queue_is_made_before_its_first_job(api: Api, flat: bool) -> None:
     name = {"name": "payments"}
     reply = api.post(f"{BASE}/queues", name | (PAYMENTS if flat else {"config": PAYMENTS}))
     assert reply.status == 201
@@ -120,8 +123,9 @@ def test_qc_12_and_44_a_queue_is_made_before_its_first_job(api: Api, flat: bool)
     assert api.get(reply.headers["Location"]).status == 200
 
 
+@pytest.mark.requirement("QC-12")
 @pytest.mark.parametrize("body", [{}, {"config": None}, {"config": {}}], ids=str)
-def test_qc_12_a_queue_needs_no_configuration(api: Api, body: dict[str, Any]) -> None:
+def test_a_queue_needs_no_configuration(api: Api, body: dict[str, Any]) -> None:
     reply = api.post(f"{BASE}/queues", {"name": "plain", **body})
     assert reply.status == 201
     assert set(reply.json["config_sources"].values()) == {"system"}
@@ -171,7 +175,8 @@ def strict(api: Api, make_runtime: Callable[..., Runtime]) -> Api:
     return api
 
 
-def test_qc_13_in_strict_mode_only_queues_that_were_made_take_jobs(strict: Api) -> None:
+@pytest.mark.requirement("QC-13", "QC-56")
+def test_in_strict_mode_only_queues_that_were_made_take_jobs(strict: Api) -> None:
     body = {"type": "a", "args": [], "options": {"queue": "orders"}}
     for path, sent in (("jobs", body), ("jobs/batch", {"jobs": [body]})):
         reply = strict.post(f"{BASE}/{path}", sent)
@@ -187,7 +192,8 @@ def test_qc_13_in_strict_mode_only_queues_that_were_made_take_jobs(strict: Api) 
 # --- reading and changing ---------------------------------------------------------------------
 
 
-def test_qc_3_51_and_52_configuration_is_read_and_changed_through_the_api(api: Api) -> None:
+@pytest.mark.requirement("QC-3", "QC-51", "QC-52")
+def test_configuration_is_read_and_changed_through_the_api(api: Api) -> None:
     configured(api, "q", concurrency=5, retention={"completed": "P1D"})
     shown = config_of(api, "q")
     assert (shown["concurrency"], shown["retention"]["completed"]) == (5, "P1D")
@@ -197,16 +203,18 @@ def test_qc_3_51_and_52_configuration_is_read_and_changed_through_the_api(api: A
     assert shown["retention"] == {"completed": "P1D", "discarded": "P2D", "cancelled": "P7D"}
 
 
+@pytest.mark.requirement("QC-43")
 @pytest.mark.parametrize("written", PLACES)
 @pytest.mark.parametrize("read", PLACES)
-def test_qc_43_both_places_show_one_configuration(api: Api, written: str, read: str) -> None:
+def test_both_places_show_one_configuration(api: Api, written: str, read: str) -> None:
     reply = put(api, "q", {"max_size": 5, "warning_threshold": 0.5}, written)
     assert reply.status == 200
     assert config_of(api, "q", read) == reply.json["config"]
     assert api.get(f"{BASE}/{read}/q/config").json == reply.json
 
 
-def test_qc_43_answers_say_when_and_where_from(api: Api) -> None:
+@pytest.mark.requirement("QC-43")
+def test_answers_say_when_and_where_from(api: Api) -> None:
     made = put(api, "q", {"max_size": 5}).json
     api.clock.advance(5_000)
     changed = put(api, "q", {"concurrency": 5}).json
@@ -236,7 +244,8 @@ def test_null_takes_a_field_back(api: Api) -> None:
     assert set(sources.values()) == {"system"}
 
 
-def test_qc_40_both_names_of_a_bound_are_one_setting(api: Api) -> None:
+@pytest.mark.requirement("QC-20", "QC-40")
+def test_both_names_of_a_bound_are_one_setting(api: Api) -> None:
     put(api, "q", {"backpressure": {"max_depth": 7, "strategy": "block"}}, "admin/queues")
     shown = config_of(api, "q")
     assert (shown["max_size"], shown["overflow_policy"]) == (7, "block")
@@ -314,7 +323,8 @@ def test_a_wrong_field_is_named_and_nothing_of_the_request_is_kept(
 RULE = {"name": "a", "filter": {"queue": "q"}, "delay": "PT1H", "max_replays": 3}
 
 
-def test_dl_16_rules_are_set_shown_taken_over_and_taken_back(api: Api) -> None:
+@pytest.mark.requirement("DL-16")
+def test_rules_are_set_shown_taken_over_and_taken_back(api: Api) -> None:
     shown = [{**RULE, "enabled": True}]
     assert configured(api, "q", replay_rules=[RULE])["replay_rules"] == shown
     assert api.get(f"{BASE}/queues/q/config").json["config"]["replay_rules"] == shown
@@ -326,7 +336,8 @@ def test_dl_16_rules_are_set_shown_taken_over_and_taken_back(api: Api) -> None:
     assert configured(api, "q2", replay_rules=[])["replay_rules"] == []
 
 
-def test_dl_16_a_rule_for_another_queue_is_refused(api: Api) -> None:
+@pytest.mark.requirement("DL-16")
+def test_a_rule_for_another_queue_is_refused(api: Api) -> None:
     configured(api, "q", concurrency=2)
     for method, path, prefix, body in (
         ("PUT", "queues/r/config", "", {"concurrency": 1, "replay_rules": [RULE]}),
@@ -338,7 +349,8 @@ def test_dl_16_a_rule_for_another_queue_is_refused(api: Api) -> None:
     assert api.get(f"{BASE}/queues/r/config").status == 404
 
 
-def test_dl_10_retention_is_bounded_above(api: Api) -> None:
+@pytest.mark.requirement("DL-10")
+def test_retention_is_bounded_above(api: Api) -> None:
     for count, status in ((1_000_000, 200), (1_000_001, 400)):
         reply = put(api, "q", {"dead_letter": {"retention": {"max_count": count}}})
         assert reply.status == status
@@ -397,7 +409,8 @@ def test_reading_takes_no_parameters_and_knows_only_queues_that_exist(api: Api) 
 # --- what a configuration does ----------------------------------------------------------------
 
 
-def test_qc_5_a_change_leaves_queued_jobs_as_they_are(api: Api) -> None:
+@pytest.mark.requirement("QC-5")
+def test_a_change_leaves_queued_jobs_as_they_are(api: Api) -> None:
     ids = [api.push("q") for _ in range(4)]
     shown = [api.get(f"{BASE}/jobs/{job_id}").text for job_id in ids]
     configured(
@@ -410,7 +423,8 @@ def test_qc_5_a_change_leaves_queued_jobs_as_they_are(api: Api) -> None:
     assert {state(api, job_id) for job_id in ids} == {"active"}
 
 
-def test_qc_6_a_change_holds_for_what_comes_after(api: Api) -> None:
+@pytest.mark.requirement("QC-6")
+def test_a_change_holds_for_what_comes_after(api: Api) -> None:
     before = pushed(api, "q")
     configured(api, "q", default_retry={"max_attempts": 9}, visibility_timeout=60)
     assert (before["max_attempts"], pushed(api, "q")["max_attempts"]) == (3, 9)
@@ -420,7 +434,8 @@ def test_qc_6_a_change_holds_for_what_comes_after(api: Api) -> None:
     assert len(api.fetch("q", count=2)) == 2
 
 
-def test_qc_7_8_9_and_53_pause_and_resume(api: Api) -> None:
+@pytest.mark.requirement("QC-7", "QC-8", "QC-9", "QC-53")
+def test_pause_and_resume(api: Api) -> None:
     running = api.active("q")
     configured(api, "q", concurrency=5)
     for verb, expected in (("pause", "paused"), ("resume", "active"), ("pause", "paused")):
@@ -439,7 +454,8 @@ def test_qc_7_8_9_and_53_pause_and_resume(api: Api) -> None:
     assert config_of(api, "q")["concurrency"] == 5
 
 
-def test_qc_26_visibility_timeout_is_the_lease_of_a_queue(api: Api) -> None:
+@pytest.mark.requirement("QC-26")
+def test_visibility_timeout_is_the_lease_of_a_queue(api: Api) -> None:
     configured(api, "q", visibility_timeout=60)
     job_id = api.active("q")
     api.clock.advance(59_000)
@@ -448,7 +464,8 @@ def test_qc_26_visibility_timeout_is_the_lease_of_a_queue(api: Api) -> None:
     assert state(api, job_id) == "available"
 
 
-def test_qc_27_default_timeout_ends_an_attempt(api: Api) -> None:
+@pytest.mark.requirement("QC-27", "QC-56")
+def test_default_timeout_ends_an_attempt(api: Api) -> None:
     configured(api, "q", default_timeout=60)
     job_id = api.active("q")
     api.clock.advance(61_000)
@@ -456,7 +473,8 @@ def test_qc_27_default_timeout_ends_an_attempt(api: Api) -> None:
     assert (job["state"], job["error"]["type"]) == ("retryable", "timeout")
 
 
-def test_qc_28_default_retry_is_the_policy_of_jobs_that_bring_none(api: Api) -> None:
+@pytest.mark.requirement("QC-28")
+def test_default_retry_is_the_policy_of_jobs_that_bring_none(api: Api) -> None:
     configured(
         api, "q", default_retry={"max_attempts": 7, "initial_interval": "PT9S", "jitter": False}
     )
@@ -466,7 +484,8 @@ def test_qc_28_default_retry_is_the_policy_of_jobs_that_bring_none(api: Api) -> 
     assert (reply.json["max_attempts"], reply.json["retry_delay_ms"]) == (7, 9_000)
 
 
-def test_qc_29_what_a_job_says_comes_first(api: Api) -> None:
+@pytest.mark.requirement("QC-29")
+def test_what_a_job_says_comes_first(api: Api) -> None:
     configured(
         api, "q", default_retry={"max_attempts": 7, "initial_interval": "PT9S", "jitter": False},
         visibility_timeout=60, default_timeout=60,
@@ -485,13 +504,15 @@ def test_qc_29_what_a_job_says_comes_first(api: Api) -> None:
     assert (reply.json["max_attempts"], reply.json["retry_delay_ms"]) == (2, 9_000)
 
 
-def test_qc_30_retention_has_defaults_and_is_kept_as_written(api: Api) -> None:
+@pytest.mark.requirement("QC-30")
+def test_retention_has_defaults_and_is_kept_as_written(api: Api) -> None:
     api.push("q")
     assert config_of(api, "q")["retention"] == SYSTEM["retention"]
     shown = configured(api, "q", retention={"completed": "PT12H"})
     assert shown["retention"] == SYSTEM["retention"] | {"completed": "PT12H"}
 
 
+@pytest.mark.requirement("QC-35", "QC-56")
 @pytest.mark.parametrize(
     ("allowed", "taken", "refused"),
     [
@@ -501,7 +522,7 @@ def test_qc_30_retention_has_defaults_and_is_kept_as_written(api: Api) -> None:
         (["*"], ["a", "b.c"], []),
     ],
 )
-def test_qc_35_other_job_types_are_refused(
+def test_other_job_types_are_refused(
     api: Api, allowed: list[str], taken: list[str], refused: list[str]
 ) -> None:
     configured(api, "q", allowed_job_types=allowed)
@@ -518,7 +539,8 @@ def test_qc_35_other_job_types_are_refused(
     assert len(api.fetch("q", count=50)) == len(taken)
 
 
-def test_qc_35_one_wrong_type_refuses_the_batch(api: Api) -> None:
+@pytest.mark.requirement("QC-35")
+def test_one_wrong_type_refuses_the_batch(api: Api) -> None:
     configured(api, "q", allowed_job_types=["a.*"])
     jobs: list[dict[str, Any]] = [
         {"type": t, "args": [], "queue": "q"} for t in ("a.b", "c.d", "a.c")
@@ -529,7 +551,8 @@ def test_qc_35_one_wrong_type_refuses_the_batch(api: Api) -> None:
     assert api.fetch("q", count=50) == []
 
 
-def test_qc_36_only_listed_producers_may_push(api: Api) -> None:
+@pytest.mark.requirement("QC-36", "QC-56")
+def test_only_listed_producers_may_push(api: Api) -> None:
     configured(api, "q", producers=["billing", "Büro 7"])
     body = {"type": "a", "args": [], "queue": "q"}
     for who in ("billing", "Büro 7", " billing "):
@@ -547,10 +570,11 @@ def test_qc_36_only_listed_producers_may_push(api: Api) -> None:
     assert api.post(f"{BASE}/jobs", body).status == 201
 
 
+@pytest.mark.requirement("QC-36")
 @pytest.mark.parametrize(
     "name", ["", " ", "a\nb", "a\x00", "\x7f", "x" * 256, "\ud800", "a\u2028b"]
 )
-def test_qc_36_a_producer_without_a_proper_name_is_refused(api: Api, name: str) -> None:
+def test_a_producer_without_a_proper_name_is_refused(api: Api, name: str) -> None:
     body = {"type": "a", "args": []}
     for path, sent in (("jobs", body), ("jobs/batch", {"jobs": [body]})):
         reply = api("POST", f"{BASE}/{path}", sent, headers={"X-OJS-Producer": name})
@@ -563,7 +587,8 @@ def test_qc_36_a_producer_without_a_proper_name_is_refused(api: Api, name: str) 
 # --- the policy for new queues ----------------------------------------------------------------
 
 
-def test_qc_37_the_policy_holds_for_queues_made_later(api: Api) -> None:
+@pytest.mark.requirement("QC-37", "QC-43", "QC-55")
+def test_the_policy_holds_for_queues_made_later(api: Api) -> None:
     api.push("old")
     reply = put(api, "_default", {"concurrency": 10, "default_retry": {"max_attempts": 4}})
     assert (reply.status, reply.json["name"]) == (200, "_default")
@@ -581,7 +606,8 @@ def test_qc_37_the_policy_holds_for_queues_made_later(api: Api) -> None:
     assert {"_default"}.isdisjoint(q["name"] for q in api.get(f"{BASE}/queues").json["queues"])
 
 
-def test_qc_37_a_later_policy_leaves_queues_as_they_are(api: Api) -> None:
+@pytest.mark.requirement("QC-37")
+def test_a_later_policy_leaves_queues_as_they_are(api: Api) -> None:
     put(api, "_default", {"concurrency": 10})
     api.push("q")
     put(api, "_default", {"concurrency": 3})
@@ -590,14 +616,16 @@ def test_qc_37_a_later_policy_leaves_queues_as_they_are(api: Api) -> None:
     assert "concurrency" not in config_of(api, "_default")
 
 
-def test_qc_37_an_unset_policy_is_the_system_s_defaults(api: Api) -> None:
+@pytest.mark.requirement("QC-37", "QC-43")
+def test_an_unset_policy_is_the_system_s_defaults(api: Api) -> None:
     reply = api.get(f"{BASE}/queues/_default/config")
     assert reply.status == 200
     assert {name: reply.json["config"][name] for name in SYSTEM} == SYSTEM
     assert set(reply.json["config_sources"].values()) == {"system"}
 
 
-def test_qc_38_layers_are_resolved_field_by_field(api: Api) -> None:
+@pytest.mark.requirement("QC-38")
+def test_layers_are_resolved_field_by_field(api: Api) -> None:
     put(api, "_default", {
         "concurrency": 10, "visibility_timeout": 60,
         "default_retry": {"max_attempts": 4, "jitter": False}, "retention": {"completed": "P1D"},
@@ -615,7 +643,8 @@ def test_qc_38_layers_are_resolved_field_by_field(api: Api) -> None:
     assert configured(api, "q", concurrency=None)["concurrency"] == 10
 
 
-def test_qc_39_the_order_of_timeouts(api: Api) -> None:
+@pytest.mark.requirement("QC-39")
+def test_the_order_of_timeouts(api: Api) -> None:
     def fails_after(queue: str, seconds: int, **options: Any) -> None:
         job_id = api.active(queue, options={"visibility_timeout_ms": 40_000_000, **options})
         api.clock.advance(seconds * 1_000 - 1_000)
@@ -631,13 +660,15 @@ def test_qc_39_the_order_of_timeouts(api: Api) -> None:
     fails_after("queue", 100, timeout_ms=100_000)
 
 
-def test_qc_41_configuration_does_not_change_the_order(api: Api) -> None:
+@pytest.mark.requirement("QC-41")
+def test_configuration_does_not_change_the_order(api: Api) -> None:
     configured(api, "q", concurrency=5, max_size=10, warning_threshold=0.1)
     low, high, normal = (api.push("q", options={"priority": p}) for p in (-5, 5, 0))
     assert [job["id"] for job in api.fetch("q", count=3)] == [high, normal, low]
 
 
-def test_qc_45_a_queue_shows_its_whole_configuration(api: Api) -> None:
+@pytest.mark.requirement("QC-43", "QC-45")
+def test_a_queue_shows_its_whole_configuration(api: Api) -> None:
     configured(api, "q", max_size=50)
     api.clock.advance(1_000)
     configured(api, "q", concurrency=3)
@@ -653,7 +684,8 @@ def test_qc_45_a_queue_shows_its_whole_configuration(api: Api) -> None:
     assert api.get(f"{BASE}/admin/queues/q").json["configuration"] == shown["config"]
 
 
-def test_qc_46_the_list_has_state_and_configuration(api: Api) -> None:
+@pytest.mark.requirement("QC-43", "QC-46")
+def test_the_list_has_state_and_configuration(api: Api) -> None:
     configured(api, "a", max_size=50)
     api.push("b")
     api.post(f"{BASE}/queues/b/pause")
@@ -681,10 +713,11 @@ FAIR: dict[str, Any] = {
 }
 
 
+@pytest.mark.requirement("FS-20")
 @pytest.mark.parametrize(
     ("queue", "place"), [("mail", "queues"), ("mail", "admin/queues"), ("_default", "queues")]
 )
-def test_fs_20_tenant_fairness_is_set_shown_changed_and_taken_back(
+def test_tenant_fairness_is_set_shown_changed_and_taken_back(
     api: Api, queue: str, place: str
 ) -> None:
     def tenant_fairness(given: Any) -> Any:
@@ -705,9 +738,10 @@ def test_fs_20_tenant_fairness_is_set_shown_changed_and_taken_back(
     assert tenant_fairness({"weights": {"tenant:a": 3}})["enabled"] is False
 
 
+@pytest.mark.requirement("FS-20")
 @pytest.mark.parametrize("place", PLACES)
 @pytest.mark.parametrize("weight", [0, -1, 1.5, True, "5", 1_001, {}])
-def test_fs_20_a_weight_that_is_none_is_named(api: Api, place: str, weight: Any) -> None:
+def test_a_weight_that_is_none_is_named(api: Api, place: str, weight: Any) -> None:
     for queue in ("mail", "_default") if place == "queues" else ("mail",):
         body = {"tenant_fairness": {"weights": {"tenant:a": weight}}}
         reply = put(api, queue, body, place)
@@ -716,7 +750,8 @@ def test_fs_20_a_weight_that_is_none_is_named(api: Api, place: str, weight: Any)
     assert put(api, "mail", {"tenant_fairness": {"strategy": "x"}}, place).status == 400
 
 
-def test_fs_19_a_queue_that_is_made_fair_serves_tenants_in_turns(api: Api) -> None:
+@pytest.mark.requirement("FS-19")
+def test_a_queue_that_is_made_fair_serves_tenants_in_turns(api: Api) -> None:
     api.post(f"{BASE}/queues", {"name": "mail", "config": {"tenant_fairness": {"enabled": True}}})
     for tenant in "aaab":
         api.push("mail", meta={"tenant_id": tenant})

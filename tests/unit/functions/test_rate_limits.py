@@ -146,6 +146,7 @@ def test_a_job_that_was_put_off_says_until_when(api: Api) -> None:
 QUEUE = "/ojs/v1/admin/queues/q/rate-limit"
 
 
+@pytest.mark.requirement("QC-25")
 @pytest.mark.parametrize(
     "body",
     [
@@ -155,7 +156,7 @@ QUEUE = "/ojs/v1/admin/queues/q/rate-limit"
     ],
 )
 def test_the_rate_of_a_queue_is_set_shown_and_taken_back(api: Api, body: dict[str, Any]) -> None:
-    """QC-25, RL-R005: the one configuration that PUT …/config changes, too."""
+    """The one configuration that PUT …/config changes, too."""
     api("PUT", "/ojs/v1/queues/q/config", {"concurrency": 5})
     reply = api("PUT", QUEUE, body)
     assert reply.status == 200, reply.text

@@ -117,6 +117,7 @@ def test_a_count_that_is_behind_is_never_negative(api: Api) -> None:
     assert (shown["completed"], shown["pending"], shown["stats"]["dead_letter"]) == (0, 0, 0)
 
 
+@pytest.mark.requirement("QC-45")
 def test_a_queue_s_detail(api: Api) -> None:
     api.push("email")
     created_at = now_text(api)

@@ -42,6 +42,7 @@ def printed(capsys: pytest.CaptureFixture[str]) -> list[dict[str, Any]]:
     return [line for line in lines if "_aws" in line]
 
 
+@pytest.mark.requirement("C-20")
 def test_a_jobs_life_is_counted_and_told(api: Api, capsys: pytest.CaptureFixture[str]) -> None:
     assert handler(LIFE, LambdaContext("stream")) == DONE
     stats = api("GET", "/ojs/v1/queues/email/stats").json["stats"]

@@ -221,7 +221,8 @@ def test_gates_are_set_right_before_the_end(api: Api, monkeypatch: pytest.Monkey
     assert asked == [(now_ms, module.RECOUNTS, True), (now_ms, module.RECOUNTS, False)]
 
 
-def test_fs_19_jobs_of_a_queue_that_has_become_fair_are_given_tags(
+@pytest.mark.requirement("FS-19")
+def test_jobs_of_a_queue_that_has_become_fair_are_given_tags(
     api: Api, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def told() -> list[dict[str, int]]:
@@ -244,7 +245,8 @@ def test_fs_19_jobs_of_a_queue_that_has_become_fair_are_given_tags(
     assert len(told()) == before
 
 
-def test_bp_k_queues_without_a_bound_are_warned_of_once(
+@pytest.mark.requirement("BP-k")
+def test_queues_without_a_bound_are_warned_of_once(
     api: Api, caplog: pytest.LogCaptureFixture
 ) -> None:
     def warnings() -> list[int]:
@@ -312,7 +314,8 @@ def test_the_sweep_is_bounded(api: Api, monkeypatch: pytest.MonkeyPatch) -> None
     assert handler(EVENT, Context(10**9))["promoted"] == module.MAX_PASSES
 
 
-def test_dl_14_bulk_operations_are_carried_on(
+@pytest.mark.requirement("DL-14")
+def test_bulk_operations_are_carried_on(
     api: Api, gauges: Gauges, caplog: pytest.LogCaptureFixture
 ) -> None:
     for _ in range(3):
@@ -371,10 +374,11 @@ def test_dead_letters_come_back_and_go_and_it_is_told(
 # --- worker pools -------------------------------------------------------------------------------
 
 
-def test_fs_26_pools_are_looked_at_and_told_of_as_metrics(
+@pytest.mark.requirement("FS-25", "FS-26")
+def test_pools_are_looked_at_and_told_of_as_metrics(
     api: Api, gauges: Gauges, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """FS-25, FS-26: before the gauges, which have the last seconds to themselves."""
+    """Before the gauges, which have the last seconds to themselves."""
     api.runtime.pools.put("general", {"queues": ["critical", "low"], "concurrency": 4})
     api.runtime.pools.put("free", {"queues": ["aside"]})
     table = api.runtime.table
@@ -415,7 +419,8 @@ def test_only_so_many_pools_and_queues_are_told_of(capsys: pytest.CaptureFixture
     assert not [line for line in lines if line.get("pool", line.get("queue", ""))[1:] >= "100"]
 
 
-def test_fs_8_a_place_in_a_pool_that_no_job_takes_is_free_again(
+@pytest.mark.requirement("FS-8")
+def test_a_place_in_a_pool_that_no_job_takes_is_free_again(
     api: Api, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Whoever took it died before it claimed a job: the sweep looks twice, a minute apart."""

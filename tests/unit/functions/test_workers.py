@@ -13,6 +13,7 @@ BASE = "/ojs/v1/workers"
 UNKNOWN = "019539a4-0000-7000-8000-000000000000"
 
 
+@pytest.mark.requirement("C-9")
 def test_fetch_hands_out_the_whole_job(api: Api) -> None:
     job_id = api.push("email", meta={"trace_id": "t"}, x_own=1)
     (job,) = api.fetch("email", worker_id="w1")
@@ -41,6 +42,7 @@ def test_fetch_takes_null_for_what_is_not_given(api: Api) -> None:
     assert len(api.post(f"{BASE}/fetch", body).json["jobs"]) == 1
 
 
+@pytest.mark.requirement("C-9", "FS-4")
 def test_fetch_order_over_several_queues(api: Api) -> None:
     for queue in ("a", "b"):
         for _ in range(2):
@@ -70,8 +72,9 @@ def test_fetch_refuses_what_it_does_not_offer(api: Api, field: str, value: Any) 
     assert api.get(f"/ojs/v1/jobs/{job_id}").json["state"] == "available"
 
 
+@pytest.mark.requirement("FS-5")
 def test_a_worker_says_what_order_it_wishes(api: Api) -> None:
-    """FS-5: weights without a strategy are for the weighted one."""
+    """Weights without a strategy are for the weighted one."""
     for queue in ("a", "b"):
         for _ in range(4):
             api.push(queue)
@@ -80,8 +83,9 @@ def test_a_worker_says_what_order_it_wishes(api: Api) -> None:
     assert sorted(job["queue"] for job in fetched) == ["a", "b", "b", "b"]
 
 
+@pytest.mark.requirement("FS-9", "FS-10", "FS-29")
 def test_a_worker_of_a_pool(api: Api) -> None:
-    """FS-9, FS-10, FS-29: wrapped or flat; said once, it holds for fetches, too."""
+    """Wrapped or flat; said once, it holds for fetches, too."""
     job_id = api.push("a")
     api.runtime.pools.put("general", {"queues": ["a"]})
     worker = {
@@ -109,13 +113,15 @@ def test_a_worker_of_a_pool(api: Api) -> None:
     assert job["id"] == job_id
 
 
+@pytest.mark.requirement("FS-6")
 def test_without_queues_there_must_be_a_pool(api: Api) -> None:
-    """FS-6: and one that is configured."""
+    """And one that is configured."""
     for body in ({}, {"worker_id": "w"}, {"pool": "p"}, {"worker_id": "w", "pool": "p"}):
         reply = api.post(f"{BASE}/fetch", body)
         assert (reply.status, reply.error["details"]["field"]) == (400, "queues")
 
 
+@pytest.mark.requirement("C-10")
 def test_ack_tells_what_is_done(api: Api) -> None:
     job_id = api.active()
     reply = api.post(f"{BASE}/ack", {"job_id": job_id, "worker_id": "w1", "result": {"a": 1}})
@@ -163,6 +169,7 @@ def test_a_repeated_ack_counts_once(api: Api) -> None:
     assert api.post(f"{BASE}/ack", {"job_id": job_id}).status == 409
 
 
+@pytest.mark.requirement("C-11")
 def test_nack_tells_when_it_is_tried_again(api: Api) -> None:
     job_id = api.active(options={"retry": {"initial_interval": "PT7S", "jitter": False}})
     error = {"code": "handler_error", "message": "no", "details": {"error_class": "Boom"}}
@@ -174,6 +181,7 @@ def test_nack_tells_when_it_is_tried_again(api: Api) -> None:
     assert reply["job"]["error"]["type"] == "Boom"
 
 
+@pytest.mark.requirement("C-11")
 def test_nack_of_the_last_attempt_discards(api: Api) -> None:
     job_id = api.active(options={"retry": {"max_attempts": 1}})
     reply = api.post(f"{BASE}/nack", {"job_id": job_id, "error": {"message": "no"}}).json
@@ -204,6 +212,7 @@ def test_nack_needs_an_error(api: Api) -> None:
     assert api.get(f"/ojs/v1/jobs/{job_id}").json["state"] == "active"
 
 
+@pytest.mark.requirement("C-12", "C-13")
 def test_heartbeat_extends_and_tells(api: Api) -> None:
     first, second = api.active("a"), api.active("b")
     api("DELETE", f"/ojs/v1/jobs/{second}")

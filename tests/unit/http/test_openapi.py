@@ -98,11 +98,11 @@ def says_enough(given_body: models.RequestModel) -> bool:
 
 
 def check_filter(given: models.RequestModel) -> None:
-    if isinstance(given, models.RetryDeadLettersRequest) and given.filter is not None:
-        dead_letter_filter.parse(given.filter.model_dump(), now_ms=NOW_MS)
-    if isinstance(given, models.PurgeDeadLettersRequest):
-        for wanted in given.filters().values():
-            dead_letter_filter.parse(wanted, now_ms=NOW_MS)
+    if isinstance(given, models.RetryDeadLettersRequest | models.PurgeDeadLettersRequest):
+        found = given.filters()
+        # What a purge is for may stand in the query as well.
+        if found or given.all or isinstance(given, models.RetryDeadLettersRequest):
+            dead_letter_filter.parse_bulk(found, given.all, now_ms=NOW_MS)
 
 
 def check_configuration(operation: Operation, read: Any) -> None:
@@ -208,6 +208,24 @@ MORE_REFUSED: list[tuple[str, Any]] = [
     ("retry_dead_letters", {"filter": {"since": "+PT1H"}, "confirm": True}),
     ("purge_dead_letters", {"filter": {"queue": "a"}, "type": "b", "confirm": True}),
     ("purge_dead_letters", {"confirm": False}),
+    ("purge_dead_letters", {"confirm": None}),
+    ("retry_dead_letters", {"confirm": True}),
+    ("retry_dead_letters", {"filter": {}, "confirm": True}),
+    ("retry_dead_letters", {"filter": None, "confirm": True}),
+    ("retry_dead_letters", {"filter": {"queue": None}, "confirm": True}),
+    ("retry_dead_letters", {"filter": {"queue": ""}, "confirm": True}),
+    ("retry_dead_letters", {"filter": {"queue": "a"}, "all": True, "confirm": True}),
+    ("retry_dead_letters", {"filter": {}, "all": True, "confirm": True}),
+    ("retry_dead_letters", {"all": False, "confirm": True}),
+    ("retry_dead_letters", {"all": None, "confirm": True}),
+    ("retry_dead_letters", {"all": "true", "confirm": True}),
+    ("purge_dead_letters", {"filter": {}, "confirm": True}),
+    ("purge_dead_letters", {"filter": {}, "queue": "a", "confirm": True}),
+    ("purge_dead_letters", {"queue": None, "confirm": True}),
+    ("purge_dead_letters", {"queue": "a", "all": True, "confirm": True}),
+    ("purge_dead_letters", {"filter": {"queue": "a"}, "all": True, "confirm": True}),
+    ("purge_dead_letters", {"all": False, "queue": "a", "confirm": True}),
+    ("pause_queue", {"reason": "maintenance"}),
     ("purge_dead_letters", {"older_than": "30 days"}),
     ("purge_dead_letters", {"args": "$[a]"}),
     ("create_queue", {"config": {"max_size": 5}}),
@@ -274,10 +292,14 @@ def test_more_that_is_refused_is_described_as_wrong(operation_id: str, body: Any
         ("configure_queue", {"backpressure": {}, "warning_threshold": 1}),
         ("retry_dead_letter", {"override": {"queue": "x", "retry": None}, "unheard_of": 1}),
         ("retry_dead_letter", {"override": {"meta": {"a": None}, "args": []}}),
-        ("retry_dead_letters", {"filter": None, "confirm": True}),
+        ("retry_dead_letters", {"all": True, "confirm": True}),
         ("retry_dead_letters", {"filter": {"args": "$['a b'][-1].*.c=1"}, "confirm": True}),
-        ("purge_dead_letters", {"filter": {}, "queue": "a", "confirm": True}),
-        ("purge_dead_letters", {"filter": {"queue": "a"}, "type": None}),
+        ("purge_dead_letters", {"filter": {"queue": "a"}, "confirm": True}),
+        ("purge_dead_letters", {"all": True, "confirm": True}),
+        # The rest in the query.
+        ("purge_dead_letters", {"all": True}),
+        ("purge_dead_letters", {"confirm": True}),
+        ("purge_dead_letters", {}),
         ("purge_dead_letters", {"older_than": "1d12h", "args": '"customer": 1'}),
     ],
 )

@@ -58,7 +58,8 @@ def test_a_job_that_is_gone() -> None:
     }
 
 
-def test_dl_25_dead_letters_are_counted_by_type_and_error() -> None:
+@pytest.mark.requirement("DL-25")
+def test_dead_letters_are_counted_by_type_and_error() -> None:
     dead = [
         replace(JOB, state=State.DISCARDED, dead_letter=True, error_type=kind)
         for kind in ("Boom", "Boom", None)

@@ -188,7 +188,8 @@ def test_expired() -> None:
     assert (data["total_attempts"], data["last_error"]["code"]) == (0, "expired")
 
 
-def test_dl_26_a_replay_is_no_retry() -> None:
+@pytest.mark.requirement("DL-26")
+def test_a_replay_is_no_retry() -> None:
     dead = replace(JOB, state=State.DISCARDED, dead_letter=True, replayed="1|rule")
     back = lifecycle.revive(dead, now_ms=LATER_MS, order="1")
     assert list(told(dead, back)) == ["dead_letter.retried", "job.enqueued"]
@@ -198,7 +199,8 @@ def test_dl_26_a_replay_is_no_retry() -> None:
     assert "dead_letter.retried" not in found
 
 
-def test_dl_26_what_was_pruned_is_told_of_by_queue() -> None:
+@pytest.mark.requirement("DL-26")
+def test_what_was_pruned_is_told_of_by_queue() -> None:
     dead = replace(JOB, state=State.DISCARDED, dead_letter=True)
     other = replace(dead, queue="post")
     what = [
@@ -276,6 +278,7 @@ def test_queues_paused_and_resumed() -> None:
         assert of_queue(draining, state) == []
 
 
+@pytest.mark.requirement("QC-49")
 def test_queues_created_configured_and_deleted() -> None:
     plain = Queue("mail", created_ms=1)
     ((kind, at_ms, _, data),) = of_queue(None, plain, explicit=True)

@@ -38,6 +38,7 @@ def told(*images: dict[str, Any] | None) -> list[tuple[str, dict[str, Any]]]:
     return found
 
 
+@pytest.mark.requirement("BP-r")
 def test_each_crossing_is_told_once() -> None:
     levels = [7, 8, 9, 10, 9, 10, 8, 7, 6, 8]
     found = told(None, *(item(n, **BOUNDS) for n in levels))
@@ -68,8 +69,9 @@ def test_a_bound_that_changes_crosses_too() -> None:
     assert told(item(1), item(500)) == []
 
 
+@pytest.mark.requirement("BP-u")
 def test_a_bound_in_bytes_is_told_of_as_such() -> None:
-    """BP-u: R001 with the events of section 10.1."""
+    """Its events are those of a bound by number."""
     bytes_only = {"bound_b": 70, "warn_b": 56}
     data = {"queue": "mail", "unit": "bytes", "bound": 70}
     assert told(None, *(item(n, **bytes_only) for n in (7, 8, 10, 7))) == [
@@ -136,6 +138,7 @@ def test_a_malformed_gate(spoilt: dict[str, Any]) -> None:
         parse(made_record(1, None, spoilt))
 
 
+@pytest.mark.requirement("QC-50", "BP-s")
 def test_metrics_of_bounds() -> None:
     first, second = Tally(), Tally()
     for tally in (first, second):

@@ -1,4 +1,4 @@
-"""Worker pools as their items tell; events, counters and metrics that follow (FS-25, FS-26)."""
+"""Worker pools as their items tell; events, counters and metrics that follow."""
 
 from __future__ import annotations
 
@@ -46,6 +46,7 @@ def told(old: Any, new: Any) -> list[tuple[str, dict[str, Any]]]:
     return [(event.type, dict(event.data)) for event in events]
 
 
+@pytest.mark.requirement("FS-25")
 @pytest.mark.parametrize(
     ("changed", "strategy"),
     [
@@ -53,10 +54,8 @@ def told(old: Any, new: Any) -> list[tuple[str, dict[str, Any]]]:
         ({"weights": '{"a":9,"b":1}'}, "weighted"),
     ],
 )
-def test_fs_25_a_change_of_strategy_or_weights_is_told(
-    changed: dict[str, Any], strategy: str
-) -> None:
-    """FS-25: with the strategy before and after."""
+def test_a_change_of_strategy_or_weights_is_told(changed: dict[str, Any], strategy: str) -> None:
+    """With the strategy before and after."""
     after = {**POOL, **changed, "configured": NOW_MS + 5, "changes": 1}
     data = {"pool": "general", "previous_strategy": "weighted", "new_strategy": strategy}
     assert told(POOL, after) == [("scheduling.rebalanced", data)]
@@ -65,19 +64,21 @@ def test_fs_25_a_change_of_strategy_or_weights_is_told(
     assert event.source == f"ojs://{SERVICE}/api"
 
 
+@pytest.mark.requirement("FS-25")
 @pytest.mark.parametrize(
     "changed",
     [{"concurrency": 5}, {"isolated": 1}, {"queues": '["a","b","c"]'}, {"seating": 1}, {}],
 )
-def test_fs_25_no_other_change_is(changed: dict[str, Any]) -> None:
-    """FS-25: nor is a pool that is made or removed."""
+def test_no_other_change_is(changed: dict[str, Any]) -> None:
+    """Nor is a pool that is made or removed."""
     assert told(POOL, {**POOL, **changed, "changes": 1}) == []
     assert records.parse(made_record(1, None, POOL)) == []
     assert records.parse(made_record(1, POOL, None)) == []
 
 
-def test_fs_25_a_queue_that_begins_to_starve_is_told_once() -> None:
-    """FS-25: for how long it was given nothing, and what waits."""
+@pytest.mark.requirement("FS-25")
+def test_a_queue_that_begins_to_starve_is_told_once() -> None:
+    """For how long it was given nothing, and what waits."""
     data = {"queue": "a", "duration": "PT90.5S", "available_count": 7, "pool": "general"}
     assert told(None, WATCH) == [("scheduling.queue_starved", data)]
     # Another begins, this one goes on.
@@ -90,8 +91,9 @@ def test_fs_25_a_queue_that_begins_to_starve_is_told_once() -> None:
     assert records.parse(made_record(1, WATCH, None)) == []
 
 
-def test_fs_25_a_pool_that_begins_to_be_overloaded_is_told_once() -> None:
-    """FS-25: with how many run and how many wait."""
+@pytest.mark.requirement("FS-25")
+def test_a_pool_that_begins_to_be_overloaded_is_told_once() -> None:
+    """With how many run and how many wait."""
     over = {**WATCH, "starved": "{}", **OVER}
     data = {"pool": "general", "active_jobs": 20, "waiting_jobs": 5}
     assert told(None, over) == [("scheduling.pool_overloaded", data)]
@@ -174,8 +176,9 @@ def test_the_queue_s_counters_come_first() -> None:
     assert found.attributes()[ACTIVE] == {"active"}
 
 
-def test_fs_26_what_was_handed_out_to_pools_is_measured() -> None:
-    """FS-26: how many by queue and pool, and how long they had waited."""
+@pytest.mark.requirement("FS-26")
+def test_what_was_handed_out_to_pools_is_measured() -> None:
+    """How many by queue and pool, and how long they had waited."""
     changes = [(JOB, started(pool)) for pool in ("general", "general", "other", None)]
     what = [one for before, after in changes for one in happened(before, after, written_ms=NOW_MS)]
     to = FakeMetrics()
@@ -187,8 +190,9 @@ def test_fs_26_what_was_handed_out_to_pools_is_measured() -> None:
     }
 
 
-def test_fs_26_starvation_is_measured_by_queue() -> None:
-    """FS-26: each time that a queue was found so."""
+@pytest.mark.requirement("FS-26")
+def test_starvation_is_measured_by_queue() -> None:
+    """Each time that a queue was found so."""
     found = Tally()
     found.of_day("mail", NOW_MS, counters.STARVED)
     to = FakeMetrics()

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import pytest
+
 from ojs.domain import lifecycle
 from ojs.domain.job import Job
 from ojs.domain.override import JobOverrideRequest
@@ -28,7 +30,8 @@ DEAD = Job(
 )
 
 
-def test_dl_15_a_job_that_moves_leaves_one_queue_and_enters_the_other() -> None:
+@pytest.mark.requirement("DL-15")
+def test_a_job_that_moves_leaves_one_queue_and_enters_the_other() -> None:
     override = JobOverrideRequest(queue="again", args=["x" * 100]).override()
     moved = replace(override.applied(DEAD), held=123)
     after = lifecycle.revive(moved, now_ms=NOW_MS, order="a")
