@@ -27,7 +27,7 @@ class Settings(BaseModel):
 
     table: str = Field(min_length=3, description="name of the DynamoDB table (OJS_TABLE)")
     bucket: str | None = Field(default=None, description="bucket for large payloads (OJS_BUCKET)")
-    version: str = Field(default="0.2.0", description="version of this deployment (OJS_VERSION)")
+    version: str = Field(default="0.2.1", description="version of this deployment (OJS_VERSION)")
     service: str = Field(
         default="ojs-backend-aws",
         pattern=r"^[A-Za-z0-9]([A-Za-z0-9.-]{0,62})$",

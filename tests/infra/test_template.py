@@ -80,7 +80,8 @@ def test_payload_bucket_is_private(synthesis: Any) -> None:
     synthesis.data.has_resource_properties("AWS::S3::BucketPolicy", _refuses_plain_http("s3:*"))
 
 
-def test_dl_20_nothing_in_the_bucket_expires(synthesis: Any) -> None:
+@pytest.mark.requirement("DL-20")
+def test_nothing_in_the_bucket_expires(synthesis: Any) -> None:
     """The archive of dead letters is there until somebody takes it away."""
     rules = synthesis.one("AWS::S3::Bucket")["LifecycleConfiguration"]["Rules"]
     assert [set(rule) - {"Id", "Status"} for rule in rules] == [

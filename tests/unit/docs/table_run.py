@@ -1,0 +1,465 @@
+"""A run of the backend that writes every kind of item with every attribute, and notes each write.
+
+It asks over HTTP, as clients do, has the stream projected, and runs the sweep of each minute. What
+only happens when a process dies (a count that is one too many) is made by a direct call.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+from typing import Any, cast
+
+from functions.sweep import handler as sweep
+from ojs import projections, runtime
+from ojs.clock import ManualClock
+from ojs.domain.access import ANYBODY, Principal
+from ojs.domain.ids import IdSource
+from ojs.http import contract
+from ojs.services.authentication import Authentication
+from ojs.services.setup import Setup
+from ojs.settings import Settings
+from ojs.store import values
+from ojs.store.access_keys import AccessKeys
+from ojs.store.blobs import MemoryBlobs
+from ojs.store.deployment import Deployment
+from ojs.store.schema import TABLE
+from ojs.store.standings import Standings
+from ojs.store.table import Table
+from tests.simulation.memory import Change, Memory
+from tests.store.streams import FakeMetrics, made_record
+from tests.unit.functions.client import HANDLERS, event_of
+
+_BASE = "/ojs/v1"
+_MINUTE_MS = 60_000
+_HOUR_MS = 3_600_000
+# Larger than what a job record holds; than what an item holds.
+_APART, _IN_BUCKET = "x" * 5_000, "y" * 400_000
+_CHOSEN = "01968f2a-0000-7000-8000-{:012d}"
+
+
+class _Client:
+    """The SDK's client, as far as the store calls it."""
+
+    def __init__(self, memory: Memory) -> None:
+        self._memory = memory
+
+    def __getattr__(self, name: str) -> Any:
+        operation = getattr(self._memory, name)
+        return lambda **arguments: operation(arguments)
+
+
+class _Secret:
+    """A secret that has no value at first."""
+
+    text: str | None = None
+
+    def read(self) -> str | None:
+        return self.text
+
+    def write_once(self, text: str, token: str) -> str:
+        self.text = text
+        return text
+
+
+class Run:
+    """A backend on a table of this process, and all items as they were after each write."""
+
+    def __init__(self) -> None:
+        self.written: list[dict[str, Any]] = []
+        self._memory = Memory()
+        self._memory.watchers.append(self._note)
+        self._client = cast("Any", _Client(self._memory))
+        self._records: list[Any] = []
+        self._number = 0
+        self.clock = ManualClock()
+        # The same ids in each run.
+        self._ids = IdSource(self.clock, random.Random(1).randbytes)
+        self._blobs = MemoryBlobs()
+        self.run = self._container()
+
+    def _container(self) -> runtime.Runtime:
+        """A container with nothing in its memory, which answers from now on."""
+        built = runtime.build(
+            Settings(table="table", bucket="payloads"),
+            client=self._client,
+            blobs=self._blobs,
+            clock=self.clock,
+            ids=self._ids,
+            sleep=lambda _: None,
+        )
+        runtime.use(built)
+        return built
+
+    def _note(self, changes: list[Change]) -> None:
+        for key, old, new in changes:
+            if new is not None:
+                self.written.append(new)
+            if TABLE.projects(*key):
+                self._number += 1
+                images = (None if item is None else values.unpack(item) for item in (old, new))
+                second = self.clock.now_ms() // 1_000
+                self._records.append(made_record(self._number, *images, second=second))
+
+    def ask(self, method: str, path: str, body: Any = None, **headers: str) -> Any:
+        """The answer to a request that is taken."""
+        raw = None if body is None else json.dumps(body)
+        sent = {name.replace("_", "-"): value for name, value in headers.items()}
+        event = event_of(method, f"{_BASE}{path}", raw, headers=sent)
+        answer = HANDLERS[contract.function_for(f"{_BASE}{path}")](event, None)
+        assert answer["statusCode"] < 300, f"{method} {path}: {answer['body']}"
+        return json.loads(answer["body"] or "null")
+
+    def refused(self, method: str, path: str, body: Any = None) -> None:
+        """A request that is refused."""
+        event = event_of(method, f"{_BASE}{path}", None if body is None else json.dumps(body))
+        answer = HANDLERS[contract.function_for(f"{_BASE}{path}")](event, None)
+        assert answer["statusCode"] >= 400, f"{method} {path}: {answer['body']}"
+
+    def config(self, queue: str, **config: Any) -> None:
+        self.ask("PUT", f"/queues/{queue}/config", config)
+
+    def job(self, queue: str, args: list[Any] | None = None, **more: Any) -> dict[str, Any]:
+        """The body of a push; what is not a field of a job is one of its options."""
+        known = ("id", "meta", "unique", "rate_limit", "type")
+        fields = {name: more.pop(name) for name in known if name in more}
+        return {"type": "t", "args": args or [], "options": {"queue": queue, **more}, **fields}
+
+    def push(self, queue: str, args: list[Any] | None = None, **more: Any) -> str:
+        pushed = self.ask("POST", "/jobs", self.job(queue, args, **more))
+        return str(pushed["job"]["id"])
+
+    def fetch(self, queue: str, count: int = 1, **more: Any) -> list[str]:
+        body = {"queues": [queue], "count": count, "worker_id": "w1", **more}
+        return [str(job["id"]) for job in self.ask("POST", "/workers/fetch", body)["jobs"]]
+
+    def active(self, queue: str, args: list[Any] | None = None, **more: Any) -> str:
+        """A job that runs."""
+        job_id = self.push(queue, args, **more)
+        assert self.fetch(queue) == [job_id]
+        return job_id
+
+    def ack(self, job_id: str, worker: str = "w1", **more: Any) -> None:
+        self.ask("POST", "/workers/ack", {"job_id": job_id, "worker_id": worker, **more})
+
+    def nack(self, job_id: str, **error: Any) -> None:
+        told = {"type": "Boom", "message": "no", "retryable": False, **error}
+        body = {"job_id": job_id, "error": told, "worker_id": "w1"}
+        self.ask("POST", "/workers/nack", body)
+
+    def dead(self, queue: str, args: list[Any] | None = None, **more: Any) -> str:
+        """A dead letter."""
+        job_id = self.active(queue, args, **more)
+        self.nack(job_id)
+        return job_id
+
+    def project(self) -> None:
+        """The stream is read to its end."""
+        while self._records:
+            records, self._records = self._records[:100], self._records[100:]
+            projector = projections.build(
+                Settings(table="table"),
+                Table(self._client, "table", sleep=lambda _: None),
+                self.clock,
+                ids=self._ids,
+                blobs=self._blobs,
+                metrics=FakeMetrics(),
+                copies=self.run.copies,
+                sleep=lambda _: None,
+            )
+            assert projector.run(records) == []
+
+    def minutes(self, count: int = 1) -> None:
+        """Time passes, and the sweep runs once a minute."""
+        for _ in range(count):
+            self.clock.advance(_MINUTE_MS)
+            self.sweep()
+
+    def sweep(self) -> None:
+        self.project()
+        sweep.handler({"id": "test"}, None)
+        self.project()
+
+
+def everything() -> list[dict[str, Any]]:
+    """Every item as it was after each write of a few runs, which write all there is.
+
+    Each has a small table of its own: the sweep looks at all queues there are.
+    """
+    written: list[dict[str, Any]] = []
+    for part in (
+        _deployment, _states, _texts, _batches, _bounds, _limits, _rates, _pools, _workers,
+        _tenants, _dead_letters, _copies, _bulk, _ends,
+    ):  # fmt: skip
+        run = Run()
+        part(run)
+        run.minutes(2)
+        written += run.written
+    return written
+
+
+def _deployment(run: Run) -> None:
+    """A deployment, and keys."""
+    table = run.run.table
+    setup = Setup(Deployment(table), AccessKeys(table), run.clock, version="1")
+    setup.check_table()
+    setup.leave_first_key(_Secret())
+    body = {"name": "ci", "scopes": ["jobs:write"], "queues": ["plain"], "expires_at": "+P1D"}
+    run.ask("POST", "/admin/keys", body)
+    key, credential = run.run.access_keys.create(
+        Principal("operator"), "worker", ("jobs:read",), queues=("plain",)
+    )
+    Authentication(AccessKeys(table), run.clock).who(f"Bearer {credential.text}")
+    run.run.access_keys.revoke(ANYBODY, key.id)
+
+
+def _states(run: Run) -> None:
+    """Jobs in every state."""
+    run.ask("POST", "/jobs", run.job("plain"), x_ojs_producer="billing")
+    run.ask("POST", "/queues", {"name": "made", "config": {"lanes": 64}})
+    for priority in (-5, 10):
+        run.push("made", priority=priority)
+        run.push("made")
+    run.push("plain", id=_CHOSEN.format(1), expires_at="+PT2H", timeout=60)
+    run.push("waiting", scheduled_at="+PT1H", visibility_timeout_ms=60_000)
+    run.push("waiting", expires_at="+PT1M")
+    run.push("waiting", pending=True)
+    activated = run.push("activated", pending=True)
+    run.ask("POST", f"/jobs/{activated}/activate")
+    run.ask("DELETE", f"/jobs/{run.push('cancelled')}")
+    run.ack(run.active("done"), result={"ok": True})
+    run.nack(run.active("failing"), retryable=True)
+    running = run.active("running")
+    for progress in ({"data": {"step": 1}}, {"progress": 0.5, "message": "half"}):
+        run.ask("PUT", f"/jobs/{running}/progress", progress)
+    run.push("stalling", visibility_timeout_ms=1_000, retry={"max_attempts": 5})
+    run.fetch("stalling")
+    body = {"worker_id": "w1", "active_jobs": [running], "state": "running"}
+    run.ask("POST", "/workers/heartbeat", body)
+    run.ack(running)
+    kept = {"completed": "PT1H", "cancelled": "PT1H", "discarded": "PT1H"}
+    run.config("kept", retention=kept)
+    run.push("kept")
+    for _ in range(2):
+        run.ask(
+            "POST",
+            "/jobs",
+            run.job("unique", unique={"keys": ["type"], "period": "PT1H", "on_conflict": "ignore"}),
+        )
+    run.ask("POST", "/queues/plain/pause", {})
+    run.ask("POST", "/queues/plain/resume", {})
+    run.minutes(2)
+    run.clock.advance(24 * _HOUR_MS)
+    run.push("plain")
+
+
+def _texts(run: Run) -> None:
+    """Payloads and results that live apart."""
+    run.push("texts", [_IN_BUCKET])
+    # Just too long for the record, and of no use to compress.
+    run.push("texts", ["".join(chr(0x4E00 + (at * 7919) % 20_000) for at in range(300))])
+    run.fetch("texts", 2)
+    run.ack(run.active("large", [_APART]), result=_APART)
+    run.ack(run.active("large"), result="".join(chr(33 + at * 7 % 90) for at in range(150)))
+
+
+def _workers(run: Run) -> None:
+    """Workers that say who they are, and are told what to do."""
+    for worker in ("w8", "w9"):
+        run.ask("POST", "/workers/register", {"worker_id": worker, "pool": "p", "hostname": "h"})
+    run.ask("POST", "/admin/workers/w9/quiet", {})
+    for _ in range(2):
+        run.clock.advance(_MINUTE_MS)
+        for worker in ("w8", "w9"):
+            body = {"worker_id": worker, "active_jobs": [], "state": "running"}
+            run.ask("POST", "/workers/heartbeat", body)
+        run.sweep()
+    # Where there are more workers than a request should count.
+    Standings(run.run.table).save_workers({"p": 2_000}, now_ms=run.clock.now_ms())
+
+
+def _batches(run: Run) -> None:
+    """Batches: committed, and given up."""
+    run.config("room", max_size=1_000)
+    jobs = [run.job("staged", [n]) for n in range(149)]
+    run.ask("POST", "/jobs/batch", {"jobs": [*jobs, run.job("staged", [_APART])]})
+    there = run.push("staged", id=_CHOSEN.format(120))
+    jobs = [run.job("room", [n], id=_CHOSEN.format(1_000 + n)) for n in range(119)]
+    run.refused("POST", "/jobs/batch", {"jobs": [*jobs, run.job("room", id=there)]})
+    run.minutes()
+    # An undone batch is undone once more an hour later.
+    run.clock.advance(_HOUR_MS)
+
+
+def _bounds(run: Run) -> None:
+    """Queues with bounds."""
+    run.push("bounded")
+    run.config("bounded", max_size=3, max_size_bytes=100_000)
+    run.push("bounded")
+    run.push("bounded")
+    run.refused("POST", "/jobs", run.job("bounded"))
+    run.config("dropping", max_size=1, overflow_policy="drop_oldest")
+    run.push("dropping")
+    run.push("dropping")
+    run.ack(run.fetch("bounded")[0])
+    run.minutes(3)
+    # Charged by a process that died before it stored the job.
+    run.run.gates.reserve(
+        "bounded", count=1, size=10, max_count=3, max_size=None, warn_at=1.0,
+        now_ms=run.clock.now_ms(),
+    )  # fmt: skip
+    run.minutes(4)
+
+
+def _limits(run: Run) -> None:
+    """Queues that limit what runs, and what starts."""
+    run.config("slots", concurrency=1)
+    run.push("slots")
+    run.push("slots")
+    (running,) = run.fetch("slots")
+    run.fetch("slots")
+    run.minutes(2)
+    run.ack(running)
+    run.fetch("slots")
+    run.config("late", max_size=1_000)
+    run.push("late")
+    run.fetch("late")
+    run.config("late", concurrency=5)
+    run.config("rated", rate_limit={"limit": 1, "period": "PT1M"})
+    run.push("rated")
+    run.push("rated")
+    run.fetch("rated")
+    run.fetch("rated")
+    run.minutes(3)
+    run.fetch("rated")
+    # Taken by a process that died before it claimed the job.
+    run.run.gates.take_slots("slots", count=1, limit=None, version=2**53, now_ms=run.clock.now_ms())
+    run.minutes(4)
+
+
+def _rates(run: Run) -> None:
+    """Jobs with rate limits of their own."""
+    for _ in range(3):
+        run.push("limited", rate_limit={"key": "k", "concurrency": 1})
+    (running,) = run.fetch("limited")
+    run.clock.advance(10_000)
+    run.fetch("limited")
+    run.minutes()
+    run.ack(running)
+    run.fetch("limited")
+    throttled = {
+        "key": "t",
+        "throttle": {"limit": 1, "period": "PT1S"},
+        "rate": {"limit": 10, "period": "PT1M"},
+    }
+    job_id = run.active("throttled", rate_limit=throttled)
+    body = {"job_id": job_id, "worker_id": "w1"}
+    error = {"message": "slow down", "rate_limit_until": "+PT1M"}
+    run.ask("POST", "/workers/nack", {**body, "error": error})
+    for key in ("k", "never-pushed"):
+        run.ask("PUT", f"/rate-limits/{key}/override", {"concurrency": 2})
+    run.fetch("limited")
+    run.minutes()
+
+
+def _pools(run: Run) -> None:
+    """Worker pools of all kinds."""
+    run.push("pa")
+    run.ask("PUT", "/admin/pools/p", {"queues": ["pa", "pb"]})
+    run.ask("POST", "/workers/fetch", {"pool": "p", "worker_id": "w2"})
+    pool = {
+        "queues": {"pa": {"weight": 3}, "pb": {"weight": 1}}, "strategy": "weighted",
+        "concurrency": 2, "isolated": True, "tenant_fairness": {"enabled": True},
+        "starvation_prevention": {"enabled": True, "rotation_interval": "PT1S"},
+    }  # fmt: skip
+    run.ask("PUT", "/admin/pools/p", pool)
+    for queue in ("pa", "pb", "pa", "pb", "pa"):
+        run.push(queue, meta={"tenant_id": "x"})
+    run.minutes(2)
+    for _ in range(2):
+        run.clock.advance(5_000)
+        body = {"worker_id": "w2", "pool": "p"}
+        for job in run.ask("POST", "/workers/fetch", body)["jobs"]:
+            run.ack(job["id"], worker="w2")
+    run.minutes(2)
+    run.ask("PUT", "/admin/pools/idle", {"queues": ["ia"], "concurrency": 5})
+    loaded = {"queues": ["la"], "strategy": "least-loaded"}
+    run.ask("PUT", "/admin/pools/loaded", loaded)
+    run.ask("POST", "/workers/register", {"worker_id": "w3", "pool": "loaded", "concurrency": 2})
+    run.push("la")
+    run.fetch("la", pool="loaded", worker_id="w3")
+    now_ms = run.clock.now_ms()
+    for gate in (":p", ":loaded:w3"):
+        run.run.gates.take_slots(gate, count=1, limit=None, version=2**53, now_ms=now_ms)
+    run.minutes(4)
+
+
+def _tenants(run: Run) -> None:
+    """Queues whose tenants take turns."""
+    for tenant in ("x", "y"):
+        run.push("fair", meta={"tenant_id": tenant})
+    run.config("fair", tenant_fairness={"enabled": True, "weights": {"tenant:x": 5}})
+    for tenant in ("x", "y"):
+        run.push("fair", meta={"tenant_id": tenant})
+    run.minutes(2)
+
+
+def _dead_letters(run: Run) -> None:
+    """Dead letters that come back, go, and are pruned."""
+    # Its payload is changed, which lives apart.
+    changed = {"override": {"args": [_APART, 2]}}
+    run.ask("POST", f"/dead-letter/{run.dead('dead', [_APART])}/retry", changed)
+    unique = run.dead("unique", unique={"keys": ["type"]})
+    run.ask("POST", f"/dead-letter/{unique}/retry")
+    run.ask("DELETE", f"/dead-letter/{run.dead('gone')}")
+    rule = {"name": "again", "filter": {"error_type": "Boom"}, "delay": "PT1M", "max_replays": 1}
+    run.config("replayed", replay_rules=[rule])
+    run.dead("replayed")
+    run.config("pruned", dead_letter={"retention": {"max_count": 1}})
+    for _ in range(2):
+        run.dead("pruned")
+        run.clock.advance(1_000)
+    run.minutes(6)
+
+
+def _copies(run: Run) -> None:
+    """Dead letters that leave a copy."""
+    run.config("copied", dead_letter_queue="copies", dead_letter_max_size=1)
+    run.dead("copied")
+    run.dead("copied")
+    run.project()
+
+
+def _bulk(run: Run) -> None:
+    """Operations on many dead letters."""
+    run.config("full", max_size=1)
+    run.dead("full")
+    blocker = run.push("full")
+    body = {"filter": {"queue": "full"}, "confirm": True}
+    run.ask("POST", "/dead-letter/retry", body)
+    run.minutes()
+    run.ask("DELETE", f"/jobs/{blocker}")
+    run.minutes(2)
+    run.nack(run.fetch("full")[0])
+    run.push("full")
+    begun = run.ask("POST", "/dead-letter/retry", body)["operation"]["id"]
+    run.ask("POST", f"/dead-letter/operations/{begun}/stop")
+
+
+def _ends(run: Run) -> None:
+    """Queues that are deleted."""
+    run.push("plain")
+    run.ask("DELETE", "/queues/plain", {"strategy": "discard"})
+    policy = {"dead_letter": {"retention": {"max_count": 50}}, "max_size": 100}
+    run.ask("PUT", "/queues/_default/config", policy)
+    run.push("ending", meta={"tenant_id": "x"})
+    run.ask("POST", "/queues/ending/pause", {})
+    run.config(
+        "ending",
+        dead_letter_ttl="P7D",
+        tenant_fairness={"enabled": True},
+    )
+    run.ask("DELETE", "/queues/ending", {"strategy": "discard"})
+    run.minutes()
+    # A tombstone stays for ten minutes.
+    run.clock.advance(10 * _MINUTE_MS)

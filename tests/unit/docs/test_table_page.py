@@ -1,0 +1,299 @@
+"""docs/table.md against what the backend writes: items, attributes, types, index lines."""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ojs.domain import access, pools, scheduling, tenants
+from ojs.domain.retention import RETENTION
+from ojs.domain.states import State
+from ojs.projections import counters
+from ojs.services import ending
+from ojs.store import (
+    bulk,
+    dead_letters,
+    gates,
+    items,
+    jobs,
+    keys,
+    limits,
+    projection,
+    replay,
+    standings,
+    stats,
+    texts,
+    workers,
+)  # fmt: skip
+from ojs.store import tenants as store_tenants
+from ojs.store.schema import TABLE
+from ojs.store.table import MAX_TRANSACTION
+from tests.unit.docs.table_run import everything
+
+ROOT = Path(__file__).resolve().parents[3]
+PAGE = (ROOT / "docs" / "table.md").read_text("utf-8")
+DAY_S = 86_400
+
+# What `{…}` on the page stands for.
+_UUID = r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}"
+_QUEUE = r"[a-z0-9][a-z0-9.-]*"
+_PLACEHOLDERS = {
+    "attempt": r"\d{6}",
+    "bucket": r"\d+",
+    "cell": r"[\w-]{12}",
+    "crc": r"[0-9a-f]{8}",
+    "date": r"\d{4}-\d\d-\d\d",
+    "hash": r"[\w-]+",
+    "hints": r"(\|[vtbslc][^|]+)*",
+    "hour": r"\d{4}-\d\d-\d\dT\d\d",
+    "id": _UUID,
+    "key": r"[\w.:-]+",
+    "lane": r"\d+",
+    "life": r"\d{4}",
+    "minute": r"\d{4}-\d\d-\d\dT\d\d:\d\d",
+    "ms": r"\d{15}",
+    "number": r"\d{4}",
+    "operation": _UUID,
+    "order": r"[0-9a-f]+",
+    "place": r"[0-9a-f]+_[0-9a-f]{12}",
+    "policy": "reject|block|drop_oldest",
+    "pool": r"[A-Za-z0-9][\w.-]*",
+    "priority": r"-?\d+",
+    "queue": _QUEUE,
+    "rank": r"\d{3}",
+    "rule": r".+",
+    "second": r"\d+",
+    "shard": r"\d\d",
+    "state": "|".join(State),
+    "strategy": "concurrency|rate|throttle|pause",
+    "token": r"[\w:-]+",
+    "transition": "|".join(counters.NAMES.values()),
+    "type": r".+",
+    "worker": r".+",
+}
+
+
+def pattern(text: str) -> re.Pattern[str]:
+    """What a text of the page matches, as a whole."""
+    parts = re.split(r"\{(\w+)\}", text.replace(r"\|", "|"))
+    found = [
+        f"({_PLACEHOLDERS[part]})" if at % 2 else re.escape(part) for at, part in enumerate(parts)
+    ]
+    return re.compile("".join(found))
+
+
+@dataclass
+class Row:
+    """One row of a table of attributes: the patterns of its names, the types, when it is there."""
+
+    names: dict[str, re.Pattern[str]]
+    types: set[str]
+    when: str
+
+
+@dataclass
+class Kind:
+    """One kind of item, as the page has it."""
+
+    title: str
+    keys: list[tuple[re.Pattern[str], re.Pattern[str]]]
+    indexes: set[str]
+    projected: bool
+    rows: list[Row] = field(default_factory=list)
+
+    def has(self, item: Mapping[str, Any]) -> bool:
+        """Whether an item is of this kind."""
+        pk, sk = item["pk"]["S"], item["sk"]["S"]
+        return any(one.fullmatch(pk) and other.fullmatch(sk) for one, other in self.keys)
+
+
+def cells(table: str) -> Iterator[list[str]]:
+    """The rows of a table, without its head."""
+    for line in table.splitlines()[2:]:
+        yield [cell.strip() for cell in re.split(r"(?<!\\)\|", line)[1:-1]]
+
+
+def kinds() -> list[Kind]:
+    """All kinds of items on the page."""
+    found = []
+    for section in re.findall(r"^### ((?:(?!^##).*\n?)*)", PAGE, re.MULTILINE):
+        title, _, text = section.partition("\n")
+        bullets = dict(re.findall(r"^- \*\*([\w ]+):\*\* (.*(?:\n  .*)*)$", text, re.MULTILINE))
+        assert {"Key", "Is", "Written by", "Kept"} <= bullets.keys(), title
+        assert "`store/" in bullets["Written by"], title
+        named = re.findall(r"`([^`]+)` / `([^`]+)`", bullets["Key"])
+        kind = Kind(
+            title,
+            [(pattern(pk), pattern(sk)) for pk, sk in named],
+            {name for name in ("work", "expiry") if f"`{name}`" in bullets.get("Index", "")},
+            bullets.get("Projected", "").startswith("yes"),
+        )
+        for table in re.findall(r"^\| Attribute \|.*\n(?:\|.*\n?)*", text, re.MULTILINE):
+            for names, types, holds, when in cells(table):
+                assert "" not in (holds, when), (title, names)
+                each = re.findall(r"`([^`]+)`", names)
+                of_types = set(types.split(" or "))
+                kind.rows.append(Row({name: pattern(name) for name in each}, of_types, when))
+        found.append(kind)
+    return found
+
+
+KINDS = kinds()
+NAMES = [kind.title for kind in KINDS]
+
+
+@dataclass
+class Written:
+    """What a run wrote of one kind: each item as it was after each write."""
+
+    items: list[dict[str, Any]] = field(default_factory=list)
+
+    def attributes(self) -> dict[str, set[str]]:
+        """Types by attribute."""
+        found: defaultdict[str, set[str]] = defaultdict(set)
+        for item in self.items:
+            for name, value in item.items():
+                if name not in ("pk", "sk"):
+                    found[name].update(value)
+        return found
+
+
+@cache
+def written() -> dict[str, Written]:
+    """What a run wrote, by kind; an item of no kind or of several fails."""
+    found = {kind.title: Written() for kind in KINDS}
+    for item in everything():
+        of = [kind.title for kind in KINDS if kind.has(item)]
+        assert len(of) == 1, (item["pk"], item["sk"], of)
+        found[of[0]].items.append(item)
+    return found
+
+
+def test_kinds_have_names_of_their_own() -> None:
+    assert len(KINDS) == PAGE.count("\n### ")
+    assert len(set(NAMES)) == len(NAMES)
+
+
+@pytest.mark.parametrize("kind", KINDS, ids=NAMES)
+def test_every_kind_of_item_is_written(kind: Kind) -> None:
+    """In every form of its key."""
+    places = [(item["pk"]["S"], item["sk"]["S"]) for item in written()[kind.title].items]
+    for pk, sk in kind.keys:
+        assert any(pk.fullmatch(of) and sk.fullmatch(at) for of, at in places)
+
+
+@pytest.mark.parametrize("kind", KINDS, ids=NAMES)
+def test_every_attribute_is_listed_and_no_other(kind: Kind) -> None:
+    """With the types that it is written with."""
+    attributes = written()[kind.title].attributes()
+    shown: dict[str, list[str]] = {name: [] for name in attributes}
+    for row in kind.rows:
+        types: set[str] = set()
+        for told, names in row.names.items():
+            of = [name for name in attributes if names.fullmatch(name)]
+            assert of, f"{told} of {kind.title} is never written"
+            for name in of:
+                shown[name].append(told)
+                types |= attributes[name]
+        assert types == row.types, (kind.title, list(row.names))
+    assert {name: told for name, told in shown.items() if len(told) != 1} == {}
+
+
+@pytest.mark.parametrize("kind", KINDS, ids=NAMES)
+def test_what_is_always_there_is(kind: Kind) -> None:
+    """And what is not always there is missing from one item at least."""
+    of = written()[kind.title].items
+    named = [(told, row.when) for row in kind.rows for told in row.names if "{" not in told]
+    always = {told for told, when in named if when == "always"}
+    assert {told for told, _ in named if all(told in item for item in of)} == always
+
+
+@pytest.mark.parametrize("kind", KINDS, ids=NAMES)
+def test_the_stream_function_reads_what_is_said(kind: Kind) -> None:
+    read = {
+        TABLE.projects(item["pk"]["S"], item["sk"]["S"]) for item in written()[kind.title].items
+    }
+    assert read == {kind.projected}
+
+
+@pytest.mark.parametrize("index", TABLE.indexes, ids=lambda index: index.name)
+def test_every_line_of_an_index_is_listed_and_no_other(index: Any) -> None:
+    (table,) = re.findall(rf"^\| `{index.hash_key}` \|.*\n(?:\|.*\n?)*", PAGE, re.MULTILINE)
+    told = [
+        (pattern(pk.strip("`")), pattern(sk.strip("`")), kind) for pk, sk, kind, _ in cells(table)
+    ]
+    used: set[int] = set()
+    for title, of in written().items():
+        stands = [item for item in of.items if index.hash_key in item]
+        for item in stands:
+            line, place = item[index.hash_key]["S"], item[index.range_key]["S"]
+            rows = [
+                at
+                for at, (pk, sk, kind) in enumerate(told)
+                if kind == title and pk.fullmatch(line) and sk.fullmatch(place)
+            ]
+            assert len(rows) == 1, (title, line, place)
+            used.update(rows)
+        (kind,) = (kind for kind in KINDS if kind.title == title)
+        assert bool(stands) == (index.name in kind.indexes), title
+    assert used == set(range(len(told)))
+
+
+def test_every_hint_is_listed_and_no_other() -> None:
+    (table,) = re.findall(r"a letter and a value:\n\n(\|.*\n(?:\|.*\n?)*)", PAGE)
+    told = {names.strip("`") for names, _ in cells(table)}
+    waiting = [item for item in written()["Job record"].items if item["state"]["S"] == "available"]
+    places = [item["wsk"]["S"] for item in waiting]
+    assert told == {hint[0] for place in places for hint in place.split("|")[1:]}
+
+
+def test_modules_that_are_named_are_there() -> None:
+    named = set(re.findall(r"`store/(\w+\.py)`", PAGE))
+    there = {path.name for path in (ROOT / "shared" / "ojs" / "store").rglob("*.py")}
+    assert named <= there
+
+
+@pytest.mark.parametrize(
+    ("text", "holds"),
+    [
+        ("7 days after `completed` and `cancelled`, 30 days after `discarded`",
+         (RETENTION.completed_s, RETENTION.cancelled_s, RETENTION.discarded_s)
+         == (7 * DAY_S, 7 * DAY_S, 30 * DAY_S)),
+        ("it is longer than 128 bytes and has at most 300 KiB",
+         (items.INLINE_RESULT_BYTES, texts.MAX_ITEM_BYTES) == (128, 300 * 1_024)),
+        ("a batch of more than 100 jobs", MAX_TRANSACTION == 100),
+        ("One that was undone stays 7 days", jobs._UNDONE_KEPT_MS == 7 * DAY_S * 1_000),
+        ("ten minutes from the beginning of the deletion", ending.NOTE_KEPT_MS == 600_000),
+        ("a day after the period", gates._RATE_KEPT_S == DAY_S),
+        ("400 days after it began last", limits.KEPT_S == 400 * DAY_S),
+        ("spread over 16 partitions", workers.SHARDS == 16),
+        ("a day after `seen`", workers._FORGET_AFTER_S == DAY_S),
+        ("30 days after the latest fetch", pools.SEATS_KEPT_S == 30 * DAY_S),
+        ("two days later (s): the sweep writes it anew", standings.KEPT_S == 2 * DAY_S),
+        ("1 048 576 of them are a ms", tenants.TICKS_PER_MS == 1_048_576),
+        ("30 days after the latest push", store_tenants._KEPT_S == 30 * DAY_S),
+        ("7 days after its end", bulk.KEPT_S == 7 * DAY_S),
+        ("30 days later (s); renewed each day", replay._KEPT_S == 30 * DAY_S),
+        ("up to 40 types, the others", counters.MAX_TYPES == 40),
+        ("up to 40 names of each", dead_letters.MAX_NAMES == 40),
+        ("**Kept:** 90 days.", counters._DAY_KEPT_S == 90 * DAY_S),
+        ("**Kept:** 25 hours.", counters._MINUTE_KEPT_S == 25 * 3_600),
+        ("25 hours, 8 days, 400 days",
+         [stats.KEPT_MS[of] + stats._SPARE_MS[of] for of in stats.KEPT_MS]
+         == [25 * 3_600_000, 8 * DAY_S * 1_000, 400 * DAY_S * 1_000]),
+        ("8 days later", projection._EVENTS_KEPT_S == 8 * DAY_S),
+        ("where there are more than 1000 in all", scheduling.MAX_COUNTED_WORKERS == 1_000),
+        ("90 days after it ends or was revoked", access.KEPT_S == 90 * DAY_S),
+        ("`{rank}` is 100 minus the priority", keys.level(-100) == "200"),
+    ],
+)  # fmt: skip
+def test_what_is_said_holds(text: str, holds: bool) -> None:
+    assert text in " ".join(PAGE.split())
+    assert holds
