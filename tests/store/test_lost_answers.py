@@ -39,10 +39,8 @@ class Meddled:
         method = getattr(self._client, name)
 
         def call(**arguments: Any) -> Any:
-            key = arguments.get("Item") or arguments.get("Key") or {}
-            head = key.get("sk", {}).get("S") == keys.HEAD and key["pk"]["S"].startswith("J|")
-            single = name in ("put_item", "update_item")
-            if self.happened or name != self._operation or (single and not head):
+            head = arguments.get("Item", {}).get("sk", {}).get("S") == keys.HEAD
+            if self.happened or name != self._operation or (name == "put_item" and not head):
                 return method(**arguments)
             method(**arguments)
             self.happened = True

@@ -145,7 +145,7 @@ class Queue:
         if it was paused.
         """
         if self.ending is None:
-            return not self.paused
+            return self.state is QueueState.ACTIVE
         if self.ending.strategy == REJECT:
             return not self.ending.paused
         return self.ending.strategy == DRAIN
