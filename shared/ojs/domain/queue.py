@@ -145,7 +145,7 @@ class Queue:
         if it was paused.
         """
         if self.ending is None:
-            return self.state is QueueState.ACTIVE
+            return not self.paused and self.state is not QueueState.DRAINING
         if self.ending.strategy == REJECT:
             return not self.ending.paused
         return self.ending.strategy == DRAIN
