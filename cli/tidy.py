@@ -27,15 +27,15 @@ def _run(options: argparse.Namespace) -> None:
     from botocore.exceptions import BotoCoreError, ClientError
 
     from ojs.domain.errors import OjsError
-    from ojs.services.tidy import Tidy
-    from ojs.store import clients
-    from ojs.store.leftovers import Leftovers
-    from ojs.store.table import Table
+    from ojs.services.operations.tidy import Tidy
+    from ojs.store.jobs.orphans import Orphans
+    from ojs.store.table import clients
+    from ojs.store.table.table import Table
 
     try:
         found = target.outputs(options.stage, "data")
         table = Table(clients.dynamodb(), found["TableName"])
-        leftovers = Leftovers(table, (clients.s3(), found["PayloadBucketName"]))
+        leftovers = Orphans(table, (clients.s3(), found["PayloadBucketName"]))
         done = Tidy(leftovers, time.sleep).run(remove=not options.dry_run)
     except (BotoCoreError, ClientError, OjsError) as error:
         raise target.CommandError(f"AWS: {error}") from None

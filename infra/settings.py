@@ -29,7 +29,7 @@ from pydantic import (
 
 from infra import ROOT
 from infra.functions import FUNCTIONS
-from ojs.http import negotiation
+from ojs.http.binding import negotiation
 
 Architecture = Literal["arm64", "x86_64"]
 

@@ -133,7 +133,7 @@ def _start(options: argparse.Namespace) -> LocalServer:
     # Only now: this takes a moment to import, and a mistake above should show at once.
     from local.dynamodb import StaleData
     from local.server import LocalServer
-    from ojs.services.setup import SetupError
+    from ojs.services.operations.setup import SetupError
 
     try:
         return LocalServer(

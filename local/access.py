@@ -10,12 +10,12 @@ from functions.authorizer import handler as authorizer
 from local.lambda_context import LambdaContext
 from ojs import access_runtime
 from ojs.domain.access import Principal, Scope
-from ojs.services.authentication import Authentication
+from ojs.services.operations.authentication import Authentication
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from ojs.services.setup import Setup
+    from ojs.services.operations.setup import Setup
 
 FIRST_KEY = "first-key"
 

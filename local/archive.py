@@ -1,6 +1,6 @@
 """`python -m local.archive FILE…`: push archived jobs again, through the API of any deployment.
 
-Files are those of the archive (`ojs.services.archive`), packed or not; `-` is standard input. Each
+Files are those of the archive (`ojs.services.dead_letter.archive`), packed or not; `-` is standard input. Each
 job is a new one with the type, args, meta, queue and id it had: one that is there already is left
 alone, so that the same files can be given twice.
 """
@@ -20,7 +20,8 @@ from typing import IO, Any, cast
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "shared"))
 
-from ojs.domain import jsontext, replay
+from ojs.domain import jsontext
+from ojs.domain.dead_letter import replay
 from ojs.domain.errors import InvalidPayload
 
 _PACKED = b"\x1f\x8b"

@@ -10,13 +10,13 @@ from pathlib import Path
 from urllib.parse import quote
 
 from ojs.domain.errors import BackendUnavailable
-from ojs.store.blobs import ARCHIVE, JSON
+from ojs.store.jobs.blobs import ARCHIVE, JSON
 
 _LONGEST_NAME = 200
 
 
 class FolderBlobs:
-    """Large texts as files, one per key. Same promises as `ojs.store.blobs.S3Blobs`.
+    """Large texts as files, one per key. Same promises as `ojs.store.jobs.blobs.S3Blobs`.
 
     A put is there whole or not at all: it is written beside its place, flushed, and renamed.
     Raises BackendUnavailable when the file system fails.

@@ -10,8 +10,9 @@ from botocore.config import Config
 
 from ojs.clock import Clock
 from ojs.projections.counters import Tally
-from ojs.store import clients, items, keys, schema, values
-from ojs.store.table import Put, Table
+from ojs.store.jobs import items
+from ojs.store.table import clients, keys, schema, values
+from ojs.store.table.table import Put, Table
 
 if TYPE_CHECKING:
     from mypy_boto3_dynamodb import DynamoDBClient

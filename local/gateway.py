@@ -16,7 +16,8 @@ from local.events import InvalidAnswer, event_from_request, response_from_answer
 from local.http_server import Request, Response
 from local.lambda_context import LambdaContext
 from ojs.domain.errors import InvalidPayload, OjsError, Unauthenticated
-from ojs.http import contract, errors, negotiation
+from ojs.http.binding import errors, negotiation
+from ojs.http.contract import operations as contract
 
 if TYPE_CHECKING:
     from local.access import Access

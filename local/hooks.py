@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING, Any, cast
 from ojs.domain.errors import InvalidRequest, NotFound
 
 if TYPE_CHECKING:
-    from ojs.domain.envelope import JobRequest
-    from ojs.domain.job import Job
+    from ojs.domain.job.envelope import JobRequest
+    from ojs.domain.job.job import Job
     from ojs.runtime import Runtime
-    from ojs.services.fetch import Fetch
-    from ojs.services.middleware import Next
-    from ojs.services.workers import Workers
+    from ojs.services.jobs.fetch import Fetch
+    from ojs.services.jobs.middleware import Next
+    from ojs.services.pools.workers import WorkerRegistry
 
 _DIRECTIVES = ("quiet", "terminate")
 
@@ -36,7 +36,7 @@ def steer_workers(runtime: Runtime) -> None:
 class _SteeringFetch:
     """FETCH, and then what the fetched jobs say about their worker."""
 
-    def __init__(self, fetch: Fetch, workers: Workers) -> None:
+    def __init__(self, fetch: Fetch, workers: WorkerRegistry) -> None:
         self._fetch = fetch
         self._workers = workers
 

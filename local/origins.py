@@ -24,7 +24,7 @@ from urllib.parse import urlsplit
 
 from local.http_server import Request, Response
 from ojs.domain.errors import OjsError, PermissionDenied, shorten
-from ojs.http import negotiation
+from ojs.http.binding import negotiation
 
 # What the options are called, for messages.
 ORIGINS_OPTION = "--cors-origins"

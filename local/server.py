@@ -24,12 +24,12 @@ from local.stream import Pump, TableStream
 from ojs import runtime as ojs_runtime
 from ojs.clock import SystemClock
 from ojs.domain.errors import OjsError
-from ojs.services.authentication import Authentication
-from ojs.services.setup import Setup
+from ojs.services.operations.authentication import Authentication
+from ojs.services.operations.setup import Setup
 from ojs.settings import Settings
-from ojs.store.access_keys import AccessKeys
-from ojs.store.deployment import Deployment
-from ojs.store.table import Table
+from ojs.store.deployment.access_keys import AccessKeyStore
+from ojs.store.deployment.notes import DeploymentStore
+from ojs.store.table.table import Table
 
 if TYPE_CHECKING:
     import socket
@@ -104,8 +104,8 @@ class LocalServer:
             )
             self.version = self._settings.version
             table = Table(self._client, TABLE_NAME)
-            known = AccessKeys(table)
-            self._setup = Setup(Deployment(table), known, self._clock, version=self.version)
+            known = AccessKeyStore(table)
+            self._setup = Setup(DeploymentStore(table), known, self._clock, version=self.version)
             first = KeyFile(folder.path / FIRST_KEY)
             self.access = Access(Authentication(known, self._clock), first) if keys else None
             self._open_table()

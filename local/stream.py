@@ -3,7 +3,7 @@
 As in the cloud every record is delivered at least once, in batches, filtered as the mapping
 filters, in the form Lambda gives it. Nothing is kept of how far it got: the engine has what is yet
 to be projected (`local.stream_records`), and what is delivered again is known by its marks
-(`ojs.store.projection`).
+(`ojs.store.derived.projection`).
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from botocore.exceptions import BotoCoreError, ClientError
 from local.lambda_context import LambdaContext
 from local.rounds import Rounds
 from ojs.clock import Clock, SystemClock
-from ojs.store.schema import STREAM_BATCH, TABLE
+from ojs.store.table.schema import STREAM_BATCH, TABLE
 
 Record = dict[str, Any]
 Handler = Callable[[dict[str, Any], Any], Any]

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import settings as hypothesis_settings
 
 from ojs.clock import ManualClock
-from ojs.store import schema
+from ojs.store.table import schema
 
 if TYPE_CHECKING:
     from mypy_boto3_dynamodb import DynamoDBClient

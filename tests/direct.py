@@ -27,7 +27,7 @@ from botocore.compat import HTTPHeaders
 from botocore.config import Config
 
 from local.dynamodb import connect_to_streams
-from ojs.store import clients
+from ojs.store.table import clients
 
 if TYPE_CHECKING:
     from mypy_boto3_dynamodb import DynamoDBClient

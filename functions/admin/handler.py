@@ -5,36 +5,35 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from ojs import runtime
-from ojs.domain import dead_letter_filter, envelope, pools, times
-from ojs.domain.bulk import Action
-from ojs.domain.dead_letter_filter import DeadLetterFilter
+from ojs.domain import times
+from ojs.domain.dead_letter import filter as dead_letter_filter
+from ojs.domain.dead_letter.bulk import Action
+from ojs.domain.dead_letter.filter import DeadLetterFilter
 from ojs.domain.errors import InvalidRequest, OjsError, Unsupported, ValidationFailed
+from ojs.domain.job import envelope
+from ojs.domain.job.states import State
 from ojs.domain.page import Page
-from ojs.domain.states import State
+from ojs.domain.pool import pool as pools
 from ojs.domain.stats import QueueSummary
-from ojs.http import (
-    bulk_views,
-    events,
-    key_views,
-    limits_views,
-    metrics,
-    models,
-    paging,
-    pool_views,
-    query,
-    queue_configs,
-    stats_views,
-    views,
-)
-from ojs.http import manifest as manifests
-from ojs.http.access import Guard
-from ojs.http.application import Answer, Application
-from ojs.http.contract import BASE
-from ojs.http.request import Request
+from ojs.http.binding import paging, query
+from ojs.http.binding.access import Guard
+from ojs.http.binding.application import Answer, Application
+from ojs.http.binding.request import Request
+from ojs.http.contract import manifest as manifests
+from ojs.http.contract import models
+from ojs.http.contract.operations import BASE
+from ojs.http.views import access_keys as key_views
+from ojs.http.views import bulk as bulk_views
+from ojs.http.views import events, metrics
+from ojs.http.views import jobs as views
+from ojs.http.views import pools as pool_views
+from ojs.http.views import queue_config as queue_configs
+from ojs.http.views import rate_limits as limits_views
+from ojs.http.views import statistics as stats_views
 
 if TYPE_CHECKING:
-    from ojs.domain.pools import Pool
-    from ojs.services.bulk import Done
+    from ojs.domain.pool.pool import Pool
+    from ojs.services.dead_letter.bulk import Done
 
 app = Application("admin", Guard(runtime.current))
 
@@ -89,7 +88,7 @@ def ready(_request: Request) -> Answer:
 def openapi(_request: Request) -> Answer:
     """The description of all this."""
     # Imported here: nobody should pay for it but who asks.
-    from ojs.http import openapi as descriptions
+    from ojs.http.contract import openapi as descriptions
 
     settings = runtime.current().settings
     return Answer(descriptions.document(settings.version, settings.authorizer))
@@ -477,12 +476,12 @@ def admin_list_queues(request: Request) -> Answer:
     return Answer(stats_views.admin_queues_page(asked, _queues_page(asked)))
 
 
-def _queues_asked(request: Request) -> paging.Window:
+def _queues_asked(request: Request) -> paging.PageWindow:
     query.check_known(request.operation, request.query)
     return stats_views.queues_window(request.query)
 
 
-def _queues_page(asked: paging.Window) -> Page[QueueSummary]:
+def _queues_page(asked: paging.PageWindow) -> Page[QueueSummary]:
     return runtime.current().stats.list(limit=asked.limit, skip=asked.offset, cursor=asked.cursor)
 
 

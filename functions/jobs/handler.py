@@ -6,15 +6,19 @@ import time
 from typing import Any
 
 from ojs import runtime
-from ojs.domain import envelope
-from ojs.domain.envelope import JobRequest
 from ojs.domain.errors import InvalidRequest, OjsError
-from ojs.domain.job import Job
-from ojs.http import backpressure, limits_views, models, paging, views
-from ojs.http.access import Guard
-from ojs.http.application import Answer, Application
-from ojs.http.contract import BASE, MAX_RESULT_WAIT_S, MAX_TIMEOUT_S
-from ojs.http.request import Request
+from ojs.domain.job import envelope
+from ojs.domain.job.envelope import JobRequest
+from ojs.domain.job.job import Job
+from ojs.http.binding import paging
+from ojs.http.binding.access import Guard
+from ojs.http.binding.application import Answer, Application
+from ojs.http.binding.request import Request
+from ojs.http.contract import models
+from ojs.http.contract.operations import BASE, MAX_RESULT_WAIT_S, MAX_TIMEOUT_S
+from ojs.http.views import backpressure
+from ojs.http.views import jobs as views
+from ojs.http.views import rate_limits as limits_views
 
 app = Application("jobs", Guard(runtime.current))
 

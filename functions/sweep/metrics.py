@@ -20,9 +20,9 @@ from collections.abc import Mapping, Sequence
 
 from aws_lambda_powertools.metrics import EphemeralMetrics, MetricUnit
 
-from ojs.domain.states import TERMINAL, State
+from ojs.domain.job.states import TERMINAL, State
 from ojs.domain.stats import Filling, Levels, PoolMetrics
-from ojs.services.gauges import QueueGauges, Swept
+from ojs.services.operations.metrics_sweep import QueueGauges, Swept
 
 NAMESPACE = "OJS"
 # CloudWatch is paid for by metric, and a queue has up to 14 of them: the fullest are told of.

@@ -6,10 +6,12 @@ from collections.abc import Sequence
 
 from ojs import runtime
 from ojs.domain.errors import InvalidRequest
-from ojs.http import models, paging, views
-from ojs.http.access import Guard
-from ojs.http.application import Answer, Application
-from ojs.http.request import Request
+from ojs.http.binding import paging
+from ojs.http.binding.access import Guard
+from ojs.http.binding.application import Answer, Application
+from ojs.http.binding.request import Request
+from ojs.http.contract import models
+from ojs.http.views import jobs as views
 
 app = Application("workers", Guard(runtime.current))
 

@@ -21,7 +21,8 @@ from infra.constructs.acknowledgement import acknowledge
 from infra.constructs.domain import Domain
 from infra.constructs.log_group import log_group
 from infra.functions import AUTHORIZER, DEFAULT_ROUTE, FunctionSpec, by_name
-from ojs.http import contract, negotiation
+from ojs.http.binding import negotiation
+from ojs.http.contract import operations as contract
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -15,7 +15,7 @@ from aws_cdk import aws_sns_subscriptions as subscriptions
 from constructs import Construct
 
 from infra.functions import AUTHORIZER
-from ojs.store.schema import TABLE
+from ojs.store.table.schema import TABLE
 
 if TYPE_CHECKING:
     from aws_cdk import aws_apigatewayv2 as apigatewayv2

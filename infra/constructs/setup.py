@@ -9,7 +9,7 @@ from aws_cdk import aws_lambda as lambda_
 from constructs import Construct
 
 from infra.settings import project_version
-from ojs.store.schema import SCHEMA_VERSION
+from ojs.store.table.schema import SCHEMA_VERSION
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

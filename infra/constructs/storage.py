@@ -14,7 +14,7 @@ from constructs import Construct
 
 from infra.constructs.acknowledgement import acknowledge
 from infra.constructs.encryption import EncryptionKey
-from ojs.store.schema import TABLE
+from ojs.store.table.schema import TABLE
 
 if TYPE_CHECKING:
     from aws_cdk import aws_kms as kms

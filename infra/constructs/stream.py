@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from aws_cdk import aws_lambda as lambda_
 from constructs import Construct
 
-from ojs.store.schema import STREAM_BATCH, TABLE, StreamFilter
+from ojs.store.table.schema import STREAM_BATCH, TABLE, StreamFilter
 
 if TYPE_CHECKING:
     from aws_cdk import aws_dynamodb as dynamodb

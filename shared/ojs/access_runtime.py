@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING
 
 from ojs import environment
 from ojs.clock import SystemClock
-from ojs.services.authentication import Authentication
-from ojs.store import clients
-from ojs.store.access_keys import AccessKeys
-from ojs.store.table import Table
+from ojs.services.operations.authentication import Authentication
+from ojs.store.deployment.access_keys import AccessKeyStore
+from ojs.store.table import clients
+from ojs.store.table.table import Table
 
 if TYPE_CHECKING:
-    from ojs.services.setup import Kept, Setup
+    from ojs.services.operations.setup import SecretStore, Setup
 
 _used: list[Authentication] = []
 
@@ -39,23 +39,25 @@ def _table() -> Table:
 
 @cache
 def _deployed() -> Authentication:
-    return Authentication(AccessKeys(_table()), SystemClock())
+    return Authentication(AccessKeyStore(_table()), SystemClock())
 
 
 def setup() -> Setup:
     """One setup of the deployment. Raises LookupError when the environment names no table."""
-    from ojs.services.setup import Setup
-    from ojs.store.deployment import Deployment
+    from ojs.services.operations.setup import Setup
+    from ojs.store.deployment.notes import DeploymentStore
 
     version = environment.required("version")
-    return Setup(Deployment(_table()), AccessKeys(_table()), SystemClock(), version=version)
+    return Setup(
+        DeploymentStore(_table()), AccessKeyStore(_table()), SystemClock(), version=version
+    )
 
 
-def first_key() -> Kept | None:
+def first_key() -> SecretStore | None:
     """Where the first key is left; None for a deployment without keys."""
     given = environment.given(["first_key_secret"])
     if not given:
         return None
-    from ojs.store.secrets import Secret
+    from ojs.store.deployment.secrets import Secret
 
     return Secret(clients.secrets_manager(), given["first_key_secret"])

@@ -11,61 +11,61 @@ from typing import TYPE_CHECKING
 
 from ojs.clock import Clock, SystemClock
 from ojs.domain.ids import IdSource
-from ojs.services.bounds import Bounds
-from ojs.services.copies import Copies
-from ojs.services.dead_letter import DeadLetter
-from ojs.services.due import Due
-from ojs.services.ending import EndOfQueues
-from ojs.services.enqueue import Enqueue
-from ojs.services.fetch import Fetch
-from ojs.services.finish import Finish
-from ojs.services.jobs import Jobs
-from ojs.services.limits import FetchLimits, RateLimits
-from ojs.services.lines import Lines
-from ojs.services.membership import Membership
-from ojs.services.middleware import Middleware
-from ojs.services.queues import Queues
-from ojs.services.quotas import Quotas
-from ojs.services.sweep import Sweep
-from ojs.services.turns import Courses
-from ojs.services.workers import Workers
+from ojs.services.dead_letter.copies import DeadLetterCopies
+from ojs.services.dead_letter.search import DeadLetterSearch
+from ojs.services.jobs.enqueue import Enqueue
+from ojs.services.jobs.fetch import Fetch
+from ojs.services.jobs.finish import Finish
+from ojs.services.jobs.manage import JobManagement
+from ojs.services.jobs.middleware import Middleware
+from ojs.services.jobs.placement import FairQueuePlacement
+from ojs.services.jobs.sweep import JobSweep
+from ojs.services.jobs.time_transitions import TimeTransitions
+from ojs.services.permits.backpressure import QueueBounds
+from ojs.services.permits.queue_limits import QueueLimits
+from ojs.services.permits.rate_limits import FetchRateLimits, RateLimits
+from ojs.services.pools.dispatch import DispatchPlanner
+from ojs.services.pools.membership import Membership
+from ojs.services.pools.workers import WorkerRegistry
+from ojs.services.queues.configure import QueueConfiguration
+from ojs.services.queues.deletion import QueueDeletion
 from ojs.settings import Settings
-from ojs.store import clients
-from ojs.store import copies as copy_store
-from ojs.store import jobs as job_store
-from ojs.store import pools as pool_store
-from ojs.store import queues as queue_store
-from ojs.store import workers as worker_store
-from ojs.store.blobs import Blobs, S3Blobs
-from ojs.store.edges import Edges
-from ojs.store.gates import Gates
-from ojs.store.ledger import Ledgers
-from ojs.store.limits import Limits
-from ojs.store.locks import Locks
-from ojs.store.table import Table
-from ojs.store.tenants import Tenants
-from ojs.store.texts import Texts
+from ojs.store.dead_letter import copies as copy_store
+from ojs.store.jobs import records as job_store
+from ojs.store.jobs.blobs import Blobs, S3Blobs
+from ojs.store.jobs.fair_queue import TenantFinishTags
+from ojs.store.jobs.payloads import PayloadStore
+from ojs.store.jobs.unique_locks import UniqueLocks
+from ojs.store.permits.counters import Gates
+from ojs.store.permits.key_limits import KeyLimits
+from ojs.store.permits.sequencer import Sequencer
+from ojs.store.permits.throttle_state import ThrottleStates
+from ojs.store.queues import pools as pool_store
+from ojs.store.queues import queues as queue_store
+from ojs.store.queues import workers as worker_store
+from ojs.store.table import clients
+from ojs.store.table.table import Table
 
 if TYPE_CHECKING:
     from mypy_boto3_dynamodb import DynamoDBClient
 
-    from ojs.services.access_keys import AccessKeys
-    from ojs.services.bulk import Bulk
-    from ojs.services.dead_letter_stats import DeadLetterStatistics
-    from ojs.services.events import Events
-    from ojs.services.gauges import Gauges
-    from ojs.services.holding import Holding
-    from ojs.services.pools import Pools
-    from ojs.services.prune import Prune
-    from ojs.services.reconcile import Reconcile
-    from ojs.services.redrive import Redrive
-    from ojs.services.replay import Replay
-    from ojs.services.scheduling import Scheduling
-    from ojs.services.seating import Seating
-    from ojs.services.slots import Slots
-    from ojs.services.stats import Stats
-    from ojs.services.tagging import Tagging
-    from ojs.services.watch import PoolWatch
+    from ojs.services.dead_letter.bulk import BulkRunner
+    from ojs.services.dead_letter.prune import PruneSweep
+    from ojs.services.dead_letter.redrive import Redrive
+    from ojs.services.dead_letter.replay import ReplaySweep
+    from ojs.services.dead_letter.statistics import DeadLetterStatistics
+    from ojs.services.jobs.fairness_backfill import FairnessBackfill
+    from ojs.services.operations.access_keys import AccessKeys
+    from ojs.services.operations.events import Events
+    from ojs.services.operations.metrics_sweep import MetricsSweep
+    from ojs.services.operations.statistics import Statistics
+    from ojs.services.permits.pool_repair import PoolPermitSweep
+    from ojs.services.permits.reconcile import ReconcileSweep
+    from ojs.services.permits.repair import PermitRepair
+    from ojs.services.permits.throttle_sweep import ThrottleSweep
+    from ojs.services.pools.configure import PoolConfiguration
+    from ojs.services.pools.health_sweep import PoolHealthSweep
+    from ojs.services.pools.statistics import PoolStatistics
 
 
 @dataclass(eq=False)
@@ -81,88 +81,90 @@ class Runtime:
     enqueue: Enqueue
     fetch: Fetch
     finish: Finish
-    jobs: Jobs
-    workers: Workers
-    dead_letter: DeadLetter
-    queues: Queues
-    ending: EndOfQueues
-    copies: Copies
-    sweep: Sweep
+    jobs: JobManagement
+    workers: WorkerRegistry
+    dead_letter: DeadLetterSearch
+    queues: QueueConfiguration
+    ending: QueueDeletion
+    copies: DeadLetterCopies
+    sweep: JobSweep
     limits: RateLimits
-    lines: Lines
+    lines: FairQueuePlacement
     # Takes seconds.
     sleep: Callable[[float], None] = time.sleep
 
     @cached_property
-    def heads(self) -> job_store.Jobs:
+    def heads(self) -> job_store.JobStore:
         """The store of jobs."""
-        return job_store.Jobs(self.table, Texts(self.table, self.blobs), self.ids, self.gates)
+        return job_store.JobStore(
+            self.table, PayloadStore(self.table, self.blobs), self.ids, self.gates
+        )
 
     # What only some functions need is loaded when it is first asked for: a cold start pays for
     # every module.
 
     @cached_property
-    def stats(self) -> Stats:
+    def stats(self) -> Statistics:
         """Statistics."""
-        from ojs.services.stats import Stats
-        from ojs.store import stats as stats_store
-        from ojs.store.standings import Standings
+        from ojs.services.operations.statistics import Statistics
+        from ojs.store.derived import statistics as stats_store
+        from ojs.store.queues.pool_health import PoolHealthStore
 
-        return Stats(
-            stats_store.Stats(self.table),
-            queue_store.Queues(self.table),
-            Limits(self.table, self.ids),
-            Edges(self.table),
-            pool_store.Pools(self.table),
-            Standings(self.table),
+        return Statistics(
+            stats_store.StatisticsStore(self.table),
+            queue_store.QueueStore(self.table),
+            KeyLimits(self.table, self.ids),
+            ThrottleStates(self.table),
+            pool_store.PoolStore(self.table),
+            PoolHealthStore(self.table),
             self.clock,
         )
 
     @cached_property
-    def scheduling(self) -> Scheduling:
+    def scheduling(self) -> PoolStatistics:
         """Statistics of scheduling."""
-        from ojs.services.scheduling import Scheduling
-        from ojs.store import stats as stats_store
-        from ojs.store.standings import Standings
+        from ojs.services.pools.statistics import PoolStatistics
+        from ojs.store.derived import statistics as stats_store
+        from ojs.store.queues.pool_health import PoolHealthStore
 
-        return Scheduling(
-            Standings(self.table),
-            pool_store.Pools(self.table),
-            queue_store.Queues(self.table),
-            stats_store.Stats(self.table),
-            worker_store.Workers(self.table),
+        return PoolStatistics(
+            PoolHealthStore(self.table),
+            pool_store.PoolStore(self.table),
+            queue_store.QueueStore(self.table),
+            stats_store.StatisticsStore(self.table),
+            worker_store.WorkerStore(self.table),
             self.clock,
         )
 
     @cached_property
-    def pool_watch(self) -> PoolWatch:
+    def pool_watch(self) -> PoolHealthSweep:
         """The sweep over worker pools."""
-        from ojs.services.watch import PoolWatch
-        from ojs.store import stats as stats_store
-        from ojs.store.standings import Standings
+        from ojs.services.pools.health_sweep import PoolHealthSweep
+        from ojs.store.derived import statistics as stats_store
+        from ojs.store.queues.pool_health import PoolHealthStore
 
-        return PoolWatch(
-            pool_store.Pools(self.table),
-            Standings(self.table),
-            stats_store.Stats(self.table),
-            Edges(self.table),
+        return PoolHealthSweep(
+            pool_store.PoolStore(self.table),
+            PoolHealthStore(self.table),
+            stats_store.StatisticsStore(self.table),
+            ThrottleStates(self.table),
         )
 
     @cached_property
     def redrive(self) -> Redrive:
         """The way back from dead letter."""
-        from ojs.services.redrive import Redrive
-        from ojs.store.contents import Contents
+        from ojs.services.dead_letter.redrive import Redrive
+        from ojs.store.jobs.payload_change import PayloadChange
 
-        texts = Texts(self.table, self.blobs)
+        texts = PayloadStore(self.table, self.blobs)
         jobs = self.heads
         return Redrive(
             jobs,
-            Contents(self.table, texts, jobs),
-            queue_store.Queues(self.table),
-            Locks(self.table),
-            due=Due(jobs, self.copies, self.lines, self.clock, self.ids),
-            bounds=Bounds(self.gates, jobs, self.clock),
+            PayloadChange(self.table, texts, jobs),
+            queue_store.QueueStore(self.table),
+            UniqueLocks(self.table),
+            due=TimeTransitions(jobs, self.copies, self.lines, self.clock, self.ids),
+            bounds=QueueBounds(self.gates, jobs, self.clock),
             limits=self.limits,
             lines=self.lines,
             clock=self.clock,
@@ -171,15 +173,15 @@ class Runtime:
         )
 
     @cached_property
-    def bulk(self) -> Bulk:
+    def bulk(self) -> BulkRunner:
         """Bulk operations on dead letters."""
-        from ojs.services.bulk import Bulk
-        from ojs.store.bulk import BulkOperations
+        from ojs.services.dead_letter.bulk import BulkRunner
+        from ojs.store.dead_letter.bulk import BulkOperationStore
 
-        return Bulk(
-            BulkOperations(self.table, self.ids),
+        return BulkRunner(
+            BulkOperationStore(self.table, self.ids),
             self.heads,
-            queue_store.Queues(self.table),
+            queue_store.QueueStore(self.table),
             self.dead_letter,
             self.redrive,
             clock=self.clock,
@@ -189,68 +191,68 @@ class Runtime:
     @cached_property
     def dead_letter_stats(self) -> DeadLetterStatistics:
         """Statistics of dead letters."""
-        from ojs.services.dead_letter_stats import DeadLetterStatistics
-        from ojs.store.dead_letters import DeadLetters
+        from ojs.services.dead_letter.statistics import DeadLetterStatistics
+        from ojs.store.dead_letter.counters import DeadLetterCounters
 
-        return DeadLetterStatistics(DeadLetters(self.table), self.clock)
+        return DeadLetterStatistics(DeadLetterCounters(self.table), self.clock)
 
     @cached_property
-    def prune(self) -> Prune:
+    def prune(self) -> PruneSweep:
         """The pruning of dead letters."""
-        from ojs.services.archive import Archive
-        from ojs.services.prune import Prune
-        from ojs.store.pruning import Pruning
+        from ojs.services.dead_letter.archive import Archive
+        from ojs.services.dead_letter.prune import PruneSweep
+        from ojs.store.dead_letter.pruning import Pruning
 
-        queues = queue_store.Queues(self.table)
+        queues = queue_store.QueueStore(self.table)
         pruning = Pruning(self.table, queues, self.ids)
-        return Prune(self.heads, pruning, self.copies, Archive(self.heads, self.blobs))
+        return PruneSweep(self.heads, pruning, self.copies, Archive(self.heads, self.blobs))
 
     @cached_property
-    def replay(self) -> Replay:
+    def replay(self) -> ReplaySweep:
         """The replay of dead letters by rule."""
-        from ojs.services.replay import Replay
-        from ojs.store.replay import Replays
+        from ojs.services.dead_letter.replay import ReplaySweep
+        from ojs.store.dead_letter.replay import ReplayCursors
 
-        queues = queue_store.Queues(self.table)
-        return Replay(self.heads, queues, Replays(self.table), self.redrive)
+        queues = queue_store.QueueStore(self.table)
+        return ReplaySweep(self.heads, queues, ReplayCursors(self.table), self.redrive)
 
     @cached_property
     def events(self) -> Events:
         """The event log."""
-        from ojs.services.events import Events
-        from ojs.store.event_log import EventLog
+        from ojs.services.operations.events import Events
+        from ojs.store.derived.event_log import EventLog
 
         return Events(EventLog(self.table), self.clock)
 
     @cached_property
-    def gauges(self) -> Gauges:
+    def gauges(self) -> MetricsSweep:
         """The gauges sweep."""
-        from ojs.services.gauges import Gauges
-        from ojs.store import stats as stats_store
-        from ojs.store.dead_letters import DeadLetters
-        from ojs.store.standings import Standings
+        from ojs.services.operations.metrics_sweep import MetricsSweep
+        from ojs.store.dead_letter.counters import DeadLetterCounters
+        from ojs.store.derived import statistics as stats_store
+        from ojs.store.queues.pool_health import PoolHealthStore
 
-        return Gauges(
-            stats_store.Stats(self.table),
-            queue_store.Queues(self.table),
-            worker_store.Workers(self.table),
-            DeadLetters(self.table),
-            Standings(self.table),
+        return MetricsSweep(
+            stats_store.StatisticsStore(self.table),
+            queue_store.QueueStore(self.table),
+            worker_store.WorkerStore(self.table),
+            DeadLetterCounters(self.table),
+            PoolHealthStore(self.table),
         )
 
     @cached_property
-    def reconcile(self) -> Reconcile:
+    def reconcile(self) -> ReconcileSweep:
         """The reconcile sweep."""
         return _reconcile(self.table, self.gates, self.heads)
 
     @cached_property
-    def pools(self) -> Pools:
+    def pools(self) -> PoolConfiguration:
         """Worker pools."""
-        from ojs.services.pools import Pools
+        from ojs.services.pools.configure import PoolConfiguration
 
-        return Pools(
-            pool_store.Pools(self.table),
-            queue_store.Queues(self.table),
+        return PoolConfiguration(
+            pool_store.PoolStore(self.table),
+            queue_store.QueueStore(self.table),
             self.gates,
             _slots(self.table, self.gates, self.heads, self.sleep),
             self.tagging,
@@ -259,40 +261,40 @@ class Runtime:
         )
 
     @cached_property
-    def seating(self) -> Seating:
+    def seating(self) -> PoolPermitSweep:
         """The sweep over places in worker pools."""
-        from ojs.services.seating import Seating
+        from ojs.services.permits.pool_repair import PoolPermitSweep
 
-        return Seating(
-            pool_store.Pools(self.table),
-            queue_store.Queues(self.table),
-            worker_store.Workers(self.table),
+        return PoolPermitSweep(
+            pool_store.PoolStore(self.table),
+            queue_store.QueueStore(self.table),
+            worker_store.WorkerStore(self.table),
             _slots(self.table, self.gates, self.heads, self.sleep),
         )
 
     @cached_property
     def access_keys(self) -> AccessKeys:
         """Access keys, for operators."""
-        from ojs.services.access_keys import AccessKeys
-        from ojs.store.access_keys import AccessKeys as KeyStore
+        from ojs.services.operations.access_keys import AccessKeys
+        from ojs.store.deployment.access_keys import AccessKeyStore as KeyStore
 
         return AccessKeys(KeyStore(self.table), self.clock)
 
     @cached_property
-    def tagging(self) -> Tagging:
+    def tagging(self) -> FairnessBackfill:
         """The tags of jobs that came before their queue was fair."""
         return _tagging(self.table, self.heads, self.lines)
 
     @cached_property
-    def holding(self) -> Holding:
+    def holding(self) -> ThrottleSweep:
         """The sweep over limits that hold jobs back."""
-        from ojs.services.holding import Holding
+        from ojs.services.permits.throttle_sweep import ThrottleSweep
 
-        return Holding(
-            Edges(self.table),
-            Limits(self.table, self.ids),
+        return ThrottleSweep(
+            ThrottleStates(self.table),
+            KeyLimits(self.table, self.ids),
             self.gates,
-            queue_store.Queues(self.table),
+            queue_store.QueueStore(self.table),
             self.heads,
             self.limits,
         )
@@ -320,17 +322,17 @@ def build(
     once = once or client or clients.dynamodb(config=clients.ONCE)
     gate_table = Table(once, settings.table, measure=measure, meter=table.meter)
     gates = Gates(gate_table)
-    jobs = job_store.Jobs(table, Texts(table, blobs), ids, gates)
-    bounds = Bounds(gates, jobs, clock)
-    queues = queue_store.Queues(table)
-    lines = Lines(jobs, queues, Tenants(table), clock)
-    waiting = copy_store.Copies(table, jobs)
-    copies = Copies(jobs, queues, bounds, waiting, clock, ids, lines=lines)
-    due = Due(jobs, copies, lines, clock, ids)
-    limiters = Limits(table, ids)
-    edges = Edges(table)
+    jobs = job_store.JobStore(table, PayloadStore(table, blobs), ids, gates)
+    bounds = QueueBounds(gates, jobs, clock)
+    queues = queue_store.QueueStore(table)
+    lines = FairQueuePlacement(jobs, queues, TenantFinishTags(table), clock)
+    waiting = copy_store.WaitingCopies(table, jobs)
+    copies = DeadLetterCopies(jobs, queues, bounds, waiting, clock, ids, lines=lines)
+    due = TimeTransitions(jobs, copies, lines, clock, ids)
+    limiters = KeyLimits(table, ids)
+    edges = ThrottleStates(table)
     limits = RateLimits(limiters, jobs, _lanes(queues), clock)
-    ending = EndOfQueues(
+    ending = QueueDeletion(
         queues,
         jobs,
         due,
@@ -352,7 +354,7 @@ def build(
         enqueue=Enqueue(
             jobs,
             queues,
-            Locks(table),
+            UniqueLocks(table),
             due,
             bounds,
             clock,
@@ -364,18 +366,20 @@ def build(
         ),
         fetch=Fetch(
             jobs,
-            Membership(queues, worker_store.Workers(table), clock),
-            Courses(Ledgers(gate_table), gates, clock, depths=lambda names: _depths(table, names)),
+            Membership(queues, worker_store.WorkerStore(table), clock),
+            DispatchPlanner(
+                Sequencer(gate_table), gates, clock, depths=lambda names: _depths(table, names)
+            ),
             due,
-            Quotas(gates, edges, clock),
-            FetchLimits(limiters, edges, jobs, clock),
+            QueueLimits(gates, edges, clock),
+            FetchRateLimits(limiters, edges, jobs, clock),
             clock=clock,
         ),
         finish=Finish(jobs, due, copies, limits, clock, ids, lines=lines),
-        jobs=Jobs(jobs, due, lines, clock, ids),
-        workers=Workers(worker_store.Workers(table), jobs, clock),
-        dead_letter=DeadLetter(jobs),
-        queues=Queues(
+        jobs=JobManagement(jobs, due, lines, clock, ids),
+        workers=WorkerRegistry(worker_store.WorkerStore(table), jobs, clock),
+        dead_letter=DeadLetterSearch(jobs),
+        queues=QueueConfiguration(
             queues,
             gates,
             clock,
@@ -386,54 +390,54 @@ def build(
         ),
         ending=ending,
         copies=copies,
-        sweep=Sweep(jobs, queues, due, ending),
+        sweep=JobSweep(jobs, queues, due, ending),
         limits=limits,
         sleep=sleep,
         lines=lines,
     )
 
 
-def _reconcile(table: Table, gates: Gates, jobs: job_store.Jobs) -> Reconcile:
+def _reconcile(table: Table, gates: Gates, jobs: job_store.JobStore) -> ReconcileSweep:
     # Imported here: only the sweep and whoever sets a bound should pay for it.
-    from ojs.services.reconcile import Reconcile
-    from ojs.store.census import Census
+    from ojs.services.permits.reconcile import ReconcileSweep
+    from ojs.store.permits.recount import Recount
 
     slots = _slots(table, gates, jobs)
-    return Reconcile(queue_store.Queues(table), gates, Census(table), slots)
+    return ReconcileSweep(queue_store.QueueStore(table), gates, Recount(table), slots)
 
 
 def _slots(
     table: Table,
     gates: Gates,
-    jobs: job_store.Jobs,
+    jobs: job_store.JobStore,
     sleep: Callable[[float], None] = time.sleep,
-) -> Slots:
-    from ojs.services.slots import Slots  # as above
-    from ojs.store.census import Census
+) -> PermitRepair:
+    from ojs.services.permits.repair import PermitRepair  # as above
+    from ojs.store.permits.recount import Recount
 
-    return Slots(gates, Census(table), jobs, sleep=sleep)
+    return PermitRepair(gates, Recount(table), jobs, sleep=sleep)
 
 
-def _tagging(table: Table, jobs: job_store.Jobs, lines: Lines) -> Tagging:
-    from ojs.services.tagging import Tagging  # as above
-    from ojs.store.tenants import Passes
+def _tagging(table: Table, jobs: job_store.JobStore, lines: FairQueuePlacement) -> FairnessBackfill:
+    from ojs.services.jobs.fairness_backfill import FairnessBackfill  # as above
+    from ojs.store.jobs.fair_queue import BackfillCursors
 
-    return Tagging(queue_store.Queues(table), jobs, lines, Passes(table))
+    return FairnessBackfill(queue_store.QueueStore(table), jobs, lines, BackfillCursors(table))
 
 
 def _depth(table: Table, name: str) -> int:
-    from ojs.store.census import Census  # as above
+    from ojs.store.permits.recount import Recount  # as above
 
-    return sum(known.projected.jobs for known in Census(table).known([name]))
+    return sum(known.projected.jobs for known in Recount(table).known([name]))
 
 
 def _depths(table: Table, names: Sequence[str]) -> Mapping[str, int]:
-    from ojs.store.stats import Stats  # as above
+    from ojs.store.derived.statistics import StatisticsStore  # as above
 
-    return Stats(table).available(names)
+    return StatisticsStore(table).available(names)
 
 
-def _lanes(queues: queue_store.Queues) -> Callable[[str], int]:
+def _lanes(queues: queue_store.QueueStore) -> Callable[[str], int]:
     def lanes(name: str) -> int:
         queue = queues.get(name)
         return 1 if queue is None else queue.lanes

@@ -59,5 +59,5 @@ def test_the_authorizer_starts_quickest() -> None:
     others = ("jobs", "workers", "admin", "stream", "sweep")
     assert took("authorizer") < min(took(function) for function in others)
     loaded = run("import sys, functions.authorizer.handler; print(*sys.modules)").split()
-    heavy = ("pydantic", "aws_lambda_powertools", "ojs.domain.job", "ojs.runtime")
+    heavy = ("pydantic", "aws_lambda_powertools", "ojs.domain.job.job", "ojs.runtime")
     assert not [name for name in heavy if name in loaded]

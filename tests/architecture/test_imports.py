@@ -30,7 +30,7 @@ ALLOWED: dict[str, set[str]] = {
     "ojs.runtime": {"ojs.services", "ojs.store", "ojs.domain", "ojs.clock", "ojs.settings"},
     # Loads next to nothing: the authorizer is in front of every request.
     "ojs.access_runtime": {
-        "ojs.services.authentication", "ojs.services.setup", "ojs.store", "ojs.domain",
+        "ojs.services.operations.authentication", "ojs.services.operations.setup", "ojs.store", "ojs.domain",
         "ojs.clock", "ojs.environment",
     },
     "functions.authorizer": {"ojs.access_runtime"},
@@ -41,10 +41,10 @@ ALLOWED: dict[str, set[str]] = {
     "functions.sweep": {
         "functions", "ojs.runtime", "ojs.projections", "ojs.services", "ojs.domain",
     },
-    "infra": {"infra", "ojs.store.schema", "ojs.http.contract", "ojs.http.negotiation"},
+    "infra": {"infra", "ojs.store.table.schema", "ojs.http.contract.operations", "ojs.http.binding.negotiation"},
     "local": {"local", "ojs", "functions"},
     "cli": {
-        "cli", "ojs.services.tidy", "ojs.store.clients", "ojs.store.leftovers", "ojs.store.table",
+        "cli", "ojs.services.operations.tidy", "ojs.store.table.clients", "ojs.store.jobs.orphans", "ojs.store.table.table",
         "ojs.domain.errors",
     },
     "examples": set(),
@@ -80,7 +80,7 @@ class Module:
                 yield from ((alias.name, node.lineno) for alias in node.names)
             elif isinstance(node, ast.ImportFrom):
                 assert not node.level, f"{self.path}: relative import"
-                # `from ojs.store import schema` imports ojs.store.schema.
+                # `from ojs.store import schema` imports ojs.store.table.schema.
                 yield from ((f"{node.module}.{alias.name}", node.lineno) for alias in node.names)
 
     def attributes(self) -> Iterator[tuple[str, int]]:
@@ -120,7 +120,7 @@ def place(module: Module, name: str, line: int) -> str:
 
 def test_there_is_something_to_check() -> None:
     names = {module.name for module in modules(*SHIPPED)}
-    assert {"ojs.domain.job", "ojs.runtime", "functions.jobs.handler"} <= names
+    assert {"ojs.domain.job.job", "ojs.runtime", "functions.jobs.handler"} <= names
 
 
 def test_imports_go_one_way() -> None:

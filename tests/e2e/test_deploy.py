@@ -40,9 +40,9 @@ from infra.local_cloud import (
 )
 from infra.settings import DeploymentSettings
 from ojs.domain.access import Scope
-from ojs.http import contract
-from ojs.http.permissions import permissions
-from ojs.store import keys
+from ojs.http.contract import operations as contract
+from ojs.http.contract.permissions import permissions
+from ojs.store.table import keys
 from tests.unit.functions.keyed import JOB, about
 
 if TYPE_CHECKING:
@@ -540,7 +540,7 @@ def test_an_operator_tidies(cloud: LocalCloud, deployment: Deployment, api: Api)
         TableName=deployment.table, Item={name: {"S": text} for name, text in left.items()}
     )
     code = (
-        "import ojs.services.tidy, cli.__main__; ojs.services.tidy.WAIT_S = 0.1;"
+        "import ojs.services.operations.tidy, cli.__main__; ojs.services.operations.tidy.WAIT_S = 0.1;"
         f"raise SystemExit(cli.__main__.main(['tidy', '--stage', '{STAGE}']))"
     )
     done = subprocess.run(

@@ -9,8 +9,9 @@ import pytest
 
 from infra.functions import FUNCTIONS
 from infra.settings import DeploymentSettings, project_version
-from ojs.http import contract, negotiation
-from ojs.store.schema import SCHEMA_VERSION
+from ojs.http.binding import negotiation
+from ojs.http.contract import operations as contract
+from ojs.store.table.schema import SCHEMA_VERSION
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

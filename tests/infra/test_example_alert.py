@@ -18,7 +18,7 @@ from infra import ROOT
 from infra.settings import DeploymentSettings
 from ojs.projections.bus import SOURCE
 from ojs.projections.project import ALWAYS
-from ojs.projections.transitions import Kind
+from ojs.projections.transitions import TransitionKind
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -39,8 +39,11 @@ def one(template: assertions.Template, kind: str) -> Mapping[str, Any]:
 def test_the_rule_hears_what_the_backend_sends() -> None:
     rule = one(made(), "AWS::Events::Rule")
     assert rule["EventBusName"] == DeploymentSettings().service
-    assert rule["EventPattern"] == {"source": [SOURCE], "detail-type": [Kind.DEAD_ADDED.value]}
-    assert any(Kind.DEAD_ADDED.value.startswith(always.rstrip("*")) for always in ALWAYS)
+    assert rule["EventPattern"] == {
+        "source": [SOURCE],
+        "detail-type": [TransitionKind.DEAD_ADDED.value],
+    }
+    assert any(TransitionKind.DEAD_ADDED.value.startswith(always.rstrip("*")) for always in ALWAYS)
 
 
 def test_the_rule_may_publish_to_the_topic_and_nobody_else() -> None:

@@ -11,7 +11,7 @@ import pytest
 from functions.sweep import metrics as gauges
 from infra.constructs import monitoring
 from infra.settings import DeploymentSettings
-from ojs.domain.states import TERMINAL, State
+from ojs.domain.job.states import TERMINAL, State
 from ojs.projections import metrics
 
 if TYPE_CHECKING:

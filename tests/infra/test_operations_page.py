@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from infra import ROOT
 from infra.constructs import stream
 from infra.settings import DeploymentSettings
-from ojs.store.schema import STREAM_BATCH
+from ojs.store.table.schema import STREAM_BATCH
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -30,16 +30,16 @@ from ojs import access_runtime, runtime
 from ojs.clock import ManualClock
 from ojs.domain import times
 from ojs.domain.errors import BackendUnavailable
-from ojs.http import contract
-from ojs.services.authentication import Authentication
+from ojs.http.contract import operations as contract
+from ojs.services.operations.authentication import Authentication
 from ojs.settings import Settings
-from ojs.store import jobs as job_store
-from ojs.store import keys
-from ojs.store.access_keys import AccessKeys
-from ojs.store.blobs import S3Blobs
-from ojs.store.schema import create_table_arguments
-from ojs.store.secrets import Secret
-from ojs.store.table import Update
+from ojs.store.deployment.access_keys import AccessKeyStore
+from ojs.store.deployment.secrets import Secret
+from ojs.store.jobs import records as job_store
+from ojs.store.jobs.blobs import S3Blobs
+from ojs.store.table import keys
+from ojs.store.table.schema import create_table_arguments
+from ojs.store.table.table import Update
 from tests.direct import connected
 
 if TYPE_CHECKING:
@@ -388,7 +388,7 @@ def recording(dynamodb: DynamoDBClient, engine_url: str) -> tuple[Recorder, set[
             )
         )
         table_store = runtime.current().table
-        access_runtime.use(Authentication(AccessKeys(table_store), clock))
+        access_runtime.use(Authentication(AccessKeyStore(table_store), clock))
         caller = Caller(recorder, clock)
         try:
             everything(caller)
@@ -822,15 +822,15 @@ def _time(call: Caller) -> None:
     # A job that others changed after the sweep had read it: it is read again.
     raced = call.claimed("raced", visibility_timeout_ms=1_000)
     call.clock.advance(10_000)
-    with patch.object(job_store.Jobs, "heads", _outdated(job_store.Jobs.heads)):
+    with patch.object(job_store.JobStore, "heads", _outdated(job_store.JobStore.heads)):
         call.sweep()
     assert call("get_job", at=raced)["job"]["state"] == "available"
     # A batch whose commit never came: the sweep takes it back, objects too.
     small = {"type": "test.job", "args": [1], "queue": "staged"}
     jobs = [{**small, "args": [HUGE]}, {**small, "args": [LARGE]}] + [small] * 100
-    with patch.object(job_store.Jobs, "_commit", side_effect=BackendUnavailable("down")):
+    with patch.object(job_store.JobStore, "_commit", side_effect=BackendUnavailable("down")):
         call("enqueue_batch", {"jobs": jobs}, status=503)
-    with patch.object(job_store.Jobs, "_commit"):
+    with patch.object(job_store.JobStore, "_commit"):
         call("enqueue_batch", {"jobs": jobs})
     call.fetch("staged")
     call.clock.advance(job_store.STAGING_GRACE_MS + 1)

@@ -9,7 +9,7 @@ import pytest
 
 from infra.constructs.stream import pattern
 from infra.settings import DeploymentSettings
-from ojs.store import keys, schema
+from ojs.store.table import keys, schema
 
 if TYPE_CHECKING:
     from collections.abc import Callable

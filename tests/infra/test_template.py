@@ -9,7 +9,7 @@ from aws_cdk import assertions
 
 from infra.functions import FUNCTIONS
 from infra.settings import DeploymentSettings
-from ojs.store.schema import TABLE, create_table_arguments
+from ojs.store.table.schema import TABLE, create_table_arguments
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from local.gateway import refused
 from local.http_server import Request, Response
 from local.origins import OriginCheck, allowed_hosts, cors_origins
-from ojs.http import negotiation
+from ojs.http.binding import negotiation
 
 PAGE = "http://localhost:5173"
 EVIL = "https://evil.example"

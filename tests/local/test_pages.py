@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from ojs.http import negotiation
+from ojs.http.binding import negotiation
 from tests.local.conftest import ROOT, RunningServer
 
 pytestmark = pytest.mark.e2e

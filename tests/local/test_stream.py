@@ -16,8 +16,8 @@ from local.lambda_context import LambdaContext
 from local.rounds import Rounds
 from local.stream import TRIES, Pump, TableStream, lambda_record
 from ojs.clock import ManualClock
-from ojs.store import keys
-from ojs.store.schema import STREAM_BATCH
+from ojs.store.table import keys
+from ojs.store.table.schema import STREAM_BATCH
 
 ARN = "arn:aws:dynamodb:local:000000000000:table/ojs/stream/2"
 Event = dict[str, Any]

@@ -16,7 +16,7 @@ from local.dynamodb import connect, connect_to_streams
 from local.engine_data import EngineError
 from local.stream import TableStream
 from local.stream_records import StreamRecords
-from ojs.store.schema import create_table_arguments
+from ojs.store.table.schema import create_table_arguments
 
 if TYPE_CHECKING:
     from mypy_boto3_dynamodb import DynamoDBClient

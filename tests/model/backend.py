@@ -19,11 +19,12 @@ from local.gateway import BASE_PATH, Gateway, load_handlers
 from local.http_server import Request
 from ojs import projections, runtime
 from ojs.clock import ManualClock
-from ojs.services import bulk, copies, enqueue
+from ojs.services.dead_letter import bulk, copies
+from ojs.services.jobs import enqueue
 from ojs.settings import Settings
-from ojs.store import schema, values
-from ojs.store.blobs import MemoryBlobs
-from ojs.store.table import Table
+from ojs.store.jobs.blobs import MemoryBlobs
+from ojs.store.table import schema, values
+from ojs.store.table.table import Table
 from tests.simulation.memory import Change, Memory
 from tests.store.streams import OWN, FakeMetrics, Record, Stream, made_record, scattered
 
@@ -165,7 +166,9 @@ class Backend:
         ]
         if streamed:
             # As if whoever let a job die died right after: its copy is left to the stream.
-            follow = mock.patch.object(copies.Copies, "follow", self._follow(copies.Copies.follow))
+            follow = mock.patch.object(
+                copies.DeadLetterCopies, "follow", self._follow(copies.DeadLetterCopies.follow)
+            )
             self._patches.append(follow)
         for patch in self._patches:
             patch.start()

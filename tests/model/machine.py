@@ -12,9 +12,11 @@ from typing import Any, ClassVar
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant
 
-from ojs.domain import replay
-from ojs.domain.tenants import TICKS_PER_MS, tagged, ticks_of
-from ojs.store import gates, items, keys, values
+from ojs.domain.dead_letter import replay
+from ojs.domain.fair_queue.tags import TICKS_PER_MS, tagged, ticks_of
+from ojs.store.jobs import items
+from ojs.store.permits import counters as gates
+from ojs.store.table import keys, values
 from tests.model.backend import Answer, Backend, Storage, There
 from tests.model.model import DONE, Job, Model, Refused, Shown
 

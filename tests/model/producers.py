@@ -8,7 +8,7 @@ from typing import Any
 from hypothesis import strategies as st
 from hypothesis.stateful import precondition, rule
 
-from ojs.store import keys
+from ojs.store.table import keys
 from tests.model.laborers import Laborers
 from tests.model.machine import SECOND, duration, queues, refuse, which
 from tests.model.model import FOR_EVER, LIMITS, Job, Refused

@@ -19,7 +19,8 @@ from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import initialize, run_state_machine_as_test
 
-from ojs.store import gates, keys
+from ojs.store.permits import counters as gates
+from ojs.store.table import keys
 from tests.model.backend import InProcess, OnEngine, Storage
 from tests.model.machine import HOUR, QUEUES, queues
 from tests.model.producers import options

@@ -21,15 +21,16 @@ from typing import TYPE_CHECKING, Any
 
 from ojs import runtime
 from ojs.clock import ManualClock
-from ojs.domain import envelope
-from ojs.domain.bulk import Action
-from ojs.domain.dead_letter_filter import DeadLetterFilter
+from ojs.domain.dead_letter.bulk import Action
+from ojs.domain.dead_letter.filter import DeadLetterFilter
 from ojs.domain.errors import QueueFull
-from ojs.domain.job import Job
-from ojs.domain.states import State
+from ojs.domain.job import envelope
+from ojs.domain.job.job import Job
+from ojs.domain.job.states import State
 from ojs.settings import Settings
-from ojs.store import items, schema
-from ojs.store.blobs import MemoryBlobs
+from ojs.store.jobs import items
+from ojs.store.jobs.blobs import MemoryBlobs
+from ojs.store.table import schema
 
 if TYPE_CHECKING:
     from mypy_boto3_dynamodb import DynamoDBClient

@@ -8,12 +8,12 @@ from typing import Any, TypeVar
 
 from botocore.exceptions import BotoCoreError, ClientError
 
-from ojs.domain.bulk import Action
-from ojs.domain.dead_letter_filter import DeadLetterFilter
+from ojs.domain.dead_letter.bulk import Action
+from ojs.domain.dead_letter.filter import DeadLetterFilter
 from ojs.domain.errors import OjsError
-from ojs.domain.job import Job
-from ojs.domain.pools import Pool
-from ojs.store import keys
+from ojs.domain.job.job import Job
+from ojs.domain.pool.pool import Pool
+from ojs.store.table import keys
 from tests.simulation.faults import Died
 from tests.simulation.invariants import broken
 from tests.simulation.world import BIG, HUGE, Acts, Set, World

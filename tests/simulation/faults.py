@@ -107,7 +107,7 @@ class Plan:
 
 
 class Client:
-    """What `ojs.store.table.Table` calls. One for each container and kind."""
+    """What `ojs.store.table.table.Table` calls. One for each container and kind."""
 
     def __init__(self, memory: Memory, plan: Plan, scheduler: Scheduler, *, once: bool) -> None:
         self._memory = memory
@@ -212,7 +212,7 @@ class Client:
 
 
 class Bucket:
-    """What `ojs.store.blobs.S3Blobs` calls; the same goes wrong. `wrote` is told of each object."""
+    """What `ojs.store.jobs.blobs.S3Blobs` calls; the same goes wrong. `wrote` is told of each object."""
 
     def __init__(
         self,

@@ -14,12 +14,13 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ojs.clock import Clock
-from ojs.domain.job import DEFAULT_TIMEOUT_MS, POOL_SEAT, WORKER_SEAT
-from ojs.domain.limits import RateLimit
-from ojs.domain.pools import gate_of, seat_of
-from ojs.domain.states import TERMINAL, TRANSITIONS, State
-from ojs.store import keys, pools, queues, values
-from ojs.store.schema import TABLE
+from ojs.domain.job.job import DEFAULT_TIMEOUT_MS, POOL_SEAT, WORKER_SEAT
+from ojs.domain.job.states import TERMINAL, TRANSITIONS, State
+from ojs.domain.pool.pool import gate_of, seat_of
+from ojs.domain.rate_limit.limiter import RateLimit
+from ojs.store.queues import pools, queues
+from ojs.store.table import keys, values
+from ojs.store.table.schema import TABLE
 from tests.simulation.memory import Change, Key, Memory
 from tests.simulation.memory import Item as Typed
 from tests.simulation.scheduler import Scheduler

@@ -18,7 +18,7 @@ from typing import Any
 
 from botocore.exceptions import ClientError
 
-from ojs.store.schema import TABLE
+from ojs.store.table.schema import TABLE
 
 Key = tuple[str, str]
 Item = dict[str, Any]

@@ -9,27 +9,27 @@ from itertools import count
 from typing import Any
 from unittest import mock
 
-from ojs.domain import rate
-from ojs.domain.queue import Queue, QueueState
-from ojs.domain.rate import Window
+from ojs.domain.queue.queue import Queue, QueueState
+from ojs.domain.rate_limit import window as rate
+from ojs.domain.rate_limit.window import RateWindow
 from ojs.projections.counters import Tally
 from ojs.projections.project import Projector
-from ojs.services.archive import Archive
-from ojs.services.bounds import Bounds, Entry, NoRoomYet
-from ojs.services.ending import EndOfQueues
-from ojs.services.fetch import Fetch
-from ojs.services.pools import Pools
-from ojs.services.reconcile import Reconcile
-from ojs.services.slots import Counted, Slots
-from ojs.services.sweep import Sweep
-from ojs.services.tagging import Tagging
-from ojs.store import jobs as job_store
-from ojs.store import keys
-from ojs.store.errors import LostRace
-from ojs.store.gates import Gates
-from ojs.store.queues import Queues
-from ojs.store.seats import Seats
-from ojs.store.table import Delete, Put, Table, Update
+from ojs.services.dead_letter.archive import Archive
+from ojs.services.jobs.fairness_backfill import FairnessBackfill
+from ojs.services.jobs.fetch import Fetch
+from ojs.services.jobs.sweep import JobSweep
+from ojs.services.permits.backpressure import NoRoomYet, QueueBounds, Reservation
+from ojs.services.permits.reconcile import ReconcileSweep
+from ojs.services.permits.repair import CountedPermits, PermitRepair
+from ojs.services.pools.configure import PoolConfiguration
+from ojs.services.queues.deletion import QueueDeletion
+from ojs.store.jobs import records as job_store
+from ojs.store.permits.counters import Gates
+from ojs.store.permits.pool_permits import PoolPermits
+from ojs.store.queues.queues import QueueStore
+from ojs.store.table import keys
+from ojs.store.table.errors import LostRace
+from ojs.store.table.table import Delete, Put, Table, Update
 from tests.simulation.faults import Client
 
 Mutation = Callable[[], AbstractContextManager[Any]]
@@ -83,18 +83,18 @@ def ack_without_lease() -> AbstractContextManager[Any]:
 
 def head_is_swapped_blindly() -> AbstractContextManager[Any]:
     """A head that was read is replaced, whatever became of it since."""
-    replacing = job_store.Jobs.replacing
+    replacing = job_store.JobStore.replacing
 
     def blind(self: Any, before: Any, after: Any, **how: Any) -> Any:
         made, update = replacing(self, before, after, **how)
         return made, replace(update, condition="attribute_exists(pk)")
 
-    return mock.patch.object(job_store.Jobs, "replacing", blind)
+    return mock.patch.object(job_store.JobStore, "replacing", blind)
 
 
 def head_before_payload() -> AbstractContextManager[Any]:
     """Two writes are swapped: a job is there before its text is."""
-    create = job_store.Jobs.create
+    create = job_store.JobStore.create
 
     def late(self: Any, job: Any, also: Sequence[Any] = ()) -> Any:
         kept: list[Any] = []
@@ -104,12 +104,12 @@ def head_before_payload() -> AbstractContextManager[Any]:
         save(kept)
         return made
 
-    return mock.patch.object(job_store.Jobs, "create", late)
+    return mock.patch.object(job_store.JobStore, "create", late)
 
 
 def release_before_the_end() -> AbstractContextManager[Any]:
     """Two writes are swapped: the room of a job is given back before it is done."""
-    ack = job_store.Jobs.ack
+    ack = job_store.JobStore.ack
 
     def early(self: Any, job_id: str, **how: Any) -> Any:
         there = self.head(job_id)
@@ -118,7 +118,7 @@ def release_before_the_end() -> AbstractContextManager[Any]:
         with mock.patch.object(self, "let_go"):
             return ack(self, job_id, **how)
 
-    return mock.patch.object(job_store.Jobs, "ack", early)
+    return mock.patch.object(job_store.JobStore, "ack", early)
 
 
 def release_twice() -> AbstractContextManager[Any]:
@@ -154,12 +154,12 @@ def undo_without_mark() -> AbstractContextManager[Any]:
 
 def late_jobs_stay() -> AbstractContextManager[Any]:
     """A batch that was undone is not looked at again."""
-    remove = job_store.Jobs._remove_batch
+    remove = job_store.JobStore._remove_batch
 
-    def once(jobs: job_store.Jobs, token: str, batch: Any) -> int:
+    def once(jobs: job_store.JobStore, token: str, batch: Any) -> int:
         return 0 if "ttl" in batch else remove(jobs, token, batch)
 
-    return mock.patch.object(job_store.Jobs, "_remove_batch", once)
+    return mock.patch.object(job_store.JobStore, "_remove_batch", once)
 
 
 def a_token_for_each_try() -> AbstractContextManager[Any]:
@@ -201,21 +201,21 @@ def lock_without_condition() -> AbstractContextManager[Any]:
 def end_without_note() -> AbstractContextManager[Any]:
     """A queue goes, and no note of it stays for those that were pushing to it."""
 
-    def finish_end(self: Queues, queue: Any, _ending: Any) -> None:
+    def finish_end(self: QueueStore, queue: Any, _ending: Any) -> None:
         self._table.delete(keys.QUEUES, queue.name)
         self._table.delete(keys.queue(queue.name), keys.HEAD)
 
-    return mock.patch.object(Queues, "finish_end", finish_end)
+    return mock.patch.object(QueueStore, "finish_end", finish_end)
 
 
 def nobody_looks_at_what_runs() -> AbstractContextManager[Any]:
     """As it was: of a queue that is gone nobody looks at the leases (found by the simulation)."""
-    waiting = EndOfQueues._waiting
+    waiting = QueueDeletion._waiting
 
     def only_waiting(self: Any, queue: Any, *, pages: int, running: bool = False) -> Any:
         return waiting(self, queue, pages=pages, running=running and pages == 1)
 
-    return mock.patch.object(EndOfQueues, "_waiting", only_waiting)
+    return mock.patch.object(QueueDeletion, "_waiting", only_waiting)
 
 
 def end_is_taken_back_once() -> AbstractContextManager[Any]:
@@ -233,7 +233,7 @@ def end_is_taken_back_once() -> AbstractContextManager[Any]:
             )
         )
 
-    return mock.patch.object(Queues, "take_back", take_back)
+    return mock.patch.object(QueueStore, "take_back", take_back)
 
 
 def repetition_is_a_lost_race() -> AbstractContextManager[Any]:
@@ -243,7 +243,7 @@ def repetition_is_a_lost_race() -> AbstractContextManager[Any]:
         def __init__(self, found: Any, *, repeated: bool = False) -> None:
             super().__init__(found, repeated=False)
 
-    return mock.patch("ojs.store.errors.LostRace", Lost)
+    return mock.patch("ojs.store.table.errors.LostRace", Lost)
 
 
 # --- what operators set, and what is counted ------------------------------------------------------
@@ -282,49 +282,49 @@ def a_pool_is_counted_late() -> AbstractContextManager[Any]:
 
 def running_jobs_do_not_count() -> AbstractContextManager[Any]:
     """A limit is set, and what runs already is not given places."""
-    return mock.patch.object(Slots, "_take_all", return_value=(0, 0))
+    return mock.patch.object(PermitRepair, "_take_all", return_value=(0, 0))
 
 
 def waiting_jobs_do_not_count() -> AbstractContextManager[Any]:
     """A bound is set, and what is there already is not counted."""
-    return mock.patch.object(Reconcile, "settle", return_value=None)
+    return mock.patch.object(ReconcileSweep, "settle", return_value=None)
 
 
 def pool_made_anew_forgets() -> AbstractContextManager[Any]:
     """As it was: of a pool that is made what ran under its name is not counted (found likewise)."""
-    put = Pools._put
+    put = PoolConfiguration._put
 
-    def forgetful(self: Pools, wanted: Any) -> Any:
+    def forgetful(self: PoolConfiguration, wanted: Any) -> Any:
         if self._pools.get(wanted.name) is None:
             with running_jobs_do_not_count():
                 return put(self, wanted)
         return put(self, wanted)
 
-    return mock.patch.object(Pools, "_put", forgetful)
+    return mock.patch.object(PoolConfiguration, "_put", forgetful)
 
 
 def pool_forgets_queues() -> AbstractContextManager[Any]:
     """As it was: what runs from queues that a pool had before is not counted (found likewise)."""
-    put, of_pool = Pools._put, Counted.of_pool
+    put, of_pool = PoolConfiguration._put, CountedPermits.of_pool
 
-    def forgetful(self: Pools, wanted: Any) -> Any:
-        def of_some(pool: Any, queues: Sequence[Any]) -> Counted:
+    def forgetful(self: PoolConfiguration, wanted: Any) -> Any:
+        def of_some(pool: Any, queues: Sequence[Any]) -> CountedPermits:
             return of_pool(pool, [queue for queue in queues if queue.name in wanted.queues])
 
-        with mock.patch.object(Counted, "of_pool", of_some):
+        with mock.patch.object(CountedPermits, "of_pool", of_some):
             return put(self, wanted)
 
-    return mock.patch.object(Pools, "_put", forgetful)
+    return mock.patch.object(PoolConfiguration, "_put", forgetful)
 
 
 def seat_of_worker_is_kept() -> AbstractContextManager[Any]:
     """The place that a job took of its worker is not given back."""
-    free = Seats.free
+    free = PoolPermits.free
 
-    def only_of_pool(self: Seats, job: Any, **how: Any) -> None:
+    def only_of_pool(self: PoolPermits, job: Any, **how: Any) -> None:
         free(self, replace(job, seats=job.seats.replace("w", "")), **how)
 
-    return mock.patch.object(Seats, "free", only_of_pool)
+    return mock.patch.object(PoolPermits, "free", only_of_pool)
 
 
 def isolation_is_ignored() -> AbstractContextManager[Any]:
@@ -334,7 +334,7 @@ def isolation_is_ignored() -> AbstractContextManager[Any]:
 
 def nothing_is_tagged() -> AbstractContextManager[Any]:
     """Jobs that wait get no tags when tenants begin to share their queue."""
-    return mock.patch.object(Tagging, "_see_to", return_value=0)
+    return mock.patch.object(FairnessBackfill, "_see_to", return_value=0)
 
 
 def nothing_is_archived() -> AbstractContextManager[Any]:
@@ -348,41 +348,41 @@ def nothing_is_archived() -> AbstractContextManager[Any]:
 
 def one_lane_is_swept() -> AbstractContextManager[Any]:
     """The sweep looks at the first lane alone."""
-    line = Sweep._line
+    line = JobSweep._line
 
-    def first(self: Sweep, queue: str, lane: int, *rest: Any) -> None:
+    def first(self: JobSweep, queue: str, lane: int, *rest: Any) -> None:
         if lane == 0:
             line(self, queue, lane, *rest)
 
-    return mock.patch.object(Sweep, "_line", first)
+    return mock.patch.object(JobSweep, "_line", first)
 
 
 def who_has_waited_goes_in() -> AbstractContextManager[Any]:
     """A push that waited for room is stored without any."""
-    enter = Bounds.enter
+    enter = QueueBounds.enter
     waited: set[tuple[str, ...]] = set()
 
-    def impatient(self: Bounds, jobs: Any, queues: Any, **how: Any) -> Any:
+    def impatient(self: QueueBounds, jobs: Any, queues: Any, **how: Any) -> Any:
         ids = tuple(job.id for job in jobs)
         try:
             return enter(self, jobs, queues, **how)
         except NoRoomYet:
             if ids in waited:
-                return Entry()
+                return Reservation()
             waited.add(ids)
             raise
 
-    return mock.patch.object(Bounds, "enter", impatient)
+    return mock.patch.object(QueueBounds, "enter", impatient)
 
 
 def a_tenth_too_short() -> AbstractContextManager[Any]:
     """What passed is forgotten a step of the window too early."""
 
-    def recent(self: Window, now_ms: int, period_ms: int) -> Window:
+    def recent(self: RateWindow, now_ms: int, period_ms: int) -> RateWindow:
         oldest = rate._step(now_ms, period_ms) - rate.STEPS + 1
-        return Window(tuple(pair for pair in self.passed if pair[0] >= oldest))
+        return RateWindow(tuple(pair for pair in self.passed if pair[0] >= oldest))
 
-    return mock.patch.object(Window, "recent", recent)
+    return mock.patch.object(RateWindow, "recent", recent)
 
 
 # What is done, and the scenario that shows it.
@@ -414,7 +414,7 @@ MUTATIONS: dict[str, tuple[Mutation, str]] = {
     "what runs in pools is not counted": (a_pool_is_counted_late, "pool"),
     "what runs does not count": (running_jobs_do_not_count, "configured"),
     "what is there does not count": (waiting_jobs_do_not_count, "configured"),
-    "a pause is ignored": (_constant("ojs.domain.queue.Queue.paused", False), "configured"),
+    "a pause is ignored": (_constant("ojs.domain.queue.queue.Queue.paused", False), "configured"),
     "a worker's place is not given back": (seat_of_worker_is_kept, "least-loaded"),
     "a worker's places are not limited": (_dropped(":room", of="G|:p:"), "least-loaded"),
     "isolation is ignored": (isolation_is_ignored, "pools"),
@@ -422,15 +422,18 @@ MUTATIONS: dict[str, tuple[Mutation, str]] = {
     "a pool forgets queues that it had": (pool_forgets_queues, "pools"),
     "waiting jobs get no tags": (nothing_is_tagged, "fairness"),
     "large texts stay in the bucket": (
-        _constant("ojs.store.blobs.S3Blobs.delete", lambda *_: None),
+        _constant("ojs.store.jobs.blobs.S3Blobs.delete", lambda *_: None),
         "bucket",
     ),
     "a pass does not wait for who writes": (
-        _constant("ojs.services.tidy.WAIT_S", 0.0),
+        _constant("ojs.services.operations.tidy.WAIT_S", 0.0),
         "bucket",
     ),
     "nothing is archived": (nothing_is_archived, "archive"),
-    "replays are not counted": (_constant("ojs.domain.replay.count", lambda *_: 0), "replayed"),
+    "replays are not counted": (
+        _constant("ojs.domain.dead_letter.replay.count", lambda *_: 0),
+        "replayed",
+    ),
     "who has waited goes in": (who_has_waited_goes_in, "blocked"),
     "one lane is swept": (one_lane_is_swept, "lanes"),
     "a rate forgets too early": (a_tenth_too_short, "rates"),

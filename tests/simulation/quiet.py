@@ -8,15 +8,18 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Mapping
 from typing import Any
 
-from ojs.domain.job import POOL_SEAT, Job
-from ojs.domain.pools import DEFAULT_POOL
-from ojs.domain.states import State
-from ojs.domain.tenants import tagged
-from ojs.domain.turns import LEAST_LOADED
-from ojs.store import dead_letters, items, keys, pools, queues, values, workers
-from ojs.store.blobs import ARCHIVE
-from ojs.store.projection import COPIES
-from ojs.store.texts import TextAt
+from ojs.domain.fair_queue.tags import tagged
+from ojs.domain.job.job import POOL_SEAT, Job
+from ojs.domain.job.states import State
+from ojs.domain.pool.dispatch import LEAST_LOADED
+from ojs.domain.pool.pool import DEFAULT_POOL
+from ojs.store.dead_letter import counters as dead_letters
+from ojs.store.derived.projection import COPIES
+from ojs.store.jobs import items
+from ojs.store.jobs.blobs import ARCHIVE
+from ojs.store.jobs.payloads import PayloadRef
+from ojs.store.queues import pools, queues, workers
+from ojs.store.table import keys, values
 from tests.simulation.invariants import BUCKET, Watch, broken
 from tests.simulation.memory import Key, Memory
 from tests.simulation.recount import OF_DAY, OF_MINUTE, OF_NOW, Told, told_by
@@ -166,7 +169,7 @@ def dead_letters_are_exact(found: Mapping[Key, Item]) -> None:
 def _objects_of(job: Job) -> Iterable[str]:
     """The keys under which a job's large texts are in the bucket."""
     for kind, ref in ((keys.PAYLOAD, job.content_ref), (keys.RESULT, job.result_ref)):
-        if ref is not None and (at := TextAt(job.id, kind, ref)).in_bucket:
+        if ref is not None and (at := PayloadRef(job.id, kind, ref)).in_bucket:
             yield at.blob_key
 
 

@@ -12,8 +12,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ojs.domain import times
-from ojs.domain.queue_config import DEFAULT_QUEUE_POLICY
-from ojs.store import keys, workers
+from ojs.domain.queue.config import DEFAULT_QUEUE_POLICY
+from ojs.store.queues import workers
+from ojs.store.table import keys
 from tests.store.streams import recount, recount_behind
 
 Item = dict[str, Any]

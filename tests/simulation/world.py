@@ -13,7 +13,7 @@ from typing import Any, TypeVar, cast
 
 from ojs import projections, runtime
 from ojs.clock import ManualClock
-from ojs.domain import envelope, times
+from ojs.domain import times
 from ojs.domain.errors import (
     BackendError,
     BackendTimeout,
@@ -24,14 +24,15 @@ from ojs.domain.errors import (
     OjsError,
 )
 from ojs.domain.ids import IdSource
-from ojs.domain.job import Job
-from ojs.domain.states import State
-from ojs.services.tidy import Tidied, Tidy
+from ojs.domain.job import envelope
+from ojs.domain.job.job import Job
+from ojs.domain.job.states import State
+from ojs.services.operations.tidy import Tidied, Tidy
 from ojs.settings import Settings
-from ojs.store import keys
-from ojs.store.blobs import ARCHIVE, S3Blobs
-from ojs.store.leftovers import Leftovers
-from ojs.store.table import Table
+from ojs.store.jobs.blobs import ARCHIVE, S3Blobs
+from ojs.store.jobs.orphans import Orphans
+from ojs.store.table import keys
+from ojs.store.table.table import Table
 from tests.simulation import quiet
 from tests.simulation.faults import Bucket, Client, Died, Plan
 from tests.simulation.invariants import BUCKET, Answered, Watch, broken
@@ -459,4 +460,4 @@ class World:
 
     def tidy(self, run: runtime.Runtime, sleep: Callable[[float], None]) -> Tidied:
         """An operator's pass over everything, in the container of `run`."""
-        return Tidy(Leftovers(run.table, (self.bucket, "simulated")), sleep).run()
+        return Tidy(Orphans(run.table, (self.bucket, "simulated")), sleep).run()

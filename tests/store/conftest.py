@@ -13,11 +13,11 @@ import pytest
 
 from ojs import runtime
 from ojs.clock import ManualClock
-from ojs.domain import envelope
-from ojs.domain.job import Job
+from ojs.domain.job import envelope
+from ojs.domain.job.job import Job
 from ojs.settings import Settings
-from ojs.store import schema
-from ojs.store.blobs import MemoryBlobs
+from ojs.store.jobs.blobs import MemoryBlobs
+from ojs.store.table import schema
 
 if TYPE_CHECKING:
     from mypy_boto3_dynamodb import DynamoDBClient

@@ -5,13 +5,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from ojs.domain.times import format_ms
-from ojs.store import jobs as job_store
-from ojs.store import keys
-from ojs.store.texts import Texts
+from ojs.store.jobs import records as job_store
+from ojs.store.jobs.payloads import PayloadStore
+from ojs.store.table import keys
 
 if TYPE_CHECKING:
-    from ojs.domain.job import Job
-    from ojs.domain.pools import Pool
+    from ojs.domain.job.job import Job
+    from ojs.domain.pool.pool import Pool
     from tests.store.conftest import World
 
 
@@ -23,7 +23,7 @@ def make(world: World, name: str, queues: Any, **more: Any) -> Pool:
 def claim(world: World, queue: str, pool: str | None, count: int = 1) -> list[Job]:
     """The first jobs of a queue, claimed for a worker of this pool."""
     run = world.run
-    jobs = job_store.Jobs(run.table, Texts(run.table, run.blobs), run.ids, run.gates)
+    jobs = job_store.JobStore(run.table, PayloadStore(run.table, run.blobs), run.ids, run.gates)
     found, _ = jobs.ready(queue, 0, limit=count)
     return [
         jobs.claim(

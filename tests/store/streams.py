@@ -13,10 +13,11 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 from ojs import projections
-from ojs.domain.event import Event
+from ojs.domain.events.event import Event
 from ojs.settings import Settings
-from ojs.store import items, keys, values
-from ojs.store.table import Table
+from ojs.store.jobs import items
+from ojs.store.table import keys, values
+from ojs.store.table.table import Table
 from tests.direct import streams
 
 if TYPE_CHECKING:
@@ -169,7 +170,7 @@ class Projected:
     failures: FakeFailureQueue = field(default_factory=FakeFailureQueue)
     metrics: FakeMetrics = field(default_factory=FakeMetrics)
     slept: list[float] = field(default_factory=list)
-    copies: projections.Copies | None = None
+    copies: projections.CopyMaker | None = None
 
     def __post_init__(self) -> None:
         self.store = Table(

@@ -12,10 +12,10 @@ import pytest
 
 from ojs.clock import SystemClock
 from ojs.domain.access import ALL_SCOPES, ANYBODY, Credential
-from ojs.services.access_keys import AccessKeys
-from ojs.services.authentication import Authentication
-from ojs.store import access_keys
-from ojs.store.table import Table
+from ojs.services.operations.access_keys import AccessKeys
+from ojs.services.operations.authentication import Authentication
+from ojs.store.deployment import access_keys
+from ojs.store.table.table import Table
 
 if TYPE_CHECKING:
     from mypy_boto3_dynamodb import DynamoDBClient
@@ -28,7 +28,7 @@ class Door:
 
     def __init__(self, table: Table) -> None:
         self.table = table
-        store = access_keys.AccessKeys(table)
+        store = access_keys.AccessKeyStore(table)
         self.keys = AccessKeys(store, SystemClock())
         self.authentication = Authentication(store, SystemClock())
 
@@ -132,7 +132,7 @@ def test_a_lost_answer_makes_no_second_key(door: Door, monkeypatch: pytest.Monke
 
 
 def test_an_id_that_is_taken_keeps_its_key(door: Door) -> None:
-    store = access_keys.AccessKeys(door.table)
+    store = access_keys.AccessKeyStore(door.table)
     key, credential = door.keys.create(ANYBODY, "k", ["work"])
     assert not store.add(key, Credential(credential.id, "0" * 64))
     assert door.opens(credential.text)

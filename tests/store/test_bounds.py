@@ -13,7 +13,6 @@ from unittest import mock
 
 import pytest
 
-from ojs.domain import envelope
 from ojs.domain.errors import (
     BackendError,
     Conflict,
@@ -27,15 +26,16 @@ from ojs.domain.errors import (
     QueueMayStay,
     QueueNotFound,
 )
-from ojs.domain.queue import Ending
-from ojs.store import keys
+from ojs.domain.job import envelope
+from ojs.domain.queue.queue import Deletion
+from ojs.store.table import keys
 from tests.store.test_crashes import attempt, faults
 
 if TYPE_CHECKING:
-    from ojs.domain.job import Job
+    from ojs.domain.job.job import Job
     from ojs.runtime import Runtime
-    from ojs.services.enqueue import Pushed
-    from ojs.services.middleware import Next
+    from ojs.services.jobs.enqueue import Pushed
+    from ojs.services.jobs.middleware import Next
     from tests.store.conftest import World
 
 SECOND = 1_000
@@ -394,7 +394,7 @@ def _about_to_be_rejected(world: World) -> None:
     store = world.run.ending._queues
     queue = store.get("default")
     assert queue is not None
-    store.begin_end(queue, Ending("reject"), now_ms=world.clock.now_ms())
+    store.begin_end(queue, Deletion("reject"), now_ms=world.clock.now_ms())
 
 
 def _gone_in_strict_mode(world: World) -> None:

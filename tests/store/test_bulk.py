@@ -15,16 +15,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ojs.domain import dead_letter_filter, lifecycle
-from ojs.domain.bulk import MAX_ERRORS, Action, BulkOperation, Phase, Refusal
-from ojs.domain.dead_letter_filter import EVERYTHING, ArgsMatch, DeadLetterFilter
+from ojs.domain.dead_letter import filter as dead_letter_filter
+from ojs.domain.dead_letter.bulk import MAX_ERRORS, Action, BulkOperation, Phase, Refusal
+from ojs.domain.dead_letter.filter import EVERYTHING, ArgsMatch, DeadLetterFilter
 from ojs.domain.errors import BackendUnavailable, Conflict, NotFound
-from ojs.domain.job import Job
-from ojs.domain.states import State
+from ojs.domain.job import lifecycle
+from ojs.domain.job.job import Job
+from ojs.domain.job.states import State
 from ojs.domain.times import MAX_MS
-from ojs.services import bulk
-from ojs.store import items, keys, values
-from ojs.store.bulk import KEPT_S, _from, _item
+from ojs.services.dead_letter import bulk
+from ojs.store.dead_letter.bulk import KEPT_S, _from, _item
+from ojs.store.jobs import items
+from ojs.store.table import keys, values
 from tests.store.test_bounds import bound, level
 from tests.store.test_capacity import spending
 from tests.store.test_crashes import attempt, faults

@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from ojs.domain import envelope
-from ojs.store import keys
-from ojs.store.values import pack
+from ojs.domain.job import envelope
+from ojs.store.table import keys
+from ojs.store.table.values import pack
 
 if TYPE_CHECKING:
     from tests.store.conftest import World

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from ojs.domain import envelope
 from ojs.domain.errors import Conflict, Duplicate
+from ojs.domain.job import envelope
 
 if TYPE_CHECKING:
     from tests.store.conftest import World

@@ -24,11 +24,12 @@ import pytest
 from functions.sweep import metrics
 from functions.sweep.handler import handler as minute
 from ojs import runtime
-from ojs.domain import envelope
 from ojs.domain.errors import Conflict, Duplicate, NotFound, QueueFull
-from ojs.domain.pools import gate_of
+from ojs.domain.job import envelope
+from ojs.domain.pool.pool import gate_of
 from ojs.runtime import Runtime
-from ojs.store import gates, keys, values
+from ojs.store.permits import counters as gates
+from ojs.store.table import keys, values
 from tests.store.conftest import make_world
 from tests.store.test_crashes import Faulty, attempt, orphans
 from tests.store.test_slots import Once
@@ -37,7 +38,7 @@ if TYPE_CHECKING:
     from mypy_boto3_dynamodb import DynamoDBClient
 
     from local.engines import Engine
-    from ojs.domain.job import Job
+    from ojs.domain.job.job import Job
     from tests.store.conftest import World
 
 SECOND = 1_000

@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from botocore.exceptions import ClientError, ReadTimeoutError
 
-from ojs.domain import envelope
 from ojs.domain.errors import BackendError, Conflict, Duplicate, NotFound
-from ojs.domain.job import Job
+from ojs.domain.job import envelope
+from ojs.domain.job.job import Job
 from ojs.runtime import Runtime
 
 if TYPE_CHECKING:

@@ -13,14 +13,15 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from ojs import runtime
-from ojs.domain import envelope
-from ojs.domain import job as jobs
-from ojs.domain.copies import TTL_MS
+from ojs.domain.dead_letter.copies import TTL_MS
 from ojs.domain.errors import BackendError, Conflict, OjsError, QueueFull
-from ojs.domain.queue import QueueState
-from ojs.services import copies as service
+from ojs.domain.job import envelope
+from ojs.domain.job import job as jobs
+from ojs.domain.queue.queue import QueueState
+from ojs.services.dead_letter import copies as service
 from ojs.settings import Settings
-from ojs.store import items, keys, values
+from ojs.store.jobs import items
+from ojs.store.table import keys, values
 from tests.store.streams import Projected, Stream
 from tests.store.test_bounds import bound, level
 from tests.store.test_crashes import Died, Faulty, attempt, faults
@@ -29,7 +30,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from contextlib import AbstractContextManager
 
-    from ojs.domain.job import Job
+    from ojs.domain.job.job import Job
     from ojs.runtime import Runtime
     from tests.store.conftest import World
 
@@ -301,7 +302,7 @@ def test_the_id_may_be_taken_by_a_job_that_somebody_chose_it_for(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     chosen = world.run.ids.uuid7()
-    monkeypatch.setattr("ojs.domain.lifecycle.derived_uuid7", lambda *_: chosen)
+    monkeypatch.setattr("ojs.domain.job.lifecycle.derived_uuid7", lambda *_: chosen)
     goes_to(world)
     world.run.enqueue.push(envelope.parse({"type": "a", "args": ["mine"], "id": chosen}))
     world.clock.advance(1)

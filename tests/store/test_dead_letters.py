@@ -11,15 +11,16 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from ojs.domain import lifecycle
-from ojs.domain.dead_letter_filter import DeadLetterFilter
-from ojs.domain.dead_letter_stats import MAX_NAMES, Counts, together
+from ojs.domain.dead_letter.filter import DeadLetterFilter
+from ojs.domain.dead_letter.statistics import MAX_NAMES, Counts, together
 from ojs.domain.errors import NotFound
-from ojs.domain.job import Job
-from ojs.store import dead_letters, keys
-from ojs.store.dead_letters import DeadLetters, Named
-from ojs.store.errors import LostRace
-from ojs.store.values import Item
+from ojs.domain.job import lifecycle
+from ojs.domain.job.job import Job
+from ojs.store.dead_letter import counters as dead_letters
+from ojs.store.dead_letter.counters import DeadLetterCounters, DeadLetterCounts
+from ojs.store.table import keys
+from ojs.store.table.errors import LostRace
+from ojs.store.table.values import Item
 from tests.store.streams import Projected, Stream
 from tests.store.test_capacity import WORKER, incompressible, spending, warm
 from tests.store.test_projection import Watching
@@ -358,7 +359,7 @@ def test_a_deletion_and_a_retry_at_once(exact: World) -> None:
 
 
 def test_names_of_which_nothing_is_left_make_room(exact: World) -> None:
-    store = DeadLetters(exact.run.table)
+    store = DeadLetterCounters(exact.run.table)
     item: Item = {"pk": keys.stats("q"), "sk": keys.DEAD, "rev": 7, "t|a": 3}
     item |= {f"e|E{n}": n % 2 for n in range(dead_letters.MAX_NAMES)}
     exact.run.table.write_many([item])
@@ -370,8 +371,8 @@ def test_names_of_which_nothing_is_left_make_room(exact: World) -> None:
     # Somebody counted meanwhile: nothing is done, and nothing lost.
     assert not store.tidy(counted)
     # As long as some have no name, names stay: they might be theirs.
-    assert Named("q", {**item, "e|other": 1}).tidied() is None
-    assert Named("q", {"rev": 1, "e|A": 0}).tidied() is None, "few names need no room"
+    assert DeadLetterCounts("q", {**item, "e|other": 1}).tidied() is None
+    assert DeadLetterCounts("q", {"rev": 1, "e|A": 0}).tidied() is None, "few names need no room"
 
 
 def test_what_is_too_much_to_show_is_summed_up() -> None:

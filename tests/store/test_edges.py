@@ -14,14 +14,14 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from ojs.domain import times
-from ojs.domain.limits import OverrideRequest
-from ojs.store import keys
-from ojs.store.edges import Edges, Limiter
+from ojs.domain.rate_limit.limiter import OverrideRequest
+from ojs.store.permits.throttle_state import LimitName, ThrottleStates
+from ojs.store.table import keys
 from tests.store.test_crashes import attempt, faults
 from tests.store.test_gates import Projecting
 
 if TYPE_CHECKING:
-    from ojs.domain.job import Job
+    from ojs.domain.job.job import Job
     from tests.store.conftest import World
 
 Worlds = Callable[[], AbstractContextManager["World"]]
@@ -259,8 +259,8 @@ def test_a_queue_s_own_limits_tell_too(
         "key": "queue:default", "strategy": strategy, "job_id": jobs[2].id, "queue": "default",
         "held_ms": 12 * SECOND,
     }  # fmt: skip
-    limiter = Limiter.of_queue("default", counts)
-    (edge,) = Edges(world.run.table).get_many([limiter])
+    limiter = LimitName.of_queue("default", counts)
+    (edge,) = ThrottleStates(world.run.table).get_many([limiter])
     assert (edge.held, edge.exceeded) == (False, {strategy: 1})
     (queue,) = world.run.stats.metrics().queues
     assert queue.today.exceeded == {strategy: 1}

@@ -9,9 +9,8 @@ from unittest import mock
 
 import pytest
 
-from ojs.domain import envelope
-from ojs.domain.bulk import Action
-from ojs.domain.dead_letter_filter import DeadLetterFilter
+from ojs.domain.dead_letter.bulk import Action
+from ojs.domain.dead_letter.filter import DeadLetterFilter
 from ojs.domain.errors import (
     Conflict,
     InvalidRequest,
@@ -21,8 +20,9 @@ from ojs.domain.errors import (
     QueueMayStay,
     QueueNotFound,
 )
-from ojs.domain.queue import DISCARD, Ending, QueueState
-from ojs.store import keys
+from ojs.domain.job import envelope
+from ojs.domain.queue.queue import DISCARD, Deletion, QueueState
+from ojs.store.table import keys
 from tests.store.streams import Projected, Stream
 from tests.store.test_bounds import BIG, bound, level
 from tests.store.test_crashes import attempt, faults
@@ -30,8 +30,8 @@ from tests.store.test_crashes import attempt, faults
 if TYPE_CHECKING:
     from contextlib import AbstractContextManager
 
-    from ojs.domain.queue import Queue
-    from ojs.store.values import Item
+    from ojs.domain.queue.queue import Queue
+    from ojs.store.table.values import Item
     from tests.store.conftest import World
 
 SECOND = 1_000
@@ -162,8 +162,8 @@ def test_a_stale_fetch_of_the_old_queue_cannot_claim_a_moved_job(world: World) -
     store = world.run.fetch._jobs
     ((job_id, key),), _ = store.ready("old", 0, limit=5)
     world.run.ending.delete("old", "move", "new")
-    from ojs.store.errors import LostRace
-    from ojs.store.keys import Position
+    from ojs.store.table.errors import LostRace
+    from ojs.store.table.keys import Position
 
     with pytest.raises(LostRace):
         store.claim(
@@ -583,7 +583,7 @@ def test_an_end_that_was_taken_back_and_begun_otherwise_is_not_finished(exact: W
     exact.run.queues.configure("old", {})
     finish = exact.run.ending._finish
 
-    def late(queue: Queue, ending: Ending) -> None:
+    def late(queue: Queue, ending: Deletion) -> None:
         other = exact.another()
         other.ending._queues.take_back(queue, queue.ending or ending)
         exact.push(queue="old")
@@ -630,7 +630,7 @@ def begun(world: World, strategy: str, target: str | None = None) -> None:
     store = world.run.ending._queues
     queue = store.get("old")
     assert queue is not None
-    store.begin_end(queue, Ending(strategy, target), now_ms=world.clock.now_ms())
+    store.begin_end(queue, Deletion(strategy, target), now_ms=world.clock.now_ms())
 
 
 @pytest.mark.parametrize("paused", [False, True])

@@ -12,12 +12,11 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from ojs.domain import jsontext, times
-from ojs.domain.event import Event, event_id
-from ojs.domain.event_query import RETAIN_MS, EventFilter
-from ojs.services import events as module
-from ojs.services.events import HOLD_BACK_MS
-from ojs.store import keys
-from ojs.store.event_log import (
+from ojs.domain.events.event import Event, event_id
+from ojs.domain.events.query import RETAIN_MS, EventFilter
+from ojs.services.operations import events as module
+from ojs.services.operations.events import HOLD_BACK_MS
+from ojs.store.derived.event_log import (
     MAX_BYTES,
     MAX_QUERIES,
     Budget,
@@ -25,12 +24,13 @@ from ojs.store.event_log import (
     just_after,
     just_before,
 )
+from ojs.store.table import keys
 from tests.store.streams import Projected, Stream
 
 if TYPE_CHECKING:
     from contextlib import AbstractContextManager
 
-    from ojs.store.values import Value
+    from ojs.store.table.values import Value
     from tests.store.conftest import World
 
 ALL = EventFilter()

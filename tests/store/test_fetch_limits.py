@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ojs.domain import envelope
-from ojs.store import keys
+from ojs.domain.job import envelope
+from ojs.store.table import keys
 
 if TYPE_CHECKING:
     import pytest
 
-    from ojs.domain.job import Job
+    from ojs.domain.job.job import Job
     from tests.store.conftest import World
 
 SECOND = 1_000

@@ -17,20 +17,20 @@ from unittest import mock
 
 import pytest
 
-from ojs.domain import envelope
 from ojs.domain.errors import BackendTimeout, QueueFull
-from ojs.domain.job import Job
-from ojs.services import enqueue
-from ojs.services.bounds import Bounds
-from ojs.services.reconcile import SETTLED_MS
-from ojs.store import jobs as job_store
-from ojs.store import keys, values
+from ojs.domain.job import envelope
+from ojs.domain.job.job import Job
+from ojs.services.jobs import enqueue
+from ojs.services.permits.backpressure import QueueBounds
+from ojs.services.permits.reconcile import SETTLED_MS
+from ojs.store.jobs import records as job_store
+from ojs.store.table import keys, values
 from tests.store.streams import Projected, Record, Stream, recount_behind
 from tests.store.test_capacity import Spent, spending
 
 if TYPE_CHECKING:
     from ojs.runtime import Runtime
-    from ojs.store.gates import Level
+    from ojs.store.permits.counters import CounterValue
     from tests.store.conftest import World
 
 Worlds = Callable[[], AbstractContextManager["World"]]
@@ -47,7 +47,7 @@ def configure(world: World, queue: str = QUEUE, **config: Any) -> None:
     world.run.queues.configure(queue, config)
 
 
-def level(world: World, queue: str = QUEUE) -> Level:
+def level(world: World, queue: str = QUEUE) -> CounterValue:
     return world.run.gates.level(queue)
 
 
@@ -321,7 +321,7 @@ def test_who_waits_for_room_gets_it_when_there_is_some(exact: World) -> None:
     slept: list[float] = []
 
     def pushing(run: Runtime, sleep: Callable[[float], None]) -> None:
-        run.enqueue._bounds = Bounds(run.gates, run.enqueue._jobs, exact.clock, sleep=sleep)
+        run.enqueue._bounds = QueueBounds(run.gates, run.enqueue._jobs, exact.clock, sleep=sleep)
 
     for n in range(5):
         exact.run.enqueue.push(request(n))

@@ -13,7 +13,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from ojs.domain.errors import BackendUnavailable
-from ojs.domain.states import State
+from ojs.domain.job.states import State
 from ojs.domain.stats import (
     DAY_MS,
     HOUR_MS,
@@ -23,16 +23,16 @@ from ojs.domain.stats import (
     Period,
     Point,
     Totals,
-    Workers,
+    WorkerCounts,
 )
 from ojs.domain.times import format_ms
-from ojs.services.gauges import LATE_MS, Gauges, Swept
-from ojs.store import keys
-from ojs.store import queues as queue_store
-from ojs.store import stats as stats_store
-from ojs.store import workers as worker_store
-from ojs.store.dead_letters import DeadLetters
-from ojs.store.standings import Standings
+from ojs.services.operations.metrics_sweep import LATE_MS, MetricsSweep, Swept
+from ojs.store.dead_letter.counters import DeadLetterCounters
+from ojs.store.derived import statistics as stats_store
+from ojs.store.queues import queues as queue_store
+from ojs.store.queues import workers as worker_store
+from ojs.store.queues.pool_health import PoolHealthStore
+from ojs.store.table import keys
 
 if TYPE_CHECKING:
     from tests.store.conftest import World
@@ -92,8 +92,8 @@ def test_an_oldest_job_costs_a_call_a_priority(exact: World) -> None:
     for priority in (1, 2, 3):
         for _ in range(30):
             exact.push(priority=priority)
-    store = stats_store.Stats(exact.run.table)
-    queue = queue_store.Queues(exact.run.table).get("default")
+    store = stats_store.StatisticsStore(exact.run.table)
+    queue = queue_store.QueueStore(exact.run.table).get("default")
     assert queue is not None
     exact.run.table.meter.reset()
     found = store.oldest(queue, probes=100)
@@ -128,12 +128,12 @@ def test_probes_are_bounded_and_no_queue_starves(exact: World) -> None:
         exact.push(queue=name)
         levels(exact, name, available=1)
     chosen = itertools.cycle(range(6))
-    gauges = Gauges(
-        stats_store.Stats(exact.run.table),
-        queue_store.Queues(exact.run.table),
-        worker_store.Workers(exact.run.table),
-        DeadLetters(exact.run.table),
-        Standings(exact.run.table),
+    gauges = MetricsSweep(
+        stats_store.StatisticsStore(exact.run.table),
+        queue_store.QueueStore(exact.run.table),
+        worker_store.WorkerStore(exact.run.table),
+        DeadLetterCounters(exact.run.table),
+        PoolHealthStore(exact.run.table),
         choose=lambda _: next(chosen),
     )
     seen: Counter[str] = Counter()
@@ -193,7 +193,7 @@ def test_totals_are_the_sum_of_all_queues(exact: World) -> None:
             },
             40,
         ),
-        workers=Workers(running=3, quiet=2, stale=1),
+        workers=WorkerCounts(running=3, quiet=2, stale=1),
     )  # fmt: skip
     assert [found.name for found in swept.queues] == [f"q{number:02d}" for number in range(40)]
 
@@ -216,7 +216,7 @@ def test_an_older_sweep_does_not_undo_a_later_one(exact: World) -> None:
     levels(exact, "q", completed=5, changed=exact.clock.now_ms())
     late_ms = exact.clock.now_ms() - 1_000
     sweep(exact)
-    store = stats_store.Stats(exact.run.table)
+    store = stats_store.StatisticsStore(exact.run.table)
     assert not store.save_totals(Totals(at_ms=late_ms), through_ms=0, now_ms=late_ms)
     point = Point(late_ms - late_ms % MINUTE_MS, Activity(completed=1))
     assert exact.run.stats.totals().levels.of(State.COMPLETED) == 5
@@ -325,9 +325,9 @@ def test_a_sweep_that_ends_between_writes_is_made_up_for(
     sweep(exact)
     count(exact, "q", completed=2)
     left = itertools.count(saved, -1)
-    save = stats_store.Stats.save_point
+    save = stats_store.StatisticsStore.save_point
 
-    def failing(store: stats_store.Stats, *args: object, **options: object) -> bool:
+    def failing(store: stats_store.StatisticsStore, *args: object, **options: object) -> bool:
         if next(left) > 0:
             return save(store, *args, **options)  # type: ignore[arg-type]
         if how == "dies":
@@ -335,7 +335,7 @@ def test_a_sweep_that_ends_between_writes_is_made_up_for(
         return False
 
     with monkeypatch.context() as patched:
-        patched.setattr(stats_store.Stats, "save_point", failing)
+        patched.setattr(stats_store.StatisticsStore, "save_point", failing)
         with suppress(BackendUnavailable):
             sweep(exact)
     assert sums(exact, Period.MINUTE) == 1

@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from ojs.domain import envelope
 from ojs.domain.errors import Conflict, Duplicate, NotFound
-from ojs.domain.failure import Failure
-from ojs.domain.job import to_dict
-from ojs.store import keys
+from ojs.domain.job import envelope
+from ojs.domain.job.failure import Failure
+from ojs.domain.job.job import to_dict
+from ojs.store.table import keys
 
 if TYPE_CHECKING:
     from tests.store.conftest import World

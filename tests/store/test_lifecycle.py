@@ -8,11 +8,12 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from ojs.domain import envelope, jsontext
-from ojs.domain.dead_letter_filter import DeadLetterFilter
+from ojs.domain import jsontext
+from ojs.domain.dead_letter.filter import DeadLetterFilter
 from ojs.domain.errors import BackendUnavailable, Conflict, Duplicate, InvalidRequest, NotFound
-from ojs.domain.job import to_dict
-from ojs.domain.states import State
+from ojs.domain.job import envelope
+from ojs.domain.job.job import to_dict
+from ojs.domain.job.states import State
 
 if TYPE_CHECKING:
     from tests.store.conftest import World

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from botocore.exceptions import ClientError, ReadTimeoutError
 
-from ojs.domain import envelope
+from ojs.domain.dead_letter.override import JobOverride
 from ojs.domain.errors import (
     BackendError,
     BackendUnavailable,
@@ -16,9 +16,9 @@ from ojs.domain.errors import (
     NotFound,
     QueueFull,
 )
-from ojs.domain.override import JobOverride
-from ojs.store import keys
-from ojs.store.jobs import Undone
+from ojs.domain.job import envelope
+from ojs.store.jobs.records import UndoneBatch
+from ojs.store.table import keys
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -309,7 +309,7 @@ def test_one_batch_that_cannot_be_undone_holds_up_neither_others_nor_jobs(
     undo = exact.run.sweep._jobs.undo_batch
     failed: list[str] = []
 
-    def once(token: str, *, now_ms: int) -> Undone:
+    def once(token: str, *, now_ms: int) -> UndoneBatch:
         if not failed:
             failed.append(token)
             raise BackendUnavailable("busy")

@@ -15,12 +15,13 @@ from unittest import mock
 
 import pytest
 
-from ojs.domain import envelope
-from ojs.domain.pools import gate_of, seat_of
-from ojs.services.slots import SETTLED_MS
-from ojs.store import items, keys
-from ojs.store.queues import Queues
-from ojs.store.table import MAX_BATCH_WRITE
+from ojs.domain.job import envelope
+from ojs.domain.pool.pool import gate_of, seat_of
+from ojs.services.permits.repair import SETTLED_MS
+from ojs.store.jobs import items
+from ojs.store.queues.queues import QueueStore
+from ojs.store.table import keys
+from ojs.store.table.table import MAX_BATCH_WRITE
 from tests.store.test_crashes import attempt, faults
 from tests.store.test_pool_fetch import SECOND, fill, pool, prevent, taken
 
@@ -220,7 +221,7 @@ def test_whoever_dies_changing_a_pool_leaves_it_as_it_was_or_is_to_be(exact: Wor
         ):
             attempt(act)
             there = {each.name: each for each in exact.run.pools.list(limit=200).items}
-            found, _ = Queues(exact.run.table).get_many(queues)
+            found, _ = QueueStore(exact.run.table).get_many(queues)
             listed = set(there[name].queues) if name in there else set()
             assert {each for each, queue in found.items() if name in queue.pools} == listed
             isolated = name in there and there[name].isolated

@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from ojs.domain import envelope
 from ojs.domain.errors import Conflict, InvalidRequest
-from ojs.domain.pools import SEATS_KEPT_S, gate_of, parse, seat_of, to_dict
-from ojs.store import keys
-from ojs.store.table import Put
+from ojs.domain.job import envelope
+from ojs.domain.pool.pool import SEATS_KEPT_S, gate_of, parse, seat_of, to_dict
+from ojs.store.table import keys
+from ojs.store.table.table import Put
 
 if TYPE_CHECKING:
-    from ojs.domain.job import Job
+    from ojs.domain.job.job import Job
     from ojs.runtime import Runtime
     from tests.store.conftest import World
 

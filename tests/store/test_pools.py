@@ -7,17 +7,17 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from ojs.domain import pools as domain
 from ojs.domain.errors import Conflict
-from ojs.domain.pools import Pool
-from ojs.domain.queue import PoolMark, Queue
-from ojs.store import keys
-from ojs.store import queues as queue_store
-from ojs.store.errors import LostRace
-from ojs.store.pools import Pools
+from ojs.domain.pool import pool as domain
+from ojs.domain.pool.pool import Pool
+from ojs.domain.queue.queue import PoolMark, Queue
+from ojs.store.queues import queues as queue_store
+from ojs.store.queues.pools import PoolStore
+from ojs.store.table import keys
+from ojs.store.table.errors import LostRace
 
 if TYPE_CHECKING:
-    from ojs.store.values import Value
+    from ojs.store.table.values import Value
     from tests.store.conftest import World
 
 FULL: dict[str, Any] = {
@@ -31,13 +31,13 @@ FULL: dict[str, Any] = {
 }  # fmt: skip
 
 
-def store(world: World) -> Pools:
-    return Pools(world.run.table)
+def store(world: World) -> PoolStore:
+    return PoolStore(world.run.table)
 
 
 def queue(world: World, name: str) -> Queue:
     """A queue as it is now, made if need be."""
-    queues = queue_store.Queues(world.run.table)
+    queues = queue_store.QueueStore(world.run.table)
     found = queues.get(name)
     return found or queues.ensure(name, now_ms=world.clock.now_ms())
 
@@ -203,13 +203,15 @@ def test_a_change_whose_answer_was_lost_is_not_refused(exact: World) -> None:
     client = Lost(exact.client)
     queues = [queue(exact, name) for name in ("critical", "default", "low")]
     after = wanted(exact, queues=["default", "low"], isolated=True)
-    again = Pools(exact.another(client).table).save(first, after, queues)
+    again = PoolStore(exact.another(client).table).save(first, after, queues)
     assert client.lost
     assert store(exact).get("general") == again
     assert again.changes == 1
     client = Lost(exact.client)
     new = wanted(exact, "new", queues=["low"])
-    assert Pools(exact.another(client).table).save(None, new, [queue(exact, "low")]).changes == 0
+    assert (
+        PoolStore(exact.another(client).table).save(None, new, [queue(exact, "low")]).changes == 0
+    )
     assert marks(exact, "low") == [{"general": True, "new": False}]
 
 

@@ -15,11 +15,13 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from botocore.exceptions import ClientError, ReadTimeoutError
 
-from ojs.domain import envelope, lifecycle, times
-from ojs.domain import failure as failures
-from ojs.domain.job import Job
-from ojs.domain.states import State
-from ojs.store import items, keys
+from ojs.domain import times
+from ojs.domain.job import envelope, lifecycle
+from ojs.domain.job import failure as failures
+from ojs.domain.job.job import Job
+from ojs.domain.job.states import State
+from ojs.store.jobs import items
+from ojs.store.table import keys
 from tests.store.streams import (
     FakeBus,
     Projected,

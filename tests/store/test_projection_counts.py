@@ -13,12 +13,12 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from ojs.domain import envelope
 from ojs.domain.errors import BackendUnavailable, Conflict, Duplicate, NotFound, OjsError
+from ojs.domain.job import envelope
 from ojs.projections.counters import NAMES
-from ojs.services import enqueue
-from ojs.store import jobs as job_store
-from ojs.store import keys
+from ojs.services.jobs import enqueue
+from ojs.store.jobs import records as job_store
+from ojs.store.table import keys
 from tests.store.streams import (
     Projected,
     Stream,
@@ -29,7 +29,7 @@ from tests.store.streams import (
 )
 
 if TYPE_CHECKING:
-    from ojs.domain.job import Job
+    from ojs.domain.job.job import Job
     from tests.store.conftest import World
 
 QUEUES = ("one", "two")
@@ -89,13 +89,15 @@ class Operations:
 
     def undone(self) -> None:
         """A batch whose container dies before the commit, undone by the sweep."""
-        commit = job_store.Jobs._commit
+        commit = job_store.JobStore._commit
         with (
-            mock.patch.object(job_store.Jobs, "_commit", side_effect=BackendUnavailable("died")),
+            mock.patch.object(
+                job_store.JobStore, "_commit", side_effect=BackendUnavailable("died")
+            ),
             suppress(OjsError),
         ):
             self.batch(5)
-        assert job_store.Jobs._commit is commit
+        assert job_store.JobStore._commit is commit
         self.world.clock.advance(job_store.STAGING_GRACE_MS)
         self.sweep()
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from ojs.store import keys
+from ojs.store.table import keys
 from tests.store import pooling
 from tests.store.streams import Projected, Stream, lambda_form
 

@@ -15,20 +15,20 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from ojs.domain.errors import BackendUnavailable
-from ojs.domain.retention import PRUNED_EVERY_MS
-from ojs.services import archive
-from ojs.store import keys
-from ojs.store.blobs import MemoryBlobs
-from ojs.store.table import Update
+from ojs.domain.job.retention import PRUNED_EVERY_MS
+from ojs.services.dead_letter import archive
+from ojs.store.jobs.blobs import MemoryBlobs
+from ojs.store.table import keys
+from ojs.store.table.table import Update
 from tests.store.streams import Projected, Stream
 from tests.store.test_capacity import spending
 from tests.store.test_crashes import Died, attempt, faults
 from tests.store.test_dead_letters import Worlds, die, told
 
 if TYPE_CHECKING:
-    from ojs.domain.job import Job
+    from ojs.domain.job.job import Job
     from ojs.runtime import Runtime
-    from ojs.store.values import Item
+    from ojs.store.table.values import Item
     from tests.store.conftest import World
 
 DAY_MS = 86_400_000

@@ -9,17 +9,18 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from ojs.domain import envelope
 from ojs.domain.errors import Conflict
-from ojs.domain.limits import MAX_CONCURRENCY, OverrideRequest, cell_name
-from ojs.domain.states import State
-from ojs.store import items, keys
-from ojs.store.errors import LostRace
-from ojs.store.limits import SETTLED_MS
+from ojs.domain.job import envelope
+from ojs.domain.job.states import State
+from ojs.domain.rate_limit.limiter import MAX_CONCURRENCY, OverrideRequest, cell_name
+from ojs.store.jobs import items
+from ojs.store.permits.key_limits import SETTLED_MS
+from ojs.store.table import keys
+from ojs.store.table.errors import LostRace
 from tests.store.test_crashes import attempt, faults
 
 if TYPE_CHECKING:
-    from ojs.domain.job import Job
+    from ojs.domain.job.job import Job
     from tests.store.conftest import World
 
 SECOND = 1_000
@@ -485,7 +486,7 @@ def test_a_place_that_no_job_takes_is_found_by_whoever_finds_no_room(
 
 
 def _packed(item: Any) -> dict[str, Any]:
-    from ojs.store.values import pack
+    from ojs.store.table.values import pack
 
     return pack(item)
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from ojs import runtime
-from ojs.domain import job as jobs
+from ojs.domain.dead_letter.override import JobOverride, JobOverrideRequest
 from ojs.domain.errors import (
     Conflict,
     Duplicate,
@@ -25,15 +25,15 @@ from ojs.domain.errors import (
     QueueNotFound,
     ValidationFailed,
 )
-from ojs.domain.override import JobOverride, JobOverrideRequest
+from ojs.domain.job import job as jobs
 from ojs.settings import Settings
-from ojs.store import keys
+from ojs.store.table import keys
 from tests.store.test_bounds import bound, level
 from tests.store.test_crashes import attempt, drain, faults
 from tests.store.test_dead_letter_copies import die, goes_to, heads, waiting
 
 if TYPE_CHECKING:
-    from ojs.domain.job import Job
+    from ojs.domain.job.job import Job
     from tests.store.conftest import World
 
 SECOND = 1_000
@@ -364,7 +364,7 @@ def test_meta_is_laid_over_key_by_key(world: World) -> None:
 
 
 def _request(**given: Any) -> Any:
-    from ojs.domain import envelope
+    from ojs.domain.job import envelope
 
     return envelope.parse({"type": "test.job", "args": [1], "queue": "mail", **given})
 

@@ -9,10 +9,11 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from ojs.domain import envelope, replay
+from ojs.domain.dead_letter import replay
 from ojs.domain.errors import BackendUnavailable
-from ojs.domain.job import to_dict
-from ojs.store import keys
+from ojs.domain.job import envelope
+from ojs.domain.job.job import to_dict
+from ojs.store.table import keys
 from tests.store.streams import Projected, Stream
 from tests.store.test_capacity import spending
 from tests.store.test_crashes import attempt, faults
@@ -20,7 +21,7 @@ from tests.store.test_dead_letters import Worlds, die, told
 from tests.store.test_pruning import dead, letters
 
 if TYPE_CHECKING:
-    from ojs.domain.job import Job
+    from ojs.domain.job.job import Job
     from ojs.runtime import Runtime
     from tests.store.conftest import World
 

@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from ojs.domain.errors import InvalidRequest, NotFound
-from ojs.domain.scheduling import MAX_COUNTED_WORKERS, PoolStanding, QueueShare, SchedulingStats
+from ojs.domain.pool.statistics import MAX_COUNTED_WORKERS, PoolStatus, QueueShare, SchedulingStats
+from ojs.domain.pool.worker import DEAD_AFTER_MS
 from ojs.domain.stats import MINUTE_MS
-from ojs.domain.worker import DEAD_AFTER_MS
-from ojs.services import stats as stats_service
-from ojs.store import keys
-from ojs.store import workers as worker_store
-from ojs.store.table import Update
+from ojs.services.operations import statistics as stats_service
+from ojs.store.queues import workers as worker_store
+from ojs.store.table import keys
+from ojs.store.table.table import Update
 from tests.store import pooling
 
 if TYPE_CHECKING:
@@ -155,7 +155,7 @@ def workers(world: World, *found: dict[str, Any]) -> None:
     world.run.table.write_many(found)
 
 
-def standing(world: World, *names: str) -> list[PoolStanding]:
+def standing(world: World, *names: str) -> list[PoolStatus]:
     return world.run.scheduling.standings([world.run.pools.get(name) for name in names])
 
 

@@ -15,22 +15,22 @@ from unittest import mock
 import pytest
 from botocore.exceptions import ReadTimeoutError
 
-from ojs.domain import envelope
 from ojs.domain.errors import BackendUnavailable, Conflict
-from ojs.domain.rate import Window
-from ojs.services import slots
-from ojs.services.slots import SETTLED_MS
-from ojs.store import keys, values
-from ojs.store.census import Census
-from ojs.store.gates import Gates
+from ojs.domain.job import envelope
+from ojs.domain.rate_limit.window import RateWindow
+from ojs.services.permits import repair as slots
+from ojs.services.permits.repair import SETTLED_MS
+from ojs.store.permits.counters import Gates
+from ojs.store.permits.recount import Recount
+from ojs.store.table import keys, values
 from tests.store.streams import Stream
 from tests.store.test_crashes import FAULTS, Died, Faulty, attempt
 from tests.store.test_gates import Projecting
 
 if TYPE_CHECKING:
-    from ojs.domain.job import Job
+    from ojs.domain.job.job import Job
     from ojs.runtime import Runtime
-    from ojs.store.gates import Level
+    from ojs.store.permits.counters import CounterValue
     from tests.store.conftest import World
 
 Worlds = Callable[[], AbstractContextManager["World"]]
@@ -43,7 +43,7 @@ def configure(world: World, **config: Any) -> None:
     world.run.queues.configure(QUEUE, config)
 
 
-def level(world: World) -> Level:
+def level(world: World) -> CounterValue:
     return world.run.gates.slots([QUEUE])[QUEUE]
 
 
@@ -252,18 +252,18 @@ def test_two_operators_who_set_a_limit_at_once_leave_it_exact(world: World) -> N
     push(world, 9)
     world.fetch(count=3)
     run = world.another()
-    census = Census.running
+    census = Recount.running
 
-    def disturbed(self: Census, *arguments: Any, **more: Any) -> Any:
+    def disturbed(self: Recount, *arguments: Any, **more: Any) -> Any:
         found = list(census(self, *arguments, **more))
-        with mock.patch.object(Census, "running", census):
+        with mock.patch.object(Recount, "running", census):
             # Nothing changes by it but that jobs take no places meanwhile.
             configure(world, concurrency=None)
             world.fetch()
         disturb.stop()
         return found
 
-    disturb = mock.patch.object(Census, "running", disturbed)
+    disturb = mock.patch.object(Recount, "running", disturbed)
     disturb.start()
     run.queues.configure(QUEUE, {"concurrency": 5})
     assert len(world.fetch(count=9)) == 1
@@ -606,7 +606,7 @@ def test_jobs_that_the_index_does_not_show_yet_keep_their_places(streamed: World
         lose(world)
         world.fetch(count=3)
         projecting.catch_up()
-        with mock.patch.object(Census, "_line", return_value=()):
+        with mock.patch.object(Recount, "_line", return_value=()):
             settle(world)
         assert active(world) == level(world).count == 3
 
@@ -740,9 +740,9 @@ def test_a_rate_that_is_changed_holds_at_once(world: World) -> None:
 
 def test_what_passed_is_never_forgotten_early_by_another_period() -> None:
     now_ms = 1_795_272_604_321
-    window = Window().taking(3, now_ms - 1_500, 1_000).taking(2, now_ms, 60_000)
+    window = RateWindow().taking(3, now_ms - 1_500, 1_000).taking(2, now_ms, 60_000)
     for period_ms in (1_000, 7_000, 60_000, 3_600_000):
-        passed = Window().taking(4, now_ms - 500, 60_000).in_period(60_000, period_ms, now_ms)
+        passed = RateWindow().taking(4, now_ms - 500, 60_000).in_period(60_000, period_ms, now_ms)
         assert passed.recent(now_ms, period_ms).used == 4
         assert not passed.recent(now_ms + 2 * period_ms, period_ms).used
     assert window.in_period(60_000, 60_000, now_ms) is window

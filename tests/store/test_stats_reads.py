@@ -9,24 +9,24 @@ from unittest import mock
 
 import pytest
 
-from ojs.domain import envelope
 from ojs.domain.errors import BackendUnavailable
-from ojs.domain.event_query import EventFilter
+from ojs.domain.events.query import EventFilter
+from ojs.domain.job import envelope
+from ojs.domain.job.states import State
 from ojs.domain.page import Page
-from ojs.domain.queue import Queue
-from ojs.domain.states import State
+from ojs.domain.queue.queue import Queue
 from ojs.domain.stats import DAY_MS, MINUTE_MS, Levels, Period
 from ojs.domain.times import format_ms
-from ojs.store import jobs as job_store
-from ojs.store import keys
-from ojs.store import stats as stats_store
-from ojs.store.stats import MAX_SHALLOW
+from ojs.store.derived import statistics as stats_store
+from ojs.store.derived.statistics import MAX_SHALLOW
+from ojs.store.jobs import records as job_store
+from ojs.store.table import keys
 from tests.store.streams import Projected, Stream
 
 if TYPE_CHECKING:
     from contextlib import AbstractContextManager
 
-    from ojs.store.values import Value
+    from ojs.store.table.values import Value
     from tests.store.conftest import World
 
 WORKER = "w"
@@ -195,7 +195,7 @@ def test_jobs_of_a_batch_that_is_not_committed_do_not_count(exact: World) -> Non
     ]
     exact.push(queue="q0")
     with (
-        mock.patch.object(job_store.Jobs, "_commit", side_effect=BackendUnavailable("died")),
+        mock.patch.object(job_store.JobStore, "_commit", side_effect=BackendUnavailable("died")),
         pytest.raises(BackendUnavailable),
     ):
         exact.run.enqueue.push_batch(requests)
@@ -356,7 +356,7 @@ def test_pages_of_queues_join(exact: World) -> None:
 
 
 def test_the_store_reads_what_it_wrote(exact: World) -> None:
-    store = stats_store.Stats(exact.run.table)
+    store = stats_store.StatisticsStore(exact.run.table)
     store.save_oldest("q", 5, now_ms=10)
     exact.run.queues.resume("q")
     (found,) = store.sweepable(["q"])

@@ -10,17 +10,17 @@ from unittest import mock
 
 import pytest
 
-from ojs.domain import envelope
 from ojs.domain.errors import BackendUnavailable
-from ojs.domain.queue import Queue
-from ojs.domain.queue_config import DEFAULT_QUEUE_POLICY
-from ojs.domain.tenants import Fairness, Share, arrival, tagged, ticks_of, with_tag
-from ojs.services import tagging
-from ojs.services.tagging import AT_ONCE, SETTLED_MS
-from ojs.store import keys
-from ojs.store.jobs import Jobs
-from ojs.store.schema import TABLE
-from ojs.store.tenants import Pass, Passes
+from ojs.domain.fair_queue.tags import Fairness, Share, arrival, tagged, ticks_of, with_tag
+from ojs.domain.job import envelope
+from ojs.domain.queue.config import DEFAULT_QUEUE_POLICY
+from ojs.domain.queue.queue import Queue
+from ojs.services.jobs import fairness_backfill as tagging
+from ojs.services.jobs.fairness_backfill import AT_ONCE, SETTLED_MS
+from ojs.store.jobs.fair_queue import BackfillCursor, BackfillCursors
+from ojs.store.jobs.records import JobStore
+from ojs.store.table import keys
+from ojs.store.table.schema import TABLE
 from tests.store.streams import Projected, Stream
 from tests.store.test_crashes import Died, attempt, drain, faults
 from tests.store.test_lost_answers import Meddled
@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from contextlib import AbstractContextManager
 
-    from ojs.domain.job import Job
+    from ojs.domain.job.job import Job
     from ojs.runtime import Runtime
     from tests.store.conftest import World
 
@@ -203,7 +203,7 @@ def test_a_request_reads_so_many_pages_at_most(exact: World) -> None:
     off(exact)
     with mock.patch.object(tagging, "_LOOKS", 3):
         fair(exact)
-    under_way = Passes(exact.run.table).get(QUEUE)
+    under_way = BackfillCursors(exact.run.table).get(QUEUE)
     assert under_way is not None
     assert (under_way.line, under_way.after is not None, under_way.found) == (0, True, False)
 
@@ -211,11 +211,11 @@ def test_a_request_reads_so_many_pages_at_most(exact: World) -> None:
 def test_a_request_that_cannot_go_on_has_switched_it_on_all_the_same(exact: World) -> None:
     flood(exact, "a", 5)
     busy = BackendUnavailable("busy")
-    with mock.patch.object(Jobs, "heads", side_effect=busy):
+    with mock.patch.object(JobStore, "heads", side_effect=busy):
         fair(exact)
     assert len(untagged(exact)) == 5
     assert marked(exact)
-    with mock.patch.object(Jobs, "heads", side_effect=busy):
+    with mock.patch.object(JobStore, "heads", side_effect=busy):
         assert sweep(exact)["failed"] == 1
     assert sweep(exact)["tagged"] == 5
 
@@ -236,7 +236,7 @@ def test_the_mark_goes_when_a_pass_that_began_late_enough_found_nothing(world: W
     assert sweep(world) == {"tagging": 1, "passes": 1}
     assert sweep(world) == {"tagging": 1, "passes": 1, "settled": 1}
     assert not marked(world)
-    assert Passes(world.run.table).get(QUEUE) is None
+    assert BackfillCursors(world.run.table).get(QUEUE) is None
     assert sweep(world) == {}
 
 
@@ -268,8 +268,8 @@ def test_a_pass_of_an_earlier_marking_does_not_count(exact: World) -> None:
     fair(exact)
     found = exact.run.queues.get(QUEUE)
     assert found.tagging_ms is not None
-    old = Pass(found.tagging_ms - 1_000, found.tagging_ms + 10 * SETTLED_MS, line=2)
-    Passes(exact.run.table).save(QUEUE, old, now_ms=exact.clock.now_ms())
+    old = BackfillCursor(found.tagging_ms - 1_000, found.tagging_ms + 10 * SETTLED_MS, line=2)
+    BackfillCursors(exact.run.table).save(QUEUE, old, now_ms=exact.clock.now_ms())
     assert sweep(exact) == {"tagging": 1, "passes": 1}
     assert marked(exact)
 
@@ -332,10 +332,10 @@ def test_a_queue_that_is_being_deleted_is_passed_over(exact: World) -> None:
 def test_whoever_comes_first_has_the_job(exact: World, what: str) -> None:
     job = push(exact, "a")
     rest = push(exact, "b")
-    tag = Jobs.tag
+    tag = JobStore.tag
 
-    def late(self: Jobs, *arguments: Any) -> bool:
-        with mock.patch.object(Jobs, "tag", tag):
+    def late(self: JobStore, *arguments: Any) -> bool:
+        with mock.patch.object(JobStore, "tag", tag):
             match what:
                 case "claim":
                     exact.fetch()
@@ -345,7 +345,7 @@ def test_whoever_comes_first_has_the_job(exact: World, what: str) -> None:
                     exact.run.finish.nack(exact.fetch()[0].id, error=None, requeue=True)
         return tag(self, *arguments)
 
-    with mock.patch.object(Jobs, "tag", late):
+    with mock.patch.object(JobStore, "tag", late):
         run = exact.another()
         run.queues.configure(QUEUE, {"tenant_fairness": {"enabled": True}})
     states = {"claim": "active", "cancel": "cancelled", "move on": "available"}
@@ -387,7 +387,7 @@ def test_of_several_runs_at_once_one_works_and_all_stay_in_order(exact: World) -
     for tenant in ("a", "b", "c"):
         flood(exact, tenant, 60)
         exact.clock.advance(1_000)
-    with mock.patch.object(tagging.Tagging, "begin"):
+    with mock.patch.object(tagging.FairnessBackfill, "begin"):
         fair(exact)
     exact.clock.advance(MINUTE_MS)
     runs = [exact.another() for _ in range(3)]
@@ -441,7 +441,7 @@ def test_dying_at_any_call_leaves_work_for_the_next_minute_and_nothing_else(
             attempt(partial(run.queues.configure, QUEUE, told))
             fair(exact)
         else:
-            with mock.patch.object(tagging.Tagging, "begin"):
+            with mock.patch.object(tagging.FairnessBackfill, "begin"):
                 fair(exact)
             attempt(partial(run.tagging.run_once, exact.clock.now_ms(), 1_000))
         settle(exact)
@@ -452,7 +452,7 @@ def test_dying_at_any_call_leaves_work_for_the_next_minute_and_nothing_else(
 def test_killed_at_every_call_of_a_pass_it_is_carried_on(exact: World) -> None:
     """Each run dies one call later than the one before; together they come to the end."""
     push_all(exact, [request("abc"[n % 3], n, BIG if n % 7 == 0 else "") for n in range(120)])
-    with mock.patch.object(tagging.Tagging, "begin"):
+    with mock.patch.object(tagging.FairnessBackfill, "begin"):
         fair(exact)
     exact.clock.advance(SETTLED_MS)
     died = 0
@@ -526,7 +526,7 @@ def test_tags_are_where_the_line_was(world: World) -> None:
     flood(world, "a", 30)
     world.clock.advance(3_600_000)
     first = ticks_of(places(world)[0].order)
-    with mock.patch.object(tagging.Tagging, "begin"):
+    with mock.patch.object(tagging.FairnessBackfill, "begin"):
         fair(world)
     push(world, "b")
     assert min(ticks_of(place.order) for place in places(world)) == first

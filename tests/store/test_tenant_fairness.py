@@ -13,19 +13,20 @@ from unittest import mock
 
 import pytest
 
-from ojs.domain import envelope
+from ojs.domain.dead_letter.override import JobOverride
 from ojs.domain.errors import BackendError, BackendUnavailable, Duplicate
-from ojs.domain.override import JobOverride
-from ojs.domain.tenants import STEP, Fairness, arrival, tagged, ticks_at, ticks_of
-from ojs.store import items, keys, values
-from ojs.store import stats as stats_store
-from ojs.store.tenants import HEAD, Line, Tenants
+from ojs.domain.fair_queue.tags import STEP, Fairness, arrival, tagged, ticks_at, ticks_of
+from ojs.domain.job import envelope
+from ojs.store.derived import statistics as stats_store
+from ojs.store.jobs import items
+from ojs.store.jobs.fair_queue import HEAD, FairLine, TenantFinishTags
+from ojs.store.table import keys, values
 from tests.store.test_capacity import RETRY, incompressible, spending, warm
 from tests.store.test_crashes import Died, attempt, drain, faults, orphans
 from tests.store.test_lost_answers import Meddled
 
 if TYPE_CHECKING:
-    from ojs.domain.job import Job
+    from ojs.domain.job.job import Job
     from ojs.runtime import Runtime
     from tests.store.conftest import World
 
@@ -92,8 +93,10 @@ def heads(world: World, queue: str = QUEUE) -> list[Job]:
 
 def end(world: World, tenant: str, *, queue: str = QUEUE, priority: int = 0, lane: int = 0) -> int:
     """Where a tenant's jobs end."""
-    key = Line(queue, lane, priority).end(Fairness().share({"meta": {"tenant_id": tenant}}).tenant)
-    found = Tenants(world.run.table).ends([key])[key]
+    key = FairLine(queue, lane, priority).end(
+        Fairness().share({"meta": {"tenant_id": tenant}}).tenant
+    )
+    found = TenantFinishTags(world.run.table).ends([key])[key]
     assert found is not None
     return found
 
@@ -252,7 +255,7 @@ def test_a_line_of_limited_jobs_has_come_to_the_last_that_is_read(world: World) 
     fair(world)
     for n in range(HEAD + 10):
         push(world, "a", n, rate_limit={"key": str(n), "concurrency": 9})
-    virtual = Tenants(world.run.table).virtual(Line(QUEUE, 0, 0))
+    virtual = TenantFinishTags(world.run.table).virtual(FairLine(QUEUE, 0, 0))
     assert virtual == ticks_of(places(world)[HEAD - 1].order)
 
 
@@ -290,9 +293,9 @@ def test_an_index_that_is_late_gives_who_comes_the_turns_it_missed(
     fair(exact)
     flood(exact, "a", 60)
     served(exact, 20 - behind)
-    virtual = Tenants(exact.run.table).virtual(Line(QUEUE, 0, 0))
+    virtual = TenantFinishTags(exact.run.table).virtual(FairLine(QUEUE, 0, 0))
     served(exact, behind)
-    with mock.patch.object(Tenants, "virtual", return_value=virtual):
+    with mock.patch.object(TenantFinishTags, "virtual", return_value=virtual):
         flood(exact, "b", 30)
     order = served(exact, 20 + behind)
     assert order[: behind + 2].count("b") >= behind
@@ -304,7 +307,7 @@ def test_an_index_that_does_not_show_a_line_yet_puts_who_comes_where_it_begins(
 ) -> None:
     fair(exact)
     flood(exact, "a", 30)
-    with mock.patch.object(Tenants, "virtual", return_value=None):
+    with mock.patch.object(TenantFinishTags, "virtual", return_value=None):
         flood(exact, "b", 30)
     assert served(exact, 40) == ["a", "b"] * 20
 
@@ -321,7 +324,7 @@ def test_what_is_oldest_is_told_by_arrival(world: World) -> None:
     flood(world, "b", 30)
     # All of b's stand before a's, which have waited for longer.
     assert min(places(world)[:30], key=lambda p: p.order).order < places(world)[-1].order
-    store = stats_store.Stats(world.run.table)
+    store = stats_store.StatisticsStore(world.run.table)
     queue = world.run.queues.get(QUEUE)
     found = store.oldest(queue, probes=10)
     assert (found.ms, found.sure) == (since_ms, True)
@@ -628,22 +631,22 @@ def test_a_turn_whose_answer_was_lost_is_taken_once_more(exact: World, seen: str
 
 def test_who_loses_the_first_write_of_a_tenant_comes_after_the_winner(exact: World) -> None:
     fair(exact)
-    take = Tenants.take
+    take = TenantFinishTags.take
 
-    def late_take(self: Tenants, *arguments: Any, **more: Any) -> int:
-        with mock.patch.object(Tenants, "take", take):
+    def late_take(self: TenantFinishTags, *arguments: Any, **more: Any) -> int:
+        with mock.patch.object(TenantFinishTags, "take", take):
             push(exact, "a", "winner")
         return take(self, *arguments, **more)
 
     run = exact.another()
-    with mock.patch.object(Tenants, "take", late_take):
+    with mock.patch.object(TenantFinishTags, "take", late_take):
         push(exact, "a", "loser", run=run)
     assert [(job.content or {})["args"] for job in exact.fetch(count=2)] == [["winner"], ["loser"]]
 
 
 def test_a_tenant_that_is_forgotten_begins_where_the_line_is(exact: World) -> None:
     """What was read is gone when it is written: the table removed it meanwhile."""
-    line, tenants = Line(QUEUE, 0, 0), Tenants(exact.run.table)
+    line, tenants = FairLine(QUEUE, 0, 0), TenantFinishTags(exact.run.table)
     key = line.end("a" * 12)
     assert tenants.take(key, STEP, virtual=500, seen=900, now_ms=0) == 500
     assert tenants.take(key, STEP, virtual=500, seen=500 + STEP, now_ms=0) == 500 + STEP
@@ -772,7 +775,7 @@ def test_a_push_whose_turn_cannot_be_taken_stores_nothing_and_takes_no_room(
     requests = [request("a", n, **told) for n in range(count)]
     run = exact.run.enqueue
     with (
-        mock.patch.object(Tenants, "take", side_effect=BackendUnavailable("busy")),
+        mock.patch.object(TenantFinishTags, "take", side_effect=BackendUnavailable("busy")),
         pytest.raises(BackendError),
     ):
         run.push(requests[0]) if count == 1 else run.push_batch(requests)

@@ -12,14 +12,14 @@ from moto import mock_aws
 
 from ojs import runtime
 from ojs.clock import ManualClock
-from ojs.domain import envelope
-from ojs.services.tidy import WAIT_S, Tidied, Tidy
+from ojs.domain.job import envelope
+from ojs.services.operations.tidy import WAIT_S, Tidied, Tidy
 from ojs.settings import Settings
-from ojs.store import keys
-from ojs.store.blobs import S3Blobs
-from ojs.store.leftovers import Leftovers
-from ojs.store.schema import create_table_arguments
-from ojs.store.table import Table
+from ojs.store.jobs.blobs import S3Blobs
+from ojs.store.jobs.orphans import Orphans
+from ojs.store.table import keys
+from ojs.store.table.schema import create_table_arguments
+from ojs.store.table.table import Table
 
 if TYPE_CHECKING:
     from mypy_boto3_dynamodb import DynamoDBClient
@@ -46,7 +46,7 @@ class Place:
         )
 
     def tidy(self, *, remove: bool = True) -> Tidied:
-        leftovers = Leftovers(self.table, (self.s3, self.bucket))
+        leftovers = Orphans(self.table, (self.s3, self.bucket))
         return Tidy(leftovers, self.slept.append).run(remove=remove)
 
     def push(self, text: str, **more: Any) -> str:
@@ -127,7 +127,7 @@ def test_a_text_whose_head_comes_meanwhile_stays(place: Place) -> None:
     def comes(_s: float) -> None:
         place.table.write_many(puts=[head])
 
-    leftovers = Leftovers(place.table, (place.s3, place.bucket))
+    leftovers = Orphans(place.table, (place.s3, place.bucket))
     assert Tidy(leftovers, comes).run().removed == 0
     content = place.run.jobs.get(job_id).content
     assert content is not None

@@ -8,16 +8,17 @@ from unittest import mock
 import pytest
 
 from ojs.domain.errors import BackendUnavailable
-from ojs.domain.pools import Pool
-from ojs.domain.scheduling import Starved, Watch
+from ojs.domain.pool.pool import Pool
+from ojs.domain.pool.statistics import PoolAlerts, Starved
 from ojs.domain.stats import MINUTE_MS
-from ojs.services.watch import PoolWatch, Watched
-from ojs.store import keys, standings
-from ojs.store import pools as pool_store
-from ojs.store import stats as stats_store
-from ojs.store.edges import Edges
-from ojs.store.standings import Standings
-from ojs.store.table import Update
+from ojs.services.pools.health_sweep import PoolHealthReport, PoolHealthSweep
+from ojs.store.derived import statistics as stats_store
+from ojs.store.permits.throttle_state import ThrottleStates
+from ojs.store.queues import pool_health as standings
+from ojs.store.queues import pools as pool_store
+from ojs.store.queues.pool_health import PoolHealthStore
+from ojs.store.table import keys
+from ojs.store.table.table import Update
 from tests.store import pooling
 
 if TYPE_CHECKING:
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
 POOL = "general"
 
 
-def look(world: World, limit: int = 100) -> Watched:
+def look(world: World, limit: int = 100) -> PoolHealthReport:
     return world.run.pool_watch.run_once(world.clock.now_ms(), limit)
 
 
@@ -194,23 +195,23 @@ def test_two_looks_at_once_tell_once(exact: World) -> None:
     """Both saw the same, one writes; the other's word is dropped, and nothing is lost."""
     starving(exact)
     first, second = exact.run, exact.another()
-    save = Standings.save_watch
-    raced: list[Watched] = []
+    save = PoolHealthStore.save_watch
+    raced: list[PoolHealthReport] = []
 
-    def meanwhile(self: Standings, name: str, before: Watch, after: Watch) -> bool:
+    def meanwhile(self: PoolHealthStore, name: str, before: PoolAlerts, after: PoolAlerts) -> bool:
         if not raced:
-            raced.append(Watched({}))
+            raced.append(PoolHealthReport({}))
             raced[0] = second.pool_watch.run_once(exact.clock.now_ms(), 10)
         return save(self, name, before, after)
 
-    with mock.patch.object(Standings, "save_watch", meanwhile):
+    with mock.patch.object(PoolHealthStore, "save_watch", meanwhile):
         late = first.pool_watch.run_once(exact.clock.now_ms(), 10)
     assert raced[0].counts == {"pools": 1, "starved": 1}
     assert late.counts == {"pools": 1, "raced": 1}
     # The same when it ends.
     pooling.happened(exact, "low", started=1)
     raced.clear()
-    with mock.patch.object(Standings, "save_watch", meanwhile):
+    with mock.patch.object(PoolHealthStore, "save_watch", meanwhile):
         late = first.pool_watch.run_once(exact.clock.now_ms(), 10)
     assert (raced[0].counts, late.counts) == ({"pools": 1, "over": 1}, {"pools": 1, "raced": 1})
     assert seen(exact) == {}
@@ -220,14 +221,14 @@ def test_a_pool_that_cannot_be_written_does_not_hold_up_the_others(exact: World)
     for name in ("a", "b"):
         pooling.make(exact, name, [f"{name}-low"])
         pooling.counted(exact, f"{name}-low", available=1, oldest_ago_ms=45_000)
-    save = Standings.save_watch
+    save = PoolHealthStore.save_watch
 
-    def fails(self: Standings, name: str, before: Watch, after: Watch) -> bool:
+    def fails(self: PoolHealthStore, name: str, before: PoolAlerts, after: PoolAlerts) -> bool:
         if name == "a":
             raise BackendUnavailable("busy")
         return save(self, name, before, after)
 
-    with mock.patch.object(Standings, "save_watch", fails):
+    with mock.patch.object(PoolHealthStore, "save_watch", fails):
         assert look(exact).counts == {"pools": 2, "starved": 1, "failed": 1}
     assert look(exact).counts == {"pools": 2, "starved": 1}
 
@@ -275,11 +276,11 @@ def test_a_run_looks_at_so_many_pools_and_the_next_at_others(exact: World) -> No
         pooling.make(exact, f"pool-{number}", [f"q{number}"])
     starts = iter((0, 3))
     table = exact.run.table
-    watch = PoolWatch(
-        pool_store.Pools(table),
-        Standings(table),
-        stats_store.Stats(table),
-        Edges(table),
+    watch = PoolHealthSweep(
+        pool_store.PoolStore(table),
+        PoolHealthStore(table),
+        stats_store.StatisticsStore(table),
+        ThrottleStates(table),
         choose=lambda _: next(starts),
     )
     names = [[pool.name for pool in watch.run_once(1, 3).pools] for _ in range(2)]
@@ -301,9 +302,11 @@ def test_without_pools_it_is_one_call(exact: World) -> None:
 
 def test_a_watch_is_read_as_it_was_written(exact: World) -> None:
     pool = Pool(POOL, ("a",), created_ms=7)
-    store = Standings(exact.run.table)
-    watch = Watch(7, {"a": Starved(1, 2)}, None, at_ms=9)
-    assert store.save_watch(POOL, Watch(7), watch)
-    assert store.read([pool])[POOL].watch == Watch(7, {"a": Starved(1, 2)}, None, at_ms=9, rev=1)
-    assert not store.save_watch(POOL, Watch(7), watch)
-    assert not store.save_watch(POOL, Watch(7, rev=5), Watch(7))
+    store = PoolHealthStore(exact.run.table)
+    watch = PoolAlerts(7, {"a": Starved(1, 2)}, None, at_ms=9)
+    assert store.save_watch(POOL, PoolAlerts(7), watch)
+    assert store.read([pool])[POOL].watch == PoolAlerts(
+        7, {"a": Starved(1, 2)}, None, at_ms=9, rev=1
+    )
+    assert not store.save_watch(POOL, PoolAlerts(7), watch)
+    assert not store.save_watch(POOL, PoolAlerts(7, rev=5), PoolAlerts(7))

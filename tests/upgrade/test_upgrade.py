@@ -19,13 +19,13 @@ import pytest
 from ojs import runtime
 from ojs.clock import ManualClock
 from ojs.domain.errors import NotFound
-from ojs.domain.job import Job, to_dict
-from ojs.domain.states import State
-from ojs.services.setup import Setup
+from ojs.domain.job.job import Job, to_dict
+from ojs.domain.job.states import State
+from ojs.services.operations.setup import Setup
 from ojs.settings import Settings
-from ojs.store.access_keys import AccessKeys
-from ojs.store.deployment import Deployment
-from ojs.store.table import Table
+from ojs.store.deployment.access_keys import AccessKeyStore
+from ojs.store.deployment.notes import DeploymentStore
+from ojs.store.table.table import Table
 from tests.unit.functions.client import MemoryBlobs
 
 if TYPE_CHECKING:
@@ -89,7 +89,7 @@ def upgraded(
         blobs.put(unquote(name), base64.b64decode(content))
     clock = ManualClock(data["at_ms"])
     table = Table(dynamodb, fresh_table)
-    setup = Setup(Deployment(table), AccessKeys(table), clock, version="2")
+    setup = Setup(DeploymentStore(table), AccessKeyStore(table), clock, version="2")
     setup.check_table()
     built = runtime.build(
         Settings(table=fresh_table, bucket="payloads"),

@@ -22,7 +22,7 @@
         └── BackendTimeout      backend_timeout      no answer in time; outcome unknown
 
 Codes are those of ojs-http-binding section 16.3 and requirements section 3.2. HTTP statuses are
-the binding's business (`ojs.http.errors`).
+the binding's business (`ojs.http.binding.errors`).
 """
 
 from __future__ import annotations

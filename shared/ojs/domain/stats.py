@@ -9,8 +9,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from enum import StrEnum
 
-from ojs.domain.queue import Queue
-from ojs.domain.states import TERMINAL, State
+from ojs.domain.job.states import TERMINAL, State
+from ojs.domain.queue.queue import Queue
 
 # Upper bounds in seconds (ojs-observability section 8.2); what is longer counts in one more bucket.
 DURATION_BUCKETS_S = (
@@ -184,7 +184,7 @@ class QueueStats(QueueSummary):
 
 
 @dataclass(frozen=True)
-class Workers:
+class WorkerCounts:
     """Workers by what they are doing; `stale` ones were not heard of lately."""
 
     running: int = 0
@@ -199,7 +199,7 @@ class Totals:
     at_ms: int | None = None
     queues: int = 0
     levels: Levels = Levels()
-    workers: Workers = Workers()
+    workers: WorkerCounts = WorkerCounts()
     rates: Rates = Rates()
 
 
@@ -246,7 +246,7 @@ class PoolMetrics:
 
 
 @dataclass(frozen=True)
-class Metrics:
+class MetricsSnapshot:
     """What metrics tell at `now_ms`. `queues` may be read as they are asked for, once."""
 
     now_ms: int

@@ -14,23 +14,23 @@ from typing import TYPE_CHECKING
 from ojs.clock import Clock
 from ojs.domain.ids import IdSource
 from ojs.projections.bus import Bus, EventBridge
-from ojs.projections.copies import Copies
+from ojs.projections.copies import CopyMaker
 from ojs.projections.failures import FailureQueue, SqsFailureQueue
-from ojs.projections.metrics import EmbeddedMetrics, Metrics
+from ojs.projections.metrics import EmbeddedMetrics, MetricsOutlet
 from ojs.projections.project import Projector
-from ojs.store import clients
-from ojs.store.blobs import Blobs, S3Blobs
-from ojs.store.gates import Gates
-from ojs.store.jobs import Jobs
-from ojs.store.projection import Projections
-from ojs.store.texts import Texts
+from ojs.store.derived.projection import ProjectionStore
+from ojs.store.jobs.blobs import Blobs, S3Blobs
+from ojs.store.jobs.payloads import PayloadStore
+from ojs.store.jobs.records import JobStore
+from ojs.store.permits.counters import Gates
+from ojs.store.table import clients
 
 if TYPE_CHECKING:
     from ojs.settings import Settings
-    from ojs.store.table import Table
+    from ojs.store.table.table import Table
 
 __all__ = [
-    "Bus", "Copies", "EmbeddedMetrics", "EventBridge", "FailureQueue", "Metrics", "Projector",
+    "Bus", "CopyMaker", "EmbeddedMetrics", "EventBridge", "FailureQueue", "MetricsOutlet", "Projector",
     "SqsFailureQueue", "build",
 ]  # fmt: skip
 
@@ -44,8 +44,8 @@ def build(
     blobs: Blobs | None = None,
     bus: Bus | None = None,
     failures: FailureQueue | None = None,
-    metrics: Metrics | None = None,
-    copies: Copies | None = None,
+    metrics: MetricsOutlet | None = None,
+    copies: CopyMaker | None = None,
     sleep: Callable[[float], None] = time.sleep,
     chance: Callable[[], float] = random.random,
 ) -> Projector:
@@ -64,8 +64,8 @@ def build(
     if failures is None and settings.failure_queue is not None:
         failures = SqsFailureQueue(settings.failure_queue)
     return Projector(
-        Projections(table),
-        Jobs(table, Texts(table, blobs), ids, Gates(table)),
+        ProjectionStore(table),
+        JobStore(table, PayloadStore(table, blobs), ids, Gates(table)),
         clock,
         ids,
         service=settings.service,

@@ -11,8 +11,8 @@ from aws_lambda_powertools import Logger
 from botocore.exceptions import BotoCoreError, ClientError
 
 from ojs.domain import jsontext
-from ojs.domain.event import Event
-from ojs.store.clients import CONFIG
+from ojs.domain.events.event import Event
+from ojs.store.table.clients import CONFIG
 
 logger = Logger()
 

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import Protocol
 
-from ojs.domain.job import Job
+from ojs.domain.job.job import Job
 
 _Changed = Iterable[tuple[Job | None, Job | None]]
 
 
-class Copies(Protocol):
-    """Makes and drops them (`ojs.services.copies`)."""
+class CopyMaker(Protocol):
+    """Makes and drops them (`ojs.services.dead_letter.copies`)."""
 
     def make(self, record: Job) -> Job:
         """Make the copy that a dead letter is due, if it still is. Raises OjsError."""

@@ -1,6 +1,6 @@
 """Changes folded into counters: a pure sum of differences, so order and repetition do not matter.
 
-Whether a change is counted twice is the store's business (`ojs.store.projection`, marks).
+Whether a change is counted twice is the store's business (`ojs.store.derived.projection`, marks).
 """
 
 from __future__ import annotations
@@ -12,14 +12,15 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 
 from ojs.domain import times
-from ojs.domain.failure import UNKNOWN_TYPE
-from ojs.domain.job import Job
-from ojs.domain.queue_config import DROP_OLDEST
-from ojs.domain.states import State
+from ojs.domain.job.failure import UNKNOWN_TYPE
+from ojs.domain.job.job import Job
+from ojs.domain.job.states import State
+from ojs.domain.queue.config import DROP_OLDEST
 from ojs.domain.stats import BY_TYPE, DURATION_BUCKETS_S, OTHER_TYPES, QUEUE_TIME_BUCKETS_S
-from ojs.projections.transitions import Happened, Kind
-from ojs.store import dead_letters, keys
-from ojs.store.projection import COPIES, Delta
+from ojs.projections.transitions import Happened, TransitionKind
+from ojs.store.dead_letter import counters as dead_letters
+from ojs.store.derived.projection import COPIES, Delta
+from ojs.store.table import keys
 
 # A day's item has room for so many types of job; what more there are is counted together.
 MAX_TYPES = 40
@@ -29,18 +30,18 @@ _MINUTE_KEPT_S = 25 * 3_600
 # What is counted, and under which name. `failed` counts jobs that were given up, as
 # ojs-observability section 8.1 has it; `failures` counts attempts.
 NAMES = {
-    Kind.ENQUEUED: "enqueued",
-    Kind.STARTED: "started",
-    Kind.COMPLETED: "completed",
-    Kind.DISCARDED: "failed",
-    Kind.FAILED: "failures",
-    Kind.RETRYING: "retried",
-    Kind.CANCELLED: "cancelled",
-    Kind.EXPIRED: "expired",
+    TransitionKind.ENQUEUED: "enqueued",
+    TransitionKind.STARTED: "started",
+    TransitionKind.COMPLETED: "completed",
+    TransitionKind.DISCARDED: "failed",
+    TransitionKind.FAILED: "failures",
+    TransitionKind.RETRYING: "retried",
+    TransitionKind.CANCELLED: "cancelled",
+    TransitionKind.EXPIRED: "expired",
 }
 # Of dead letters, by day only: those that came by type of job, too (DL section 11.2).
 DEAD_ADDED, DEAD_RETRIED, DEAD_PRUNED = "dead_added", "dead_retried", "dead_pruned"
-_DEAD = {Kind.DEAD_RETRIED: DEAD_RETRIED, Kind.DEAD_PRUNED: DEAD_PRUNED}
+_DEAD = {TransitionKind.DEAD_RETRIED: DEAD_RETRIED, TransitionKind.DEAD_PRUNED: DEAD_PRUNED}
 # By day only.
 CREATED, DELETED, REJECTED, DROPPED = "created", "deleted", "rejected", "dropped"
 # How often the queue was found starved.
@@ -58,7 +59,7 @@ class Tally:
         default_factory=lambda: defaultdict(Counter)
     )
     ends: dict[Place, int] = field(default_factory=dict)
-    # Dead letters by queue: what they are counted by (`ojs.store.dead_letters`), and its name.
+    # Dead letters by queue: what they are counted by (`ojs.store.dead_letter.counters`), and its name.
     dead: defaultdict[str, Counter[tuple[str, str]]] = field(
         default_factory=lambda: defaultdict(Counter)
     )
@@ -95,13 +96,13 @@ class Tally:
 
     def add(self, what: Happened) -> None:
         """Something happened, which is counted or is not."""
-        if what.kind is Kind.DROPPED:
+        if what.kind is TransitionKind.DROPPED:
             self.of_day(what.job.queue, what.at_ms, DROPPED)
             self.of_day(what.job.queue, what.at_ms, overflow(DROP_OLDEST))
         if what.kind in _DEAD:
             # Of the queue whose dead letter it was: a retry may have moved it.
             self.of_day((what.before or what.job).queue, what.at_ms, _DEAD[what.kind])
-        if what.kind is Kind.DEAD_ADDED:
+        if what.kind is TransitionKind.DEAD_ADDED:
             # The job is counted as failed as well: the day's item ends.
             self.types[day_of(what)][DEAD_ADDED, what.job.type] += 1
         name = NAMES.get(what.kind)
@@ -118,7 +119,7 @@ class Tally:
             self.types[day][name, what.job.type] += 1
         if what.length_ms is None:
             return
-        if what.kind is Kind.STARTED:
+        if what.kind is TransitionKind.STARTED:
             if what.job.pool is not None:
                 self.counts[day][of_pool(what.job.pool)] += 1
             sums = {"wait_ms": what.length_ms, "waits": 1}
@@ -231,7 +232,9 @@ def of_pool(pool: str) -> str:
 def types_of(what: Iterable[Happened]) -> set[Place]:
     """The items of days that will have counters by type of job."""
     return {
-        day_of(one) for one in what if NAMES.get(one.kind) in BY_TYPE or one.kind is Kind.DEAD_ADDED
+        day_of(one)
+        for one in what
+        if NAMES.get(one.kind) in BY_TYPE or one.kind is TransitionKind.DEAD_ADDED
     }
 
 

@@ -11,9 +11,9 @@ from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from ojs.domain import event as events
-from ojs.domain.event import Event
-from ojs.projections.transitions import Happened, Kind
+from ojs.domain.events import event as events
+from ojs.domain.events.event import Event
+from ojs.projections.transitions import Happened, TransitionKind
 
 
 @dataclass(frozen=True)
@@ -29,7 +29,7 @@ def pruned(what: Iterable[tuple[bytes, Sequence[Happened]]], service: str) -> li
     by_queue: defaultdict[str, list[tuple[bytes, int]]] = defaultdict(list)
     for identity, things in what:
         for one in things:
-            if one.kind is Kind.DEAD_PRUNED:
+            if one.kind is TransitionKind.DEAD_PRUNED:
                 by_queue[one.job.queue].append((identity, one.at_ms))
     return [_of_queue(queue, gone, service) for queue, gone in by_queue.items()]
 
@@ -38,8 +38,8 @@ def _of_queue(queue: str, gone: Sequence[tuple[bytes, int]], service: str) -> Pr
     at_ms = max(ms for _, ms in gone)
     digest = hashlib.sha256(b"".join(sorted(identity for identity, _ in gone))).hexdigest()
     event = Event(
-        id=events.event_id(at_ms, queue, digest, Kind.DEAD_PRUNED.value),
-        type=Kind.DEAD_PRUNED.value,
+        id=events.event_id(at_ms, queue, digest, TransitionKind.DEAD_PRUNED.value),
+        type=TransitionKind.DEAD_PRUNED.value,
         source=events.source(service, "scheduler"),
         time_ms=at_ms,
         subject=queue,

@@ -7,25 +7,25 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
-from ojs.domain import event as events
-from ojs.domain import failure as failures
 from ojs.domain import times
-from ojs.domain.event import Event
-from ojs.domain.failure import Failure
-from ojs.domain.job import MISSING, Job
-from ojs.domain.queue import Queue, QueueState
-from ojs.domain.states import State
-from ojs.domain.worker import Worker
+from ojs.domain.events import event as events
+from ojs.domain.events.event import Event
+from ojs.domain.job import failure as failures
+from ojs.domain.job.failure import Failure
+from ojs.domain.job.job import MISSING, Job
+from ojs.domain.job.states import State
+from ojs.domain.pool.worker import Worker
+from ojs.domain.queue.queue import Queue, QueueState
 from ojs.projections.transitions import (
     OVERFLOW_ERROR,
     RATE_ERROR,
     Happened,
-    Kind,
+    TransitionKind,
     gave_up,
     made_room,
     replayed,
 )
-from ojs.store.projection import ErrorKey, error_key
+from ojs.store.derived.projection import ErrorKey, error_key
 
 # Of an error an event tells so many characters: a page holds hundreds of events, a bus entry may
 # have 256 KB. The job's own error history has all of it.
@@ -35,7 +35,14 @@ MAX_STACK = 2_000
 _OBSERVED = frozenset({"visibility_timeout", "timeout"})
 ANONYMOUS = "anonymous"
 _DROPPED = frozenset({OVERFLOW_ERROR, RATE_ERROR})
-_WITH_ERROR = frozenset({Kind.FAILED, Kind.RETRYING, Kind.DISCARDED, Kind.DEAD_ADDED})
+_WITH_ERROR = frozenset(
+    {
+        TransitionKind.FAILED,
+        TransitionKind.RETRYING,
+        TransitionKind.DISCARDED,
+        TransitionKind.DEAD_ADDED,
+    }
+)
 
 
 def error_key_of(what: Happened) -> ErrorKey | None:
@@ -51,7 +58,9 @@ def explained(what: Iterable[Happened], errors: Mapping[ErrorKey, Failure]) -> I
     dropped = [(one, why) for one in told if (why := _why_dropped(one, errors)) is not None]
     # Its deadline may be over as well; that is not why it went.
     gone = {one.job.id for one, _ in dropped}
-    yield from (one for one in told if one.kind is not Kind.EXPIRED or one.job.id not in gone)
+    yield from (
+        one for one in told if one.kind is not TransitionKind.EXPIRED or one.job.id not in gone
+    )
     for one, why in dropped:
         if why == OVERFLOW_ERROR:
             yield from made_room(one)
@@ -63,7 +72,7 @@ def _why_dropped(what: Happened, errors: Mapping[ErrorKey, Failure]) -> str | No
     """Why a job in line was discarded: for want of room, or since its rate limit was reached; None
     for any other reason.
     """
-    key = error_key_of(what) if what.kind is Kind.DISCARDED and not _ran(what) else None
+    key = error_key_of(what) if what.kind is TransitionKind.DISCARDED and not _ran(what) else None
     stored = errors.get(key) if key is not None else None
     return stored.type if stored is not None and stored.type in _DROPPED else None
 
@@ -78,7 +87,7 @@ def of_job(what: Happened, service: str, errors: Mapping[ErrorKey, Failure]) -> 
         type=what.kind.value,
         source=_source(what, failure, service),
         time_ms=what.at_ms,
-        subject=job.queue if what.kind is Kind.OVERFLOW else job.id,
+        subject=job.queue if what.kind is TransitionKind.OVERFLOW else job.id,
         data={"job_type": job.type, "queue": job.queue} | _data(what, failure),
     )
 
@@ -88,28 +97,28 @@ def _data(what: Happened, failure: Failure) -> dict[str, Any]:
     if kind in _WITH_ERROR:
         return _failed(what, failure)
     match kind:
-        case Kind.ENQUEUED:
+        case TransitionKind.ENQUEUED:
             return _enqueued(job)
-        case Kind.DROPPED | Kind.OVERFLOW:
+        case TransitionKind.DROPPED | TransitionKind.OVERFLOW:
             return {"job_id": job.id}
-        case Kind.RATE_DROPPED:
+        case TransitionKind.RATE_DROPPED:
             key = {"key": job.limit.key_in(job.queue)} if job.limit is not None else {}
             return {"job_id": job.id, **key}
-        case Kind.SCHEDULED:
+        case TransitionKind.SCHEDULED:
             return {"scheduled_at": times.format_ms(job.scheduled_ms or 0)}
-        case Kind.STARTED:
+        case TransitionKind.STARTED:
             return {"worker_id": job.worker_id or ANONYMOUS, "attempt": job.attempt}
-        case Kind.HEARTBEAT:
+        case TransitionKind.HEARTBEAT:
             until_ms = job.lease.until_ms if job.lease else what.at_ms
             return {
                 "worker_id": job.worker_id or ANONYMOUS,
                 "attempt": job.attempt,
                 "visible_until": times.format_ms(until_ms),
             }
-        case Kind.COMPLETED:
+        case TransitionKind.COMPLETED:
             result = {} if job.result is MISSING else {"result": job.result}
             return {"duration_ms": what.length_ms or 0, "attempt": job.attempt, **result}
-        case Kind.EXPIRED:
+        case TransitionKind.EXPIRED:
             ends_ms = what.before.expires_ms if what.before else None
             return {
                 "created_at": times.format_ms(job.created_ms),
@@ -123,10 +132,10 @@ def _data(what: Happened, failure: Failure) -> dict[str, Any]:
 def _failed(what: Happened, failure: Failure) -> dict[str, Any]:
     job = what.job
     match what.kind:
-        case Kind.FAILED:
+        case TransitionKind.FAILED:
             ran = {} if what.length_ms is None else {"duration_ms": what.length_ms}
             return {"attempt": job.attempt, "error": _error(failure, stack=True), **ran}
-        case Kind.RETRYING:
+        case TransitionKind.RETRYING:
             return {
                 "attempt": job.attempt,
                 "max_attempts": job.max_attempts,
@@ -148,7 +157,11 @@ def _enqueued(job: Job) -> dict[str, Any]:
 
 def _stalled(what: Happened) -> bool:
     """Whether a lease ran out and the job goes on: the entry of it may be another's (nack)."""
-    return what.kind is Kind.FAILED and not what.job.state.terminal and what.length_ms is None
+    return (
+        what.kind is TransitionKind.FAILED
+        and not what.job.state.terminal
+        and what.length_ms is None
+    )
 
 
 def _failure(what: Happened, stored: Failure | None) -> Failure:
@@ -177,13 +190,13 @@ def _error(failure: Failure, *, stack: bool = False) -> dict[str, Any]:
 def _source(what: Happened, failure: Failure, service: str) -> str:
     """Who brought it about, as far as the head tells."""
     match what.kind:
-        case Kind.ENQUEUED:
+        case TransitionKind.ENQUEUED:
             return _enqueuer(what, service)
-        case Kind.SCHEDULED | Kind.EXPIRED | Kind.DEAD_REPLAYED:
+        case TransitionKind.SCHEDULED | TransitionKind.EXPIRED | TransitionKind.DEAD_REPLAYED:
             return events.source(service, "scheduler")
-        case Kind.CANCELLED | Kind.DEAD_RETRIED | Kind.DEAD_DELETED:
+        case TransitionKind.CANCELLED | TransitionKind.DEAD_RETRIED | TransitionKind.DEAD_DELETED:
             return events.source(service, "api")
-        case Kind.DROPPED | Kind.OVERFLOW:
+        case TransitionKind.DROPPED | TransitionKind.OVERFLOW:
             return events.source(service, "queues", what.job.queue)
         case _ if what.kind in _WITH_ERROR and _observed(what, failure):
             return events.source(service, "scheduler")

@@ -9,7 +9,7 @@ import boto3
 from botocore.exceptions import BotoCoreError, ClientError
 
 from ojs.domain import jsontext
-from ojs.store.clients import CONFIG
+from ojs.store.table.clients import CONFIG
 
 
 class FailureQueue(Protocol):

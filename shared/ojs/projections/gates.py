@@ -1,4 +1,4 @@
-"""Gates of bounded queues as their items tell (`ojs.store.gates`), and what is worth an event.
+"""Gates of bounded queues as their items tell (`ojs.store.permits.counters`), and what is worth an event.
 
 Each image of a gate is calm, above its warning level, or full. An event tells of each step between
 two images, so that a warning is followed by its all-clear before there is another.
@@ -10,8 +10,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from ojs.domain import event as events
-from ojs.domain.event import Event
+from ojs.domain.events import event as events
+from ojs.domain.events.event import Event
 
 
 @dataclass(frozen=True)
@@ -112,7 +112,7 @@ class DepthChange:
 
 
 @dataclass(frozen=True)
-class Refusal:
+class PushRefusal:
     """A request that was refused: so many jobs."""
 
     queue: str
@@ -134,7 +134,7 @@ def of_depth(
         yield _event(kind, at_ms, change.queue, service, identity, data)
 
 
-def of_refusal(refusal: Refusal, service: str, *, identity: bytes) -> Iterator[Event]:
+def of_refusal(refusal: PushRefusal, service: str, *, identity: bytes) -> Iterator[Event]:
     """One for a request, however many jobs it had."""
     what = refusal.what
     data = {

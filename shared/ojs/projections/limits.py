@@ -1,4 +1,4 @@
-"""Limits as the items beside them tell (`ojs.store.edges`, `ojs.store.limits`), and the events that
+"""Limits as the items beside them tell (`ojs.store.permits.throttle_state`, `ojs.store.permits.key_limits`), and the events that
 follow (ojs-rate-limiting section 11.1).
 """
 
@@ -8,16 +8,16 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from ojs.domain import event as events
 from ojs.domain import times
-from ojs.domain.event import Event
+from ojs.domain.events import event as events
+from ojs.domain.events.event import Event
 
 # Of what a worker said an event tells so many characters.
 MAX_REASON = 1_000
 
 
 @dataclass(frozen=True)
-class Edge:
+class ThrottleEvent:
     """That a limit holds jobs back, or does not: as of its last edge."""
 
     held: bool
@@ -30,7 +30,7 @@ class Edge:
     since_ms: int
 
     @classmethod
-    def of(cls, item: Mapping[str, Any]) -> Edge:
+    def of(cls, item: Mapping[str, Any]) -> ThrottleEvent:
         """What the item holds. Raises KeyError."""
         return cls(
             held=bool(item["held"]),
@@ -45,12 +45,12 @@ class Edge:
 
 
 @dataclass(frozen=True)
-class EdgeChange:
+class ThrottleChange:
     """An edge before and after; `queue` is that whose own limit it is."""
 
     queue: str | None
-    before: Edge | None
-    after: Edge
+    before: ThrottleEvent | None
+    after: ThrottleEvent
 
     @property
     def exceeded(self) -> bool:
@@ -84,7 +84,7 @@ class Adjustment:
         return cls(item["key"], item["until"], item["reason"], item["job"], item["at"])
 
 
-def of_edge(change: EdgeChange, service: str, *, identity: bytes) -> Iterator[Event]:
+def of_edge(change: ThrottleChange, service: str, *, identity: bytes) -> Iterator[Event]:
     """Exceeded and released. `identity` is the change's."""
     after = change.after
     job = {} if after.job_id is None else {"job_id": after.job_id}

@@ -10,11 +10,11 @@ from typing import Protocol
 
 from aws_lambda_powertools.metrics import EphemeralMetrics, MetricUnit
 
-from ojs.domain.queue_config import BLOCK, DROP_OLDEST, REJECT
+from ojs.domain.queue.config import BLOCK, DROP_OLDEST, REJECT
 from ojs.projections import counters
 from ojs.projections.counters import Tally
-from ojs.projections.limits import EdgeChange
-from ojs.projections.transitions import Happened, Kind
+from ojs.projections.limits import ThrottleChange
+from ojs.projections.transitions import Happened, TransitionKind
 
 NAMESPACE = "OJS"
 DURATION = "ojs.job.duration"
@@ -25,13 +25,13 @@ DISPATCHED = "ojs.scheduling.dispatch_total"
 QUEUE_WAIT = "ojs.scheduling.queue_wait_duration"
 _SECONDS = frozenset({DURATION, QUEUE_TIME, WAIT_DURATION, QUEUE_WAIT})
 COUNTERS = {
-    Kind.ENQUEUED: "ojs.job.enqueued",
-    Kind.COMPLETED: "ojs.job.completed",
-    Kind.DISCARDED: "ojs.job.failed",
-    Kind.RETRYING: "ojs.job.retried",
-    Kind.CANCELLED: "ojs.job.cancelled",
-    Kind.EXPIRED: "ojs.job.expired",
-    Kind.DEAD_ADDED: "ojs.dead_letter.added_total",
+    TransitionKind.ENQUEUED: "ojs.job.enqueued",
+    TransitionKind.COMPLETED: "ojs.job.completed",
+    TransitionKind.DISCARDED: "ojs.job.failed",
+    TransitionKind.RETRYING: "ojs.job.retried",
+    TransitionKind.CANCELLED: "ojs.job.cancelled",
+    TransitionKind.EXPIRED: "ojs.job.expired",
+    TransitionKind.DEAD_ADDED: "ojs.dead_letter.added_total",
 }
 # Counter of a day → metric and the dimensions it has beside the queue's name.
 _BY_QUEUE: Mapping[str, tuple[str, Mapping[str, str]]] = {
@@ -52,7 +52,7 @@ _OF_ALL = {
 }
 
 
-class Metrics(Protocol):
+class MetricsOutlet(Protocol):
     """Takes measurements."""
 
     def put(self, dimensions: Mapping[str, str], values: Mapping[str, Sequence[float]]) -> None:
@@ -83,7 +83,7 @@ class EmbeddedMetrics:
             written.flush_metrics()
 
 
-def write(to: Metrics, what: Iterable[tuple[Happened, str]]) -> None:
+def write(to: MetricsOutlet, what: Iterable[tuple[Happened, str]]) -> None:
     """Measurements of what happened, each with the type of job it is counted under."""
     values: defaultdict[tuple[str, str], defaultdict[str, list[float]]] = defaultdict(
         lambda: defaultdict(list)
@@ -94,19 +94,19 @@ def write(to: Metrics, what: Iterable[tuple[Happened, str]]) -> None:
             name = COUNTERS[one.kind]
             found[name] = [found[name][0] + 1 if found[name] else 1]
         if one.length_ms is not None:
-            name = QUEUE_TIME if one.kind is Kind.STARTED else DURATION
+            name = QUEUE_TIME if one.kind is TransitionKind.STARTED else DURATION
             found[name].append(one.length_ms / 1_000)
     for (queue, kind), by_name in values.items():
         if any(by_name.values()):
             to.put({"queue": queue, "type": kind}, by_name)
 
 
-def write_pools(to: Metrics, what: Iterable[Happened]) -> None:
+def write_pools(to: MetricsOutlet, what: Iterable[Happened]) -> None:
     """Measurements of jobs that were handed out to worker pools (fair-scheduling seed, 11.2)."""
     started: Counter[tuple[str, str]] = Counter()
     waits: defaultdict[str, list[float]] = defaultdict(list)
     for one in what:
-        if one.kind is Kind.STARTED and one.job.pool is not None:
+        if one.kind is TransitionKind.STARTED and one.job.pool is not None:
             started[one.job.queue, one.job.pool] += 1
             waits[one.job.queue].append((one.length_ms or 0) / 1_000)
     for (queue, pool), count in started.items():
@@ -115,7 +115,7 @@ def write_pools(to: Metrics, what: Iterable[Happened]) -> None:
         to.put({"queue": queue}, {QUEUE_WAIT: seconds})
 
 
-def write_bounds(to: Metrics, tallies: Iterable[Tally]) -> None:
+def write_bounds(to: MetricsOutlet, tallies: Iterable[Tally]) -> None:
     """Measurements of queues made and deleted, of jobs that found no room, of dead letters that
     were retried or pruned, and of queues that were found starved.
     """
@@ -134,7 +134,7 @@ def write_bounds(to: Metrics, tallies: Iterable[Tally]) -> None:
         to.put({}, {name: [count] for name, count in of_all.items()})
 
 
-def write_limits(to: Metrics, edges: Iterable[EdgeChange]) -> None:
+def write_limits(to: MetricsOutlet, edges: Iterable[ThrottleChange]) -> None:
     """Measurements of limits that held jobs back: how often, and, when that is over, for how long.
 
     A key of jobs is no dimension: there may be one for each customer, and each would be paid for.

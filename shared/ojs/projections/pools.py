@@ -1,4 +1,4 @@
-"""Worker pools as their items tell (`ojs.store.pools`, `ojs.store.standings`), and the events that
+"""Worker pools as their items tell (`ojs.store.queues.pools`, `ojs.store.queues.pool_health`), and the events that
 follow (fair-scheduling seed, section 11.1).
 """
 
@@ -7,11 +7,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
-from ojs.domain import event as events
 from ojs.domain import times
-from ojs.domain.event import Event
-from ojs.domain.pools import Pool
-from ojs.domain.scheduling import Overload, Starved, Watch
+from ojs.domain.events import event as events
+from ojs.domain.events.event import Event
+from ojs.domain.pool.pool import Pool
+from ojs.domain.pool.statistics import Overload, PoolAlerts, Starved
 
 
 @dataclass(frozen=True)
@@ -33,8 +33,8 @@ class WatchChange:
     """What is wrong with a pool, before and after; None for nothing."""
 
     pool: str
-    before: Watch | None
-    after: Watch
+    before: PoolAlerts | None
+    after: PoolAlerts
 
     @property
     def starved(self) -> Mapping[str, Starved]:
@@ -50,7 +50,7 @@ class WatchChange:
         return self.after.overload
 
     @property
-    def _before(self) -> Watch | None:
+    def _before(self) -> PoolAlerts | None:
         """None also for what was told of another pool of the same name."""
         return None if self.before is None else self.before.of(self.after.pool_ms)
 

@@ -31,26 +31,26 @@ from aws_lambda_powertools import Logger
 from ojs.clock import Clock
 from ojs.domain import jsontext
 from ojs.domain.errors import BackendError, BackendTimeout, BackendUnavailable, OjsError
-from ojs.domain.event import Event, matches
+from ojs.domain.events.event import Event, matches
 from ojs.domain.ids import IdSource
-from ojs.domain.job import Job
-from ojs.domain.queue import Queue
+from ojs.domain.job.job import Job
+from ojs.domain.queue.queue import Queue
 from ojs.projections import counters, dead_letters, events, gates, limits, metrics, pools, records
 from ojs.projections.bus import Bus
-from ojs.projections.copies import Copies, came_to_wait, due
+from ojs.projections.copies import CopyMaker, came_to_wait, due
 from ojs.projections.counters import Place, Tally, counted_as, day_of, named_types
 from ojs.projections.dead_letters import Pruned
 from ojs.projections.failures import FailureQueue
-from ojs.projections.gates import Refusal
-from ojs.projections.limits import EdgeChange
-from ojs.projections.metrics import Metrics
+from ojs.projections.gates import PushRefusal
+from ojs.projections.limits import ThrottleChange
+from ojs.projections.metrics import MetricsOutlet
 from ojs.projections.pools import WatchChange
 from ojs.projections.records import Change, Malformed
-from ojs.projections.transitions import Happened, Kind, happened
-from ojs.store.errors import LostRace
-from ojs.store.jobs import Jobs
-from ojs.store.projection import Marks, Page, Projections, pages
-from ojs.store.table import MAX_TRANSACTION
+from ojs.projections.transitions import Happened, TransitionKind, happened
+from ojs.store.derived.projection import DedupRecord, NewEventPage, ProjectionStore, pages
+from ojs.store.jobs.records import JobStore
+from ojs.store.table.errors import LostRace
+from ojs.store.table.table import MAX_TRANSACTION
 
 logger = Logger()
 
@@ -101,7 +101,7 @@ class _Batch:
     """One invocation under way."""
 
     failed: set[str] = field(default_factory=set)
-    marks: dict[int, Marks] = field(default_factory=dict)
+    marks: dict[int, DedupRecord] = field(default_factory=dict)
     types: dict[Place, set[str]] = field(default_factory=dict)
     dead: dict[str, set[str]] = field(default_factory=dict)
 
@@ -119,8 +119,8 @@ class Projector:
 
     def __init__(
         self,
-        store: Projections,
-        jobs: Jobs,
+        store: ProjectionStore,
+        jobs: JobStore,
         clock: Clock,
         ids: IdSource,
         *,
@@ -130,8 +130,8 @@ class Projector:
         bus: Bus | None = None,
         bus_types: Sequence[str] = (),
         failures: FailureQueue | None = None,
-        metrics: Metrics | None = None,
-        copies: Copies | None = None,
+        metrics: MetricsOutlet | None = None,
+        copies: CopyMaker | None = None,
     ) -> None:
         self._store = store
         self._jobs = jobs
@@ -204,7 +204,7 @@ class Projector:
                 events.of_job(what, self._service, known.failures)
                 for what in one.happened
                 # Of these there is one event for all that are counted together.
-                if what.kind is not Kind.DEAD_PRUNED
+                if what.kind is not TransitionKind.DEAD_PRUNED
             )
         stuck: set[str] = set()
         ready_to_tell = self._copied(self._cleared(effects, batch), batch)
@@ -272,13 +272,13 @@ class Projector:
         elif before is not None and after is None:
             effect.count(before.name, written_ms, counters.DELETED)
 
-    def _refusal(self, effect: _Effect, refusal: Refusal) -> None:
+    def _refusal(self, effect: _Effect, refusal: PushRefusal) -> None:
         queue, at_ms = refusal.queue, refusal.what.at_ms
         effect.tell(gates.of_refusal(refusal, self._service, identity=effect.change.identity))
         effect.count(queue, at_ms, counters.REJECTED, refusal.count)
         effect.count(queue, at_ms, counters.overflow(refusal.what.policy), refusal.count)
 
-    def _edge(self, effect: _Effect, edge: EdgeChange) -> None:
+    def _edge(self, effect: _Effect, edge: ThrottleChange) -> None:
         effect.tell(limits.of_edge(edge, self._service, identity=effect.change.identity))
         if edge.exceeded and edge.queue is not None:
             name = counters.exceeded(edge.after.strategy)
@@ -433,7 +433,9 @@ class Projector:
         what = ((one.change.identity, one.happened) for one in effects)
         return dead_letters.pruned(what, self._service)
 
-    def _places(self, packed: Sequence[Page], now_ms: int) -> dict[tuple[int, str], Page]:
+    def _places(
+        self, packed: Sequence[NewEventPage], now_ms: int
+    ) -> dict[tuple[int, str], NewEventPage]:
         """Where the pages go: behind all that this container wrote, in order."""
         if not packed:
             return {}

@@ -15,17 +15,20 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any
 
-from ojs.domain.job import Job
-from ojs.domain.queue import Queue
-from ojs.domain.queue_config import DEFAULT_QUEUE_POLICY
-from ojs.domain.worker import Worker
-from ojs.projections.gates import Depth, DepthChange, Refusal, Refused
-from ojs.projections.limits import Adjustment, Edge, EdgeChange
+from ojs.domain.job.job import Job
+from ojs.domain.pool.worker import Worker
+from ojs.domain.queue.config import DEFAULT_QUEUE_POLICY
+from ojs.domain.queue.queue import Queue
+from ojs.projections.gates import Depth, DepthChange, PushRefusal, Refused
+from ojs.projections.limits import Adjustment, ThrottleChange, ThrottleEvent
 from ojs.projections.pools import PoolChange, WatchChange
-from ojs.store import items, keys, pools, queues, standings, values, workers
-from ojs.store.projection import committed_jobs
-from ojs.store.schema import TABLE
-from ojs.store.values import Item
+from ojs.store.derived.projection import committed_jobs
+from ojs.store.jobs import items
+from ojs.store.queues import pool_health as standings
+from ojs.store.queues import pools, queues, workers
+from ojs.store.table import keys, values
+from ojs.store.table.schema import TABLE
+from ojs.store.table.values import Item
 
 # A batch's commit is taken in parts of this many jobs of one queue: each fits one transaction.
 PART_JOBS = 500
@@ -98,8 +101,8 @@ class Change:
     queue: tuple[Queue | None, Queue | None] | None = None
     worker: tuple[Worker | None, Worker | None] | None = None
     depth: DepthChange | None = None
-    refusal: Refusal | None = None
-    edge: EdgeChange | None = None
+    refusal: PushRefusal | None = None
+    edge: ThrottleChange | None = None
     adjustment: Adjustment | None = None
     pool: PoolChange | None = None
     watch: WatchChange | None = None
@@ -234,7 +237,7 @@ def _gate(record: _Record, queue: str) -> Iterator[Change]:
         return
     refused = Refused.of(record.new)
     count = refused.count - (0 if record.old is None else Refused.of(record.old).count)
-    yield record.change(refusal=Refusal(queue, count, refused))
+    yield record.change(refusal=PushRefusal(queue, count, refused))
 
 
 def _limiter(record: _Record) -> Iterator[Change]:
@@ -250,8 +253,8 @@ def _limiter(record: _Record) -> Iterator[Change]:
 def _edge(record: _Record, queue: str | None) -> Iterator[Change]:
     if record.new is None:
         return
-    before = None if record.old is None else Edge.of(record.old)
-    yield record.change(edge=EdgeChange(queue, before, Edge.of(record.new)))
+    before = None if record.old is None else ThrottleEvent.of(record.old)
+    yield record.change(edge=ThrottleChange(queue, before, ThrottleEvent.of(record.new)))
 
 
 def _pool(record: _Record, name: str) -> Iterator[Change]:

@@ -27,11 +27,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import StrEnum
 
-from ojs.domain.job import Job
-from ojs.domain.states import State
+from ojs.domain.job.job import Job
+from ojs.domain.job.states import State
 
 
-class Kind(StrEnum):
+class TransitionKind(StrEnum):
     """The events of a job (ojs-events sections 3.1 and 3.2, dead-letter seed section 11.1,
     backpressure seed section 10.1, queue-config seed section 10.1, ojs-rate-limiting 11.1).
     """
@@ -58,7 +58,7 @@ class Kind(StrEnum):
 
 
 # The types of the errors of a job that made room for another, and of one that asked to be dropped
-# when its rate limit is reached (`ojs.domain.lifecycle.drop`, `give_up`).
+# when its rate limit is reached (`ojs.domain.job.lifecycle.drop`, `give_up`).
 OVERFLOW_ERROR, RATE_ERROR = "overflow", "rate_limited"
 
 
@@ -69,7 +69,7 @@ class Happened:
     `length_ms` is how long the job had waited when it started, or had run when that ended.
     """
 
-    kind: Kind
+    kind: TransitionKind
     at_ms: int
     before: Job | None
     job: Job
@@ -81,7 +81,7 @@ def happened(before: Job | None, after: Job | None, *, written_ms: int) -> list[
     if after is None:
         if before is None or not before.dead_letter:
             return []
-        kind = Kind.DEAD_DELETED if before.deleting else Kind.DEAD_PRUNED
+        kind = TransitionKind.DEAD_DELETED if before.deleting else TransitionKind.DEAD_PRUNED
         return [Happened(kind, written_ms, before, before)]
     return list(_steps(before, after, written_ms))
 
@@ -96,13 +96,14 @@ def replayed(before: Job, after: Job) -> bool:
 def made_room(what: Happened) -> list[Happened]:
     """What more happened when a job was discarded for want of room: its error says so."""
     return [
-        Happened(kind, what.at_ms, what.before, what.job) for kind in (Kind.DROPPED, Kind.OVERFLOW)
+        Happened(kind, what.at_ms, what.before, what.job)
+        for kind in (TransitionKind.DROPPED, TransitionKind.OVERFLOW)
     ]
 
 
 def gave_up(what: Happened) -> Happened:
     """What more happened when a job was discarded since its rate limit was reached."""
-    return Happened(Kind.RATE_DROPPED, what.at_ms, what.before, what.job)
+    return Happened(TransitionKind.RATE_DROPPED, what.at_ms, what.before, what.job)
 
 
 def _steps(before: Job | None, after: Job, written_ms: int) -> Iterator[Happened]:
@@ -115,19 +116,21 @@ def _steps(before: Job | None, after: Job, written_ms: int) -> Iterator[Happened
             case State.SCHEDULED:
                 # A job that is put off does not tell since when.
                 at_ms = after.created_ms if before is None else written_ms
-                yield Happened(Kind.SCHEDULED, at_ms, before, after)
+                yield Happened(TransitionKind.SCHEDULED, at_ms, before, after)
             case State.COMPLETED:
                 at_ms = after.completed_ms or after.created_ms
-                yield Happened(Kind.COMPLETED, at_ms, before, after, _run_ms(after, at_ms))
+                yield Happened(
+                    TransitionKind.COMPLETED, at_ms, before, after, _run_ms(after, at_ms)
+                )
             case State.RETRYABLE:
                 at_ms = (after.retry_at_ms or after.created_ms) - (after.retry_delay_ms or 0)
-                yield Happened(Kind.FAILED, at_ms, before, after, _run_ms(after, at_ms))
-                yield Happened(Kind.RETRYING, at_ms, before, after)
+                yield Happened(TransitionKind.FAILED, at_ms, before, after, _run_ms(after, at_ms))
+                yield Happened(TransitionKind.RETRYING, at_ms, before, after)
             case State.DISCARDED:
                 yield from _discarded(before, after)
             case State.CANCELLED:
                 at_ms = after.cancelled_ms or after.created_ms
-                yield Happened(Kind.CANCELLED, at_ms, before, after)
+                yield Happened(TransitionKind.CANCELLED, at_ms, before, after)
             case _:
                 return
 
@@ -137,22 +140,24 @@ def _available(before: Job | None, after: Job) -> Iterator[Happened]:
     # Handed back, the attempt does not count any more; after a lost lease it does.
     ran = before is not None and before.state is State.ACTIVE
     if before is not None and ran and after.attempt >= before.attempt:
-        yield Happened(Kind.FAILED, at_ms, before, after)
+        yield Happened(TransitionKind.FAILED, at_ms, before, after)
     if before is not None and before.dead_letter:
-        kind = Kind.DEAD_REPLAYED if replayed(before, after) else Kind.DEAD_RETRIED
+        kind = (
+            TransitionKind.DEAD_REPLAYED if replayed(before, after) else TransitionKind.DEAD_RETRIED
+        )
         yield Happened(kind, at_ms, before, after)
-    yield Happened(Kind.ENQUEUED, at_ms, before, after)
+    yield Happened(TransitionKind.ENQUEUED, at_ms, before, after)
 
 
 def _discarded(before: Job | None, after: Job) -> Iterator[Happened]:
     at_ms = after.discarded_ms or after.created_ms
     if before is not None and before.state is State.ACTIVE:
-        yield Happened(Kind.FAILED, at_ms, before, after, _run_ms(after, at_ms))
+        yield Happened(TransitionKind.FAILED, at_ms, before, after, _run_ms(after, at_ms))
     elif before is not None and before.expires_ms is not None and before.expires_ms <= at_ms:
-        yield Happened(Kind.EXPIRED, at_ms, before, after)
-    yield Happened(Kind.DISCARDED, at_ms, before, after)
+        yield Happened(TransitionKind.EXPIRED, at_ms, before, after)
+    yield Happened(TransitionKind.DISCARDED, at_ms, before, after)
     if after.dead_letter:
-        yield Happened(Kind.DEAD_ADDED, at_ms, before, after)
+        yield Happened(TransitionKind.DEAD_ADDED, at_ms, before, after)
 
 
 def _held(before: Job, after: Job) -> Iterator[Happened]:
@@ -160,14 +165,14 @@ def _held(before: Job, after: Job) -> Iterator[Happened]:
     if before.state is not State.ACTIVE and after.attempt > before.attempt:
         at_ms = after.started_ms or after.created_ms
         waited_ms = max(0, at_ms - (after.enqueued_ms or after.created_ms))
-        yield Happened(Kind.STARTED, at_ms, before, after, waited_ms)
+        yield Happened(TransitionKind.STARTED, at_ms, before, after, waited_ms)
         return
     lease = after.lease
     if lease is None:
         return
     if before.lease is None or before.lease.until_ms < lease.until_ms:
         at_ms = max(lease.until_ms - lease.length_ms, after.started_ms or 0)
-        yield Happened(Kind.HEARTBEAT, at_ms, before, after)
+        yield Happened(TransitionKind.HEARTBEAT, at_ms, before, after)
 
 
 def _run_ms(job: Job, end_ms: int) -> int:

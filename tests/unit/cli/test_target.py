@@ -13,8 +13,8 @@ from botocore.exceptions import ClientError
 from cli import target
 from cli.__main__ import main
 from ojs.domain.errors import BackendUnavailable
-from ojs.services.tidy import Tidy
-from ojs.store import clients
+from ojs.services.operations.tidy import Tidy
+from ojs.store.table import clients
 
 KEY = "ojs_0123456789abcdef_" + "0" * 64
 STACKS = {

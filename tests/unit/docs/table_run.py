@@ -15,17 +15,17 @@ from ojs import projections, runtime
 from ojs.clock import ManualClock
 from ojs.domain.access import ANYBODY, Principal
 from ojs.domain.ids import IdSource
-from ojs.http import contract
-from ojs.services.authentication import Authentication
-from ojs.services.setup import Setup
+from ojs.http.contract import operations as contract
+from ojs.services.operations.authentication import Authentication
+from ojs.services.operations.setup import Setup
 from ojs.settings import Settings
-from ojs.store import values
-from ojs.store.access_keys import AccessKeys
-from ojs.store.blobs import MemoryBlobs
-from ojs.store.deployment import Deployment
-from ojs.store.schema import TABLE
-from ojs.store.standings import Standings
-from ojs.store.table import Table
+from ojs.store.deployment.access_keys import AccessKeyStore
+from ojs.store.deployment.notes import DeploymentStore
+from ojs.store.jobs.blobs import MemoryBlobs
+from ojs.store.queues.pool_health import PoolHealthStore
+from ojs.store.table import values
+from ojs.store.table.schema import TABLE
+from ojs.store.table.table import Table
 from tests.simulation.memory import Change, Memory
 from tests.store.streams import FakeMetrics, made_record
 from tests.unit.functions.client import HANDLERS, event_of
@@ -201,7 +201,7 @@ def everything() -> list[dict[str, Any]]:
 def _deployment(run: Run) -> None:
     """A deployment, and keys."""
     table = run.run.table
-    setup = Setup(Deployment(table), AccessKeys(table), run.clock, version="1")
+    setup = Setup(DeploymentStore(table), AccessKeyStore(table), run.clock, version="1")
     setup.check_table()
     setup.leave_first_key(_Secret())
     body = {"name": "ci", "scopes": ["jobs:write"], "queues": ["plain"], "expires_at": "+P1D"}
@@ -209,7 +209,7 @@ def _deployment(run: Run) -> None:
     key, credential = run.run.access_keys.create(
         Principal("operator"), "worker", ("jobs:read",), queues=("plain",)
     )
-    Authentication(AccessKeys(table), run.clock).who(f"Bearer {credential.text}")
+    Authentication(AccessKeyStore(table), run.clock).who(f"Bearer {credential.text}")
     run.run.access_keys.revoke(ANYBODY, key.id)
 
 
@@ -275,7 +275,7 @@ def _workers(run: Run) -> None:
             run.ask("POST", "/workers/heartbeat", body)
         run.sweep()
     # Where there are more workers than a request should count.
-    Standings(run.run.table).save_workers({"p": 2_000}, now_ms=run.clock.now_ms())
+    PoolHealthStore(run.run.table).save_workers({"p": 2_000}, now_ms=run.clock.now_ms())
 
 
 def _batches(run: Run) -> None:

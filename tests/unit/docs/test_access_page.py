@@ -6,8 +6,8 @@ import re
 from pathlib import Path
 
 from ojs.domain.access import KEPT_S, Scope
-from ojs.http import contract
-from ojs.http.permissions import permissions
+from ojs.http.contract import operations as contract
+from ojs.http.contract.permissions import permissions
 
 PAGE = (Path(__file__).resolve().parents[3] / "docs" / "access.md").read_text("utf-8")
 ROWS = re.findall(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from ojs.http import client_quirks
+from ojs.http.binding import client_quirks
 
 DOCS = Path(__file__).resolve().parents[3] / "docs"
 PAGE = (DOCS / "clients.md").read_text("utf-8")

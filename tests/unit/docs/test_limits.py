@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from local.gateway import FUNCTION_BYTES
-from ojs.services import fetch
-from ojs.store.table import MAX_TRANSACTION
+from ojs.services.jobs import fetch
+from ojs.store.table.table import MAX_TRANSACTION
 
 PAGE = (Path(__file__).resolve().parents[3] / "docs" / "limits.md").read_text("utf-8")
 ROWS = re.findall(r"^\| .*? \| (?:-\d+ to )?(\d+)[^|]*\| `(ojs[\w.]+)` \|$", PAGE, re.MULTILINE)
@@ -35,4 +35,4 @@ def test_no_row_is_left_out() -> None:
     tables = [line for line in PAGE.splitlines() if line.startswith("|")]
     headers = sum(line.startswith("| What") for line in tables)
     assert len(ROWS) == len(tables) - 2 * headers - 1
-    assert f"| {MAX_TRANSACTION // 2} | half of `ojs.store.table.MAX_TRANSACTION` |" in PAGE
+    assert f"| {MAX_TRANSACTION // 2} | half of `ojs.store.table.table.MAX_TRANSACTION` |" in PAGE

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from docs.plots import backlog
-from ojs.domain import pools
-from ojs.domain.turns import STRATEGIES
+from ojs.domain.pool import pool as pools
+from ojs.domain.pool.dispatch import STRATEGIES
 
 
 @pytest.mark.parametrize("setting", backlog.SETTINGS, ids=lambda each: each.title)

@@ -7,11 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from ojs.domain import copies, queue_config
-from ojs.domain.queue_config import SYSTEM, QueueConfig, QueueConfigRequest
-from ojs.http import contract
-from ojs.services import bounds, slots
-from ojs.services.copies import MAX_DROPS
+from ojs.domain.dead_letter import copies
+from ojs.domain.queue import config as queue_config
+from ojs.domain.queue.config import SYSTEM, QueueConfig, QueueConfigRequest
+from ojs.http.contract import operations as contract
+from ojs.services.dead_letter.copies import MAX_DROPS
+from ojs.services.permits import backpressure as bounds
+from ojs.services.permits import repair as slots
 
 PAGE = (Path(__file__).resolve().parents[3] / "docs" / "queues.md").read_text("utf-8")
 ROWS = re.findall(r"^\| `(\w+)` \|([\w ]*)\|([^|]*)\| (.+) \|$", PAGE, re.MULTILINE)

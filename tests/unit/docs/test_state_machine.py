@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from ojs.domain.retention import DEAD_LETTERS, RETENTION
-from ojs.domain.states import TERMINAL, TRANSITIONS, State, Trigger
+from ojs.domain.job.retention import DEAD_LETTERS, RETENTION
+from ojs.domain.job.states import TERMINAL, TRANSITIONS, State, Trigger
 
 PAGE = (Path(__file__).resolve().parents[3] / "docs" / "state-machine.md").read_text("utf-8")
 EDGES = {(start, trigger, end) for (start, trigger), ends in TRANSITIONS.items() for end in ends}

@@ -9,15 +9,16 @@ from pathlib import Path
 import pytest
 
 from functions.sweep import metrics as sweep_metrics
-from ojs.domain.event_query import RETAIN_MS
+from ojs.domain.events.query import RETAIN_MS
 from ojs.domain.stats import DAY_MS, HOUR_MS, MINUTE_MS, Period
-from ojs.http import contract, metrics
+from ojs.http.contract import operations as contract
+from ojs.http.views import metrics
 from ojs.projections import counters, events, gates, limits, pools, transitions
-from ojs.services import events as log
-from ojs.services import gauges
-from ojs.services import stats as services
-from ojs.store import event_log
-from ojs.store import stats as store
+from ojs.services.operations import events as log
+from ojs.services.operations import metrics_sweep as gauges
+from ojs.services.operations import statistics as services
+from ojs.store.derived import event_log
+from ojs.store.derived import statistics as store
 
 DOCS = Path(__file__).resolve().parents[3] / "docs"
 STATISTICS, EVENTS, METRICS = (
@@ -48,7 +49,7 @@ def test_every_type_of_event_is_listed_and_no_other() -> None:
         and isinstance(node.value, str)
         and re.fullmatch(r"(queue|worker|backpressure|rate_limit|scheduling)\.[a-z_]+", node.value)
     }
-    assert listed == set(transitions.Kind) | of_others
+    assert listed == set(transitions.TransitionKind) | of_others
 
 
 def test_every_parameter_of_events_is_listed() -> None:

@@ -12,29 +12,29 @@ from typing import Any
 
 import pytest
 
-from ojs.domain import access, pools, scheduling, tenants
-from ojs.domain.retention import RETENTION
-from ojs.domain.states import State
+from ojs.domain import access
+from ojs.domain.fair_queue import tags as tenants
+from ojs.domain.job.retention import RETENTION
+from ojs.domain.job.states import State
+from ojs.domain.pool import pool as pools
+from ojs.domain.pool import statistics as scheduling
 from ojs.projections import counters
-from ojs.services import ending
-from ojs.store import (
-    bulk,
-    dead_letters,
-    gates,
-    items,
-    jobs,
-    keys,
-    limits,
-    projection,
-    replay,
-    standings,
-    stats,
-    texts,
-    workers,
-)  # fmt: skip
-from ojs.store import tenants as store_tenants
-from ojs.store.schema import TABLE
-from ojs.store.table import MAX_TRANSACTION
+from ojs.services.queues import deletion as ending
+from ojs.store.dead_letter import bulk, replay
+from ojs.store.dead_letter import counters as dead_letters
+from ojs.store.derived import projection
+from ojs.store.derived import statistics as stats
+from ojs.store.jobs import fair_queue as store_tenants
+from ojs.store.jobs import items
+from ojs.store.jobs import payloads as texts
+from ojs.store.jobs import records as jobs
+from ojs.store.permits import counters as gates
+from ojs.store.permits import key_limits as limits
+from ojs.store.queues import pool_health as standings
+from ojs.store.queues import workers
+from ojs.store.table import keys
+from ojs.store.table.schema import TABLE
+from ojs.store.table.table import MAX_TRANSACTION
 from tests.unit.docs.table_run import everything
 
 ROOT = Path(__file__).resolve().parents[3]

@@ -9,11 +9,11 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-from ojs.domain.copies import Origin, Target
-from ojs.domain.failure import Failure
-from ojs.domain.job import DEFAULT_TIMEOUT_MS, MISSING, Job, Lease
-from ojs.domain.retry import ON_EXHAUSTION, STRATEGIES, RetryPolicy
-from ojs.domain.states import State
+from ojs.domain.dead_letter.copies import Origin, Target
+from ojs.domain.job.failure import Failure
+from ojs.domain.job.job import DEFAULT_TIMEOUT_MS, MISSING, Job, Lease
+from ojs.domain.job.retry import ON_EXHAUSTION, STRATEGIES, RetryPolicy
+from ojs.domain.job.states import State
 
 NOW_MS = 1_780_000_000_000
 

@@ -9,8 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ojs.domain import dead_letter_filter, jsontext
-from ojs.domain.dead_letter_filter import (
+from ojs.domain import jsontext
+from ojs.domain.dead_letter import filter as dead_letter_filter
+from ojs.domain.dead_letter.filter import (
     EVERYTHING,
     FIELDS,
     FILLED,
@@ -20,8 +21,8 @@ from ojs.domain.dead_letter_filter import (
     parse_bulk,
 )
 from ojs.domain.errors import InvalidRequest
-from ojs.domain.job import Job
-from ojs.domain.states import State
+from ojs.domain.job.job import Job
+from ojs.domain.job.states import State
 
 NOW_MS = 1_800_000_000_000
 NOW = "2027-01-15T08:00:00.000Z"

@@ -9,15 +9,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from ojs.domain import envelope, jsontext, times
-from ojs.domain.envelope import (
-    MAX_JOB_BYTES,
-    MAX_META_BYTES,
-    SYSTEM_FIELDS,
-    JobRequest,
-    Options,
-    Specification,
-)
+from ojs.domain import jsontext, times
 from ojs.domain.errors import (
     InvalidRequest,
     MetadataTooLarge,
@@ -26,7 +18,16 @@ from ojs.domain.errors import (
     PayloadTooLarge,
     ValidationFailed,
 )
-from ojs.domain.retry import RetryPolicy
+from ojs.domain.job import envelope
+from ojs.domain.job.envelope import (
+    MAX_JOB_BYTES,
+    MAX_META_BYTES,
+    SYSTEM_FIELDS,
+    JobRequest,
+    Options,
+    Specification,
+)
+from ojs.domain.job.retry import RetryPolicy
 from tests.unit.domain.arbitrary import NOW_MS, exactly, json_objects, json_values, texts
 
 JOB_ID = "019539a4-b68c-7def-8000-1a2b3c4d5e6f"

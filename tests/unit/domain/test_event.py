@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ojs.domain import event as events
-from ojs.domain.event import Event
+from ojs.domain.events import event as events
+from ojs.domain.events.event import Event
 from ojs.domain.ids import is_uuid7
 from tests.unit.domain.arbitrary import NOW_MS
 

@@ -8,10 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ojs.domain import failure as failures
 from ojs.domain import jsontext
 from ojs.domain.errors import InvalidRequest
-from ojs.domain.failure import (
+from ojs.domain.job import failure as failures
+from ojs.domain.job.failure import (
     MAX_BACKTRACE_CHARACTERS,
     MAX_DETAILS_BYTES,
     MAX_FRAMES,

@@ -7,13 +7,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ojs.domain import envelope, jsontext, lifecycle, times
-from ojs.domain.copies import Origin
-from ojs.domain.envelope import SYSTEM_FIELDS, JobRequest
-from ojs.domain.failure import Failure
-from ojs.domain.job import MISSING, Job, Lease, expired, to_dict
-from ojs.domain.retry import RetryPolicy
-from ojs.domain.states import State
+from ojs.domain import jsontext, times
+from ojs.domain.dead_letter.copies import Origin
+from ojs.domain.job import envelope, lifecycle
+from ojs.domain.job.envelope import SYSTEM_FIELDS, JobRequest
+from ojs.domain.job.failure import Failure
+from ojs.domain.job.job import MISSING, Job, Lease, expired, to_dict
+from ojs.domain.job.retry import RetryPolicy
+from ojs.domain.job.states import State
 from tests.unit.domain.arbitrary import (
     NOW_MS,
     contents,

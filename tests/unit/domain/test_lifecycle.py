@@ -8,15 +8,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ojs.domain import failure as failures
-from ojs.domain import lifecycle
-from ojs.domain.copies import Target
+from ojs.domain.dead_letter.copies import Target
 from ojs.domain.errors import Conflict
-from ojs.domain.failure import Failure
 from ojs.domain.ids import is_uuid7
-from ojs.domain.job import Job, Lease
-from ojs.domain.retry import RetryPolicy
-from ojs.domain.states import TERMINAL, TRANSITIONS, State, Trigger
+from ojs.domain.job import failure as failures
+from ojs.domain.job import lifecycle
+from ojs.domain.job.failure import Failure
+from ojs.domain.job.job import Job, Lease
+from ojs.domain.job.retry import RetryPolicy
+from ojs.domain.job.states import TERMINAL, TRANSITIONS, State, Trigger
 from tests.unit.domain.arbitrary import (
     NOW_MS,
     instants,

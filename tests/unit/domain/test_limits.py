@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ojs.domain import envelope
 from ojs.domain.errors import ValidationFailed
-from ojs.domain.limits import (
+from ojs.domain.job import envelope
+from ojs.domain.rate_limit.limiter import (
     CONCURRENCY,
     MAX_CONCURRENCY,
     MAX_RATE,
@@ -20,10 +20,10 @@ from ojs.domain.limits import (
     PAUSE,
     RATE,
     THROTTLE,
-    Bounds,
-    Cell,
-    Hint,
     Holder,
+    LimitBounds,
+    LimiterState,
+    LimitSpec,
     Override,
     OverrideRequest,
     Rate,
@@ -31,7 +31,7 @@ from ojs.domain.limits import (
     cell_name,
     place_of,
 )
-from ojs.store.values import size
+from ojs.store.table.values import size
 
 NOW_MS = 1_780_000_000_000
 MINUTE = 60_000
@@ -45,10 +45,16 @@ def asked(**limit: Any) -> RateLimit | None:
 @pytest.mark.parametrize(
     ("limit", "meant"),
     [
-        ({"max_per_second": 3}, RateLimit(None, Bounds(rate=Rate(3, 1_000)))),
-        ({"key": "k", "rate": 2, "period": "minute"}, RateLimit("k", Bounds(rate=Rate(2, MINUTE)))),
-        ({"key": "k", "rate": 2, "period": "PT2S"}, RateLimit("k", Bounds(rate=Rate(2, 2_000)))),
-        ({"key": "k", "concurrency": 0}, RateLimit("k", Bounds(0))),
+        ({"max_per_second": 3}, RateLimit(None, LimitBounds(rate=Rate(3, 1_000)))),
+        (
+            {"key": "k", "rate": 2, "period": "minute"},
+            RateLimit("k", LimitBounds(rate=Rate(2, MINUTE))),
+        ),
+        (
+            {"key": "k", "rate": 2, "period": "PT2S"},
+            RateLimit("k", LimitBounds(rate=Rate(2, 2_000))),
+        ),
+        ({"key": "k", "concurrency": 0}, RateLimit("k", LimitBounds(0))),
         ({"key": "k"}, RateLimit("k")),
         (
             {
@@ -58,7 +64,7 @@ def asked(**limit: Any) -> RateLimit | None:
                 "throttle": {"limit": 10, "period": "PT1S"},
                 "on_limit": "drop",
             },
-            RateLimit("k", Bounds(5, Rate(100, MINUTE), Rate(10, 1_000)), "drop"),
+            RateLimit("k", LimitBounds(5, Rate(100, MINUTE), Rate(10, 1_000)), "drop"),
         ),
     ],
 )
@@ -100,7 +106,7 @@ def test_what_cannot_be_is_refused_and_named(limit: dict[str, Any], field: str) 
 
 
 rates = st.none() | st.builds(Rate, st.integers(1, MAX_RATE), st.integers(1, 10**9))
-bounds = st.builds(Bounds, st.none() | st.integers(0, MAX_CONCURRENCY), rates, rates)
+bounds = st.builds(LimitBounds, st.none() | st.integers(0, MAX_CONCURRENCY), rates, rates)
 limits = st.builds(
     RateLimit,
     st.none() | st.from_regex(r"[a-zA-Z0-9][a-zA-Z0-9._:\-]{0,254}", fullmatch=True),
@@ -112,8 +118,8 @@ limits = st.builds(
 @given(limits)
 def test_what_is_stored_is_what_was_asked(limit: RateLimit) -> None:
     assert RateLimit.of(limit.compact()) == limit
-    hint = Hint.of(limit.hint("mail"))
-    assert hint == Hint(cell_name(limit.key_in("mail")), limit.bounds, limit.on_limit)
+    hint = LimitSpec.of(limit.hint("mail"))
+    assert hint == LimitSpec(cell_name(limit.key_in("mail")), limit.bounds, limit.on_limit)
     assert "|" not in limit.hint("mail")
     # Besides the key a limit takes little of a head, and of its place in line.
     assert size({"limit": limit.compact()}) - len(limit.key or "") <= 60
@@ -122,7 +128,7 @@ def test_what_is_stored_is_what_was_asked(limit: RateLimit) -> None:
 
 @given(bounds, st.none() | st.integers(0, 10**13), st.sets(st.sampled_from(["rate", "throttle"])))
 def test_an_override_is_read_as_it_was_written(
-    laid: Bounds, until_ms: int | None, named: set[str]
+    laid: LimitBounds, until_ms: int | None, named: set[str]
 ) -> None:
     override = Override(laid, frozenset({*named, "concurrency"}), until_ms)
     assert Override.of(override.compact()) == override
@@ -133,10 +139,10 @@ def test_a_refusal_says_when_there_is_room_again(data: st.DataObject) -> None:
     rate = Rate(data.draw(st.integers(1, 5)), data.draw(st.sampled_from([7, 1_000, MINUTE])))
     # Others with the same key, under another rate.
     other = Rate(data.draw(st.integers(1, 5)), 3 * rate.period_ms)
-    cell, now_ms = Cell(), NOW_MS
+    cell, now_ms = LimiterState(), NOW_MS
     for _ in range(40):
         now_ms += data.draw(st.integers(0, rate.period_ms // 2))
-        mine = Bounds(rate=data.draw(st.sampled_from([rate, other])))
+        mine = LimitBounds(rate=data.draw(st.sampled_from([rate, other])))
         verdict = cell.room(mine, now_ms, data.draw(st.integers(1, 4)))
         if not verdict.count:
             assert verdict.strategy == RATE
@@ -147,15 +153,15 @@ def test_a_refusal_says_when_there_is_room_again(data: st.DataObject) -> None:
         cell = cell.taking(mine, {}, now_ms, verdict.count)
 
 
-def mine_period(asked_for: Bounds) -> int:
+def mine_period(asked_for: LimitBounds) -> int:
     assert asked_for.rate is not None
     return asked_for.rate.period_ms
 
 
 @given(st.integers(1, 6), st.lists(st.tuples(st.integers(0, 800), st.integers(1, 4)), max_size=60))
 def test_a_sliding_window_is_strict(limit: int, tries: list[tuple[int, int]]) -> None:
-    cell, now_ms, starts = Cell(), NOW_MS, list[int]()
-    mine = Bounds(rate=Rate(limit, 1_000))
+    cell, now_ms, starts = LimiterState(), NOW_MS, list[int]()
+    mine = LimitBounds(rate=Rate(limit, 1_000))
     for pause_ms, wanted in tries:
         now_ms += pause_ms
         count = cell.room(mine, now_ms, wanted).count
@@ -168,8 +174,8 @@ def test_a_sliding_window_is_strict(limit: int, tries: list[tuple[int, int]]) ->
 
 @given(st.lists(st.integers(0, 400), max_size=60))
 def test_throttled_starts_are_never_closer_than_their_spacing(pauses: list[int]) -> None:
-    cell, now_ms, starts = Cell(), NOW_MS, list[int]()
-    mine = Bounds(throttle=Rate(3, 1_000))
+    cell, now_ms, starts = LimiterState(), NOW_MS, list[int]()
+    mine = LimitBounds(throttle=Rate(3, 1_000))
     for pause_ms in pauses:
         now_ms += pause_ms
         verdict = cell.room(mine, now_ms, 5)
@@ -187,42 +193,44 @@ def held(count: int) -> dict[str, Holder]:
 
 
 def test_of_several_limits_the_tightest_counts() -> None:
-    cell = Cell(holders=held(3))
-    assert cell.room(Bounds(5), NOW_MS, 10).count == 2
-    assert cell.room(Bounds(5, Rate(1, MINUTE)), NOW_MS, 10).count == 1
-    assert cell.room(Bounds(3, Rate(1, MINUTE)), NOW_MS, 10).strategy == CONCURRENCY
-    assert cell.room(Bounds(), NOW_MS, 10).count == 10
-    assert replace(cell, counted=True).room(Bounds(), NOW_MS, 2_000).count == MAX_CONCURRENCY - 3
+    cell = LimiterState(holders=held(3))
+    assert cell.room(LimitBounds(5), NOW_MS, 10).count == 2
+    assert cell.room(LimitBounds(5, Rate(1, MINUTE)), NOW_MS, 10).count == 1
+    assert cell.room(LimitBounds(3, Rate(1, MINUTE)), NOW_MS, 10).strategy == CONCURRENCY
+    assert cell.room(LimitBounds(), NOW_MS, 10).count == 10
+    assert (
+        replace(cell, counted=True).room(LimitBounds(), NOW_MS, 2_000).count == MAX_CONCURRENCY - 3
+    )
 
 
 def test_while_a_key_is_paused_nothing_starts() -> None:
-    cell = Cell(paused_ms=NOW_MS + 5)
-    verdict = cell.room(Bounds(), NOW_MS, 1)
+    cell = LimiterState(paused_ms=NOW_MS + 5)
+    verdict = cell.room(LimitBounds(), NOW_MS, 1)
     assert (verdict.count, verdict.strategy, verdict.free_ms) == (0, PAUSE, NOW_MS + 5)
-    assert cell.room(Bounds(), NOW_MS + 5, 1).count == 1
+    assert cell.room(LimitBounds(), NOW_MS + 5, 1).count == 1
 
 
 def test_an_override_replaces_what_it_names_and_lifts_what_it_says_is_null() -> None:
     request = OverrideRequest(concurrency=None, rate=None)
     override = request.override(NOW_MS + 10)
-    cell = Cell(override=override)
-    mine = Bounds(1, Rate(1, MINUTE), Rate(1, MINUTE))
-    assert cell.in_force(mine, NOW_MS) == Bounds(None, None, Rate(1, MINUTE))
+    cell = LimiterState(override=override)
+    mine = LimitBounds(1, Rate(1, MINUTE), Rate(1, MINUTE))
+    assert cell.in_force(mine, NOW_MS) == LimitBounds(None, None, Rate(1, MINUTE))
     assert cell.in_force(mine, NOW_MS + 10) == mine
 
 
 def test_what_is_given_back_was_never_taken() -> None:
-    mine = Bounds(5, Rate(5, MINUTE))
-    before = Cell().taking(mine, held(1), NOW_MS, 1)
+    mine = LimitBounds(5, Rate(5, MINUTE))
+    before = LimiterState().taking(mine, held(1), NOW_MS, 1)
     places = {place_of("x" * 12, "f"): Holder("x", NOW_MS + 1, NOW_MS)}
     after = before.taking(mine, places, NOW_MS, 1).giving_back(places, NOW_MS, 1)
     assert (after.holders, after.windows) == (before.holders, before.windows)
 
 
 def test_a_key_counts_so_many_periods_and_starts_no_job_with_another_one() -> None:
-    cell = Cell()
+    cell = LimiterState()
     for n in range(MAX_WINDOWS):
-        cell = cell.taking(Bounds(rate=Rate(9, MINUTE + n)), {}, NOW_MS, 1)
-    ninth = Bounds(rate=Rate(9, MINUTE + MAX_WINDOWS))
+        cell = cell.taking(LimitBounds(rate=Rate(9, MINUTE + n)), {}, NOW_MS, 1)
+    ninth = LimitBounds(rate=Rate(9, MINUTE + MAX_WINDOWS))
     assert cell.room(ninth, NOW_MS, 1).count == 0
     assert cell.room(ninth, NOW_MS + 2 * MINUTE, 1).count == 1

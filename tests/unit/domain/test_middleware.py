@@ -4,11 +4,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ojs.domain import envelope
-from ojs.domain.envelope import JobRequest
 from ojs.domain.errors import InvalidRequest
-from ojs.services import middleware
-from ojs.services.middleware import Middleware, Next
+from ojs.domain.job import envelope
+from ojs.domain.job.envelope import JobRequest
+from ojs.services.jobs import middleware
+from ojs.services.jobs.middleware import Middleware, Next
 
 
 def _request() -> JobRequest:

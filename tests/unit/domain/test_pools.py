@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from ojs.domain import pools
 from ojs.domain.errors import InvalidRequest
-from ojs.domain.pools import MAX_POOL_QUEUES, Pool, Prevention
-from ojs.domain.turns import ROUND_ROBIN, STRICT, WEIGHTED
+from ojs.domain.pool import pool as pools
+from ojs.domain.pool.dispatch import ROUND_ROBIN, STRICT, WEIGHTED
+from ojs.domain.pool.pool import MAX_POOL_QUEUES, Pool, Prevention
 
 THREE = ["critical", "default", "low"]
 WEIGHTS = {"critical": 5, "default": 3, "low": 1}

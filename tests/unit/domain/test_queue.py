@@ -4,13 +4,13 @@ from dataclasses import replace
 
 import pytest
 
-from ojs.domain.queue import (
+from ojs.domain.queue.queue import (
     DISCARD,
     DRAIN,
     MOVE,
     REJECT,
     STRATEGIES,
-    Ending,
+    Deletion,
     Queue,
     QueueState,
     to_dict,
@@ -64,7 +64,7 @@ def test_what_a_queue_hands_out(paused: bool) -> None:
     expected = {DISCARD: False, MOVE: False, REJECT: not paused, DRAIN: True}
     assert set(expected) == set(STRATEGIES)
     for strategy, hands_out in expected.items():
-        ending = Ending(strategy, paused=paused)
+        ending = Deletion(strategy, paused=paused)
         queue = Queue("q", QueueState.DRAINING, ending=ending)
         assert queue.hands_out is hands_out
         assert queue.may_stay is (strategy == REJECT)

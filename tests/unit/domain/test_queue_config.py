@@ -7,11 +7,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ojs.domain import queue_config, retry, times
-from ojs.domain.copies import Origin, Target
+from ojs.domain import times
+from ojs.domain.dead_letter.copies import Origin, Target
 from ojs.domain.errors import InvalidRequest, OjsError
-from ojs.domain.queue_config import Layers, QueueConfig
-from ojs.domain.retention import DEAD_LETTERS, DeadLetterRetention, Retention
+from ojs.domain.job import retry
+from ojs.domain.job.retention import DEAD_LETTERS, DeadLetterRetention, Retention
+from ojs.domain.queue import config as queue_config
+from ojs.domain.queue.config import Layers, QueueConfig
 
 # One value for each field that an operator may set, and what is in force then.
 FIELDS: dict[str, tuple[Any, dict[str, Any]]] = {

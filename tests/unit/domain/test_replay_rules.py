@@ -6,9 +6,10 @@ from typing import Any
 
 import pytest
 
-from ojs.domain import queue_config, replay, replay_rules
+from ojs.domain.dead_letter import replay, replay_rules
 from ojs.domain.errors import InvalidRequest
-from ojs.domain.queue_config import Layers
+from ojs.domain.queue import config as queue_config
+from ojs.domain.queue.config import Layers
 
 RULE: dict[str, Any] = {
     "name": "retry-connection-errors",

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from ojs.domain.retry import DEFAULT, STRATEGIES, RetryPolicy
+from ojs.domain.job.retry import DEFAULT, STRATEGIES, RetryPolicy
 from tests.unit.domain.arbitrary import policies, texts
 
 chances = st.floats(0, 1, exclude_max=True)

@@ -5,7 +5,7 @@ import itertools
 import pytest
 
 from ojs.domain.errors import Conflict
-from ojs.domain.states import TERMINAL, TRANSITIONS, State, Trigger, check, sources
+from ojs.domain.job.states import TERMINAL, TRANSITIONS, State, Trigger, check, sources
 
 JOB_ID = "019539a4-b68c-7def-8000-1a2b3c4d5e6f"
 

@@ -14,12 +14,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ojs.clock import ManualClock
-from ojs.domain import queue_config, tenants
 from ojs.domain.errors import InvalidRequest
-from ojs.domain.ids import ORDER_DIGITS, IdSource
-from ojs.domain.queue import PoolMark, Queue
-from ojs.domain.queue_config import Layers
-from ojs.domain.tenants import (
+from ojs.domain.fair_queue import tags as tenants
+from ojs.domain.fair_queue.tags import (
     MAX_WEIGHT,
     STEP,
     TICKS_PER_MS,
@@ -34,6 +31,10 @@ from ojs.domain.tenants import (
     ticks_of,
     with_tag,
 )
+from ojs.domain.ids import ORDER_DIGITS, IdSource
+from ojs.domain.queue import config as queue_config
+from ojs.domain.queue.config import Layers
+from ojs.domain.queue.queue import PoolMark, Queue
 from tests.unit.domain.arbitrary import json_values, texts
 
 NOW_MS = 1_780_000_000_000

@@ -10,25 +10,32 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ojs.domain.turns import LEAST_LOADED, ROUND_ROBIN, STRATEGIES, STRICT, WEIGHTED, Turns
+from ojs.domain.pool.dispatch import (
+    LEAST_LOADED,
+    ROUND_ROBIN,
+    STRATEGIES,
+    STRICT,
+    WEIGHTED,
+    DispatchSequence,
+)
 
 NAMES = [f"q{n}" for n in range(8)]
 WEIGHTS = st.lists(st.integers(1, 40), min_size=2, max_size=8)
 
 
-def weighted(weights: list[int], ratio: float = 0.0) -> Turns:
+def weighted(weights: list[int], ratio: float = 0.0) -> DispatchSequence:
     names = NAMES[: len(weights)]
-    return Turns.of(names, WEIGHTED, dict(zip(names, weights, strict=True)), ratio)
+    return DispatchSequence.of(names, WEIGHTED, dict(zip(names, weights, strict=True)), ratio)
 
 
-def given_to(turns: Turns, count: int, first: int = 0) -> list[str | None]:
+def given_to(turns: DispatchSequence, count: int, first: int = 0) -> list[str | None]:
     return [turns.at(turn) for turn in range(first, first + count)]
 
 
 @pytest.mark.requirement("FS-13")
 def test_round_robin_gives_each_queue_one_turn_a_cycle() -> None:
     """In the order in which they are listed, cycle for cycle."""
-    turns = Turns.of(["a", "b", "c"], ROUND_ROBIN)
+    turns = DispatchSequence.of(["a", "b", "c"], ROUND_ROBIN)
     assert given_to(turns, 7) == ["a", "b", "c", "a", "b", "c", "a"]
 
 
@@ -37,7 +44,7 @@ def test_the_turns_of_the_seed_s_example() -> None:
     """Of six turns three are for A, two for B, one for C, none of them in a row if it can
     be helped.
     """
-    turns = Turns.of(["A", "B", "C"], WEIGHTED, {"A": 3, "B": 2, "C": 1})
+    turns = DispatchSequence.of(["A", "B", "C"], WEIGHTED, {"A": 3, "B": 2, "C": 1})
     assert given_to(turns, 6) == ["A", "B", "A", "B", "A", "C"]
 
 
@@ -58,7 +65,7 @@ def test_no_queue_is_a_turn_ahead_or_behind(weights: list[int], rounds: int) -> 
 def test_a_heavy_queue_leaves_the_light_ones_apart() -> None:
     """Forty light queues do not all have their turn at once."""
     names = ["heavy", *(f"light-{n}" for n in range(40))]
-    turns = Turns.of(names, WEIGHTED, {"heavy": 1_000})
+    turns = DispatchSequence.of(names, WEIGHTED, {"heavy": 1_000})
     places = [at for at, name in enumerate(given_to(turns, 1_040)) if name != "heavy"]
     assert len(places) == 40
     assert min(after - before for before, after in pairwise(places)) > 20
@@ -89,7 +96,7 @@ def test_every_window_holds_the_part_that_each_queue_is_sure_of(
 ) -> None:
     """Whatever the strategy, and wherever the window begins."""
     ratio = min(ratio, 1 / count)
-    turns = Turns.of(NAMES[:count], strategy, dict.fromkeys(NAMES[:count], 2), ratio)
+    turns = DispatchSequence.of(NAMES[:count], strategy, dict.fromkeys(NAMES[:count], 2), ratio)
     had = Counter(given_to(turns, window, first))
     for name in turns.queues:
         # Of free turns the worst is thought: none of them is for this queue.
@@ -100,7 +107,7 @@ def test_every_window_holds_the_part_that_each_queue_is_sure_of(
 @pytest.mark.parametrize("strategy", STRATEGIES)
 def test_when_the_parts_are_all_there_is_every_turn_is_somebody_s(strategy: str) -> None:
     """With 4 queues and a quarter for each, nothing is left for the strategy."""
-    turns = Turns.of(NAMES[:4], strategy, {NAMES[0]: 9}, 0.25)
+    turns = DispatchSequence.of(NAMES[:4], strategy, {NAMES[0]: 9}, 0.25)
     assert turns.frame == 4
     assert given_to(turns, 8) == [*NAMES[:4], *NAMES[:4]]
 
@@ -117,17 +124,17 @@ def test_the_rest_goes_by_the_strategy() -> None:
 
 @pytest.mark.parametrize("strategy", [STRICT, LEAST_LOADED])
 def test_turns_of_these_strategies_are_free(strategy: str) -> None:
-    turns = Turns.of(["a", "b"], strategy)
+    turns = DispatchSequence.of(["a", "b"], strategy)
     assert given_to(turns, 3) == [None] * 3
     assert not turns.counted
     assert turns.instead(7, {"b"}) == "b"
     assert turns.instead(7, {"b", "a"}) == "a"
-    assert Turns.of(["a", "b"], strategy, ratio=0.1).counted
+    assert DispatchSequence.of(["a", "b"], strategy, ratio=0.1).counted
 
 
 @pytest.mark.parametrize("strategy", STRATEGIES)
 def test_one_queue_needs_no_numbers(strategy: str) -> None:
-    assert not Turns.of(["a"], strategy, ratio=0.5).counted
+    assert not DispatchSequence.of(["a"], strategy, ratio=0.5).counted
 
 
 @given(

@@ -9,9 +9,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ojs.domain import envelope, jsontext
+from ojs.domain import jsontext
 from ojs.domain.errors import ValidationFailed
-from ojs.domain.unique import fingerprint
+from ojs.domain.job import envelope
+from ojs.domain.job.unique import fingerprint
 from tests.unit.domain.arbitrary import NOW_MS, json_values
 
 ALL = ["type", "queue", "args"]

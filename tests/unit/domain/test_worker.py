@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from ojs.domain import times
-from ojs.domain.worker import DEAD_AFTER_MS, STOPPING, Directive, Worker
+from ojs.domain.pool.worker import DEAD_AFTER_MS, STOPPING, Directive, Worker
 from tests.unit.domain.arbitrary import NOW_MS
 
 

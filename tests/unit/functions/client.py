@@ -18,8 +18,9 @@ from functions.admin.handler import handler as admin
 from functions.jobs.handler import handler as jobs
 from functions.workers.handler import handler as workers
 from ojs.clock import ManualClock
-from ojs.http import contract, openapi
-from ojs.http.access import Guard
+from ojs.http.binding.access import Guard
+from ojs.http.contract import openapi
+from ojs.http.contract import operations as contract
 from ojs.runtime import Runtime
 from ojs.settings import Settings
 

@@ -12,7 +12,7 @@ from ojs import runtime
 from ojs.clock import ManualClock
 from ojs.runtime import Runtime
 from ojs.settings import Settings
-from ojs.store import schema
+from ojs.store.table import schema
 from tests.unit.functions.client import Api, MemoryBlobs
 
 if TYPE_CHECKING:

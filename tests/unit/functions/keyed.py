@@ -10,11 +10,12 @@ from functions.authorizer.handler import handler as authorizer
 from ojs import access_runtime, runtime
 from ojs.clock import ManualClock
 from ojs.domain.access import ANYBODY
-from ojs.http import contract, openapi
-from ojs.http.contract import Operation
+from ojs.http.contract import openapi
+from ojs.http.contract import operations as contract
+from ojs.http.contract.operations import Operation
 from ojs.runtime import Runtime
-from ojs.services.authentication import Authentication
-from ojs.store.access_keys import AccessKeys
+from ojs.services.operations.authentication import Authentication
+from ojs.store.deployment.access_keys import AccessKeyStore
 from tests.unit.functions.client import HANDLERS, Reply, event_of
 
 JOB = "01968f2a-0000-7000-8000-000000000000"
@@ -40,7 +41,7 @@ class Keyed:
     def __post_init__(self) -> None:
         self.runtime.table.measure = True
         runtime.use(self.runtime)
-        access_runtime.use(Authentication(AccessKeys(self.runtime.table), self.clock))
+        access_runtime.use(Authentication(AccessKeyStore(self.runtime.table), self.clock))
 
     def make(self, name: str, *scopes: str, **more: Any) -> str:
         """A new key."""

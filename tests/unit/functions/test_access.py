@@ -13,11 +13,11 @@ from hypothesis import strategies as st
 from ojs.clock import ManualClock
 from ojs.domain.access import ALL_SCOPES, KEY_CHARACTERS, Credential, Principal, Scope, bearer
 from ojs.domain.errors import BackendError
-from ojs.http import contract
-from ojs.http.contract import Operation
-from ojs.http.permissions import Reach, permissions
+from ojs.http.contract import operations as contract
+from ojs.http.contract.operations import Operation
+from ojs.http.contract.permissions import Reach, permissions
 from ojs.runtime import Runtime
-from ojs.store.table import Table
+from ojs.store.table.table import Table
 from tests.unit.functions.keyed import JOB, Keyed
 
 UNKNOWN = Credential("0" * 16, "0" * 64).text

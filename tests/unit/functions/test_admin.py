@@ -10,7 +10,8 @@ from jsonschema import Draft202012Validator
 from functions.admin import handler as module
 from ojs.clock import ManualClock, SystemClock
 from ojs.domain.errors import BackendUnavailable
-from ojs.http import contract, manifest
+from ojs.http.contract import manifest
+from ojs.http.contract import operations as contract
 
 if TYPE_CHECKING:
     from tests.unit.functions.client import Api

@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from ojs.domain import times
-from ojs.http import contract, negotiation
-from ojs.services import bounds
+from ojs.http.binding import negotiation
+from ojs.http.contract import operations as contract
+from ojs.services.permits import backpressure as bounds
 
 if TYPE_CHECKING:
     from tests.unit.functions.client import Api, Reply

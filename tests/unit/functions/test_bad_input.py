@@ -11,8 +11,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from ojs.http import contract, models, openapi
-from ojs.http.contract import Operation
+from ojs.http.contract import models, openapi
+from ojs.http.contract import operations as contract
+from ojs.http.contract.operations import Operation
 from tests.unit.functions.client import Api
 
 if TYPE_CHECKING:

@@ -16,9 +16,9 @@ if TYPE_CHECKING:
     from mypy_boto3_dynamodb import DynamoDBClient
 
     from ojs.clock import ManualClock
-    from ojs.domain.envelope import JobRequest
+    from ojs.domain.job.envelope import JobRequest
     from ojs.runtime import Runtime
-    from ojs.services.middleware import Next
+    from ojs.services.jobs.middleware import Next
 
 BASE = "/ojs/v1"
 WORKERS = f"{BASE}/workers"

@@ -10,18 +10,19 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ojs.domain.dead_letter_filter import DeadLetterFilter
+from ojs.domain.dead_letter.filter import DeadLetterFilter
 from ojs.domain.errors import InvalidRequest
-from ojs.domain.job import Job
+from ojs.domain.job.job import Job
+from ojs.domain.job.states import State
 from ojs.domain.page import Page
-from ojs.domain.states import State
-from ojs.http.contract import MAX_LIMIT, MAX_OFFSET
-from ojs.services import dead_letter
-from ojs.services.dead_letter import DeadLetter
-from ojs.store import items, keys
+from ojs.http.contract.operations import MAX_LIMIT, MAX_OFFSET
+from ojs.services.dead_letter import search as dead_letter
+from ojs.services.dead_letter.search import DeadLetterSearch
+from ojs.store.jobs import items
+from ojs.store.table import keys
 
 if TYPE_CHECKING:
-    from ojs.store.jobs import Jobs
+    from ojs.store.jobs.records import JobStore
     from tests.unit.functions.client import Api
 
 START_MS = 1_800_000_000_000
@@ -100,8 +101,8 @@ class Shelf:
         self.latest.append(latest)
         return list(jobs)
 
-    def service(self) -> DeadLetter:
-        return DeadLetter(cast("Jobs", self))
+    def service(self) -> DeadLetterSearch:
+        return DeadLetterSearch(cast("JobStore", self))
 
 
 def by_number(shelf: Shelf, limit: int, **asked: Any) -> Iterator[Page[Job]]:

@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING
 import pytest
 
 from ojs.domain.times import format_ms
-from ojs.store import keys
+from ojs.store.table import keys
 
 if TYPE_CHECKING:
-    from ojs.store.values import Item
+    from ojs.store.table.values import Item
     from tests.unit.functions.client import Api
 
 BASES = pytest.mark.parametrize("base", ["/ojs/v1/dead-letter", "/ojs/v1/admin/dead-letter"])

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from ojs.domain import jsontext, times
-from ojs.domain.event import Event, event_id
-from ojs.store import keys
+from ojs.domain.events.event import Event, event_id
+from ojs.store.table import keys
 
 if TYPE_CHECKING:
     from tests.unit.functions.client import Api

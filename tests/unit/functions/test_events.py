@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from ojs.http import contract
+from ojs.http.contract import operations as contract
 from tests.unit.functions.client import HANDLERS, Reply, check_described
 
 EVENTS = Path(__file__).parents[3] / "events"

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from ojs.http import contract
+from ojs.http.contract import operations as contract
 
 if TYPE_CHECKING:
     from tests.unit.functions.client import Api

@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from ojs.http import manifest
-from ojs.store import keys
-from ojs.store.table import Update
+from ojs.http.contract import manifest
+from ojs.store.table import keys
+from ojs.store.table.table import Update
 from tests.unit.functions.client import Api
 
 BASE = "/ojs/v1/admin/pools"

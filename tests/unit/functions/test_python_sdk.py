@@ -14,7 +14,7 @@ import pytest
 
 from local.events import event_from_request
 from local.http_server import Request
-from ojs.http import contract
+from ojs.http.contract import operations as contract
 from tests.unit.functions.client import HANDLERS
 
 if TYPE_CHECKING:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from ojs.domain.queue import Ending
+from ojs.domain.queue.queue import Deletion
 
 if TYPE_CHECKING:
     from tests.unit.functions.client import Api, Reply
@@ -157,7 +157,7 @@ def test_a_push_is_told_to_try_again_while_a_queue_may_stay(api: Api, path: str)
     queue = store.get("q")
     assert queue is not None
     # The deletion that found the queue empty is about to look again.
-    store.begin_end(queue, Ending("reject"), now_ms=api.clock.now_ms())
+    store.begin_end(queue, Deletion("reject"), now_ms=api.clock.now_ms())
     job = {"type": "a", "args": [], "options": {"queue": "q"}}
     refused = api.post(f"{BASE}/{path}", {"jobs": [job]} if path == "jobs/batch" else job)
     assert (refused.status, refused.error["code"]) == (409, "queue_draining")

@@ -19,12 +19,12 @@ from ojs import access_runtime
 from ojs.clock import ManualClock
 from ojs.domain.access import ALL_SCOPES, ANYBODY, Credential
 from ojs.runtime import Runtime
-from ojs.services.authentication import Authentication
-from ojs.services.setup import FIRST_KEY_NAME, Setup, SetupError
-from ojs.store.access_keys import AccessKeys
-from ojs.store.deployment import Deployment
-from ojs.store.schema import NEEDED_VERSION, SCHEMA_VERSION
-from ojs.store.secrets import Secret
+from ojs.services.operations.authentication import Authentication
+from ojs.services.operations.setup import FIRST_KEY_NAME, Setup, SetupError
+from ojs.store.deployment.access_keys import AccessKeyStore
+from ojs.store.deployment.notes import DeploymentStore
+from ojs.store.deployment.secrets import Secret
+from ojs.store.table.schema import NEEDED_VERSION, SCHEMA_VERSION
 
 if TYPE_CHECKING:
     from mypy_boto3_secretsmanager import SecretsManagerClient
@@ -64,8 +64,8 @@ class Deployed:
     def __init__(self, runtime: Runtime, clock: ManualClock) -> None:
         self.runtime = runtime
         self.clock = clock
-        self.keys = AccessKeys(runtime.table)
-        self.deployment = Deployment(runtime.table)
+        self.keys = AccessKeyStore(runtime.table)
+        self.deployment = DeploymentStore(runtime.table)
 
     def setup(self, version: str = "1") -> Setup:
         return Setup(self.deployment, self.keys, self.clock, version=version)
@@ -177,7 +177,7 @@ def test_code_that_is_too_old_is_refused(
     deployed: Deployed, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with monkeypatch.context() as patch:
-        patch.setattr("ojs.store.deployment.NEEDED_VERSION", 3)
+        patch.setattr("ojs.store.deployment.notes.NEEDED_VERSION", 3)
         deployed.setup("9").check_table(schema=3)
     with pytest.raises(SetupError, match="schema 2, and this one needs 3"):
         deployed.setup("8").check_table(schema=2)

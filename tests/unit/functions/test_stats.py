@@ -13,14 +13,15 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from ojs.domain import retry, times
-from ojs.domain.job import DEFAULT_TIMEOUT_MS, DEFAULT_VISIBILITY_MS
-from ojs.domain.retention import RETENTION
-from ojs.domain.states import State
-from ojs.http import contract
-from ojs.http.contract import Operation
-from ojs.store import keys
-from ojs.store import stats as store
+from ojs.domain import times
+from ojs.domain.job import retry
+from ojs.domain.job.job import DEFAULT_TIMEOUT_MS, DEFAULT_VISIBILITY_MS
+from ojs.domain.job.retention import RETENTION
+from ojs.domain.job.states import State
+from ojs.http.contract import operations as contract
+from ojs.http.contract.operations import Operation
+from ojs.store.derived import statistics as store
+from ojs.store.table import keys
 
 if TYPE_CHECKING:
     from tests.unit.functions.client import Api
@@ -464,8 +465,8 @@ def test_metrics_have_the_names_of_the_specification(api: Api) -> None:
 
 
 def test_a_scrape_has_an_end(api: Api, monkeypatch: pytest.MonkeyPatch) -> None:
-    from ojs.http import metrics
-    from ojs.services import stats
+    from ojs.http.views import metrics
+    from ojs.services.operations import statistics as stats
 
     names = [f"q{number:02d}" for number in range(40)]
     api.runtime.table.write_many([{"pk": keys.QUEUES, "sk": name} for name in names])

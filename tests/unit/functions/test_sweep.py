@@ -13,15 +13,15 @@ from functions.sweep import handler as module
 from functions.sweep import metrics
 from functions.sweep.handler import handler
 from ojs import runtime
-from ojs.domain.bulk import Action
-from ojs.domain.dead_letter_filter import EVERYTHING
+from ojs.domain.dead_letter.bulk import Action
+from ojs.domain.dead_letter.filter import EVERYTHING
 from ojs.domain.errors import BackendUnavailable
-from ojs.domain.states import State
-from ojs.domain.stats import Filling, Levels, PoolMetrics, Totals, Workers
+from ojs.domain.job.states import State
+from ojs.domain.stats import Filling, Levels, PoolMetrics, Totals, WorkerCounts
 from ojs.runtime import Runtime
-from ojs.services.gauges import QueueGauges, Swept
-from ojs.store import keys
-from ojs.store.table import Update
+from ojs.services.operations.metrics_sweep import QueueGauges, Swept
+from ojs.store.table import keys
+from ojs.store.table.table import Update
 
 if TYPE_CHECKING:
     from tests.unit.functions.client import Api
@@ -148,7 +148,7 @@ def test_what_was_seen_is_written_as_metrics(
         QueueGauges("idle", Levels({State.ACTIVE: 4}), None),
     ]
     gauges.totals = Totals(
-        NOW_MS, 2, Levels({State.AVAILABLE: 3}, dead=1), Workers(running=5, quiet=1)
+        NOW_MS, 2, Levels({State.AVAILABLE: 3}, dead=1), WorkerCounts(running=5, quiet=1)
     )
     handler(EVENT, None)
     lines = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
@@ -231,7 +231,9 @@ def test_jobs_of_a_queue_that_has_become_fair_are_given_tags(
 
     for _ in range(3):
         api.push("mail")
-    monkeypatch.setattr("ojs.services.tagging.Tagging.begin", lambda *_, **__: None)
+    monkeypatch.setattr(
+        "ojs.services.jobs.fairness_backfill.FairnessBackfill.begin", lambda *_, **__: None
+    )
     api("PUT", "/ojs/v1/queues/mail/config", {"tenant_fairness": {"enabled": True}})
     # Not without time to do so.
     handler(EVENT, Context(module.BULK_SPARE_MS))

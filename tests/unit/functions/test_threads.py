@@ -6,8 +6,8 @@ import threading
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
-from ojs.http.application import Answer, Application
-from ojs.http.request import Request
+from ojs.http.binding.application import Answer, Application
+from ojs.http.binding.request import Request
 from tests.unit.functions.client import OPEN, event_of
 
 

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ojs.http import client_quirks, negotiation
+from ojs.http.binding import client_quirks, negotiation
 
 OJS, JSON = negotiation.MEDIA_TYPE, negotiation.JSON
 PYTHON_SDK = "python-httpx/0.28.1"

@@ -10,15 +10,21 @@ from typing import Any, get_args
 
 import pytest
 
-from ojs.domain import envelope, errors, jsontext, pools, queue_config
-from ojs.domain.limits import OverrideRequest
-from ojs.domain.pools import PoolRequest
-from ojs.domain.states import State
-from ojs.domain.worker import STOPPING, Directive
-from ojs.http import answers, contract, limits_views, models, openapi, queue_configs
-from ojs.http import errors as http_errors
-from ojs.http.application import Answer, Application
-from ojs.http.request import Request
+from ojs.domain import errors, jsontext
+from ojs.domain.job import envelope
+from ojs.domain.job.states import State
+from ojs.domain.pool import pool as pools
+from ojs.domain.pool.pool import PoolRequest
+from ojs.domain.pool.worker import STOPPING, Directive
+from ojs.domain.queue import config as queue_config
+from ojs.domain.rate_limit.limiter import OverrideRequest
+from ojs.http.binding import errors as http_errors
+from ojs.http.binding.application import Answer, Application
+from ojs.http.binding.request import Request
+from ojs.http.contract import answers, models, openapi
+from ojs.http.contract import operations as contract
+from ojs.http.views import queue_config as queue_configs
+from ojs.http.views import rate_limits as limits_views
 from tests.unit.functions.client import OPEN
 
 ROOT = Path(__file__).parents[3]
@@ -184,5 +190,11 @@ def test_a_container_loads_no_more_than_it_needs() -> None:
         text=True,
         check=True,
     ).stdout.split()
-    unwanted = {"ojs.http.openapi", "ojs.http.answers", "aws_xray_sdk", "jsonschema", "local"}
+    unwanted = {
+        "ojs.http.contract.openapi",
+        "ojs.http.contract.answers",
+        "aws_xray_sdk",
+        "jsonschema",
+        "local",
+    }
     assert not unwanted & set(loaded)

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ojs.domain.errors import InvalidRequest, Unsupported
-from ojs.http import negotiation
+from ojs.http.binding import negotiation
 
 OJS, JSON = negotiation.MEDIA_TYPE, negotiation.JSON
 

@@ -11,15 +11,21 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from jsonschema import Draft202012Validator
 
-from ojs.domain import dead_letter_filter, envelope, pools, queue_config
-from ojs.domain import failure as failures
+from ojs.domain.dead_letter import filter as dead_letter_filter
 from ojs.domain.errors import OjsError
-from ojs.domain.job import Job
-from ojs.domain.limits import OverrideRequest
-from ojs.domain.pools import PoolRequest
-from ojs.domain.states import State
-from ojs.domain.worker import MAX_ID_BYTES, check_worker_id
-from ojs.http import contract, limits_views, models, openapi, queue_configs
+from ojs.domain.job import envelope
+from ojs.domain.job import failure as failures
+from ojs.domain.job.job import Job
+from ojs.domain.job.states import State
+from ojs.domain.pool import pool as pools
+from ojs.domain.pool.pool import PoolRequest
+from ojs.domain.pool.worker import MAX_ID_BYTES, check_worker_id
+from ojs.domain.queue import config as queue_config
+from ojs.domain.rate_limit.limiter import OverrideRequest
+from ojs.http.contract import models, openapi
+from ojs.http.contract import operations as contract
+from ojs.http.views import queue_config as queue_configs
+from ojs.http.views import rate_limits as limits_views
 from tests.unit.functions.test_bad_input import (
     EXAMPLES,
     REFUSED,
@@ -32,7 +38,7 @@ from tests.unit.functions.test_bad_input import (
 )
 
 if TYPE_CHECKING:
-    from ojs.http.contract import Operation
+    from ojs.http.contract.operations import Operation
 
 NOW_MS = 1_900_000_000_000
 DEAD = Job(UNKNOWN, "a", "q", State.DISCARDED, NOW_MS, content={"args": []})

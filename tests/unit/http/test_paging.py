@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 
 from ojs.domain.errors import InvalidRequest
 from ojs.domain.page import Page
-from ojs.http import paging
-from ojs.http.contract import MAX_LIMIT, MAX_OFFSET
+from ojs.http.binding import paging
+from ojs.http.contract.operations import MAX_LIMIT, MAX_OFFSET
 
 
 class Listing:
@@ -31,7 +31,7 @@ class Listing:
 @given(st.integers(0, 1_500), st.integers(1, MAX_LIMIT), st.integers(0, MAX_OFFSET))
 def test_an_offset_skips(size: int, limit: int, offset: int) -> None:
     listing = Listing(size)
-    page = paging.collect(paging.Window(limit, offset), listing)
+    page = paging.collect(paging.PageWindow(limit, offset), listing)
     assert page.items == list(range(size))[offset : offset + limit]
     assert listing.reads <= 1 + MAX_OFFSET // MAX_LIMIT
     assert (page.next_cursor is not None) == (offset + limit < size)
@@ -44,7 +44,7 @@ def test_numbered_pages_join_however_short_the_listing_s_own_are(
     shown: list[int] = []
     for number in range(MAX_OFFSET):
         try:
-            page = paging.collect(paging.Window(limit, number * limit), Listing(size, short))
+            page = paging.collect(paging.PageWindow(limit, number * limit), Listing(size, short))
         except InvalidRequest:
             break
         shown += page.items
@@ -58,14 +58,14 @@ def test_numbered_pages_join_however_short_the_listing_s_own_are(
 
 
 def test_a_page_is_filled_from_short_ones() -> None:
-    page = paging.collect(paging.Window(20, 20), Listing(100, short=7))
+    page = paging.collect(paging.PageWindow(20, 20), Listing(100, short=7))
     assert page == Page(list(range(20, 40)), "40")
 
 
 def test_skipping_ends_when_it_gets_dear() -> None:
     listing = Listing(10_000, short=1)
     with pytest.raises(InvalidRequest, match="cursor"):
-        paging.collect(paging.Window(10, 500), listing)
+        paging.collect(paging.PageWindow(10, 500), listing)
     assert listing.reads <= 10
 
 
@@ -87,21 +87,21 @@ def test_any_cursor_is_taken_or_refused_by_name(text: str) -> None:
 
 
 def test_the_three_styles_say_the_same() -> None:
-    assert paging.window({"limit": "20", "offset": "40"}) == paging.Window(20, 40)
-    assert paging.window({"per_page": "20", "page": "3"}) == paging.Window(20, 40)
-    assert paging.window({}) == paging.Window(50, 0)
-    assert paging.window({"limit": "", "page": ""}) == paging.Window(50, 0)
-    assert paging.Window(20, 40).page == 3
+    assert paging.window({"limit": "20", "offset": "40"}) == paging.PageWindow(20, 40)
+    assert paging.window({"per_page": "20", "page": "3"}) == paging.PageWindow(20, 40)
+    assert paging.window({}) == paging.PageWindow(50, 0)
+    assert paging.window({"limit": "", "page": ""}) == paging.PageWindow(50, 0)
+    assert paging.PageWindow(20, 40).page == 3
 
 
 def test_total_is_told_only_when_it_is_known() -> None:
     ends: Page[int] = Page([1, 2], None)
     goes_on: Page[int] = Page([1, 2], "c")
-    assert paging.described(paging.Window(2, 4), ends)["total"] == 6
-    assert "total" not in paging.described(paging.Window(2, 4), goes_on)
-    assert "total" not in paging.described(paging.Window(2, 0, "c"), ends)
-    assert "total" not in paging.described(paging.Window(2, 4), Page[int]([], None))
-    assert paging.described(paging.Window(), Page[int]([], None))["total"] == 0
-    shown = paging.described(paging.Window(2), goes_on)
+    assert paging.described(paging.PageWindow(2, 4), ends)["total"] == 6
+    assert "total" not in paging.described(paging.PageWindow(2, 4), goes_on)
+    assert "total" not in paging.described(paging.PageWindow(2, 0, "c"), ends)
+    assert "total" not in paging.described(paging.PageWindow(2, 4), Page[int]([], None))
+    assert paging.described(paging.PageWindow(), Page[int]([], None))["total"] == 0
+    shown = paging.described(paging.PageWindow(2), goes_on)
     assert shown["has_more"] is True
     assert shown["next_cursor"] == paging.sealed("c")

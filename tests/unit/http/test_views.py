@@ -12,16 +12,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ojs.domain import jsontext
-from ojs.domain.envelope import MAX_BATCH, MAX_JOB_BYTES, MAX_META_BYTES
-from ojs.domain.failure import Failure, reported
-from ojs.domain.job import Job
+from ojs.domain.job.envelope import MAX_BATCH, MAX_JOB_BYTES, MAX_META_BYTES
+from ojs.domain.job.failure import Failure, reported
+from ojs.domain.job.job import Job
+from ojs.domain.job.states import State
 from ojs.domain.page import Page
-from ojs.domain.states import State
-from ojs.domain.worker import MAX_ID_BYTES, Worker
-from ojs.http import answers, models, views
-from ojs.http.contract import MAX_LIMIT
-from ojs.http.paging import Window
-from ojs.services.workers import MAX_INFO_BYTES
+from ojs.domain.pool.worker import MAX_ID_BYTES, Worker
+from ojs.http.binding.paging import PageWindow
+from ojs.http.contract import answers, models
+from ojs.http.contract.operations import MAX_LIMIT
+from ojs.http.views import jobs as views
+from ojs.services.pools.workers import MAX_INFO_BYTES
 
 # What Lambda names when it refuses an answer.
 LAMBDA_BYTES = 6_291_556
@@ -119,7 +120,7 @@ def test_no_answer_is_too_large_to_send(kind: str, place: str) -> None:
         views.failed(job),
         views.result(done),
         views.retries(job),
-        views.jobs_page(Window(MAX_LIMIT), Page(listed, "c" * 80)),
+        views.jobs_page(PageWindow(MAX_LIMIT), Page(listed, "c" * 80)),
         # A request cannot bring more contents than fit into it.
         views.batch([replace(job, errors=None)] * 6),
     ):
@@ -127,7 +128,7 @@ def test_no_answer_is_too_large_to_send(kind: str, place: str) -> None:
 
 
 def test_no_number_of_jobs_is_too_large_to_send() -> None:
-    page = views.jobs_page(Window(MAX_LIMIT), Page([LARGE] * MAX_LIMIT))
+    page = views.jobs_page(PageWindow(MAX_LIMIT), Page([LARGE] * MAX_LIMIT))
     assert sent(page) < LAMBDA_BYTES
     assert [job["id"] for job in page["jobs"]] == [ID] * MAX_LIMIT
     assert "args" in page["jobs"][0]
@@ -143,7 +144,7 @@ def test_no_number_of_jobs_is_too_large_to_send() -> None:
 def test_no_page_of_workers_is_too_large_to_send(character: str) -> None:
     info = {"labels": {"a": fill(character, MAX_INFO_BYTES - 30)}}
     worker = Worker(id=fill("x", MAX_ID_BYTES), info=info)
-    page = views.workers_page(Window(MAX_LIMIT), Page([worker] * MAX_LIMIT), 0)
+    page = views.workers_page(PageWindow(MAX_LIMIT), Page([worker] * MAX_LIMIT), 0)
     assert sent(page) < LAMBDA_BYTES
 
 
@@ -215,7 +216,7 @@ def test_contents_that_were_not_loaded_are_named() -> None:
     for shown in (
         views.whole(unloaded),
         views.failed(unloaded)["job"],
-        views.jobs_page(Window(), Page([unloaded]))["jobs"][0],
+        views.jobs_page(PageWindow(), Page([unloaded]))["jobs"][0],
     ):
         assert shown["omitted"] == ["args", "meta", "*"]
         assert shown["id"] == ID
@@ -223,11 +224,11 @@ def test_contents_that_were_not_loaded_are_named() -> None:
 
 def test_in_a_listing_small_jobs_stay_whole_beside_large_ones() -> None:
     small = replace(LARGE, content={"args": ["small"], "x": 1})
-    page = views.jobs_page(Window(), Page([LARGE, LARGE, LARGE, small, LARGE, small]))
+    page = views.jobs_page(PageWindow(), Page([LARGE, LARGE, LARGE, small, LARGE, small]))
     assert page["items"] == page["jobs"]
     cut = ["omitted" in job for job in page["jobs"]]
     assert cut == [False, True, True, False, True, False]
-    assert "omitted" not in views.jobs_page(Window(), Page([small]))["jobs"][0]
+    assert "omitted" not in views.jobs_page(PageWindow(), Page([small]))["jobs"][0]
 
 
 def test_a_client_cannot_fake_what_is_omitted() -> None:

@@ -11,7 +11,7 @@ from ojs import projections
 from ojs.clock import ManualClock
 from ojs.projections import EventBridge, Projector, SqsFailureQueue
 from ojs.settings import Settings
-from ojs.store.table import Table
+from ojs.store.table.table import Table
 
 
 def test_settings_come_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:

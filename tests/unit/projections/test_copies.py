@@ -2,9 +2,9 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from ojs.domain.copies import Origin, Target
-from ojs.domain.job import Job
-from ojs.domain.states import State
+from ojs.domain.dead_letter.copies import Origin, Target
+from ojs.domain.job.job import Job
+from ojs.domain.job.states import State
 from ojs.projections.copies import came_to_wait, due
 from tests.unit.domain.arbitrary import NOW_MS
 

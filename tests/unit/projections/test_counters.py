@@ -8,13 +8,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ojs.domain.copies import Origin
-from ojs.domain.job import Job
-from ojs.domain.states import State
+from ojs.domain.dead_letter.copies import Origin
+from ojs.domain.job.job import Job
+from ojs.domain.job.states import State
 from ojs.domain.stats import DURATION_BUCKETS_S, QUEUE_TIME_BUCKETS_S
 from ojs.projections.counters import MAX_TYPES, Tally, counted_as, day_of, named_types
-from ojs.projections.transitions import Happened, Kind, happened
-from ojs.store import dead_letters, keys
+from ojs.projections.transitions import Happened, TransitionKind, happened
+from ojs.store.dead_letter import counters as dead_letters
+from ojs.store.table import keys
 from tests.unit.domain.arbitrary import NOW_MS, jobs
 
 JOB = Job(
@@ -131,7 +132,7 @@ def test_jobs_charged_at_a_gate_are_told_from_loose_ones() -> None:
 def test_what_is_counted_by_day_only() -> None:
     found = Tally()
     found.of_day("mail", NOW_MS, "rejected", 3)
-    found.add(Happened(Kind.DROPPED, NOW_MS, JOB, JOB))
+    found.add(Happened(TransitionKind.DROPPED, NOW_MS, JOB, JOB))
     assert sums(found) == {DAY: {"rejected": 3, "dropped": 1, "o_drop_oldest": 1}}
     assert {delta.ends_s for delta in found.deltas({})} == {NOW_MS // 1_000 + 90 * 86_400}
 
@@ -162,22 +163,22 @@ def test_what_happened_counts_in_its_own_minute_and_day() -> None:
 @pytest.mark.parametrize(
     ("kind", "length_ms", "bucket"),
     [
-        (Kind.STARTED, 0, "bw0"),
-        (Kind.STARTED, 10, "bw0"),
-        (Kind.STARTED, 11, "bw1"),
-        (Kind.STARTED, 3_600_000, "bw12"),
-        (Kind.STARTED, 3_600_001, "bw13"),
-        (Kind.COMPLETED, 5, "bd0"),
-        (Kind.COMPLETED, 6, "bd1"),
-        (Kind.FAILED, 300_001, f"bd{len(DURATION_BUCKETS_S)}"),
+        (TransitionKind.STARTED, 0, "bw0"),
+        (TransitionKind.STARTED, 10, "bw0"),
+        (TransitionKind.STARTED, 11, "bw1"),
+        (TransitionKind.STARTED, 3_600_000, "bw12"),
+        (TransitionKind.STARTED, 3_600_001, "bw13"),
+        (TransitionKind.COMPLETED, 5, "bd0"),
+        (TransitionKind.COMPLETED, 6, "bd1"),
+        (TransitionKind.FAILED, 300_001, f"bd{len(DURATION_BUCKETS_S)}"),
     ],
 )
-def test_lengths_go_into_buckets(kind: Kind, length_ms: int, bucket: str) -> None:
+def test_lengths_go_into_buckets(kind: TransitionKind, length_ms: int, bucket: str) -> None:
     found = Tally()
     found.add(Happened(kind, NOW_MS, None, JOB, length_ms))
     day = sums(found)[DAY]
     assert {name for name in day if name.startswith("b")} == {bucket}
-    what = "wait" if kind is Kind.STARTED else "run"
+    what = "wait" if kind is TransitionKind.STARTED else "run"
     assert (day.get(f"{what}_ms", 0), day[f"{what}s"]) == (length_ms, 1)
     assert len(QUEUE_TIME_BUCKETS_S) == 13
 
@@ -204,7 +205,7 @@ def test_types_have_names_as_long_as_there_is_room() -> None:
     assert named_types(known, ["new.one", "new.two", "kind.n1"]) == known | {"new.one"}
     full = known | {"old"}
     assert named_types(full, ["new.one", "old"]) == full
-    what = Happened(Kind.ENQUEUED, NOW_MS, None, JOB)
+    what = Happened(TransitionKind.ENQUEUED, NOW_MS, None, JOB)
     assert counted_as(what, known) == "email.send"
     assert counted_as(what, full) == "other"
     assert counted_as(what, {*known, "email.send"}) == "email.send"

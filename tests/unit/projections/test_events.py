@@ -6,19 +6,20 @@ from typing import Any
 import pytest
 from hypothesis import given
 
-from ojs.domain import failure as failures
-from ojs.domain import lifecycle, times
-from ojs.domain.copies import Origin
-from ojs.domain.failure import Failure
-from ojs.domain.job import Job
-from ojs.domain.queue import Queue, QueueState
-from ojs.domain.queue_config import Layers
-from ojs.domain.retry import RetryPolicy
-from ojs.domain.states import State
-from ojs.domain.worker import Directive, Worker
+from ojs.domain import times
+from ojs.domain.dead_letter.copies import Origin
+from ojs.domain.job import failure as failures
+from ojs.domain.job import lifecycle
+from ojs.domain.job.failure import Failure
+from ojs.domain.job.job import Job
+from ojs.domain.job.retry import RetryPolicy
+from ojs.domain.job.states import State
+from ojs.domain.pool.worker import Directive, Worker
+from ojs.domain.queue.config import Layers
+from ojs.domain.queue.queue import Queue, QueueState
 from ojs.projections import dead_letters, events
-from ojs.projections.transitions import Kind, happened
-from ojs.store import keys
+from ojs.projections.transitions import TransitionKind, happened
+from ojs.store.table import keys
 from tests.unit.domain.arbitrary import NOW_MS, jobs
 
 ID = "019539a4-b68c-7def-8000-1a2b3c4d5e6f"
@@ -244,7 +245,7 @@ def test_ids_are_distinct_and_the_same_each_time(before: Job, after: Job) -> Non
 
 
 def test_every_kind_has_an_event() -> None:
-    for kind in Kind:
+    for kind in TransitionKind:
         (what,) = happened(None, JOB, written_ms=0)
         assert events.of_job(replace(what, kind=kind, length_ms=1), "s", {}).type == kind
 

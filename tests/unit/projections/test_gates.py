@@ -9,10 +9,10 @@ from hypothesis import strategies as st
 
 from ojs.projections import gates, metrics
 from ojs.projections.counters import Tally
-from ojs.projections.gates import Depth, DepthChange, Refusal, Refused
+from ojs.projections.gates import Depth, DepthChange, PushRefusal, Refused
 from ojs.projections.records import Malformed, parse
-from ojs.store import keys
-from ojs.store.schema import TABLE
+from ojs.store.table import keys
+from ojs.store.table.schema import TABLE
 from tests.store.streams import FakeMetrics, lambda_form, made_record
 from tests.unit.domain.arbitrary import NOW_MS
 
@@ -111,7 +111,7 @@ def test_a_refusal_counts_its_jobs() -> None:
         parse(made_record(1, *images))[0].refusal
         for images in ((None, refused(1)), (refused(1), refused(4, depth=9)))
     )
-    assert first == Refusal("mail", 1, Refused(1, 10, 10, "email.send", "block", NOW_MS))
+    assert first == PushRefusal("mail", 1, Refused(1, 10, 10, "email.send", "block", NOW_MS))
     assert second is not None
     assert (second.count, second.what.depth) == (3, 9)
     (event,) = gates.of_refusal(second, "s", identity=IDENTITY)

@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 from ojs.projections import limits, metrics, records
-from ojs.projections.limits import EdgeChange
+from ojs.projections.limits import ThrottleChange
 from ojs.projections.records import Change, Malformed
-from ojs.store import keys
+from ojs.store.table import keys
 from tests.store.streams import FakeMetrics, made_record
 
 SERVICE = "mail-service"
@@ -28,7 +28,7 @@ def changes(old: Any, new: Any) -> list[Change]:
     return records.parse(made_record(1, old, new))
 
 
-def edge(old: Any, new: Any) -> EdgeChange:
+def edge(old: Any, new: Any) -> ThrottleChange:
     (change,) = changes(old, new)
     assert change.edge is not None
     return change.edge

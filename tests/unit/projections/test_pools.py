@@ -7,14 +7,14 @@ from typing import Any
 
 import pytest
 
-from ojs.domain.event import Event
-from ojs.domain.job import Job
-from ojs.domain.states import State
+from ojs.domain.events.event import Event
+from ojs.domain.job.job import Job
+from ojs.domain.job.states import State
 from ojs.projections import counters, metrics, pools, records
 from ojs.projections.counters import Tally
 from ojs.projections.records import Change, Malformed
 from ojs.projections.transitions import happened
-from ojs.store import keys
+from ojs.store.table import keys
 from tests.store.streams import FakeMetrics, made_record
 from tests.unit.domain.arbitrary import NOW_MS
 from tests.unit.projections.test_counters import sums, tally

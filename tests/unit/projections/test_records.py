@@ -9,11 +9,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ojs.domain import jsontext
-from ojs.domain.job import Job
-from ojs.domain.states import State
+from ojs.domain.job.job import Job
+from ojs.domain.job.states import State
 from ojs.projections.records import PART_JOBS, Malformed, parse
-from ojs.store import items, keys
-from ojs.store.jobs import _batch_item
+from ojs.store.jobs import items
+from ojs.store.jobs.records import _batch_item
+from ojs.store.table import keys
 from tests.store.streams import Record, lambda_form, made_record
 from tests.unit.domain.arbitrary import NOW_MS, jobs
 

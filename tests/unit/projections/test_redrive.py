@@ -6,13 +6,14 @@ from dataclasses import replace
 
 import pytest
 
-from ojs.domain import lifecycle
-from ojs.domain.job import Job
-from ojs.domain.override import JobOverrideRequest
-from ojs.domain.states import State
+from ojs.domain.dead_letter.override import JobOverrideRequest
+from ojs.domain.job import lifecycle
+from ojs.domain.job.job import Job
+from ojs.domain.job.states import State
 from ojs.projections.counters import DEAD_RETRIED, Tally, day_of
-from ojs.projections.transitions import Kind, happened
-from ojs.store import dead_letters, keys
+from ojs.projections.transitions import TransitionKind, happened
+from ojs.store.dead_letter import counters as dead_letters
+from ojs.store.table import keys
 
 NOW_MS = 1_900_000_000_000
 DEAD = Job(
@@ -37,7 +38,7 @@ def test_a_job_that_moves_leaves_one_queue_and_enters_the_other() -> None:
     after = lifecycle.revive(moved, now_ms=NOW_MS, order="a")
     after = replace(after, held=123)
     what = happened(DEAD, after, written_ms=NOW_MS)
-    assert [one.kind for one in what] == [Kind.DEAD_RETRIED, Kind.ENQUEUED]
+    assert [one.kind for one in what] == [TransitionKind.DEAD_RETRIED, TransitionKind.ENQUEUED]
     tally = Tally()
     tally.move(DEAD, after)
     for one in what:

@@ -14,12 +14,12 @@ from hypothesis import strategies as st
 from ojs.clock import ManualClock
 from ojs.domain import times
 from ojs.domain.errors import InvalidRequest
-from ojs.domain.event import event_id
-from ojs.domain.event_query import RETAIN_MS, EventFilter, EventPage
-from ojs.services import events as module
-from ojs.services.events import HOLD_BACK_MS, MAX_NAMED, Events
-from ojs.store import keys
-from ojs.store.event_log import MAX_QUERIES, Budget, EventLog, StoredPage
+from ojs.domain.events.event import event_id
+from ojs.domain.events.query import RETAIN_MS, EventFilter, EventPage
+from ojs.services.operations import events as module
+from ojs.services.operations.events import HOLD_BACK_MS, MAX_NAMED, Events
+from ojs.store.derived.event_log import MAX_QUERIES, Budget, EventLog, StoredPage
+from ojs.store.table import keys
 
 ALL = EventFilter()
 START_MS = 1_780_000_000_000

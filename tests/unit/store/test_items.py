@@ -8,13 +8,14 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from ojs.domain import lifecycle
-from ojs.domain.failure import Failure
-from ojs.domain.job import Job
-from ojs.domain.retry import RetryPolicy
-from ojs.domain.states import TERMINAL, State, Trigger
-from ojs.store import items, keys, schema, values
-from ojs.store.values import Item
+from ojs.domain.job import lifecycle
+from ojs.domain.job.failure import Failure
+from ojs.domain.job.job import Job
+from ojs.domain.job.retry import RetryPolicy
+from ojs.domain.job.states import TERMINAL, State, Trigger
+from ojs.store.jobs import items
+from ojs.store.table import keys, schema, values
+from ojs.store.table.values import Item
 from tests.unit.domain.arbitrary import (
     NOW_MS,
     contents,

@@ -7,8 +7,8 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from ojs.domain.times import MAX_MS
-from ojs.store import keys
-from ojs.store.keys import Position
+from ojs.store.table import keys
+from ojs.store.table.keys import Position
 from tests.unit.domain.arbitrary import job_ids, lengths, names, orders, tokens
 
 positions = st.builds(

@@ -16,8 +16,8 @@ from botocore.exceptions import (
 )
 
 from ojs.domain.errors import BackendError, BackendTimeout, BackendUnavailable
-from ojs.store.errors import Contended, LostRace, classify
-from ojs.store.table import Put, Table, Update
+from ojs.store.table.errors import Contended, LostRace, classify
+from ojs.store.table.table import Put, Table, Update
 
 
 def _client_error(code: str, status: int = 400, **more: Any) -> ClientError:

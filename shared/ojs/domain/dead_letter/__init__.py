@@ -1,0 +1,1 @@
+"""Dead letters: filters, changes on a retry, replay rules, copies, bulk operations, statistics."""

@@ -1,0 +1,361 @@
+"""Which dead letters are meant (dead-letter seed, sections 6.2, 7.1 and 9.1).
+
+One filter for listings, bulk operations and replay rules. All that it names must hold. What the
+head of a job tells is looked at first; args, which may be kept apart from it, last.
+
+A field that is empty or null is refused: a variable that is not set must not turn "the dead letters
+of this queue" into "all dead letters". Only listings take an empty parameter for none. For the same
+reason a bulk operation takes no filter without fields; a replay rule does, since its filter must be
+written down, is of one queue, and deletes nothing.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from decimal import Decimal
+from typing import Annotated, Any
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
+
+from ojs.domain import jsontext, times
+from ojs.domain.errors import InvalidPayload, InvalidRequest
+from ojs.domain.job import envelope
+from ojs.domain.job.envelope import JobType, QueueName
+from ojs.domain.job.failure import MAX_NAME_CHARACTERS, UNKNOWN_TYPE, kept_type
+from ojs.domain.job.job import Job
+
+MAX_ARGS_CHARACTERS = 1_000
+# What is wrong with a field that is there and says nothing.
+FILLED = "must not be empty or null; leave it out if it is not meant"
+# What is wrong with an `all` that is not true.
+EVERY = "must be true, or left out where a filter says which dead letters are meant"
+
+# RFC 9535, section 2.5.1: the shorthand's names begin with a letter or `_`.
+_CHILD = re.compile(r"\.(\*|[^\W\d]\w*)")
+_BRACKET = re.compile(
+    r"\[(?:(?P<any>\*)|(?P<index>0|-?[1-9]\d{0,8})"
+    r"|(?P<name>\"(?:[^\"\\]|\\.)*\"|'(?:[^'\\]|\\.)*'))\]"
+)
+
+
+def check_filled(value: object) -> object:
+    """Raise ValueError for null and the empty text; anything else comes back as it is."""
+    if value is None or value == "":
+        raise ValueError(FILLED)
+    return value
+
+
+def never_null(schema: dict[str, Any]) -> None:
+    """Describe optional fields as what they are: left out, or of their type, and never null."""
+    for described in schema.get("properties", {}).values():
+        described.pop("default", None)
+        for choice in described.pop("anyOf", ()):
+            if choice != {"type": "null"}:
+                described.update(choice)
+
+
+class FilterRequest(BaseModel):
+    """A filter as sent, in the body of a bulk operation or as parameters of a listing."""
+
+    model_config = ConfigDict(
+        strict=True, extra="forbid", defer_build=True, json_schema_extra=never_null
+    )
+
+    queue: QueueName | None = None
+    type: JobType | None = None
+    error_type: Annotated[str, Field(min_length=1, max_length=MAX_NAME_CHARACTERS)] | None = Field(
+        None, description="the type of the latest error; `Unknown` where there is none"
+    )
+    since: str | None = Field(None, description="discarded then or later; RFC 3339")
+    until: str | None = Field(None, description="discarded before; RFC 3339")
+    before: str | None = Field(None, description="the same as until")
+    older_than: str | None = Field(
+        None, description="discarded before; RFC 3339, or how long ago: `P30D`, `72h`"
+    )
+    args: Annotated[str, Field(min_length=1, max_length=MAX_ARGS_CHARACTERS)] | None = Field(
+        None,
+        description="a part of the JSON text of args; or, beginning with `$`, a JSON path of "
+        "children, indexes and `*` which leads somewhere, with `=` and a value that is found there",
+    )
+
+    _filled = field_validator("*", mode="before")(check_filled)
+
+
+# Names of the request, for tables of parameters.
+FIELDS = tuple(FilterRequest.model_fields)
+
+
+@dataclass(frozen=True)
+class ArgsMatch:
+    """What args must hold: a text in their JSON, or something at the end of a path.
+
+    A step of `path` is a name, an index, or None for everything there. Without a `value` it is
+    enough that the path leads somewhere.
+    """
+
+    given: str
+    path: tuple[str | int | None, ...] | None = None
+    value: str | None = None
+    # What `value` is as JSON, if it is any.
+    parsed: tuple[Any, ...] = field(default=(), compare=False)
+
+    @classmethod
+    def of(cls, text: str) -> ArgsMatch:
+        """Read a condition on args. Raises ValueError with the rule that a path breaks."""
+        if not text.startswith("$"):
+            return cls(text)
+        path, rest = _path(text)
+        if not rest:
+            return cls(text, path)
+        value = rest[1:]
+        try:
+            return cls(text, path, value, (jsontext.loads(value),))
+        except InvalidPayload:
+            return cls(text, path, value)
+
+    def matches(self, args: Any) -> bool:
+        """Whether args, as the client gave them, are such."""
+        if self.path is None:
+            return self.given in jsontext.dumps(args)
+        found: Iterable[Any] = (args,)
+        for step in self.path:
+            found = _stepped(found, step)
+        return any(self.value is None or self._is(value) for value in found)
+
+    def _is(self, found: Any) -> bool:
+        if isinstance(found, str):
+            # Without quotes, `=5` means the text as well as the number.
+            return found == self.value or found in self.parsed
+        return any(_same(found, wanted) for wanted in self.parsed)
+
+
+@dataclass(frozen=True)
+class DeadLetterFilter:
+    """A filter as it is applied: discarded at `since_ms` or later, before `until_ms`."""
+
+    queue: str | None = None
+    type: str | None = None
+    error_type: str | None = None
+    since_ms: int | None = None
+    until_ms: int | None = None
+    args: ArgsMatch | None = None
+
+    @property
+    def everything(self) -> bool:
+        """Whether it means all dead letters (of a queue, if it names one)."""
+        return not self.picky and self.since_ms is None and self.until_ms is None
+
+    @property
+    def picky(self) -> bool:
+        """Whether not all that the index lists between its times is meant."""
+        return self.type is not None or self.error_type is not None or self.args is not None
+
+    def matches_head(self, job: Job) -> bool:
+        """Whether a dead letter may be meant, by all that its head tells."""
+        at_ms = job.discarded_ms or 0
+        return (
+            job.dead_letter
+            and self.queue in (None, job.queue)
+            and self.type in (None, job.type)
+            and (self.error_type is None or self.error_type == (job.error_type or UNKNOWN_TYPE))
+            and (self.since_ms is None or self.since_ms <= at_ms)
+            and (self.until_ms is None or at_ms < self.until_ms)
+        )
+
+    def matches_args(self, job: Job) -> bool:
+        """Whether the args of a job, whose content is loaded, are those meant."""
+        if self.args is None:
+            return True
+        # A content that could not be loaded is that of a job which went meanwhile.
+        return job.content is not None and self.args.matches(job.content.get("args", []))
+
+    def matches(self, job: Job) -> bool:
+        """Whether a dead letter is meant. Its content must be loaded if the filter has args."""
+        return self.matches_head(job) and self.matches_args(job)
+
+    def to_dict(self) -> dict[str, str]:
+        """As a request that means the same, with lengths of time as times; `parse` reads it."""
+        given = {
+            "queue": self.queue,
+            "type": self.type,
+            "error_type": self.error_type,
+            "since": None if self.since_ms is None else times.format_ms(self.since_ms),
+            "until": None if self.until_ms is None else times.format_ms(self.until_ms),
+            "args": None if self.args is None else self.args.given,
+        }
+        return {name: value for name, value in given.items() if value is not None}
+
+
+EVERYTHING = DeadLetterFilter()
+
+
+def parse(raw: object, *, now_ms: int, prefix: str = "filter.") -> DeadLetterFilter:
+    """The filter that a body asks for; `{}` means all dead letters.
+
+    `now_ms` is what `older_than` counts back from. Raises InvalidRequest naming the field, also for
+    one that is empty or null.
+    """
+    if not isinstance(raw, Mapping):
+        raise InvalidRequest(prefix.rstrip(".") or "body", "must be a JSON object", value=raw)
+    try:
+        given = FilterRequest.model_validate(raw)
+    except ValidationError as error:
+        raise envelope.from_pydantic(error, prefix) from None
+    since_ms = _moment(given.since, "since", prefix, now_ms)
+    ends = {
+        "until": _moment(given.until, "until", prefix, now_ms),
+        "before": _moment(given.before, "before", prefix, now_ms),
+        "older_than": _age(given.older_than, prefix, now_ms),
+    }
+    named = {name: ms for name, ms in ends.items() if ms is not None}
+    # All of them hold, so the earliest counts.
+    first = min(named, key=lambda name: named[name], default=None)
+    until_ms = None if first is None else named[first]
+    if since_ms is not None and since_ms >= (now_ms + 1 if until_ms is None else until_ms):
+        rule = "must not be in the future" if first is None else f"must be before '{first}'"
+        raise InvalidRequest(f"{prefix}since", rule, value=given.since)
+    try:
+        args = None if given.args is None else ArgsMatch.of(given.args)
+    except ValueError as error:
+        raise InvalidRequest(f"{prefix}args", str(error), value=given.args) from None
+    error_type = None if given.error_type is None else kept_type(given.error_type)
+    return DeadLetterFilter(given.queue, given.type, error_type, since_ms, until_ms, args)
+
+
+def parse_bulk(
+    given: Mapping[str, Mapping[str, object]], every: object, *, now_ms: int
+) -> DeadLetterFilter:
+    """The dead letters that a bulk operation is for: those of one filter, or all of them.
+
+    Nothing but the word `all` stands for all dead letters. A filter that is empty, or none, may be
+    one whose values were lost on the way here.
+
+    Args:
+        given: The filters of the request, each by the prefix of its fields' paths.
+        every: The value of `all`; None when it was not given.
+        now_ms: What `older_than` counts back from.
+
+    Raises InvalidRequest naming the field.
+    """
+    if every is not None:
+        if every is not True:
+            raise InvalidRequest("all", EVERY, value=every)
+        if given:
+            raise InvalidRequest("all", "cannot be combined with a filter")
+        return EVERYTHING
+    if not given:
+        rule = f"is required: one of {', '.join(FIELDS)}; or say all: true for all dead letters"
+        raise InvalidRequest("filter", rule)
+    (prefix, wanted), *others = given.items()
+    if others:
+        raise InvalidRequest("filter", "cannot be combined with filters beside it")
+    if not wanted:
+        rule = f"must have one of {', '.join(FIELDS)}; for all dead letters say all: true instead"
+        raise InvalidRequest(prefix.rstrip(".") or "filter", rule)
+    return parse(wanted, now_ms=now_ms, prefix=prefix)
+
+
+def from_query(query: Mapping[str, str], *, now_ms: int) -> DeadLetterFilter:
+    """The filter that parameters of a listing ask for; an empty one stands for "not given".
+
+    Raises InvalidRequest naming the parameter.
+    """
+    given = {name: query[name] for name in FIELDS if query.get(name)}
+    return parse(given, now_ms=now_ms, prefix="")
+
+
+def _moment(text: str | None, name: str, prefix: str, now_ms: int) -> int | None:
+    if text is None:
+        return None
+    # Not as enqueueing has it, where `+` and a duration stand for a time to come.
+    if text.startswith("+"):
+        rule = "must be an RFC 3339 timestamp with a time zone"
+        raise InvalidRequest(prefix + name, rule, value=text)
+    try:
+        return times.timestamp_ms(text, now_ms=now_ms)
+    except ValueError as error:
+        raise InvalidRequest(prefix + name, str(error), value=text) from None
+
+
+def _age(text: str | None, prefix: str, now_ms: int) -> int | None:
+    """The time before which something is older than this: a time, or a length back from now."""
+    if text is None:
+        return None
+    try:
+        return max(0, now_ms - times.short_duration_ms(text))
+    except ValueError:
+        pass
+    try:
+        return _moment(text, "older_than", prefix, now_ms)
+    except InvalidRequest:
+        rule = "must be an RFC 3339 timestamp, or a duration such as P30D or 72h"
+        raise InvalidRequest(f"{prefix}older_than", rule, value=text) from None
+
+
+def _path(text: str) -> tuple[tuple[str | int | None, ...], str]:
+    """The steps of a JSON path, and what follows it from `=` on.
+
+    A strict subset of RFC 9535, each node of which is visited once: no descendants, slices, unions
+    or filters. Raises ValueError.
+    """
+    steps: list[str | int | None] = []
+    at = 1
+    while at < len(text) and text[at] != "=":
+        child, bracket = _CHILD.match(text, at), _BRACKET.match(text, at)
+        if child is not None:
+            steps.append(None if child[1] == "*" else child[1])
+            at = child.end()
+        elif bracket is not None:
+            steps.append(_step(bracket))
+            at = bracket.end()
+        else:
+            raise ValueError(
+                f"must be a JSON path of .name, ['name'], [0], [*] or .* steps; "
+                f"character {at + 1} begins none"
+            )
+        if len(steps) > jsontext.MAX_DEPTH:
+            raise ValueError(f"must be a JSON path of at most {jsontext.MAX_DEPTH} steps")
+    return tuple(steps), text[at:]
+
+
+def _step(bracket: re.Match[str]) -> str | int | None:
+    if bracket["any"]:
+        return None
+    if bracket["index"]:
+        return int(bracket["index"])
+    quoted: str = bracket["name"]
+    if quoted.startswith("'"):
+        quoted = '"{}"'.format(quoted[1:-1].replace("\\'", "'").replace('"', '\\"'))
+    try:
+        return str(jsontext.loads(quoted))
+    except InvalidPayload:
+        raise ValueError("must be a JSON path; a name in brackets is no JSON string") from None
+
+
+def _stepped(found: Iterable[Any], step: str | int | None) -> Iterator[Any]:
+    for value in found:
+        if isinstance(value, Mapping):
+            if step is None:
+                yield from value.values()
+            elif isinstance(step, str) and step in value:
+                yield value[step]
+        elif isinstance(value, list):
+            if step is None:
+                yield from value
+            elif isinstance(step, int) and -len(value) <= step < len(value):
+                yield value[step]
+
+
+def _same(found: Any, wanted: Any) -> bool:
+    """Whether two JSON values are the same: true is not 1, and 1 is 1.0."""
+    if isinstance(found, bool) or isinstance(wanted, bool):
+        return found is wanted
+    if isinstance(found, int | Decimal) and isinstance(wanted, int | Decimal):
+        return found == wanted
+    if isinstance(found, Mapping) and isinstance(wanted, Mapping):
+        return found.keys() == wanted.keys() and all(_same(found[k], wanted[k]) for k in found)
+    if isinstance(found, list) and isinstance(wanted, list):
+        return len(found) == len(wanted) and all(map(_same, found, wanted))
+    return type(found) is type(wanted) and bool(found == wanted)

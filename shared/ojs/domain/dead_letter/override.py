@@ -1,0 +1,109 @@
+"""What a retry may change of a dead letter (dead-letter seed, section 6.3)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from ojs.domain import jsontext
+from ojs.domain.errors import InvalidRequest, MetadataTooLarge, PayloadTooLarge
+from ojs.domain.job.envelope import MAX_JOB_BYTES, MAX_META_BYTES, QueueName, RetryRequest
+from ojs.domain.job.job import Job
+
+_AT = "override"
+# Two names of one setting: what is given under one of them replaces what the job shows under both.
+_TWINS = (
+    ("initial_interval", "initial_interval_ms"),
+    ("max_interval", "max_interval_ms"),
+    ("backoff_strategy", "backoff_type"),
+)
+
+
+class JobOverrideRequest(BaseModel):
+    """Changes as sent. Null stands for "not given"."""
+
+    model_config = ConfigDict(strict=True, extra="forbid", defer_build=True)
+
+    queue: QueueName | None = Field(None, description="moves the job there")
+    args: list[Any] | None = Field(None, description="replaces the job's args")
+    meta: dict[str, Any] | None = Field(
+        None, description="laid over the job's meta key by key; null removes a key"
+    )
+    retry: RetryRequest | None = Field(
+        None, description="laid over the job's retry policy field by field"
+    )
+
+    @classmethod
+    def refuse(cls, raw: object) -> None:
+        """Raise InvalidRequest naming a field that is none."""
+        for name in raw if isinstance(raw, Mapping) else ():
+            if name not in cls.model_fields:
+                known = ", ".join(cls.model_fields)
+                raise InvalidRequest(
+                    f"{_AT}.{name[:100]}", f"is not a known field; there are {known}"
+                )
+
+    def override(self) -> JobOverride:
+        """As it is applied."""
+        return JobOverride(self.queue, self.args, self.meta, self.retry)
+
+
+@dataclass(frozen=True)
+class JobOverride:
+    """Changes to a job that comes back; what is None stays."""
+
+    queue: str | None = None
+    args: list[Any] | None = None
+    meta: Mapping[str, Any] | None = None
+    retry: RetryRequest | None = None
+
+    @property
+    def of_content(self) -> bool:
+        """Whether it changes what is kept as the job's content."""
+        return self.args is not None or self.meta is not None or self.retry is not None
+
+    def applied(self, job: Job) -> Job:
+        """The job with these changes, in no particular lane of its queue.
+
+        Its content must be loaded if that changes, and has no place of its own yet then. Raises
+        ValidationFailed, PayloadTooLarge, MetadataTooLarge.
+        """
+        policy = job.policy
+        if self.retry is not None:
+            policy = self.retry.over(policy, f"{_AT}.retry")
+        if self.of_content:
+            content = self._content(job.content or {})
+            job = replace(job, content=content, content_ref=None, content_bytes=0)
+        return replace(job, queue=self.queue or job.queue, policy=policy)
+
+    def _content(self, given: Mapping[str, Any]) -> dict[str, Any]:
+        content = dict(given)
+        if self.args is not None:
+            content["args"] = self.args
+        if self.meta is not None:
+            # As a JSON merge patch (RFC 7396), but of one level: a nested object is replaced.
+            meta = {**content.pop("meta", {}), **self.meta}
+            for key in [key for key, value in self.meta.items() if value is None]:
+                del meta[key]
+            if meta:
+                content["meta"] = meta
+            if (size := jsontext.size_of(meta)) > MAX_META_BYTES:
+                raise MetadataTooLarge(f"{_AT}.meta", size=size, limit=MAX_META_BYTES)
+        if self.retry is not None:
+            content["retry"] = _shown(content.get("retry") or {}, self.retry)
+        if (size := jsontext.size_of(content)) > MAX_JOB_BYTES:
+            what = next(
+                name for name in ("args", "meta", "retry") if getattr(self, name) is not None
+            )
+            raise PayloadTooLarge(f"{_AT}.{what}", size=size, limit=MAX_JOB_BYTES)
+        return content
+
+
+def _shown(before: Mapping[str, Any], asked: RetryRequest) -> dict[str, Any]:
+    """The policy as the job shows it: what was asked for, over what was asked for before."""
+    given = asked.model_dump(exclude_none=True)
+    outdated = {name for twins in _TWINS if not given.keys().isdisjoint(twins) for name in twins}
+    return {name: value for name, value in before.items() if name not in outdated} | given

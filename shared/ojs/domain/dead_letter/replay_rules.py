@@ -1,0 +1,117 @@
+"""Rules by which dead letters come back by themselves (dead-letter seed, section 7.1)."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Annotated, Any
+
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field
+
+from ojs.domain import jsontext, times
+from ojs.domain.dead_letter import filter as dead_letter_filter
+from ojs.domain.dead_letter.filter import DeadLetterFilter, FilterRequest
+from ojs.domain.errors import InvalidRequest
+from ojs.domain.numbers import whole_number
+
+MAX_RULES = 20
+MAX_NAME_CHARACTERS = 100
+MAX_REPLAYS = 1_000
+# The index is behind by less: no rule looks at what was discarded later.
+MARGIN_MS = 60_000
+
+
+def _printable(value: str) -> str:
+    if not value.isprintable():
+        raise ValueError("must hold printable characters only")
+    return value
+
+
+def _length(value: object) -> str:
+    if times.duration_ms(value) <= 0:
+        raise ValueError("must be above zero")
+    return str(value)
+
+
+class ReplayRuleRequest(BaseModel):
+    """A rule as sent."""
+
+    model_config = ConfigDict(strict=True, extra="forbid", defer_build=True)
+
+    name: Annotated[
+        str, Field(min_length=1, max_length=MAX_NAME_CHARACTERS), AfterValidator(_printable)
+    ]
+    filter: FilterRequest = Field(
+        description="which dead letters; `{}` means all. Not by `older_than`: see `delay`"
+    )
+    delay: Annotated[str, BeforeValidator(_length)] = Field(
+        description="how long after it was discarded; ISO 8601"
+    )
+    max_replays: Annotated[int, Field(ge=1, le=MAX_REPLAYS), BeforeValidator(whole_number)] = Field(
+        description="how many times this rule brings one job back"
+    )
+    enabled: bool = True
+
+
+@dataclass(frozen=True)
+class ReplayRule:
+    """A rule as it is applied. `mark` changes with what it does, but not with `enabled`."""
+
+    name: str
+    filter: DeadLetterFilter
+    delay_ms: int
+    max_replays: int
+    enabled: bool
+    mark: str
+
+    def due_ms(self, now_ms: int) -> int:
+        """What was discarded then, or earlier, comes back now."""
+        return now_ms - max(self.delay_ms, MARGIN_MS)
+
+
+def told(given: Iterable[ReplayRuleRequest], prefix: str) -> list[dict[str, Any]]:
+    """Rules as a configuration keeps and shows them. Raises InvalidRequest naming the field."""
+    rules: list[dict[str, Any]] = []
+    names: set[str] = set()
+    for at, rule in enumerate(given):
+        path = f"{prefix}replay_rules[{at}]"
+        if rule.name in names:
+            raise InvalidRequest(f"{path}.name", "must be one that no other rule has")
+        names.add(rule.name)
+        wanted = rule.filter.model_dump(exclude_none=True)
+        if "older_than" in wanted:
+            # A dead letter is looked at once, when it is due: what it is not then it never is.
+            raise InvalidRequest(f"{path}.filter.older_than", "is what 'delay' says here")
+        dead_letter_filter.parse(wanted, now_ms=times.MAX_MS, prefix=f"{path}.filter.")
+        rules.append(rule.model_dump(exclude={"filter"}) | {"filter": wanted})
+    return [{name: rule[name] for name in ReplayRuleRequest.model_fields} for rule in rules]
+
+
+def read(told: Iterable[Mapping[str, Any]]) -> list[ReplayRule]:
+    """The rules of a configuration, ready to be applied."""
+    return [_read(rule) for rule in told]
+
+
+def _read(rule: Mapping[str, Any]) -> ReplayRule:
+    what = {name: rule[name] for name in ("filter", "delay", "max_replays")}
+    digest = hashlib.sha256(jsontext.dumps(what).encode()).hexdigest()[:16]
+    return ReplayRule(
+        name=rule["name"],
+        filter=dead_letter_filter.parse(rule["filter"], now_ms=times.MAX_MS),
+        delay_ms=times.duration_ms(rule["delay"]),
+        max_replays=rule["max_replays"],
+        enabled=rule["enabled"],
+        mark=digest,
+    )
+
+
+def check_queue(told: Iterable[Mapping[str, Any]], name: str, prefix: str) -> None:
+    """Refuse a rule that means another queue than the one it is for. Raises InvalidRequest."""
+    for at, rule in enumerate(told):
+        if rule["filter"].get("queue", name) != name:
+            raise InvalidRequest(
+                f"{prefix}replay_rules[{at}].filter.queue",
+                "must be the queue that the rule is for",
+                value=rule["filter"]["queue"],
+            )

@@ -1,0 +1,70 @@
+"""Dead letters as a whole (dead-letter seed, section 10.1). Times in ms since the epoch."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+
+from ojs.domain.job.retention import DEAD_LETTERS
+from ojs.domain.stats import OTHER_TYPES
+
+# Queues told of by name, those with the most; the others count together, under a name that no queue
+# can have. So do types of jobs and errors.
+MAX_QUEUES = 1_000
+OTHER_QUEUES = "_other"
+MAX_NAMES = 100
+
+
+@dataclass(frozen=True)
+class Counts:
+    """How many dead letters there are, of which queue, error and type of job; found at `at_ms`."""
+
+    total: int = 0
+    by_queue: Mapping[str, int] = field(default_factory=dict)
+    by_error_type: Mapping[str, int] = field(default_factory=dict)
+    by_type: Mapping[str, int] = field(default_factory=dict)
+    at_ms: int | None = None
+
+
+@dataclass(frozen=True)
+class DeadLetterStats:
+    """The counts, the ends of the line, and what is kept unless a queue says otherwise."""
+
+    counts: Counts
+    oldest_ms: int | None
+    newest_ms: int | None
+    next_prune_ms: int
+    max_age: str
+    max_count: int = DEAD_LETTERS.max_count
+
+
+def together(
+    by_queue: Mapping[str, int],
+    by_error_type: Iterable[Mapping[str, int]],
+    by_type: Iterable[Mapping[str, int]],
+) -> Counts:
+    """The counts of all queues, from those of each."""
+    return Counts(
+        total=sum(by_queue.values()),
+        by_queue=_most(by_queue, MAX_QUEUES, OTHER_QUEUES),
+        by_error_type=_most(_sum(by_error_type), MAX_NAMES, OTHER_TYPES),
+        by_type=_most(_sum(by_type), MAX_NAMES, OTHER_TYPES),
+    )
+
+
+def _sum(parts: Iterable[Mapping[str, int]]) -> Counter[str]:
+    found: Counter[str] = Counter()
+    for part in parts:
+        # Deltas may arrive out of order: for a moment, less may have come than has gone.
+        found.update({name: count for name, count in part.items() if count > 0})
+    return found
+
+
+def _most(counts: Mapping[str, int], most: int, rest: str) -> dict[str, int]:
+    """The largest so many, the largest first, and under `rest` what is left."""
+    ordered = sorted(counts.items(), key=lambda one: (-one[1], one[0]))
+    shown = Counter({name: count for name, count in ordered[:most] if count > 0})
+    if left := sum(count for _, count in ordered[most:] if count > 0):
+        shown[rest] += left
+    return dict(shown)

@@ -1,0 +1,1 @@
+"""Lifecycle events: their envelope, and queries of the event log."""

@@ -1,0 +1,1 @@
+"""Tenants that share a queue: start tags and shares."""

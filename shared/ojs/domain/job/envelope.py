@@ -1,0 +1,539 @@
+"""What a client may send to enqueue a job, and what it means (core seed; requirements 1.1, 1.2).
+
+Both forms are accepted: `options{…}` of the HTTP binding and the flat envelope of the core seed;
+where both name a value, `options` wins. Unknown top-level attributes are kept and shown;
+system-managed ones are ignored.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from decimal import Decimal
+from typing import TYPE_CHECKING, Annotated, Any, Literal, cast
+
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Discriminator,
+    Field,
+    Tag,
+    ValidationError,
+)
+
+from ojs.domain import ids, jsontext, times
+from ojs.domain.errors import (
+    InvalidRequest,
+    MetadataTooLarge,
+    OjsError,
+    PayloadTooLarge,
+    ValidationFailed,
+)
+from ojs.domain.job import retry as retries
+from ojs.domain.job.job import DEFAULT_QUEUE, SPECVERSION
+from ojs.domain.job.retry import RetryPolicy
+from ojs.domain.rate_limit.limiter import RateLimit, RateLimitRequest
+
+if TYPE_CHECKING:
+    from pydantic_core import ErrorDetails
+
+MAX_BATCH = 1_000
+MAX_JOB_BYTES = 1_048_576
+MAX_META_BYTES = 65_536
+MAX_NAME_BYTES = 255
+# A job's non-retryable errors in all: its head keeps them, and each write pays for it.
+MAX_NAMES_BYTES = 2_048
+MAX_PRIORITY = 100
+MAX_TAGS = 100
+MAX_UNIQUE_KEYS = 50
+MAX_TIMEOUT_MS = 365 * 86_400_000
+MAX_VISIBILITY_MS = 43_200_000
+MAX_URI = 2_048
+
+TYPE_PATTERN = r"[a-z][a-z0-9_\-]*(\.[a-z][a-z0-9_\-]*)*"
+QUEUE_PATTERN = r"[a-z0-9][a-z0-9\-\.]*"
+_TYPE = re.compile(TYPE_PATTERN)
+_QUEUE = re.compile(QUEUE_PATTERN)
+_SPECVERSION = re.compile(r"1(\.0(\.[0-9]{1,3})?(-rc\.[0-9]{1,3})?)?")
+_URI = re.compile(r"[A-Za-z][A-Za-z0-9+.\-]*:\S+")
+
+# Set by the backend; a client that sends them is not listened to (core seed, "System-managed").
+SYSTEM_FIELDS = frozenset(
+    {
+        "state", "attempt", "created_at", "enqueued_at", "activated_at", "started_at",
+        "completed_at", "cancelled_at", "discarded_at", "error", "errors", "result",
+        "retry_delay_ms", "next_attempt_at", "next_retry_at", "worker_id", "parent_results",
+        "workflow_id", "progress", "previous_state", "lease_token", "lease_expires_at",
+        "dead_letter", "dead_letter_job_id", "omitted", "errors_omitted",
+    }
+)  # fmt: skip
+
+
+def check_type(value: str) -> str:
+    """A dot-namespaced job type. Raises ValueError with the rule."""
+    if len(value) > MAX_NAME_BYTES:
+        raise ValueError(f"must have at most {MAX_NAME_BYTES} characters")
+    if not _TYPE.fullmatch(value):
+        raise ValueError(
+            "must be dot-separated lowercase segments, each beginning with a letter "
+            "(letters, digits, '_' and '-')"
+        )
+    return value
+
+
+def check_queue(value: str) -> str:
+    """A queue's name. Raises ValueError with the rule."""
+    if len(value) > MAX_NAME_BYTES:
+        raise ValueError(f"must have at most {MAX_NAME_BYTES} characters")
+    if not _QUEUE.fullmatch(value):
+        raise ValueError(
+            "must begin with a lowercase letter or digit and hold only those, '-' and '.'"
+        )
+    return value
+
+
+def check_job_id(value: str) -> str:
+    """A job id. Raises ValueError with the rule."""
+    if not ids.is_uuid7(value):
+        raise ValueError("must be a lowercase UUIDv7")
+    return value
+
+
+def _number(value: Any) -> Any:
+    # JSON numbers arrive as Decimal (ojs.domain.jsontext); strict floats want a float.
+    return float(value) if isinstance(value, Decimal) else value
+
+
+def _checked(check: Any) -> BeforeValidator:
+    return BeforeValidator(lambda value: check(value) if isinstance(value, str) else value)
+
+
+Number = Annotated[float, BeforeValidator(_number)]
+JobType = Annotated[str, _checked(check_type), Field(json_schema_extra={"pattern": TYPE_PATTERN})]
+QueueName = Annotated[
+    str,
+    _checked(check_queue),
+    Field(json_schema_extra={"pattern": QUEUE_PATTERN, "maxLength": MAX_NAME_BYTES}),
+]
+JobId = Annotated[
+    str, _checked(check_job_id), Field(json_schema_extra={"pattern": ids.UUID7.pattern})
+]
+
+
+class _Model(BaseModel):
+    model_config = ConfigDict(strict=True, extra="forbid", allow_inf_nan=False)
+
+
+class RetryRequest(_Model):
+    """A retry policy as sent; fields left out take the queue's or the system's value."""
+
+    max_attempts: int | None = Field(None, ge=0, le=retries.MAX_ATTEMPTS)
+    initial_interval: str | None = Field(None, description="ISO 8601 duration above zero")
+    initial_interval_ms: int | None = Field(None, ge=1, le=times.MAX_DURATION_MS)
+    backoff_coefficient: Number | None = Field(None, ge=1.0, le=1_000.0)
+    max_interval: str | None = Field(None, description="ISO 8601 duration")
+    max_interval_ms: int | None = Field(None, ge=1, le=times.MAX_DURATION_MS)
+    jitter: bool | None = None
+    backoff_strategy: Literal["exponential", "linear", "polynomial", "constant", "none"] | None = (
+        None
+    )
+    backoff_type: Literal["exponential", "linear", "polynomial", "constant", "none"] | None = None
+    non_retryable_errors: (
+        list[Annotated[str, Field(min_length=1, max_length=MAX_NAME_BYTES)]] | None
+    ) = Field(None, max_length=100)
+    on_exhaustion: Literal["discard", "dead_letter"] | None = None
+
+    def over(self, base: RetryPolicy, field: str = "retry") -> RetryPolicy:
+        """This request laid over `base`, field by field. Raises ValidationFailed."""
+
+        def interval(name: str, text: str | None, ms: int | None, default: int) -> int:
+            if text is None:
+                return default if ms is None else ms
+            try:
+                found = times.duration_ms(text)
+            except ValueError as error:
+                raise ValidationFailed(f"{field}.{name}", str(error), value=text) from None
+            if found <= 0:
+                raise ValidationFailed(f"{field}.{name}", "must be above zero", value=text)
+            return found
+
+        def given(value: Any, default: Any) -> Any:
+            return default if value is None else value
+
+        initial = interval(
+            "initial_interval", self.initial_interval, self.initial_interval_ms, base.initial_ms
+        )
+        longest = interval("max_interval", self.max_interval, self.max_interval_ms, base.max_ms)
+        if longest < initial:
+            if self.max_interval is not None or self.max_interval_ms is not None:
+                raise ValidationFailed(
+                    f"{field}.max_interval", "must not be shorter than initial_interval"
+                )
+            longest = initial
+        names = self.non_retryable_errors or ()
+        if sum(len(name.encode("utf-8", "replace")) for name in names) > MAX_NAMES_BYTES:
+            raise ValidationFailed(
+                f"{field}.non_retryable_errors", f"must have at most {MAX_NAMES_BYTES} bytes in all"
+            )
+        strategy = given(given(self.backoff_strategy, self.backoff_type), base.strategy)
+        return RetryPolicy(
+            max_attempts=given(self.max_attempts, base.max_attempts),
+            initial_ms=initial,
+            coefficient=given(self.backoff_coefficient, base.coefficient),
+            max_ms=longest,
+            jitter=given(self.jitter, base.jitter),
+            strategy="constant" if strategy == "none" else strategy,
+            non_retryable=tuple(given(self.non_retryable_errors, base.non_retryable)),
+            on_exhaustion=given(self.on_exhaustion, base.on_exhaustion),
+        )
+
+
+Dimension = Literal["type", "queue", "args", "meta"]
+UniqueState = Literal[
+    "scheduled", "available", "pending", "active", "completed", "retryable", "cancelled",
+    "discarded",
+]  # fmt: skip
+KeyNames = Annotated[
+    list[Annotated[str, Field(min_length=1, max_length=MAX_NAME_BYTES)]],
+    Field(min_length=1, max_length=MAX_UNIQUE_KEYS),
+]
+
+
+# A list is another name for `keys`; a text is itself what must be unique among jobs of a type.
+UniqueKey = Annotated[
+    Annotated[list[Dimension], Field(min_length=1, max_length=4), Tag("|names")]
+    | Annotated[str, Field(min_length=1, max_length=MAX_NAME_BYTES), Tag("|text")],
+    Discriminator(lambda value: "|text" if isinstance(value, str) else "|names"),
+]
+
+
+class UniqueRequest(_Model):
+    """A uniqueness policy (requirements section 5.2)."""
+
+    keys: list[Dimension] | None = Field(None, min_length=1, max_length=4)
+    key: UniqueKey | None = None
+    args_keys: KeyNames | None = None
+    meta_keys: KeyNames | None = None
+    period: str | None = Field(None, description="ISO 8601 duration from creation")
+    within: str | None = Field(None, description="the same as period; also `1h30m`")
+    states: list[UniqueState] | None = Field(None, min_length=1, max_length=8)
+    on_conflict: Literal["reject", "replace", "replace_except_schedule", "ignore"] | None = None
+
+
+class Timing(_Model):
+    """Fields that both forms of the envelope share."""
+
+    priority: int | None = Field(None, ge=-MAX_PRIORITY, le=MAX_PRIORITY)
+    timeout: int | None = Field(None, ge=1, le=MAX_TIMEOUT_MS // 1000, description="seconds")
+    timeout_ms: int | None = Field(None, ge=1, le=MAX_TIMEOUT_MS)
+    scheduled_at: str | None = None
+    delay_until: str | None = None
+    expires_at: str | None = None
+    visibility_timeout_ms: int | None = Field(None, ge=1, le=MAX_VISIBILITY_MS)
+    pending: bool | None = None
+    tags: list[Annotated[str, Field(min_length=1, max_length=MAX_NAME_BYTES)]] | None = Field(
+        None, max_length=MAX_TAGS
+    )
+    max_attempts: int | None = Field(None, ge=0, le=retries.MAX_ATTEMPTS)
+    retry: RetryRequest | None = None
+    unique: UniqueRequest | None = None
+    rate_limit: RateLimitRequest | None = None
+    queue: QueueName | None = None
+
+
+class Options(Timing):
+    """`options` of the HTTP binding. Keys that are not known are kept and shown."""
+
+    model_config = ConfigDict(strict=True, extra="allow", allow_inf_nan=False)
+
+    metadata: dict[str, Any] | None = None
+
+
+class JobRequest(Timing):
+    """One job to enqueue. Keys that are not known are kept and shown at the top level."""
+
+    model_config = ConfigDict(strict=True, extra="allow", allow_inf_nan=False)
+
+    type: JobType
+    args: list[Any]
+    specversion: str | None = None
+    id: JobId | None = None
+    meta: dict[str, Any] | None = None
+    schema_: str | None = Field(None, alias="schema")
+    options: Options | None = None
+
+    def choose(self, name: str) -> tuple[Any, str]:
+        """The value of a shared field, `options` first, and the path it was found at."""
+        if self.options is not None and getattr(self.options, name) is not None:
+            return getattr(self.options, name), f"options.{name}"
+        return getattr(self, name), name
+
+
+# Fields under which a broken rule answers 422 `validation_error` (requirements section 5.1).
+_POLICY_FIELDS = frozenset({"retry", "max_attempts", "unique", "rate_limit"})
+
+
+def parse(raw: object, prefix: str = "") -> JobRequest:
+    """A request from parsed JSON.
+
+    Raises InvalidRequest or ValidationFailed naming the first field that breaks a rule (with
+    `prefix` before its path), with all of them in `details.errors`.
+    """
+    if not isinstance(raw, Mapping):
+        raise InvalidRequest(prefix.rstrip(".") or "body", "must be a JSON object", value=raw)
+    known = {key: value for key, value in raw.items() if key not in SYSTEM_FIELDS}
+    try:
+        return JobRequest.model_validate(known)
+    except ValidationError as error:
+        raise from_pydantic(error, prefix) from None
+
+
+def from_pydantic(error: ValidationError, prefix: str = "") -> InvalidRequest:
+    """The caller's view of pydantic's findings: paths like `options.retry.max_attempts`."""
+    found: list[dict[str, Any]] = []
+    entries = error.errors(include_url=False, include_context=False)
+    # What is malformed comes first: a broken rule (422) supposes a well-formed request.
+    entries.sort(key=_breaks_policy)
+    for entry in entries:
+        path = prefix + "".join(
+            f"[{part}]" if isinstance(part, int) else f".{part}"
+            for part in entry["loc"]
+            # An alternative is no place, and what is wrong with a key is told of what it names.
+            if not str(part).startswith("|") and part != "[key]"
+        ).lstrip(".")
+        reason = entry["msg"].removeprefix("Value error, ")
+        if entry["type"] == "missing":
+            reason = "is required"
+        elif entry["type"] == "extra_forbidden":
+            reason = "is not a known field"
+        found.append({"field": path or "body", "reason": reason[:1].lower() + reason[1:]})
+    first = entries[0]
+    kind = ValidationFailed if _breaks_policy(first) else InvalidRequest
+    value = None if first["type"] == "missing" else first.get("input")
+    return kind(found[0]["field"], found[0]["reason"], value=value, details={"errors": found[:20]})
+
+
+def _breaks_policy(entry: ErrorDetails) -> bool:
+    return any(part in _POLICY_FIELDS for part in entry["loc"])
+
+
+@dataclass(frozen=True)
+class Unique:
+    """A uniqueness policy with its defaults filled in; `period_ms` None means no end.
+
+    `path` says where in the request it was found.
+    """
+
+    keys: frozenset[str]
+    args_keys: tuple[str, ...] | None
+    meta_keys: tuple[str, ...] | None
+    period_ms: int | None
+    states: frozenset[str]
+    on_conflict: str
+    # What the caller chose to be the key, besides the type.
+    custom: str | None = None
+    path: str = "unique"
+
+
+@dataclass(frozen=True)
+class Specification:
+    """A valid request, resolved: what the job will be. Times in ms."""
+
+    id: str | None
+    type: str
+    queue: str
+    priority: int
+    pending: bool
+    scheduled_ms: int | None
+    expires_ms: int | None
+    timeout_ms: int | None
+    visibility_ms: int | None
+    policy: RetryPolicy
+    unique: Unique | None
+    content: dict[str, Any]
+    limit: RateLimit | None = None
+
+
+def resolve(
+    request: JobRequest, *, now_ms: int, base: RetryPolicy = retries.DEFAULT, prefix: str = ""
+) -> Specification:
+    """Work out what a request asks for, at time `now_ms`, over the retry policy `base`.
+
+    Raises InvalidRequest, ValidationFailed, PayloadTooLarge or MetadataTooLarge.
+    """
+    _check_references(request, prefix)
+    content = _content(request)
+    policy = _policy(request, base, prefix)
+    timeout_ms = _timeout(request, content)
+    scheduled_ms = _moment(request, ("delay_until", "scheduled_at"), content, now_ms, prefix)
+    expires_ms = _moment(request, ("expires_at",), content, now_ms, prefix)
+    in_future = scheduled_ms is not None and scheduled_ms > now_ms
+    pending, pending_path = request.choose("pending")
+    if pending and in_future:
+        raise InvalidRequest(
+            prefix + pending_path, "cannot be combined with a start time in the future"
+        )
+    for key, value in (request.model_extra or {}).items():
+        content.setdefault(key, value)
+    _check_sizes(content, request.meta, prefix)
+    queue, _ = request.choose("queue")
+    limited, _ = request.choose("rate_limit")
+    priority, _ = request.choose("priority")
+    visibility_ms, _ = request.choose("visibility_timeout_ms")
+    return Specification(
+        id=request.id,
+        type=request.type,
+        queue=queue or DEFAULT_QUEUE,
+        priority=priority or 0,
+        pending=bool(pending),
+        scheduled_ms=scheduled_ms if in_future else None,
+        expires_ms=expires_ms,
+        timeout_ms=timeout_ms,
+        visibility_ms=visibility_ms,
+        policy=policy,
+        unique=_unique(request, prefix),
+        content=content,
+        limit=None if limited is None else limited.limit(),
+    )
+
+
+def _check_references(request: JobRequest, prefix: str) -> None:
+    version = request.specversion
+    if version is not None and not _SPECVERSION.fullmatch(version):
+        raise InvalidRequest(
+            f"{prefix}specversion", "must be 1.0 or a version compatible with it", value=version
+        )
+    schema = request.schema_
+    if schema is not None and not (len(schema) <= MAX_URI and _URI.fullmatch(schema)):
+        raise InvalidRequest(f"{prefix}schema", "must be a URI", value=schema)
+
+
+def _content(request: JobRequest) -> dict[str, Any]:
+    """What is stored to be shown again, and decides nothing."""
+    content: dict[str, Any] = {"args": request.args}
+    if request.specversion not in (None, SPECVERSION):
+        content["specversion"] = request.specversion
+    if request.meta:
+        content["meta"] = request.meta
+    if request.schema_ is not None:
+        content["schema"] = request.schema_
+    for name in ("tags", "retry", "unique", "rate_limit", "visibility_timeout_ms"):
+        value, _ = request.choose(name)
+        if value is not None:
+            shown = value.model_dump(exclude_none=True) if isinstance(value, BaseModel) else value
+            content[name] = shown
+    if request.options is not None:
+        rest = dict(request.options.model_extra or {})
+        if request.options.metadata is not None:
+            rest["metadata"] = request.options.metadata
+        if rest:
+            content["options"] = rest
+    return content
+
+
+def _policy(request: JobRequest, base: RetryPolicy, prefix: str) -> RetryPolicy:
+    asked, path = request.choose("retry")
+    attempts, attempts_path = request.choose("max_attempts")
+    if asked is None:
+        asked, path = RetryRequest(), "retry"
+    retry = cast("RetryRequest", asked)
+    # Side by side the policy's own number wins, but nothing flat wins over `options`.
+    outranked = attempts_path.startswith("options.") and not path.startswith("options.")
+    if attempts is not None and (retry.max_attempts is None or outranked):
+        retry = retry.model_copy(update={"max_attempts": attempts})
+    return retry.over(base, prefix + path)
+
+
+def _timeout(request: JobRequest, content: dict[str, Any]) -> int | None:
+    for holder in (request.options, request):
+        if holder is None:
+            continue
+        if holder.timeout_ms is not None:
+            content["timeout_ms"] = holder.timeout_ms
+            return holder.timeout_ms
+        if holder.timeout is not None:
+            content["timeout"] = holder.timeout
+            content["timeout_ms"] = holder.timeout * 1000
+            return holder.timeout * 1000
+    return None
+
+
+def _moment(
+    request: JobRequest,
+    names: tuple[str, ...],
+    content: dict[str, Any],
+    now_ms: int,
+    prefix: str,
+) -> int | None:
+    """The first given of `names` in ms; shown as it was sent, or absolute when it was relative."""
+    given = [(name, *request.choose(name)) for name in names]
+    given = [one for one in given if one[1] is not None]
+    if not given:
+        return None
+    # Any of the names in `options` wins over all of the flat form.
+    given.sort(key=lambda one: not one[2].startswith("options."))
+    name, text, path = given[0]
+    try:
+        ms = times.timestamp_ms(text, now_ms=now_ms)
+    except ValueError as error:
+        raise InvalidRequest(prefix + path, str(error), value=text) from None
+    shown = "scheduled_at" if name == "delay_until" else name
+    content[shown] = times.format_ms(ms) if text.startswith("+") else text
+    return ms
+
+
+DEFAULT_UNIQUE_STATES = frozenset({"available", "active", "scheduled", "retryable", "pending"})
+
+
+def _unique(request: JobRequest, prefix: str) -> Unique | None:
+    asked, path = request.choose("unique")
+    return None if asked is None else _policy_of(cast("UniqueRequest", asked), prefix + path)
+
+
+def kept_unique(content: Mapping[str, Any]) -> Unique:
+    """The uniqueness policy of a stored job, as its content tells. Raises ValidationFailed."""
+    return _policy_of(UniqueRequest.model_validate(content.get("unique") or {}), "unique")
+
+
+def _policy_of(unique: UniqueRequest, path: str) -> Unique:
+    name = "within" if unique.period is None and unique.within is not None else "period"
+    period_ms = None
+    if (period := getattr(unique, name)) is not None:
+        try:
+            read = times.short_duration_ms if name == "within" else times.duration_ms
+            period_ms = read(period)
+        except ValueError as error:
+            raise ValidationFailed(f"{path}.{name}", str(error), value=period) from None
+        if period_ms <= 0:
+            raise ValidationFailed(f"{path}.{name}", "must be above zero")
+    custom = unique.key if isinstance(unique.key, str) else None
+    listed = unique.key if isinstance(unique.key, list) else None
+    keys = frozenset(unique.keys or listed or ["type"])
+    if "meta" in keys and unique.meta_keys is None:
+        raise ValidationFailed(f"{path}.meta_keys", "is required when keys holds 'meta'")
+    return Unique(
+        keys=keys | {"type"},
+        args_keys=tuple(unique.args_keys) if unique.args_keys is not None else None,
+        meta_keys=tuple(unique.meta_keys) if unique.meta_keys is not None else None,
+        period_ms=period_ms,
+        states=frozenset(unique.states) if unique.states else DEFAULT_UNIQUE_STATES,
+        on_conflict=unique.on_conflict or "reject",
+        custom=custom,
+        path=path,
+    )
+
+
+def _check_sizes(content: Mapping[str, Any], meta: Mapping[str, Any] | None, prefix: str) -> None:
+    if meta and (size := jsontext.size_of(meta)) > MAX_META_BYTES:
+        raise MetadataTooLarge(f"{prefix}meta", size=size, limit=MAX_META_BYTES)
+    if (size := jsontext.size_of(content)) > MAX_JOB_BYTES:
+        what = f"{prefix}args" if jsontext.size_of(content["args"]) * 2 > size else f"{prefix}body"
+        raise PayloadTooLarge(what, size=size, limit=MAX_JOB_BYTES)
+
+
+def at_index(error: OjsError, index: int) -> OjsError:
+    """The same error, saying which job of a batch it is about."""
+    error.details["index"] = index
+    return error

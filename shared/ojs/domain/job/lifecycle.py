@@ -1,0 +1,336 @@
+"""What each trigger makes of a job: pure functions, checked against the table of transitions.
+
+The request paths, the lazy application of time and the sweeps all call these same functions.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from ojs.domain.ids import derived_uuid7
+from ojs.domain.job import failure as failures
+from ojs.domain.job.failure import Failure
+from ojs.domain.job.job import DEFAULT_VISIBILITY_MS, Job, Lease, expired
+from ojs.domain.job.states import State, Trigger, check
+
+
+def claim(job: Job, *, token: str, now_ms: int, lease_ms: int, worker_id: str | None) -> Job:
+    """Available to active: one more attempt, under a new lease of `lease_ms`."""
+    check(job.state, Trigger.CLAIM, job.id)
+    return replace(
+        job,
+        state=State.ACTIVE,
+        attempt=job.attempt + 1,
+        started_ms=now_ms,
+        lease=Lease(token, now_ms + lease_ms, lease_ms, worker_id),
+        worker_id=worker_id,
+        batch=None,
+        stalled=None,
+        retry_at_ms=None,
+    )
+
+
+def complete(job: Job, *, now_ms: int) -> Job:
+    """Active to completed; the worker that did it stays on record."""
+    check(job.state, Trigger.ACK, job.id)
+    return replace(
+        job,
+        state=State.COMPLETED,
+        completed_ms=now_ms,
+        lease=None,
+        expires_ms=None,
+        ttl_s=now_ms // 1000 + job.retention.completed_s,
+    )
+
+
+def fail(job: Job, failure: Failure, *, now_ms: int, chance: float) -> Job:
+    """Active to retryable or discarded, as handler code, error and retry policy say.
+
+    Order of matching: requirements section 5.1. `chance` is a random number in [0, 1) for jitter.
+    """
+    check(job.state, Trigger.FAIL, job.id)
+    return _after_failure(job, failure, now_ms=now_ms, chance=chance)
+
+
+def time_out(job: Job, *, now_ms: int, chance: float) -> tuple[Job, Failure]:
+    """Active for longer than its execution timeout: a failure of type `timeout`."""
+    check(job.state, Trigger.TIME_OUT, job.id)
+    failure = failures.observed(
+        "timeout",
+        f"The job ran longer than its timeout of {job.timeout_ms} ms.",
+        attempt=job.attempt,
+        now_ms=now_ms,
+    )
+    return _after_failure(job, failure, now_ms=now_ms, chance=chance), failure
+
+
+def stall(job: Job, *, now_ms: int, order: str) -> tuple[Job, Failure]:
+    """The lease ran out: available again at once, or discarded when that was the last attempt."""
+    check(job.state, Trigger.STALL, job.id)
+    failure = failures.observed(
+        "visibility_timeout",
+        "The worker neither finished the job nor extended its lease in time.",
+        attempt=job.attempt,
+        now_ms=now_ms,
+    )
+    if job.attempt < job.max_attempts:
+        back = _available(job, now_ms=now_ms, order=order)
+        return replace(back, stalled=job.lease.token if job.lease else None), failure
+    return _exhausted(job, failure, now_ms=now_ms), failure
+
+
+def resumable(
+    job: Job, *, worker_id: str | None, attempt: int | None = None, lease_token: str | None = None
+) -> bool:
+    """Whether a worker whose lease ran out may still speak for the job (requirements section 12).
+
+    Only as long as nobody was given it, and only whoever held it: the worker that is named, or
+    whoever knows the lease.
+    """
+    return (
+        job.state is State.AVAILABLE
+        and job.stalled is not None
+        and (job.worker_id == worker_id or lease_token == job.stalled)
+        and attempt in (None, job.attempt)
+        and lease_token in (None, job.stalled)
+    )
+
+
+def resume(job: Job, *, now_ms: int, lease_ms: int | None = None) -> Job:
+    """Available to active again, for the worker whose lease ran out: the same attempt goes on."""
+    check(job.state, Trigger.RESUME, job.id)
+    length_ms = lease_ms or job.visibility_ms or DEFAULT_VISIBILITY_MS
+    return replace(
+        job,
+        state=State.ACTIVE,
+        lease=Lease(job.stalled or "", now_ms + length_ms, length_ms, job.worker_id),
+        stalled=None,
+        order=None,
+        batch=None,
+    )
+
+
+def requeue(job: Job, *, now_ms: int, order: str) -> Job:
+    """A worker hands the job back unprocessed: available at once, the attempt not counted."""
+    check(job.state, Trigger.REQUEUE, job.id)
+    back = _available(job, now_ms=now_ms, order=order)
+    return replace(back, attempt=max(0, job.attempt - 1))
+
+
+def promote(job: Job, *, now_ms: int, order: str) -> Job:
+    """Scheduled or retryable to available, when the time has come."""
+    check(job.state, Trigger.DUE, job.id)
+    return _available(job, now_ms=now_ms, order=order)
+
+
+def activate(job: Job, *, now_ms: int, order: str) -> Job:
+    """Pending to available, at a caller's word."""
+    check(job.state, Trigger.ACTIVATE, job.id)
+    ready = replace(_available(job, now_ms=now_ms, order=order), activated_ms=now_ms)
+    return replace(ready, previous_state=job.state)
+
+
+def cancel(job: Job, *, now_ms: int) -> Job:
+    """Any state that is not terminal to cancelled. `completed_at` stays unset (L0-LC-007)."""
+    check(job.state, Trigger.CANCEL, job.id)
+    return replace(
+        job,
+        state=State.CANCELLED,
+        cancelled_ms=now_ms,
+        lease=None,
+        stalled=None,
+        expires_ms=None,
+        order=None,
+        retry_at_ms=None,
+        batch=None,
+        previous_state=job.state,
+        ttl_s=now_ms // 1000 + job.retention.cancelled_s,
+    )
+
+
+def expire(job: Job, *, now_ms: int) -> tuple[Job, Failure]:
+    """Not started before `expires_at`: discarded, without `completed_at` (L2-TTL-001)."""
+    check(job.state, Trigger.EXPIRE, job.id)
+    failure = failures.observed(
+        "expired",
+        "The job was not started before its deadline (expires_at).",
+        attempt=job.attempt,
+        now_ms=now_ms,
+    )
+    return _discarded(job, now_ms=now_ms, dead_letter=False), failure
+
+
+def drop(job: Job, *, now_ms: int) -> tuple[Job, Failure]:
+    """Discarded to make room for a new job in a bounded queue (backpressure seed, section 5.3)."""
+    check(job.state, Trigger.DROP, job.id)
+    failure = failures.observed(
+        "overflow",
+        "The queue was full, and this was the oldest job in line.",
+        attempt=job.attempt,
+        now_ms=now_ms,
+    )
+    gone = replace(_discarded(job, now_ms=now_ms, dead_letter=False), batch=None)
+    return gone, failure
+
+
+def withdraw(job: Job, *, now_ms: int) -> tuple[Job, Failure]:
+    """Discarded because its queue was deleted (queue-config seed, section 5.3)."""
+    check(job.state, Trigger.WITHDRAW, job.id)
+    failure = failures.observed(
+        "queue_deleted",
+        f"The queue '{job.queue}' was deleted.",
+        attempt=job.attempt,
+        now_ms=now_ms,
+    )
+    gone = replace(_discarded(job, now_ms=now_ms, dead_letter=False), batch=None)
+    return gone, failure
+
+
+def move(job: Job, *, queue: str, lane: int, order: str, held: int | None) -> Job:
+    """To another queue, in the same state (queue-config seed, section 5.3).
+
+    A new place in line, so that a fetch that still sees the job in its old one cannot claim it.
+    """
+    order_there = order if job.state is State.AVAILABLE else None
+    return replace(job, queue=queue, lane=lane, order=order_there, held=held, batch=None)
+
+
+def postpone(job: Job, *, until_ms: int) -> Job:
+    """Its rate limit is reached: scheduled for when there may be room (ojs-rate-limiting, 6.2)."""
+    check(job.state, Trigger.POSTPONE, job.id)
+    return replace(
+        job,
+        state=State.SCHEDULED,
+        scheduled_ms=until_ms,
+        order=None,
+        stalled=None,
+        batch=None,
+    )
+
+
+def give_up(job: Job, *, now_ms: int) -> tuple[Job, Failure]:
+    """Its rate limit is reached and it asked to be dropped then (ojs-rate-limiting, 6.2)."""
+    check(job.state, Trigger.DROP, job.id)
+    key = job.limit.key_in(job.queue) if job.limit else ""
+    failure = failures.observed(
+        "rate_limited",
+        f"The rate limit '{key}' was reached, and the job asked to be dropped then.",
+        attempt=job.attempt,
+        now_ms=now_ms,
+    )
+    gone = replace(_discarded(job, now_ms=now_ms, dead_letter=False), batch=None)
+    return gone, failure
+
+
+def revive(job: Job, *, now_ms: int, order: str) -> Job:
+    """From dead letter back to available: attempts anew, id and error history kept (DL .6.1)."""
+    check(job.state, Trigger.REVIVE, job.id)
+    fresh = replace(
+        job,
+        attempt=0,
+        life=job.life + 1,
+        started_ms=None,
+        completed_ms=None,
+        discarded_ms=None,
+        dead_letter=False,
+        error_type=None,
+        deleting=False,
+        copy_id=None,
+        copy_due=False,
+        worker_id=None,
+        retry_delay_ms=None,
+        expires_ms=None,
+        held=None,
+        ttl_s=None,
+    )
+    return _available(fresh, now_ms=now_ms, order=order)
+
+
+def by_time(job: Job, *, now_ms: int, order: str, chance: float) -> tuple[Job, Failure | None]:
+    """What time alone has already decided about a job; the same job when nothing is due.
+
+    One step: a retryable job past its deadline is promoted or expired, never both.
+    """
+    match job.state:
+        case State.SCHEDULED | State.RETRYABLE | State.AVAILABLE | State.PENDING:
+            if expired(job, now_ms):
+                return expire(job, now_ms=now_ms)
+            if job.state in (State.SCHEDULED, State.RETRYABLE) and job.due_ms <= now_ms:
+                return promote(job, now_ms=now_ms, order=order), None
+        case State.ACTIVE if job.lease is not None and job.due_ms <= now_ms:
+            # On a tie the lease decides: a live worker would have extended it.
+            if job.lease.until_ms <= (job.timeout_at_ms or 0):
+                return stall(job, now_ms=now_ms, order=order)
+            return time_out(job, now_ms=now_ms, chance=chance)
+        case _:
+            pass
+    return job, None
+
+
+def _after_failure(job: Job, failure: Failure, *, now_ms: int, chance: float) -> Job:
+    if failure.code == failures.CODE_DISCARD:
+        return _finally(job, failure, now_ms=now_ms, dead_letter=False)
+    if failure.code == failures.CODE_DEAD_LETTER:
+        return _finally(job, failure, now_ms=now_ms, dead_letter=True)
+    final = not failure.retryable or job.policy.gives_up_on(failure.names)
+    if final or job.attempt >= job.max_attempts:
+        return _exhausted(job, failure, now_ms=now_ms)
+    delay_ms = job.policy.delay_ms(job.attempt, chance)
+    return replace(
+        job,
+        state=State.RETRYABLE,
+        lease=None,
+        retry_delay_ms=delay_ms,
+        retry_at_ms=now_ms + delay_ms,
+    )
+
+
+def _available(job: Job, *, now_ms: int, order: str) -> Job:
+    return replace(
+        job,
+        state=State.AVAILABLE,
+        enqueued_ms=now_ms,
+        order=order,
+        lease=None,
+        stalled=None,
+        retry_at_ms=None,
+    )
+
+
+def _exhausted(job: Job, failure: Failure, *, now_ms: int) -> Job:
+    dead_letter = job.policy.on_exhaustion == "dead_letter"
+    return _finally(job, failure, now_ms=now_ms, dead_letter=dead_letter)
+
+
+def _finally(job: Job, failure: Failure, *, now_ms: int, dead_letter: bool) -> Job:
+    # Discarded after having run: `completed_at` is set too (L1-RTR-006).
+    gone = replace(_discarded(job, now_ms=now_ms, dead_letter=dead_letter), completed_ms=now_ms)
+    # What dead letters are searched and counted by (DL section 9.1).
+    return replace(gone, error_type=failures.kept_type(failure.type)) if dead_letter else gone
+
+
+def _discarded(job: Job, *, now_ms: int, dead_letter: bool) -> Job:
+    copy_id = _copy_id(job, now_ms) if dead_letter else None
+    return replace(
+        job,
+        state=State.DISCARDED,
+        discarded_ms=now_ms,
+        dead_letter=dead_letter,
+        copy_id=copy_id,
+        copy_due=copy_id is not None,
+        lease=None,
+        stalled=None,
+        order=None,
+        retry_at_ms=None,
+        expires_ms=None,
+        # Dead letters stay until they are pruned (DL section 4.2), which must be told of.
+        ttl_s=None if dead_letter else now_ms // 1000 + job.retention.discarded_s,
+    )
+
+
+def _copy_id(job: Job, now_ms: int) -> str | None:
+    """The id of the copy that a job leaves which dies now: always the same for this death."""
+    # A job may have been moved to the very queue that copies go to.
+    if job.copies_to is None or job.copies_to.queue == job.queue:
+        return None
+    return derived_uuid7(now_ms, f"{job.id}|{job.life}|{job.attempt}")

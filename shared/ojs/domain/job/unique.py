@@ -1,0 +1,85 @@
+"""The fingerprint of a unique job (ojs-unique-jobs section 4; requirements section 5.2)."""
+
+from __future__ import annotations
+
+import hashlib
+import unicodedata
+from collections.abc import Mapping
+from decimal import Decimal
+from typing import Any, Protocol
+
+from ojs.domain import jsontext
+from ojs.domain.errors import ValidationFailed
+from ojs.domain.job.envelope import Unique
+
+
+class Described(Protocol):
+    """What a fingerprint is made of: a job that is pushed, or one that is there."""
+
+    @property
+    def type(self) -> str:
+        """Its type."""
+        ...
+
+    @property
+    def queue(self) -> str:
+        """Its queue."""
+        ...
+
+    @property
+    def content(self) -> Mapping[str, Any] | None:
+        """Its args, meta and the rest; loaded."""
+        ...
+
+
+def fingerprint(job: Described, policy: Unique) -> str:
+    """SHA-256 (hex) of the canonical JSON of the chosen dimensions.
+
+    Raises ValidationFailed when `args_keys` or `meta_keys` names a key the job does not have.
+    """
+    content = job.content or {}
+    chosen: dict[str, Any] = {"type": job.type}
+    if policy.custom is not None:
+        chosen["key"] = policy.custom
+    if "queue" in policy.keys:
+        chosen["queue"] = job.queue
+    if "args" in policy.keys:
+        args = content["args"]
+        if policy.args_keys is not None:
+            objects = [value for value in args if isinstance(value, dict)]
+            args = _pick(policy.args_keys, objects, f"{policy.path}.args_keys")
+        chosen["args"] = args
+    if "meta" in policy.keys:
+        meta = content.get("meta", {})
+        chosen["meta"] = _pick(policy.meta_keys or (), [meta], f"{policy.path}.meta_keys")
+    canonical = jsontext.dumps(_canonical(chosen))
+    return hashlib.sha256(canonical.encode("utf-8")).hexdigest()
+
+
+def _pick(names: tuple[str, ...], holders: list[dict[str, Any]], field: str) -> dict[str, Any]:
+    picked = {}
+    for name in names:
+        holder = next((holder for holder in holders if name in holder), None)
+        if holder is None:
+            raise ValidationFailed(field, "names a key that the job does not have", value=name)
+        picked[name] = holder[name]
+    return picked
+
+
+def _canonical(value: Any) -> Any:
+    """Keys sorted, texts in NFC, numbers that are equal written alike (RFC 8785)."""
+    if isinstance(value, dict):
+        normal = {unicodedata.normalize("NFC", key): _canonical(v) for key, v in value.items()}
+        return dict(sorted(normal.items()))
+    if isinstance(value, list):
+        return [_canonical(item) for item in value]
+    if isinstance(value, str):
+        return unicodedata.normalize("NFC", value)
+    if isinstance(value, Decimal | float):
+        # Integers stay exact at any size, however they are written: two ids beyond 2^53 differ.
+        exact = Decimal(value)
+        if exact == exact.to_integral_value():
+            return int(exact)
+        number = float(value)
+        return int(number) if number.is_integer() else number
+    return value

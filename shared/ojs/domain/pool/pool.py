@@ -1,0 +1,336 @@
+"""Worker pools: which queues a group of workers serves, how many jobs it runs, and in what order
+queues have their turn (fair-scheduling seed, sections 6 to 8).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Annotated, Any, Literal
+
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
+
+from ojs.domain import times
+from ojs.domain.errors import InvalidRequest
+from ojs.domain.fair_queue.tags import Fairness, TenantFairnessRequest, in_force
+from ojs.domain.fair_queue.tags import shown as tenant_fairness_shown
+from ojs.domain.job import envelope
+from ojs.domain.job.envelope import Number, QueueName
+from ojs.domain.numbers import whole_number
+from ojs.domain.pool.dispatch import ROUND_ROBIN, WEIGHTED, DispatchSequence
+
+# Workers that name no pool belong to this one.
+DEFAULT_POOL = "default"
+POOL_PATTERN = r"[A-Za-z0-9][A-Za-z0-9._\-]*"
+MAX_POOL_BYTES = 64
+# A change touches each queue that is in the pool or was, in one transaction.
+MAX_POOL_QUEUES = 48
+# What says so is kept with the queue, and read by every push.
+MAX_POOLS_OF_QUEUE = 16
+MAX_POOL_CONCURRENCY = 1_000_000
+MAX_WEIGHT = 1_000
+MAX_WEIGHTS = 10_000
+DEFAULT_ROTATION = "PT30S"
+DEFAULT_RATIO = 0.05
+MAX_ROTATION_MS = 86_400_000
+# What a worker's places are counted in is forgotten when the worker was given nothing for so long.
+SEATS_KEPT_S = 30 * 86_400
+
+Strategy = Literal["strict", "round-robin", "weighted", "least-loaded"]
+_POOL = re.compile(POOL_PATTERN)
+
+
+def check_pool(value: str) -> str:
+    """A pool's name. Raises ValueError with the rule."""
+    if not _POOL.fullmatch(value):
+        raise ValueError("must begin with a letter or digit and hold only those, '-', '_' and '.'")
+    if len(value) > MAX_POOL_BYTES:
+        raise ValueError(f"must have at most {MAX_POOL_BYTES} characters")
+    return value
+
+
+def _interval(value: object) -> str:
+    if not 1_000 <= times.duration_ms(value) <= MAX_ROTATION_MS:
+        raise ValueError("must be an ISO 8601 duration from PT1S to PT24H")
+    return str(value)
+
+
+PoolName = Annotated[
+    str,
+    AfterValidator(check_pool),
+    Field(json_schema_extra={"pattern": POOL_PATTERN, "maxLength": MAX_POOL_BYTES}),
+]
+Weight = Annotated[int, Field(ge=1, le=MAX_WEIGHT), BeforeValidator(whole_number)]
+
+
+class _Model(BaseModel):
+    model_config = ConfigDict(strict=True, extra="ignore", allow_inf_nan=False, defer_build=True)
+
+
+class QueueOfPool(_Model):
+    """A queue where queues are told as an object."""
+
+    weight: Weight | None = None
+
+
+class StarvationPreventionRequest(_Model):
+    """What each queue of a pool is sure of (fair-scheduling seed, section 8)."""
+
+    enabled: bool = False
+    rotation_interval: Annotated[str, BeforeValidator(_interval)] = Field(
+        DEFAULT_ROTATION, description="how often each queue is served whatever the strategy says"
+    )
+    min_dispatch_ratio: Annotated[Number, Field(ge=0.0, le=1.0)] = Field(
+        DEFAULT_RATIO, description="part of all dispatches that each queue with jobs has at least"
+    )
+
+
+class PoolRequest(_Model):
+    """A worker pool. It replaces what the pool was: what is not named is as it is by default."""
+
+    queues: (
+        Annotated[list[QueueName], Field(min_length=1, max_length=MAX_POOL_QUEUES)]
+        | Annotated[dict[QueueName, QueueOfPool], Field(min_length=1, max_length=MAX_POOL_QUEUES)]
+    )
+    concurrency: (
+        Annotated[int, Field(ge=1, le=MAX_POOL_CONCURRENCY), BeforeValidator(whole_number)] | None
+    ) = Field(None, description="most jobs that run at a time over all workers of the pool")
+    strategy: Strategy | None = Field(
+        None, description="round-robin when not given; weighted when there are weights"
+    )
+    weights: dict[str, Weight] | None = None
+    isolated: bool | None = Field(
+        None, description="whether workers outside the pool get nothing of its queues"
+    )
+    starvation_prevention: StarvationPreventionRequest | None = None
+    tenant_fairness: TenantFairnessRequest | None = Field(
+        None, description="how tenants share its queues, where these do not say so themselves"
+    )
+
+
+@dataclass(frozen=True)
+class Prevention:
+    """What each queue of a pool is sure of: a turn each `interval_ms`, and this part of all."""
+
+    interval: str = DEFAULT_ROTATION
+    ratio: float = DEFAULT_RATIO
+
+    @property
+    def interval_ms(self) -> int:
+        """Length of the interval."""
+        return times.duration_ms(self.interval)
+
+
+@dataclass(frozen=True)
+class Pool:
+    """A worker pool as configured. `prevention` is None where it is not enabled; `told` then still
+    says what was configured, as `tenants` does of tenant fairness. Times in ms.
+    """
+
+    name: str
+    queues: tuple[str, ...]
+    strategy: str = ROUND_ROBIN
+    weights: Mapping[str, int] = field(default_factory=dict)
+    concurrency: int | None = None
+    isolated: bool = False
+    prevention: Prevention | None = None
+    told: Mapping[str, Any] = field(default_factory=dict)
+    tenants: Mapping[str, Any] = field(default_factory=dict)
+    created_ms: int = 0
+    configured_ms: int = 0
+    # How often it was changed.
+    changes: int = 0
+    # Running jobs take places though there may be no limit in force: one is about to be.
+    seating: bool = False
+
+    @property
+    def seated(self) -> bool:
+        """Whether running jobs of the pool take places at its gate."""
+        return self.seating or self.concurrency is not None
+
+    @property
+    def version(self) -> int:
+        """A number that grows with each change, also over a deletion."""
+        return self.created_ms + self.changes
+
+    @cached_property
+    def fairness(self) -> Fairness | None:
+        """How it has tenants share its queues; None when it does not."""
+        return in_force(self.tenants) if self.tenants else None
+
+    @property
+    def gate(self) -> str:
+        """The name of its gate; no queue can be called so."""
+        return gate_of(self.name)
+
+    @cached_property
+    def turns(self) -> DispatchSequence:
+        """How its queues have their turn."""
+        ratio = self.prevention.ratio if self.prevention is not None else 0.0
+        return DispatchSequence.of(self.queues, self.strategy, self.weights, ratio)
+
+
+def gate_of(pool: str) -> str:
+    """The name of a pool's gate."""
+    return f":{pool}"
+
+
+def seat_of(pool: str, worker_id: str) -> str:
+    """The name of the gate of one worker of a pool."""
+    return f":{pool}:{worker_id}"
+
+
+def parse(name: str, raw: object) -> Pool:
+    """The pool that a body asks for. Raises InvalidRequest naming the field."""
+    try:
+        check_pool(name)
+    except ValueError as error:
+        raise InvalidRequest("name", str(error), value=name) from None
+    if not isinstance(raw, Mapping):
+        raise InvalidRequest("body", "must be a JSON object", value=raw)
+    # The suites and a UI send it as it is shown.
+    inner, prefix = (raw["pool"], "pool.") if isinstance(raw.get("pool"), Mapping) else (raw, "")
+    if inner.get("name") not in (None, name):
+        raise InvalidRequest(f"{prefix}name", "must be that of the path", value=inner["name"])
+    _check_queues(inner, prefix)
+    try:
+        given = PoolRequest.model_validate(dict(inner))
+    except ValidationError as error:
+        found = envelope.from_pydantic(error, prefix)
+        raise InvalidRequest(found.field, found.reason, details=found.details) from None
+    return _pool(name, given, prefix)
+
+
+def _check_queues(given: Mapping[str, Any], prefix: str) -> None:
+    """Of a union pydantic names every branch; a caller wants to know of one thing."""
+    queues = given.get("queues")
+    field_name = f"{prefix}queues"
+    if not isinstance(queues, (list, dict)):
+        rule = "must be an array of names, or an object of them"
+        raise InvalidRequest(field_name, "is required" if queues is None else rule, value=queues)
+    if not 1 <= len(queues) <= MAX_POOL_QUEUES:
+        raise InvalidRequest(field_name, f"must hold 1 to {MAX_POOL_QUEUES} queues")
+    for at, name in enumerate(queues):
+        where = f"{field_name}[{at}]" if isinstance(queues, list) else field_name
+        if not isinstance(name, str):
+            raise InvalidRequest(where, "must be a string", value=name)
+        try:
+            envelope.check_queue(name)
+        except ValueError as error:
+            raise InvalidRequest(where, str(error), value=name) from None
+        if isinstance(queues, list) and name in queues[:at]:
+            raise InvalidRequest(where, "is named twice", value=name)
+    if isinstance(queues, dict):
+        for name, told in queues.items():
+            _check_queue(f"{field_name}.{name}", told)
+
+
+def _check_queue(where: str, told: object) -> None:
+    try:
+        QueueOfPool.model_validate(told)
+    except ValidationError as error:
+        found = envelope.from_pydantic(error, f"{where}.")
+        raise InvalidRequest(
+            found.field if isinstance(told, Mapping) else where,
+            found.reason if isinstance(told, Mapping) else "must be an object",
+            value=told,
+        ) from None
+
+
+def _pool(name: str, given: PoolRequest, prefix: str) -> Pool:
+    queues = tuple(given.queues)
+    weights = _weights(given, prefix)
+    strategy = given.strategy or (WEIGHTED if weights else ROUND_ROBIN)
+    _check_weights(queues, strategy, weights, prefix)
+    told: dict[str, Any] = {}
+    prevention = None
+    if given.starvation_prevention is not None:
+        told = given.starvation_prevention.model_dump()
+        if given.starvation_prevention.enabled:
+            prevention = _prevention(given.starvation_prevention, queues, prefix)
+    return Pool(
+        name,
+        queues,
+        strategy=strategy,
+        weights=weights,
+        concurrency=given.concurrency,
+        isolated=bool(given.isolated),
+        prevention=prevention,
+        told=told,
+        tenants=_tenants(given.tenant_fairness),
+    )
+
+
+def _tenants(given: TenantFairnessRequest | None) -> dict[str, Any]:
+    """As it is kept: what was said, without nulls."""
+    if given is None:
+        return {}
+    told = given.model_dump(exclude_none=True)
+    if given.weights is not None:
+        told["weights"] = {name: w for name, w in given.weights.items() if w is not None}
+    # That something was said is worth keeping also where it is what counts anyway.
+    return {"enabled": False, **told}
+
+
+def _weights(given: PoolRequest, prefix: str) -> dict[str, int]:
+    """By queue, wherever they were told."""
+    weights = dict(given.weights or {})
+    if isinstance(given.queues, dict):
+        for name, queue in given.queues.items():
+            if queue.weight is None:
+                continue
+            if weights.get(name, queue.weight) != queue.weight:
+                raise InvalidRequest(f"{prefix}weights.{name}", "differs from that in queues")
+            weights[name] = queue.weight
+    return weights
+
+
+def _check_weights(
+    queues: tuple[str, ...], strategy: str, weights: Mapping[str, int], prefix: str
+) -> None:
+    for name in weights:
+        if name not in queues:
+            raise InvalidRequest(f"{prefix}weights.{name}", "is no queue of this pool", value=name)
+    if strategy == WEIGHTED:
+        for name in queues:
+            if name not in weights:
+                rule = "is required: with the strategy weighted each queue needs a weight"
+                raise InvalidRequest(f"{prefix}weights.{name}", rule)
+        if sum(weights.values()) > MAX_WEIGHTS:
+            raise InvalidRequest(f"{prefix}weights", f"must add up to {MAX_WEIGHTS} at most")
+    elif len(set(weights.values())) > 1:
+        rule = f"has no effect with the strategy {strategy}; use weighted"
+        raise InvalidRequest(f"{prefix}weights", rule)
+
+
+def _prevention(
+    given: StarvationPreventionRequest, queues: tuple[str, ...], prefix: str
+) -> Prevention:
+    # 20 queues with 0.05 each are all there is; a sum of such numbers is a hair beside it.
+    if given.min_dispatch_ratio * len(queues) > 1 + 1e-9:
+        raise InvalidRequest(
+            f"{prefix}starvation_prevention.min_dispatch_ratio",
+            f"must be at most 1/{len(queues)}: the ratios of all queues add up to more than 1",
+            value=given.min_dispatch_ratio,
+        )
+    return Prevention(given.rotation_interval, float(given.min_dispatch_ratio))
+
+
+def to_dict(pool: Pool) -> dict[str, Any]:
+    """The pool as its configuration is shown."""
+    shown: dict[str, Any] = {"name": pool.name, "queues": list(pool.queues)}
+    if pool.concurrency is not None:
+        shown["concurrency"] = pool.concurrency
+    shown["strategy"] = pool.strategy
+    if pool.weights:
+        shown["weights"] = dict(pool.weights)
+    shown["isolated"] = pool.isolated
+    if pool.told:
+        shown["starvation_prevention"] = dict(pool.told)
+    if pool.tenants:
+        shown["tenant_fairness"] = tenant_fairness_shown(pool.tenants)
+    shown["created_at"] = times.format_ms(pool.created_ms)
+    shown["configured_at"] = times.format_ms(pool.configured_ms)
+    return shown

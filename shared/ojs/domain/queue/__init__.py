@@ -1,0 +1,1 @@
+"""A queue: its state and configuration, and which jobs it takes."""

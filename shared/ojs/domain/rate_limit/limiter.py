@@ -1,0 +1,505 @@
+"""Rate limits of jobs: what a client may ask for, and how many may start now (pure).
+
+Sources: ojs-rate-limiting sections 5 to 9; requirements section 5.6. Jobs with one key share what
+is counted; each job is held against its own bounds. Three bounds, all of which must be kept:
+
+    concurrency   so many active at once
+    rate          so many starts in any stretch of time as long as the period (sliding window)
+    throttle      starts at least period / limit apart
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Annotated, Any, Literal
+
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Discriminator,
+    Field,
+    Tag,
+    model_validator,
+)
+
+from ojs.domain import times
+from ojs.domain.numbers import whole_number
+from ojs.domain.rate_limit.window import STEPS, RateWindow
+
+KEY_PATTERN = r"[a-zA-Z0-9][a-zA-Z0-9._:\-]*"
+MAX_KEY = 255
+# Each active job of a key with a concurrency limit is named in the key's cell, and paid with it.
+MAX_CONCURRENCY = 1_000
+MAX_RATE = 1_000_000
+# A window is kept in steps for so long.
+MAX_PERIOD_MS = 31 * 86_400_000
+# Periods counted for one key at once.
+MAX_WINDOWS = 8
+_KEY = re.compile(KEY_PATTERN)
+_NAMED_PERIODS = {"second": 1_000, "minute": 60_000, "hour": 3_600_000, "day": 86_400_000}
+_SECOND_MS = 1_000
+
+OnLimit = Literal["wait", "reschedule", "drop"]
+WAIT, RESCHEDULE, DROP = "wait", "reschedule", "drop"
+# What stands in the way of a start (ojs-rate-limiting section 11.1, `strategy`).
+CONCURRENCY, RATE, THROTTLE, PAUSE = "concurrency", "rate", "throttle", "pause"
+
+
+def check_key(value: str) -> str:
+    """A limiter's key. Raises ValueError with the rule."""
+    if len(value) > MAX_KEY:
+        raise ValueError(f"must have at most {MAX_KEY} characters")
+    if not _KEY.fullmatch(value):
+        raise ValueError(
+            "must begin with a letter or digit and hold only those, '.', '_', ':' and '-'"
+        )
+    return value
+
+
+def check_any_key(value: str) -> str:
+    """A key, or the one of jobs whose limit names none. Raises ValueError with the rule."""
+    own = queue_key("")
+    return own + check_key(value[len(own) :]) if value.startswith(own) else check_key(value)
+
+
+def queue_key(queue: str) -> str:
+    """The key of jobs whose limit names none: one limiter for each queue."""
+    return f"queue:{queue}"
+
+
+def cell_name(key: str) -> str:
+    """A key's short name, 12 characters: it rides in the sort key of the ready line."""
+    digest = hashlib.blake2b(key.encode("utf-8"), digest_size=9).digest()
+    return base64.urlsafe_b64encode(digest).decode("ascii")
+
+
+def place_of(job_id: str, order: str) -> str:
+    """The name of the place that a job takes from its position in line: new for each attempt.
+
+    Two processes may give the same position to two jobs; part of the id tells them apart.
+    """
+    return f"{order}_{job_id[-12:]}"
+
+
+@dataclass(frozen=True)
+class Rate:
+    """So many starts in a period, in ms."""
+
+    limit: int
+    period_ms: int
+
+    @property
+    def interval_ms(self) -> int:
+        """Between two starts, when they are spaced evenly; rounded up."""
+        return -(-self.period_ms // self.limit)
+
+
+@dataclass(frozen=True)
+class LimitBounds:
+    """What must be kept. None is no limit."""
+
+    concurrency: int | None = None
+    rate: Rate | None = None
+    throttle: Rate | None = None
+
+    def compact(self) -> str:
+        """As the head and the ready line have it: `c5;r100/60000;t10/1000`."""
+        parts = [] if self.concurrency is None else [f"c{self.concurrency}"]
+        parts += [
+            f"{letter}{rate.limit}/{rate.period_ms}"
+            for letter, rate in (("r", self.rate), ("t", self.throttle))
+            if rate is not None
+        ]
+        return ";".join(parts)
+
+    @classmethod
+    def of(cls, text: str) -> LimitBounds:
+        """Read back what `compact` wrote; letters it does not write are passed over."""
+        given = {part[0]: part[1:] for part in text.split(";") if part}
+
+        def rate(letter: str) -> Rate | None:
+            if letter not in given:
+                return None
+            limit, _, period_ms = given[letter].partition("/")
+            return Rate(int(limit), int(period_ms))
+
+        return cls(int(given["c"]) if "c" in given else None, rate("r"), rate("t"))
+
+
+_ON_LIMIT = {WAIT: "", RESCHEDULE: "m", DROP: "d"}
+
+
+@dataclass(frozen=True)
+class RateLimit:
+    """A job's limit. A key of None stands for its queue's own (`queue_key`)."""
+
+    key: str | None
+    bounds: LimitBounds = LimitBounds()
+    on_limit: str = WAIT
+
+    def key_in(self, queue: str) -> str:
+        """The key under which a job of this queue is counted."""
+        return queue_key(queue) if self.key is None else self.key
+
+    def compact(self) -> str:
+        """The attribute of the head: bounds and what happens at the limit, then the key."""
+        return f"{self._rules()}|{self.key or ''}"
+
+    def hint(self, queue: str) -> str:
+        """What the ready line says of it: all that a claim must know but the key itself."""
+        return ";".join(filter(None, (cell_name(self.key_in(queue)), self._rules())))
+
+    def _rules(self) -> str:
+        return ";".join(filter(None, (self.bounds.compact(), _ON_LIMIT[self.on_limit])))
+
+    @classmethod
+    def of(cls, text: str) -> RateLimit:
+        """Read back what `compact` wrote."""
+        rules, _, key = text.partition("|")
+        return cls(key or None, LimitBounds.of(rules), _on_limit(rules))
+
+
+@dataclass(frozen=True)
+class LimitSpec:
+    """What the ready line says of a limited job: whose limiter, which bounds, what to do."""
+
+    cell: str
+    bounds: LimitBounds
+    on_limit: str
+
+    @classmethod
+    def of(cls, text: str) -> LimitSpec:
+        """Read back what `RateLimit.hint` wrote."""
+        cell, _, rules = text.partition(";")
+        return cls(cell, LimitBounds.of(rules), _on_limit(rules))
+
+
+def _on_limit(rules: str) -> str:
+    parts = rules.split(";")
+    return next((name for name, letter in _ON_LIMIT.items() if letter and letter in parts), WAIT)
+
+
+# --- what a client asks for ---------------------------------------------------------------------
+
+
+def _period_ms(value: object, *, named: bool = False) -> int:
+    if named and isinstance(value, str) and value in _NAMED_PERIODS:
+        return _NAMED_PERIODS[value]
+    ms = times.duration_ms(value)
+    if not 1 <= ms <= MAX_PERIOD_MS:
+        raise ValueError(f"must be above zero and at most {MAX_PERIOD_MS // 86_400_000} days")
+    return ms
+
+
+def _iso(value: object) -> object:
+    _period_ms(value)
+    return value
+
+
+def _period(value: object) -> object:
+    if value is not None:
+        _period_ms(value, named=True)
+    return value
+
+
+class _Model(BaseModel):
+    model_config = ConfigDict(strict=True, extra="forbid", allow_inf_nan=False, defer_build=True)
+
+
+Number = Annotated[int, Field(ge=1, le=MAX_RATE), BeforeValidator(whole_number)]
+Concurrency = Annotated[int, Field(ge=0, le=MAX_CONCURRENCY), BeforeValidator(whole_number)]
+Key = Annotated[str, Field(min_length=1, max_length=MAX_KEY), AfterValidator(check_key)]
+
+
+class StartsRequest(_Model):
+    """At most `limit` starts in each `period`."""
+
+    limit: Number
+    period: Annotated[
+        str, BeforeValidator(_iso), Field(description="ISO 8601 duration, at most 31 days")
+    ]
+
+    def rate(self) -> Rate:
+        """As a rate."""
+        return Rate(self.limit, _period_ms(self.period))
+
+
+def _spaced(value: StartsRequest | None) -> StartsRequest | None:
+    if value is not None and value.limit > value.rate().period_ms:
+        raise ValueError("must not ask for more than one start a millisecond")
+    return value
+
+
+Throttle = Annotated[StartsRequest, AfterValidator(_spaced)]
+Starts = Annotated[
+    Annotated[StartsRequest, Tag("|object")] | Annotated[Number, Tag("|number")],
+    Discriminator(lambda value: "|number" if isinstance(value, int) else "|object"),
+]
+
+
+class RateLimitRequest(_Model):
+    """A job's rate limit, in any of three forms: that of ojs-rate-limiting section 6, with `rate` a
+    number and `period` beside it, or with `max_per_second`. Without a key the queue's own is used.
+    """
+
+    key: Key | None = None
+    concurrency: Concurrency | None = None
+    rate: Starts | None = Field(
+        None, description="{limit, period}, or the number of starts in each `period`"
+    )
+    period: Annotated[str | None, BeforeValidator(_period)] = Field(
+        None, description="of a `rate` that is a number: second, minute, hour, day or ISO 8601"
+    )
+    max_per_second: Number | None = None
+    throttle: Throttle | None = None
+    on_limit: OnLimit | None = None
+
+    @model_validator(mode="after")
+    def _whole_of_it(self) -> RateLimitRequest:
+        if self.max_per_second is not None and self.rate is not None:
+            raise ValueError("must not have both rate and max_per_second")
+        number = isinstance(self.rate, int)
+        if number != (self.period is not None):
+            raise ValueError("must have a period if rate is a number, and none otherwise")
+        asked = (self.key, self.concurrency, self.rate, self.max_per_second, self.throttle)
+        if all(value is None for value in asked):
+            raise ValueError(
+                "must name a key or a limit: concurrency, rate, throttle or max_per_second"
+            )
+        return self
+
+    def limit(self) -> RateLimit:
+        """What it comes to."""
+        rate: Rate | None = None
+        if self.max_per_second is not None:
+            rate = Rate(self.max_per_second, _SECOND_MS)
+        elif isinstance(self.rate, StartsRequest):
+            rate = self.rate.rate()
+        elif self.rate is not None:
+            rate = Rate(self.rate, _period_ms(self.period, named=True))
+        throttle = None if self.throttle is None else self.throttle.rate()
+        bounds = LimitBounds(self.concurrency, rate, throttle)
+        return RateLimit(self.key, bounds, self.on_limit or WAIT)
+
+
+class OverrideRequest(_Model):
+    """What holds for a key instead of what its jobs say. Null lifts a limit; what is not named
+    stays as the jobs have it.
+    """
+
+    concurrency: Concurrency | None = None
+    rate: StartsRequest | None = None
+    throttle: Throttle | None = None
+    expires_at: str | None = Field(None, description="RFC 3339; when not given, until deleted")
+
+    @model_validator(mode="after")
+    def _whole_of_it(self) -> OverrideRequest:
+        if not self.model_fields_set & {"concurrency", "rate", "throttle"}:
+            raise ValueError("must name concurrency, rate or throttle")
+        return self
+
+    def override(self, until_ms: int | None) -> Override:
+        """What it comes to."""
+        given = LimitBounds(
+            self.concurrency,
+            None if self.rate is None else self.rate.rate(),
+            None if self.throttle is None else self.throttle.rate(),
+        )
+        named = self.model_fields_set & {"concurrency", "rate", "throttle"}
+        return Override(given, frozenset(named), until_ms)
+
+
+@dataclass(frozen=True)
+class Override:
+    """Bounds that hold instead of the jobs' own, for those that are `named`. Time in ms."""
+
+    bounds: LimitBounds
+    named: frozenset[str]
+    until_ms: int | None = None
+
+    def holds(self, now_ms: int) -> bool:
+        """Whether it is not over."""
+        return self.until_ms is None or now_ms < self.until_ms
+
+    def over(self, bounds: LimitBounds) -> LimitBounds:
+        """The bounds of a job with this laid over them."""
+        laid: dict[str, Any] = {name: getattr(self.bounds, name) for name in self.named}
+        return replace(bounds, **laid)
+
+    def compact(self) -> str:
+        """For storing: which are named, until when, and the bounds."""
+        until = "" if self.until_ms is None else str(self.until_ms)
+        return f"{','.join(sorted(self.named))}|{until}|{self.bounds.compact()}"
+
+    @classmethod
+    def of(cls, text: str) -> Override:
+        """Read back what `compact` wrote."""
+        named, until, bounds = text.split("|")
+        return cls(
+            LimitBounds.of(bounds), frozenset(named.split(",")), int(until) if until else None
+        )
+
+
+# --- what may start now -------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Holder:
+    """A place for an active job, taken at `taken_ms`: its own until the lease's end at least."""
+
+    job_id: str
+    until_ms: int
+    taken_ms: int
+
+
+@dataclass(frozen=True)
+class LimitDecision:
+    """How many may start; when none, what stands in the way, and when that is over if known."""
+
+    count: int
+    strategy: str = ""
+    limit: int = 0
+    current: int = 0
+    free_ms: int | None = None
+
+
+@dataclass(frozen=True)
+class LimiterState:
+    """What is counted for one key. `counted` says that all its active jobs are named here."""
+
+    key: str | None = None
+    # Places taken, by `place_of`.
+    holders: Mapping[str, Holder] = field(default_factory=dict)
+    windows: Mapping[int, RateWindow] = field(default_factory=dict)
+    last_ms: int | None = None
+    paused_ms: int | None = None
+    override: Override | None = None
+    counted: bool = False
+    # Bounds of the job pushed last, for showing, and the queues of its jobs.
+    bounds: LimitBounds = LimitBounds()
+    queues: tuple[str, ...] = ()
+    checked_ms: int = 0
+    # Since when it is known to hold jobs back.
+    held_ms: int | None = None
+    op: str | None = None
+
+    def in_force(self, bounds: LimitBounds, now_ms: int) -> LimitBounds:
+        """The bounds that hold for a job that asks for these."""
+        if self.override is not None and self.override.holds(now_ms):
+            return self.override.over(bounds)
+        return bounds
+
+    def takes_places(self, bounds: LimitBounds, now_ms: int) -> bool:
+        """Whether a start is noted as a place taken."""
+        return self.counted or self.in_force(bounds, now_ms).concurrency is not None
+
+    def room(self, bounds: LimitBounds, now_ms: int, wanted: int) -> LimitDecision:
+        """How many of `wanted` jobs with these bounds may start now."""
+        if self.paused_ms is not None and now_ms < self.paused_ms:
+            return LimitDecision(0, PAUSE, free_ms=self.paused_ms)
+        force = self.in_force(bounds, now_ms)
+        verdicts = [
+            verdict
+            for verdict in (
+                self._places(force, now_ms),
+                self._rate(force.rate, now_ms),
+                self._throttle(force.throttle, now_ms),
+            )
+            if verdict is not None
+        ]
+        least = min(verdicts, key=lambda verdict: verdict.count, default=LimitDecision(wanted))
+        if least.count >= wanted:
+            return LimitDecision(wanted)
+        if least.count:
+            return least
+        # Of several that stand in the way the last to go counts.
+        shut = [verdict for verdict in verdicts if not verdict.count]
+        return max(shut, key=lambda verdict: verdict.free_ms or now_ms)
+
+    def _places(self, force: LimitBounds, now_ms: int) -> LimitDecision | None:
+        if not self.takes_places(force, now_ms):
+            return None
+        limit = MAX_CONCURRENCY if force.concurrency is None else force.concurrency
+        used = len(self.holders)
+        return LimitDecision(max(0, limit - used), CONCURRENCY, limit, used)
+
+    def _rate(self, rate: Rate | None, now_ms: int) -> LimitDecision | None:
+        if rate is None:
+            return None
+        windows = self._recent(now_ms)
+        if rate.period_ms not in windows and len(windows) >= MAX_WINDOWS:
+            return LimitDecision(0, RATE, rate.limit, rate.limit)
+        window = windows.get(rate.period_ms, RateWindow())
+        room = window.room(now_ms, limit=rate.limit, period_ms=rate.period_ms)
+        return LimitDecision(
+            room, RATE, rate.limit, window.used, self.reset_ms(rate, now_ms) if not room else None
+        )
+
+    def _throttle(self, rate: Rate | None, now_ms: int) -> LimitDecision | None:
+        if rate is None:
+            return None
+        next_ms = self.next_ms(rate)
+        if next_ms <= now_ms:
+            return LimitDecision(1, THROTTLE, rate.limit)
+        return LimitDecision(0, THROTTLE, rate.limit, rate.limit, next_ms)
+
+    def next_ms(self, throttle: Rate) -> int:
+        """When the next start may be, under even spacing."""
+        return 0 if self.last_ms is None else self.last_ms + throttle.interval_ms
+
+    def started(self, period_ms: int, now_ms: int) -> int:
+        """Starts in the last period, as far as they were counted."""
+        return self._recent(now_ms).get(period_ms, RateWindow()).used
+
+    def reset_ms(self, rate: Rate, now_ms: int) -> int:
+        """When one more may start under a rate; now when one may start now."""
+        window = self._recent(now_ms).get(rate.period_ms, RateWindow())
+        over = window.used - rate.limit
+        for step, count in window.passed:
+            if over < 0:
+                break
+            over -= count
+            free_ms = -(-(step + STEPS + 1) * rate.period_ms // STEPS)
+            if over < 0:
+                return max(now_ms, free_ms)
+        return now_ms
+
+    def _recent(self, now_ms: int) -> dict[int, RateWindow]:
+        """The windows in which something was started lately."""
+        recent = {period: window.recent(now_ms, period) for period, window in self.windows.items()}
+        return {period: window for period, window in recent.items() if window.passed}
+
+    def taking(
+        self, bounds: LimitBounds, places: Mapping[str, Holder], now_ms: int, count: int
+    ) -> LimiterState:
+        """After `count` starts now, with these places taken."""
+        windows = self._recent(now_ms)
+        force = self.in_force(bounds, now_ms)
+        if force.rate is not None:
+            windows.setdefault(force.rate.period_ms, RateWindow())
+        windows = {
+            period: window.taking(count, now_ms, period) for period, window in windows.items()
+        }
+        return replace(
+            self,
+            holders={**self.holders, **places},
+            windows=windows,
+            # The clock of another container may be ahead.
+            last_ms=max(now_ms, self.last_ms or 0),
+        )
+
+    def giving_back(self, places: Iterable[str], taken_ms: int, count: int) -> LimiterState:
+        """Without `count` starts of `taken_ms` that did not come about, and their places."""
+        gone = frozenset(places)
+        windows = {
+            period: window.taking(-count, taken_ms, period)
+            for period, window in self.windows.items()
+        }
+        kept = {name: holder for name, holder in self.holders.items() if name not in gone}
+        return replace(self, holders=kept, windows=windows)

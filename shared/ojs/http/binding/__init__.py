@@ -1,0 +1,1 @@
+"""The HTTP binding: routing, negotiation, headers, error bodies, paging."""

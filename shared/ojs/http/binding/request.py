@@ -1,0 +1,142 @@
+"""One request, as it came through API Gateway (payload format 2.0), checked part by part."""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, TypeVar
+from urllib.parse import unquote
+
+from ojs.domain import jsontext
+from ojs.domain.access import KEY_ID, Principal
+from ojs.domain.errors import InvalidPayload, InvalidRequest, forbidden
+from ojs.domain.job import envelope
+from ojs.domain.pool.pool import check_pool
+from ojs.domain.pool.worker import check_worker_id
+from ojs.domain.rate_limit import limiter as limits
+from ojs.http.binding import negotiation
+from ojs.http.contract import models
+from ojs.http.contract.operations import Operation
+
+Model = TypeVar("Model", bound=models.RequestModel)
+
+
+def _check_key_id(value: str) -> str:
+    if not KEY_ID.fullmatch(value):
+        raise ValueError("must be the 16 hex digits that name a key, not the key itself")
+    return value
+
+
+_CHECKS: Mapping[str, Callable[[str], str]] = {
+    "job": envelope.check_job_id,
+    "worker": check_worker_id,
+    "queue": envelope.check_queue,
+    "rate limit": limits.check_any_key,
+    "operation": envelope.check_job_id,
+    "pool": check_pool,
+    "key": _check_key_id,
+}
+
+
+# RFC 8259, section 2.
+_WHITE_SPACE = b" \t\r\n"
+
+
+@dataclass(frozen=True)
+class Request:
+    """A request on its way to the implementation of an operation."""
+
+    operation: Operation
+    headers: Mapping[str, str]
+    # Parameters by name. API Gateway joins the values of one that comes again with commas.
+    query: Mapping[str, str]
+    # The query as it was sent.
+    raw_query: str
+    path_value: str | None
+    raw_body: str | None
+    base64_body: bool
+    # Milliseconds until the function is stopped.
+    remaining_ms: Callable[[], int]
+    principal: Principal
+
+    def touches(self, *queues: str | None) -> None:
+        """Say which queues the request is about; None are all of them.
+
+        Raises PermissionDenied when one is out of reach of who asks.
+        """
+        for queue in queues:
+            if self.principal.limited and (queue is None or not self.principal.reaches(queue)):
+                raise forbidden()
+
+    @property
+    def named(self) -> str:
+        """What the path names: a job, a worker, a queue, … Raises InvalidRequest."""
+        parameter, subject = self.operation.path_parameter, self.operation.subject
+        if parameter is None or subject is None or self.path_value is None:
+            raise TypeError(f"{self.operation.id} has no path parameter")
+        try:
+            # API Gateway hands the path on decoded; others do not.
+            value = unquote(self.path_value, errors="strict")
+        except UnicodeDecodeError:
+            raise InvalidRequest(parameter, "must be UTF-8", value=self.path_value) from None
+        try:
+            return _CHECKS[subject](value)
+        except ValueError as error:
+            raise InvalidRequest(parameter, str(error), value=value) from None
+
+    def object(self) -> dict[str, Any]:
+        """The body, a JSON object; `{}` for no body where none is needed.
+
+        Raises InvalidRequest for the content type, InvalidPayload for the body.
+        """
+        if not self.raw_body and not self.operation.body_required:
+            return {}
+        if self.raw_body:
+            negotiation.check_content_type(self.headers.get("content-type"))
+        value = jsontext.loads(self._bytes())
+        if not isinstance(value, dict):
+            raise InvalidPayload(
+                "The body must be a JSON object.", details={"reason": "must be a JSON object"}
+            )
+        return value
+
+    def parsed(self, model: type[Model]) -> Model:
+        """The body as the model that the contract names for this operation.
+
+        Raises InvalidPayload, InvalidRequest or Unsupported.
+        """
+        if self.operation.request is not model:
+            raise TypeError(f"{self.operation.id} takes no {model.__name__}")
+        return models.parse(model, self.object())
+
+    def check_no_body(self) -> None:
+        """Raise InvalidRequest when the operation takes no body, and there is one.
+
+        What is not read cannot count, and a client that sends it means something by it. White space
+        and `{}` mean nothing: some clients send them with every request.
+        """
+        if self.operation.request is not None or not self.raw_body:
+            return
+        try:
+            body = self._bytes().strip(_WHITE_SPACE)
+        except InvalidPayload:
+            empty = False
+        else:
+            inside = body[1:-1] if body[:1] + body[-1:] == b"{}" else body
+            empty = not inside.strip(_WHITE_SPACE)
+        if not empty:
+            raise InvalidRequest("body", "must be empty or {}: this operation takes no body")
+
+    def _bytes(self) -> bytes:
+        text = self.raw_body or ""
+        try:
+            if self.base64_body:
+                return base64.b64decode(text, validate=True)
+            return text.encode("utf-8")
+        except UnicodeEncodeError as error:
+            raise InvalidPayload(
+                "The body is not valid UTF-8.", details={"position": error.start}
+            ) from None
+        except ValueError:  # binascii.Error, or characters beyond ASCII
+            raise InvalidPayload("The body did not arrive as valid base64.") from None

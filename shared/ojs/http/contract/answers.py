@@ -1,0 +1,1147 @@
+"""What answers look like: the types from which the OpenAPI document is made.
+
+Imported only for that document; the answers themselves are built by `ojs.http.views.jobs`. A key that
+may be missing is `NotRequired`: fields not set are absent, not null.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal, NotRequired
+
+from pydantic import ConfigDict, Field
+from typing_extensions import TypedDict
+
+from ojs.domain.ids import UUID7
+
+_MOMENT = r"\d{4}-\d{2}-\d{2}T\d{2}:\d{2}:\d{2}\.\d{3}Z"
+
+Moment = Annotated[
+    str, Field(json_schema_extra={"format": "date-time", "pattern": _MOMENT}, title="Moment")
+]
+ClientMoment = Annotated[str, Field(description="as the client sent it")]
+Id = Annotated[str, Field(json_schema_extra={"format": "uuid", "pattern": UUID7.pattern})]
+Count = Annotated[int, Field(ge=0)]
+ErrorsOmitted = Annotated[int, Field(ge=1, description="oldest errors left out of a long history")]
+Omitted = Annotated[
+    list[str],
+    Field(
+        min_length=1,
+        description="fields not shown because the answer would be too large; `*` stands for the "
+        "client's own fields. The job itself has them all",
+        json_schema_extra={"uniqueItems": True},
+    ),
+]
+JobState = Literal[
+    "scheduled", "available", "pending", "active", "completed", "retryable", "cancelled",
+    "discarded",
+]  # fmt: skip
+Directive = Literal["running", "quiet", "terminate"]
+
+
+class JobError(TypedDict):
+    """One failure of a job."""
+
+    attempt: Count
+    code: str
+    type: str
+    message: str
+    retryable: bool
+    backtrace: NotRequired[list[str]]
+    details: NotRequired[dict[str, Any]]
+    occurred_at: Moment
+
+
+class DeadLetterMetadata(TypedDict):
+    """When a dead letter came to be."""
+
+    created_at: Moment
+    discarded_at: Moment
+
+
+class Job(TypedDict):
+    """A job. Keys that the client added are kept beside these.
+
+    In an answer too large to send, args, meta and what else may be large are left out of some jobs;
+    `omitted` names them. A listing of dead letters shows the latest error of each job.
+    """
+
+    __pydantic_config__ = ConfigDict(extra="allow")  # type: ignore[misc]
+
+    specversion: str
+    id: Id
+    type: str
+    queue: str
+    args: NotRequired[list[Any]]
+    meta: NotRequired[dict[str, Any]]
+    priority: int
+    state: JobState
+    attempt: Annotated[int, Field(ge=0, description="0 before the first fetch")]
+    max_attempts: Annotated[int, Field(ge=0, description="tries in all, the first included")]
+    created_at: Moment
+    enqueued_at: NotRequired[Moment]
+    activated_at: NotRequired[Moment]
+    started_at: NotRequired[Moment]
+    completed_at: NotRequired[Moment]
+    cancelled_at: NotRequired[Moment]
+    discarded_at: NotRequired[Moment]
+    scheduled_at: NotRequired[ClientMoment]
+    expires_at: NotRequired[ClientMoment]
+    timeout: NotRequired[Annotated[int, Field(description="seconds")]]
+    timeout_ms: NotRequired[int]
+    visibility_timeout_ms: NotRequired[int]
+    retry: NotRequired[dict[str, Any]]
+    unique: NotRequired[dict[str, Any]]
+    rate_limit: NotRequired[dict[str, Any]]
+    schema: NotRequired[str]
+    tags: NotRequired[list[str]]
+    options: NotRequired[Annotated[dict[str, Any], Field(description="options kept unread")]]
+    worker_id: NotRequired[str]
+    producer: NotRequired[
+        Annotated[str, Field(description="who pushed it: the name of their key, as far as known")]
+    ]
+    lease_token: NotRequired[Annotated[str, Field(description="names this attempt's lease")]]
+    lease_expires_at: NotRequired[Moment]
+    retry_delay_ms: NotRequired[Count]
+    next_attempt_at: NotRequired[Moment]
+    next_retry_at: NotRequired[Moment]
+    error: NotRequired[JobError]
+    errors: NotRequired[list[JobError]]
+    errors_omitted: NotRequired[ErrorsOmitted]
+    omitted: NotRequired[Omitted]
+    result: NotRequired[Any]
+    progress: NotRequired[float]
+    previous_state: NotRequired[JobState]
+    dead_letter: NotRequired[bool]
+    dead_letter_job_id: NotRequired[
+        Annotated[Id, Field(description="a dead letter's copy, in its queue's `dead_letter_queue`")]
+    ]
+    metadata: NotRequired[
+        Annotated[
+            DeadLetterMetadata | Any,
+            Field(description="a dead letter's times, beside a client's own keys of that name"),
+        ]
+    ]
+
+
+class Pagination(TypedDict):
+    """Where a page stands in its listing."""
+
+    total: NotRequired[Annotated[int, Field(ge=0, description="only where it is known")]]
+    has_more: bool
+    next_cursor: NotRequired[Annotated[str, Field(min_length=1)]]
+    limit: int
+    offset: int
+    page: int
+    per_page: int
+
+
+class JobAnswer(TypedDict):
+    """A job."""
+
+    job: Job
+
+
+class DeduplicatedAnswer(TypedDict):
+    """The job that stands for a duplicate request."""
+
+    job: Job
+    deduplicated: Literal[True]
+
+
+class JobDetailAnswer(Job):
+    """A job, and its fields once more at the top level (but for large ones)."""
+
+    job: Job
+
+
+class BatchAnswer(TypedDict):
+    """The jobs of a batch."""
+
+    jobs: list[Job]
+    count: Count
+    enqueued: Count
+    failed: Literal[0]
+
+
+class FetchAnswer(TypedDict):
+    """Jobs that are now this worker's."""
+
+    jobs: list[Job]
+
+
+class AckAnswer(TypedDict):
+    """A completed job."""
+
+    acknowledged: Literal[True]
+    id: Id
+    job_id: Id
+    state: JobState
+    completed_at: Moment
+    job: Job
+
+
+class NackAnswer(TypedDict):
+    """What a failure led to."""
+
+    id: Id
+    job_id: Id
+    state: JobState
+    attempt: Count
+    max_attempts: Count
+    retry_delay_ms: NotRequired[Count]
+    next_attempt_at: NotRequired[Moment]
+    next_retry_at: NotRequired[Moment]
+    discarded_at: NotRequired[Moment]
+    completed_at: NotRequired[Moment]
+    job: Job
+
+
+class ResultAnswer(TypedDict):
+    """How a job ended."""
+
+    job_id: Id
+    state: JobState
+    result: Any
+    error: NotRequired[JobError]
+
+
+class RetriesAnswer(TypedDict):
+    """A job's error history."""
+
+    job_id: Id
+    state: JobState
+    attempt: Count
+    max_attempts: Count
+    retries: list[JobError]
+    errors_omitted: NotRequired[ErrorsOmitted]
+
+
+class ProgressAnswer(TypedDict):
+    """How far a job is."""
+
+    job_id: Id
+    state: JobState
+    progress: Annotated[float, Field(ge=0, le=1)] | None
+    message: str | None
+    data: dict[str, Any] | None
+    updated_at: Moment | None
+
+
+class JobsPageAnswer(TypedDict):
+    """A page of jobs."""
+
+    jobs: list[Job]
+    items: list[Job]
+    total: NotRequired[Count]
+    pagination: Pagination
+
+
+class DeadLetterRetentionStats(TypedDict):
+    """Which dead letters stay, unless their queue says otherwise."""
+
+    max_age: Annotated[str, Field(description="ISO 8601")]
+    max_count: Annotated[int, Field(ge=1)]
+    next_prune_at: Moment
+
+
+class DeadLetterStatsAnswer(TypedDict):
+    """All dead letters. The counts are behind by up to a minute."""
+
+    total: Count
+    by_queue: Annotated[
+        dict[str, Count],
+        Field(description="the queues with the most; under `_other` what the others have"),
+    ]
+    by_error_type: Annotated[
+        dict[str, Count], Field(description="by the latest error; `Unknown` without, `other` rare")
+    ]
+    by_type: Annotated[dict[str, Count], Field(description="by type of job; `other` rare ones")]
+    oldest_at: NotRequired[Moment]
+    newest_at: NotRequired[Moment]
+    retention: DeadLetterRetentionStats
+    computed_at: NotRequired[Annotated[Moment, Field(description="when they were counted")]]
+
+
+class DeadLetterDeletedAnswer(TypedDict):
+    """A dead letter is gone."""
+
+    deleted: Literal[True]
+    job_id: Id
+
+
+class BulkError(TypedDict):
+    """Why one job could not be dealt with."""
+
+    job_id: Id
+    code: str
+    message: str
+
+
+class BulkFilter(TypedDict):
+    """The dead letters that are meant, lengths of time as times."""
+
+    queue: NotRequired[str]
+    type: NotRequired[str]
+    error_type: NotRequired[str]
+    since: NotRequired[Moment]
+    until: NotRequired[Moment]
+    args: NotRequired[str]
+
+
+class BulkOperation(TypedDict):
+    """A bulk operation on dead letters, and how far it is."""
+
+    id: Id
+    action: Literal["retry", "purge"]
+    state: Annotated[
+        Literal["running", "stopping", "stopped", "completed"],
+        Field(description="`stopping` ends after the slice of at most 100 jobs it is in"),
+    ]
+    filter: BulkFilter
+    matched: Annotated[int, Field(ge=0, description="dead letters found so far")]
+    succeeded: Count
+    failed: Annotated[int, Field(ge=0, description="that cannot come back; they stay")]
+    waiting_for_room: Annotated[bool, Field(description="a queue is full; it is tried again")]
+    errors: Annotated[list[BulkError], Field(max_length=20, description="the first of `failed`")]
+    started_at: Moment
+    updated_at: Moment
+    finished_at: NotRequired[Moment]
+
+
+class DeadLettersRetriedAnswer(TypedDict):
+    """What this request did. As long as the operation is running, the rest is done without it."""
+
+    action: Literal["retry"]
+    matched: Count
+    succeeded: Count
+    failed: Count
+    retried: Annotated[int, Field(ge=0, description="the same as succeeded")]
+    job_ids: Annotated[list[Id], Field(max_length=500, description="that are available again")]
+    errors: Annotated[list[BulkError], Field(max_length=20, description="the first of `failed`")]
+    operation: BulkOperation
+
+
+class DeadLettersPurgedAnswer(TypedDict):
+    """What this request did. As long as the operation is running, the rest is done without it."""
+
+    deleted: Count
+    purged: Annotated[int, Field(ge=0, description="the same as deleted")]
+    operation: BulkOperation
+
+
+class BulkOperationAnswer(TypedDict):
+    """A bulk operation."""
+
+    operation: BulkOperation
+
+
+class BulkOperationsAnswer(TypedDict):
+    """A page of bulk operations."""
+
+    operations: list[BulkOperation]
+    items: list[BulkOperation]
+    total: NotRequired[Count]
+    pagination: Pagination
+
+
+class HeartbeatAnswer(TypedDict):
+    """What a worker is told."""
+
+    state: Directive
+    directive: Directive
+    jobs_extended: list[Id]
+    cancelled_jobs: list[Id]
+    server_time: Moment
+
+
+class BeatAnswer(TypedDict):
+    """A worker was heard."""
+
+    acknowledged: Literal[True]
+    worker_id: str
+    state: str
+
+
+class RegisterAnswer(TypedDict):
+    """What a starting worker needs to know. Times in seconds."""
+
+    ok: Literal[True]
+    worker_id: str
+    server_time: Moment
+    heartbeat_interval: int
+    heartbeat_timeout: int
+    visibility_timeout_default: int
+
+
+class Worker(TypedDict):
+    """A worker: what it said of itself, and what is known of it."""
+
+    id: str
+    worker_id: str
+    state: Annotated[str, Field(description="running, stale, or how it is stopping")]
+    directive: Directive
+    active_jobs: Count
+    first_seen_at: Moment
+    last_heartbeat: Moment
+    last_heartbeat_at: Moment
+    hostname: NotRequired[str]
+    pid: NotRequired[int]
+    queues: NotRequired[list[str]]
+    concurrency: NotRequired[int]
+    labels: NotRequired[list[str] | dict[str, str]]
+    started_at: NotRequired[str]
+    version: NotRequired[str]
+    pool: NotRequired[str]
+    strategy: NotRequired[str]
+    weights: NotRequired[dict[str, int]]
+
+
+class WorkerAnswer(Worker):
+    """A worker, at the top level and wrapped."""
+
+    worker: Worker
+
+
+class WorkerRemovedAnswer(TypedDict):
+    """A worker is no longer listed."""
+
+    deleted: Literal[True]
+    worker_id: str
+
+
+class WorkerHealthAnswer(TypedDict):
+    """Whether a worker takes jobs."""
+
+    worker_id: str
+    state: str
+    accepting_jobs: bool
+    active_jobs: Count
+    last_heartbeat: Moment
+
+
+class WorkersSummary(TypedDict):
+    """Workers by state."""
+
+    total: Count
+    running: Count
+    quiet: Count
+    stale: Count
+
+
+class WorkersAnswer(TypedDict):
+    """A page of workers."""
+
+    items: list[Worker]
+    workers: list[Worker]
+    total: NotRequired[Count]
+    summary: NotRequired[Annotated[WorkersSummary, Field(description="when all are here")]]
+    pagination: Pagination
+
+
+class Queue(TypedDict):
+    """A queue's state."""
+
+    name: str
+    state: Literal["active", "paused", "draining"]
+    status: Literal["active", "paused", "draining"]
+    paused: bool
+    created_at: Moment
+    configured_at: NotRequired[Moment]
+    paused_at: NotRequired[Moment]
+    resumed_at: NotRequired[Moment]
+
+
+class QueueAnswer(Queue):
+    """A queue, at the top level and wrapped."""
+
+    queue: Queue
+
+
+Rate = Annotated[float, Field(ge=0)]
+Milliseconds = Annotated[int, Field(ge=0, description="ms")]
+
+
+class JobCounts(TypedDict):
+    """Jobs by state."""
+
+    scheduled: Count
+    available: Count
+    pending: Count
+    active: Count
+    completed: Count
+    retryable: Count
+    cancelled: Count
+    discarded: Count
+
+
+class Throughput(TypedDict):
+    """Jobs completed and discarded in the last minute."""
+
+    processed_per_minute: Rate
+    failed_per_minute: Rate
+
+
+class RetryDefaults(TypedDict):
+    """The retry policy of jobs that bring none."""
+
+    max_attempts: Count
+    initial_interval: str
+    backoff_coefficient: float
+    max_interval: str
+    jitter: bool
+    backoff_strategy: str
+    non_retryable_errors: NotRequired[list[str]]
+    on_exhaustion: str
+
+
+class Retention(TypedDict):
+    """How long finished jobs are kept."""
+
+    completed: str
+    discarded: str
+    cancelled: str
+
+
+Bound = Annotated[int, Field(ge=1, description="absent when there is none")]
+Fraction = Annotated[float, Field(ge=0, le=1)]
+Strategy = Literal["reject", "block", "drop_oldest"]
+
+
+class BackpressureConfig(TypedDict):
+    """Bounds as the backpressure extension names them."""
+
+    max_depth: NotRequired[Bound]
+    max_size_bytes: NotRequired[Bound]
+    strategy: Strategy
+    warning_threshold: Fraction
+
+
+class RateLimit(TypedDict):
+    """So many jobs are handed out in each period (ISO 8601)."""
+
+    limit: Annotated[int, Field(ge=1)]
+    period: str
+
+
+class DeadLetterRetention(TypedDict):
+    """Which dead letters stay."""
+
+    max_age: Annotated[str, Field(description="those older are pruned; ISO 8601")]
+    max_count: Annotated[int, Field(ge=1, description="the oldest beyond so many are pruned")]
+
+
+class DeadLetterConfig(TypedDict):
+    """What becomes of dead letters."""
+
+    retention: DeadLetterRetention
+    pruning_policy: Literal["delete", "archive"]
+
+
+class ReplayRule(TypedDict):
+    """By which dead letters come back by themselves."""
+
+    name: str
+    filter: Annotated[
+        dict[str, str], Field(description="which: by `queue`, `type`, `error_type`, …")
+    ]
+    delay: Annotated[str, Field(description="how long after they were discarded; ISO 8601")]
+    max_replays: Annotated[int, Field(ge=1, description="times that one job comes back by it")]
+    enabled: bool
+
+
+class TenantFairness(TypedDict):
+    """How the tenants of a queue share what is handed out."""
+
+    enabled: bool
+    strategy: Literal["fair-share"]
+    weights: Annotated[
+        dict[str, Annotated[int, Field(ge=1)]],
+        Field(description="by `tenant:` and the tenant's id"),
+    ]
+    default_weight: Annotated[int, Field(ge=1, description="of all others")]
+
+
+class QueueConfig(TypedDict):
+    """What holds for a queue's jobs. Timeouts in seconds, durations in ISO 8601."""
+
+    max_size: NotRequired[Bound]
+    max_size_bytes: NotRequired[Bound]
+    overflow_policy: Strategy
+    warning_threshold: Fraction
+    backpressure: Annotated[
+        BackpressureConfig, Field(description="the bounds, by their other names")
+    ]
+    concurrency: NotRequired[Annotated[int, Field(ge=1, description="most active jobs")]]
+    rate_limit: NotRequired[RateLimit]
+    visibility_timeout: Count
+    default_timeout: Count
+    default_retry: RetryDefaults
+    retention: Retention
+    dead_letter_queue: NotRequired[
+        Annotated[str, Field(description="where copies of dead letters go")]
+    ]
+    dead_letter_max_size: NotRequired[Bound]
+    dead_letter_ttl: NotRequired[str]
+    dead_letter: DeadLetterConfig
+    replay_rules: NotRequired[list[ReplayRule]]
+    allowed_job_types: list[str]
+    producers: list[str]
+    lanes: Annotated[int, Field(ge=1, description="parallel lines")]
+    tenant_fairness: NotRequired[TenantFairness]
+
+
+ConfigSources = Annotated[
+    dict[str, Literal["queue", "_default", "system"]],
+    Field(description="where each field comes from: set here, in the policy, or nowhere"),
+]
+
+
+class QueueConfigAnswer(TypedDict):
+    """A queue's configuration."""
+
+    name: str
+    state: Literal["active", "paused", "draining"]
+    config: QueueConfig
+    config_sources: ConfigSources
+    created_at: Moment
+    updated_at: Annotated[Moment, Field(description="when it was configured last, or made")]
+
+
+class QueuePolicyAnswer(TypedDict):
+    """What holds for queues that are made from now on."""
+
+    name: Literal["_default"]
+    config: QueueConfig
+    config_sources: ConfigSources
+
+
+class QueueDeletion(TypedDict):
+    """How a queue ends that is being deleted. Its depth tells how far that is."""
+
+    strategy: Literal["reject", "discard", "move", "drain"]
+    target_queue: NotRequired[str]
+    started_at: Moment
+
+
+class QueueState(TypedDict):
+    """A queue's state."""
+
+    name: str
+    state: Literal["active", "paused", "draining"]
+    status: Literal["active", "paused", "draining"]
+    paused: bool
+    deletion: NotRequired[QueueDeletion]
+    created_at: NotRequired[Moment]
+    configured_at: NotRequired[Moment]
+    paused_at: NotRequired[Moment]
+    resumed_at: NotRequired[Moment]
+
+
+class QueueSummary(QueueState, JobCounts):
+    """A queue in a listing."""
+
+    depth: Annotated[int, Field(ge=0, description="jobs that are not final")]
+    config: QueueConfig
+
+
+class QueueDeletedAnswer(TypedDict):
+    """What becomes of a queue that is deleted, and of how many jobs."""
+
+    queue: str
+    strategy: Literal["reject", "discard", "move", "drain"]
+    target_queue: NotRequired[str]
+    jobs_affected: Count
+    state: Literal["draining", "deleted"]
+
+
+class QueuesAnswer(TypedDict):
+    """A page of queues."""
+
+    queues: list[QueueSummary]
+    items: list[QueueSummary]
+    total: NotRequired[Count]
+    pagination: Pagination
+
+
+class Statistics(JobCounts):
+    """A queue's statistics. Days are those of UTC; averages are today's."""
+
+    queue: NotRequired[str]
+    depth: Count
+    max_depth: NotRequired[Bound]
+    dead_letter: Annotated[int, Field(ge=0, description="of the discarded ones")]
+    enqueued_today: Count
+    completed_today: Count
+    failed_today: Annotated[int, Field(ge=0, description="jobs that were discarded")]
+    throughput: Throughput
+    avg_wait_ms: NotRequired[Milliseconds]
+    avg_duration_ms: NotRequired[Milliseconds]
+    oldest_available_at: NotRequired[Moment]
+    oldest_available_age_seconds: NotRequired[Rate]
+
+
+class QueueDetailAnswer(QueueState):
+    """A queue, its configuration and statistics."""
+
+    updated_at: NotRequired[Moment]
+    depth: Count
+    running: Annotated[int, Field(ge=0, description="active jobs")]
+    config: QueueConfig
+    config_sources: ConfigSources
+    stats: Statistics
+    queue: QueueState
+
+
+class QueueCounts(JobCounts):
+    """A queue's counts and state."""
+
+    name: str
+    depth: Count
+    state: Literal["active", "paused", "draining"]
+    status: Literal["active", "paused", "draining"]
+    paused: bool
+
+
+class QueueStatsAnswer(QueueCounts):
+    """A queue's statistics: counts at the top level and in `queue`, all of them in `stats`."""
+
+    queue: QueueCounts
+    stats: Statistics
+    computed_at: Moment
+
+
+class PriorityCount(TypedDict):
+    """Available jobs of one priority."""
+
+    priority: int
+    count: Count
+
+
+class PriorityStatsAnswer(TypedDict):
+    """Available jobs by priority."""
+
+    queue: str
+    distribution: list[PriorityCount]
+    computed_at: Moment
+
+
+class AdminQueue(QueueState):
+    """A queue and its counts."""
+
+    counts: JobCounts
+    configuration: QueueConfig
+
+
+class AdminQueuesAnswer(TypedDict):
+    """A page of queues."""
+
+    items: list[AdminQueue]
+    total: NotRequired[Count]
+    pagination: Pagination
+
+
+class AdminQueueAnswer(AdminQueue):
+    """A queue, and how it fares."""
+
+    throughput: Throughput
+    oldest_available_at: NotRequired[Moment]
+    oldest_available_age_seconds: NotRequired[Rate]
+    computed_at: Moment
+
+
+class StatsAnswer(TypedDict):
+    """All queues and workers together."""
+
+    queues: Count
+    workers: Annotated[int, Field(ge=0, description="those that were heard of lately")]
+    jobs: JobCounts
+    dead_letter: Count
+    throughput: Throughput
+    uptime_seconds: Count
+    computed_at: NotRequired[Annotated[Moment, Field(description="by a sweep, each minute")]]
+
+
+class HistoryPoint(TypedDict):
+    """What happened in the period that begins at `timestamp`."""
+
+    timestamp: Moment
+    processed: Annotated[int, Field(ge=0, description="jobs that were completed")]
+    failed: Annotated[int, Field(ge=0, description="jobs that were discarded")]
+    enqueued: Count
+    avg_wait_ms: NotRequired[Milliseconds]
+    avg_duration_ms: NotRequired[Milliseconds]
+
+
+class StatsHistoryAnswer(TypedDict):
+    """Points in time, oldest first."""
+
+    period: Literal["1m", "5m", "1h", "1d"]
+    data: list[HistoryPoint]
+    data_points: list[HistoryPoint]
+
+
+class Event(TypedDict):
+    """A lifecycle event (ojs-events sections 2 to 4)."""
+
+    specversion: str
+    id: Annotated[str, Field(json_schema_extra={"pattern": f"evt_{UUID7.pattern}"})]
+    type: str
+    source: str
+    time: Moment
+    subject: Annotated[str, Field(description="a job's id, a queue's or a worker's name")]
+    data: dict[str, Any]
+
+
+class EventsPagination(TypedDict):
+    """How to go on in the direction of the listing."""
+
+    has_more: bool
+    next_cursor: NotRequired[Annotated[str, Field(min_length=1)]]
+    limit: int
+    offset: int
+    page: int
+    per_page: int
+
+
+class EventsAnswer(TypedDict):
+    """Events, oldest first. `cursor` goes forward from here; `has_more`: at once."""
+
+    events: list[Event]
+    items: list[Event]
+    cursor: Annotated[str, Field(min_length=1, description="to be passed as `after`")]
+    has_more: bool
+    pagination: EventsPagination
+
+
+class HistogramBucket(TypedDict):
+    """How many observations are not above a bound."""
+
+    le: float
+    count: Count
+
+
+class MetricSample(TypedDict):
+    """One value of a metric, or one histogram."""
+
+    labels: dict[str, str]
+    value: NotRequired[Rate]
+    count: NotRequired[Count]
+    sum: NotRequired[Rate]
+    buckets: NotRequired[list[HistogramBucket]]
+
+
+class Metric(TypedDict):
+    """A metric and its values. Counters and histograms count from midnight UTC."""
+
+    name: str
+    type: Literal["counter", "gauge", "histogram"]
+    unit: str
+    description: str
+    samples: list[MetricSample]
+
+
+class MetricsAnswer(TypedDict):
+    """Metrics by the names of the specification."""
+
+    computed_at: Moment
+    metrics: list[Metric]
+
+
+class Backend(TypedDict):
+    """The store behind the server."""
+
+    type: str
+    status: Literal["ok", "unhealthy"]
+    latency_ms: NotRequired[Count]
+    error: NotRequired[str]
+
+
+class HealthAnswer(TypedDict):
+    """Whether server and store work."""
+
+    status: Literal["ok", "degraded"]
+    version: Annotated[str, Field(description="of the specification")]
+    server_version: str
+    uptime_seconds: Count
+    backend: Backend
+
+
+class ReadyAnswer(TypedDict):
+    """Whether requests can be served."""
+
+    status: Literal["ready", "unavailable"]
+
+
+class Implementation(TypedDict):
+    """Which software this is."""
+
+    name: str
+    version: str
+    language: str
+
+
+class Extensions(TypedDict):
+    """Extensions that are offered as a whole."""
+
+    official: list[dict[str, str]]
+    experimental: list[dict[str, str]]
+
+
+class Authentication(TypedDict):
+    """How who asks shows who they are."""
+
+    required: bool
+    methods: list[Literal["api-key", "jwt", "aws-sigv4"]]
+
+
+class ManifestAnswer(TypedDict):
+    """The conformance manifest."""
+
+    specversion: str
+    ojs_version: str
+    implementation: Implementation
+    conformance_level: Annotated[int, Field(ge=0, le=4)]
+    protocols: list[str]
+    backend: str
+    capabilities: dict[str, bool]
+    extensions: Extensions
+    authentication: Authentication
+    unique_job_strength: str
+    endpoints: dict[str, str]
+
+
+class OpenApiAnswer(TypedDict):
+    """An OpenAPI document."""
+
+    __pydantic_config__ = ConfigDict(extra="allow")  # type: ignore[misc]
+
+    openapi: str
+    info: dict[str, Any]
+    paths: dict[str, Any]
+    components: dict[str, Any]
+
+
+class ErrorDetail(TypedDict):
+    """What went wrong and what to do about it."""
+
+    code: Annotated[str, Field(description="machine-readable; see the error catalogue")]
+    type: Annotated[str, Field(description="the same as code")]
+    message: str
+    queue: NotRequired[Annotated[str, Field(description="QUEUE_FULL only, as the next three")]]
+    depth: NotRequired[Count]
+    bound: NotRequired[Count]
+    strategy: NotRequired[Strategy]
+    retryable: Annotated[bool, Field(description="whether the same request may succeed later")]
+    details: Annotated[
+        dict[str, Any],
+        Field(description="such as field, reason, value, errors, current_state, existing_job_id"),
+    ]
+    hint: str
+    docs_url: str
+    request_id: str
+    catalog_code: Annotated[str, Field(json_schema_extra={"pattern": r"OJS-\d{4}"})]
+
+
+class ErrorAnswer(TypedDict):
+    """An error."""
+
+    error: ErrorDetail
+
+
+class Places(TypedDict):
+    """Active jobs of a key; a limit of them if there is one."""
+
+    limit: NotRequired[Count]
+    active: Count
+    available: NotRequired[Count]
+
+
+class Window(TypedDict):
+    """Starts in a sliding window."""
+
+    limit: Annotated[int, Field(ge=1)]
+    period: str
+    current_count: Count
+    window_resets_at: Annotated[Moment, Field(description="when one more may start")]
+
+
+class Spacing(TypedDict):
+    """Evenly spaced starts."""
+
+    limit: Annotated[int, Field(ge=1)]
+    period: str
+    next_allowed_at: Moment
+
+
+class Starts(TypedDict):
+    """So many starts in each period."""
+
+    limit: Annotated[int, Field(ge=1)]
+    period: str
+
+
+class RateLimitOverride(TypedDict):
+    """What holds instead of what jobs say; null lifts a limit."""
+
+    concurrency: NotRequired[int | None]
+    rate: NotRequired[Starts | None]
+    throttle: NotRequired[Starts | None]
+    expires_at: NotRequired[Moment]
+
+
+class RateLimitAnswer(TypedDict):
+    """How a key stands, by the bounds of the job pushed last and the override."""
+
+    key: str
+    concurrency: NotRequired[Places]
+    rate: NotRequired[Window]
+    throttle: NotRequired[Spacing]
+    waiting_count: NotRequired[
+        Annotated[int, Field(ge=0, description="available jobs of the key; only of a single key")]
+    ]
+    waiting_count_exact: NotRequired[
+        Annotated[Literal[False], Field(description="there may be more than were counted")]
+    ]
+    paused_until: NotRequired[Moment]
+    override: NotRequired[RateLimitOverride]
+
+
+class QueueLimitsAnswer(TypedDict):
+    """A queue's own limits, and how much of them is used; what is not limited is absent."""
+
+    queue: str
+    key: Annotated[str, Field(description="the subject of its events: `queue:` and its name")]
+    concurrency: NotRequired[Places]
+    rate: NotRequired[Window]
+    rate_limit: Annotated[Starts | None, Field(description="as it stands in the configuration")]
+
+
+class RateLimitsAnswer(TypedDict):
+    """A page of keys."""
+
+    items: list[RateLimitAnswer]
+    pagination: Pagination
+
+
+class StarvationPrevention(TypedDict):
+    """What each queue of a pool is sure of, while it has jobs."""
+
+    enabled: bool
+    rotation_interval: Annotated[str, Field(description="ISO 8601; so often it has a turn")]
+    min_dispatch_ratio: Annotated[
+        float, Field(ge=0, le=1, description="part of all dispatches that it has at least")
+    ]
+
+
+class Pool(TypedDict):
+    """A worker pool, and how it stands."""
+
+    name: str
+    queues: list[str]
+    concurrency: NotRequired[
+        Annotated[int, Field(ge=1, description="most jobs that run at a time")]
+    ]
+    strategy: Literal["strict", "round-robin", "weighted", "least-loaded"]
+    weights: NotRequired[dict[str, Annotated[int, Field(ge=1)]]]
+    isolated: Annotated[bool, Field(description="whether others get nothing of its queues")]
+    starvation_prevention: NotRequired[StarvationPrevention]
+    created_at: Moment
+    configured_at: Moment
+    active_workers: Annotated[int, Field(ge=0, description="those that were heard of lately")]
+    active_jobs: Count
+
+
+class PoolAnswer(Pool):
+    """A worker pool, at the top level and wrapped."""
+
+    pool: Pool
+
+
+class PoolsAnswer(TypedDict):
+    """A page of worker pools."""
+
+    items: list[Pool]
+    pools: list[Pool]
+    total: NotRequired[Count]
+    pagination: Pagination
+
+
+class PoolDeletedAnswer(TypedDict):
+    """A worker pool is gone."""
+
+    deleted: Literal[True]
+    name: str
+
+
+class AccessKey(TypedDict):
+    """An access key, without what its holder alone knows."""
+
+    id: str
+    name: str
+    scopes: list[str]
+    queues: NotRequired[
+        Annotated[list[str], Field(description="the only queues it may touch; absent: all")]
+    ]
+    state: Literal["active", "expired", "revoked"]
+    created_at: Moment
+    expires_at: NotRequired[Moment]
+    revoked_at: NotRequired[Moment]
+    last_used_at: NotRequired[
+        Annotated[Moment, Field(description="to the length of time for which keys are remembered")]
+    ]
+    made_by: NotRequired[str]
+
+
+class KeyAnswer(TypedDict):
+    """One access key."""
+
+    key: AccessKey
+
+
+class KeyMadeAnswer(TypedDict):
+    """A new access key."""
+
+    key: AccessKey
+    secret: Annotated[str, Field(description="what to send as bearer token; never shown again")]
+
+
+class KeysAnswer(TypedDict):
+    """A page of access keys."""
+
+    items: list[AccessKey]
+    keys: list[AccessKey]
+    pagination: Pagination
+
+
+class QueueShare(TypedDict):
+    """What a queue was given in the last minute."""
+
+    name: str
+    dispatch_count_1m: Count
+    dispatch_ratio_1m: Annotated[
+        float, Field(ge=0, le=1, description="part of what was started from these queues")
+    ]
+    avg_wait_ms: Annotated[int, Field(ge=0, description="0 when nothing was started")]
+    active_jobs: Count
+    weight: Annotated[int, Field(ge=1, description="in its pool; 1 when it has none")]
+    dispatched: Annotated[int, Field(ge=0, description="jobs ever started from it")]
+    starved: Annotated[bool, Field(description="as a sweep found it, each minute")]
+    pool: NotRequired[Annotated[str, Field(description="the worker pool it is in")]]
+
+
+class QueueShares(TypedDict):
+    """What queues were given in the last minute."""
+
+    queues: list[QueueShare]
+    window: Literal["PT1M"]
+
+
+class SchedulingStatsAnswer(QueueShares):
+    """Statistics of scheduling, at the top level and in `stats`."""
+
+    strategy: Annotated[
+        Literal["strict", "round-robin", "weighted", "least-loaded"],
+        Field(description="of the pool asked for, or of the only one there is"),
+    ]
+    stats: QueueShares
+    pagination: Pagination

@@ -1,0 +1,778 @@
+"""What callers may send, apart from the job itself (`ojs.domain.job.envelope.JobRequest`).
+
+Rules that hold for all of them:
+
+- Types are strict: "5", 5.0 and true are not the integer 5. Null stands for "not given" wherever a
+  field is optional, since SDKs serialise unset options that way.
+- A field that is listed works. A field that clients know but this server does not offer is refused
+  with 422 `unsupported` (`not_offered`), never ignored.
+- A key that nobody knows is ignored: workers of every language add what they like to know about
+  themselves (host, runtime version, trace ids), and the binding promises that new optional request
+  fields may be added within a major version (ojs-http-binding section 3.3).
+- What types do not say is written down as JSON Schema beside the check (`described`), so that the
+  OpenAPI document refuses what the server refuses, as far as JSON Schema can tell.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, TypeVar
+
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    GetJsonSchemaHandler,
+    ValidationError,
+    field_validator,
+)
+
+from ojs.domain import access, ids, times
+from ojs.domain.dead_letter.filter import (
+    EVERY,
+    FIELDS,
+    FilterRequest,
+    check_filled,
+    never_null,
+)
+from ojs.domain.dead_letter.override import JobOverride, JobOverrideRequest
+from ojs.domain.errors import InvalidRequest, Unsupported
+from ojs.domain.job import envelope
+from ojs.domain.job.envelope import (
+    MAX_BATCH,
+    MAX_NAME_BYTES,
+    MAX_VISIBILITY_MS,
+    JobId,
+    JobRequest,
+    Number,
+    QueueName,
+    from_pydantic,
+)
+from ojs.domain.pool.dispatch import WEIGHTED
+from ojs.domain.pool.pool import PoolName, Strategy, Weight
+from ojs.domain.pool.worker import MAX_FETCH, MAX_FETCH_QUEUES, MAX_ID_BYTES, check_worker_id
+from ojs.domain.queue.config import MAX_CONCURRENCY as MAX_RUNNING
+from ojs.domain.queue.config import (
+    MAX_RATE,
+    Duration,
+    QueueConfigRequest,
+    QueueRateLimit,
+)
+
+if TYPE_CHECKING:
+    from pydantic_core import CoreSchema
+
+MAX_ACTIVE_JOBS = 1_000
+MAX_ACTIVE_COUNT = 1_000_000
+MAX_LABELS = 100
+MAX_ATTEMPT = 1_000_000
+MAX_PID = 2**32
+MAX_CONCURRENCY = 100_000
+MAX_PROGRESS_MESSAGE = 10_000
+# What `confirm` is for.
+CONFIRM = "must be true: this is for many jobs at once, and cannot be taken back"
+_TRUE: dict[str, Any] = {"const": True}
+
+# What a worker may call its own state. The first three are directives too (core seed); the others
+# are what graceful-shutdown clients send.
+WorkerState = Literal[
+    "running", "quiet", "terminate", "terminating", "drain", "draining", "shutting_down"
+]
+Directive = Literal["running", "quiet", "terminate"]
+
+
+WORKER_ID_SCHEMA: Mapping[str, Any] = {
+    "type": "string",
+    "minLength": 1,
+    "maxLength": MAX_ID_BYTES,
+    # Unprintable characters that JSON Schema's regular expressions can name everywhere.
+    "pattern": r"[^|\u0000-\u001f\u007f-\u00a0\u00ad\u2028\u2029]+",
+    "description": f"printable characters other than '|', at most {MAX_ID_BYTES} bytes of UTF-8",
+}
+WorkerId = Annotated[
+    str,
+    AfterValidator(check_worker_id),
+    Field(json_schema_extra=dict(WORKER_ID_SCHEMA)),
+]
+ShortText = Annotated[str, Field(max_length=MAX_NAME_BYTES)]
+VisibilityMs = Annotated[
+    int, Field(ge=1, le=MAX_VISIBILITY_MS, description="lease length in ms, at most 12 h")
+]
+Attempt = Annotated[
+    int,
+    Field(ge=1, le=MAX_ATTEMPT, description="refused when the job is on another attempt by now"),
+]
+LeaseToken = Annotated[
+    str,
+    Field(min_length=1, max_length=64, description="refused when the lease is another by now"),
+]
+
+
+class RequestModel(BaseModel):
+    """Base of all request bodies."""
+
+    # Built on first use: a container serves few of these, and a cold start pays for each.
+    model_config = ConfigDict(
+        strict=True, extra="ignore", allow_inf_nan=False, defer_build=True, frozen=True
+    )
+
+    # Field → why it is refused.
+    not_offered: ClassVar[Mapping[str, str]] = {}
+    # JSON Schema keywords for rules that types do not say.
+    described: ClassVar[Mapping[str, Any]] = {}
+
+    @classmethod
+    def refuse(cls, raw: Mapping[str, Any]) -> None:
+        """Raise Unsupported for a field that this server knows but does not offer."""
+        for name, reason in cls.not_offered.items():
+            if raw.get(name) is not None:
+                raise Unsupported(f"'{name}': {reason}", field=name)
+
+    def check(self, prefix: str = "") -> None:
+        """Raise InvalidRequest for what types cannot name precisely; `prefix` goes before paths."""
+
+    @classmethod
+    def __get_pydantic_json_schema__(
+        cls, core_schema: CoreSchema, handler: GetJsonSchemaHandler
+    ) -> dict[str, Any]:
+        """Made for the OpenAPI document only: also what is not offered, and `described`."""
+        schema = handler.resolve_ref_schema(handler(core_schema))
+        properties = schema.setdefault("properties", {})
+        for name, reason in cls.not_offered.items():
+            properties[name] = {"type": "null", "description": f"422 unless null: {reason}"}
+        for keyword, value in cls.described.items():
+            if keyword == "properties":
+                properties.update(value)
+            else:
+                schema[keyword] = value
+        return schema
+
+
+Model = TypeVar("Model", bound=RequestModel)
+
+
+def parse(model: type[Model], raw: Mapping[str, Any], prefix: str = "") -> Model:
+    """`raw` as `model`. Raises InvalidRequest or Unsupported naming the field."""
+    model.refuse(raw)
+    try:
+        given = model.model_validate(raw)
+    except ValidationError as error:
+        raise from_pydantic(error, prefix) from None
+    given.check(prefix)
+    return given
+
+
+_STRATEGY = Field(
+    None,
+    description="order over several queues, unless a pool decides; round-robin when not given, "
+    "weighted when there are weights",
+)
+_WEIGHTS = Field(None, max_length=MAX_FETCH_QUEUES, description="by queue; for weighted")
+_POOL = Field(
+    None,
+    description="the worker pool that the worker belongs to; 409 when it is in another. Without "
+    "one it is in the pool `default`",
+)
+
+
+def _check_wishes(
+    queues: Sequence[str] | None,
+    strategy: str | None,
+    weights: Mapping[str, int] | None,
+    prefix: str,
+) -> None:
+    """Raise InvalidRequest for weights that a strategy lacks, or has no use for."""
+    for name in weights or ():
+        if queues is not None and name not in queues:
+            raise InvalidRequest(f"{prefix}weights.{name}", "is none of the queues", value=name)
+    if strategy == WEIGHTED:
+        for name in queues or ():
+            if name not in (weights or {}):
+                rule = "is required: with the strategy weighted each queue needs a weight"
+                raise InvalidRequest(f"{prefix}weights.{name}", rule)
+        if not weights:
+            raise InvalidRequest(f"{prefix}weights", "is required with the strategy weighted")
+    elif strategy is not None and weights:
+        rule = f"has no effect with the strategy {strategy}; use weighted"
+        raise InvalidRequest(f"{prefix}weights", rule)
+
+
+class FetchRequest(RequestModel):
+    """Claim jobs from one or more queues; without `queues`, from those of the worker's pool."""
+
+    queues: list[QueueName] = Field(
+        default_factory=list,
+        min_length=1,
+        max_length=MAX_FETCH_QUEUES,
+        description="all of the worker's pool when not given",
+    )
+    count: Annotated[int, Field(ge=1, le=MAX_FETCH)] | None = Field(
+        None, description="most jobs to hand out; 1 when not given"
+    )
+    worker_id: WorkerId | None = None
+    visibility_timeout_ms: VisibilityMs | None = None
+    strategy: Strategy | None = _STRATEGY
+    weights: dict[str, Weight] | None = _WEIGHTS
+    pool: PoolName | None = _POOL
+
+    not_offered = {
+        "types": "fetching by job type is not offered by this server.",
+        "job_types": "fetching by job type is not offered by this server.",
+        "tags": "fetching by tag is not offered by this server.",
+        "wait": "blocking fetch is not offered by this server; poll instead.",
+    }
+    described = {"anyOf": [{"required": [name]} for name in ("queues", "pool", "worker_id")]}
+
+    def check(self, prefix: str = "") -> None:
+        """Raise InvalidRequest where strategy and weights do not go together."""
+        if not (self.queues or self.pool or self.worker_id):
+            raise InvalidRequest(f"{prefix}queues", "is required")
+        _check_wishes(self.queues or None, self.strategy, self.weights, prefix)
+
+    def order(self) -> str | None:
+        """The strategy that is asked for, if one is."""
+        return self.strategy or (WEIGHTED if self.weights else None)
+
+
+class AckOptions(RequestModel):
+    """A job is done; the job is named by the path."""
+
+    worker_id: WorkerId | None = None
+    attempt: Attempt | None = None
+    lease_token: LeaseToken | None = None
+    result: Any = Field(None, description="any JSON value; null counts as a value")
+
+    def outcome(self) -> dict[str, Any]:
+        """What the use case is told beside the job. A result of null is a result."""
+        given = {name: getattr(self, name) for name in ("worker_id", "attempt", "lease_token")}
+        if "result" in self.model_fields_set:
+            given["result"] = self.result
+        return given
+
+
+class AckRequest(AckOptions):
+    """A job is done."""
+
+    job_id: JobId
+
+
+def _texts(value: Any) -> Any:
+    if isinstance(value, str):
+        return value
+    if isinstance(value, list) and all(isinstance(line, str) for line in value):
+        return value
+    raise ValueError("must be an array of strings, or a string")
+
+
+def _queue_pattern(value: str) -> str:
+    stem = value.removesuffix("*")
+    # What is before the star is the beginning of a name; alone it is any.
+    envelope.check_queue(stem if stem == value else f"{stem}a")
+    return value
+
+
+QueuePattern = Annotated[
+    str,
+    Field(max_length=MAX_NAME_BYTES),
+    AfterValidator(_queue_pattern),
+    Field(description="a queue's name, or the beginning of some and '*'"),
+]
+
+
+def _moment(value: str) -> str:
+    times.timestamp_ms(value, now_ms=0)
+    return value
+
+
+class ErrorReport(RequestModel):
+    """What went wrong. Long texts are cut: 50 frames or 10 000 characters of backtrace."""
+
+    model_config = ConfigDict(extra="allow")
+
+    code: Annotated[str, Field(min_length=1)] | None = Field(
+        None, description="free text; DISCARD and DEAD_LETTER decide the outcome"
+    )
+    type: Annotated[str, Field(min_length=1)] | None = Field(
+        None, description="class of the error, matched by non_retryable_errors"
+    )
+    message: str | None = None
+    retryable: bool | None = Field(None, description="true when not given")
+    rate_limit_until: (
+        Annotated[
+            str,
+            AfterValidator(_moment),
+            Field(description="no job with the same rate limit key starts before this time"),
+        ]
+        | None
+    ) = None
+    details: dict[str, Any] | None = None
+    backtrace: Annotated[
+        Any,
+        BeforeValidator(lambda value: None if value is None else _texts(value)),
+        Field(json_schema_extra={"type": ["array", "string", "null"], "items": {"type": "string"}}),
+    ] = None
+
+
+def _one_of(*fields: tuple[str, str]) -> dict[str, Any]:
+    """JSON Schema for: at least one of these (name, JSON type) is given."""
+    return {
+        "anyOf": [
+            {"required": [name], "properties": {name: {"type": kind}}} for name, kind in fields
+        ]
+    }
+
+
+class NackOptions(RequestModel):
+    """A job failed; the job is named by the path."""
+
+    worker_id: WorkerId | None = None
+    attempt: Attempt | None = None
+    lease_token: LeaseToken | None = None
+    error: ErrorReport | None = Field(None, description="required unless requeue is true")
+    requeue: bool | None = Field(
+        None, description="hand the job back unprocessed: available at once"
+    )
+
+    described = {
+        "anyOf": [
+            {
+                "required": ["error"],
+                "properties": {
+                    "error": {
+                        "type": "object",
+                        **_one_of(("code", "string"), ("type", "string"), ("message", "string")),
+                    }
+                },
+            },
+            {"required": ["requeue"], "properties": {"requeue": {"const": True}}},
+        ]
+    }
+
+    @classmethod
+    def refuse(cls, raw: Mapping[str, Any]) -> None:
+        """Also what is refused inside `error`."""
+        super().refuse(raw)
+        if isinstance(raw.get("error"), Mapping):
+            ErrorReport.refuse(raw["error"])
+
+    def outcome(self) -> dict[str, Any]:
+        """What the use case is told beside the job. Raises InvalidRequest without an error."""
+        if self.error is None and not self.requeue:
+            raise InvalidRequest("error", "is required unless requeue is true")
+        given = {name: getattr(self, name) for name in ("worker_id", "attempt", "lease_token")}
+        error = None if self.error is None else self.error.model_dump(exclude_unset=True)
+        return given | {"error": error, "requeue": bool(self.requeue)}
+
+
+class NackRequest(NackOptions):
+    """A job failed."""
+
+    job_id: JobId
+
+
+def _labels(value: Any) -> Any:
+    texts = value.values() if isinstance(value, dict) else value
+    if not isinstance(value, list | dict) or not all(isinstance(text, str) for text in texts):
+        raise ValueError("must be an array of strings, or an object of strings")
+    if len(value) > MAX_LABELS or any(
+        len(text) > MAX_NAME_BYTES for text in (*texts, *(value if isinstance(value, dict) else ()))
+    ):
+        raise ValueError(
+            f"must have at most {MAX_LABELS} labels of at most {MAX_NAME_BYTES} characters"
+        )
+    return value
+
+
+class WorkerInfo(RequestModel):
+    """What a worker tells about itself."""
+
+    hostname: ShortText | None = None
+    pid: Annotated[int, Field(ge=0, le=MAX_PID)] | None = None
+    queues: Annotated[list[QueueName], Field(max_length=MAX_FETCH_QUEUES)] | None = None
+    concurrency: Annotated[int, Field(ge=0, le=MAX_CONCURRENCY)] | None = None
+    labels: Annotated[
+        Any,
+        BeforeValidator(lambda value: None if value is None else _labels(value)),
+        Field(
+            json_schema_extra={
+                "type": ["array", "object", "null"],
+                "items": {"type": "string", "maxLength": MAX_NAME_BYTES},
+                "maxItems": MAX_LABELS,
+                "additionalProperties": {"type": "string", "maxLength": MAX_NAME_BYTES},
+                "propertyNames": {"maxLength": MAX_NAME_BYTES},
+                "maxProperties": MAX_LABELS,
+            }
+        ),
+    ] = None
+    started_at: Annotated[str, Field(max_length=64)] | None = None
+    version: ShortText | None = None
+    strategy: Strategy | None = _STRATEGY
+    weights: dict[str, Weight] | None = _WEIGHTS
+    pool: PoolName | None = _POOL
+
+    def check(self, prefix: str = "") -> None:
+        """Raise InvalidRequest where strategy and weights do not go together."""
+        _check_wishes(self.queues, self.strategy, self.weights, prefix)
+
+    def info(self) -> dict[str, Any]:
+        """What was given, for the worker's record; the pool is kept beside it."""
+        names = [name for name in WorkerInfo.model_fields if name != "pool"]
+        told = {name: value for name in names if (value := getattr(self, name)) is not None}
+        return {"strategy": WEIGHTED, **told} if self.weights else told
+
+
+def _active(value: Any) -> Any:
+    if isinstance(value, list) and len(value) <= MAX_ACTIVE_JOBS:
+        return value
+    if isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= MAX_ACTIVE_COUNT:
+        return value
+    raise ValueError(f"must be an array of at most {MAX_ACTIVE_JOBS} job ids, or a number of jobs")
+
+
+ActiveJobs = Annotated[
+    Any,
+    BeforeValidator(lambda value: None if value is None else _active(value)),
+    Field(
+        json_schema_extra={
+            "type": ["array", "integer", "null"],
+            "items": {"type": "string", "pattern": ids.UUID7.pattern},
+            "maxItems": MAX_ACTIVE_JOBS,
+            "minimum": 0,
+            "maximum": MAX_ACTIVE_COUNT,
+        }
+    ),
+]
+
+
+class _Busy(WorkerInfo):
+    """A worker that says which jobs it runs, or how many."""
+
+    worker_id: WorkerId
+    active_jobs: ActiveJobs = None
+    active_job_ids: Annotated[list[Any], Field(max_length=MAX_ACTIVE_JOBS)] | None = Field(
+        None,
+        json_schema_extra={"items": {"type": "string", "pattern": ids.UUID7.pattern}},
+    )
+
+    def check(self, prefix: str = "") -> None:
+        """Raise InvalidRequest naming the first malformed id, or that there are too many."""
+        for field in ("active_jobs", "active_job_ids"):
+            given = getattr(self, field)
+            for index, value in enumerate(given if isinstance(given, list) else ()):
+                if not ids.is_uuid7(value):
+                    place = f"{prefix}{field}[{index}]"
+                    raise InvalidRequest(place, "must be a lowercase UUIDv7", value=value)
+        if len(self.job_ids()) > MAX_ACTIVE_JOBS:
+            rule = f"must have at most {MAX_ACTIVE_JOBS} ids, those of active_jobs included"
+            raise InvalidRequest(f"{prefix}active_job_ids", rule)
+
+    def job_ids(self) -> list[str]:
+        """The jobs it names, each once."""
+        listed = self.active_jobs if isinstance(self.active_jobs, list) else []
+        return list(dict.fromkeys([*listed, *(self.active_job_ids or [])]))
+
+    def count(self) -> int | None:
+        """How many jobs it runs, if it gave a number."""
+        return self.active_jobs if isinstance(self.active_jobs, int) else None
+
+
+class HeartbeatRequest(_Busy):
+    """A worker is alive and goes on with its jobs."""
+
+    state: WorkerState | None = None
+    visibility_timeout_ms: VisibilityMs | None = None
+
+
+class BeatRequest(_Busy):
+    """A worker announces that it drains (graceful-shutdown extension)."""
+
+    state: WorkerState
+
+
+class RegisterRequest(WorkerInfo):
+    """A worker introduces itself. `id` stands for `worker_id` when that is not there."""
+
+    worker_id: WorkerId
+
+    described = {
+        **WorkerInfo.described,
+        "required": [],
+        "anyOf": [
+            {"required": ["worker_id"]},
+            {
+                "not": {"required": ["worker_id"]},
+                "required": ["id"],
+                "properties": {"id": WORKER_ID_SCHEMA},
+            },
+        ],
+    }
+
+
+def registration(raw: Mapping[str, Any]) -> tuple[Mapping[str, Any], str]:
+    """A registration's fields, flat, and the prefix of their paths.
+
+    Raises InvalidRequest when `worker` is no object.
+    """
+    prefix = ""
+    if "worker" in raw:
+        if not isinstance(raw["worker"], Mapping):
+            raise InvalidRequest("worker", "must be an object", value=raw["worker"])
+        raw, prefix = raw["worker"], "worker."
+    if "worker_id" not in raw and "id" in raw:
+        raw = {**raw, "worker_id": raw["id"]}
+    return raw, prefix
+
+
+class _Report(RequestModel):
+    message: Annotated[str, Field(max_length=MAX_PROGRESS_MESSAGE)] | None = None
+    data: dict[str, Any] | None = None
+
+    not_offered = {"checkpoint": "checkpoints are not offered by this server."}
+
+
+class ProgressRequest(_Report):
+    """How far a job is: progress, data or both, and a message if there is one."""
+
+    progress: Number | None = Field(None, description="0 to 1; values outside are clamped")
+    worker_id: WorkerId | None = None
+
+    described = _one_of(("progress", "number"), ("data", "object"))
+
+
+class WorkerProgressRequest(_Report):
+    """How far a job is, in percent."""
+
+    job_id: JobId
+    worker_id: WorkerId | None = None
+    percentage: Number | None = Field(None, description="0 to 100; values outside are clamped")
+
+    described = _one_of(("percentage", "number"), ("data", "object"))
+
+
+class DirectiveRequest(RequestModel):
+    """What a worker is to be told with its next heartbeat."""
+
+    worker_id: WorkerId
+    directive: Directive
+
+
+class RetryDeadLetterRequest(RequestModel):
+    """Retry a dead letter, as it is or with changes."""
+
+    override: JobOverrideRequest | None = None
+
+    @classmethod
+    def refuse(cls, raw: Mapping[str, Any]) -> None:
+        """Also what is no field of `override`."""
+        super().refuse(raw)
+        JobOverrideRequest.refuse(raw.get("override"))
+
+    def changes(self) -> JobOverride:
+        """What is to be changed."""
+        return JobOverride() if self.override is None else self.override.override()
+
+
+class _BulkRequest(RequestModel):
+    """What all requests for many dead letters have. A field that is none is refused: one that was
+    misspelt would mean more jobs than it was to. So is one that is empty or null.
+    """
+
+    model_config = ConfigDict(extra="forbid", json_schema_extra=never_null)
+
+    filter: FilterRequest | None = Field(
+        None, description="which dead letters", json_schema_extra={"minProperties": 1}
+    )
+    all: bool | None = Field(
+        None, description="all dead letters, instead of a filter", json_schema_extra=_TRUE
+    )
+    confirm: bool | None = Field(None, description="needed", json_schema_extra=_TRUE)
+
+    _filled = field_validator("*", mode="before")(check_filled)
+
+    def check(self, prefix: str = "") -> None:
+        """Raise InvalidRequest for a word that says no where only yes has a meaning."""
+        if self.all is False:
+            raise InvalidRequest(f"{prefix}all", EVERY, value=False)
+        if self.confirm is False:
+            raise InvalidRequest(f"{prefix}confirm", CONFIRM, value=False)
+
+    def filters(self) -> dict[str, Mapping[str, Any]]:
+        """The filters that were given, each by the prefix of its fields' paths."""
+        return {} if self.filter is None else {"filter.": self.filter.model_dump(exclude_none=True)}
+
+
+class RetryDeadLettersRequest(_BulkRequest):
+    """Retry all dead letters that a filter means, or all there are."""
+
+    # One of `filter` and `all`, beside `confirm`.
+    described = {"required": ["confirm"], "minProperties": 2, "maxProperties": 2}
+
+    def check(self, prefix: str = "") -> None:
+        """Raise InvalidRequest without a confirmation."""
+        super().check(prefix)
+        if self.confirm is None:
+            raise InvalidRequest(f"{prefix}confirm", CONFIRM)
+
+
+class PurgeDeadLettersRequest(_BulkRequest, FilterRequest):
+    """Purge all dead letters that a filter means (under `filter`, beside it, or in the query), or
+    all there are.
+    """
+
+    confirm: bool | None = Field(
+        None, description="needed, here or in the query", json_schema_extra=_TRUE
+    )
+
+    described = {
+        "not": {
+            "anyOf": [
+                *({"required": ["all", name]} for name in ("filter", *FIELDS)),
+                *({"required": ["filter", name]} for name in FIELDS),
+            ]
+        },
+    }
+
+    def filters(self) -> dict[str, Mapping[str, Any]]:
+        """The filters that were given, each by the prefix of its fields' paths."""
+        own = self.model_dump(exclude_none=True, include=set(FIELDS))
+        return super().filters() | ({"": own} if own else {})
+
+
+class ConfigureQueueRequest(RequestModel, QueueConfigRequest):
+    """Fields of a queue's configuration. What is left out stays as it is; null takes it back.
+
+    Described here; parsed by `ojs.domain.queue.config.parse`.
+    """
+
+
+class QueueLimitsRequest(RequestModel):
+    """A queue's own limits: the rate as `limit` and `period`, or under `rate_limit` or `rate`. What
+    is left out stays as it is; null takes it back.
+    """
+
+    not_offered = {"throttle": "queues have no throttle; jobs may have one."}
+
+    limit: Annotated[int, Field(ge=1, le=MAX_RATE)] | None = None
+    period: Duration | None = Field(None, description="ISO 8601 duration")
+    rate_limit: QueueRateLimit | None = None
+    rate: QueueRateLimit | None = None
+    concurrency: Annotated[int, Field(ge=1, le=MAX_RUNNING)] | None = None
+
+    described: ClassVar[Mapping[str, Any]] = {
+        "properties": {
+            "limit": {"type": "integer", "minimum": 1, "maximum": MAX_RATE},
+            "period": {"type": "string", "description": "ISO 8601 duration"},
+        },
+        "dependentRequired": {"limit": ["period"], "period": ["limit"]},
+        "anyOf": [{"required": [name]} for name in ("limit", "rate_limit", "rate", "concurrency")],
+        "not": {
+            "anyOf": [
+                {"required": list(pair)}
+                for pair in (("limit", "rate_limit"), ("limit", "rate"), ("rate_limit", "rate"))
+            ]
+        },
+    }
+
+    def check(self, prefix: str = "") -> None:
+        """One way of naming the rate, whole. Raises InvalidRequest."""
+        given = self.model_fields_set
+        flat = given & {"limit", "period"}
+        if flat and (self.limit is None or self.period is None):
+            missing = "limit" if self.limit is None else "period"
+            raise InvalidRequest(prefix + missing, "is required where the other is given")
+        ways = [*(["limit"] if flat else []), *sorted(given & {"rate", "rate_limit"})]
+        if len(ways) > 1:
+            # Which of them counts would be a guess.
+            raise InvalidRequest(prefix + ways[1], f"cannot be given together with {ways[0]}")
+        if not ways and "concurrency" not in given:
+            raise InvalidRequest(
+                f"{prefix}rate_limit", "is required, or limit and period, or concurrency"
+            )
+
+    def config(self) -> dict[str, Any]:
+        """What it changes of the queue's configuration."""
+        given = self.model_fields_set
+        changes: dict[str, Any] = {}
+        if "concurrency" in given:
+            changes["concurrency"] = self.concurrency
+        if given & {"limit", "period"}:
+            changes["rate_limit"] = {"limit": self.limit, "period": self.period}
+        elif given & {"rate", "rate_limit"}:
+            rate = self.rate if "rate" in given else self.rate_limit
+            changes["rate_limit"] = None if rate is None else rate.model_dump()
+        return changes
+
+
+QUEUE_FIELDS = tuple(QueueConfigRequest.model_fields)
+
+
+class CreateQueueRequest(RequestModel):
+    """A queue to make, with its configuration under `config`, or beside the name.
+
+    The configuration is parsed by `ojs.domain.queue.config.parse`.
+    """
+
+    name: QueueName
+
+
+class DeleteQueueRequest(RequestModel):
+    """What becomes of a queue's jobs; here or in the query."""
+
+    strategy: Literal["reject", "discard", "move", "drain"] | None = Field(
+        None, description="there must be none; they are discarded, moved, or worked off first"
+    )
+    target_queue: QueueName | None = Field(None, description="with `move`, where to")
+
+
+def _key_name(value: str) -> str:
+    # It is compared with the producers of queues, and stands in logs.
+    if not value.isprintable() or value != value.strip():
+        raise ValueError("must be printable, without space around it")
+    return value
+
+
+def _scopes(value: list[str]) -> list[str]:
+    if len(set(value)) != len(value):
+        raise ValueError("must name each scope once")
+    return value
+
+
+class CreateKeyRequest(RequestModel):
+    """A key to make. A field that is none is refused: one that was misspelt would mean more than
+    it was to.
+    """
+
+    model_config = ConfigDict(extra="forbid")
+
+    name: Annotated[
+        str,
+        Field(min_length=1, max_length=access.MAX_NAME_CHARACTERS),
+        AfterValidator(_key_name),
+    ] = Field(description="who holds it: what `producers` of a queue names, and jobs show")
+    scopes: Annotated[
+        list[Literal["jobs:write", "jobs:read", "work", "admin:read", "admin:write"]],
+        Field(min_length=1, max_length=len(access.Scope)),
+        AfterValidator(_scopes),
+    ] = Field(description="what it may do; docs/access.md says what each is")
+    queues: (
+        Annotated[list[QueuePattern], Field(min_length=1, max_length=access.MAX_QUEUES)] | None
+    ) = Field(None, description="the only queues it may touch; all when not given")
+    expires_at: Annotated[str, AfterValidator(_moment)] | None = Field(
+        None, description="when it ends: RFC 3339, or '+' and an ISO 8601 duration; never without"
+    )
+
+
+class NoOptions(RequestModel):
+    """An operation without options: `{}` or no body at all. Anything else is refused, since it
+    would not count.
+    """
+
+    model_config = ConfigDict(extra="forbid")
+
+
+class BatchRequest(RequestModel):
+    """Several jobs, all enqueued or none. Parsed job by job, so that errors can name the job."""
+
+    jobs: Annotated[list[JobRequest], Field(min_length=1, max_length=MAX_BATCH)]

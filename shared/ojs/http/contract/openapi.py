@@ -1,0 +1,587 @@
+"""The OpenAPI 3.1 document, made from the contract, the request models and the answer types.
+
+Built once per container, on first request.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import cache
+from typing import Any
+
+from pydantic import TypeAdapter
+
+from ojs.domain.access import KEY_ID
+from ojs.domain.ids import UUID7
+from ojs.domain.job import envelope
+from ojs.domain.pool.pool import PoolRequest
+from ojs.domain.rate_limit import limiter as limits
+from ojs.http.binding import errors, negotiation
+from ojs.http.contract import answers, models
+from ojs.http.contract import operations as contract
+from ojs.http.contract.operations import Operation, Parameter
+from ojs.http.contract.permissions import permissions
+
+_REF = "#/components/schemas/{model}"
+
+_DESCRIPTIONS = {
+    400: "The request is malformed: a field, the body, a header or a parameter.",
+    401: "There is no key, or none that is good.",
+    403: "The key does not allow this, or the queue does not take this producer's jobs.",
+    404: "There is no such job, queue, worker, pool, key or route.",
+    405: "The path does not take this method.",
+    409: "The job is in another state, or exists already; nothing was changed.",
+    413: "Something is larger than allowed.",
+    422: "Understood, but against a policy's rules, or not offered by this server.",
+    429: "A queue is full, and nothing was stored; try again after `Retry-After` seconds.",
+    500: "An internal error.",
+    503: "The store is busy or cannot be reached; try again after `Retry-After` seconds.",
+    504: "The store did not answer in time; the outcome is unknown.",
+}
+_NAMES = {
+    400: "BadRequest", 401: "Unauthenticated", 403: "Forbidden", 404: "NotFound", 409: "Conflict",
+    413: "TooLarge", 422: "Unprocessable", 429: "QueueFull", 500: "InternalError",
+    503: "Unavailable", 504: "Timeout",
+}  # fmt: skip
+
+_HEADERS: Mapping[str, tuple[dict[str, Any], str]] = {
+    "OJS-Version": ({"type": "string", "const": negotiation.VERSION}, "version that was served"),
+    "X-Request-Id": ({"type": "string"}, "the client's id for the request, or one made for it"),
+    "X-OJS-Version": ({"type": "string", "const": negotiation.VERSION}, "the same as OJS-Version"),
+    "X-OJS-Media-Type": ({"type": "string", "const": negotiation.MEDIA_TYPE}, "OJS's media type"),
+    "Location": ({"type": "string"}, "path of the new job, queue, worker pool or key"),
+    "Retry-After": ({"type": "integer", "minimum": 1}, "seconds to wait before trying again"),
+    "X-OJS-Queue-Depth": (
+        {"type": "integer", "minimum": 0},
+        "jobs in the queue that are not final, or their bytes if those are what is bounded",
+    ),
+    "X-OJS-Queue-Bound": ({"type": "integer", "minimum": 1}, "how many there may be"),
+    "X-OJS-Queue-Pressure": (
+        {"type": "number", "minimum": 0, "maximum": 1},
+        "depth divided by bound, beyond the queue's warning threshold; of several the fullest",
+    ),
+}
+_HEADERS = {
+    **_HEADERS,
+    "X-RateLimit-Limit": (
+        {"type": "integer", "minimum": 0},
+        "of a job with a rate limit: how many may start, by the one of its limits with least room",
+    ),
+    "X-RateLimit-Remaining": ({"type": "integer", "minimum": 0}, "how many of these may start now"),
+    "X-RateLimit-Reset": (
+        {"type": "integer", "minimum": 0},
+        "when one more may start: seconds since the epoch",
+    ),
+}
+_ALWAYS = ("OJS-Version", "X-Request-Id", "X-OJS-Version", "X-OJS-Media-Type")
+
+_JOB_ID = "019414d4-8b2e-7c3a-b5d1-f0e2a3b4c5d6"
+_PATH_PARAMETERS: Mapping[str, tuple[Mapping[str, Any], str]] = {
+    "job": ({"type": "string", "pattern": UUID7.pattern}, "the job's id"),
+    "operation": ({"type": "string", "pattern": UUID7.pattern}, "the operation's id"),
+    "worker": (models.WORKER_ID_SCHEMA, "the worker's id"),
+    "queue": (contract.QUEUE_SCHEMA, "the queue's name"),
+    "pool": (contract.POOL_SCHEMA, "the worker pool's name"),
+    "key": ({"type": "string", "pattern": KEY_ID.pattern}, "the access key's id"),
+    "rate limit": (
+        {"type": "string", "pattern": limits.KEY_PATTERN, "maxLength": limits.MAX_KEY + 6},
+        "the rate limit's key; `queue:` and a queue's name for limits that name none",
+    ),
+}
+
+# Rules that `ojs.domain.job.envelope` checks when it works out what a job will be, and its types do not
+# say: type → field → JSON Schema keywords. A test holds them against the checks.
+_DURATION = (
+    r"P(?=.)(\d+(\.\d+)?W|(\d+(\.\d+)?D)?"
+    r"(T(?=.)(\d+(\.\d+)?H)?(\d+(\.\d+)?M)?(\d+(\.\d+)?S)?)?)"
+)
+_RFC3339 = r"\d{4}-\d{2}-\d{2}[Tt ]\d{2}:\d{2}:\d{2}(\.\d{1,9})?([Zz]|[+-]\d{2}:\d{2})"
+_MOMENT = {
+    "pattern": rf"{_RFC3339}|\+{_DURATION}",
+    "maxLength": 65,
+    "description": "RFC 3339 with a time zone, or '+' and an ISO 8601 duration from now",
+}
+_LENGTH = {"pattern": _DURATION, "maxLength": 64}
+_FRACTION = {"minimum": 0.0, "maximum": 1.0}
+_SHORT = r"(?=.)(\d{1,9}d)?(\d{1,9}h)?(\d{1,9}m)?(\d{1,9}s)?(\d{1,9}ms)?"
+_SHORT_LENGTH = {"pattern": f"{_SHORT}|{_DURATION}", "maxLength": 64}
+# Of a filter of dead letters; the steps of a path are those of `ojs.domain.dead_letter.filter`.
+_STEP = (
+    r"\.(\*|[^0-9.\[=*\s][^.\[=]*)"
+    r"|\[(\*|-?\d{1,9}|\"([^\"\\]|\\.)*\"|'([^'\\]|\\.)*')\]"
+)
+_FILTER: Mapping[str, Mapping[str, Any]] = {
+    "since": {"pattern": _RFC3339},
+    "until": {"pattern": _RFC3339},
+    "before": {"pattern": _RFC3339},
+    "older_than": {"pattern": f"{_RFC3339}|{_SHORT}|{_DURATION}"},
+    "args": {"pattern": rf"[^$][\s\S]*|\$({_STEP})*(=[\s\S]*)?"},
+}
+_TIMING: Mapping[str, Mapping[str, Any]] = {
+    "scheduled_at": _MOMENT,
+    "delay_until": _MOMENT,
+    "expires_at": _MOMENT,
+}
+_CHECKED: Mapping[str, Mapping[str, Mapping[str, Any]]] = {
+    "JobRequest": {
+        **_TIMING,
+        "type": {"maxLength": envelope.MAX_NAME_BYTES},
+        "specversion": {"pattern": r"1(\.0(\.[0-9]{1,3})?(-rc\.[0-9]{1,3})?)?"},
+        "schema": {"pattern": r"[A-Za-z][A-Za-z0-9+.\-]*:\S+", "maxLength": envelope.MAX_URI},
+        "args": {"description": f"the job in all has at most {envelope.MAX_JOB_BYTES} bytes"},
+        "meta": {"description": f"at most {envelope.MAX_META_BYTES} bytes"},
+    },
+    "Options": _TIMING,
+    "RetryRequest": {
+        "initial_interval": _LENGTH,
+        "max_interval": _LENGTH,
+        "backoff_coefficient": {"minimum": 1.0, "maximum": 1_000.0},
+    },
+    "UniqueRequest": {"period": _LENGTH, "within": _SHORT_LENGTH},
+    "ConfigureQueueRequest": {
+        "warning_threshold": _FRACTION,
+        "dead_letter_ttl": _LENGTH,
+        "allowed_job_types": {
+            "items": {
+                "type": "string",
+                "minLength": 1,
+                "maxLength": envelope.MAX_NAME_BYTES,
+                "pattern": r"[a-z0-9_\-.*]+",
+            }
+        },
+        "producers": {"items": contract.get("enqueue_job").headers[0].schema},
+    },
+    "Backpressure": {"warning_threshold": _FRACTION},
+    "QueueRateLimit": {"period": _LENGTH},
+    "StartsRequest": {"period": _LENGTH},
+    # An array; of an object each name is there once.
+    "PoolRequest": {"queues": {"uniqueItems": True}},
+    "StarvationPreventionRequest": {
+        "rotation_interval": _LENGTH,
+        "min_dispatch_ratio": _FRACTION,
+    },
+    "RateLimitRequest": {
+        "key": {"pattern": limits.KEY_PATTERN},
+        "period": {"pattern": f"second|minute|hour|day|{_DURATION}", "maxLength": 64},
+    },
+    "OverrideRequest": {"expires_at": _MOMENT},
+    "FilterRequest": _FILTER,
+    "PurgeDeadLettersRequest": _FILTER,
+    "ErrorReport": {"rate_limit_until": _MOMENT},
+    "DeadLetterRetentionRequest": {"max_age": _LENGTH},
+    "ReplayRuleRequest": {"delay": _LENGTH},
+    "RetentionRequest": {"completed": _LENGTH, "discarded": _LENGTH, "cancelled": _LENGTH},
+}
+# Of a `UniqueRequest`: `meta` alone among its keys would make no key.
+_META_KEYS = {
+    "if": {
+        "required": ["keys"],
+        "properties": {"keys": {"type": "array", "contains": {"const": "meta"}}},
+    },
+    "then": {"required": ["meta_keys"], "properties": {"meta_keys": {"type": "array"}}},
+}
+# Of a `CreateQueueRequest`: the configuration is under `config`, or else beside the name.
+_CONFIGURATION = {"$ref": _REF.format(model=models.ConfigureQueueRequest.__name__)}
+_PLACES = {
+    "if": {"required": ["config"], "properties": {"config": {"not": {"type": "null"}}}},
+    "then": {
+        "properties": {
+            "config": _CONFIGURATION, **{name: {"type": "null"} for name in models.QUEUE_FIELDS},
+        }
+    },
+    "else": _CONFIGURATION,
+}  # fmt: skip
+
+
+def _given(name: str) -> dict[str, Any]:
+    return {"required": [name], "properties": {name: {"not": {"type": "null"}}}}
+
+
+# Of a `RateLimitRequest`: a number of starts has its period beside it, an object has it inside.
+_RATE_LIMIT: dict[str, Any] = {
+    "anyOf": [
+        _given(name) for name in ("key", "concurrency", "rate", "max_per_second", "throttle")
+    ],
+    "not": {"allOf": [_given("rate"), _given("max_per_second")]},
+    "if": {"required": ["rate"], "properties": {"rate": {"type": "integer"}}},
+    "then": _given("period"),
+    "else": {"properties": {"period": {"type": "null"}}},
+}
+_WHOLE: Mapping[str, dict[str, Any]] = {
+    "RateLimitRequest": _RATE_LIMIT,
+    "OverrideRequest": {
+        "anyOf": [{"required": [name]} for name in ("concurrency", "rate", "throttle")]
+    },
+    "UniqueRequest": _META_KEYS,
+    "CreateQueueRequest": _PLACES,
+}
+
+_MANY = {
+    "filter": {
+        "queue": "billing",
+        "type": "invoice.generate",
+        "since": "2026-02-12T00:00:00Z",
+        "error_type": "DatabaseConnectionError",
+    },
+    "confirm": True,
+}
+_PAYMENTS = {
+    "max_size": 100_000,
+    "concurrency": 20,
+    "visibility_timeout": 300,
+    "default_timeout": 1_800,
+    "retention": {"completed": "P3D", "discarded": "P30D"},
+    "allowed_job_types": ["payment.*"],
+    "default_retry": {
+        "max_attempts": 5,
+        "initial_interval": "PT5S",
+        "backoff_coefficient": 3.0,
+    },
+}
+# Requests to try, by operation.
+EXAMPLES: Mapping[str, dict[str, Any]] = {
+    "enqueue_job": {
+        "type": "email.send",
+        "args": ["user@example.com", "welcome", {"locale": "en"}],
+        "meta": {"trace_id": "4bf92f3577b34da6a3ce929d0e0e4736"},
+        "options": {
+            "queue": "email",
+            "priority": 10,
+            "timeout_ms": 30_000,
+            "retry": {"max_attempts": 5, "initial_interval": "PT1S"},
+        },
+    },
+    "enqueue_batch": {
+        "jobs": [
+            {"type": "email.send", "args": ["alice@example.com"], "options": {"queue": "email"}},
+            {"type": "email.send", "args": ["bob@example.com"], "options": {"queue": "email"}},
+        ]
+    },
+    "cancel_job_by_post": {},
+    "activate_job": {},
+    "ack_job_by_path": {"result": {"delivered": True}},
+    "nack_job_by_path": {"error": {"type": "SmtpError", "message": "connection refused"}},
+    "report_progress": {"progress": 0.47, "message": "rows", "data": {"rows": 14_000}},
+    "fetch_jobs": {"queues": ["email", "default"], "count": 5, "worker_id": "worker-1"},
+    "ack_job": {"job_id": _JOB_ID, "worker_id": "worker-1", "result": {"delivered": True}},
+    "nack_job": {
+        "job_id": _JOB_ID,
+        "worker_id": "worker-1",
+        "error": {
+            "type": "SmtpError",
+            "message": "connection refused",
+            "retryable": True,
+            "backtrace": ["at send (mail.py:42)"],
+        },
+    },
+    "heartbeat": {"worker_id": "worker-1", "active_jobs": [_JOB_ID], "state": "running"},
+    "beat": {"worker_id": "worker-1", "state": "drain", "active_jobs": 2},
+    "report_worker_progress": {"job_id": _JOB_ID, "worker_id": "worker-1", "percentage": 47},
+    "register_worker": {
+        "worker_id": "worker-1",
+        "hostname": "web-server-1",
+        "pid": 12_345,
+        "queues": ["email"],
+        "concurrency": 10,
+        "labels": ["canary"],
+    },
+    "direct_worker": {"worker_id": "worker-1", "directive": "quiet"},
+    "quiet_worker": {},
+    "create_queue": {"name": "payments", "config": _PAYMENTS},
+    "configure_queue": {"max_size": 50_000, "overflow_policy": "block", "concurrency": 40},
+    "admin_configure_queue": {
+        "backpressure": {
+            "max_depth": 50_000,
+            "max_size_bytes": 536_870_912,
+            "strategy": "reject",
+            "warning_threshold": 0.8,
+        }
+    },
+    "set_queue_policy": {
+        "concurrency": 10,
+        "retention": {"completed": "P7D", "discarded": "P30D"},
+        "dead_letter": {"retention": {"max_age": "P365D", "max_count": 50_000}},
+        "replay_rules": [
+            {
+                "name": "retry-connection-errors",
+                "filter": {"error_type": "ConnectionError"},
+                "delay": "PT1H",
+                "max_replays": 3,
+            }
+        ],
+        "default_retry": {
+            "max_attempts": 3,
+            "initial_interval": "PT1S",
+            "backoff_coefficient": 2.0,
+        },
+    },
+    "put_rate_limit": {"concurrency": 0, "expires_at": "+PT1H"},
+    "put_rate_limit_override": {"rate": {"limit": 10, "period": "PT1M"}, "throttle": None},
+    "set_queue_limits": {"concurrency": 20, "rate": {"limit": 1_000, "period": "PT1H"}},
+    "put_pool": {
+        "queues": ["critical", "default", "low"],
+        "concurrency": 50,
+        "strategy": "weighted",
+        "weights": {"critical": 5, "default": 3, "low": 1},
+        "isolated": False,
+        "starvation_prevention": {
+            "enabled": True,
+            "rotation_interval": "PT30S",
+            "min_dispatch_ratio": 0.05,
+        },
+    },
+    "create_key": {
+        "name": "mailer",
+        "scopes": ["jobs:write", "jobs:read"],
+        "queues": ["mail", "mail.*"],
+        "expires_at": "+P90D",
+    },
+    "delete_queue": {"strategy": "move", "target_queue": "email"},
+    "pause_queue": {},
+    "resume_queue": {},
+    "admin_pause_queue": {},
+    "admin_resume_queue": {},
+    "retry_dead_letter": {
+        "override": {
+            "queue": "billing-retry",
+            "args": [{"customer_id": "cust_123", "amount": 9_999}],
+            "meta": {"retry_source": "manual_dlq_retry"},
+            "retry": {"max_attempts": 1},
+        }
+    },
+    "admin_retry_dead_letter": {},
+    "retry_dead_letters": _MANY,
+    "admin_retry_dead_letters": {"all": True, "confirm": True},
+    "purge_dead_letters": {"filter": {"queue": "billing", "older_than": "P90D"}, "confirm": True},
+    "admin_purge_dead_letters": {"queue": "billing", "older_than": "P90D", "confirm": True},
+    "stop_dead_letter_operation": {},
+    "admin_stop_dead_letter_operation": {},
+}
+
+_ERROR_EXAMPLE = {
+    "error": {
+        "code": "not_found",
+        "type": "not_found",
+        "message": f"Job '{_JOB_ID}' not found.",
+        "retryable": False,
+        "details": {"resource": "job", "id": _JOB_ID},
+        "hint": errors.KINDS["not_found"].hint,
+        "docs_url": errors.KINDS["not_found"].docs_url,
+        "request_id": "req_019414d4-0001-7000-a000-000000000001",
+        "catalog_code": errors.KINDS["not_found"].catalogue,
+    }
+}
+
+
+@cache
+def document(version: str, authorizer: str = "none") -> dict[str, Any]:
+    """The description of everything that is served; `version` is this deployment's, and
+    `authorizer` how it knows who asks (`ojs.settings`).
+    """
+    schemas: dict[str, Any] = {}
+    _define("ErrorAnswer", answers.ErrorAnswer, schemas, "serialization")
+    paths: dict[str, dict[str, Any]] = {}
+    for operation in contract.OPERATIONS:
+        described = paths.setdefault(operation.path, {})
+        described[operation.method.lower()] = _operation(operation, schemas)
+        if authorizer != "none":
+            _secure(described[operation.method.lower()], operation)
+    return {
+        "openapi": "3.1.0",
+        "info": {
+            "title": "Open Job Spec on AWS",
+            "version": version,
+            "summary": "An Open Job Spec backend: API Gateway, Lambda and one DynamoDB table.",
+            "license": {"name": "Apache-2.0", "identifier": "Apache-2.0"},
+        },
+        "servers": [{"url": "/"}],
+        "tags": [{"name": name} for name in dict.fromkeys(op.tag for op in contract.OPERATIONS)],
+        "paths": paths,
+        "components": {
+            "schemas": schemas,
+            "headers": {name: _header(name, required=True) for name in _HEADERS},
+            "responses": {_NAMES[status]: _error(status) for status in _NAMES},
+            **_SCHEMES[authorizer],
+        },
+    }
+
+
+# How who asks shows who they are.
+_SCHEMES: Mapping[str, Mapping[str, Any]] = {
+    "none": {},
+    "keys": {"securitySchemes": {"key": {"type": "http", "scheme": "bearer"}}},
+    "jwt": {
+        "securitySchemes": {"key": {"type": "http", "scheme": "bearer", "bearerFormat": "JWT"}}
+    },
+    "iam": {
+        "securitySchemes": {
+            "key": {
+                "type": "apiKey",
+                "in": "header",
+                "name": "Authorization",
+                "description": "AWS Signature Version 4 for the service `execute-api`",
+            }
+        }
+    },
+}
+
+
+def _secure(described: dict[str, Any], operation: Operation) -> None:
+    """Say what is needed to be let in."""
+    scope = permissions()[operation.id].scope
+    described["security"] = [{"key": [] if scope is None else [scope.value]}]
+    for status in ("401", "403"):
+        described["responses"].setdefault(
+            status, {"$ref": f"#/components/responses/{_NAMES[int(status)]}"}
+        )
+    described["responses"] = dict(sorted(described["responses"].items()))
+
+
+def _operation(operation: Operation, schemas: dict[str, Any]) -> dict[str, Any]:
+    described: dict[str, Any] = {
+        "operationId": operation.id,
+        "tags": [operation.tag],
+        "summary": operation.summary,
+    }
+    if parameters := [
+        *_path_parameters(operation),
+        *(_parameter(each, "query") for each in operation.query),
+        *(_parameter(each, "header") for each in operation.headers),
+    ]:
+        described["parameters"] = parameters
+    if operation.request is not None:
+        _define(operation.request.__name__, operation.request, schemas, "validation")
+        content: dict[str, Any] = {
+            "schema": _body(operation.request.__name__),
+            "example": EXAMPLES[operation.id],
+        }
+        described["requestBody"] = {
+            "required": operation.body_required,
+            "content": {negotiation.MEDIA_TYPE: content, negotiation.JSON: content},
+        }
+    responses: dict[str, Any] = {}
+    for status, success in operation.answers.items():
+        responses[str(status)] = {
+            "description": success.description,
+            "headers": _headers((*_ALWAYS, *success.headers)) | _sometimes(success.sometimes),
+        }
+        if success.shape is not None:
+            _define(success.shape, getattr(answers, success.shape), schemas, "serialization")
+            responses[str(status)]["content"] = _content(_REF.format(model=success.shape))
+        if success.text:
+            content = responses[str(status)].setdefault("content", {})
+            content["text/plain"] = {"schema": {"type": "string"}}
+    for status in sorted({*operation.errors, *contract.COMMON_ERRORS}):
+        # A health check that fails says so in its own words.
+        responses.setdefault(str(status), {"$ref": f"#/components/responses/{_NAMES[status]}"})
+    described["responses"] = dict(sorted(responses.items()))
+    return described
+
+
+def _body(model: str) -> dict[str, Any]:
+    ref = {"$ref": _REF.format(model=model)}
+    if model == models.RegisterRequest.__name__:
+        # `ojs.http.contract.models.registration`
+        wrapped = {"type": "object", "required": ["worker"], "properties": {"worker": ref}}
+        return {"oneOf": [{**ref, "not": {"required": ["worker"]}}, wrapped]}
+    if model == PoolRequest.__name__:
+        # `ojs.domain.pool.pool.parse`
+        inside = {"required": ["pool"], "properties": {"pool": {"type": "object"}}}
+        wrapped = {"type": "object", "required": ["pool"], "properties": {"pool": ref}}
+        return {"oneOf": [{**ref, "not": inside}, wrapped]}
+    return ref
+
+
+def _path_parameters(operation: Operation) -> list[dict[str, Any]]:
+    if operation.path_parameter is None or operation.subject is None:
+        return []
+    schema, text = _PATH_PARAMETERS[operation.subject]
+    return [
+        {
+            "name": operation.path_parameter,
+            "in": "path",
+            "required": True,
+            "schema": _anchored(schema),
+            "description": text,
+        }
+    ]
+
+
+def _parameter(parameter: Parameter, place: str) -> dict[str, Any]:
+    return {
+        "name": parameter.name,
+        "in": place,
+        "schema": _anchored(parameter.schema),
+        "description": parameter.description,
+    }
+
+
+def _headers(names: tuple[str, ...]) -> dict[str, Any]:
+    return {name: {"$ref": f"#/components/headers/{name}"} for name in names}
+
+
+def _header(name: str, *, required: bool) -> dict[str, Any]:
+    schema, text = _HEADERS[name]
+    return {"schema": schema, "description": text, "required": required}
+
+
+def _sometimes(names: tuple[str, ...]) -> dict[str, Any]:
+    # A reference cannot say that this one is not always there.
+    return {name: _header(name, required=False) for name in names}
+
+
+def _content(ref: str, example: Any = None) -> dict[str, Any]:
+    content: dict[str, Any] = {"schema": {"$ref": ref}}
+    if example is not None:
+        content["example"] = example
+    return {negotiation.MEDIA_TYPE: content, negotiation.JSON: content}
+
+
+def _error(status: int) -> dict[str, Any]:
+    extra = {503: ("Retry-After",), 429: ("Retry-After", "X-OJS-Queue-Depth", "X-OJS-Queue-Bound")}
+    sometimes = {409: ("Retry-After",)}
+    example = _ERROR_EXAMPLE if status == 404 else None
+    return {
+        "description": _DESCRIPTIONS[status],
+        "headers": _headers((*_ALWAYS, *extra.get(status, ())))
+        | _sometimes(sometimes.get(status, ())),
+        "content": _content(_REF.format(model="ErrorAnswer"), example),
+    }
+
+
+def _define(name: str, shape: Any, schemas: dict[str, Any], mode: Any) -> None:
+    """Add a type, and all it refers to, to the schemas."""
+    if name in schemas:
+        return
+    schema = TypeAdapter(shape).json_schema(mode=mode, by_alias=True, ref_template=_REF)
+    for inner, definition in schema.pop("$defs", {}).items():
+        found = _anchored(_completed(inner, definition))
+        if schemas.setdefault(inner, found).get("properties") != found.get("properties"):
+            raise ValueError(f"two types are called {inner}")
+    schemas[name] = _anchored(_completed(name, schema))
+
+
+def _completed(name: str, schema: dict[str, Any]) -> dict[str, Any]:
+    """A type with the rules of `_CHECKED` and `_WHOLE`."""
+    for field, keywords in _CHECKED.get(name, {}).items():
+        described = schema["properties"][field]
+        described |= {word: keywords[word] for word in keywords if word == "description"}
+        rules = {word: keywords[word] for word in keywords if word != "description"}
+        # An optional field is its type or null; only the type has rules.
+        (described["anyOf"][0] if "anyOf" in described else described).update(rules)
+    return schema | _WHOLE.get(name, {})
+
+
+def _anchored(schema: Any) -> Any:
+    """Patterns are matched against the whole text here, but searched for by JSON Schema."""
+    if isinstance(schema, Mapping):
+        anchored = {
+            key: f"^({value})$"
+            if key == "pattern" and isinstance(value, str) and not value.startswith("^")
+            else _anchored(value)
+            for key, value in schema.items()
+        }
+        return anchored | ({"format": "uuid"} if schema.get("pattern") == UUID7.pattern else {})
+    if isinstance(schema, list):
+        return [_anchored(part) for part in schema]
+    return schema

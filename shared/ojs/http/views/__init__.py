@@ -1,0 +1,1 @@
+"""The shapes of answers, built from domain objects."""

@@ -1,0 +1,72 @@
+"""The headers of PUSH: who asks, how long they wait, and how full their queues are.
+
+Backpressure seed, sections 5.2 and 7; requirements section 12, "producer identity".
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Mapping
+from typing import TYPE_CHECKING
+
+from ojs.domain.access import Principal
+from ojs.domain.errors import InvalidRequest, forbidden
+from ojs.http.contract.operations import MAX_BLOCK_S, MAX_PRODUCER
+
+if TYPE_CHECKING:
+    from ojs.services.jobs.enqueue import Pushed
+
+# ASCII digits only: `float` also knows nan, inf, 1e9, underscores and the digits of other scripts.
+_SECONDS = re.compile(r"[0-9]+(\.[0-9]+)?")
+# Kept free to store the jobs, and to build and send the answer, before the function is stopped.
+_SPARE_MS = 3_000
+
+
+def producer(headers: Mapping[str, str], principal: Principal) -> str | None:
+    """Who asks: whoever holds the key; where there are none, who they say they are, None for
+    nobody.
+
+    Raises InvalidRequest naming the header, PermissionDenied when it is not the key's.
+    """
+    given = headers.get("x-ojs-producer")
+    if given is None:
+        return principal.name
+    name = given.strip()
+    if not 1 <= len(name) <= MAX_PRODUCER or not name.isprintable():
+        raise InvalidRequest(
+            "X-OJS-Producer", f"must hold 1 to {MAX_PRODUCER} printable characters", value=given
+        )
+    if principal.name is not None and name != principal.name:
+        raise forbidden()
+    return name
+
+
+def wait_ms(headers: Mapping[str, str], remaining_ms: Callable[[], int]) -> int:
+    """How long the request may be held open for room in a queue that blocks, in milliseconds.
+
+    More than MAX_BLOCK_S is no mistake: the client waits less. `remaining_ms` tells how long the
+    function still runs. Raises InvalidRequest naming the header.
+    """
+    given = headers.get("ojs-block-timeout")
+    if given is None:
+        return 0
+    if not _SECONDS.fullmatch(given.strip()):
+        raise InvalidRequest(
+            "OJS-Block-Timeout", "must be a number of seconds, such as 10 or 2.5", value=given
+        )
+    # Before multiplying: thousands of digits are an infinite float.
+    asked_ms = int(min(float(given), MAX_BLOCK_S) * 1_000)
+    return max(0, min(asked_ms, remaining_ms() - _SPARE_MS))
+
+
+def pressure_headers(pushed: Iterable[Pushed]) -> dict[str, str]:
+    """How full the fullest of their queues is, if one is beyond its warning threshold."""
+    found = [one.pressure for one in pushed if one.pressure is not None]
+    if not found:
+        return {}
+    fullest = max(found, key=lambda pressure: pressure.fraction)
+    return {
+        "X-OJS-Queue-Depth": str(fullest.depth),
+        "X-OJS-Queue-Bound": str(fullest.bound),
+        "X-OJS-Queue-Pressure": f"{fullest.fraction:.2f}",
+    }

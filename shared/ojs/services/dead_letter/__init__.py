@@ -1,0 +1,1 @@
+"""Dead letters: search, retry, replay by rule, bulk operations, pruning, copies."""

@@ -1,0 +1,204 @@
+"""Copies of dead letters in the queue that a queue names for them (queue-config seed, section 6.4).
+
+A job that dies says in the same write which copy it leaves, and that it is yet to be made. Whoever
+wrote that makes it at once; the projection does so again for all that died, whether or not anybody
+lived to do it. The copy and the word that it is made are one transaction: it is made once, never of
+a dead letter that was retried meanwhile, and never anew after it is done and gone.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import Any
+
+from ojs.clock import Clock
+from ojs.domain import jsontext, times
+from ojs.domain.dead_letter import copies as domain
+from ojs.domain.dead_letter.copies import Origin, Target
+from ojs.domain.errors import BackendUnavailable, Duplicate, OjsError, QueueFull
+from ojs.domain.ids import IdSource
+from ojs.domain.job import lifecycle
+from ojs.domain.job.job import Job
+from ojs.domain.job.states import State
+from ojs.domain.queue.queue import Queue, QueueState
+from ojs.services.jobs.placement import FairQueuePlacement
+from ojs.services.permits.backpressure import QueueBounds
+from ojs.store.dead_letter import copies as store
+from ojs.store.jobs.records import JobIdTaken, JobStore
+from ojs.store.queues.queues import QueueStore
+from ojs.store.table.errors import LostRace
+
+_TRIES = 5
+# Copies that are dropped at once; what is left is for the next time.
+MAX_DROPS = 100
+# What a client asked of the job itself says nothing of its copy, which goes by the rules of the
+# queue it is in.
+_OF_ONE_LIFE = frozenset(
+    {
+        "retry", "unique", "rate_limit", "visibility_timeout_ms", "timeout", "timeout_ms",
+        "scheduled_at", "expires_at",
+    }
+)  # fmt: skip
+
+
+class DeadLetterCopies:
+    """Makes copies of dead letters, and drops what is too many."""
+
+    def __init__(
+        self,
+        jobs: JobStore,
+        queues: QueueStore,
+        bounds: QueueBounds,
+        waiting: store.WaitingCopies,
+        clock: Clock,
+        ids: IdSource,
+        *,
+        lines: FairQueuePlacement,
+        choose: Callable[[int], int] = random.randrange,
+    ) -> None:
+        self._jobs = jobs
+        self._queues = queues
+        self._bounds = bounds
+        self._waiting = waiting
+        self._lines = lines
+        self._clock = clock
+        self._ids = ids
+        self._choose = choose
+
+    def follow(self, record: Job) -> Job:
+        """As `make`, for whoever has just let a job die: what fails is left to the projection."""
+        try:
+            return self.make(record)
+        except OjsError:
+            return record
+
+    def make(self, record: Job) -> Job:
+        """Enqueue the copy that a job as read says it leaves; returns the job as it is then.
+
+        Does nothing where no copy is due. Where the named queue is being deleted, or is full and no
+        copy waits in it that could give way, there will be none, and the dead letter does not name
+        one any more. Safe to repeat and to run twice at once. Raises OjsError.
+        """
+        for _ in range(_TRIES):
+            if not record.copy_due or record.copies_to is None:
+                return record
+            try:
+                return self._make(record, record.copies_to)
+            except (LostRace, Duplicate) as lost:
+                found = self._jobs.head(record.id)
+                if found is None:
+                    return record
+                if isinstance(lost, Duplicate) and found.copy_due and found.op == record.op:
+                    # A client chose the very id for a job of its own: there is no place for a copy.
+                    return self._without(found)
+                record = found
+        raise BackendUnavailable("Others are changing this job; try again.")
+
+    def _make(self, record: Job, target: Target) -> Job:
+        now_ms = self._clock.now_ms()
+        queue = self._queues.get(target.queue)
+        if queue is None:
+            queue = self._queues.ensure(target.queue, now_ms=now_ms)
+        if queue.state is QueueState.DRAINING and not queue.may_stay:
+            return self._without(record)
+        (whole,) = self._jobs.with_errors(self._jobs.with_contents([record]), latest=1)
+        if whole.content is None:
+            # Deleted since it was read, or it died for want of its content: nothing to copy.
+            return self._without(record)
+        copy = _copy(
+            whole,
+            target,
+            queue,
+            now_ms=now_ms,
+            lane=self._choose(queue.lanes) if queue.lanes > 1 else 0,
+            order=self._ids.order(),
+        )
+        copy = self._lines.under(copy, queue)
+        # Races: another container makes the same copy, or the dead letter is retried or deleted.
+        # One of them changes its head; the loser stores no copy and finds what became of it.
+        made, mark = self._jobs.replacing(record, replace(record, copy_due=False))
+        try:
+            with self._bounds.room([copy], {queue.name: queue}, copies=True) as entry:
+                copy = self._lines.enter(copy)
+                try:
+                    stored = self._jobs.create(copy, [mark])
+                except JobIdTaken:
+                    raise Duplicate(f"There is a job '{copy.id}'.") from None
+                entry.keep([stored])
+        except QueueFull:
+            return self._without(record)
+        return made
+
+    def _without(self, record: Job) -> Job:
+        """The dead letter names no copy any more. Raises LostRace."""
+        return self._jobs.replace(record, replace(record, copy_id=None, copy_due=False))
+
+    def trim(self, queue: str, most: int) -> bool:
+        """Drop the oldest copies that wait in a queue beyond `most`; False when some are left.
+
+        They are counted by the projection, which must have counted those that came. Copies that
+        workers have just taken may still count: in a line of more than MAX_DROPS copies one or the
+        other may go too early then. Safe to repeat and to run twice at once. Raises OjsError.
+        """
+        over = self._waiting.waiting(queue) - most
+        if over <= 0:
+            return True
+        there = self._queues.get(queue)
+        lanes = 1 if there is None else there.lanes
+        found = self._jobs.oldest(queue, lanes, limit=MAX_DROPS, copies=True)
+        if len(found) < MAX_DROPS:
+            # These are all: the line tells better than the count.
+            over = min(over, len(found) - most)
+        dropped = found[: max(0, over)]
+        heads = self._jobs.heads(dropped)
+        for copy in (heads[job_id] for job_id in dropped if job_id in heads):
+            if copy.queue != queue or not copy.waiting_copy:
+                continue
+            after, failure = lifecycle.drop(copy, now_ms=self._clock.now_ms())
+            try:
+                self._waiting.drop(copy, after, failure, most=most)
+            except store.NothingToTrim:
+                return True
+            except LostRace:
+                # It was taken or cancelled: one less that waits.
+                continue
+        return over <= len(dropped)
+
+
+def _copy(record: Job, target: Target, queue: Queue, *, now_ms: int, lane: int, order: str) -> Job:
+    """The same work as a new job, under the rules of the queue that it goes to."""
+    config = queue.config
+    expires_ms = min((record.discarded_ms or now_ms) + target.ttl_ms, times.MAX_MS)
+    content = _content(record, expires_ms)
+    return Job(
+        id=record.copy_id or "",
+        type=record.type,
+        queue=queue.name,
+        state=State.AVAILABLE,
+        created_ms=now_ms,
+        lane=lane,
+        priority=record.priority,
+        content=content,
+        enqueued_ms=now_ms,
+        expires_ms=expires_ms,
+        timeout_ms=config.timeout_ms,
+        policy=config.retry,
+        retention=config.retention,
+        order=order,
+        held=jsontext.size_of(content) if queue.charged else None,
+        copy_of=Origin(record.id, target.max_size),
+        chosen_id=True,
+    )
+
+
+def _content(record: Job, expires_ms: int) -> dict[str, Any]:
+    given = record.content or {}
+    kept = {name: value for name, value in given.items() if name not in _OF_ONE_LIFE}
+    meta = kept.get("meta")
+    told: dict[str, Any] = {"source_job_id": record.id, "source_queue": record.queue}
+    if record.errors:
+        told["error"] = record.errors[-1].to_dict()
+    kept["meta"] = {**(meta if isinstance(meta, Mapping) else {}), domain.META: told}
+    return {**kept, "expires_at": times.format_ms(expires_ms)}

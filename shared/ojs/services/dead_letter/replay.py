@@ -1,0 +1,274 @@
+"""Every minute: bring back the dead letters that a rule of their queue names (DL section 7).
+
+A rule looks at each dead letter of its queue once, when its delay is over, in the order in which
+they died; how far it has come is noted (`ojs.store.dead_letter.replay`). A job comes back as by hand, by one
+conditional write of its head that also counts the replay. So it comes back once, however many
+sweeps look at it, and whoever dies in between leaves a job that the next one finds back already.
+"""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from collections.abc import Callable, Collection, Iterator, Mapping, MutableMapping, Sequence
+from dataclasses import dataclass, field
+
+from ojs.domain.dead_letter import replay
+from ojs.domain.dead_letter.replay_rules import ReplayRule, read
+from ojs.domain.errors import BackendError, OjsError, QueueDraining, QueueFull
+from ojs.domain.job.job import Job
+from ojs.domain.queue.queue import Queue, QueueState
+from ojs.services.dead_letter.redrive import Redrive
+from ojs.store.dead_letter.replay import ReplayCursor, ReplayCursors
+from ojs.store.jobs import items
+from ojs.store.jobs.records import JobStore
+from ojs.store.queues.queues import QueueStore
+from ojs.store.table.errors import LostRace
+
+_NAMES = 1_000
+_QUEUES = 100  # one call
+_SLICE = 100
+_TRIES = 3
+# Jobs that are told of one by one.
+MAX_TOLD = 100
+
+
+@dataclass(frozen=True)
+class Skipped:
+    """A dead letter that could not come back for reasons of its own, and will not be tried again
+    by this rule.
+    """
+
+    job_id: str
+    queue: str
+    rule: str
+    reason: str
+
+
+@dataclass
+class Replayed:
+    """What a run did.
+
+    `counts` has: looked (dead letters that were due), replayed, skipped, blocked (rules whose queue
+    has no room), failed (rules, or queues), and `more` (1 when the run ended early and another
+    should follow). Of the skipped, the first MAX_TOLD.
+    """
+
+    counts: Counter[str] = field(default_factory=Counter)
+    skipped: list[Skipped] = field(default_factory=list)
+
+
+@dataclass
+class _Run:
+    """One run under way."""
+
+    now_ms: int
+    limit: int
+    go_on: Callable[[], bool]
+    done: Replayed = field(default_factory=Replayed)
+
+    @property
+    def counts(self) -> Counter[str]:
+        return self.done.counts
+
+    def stop(self) -> bool:
+        """Whether time is up, or the limit reached; says so in the counts."""
+        if self.counts["looked"] >= self.limit or not self.go_on():
+            self.counts["more"] = 1
+        return bool(self.counts["more"])
+
+
+class _Blocked(Exception):
+    """The rule must wait: its queue takes nothing now."""
+
+
+class ReplaySweep:
+    """Applies the rules."""
+
+    def __init__(
+        self,
+        jobs: JobStore,
+        queues: QueueStore,
+        replays: ReplayCursors,
+        redrive: Redrive,
+        choose: Callable[[int], int] = random.randrange,
+    ) -> None:
+        self._jobs = jobs
+        self._queues = queues
+        self._replays = replays
+        self._redrive = redrive
+        self._choose = choose
+
+    def run_once(
+        self, now_ms: int, limit: int, go_on: Callable[[], bool] = lambda: True
+    ) -> Replayed:
+        """Bring back what is due, looking at most at about `limit` dead letters.
+
+        `go_on` says whether there is time left. Begins at a random queue, so that a run cut short
+        starves none. Costs a read of each queue; where there are rules a query, and one for each
+        rule; and of each dead letter, once for each rule, its head.
+        """
+        run = _Run(now_ms, limit, go_on)
+        for queue in self._ruled(run):
+            # What is left to it before it goes is not to become more.
+            if queue.state is QueueState.DRAINING:
+                continue
+            try:
+                self._queue(run, queue)
+            except OjsError:
+                # One queue must not hold up the others; the next minute finds it again.
+                run.counts["failed"] += 1
+            if run.counts["more"]:
+                break
+        run.done.counts = Counter({name: n for name, n in run.counts.items() if n})
+        return run.done
+
+    def _ruled(self, run: _Run) -> Iterator[Queue]:
+        names: list[str] = []
+        after: str | None = None
+        while True:
+            page, after = self._queues.names(limit=_NAMES, after=after)
+            names += page
+            if after is None:
+                break
+        start = self._choose(len(names)) if names else 0
+        names = names[start:] + names[:start]
+        for at in range(0, len(names), _QUEUES):
+            if run.stop():
+                return
+            yield from self._replays.ruled(names[at : at + _QUEUES])
+
+    def _queue(self, run: _Run, queue: Queue) -> None:
+        rules = read(queue.layers.replay_rules)
+        named = [rule.name for rule in rules]
+        cursors = self._replays.cursors(queue.name)
+        gone = [cursor for name, cursor in cursors.items() if name not in named]
+        if gone:
+            self._replays.forget(gone)
+        for rule in rules:
+            # A policy for new queues may name one of them.
+            if not rule.enabled or rule.filter.queue not in (None, queue.name):
+                continue
+            if run.stop():
+                return
+            self._rule(run, queue.name, rule, cursors.get(rule.name), named)
+
+    def _rule(
+        self,
+        run: _Run,
+        queue: str,
+        rule: ReplayRule,
+        cursor: ReplayCursor | None,
+        rules: Collection[str],
+    ) -> None:
+        upto = cursor.upto if cursor is not None and cursor.mark == rule.mark else None
+        first = upto
+        # Not included, and to the millisecond.
+        until_ms = rule.due_ms(run.now_ms) + 1
+        if rule.filter.until_ms is not None:
+            until_ms = min(until_ms, rule.filter.until_ms)
+        blocked = False
+        while not blocked and not run.stop():
+            size = min(_SLICE, run.limit - run.counts["looked"])
+            entries = self._jobs.dead(
+                queue,
+                limit=size,
+                since_ms=rule.filter.since_ms,
+                until_ms=max(0, until_ms),
+                after=upto,
+                oldest_first=True,
+            )
+            last = upto
+            try:
+                for place in self._slice(run, entries, queue, rule, rules):
+                    last = place
+            except _Blocked:
+                blocked = True
+            if last != upto and last is not None:
+                cursor = self._replays.move(queue, rule, cursor, last, now_ms=run.now_ms)
+                if cursor is None:
+                    return
+                upto = last
+            if len(entries) < size:
+                break
+        if upto is not None and upto == first and cursor is not None and cursor.lapses(run.now_ms):
+            self._replays.move(queue, rule, cursor, upto, now_ms=run.now_ms)
+
+    def _slice(
+        self,
+        run: _Run,
+        entries: Sequence[tuple[str, str]],
+        queue: str,
+        rule: ReplayRule,
+        rules: Collection[str],
+    ) -> Iterator[str]:
+        """Bring back those that the rule means; the places of those that are dealt with.
+
+        Raises _Blocked.
+        """
+        heads = self._jobs.heads(job_id for job_id, _ in entries)
+        known: dict[str, Queue] = {}
+        for job_id, place in entries:
+            run.counts["looked"] += 1
+            job = heads.get(job_id)
+            try:
+                if job is not None and self._means(rule, job, place):
+                    self._bring_back(run, job, place, rule, rules, known)
+            except (QueueFull, QueueDraining):
+                run.counts["blocked"] += 1
+                raise _Blocked from None
+            except BackendError:
+                # Nobody knows what was done: the next minute looks at it again.
+                run.counts["failed"] += 1
+                raise _Blocked from None
+            except OjsError as error:
+                run.counts["skipped"] += 1
+                if len(run.done.skipped) < MAX_TOLD:
+                    told = Skipped(job_id, queue, rule.name, f"{error.code}: {error}")
+                    run.done.skipped.append(told)
+            yield place
+
+    def _means(self, rule: ReplayRule, job: Job, place: str) -> bool:
+        """Whether a job is the dead letter that stood there, and one that the rule brings back."""
+        # It may have come back and died anew: then it stands elsewhere, and is due later.
+        if not job.dead_letter or items.index_entries(job)["wsk"] != place or job.deleting:
+            return False
+        if replay.count(job.replayed, rule.name) >= rule.max_replays:
+            return False
+        if not rule.filter.matches_head(job):
+            return False
+        if rule.filter.args is not None and job.content is None:
+            (job,) = self._jobs.with_contents([job])
+        return rule.filter.matches_args(job)
+
+    def _bring_back(
+        self,
+        run: _Run,
+        job: Job,
+        place: str,
+        rule: ReplayRule,
+        rules: Collection[str],
+        known: MutableMapping[str, Queue],
+    ) -> None:
+        """Bring a job back, unless somebody else does so meanwhile. Raises OjsError, _Blocked."""
+        if job.queue not in known:
+            queue = self._queues.get(job.queue)
+            if queue is None:
+                # It was deleted meanwhile, and is not made anew for this.
+                raise _Blocked
+            known[job.queue] = queue
+        for _ in range(_TRIES):
+            replayed = replay.after(job.replayed, rule.name, now_ms=run.now_ms, rules=rules)
+            try:
+                # No job that waits gives way to it.
+                self._redrive.bring_back(job, drops=False, known=known, replayed=replayed)
+            except LostRace:
+                found: Mapping[str, Job] = self._jobs.heads([job.id])
+                if job.id not in found or not self._means(rule, found[job.id], place):
+                    return
+                job = found[job.id]
+                continue
+            run.counts["replayed"] += 1
+            return
+        # Others keep changing it: the next minute looks at it again.
+        raise _Blocked

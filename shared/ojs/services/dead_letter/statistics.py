@@ -1,0 +1,38 @@
+"""Statistics of dead letters: the same cost however many there are (dead-letter seed, 10.1)."""
+
+from __future__ import annotations
+
+from ojs.clock import Clock
+from ojs.domain.dead_letter.statistics import DeadLetterStats
+from ojs.domain.job.retention import next_pruning_ms
+from ojs.store.dead_letter.counters import DeadLetterCounters
+
+
+class DeadLetterStatistics:
+    """Reads them; changes nothing."""
+
+    def __init__(self, store: DeadLetterCounters, clock: Clock) -> None:
+        self._store = store
+        self._clock = clock
+
+    def read(self) -> DeadLetterStats:
+        """All queues together, as the gauges sweep found them last. Three calls.
+
+        The retention is that of new queues (`_default`); a queue may have its own.
+        """
+        counts, policy = self._store.counts()
+        oldest_ms, newest_ms = self._store.ends()
+        return DeadLetterStats(
+            counts=counts,
+            oldest_ms=oldest_ms,
+            newest_ms=newest_ms,
+            next_prune_ms=next_pruning_ms(self._clock.now_ms()),
+            max_age=policy.max_age,
+            max_count=policy.in_force().dead_letter.max_count,
+        )
+
+    def total(self, queue: str | None, *, least: int = 0) -> int:
+        """How many there are in a queue, as projected, or in all, as swept; no fewer than `least`,
+        which were seen. One call.
+        """
+        return max(least, self._store.total(queue))

@@ -1,0 +1,199 @@
+"""ACK and FAIL: how an attempt ends at a worker's word (core seed; ojs-http-binding 10.2, 10.3)."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import Any
+
+from ojs.clock import Clock
+from ojs.domain import jsontext
+from ojs.domain.errors import BackendUnavailable, Conflict, NotFound, PayloadTooLarge
+from ojs.domain.ids import IdSource
+from ojs.domain.job import failure as failures
+from ojs.domain.job import lifecycle, states
+from ojs.domain.job.envelope import MAX_JOB_BYTES
+from ojs.domain.job.job import MISSING, Job
+from ojs.domain.job.states import State, Trigger
+from ojs.services.dead_letter.copies import DeadLetterCopies
+from ojs.services.jobs.placement import FairQueuePlacement
+from ojs.services.jobs.time_transitions import TimeTransitions
+from ojs.services.permits.rate_limits import RateLimits
+from ojs.store.jobs.records import JobStore, winner
+from ojs.store.table.errors import LostRace
+
+_TRIES = 5
+
+
+class Finish:
+    """Ends attempts."""
+
+    def __init__(
+        self,
+        jobs: JobStore,
+        due: TimeTransitions,
+        copies: DeadLetterCopies,
+        limits: RateLimits,
+        clock: Clock,
+        ids: IdSource,
+        *,
+        lines: FairQueuePlacement,
+        chance: Callable[[], float] = random.random,
+    ) -> None:
+        self._jobs = jobs
+        self._due = due
+        self._copies = copies
+        self._limits = limits
+        self._lines = lines
+        self._clock = clock
+        self._ids = ids
+        self._chance = chance
+
+    def ack(
+        self,
+        job_id: str,
+        *,
+        worker_id: str | None = None,
+        attempt: int | None = None,
+        lease_token: str | None = None,
+        result: Any = MISSING,
+    ) -> Job:
+        """The worker has done the job.
+
+        Decided on the stored head: a lease that ran out but was not taken again still counts. The
+        same worker repeating its ack of the same attempt (a lost answer) gets the same answer.
+        Raises NotFound, Conflict, PayloadTooLarge.
+        """
+        if result is not MISSING and (size := jsontext.size_of(result)) > MAX_JOB_BYTES:
+            raise PayloadTooLarge("result", size=size, limit=MAX_JOB_BYTES)
+        try:
+            return self._jobs.ack(
+                job_id,
+                now_ms=self._clock.now_ms(),
+                worker_id=worker_id,
+                attempt=attempt,
+                lease_token=lease_token,
+                result=result,
+            )
+        except LostRace as lost:
+            there = winner(lost)
+        if there is None:
+            raise NotFound("job", job_id)
+        if self._resumed(there, worker_id, attempt, lease_token):
+            return self.ack(
+                job_id,
+                worker_id=worker_id,
+                attempt=attempt,
+                lease_token=lease_token,
+                result=result,
+            )
+        if (
+            there.state is State.COMPLETED
+            and worker_id is not None
+            and there.worker_id == worker_id
+            and attempt in (None, there.attempt)
+        ):
+            (there,) = self._jobs.with_contents([there])
+            return there
+        raise self._refusal(there, Trigger.ACK, worker_id, attempt, lease_token)
+
+    def nack(
+        self,
+        job_id: str,
+        *,
+        error: Mapping[str, Any] | None,
+        worker_id: str | None = None,
+        attempt: int | None = None,
+        lease_token: str | None = None,
+        requeue: bool = False,
+    ) -> Job:
+        """The worker could not do the job: retry, dead letter or discard, as the policy says.
+
+        With `requeue` the job is available again at once and the attempt does not count. An error
+        with `rate_limit_until` pauses the key of the job's rate limit (ojs-rate-limiting 9.1).
+        Raises InvalidRequest for a malformed error, NotFound, Conflict.
+        """
+        for _ in range(_TRIES):
+            job = self._jobs.head(job_id)
+            if job is None:
+                raise NotFound("job", job_id)
+            if self._resumed(job, worker_id, attempt, lease_token):
+                continue
+            held = job.lease is not None and _holds(job, worker_id, attempt, lease_token)
+            if job.state is not State.ACTIVE or not held:
+                raise self._refusal(job, Trigger.FAIL, worker_id, attempt, lease_token)
+            now_ms = self._clock.now_ms()
+            failure = None
+            if requeue:
+                back = lifecycle.requeue(job, now_ms=now_ms, order=self._ids.order())
+                after = self._lines.enter(back)
+            else:
+                failure = failures.reported(error or {}, attempt=job.attempt, now_ms=now_ms)
+                pause_ms = failures.limited_until(error or {}, now_ms=now_ms)
+                if pause_ms is not None:
+                    # Before the job is let go: nobody should start the next one in between.
+                    self._limits.pause(job, pause_ms, failure.message)
+                after = lifecycle.fail(job, failure, now_ms=now_ms, chance=self._chance())
+            try:
+                stored = self._jobs.replace(
+                    job, after, failure=failure, reported=True, guard="lease"
+                )
+            except LostRace:
+                continue
+            if stored.copy_due:
+                stored = replace(stored, copy_id=self._copies.follow(stored).copy_id)
+            return stored if failure is None else replace(stored, errors=(failure,))
+        raise BackendUnavailable("Others are changing this job; try again.")
+
+    def _resumed(
+        self, job: Job, worker_id: str | None, attempt: int | None, lease_token: str | None
+    ) -> bool:
+        """Take a job back for the worker whose lease ran out, if nobody was given it since."""
+        if not lifecycle.resumable(
+            job, worker_id=worker_id, attempt=attempt, lease_token=lease_token
+        ):
+            return False
+        # Race: a fetch takes the job at the same time. The loser here is refused, as a former
+        # owner is.
+        try:
+            self._jobs.replace(job, lifecycle.resume(job, now_ms=self._clock.now_ms()))
+        except LostRace:
+            return False
+        return True
+
+    @staticmethod
+    def _refusal(
+        job: Job,
+        trigger: Trigger,
+        worker_id: str | None,
+        attempt: int | None,
+        lease_token: str | None,
+    ) -> Conflict:
+        """Why a worker may not end this job."""
+        try:
+            states.check(job.state, trigger, job.id)
+        except Conflict as conflict:
+            return conflict
+        if worker_id is not None and job.worker_id not in (None, worker_id):
+            reason, field = "another worker holds the job", "worker_id"
+        elif attempt not in (None, job.attempt):
+            reason, field = f"the job is at attempt {job.attempt}", "attempt"
+        elif lease_token is not None:
+            reason, field = "the lease is not this one any more", "lease_token"
+        else:
+            reason, field = "the job has changed", "job_id"
+        return Conflict(
+            f"Cannot {trigger} the job: {reason}.",
+            current_state=job.state,
+            expected_states=[State.ACTIVE],
+            details={"job_id": job.id, "field": field, "reason": reason},
+        )
+
+
+def _holds(job: Job, worker_id: str | None, attempt: int | None, lease_token: str | None) -> bool:
+    return (
+        (worker_id is None or job.worker_id in (None, worker_id))
+        and attempt in (None, job.attempt)
+        and (lease_token is None or (job.lease is not None and job.lease.token == lease_token))
+    )

@@ -1,0 +1,167 @@
+"""INFO, CANCEL, ACTIVATE and progress: what one may do with a job by its id."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from ojs.clock import Clock
+from ojs.domain import jsontext, times
+from ojs.domain.errors import BackendUnavailable, InvalidRequest, NotFound, PayloadTooLarge
+from ojs.domain.ids import IdSource
+from ojs.domain.job import lifecycle
+from ojs.domain.job.job import Job
+from ojs.domain.job.states import State
+from ojs.services.jobs.placement import FairQueuePlacement
+from ojs.services.jobs.time_transitions import TimeTransitions
+from ojs.store.jobs import records as store
+from ojs.store.table.errors import LostRace
+
+MAX_PROGRESS_BYTES = 4_096
+_TRIES = 5
+
+
+@dataclass(frozen=True)
+class Progress:
+    """How far the current attempt says it is. `progress` is between 0 and 1."""
+
+    job_id: str
+    state: State
+    progress: float | None = None
+    message: str | None = None
+    data: Mapping[str, Any] | None = None
+    updated_ms: int | None = None
+
+    def to_dict(self) -> dict[str, Any]:
+        """As the binding shows it: null where nothing was reported (ojs-progress section 7.1)."""
+        return {
+            "job_id": self.job_id,
+            "state": self.state.value,
+            "progress": 1.0 if self.state is State.COMPLETED else self.progress,
+            "message": self.message,
+            "data": self.data,
+            "updated_at": None if self.updated_ms is None else times.format_ms(self.updated_ms),
+        }
+
+
+class JobManagement:
+    """Looks at jobs and changes them one by one."""
+
+    def __init__(
+        self,
+        jobs: store.JobStore,
+        due: TimeTransitions,
+        lines: FairQueuePlacement,
+        clock: Clock,
+        ids: IdSource,
+    ) -> None:
+        self._jobs = jobs
+        self._due = due
+        self._lines = lines
+        self._clock = clock
+        self._ids = ids
+
+    def get(self, job_id: str) -> Job:
+        """The whole job, after all that time has decided. Raises NotFound."""
+        return self._settled(self._jobs.load, job_id)
+
+    def _settled(self, read: Callable[[str], Job | None], job_id: str) -> Job:
+        job = read(job_id)
+        settled = self._due.settle(job)
+        if settled is not None and settled is not job:
+            settled = read(job_id)
+        if settled is None:
+            raise NotFound("job", job_id)
+        return settled
+
+    def queue_of(self, job_id: str) -> str:
+        """The queue that a job is in. Raises NotFound."""
+        head = self._jobs.head(job_id)
+        if head is None:
+            raise NotFound("job", job_id)
+        return head.queue
+
+    def queues_of(self, job_ids: Sequence[str]) -> set[str]:
+        """The queues that these jobs are in, as far as there are such jobs."""
+        return {head.queue for head in self._jobs.heads(job_ids).values()}
+
+    def state(self, job_id: str) -> State:
+        """The state alone, after all that time has decided: for those who wait. Raises NotFound."""
+        return self._settled(self._jobs.head, job_id).state
+
+    def cancel(self, job_id: str) -> Job:
+        """Stop a job that is not terminal; a running one is told through its worker's heartbeat.
+
+        Raises NotFound, Conflict.
+        """
+        return self._change(job_id, lambda job, now_ms: lifecycle.cancel(job, now_ms=now_ms))
+
+    def activate(self, job_id: str) -> Job:
+        """Release a pending job. Raises NotFound, Conflict."""
+        return self._change(
+            job_id,
+            lambda job, now_ms: lifecycle.activate(job, now_ms=now_ms, order=self._ids.order()),
+        )
+
+    def _change(self, job_id: str, change: Any) -> Job:
+        for _ in range(_TRIES):
+            before = self._due.settle(self._jobs.head(job_id))
+            if before is None:
+                raise NotFound("job", job_id)
+            after = self._lines.enter(change(before, self._clock.now_ms()))
+            try:
+                stored = self._jobs.replace(before, replace(after, batch=None))
+            except LostRace:
+                continue
+            (stored,) = self._jobs.with_contents([stored])
+            return replace(stored, previous_state=before.state)
+        raise BackendUnavailable("Others are changing this job; try again.")
+
+    def report_progress(
+        self,
+        job_id: str,
+        *,
+        progress: float | None,
+        worker_id: str | None = None,
+        message: str | None = None,
+        data: Mapping[str, Any] | None = None,
+    ) -> Progress:
+        """Note how far a running job is; counts as a heartbeat.
+
+        Values are clamped to [0, 1] and never go back within an attempt. For a job that is not
+        running (any more), or runs elsewhere, the report is passed over, as ojs-progress section
+        6.1 asks. Raises NotFound, InvalidRequest, PayloadTooLarge.
+        """
+        if progress is None and data is None:
+            raise InvalidRequest("progress", "is required unless data is given")
+        value = None if progress is None else min(1.0, max(0.0, progress))
+        report = {"progress": value, "message": message, "data": data}
+        if (size := jsontext.size_of(report)) > MAX_PROGRESS_BYTES:
+            raise PayloadTooLarge("data", size=size, limit=MAX_PROGRESS_BYTES)
+        now_ms = self._clock.now_ms()
+        try:
+            job = self._jobs.extend(job_id, now_ms=now_ms, worker_id=worker_id)
+        except LostRace as lost:
+            if store.winner(lost) is None:
+                raise NotFound("job", job_id) from None
+            return self.progress(job_id)
+        told = {"message": message, "data": data}
+        saved = self._jobs.save_progress(job, value, told, now_ms=now_ms)
+        if value is None or not saved:
+            return self.progress(job_id)
+        return Progress(job_id, job.state, value, message, data, now_ms)
+
+    def progress(self, job_id: str) -> Progress:
+        """The progress of the current attempt. Raises NotFound."""
+        job = self._settled(self._jobs.with_progress, job_id)
+        told = job.progress or {}
+        value = told.get("progress")
+        return Progress(
+            job_id,
+            job.state,
+            None if value is None else float(value),
+            told.get("message"),
+            told.get("data"),
+            told.get("updated_ms"),
+        )

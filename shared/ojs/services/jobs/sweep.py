@@ -1,0 +1,138 @@
+"""The sweep: applies time to jobs that nobody asks for, and undoes what crashes left half done.
+
+Bounded, idempotent, safe to run twice at once: every step is the same conditional write that a
+fetch or a read would make.
+"""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from collections.abc import Callable, Iterable
+
+from ojs.domain.errors import OjsError
+from ojs.domain.job.states import State
+from ojs.domain.queue.queue import Queue
+from ojs.services.jobs.time_transitions import TimeTransitions
+from ojs.services.queues.deletion import QueueDeletion
+from ojs.store.jobs.records import JobStore
+from ojs.store.queues.queues import QueueStore
+
+_NAMES = 100
+_PAGE = 100
+_BATCHES = 10
+
+
+class JobSweep:
+    """Looks over all queues."""
+
+    def __init__(
+        self,
+        jobs: JobStore,
+        queues: QueueStore,
+        due: TimeTransitions,
+        ending: QueueDeletion,
+        choose: Callable[[int], int] = random.randrange,
+    ) -> None:
+        self._jobs = jobs
+        self._queues = queues
+        self._due = due
+        self._ending = ending
+        self._choose = choose
+
+    def run_once(
+        self, now_ms: int, limit: int, go_on: Callable[[], bool] = lambda: True
+    ) -> dict[str, int]:
+        """One pass over every queue, moving at most about `limit` jobs; counts by what was done.
+
+        Keys: promoted, stalled_or_timed_out, expired, batches_undone, refiled, failed, ended (jobs
+        of deleted queues), queues_deleted, and `more`
+        (1 when the pass ended early and another should follow). `go_on` says whether there is time
+        left. Begins at a random queue, so that a pass cut short starves no queue.
+        """
+        counts: Counter[str] = Counter()
+        self._undo_batches(now_ms, counts, go_on)
+        names = self._names()
+        if names:
+            start = self._choose(len(names))
+            names = names[start:] + names[:start]
+        for at in range(0, len(names), _NAMES):
+            queues, _ = self._queues.get_many(names[at : at + _NAMES])
+            for queue in queues.values():
+                if queue.ending is not None and go_on():
+                    self._end(queue, limit, counts, go_on)
+                for lane in range(queue.lanes):
+                    if counts.total() >= limit or not go_on():
+                        counts["more"] = 1
+                        return dict(counts)
+                    self._line(queue.name, lane, now_ms, counts)
+        counts.update(self._ending.look_after(limit, go_on))
+        return dict(counts)
+
+    def _end(
+        self, queue: Queue, limit: int, counts: Counter[str], go_on: Callable[[], bool]
+    ) -> None:
+        try:
+            counts.update(self._ending.carry_on(queue, limit=limit, go_on=go_on))
+        except OjsError:
+            counts["failed"] += 1
+
+    def _line(self, queue: str, lane: int, now_ms: int, counts: Counter[str]) -> None:
+        due = self._jobs.due(queue, lane, now_ms=now_ms, limit=_PAGE)
+        expiring = self._jobs.expiring(queue, lane, now_ms=now_ms, limit=_PAGE)
+        if len(due) == _PAGE or len(expiring) == _PAGE:
+            counts["more"] = 1
+        self._apply(dict.fromkeys([*due, *expiring]), frozenset(due), counts)
+
+    def _apply(self, job_ids: Iterable[str], due: frozenset[str], counts: Counter[str]) -> None:
+        heads = self._jobs.heads(job_ids)
+        for job in heads.values():
+            try:
+                # Only what the due line lists has an entry there to be moved.
+                look = self._due.check if job.id in due else self._due.settle
+                after = look(job)
+            except OjsError:
+                # One job that cannot be moved now must not hold up the others; the next pass
+                # finds it again.
+                counts["failed"] += 1
+                continue
+            if after is None:
+                continue
+            if after is job:
+                if job.id in due:
+                    counts["refiled"] += 1
+            elif after.state is State.DISCARDED and not after.completed_ms:
+                counts["expired"] += 1
+            elif job.state is State.ACTIVE:
+                counts["stalled_or_timed_out"] += 1
+            else:
+                counts["promoted"] += 1
+
+    def _undo_batches(self, now_ms: int, counts: Counter[str], go_on: Callable[[], bool]) -> None:
+        failures = 0
+        for token in self._jobs.stale_batches(now_ms=now_ms, limit=_BATCHES):
+            if not go_on():
+                counts["more"] = 1
+                return
+            try:
+                undone = self._jobs.undo_batch(token, now_ms=now_ms)
+            except OjsError:
+                # As with jobs: one that cannot be undone now must not hold up the others, nor the
+                # jobs of the queues.
+                counts["failed"] += 1
+                failures += 1
+                if failures > 1:
+                    return
+                continue
+            # Undone once more, a batch counts only if jobs of it had come late.
+            if undone.first or undone.jobs:
+                counts["batches_undone"] += 1
+
+    def _names(self) -> list[str]:
+        names: list[str] = []
+        after: str | None = None
+        while True:
+            page, after = self._queues.names(limit=1_000, after=after)
+            names += page
+            if after is None:
+                return names

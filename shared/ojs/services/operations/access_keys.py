@@ -1,0 +1,95 @@
+"""Access keys: made, listed, revoked by those who have keys themselves."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Callable, Iterable, Sequence
+
+from ojs.clock import Clock
+from ojs.domain.access import AccessKey, Credential, Principal, covers
+from ojs.domain.errors import BackendUnavailable, InvalidRequest, NotFound, forbidden
+from ojs.domain.page import Page
+from ojs.store.deployment import access_keys
+from ojs.store.table.errors import LostRace
+
+_TRIES = 3
+_CURSOR = re.compile(r"[0-9]{15}[0-9a-f]{16}")
+
+
+class AccessKeys:
+    """What operators do with keys."""
+
+    def __init__(
+        self,
+        keys: access_keys.AccessKeyStore,
+        clock: Clock,
+        random_bytes: Callable[[int], bytes] = os.urandom,
+    ) -> None:
+        self._keys = keys
+        self._clock = clock
+        self._random_bytes = random_bytes
+
+    def create(
+        self,
+        maker: Principal,
+        name: str,
+        scopes: Iterable[str],
+        *,
+        queues: Sequence[str] | None = None,
+        expires_ms: int | None = None,
+    ) -> tuple[AccessKey, Credential]:
+        """A new key, and what its holder has to know, which is stored nowhere.
+
+        Raises PermissionDenied for more than the maker may do, InvalidRequest for a time that is
+        over, BackendUnavailable.
+        """
+        now_ms = self._clock.now_ms()
+        wanted = frozenset(scopes)
+        if not covers(maker, wanted):
+            raise forbidden()
+        if expires_ms is not None and expires_ms <= now_ms:
+            raise InvalidRequest("expires_at", "must be in the future")
+        for _ in range(_TRIES):
+            credential = Credential.make(self._random_bytes)
+            key = AccessKey(
+                id=credential.id,
+                name=name,
+                scopes=wanted,
+                created_ms=now_ms,
+                queues=None if queues is None else tuple(dict.fromkeys(queues)),
+                expires_ms=expires_ms,
+                made_by=maker.name,
+            )
+            # An id of 64 random bits that is taken is looked for in vain; but it must not be kept.
+            if self._keys.add(key, credential):
+                return key, credential
+        raise BackendUnavailable("No new key could be made; try again.")
+
+    def list(self, *, limit: int = 50, cursor: str | None = None) -> Page[AccessKey]:
+        """Keys in the order in which they were made, revoked ones too. Raises InvalidRequest."""
+        if cursor is not None and not _CURSOR.fullmatch(cursor):
+            raise InvalidRequest("cursor", "is not one this server gave", value=cursor)
+        return self._keys.list(limit=limit, after=cursor)
+
+    def get(self, key_id: str) -> AccessKey:
+        """One key. Raises NotFound."""
+        key = self._keys.get(key_id)
+        if key is None:
+            raise NotFound("key", key_id)
+        return key
+
+    def revoke(self, revoker: Principal, key_id: str) -> AccessKey:
+        """Have a key be of no use any more; again changes nothing.
+
+        It holds for all who are not remembered by API Gateway at once, and for those when they are
+        forgotten (the deployment's `authorizer_cache_s`). Raises NotFound, PermissionDenied for a
+        key that may do more than the revoker.
+        """
+        key = self.get(key_id)
+        if not covers(revoker, key.scopes):
+            raise forbidden()
+        try:
+            return self._keys.revoke(key.revoked(self._clock.now_ms()))
+        except LostRace:
+            raise NotFound("key", key_id) from None

@@ -1,0 +1,333 @@
+"""Lifecycle events: the latest ones, older ones page by page, and everything after a place.
+
+Writers of the log do not wait for each other: a page may appear whose key is a little earlier than
+that of one already read. Whoever follows the log therefore never puts more behind them than what is
+HOLD_BACK_MS old, and carries the names of the later pages that they have read. So no event is lost
+and none comes twice, as long as a page is there within HOLD_BACK_MS of the time in its key.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from itertools import chain, islice
+from typing import Any
+
+from ojs.clock import Clock
+from ojs.domain import ids, jsontext
+from ojs.domain.errors import InvalidRequest
+from ojs.domain.events.query import EVENT_PREFIX, RETAIN_MS, EventFilter, EventPage
+from ojs.store.derived import event_log
+from ojs.store.derived.event_log import Budget, EventLog, StoredPage, just_after, just_before
+from ojs.store.table import keys
+
+HOLD_BACK_MS = 10_000
+# Pages younger than that which a cursor can name. Where more are written, those who follow stay
+# behind by as much of HOLD_BACK_MS as it takes.
+MAX_NAMED = 50
+# An event this much older than the page it is on is not found by `until`: the stream was held up.
+LATE_MS = 3_600_000
+# Events of one answer, as JSON. A Lambda answers with 6 MB, they are shown twice (requirements
+# section 1.8), and quoting may double them.
+MAX_ANSWER_BYTES = 1_300_000
+# Clocks of writers may be ahead of ours.
+_AHEAD_MS = 60_000
+_ALL = -1
+
+_INSTANT = r"[0-9]{15}"
+_WRITER = r"[A-Za-z0-9_\-]{1,32}"
+_COUNT = r"[0-9]{1,6}"
+# Pages seen in part may come on top of those seen whole.
+_NAMED = rf"(?:,{_WRITER}(?::{_COUNT})?){{0,{10 * MAX_NAMED}}}"
+_FOLLOW = re.compile(rf"f({_INSTANT}(?:\|{_WRITER})?~?)({_NAMED})")
+_BACK = re.compile(rf"b({_INSTANT}\|{_WRITER}):({_COUNT});(f.*)", re.DOTALL)
+
+
+@dataclass(frozen=True)
+class ForwardCursor:
+    """A place in the log to go on from: the first key that may be new.
+
+    `read` says of pages from there on how many of their events were seen (`_ALL`: all).
+    """
+
+    first: str
+    read: Mapping[str, int] = field(default_factory=dict)
+
+    def text(self) -> str:
+        """As a cursor holds it."""
+        named = (f",{token}" if n == _ALL else f",{token}:{n}" for token, n in self.read.items())
+        return f"f{self.first}{''.join(named)}"
+
+
+@dataclass(frozen=True)
+class BackwardCursor:
+    """A place to go back from: the first `left` events of a page, then older pages.
+
+    `follow` is where the listing began, for those who want to go forward from there.
+    """
+
+    key: str
+    left: int
+    follow: ForwardCursor
+
+    def text(self) -> str:
+        """As a cursor holds it."""
+        return f"b{self.key}:{self.left};{self.follow.text()}"
+
+
+@dataclass
+class _Found:
+    """Events for one answer, as far as they are found."""
+
+    wanted: EventFilter
+    limit: int
+    events: list[dict[str, Any]] = field(default_factory=list)
+    room: int = field(default_factory=lambda: MAX_ANSWER_BYTES)
+
+    @property
+    def full(self) -> bool:
+        """Whether as many are found as were asked for."""
+        return len(self.events) == self.limit
+
+    def take(self, event: dict[str, Any], *, show: bool = True) -> bool:
+        """Add an event if it is wanted; False when it is, and there is no room for it."""
+        if not self.wanted.matches(event):
+            return True
+        if self.full:
+            return False
+        size = jsontext.size_of(event) if show else 0
+        if self.events and size > self.room:
+            return False
+        self.room -= size
+        self.events.append(event)
+        return True
+
+
+class Events:
+    """Reads the event log; bounded in calls and bytes, whatever is asked for."""
+
+    def __init__(self, log: EventLog, clock: Clock) -> None:
+        self._log = log
+        self._clock = clock
+
+    def list(
+        self,
+        wanted: EventFilter,
+        *,
+        limit: int,
+        skip: int = 0,
+        after: str | None = None,
+        cursor: str | None = None,
+    ) -> EventPage:
+        """The latest `limit` events that are wanted, those before them, or those that follow.
+
+        `after` is an event's id, or a cursor: what was recorded since then, oldest first. A cursor
+        that goes back gives older events. `skip` leaves out that many of the latest. An answer may
+        have few events or none and still not be the end: its cursors always make progress.
+
+        Raises InvalidRequest for an id or a cursor that cannot be one.
+        """
+        now_ms = self._clock.now_ms()
+        if after is not None and after.startswith(EVENT_PREFIX):
+            return self._forward(wanted, limit, *self._place_of(after, now_ms), now_ms=now_ms)
+        if after is not None:
+            follow = _follow(after, "after", now_ms)
+            return self._forward(wanted, limit, follow, Budget(), now_ms=now_ms)
+        if cursor is None:
+            return self._latest(wanted, limit, skip, now_ms=now_ms)
+        if cursor.startswith("f"):
+            follow = _follow(cursor, "cursor", now_ms)
+            return self._forward(wanted, limit, follow, Budget(), now_ms=now_ms)
+        back = _back(cursor, now_ms)
+        return self._older(wanted, limit, back, now_ms=now_ms)
+
+    # --- forward ------------------------------------------------------------------------------
+
+    def _forward(
+        self, wanted: EventFilter, limit: int, place: ForwardCursor, budget: Budget, *, now_ms: int
+    ) -> EventPage:
+        horizon = keys.instant(now_ms - HOLD_BACK_MS)
+        first = max(place.first, _earliest(wanted, now_ms))
+        found = _Found(wanted, limit)
+        # Where each named page is; None: not come to yet.
+        places: dict[str, str | None] = dict.fromkeys(place.read)
+        read = dict(place.read)
+        settled: str | None = None
+        more = held = False
+        last = _latest_key(wanted, now_ms)
+        for page in self._log.forward(first, last, budget):
+            young = sum(key is None or key > horizon for key in places.values())
+            held = page.token not in read and page.key > horizon and young >= MAX_NAMED
+            if held:
+                break
+            if read.get(page.token) != _ALL:
+                if found.full:
+                    more = True
+                    break
+                taken = self._take(page, found, read.get(page.token, 0), budget)
+                if taken != _ALL:
+                    more = True
+                    if taken:
+                        read[page.token], places[page.token] = taken, page.key
+                    break
+            read[page.token], places[page.token] = _ALL, page.key
+            settled = just_after(page.key)
+        ended = not (more or held or budget.exhausted)
+        if ended:
+            first = max(first, min(horizon, last))
+        elif settled is not None:
+            first = max(first, min(settled, horizon))
+        # What is behind need not be named; nor what was named and is not there.
+        kept = {
+            token: read[token]
+            for token, key in places.items()
+            if (not ended if key is None else key >= first)
+        }
+        follow = ForwardCursor(first, kept)
+        return EventPage(found.events, follow.text(), more or budget.exhausted)
+
+    @staticmethod
+    def _take(page: StoredPage, found: _Found, start: int, budget: Budget) -> int:
+        """Take the events of a page from `start` on; how many were seen, or _ALL."""
+        budget.spend(page)
+        events = page.events()
+        for at in range(start, len(events)):
+            if not found.take(events[at]):
+                return at
+        return _ALL
+
+    def _place_of(self, event_id: str, now_ms: int) -> tuple[ForwardCursor, Budget]:
+        """The place after an event, and what is left to spend there.
+
+        An id tells when the event happened, not where it was recorded: it is looked for from then
+        on. One that is not found, since it is gone or never was, stands for its time.
+        """
+        if not ids.is_uuid7(event_id.removeprefix(EVENT_PREFIX)):
+            rule = "must be the id of an event, or a cursor this server gave"
+            raise InvalidRequest("after", rule, value=event_id)
+        happened_ms = int(event_id.removeprefix(EVENT_PREFIX).replace("-", "")[:12], 16)
+        happened_ms = min(happened_ms, now_ms + _AHEAD_MS)
+        # The clock of whoever wrote the page may have been behind.
+        place = ForwardCursor(keys.instant(max(0, happened_ms - HOLD_BACK_MS)))
+        first = max(place.first, _earliest(EventFilter(), now_ms))
+        whole = Budget()
+        budget = Budget(whole.queries // 2, whole.bytes // 2, whole.unpacked_bytes // 2)
+        for page in self._log.forward(first, _latest_key(EventFilter(), now_ms), budget):
+            budget.spend(page)
+            for at, event in enumerate(page.events(), start=1):
+                if event["id"] == event_id:
+                    place = ForwardCursor(page.key, {page.token: at})
+                    break
+            else:
+                continue
+            break
+        return place, Budget(whole.queries // 2, whole.bytes // 2, whole.unpacked_bytes // 2)
+
+    # --- back ---------------------------------------------------------------------------------
+
+    def _latest(self, wanted: EventFilter, limit: int, skip: int, *, now_ms: int) -> EventPage:
+        horizon = keys.instant(now_ms - HOLD_BACK_MS)
+        budget = Budget()
+        # All that is young is read first: the cursor names it. What is too much to be named counts
+        # as not there yet.
+        until = _latest_key(EventFilter(), now_ms)
+        young = list(islice(self._log.forward(horizon, until, budget), MAX_NAMED))
+        follow = ForwardCursor(horizon, {page.token: _ALL for page in young})
+        last = keys.upto(now_ms - HOLD_BACK_MS - 1)
+        pages = chain(reversed(young), self._before(wanted, last, budget, now_ms))
+        whole = ((page, None) for page in pages)
+        return self._back(_Found(wanted, skip + limit), skip, whole, budget, follow)
+
+    def _older(
+        self, wanted: EventFilter, limit: int, back: BackwardCursor, *, now_ms: int
+    ) -> EventPage:
+        budget = Budget()
+        last = back.key if back.left else just_before(back.key)
+        # Of what is young only the pages that the listing began with: any other has appeared
+        # since, and comes with going forward.
+        pages = (
+            (page, back.left if page.key == back.key else None)
+            for page in self._before(wanted, last, budget, now_ms)
+            if page.key < back.follow.first or page.token in back.follow.read
+        )
+        return self._back(_Found(wanted, limit), 0, pages, budget, back.follow)
+
+    def _before(
+        self, wanted: EventFilter, last: str, budget: Budget, now_ms: int
+    ) -> Iterator[StoredPage]:
+        last = min(last, _latest_key(wanted, now_ms))
+        return self._log.backward(last, _earliest(wanted, now_ms), budget)
+
+    @staticmethod
+    def _back(
+        found: _Found,
+        skip: int,
+        pages: Iterable[tuple[StoredPage, int | None]],
+        budget: Budget,
+        follow: ForwardCursor,
+    ) -> EventPage:
+        """Events of pages that come newest first, with how many of each page's are meant.
+
+        Of those found the latest `skip` are not shown.
+        """
+        place: tuple[str, int] | None = None
+        more = False
+        for page, left in pages:
+            if found.full:
+                more = True
+                break
+            budget.spend(page)
+            events = page.events()[:left]
+            place = page.key, 0
+            while events:
+                if not found.take(events[-1], show=len(found.events) >= skip):
+                    place, more = (page.key, len(events)), True
+                    break
+                events.pop()
+            if more:
+                break
+        older = None
+        if place is not None and (more or budget.exhausted):
+            older = BackwardCursor(*place, follow).text()
+        shown = found.events[skip:]
+        return EventPage(shown[::-1], follow.text(), has_more=False, older=older)
+
+
+def _earliest(wanted: EventFilter, now_ms: int) -> str:
+    """The key from which on pages may hold what is wanted and kept."""
+    kept_ms = now_ms - RETAIN_MS
+    # A writer's clock may be behind that of whoever made the event.
+    since_ms = kept_ms if wanted.since_ms is None else wanted.since_ms - HOLD_BACK_MS
+    return keys.instant(max(0, kept_ms, since_ms))
+
+
+def _latest_key(wanted: EventFilter, now_ms: int) -> str:
+    """The key up to which pages may hold what is wanted."""
+    now_key = keys.upto(now_ms + _AHEAD_MS)
+    return (
+        now_key if wanted.until_ms is None else min(now_key, keys.upto(wanted.until_ms + LATE_MS))
+    )
+
+
+def _bad(name: str, text: str) -> InvalidRequest:
+    return InvalidRequest(name, "is not one this server gave", value=text)
+
+
+def _follow(text: str, name: str, now_ms: int) -> ForwardCursor:
+    found = _FOLLOW.fullmatch(text)
+    # No cursor of ours is ahead of the clock.
+    if found is None or event_log.ms_of(found[1]) > now_ms + _AHEAD_MS:
+        raise _bad(name, text)
+    read: dict[str, int] = {}
+    for part in filter(None, found[2].split(",")):
+        token, _, count = part.partition(":")
+        read[token] = int(count) if count else _ALL
+    return ForwardCursor(found[1], read)
+
+
+def _back(text: str, now_ms: int) -> BackwardCursor:
+    found = _BACK.fullmatch(text)
+    if found is None or event_log.ms_of(found[1]) > now_ms + _AHEAD_MS:
+        raise _bad("cursor", text)
+    return BackwardCursor(found[1], int(found[2]), _follow(found[3], "cursor", now_ms))

@@ -1,0 +1,337 @@
+"""The gauges sweep: what only a look over all queues can tell.
+
+For each queue how long its oldest available job has waited; for all of them together the totals,
+and points of the history. Everything is worked out anew from the counters that the projection keeps
+and from the index, so a sweep may be cut short, repeated, or run twice at once, and one that comes
+after an outage catches up.
+"""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from dataclasses import replace as changed
+
+from ojs.domain.dead_letter.statistics import together
+from ojs.domain.job.states import State
+from ojs.domain.pool.pool import DEFAULT_POOL
+from ojs.domain.pool.statistics import MAX_COUNTED_WORKERS
+from ojs.domain.pool.worker import DEAD_AFTER_MS, Worker
+from ojs.domain.stats import (
+    DAY_MS,
+    HOUR_MS,
+    MINUTE_MS,
+    Activity,
+    Filling,
+    Levels,
+    Point,
+    Totals,
+    WorkerCounts,
+    rates,
+)
+from ojs.store.dead_letter.counters import BY_ERROR, BY_TYPE, DeadLetterCounters
+from ojs.store.derived.statistics import KEPT_MS, StatisticsStore, Sweepable
+from ojs.store.queues import queues as queue_store
+from ojs.store.queues import workers as worker_store
+from ojs.store.queues.pool_health import PoolHealthStore
+from ojs.store.table import keys
+
+# The stream's delay: minutes that ended less than this ago are added up again.
+LATE_MS = 3 * MINUTE_MS
+# Workers counted by one run; those beyond are not.
+MAX_WORKERS = 20_000
+_NAMES = 1_000
+_WORKERS = 1_000
+_QUEUES = 33  # one call
+# Pools whose workers one run notes: those with the most.
+_POOLS = 1_000
+# The stream's delay, at its longest: what was not counted by then of a queue is not there.
+_SETTLED_MS = DAY_MS
+
+
+@dataclass(frozen=True)
+class QueueGauges:
+    """What the gauges of a queue are to show."""
+
+    name: str
+    levels: Levels
+    oldest_available_ms: int | None
+    # Of a bounded queue.
+    filling: Filling | None = None
+
+
+@dataclass(frozen=True)
+class Swept:
+    """What a run did and what it saw.
+
+    `counts` has: queues (looked at), oldest (found anew), points (written), tidied (queues that
+    their dead letters' names were), and `more` (1 when the run ended early and another should
+    follow). `totals` is None when it ended before they were
+    known; `queues` then are those it came to.
+    """
+
+    at_ms: int
+    counts: Mapping[str, int]
+    queues: Sequence[QueueGauges] = ()
+    totals: Totals | None = None
+
+
+@dataclass
+class _Run:
+    """One run under way."""
+
+    now_ms: int
+    limit: int
+    go_on: Callable[[], bool]
+    counts: Counter[str] = field(default_factory=Counter)
+    queues: dict[str, Sweepable] = field(default_factory=dict)
+    # Dead letters of queues that are gone.
+    left: dict[str, int] = field(default_factory=dict)
+
+    def stop(self) -> bool:
+        """Whether time is up; says so in the counts."""
+        if not self.go_on():
+            self.counts["more"] = 1
+        return bool(self.counts["more"])
+
+
+class MetricsSweep:
+    """Looks over all queues and workers."""
+
+    def __init__(
+        self,
+        stats: StatisticsStore,
+        queues: queue_store.QueueStore,
+        workers: worker_store.WorkerStore,
+        dead_letters: DeadLetterCounters,
+        standings: PoolHealthStore,
+        choose: Callable[[int], int] = random.randrange,
+    ) -> None:
+        self._stats = stats
+        self._queues = queues
+        self._workers = workers
+        self._dead_letters = dead_letters
+        self._standings = standings
+        self._choose = choose
+
+    def run_once(self, now_ms: int, limit: int, go_on: Callable[[], bool] = lambda: True) -> Swept:
+        """One look over everything, with at most `limit` probes for oldest jobs.
+
+        `go_on` says whether there is time left. Totals and points need all queues, so a run that is
+        stopped before it has read them writes none; the next one makes up for it. Oldest jobs are
+        looked for from a random queue on, so that a small `limit` starves no queue.
+        """
+        run = _Run(now_ms, limit, go_on)
+        totals = None
+        if self._read(run):
+            totals = self._together(run)
+        if not run.counts["more"]:
+            self._probe(run)
+        gauges = [
+            QueueGauges(
+                name,
+                found.levels,
+                found.oldest_ms if found.levels.of(State.AVAILABLE) else None,
+                found.filling,
+            )
+            for name, found in sorted(run.queues.items())
+        ]
+        counts = {name: count for name, count in run.counts.items() if count}
+        return Swept(now_ms, counts, gauges, totals)
+
+    def _read(self, run: _Run) -> bool:
+        """The counters of all queues; False when time is up before they are read."""
+        after: str | None = None
+        while True:
+            names, after = self._queues.names(limit=_NAMES, after=after)
+            for at in range(0, len(names), _QUEUES):
+                if run.stop():
+                    return False
+                chunk = names[at : at + _QUEUES]
+                found = self._stats.sweepable(chunk)
+                run.queues.update((each.queue.name, each) for each in found)
+                run.counts["queues"] += len(found)
+            if after is None:
+                break
+        return self._read_left(run)
+
+    def _read_left(self, run: _Run) -> bool:
+        """What queues that are gone left behind; False when time is up before it is read."""
+        after: str | None = None
+        while True:
+            if run.stop():
+                return False
+            page, after = self._queues.left(limit=_NAMES, after=after)
+            # One that was made anew is counted as any other.
+            gone = {name: at_ms for name, at_ms in page if name not in run.queues}
+            for found in self._stats.sweepable(list(gone)):
+                name = found.queue.name
+                if found.levels.dead:
+                    run.left[name] = found.levels.dead
+                elif max(found.changed_ms, gone[name]) < run.now_ms - _SETTLED_MS:
+                    self._queues.forget_left(name)
+            if after is None:
+                return True
+
+    # --- all together -------------------------------------------------------------------------
+
+    def _together(self, run: _Run) -> Totals | None:
+        """Totals and points; None when time is up before they are known."""
+        workers = self._count_workers(run)
+        _, through_ms = self._stats.totals()
+        now_ms = run.now_ms
+        # Points of minutes are kept for a day: no use in going back further.
+        oldest_ms = now_ms - KEPT_MS[MINUTE_MS]
+        first_ms = oldest_ms if through_ms is None else through_ms - LATE_MS
+        first_ms = max(oldest_ms, min(first_ms, now_ms))
+        minutes = self._add_up(run, first_ms)
+        if minutes is None:
+            return None
+        this_minute = now_ms - now_ms % MINUTE_MS
+        totals = Totals(
+            at_ms=now_ms,
+            queues=len(run.queues),
+            levels=_sum(found.levels for found in run.queues.values())
+            + Levels(dead=sum(run.left.values())),
+            workers=workers,
+            rates=rates(
+                minutes.get(this_minute, Activity()),
+                minutes.get(this_minute - MINUTE_MS, Activity()),
+                now_ms,
+            ),
+        )
+        self._write_points(run, minutes, first_ms)
+        self._add_up_dead(run)
+        # Last: a run that dies before is made up for by the next.
+        self._stats.save_totals(totals, through_ms=this_minute, now_ms=now_ms)
+        return totals
+
+    def _count_workers(self, run: _Run) -> WorkerCounts:
+        counts: Counter[str] = Counter()
+        pools: Counter[str] = Counter()
+        after: str | None = None
+        while counts.total() < MAX_WORKERS:
+            page, after = self._workers.page(limit=_WORKERS, after=after)
+            counts.update(_kind(worker, run.now_ms) for worker in page)
+            pools.update(
+                worker.pool or DEFAULT_POOL
+                for worker in page
+                if _kind(worker, run.now_ms) != "stale"
+            )
+            if after is None:
+                break
+        if counts.total() > MAX_COUNTED_WORKERS:
+            # Whoever asks for a pool would have to count too many.
+            self._standings.save_workers(dict(pools.most_common(_POOLS)), now_ms=run.now_ms)
+        return WorkerCounts(running=counts["running"], quiet=counts["quiet"], stale=counts["stale"])
+
+    def _add_up(self, run: _Run, first_ms: int) -> dict[int, Activity] | None:
+        """What happened since, by minute (its begin in ms), in all queues."""
+        minutes: dict[int, Activity] = {}
+        for name, found in run.queues.items():
+            # Nothing was counted since: no minute of the queue has changed, or has anything. The
+            # clocks of those who count may differ.
+            if found.changed_ms < first_ms - LATE_MS:
+                continue
+            if run.stop():
+                return None
+            for point in self._stats.points(name, MINUTE_MS, first_ms, run.now_ms + 1):
+                before = minutes.get(point.start_ms, Activity())
+                minutes[point.start_ms] = before + point.activity
+        return minutes
+
+    def _add_up_dead(self, run: _Run) -> None:
+        """Dead letters by queue, error and type of job."""
+        by_queue = {name: found.levels.dead for name, found in run.queues.items()} | run.left
+        by_queue = {name: count for name, count in by_queue.items() if count}
+        # Those that were emptied lately have names that stand for nothing any more.
+        lately = run.now_ms - 2 * LATE_MS
+        emptied = (n for n, found in run.queues.items() if found.changed_ms >= lately)
+        counted, before = self._dead_letters.named(list(dict.fromkeys([*by_queue, *emptied])))
+        there = [each for each in counted if each.queue in by_queue]
+        counts = together(
+            by_queue,
+            (each.of(BY_ERROR) for each in there),
+            (each.of(BY_TYPE) for each in there),
+        )
+        if counts != before:
+            self._dead_letters.save(counts, now_ms=run.now_ms)
+        for each in counted:
+            run.counts["tidied"] += self._dead_letters.tidy(each)
+
+    def _write_points(self, run: _Run, minutes: Mapping[int, Activity], first_ms: int) -> None:
+        """Days, hours and minutes, as far as they are not as they should be.
+
+        Minutes come last: a minute that stands as it should says that its hour and day do, too.
+        """
+        there = self._points(MINUTE_MS, first_ms, run.now_ms + 1)
+        news = {start: found for start, found in minutes.items() if there.get(start) != found}
+        hours = self._sums(run, MINUTE_MS, HOUR_MS, news)
+        days = self._sums(run, HOUR_MS, DAY_MS, hours)
+        for length_ms, sums in ((DAY_MS, days), (HOUR_MS, hours), (MINUTE_MS, news)):
+            for start, activity in sums.items():
+                point = Point(start, activity)
+                if not self._stats.save_point(length_ms, point, now_ms=run.now_ms):
+                    # Another sweep is ahead of this one; the next one makes up for both.
+                    return
+                run.counts["points"] += 1
+
+    def _sums(
+        self, run: _Run, of_ms: int, length_ms: int, news: Mapping[int, Activity]
+    ) -> dict[int, Activity]:
+        """The hours (days) that these minutes (hours) are in, with all others of them."""
+        sums = {}
+        for start in sorted({start - start % length_ms for start in news}):
+            # Of an hour that is partly no more kept, what was written of it before stays.
+            if start >= run.now_ms - KEPT_MS[of_ms]:
+                parts = self._points(of_ms, start, start + length_ms)
+                parts |= {at: news[at] for at in news if start <= at < start + length_ms}
+                sums[start] = sum(parts.values(), Activity())
+        return sums
+
+    def _points(self, length_ms: int, since_ms: int, until_ms: int) -> dict[int, Activity]:
+        points = self._stats.points(keys.ALL_QUEUES, length_ms, since_ms, until_ms, consistent=True)
+        return {point.start_ms: point.activity for point in points}
+
+    # --- oldest jobs --------------------------------------------------------------------------
+
+    def _probe(self, run: _Run) -> None:
+        """Look for the oldest available job of each queue that has any."""
+        left = run.limit
+        for name in self._shuffled(list(run.queues)):
+            found = run.queues[name]
+            if not found.levels.of(State.AVAILABLE) and found.oldest_ms is None:
+                continue
+            if run.stop():
+                return
+            oldest = self._stats.oldest(found.queue, probes=left)
+            left -= oldest.probes
+            if not oldest.sure:
+                run.counts["more"] = 1
+                return
+            if oldest.ms != found.oldest_ms:
+                self._stats.save_oldest(name, oldest.ms, now_ms=run.now_ms)
+                run.queues[name] = changed(found, oldest_ms=oldest.ms)
+                run.counts["oldest"] += 1
+
+    def _shuffled(self, names: Sequence[str]) -> Iterator[str]:
+        start = self._choose(len(names)) if names else 0
+        yield from names[start:]
+        yield from names[:start]
+
+
+def _sum(levels: Iterable[Levels]) -> Levels:
+    states: Counter[State] = Counter()
+    dead = 0
+    for each in levels:
+        states.update(each.states)
+        dead += each.dead
+    return Levels(dict(states), dead)
+
+
+def _kind(worker: Worker, now_ms: int) -> str:
+    if now_ms - worker.last_seen_ms > DEAD_AFTER_MS:
+        return "stale"
+    return "running" if worker.may_fetch else "quiet"

@@ -1,0 +1,241 @@
+"""Statistics: queues and their counts, totals, history, and what metrics tell.
+
+Each costs the same however many jobs there are: three calls at most for one queue or for all
+together, and one for every 50 (25) queues of a listing (of metrics).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from ojs.clock import Clock
+from ojs.domain.errors import InvalidRequest, NotFound
+from ojs.domain.job import envelope
+from ojs.domain.job.states import State
+from ojs.domain.page import Page
+from ojs.domain.pool.pool import Pool
+from ojs.domain.pool.statistics import metrics_of
+from ojs.domain.rate_limit.limiter import cell_name
+from ojs.domain.stats import (
+    DAY_MS,
+    HOUR_MS,
+    MINUTE_MS,
+    Activity,
+    Levels,
+    LimitMetrics,
+    MetricsSnapshot,
+    Period,
+    Point,
+    PoolMetrics,
+    QueueStats,
+    QueueSummary,
+    Totals,
+    rates,
+)
+from ojs.store.derived import statistics as store
+from ojs.store.derived.statistics import Counters, ReadyLine
+from ojs.store.permits.key_limits import KeyLimits
+from ojs.store.permits.throttle_state import LimitName, ThrottleStates
+from ojs.store.queues import queues as queue_store
+from ojs.store.queues.pool_health import PoolHealthStore
+from ojs.store.queues.pools import PoolStore
+from ojs.store.table import keys
+
+# Metrics tell of the first so many queues in order of name. A scrape reads four items of each.
+MAX_METRIC_QUEUES = 500
+# Of worker pools the first so many, as long as they have no more queues in all. Five items of each
+# queue are read, and four of each pool.
+MAX_METRIC_POOLS = 100
+MAX_METRIC_POOL_QUEUES = 500
+# And of the first so many keys of rate limits: two items of each.
+MAX_METRIC_KEYS = 100
+
+
+class Statistics:
+    """Reads statistics; changes nothing."""
+
+    def __init__(
+        self,
+        stats: store.StatisticsStore,
+        queues: queue_store.QueueStore,
+        limits: KeyLimits,
+        edges: ThrottleStates,
+        pools: PoolStore,
+        standings: PoolHealthStore,
+        clock: Clock,
+    ) -> None:
+        self._stats = stats
+        self._queues = queues
+        self._limits = limits
+        self._edges = edges
+        self._pools = pools
+        self._standings = standings
+        self._clock = clock
+
+    def queue(self, name: str) -> QueueStats:
+        """One queue's statistics; zeros for one that does not exist. Three calls.
+
+        Available, scheduled, retryable and active jobs are counted in the index where there are at
+        most `ojs.store.derived.statistics.MAX_SHALLOW` of them; all else is as the projection counted it.
+        """
+        now_ms = self._clock.now_ms()
+        # The index first: the batches that show up there are looked for with all the rest.
+        ready = self._stats.ready(name)
+        waiting = self._stats.waiting(name)
+        counters = self._stats.counters(name, now_ms=now_ms, batches=ready.batches)
+        ready = ready.without(counters.staged)
+        if counters.queue is not None and counters.queue.lanes != 1:
+            # Other lanes have lines of their own.
+            ready, waiting = ReadyLine((), whole=False), None
+        states = dict(counters.levels.states)
+        priorities: Mapping[int, int] = counters.priorities
+        if ready.whole:
+            states[State.AVAILABLE] = len(ready.positions)
+            priorities = _by_priority(ready)
+        states.update(waiting or {})
+        return QueueStats(
+            name=name,
+            queue=counters.queue,
+            levels=Levels(states, counters.levels.dead),
+            now_ms=now_ms,
+            today=counters.today,
+            rates=rates(counters.minute, counters.minute_before, now_ms),
+            priorities=priorities,
+            oldest_available_ms=_oldest(ready, counters) if states[State.AVAILABLE] else None,
+        )
+
+    def existing(self, name: str) -> QueueStats:
+        """One queue's statistics. Raises NotFound when there is no such queue."""
+        stats = self.queue(name)
+        if stats.queue is None:
+            raise NotFound("queue", name)
+        return stats
+
+    def list(self, *, limit: int, skip: int = 0, cursor: str | None = None) -> Page[QueueSummary]:
+        """A page of queues in order of name, with their counts as projected.
+
+        One call, and one for every 50 queues shown. Raises InvalidRequest for a bad cursor.
+        """
+        if cursor is not None:
+            try:
+                envelope.check_queue(cursor)
+            except ValueError:
+                rule = "is not one this server gave"
+                raise InvalidRequest("cursor", rule, value=cursor) from None
+        # What is skipped is read along, and one more to see whether there is: names are small.
+        end = skip + limit
+        names, _ = self._queues.names(limit=end + 1, after=cursor, consistent=True)
+        following = names[end - 1] if len(names) > end else None
+        return Page(self._stats.summaries(names[skip:end]), following)
+
+    def totals(self) -> Totals:
+        """All queues together, as the gauges sweep found them last. One call."""
+        totals, _ = self._stats.totals()
+        return totals
+
+    def history(
+        self, period: Period, *, since_ms: int, until_ms: int, queue: str | None = None
+    ) -> Sequence[Point]:
+        """Points of this length, oldest first, from the one `since_ms` is in until `until_ms`.
+
+        What is not kept any more, and what is to come, is left out; a period in which nothing
+        happened is a point of zeros. One call.
+        """
+        now_ms = self._clock.now_ms()
+        length_ms = _kept_as(period, queue)
+        kept_ms = store.KEPT_MS[length_ms]
+        if queue is not None and length_ms == DAY_MS:
+            kept_ms = store.QUEUE_DAYS_MS
+        since_ms = max(since_ms, now_ms - kept_ms)
+        starts = range(since_ms - since_ms % period.ms, min(until_ms, now_ms + 1), period.ms)
+        if not starts:
+            return []
+        sums = dict.fromkeys(starts, Activity())
+        end_ms = min(starts[-1] + period.ms, now_ms + 1)
+        name = keys.ALL_QUEUES if queue is None else queue
+        for point in self._stats.points(name, length_ms, starts[0], end_ms):
+            sums[point.start_ms - point.start_ms % period.ms] += point.activity
+        return [Point(start, activity) for start, activity in sums.items()]
+
+    def metrics(self) -> MetricsSnapshot:
+        """What metrics tell of everything. Four calls, one for every 25 queues read, and two more
+        where there are rate limits. Where there are worker pools two more, and one for every 20 of
+        their queues.
+        """
+        now_ms = self._clock.now_ms()
+        names, _ = self._queues.names(limit=MAX_METRIC_QUEUES)
+        return MetricsSnapshot(
+            now_ms=now_ms,
+            queues=self._stats.metrics(names, now_ms=now_ms),
+            totals=self.totals(),
+            limits=self._of_keys(),
+            pools=self._of_pools(now_ms),
+        )
+
+    def _of_pools(self, now_ms: int) -> Sequence[PoolMetrics]:
+        """The first pools by name, as many as have MAX_METRIC_POOL_QUEUES queues in all."""
+        names, _ = self._pools.names(limit=MAX_METRIC_POOLS)
+        if not names:
+            return []
+        pools: list[Pool] = []
+        queues: dict[str, None] = {}
+        for pool in self._pools.get_many(names):
+            queues |= dict.fromkeys(pool.queues)
+            if len(queues) > MAX_METRIC_POOL_QUEUES:
+                break
+            pools.append(pool)
+        wanted = list(dict.fromkeys(name for pool in pools for name in pool.queues))
+        sights = {each.queue.name: each for each in self._stats.sights(wanted, now_ms=now_ms)}
+        standings = self._standings.read(pools)
+        return [
+            metrics_of(
+                pool, standings[pool.name].active, [sights[name] for name in pool.queues], now_ms
+            )
+            for pool in pools
+        ]
+
+    def _of_keys(self) -> Sequence[LimitMetrics]:
+        known, _ = self._limits.keys(limit=MAX_METRIC_KEYS)
+        if not known:
+            return []
+        cells = self._limits.get_many((cell_name(key) for key in known), consistent=False)
+        edges = self._edges.get_many(LimitName.of_key(key) for key in known)
+        return [
+            LimitMetrics(
+                key=key,
+                active=len(cell.holders) if cell.counted else None,
+                waiting=edge.waiting or 0,
+                exceeded=edge.exceeded,
+                waits=edge.waits,
+                waited_ms=edge.waited_ms,
+            )
+            for key, edge in zip(known, edges, strict=True)
+            for cell in (cells[cell_name(key)],)
+        ]
+
+
+def _by_priority(ready: ReadyLine) -> dict[int, int]:
+    counted: dict[int, int] = {}
+    for position in ready.positions:
+        counted[position.priority] = counted.get(position.priority, 0) + 1
+    return counted
+
+
+def _oldest(ready: ReadyLine, counters: Counters) -> int | None:
+    """When the job that has been available for longest became so, as far as is known."""
+    shown = [store.ready_since_ms(position) for position in ready.positions]
+    if ready.whole:
+        return min(shown, default=None)
+    first = ready.positions[0].priority if ready.positions else None
+    # A line of one priority is in order of age, or its oldest is among the first (if it is fair).
+    # Otherwise only the sweep has seen all of it.
+    if shown and set(counters.priorities) <= {first}:
+        return min(shown)
+    return counters.oldest_ms if counters.oldest_ms is not None else min(shown, default=None)
+
+
+def _kept_as(period: Period, queue: str | None) -> int:
+    """Length of the spans that a history of this period is put together from."""
+    if period is Period.DAY:
+        return DAY_MS
+    return HOUR_MS if period is Period.HOUR and queue is None else MINUTE_MS

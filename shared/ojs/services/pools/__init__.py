@@ -1,0 +1,1 @@
+"""Worker pools: configuration, dispatch, workers, health."""

@@ -1,0 +1,241 @@
+"""BEAT and the registry of workers (core seed, "BEAT" and "Worker states"; binding 10.4)."""
+
+from __future__ import annotations
+
+import threading
+from collections import OrderedDict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from ojs.clock import Clock
+from ojs.domain import jsontext, times
+from ojs.domain.errors import InvalidRequest, NotFound, PayloadTooLarge
+from ojs.domain.job import lifecycle
+from ojs.domain.job.job import Job
+from ojs.domain.job.states import State
+from ojs.domain.page import Page
+from ojs.domain.pool.worker import Directive, Worker, check_worker_id
+from ojs.store.jobs.records import JobStore, winner
+from ojs.store.queues import workers as store
+from ojs.store.table.errors import LostRace
+
+MAX_INFO_BYTES = 4_096
+# A busy worker's record is written again after this long; in between, a beat is one write for
+# each job it extends. A directive given elsewhere is heard at the latest then.
+RECORD_EVERY_MS = 10_000
+_REMEMBERED = 10_000
+
+
+@dataclass(frozen=True)
+class HeartbeatAnswer:
+    """The answer to a heartbeat."""
+
+    state: Directive
+    server_time: str
+    jobs_extended: list[str] = field(default_factory=list)
+    cancelled_jobs: list[str] = field(default_factory=list)
+
+
+class WorkerRegistry:
+    """Hears from workers and tells them what to do."""
+
+    def __init__(self, workers: store.WorkerStore, jobs: JobStore, clock: Clock) -> None:
+        self._workers = workers
+        self._jobs = jobs
+        self._clock = clock
+        self._heard: OrderedDict[str, tuple[int, Directive, str | None]] = OrderedDict()
+        self._lock = threading.Lock()
+
+    def beat(
+        self,
+        worker_id: str,
+        *,
+        active_jobs: Sequence[str] = (),
+        active_count: int | None = None,
+        visibility_timeout_ms: int | None = None,
+        state: str | None = None,
+        info: Mapping[str, Any] | None = None,
+        pool: str | None = None,
+    ) -> HeartbeatAnswer:
+        """A worker is alive: extend the leases of its jobs, tell it which were cancelled.
+
+        A job that is not active, or is another worker's, is left alone without an error. Costs one
+        write unit for each job; the worker's own record is written at most every 10 s. Raises
+        Conflict when it says that it belongs to another pool than before; no lease is extended.
+        """
+        _check_id(worker_id)
+        _check_info(info)
+        now_ms = self._clock.now_ms()
+        directive = None
+        if pool is not None and self._recent(worker_id, now_ms, pool) is None:
+            # First: whoever is refused extends nothing.
+            count = active_count if active_count is not None else len(set(active_jobs))
+            directive = self._touch(worker_id, now_ms, state, count, info, pool)
+        extended: list[str] = []
+        cancelled: list[str] = []
+        for job_id in dict.fromkeys(active_jobs):
+            try:
+                self._jobs.extend(
+                    job_id, now_ms=now_ms, worker_id=worker_id, lease_ms=visibility_timeout_ms
+                )
+                extended.append(job_id)
+            except LostRace as lost:
+                there = winner(lost)
+                if there is None or there.worker_id not in (None, worker_id):
+                    continue
+                if self._resumed(there, worker_id, visibility_timeout_ms, now_ms):
+                    extended.append(job_id)
+                    continue
+                if there.state is State.CANCELLED and there.attempt:
+                    cancelled.append(job_id)
+                elif there.state is State.ACTIVE:
+                    # The lease lasts longer than was asked for now.
+                    extended.append(job_id)
+        count = active_count if active_count is not None else len(extended)
+        if directive is None and extended and state is None:
+            directive = self._recent(worker_id, now_ms, pool)
+        if directive is None:
+            directive = self._touch(worker_id, now_ms, state, count, info, pool)
+        return HeartbeatAnswer(directive, times.format_ms(now_ms), extended, cancelled)
+
+    def _touch(
+        self,
+        worker_id: str,
+        now_ms: int,
+        state: str | None,
+        active_jobs: int,
+        info: Mapping[str, Any] | None,
+        pool: str | None,
+    ) -> Directive:
+        """Write a worker's record; what the worker is told."""
+        try:
+            worker = self._workers.touch(
+                worker_id, now_ms=now_ms, state=state, active_jobs=active_jobs, info=info, pool=pool
+            )
+        except LostRace as lost:
+            raise store.of_another(worker_id, str(pool), lost) from None
+        return self._remember(worker)
+
+    def _resumed(self, job: Job, worker_id: str, lease_ms: int | None, now_ms: int) -> bool:
+        """Take a job back whose lease ran out, if nobody was given it since (requirements 12)."""
+        if not lifecycle.resumable(job, worker_id=worker_id):
+            return False
+        # Race: a fetch takes the job at the same time. The loser has no such job any more.
+        try:
+            self._jobs.replace(job, lifecycle.resume(job, now_ms=now_ms, lease_ms=lease_ms))
+        except LostRace:
+            return False
+        return True
+
+    def _recent(self, worker_id: str, now_ms: int, pool: str | None) -> Directive | None:
+        """What a worker was told, if its record was written a moment ago by this container, and
+        says that it belongs to this pool.
+        """
+        at_ms, directive, of = self._heard.get(worker_id, (0, Directive.RUNNING, None))
+        if now_ms - at_ms >= RECORD_EVERY_MS or pool not in (None, of):
+            return None
+        return directive
+
+    def _remember(self, worker: Worker) -> Directive:
+        with self._lock:
+            self._heard[worker.id] = (worker.last_seen_ms, worker.directive, worker.pool)
+            self._heard.move_to_end(worker.id)
+            while len(self._heard) > _REMEMBERED:
+                self._heard.popitem(last=False)
+        return worker.directive
+
+    def _forget(self, worker_id: str) -> None:
+        with self._lock:
+            self._heard.pop(worker_id, None)
+
+    def register(self, worker_id: str, info: Mapping[str, Any], pool: str | None = None) -> Worker:
+        """A worker process starts; whatever its namesake was told before is over.
+
+        Raises Conflict when a namesake that is alive belongs to another pool.
+        """
+        _check_id(worker_id)
+        _check_info(info)
+        self._forget(worker_id)
+        now_ms = self._clock.now_ms()
+        return self._workers.register(worker_id, now_ms=now_ms, info=info, pool=pool)
+
+    def drain(
+        self,
+        worker_id: str,
+        *,
+        state: str,
+        active_jobs: int | None = None,
+        info: Mapping[str, Any] | None = None,
+        pool: str | None = None,
+    ) -> Worker:
+        """A worker says what it is about to do; while it is stopping it gets no more jobs.
+
+        Raises Conflict when it says that it belongs to another pool than before.
+        """
+        _check_id(worker_id)
+        _check_info(info)
+        self._forget(worker_id)
+        try:
+            return self._workers.touch(
+                worker_id,
+                now_ms=self._clock.now_ms(),
+                state=state,
+                active_jobs=active_jobs,
+                info=info,
+                pool=pool,
+            )
+        except LostRace as lost:
+            raise store.of_another(worker_id, str(pool), lost) from None
+
+    def direct(self, worker_id: str, directive: str) -> Worker:
+        """Tell a worker to go on, go quiet or terminate. Raises NotFound, InvalidRequest.
+
+        Fetches obey from the next request on; the worker hears of it with its next heartbeat, at
+        the latest RECORD_EVERY_MS later.
+        """
+        try:
+            chosen = Directive(directive)
+        except ValueError:
+            rule = f"must be one of {', '.join(Directive)}"
+            raise InvalidRequest("directive", rule, value=directive) from None
+        try:
+            worker = self._workers.touch(
+                worker_id, now_ms=self._clock.now_ms(), directive=chosen, only_known=True
+            )
+        except LostRace:
+            raise NotFound("worker", worker_id) from None
+        self._forget(worker_id)
+        return worker
+
+    def get(self, worker_id: str) -> Worker:
+        """One worker. Raises NotFound."""
+        worker = self._workers.get(worker_id)
+        if worker is None:
+            raise NotFound("worker", worker_id)
+        return worker
+
+    def list(self, *, limit: int, cursor: str | None = None) -> Page[Worker]:
+        """A page of workers, in no meaningful order. Raises InvalidRequest for a bad cursor."""
+        if cursor is not None:
+            _check_id(cursor, "cursor")
+        workers, following = self._workers.page(limit=limit, after=cursor)
+        return Page(workers, following)
+
+    def remove(self, worker_id: str) -> None:
+        """Forget a worker. Its leases run out by themselves. Raises NotFound."""
+        self._forget(worker_id)
+        if not self._workers.remove(worker_id):
+            raise NotFound("worker", worker_id)
+
+
+def _check_id(worker_id: str, field_name: str = "worker_id") -> None:
+    try:
+        check_worker_id(worker_id)
+    except ValueError as error:
+        raise InvalidRequest(field_name, str(error), value=worker_id) from None
+
+
+def _check_info(info: Mapping[str, Any] | None) -> None:
+    if info and (size := jsontext.size_of(info)) > MAX_INFO_BYTES:
+        raise PayloadTooLarge("worker", size=size, limit=MAX_INFO_BYTES)

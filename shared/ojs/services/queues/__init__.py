@@ -1,0 +1,1 @@
+"""Queues: making, configuring, pausing and deleting them."""

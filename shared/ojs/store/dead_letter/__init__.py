@@ -1,0 +1,1 @@
+"""What is kept about dead letters beside their records."""

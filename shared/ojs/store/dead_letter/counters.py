@@ -1,0 +1,177 @@
+"""What is known of dead letters as a whole: how many, of what, since when.
+
+    S|{queue}  dead   the projection's: how many of each type of job, `t|…`, and error, `e|…`
+    S|*        dead   all queues together, as the gauges sweep found them last
+
+Both are as constant in size as the names they count by are few: MAX_NAMES of each in a queue.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from ojs.domain import jsontext
+from ojs.domain.dead_letter.statistics import Counts
+from ojs.domain.queue.config import DEFAULT_QUEUE_POLICY, Layers
+from ojs.domain.stats import OTHER_TYPES
+from ojs.store.queues.queues import from_item
+from ojs.store.table import keys
+from ojs.store.table.errors import LostRace
+from ojs.store.table.table import Put, Table
+from ojs.store.table.values import Item
+
+BY_TYPE, BY_ERROR = "t", "e"
+# What comes on top in a queue is counted as `OTHER_TYPES`.
+MAX_NAMES = 40
+# Changes with each write of a queue's counts.
+REVISION = "rev"
+_TOGETHER = keys.stats(keys.ALL_QUEUES), keys.DEAD
+
+
+@dataclass(frozen=True)
+class DeadLetterCounts:
+    """A queue's dead letters by type of job and of error, as they stand in the table."""
+
+    queue: str
+    item: Item
+
+    def of(self, by: str) -> dict[str, int]:
+        """How many of each name there are, those with none included."""
+        front = f"{by}|"
+        return {
+            name.removeprefix(front): int(count)
+            for name, count in self.item.items()
+            if name.startswith(front)
+        }
+
+    def tidied(self) -> Item | None:
+        """Without names of which nothing is left, where many stand; None when that changes nothing.
+
+        As long as something is counted as `other`, names stay: it might be theirs.
+        """
+        gone: set[str] = set()
+        for by in (BY_TYPE, BY_ERROR):
+            found = self.of(by)
+            if len(found) > MAX_NAMES // 2 and found.get(OTHER_TYPES, 0) <= 0:
+                gone.update(f"{by}|{name}" for name, count in found.items() if count <= 0)
+        if not gone:
+            return None
+        return {name: value for name, value in self.item.items() if name not in gone}
+
+
+def attribute(by: str, name: str) -> str:
+    """What counts a name."""
+    return f"{by}|{name}"
+
+
+def named(known: Iterable[str], wanted: Iterable[tuple[str, str]]) -> set[str]:
+    """The attributes of a queue's counts: those it has, and more of those wanted while it may."""
+    there = set(known)
+    taken = {by: sum(name.startswith(f"{by}|") for name in there) for by in (BY_TYPE, BY_ERROR)}
+    for by, name in wanted:
+        if attribute(by, name) not in there and taken[by] < MAX_NAMES:
+            there.add(attribute(by, name))
+            taken[by] += 1
+    return there
+
+
+class DeadLetterCounters:
+    """The store of it."""
+
+    def __init__(self, table: Table) -> None:
+        self._table = table
+
+    # --- the gauges sweep ---------------------------------------------------------------------
+
+    def named(self, queues: Sequence[str]) -> tuple[list[DeadLetterCounts], Counts]:
+        """The counts of these queues, those that have any, and those of all together as they were
+        noted last. One call for about a hundred.
+        """
+        wanted = {queue: (keys.stats(queue), keys.DEAD) for queue in queues}
+        found = self._table.batch_get([*wanted.values(), _TOGETHER], consistent=False)
+        named = [
+            DeadLetterCounts(queue, found[key]) for queue, key in wanted.items() if key in found
+        ]
+        return named, _counts(found.get(_TOGETHER), None)
+
+    def tidy(self, counted: DeadLetterCounts) -> bool:
+        """Drop names of which nothing is left; False when nothing was done."""
+        item = counted.tidied()
+        if item is None:
+            return False
+        revision = int(item[REVISION])
+        # Race: the projection counts, or another sweep tidies. The loser does so the next minute.
+        try:
+            self._table.put(
+                Put(
+                    {**item, REVISION: revision + 1},
+                    condition="#rev = :read",
+                    values={":read": revision},
+                )
+            )
+        except LostRace:
+            return False
+        return True
+
+    def save(self, counts: Counts, *, now_ms: int) -> bool:
+        """Note all queues together; False when a later sweep did already."""
+        told = jsontext.dumps([counts.by_queue, counts.by_error_type, counts.by_type])
+        item: Item = {
+            "pk": keys.stats(keys.ALL_QUEUES),
+            "sk": keys.DEAD,
+            "zip": zlib.compress(told.encode("utf-8")),
+            "total": counts.total,
+            "at": now_ms,
+        }
+        # Race: two sweeps at once. The one that began later has seen more; the other's is dropped.
+        try:
+            self._table.put(
+                Put(
+                    item,
+                    condition="attribute_not_exists(pk) OR #at <= :at",
+                    values={":at": now_ms},
+                )
+            )
+        except LostRace:
+            return False
+        return True
+
+    # --- reads --------------------------------------------------------------------------------
+
+    def counts(self) -> tuple[Counts, Layers]:
+        """All queues together, and what is configured for all of them. One call."""
+        policy = keys.queue(DEFAULT_QUEUE_POLICY), keys.HEAD
+        swept = keys.stats(keys.ALL_QUEUES), keys.NOW
+        found = self._table.batch_get([_TOGETHER, policy, swept])
+        layers = from_item(DEFAULT_QUEUE_POLICY, found.get(policy, {})).layers
+        # The counts are written when they change, the totals by each sweep.
+        at_ms = found.get(swept, {}).get("at")
+        return _counts(found.get(_TOGETHER), None if at_ms is None else int(at_ms)), layers
+
+    def ends(self) -> tuple[int | None, int | None]:
+        """When the oldest and the latest of all were discarded, as the index has it. Two calls."""
+        oldest, newest = (self._end(forward=forward) for forward in (True, False))
+        return oldest, newest
+
+    def _end(self, *, forward: bool) -> int | None:
+        found = self._table.query(
+            "epk = :dead", {":dead": keys.all_dead()}, index="expiry", limit=1, forward=forward
+        )
+        return keys.instant_of(str(found.items[0]["esk"])) if found.items else None
+
+    def total(self, queue: str | None) -> int:
+        """How many there are, in a queue or in all: as projected, or as swept. One call."""
+        pk = keys.stats(keys.ALL_QUEUES if queue is None else queue)
+        item = self._table.get(pk, keys.NOW, consistent=False) or {}
+        return max(0, int(item.get("dead", 0)))
+
+
+def _counts(item: Mapping[str, Any] | None, at_ms: int | None) -> Counts:
+    if item is None:
+        return Counts(at_ms=at_ms)
+    told = jsontext.stored(zlib.decompress(item["zip"]).decode("utf-8"))
+    by_queue, by_error_type, by_type = told
+    return Counts(int(item["total"]), by_queue, by_error_type, by_type, at_ms)

@@ -1,0 +1,1 @@
+"""Access keys, and what a deployment notes about itself."""

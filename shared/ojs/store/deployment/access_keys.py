@@ -1,0 +1,137 @@
+"""Access keys in the table: one item each, which never holds the secret.
+
+    A|{id}  @   digest, name, scopes, queues; since when and until when; last use
+
+The index `expiry` lists all by when they were made. It is keys-only: a use changes nothing there.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from ojs.domain.access import AccessKey, Credential
+from ojs.domain.page import Page
+from ojs.store.table import keys
+from ojs.store.table.errors import LostRace
+from ojs.store.table.table import Put, Table, Update
+
+if TYPE_CHECKING:
+    from ojs.store.table.values import Item, Value
+
+
+class AccessKeyStore:
+    """The store of access keys."""
+
+    def __init__(self, table: Table) -> None:
+        self._table = table
+
+    def add(self, key: AccessKey, credential: Credential) -> bool:
+        """Store a new one; whether it is there now, with this secret."""
+        # Race: the answer of an earlier try of ours was lost, or the deployment is repeated. The
+        # loser finds the item: with the same digest it is this key, and stays as it is, revoked or
+        # not.
+        try:
+            self._table.put(
+                Put(_item(key, credential.digest), condition="attribute_not_exists(pk)")
+            )
+        except LostRace as lost:
+            return bool(lost.item and lost.item.get("digest") == credential.digest)
+        return True
+
+    def use(self, credential: Credential, *, now_ms: int) -> AccessKey | None:
+        """The key whose secret this is, if it may be used now; and note that it was.
+
+        One call, whatever is wrong with the credential: so none can be told from another by what
+        they cost, and an unknown key leaves nothing behind.
+        """
+        # Race: it is revoked at this moment. DynamoDB decides which comes first; who loses is
+        # nobody.
+        try:
+            item = self._table.update(
+                Update(
+                    keys.access_key(credential.id),
+                    keys.HEAD,
+                    set={"used": now_ms},
+                    condition="#digest = :digest AND attribute_not_exists(#revoked) "
+                    "AND (attribute_not_exists(#expires) OR #expires > :now)",
+                    values={":digest": credential.digest, ":now": now_ms},
+                ),
+                tell_loser=False,
+            )
+        except LostRace:
+            return None
+        return _from(item)
+
+    def get(self, key_id: str) -> AccessKey | None:
+        """One, consistently."""
+        item = self._table.get(keys.access_key(key_id), keys.HEAD)
+        return None if item is None else _from(item)
+
+    def revoke(self, key: AccessKey) -> AccessKey:
+        """Store that a key was revoked. Raises LostRace when it is gone."""
+        # Race: somebody else revokes it too. The first time stays; the table may have forgotten
+        # the key, and must not get a part of it back.
+        item = self._table.update(
+            Update(
+                keys.access_key(key.id),
+                keys.HEAD,
+                compute={
+                    "revoked": "if_not_exists(#revoked, :revoked)",
+                    "ttl": "if_not_exists(#ttl, :ttl)",
+                },
+                condition="attribute_exists(pk)",
+                values={":revoked": key.revoked_ms or 0, ":ttl": key.ttl_s or 0},
+            )
+        )
+        return _from(item)
+
+    def list(self, *, limit: int, after: str | None = None) -> Page[AccessKey]:
+        """A page of them in the order in which they were made, and where to go on.
+
+        One made a moment ago may not be there yet.
+        """
+        condition, values = "epk = :line", {":line": keys.ACCESS_KEYS}
+        if after is not None:
+            condition += " AND esk > :after"
+            values[":after"] = after
+        # One more than asked for: DynamoDB says to go on also after the last of them.
+        found = self._table.query(condition, dict(values), index="expiry", limit=limit + 1)
+        there = found.items[:limit]
+        heads = self._table.batch_get((str(item["pk"]), keys.HEAD) for item in there)
+        kept = [heads[place] for item in there if (place := (str(item["pk"]), keys.HEAD)) in heads]
+        last = str(there[-1]["esk"]) if len(found.items) > limit else None
+        return Page([_from(item) for item in kept], last)
+
+
+def _item(key: AccessKey, digest: str) -> Item:
+    item: dict[str, Value | None] = {
+        "pk": keys.access_key(key.id),
+        "sk": keys.HEAD,
+        "digest": digest,
+        "name": key.name,
+        "scopes": " ".join(sorted(key.scopes)),
+        "queues": None if key.queues is None else " ".join(key.queues),
+        "created": key.created_ms,
+        "expires": key.expires_ms,
+        "revoked": key.revoked_ms,
+        "by": key.made_by,
+        "ttl": key.ttl_s,
+        "epk": keys.ACCESS_KEYS,
+        "esk": f"{keys.instant(key.created_ms)}{key.id}",
+    }
+    return {name: value for name, value in item.items() if value is not None}
+
+
+def _from(item: Item) -> AccessKey:
+    given: dict[str, Any] = dict(item)
+    return AccessKey(
+        id=keys.access_key_id(given["pk"]),
+        name=given["name"],
+        scopes=frozenset(given["scopes"].split()),
+        created_ms=given["created"],
+        queues=tuple(given["queues"].split()) if "queues" in given else None,
+        expires_ms=given.get("expires"),
+        revoked_ms=given.get("revoked"),
+        used_ms=given.get("used"),
+        made_by=given.get("by"),
+    )

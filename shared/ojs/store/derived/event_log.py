@@ -1,0 +1,153 @@
+"""Event pages in the table: read by the time they were written, a bounded number at a time.
+
+A page holds the events of one batch of stream records, as compressed JSON. Its key tells when it
+was written: the day is the partition, time and a token of the writer the sort key.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+from ojs.domain import jsontext, times
+from ojs.store.table import keys
+from ojs.store.table.table import Table
+from ojs.store.table.values import Item
+
+DAY_MS = 86_400_000
+# What one request may spend on the log.
+MAX_QUERIES = 20
+MAX_BYTES = 8_000_000
+# Unpacked, a page may be twenty times as large.
+MAX_UNPACKED_BYTES = 32_000_000
+# Pages are asked for in growing numbers: one busy page may do, or a hundred quiet ones be needed.
+_FIRST_LIMIT = 8
+_MAX_LIMIT = 128
+_INSTANT_DIGITS = 15
+
+
+@dataclass(frozen=True)
+class StoredPage:
+    """A page as it was read. Its keys sort as the pages do."""
+
+    key: str
+    packed: bytes
+
+    @property
+    def token(self) -> str:
+        """What names the page among all that were written at about this time."""
+        return self.key[_INSTANT_DIGITS + 1 :]
+
+    @cached_property
+    def _text(self) -> str:
+        return zlib.decompress(self.packed).decode("utf-8")
+
+    @property
+    def unpacked_bytes(self) -> int:
+        """How long its JSON is, nearly."""
+        return len(self._text)
+
+    def events(self) -> list[dict[str, Any]]:
+        """The events, oldest first."""
+        events: list[dict[str, Any]] = jsontext.stored(self._text)
+        return events
+
+
+@dataclass
+class Budget:
+    """What may still be spent; `exhausted` once something was left unread for it."""
+
+    queries: int = MAX_QUERIES
+    bytes: int = MAX_BYTES
+    unpacked_bytes: int = MAX_UNPACKED_BYTES
+    exhausted: bool = False
+
+    def allows(self) -> bool:
+        """Whether anything is left."""
+        left = self.queries > 0 and self.bytes > 0 and self.unpacked_bytes > 0
+        self.exhausted = self.exhausted or not left
+        return left
+
+    def spend(self, page: StoredPage) -> None:
+        """Note a page that was used."""
+        self.unpacked_bytes -= page.unpacked_bytes
+
+
+def just_before(key: str) -> str:
+    """A key after those of all pages whose key is smaller than this one, a page's."""
+    return f"{key[:-1]}{chr(ord(key[-1]) - 1)}~"
+
+
+def just_after(key: str) -> str:
+    """A key before those of all pages whose key is larger than this one, a page's."""
+    return f"{key}~"
+
+
+def ms_of(key: str) -> int:
+    """When a page with this key was written."""
+    return int(key[:_INSTANT_DIGITS])
+
+
+class EventLog:
+    """Reads the log. Strongly consistent: a page is there as soon as it was written."""
+
+    def __init__(self, table: Table) -> None:
+        self._table = table
+
+    def forward(self, first: str, last: str, budget: Budget) -> Iterator[StoredPage]:
+        """Pages from one key to another, both included, oldest first."""
+        for day_ms in range(_day(first), _day(last) + 1, DAY_MS):
+            yield from self._day(day_ms, first, last, budget, forward=True)
+
+    def backward(self, last: str, first: str, budget: Budget) -> Iterator[StoredPage]:
+        """Pages from one key down to another, both included, newest first."""
+        for day_ms in range(_day(last), _day(first) - 1, -DAY_MS):
+            yield from self._day(day_ms, first, last, budget, forward=False)
+
+    def _day(
+        self, day_ms: int, first: str, last: str, budget: Budget, *, forward: bool
+    ) -> Iterator[StoredPage]:
+        """The pages of one day between two keys."""
+        limit = _FIRST_LIMIT
+        while first <= last:
+            if not budget.allows():
+                return
+            budget.queries -= 1
+            found = self._table.query(
+                "pk = :day AND sk BETWEEN :first AND :last",
+                {
+                    ":day": keys.events(times.format_ms(day_ms)[:10]),
+                    ":first": first,
+                    ":last": last,
+                },
+                limit=limit,
+                forward=forward,
+                consistent=True,
+            )
+            for page in map(_page, found.items):
+                # What a query brought beyond the budget is left for the next request.
+                if not budget.allows():
+                    return
+                budget.bytes -= len(page.packed)
+                yield page
+                if forward:
+                    first = just_after(page.key)
+                else:
+                    last = just_before(page.key)
+            if found.last is None:
+                return
+            limit = min(2 * limit, _MAX_LIMIT)
+
+
+def _day(key: str) -> int:
+    """Begin of the day of a key, in ms."""
+    ms = ms_of(key)
+    return ms - ms % DAY_MS
+
+
+def _page(item: Item) -> StoredPage:
+    packed = item["zip"]
+    return StoredPage(str(item["sk"]), packed if isinstance(packed, bytes) else b"")

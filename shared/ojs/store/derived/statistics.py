@@ -1,0 +1,521 @@
+"""Statistics in the table: counters kept by the projections, and what the index shows at once.
+
+The stream's projection writes the counters of each queue (`S|{queue}`), the gauges sweep those of
+all queues together (`S|*`). Counters are behind the heads by the stream's delay. The index is
+behind by less; where what is to be counted fits on one page of it, it is counted there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import islice
+from typing import Any
+
+from ojs.domain import times
+from ojs.domain.fair_queue.tags import arrival, tagged
+from ojs.domain.job.states import State
+from ojs.domain.pool.statistics import QueueSnapshot
+from ojs.domain.queue.queue import Queue
+from ojs.domain.stats import (
+    BY_TYPE,
+    COUNTERS,
+    DAY_MS,
+    DURATION_BUCKETS_S,
+    HOUR_MS,
+    MINUTE_MS,
+    QUEUE_TIME_BUCKETS_S,
+    Activity,
+    Day,
+    Filling,
+    Levels,
+    Point,
+    QueueMetrics,
+    QueueSummary,
+    Rates,
+    Totals,
+    WorkerCounts,
+)
+from ojs.store.queues.queues import from_item
+from ojs.store.table import keys
+from ojs.store.table.errors import LostRace
+from ojs.store.table.table import MAX_BATCH_GET, Put, Table
+from ojs.store.table.values import Item, Value
+
+# Counted in the index up to here: one page, about two read units. One more is read to see whether
+# that was all.
+MAX_SHALLOW = 100
+
+# Spans that counters are kept for, by their length: how their keys begin, and for how long they are
+# shown. The table keeps them a little longer (`ttl`), so that what is shown is whole.
+KEPT_MS = {MINUTE_MS: DAY_MS, HOUR_MS: 7 * DAY_MS, DAY_MS: 399 * DAY_MS}
+# Of a single queue there are no hours, and days for a shorter time.
+QUEUE_DAYS_MS = 89 * DAY_MS
+_SPARE_MS = {MINUTE_MS: HOUR_MS, HOUR_MS: DAY_MS, DAY_MS: DAY_MS}
+
+_ENTRY_STATES = {
+    keys.START: State.SCHEDULED,
+    keys.RETRY: State.RETRYABLE,
+    keys.LEASE_END: State.ACTIVE,
+}
+_PRIORITY = "p"
+_OVERFLOW = "o_"
+_DEAD_ADDED = "dead_added"
+_EXCEEDED = "x_"
+# Jobs that were handed out to a worker pool, by its name; all that ever were, of the queue.
+_OF_POOL = "s_"
+_DISPATCHED = "t_started"
+_EARLIEST = "0"  # before every sort key of a ready line
+_MILLI = 1_000
+
+
+@dataclass(frozen=True)
+class ReadyLine:
+    """The first available jobs of a queue; `whole` when these are all of them."""
+
+    positions: Sequence[keys.Position]
+    whole: bool
+
+    @property
+    def batches(self) -> frozenset[str]:
+        """Batches that some of them were staged with."""
+        return frozenset(found.batch for found in self.positions if found.batch is not None)
+
+    def without(self, staged: Collection[str]) -> ReadyLine:
+        """The same without jobs of these batches, which are not there yet."""
+        kept = [found for found in self.positions if found.batch not in staged]
+        return ReadyLine(kept, self.whole)
+
+
+@dataclass(frozen=True)
+class Counters:
+    """What the projection knows of a queue, and which batches are not committed."""
+
+    queue: Queue | None
+    levels: Levels
+    priorities: Mapping[int, int]
+    today: Activity
+    minute: Activity
+    minute_before: Activity
+    oldest_ms: int | None
+    staged: frozenset[str]
+
+
+@dataclass(frozen=True)
+class Sweepable:
+    """A queue as the gauges sweep begins with it."""
+
+    queue: Queue
+    levels: Levels
+    changed_ms: int
+    oldest_ms: int | None
+    filling: Filling | None = None
+
+
+@dataclass(frozen=True)
+class Oldest:
+    """The oldest available job's time (None: none found), and what finding it took."""
+
+    ms: int | None
+    probes: int
+    # Whether the whole line was looked at.
+    sure: bool
+
+
+class StatisticsStore:
+    """The store of counters. Reads change nothing; writes are the gauges sweep's."""
+
+    def __init__(self, table: Table) -> None:
+        self._table = table
+
+    # --- one queue ----------------------------------------------------------------------------
+
+    def ready(self, name: str) -> ReadyLine:
+        """The first available jobs, as the index shows them. One call."""
+        found = self._table.query(
+            "wpk = :line", {":line": keys.ready(name, 0)}, index="work", limit=MAX_SHALLOW + 1
+        )
+        positions = [keys.Position.parse(str(item["wsk"])) for item in found.items]
+        return ReadyLine(positions, found.last is None and len(positions) <= MAX_SHALLOW)
+
+    def waiting(self, name: str) -> Mapping[State, int] | None:
+        """How many jobs wait for a time, by state; None when that is too many to count. One call.
+
+        Scheduled jobs of a large batch are in the index while it is still being written.
+        """
+        found = self._table.query(
+            "wpk = :line", {":line": keys.due(name, 0)}, index="work", limit=MAX_SHALLOW + 1
+        )
+        if found.last is not None or len(found.items) > MAX_SHALLOW:
+            return None
+        counted = dict.fromkeys(_ENTRY_STATES.values(), 0)
+        for item in found.items:
+            state = _ENTRY_STATES.get(str(item["wsk"])[-1:])
+            if state is None:
+                return None
+            counted[state] += 1
+        return counted
+
+    def counters(self, name: str, *, now_ms: int, batches: Collection[str]) -> Counters:
+        """The queue and its counters, and which of these batches are not committed. One call.
+
+        Batches beyond what one call can ask for are taken for not committed.
+        """
+        stats = keys.stats(name)
+        wanted = {
+            "queue": (keys.queue(name), keys.HEAD),
+            "now": (stats, keys.NOW),
+            "gauge": (stats, keys.GAUGE),
+            "today": (stats, _sort_key(DAY_MS, now_ms)),
+            "minute": (stats, _sort_key(MINUTE_MS, now_ms)),
+            "before": (stats, _sort_key(MINUTE_MS, max(0, now_ms - MINUTE_MS))),
+        }
+        asked = list(islice(batches, MAX_BATCH_GET - len(wanted)))
+        staged = [(keys.batch(token), keys.HEAD) for token in asked]
+        found = self._table.batch_get([*wanted.values(), *staged])
+        item = {what: found.get(key, {}) for what, key in wanted.items()}
+        return Counters(
+            queue=from_item(name, item["queue"]) if item["queue"] else None,
+            levels=_levels(item["now"]),
+            priorities=_priorities(item["now"]),
+            today=_activity(item["today"]),
+            minute=_activity(item["minute"]),
+            minute_before=_activity(item["before"]),
+            oldest_ms=_optional(item["gauge"], "oldest"),
+            staged=frozenset(batches)
+            - {token for token in asked if (keys.batch(token), keys.HEAD) not in found},
+        )
+
+    # --- several queues -----------------------------------------------------------------------
+
+    def available(self, names: Sequence[str]) -> dict[str, int]:
+        """How many jobs of these queues stand in line, as projected. One call for a hundred."""
+        found = self._table.batch_get(
+            ((keys.stats(name), keys.NOW) for name in names), consistent=False
+        )
+        items = {name: found.get((keys.stats(name), keys.NOW), {}) for name in names}
+        return {name: _levels(item).of(State.AVAILABLE) for name, item in items.items()}
+
+    def summaries(self, names: Sequence[str]) -> list[QueueSummary]:
+        """Queues with their counts, in the order of the names. One call for 50 of them."""
+        found = self._table.batch_get(
+            key
+            for name in names
+            for key in ((keys.queue(name), keys.HEAD), (keys.stats(name), keys.NOW))
+        )
+        summaries = []
+        for name in names:
+            queue = found.get((keys.queue(name), keys.HEAD))
+            levels = _levels(found.get((keys.stats(name), keys.NOW), {}))
+            summaries.append(QueueSummary(name, from_item(name, queue) if queue else None, levels))
+        return summaries
+
+    def sights(self, names: Sequence[str], *, now_ms: int) -> list[QueueSnapshot]:
+        """Queues and what they were given lately, in the order of the names; may be a moment old.
+
+        Of one that does not exist there are zeros. One call for 20 of them.
+        """
+        minutes = (now_ms, max(0, now_ms - MINUTE_MS))
+        current, before = (_sort_key(MINUTE_MS, ms) for ms in minutes)
+        found = self._table.batch_get(
+            (
+                key
+                for name in names
+                for key in (
+                    (keys.queue(name), keys.HEAD),
+                    *((keys.stats(name), sk) for sk in (keys.NOW, keys.GAUGE, current, before)),
+                )
+            ),
+            consistent=False,
+        )
+        sights = []
+        for name in names:
+            pk = keys.stats(name)
+            now = found.get((pk, keys.NOW), {})
+            sights.append(
+                QueueSnapshot(
+                    queue=from_item(name, found.get((keys.queue(name), keys.HEAD), {})),
+                    levels=_levels(now),
+                    dispatched=_number(now, _DISPATCHED),
+                    oldest_ms=_optional(found.get((pk, keys.GAUGE), {}), "oldest"),
+                    minute=_activity(found.get((pk, current), {})),
+                    minute_before=_activity(found.get((pk, before), {})),
+                )
+            )
+        return sights
+
+    def metrics(self, names: Sequence[str], *, now_ms: int) -> Iterator[QueueMetrics]:
+        """What metrics tell of these queues, in order; read as it is asked for, 25 a call."""
+        today = _sort_key(DAY_MS, now_ms)
+        size = MAX_BATCH_GET // 4
+        for at in range(0, len(names), size):
+            chunk = names[at : at + size]
+            found = self._table.batch_get(
+                (
+                    key
+                    for name in chunk
+                    for key in (
+                        (keys.queue(name), keys.HEAD),
+                        *((keys.stats(name), sk) for sk in (keys.NOW, keys.GAUGE, today)),
+                    )
+                ),
+                consistent=False,
+            )
+            for name in chunk:
+                pk = keys.stats(name)
+                now = found.get((pk, keys.NOW), {})
+                levels = _levels(now)
+                queue = from_item(name, found.get((keys.queue(name), keys.HEAD), {}))
+                oldest = _optional(found.get((pk, keys.GAUGE), {}), "oldest")
+                yield QueueMetrics(
+                    name=name,
+                    levels=levels,
+                    today=_day(found.get((pk, today), {})),
+                    # Of a queue that has been emptied since the sweep there is no oldest job.
+                    oldest_available_ms=oldest if levels.of(State.AVAILABLE) else None,
+                    filling=_filling(queue, now),
+                    pooled=bool(queue.pools),
+                )
+
+    def totals(self) -> tuple[Totals, int | None]:
+        """All queues together, and the minute up to which points are written (its begin in ms)."""
+        item = self._table.get(keys.stats(keys.ALL_QUEUES), keys.NOW) or {}
+        totals = Totals(
+            at_ms=_optional(item, "at"),
+            queues=_number(item, "queues"),
+            levels=_levels(item),
+            workers=WorkerCounts(
+                running=_number(item, "workers_running"),
+                quiet=_number(item, "workers_quiet"),
+                stale=_number(item, "workers_stale"),
+            ),
+            rates=Rates(
+                processed=_number(item, "rate_processed") / _MILLI,
+                failed=_number(item, "rate_failed") / _MILLI,
+            ),
+        )
+        return totals, _optional(item, "through")
+
+    # --- history ------------------------------------------------------------------------------
+
+    def points(
+        self, name: str, length_ms: int, since_ms: int, until_ms: int, *, consistent: bool = False
+    ) -> list[Point]:
+        """What happened in the minutes, hours or days that begin in [since, until).
+
+        Spans without anything are left out. `name` may be `ALL_QUEUES`. One call.
+        """
+        pk = keys.stats(name)
+        starts = range(since_ms - since_ms % length_ms, until_ms, length_ms)
+        if not starts:
+            return []
+        if length_ms == DAY_MS and name != keys.ALL_QUEUES:
+            # These may be large: by type, with histograms. A query ends at 1 MB, this at 16 MB.
+            by_key = self._table.batch_get(
+                ((pk, _sort_key(length_ms, start)) for start in starts), consistent=consistent
+            )
+            items = {str(item["sk"]): item for item in by_key.values()}
+        else:
+            first, last = (_sort_key(length_ms, start) for start in (starts[0], starts[-1]))
+            found = self._table.query_all(
+                "pk = :pk AND sk BETWEEN :first AND :last",
+                {":pk": pk, ":first": first, ":last": last},
+                consistent=consistent,
+            )
+            items = {str(item["sk"]): item for item in found}
+        points = ((start, items.get(_sort_key(length_ms, start))) for start in starts)
+        return [Point(start, _activity(item)) for start, item in points if item is not None]
+
+    # --- the gauges sweep ---------------------------------------------------------------------
+
+    def sweepable(self, names: Sequence[str]) -> list[Sweepable]:
+        """Queues as the sweep begins with them; one call for 33 of them."""
+        sorts = ((keys.queue, keys.HEAD), (keys.stats, keys.NOW), (keys.stats, keys.GAUGE))
+        found = self._table.batch_get(
+            ((pk(name), sk) for name in names for pk, sk in sorts), consistent=False
+        )
+        swept = []
+        for name in names:
+            item, now, gauge = (found.get((pk(name), sk), {}) for pk, sk in sorts)
+            queue = from_item(name, item)
+            swept.append(
+                Sweepable(
+                    queue=queue,
+                    levels=_levels(now),
+                    changed_ms=_number(now, "changed"),
+                    oldest_ms=_optional(gauge, "oldest"),
+                    filling=_filling(queue, now),
+                )
+            )
+        return swept
+
+    def oldest(self, queue: Queue, *, probes: int) -> Oldest:
+        """When the oldest available job became so: the first of each priority in use, compared.
+
+        Skips from one priority to the next: a query of one entry each, at most `probes` of them. A
+        fair line is not in order of age: there the first hundred of a priority are compared, among
+        which the oldest is if no more tenants of equal weight wait. Jobs of a batch that is still
+        being stored count already.
+        """
+        oldest: int | None = None
+        used = 0
+        for lane in range(queue.lanes):
+            after, size = _EARLIEST, 1
+            while True:
+                if used >= probes:
+                    return Oldest(oldest, used, sure=False)
+                used += 1
+                found = self._table.query(
+                    "wpk = :line AND wsk > :after",
+                    {":line": keys.ready(queue.name, lane), ":after": after},
+                    index="work",
+                    limit=size,
+                )
+                if not found.items:
+                    break
+                places = [keys.Position.parse(str(item["wsk"])) for item in found.items]
+                if size == 1 and tagged(places[0].order):
+                    size = MAX_SHALLOW
+                    continue
+                first = places[0].priority
+                since = min(ready_since_ms(p) for p in places if p.priority == first)
+                oldest = since if oldest is None else min(oldest, since)
+                after = keys.below(first)
+        return Oldest(oldest, used, sure=True)
+
+    def save_oldest(self, name: str, oldest_ms: int | None, *, now_ms: int) -> None:
+        """Note when the oldest available job became so; None when there is none."""
+        # No condition: of two sweeps at once the last word counts, for a minute.
+        pk = keys.stats(name)
+        if oldest_ms is None:
+            self._table.delete(pk, keys.GAUGE)
+        else:
+            self._table.put(Put({"pk": pk, "sk": keys.GAUGE, "oldest": oldest_ms, "at": now_ms}))
+
+    def save_point(self, length_ms: int, point: Point, *, now_ms: int) -> bool:
+        """Note what happened in a span, in all queues; False when a later sweep did already."""
+        kept_s = (KEPT_MS[length_ms] + _SPARE_MS[length_ms]) // 1_000
+        return self._save_total(
+            _sort_key(length_ms, point.start_ms),
+            {
+                **{name: getattr(point.activity, name) for name in COUNTERS},
+                "ttl": (point.start_ms + length_ms) // 1_000 + kept_s,
+            },
+            now_ms,
+        )
+
+    def save_totals(self, totals: Totals, *, through_ms: int, now_ms: int) -> bool:
+        """Note all queues together; False when a later sweep did already."""
+        return self._save_total(
+            keys.NOW,
+            {
+                **{state.value: count for state, count in totals.levels.states.items()},
+                "dead": totals.levels.dead,
+                "queues": totals.queues,
+                "workers_running": totals.workers.running,
+                "workers_quiet": totals.workers.quiet,
+                "workers_stale": totals.workers.stale,
+                "rate_processed": round(totals.rates.processed * _MILLI),
+                "rate_failed": round(totals.rates.failed * _MILLI),
+                "through": through_ms,
+            },
+            now_ms,
+        )
+
+    def _save_total(self, sk: str, values: Mapping[str, Value], now_ms: int) -> bool:
+        item = {name: value for name, value in values.items() if value}
+        # Race: two sweeps at once. The one that began later has seen more; the other's is dropped.
+        try:
+            self._table.put(
+                Put(
+                    {"pk": keys.stats(keys.ALL_QUEUES), "sk": sk, "at": now_ms, **item},
+                    condition="attribute_not_exists(pk) OR #at <= :at",
+                    values={":at": now_ms},
+                )
+            )
+        except LostRace:
+            return False
+        return True
+
+
+def ready_since_ms(position: keys.Position) -> int:
+    """When a job took its place in line: the front of its order (`ojs.domain.ids.IdSource`), which
+    stands behind the tag where there is one.
+    """
+    return int(arrival(position.order)[:11], 16)
+
+
+def _sort_key(length_ms: int, ms: int) -> str:
+    """The sort key of the minute, hour or day that `ms` is in."""
+    text = times.format_ms(ms)
+    if length_ms == MINUTE_MS:
+        return keys.minute(text[:16])
+    return keys.hour(text[:13]) if length_ms == HOUR_MS else keys.day(text[:10])
+
+
+def _number(item: Mapping[str, Any], name: str) -> int:
+    # Deltas may arrive out of order: for a moment, less may have come than has gone.
+    return max(0, int(item.get(name, 0)))
+
+
+def _optional(item: Mapping[str, Any], name: str) -> int | None:
+    return int(item[name]) if name in item else None
+
+
+def _levels(item: Item) -> Levels:
+    return Levels({state: _number(item, state.value) for state in State}, _number(item, "dead"))
+
+
+def _filling(queue: Queue, item: Item) -> Filling | None:
+    config = queue.config
+    if not config.bounded:
+        return None
+    return Filling(
+        depth=_levels(item).depth,
+        max_size=config.max_size,
+        size=_number(item, "loose_b") + _number(item, "held_b"),
+        max_size_bytes=config.max_size_bytes,
+    )
+
+
+def _priorities(item: Item) -> dict[int, int]:
+    counted = {}
+    for name, count in item.items():
+        digits = name.removeprefix(_PRIORITY)
+        if name != digits and digits.removeprefix("-").isdecimal() and int(count) > 0:
+            counted[int(digits)] = int(count)
+    return counted
+
+
+def _activity(item: Item) -> Activity:
+    return Activity(**{name: _number(item, name) for name in COUNTERS})
+
+
+def _day(item: Item) -> Day:
+    by_type: dict[str, dict[str, int]] = {counter: {} for counter in (*BY_TYPE, _DEAD_ADDED)}
+    for name, count in item.items():
+        counter, separator, job_type = name.partition("|")
+        if separator and counter in by_type and int(count) > 0:
+            by_type[counter][job_type] = int(count)
+    dead_added = by_type.pop(_DEAD_ADDED)
+    return Day(
+        activity=_activity(item),
+        by_type=by_type,
+        durations=[_number(item, f"bd{at}") for at in range(len(DURATION_BUCKETS_S) + 1)],
+        queue_times=[_number(item, f"bw{at}") for at in range(len(QUEUE_TIME_BUCKETS_S) + 1)],
+        rejected=_number(item, "rejected"),
+        dropped=_number(item, "dropped"),
+        dead_added=dead_added,
+        dead_retried=_number(item, "dead_retried"),
+        dead_pruned=_number(item, "dead_pruned"),
+        overflow=_named(item, _OVERFLOW),
+        exceeded=_named(item, _EXCEEDED),
+        dispatched=_named(item, _OF_POOL),
+        starved=_number(item, "starved"),
+    )
+
+
+def _named(item: Item, prefix: str) -> dict[str, int]:
+    return {
+        name.removeprefix(prefix): _number(item, name) for name in item if name.startswith(prefix)
+    }

@@ -1,0 +1,102 @@
+"""Texts too large for the table: where they are kept."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Protocol
+
+from botocore.exceptions import BotoCoreError, ClientError
+
+from ojs.store.table.errors import LostRace, classify
+
+if TYPE_CHECKING:
+    from mypy_boto3_s3 import S3Client
+
+JSON, GZIP = "application/json", "application/gzip"
+# What keys of archived jobs begin with: nothing here is ever removed by the backend.
+ARCHIVE = "archive/"
+
+
+class Blobs(Protocol):
+    """A place for large texts, by key."""
+
+    def put(self, key: str, body: bytes, *, content_type: str = JSON) -> None:
+        """Store durably, replacing what was there."""
+        ...
+
+    def get(self, key: str) -> bytes:
+        """Read; raises KeyError when there is nothing."""
+        ...
+
+    def delete(self, key: str) -> None:
+        """Remove; no error when there is nothing."""
+        ...
+
+
+class S3Blobs:
+    """A bucket. Raises OjsError as the table does."""
+
+    def __init__(self, client: Callable[[], S3Client], bucket: str) -> None:
+        self._client = client
+        self._bucket = bucket
+        # Operations called, when somebody wants to know (permission tests).
+        self.calls: list[str] | None = None
+
+    def _note(self, operation: str) -> None:
+        if self.calls is not None:
+            self.calls.append(operation)
+
+    def put(self, key: str, body: bytes, *, content_type: str = JSON) -> None:
+        """Store durably, replacing what was there."""
+        self._note("PutObject")
+        try:
+            self._client().put_object(
+                Bucket=self._bucket, Key=key, Body=body, ContentType=content_type
+            )
+        except (ClientError, BotoCoreError) as error:
+            raise _meaning(error) from error
+
+    def get(self, key: str) -> bytes:
+        """Read; raises KeyError when there is nothing."""
+        self._note("GetObject")
+        try:
+            return self._client().get_object(Bucket=self._bucket, Key=key)["Body"].read()
+        except ClientError as error:
+            if error.response.get("Error", {}).get("Code") in ("NoSuchKey", "404"):
+                raise KeyError(key) from None
+            raise _meaning(error) from error
+        except BotoCoreError as error:
+            raise _meaning(error) from error
+
+    def delete(self, key: str) -> None:
+        """Remove; no error when there is nothing."""
+        self._note("DeleteObject")
+        try:
+            self._client().delete_object(Bucket=self._bucket, Key=key)
+        except (ClientError, BotoCoreError) as error:
+            raise _meaning(error) from error
+
+
+def _meaning(error: ClientError | BotoCoreError) -> Exception:
+    meaning = classify(error)
+    # S3 writes here carry no condition; a failed one would be a defect.
+    return RuntimeError("unexpected condition") if isinstance(meaning, LostRace) else meaning
+
+
+class MemoryBlobs:
+    """A dictionary: for tests."""
+
+    def __init__(self) -> None:
+        self.objects: dict[str, bytes] = {}
+
+    def put(self, key: str, body: bytes, *, content_type: str = JSON) -> None:
+        """Store, replacing what was there."""
+        self.objects[key] = body
+
+    def get(self, key: str) -> bytes:
+        """Read; raises KeyError when there is nothing."""
+        return self.objects[key]
+
+    def delete(self, key: str) -> None:
+        """Remove; no error when there is nothing."""
+        self.objects.pop(key, None)

@@ -1,0 +1,113 @@
+"""What nobody needs any more and no sweep can find: parts of jobs that no head names.
+
+Whoever stores a large job writes its text first. If they die before the head is written, nothing
+says that the text is there (ADR 21). It can only be found by looking at everything, which no
+function does or may: an operator does (`ojs-aws tidy`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from ojs.store.jobs import items
+from ojs.store.jobs.payloads import PayloadRef
+from ojs.store.table import keys
+from ojs.store.table.table import Table
+
+if TYPE_CHECKING:
+    from mypy_boto3_s3 import S3Client
+
+_KINDS = (keys.PAYLOAD, keys.RESULT)
+_PAGE = 1_000
+
+
+@dataclass(frozen=True)
+class OrphanCandidate:
+    """An item beside a head, or an object in the bucket."""
+
+    job_id: str
+    sk: str
+    blob: str | None = None
+
+
+class Orphans:
+    """Looks at everything, a page at a time."""
+
+    def __init__(self, table: Table, bucket: tuple[S3Client, str] | None = None) -> None:
+        self._table = table
+        self._bucket = bucket
+
+    def pages(self) -> Iterator[Sequence[OrphanCandidate]]:
+        """All parts of jobs, page by page: the table's, then the bucket's."""
+        after: dict[str, Any] = {}
+        while True:
+            answer = self._table.client.scan(
+                TableName=self._table.name,
+                ProjectionExpression="pk, sk",
+                FilterExpression="begins_with(pk, :job) AND sk <> :head",
+                ExpressionAttributeValues={":job": {"S": keys.job("")}, ":head": {"S": keys.HEAD}},
+                **after,
+            )
+            found = [(item["pk"]["S"], item["sk"]["S"]) for item in answer["Items"]]
+            yield [OrphanCandidate(keys.job_id(pk), sk) for pk, sk in found]
+            if "LastEvaluatedKey" not in answer:
+                break
+            after = {"ExclusiveStartKey": answer["LastEvaluatedKey"]}
+        yield from self._objects()
+
+    def _objects(self) -> Iterator[Sequence[OrphanCandidate]]:
+        if self._bucket is None:
+            return
+        client, name = self._bucket
+        for kind in _KINDS:
+            prefix = f"{kind.rstrip('|')}/"
+            pages = client.get_paginator("list_objects_v2").paginate(
+                Bucket=name, Prefix=prefix, PaginationConfig={"PageSize": _PAGE}
+            )
+            for page in pages:
+                yield [
+                    _of_object(kind, each["Key"])
+                    for each in page.get("Contents", [])
+                    if each["Key"].count("/") == 2
+                ]
+
+    def unnamed(self, parts: Iterable[OrphanCandidate]) -> list[OrphanCandidate]:
+        """Those of them that belong to no job that is there, consistently."""
+        wanted = list(parts)
+        places = dict.fromkeys((keys.job(part.job_id), keys.HEAD) for part in wanted)
+        heads = self._table.batch_get(places)
+        return [
+            part
+            for part in wanted
+            if not _named(part, heads.get((keys.job(part.job_id), keys.HEAD)))
+        ]
+
+    def remove(self, parts: Iterable[OrphanCandidate]) -> None:
+        """Remove them. Their names were made for one write, and nobody will use them again."""
+        in_table = []
+        for part in parts:
+            if part.blob is None:
+                in_table.append((keys.job(part.job_id), part.sk))
+            elif self._bucket is not None:
+                client, name = self._bucket
+                client.delete_object(Bucket=name, Key=part.blob)
+        self._table.write_many(deletes=in_table)
+
+
+def _of_object(kind: str, key: str) -> OrphanCandidate:
+    _, job_id, token = key.split("/")
+    at = PayloadRef(job_id, kind, f"s3:{token}")
+    return OrphanCandidate(job_id, at.key[1], key)
+
+
+def _named(part: OrphanCandidate, head: Any) -> bool:
+    """Whether a job's head says that it has this part."""
+    if head is None:
+        return False
+    if not part.sk.startswith(_KINDS):
+        # Errors, progress and notes are found by their job, and go with it.
+        return True
+    job = items.job_from_head(head)
+    return part.sk in (f"{keys.PAYLOAD}{job.content_ref}", f"{keys.RESULT}{job.result_ref}")

@@ -1,0 +1,122 @@
+"""Texts kept apart from the head: in an item of their own, or in the bucket when very large.
+
+A text is written before the head that names it and is never changed. Its name holds a random
+token, so that a loser's text never takes the place of a winner's.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from ojs.store.jobs.blobs import Blobs
+from ojs.store.table import keys
+from ojs.store.table.table import Put, Table
+from ojs.store.table.values import Item
+
+# An item may have 400 KB; base and reserve leave room for keys.
+MAX_ITEM_BYTES = 300 * 1024
+_UNIT = 1_024
+_BUCKET_MARK = "s3:"
+
+
+@dataclass(frozen=True)
+class PayloadRef:
+    """Where a text is: its job, the key prefix of its kind, the reference on the head."""
+
+    job_id: str
+    kind: str
+    ref: str
+
+    @property
+    def in_bucket(self) -> bool:
+        """Whether it is in the bucket rather than in the table."""
+        return self.ref.startswith(_BUCKET_MARK)
+
+    @property
+    def key(self) -> tuple[str, str]:
+        """Key of its item."""
+        return keys.job(self.job_id), self.kind + self.ref
+
+    @property
+    def blob_key(self) -> str:
+        """Key of its object."""
+        return f"{self.kind.rstrip('|')}/{self.job_id}/{self.ref.removeprefix(_BUCKET_MARK)}"
+
+
+class PayloadStore:
+    """Reads and writes them."""
+
+    def __init__(self, table: Table, blobs: Blobs) -> None:
+        self._table = table
+        self._blobs = blobs
+
+    def place(self, job_id: str, kind: str, token: str, size: int) -> PayloadRef:
+        """Decide where a text of `size` bytes will live."""
+        ref = token if size <= MAX_ITEM_BYTES else _BUCKET_MARK + token
+        return PayloadRef(job_id, kind, ref)
+
+    def save(self, texts: Sequence[tuple[PayloadRef, str]]) -> None:
+        """Write texts; nothing names them yet, so no condition is needed."""
+        items = []
+        for at, text in texts:
+            if at.in_bucket:
+                self._blobs.put(at.blob_key, text.encode("utf-8"))
+            else:
+                items.append(_item(at, text))
+        if len(items) == 1:
+            self._table.put(Put(items[0]))
+        elif items:
+            self._table.write_many(puts=items)
+
+    def load(self, places: Iterable[PayloadRef]) -> dict[PayloadRef, str]:
+        """The texts that exist.
+
+        A text never changes, so a cheap eventually consistent read cannot be wrong, only too
+        early; what it misses is read again consistently.
+        """
+        found: dict[PayloadRef, str] = {}
+        in_table = []
+        for at in places:
+            if at.in_bucket:
+                try:
+                    found[at] = self._blobs.get(at.blob_key).decode("utf-8")
+                except KeyError:
+                    continue
+            else:
+                in_table.append(at)
+        for consistent in (False, True):
+            missing = [at for at in in_table if at not in found]
+            if missing:
+                items = self._table.batch_get((at.key for at in missing), consistent=consistent)
+                found |= {at: text_of(items[at.key]) for at in missing if at.key in items}
+        return found
+
+    def delete(self, places: Iterable[PayloadRef]) -> None:
+        """Remove texts."""
+        in_table = []
+        for at in places:
+            if at.in_bucket:
+                self._blobs.delete(at.blob_key)
+            else:
+                in_table.append(at.key)
+        self._table.write_many(deletes=in_table)
+
+
+def text_of(item: Item) -> str:
+    """The text an item holds."""
+    packed = item.get("zip")
+    if isinstance(packed, bytes):
+        return zlib.decompress(packed).decode("utf-8")
+    return str(item["text"])
+
+
+def _item(at: PayloadRef, text: str) -> Item:
+    pk, sk = at.key
+    raw = text.encode("utf-8")
+    # Write units are paid by the KiB: compress where that saves at least one.
+    packed = zlib.compress(raw, 6) if len(raw) > _UNIT else raw
+    if len(packed) // _UNIT < len(raw) // _UNIT:
+        return {"pk": pk, "sk": sk, "zip": packed}
+    return {"pk": pk, "sk": sk, "text": text}

@@ -1,0 +1,74 @@
+"""Unique locks: which job holds a fingerprint. A lock only names; the holder's head decides."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from ojs.store.table import keys
+from ojs.store.table.table import Put, Table
+from ojs.store.table.values import Value
+
+
+@dataclass(frozen=True)
+class UniqueLock:
+    """A fingerprint's holder. `until_ms` is the end of the uniqueness period, if it has one; `life`
+    tells the times apart that one job took it: pushed, or come back from dead letter.
+    """
+
+    digest: str
+    job_id: str
+    until_ms: int | None = None
+    life: int = 0
+
+    def over(self, now_ms: int) -> bool:
+        """Whether its period has passed."""
+        return self.until_ms is not None and self.until_ms <= now_ms
+
+
+class UniqueLocks:
+    """The store of unique locks."""
+
+    def __init__(self, table: Table) -> None:
+        self._table = table
+
+    def get(self, digest: str) -> UniqueLock | None:
+        """The lock on a fingerprint, consistently. It may be over: compare `until_ms`."""
+        item = self._table.get(keys.unique(digest), keys.HEAD)
+        if item is None:
+            return None
+        until = item.get("until")
+        return UniqueLock(
+            digest,
+            str(item["job"]),
+            until if isinstance(until, int) else None,
+            int(item.get("life", 0)),
+        )
+
+    @staticmethod
+    def taking(lock: UniqueLock, seen: UniqueLock | None) -> Put:
+        """The write that takes a fingerprint, for the transaction that stores its job."""
+        item: dict[str, Value] = {
+            "pk": keys.unique(lock.digest),
+            "sk": keys.HEAD,
+            "job": lock.job_id,
+        }
+        if lock.until_ms is not None:
+            item["until"] = lock.until_ms
+            # Only garbage collection: whether the period is over is always compared by value.
+            item["ttl"] = lock.until_ms // 1000 + 86_400
+        if lock.life:
+            item["life"] = lock.life
+        # Race: two equal pushes at once, or the holder comes back from dead letter while another
+        # takes its place. One transaction stores its job; the other is refused whole, reads the
+        # lock again and finds the winner.
+        if seen is None:
+            return Put(item, condition="attribute_not_exists(pk)")
+        values: dict[str, Value] = {":seen": seen.job_id}
+        same = "attribute_not_exists(#life)"
+        if seen.life:
+            same, values[":life"] = "#life = :life", seen.life
+        return Put(
+            item,
+            condition=f"attribute_not_exists(pk) OR (#job = :seen AND {same})",
+            values=values,
+        )

@@ -1,0 +1,1 @@
+"""Queues, worker pools and workers."""

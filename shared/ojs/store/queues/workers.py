@@ -1,0 +1,181 @@
+"""Workers in the table: one small item each, spread over a few partitions so they can be listed."""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Mapping
+from typing import Any
+
+from ojs.domain import jsontext
+from ojs.domain.errors import Conflict
+from ojs.domain.pool.worker import DEAD_AFTER_MS, Directive, Worker
+from ojs.store.table import keys
+from ojs.store.table.errors import LostRace
+from ojs.store.table.table import Put, Table, Update
+from ojs.store.table.values import Item, Value
+
+# A partition takes 1 000 writes a second; at a beat each five seconds this many shards carry
+# 80 000 workers, and a listing reads as many partitions at the most.
+SHARDS = 16
+_FORGET_AFTER_S = 86_400
+
+
+def key_of(worker_id: str) -> tuple[str, str]:
+    """Key of a worker's item."""
+    return keys.worker(f"{zlib.crc32(worker_id.encode('utf-8')) % SHARDS:02d}"), worker_id
+
+
+def from_item(item: Item) -> Worker:
+    """The worker an item holds."""
+    given: dict[str, Any] = dict(item)
+    return Worker(
+        id=given["sk"],
+        state=given.get("state", "running"),
+        directive=Directive(given.get("directive", Directive.RUNNING)),
+        active_jobs=given.get("active", 0),
+        info=jsontext.stored(given["info"]) if "info" in given else {},
+        first_seen_ms=given.get("first", 0),
+        last_seen_ms=given.get("seen", 0),
+        pool=given.get("pool"),
+    )
+
+
+def _of_one_pool(pool: str, now_ms: int) -> tuple[str, dict[str, Value]]:
+    """The condition that a worker belongs to no other pool."""
+    # Race: two that call themselves the same, or one that changes its mind. Which pool decides on
+    # a fetch must be plain (fair-scheduling seed, section 6.2): the second is refused, as long as
+    # the first was heard of lately.
+    return "attribute_not_exists(#pool) OR #pool = :pool OR #seen < :alive", {
+        ":pool": pool,
+        ":alive": now_ms - DEAD_AFTER_MS,
+    }
+
+
+def of_another(worker_id: str, pool: str, lost: LostRace) -> Conflict:
+    """Why a worker may not say that it belongs to this pool."""
+    there = str((lost.item or {}).get("pool", ""))
+    return Conflict(
+        f"The worker '{worker_id}' belongs to the pool '{there}'.",
+        details={"worker_id": worker_id, "field": "pool", "pool": there, "requested": pool},
+    )
+
+
+class WorkerStore:
+    """The store of workers."""
+
+    def __init__(self, table: Table) -> None:
+        self._table = table
+
+    def get(self, worker_id: str) -> Worker | None:
+        """One worker, consistently."""
+        item = self._table.get(*key_of(worker_id))
+        return from_item(item) if item else None
+
+    def touch(
+        self,
+        worker_id: str,
+        *,
+        now_ms: int,
+        state: str | None = None,
+        active_jobs: int | None = None,
+        info: Mapping[str, Any] | None = None,
+        directive: Directive | None = None,
+        only_known: bool = False,
+        pool: str | None = None,
+    ) -> Worker:
+        """Note that a worker is alive, with what it says of itself.
+
+        Raises LostRace when `only_known` and there is no such worker, or when it says that it
+        belongs to another pool than before.
+        """
+        pk, sk = key_of(worker_id)
+        setting: dict[str, Value] = {}
+        if not only_known:
+            setting |= {"seen": now_ms, "ttl": now_ms // 1000 + _FORGET_AFTER_S}
+        if state is not None:
+            setting["state"] = state
+        if active_jobs is not None:
+            setting["active"] = active_jobs
+        if info:
+            setting["info"] = jsontext.dumps(info)
+        if directive is not None:
+            setting["directive"] = directive.value
+        # Race (only_known): the worker was forgotten meanwhile. The caller answers 404 instead of
+        # bringing back a record that says nothing.
+        condition = "attribute_exists(pk)" if only_known else None
+        values: dict[str, Value] = {}
+        if pool is not None:
+            setting["pool"] = pool
+            condition, values = _of_one_pool(pool, now_ms)
+        item = self._table.update(
+            Update(
+                pk,
+                sk,
+                set=setting,
+                compute={"first": "if_not_exists(#first, :now)"},
+                condition=condition,
+                values={":now": now_ms, **values},
+            )
+        )
+        return from_item(item)
+
+    def join(self, worker_id: str, pool: str, *, now_ms: int) -> Worker:
+        """Note which pool a worker belongs to, as its fetch says. Raises Conflict."""
+        try:
+            return self.touch(worker_id, now_ms=now_ms, pool=pool)
+        except LostRace as lost:
+            raise of_another(worker_id, pool, lost) from None
+
+    def register(
+        self, worker_id: str, *, now_ms: int, info: Mapping[str, Any], pool: str | None = None
+    ) -> Worker:
+        """Start a record afresh: an earlier directive was for the earlier process.
+
+        Raises Conflict when it says that it belongs to another pool than a namesake that is alive.
+        """
+        pk, sk = key_of(worker_id)
+        item: dict[str, Value] = {
+            "pk": pk,
+            "sk": sk,
+            "info": jsontext.dumps(info),
+            "first": now_ms,
+            "seen": now_ms,
+            "ttl": now_ms // 1000 + _FORGET_AFTER_S,
+        }
+        condition: str | None = None
+        values: dict[str, Value] = {}
+        if pool is not None:
+            item["pool"] = pool
+            condition, values = _of_one_pool(pool, now_ms)
+        try:
+            self._table.put(Put(item, condition=condition, values=values))
+        except LostRace as lost:
+            raise of_another(worker_id, str(pool), lost) from None
+        return from_item(item)
+
+    def remove(self, worker_id: str) -> bool:
+        """Forget a worker; False when there was none."""
+        # Race: two removals. One of them says that there is no such worker.
+        try:
+            self._table.delete(*key_of(worker_id), condition="attribute_exists(pk)")
+        except LostRace:
+            return False
+        return True
+
+    def page(self, *, limit: int, after: str | None) -> tuple[list[Worker], str | None]:
+        """Up to `limit` workers, and where to go on (a worker id)."""
+        workers: list[Worker] = []
+        shard = 0 if after is None else int(key_of(after)[0].removeprefix(keys.worker("")))
+        while shard < SHARDS and len(workers) < limit:
+            condition, values = "pk = :shard", {":shard": keys.worker(f"{shard:02d}")}
+            if after is not None:
+                condition += " AND sk > :after"
+                values[":after"] = after
+            found = self._table.query(condition, values, limit=limit - len(workers))
+            workers += [from_item(item) for item in found.items]
+            if found.last is None:
+                shard += 1
+                after = None
+            elif found.items:
+                after = str(found.items[-1]["sk"])
+        return workers, workers[-1].id if len(workers) >= limit else None

@@ -1,0 +1,1 @@
+"""The table itself: client, keys, schema, values, and what its errors mean."""

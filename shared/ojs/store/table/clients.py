@@ -1,0 +1,45 @@
+"""SDK clients: one for each container, made with timeouts that fit a request."""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import TYPE_CHECKING, Any
+
+import boto3
+from botocore.config import Config
+
+if TYPE_CHECKING:
+    from mypy_boto3_dynamodb import DynamoDBClient
+    from mypy_boto3_s3 import S3Client
+    from mypy_boto3_secretsmanager import SecretsManagerClient
+
+# A lost answer is recognised by what the write left (ojs.store.jobs.records), so retrying is safe. DynamoDB
+# answers in milliseconds: three tries of at most 2 s leave a request time to answer by itself
+# before API Gateway gives it up after 29 s.
+CONFIG = Config(
+    connect_timeout=1,
+    read_timeout=2,
+    retries={"mode": "standard", "total_max_attempts": 3},
+    max_pool_connections=64,
+    tcp_keepalive=True,
+)
+# For writes that count: an answer that was lost must not count twice (ojs.store.permits.counters).
+ONCE = CONFIG.merge(Config(retries={"mode": "standard", "total_max_attempts": 1}))
+# A bucket takes longer over a large object.
+BUCKET_CONFIG = CONFIG.merge(Config(read_timeout=5))
+
+
+def dynamodb(**arguments: Any) -> DynamoDBClient:
+    """A DynamoDB client; `arguments` go to boto3 (endpoint, region, credentials)."""
+    return boto3.client("dynamodb", **({"config": CONFIG} | arguments))
+
+
+def secrets_manager() -> SecretsManagerClient:
+    """A Secrets Manager client."""
+    return boto3.client("secretsmanager", config=BUCKET_CONFIG)
+
+
+@cache
+def s3() -> S3Client:
+    """The container's S3 client; most requests never need one, so it is made when first used."""
+    return boto3.client("s3", config=BUCKET_CONFIG)

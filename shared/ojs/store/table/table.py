@@ -1,0 +1,385 @@
+"""The DynamoDB client, narrowed to what the store does: plain values, clear errors, a meter."""
+
+from __future__ import annotations
+
+import random
+import re
+import time
+import uuid
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from botocore.exceptions import BotoCoreError, ClientError
+
+from ojs.domain.errors import BackendUnavailable
+from ojs.store.table.errors import Contended, LostRace, classify
+from ojs.store.table.values import Item, Value, pack, unpack
+
+if TYPE_CHECKING:
+    from mypy_boto3_dynamodb import DynamoDBClient
+
+_RESERVED_SAFE = re.compile(r"#(\w+)")
+MAX_BATCH_GET = 100
+MAX_BATCH_WRITE = 25
+MAX_TRANSACTION = 100
+_BATCH_ROUNDS = 8
+_TRANSACTION_TRIES = 4
+_FIRST_PAUSE_S = 0.025
+_LONGEST_PAUSE_S = 0.4
+
+
+@dataclass
+class Meter:
+    """Calls and capacity units spent; tests and benchmarks read it."""
+
+    calls: list[str] = field(default_factory=list)
+    write_units: float = 0.0
+    read_units: float = 0.0
+
+    def reset(self) -> None:
+        """Start counting anew."""
+        self.calls.clear()
+        self.write_units = self.read_units = 0.0
+
+
+_READS = frozenset({"GetItem", "BatchGetItem", "Query"})
+
+
+@dataclass(frozen=True)
+class Update:
+    """One conditional change of an item: attributes to set, to remove, and what must hold.
+
+    Expressions name attributes as `#name` and values as `:name`; names need no declaration.
+    """
+
+    pk: str
+    sk: str
+    set: Mapping[str, Value] = field(default_factory=dict)
+    remove: Sequence[str] = ()
+    # Attribute → expression, for what must be worked out from the item itself.
+    compute: Mapping[str, str] = field(default_factory=dict)
+    # Attribute → number to add; one that is missing counts as 0. Names of any characters.
+    add: Mapping[str, int] = field(default_factory=dict)
+    condition: str | None = None
+    values: Mapping[str, Value] = field(default_factory=dict)
+
+    def arguments(self) -> dict[str, Any]:
+        """The arguments that UpdateItem and TransactWriteItems share."""
+        clauses: list[str] = []
+        values: dict[str, Value] = dict(self.values)
+        assignments = [f"#{name} = :set_{name}" for name in self.set]
+        values |= {f":set_{name}": value for name, value in self.set.items()}
+        assignments += [f"#{name} = {expression}" for name, expression in self.compute.items()]
+        if assignments:
+            clauses.append("SET " + ", ".join(assignments))
+        if self.remove:
+            clauses.append("REMOVE " + ", ".join(f"#{name}" for name in self.remove))
+        added = {f"#add_{at}": name for at, name in enumerate(self.add)}
+        if added:
+            clauses.append("ADD " + ", ".join(f"{alias} :{alias[1:]}" for alias in added))
+            values |= {f":{alias[1:]}": self.add[name] for alias, name in added.items()}
+        expression = " ".join(clauses)
+        text = f"{expression} {self.condition or ''}"
+        arguments: dict[str, Any] = {
+            "Key": pack({"pk": self.pk, "sk": self.sk}),
+            "UpdateExpression": expression,
+        }
+        if self.condition:
+            arguments["ConditionExpression"] = self.condition
+        if names := {f"#{name}": name for name in _RESERVED_SAFE.findall(text)} | added:
+            arguments["ExpressionAttributeNames"] = names
+        if values:
+            arguments["ExpressionAttributeValues"] = pack(values)
+        return arguments
+
+
+@dataclass(frozen=True)
+class Put:
+    """Writing a whole item, under a condition."""
+
+    item: Mapping[str, Value]
+    condition: str | None = None
+    values: Mapping[str, Value] = field(default_factory=dict)
+
+    def arguments(self) -> dict[str, Any]:
+        """The arguments that PutItem and TransactWriteItems share."""
+        arguments: dict[str, Any] = {"Item": pack(self.item)}
+        if self.condition:
+            arguments["ConditionExpression"] = self.condition
+            if names := {f"#{n}": n for n in _RESERVED_SAFE.findall(self.condition)}:
+                arguments["ExpressionAttributeNames"] = names
+        if self.values:
+            arguments["ExpressionAttributeValues"] = pack(self.values)
+        return arguments
+
+
+@dataclass(frozen=True)
+class Delete:
+    """Removing an item, under a condition, in a transaction."""
+
+    pk: str
+    sk: str
+    condition: str | None = None
+    values: Mapping[str, Value] = field(default_factory=dict)
+
+    def arguments(self) -> dict[str, Any]:
+        """The arguments that TransactWriteItems takes."""
+        arguments: dict[str, Any] = {"Key": pack({"pk": self.pk, "sk": self.sk})}
+        if self.condition:
+            arguments["ConditionExpression"] = self.condition
+            if names := {f"#{n}": n for n in _RESERVED_SAFE.findall(self.condition)}:
+                arguments["ExpressionAttributeNames"] = names
+        if self.values:
+            arguments["ExpressionAttributeValues"] = pack(self.values)
+        return arguments
+
+
+@dataclass(frozen=True)
+class Found:
+    """A page of query results. `last` is the key to go on after, when there is more."""
+
+    items: list[Item]
+    last: dict[str, Any] | None
+
+
+class Table:
+    """One table. Raises LostRace for conditions that fail, OjsError for everything else."""
+
+    def __init__(
+        self,
+        client: DynamoDBClient,
+        name: str,
+        *,
+        measure: bool = False,
+        meter: Meter | None = None,
+        sleep: Callable[[float], None] = time.sleep,
+        chance: Callable[[], float] = random.random,
+        new_token: Callable[[], str] = lambda: uuid.uuid4().hex,
+    ) -> None:
+        self.client = client
+        self.name = name
+        self.measure = measure
+        self.meter = meter or Meter()
+        self._sleep = sleep
+        self._chance = chance
+        self._new_token = new_token
+
+    def _back_off(self, times: int) -> None:
+        """Wait before asking again, longer each time and never in step with others."""
+        longest = min(_LONGEST_PAUSE_S, _FIRST_PAUSE_S * 2**times)
+        self._sleep(longest * (0.5 + self._chance() / 2))
+
+    def _call(self, operation: str, call: Callable[..., Any], **arguments: Any) -> Any:
+        if self.measure:
+            self.meter.calls.append(operation)
+            arguments["ReturnConsumedCapacity"] = "INDEXES"
+        try:
+            answer = call(**arguments)
+        except (ClientError, BotoCoreError) as error:
+            meaning = classify(error)
+            if isinstance(meaning, LostRace):
+                meaning.items = [item and unpack(item) for item in meaning.items]
+            raise meaning from error
+        if self.measure:
+            self._spend(operation, answer.get("ConsumedCapacity"))
+        return answer
+
+    def _spend(self, operation: str, consumed: Any) -> None:
+        spent = consumed if isinstance(consumed, list) else [consumed or {}]
+        units = sum(float(part.get("CapacityUnits", 0)) for part in spent)
+        if operation in _READS:
+            self.meter.read_units += units
+        else:
+            self.meter.write_units += units
+
+    def ping(self) -> None:
+        """One cheap read, to see whether the store answers. Raises OjsError."""
+        self.get("PING", "@", consistent=False)
+
+    def get(self, pk: str, sk: str, *, consistent: bool = True) -> Item | None:
+        """One item, or None."""
+        answer = self._call(
+            "GetItem",
+            self.client.get_item,
+            TableName=self.name,
+            Key=pack({"pk": pk, "sk": sk}),
+            ConsistentRead=consistent,
+        )
+        item = answer.get("Item")
+        return unpack(item) if item else None
+
+    def batch_get(
+        self, keys: Iterable[tuple[str, str]], *, consistent: bool = True
+    ) -> dict[tuple[str, str], Item]:
+        """Items by key; those that do not exist are left out. At most 16 MB are read a call."""
+        wanted = [pack({"pk": pk, "sk": sk}) for pk, sk in dict.fromkeys(keys)]
+        found: dict[tuple[str, str], Item] = {}
+        fruitless = 0
+        while wanted:
+            chunk, rest = wanted[:MAX_BATCH_GET], wanted[MAX_BATCH_GET:]
+            answer = self._call(
+                "BatchGetItem",
+                self.client.batch_get_item,
+                RequestItems={self.name: {"Keys": chunk, "ConsistentRead": consistent}},
+            )
+            items = answer.get("Responses", {}).get(self.name, [])
+            for item in map(unpack, items):
+                found[str(item["pk"]), str(item["sk"])] = item
+            left = answer.get("UnprocessedKeys", {}).get(self.name, {}).get("Keys", [])
+            # What was cut off for size or throttling is asked for again; without any progress
+            # over several rounds the table is throttled and the caller should come back.
+            fruitless = fruitless + 1 if left and not items else 0
+            if fruitless >= _BATCH_ROUNDS:
+                raise BackendUnavailable("The store is busy.")
+            if fruitless:
+                self._back_off(fruitless - 1)
+            wanted = list(left) + rest
+        return found
+
+    def put(self, put: Put) -> None:
+        """Write an item. Raises LostRace with what stands in its place."""
+        self._call(
+            "PutItem",
+            self.client.put_item,
+            TableName=self.name,
+            ReturnValuesOnConditionCheckFailure="ALL_OLD",
+            **put.arguments(),
+        )
+
+    def update(self, update: Update, *, tell_loser: bool = True) -> Item:
+        """Change an item; returns all of it as it is now. Raises LostRace with what it found, or
+        without when the loser is not to learn of it.
+        """
+        answer = self._call(
+            "UpdateItem",
+            self.client.update_item,
+            TableName=self.name,
+            ReturnValues="ALL_NEW",
+            ReturnValuesOnConditionCheckFailure="ALL_OLD" if tell_loser else "NONE",
+            **update.arguments(),
+        )
+        return unpack(answer.get("Attributes", {}))
+
+    def delete(
+        self,
+        pk: str,
+        sk: str,
+        *,
+        condition: str | None = None,
+        values: Mapping[str, Value] | None = None,
+    ) -> None:
+        """Delete an item. Raises LostRace when `condition` does not hold."""
+        arguments: dict[str, Any] = {"Key": pack({"pk": pk, "sk": sk})}
+        if condition:
+            arguments["ConditionExpression"] = condition
+            arguments["ReturnValuesOnConditionCheckFailure"] = "ALL_OLD"
+            if names := {f"#{n}": n for n in _RESERVED_SAFE.findall(condition)}:
+                arguments["ExpressionAttributeNames"] = names
+            if values:
+                arguments["ExpressionAttributeValues"] = pack(values)
+        self._call("DeleteItem", self.client.delete_item, TableName=self.name, **arguments)
+
+    def query(
+        self,
+        condition: str,
+        values: Mapping[str, Value],
+        *,
+        index: str | None = None,
+        limit: int | None = None,
+        forward: bool = True,
+        consistent: bool = False,
+        after: dict[str, Any] | None = None,
+    ) -> Found:
+        """One page of a query. An index cannot be read consistently."""
+        arguments: dict[str, Any] = {
+            "KeyConditionExpression": condition,
+            "ExpressionAttributeValues": pack(values),
+            "ScanIndexForward": forward,
+        }
+        if index:
+            arguments["IndexName"] = index
+        else:
+            arguments["ConsistentRead"] = consistent
+        if limit is not None:
+            arguments["Limit"] = limit
+        if after:
+            arguments["ExclusiveStartKey"] = after
+        answer = self._call("Query", self.client.query, TableName=self.name, **arguments)
+        return Found([unpack(item) for item in answer["Items"]], answer.get("LastEvaluatedKey"))
+
+    def query_all(
+        self, condition: str, values: Mapping[str, Value], *, consistent: bool = True
+    ) -> list[Item]:
+        """Every item of one partition that matches: only where the partition is bounded."""
+        items: list[Item] = []
+        after: dict[str, Any] | None = None
+        while True:
+            page = self.query(condition, values, consistent=consistent, after=after)
+            items += page.items
+            after = page.last
+            if after is None:
+                return items
+
+    def transact(self, writes: Sequence[Put | Update | Delete]) -> None:
+        """Make up to 100 writes, all or none.
+
+        One client token goes with all tries: DynamoDB answers a try after one that took effect as
+        it answered that one (for ten minutes), so that a lost answer is neither written twice nor
+        mistaken for a lost race.
+
+        Raises:
+            LostRace: with what stood in the way; nothing is written.
+            Contended: others were at these items each time. An earlier try may have taken effect,
+                if its answer was lost: the outcome is unknown.
+            OjsError: the outcome is unknown.
+        """
+        actions: list[Any] = []
+        for write in writes:
+            arguments = write.arguments() | {"TableName": self.name}
+            if write.condition:
+                arguments["ReturnValuesOnConditionCheckFailure"] = "ALL_OLD"
+            actions.append({type(write).__name__: arguments})
+        token = self._new_token()
+        for tried in range(_TRANSACTION_TRIES):
+            try:
+                self._call(
+                    "TransactWriteItems",
+                    self.client.transact_write_items,
+                    TransactItems=actions,
+                    ClientRequestToken=token,
+                )
+            except Contended:
+                # The SDK does not repeat a cancelled transaction. This try wrote nothing; if an
+                # earlier one did, the token has the next one answered so.
+                if tried == _TRANSACTION_TRIES - 1:
+                    raise
+                self._back_off(tried)
+            else:
+                return
+
+    def write_many(
+        self, puts: Iterable[Mapping[str, Value]] = (), deletes: Iterable[tuple[str, str]] = ()
+    ) -> None:
+        """Unconditional puts and deletes, 25 a call, until all are done.
+
+        Only for items nobody else can name yet, or whose loss is the point.
+        """
+        requests: list[Any] = [{"PutRequest": {"Item": pack(item)}} for item in puts]
+        requests += [{"DeleteRequest": {"Key": pack({"pk": pk, "sk": sk})}} for pk, sk in deletes]
+        fruitless = 0
+        while requests:
+            chunk, rest = requests[:MAX_BATCH_WRITE], requests[MAX_BATCH_WRITE:]
+            answer = self._call(
+                "BatchWriteItem",
+                self.client.batch_write_item,
+                RequestItems={self.name: chunk},
+            )
+            left = answer.get("UnprocessedItems", {}).get(self.name, [])
+            fruitless = fruitless + 1 if len(left) == len(chunk) else 0
+            if fruitless >= _BATCH_ROUNDS:
+                raise BackendUnavailable("The store is busy.")
+            if left:
+                # What is left unwritten was throttled: asked again at once it would be again.
+                self._back_off(fruitless)
+            requests = list(left) + rest
