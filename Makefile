@@ -31,8 +31,8 @@ export JSII_SILENCE_WARNING_END_OF_LIFE_NODE_VERSION := 1
 .PHONY: help
 help: ## List the targets
 	@awk 'BEGIN {FS = ":.*## "; print "make <target> [VARIABLE=value]\n"} \
-	  /^[a-z-]+:.*## / {printf "  %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
-	@echo; printf '  %-14s %s\n' \
+	  /^[a-z-]+:.*## / {printf "  %-15s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@echo; printf '  %-15s %s\n' \
 	  'PORT=8080' 'port of the local server (make run)' \
 	  'DATA=.ojs-data' 'its data folder' \
 	  'ENGINE=auto' 'its engine: auto, dynoxide or ministack' \
@@ -45,7 +45,15 @@ run: $(VENV)/.local $(VENV)/.engine ## Start the local server, with data kept in
 	@exec $(PY) -m local --port $(PORT) --data $(DATA) --engine $(ENGINE) $(ARGS)
 
 .PHONY: test
-test: setup ## Run all tests
+test: setup ## Run the tests, without those that take long
+	@$(PY) -m pytest $(PARALLEL) -m 'not exhaustive' $(ARGS)
+
+.PHONY: test-exhaustive
+test-exhaustive: setup ## Run the tests that take long
+	@$(PY) -m pytest $(PARALLEL) -m exhaustive $(ARGS)
+
+.PHONY: test-all
+test-all: setup ## Run all tests
 	@$(PY) -m pytest $(PARALLEL) $(ARGS)
 
 .PHONY: check

@@ -1,1 +1,1 @@
-"""`ojs-aws`: what an operator does from a terminal."""
+"""`ojs-aws`: the command line tool of operators."""

@@ -1,4 +1,4 @@
-"""`ojs-aws`: run a command, and say in one line what went wrong."""
+"""`ojs-aws`: runs a command, and prints an error in one line."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from cli.target import CommandError
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run one command; the exit status."""
+    """Run one command. Returns the exit status."""
     parser = argparse.ArgumentParser(prog="ojs-aws", description="Operate an OJS backend on AWS.")
     commands = parser.add_subparsers(required=True, metavar="command")
     keys.add(commands)

@@ -1,4 +1,4 @@
-"""`ojs-aws keys`: make, list and revoke access keys."""
+"""`ojs-aws keys`: create, list and revoke access keys."""
 
 from __future__ import annotations
 
@@ -15,13 +15,14 @@ SCOPES = ("jobs:write", "jobs:read", "work", "admin:read", "admin:write")
 
 
 def add(commands: Any) -> None:
-    """Add the command and its own commands to a parser's."""
-    parser = commands.add_parser("keys", help="make, list and revoke access keys")
+    """Add the command and its subcommands to the parser."""
+    parser = commands.add_parser("keys", help="create, list and revoke access keys")
     actions = parser.add_subparsers(required=True, metavar="create|list|revoke")
     create = actions.add_parser(
-        "create", help="make a key; its secret is printed, this once, to standard output"
+        "create",
+        help="create a key; its secret is printed to standard output and never shown again",
     )
-    create.add_argument("name", help="who holds it: what `producers` of a queue names")
+    create.add_argument("name", help="name of its holder, as in `producers` of a queue")
     create.add_argument(
         "--scope", action="append", required=True, choices=SCOPES, help="what it may do; repeat it"
     )
@@ -33,7 +34,7 @@ def add(commands: Any) -> None:
     listed = actions.add_parser("list", help="list all keys, without their secrets")
     listed.add_argument("--json", action="store_true", help="as JSON, one key a line")
     listed.set_defaults(run=_list)
-    revoke = actions.add_parser("revoke", help="have a key be of no use any more")
+    revoke = actions.add_parser("revoke", help="revoke a key")
     revoke.add_argument("id", help="the key's id, which `keys list` shows")
     revoke.set_defaults(run=_revoke)
     for each in (create, listed, revoke):

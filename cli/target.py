@@ -1,4 +1,4 @@
-"""Which server a command is for, and the key it is asked with."""
+"""The server that a command talks to, and the key it uses."""
 
 from __future__ import annotations
 
@@ -19,18 +19,18 @@ _TYPE = "application/openjobspec+json"
 
 
 class CommandError(Exception):
-    """The command could not be done; the message is for whoever gave it."""
+    """The command failed; the message is for the user."""
 
 
 @dataclass(frozen=True)
 class Server:
-    """An OJS server. `key` is None where none is needed."""
+    """An OJS server. `key` is None where no key is needed."""
 
     url: str
     key: str | None
 
     def ask(self, method: str, path: str, body: Any = None) -> Any:
-        """The JSON of an answer. Raises CommandError for one that is none, or an error."""
+        """Send a request. Returns the answer's JSON; raises CommandError for anything else."""
         headers = {"Accept": _TYPE, "User-Agent": "ojs-aws"}
         if self.key is not None:
             headers["Authorization"] = f"Bearer {self.key}"
@@ -43,8 +43,7 @@ class Server:
                 body=None if body is None else json.dumps(body).encode(),
                 headers=headers,
                 timeout=_TIMEOUT_S,
-                # A key that was made, and whose secret did not arrive, is not to be made again
-                # unnoticed.
+                # A repeated request could create a second key when the first answer is lost.
                 retries=False,
                 redirect=False,
             )
@@ -55,35 +54,35 @@ class Server:
 
 def _read(answer: urllib3.BaseHTTPResponse) -> Any:
     try:
-        told = json.loads(answer.data)
+        body = json.loads(answer.data)
     except ValueError:
-        raise CommandError(f"HTTP {answer.status}, and no JSON: is that an OJS server?") from None
+        raise CommandError(f"HTTP {answer.status} without JSON: is that an OJS server?") from None
     if answer.status < 400:
-        return told
-    error = told.get("error") if isinstance(told, dict) else None
+        return body
+    error = body.get("error") if isinstance(body, dict) else None
     if isinstance(error, dict):
         raise CommandError(f"{error.get('code')}: {error.get('message')}")
-    # What API Gateway says itself.
-    said = told.get("message") if isinstance(told, dict) else None
-    raise CommandError(f"HTTP {answer.status}: {said or 'refused'}")
+    # API Gateway's own errors.
+    message = body.get("message") if isinstance(body, dict) else None
+    raise CommandError(f"HTTP {answer.status}: {message or 'refused'}")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """The options that name a server."""
+    """Add the options that name a server."""
     where = parser.add_mutually_exclusive_group()
     where.add_argument(
         "--url", help=f"the server (default: $OJS_URL, or {_LOCAL_URL}, the local server)"
     )
     where.add_argument(
         "--stage",
-        help="a deployed stage: its URL, and unless another key is given the first one, are read "
-        "with your AWS credentials",
+        help="a deployed stage: its URL is read with your AWS credentials, and so is its first key "
+        "unless another key is given",
     )
     parser.add_argument(
         "--key-file",
         type=Path,
-        help="file that holds the key to ask with (default: $OJS_KEY, or none). Keys are never "
-        "given on the command line, where other users of the machine see them",
+        help="file that holds the key to use (default: $OJS_KEY, or none). A key is never given on "
+        "the command line, where other users of the machine would see it",
     )
 
 
@@ -113,7 +112,7 @@ def _deployed(stage: str, key: str | None) -> Server:
         if key is None:
             secret = outputs(stage, "data").get("FirstKeySecretArn")
             if secret is None:
-                raise CommandError(f"stage {stage} has no keys: it knows its callers otherwise")
+                raise CommandError(f"stage {stage} has no keys: callers authenticate otherwise")
             client = boto3.client("secretsmanager")
             key = client.get_secret_value(SecretId=secret)["SecretString"].strip()
     except (BotoCoreError, ClientError) as error:

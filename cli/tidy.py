@@ -1,4 +1,4 @@
-"""`ojs-aws tidy`: remove what writers left who died before they could say that it was there."""
+"""`ojs-aws tidy`: removes orphans: parts of jobs left by functions that died while writing."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ if TYPE_CHECKING:
 
 
 def add(commands: Any) -> None:
-    """Add the command to a parser's."""
+    """Add the command to the parser."""
     parser = commands.add_parser(
         "tidy",
-        help="remove parts of jobs that no job names, which functions left that died; reads the "
-        "whole table, with your AWS credentials",
+        help="remove parts of jobs that no job names, left by functions that died while writing; "
+        "reads the whole table, with your AWS credentials",
     )
     parser.add_argument("--stage", required=True, help="the deployed stage")
-    parser.add_argument("--dry-run", action="store_true", help="count them only")
+    parser.add_argument("--dry-run", action="store_true", help="only count them")
     parser.set_defaults(run=_run)
 
 

@@ -45,7 +45,7 @@ def main() -> int:
     try:
         settings = DeploymentSettings.from_context(app.node.get_all_context())
     except ValueError as error:
-        # A mistake of whoever deploys: no trace of ours.
+        # A mistake in the settings or on this machine: a traceback would only hide the message.
         print(f"error in the settings: {error}", file=sys.stderr)
         return 1
     bundle = bundling.build(settings)

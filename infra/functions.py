@@ -76,7 +76,7 @@ _ITEMS = frozenset(
 )
 _QUERY = frozenset({"Query"})
 # Without ListBucket S3 answers 403 instead of 404 for an object that is gone; the store tells the
-# two apart. Whoever gets objects needs it.
+# two apart. Every function that gets objects needs it.
 _TELL_MISSING = frozenset({"ListBucket"})
 
 # What Lambda asks for before it maps a stream to a function.
@@ -134,7 +134,7 @@ FUNCTIONS: tuple[FunctionSpec, ...] = (
             # What a job leaves behind when its time to live is over; copies of dead letters.
             payloads=frozenset({"DeleteObject", "GetObject", "PutObject"}),
             bucket=_TELL_MISSING,
-            # The event source mapping reads the stream, and tells of what it gave up, as this role.
+            # The event source mapping reads the stream, and reports what it gave up, as this role.
             stream=STREAM_SOURCE,
             bus=frozenset({"PutEvents"}),
             failures=frozenset({"SendMessage"}),

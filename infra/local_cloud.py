@@ -1,7 +1,7 @@
 """A whole cloud on this machine: MiniStack, and a real `cdk deploy` into it.
 
 Nothing here can reach AWS: every tool gets the emulator's endpoint, made-up credentials, and none
-of the account settings of whoever runs it. MiniStack is told to check IAM (`AUTH`), so that a
+of the account settings of this machine. MiniStack is set to check IAM (`AUTH`), so that a
 function that calls what its role does not allow fails here as it would on AWS.
 """
 
@@ -37,7 +37,7 @@ _START_TIMEOUT_S = 30
 # It keeps nothing that could be lost, and a connection left open would hold it up for long.
 _STOP_TIMEOUT_S = 2
 
-# What `cdk deploy` is told besides cdk.json: code for this machine, nothing kept when it goes.
+# Settings of `cdk deploy` besides cdk.json: code for this machine, nothing kept when it goes.
 _CONTEXT = {
     "bundle": "host",
     "stage": STAGE,
@@ -192,7 +192,7 @@ def deploy(port: int, *, quiet: bool = False) -> Deployment:
 
 def _first_key(secret: str, port: int) -> str:
     """The key that the deployment left in its secret."""
-    # Not imported above: whoever only starts the emulator needs no SDK.
+    # Not imported above: starting the emulator alone needs no SDK.
     import boto3
 
     client = boto3.client(

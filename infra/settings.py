@@ -33,7 +33,7 @@ from ojs.http.binding import negotiation
 
 Architecture = Literal["arm64", "x86_64"]
 
-# Those of CloudWatch's that anybody asks for.
+# The common ones among CloudWatch's.
 LOG_RETENTION_DAYS = (1, 3, 5, 7, 14, 30, 60, 90, 180, 365, 731, 1827, 3653)
 
 
@@ -197,7 +197,7 @@ class DeploymentSettings(BaseModel):
     )
 
     strict_queues: bool = Field(
-        default=False, description="jobs are refused for queues that nobody made"
+        default=False, description="jobs are refused for queues that no operator made"
     )
     bus_types: Annotated[tuple[_EventPattern, ...], BeforeValidator(_listed)] = Field(
         default=(),

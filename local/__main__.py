@@ -35,7 +35,7 @@ class StartError(Exception):
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the server until it is told to stop; the exit status."""
+    """Run the server until it is asked to stop; the exit status."""
     sys.path.insert(0, str(_REPOSITORY / "shared"))
     options = _parse(arguments)
     sys.setswitchinterval(_SWITCH_INTERVAL_S)
@@ -73,7 +73,7 @@ def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
         "--sweep-interval", type=float, default=1.0, metavar="S", help="seconds between sweeps"
     )
     parser.add_argument(
-        "--strict-queues", action="store_true", help="refuse jobs for queues that nobody made"
+        "--strict-queues", action="store_true", help="refuse jobs for queues that no operator made"
     )
     parser.add_argument(
         "--keys", action="store_true", help="let nobody in without a key, as the deployed API does"
@@ -91,7 +91,7 @@ def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
         parser.error(f"--port {options.port} is no port")
     if options.sweep_interval <= 0:
         parser.error("--sweep-interval must be positive")
-    # The name it is told to listen on is one of this machine.
+    # The name it listens on is one of this machine.
     options.hosts = (options.host, *options.allowed_hosts)
     options.host = _address(parser, options.host, keys=options.keys)
     return options
@@ -151,7 +151,7 @@ def _start(options: argparse.Namespace) -> LocalServer:
 
 
 def _forget_aws_account() -> None:
-    """Nothing here may touch, or trip over, whatever AWS account the machine is set up for."""
+    """Nothing here may touch, or trip over, the AWS account that the machine is set up for."""
     for name in [name for name in os.environ if name.startswith(("AWS_", "OJS_"))]:
         del os.environ[name]
     os.environ |= {
@@ -167,13 +167,13 @@ def _forget_aws_account() -> None:
 
 
 def _on_signals(stop: threading.Event) -> None:
-    def told(number: int, _frame: FrameType | None) -> None:
+    def stop_once(number: int, _frame: FrameType | None) -> None:
         # The second time means it: the default is put back.
         signal.signal(number, signal.SIG_DFL)
         stop.set()
 
     for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, told)
+        signal.signal(number, stop_once)
 
 
 def _greeting(server: LocalServer) -> str:

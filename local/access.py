@@ -37,7 +37,7 @@ class KeyFile:
         """Write it, unless it is there; what it is now."""
         written = self.path.with_name(f"{self.path.name}.new")
         written.unlink(missing_ok=True)
-        # A reader never sees half of it, and nobody else ever any of it.
+        # A reader never sees half of it, and other users never see any of it.
         with os.fdopen(os.open(written, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
             file.write(f"{text}\n")
         try:
@@ -61,7 +61,7 @@ class Access:
         access_runtime.use(self._authentication)
         setup.leave_first_key(self.first)
 
-    def told(self, event: Mapping[str, Any]) -> dict[str, Any]:
+    def context(self, event: Mapping[str, Any]) -> dict[str, Any]:
         """What API Gateway adds to the context of a request. On AWS one without the header does
         not get this far; here the function refuses it, with the body that clients know.
         """
@@ -69,8 +69,8 @@ class Access:
         return {"lambda": answer["context"]}
 
     def may_reset(self, event: Mapping[str, Any]) -> bool:
-        """Whether who asks may empty the server."""
-        principal = Principal.of(self.told(event)["lambda"])
+        """Whether the caller may empty the server."""
+        principal = Principal.of(self.context(event)["lambda"])
         return (
             principal is not None
             and Scope.ADMIN_WRITE in principal.scopes

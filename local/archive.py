@@ -1,8 +1,8 @@
 """`python -m local.archive FILE…`: push archived jobs again, through the API of any deployment.
 
-Files are those of the archive (`ojs.services.dead_letter.archive`), packed or not; `-` is standard input. Each
-job is a new one with the type, args, meta, queue and id it had: one that is there already is left
-alone, so that the same files can be given twice.
+Files are those of the archive (`ojs.services.dead_letter.archive`), packed or not; `-` is standard
+input. Each job is a new one with the type, args, meta, queue and id it had: one that is there
+already is left alone, so that the same files can be given twice.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _PACKED = b"\x1f\x8b"
 _BUSY = frozenset({429, 502, 503, 504})
 _TRIES = 8
 _LONGEST_WAIT_S = 30.0
-# What tells of the life that is over.
+# Fields of the life that is over.
 _OF_THAT_LIFE = (replay.COUNT, replay.AT, replay.RULE)
 
 
@@ -59,8 +59,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(f"ojs: {error}", file=sys.stderr)
         return 1
     finally:
-        told = ("pushed", "there already", "refused")
-        print(", ".join(f"{counts[outcome]} {outcome}" for outcome in told))
+        outcomes = ("pushed", "there already", "refused")
+        print(", ".join(f"{counts[outcome]} {outcome}" for outcome in outcomes))
     return 1 if counts["refused"] else 0
 
 

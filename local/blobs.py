@@ -16,7 +16,7 @@ _LONGEST_NAME = 200
 
 
 class FolderBlobs:
-    """Large texts as files, one per key. Same promises as `ojs.store.jobs.blobs.S3Blobs`.
+    """Large payloads as files, one per key. Same promises as `ojs.store.jobs.blobs.S3Blobs`.
 
     A put is there whole or not at all: it is written beside its place, flushed, and renamed.
     Raises BackendUnavailable when the file system fails.

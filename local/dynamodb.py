@@ -80,7 +80,7 @@ def create_table(
 
 
 def _count(client: DynamoDBClient, name: str, clock: Clock) -> None:
-    """Count the jobs that the stream will not tell of. Nobody may be writing meanwhile."""
+    """Count the jobs that are older than the stream. No write may happen meanwhile."""
     tally = Tally()
     staged: set[str] = set()
     heads: list[values.Item] = []

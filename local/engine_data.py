@@ -104,7 +104,7 @@ def _is_filled(path: Path) -> bool:
 def _is_blank(database: Path) -> bool:
     """Whether dynoxide has made its file, but no table in it: its first start was interrupted.
 
-    Raises EngineError when it cannot be told.
+    Raises EngineError when the file cannot be read.
     """
     try:
         import sqlite3

@@ -110,7 +110,7 @@ def start(
 
     `folder` keeps its data, without one they go with the engine. Where it holds data, only the
     engine that wrote them is started. `keep_open` are file descriptors the engine holds as long as
-    it lives, so that a lock on them tells of it. Without `streams` dynoxide keeps tables in memory,
+    it lives, so that a lock on them shows it. Without `streams` dynoxide keeps tables in memory,
     where many stream records would make it slow.
     """
     if folder is not None and (owner := engine_of(folder)):
@@ -228,7 +228,7 @@ def _start_ministack(folder: Path | None, keep_open: Sequence[int], why: str) ->
 
 
 def _ministack(folder: Path | None) -> _Kind:
-    # It writes what it holds when it is told to stop, so it must never be killed outright.
+    # It writes what it holds when it is asked to stop, so it must never be killed outright.
     environment = {
         "BIND_HOST": "127.0.0.1",
         "GATEWAY_PORT": "{port}",
@@ -275,7 +275,7 @@ def _spawn(
 
 
 def _end_with_parent() -> Callable[[], None] | None:
-    """What the child does first, so that it is told to stop when this process dies, even killed.
+    """What the child does first, so that it is stopped when this process dies, even killed.
 
     Only Linux can; elsewhere a killed server leaves its engine behind.
     """

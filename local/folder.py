@@ -37,7 +37,7 @@ class DataFolder:
         os.close(self.lock)
 
     def note(self, text: str) -> None:
-        """Keep in the lock file who holds it, for whoever is refused."""
+        """Write the holder into the lock file, for the message to a second server."""
         os.ftruncate(self.lock, 0)
         os.pwrite(self.lock, text.encode(), 0)
 

@@ -72,7 +72,7 @@ class Gateway:
         access: Access | None = None,
     ) -> None:
         """`catch_up` is called before an operation that shows what is derived from jobs; `access`
-        asks for keys, and is None where nobody needs one.
+        asks for keys, and is None where no key is needed.
         """
         self._handlers = handlers
         self._catch_up = catch_up
@@ -114,7 +114,7 @@ class Gateway:
         request_id = event["requestContext"]["requestId"]
         try:
             if self._access is not None:
-                event["requestContext"]["authorizer"] = self._access.told(event)
+                event["requestContext"]["authorizer"] = self._access.context(event)
             answer = self._handlers[function](event, LambdaContext(function))
             return _checked(answer, response_from_answer(answer, request_id))
         except Exception:  # noqa: BLE001 - Lambda itself catches everything a handler raises

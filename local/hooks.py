@@ -52,7 +52,7 @@ class _SteeringFetch:
     def _direct(self, worker_id: str, directive: str) -> None:
         try:
             self._workers.direct(worker_id, directive)
-        except NotFound:  # only workers that were heard from can be told anything
+        except NotFound:  # only workers that were heard from can get a directive
             self._workers.beat(worker_id)
             self._workers.direct(worker_id, directive)
 

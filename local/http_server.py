@@ -3,7 +3,7 @@
 It knows nothing of jobs or Lambda. The application is a function from a Request to a Response.
 A connection has a deadline for everything it is waited for: the next request, the rest of a
 header, the rest of a body, taking the answer. So a slow or silent client costs one thread for a
-known time and holds up nobody else.
+known time and holds up no other client.
 """
 
 from __future__ import annotations
@@ -232,7 +232,7 @@ class _Connection:
             while self._one():
                 pass
         except (_Hangup, OSError):
-            pass  # nobody is left to be told
+            pass  # the client is gone
         finally:
             self._socket.close()
             self._server.forget(self)
@@ -409,7 +409,7 @@ def _reason(status: int) -> bytes:
 
 
 def _complaint(error: h11.RemoteProtocolError) -> str:
-    """What is wrong with a request, in words for whoever sent it."""
+    """What is wrong with a request, in words for the client."""
     text = str(error).lower()
     return next(
         (words for start, words in _COMPLAINTS.items() if text.startswith(start)),

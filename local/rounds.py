@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 
 class Rounds:
-    """Runs `action`, one run at a time, for whoever needs one that began after they asked."""
+    """Runs `action`, one run at a time, for callers who need a run that began after their call."""
 
     def __init__(self, action: Callable[[], None]) -> None:
         self._action = action
@@ -28,5 +28,5 @@ class Rounds:
 
     @property
     def pause(self) -> threading.Lock:
-        """Held while the action runs; whoever holds it keeps it from running."""
+        """Held while the action runs; holding it keeps the action from running."""
         return self._running

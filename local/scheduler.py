@@ -33,7 +33,7 @@ class Scheduler:
 
     @property
     def pause(self) -> threading.Lock:
-        """Held while the task runs; whoever holds it keeps the task from running."""
+        """Held while the task runs; holding it keeps the task from running."""
         return self._running
 
     def _run(self) -> None:

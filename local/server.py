@@ -46,7 +46,7 @@ _GAUGES_INTERVAL_S = 60.0
 _RECONCILE_INTERVAL_S = 60.0
 _DEAD_LETTERS_INTERVAL_S = 60.0
 _POOLS_INTERVAL_S = 60.0
-# Nobody wants to wait for a minute here; where nothing is to be done it is one query.
+# A minute would be long to wait here; where nothing is to be done it is one query.
 _BULK_INTERVAL_S = 2.0
 # Dead letters that bulk operations retry or purge at a time.
 _BULK = 10_000
@@ -56,7 +56,7 @@ _RECOUNTS = 50
 _DEAD_LETTERS = 10_000
 # Worker pools looked at by one sweep.
 _POOLS = 100
-# Limits that hold jobs back which the reconcile sweep looks at.
+# Throttled limits looked at by one throttle sweep.
 _HELD = 100
 # Where nothing has been written, gauges change only by the time that passes.
 _GAUGES_GOOD_MS = 1_000
@@ -77,7 +77,7 @@ class LocalServer:
         origins: Sequence[str] = (),
         hosts: Sequence[str] = (),
     ) -> None:
-        """Start, on a port that is taken already. With `keys`, nobody gets in without one.
+        """Start, on a port that is taken already. With `keys`, requests need one.
 
         `origins` are of web pages that may use the server, `hosts` further names of this machine.
 
@@ -213,7 +213,7 @@ class LocalServer:
             middleware=[hooks.reject_marked],
         )
         if self.access is None:
-            # A producer with a key is not to steer workers.
+            # With keys a producer must not be able to steer workers.
             hooks.steer_workers(built)
         ojs_runtime.use(built)
         return built
@@ -226,10 +226,10 @@ class LocalServer:
 
     def _reconcile(self) -> None:
         self._runtime.reconcile.run_once(self._clock.now_ms(), _RECOUNTS)
-        self._runtime.holding.run_once(self._clock.now_ms(), _HELD)
+        self._runtime.throttle_sweep.run_once(self._clock.now_ms(), _HELD)
 
     def _look_at_pools(self) -> None:
-        self._runtime.pool_watch.run_once(self._clock.now_ms(), _POOLS)
+        self._runtime.pool_health_sweep.run_once(self._clock.now_ms(), _POOLS)
 
     def _carry_on(self) -> None:
         self._runtime.bulk.run_once(self._clock.now_ms(), _BULK)
@@ -239,7 +239,7 @@ class LocalServer:
         self._runtime.prune.run_once(self._clock.now_ms(), _DEAD_LETTERS)
 
     def _catch_up(self) -> None:
-        """Have what is derived from jobs tell of all that was written before this call."""
+        """Bring what is projected from the stream up to date with all writes before this call."""
         try:
             self._derived.run()
         except (BotoCoreError, ClientError, OjsError) as error:
@@ -252,7 +252,7 @@ class LocalServer:
         now_ms, delivered = self._clock.now_ms(), self._pump.delivered
         measured_ms, measured = self._measured
         if delivered != measured or now_ms - measured_ms >= _GAUGES_GOOD_MS:
-            self._runtime.gauges.run_once(now_ms, _PROBES)
+            self._runtime.metrics_sweep.run_once(now_ms, _PROBES)
             self._measured = (now_ms, delivered)
 
     def _trim(self, before: int) -> None:

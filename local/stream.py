@@ -2,7 +2,7 @@
 
 As in the cloud every record is delivered at least once, in batches, filtered as the mapping
 filters, in the form Lambda gives it. Nothing is kept of how far it got: the engine has what is yet
-to be projected (`local.stream_records`), and what is delivered again is known by its marks
+to be projected (`local.stream_records`), and what is delivered again is known by its dedup records
 (`ojs.store.derived.projection`).
 """
 
@@ -30,8 +30,8 @@ Trim = Callable[[int], object]
 
 FUNCTION = "stream"
 FUNCTION_TIMEOUT_S = 60.0
-# Between two rounds that nobody asked for: fuller batches are cheaper, and whoever wants to see
-# what follows from a change asks for a round first.
+# Between two rounds that no request asked for: fuller batches are cheaper, and a request that
+# shows what follows from a change asks for a round first.
 INTERVAL_S = 0.5
 _PAGE = 1_000
 # A record that fails is tried again after 0.1 s, then after twice as long each time: 13 s in all.
@@ -124,7 +124,7 @@ class Pump:
         interval_s: float = INTERVAL_S,
         clock: Clock | None = None,
     ) -> None:
-        """`trim` is told the number of the first record that is still needed, every now and then.
+        """`trim` is called now and then with the number of the first record that is still needed.
 
         `clock` must be the engine's.
         """
@@ -133,7 +133,7 @@ class Pump:
         self._trim = trim
         self._interval_s = interval_s
         self._clock = clock or SystemClock()
-        # Records handed over so far, for whoever wants to know whether anything has changed.
+        # Records handed over so far: shows whether anything has changed.
         self.delivered = 0
         self._waiting: dict[str, _Waiting] = {}
         self._last: str | None = None
@@ -154,7 +154,7 @@ class Pump:
 
     @property
     def pause(self) -> threading.Lock:
-        """Held while records are delivered; whoever holds it keeps that from happening."""
+        """Held while records are delivered; holding it keeps that from happening."""
         return self._rounds.pause
 
     def drain(self) -> None:

@@ -32,7 +32,7 @@ class DeadLetterAlert(Stack):
         queue: str | None = None,
         email: str | None = None,
     ) -> None:
-        """`bus` is the backend's, by name; `queue` is the only one to tell of."""
+        """`bus` is the backend's, by name; `queue`, if given, is the only one to report."""
         # No assets, and so nothing that the account would have to be bootstrapped for.
         super().__init__(scope, name, synthesizer=CliCredentialsStackSynthesizer())
         topic = sns.Topic(self, "Topic", display_name="Jobs failed", enforce_ssl=True)

@@ -82,7 +82,7 @@ def enqueue(client: Client, jobs: Sequence[dict[str, Any]]) -> None:
 
 @dataclass
 class _Open:
-    """A job that somebody has begun and that is not final."""
+    """A job that a worker has begun and that is not final."""
 
     job: dict[str, Any]
     look_at: float = 0.0
@@ -113,13 +113,13 @@ class Watch:
         while self.waiting:
             job = self._read(self.waiting[0])
             if job["state"] == "available" and job["enqueued_at"] == job["created_at"]:
-                # A queue is first in, first out: nobody has begun those behind it either.
+                # A queue is first in, first out: those behind it are not begun either.
                 return
             self.waiting.popleft()
             self._note(job)
 
     def states(self) -> Counter[str]:
-        """How many of the jobs that somebody has begun are in which state."""
+        """How many of the jobs that were begun are in which state."""
         return Counter(seen.job["state"] for seen in self.begun.values())
 
     def _read(self, job_id: str) -> dict[str, Any]:

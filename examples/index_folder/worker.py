@@ -92,7 +92,7 @@ class Worker:
         self._held: dict[str, Held] = {}
         self._lock = threading.Lock()
         self._directive = RUNNING
-        self._state_told = RUNNING
+        self._reported_state = RUNNING
         self._stopping = threading.Event()
         self._stop_by = 0.0
         self._ended = threading.Event()
@@ -105,7 +105,7 @@ class Worker:
         return TERMINATE if self._stopping.is_set() else self._directive
 
     def run(self) -> None:
-        """Work until told to stop."""
+        """Work until asked to stop."""
         answer = self._client.call("POST", "/workers/register", self._introduction(), tries=3)
         if self._beat_every_s is None:
             self._beat_every_s = answer["heartbeat_interval"]
@@ -190,11 +190,11 @@ class Worker:
             held = list(self._held.values())
         state = self.state
         body: dict[str, Any] = {"worker_id": self.id, "active_jobs": [one.id for one in held]}
-        if state != self._state_told:
+        if state != self._reported_state:
             # Only when it changes: it has the server write the worker's record too.
             body["state"] = state
         answer = self._beat_client.call("POST", "/workers/heartbeat", body)
-        self._state_told = state
+        self._reported_state = state
         kept = set(answer["jobs_extended"])
         for one in held:
             if one.id not in kept:
@@ -257,7 +257,7 @@ class Worker:
                 "file_gone", "the file is gone", retryable=False, path=path.name
             ) from None
         except NotText as error:
-            # Somebody may still be writing it, so it is tried again like any other failure.
+            # It may still be being written, so it is tried again like any other failure.
             raise JobFailed(
                 "not_text", str(error), path=path.name, position=error.position
             ) from None
@@ -321,7 +321,7 @@ def unexpected(error: Exception) -> dict[str, Any]:
 
 
 def say(text: str) -> None:
-    """One line for whoever watches."""
+    """Print one line with the time."""
     print(f"{time.strftime('%H:%M:%S')} {text}", flush=True)
 
 
@@ -354,12 +354,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except ValueError as error:
         parser.error(str(error))
 
-    def told(number: int, _frame: FrameType | None) -> None:
+    def stop_once(number: int, _frame: FrameType | None) -> None:
         signal.signal(number, signal.SIG_DFL)  # the second time ends it at once
         worker.stop(signal.Signals(number).name)
 
     for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, told)
+        signal.signal(number, stop_once)
     try:
         worker.run()
     except (ApiError, Unreachable) as error:

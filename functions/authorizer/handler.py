@@ -1,10 +1,9 @@
-"""Tells API Gateway who asks, for it to remember and to hand on.
+"""The Lambda authorizer: finds the key's holder, which API Gateway caches and passes on.
 
-A key that is not good is answered with nobody, and not with a refusal: an HTTP API makes a 403 of
-that, and a 401 only of a failure, which it does not remember. The function behind answers 401, with
-the body that clients know (ADR 19). Nobody is what a function is told unless told otherwise.
+For an invalid key the answer is "authorized, with an empty context", not a refusal: an HTTP API
+turns a refusal into 403. The function behind answers 401 with the usual error body (ADR 19).
 
-Every first request waits for this to start: nothing is imported that is not needed.
+The first request with a key waits for this to start, so it imports nothing that it does not need.
 """
 
 from __future__ import annotations
@@ -16,9 +15,9 @@ from ojs import access_runtime
 
 
 def handler(event: Mapping[str, Any], _context: object) -> dict[str, Any]:
-    """API Gateway's question (payload format 2.0), answered simply.
+    """Answer API Gateway's request (payload format 2.0) with a simple response.
 
-    What the table does not answer is raised: that is a 500, which nobody remembers.
+    Errors of the table are raised: the client gets a 500, which API Gateway does not cache.
     """
     headers = {name.lower(): value for name, value in (event.get("headers") or {}).items()}
     principal = access_runtime.authentication().who(headers.get("authorization"))

@@ -22,9 +22,9 @@ from ojs.http.views import rate_limits as limits_views
 
 app = Application("jobs", Guard(runtime.current))
 
-# Waiting for a result: a look each half second costs one read unit a second for a small job.
+# How often a waiting request reads the state: each half second costs one read unit a second.
 _LOOK_EVERY_MS = 500
-# Kept free to build and send the answer before the function is stopped.
+# Time reserved to build and send the answer before the function is stopped.
 _SPARE_MS = 2_000
 sleep = time.sleep
 
@@ -34,7 +34,7 @@ def enqueue_job(request: Request) -> Answer:
     """PUSH one job."""
     pushed = runtime.current().enqueue.push(envelope.parse(request.object()), **_asker(request))
     if pushed.deduplicated:
-        return Answer(views.wrapped(pushed.job) | {"deduplicated": True})
+        return Answer(views.deduplicated(pushed.job))
     headers = {
         "Location": f"{BASE}/jobs/{pushed.job.id}",
         **backpressure.pressure_headers([pushed]),
@@ -59,7 +59,7 @@ def enqueue_batch(request: Request) -> Answer:
 
 
 def _asker(request: Request) -> dict[str, Any]:
-    """Who pushes, where to, and how long they wait for room."""
+    """The arguments of a push: the producer, its queues, and how long it waits for room."""
     return {
         "producer": backpressure.producer(request.headers, request.principal),
         "reaches": request.principal.reaches,
@@ -76,13 +76,13 @@ def _member(raw: Any, index: int) -> JobRequest:
 
 @app.operation("get_job")
 def get_job(request: Request) -> Answer:
-    """INFO."""
+    """INFO: one job."""
     return Answer(views.detail(runtime.current().jobs.get(request.named)))
 
 
 @app.operation("cancel_job", "cancel_job_by_post")
 def cancel_job(request: Request) -> Answer:
-    """CANCEL."""
+    """CANCEL a job."""
     if request.operation.request is not None:
         request.parsed(models.NoOptions)
     return Answer(views.wrapped(runtime.current().jobs.cancel(request.named)))
@@ -90,7 +90,7 @@ def cancel_job(request: Request) -> Answer:
 
 @app.operation("activate_job")
 def activate_job(request: Request) -> Answer:
-    """ACTIVATE."""
+    """ACTIVATE a pending job."""
     request.parsed(models.NoOptions)
     return Answer(views.wrapped(runtime.current().jobs.activate(request.named)))
 
@@ -149,13 +149,13 @@ def list_retries(request: Request) -> Answer:
 
 @app.operation("get_progress")
 def get_progress(request: Request) -> Answer:
-    """How far a job is."""
-    return Answer(runtime.current().jobs.progress(request.named).to_dict())
+    """The progress that a job's worker reported."""
+    return Answer(views.progress(runtime.current().jobs.progress(request.named)))
 
 
 @app.operation("report_progress")
 def report_progress(request: Request) -> Answer:
-    """A worker says how far a job is."""
+    """A worker reports the progress of its job."""
     given = request.parsed(models.ProgressRequest)
     progress = runtime.current().jobs.report_progress(
         request.named,
@@ -164,7 +164,7 @@ def report_progress(request: Request) -> Answer:
         message=given.message,
         data=given.data,
     )
-    return Answer(progress.to_dict())
+    return Answer(views.progress(progress))
 
 
 handler = app.complete()

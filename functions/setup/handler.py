@@ -1,5 +1,5 @@
-"""CloudFormation's custom resource: run once in each deployment of a version, before the other
-functions are changed. Should it fail, they stay as they are.
+"""CloudFormation's custom resource: runs once in each deployment of a version, before the other
+functions are changed. If it fails, they are not changed.
 """
 
 from __future__ import annotations
@@ -20,28 +20,28 @@ _TIMEOUT_S = 10
 
 
 def handler(event: Mapping[str, Any], _context: object) -> None:
-    """Do what is to be done, and tell CloudFormation how it went, whatever happened."""
+    """Run the request, and always report the outcome to CloudFormation."""
     try:
-        told = run(event)
+        data = run(event)
     except Exception as error:
-        # The outermost boundary: without an answer CloudFormation waits for an hour.
+        # Any error is reported: without an answer CloudFormation waits for an hour.
         logger.exception("setup failed")
         _answer(event, "FAILED", f"{type(error).__name__}: {error}", {})
         return
-    _answer(event, "SUCCESS", "", told)
+    _answer(event, "SUCCESS", "", data)
 
 
 def run(event: Mapping[str, Any]) -> dict[str, str]:
-    """One request of CloudFormation; what the template may refer to. The key is not among it."""
+    """Run one request. Returns attributes for the template; the key itself is not among them."""
     if event["RequestType"] == "Delete":
-        # The table may stay, and the keys with it.
+        # The table may be retained, and the keys with it.
         return {}
     setup, secret = access_runtime.setup(), access_runtime.first_key()
     setup.check_table()
     return {} if secret is None else {"FirstKeyId": setup.leave_first_key(secret)}
 
 
-def _answer(event: Mapping[str, Any], status: str, reason: str, told: Mapping[str, str]) -> None:
+def _answer(event: Mapping[str, Any], status: str, reason: str, data: Mapping[str, str]) -> None:
     body = {
         "Status": status,
         "Reason": reason[:1_000],
@@ -49,13 +49,13 @@ def _answer(event: Mapping[str, Any], status: str, reason: str, told: Mapping[st
         "StackId": event["StackId"],
         "RequestId": event["RequestId"],
         "LogicalResourceId": event["LogicalResourceId"],
-        "Data": dict(told),
+        "Data": dict(data),
     }
     answer = _http.request(
         "PUT",
         event["ResponseURL"],
         body=json.dumps(body).encode(),
-        # The URL is signed for no content type.
+        # The URL is signed without a content type.
         headers={"content-type": ""},
         timeout=_TIMEOUT_S,
         retries=3,

@@ -1,4 +1,4 @@
-"""The table's stream: what must follow from each change follows from here."""
+"""The table's stream: projects each change of the table."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ logger = Logger()
 
 _NUMBERS_LOGGED = 10
 
-# Powertools' batch utility is not used: it calls a function for each record, and here a whole batch
-# becomes a few writes.
+# Powertools' batch utility is not used: it calls a function for each record, while here a whole
+# batch becomes a few writes.
 
 
 class _Container:
-    """The projector of the runtime in place, made when it is first needed."""
+    """The projector of the current runtime, built when it is first needed."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -32,7 +32,7 @@ class _Container:
         self._projector: Projector | None = None
 
     def projector(self) -> Projector:
-        """One for each runtime: tests and the local server put others in place."""
+        """The projector of the current runtime; tests and the local server replace the runtime."""
         current = runtime.current()
         with self._lock:
             if self._projector is None or self._runtime is not current:
@@ -60,15 +60,14 @@ _container = _Container()
 
 
 def handler(event: Mapping[str, Any], context: object) -> dict[str, list[dict[str, str]]]:
-    """Project a batch of stream records; tells which of them are to be delivered again."""
+    """Project a batch of stream records. Returns those that the stream must deliver again."""
     records = event.get("Records") or []
-    # Everything logged below this call carries it, and so do Lambda's own lines and what the
-    # mapping sends to the failure queue: the id of this delivery.
+    # The id of this delivery, which Lambda's own log lines and the failure queue have too.
     logger.thread_safe_append_keys(correlation_id=getattr(context, "aws_request_id", None))
     try:
         failed = _container.projector().run(records)
         if failed:
-            # Numbers lead to the records; what these hold is nobody's business here.
+            # Only the numbers that identify the records: their contents may be confidential.
             logger.warning(
                 "records are to be delivered again",
                 extra={

@@ -5,13 +5,12 @@
                      ojs.workers.active
     service, state   ojs.queue.depth
     … and queue      ojs.queue.depth; ojs.queue.oldest_age, ojs.dead_letter.total, ojs.workers.busy;
-                     of bounded queues ojs.queue.max_size, ojs.queue.utilization (queue-config seed,
-                     section 10.2) and ojs.backpressure.pressure (backpressure seed, section 10.2)
-    service, queue   of queues in worker pools ojs.scheduling.dispatch_ratio (fair-scheduling seed,
-                     section 11.2)
-    service, pool    of worker pools with a limit ojs.scheduling.pool_utilization (the same)
+                     of bounded queues ojs.queue.max_size, ojs.queue.utilization and
+                     ojs.backpressure.pressure
+    service, queue   of queues in worker pools ojs.scheduling.dispatch_ratio
+    service, pool    of worker pools with a limit ojs.scheduling.pool_utilization
 
-Alarms look at those without a queue: an alarm cannot be told of queues that are yet to come.
+Alarms use those without a queue, because an alarm cannot cover queues that do not exist yet.
 """
 
 from __future__ import annotations
@@ -22,10 +21,11 @@ from aws_lambda_powertools.metrics import EphemeralMetrics, MetricUnit
 
 from ojs.domain.job.states import TERMINAL, State
 from ojs.domain.stats import Filling, Levels, PoolMetrics
-from ojs.services.operations.metrics_sweep import QueueGauges, Swept
+from ojs.services.operations.metrics_sweep import MetricsReport, QueueGauges
 
 NAMESPACE = "OJS"
-# CloudWatch is paid for by metric, and a queue has up to 14 of them: the fullest are told of.
+# CloudWatch charges for each metric, and a queue has up to 14, so only the fullest queues have
+# them.
 MAX_QUEUES = 100
 MAX_POOLS = 100
 
@@ -48,8 +48,8 @@ _UNITS = {
 }
 
 
-def write(seen: Swept, *, service: str) -> None:
-    """Write what a gauges sweep saw to standard output, which CloudWatch reads."""
+def write(seen: MetricsReport, *, service: str) -> None:
+    """Write the gauges of a metrics sweep to standard output, which CloudWatch reads."""
     if seen.totals is not None:
         oldest = [gauges for gauges in seen.queues if gauges.oldest_available_ms is not None]
         values = {
@@ -71,7 +71,7 @@ def write(seen: Swept, *, service: str) -> None:
 
 
 def write_pools(pools: Sequence[PoolMetrics], *, service: str) -> None:
-    """Write what a look at worker pools saw: of the first pools by name, and the first queues."""
+    """Write the metrics of the first worker pools by name, and of the first of their queues."""
     for pool in pools[:MAX_POOLS]:
         if pool.utilization is not None:
             _put(service, {"pool": pool.name}, {POOL_UTILIZATION: pool.utilization})
@@ -90,27 +90,28 @@ def _bounds(filling: Filling | None) -> dict[str, float]:
 
 
 def _age_s(gauges: QueueGauges, at_ms: int) -> float:
-    """Seconds that the oldest available job has waited; 0 when there is none."""
+    """How long the oldest available job has waited (s); 0 if there is none."""
     if gauges.oldest_available_ms is None:
         return 0.0
     return max(0, at_ms - gauges.oldest_available_ms) / 1_000
 
 
 def _fullest(queues: Sequence[QueueGauges]) -> list[QueueGauges]:
-    """Those with the most jobs to do or to look at, in order of name."""
+    """The queues with the most jobs, dead letters included, in order of name."""
     by_size = sorted(queues, key=lambda gauges: gauges.levels.depth + gauges.levels.dead)
     return sorted(by_size[-MAX_QUEUES:], key=lambda gauges: gauges.name)
 
 
 def _depths(service: str, dimensions: Mapping[str, str], levels: Levels) -> None:
     for state in State:
-        # A zero is news where it was not zero before; final jobs only go when their time is over.
+        # Zeros matter, since a count may have been higher before. Final states are left out at
+        # zero.
         if state not in TERMINAL or levels.of(state):
             _put(service, {**dimensions, "state": state.value}, {DEPTH: levels.of(state)})
 
 
 def _put(service: str, dimensions: Mapping[str, str], values: Mapping[str, float]) -> None:
-    # The namespace of the environment, if it has one, goes before.
+    # A namespace set in the environment takes precedence.
     namespace = EphemeralMetrics().namespace or NAMESPACE
     metrics = EphemeralMetrics(namespace=namespace, service=service)
     for name, text in dimensions.items():

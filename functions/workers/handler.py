@@ -12,20 +12,20 @@ from ojs.http.binding.application import Answer, Application
 from ojs.http.binding.request import Request
 from ojs.http.contract import models
 from ojs.http.views import jobs as views
+from ojs.http.views import workers as worker_views
 
 app = Application("workers", Guard(runtime.current))
 
-# No more jobs are claimed when less than this is left: the slowest claim, and reading the contents,
-# must still fit.
+# With less time left, no more jobs are claimed: the slowest claim and reading payloads must fit.
 _SPARE_MS = 10_000
 
 
 @app.operation("fetch_jobs")
 def fetch_jobs(request: Request) -> Answer:
-    """FETCH."""
+    """FETCH: claim jobs for a worker."""
     given = request.parsed(models.FetchRequest)
-    # Without queues it is those of its pool, which it may have named before: a limited key has to
-    # say which.
+    # Without queues, those of the worker's pool are meant, which may be any: a key that is limited
+    # to queues has to name them.
     request.touches(*(given.queues or (None,)))
     jobs = runtime.current().fetch.fetch(
         given.queues or None,
@@ -41,9 +41,10 @@ def fetch_jobs(request: Request) -> Answer:
 
 
 def _touch_jobs(request: Request, job_ids: Sequence[str]) -> None:
-    """Raise PermissionDenied unless whoever asks may touch the queues of these jobs.
+    """Raise PermissionDenied unless the caller may touch the queues of these jobs.
 
-    Costs a limited key one read; jobs that are not there are the operation's own business.
+    For a key that is limited to queues this costs one read. Jobs that do not exist are left to the
+    operation.
     """
     if request.principal.limited and job_ids:
         request.touches(*sorted(runtime.current().jobs.queues_of(job_ids)))
@@ -69,7 +70,7 @@ def nack_job(request: Request) -> Answer:
 
 @app.operation("heartbeat")
 def heartbeat(request: Request) -> Answer:
-    """BEAT."""
+    """BEAT: a worker's heartbeat."""
     given = request.parsed(models.HeartbeatRequest)
     _touch_jobs(request, given.job_ids() or [])
     beat = runtime.current().workers.beat(
@@ -81,20 +82,12 @@ def heartbeat(request: Request) -> Answer:
         info=given.info(),
         pool=given.pool,
     )
-    return Answer(
-        {
-            "state": beat.state.value,
-            "directive": beat.state.value,
-            "jobs_extended": beat.jobs_extended,
-            "cancelled_jobs": beat.cancelled_jobs,
-            "server_time": beat.server_time,
-        }
-    )
+    return Answer(worker_views.heartbeat(beat))
 
 
 @app.operation("beat")
 def beat(request: Request) -> Answer:
-    """A worker announces that it drains."""
+    """A worker announces that it stops."""
     given = request.parsed(models.BeatRequest)
     runtime.current().workers.drain(
         given.worker_id,
@@ -103,12 +96,12 @@ def beat(request: Request) -> Answer:
         info=given.info(),
         pool=given.pool,
     )
-    return Answer({"acknowledged": True, "worker_id": given.worker_id, "state": given.state})
+    return Answer(worker_views.drained(given.worker_id, given.state))
 
 
 @app.operation("report_worker_progress")
 def report_progress(request: Request) -> Answer:
-    """A worker says how far a job is, in percent."""
+    """A worker reports the progress of its job, in percent."""
     given = request.parsed(models.WorkerProgressRequest)
     if given.percentage is None and given.data is None:
         raise InvalidRequest("percentage", "is required unless data is given")
@@ -120,41 +113,32 @@ def report_progress(request: Request) -> Answer:
         message=given.message,
         data=given.data,
     )
-    return Answer(progress.to_dict())
+    return Answer(views.progress(progress))
 
 
 @app.operation("register_worker")
 def register_worker(request: Request) -> Answer:
-    """A worker introduces itself."""
+    """A worker registers itself."""
     raw, prefix = models.registration(request.object())
     given = models.parse(models.RegisterRequest, raw, prefix)
     current = runtime.current()
     current.workers.register(given.worker_id, given.info(), given.pool)
-    return Answer(views.registered(given.worker_id, current.clock.now_ms()))
+    return Answer(worker_views.registered(given.worker_id, current.clock.now_ms()))
 
 
 @app.operation("remove_worker")
 def remove_worker(request: Request) -> Answer:
-    """A worker signs off."""
+    """A worker removes itself."""
     runtime.current().workers.remove(request.named)
-    return Answer({"deleted": True, "worker_id": request.named})
+    return Answer(worker_views.removed(request.named))
 
 
 @app.operation("worker_health")
 def worker_health(request: Request) -> Answer:
-    """Whether a worker takes jobs. Reading it succeeds whatever the answer is."""
+    """Whether a worker takes jobs."""
     current = runtime.current()
     worker = current.workers.get(request.named)
-    shown = worker.to_dict(current.clock.now_ms())
-    return Answer(
-        {
-            "worker_id": worker.id,
-            "state": shown["state"],
-            "accepting_jobs": worker.may_fetch,
-            "active_jobs": worker.active_jobs,
-            "last_heartbeat": shown["last_heartbeat"],
-        }
-    )
+    return Answer(worker_views.health(worker, current.clock.now_ms()))
 
 
 @app.operation("list_workers")
@@ -165,7 +149,7 @@ def list_workers(request: Request) -> Answer:
     page = paging.collect(
         asked, lambda limit, cursor: current.workers.list(limit=limit, cursor=cursor)
     )
-    return Answer(views.workers_page(asked, page, current.clock.now_ms()))
+    return Answer(worker_views.page(asked, page, current.clock.now_ms()))
 
 
 handler = app.complete()

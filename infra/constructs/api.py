@@ -183,7 +183,7 @@ def _authorizer(
         "Authorizer",
         functions[by_name(AUTHORIZER)],
         authorizer_name=f"{settings.service}-keys",
-        # Whoever sends none is refused before anything runs.
+        # A request without the header is refused before anything runs.
         identity_source=[_KEY_HEADER],
         response_types=[HttpLambdaResponseType.SIMPLE],
         results_cache_ttl=Duration.seconds(settings.authorizer_cache_s),
@@ -191,7 +191,7 @@ def _authorizer(
 
 
 def _cors(settings: DeploymentSettings) -> apigatewayv2.CorsPreflightOptions | None:
-    """What web pages of these origins may do. Cookies are none of it: the API takes none."""
+    """What web pages of these origins may do. No cookies: the API takes none."""
     if not settings.cors_origins:
         return None
     methods = {operation.method for operation in contract.OPERATIONS}

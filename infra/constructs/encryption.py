@@ -1,4 +1,4 @@
-"""A KMS key of the deployment's own, for whoever wants to hold the key to the data."""
+"""A KMS key of the deployment's own, for owners who want to hold the key to the data."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from constructs import Construct
 if TYPE_CHECKING:
     from infra.settings import DeploymentSettings
 
-# What who reads and writes data under the key needs of it. Not CreateGrant: DynamoDB makes its
+# What readers and writers of data under the key need of it. Not CreateGrant: DynamoDB makes its
 # grants when the table gets the key, which is when the table is deployed.
 USE = frozenset(
     {
@@ -48,7 +48,7 @@ class EncryptionKey(Construct):
             # Without it nothing of what it encrypted can be read again, backups included.
             removal_policy=removal,
         )
-        # CloudWatch Logs asks in its own name, not in that of who writes.
+        # CloudWatch Logs asks in its own name, not in the name of the function that writes.
         self.key.add_to_resource_policy(
             iam.PolicyStatement(
                 sid="Logs",

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 class EventBus(Construct):
-    """An EventBridge bus of the deployment's own, for rules of whoever wants to know. `bus`."""
+    """An EventBridge bus of the deployment's own, for the rules of other applications. `bus`."""
 
     def __init__(self, scope: Construct, name: str, *, settings: DeploymentSettings) -> None:
         super().__init__(scope, name)

@@ -1,7 +1,7 @@
 """A web ACL in front of the API, which takes CloudFront: HTTP APIs have none of their own.
 
-What the managed rules look for in a body is let through: the body of a push is data of somebody
-else's, often megabytes of it, and a job about an attack is none. Those rules only count.
+What the managed rules look for in a body is let through: the body of a push is a client's
+data, often megabytes of it, and a job about an attack is none. Those rules only count.
 """
 
 from __future__ import annotations

@@ -132,7 +132,7 @@ class Function(Construct):
 def environment(
     spec: FunctionSpec, resources: Resources, settings: DeploymentSettings
 ) -> dict[str, str]:
-    """What not every function is told: where to find what it has access to, and whom to serve.
+    """Variables that differ by function: where to find what it has access to, and whom to serve.
 
     A name where a secret is kept is no secret; what is in it never comes here.
     """

@@ -1,4 +1,4 @@
-"""Log groups: made here, and not by whoever writes to them first, who would keep logs for ever."""
+"""Log groups. Made here: one that the first writer makes would keep its logs for ever."""
 
 from __future__ import annotations
 

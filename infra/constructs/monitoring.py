@@ -207,14 +207,14 @@ class Monitoring(Construct):
         if AUTHORIZER in self._observed.functions:
             self._alarm(
                 "authorizer-errors",
-                "Nobody can be told from anybody: requests with a key fail with status 500. See "
+                "Callers cannot be identified: requests with a key fail with status 500. See "
                 "the log of function authorizer.",
                 self._observed.functions[AUTHORIZER].metric_errors(period=_FIVE_MINUTES),
                 settings.alarm_server_errors,
             )
         self._alarm(
             "table-throttles",
-            "The table refuses requests for their rate: clients are told to come again later. "
+            "The table refuses requests for their rate: clients are asked to try again later. "
             "One hot queue may need more lanes.",
             _sum("throttles", self._table_throttles()),
             settings.alarm_throttles,

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from aws_cdk import aws_secretsmanager as secretsmanager
 
-# CloudFormation waits for an hour, unless it is told how long the function may take: its own
+# CloudFormation waits for an hour, unless it knows how long the function may take: its own
 # timeout, and the two tries that Lambda makes after a failure.
 ANSWERS_WITHIN_S = 300
 

@@ -98,7 +98,7 @@ class Storage(Construct):
 
     @staticmethod
     def _deleted(days: int) -> list[s3.LifecycleRule]:
-        """What becomes of objects that were deleted. Nothing here ends one that was not."""
+        """How long deleted objects are kept. Objects that are not deleted stay."""
         if not days:
             return []
         return [

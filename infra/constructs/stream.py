@@ -24,7 +24,7 @@ MAX_AGE_S = 6 * 3_600
 
 
 class StreamMapping(Construct):
-    """Has Lambda read the stream and call the function with what the projection is about."""
+    """Has Lambda read the stream and call the function with the changes that are projected."""
 
     def __init__(
         self,

@@ -1,11 +1,10 @@
-"""The composition root: one set of services for each container, built on first use."""
+"""The composition root: one set of stores and services for each container."""
 
 from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING
 
@@ -30,19 +29,21 @@ from ojs.services.pools.workers import WorkerRegistry
 from ojs.services.queues.configure import QueueConfiguration
 from ojs.services.queues.deletion import QueueDeletion
 from ojs.settings import Settings
-from ojs.store.dead_letter import copies as copy_store
-from ojs.store.jobs import records as job_store
+from ojs.store.dead_letter.copies import WaitingCopies
 from ojs.store.jobs.blobs import Blobs, S3Blobs
 from ojs.store.jobs.fair_queue import TenantFinishTags
 from ojs.store.jobs.payloads import PayloadStore
+from ojs.store.jobs.records import JobStore
 from ojs.store.jobs.unique_locks import UniqueLocks
-from ojs.store.permits.counters import Gates
+from ojs.store.permits.depth_counter import DepthCounter
 from ojs.store.permits.key_limits import KeyLimits
+from ojs.store.permits.rate_window import RateWindowStore
+from ojs.store.permits.semaphore import ConcurrencySemaphore
 from ojs.store.permits.sequencer import Sequencer
 from ojs.store.permits.throttle_state import ThrottleStates
-from ojs.store.queues import pools as pool_store
-from ojs.store.queues import queues as queue_store
-from ojs.store.queues import workers as worker_store
+from ojs.store.queues.pools import PoolStore
+from ojs.store.queues.queues import QueueStore
+from ojs.store.queues.workers import WorkerStore
 from ojs.store.table import clients
 from ojs.store.table.table import Table
 
@@ -66,237 +67,427 @@ if TYPE_CHECKING:
     from ojs.services.pools.configure import PoolConfiguration
     from ojs.services.pools.health_sweep import PoolHealthSweep
     from ojs.services.pools.statistics import PoolStatistics
+    from ojs.services.sweeps import Sweep
+    from ojs.store.dead_letter.counters import DeadLetterCounters
+    from ojs.store.derived.statistics import StatisticsStore
+    from ojs.store.permits.recount import Recount
+    from ojs.store.queues.pool_health import PoolHealthStore
+
+# What only some functions need is a cached property, and is imported on first use: a cold start
+# pays for every module.
 
 
-@dataclass(eq=False)
+class Stores:
+    """The stores that several services share. `counter_table` has a client that asks once."""
+
+    def __init__(self, table: Table, counter_table: Table, blobs: Blobs, ids: IdSource) -> None:
+        self.table = table
+        self.blobs = blobs
+        self.depth = DepthCounter(counter_table)
+        self.semaphore = ConcurrencySemaphore(counter_table)
+        self.rate_windows = RateWindowStore(counter_table)
+        self.sequencer = Sequencer(counter_table)
+        self.payloads = PayloadStore(table, blobs)
+        self.jobs = JobStore(table, self.payloads, ids, depth=self.depth, semaphore=self.semaphore)
+        self.waiting_copies = WaitingCopies(table, self.jobs)
+        self.unique_locks = UniqueLocks(table)
+        self.finish_tags = TenantFinishTags(table)
+        self.key_limits = KeyLimits(table, ids)
+        self.throttle_states = ThrottleStates(table)
+        self.queues = QueueStore(table)
+        self.pools = PoolStore(table)
+        self.workers = WorkerStore(table)
+
+    @cached_property
+    def statistics(self) -> StatisticsStore:
+        from ojs.store.derived.statistics import StatisticsStore
+
+        return StatisticsStore(self.table)
+
+    @cached_property
+    def pool_health(self) -> PoolHealthStore:
+        from ojs.store.queues.pool_health import PoolHealthStore
+
+        return PoolHealthStore(self.table)
+
+    @cached_property
+    def dead_letters(self) -> DeadLetterCounters:
+        from ojs.store.dead_letter.counters import DeadLetterCounters
+
+        return DeadLetterCounters(self.table)
+
+    @cached_property
+    def recount(self) -> Recount:
+        from ojs.store.permits.recount import Recount
+
+        return Recount(self.table)
+
+    def lanes(self, queue: str) -> int:
+        """How many lanes a queue has."""
+        found = self.queues.get(queue)
+        return 1 if found is None else found.lanes
+
+    def projected_depth(self, queue: str) -> int:
+        """How many jobs of a queue are not done, as the stream's projection has counted them."""
+        return sum(known.projected.jobs for known in self.recount.known([queue]))
+
+    def available(self, queues: Sequence[str]) -> Mapping[str, int]:
+        """How many jobs of each queue are available, as the projection has counted them."""
+        return self.statistics.available(queues)
+
+
 class Runtime:
-    """Everything a handler may need."""
+    """The services that handlers call."""
 
-    settings: Settings
-    clock: Clock
-    ids: IdSource
-    table: Table
-    blobs: Blobs
-    gates: Gates
-    enqueue: Enqueue
-    fetch: Fetch
-    finish: Finish
-    jobs: JobManagement
-    workers: WorkerRegistry
-    dead_letter: DeadLetterSearch
-    queues: QueueConfiguration
-    ending: QueueDeletion
-    copies: DeadLetterCopies
-    sweep: JobSweep
-    limits: RateLimits
-    lines: FairQueuePlacement
-    # Takes seconds.
-    sleep: Callable[[float], None] = time.sleep
-
-    @cached_property
-    def heads(self) -> job_store.JobStore:
-        """The store of jobs."""
-        return job_store.JobStore(
-            self.table, PayloadStore(self.table, self.blobs), self.ids, self.gates
+    def __init__(
+        self,
+        settings: Settings,
+        stores: Stores,
+        *,
+        clock: Clock,
+        ids: IdSource,
+        middleware: Sequence[Middleware],
+        sleep: Callable[[float], None],
+    ) -> None:
+        self.settings = settings
+        self.stores = stores
+        self.clock = clock
+        self.ids = ids
+        self.sleep = sleep
+        self.bounds = QueueBounds(jobs=stores.jobs, depth=stores.depth, clock=clock)
+        self.placement = FairQueuePlacement(
+            jobs=stores.jobs, queues=stores.queues, tenants=stores.finish_tags, clock=clock
+        )
+        self.copies = DeadLetterCopies(
+            jobs=stores.jobs,
+            queues=stores.queues,
+            bounds=self.bounds,
+            waiting=stores.waiting_copies,
+            placement=self.placement,
+            clock=clock,
+            ids=ids,
+        )
+        self.transitions = TimeTransitions(
+            jobs=stores.jobs, copies=self.copies, placement=self.placement, clock=clock, ids=ids
+        )
+        self.limits = RateLimits(
+            store=stores.key_limits, jobs=stores.jobs, lanes=stores.lanes, clock=clock
+        )
+        self.enqueue = Enqueue(
+            jobs=stores.jobs,
+            queues=stores.queues,
+            locks=stores.unique_locks,
+            transitions=self.transitions,
+            bounds=self.bounds,
+            limits=self.limits,
+            placement=self.placement,
+            clock=clock,
+            ids=ids,
+            chain=middleware,
+            strict=settings.strict_queues,
+        )
+        self.fetch = Fetch(
+            jobs=stores.jobs,
+            membership=Membership(queues=stores.queues, workers=stores.workers, clock=clock),
+            planner=DispatchPlanner(
+                sequencer=stores.sequencer,
+                semaphore=stores.semaphore,
+                depths=stores.available,
+                clock=clock,
+            ),
+            transitions=self.transitions,
+            quotas=QueueLimits(
+                semaphore=stores.semaphore,
+                rate_windows=stores.rate_windows,
+                states=stores.throttle_states,
+                clock=clock,
+            ),
+            limits=FetchRateLimits(
+                store=stores.key_limits,
+                states=stores.throttle_states,
+                jobs=stores.jobs,
+                clock=clock,
+            ),
+            clock=clock,
+        )
+        self.finish = Finish(
+            jobs=stores.jobs,
+            transitions=self.transitions,
+            copies=self.copies,
+            limits=self.limits,
+            placement=self.placement,
+            clock=clock,
+            ids=ids,
+        )
+        self.jobs = JobManagement(
+            jobs=stores.jobs,
+            transitions=self.transitions,
+            placement=self.placement,
+            clock=clock,
+            ids=ids,
+        )
+        self.workers = WorkerRegistry(workers=stores.workers, jobs=stores.jobs, clock=clock)
+        self.dead_letter = DeadLetterSearch(stores.jobs)
+        self.queues = QueueConfiguration(
+            queues=stores.queues,
+            semaphore=stores.semaphore,
+            rate_windows=stores.rate_windows,
+            # A lambda, as the two below: loaded when it is called.
+            settle=lambda queue: self.reconcile.count_untracked(queue),  # noqa: PLW0108
+            slots=lambda: self.permit_repair,
+            backfill=lambda: self.backfill,
+            clock=clock,
+            sleep=sleep,
+        )
+        self.deletion = QueueDeletion(
+            queues=stores.queues,
+            jobs=stores.jobs,
+            transitions=self.transitions,
+            bounds=self.bounds,
+            placement=self.placement,
+            counter=stores.depth,
+            semaphore=stores.semaphore,
+            depth=stores.projected_depth,
+            clock=clock,
+            ids=ids,
+            strict=settings.strict_queues,
+        )
+        self.sweep = JobSweep(
+            jobs=stores.jobs,
+            queues=stores.queues,
+            transitions=self.transitions,
+            deletion=self.deletion,
         )
 
-    # What only some functions need is loaded when it is first asked for: a cold start pays for
-    # every module.
+    @property
+    def table(self) -> Table:
+        return self.stores.table
+
+    @property
+    def blobs(self) -> Blobs:
+        return self.stores.blobs
+
+    # --- for operators --------------------------------------------------------------------------
 
     @cached_property
-    def stats(self) -> Statistics:
-        """Statistics."""
-        from ojs.services.operations.statistics import Statistics
-        from ojs.store.derived import statistics as stats_store
-        from ojs.store.queues.pool_health import PoolHealthStore
+    def pools(self) -> PoolConfiguration:
+        from ojs.services.pools.configure import PoolConfiguration
 
-        return Statistics(
-            stats_store.StatisticsStore(self.table),
-            queue_store.QueueStore(self.table),
-            KeyLimits(self.table, self.ids),
-            ThrottleStates(self.table),
-            pool_store.PoolStore(self.table),
-            PoolHealthStore(self.table),
-            self.clock,
-        )
-
-    @cached_property
-    def scheduling(self) -> PoolStatistics:
-        """Statistics of scheduling."""
-        from ojs.services.pools.statistics import PoolStatistics
-        from ojs.store.derived import statistics as stats_store
-        from ojs.store.queues.pool_health import PoolHealthStore
-
-        return PoolStatistics(
-            PoolHealthStore(self.table),
-            pool_store.PoolStore(self.table),
-            queue_store.QueueStore(self.table),
-            stats_store.StatisticsStore(self.table),
-            worker_store.WorkerStore(self.table),
-            self.clock,
-        )
-
-    @cached_property
-    def pool_watch(self) -> PoolHealthSweep:
-        """The sweep over worker pools."""
-        from ojs.services.pools.health_sweep import PoolHealthSweep
-        from ojs.store.derived import statistics as stats_store
-        from ojs.store.queues.pool_health import PoolHealthStore
-
-        return PoolHealthSweep(
-            pool_store.PoolStore(self.table),
-            PoolHealthStore(self.table),
-            stats_store.StatisticsStore(self.table),
-            ThrottleStates(self.table),
+        return PoolConfiguration(
+            pools=self.stores.pools,
+            queues=self.stores.queues,
+            semaphore=self.stores.semaphore,
+            slots=self.permit_repair,
+            backfill=self.backfill,
+            clock=self.clock,
+            strict=self.settings.strict_queues,
         )
 
     @cached_property
     def redrive(self) -> Redrive:
-        """The way back from dead letter."""
         from ojs.services.dead_letter.redrive import Redrive
         from ojs.store.jobs.payload_change import PayloadChange
 
-        texts = PayloadStore(self.table, self.blobs)
-        jobs = self.heads
+        stores = self.stores
         return Redrive(
-            jobs,
-            PayloadChange(self.table, texts, jobs),
-            queue_store.QueueStore(self.table),
-            UniqueLocks(self.table),
-            due=TimeTransitions(jobs, self.copies, self.lines, self.clock, self.ids),
-            bounds=QueueBounds(self.gates, jobs, self.clock),
+            jobs=stores.jobs,
+            contents=PayloadChange(stores.table, stores.payloads, stores.jobs),
+            queues=stores.queues,
+            locks=stores.unique_locks,
+            transitions=self.transitions,
+            bounds=self.bounds,
             limits=self.limits,
-            lines=self.lines,
+            placement=self.placement,
             clock=self.clock,
             ids=self.ids,
             strict=self.settings.strict_queues,
         )
 
     @cached_property
-    def bulk(self) -> BulkRunner:
-        """Bulk operations on dead letters."""
-        from ojs.services.dead_letter.bulk import BulkRunner
-        from ojs.store.dead_letter.bulk import BulkOperationStore
+    def access_keys(self) -> AccessKeys:
+        from ojs.services.operations.access_keys import AccessKeys
+        from ojs.store.deployment.access_keys import AccessKeyStore
 
-        return BulkRunner(
-            BulkOperationStore(self.table, self.ids),
-            self.heads,
-            queue_store.QueueStore(self.table),
-            self.dead_letter,
-            self.redrive,
+        return AccessKeys(AccessKeyStore(self.table), self.clock)
+
+    # --- what is read ---------------------------------------------------------------------------
+
+    @cached_property
+    def stats(self) -> Statistics:
+        from ojs.services.operations.statistics import Statistics
+
+        return Statistics(
+            stats=self.stores.statistics,
+            queues=self.stores.queues,
+            limits=self.stores.key_limits,
+            edges=self.stores.throttle_states,
+            pools=self.stores.pools,
+            health=self.stores.pool_health,
             clock=self.clock,
-            ids=self.ids,
+        )
+
+    @cached_property
+    def scheduling(self) -> PoolStatistics:
+        from ojs.services.pools.statistics import PoolStatistics
+
+        return PoolStatistics(
+            health=self.stores.pool_health,
+            pools=self.stores.pools,
+            queues=self.stores.queues,
+            stats=self.stores.statistics,
+            workers=self.stores.workers,
+            clock=self.clock,
         )
 
     @cached_property
     def dead_letter_stats(self) -> DeadLetterStatistics:
-        """Statistics of dead letters."""
         from ojs.services.dead_letter.statistics import DeadLetterStatistics
-        from ojs.store.dead_letter.counters import DeadLetterCounters
 
-        return DeadLetterStatistics(DeadLetterCounters(self.table), self.clock)
-
-    @cached_property
-    def prune(self) -> PruneSweep:
-        """The pruning of dead letters."""
-        from ojs.services.dead_letter.archive import Archive
-        from ojs.services.dead_letter.prune import PruneSweep
-        from ojs.store.dead_letter.pruning import Pruning
-
-        queues = queue_store.QueueStore(self.table)
-        pruning = Pruning(self.table, queues, self.ids)
-        return PruneSweep(self.heads, pruning, self.copies, Archive(self.heads, self.blobs))
-
-    @cached_property
-    def replay(self) -> ReplaySweep:
-        """The replay of dead letters by rule."""
-        from ojs.services.dead_letter.replay import ReplaySweep
-        from ojs.store.dead_letter.replay import ReplayCursors
-
-        queues = queue_store.QueueStore(self.table)
-        return ReplaySweep(self.heads, queues, ReplayCursors(self.table), self.redrive)
+        return DeadLetterStatistics(self.stores.dead_letters, self.clock)
 
     @cached_property
     def events(self) -> Events:
-        """The event log."""
         from ojs.services.operations.events import Events
         from ojs.store.derived.event_log import EventLog
 
         return Events(EventLog(self.table), self.clock)
 
-    @cached_property
-    def gauges(self) -> MetricsSweep:
-        """The gauges sweep."""
-        from ojs.services.operations.metrics_sweep import MetricsSweep
-        from ojs.store.dead_letter.counters import DeadLetterCounters
-        from ojs.store.derived import statistics as stats_store
-        from ojs.store.queues.pool_health import PoolHealthStore
+    # --- sweeps ---------------------------------------------------------------------------------
 
-        return MetricsSweep(
-            stats_store.StatisticsStore(self.table),
-            queue_store.QueueStore(self.table),
-            worker_store.WorkerStore(self.table),
-            DeadLetterCounters(self.table),
-            PoolHealthStore(self.table),
+    def sweeps(self) -> Iterator[Sweep]:
+        """Every sweep, in the order in which they run each minute: what may come back is replayed
+        before the rest is pruned, and metrics come last. Each is loaded when it is its turn.
+        """
+        yield self.sweep
+        yield self.bulk
+        yield self.backfill
+        yield self.reconcile
+        yield self.pool_permit_sweep
+        yield self.throttle_sweep
+        yield self.replay
+        yield self.prune
+        yield self.pool_health_sweep
+        yield self.metrics_sweep
+
+    @cached_property
+    def bulk(self) -> BulkRunner:
+        from ojs.services.dead_letter.bulk import BulkRunner
+        from ojs.store.dead_letter.bulk import BulkOperationStore
+
+        return BulkRunner(
+            store=BulkOperationStore(self.table, self.ids),
+            jobs=self.stores.jobs,
+            queues=self.stores.queues,
+            dead_letter=self.dead_letter,
+            redrive=self.redrive,
+            clock=self.clock,
+            ids=self.ids,
+        )
+
+    @cached_property
+    def backfill(self) -> FairnessBackfill:
+        from ojs.services.jobs.fairness_backfill import FairnessBackfill
+        from ojs.store.jobs.fair_queue import BackfillCursors
+
+        return FairnessBackfill(
+            queues=self.stores.queues,
+            jobs=self.stores.jobs,
+            placement=self.placement,
+            cursors=BackfillCursors(self.table),
+        )
+
+    @cached_property
+    def permit_repair(self) -> PermitRepair:
+        from ojs.services.permits.repair import PermitRepair
+
+        return PermitRepair(
+            permits=self.stores.jobs.permits,
+            semaphore=self.stores.semaphore,
+            recount=self.stores.recount,
+            sleep=self.sleep,
         )
 
     @cached_property
     def reconcile(self) -> ReconcileSweep:
-        """The reconcile sweep."""
-        return _reconcile(self.table, self.gates, self.heads)
+        from ojs.services.permits.reconcile import ReconcileSweep
 
-    @cached_property
-    def pools(self) -> PoolConfiguration:
-        """Worker pools."""
-        from ojs.services.pools.configure import PoolConfiguration
-
-        return PoolConfiguration(
-            pool_store.PoolStore(self.table),
-            queue_store.QueueStore(self.table),
-            self.gates,
-            _slots(self.table, self.gates, self.heads, self.sleep),
-            self.tagging,
-            self.clock,
-            strict=self.settings.strict_queues,
+        return ReconcileSweep(
+            queues=self.stores.queues,
+            depth=self.stores.depth,
+            recount=self.stores.recount,
+            repair=self.permit_repair,
         )
 
     @cached_property
-    def seating(self) -> PoolPermitSweep:
-        """The sweep over places in worker pools."""
+    def pool_permit_sweep(self) -> PoolPermitSweep:
         from ojs.services.permits.pool_repair import PoolPermitSweep
 
         return PoolPermitSweep(
-            pool_store.PoolStore(self.table),
-            queue_store.QueueStore(self.table),
-            worker_store.WorkerStore(self.table),
-            _slots(self.table, self.gates, self.heads, self.sleep),
+            pools=self.stores.pools,
+            queues=self.stores.queues,
+            workers=self.stores.workers,
+            repair=self.permit_repair,
         )
 
     @cached_property
-    def access_keys(self) -> AccessKeys:
-        """Access keys, for operators."""
-        from ojs.services.operations.access_keys import AccessKeys
-        from ojs.store.deployment.access_keys import AccessKeyStore as KeyStore
-
-        return AccessKeys(KeyStore(self.table), self.clock)
-
-    @cached_property
-    def tagging(self) -> FairnessBackfill:
-        """The tags of jobs that came before their queue was fair."""
-        return _tagging(self.table, self.heads, self.lines)
-
-    @cached_property
-    def holding(self) -> ThrottleSweep:
-        """The sweep over limits that hold jobs back."""
+    def throttle_sweep(self) -> ThrottleSweep:
         from ojs.services.permits.throttle_sweep import ThrottleSweep
 
         return ThrottleSweep(
-            ThrottleStates(self.table),
-            KeyLimits(self.table, self.ids),
-            self.gates,
-            queue_store.QueueStore(self.table),
-            self.heads,
-            self.limits,
+            states=self.stores.throttle_states,
+            key_limits=self.stores.key_limits,
+            rate_windows=self.stores.rate_windows,
+            queues=self.stores.queues,
+            index=self.stores.jobs.index,
+            rate_limits=self.limits,
+        )
+
+    @cached_property
+    def replay(self) -> ReplaySweep:
+        from ojs.services.dead_letter.replay import ReplaySweep
+        from ojs.store.dead_letter.replay import ReplayCursors
+
+        return ReplaySweep(
+            jobs=self.stores.jobs,
+            queues=self.stores.queues,
+            replays=ReplayCursors(self.table),
+            redrive=self.redrive,
+        )
+
+    @cached_property
+    def prune(self) -> PruneSweep:
+        from ojs.services.dead_letter.archive import Archive
+        from ojs.services.dead_letter.prune import PruneSweep
+        from ojs.store.dead_letter.pruning import Pruning
+
+        return PruneSweep(
+            jobs=self.stores.jobs,
+            pruning=Pruning(self.table, self.stores.queues, self.ids),
+            copies=self.copies,
+            archive=Archive(self.stores.jobs, self.blobs),
+        )
+
+    @cached_property
+    def pool_health_sweep(self) -> PoolHealthSweep:
+        from ojs.services.pools.health_sweep import PoolHealthSweep
+
+        return PoolHealthSweep(
+            pools=self.stores.pools,
+            health=self.stores.pool_health,
+            stats=self.stores.statistics,
+            edges=self.stores.throttle_states,
+        )
+
+    @cached_property
+    def metrics_sweep(self) -> MetricsSweep:
+        from ojs.services.operations.metrics_sweep import MetricsSweep
+
+        return MetricsSweep(
+            stats=self.stores.statistics,
+            queues=self.stores.queues,
+            workers=self.stores.workers,
+            dead_letters=self.stores.dead_letters,
+            health=self.stores.pool_health,
         )
 
 
@@ -312,137 +503,20 @@ def build(
     measure: bool = False,
     sleep: Callable[[float], None] = time.sleep,
 ) -> Runtime:
-    """Wire the services together. What is not given is the real thing; `sleep` takes seconds."""
+    """Wire the services together; what is not given is that of AWS.
+
+    `once` is a client that does not repeat calls, for counters: repeating a call whose answer was
+    lost would count twice. `sleep` takes seconds.
+    """
     clock = clock or SystemClock()
     ids = ids or IdSource(clock)
     table = Table(client or clients.dynamodb(), settings.table, measure=measure)
+    once = once or client or clients.dynamodb(config=clients.ONCE)
+    counter_table = Table(once, settings.table, measure=measure, meter=table.meter)
     if blobs is None:
         blobs = S3Blobs(clients.s3, settings.bucket or "")
-    # A gate must not be charged twice for a lost answer: its client asks once.
-    once = once or client or clients.dynamodb(config=clients.ONCE)
-    gate_table = Table(once, settings.table, measure=measure, meter=table.meter)
-    gates = Gates(gate_table)
-    jobs = job_store.JobStore(table, PayloadStore(table, blobs), ids, gates)
-    bounds = QueueBounds(gates, jobs, clock)
-    queues = queue_store.QueueStore(table)
-    lines = FairQueuePlacement(jobs, queues, TenantFinishTags(table), clock)
-    waiting = copy_store.WaitingCopies(table, jobs)
-    copies = DeadLetterCopies(jobs, queues, bounds, waiting, clock, ids, lines=lines)
-    due = TimeTransitions(jobs, copies, lines, clock, ids)
-    limiters = KeyLimits(table, ids)
-    edges = ThrottleStates(table)
-    limits = RateLimits(limiters, jobs, _lanes(queues), clock)
-    ending = QueueDeletion(
-        queues,
-        jobs,
-        due,
-        bounds,
-        gates,
-        clock,
-        ids,
-        lines=lines,
-        depth=lambda name: _depth(table, name),
-        strict=settings.strict_queues,
-    )
-    return Runtime(
-        settings=settings,
-        clock=clock,
-        ids=ids,
-        table=table,
-        blobs=blobs,
-        gates=gates,
-        enqueue=Enqueue(
-            jobs,
-            queues,
-            UniqueLocks(table),
-            due,
-            bounds,
-            clock,
-            ids,
-            limits=limits,
-            lines=lines,
-            chain=middleware,
-            strict=settings.strict_queues,
-        ),
-        fetch=Fetch(
-            jobs,
-            Membership(queues, worker_store.WorkerStore(table), clock),
-            DispatchPlanner(
-                Sequencer(gate_table), gates, clock, depths=lambda names: _depths(table, names)
-            ),
-            due,
-            QueueLimits(gates, edges, clock),
-            FetchRateLimits(limiters, edges, jobs, clock),
-            clock=clock,
-        ),
-        finish=Finish(jobs, due, copies, limits, clock, ids, lines=lines),
-        jobs=JobManagement(jobs, due, lines, clock, ids),
-        workers=WorkerRegistry(worker_store.WorkerStore(table), jobs, clock),
-        dead_letter=DeadLetterSearch(jobs),
-        queues=QueueConfiguration(
-            queues,
-            gates,
-            clock,
-            settle=lambda name: _reconcile(table, gates, jobs).settle(name),
-            slots=lambda: _slots(table, gates, jobs, sleep),
-            tagging=lambda: _tagging(table, jobs, lines),
-            sleep=sleep,
-        ),
-        ending=ending,
-        copies=copies,
-        sweep=JobSweep(jobs, queues, due, ending),
-        limits=limits,
-        sleep=sleep,
-        lines=lines,
-    )
-
-
-def _reconcile(table: Table, gates: Gates, jobs: job_store.JobStore) -> ReconcileSweep:
-    # Imported here: only the sweep and whoever sets a bound should pay for it.
-    from ojs.services.permits.reconcile import ReconcileSweep
-    from ojs.store.permits.recount import Recount
-
-    slots = _slots(table, gates, jobs)
-    return ReconcileSweep(queue_store.QueueStore(table), gates, Recount(table), slots)
-
-
-def _slots(
-    table: Table,
-    gates: Gates,
-    jobs: job_store.JobStore,
-    sleep: Callable[[float], None] = time.sleep,
-) -> PermitRepair:
-    from ojs.services.permits.repair import PermitRepair  # as above
-    from ojs.store.permits.recount import Recount
-
-    return PermitRepair(gates, Recount(table), jobs, sleep=sleep)
-
-
-def _tagging(table: Table, jobs: job_store.JobStore, lines: FairQueuePlacement) -> FairnessBackfill:
-    from ojs.services.jobs.fairness_backfill import FairnessBackfill  # as above
-    from ojs.store.jobs.fair_queue import BackfillCursors
-
-    return FairnessBackfill(queue_store.QueueStore(table), jobs, lines, BackfillCursors(table))
-
-
-def _depth(table: Table, name: str) -> int:
-    from ojs.store.permits.recount import Recount  # as above
-
-    return sum(known.projected.jobs for known in Recount(table).known([name]))
-
-
-def _depths(table: Table, names: Sequence[str]) -> Mapping[str, int]:
-    from ojs.store.derived.statistics import StatisticsStore  # as above
-
-    return StatisticsStore(table).available(names)
-
-
-def _lanes(queues: queue_store.QueueStore) -> Callable[[str], int]:
-    def lanes(name: str) -> int:
-        queue = queues.get(name)
-        return 1 if queue is None else queue.lanes
-
-    return lanes
+    stores = Stores(table, counter_table, blobs, ids)
+    return Runtime(settings, stores, clock=clock, ids=ids, middleware=middleware, sleep=sleep)
 
 
 _lock = threading.Lock()

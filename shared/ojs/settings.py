@@ -46,17 +46,19 @@ class Settings(BaseModel):
     )
     authorizer: Literal["keys", "jwt", "iam", "none"] = Field(
         default="none",
-        description="who says who asks: this service's keys, a JWT, IAM; or nobody, which is for "
-        "a server that only its own machine reaches. Functions without OJS_AUTHORIZER use keys",
+        description="how callers are identified: this service's keys, a JWT, IAM; or not at all, "
+        "which is for a server that only its own machine reaches. Functions without "
+        "OJS_AUTHORIZER use keys",
     )
     strict_queues: bool = Field(
         default=False,
-        description="refuse jobs for queues that nobody made (OJS_STRICT_QUEUES: true or false)",
+        description="refuse jobs for queues that no operator made "
+        "(OJS_STRICT_QUEUES: true or false)",
     )
 
     @classmethod
     def from_environment(cls) -> Settings:
         """Read the settings; raises pydantic.ValidationError when OJS_TABLE is missing."""
-        # A function that was not told who may ask lets nobody in.
+        # Without the setting a function lets nobody in without a key.
         closed = {"authorizer": "keys"}
         return cls.model_validate(closed | environment.given(cls.model_fields))

@@ -2,21 +2,17 @@
 
 from __future__ import annotations
 
-import ast
-from collections.abc import Iterator
-from dataclasses import dataclass
-from pathlib import Path
+import re
 
 import pytest
 
-ROOT = Path(__file__).resolve().parents[2]
-SHIPPED = ("shared/ojs", "functions")
-WHOLE = (*SHIPPED, "infra", "local", "cli", "examples")
+from tests.architecture.modules import ROOT, SHIPPED, WHOLE, Module, modules, within
 
 # Who may import whom, by the longest prefix that fits. What is not listed here is an error, so a
-# new layer has to be put in its place.
+# new layer has to be put in its place: here and in CONTRIBUTING's table.
 ALLOWED: dict[str, set[str]] = {
     "ojs.clock": set(),
+    "ojs.bounded": set(),
     "ojs.environment": set(),
     "ojs.settings": {"ojs.environment"},
     "ojs.domain": {"ojs.domain", "ojs.clock"},
@@ -25,13 +21,13 @@ ALLOWED: dict[str, set[str]] = {
     # and no HTTP function imports it. Where a caller would notice the stream's delay, the use case
     # calls the idempotent function of the store itself.
     "ojs.projections": {"ojs.projections", "ojs.store", "ojs.domain", "ojs.clock"},
-    "ojs.services": {"ojs.services", "ojs.store", "ojs.domain", "ojs.clock"},
+    "ojs.services": {"ojs.services", "ojs.store", "ojs.domain", "ojs.bounded", "ojs.clock"},
     "ojs.http": {"ojs.http", "ojs.domain", "ojs.clock"},
     "ojs.runtime": {"ojs.services", "ojs.store", "ojs.domain", "ojs.clock", "ojs.settings"},
     # Loads next to nothing: the authorizer is in front of every request.
     "ojs.access_runtime": {
-        "ojs.services.operations.authentication", "ojs.services.operations.setup", "ojs.store", "ojs.domain",
-        "ojs.clock", "ojs.environment",
+        "ojs.services.operations.authentication", "ojs.services.operations.setup", "ojs.store",
+        "ojs.domain", "ojs.clock", "ojs.environment",
     },
     "functions.authorizer": {"ojs.access_runtime"},
     "functions.setup": {"ojs.access_runtime"},
@@ -41,11 +37,14 @@ ALLOWED: dict[str, set[str]] = {
     "functions.sweep": {
         "functions", "ojs.runtime", "ojs.projections", "ojs.services", "ojs.domain",
     },
-    "infra": {"infra", "ojs.store.table.schema", "ojs.http.contract.operations", "ojs.http.binding.negotiation"},
+    "infra": {
+        "infra", "ojs.store.table.schema", "ojs.http.contract.operations",
+        "ojs.http.binding.negotiation",
+    },
     "local": {"local", "ojs", "functions"},
     "cli": {
-        "cli", "ojs.services.operations.tidy", "ojs.store.table.clients", "ojs.store.jobs.orphans", "ojs.store.table.table",
-        "ojs.domain.errors",
+        "cli", "ojs.services.operations.tidy", "ojs.store.table.clients", "ojs.store.jobs.orphans",
+        "ojs.store.table.table", "ojs.domain.errors",
     },
     "examples": set(),
 }  # fmt: skip
@@ -53,69 +52,8 @@ SDK = ("boto3", "botocore", "s3transfer")
 TOOLS_ONLY = ("aws_cdk", "constructs", "cdk_nag", "moto", "ministack", "pytest", "hypothesis")
 
 
-@dataclass(frozen=True)
-class Module:
-    """One source file, parsed."""
-
-    name: str
-    path: Path
-    tree: ast.Module
-
-    def imports(self) -> Iterator[tuple[str, int]]:
-        """Absolute names imported at run time, anywhere in the file, with their lines.
-
-        Imports for type checkers alone bind nobody at run time and are left out.
-        """
-        typing_only = {
-            id(node)
-            for block in ast.walk(self.tree)
-            if isinstance(block, ast.If) and ast.unparse(block.test).endswith("TYPE_CHECKING")
-            for statement in block.body
-            for node in ast.walk(statement)
-        }
-        for node in ast.walk(self.tree):
-            if id(node) in typing_only:
-                continue
-            if isinstance(node, ast.Import):
-                yield from ((alias.name, node.lineno) for alias in node.names)
-            elif isinstance(node, ast.ImportFrom):
-                assert not node.level, f"{self.path}: relative import"
-                # `from ojs.store import schema` imports ojs.store.table.schema.
-                yield from ((f"{node.module}.{alias.name}", node.lineno) for alias in node.names)
-
-    def attributes(self) -> Iterator[tuple[str, int]]:
-        """Dotted names used, resolved through the file's imports (`dt.now` → `datetime.now`)."""
-        aliases: dict[str, str] = {}
-        for node in ast.walk(self.tree):
-            if isinstance(node, ast.Import):
-                for alias in node.names:
-                    top = alias.name.partition(".")[0]
-                    aliases[alias.asname or top] = alias.name if alias.asname else top
-            elif isinstance(node, ast.ImportFrom):
-                aliases |= {a.asname or a.name: f"{node.module}.{a.name}" for a in node.names}
-        for node in ast.walk(self.tree):
-            if isinstance(node, ast.Attribute | ast.Name):
-                first, dot, rest = ast.unparse(node).partition(".")
-                if first in aliases:
-                    yield f"{aliases[first]}{dot}{rest}", node.lineno
-
-
-def modules(*folders: str) -> list[Module]:
-    found = []
-    for folder in folders:
-        for path in sorted((ROOT / folder).rglob("*.py")):
-            parts = path.relative_to(ROOT / "shared" if folder.startswith("shared") else ROOT)
-            name = ".".join(parts.with_suffix("").parts).removesuffix(".__init__")
-            found.append(Module(name, path, ast.parse(path.read_text(), str(path))))
-    return found
-
-
-def within(name: str, packages: tuple[str, ...] | set[str]) -> bool:
-    return any(name == package or name.startswith(f"{package}.") for package in packages)
-
-
 def place(module: Module, name: str, line: int) -> str:
-    return f"{module.path.relative_to(ROOT)}:{line} {name}"
+    return f"{module.at(line)} {name}"
 
 
 def test_there_is_something_to_check() -> None:
@@ -139,6 +77,13 @@ def test_imports_go_one_way() -> None:
             and not within(name, ALLOWED[layer])
         ]
     assert wrong == []
+
+
+def test_contributing_has_the_same_table() -> None:
+    page = (ROOT / "CONTRIBUTING.md").read_text("utf-8")
+    rows = re.findall(r"^\| `([\w.]+)` \| (.*) \|$", page, re.MULTILINE)
+    told = {name: set(re.findall(r"`([\w.]+)`", others)) for name, others in rows}
+    assert told == {name: others - {name} for name, others in ALLOWED.items()}
 
 
 def test_only_the_store_knows_the_sdk() -> None:

@@ -50,7 +50,7 @@ if TYPE_CHECKING:
 
     from mypy_boto3_dynamodb import DynamoDBClient
 
-pytestmark = pytest.mark.e2e
+pytestmark = [pytest.mark.e2e, pytest.mark.exhaustive]
 
 T = TypeVar("T")
 MEDIA_TYPE = "application/openjobspec+json"
@@ -540,7 +540,7 @@ def test_an_operator_tidies(cloud: LocalCloud, deployment: Deployment, api: Api)
         TableName=deployment.table, Item={name: {"S": text} for name, text in left.items()}
     )
     code = (
-        "import ojs.services.operations.tidy, cli.__main__; ojs.services.operations.tidy.WAIT_S = 0.1;"
+        "from ojs.services.operations import tidy; import cli.__main__; tidy.WAIT_S = 0.1;"
         f"raise SystemExit(cli.__main__.main(['tidy', '--stage', '{STAGE}']))"
     )
     done = subprocess.run(

@@ -16,9 +16,9 @@ from cdk_nag import AwsSolutionsChecks
 from examples.alert.app import DeadLetterAlert
 from infra import ROOT
 from infra.settings import DeploymentSettings
+from ojs.domain.events.types import EventType
 from ojs.projections.bus import SOURCE
 from ojs.projections.project import ALWAYS
-from ojs.projections.transitions import TransitionKind
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -41,9 +41,11 @@ def test_the_rule_hears_what_the_backend_sends() -> None:
     assert rule["EventBusName"] == DeploymentSettings().service
     assert rule["EventPattern"] == {
         "source": [SOURCE],
-        "detail-type": [TransitionKind.DEAD_ADDED.value],
+        "detail-type": [EventType.DEAD_LETTER_ADDED.value],
     }
-    assert any(TransitionKind.DEAD_ADDED.value.startswith(always.rstrip("*")) for always in ALWAYS)
+    assert any(
+        EventType.DEAD_LETTER_ADDED.value.startswith(always.rstrip("*")) for always in ALWAYS
+    )
 
 
 def test_the_rule_may_publish_to_the_topic_and_nobody_else() -> None:

@@ -35,8 +35,9 @@ from ojs.services.operations.authentication import Authentication
 from ojs.settings import Settings
 from ojs.store.deployment.access_keys import AccessKeyStore
 from ojs.store.deployment.secrets import Secret
-from ojs.store.jobs import records as job_store
+from ojs.store.jobs import staged_batches
 from ojs.store.jobs.blobs import S3Blobs
+from ojs.store.jobs.reading import JobReader
 from ojs.store.table import keys
 from ojs.store.table.schema import create_table_arguments
 from ojs.store.table.table import Update
@@ -822,18 +823,20 @@ def _time(call: Caller) -> None:
     # A job that others changed after the sweep had read it: it is read again.
     raced = call.claimed("raced", visibility_timeout_ms=1_000)
     call.clock.advance(10_000)
-    with patch.object(job_store.JobStore, "heads", _outdated(job_store.JobStore.heads)):
+    with patch.object(JobReader, "heads", _outdated(JobReader.heads)):
         call.sweep()
     assert call("get_job", at=raced)["job"]["state"] == "available"
     # A batch whose commit never came: the sweep takes it back, objects too.
     small = {"type": "test.job", "args": [1], "queue": "staged"}
     jobs = [{**small, "args": [HUGE]}, {**small, "args": [LARGE]}] + [small] * 100
-    with patch.object(job_store.JobStore, "_commit", side_effect=BackendUnavailable("down")):
+    with patch.object(
+        staged_batches.StagedBatches, "_commit", side_effect=BackendUnavailable("down")
+    ):
         call("enqueue_batch", {"jobs": jobs}, status=503)
-    with patch.object(job_store.JobStore, "_commit"):
+    with patch.object(staged_batches.StagedBatches, "_commit"):
         call("enqueue_batch", {"jobs": jobs})
     call.fetch("staged")
-    call.clock.advance(job_store.STAGING_GRACE_MS + 1)
+    call.clock.advance(staged_batches.STAGING_GRACE_MS + 1)
     call.sweep()
 
 

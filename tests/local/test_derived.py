@@ -25,7 +25,7 @@ from ojs import runtime
 from ojs.clock import SystemClock
 from ojs.domain.job import envelope
 from ojs.settings import Settings
-from ojs.store.jobs import records as job_store
+from ojs.store.jobs import staged_batches
 from ojs.store.table.schema import create_table_arguments
 
 pytestmark = pytest.mark.e2e
@@ -146,7 +146,7 @@ def test_a_folder_of_a_version_without_a_stream_is_counted(running: Any, tmp_pat
         for job in old.fetch.fetch(["default"], 2, "w")[1:]:
             fatal = {"code": "DEAD_LETTER", "message": "no"}
             old.finish.nack(job.id, worker_id="w", error=fatal)
-        with patch.object(job_store.JobStore, "_commit"):
+        with patch.object(staged_batches.StagedBatches, "_commit"):
             old.enqueue.push_batch([parsed() for _ in range(101)])  # never committed
     for _ in range(2):
         with running() as server:

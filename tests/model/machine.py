@@ -15,7 +15,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant
 from ojs.domain.dead_letter import replay
 from ojs.domain.fair_queue.tags import TICKS_PER_MS, tagged, ticks_of
 from ojs.store.jobs import items
-from ojs.store.permits import counters as gates
+from ojs.store.permits import counter_items
 from ojs.store.table import keys, values
 from tests.model.backend import Answer, Backend, Storage, There
 from tests.model.model import DONE, Job, Model, Refused, Shown
@@ -232,9 +232,9 @@ class Base(RuleBasedStateMachine):
         for (pk, sk), item in there.items():
             if not pk.startswith(keys.gate("")):
                 continue
-            name, level = pk.removeprefix(keys.gate("")), gates.level_from(item)
+            name, level = pk.removeprefix(keys.gate("")), counter_items.value_from(item)
             if sk == keys.DEPTH:
-                assert level.charged == held[name], f"the gate of {name} counts {level}"
+                assert level.tracked == held[name], f"the gate of {name} counts {level}"
             elif sk == keys.SLOTS:
                 assert level.count == taken.pop(name, 0), f"places of {name}: {level}"
         assert not taken, f"jobs run without a place: {taken}"

@@ -1,8 +1,8 @@
 """The whole API against a model, in any order of calls, with the clock in hand.
 
-`MACHINE_EXAMPLES=2000 make test ARGS=tests/model` looks further, each time elsewhere. The steps
-that lead to a failure are printed; they are to be kept as a test below. With `SHRINK=1` they are
-made fewer first, which takes minutes.
+`MACHINE_EXAMPLES=2000 make test-exhaustive ARGS=tests/model` looks further, each time elsewhere.
+The steps that lead to a failure are printed; they are to be kept as a test below. With `SHRINK=1`
+they are made fewer first, which takes minutes.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import initialize, run_state_machine_as_test
 
-from ojs.store.permits import counters as gates
+from ojs.store.permits import counter_items
 from ojs.store.table import keys
 from tests.model.backend import InProcess, OnEngine, Storage
 from tests.model.machine import HOUR, QUEUES, queues
@@ -148,8 +148,8 @@ class Machine(Scenes):
             if kind == "J":
                 assert (pk, keys.HEAD) in there, f"{pk} {sk} is nobody's"
             elif kind == "G":
-                level = gates.level_from(item)
-                assert sk not in (keys.DEPTH, keys.SLOTS) or level.charged == 0, f"{pk} {sk}"
+                level = counter_items.value_from(item)
+                assert sk not in (keys.DEPTH, keys.SLOTS) or level.tracked == 0, f"{pk} {sk}"
                 assert sk != keys.SLOTS or level.count == 0, f"{pk} {sk}: {level}"
             else:
                 assert kind != "B" or "ttl" in item, f"{pk} was never undone"
@@ -191,22 +191,28 @@ def look_at(
     )
 
 
-@pytest.mark.slow
-def test_the_api_does_what_the_model_says() -> None:
-    look_at(InProcess, EXAMPLES, streamed=False)
+# `make test` has as many as this.
+FEW = 4
 
 
-@pytest.mark.slow
+@pytest.mark.parametrize(
+    "examples", [FEW, pytest.param(EXAMPLES, marks=pytest.mark.exhaustive)], ids=["few", "many"]
+)
+def test_the_api_does_what_the_model_says(examples: int) -> None:
+    look_at(InProcess, examples, streamed=False)
+
+
+@pytest.mark.exhaustive
 def test_what_the_stream_is_to_do_is_done_by_it() -> None:
     look_at(InProcess, EXAMPLES // 2, streamed=True)
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_it_does_so_on_an_engine(streaming_dynamodb: DynamoDBClient) -> None:
     look_at(lambda: OnEngine(streaming_dynamodb), max(2, EXAMPLES // 20), streamed=True)
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("scene", SCENES)
 def test_each_subject_is_come_to(scene: str) -> None:
     """Left to chance, some would be in none of a few histories."""

@@ -206,7 +206,9 @@ class Operator(Actor):
         self.ask("reconcile", lambda: self.run.reconcile.run_once(self.world.clock.now_ms(), 100))
 
     def seat(self) -> None:
-        self.ask("seating", lambda: self.run.seating.run_once(self.world.clock.now_ms()))
+        self.ask(
+            "seating", lambda: self.run.pool_permit_sweep.run_once(self.world.clock.now_ms(), 2_000)
+        )
 
     def wait(self, ms: int | None = None) -> None:
         if ms is None:
@@ -295,7 +297,7 @@ class Operator(Actor):
         self.world.change("delete pool", "pools", act, lambda _: {})
 
     def tag(self) -> None:
-        self.ask("tagging", lambda: self.run.tagging.run_once(self.world.clock.now_ms(), 100))
+        self.ask("tagging", lambda: self.run.backfill.run_once(self.world.clock.now_ms(), 100))
 
     def replay(self) -> None:
         self.ask("replay", lambda: self.run.replay.run_once(self.world.clock.now_ms(), 100))
@@ -312,10 +314,12 @@ class Operator(Actor):
         self.ask("prune", lambda: self.run.prune.run_once(self.world.clock.now_ms(), 100))
 
     def hold(self) -> None:
-        self.ask("holding", lambda: self.run.holding.run_once(self.world.clock.now_ms(), 100))
+        self.ask(
+            "holding", lambda: self.run.throttle_sweep.run_once(self.world.clock.now_ms(), 100)
+        )
 
     def end(self, queue: str, strategy: str, target: str | None = None) -> None:
-        self.ask("delete queue", lambda: self.run.ending.delete(queue, strategy, target))
+        self.ask("delete queue", lambda: self.run.deletion.delete(queue, strategy, target))
 
 
 class Stream(Actor):

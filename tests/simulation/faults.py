@@ -212,7 +212,10 @@ class Client:
 
 
 class Bucket:
-    """What `ojs.store.jobs.blobs.S3Blobs` calls; the same goes wrong. `wrote` is told of each object."""
+    """The client that `ojs.store.jobs.blobs.S3Blobs` calls, with the same faults.
+
+    `wrote` is called with each object.
+    """
 
     def __init__(
         self,

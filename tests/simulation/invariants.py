@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ojs.clock import Clock
-from ojs.domain.job.job import DEFAULT_TIMEOUT_MS, POOL_SEAT, WORKER_SEAT
+from ojs.domain.job.job import DEFAULT_TIMEOUT_MS, POOL_PERMIT, WORKER_PERMIT
 from ojs.domain.job.states import TERMINAL, TRANSITIONS, State
 from ojs.domain.pool.pool import gate_of, seat_of
 from ojs.domain.rate_limit.limiter import RateLimit
@@ -229,7 +229,7 @@ class Watch:
                 self._open(pk, after)
                 self._given(after)
                 self._started(after)
-            elif WORKER_SEAT in after.get("seats", ""):
+            elif WORKER_PERMIT in after.get("seats", ""):
                 # A lost worker speaks up again.
                 self._resumed[pk] = seat_of(after["pool"], after["worker"])
         elif after["state"] != State.ACTIVE.value:
@@ -246,7 +246,7 @@ class Watch:
 
     def _within_limits(self, pk: str, item: Item) -> None:
         """A job that runs takes a place, and there is one."""
-        seated = POOL_SEAT in item.get("seats", "")
+        seated = POOL_PERMIT in item.get("seats", "")
         for gate, taken in (
             (item["queue"], "slot" in item),
             (gate_of(item.get("pool", "")), seated),
@@ -294,7 +294,7 @@ class Watch:
             queue, gate = item["queue"], gate_of(item.get("pool", ""))
             if item["state"] == State.ACTIVE.value and self._claimed[pk] < began:
                 of_pool = queue in before.queues.get(gate, set()) | now.queues.get(gate, set())
-                seated = not of_pool or POOL_SEAT in item.get("seats", "")
+                seated = not of_pool or POOL_PERMIT in item.get("seats", "")
                 for name, counts in ((queue, "slot" in item), (gate, seated)):
                     if ("limit", name) in fresh and not counts:
                         raise broken("what runs counts from the answer on", job=pk, gate=name)
@@ -309,7 +309,7 @@ class Watch:
         """A worker is given no more jobs than it said that it can run. What it goes on with after
         its lease ran out it was not given: it may do so with others being under way to it.
         """
-        if WORKER_SEAT not in item.get("seats", ""):
+        if WORKER_PERMIT not in item.get("seats", ""):
             return
         seat = seat_of(item["pool"], item["worker"])
         most = _unpacked(self._memory.items.get((keys.gate(seat), keys.SLOTS))) or {}
@@ -463,9 +463,9 @@ class Watch:
 def _places(item: Mapping[str, Any]) -> Iterable[str]:
     if "slot" in item:
         yield item["queue"]
-    if POOL_SEAT in item.get("seats", ""):
+    if POOL_PERMIT in item.get("seats", ""):
         yield gate_of(item["pool"])
-    if WORKER_SEAT in item.get("seats", ""):
+    if WORKER_PERMIT in item.get("seats", ""):
         yield seat_of(item["pool"], item["worker"])
 
 

@@ -24,8 +24,10 @@ from ojs.services.permits.repair import CountedPermits, PermitRepair
 from ojs.services.pools.configure import PoolConfiguration
 from ojs.services.queues.deletion import QueueDeletion
 from ojs.store.jobs import records as job_store
-from ojs.store.permits.counters import Gates
+from ojs.store.jobs.staged_batches import StagedBatches
+from ojs.store.permits.depth_counter import DepthCounter
 from ojs.store.permits.pool_permits import PoolPermits
+from ojs.store.permits.semaphore import ConcurrencySemaphore
 from ojs.store.queues.queues import QueueStore
 from ojs.store.table import keys
 from ojs.store.table.errors import LostRace
@@ -40,8 +42,8 @@ def _updates(mutate: Callable[[Update], Update]) -> Iterator[None]:
     """Every single update is made like this instead."""
     update = Table.update
 
-    def mutated(table: Table, wanted: Update) -> Any:
-        return update(table, mutate(wanted))
+    def mutated(table: Table, wanted: Update, **how: Any) -> Any:
+        return update(table, mutate(wanted), **how)
 
     with mock.patch.object(Table, "update", mutated):
         yield
@@ -73,12 +75,12 @@ def claim_without_state() -> AbstractContextManager[None]:
 
 def ack_without_lease() -> AbstractContextManager[Any]:
     """Whoever acks is believed."""
-    held_by = job_store._held_by
+    owner_condition = job_store._lease_owner_condition
 
     def anybody(*_: object) -> Any:
-        return held_by(None, None, None)
+        return owner_condition(None, None, None)
 
-    return mock.patch.object(job_store, "_held_by", anybody)
+    return mock.patch.object(job_store, "_lease_owner_condition", anybody)
 
 
 def head_is_swapped_blindly() -> AbstractContextManager[Any]:
@@ -98,8 +100,8 @@ def head_before_payload() -> AbstractContextManager[Any]:
 
     def late(self: Any, job: Any, also: Sequence[Any] = ()) -> Any:
         kept: list[Any] = []
-        save = self._texts.save
-        with mock.patch.object(self._texts, "save", kept.extend):
+        save = self._payloads.save
+        with mock.patch.object(self._payloads, "save", kept.extend):
             made = create(self, job, also)
         save(kept)
         return made
@@ -114,8 +116,8 @@ def release_before_the_end() -> AbstractContextManager[Any]:
     def early(self: Any, job_id: str, **how: Any) -> Any:
         there = self.head(job_id)
         if there is not None:
-            self.let_go(there, now_ms=how["now_ms"])
-        with mock.patch.object(self, "let_go"):
+            self.permits.release_all(there, now_ms=how["now_ms"])
+        with mock.patch.object(self.permits, "release_all"):
             return ack(self, job_id, **how)
 
     return mock.patch.object(job_store.JobStore, "ack", early)
@@ -123,43 +125,43 @@ def release_before_the_end() -> AbstractContextManager[Any]:
 
 def release_twice() -> AbstractContextManager[Any]:
     """Room is given back once too often."""
-    release = Gates.release
+    release = DepthCounter.release
 
-    def twice(self: Gates, queue: str, **how: Any) -> None:
+    def twice(self: DepthCounter, queue: str, **how: Any) -> None:
         release(self, queue, **how)
         release(self, queue, **how)
 
-    return mock.patch.object(Gates, "release", twice)
+    return mock.patch.object(DepthCounter, "release", twice)
 
 
 def slot_is_kept() -> AbstractContextManager[Any]:
     """A release is skipped: places of running jobs are not given back."""
-    return mock.patch.object(Gates, "free_slots", return_value=None)
+    return mock.patch.object(ConcurrencySemaphore, "release", return_value=None)
 
 
 def undo_without_mark() -> AbstractContextManager[Any]:
     """A batch is undone without a mark that stops its commit."""
     update = Table.update
 
-    def mutated(table: Table, wanted: Update) -> Any:
+    def mutated(table: Table, wanted: Update, **how: Any) -> Any:
         if wanted.set.get("state") == "undone":
             there = table.get(wanted.pk, wanted.sk)
             if there is None:
                 raise LostRace([None])
             return there
-        return update(table, wanted)
+        return update(table, wanted, **how)
 
     return mock.patch.object(Table, "update", mutated)
 
 
 def late_jobs_stay() -> AbstractContextManager[Any]:
     """A batch that was undone is not looked at again."""
-    remove = job_store.JobStore._remove_batch
+    remove = StagedBatches._remove_jobs
 
-    def once(jobs: job_store.JobStore, token: str, batch: Any) -> int:
-        return 0 if "ttl" in batch else remove(jobs, token, batch)
+    def once(batches: StagedBatches, token: str, batch: Any) -> int:
+        return 0 if "ttl" in batch else remove(batches, token, batch)
 
-    return mock.patch.object(job_store.JobStore, "_remove_batch", once)
+    return mock.patch.object(StagedBatches, "_remove_jobs", once)
 
 
 def a_token_for_each_try() -> AbstractContextManager[Any]:
@@ -201,11 +203,11 @@ def lock_without_condition() -> AbstractContextManager[Any]:
 def end_without_note() -> AbstractContextManager[Any]:
     """A queue goes, and no note of it stays for those that were pushing to it."""
 
-    def finish_end(self: QueueStore, queue: Any, _ending: Any) -> None:
+    def finish_deletion(self: QueueStore, queue: Any, _ending: Any) -> None:
         self._table.delete(keys.QUEUES, queue.name)
         self._table.delete(keys.queue(queue.name), keys.HEAD)
 
-    return mock.patch.object(QueueStore, "finish_end", finish_end)
+    return mock.patch.object(QueueStore, "finish_deletion", finish_deletion)
 
 
 def nobody_looks_at_what_runs() -> AbstractContextManager[Any]:
@@ -221,7 +223,7 @@ def nobody_looks_at_what_runs() -> AbstractContextManager[Any]:
 def end_is_taken_back_once() -> AbstractContextManager[Any]:
     """As it was: who takes the end of a queue back must be the only one (found likewise)."""
 
-    def take_back(self: Any, queue: Any, ending: Any) -> None:
+    def cancel_deletion(self: Any, queue: Any, ending: Any) -> None:
         self._table.update(
             Update(
                 keys.queue(queue.name),
@@ -233,7 +235,7 @@ def end_is_taken_back_once() -> AbstractContextManager[Any]:
             )
         )
 
-    return mock.patch.object(QueueStore, "take_back", take_back)
+    return mock.patch.object(QueueStore, "cancel_deletion", cancel_deletion)
 
 
 def repetition_is_a_lost_race() -> AbstractContextManager[Any]:
@@ -287,7 +289,7 @@ def running_jobs_do_not_count() -> AbstractContextManager[Any]:
 
 def waiting_jobs_do_not_count() -> AbstractContextManager[Any]:
     """A bound is set, and what is there already is not counted."""
-    return mock.patch.object(ReconcileSweep, "settle", return_value=None)
+    return mock.patch.object(ReconcileSweep, "count_untracked", return_value=None)
 
 
 def pool_made_anew_forgets() -> AbstractContextManager[Any]:
@@ -319,12 +321,12 @@ def pool_forgets_queues() -> AbstractContextManager[Any]:
 
 def seat_of_worker_is_kept() -> AbstractContextManager[Any]:
     """The place that a job took of its worker is not given back."""
-    free = PoolPermits.free
+    release = PoolPermits.release
 
     def only_of_pool(self: PoolPermits, job: Any, **how: Any) -> None:
-        free(self, replace(job, seats=job.seats.replace("w", "")), **how)
+        release(self, replace(job, seats=job.seats.replace("w", "")), **how)
 
-    return mock.patch.object(PoolPermits, "free", only_of_pool)
+    return mock.patch.object(PoolPermits, "release", only_of_pool)
 
 
 def isolation_is_ignored() -> AbstractContextManager[Any]:
@@ -334,7 +336,7 @@ def isolation_is_ignored() -> AbstractContextManager[Any]:
 
 def nothing_is_tagged() -> AbstractContextManager[Any]:
     """Jobs that wait get no tags when tenants begin to share their queue."""
-    return mock.patch.object(FairnessBackfill, "_see_to", return_value=0)
+    return mock.patch.object(FairnessBackfill, "_update", return_value=0)
 
 
 def nothing_is_archived() -> AbstractContextManager[Any]:

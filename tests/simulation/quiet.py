@@ -9,9 +9,9 @@ from collections.abc import Collection, Iterable, Mapping
 from typing import Any
 
 from ojs.domain.fair_queue.tags import tagged
-from ojs.domain.job.job import POOL_SEAT, Job
+from ojs.domain.job.job import POOL_PERMIT, Job
 from ojs.domain.job.states import State
-from ojs.domain.pool.dispatch import LEAST_LOADED
+from ojs.domain.pool.dispatch import DispatchStrategy
 from ojs.domain.pool.pool import DEFAULT_POOL
 from ojs.store.dead_letter import counters as dead_letters
 from ojs.store.derived.projection import COPIES
@@ -72,7 +72,7 @@ def _of_pool(found: Mapping[Key, Item], gate: str) -> bool:
         return pool.seated
     record = found.get(workers.key_of(worker))
     belongs = record is not None and (record.get("pool") or DEFAULT_POOL) == name
-    return belongs and pool.strategy == LEAST_LOADED
+    return belongs and pool.strategy == DispatchStrategy.LEAST_LOADED
 
 
 def limits_count_all(found: Mapping[Key, Item]) -> None:
@@ -88,7 +88,7 @@ def limits_count_all(found: Mapping[Key, Item]) -> None:
         if queue.slotted and "slot" not in item:
             raise broken("what runs under a limit takes a place", job=pk)
         there = found.get((keys.pool(item.get("pool", "")), keys.HEAD))
-        if there is not None and POOL_SEAT not in item.get("seats", ""):
+        if there is not None and POOL_PERMIT not in item.get("seats", ""):
             pool = pools.from_item(there)
             if pool.seated and item["queue"] in pool.queues:
                 raise broken("what runs in a limited pool takes a place", job=pk)
@@ -98,7 +98,7 @@ def loose_are_counted(found: Mapping[Key, Item]) -> None:
     """The gate of a queue with a bound counts jobs that came before the bound, too."""
     loose: Counter[str] = Counter()
     for job in heads(found).values():
-        if not job.state.terminal and job.held is None:
+        if not job.state.terminal and job.reserved_bytes is None:
             loose[job.queue] += 1
     for (pk, sk), item in found.items():
         if not pk.startswith(keys.gate("")) or sk != keys.DEPTH:
@@ -116,7 +116,7 @@ def tenants_take_turns(found: Mapping[Key, Item]) -> None:
         if not pk.startswith(keys.queue("")) or sk != keys.HEAD:
             continue
         queue = queues.from_item(pk.removeprefix(keys.queue("")), item)
-        if queue.tagging_ms is not None:
+        if queue.backfill_since_ms is not None:
             raise broken("the tagging of a queue ends", queue=queue.name)
         if queue.fairness is None:
             continue

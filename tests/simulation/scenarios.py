@@ -369,10 +369,10 @@ def play(
     scheduler = Scheduler(choose)
     world.start(scheduler)
     with (
-        mock.patch("ojs.store.jobs.records.MAX_TRANSACTION", _TRANSACTION),
+        mock.patch("ojs.store.jobs.staged_batches.MAX_TRANSACTION", _TRANSACTION),
         mock.patch("ojs.services.jobs.enqueue.MAX_TRANSACTION", _TRANSACTION),
-        mock.patch("ojs.store.jobs.records.STAGING_GRACE_MS", staging_grace_ms),
-        mock.patch("ojs.store.jobs.records.UNDONE_AGAIN_MS", _UNDONE_AGAIN_MS),
+        mock.patch("ojs.store.jobs.staged_batches.STAGING_GRACE_MS", staging_grace_ms),
+        mock.patch("ojs.store.jobs.staged_batches.UNDONE_AGAIN_MS", _UNDONE_AGAIN_MS),
         mock.patch("ojs.store.jobs.payloads.MAX_ITEM_BYTES", _ITEM_BYTES),
     ):
         # What was there before is no part of what goes wrong.

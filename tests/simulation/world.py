@@ -134,7 +134,7 @@ class World:
             ids=IdSource(self.clock, self.chance.randbytes),
             sleep=self.sleep,
         )
-        for table in (made.table, made.gates._table):
+        for table in (made.table, made.stores.semaphore._table):
             table._sleep = self.sleep
         made.enqueue._bounds._sleep = self.sleep
         return made
@@ -322,9 +322,9 @@ class World:
         self.run.sweep.run_once(now_ms, 10_000)
         self.run.reconcile.run_once(now_ms, 10_000)
         if self.pool is not None or self.pools:
-            self.run.seating.run_once(now_ms)
-        self.run.holding.run_once(now_ms, 1_000)
-        self.run.tagging.run_once(now_ms, 1_000)
+            self.run.pool_permit_sweep.run_once(now_ms, 2_000)
+        self.run.throttle_sweep.run_once(now_ms, 1_000)
+        self.run.backfill.run_once(now_ms, 1_000)
         self.run.replay.run_once(now_ms, 1_000)
         if self.watch.purged:
             self.run.prune.run_once(now_ms, 1_000)

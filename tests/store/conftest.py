@@ -104,7 +104,14 @@ def ministack_dynamodb(ministack: Engine) -> DynamoDBClient:
     return connect(ministack.url)
 
 
-@pytest.fixture(params=["moto", "engine", "ministack"])
+# `make test` has dynoxide alone: it is the quickest, and closest to DynamoDB.
+@pytest.fixture(
+    params=[
+        pytest.param("moto", marks=pytest.mark.exhaustive),
+        "engine",
+        pytest.param("ministack", marks=pytest.mark.exhaustive),
+    ]
+)
 def world(request: pytest.FixtureRequest) -> Iterator[World]:
     """A world on each engine in turn: the behaviour is the same on all."""
     names = {"moto": "moto", "engine": "dynamodb", "ministack": "ministack_dynamodb"}

@@ -1,12 +1,12 @@
-"""Jobs handed out to worker pools, and what the projection counts of them, without a fetch."""
+"""Worker pools: how to make one, hand out jobs to it, and count what the projection counts."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from ojs.domain.job import envelope
+from ojs.domain.pool.pool import gate_of
 from ojs.domain.times import format_ms
-from ojs.store.jobs import records as job_store
-from ojs.store.jobs.payloads import PayloadStore
 from ojs.store.table import keys
 
 if TYPE_CHECKING:
@@ -23,8 +23,8 @@ def make(world: World, name: str, queues: Any, **more: Any) -> Pool:
 def claim(world: World, queue: str, pool: str | None, count: int = 1) -> list[Job]:
     """The first jobs of a queue, claimed for a worker of this pool."""
     run = world.run
-    jobs = job_store.JobStore(run.table, PayloadStore(run.table, run.blobs), run.ids, run.gates)
-    found, _ = jobs.ready(queue, 0, limit=count)
+    jobs = run.stores.jobs
+    found, _ = jobs.index.ready(queue, 0, limit=count)
     return [
         jobs.claim(
             job_id, keys.Position.parse(key), queue=queue, lane=0, now_ms=world.clock.now_ms(),
@@ -47,3 +47,38 @@ def happened(world: World, queue: str, ago_ms: int = 0, **values: int) -> None:
     """What the projection has of a minute."""
     sk = keys.minute(format_ms(world.clock.now_ms() - ago_ms)[:16])
     world.run.table.write_many([{"pk": keys.stats(queue), "sk": sk, **values}])
+
+
+SECOND = 1_000
+ABC = ("a", "b", "c")
+
+
+def fill(world: World, queue: str, count: int, **options: Any) -> None:
+    """So many jobs in a queue."""
+    request = {"type": "test.job", "args": [], "options": {"queue": queue, **options}}
+    for start in range(0, count, 100):
+        many = [envelope.parse(request)] * min(100, count - start)
+        world.run.enqueue.push_batch(many)
+
+
+def pool(world: World, name: str = "p", queues: Any = ABC, **config: Any) -> None:
+    """Configure a pool."""
+    world.run.pools.put(
+        name, {"queues": queues if isinstance(queues, dict) else list(queues), **config}
+    )
+
+
+def prevent(ratio: float, interval: str = "PT30S") -> dict[str, Any]:
+    """Configuration of starvation prevention."""
+    return {
+        "starvation_prevention": {
+            "enabled": True,
+            "rotation_interval": interval,
+            "min_dispatch_ratio": ratio,
+        }
+    }
+
+
+def taken(world: World, name: str = "p") -> int:
+    """Places that the pool's gate counts."""
+    return world.run.stores.semaphore.values([gate_of(name)])[gate_of(name)].count

@@ -27,9 +27,10 @@ from ojs.domain.errors import (
     QueueNotFound,
 )
 from ojs.domain.job import envelope
-from ojs.domain.queue.queue import Deletion
+from ojs.domain.queue.queue import Deletion, DeletionStrategy
 from ojs.store.table import keys
-from tests.store.test_crashes import attempt, faults
+from tests.store.bounded import BIG, bound, level
+from tests.store.faults import attempt, faults
 
 if TYPE_CHECKING:
     from ojs.domain.job.job import Job
@@ -39,16 +40,6 @@ if TYPE_CHECKING:
     from tests.store.conftest import World
 
 SECOND = 1_000
-BIG = "x" * 5_000
-
-
-def level(world: World, queue: str = "default") -> tuple[int, int]:
-    found = world.run.table.get(keys.gate(queue), keys.DEPTH) or {}
-    return int(found.get("n", 0)), int(found.get("b", 0))
-
-
-def bound(world: World, queue: str = "default", **config: Any) -> None:
-    world.run.queues.configure(queue, config)
 
 
 def batch(world: World, count: int, **options: Any) -> list[Any]:
@@ -242,7 +233,7 @@ def test_a_staged_batch_that_fails_gives_its_room_back_once(exact: World, ids: s
         with pytest.raises(Duplicate):
             exact.run.enqueue.push_batch([envelope.parse(one) for one in raw])
     else:
-        from tests.store.test_lost_answers import Broken
+        from tests.store.doubles import Broken
 
         client = Broken(exact.client, "batch_write_item", first=3)
         with pytest.raises(BackendError):
@@ -382,23 +373,23 @@ def _too_small(world: World) -> None:
 
 
 def _draining(world: World) -> None:
-    world.run.ending.delete("default", "drain")
+    world.run.deletion.delete("default", "drain")
 
 
 def _discarded_slowly(world: World) -> None:
     world.fetch()
-    world.run.ending.delete("default", "discard")
+    world.run.deletion.delete("default", "discard")
 
 
 def _about_to_be_rejected(world: World) -> None:
-    store = world.run.ending._queues
+    store = world.run.deletion._queues
     queue = store.get("default")
     assert queue is not None
-    store.begin_end(queue, Deletion("reject"), now_ms=world.clock.now_ms())
+    store.begin_deletion(queue, Deletion(DeletionStrategy.REJECT), now_ms=world.clock.now_ms())
 
 
 def _gone_in_strict_mode(world: World) -> None:
-    assert world.run.ending.delete("default", "discard")[1]
+    assert world.run.deletion.delete("default", "discard")[1]
 
 
 CHANGES: dict[str, tuple[Callable[[World], None], type[OjsError]]] = {
@@ -443,7 +434,7 @@ def test_a_push_that_waits_is_refused_as_any_push_at_that_moment(
 
 def test_a_push_that_waits_makes_a_queue_that_is_gone_anew(waiting: Waiting) -> None:
     """The old queue was discarded; what is let in is in the new one, and stays."""
-    waiting.meanwhile = lambda: waiting.world.run.ending.delete("default", "discard")
+    waiting.meanwhile = lambda: waiting.world.run.deletion.delete("default", "discard")
     job = waiting.push().job
     assert len(waiting.waits) == 3
     for _ in range(2):
@@ -496,11 +487,11 @@ def test_defaults_of_the_moment_of_admission_stay_with_the_job(waiting: Waiting)
     assert (job.timeout_ms, job.policy.max_attempts) == (7_000, 9)
     assert job.retention == config.retention
     assert job.share is not None
-    assert job.held is not None
+    assert job.reserved_bytes is not None
     waiting.meanwhile, waiting.waits = lambda: bound(waiting.world, max_size=None), []
     later = waiting.push().job
     assert len(waiting.waits) == 3
-    assert later.held is None
+    assert later.reserved_bytes is None
 
 
 def test_times_of_a_push_that_waited(waiting: Waiting) -> None:
@@ -945,6 +936,7 @@ def test_a_push_that_could_not_know_of_a_new_bound_counts_all_the_same(exact: Wo
     assert level(exact)[0] == heads(exact) == 5
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("before", [None, 4])
 def test_a_configuration_that_fails_half_way_never_lets_too_many_in(
     exact: World, before: int | None
@@ -1177,4 +1169,4 @@ def test_nobody_gives_way_to_what_is_there_already(world: World, how: str) -> No
         with pytest.raises(Duplicate):
             world.run.enqueue.push(again)
     assert world.state(oldest) == world.state(there) == "available"
-    assert world.run.gates.level("default").count == 2
+    assert world.run.stores.depth.value("default").count == 2

@@ -27,10 +27,10 @@ from ojs.services.dead_letter import bulk
 from ojs.store.dead_letter.bulk import KEPT_S, _from, _item
 from ojs.store.jobs import items
 from ojs.store.table import keys, values
-from tests.store.test_bounds import bound, level
-from tests.store.test_capacity import spending
-from tests.store.test_crashes import attempt, faults
-from tests.store.test_dead_letter_copies import die
+from tests.store.bounded import bound, level
+from tests.store.dead_letter_queues import die
+from tests.store.faults import attempt, faults
+from tests.store.spending import spending
 
 if TYPE_CHECKING:
     from ojs.runtime import Runtime
@@ -164,7 +164,7 @@ def test_what_cannot_come_back_is_counted_and_the_rest_goes_on(world: World) -> 
     world.run.queues.configure("picky", {"allowed_job_types": ["test.*"]})
     world.run.queues.configure("narrow", {"max_size_bytes": 1_000})
     world.push(queue="ending")
-    world.run.ending.delete("ending", "drain")
+    world.run.deletion.delete("ending", "drain")
     done = world.run.bulk.begin(Action.RETRY, EVERYTHING)
     assert done.operation.phase is Phase.COMPLETED
     assert done.job_ids == [first.id, last.id], done.errors
@@ -192,7 +192,7 @@ def test_the_first_reasons_are_kept(world: World) -> None:
 def test_a_queue_that_was_deleted_is_made_again_once(world: World) -> None:
     for number in range(3):
         die(world, number)
-    world.run.ending.delete("mail", "discard")
+    world.run.deletion.delete("mail", "discard")
     assert world.run.bulk.begin(Action.RETRY, EVERYTHING).operation.succeeded == 3
     assert len(world.fetch("mail", 10)) == 3
 
@@ -359,7 +359,7 @@ def test_whoever_held_on_too_long_stops(exact: World) -> None:
 
     def late(job: Job, **more: Any) -> Job:
         if job.id.endswith(f"{130:012x}") and not others:
-            exact.clock.advance(bulk.HOLD_MS + SECOND)
+            exact.clock.advance(bulk.CLAIM_MS + SECOND)
             counts = exact.run.bulk.run_once(exact.clock.now_ms(), 5_000)
             others.append(counts["retried"])
         return bring_back(job, **more)
@@ -564,6 +564,7 @@ def test_a_filter_with_all_of_it_is_read_back(world: World) -> None:
 # --- dying anywhere -----------------------------------------------------------------------------
 
 
+@pytest.mark.exhaustive
 @pytest.mark.requirement("DL-14")
 @pytest.mark.parametrize("by", ["request", "sweep"])
 @pytest.mark.parametrize("action", [Action.RETRY, Action.PURGE])
@@ -598,7 +599,7 @@ def test_a_slice_that_dies_anywhere_loses_and_doubles_nothing(
             assert left == []
             for job in before:
                 # As the projection does for every head that goes.
-                exact.run.redrive._jobs.remove_rest(job)
+                exact.run.redrive._jobs.removal.remove_rest(job)
             assert not [i for i in exact.items() if i["pk"]["S"].startswith("J|")]
         else:
             # Each came back exactly once, whoever did it.
@@ -632,7 +633,7 @@ def _turn(world: World, limit: int) -> Any:
 
 
 @pytest.mark.requirement("DL-14")
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_ten_thousand_come_back_at_a_constant_cost_and_in_bounded_memory(
     exact: World,
 ) -> None:

@@ -2,12 +2,7 @@
 
 from __future__ import annotations
 
-import random
-import string
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -15,44 +10,12 @@ import pytest
 from ojs.domain.job import envelope
 from ojs.store.table import keys
 from ojs.store.table.values import pack
+from tests.store.spending import RETRY, WORKER, Spent, incompressible, spending, warm
 
 if TYPE_CHECKING:
     from tests.store.conftest import World
 
-# Retry settings that are not the defaults, a long worker id: an ordinary job, not a bare one.
-RETRY = {"max_attempts": 5, "initial_interval": "PT2S"}
-WORKER = "worker_019414d4-aaaa-7000-c000-111111111111"
 RESULT = {"ok": True, "message_id": "msg_019414d5-1234-7000-b000-aabbccddeeff"}
-
-
-@dataclass
-class Spent:
-    """What a block of code spent."""
-
-    calls: int = 0
-    writes: float = 0.0
-    reads: float = 0.0
-
-
-@contextmanager
-def spending(world: World) -> Iterator[Spent]:
-    meter, spent = world.run.table.meter, Spent()
-    meter.reset()
-    yield spent
-    spent.calls, spent.writes, spent.reads = len(meter.calls), meter.write_units, meter.read_units
-
-
-def incompressible(size: int) -> str:
-    """Text that no compression makes smaller by much, the same each time."""
-    return "".join(random.Random(size).choices(string.ascii_letters + string.digits, k=size))
-
-
-def warm(world: World) -> None:
-    """The queue exists and the worker is known, as in steady operation."""
-    world.push()
-    (job,) = world.fetch(worker=WORKER)
-    world.run.workers.beat(WORKER, active_jobs=[job.id])
-    world.run.finish.ack(job.id)
 
 
 def one_job(world: World, size: int) -> dict[str, Spent]:
@@ -171,7 +134,7 @@ def test_a_failure_costs_one_read_and_the_history(exact: World) -> None:
 def fill(world: World, queue: str, count: int) -> None:
     """Put `count` jobs in line, each as a push would have left it."""
     world.push(queue=queue)
-    (job_id, _), *_ = world.run.enqueue._jobs.ready(queue, 0, limit=1)[0]
+    (job_id, _), *_ = world.run.enqueue._jobs.index.ready(queue, 0, limit=1)[0]
     template = pack(world.run.table.get(keys.job(job_id), keys.HEAD) or {})
 
     def put(part: range) -> None:
@@ -194,7 +157,7 @@ def fill(world: World, queue: str, count: int) -> None:
         list(pool.map(put, (range(at, min(at + 25, count)) for at in range(0, count, 25))))
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_a_fetch_costs_the_same_with_100_and_100_000_jobs_waiting(exact: World) -> None:
     warm(exact)
     spent = {}

@@ -129,7 +129,7 @@ def test_refused_deletions_of_a_paused_queue_change_nothing(exact: World, bounde
         barrier.wait()
         for _ in range(10):
             with pytest.raises(Conflict, match="still holds jobs"):
-                run.ending.delete("busy", "reject")
+                run.deletion.delete("busy", "reject")
             refused += 1
         return refused
 
@@ -188,7 +188,7 @@ def test_a_paused_queue_that_is_discarded_or_moved_hands_out_nothing(
         barrier.wait()
         try:
             target = "new" if strategy == "move" else None
-            ending, deleted = exact.run.ending.delete("busy", strategy, target)
+            ending, deleted = exact.run.deletion.delete("busy", strategy, target)
         finally:
             over.set()
         for one in busy:

@@ -28,11 +28,11 @@ from ojs.domain.errors import Conflict, Duplicate, NotFound, QueueFull
 from ojs.domain.job import envelope
 from ojs.domain.pool.pool import gate_of
 from ojs.runtime import Runtime
-from ojs.store.permits import counters as gates
+from ojs.store.permits import counter_items
 from ojs.store.table import keys, values
 from tests.store.conftest import make_world
-from tests.store.test_crashes import Faulty, attempt, orphans
-from tests.store.test_slots import Once
+from tests.store.doubles import Once
+from tests.store.faults import Faulty, attempt, orphans
 
 if TYPE_CHECKING:
     from mypy_boto3_dynamodb import DynamoDBClient
@@ -229,7 +229,7 @@ def due(scene: Scene) -> None:
     scene.push(scheduled_at="+PT5S")
     (late,) = scene.push(pending=True, expires_at="+PT5S")
     scene.jobs[late] = False
-    scene.well.gates.take_slots(
+    scene.well.stores.semaphore.acquire(
         gate_of(scene.pool), count=1, limit=None, version=2**53, now_ms=scene.world.clock.now_ms()
     )
     scene.world.clock.advance(31 * SECOND)
@@ -343,7 +343,7 @@ def create(scene: Scene, run: Runtime) -> Any:
 
 def reject(scene: Scene, run: Runtime) -> Any:
     with suppress(Conflict):
-        run.ending.delete(scene.queue, "reject")
+        run.deletion.delete(scene.queue, "reject")
     return True
 
 
@@ -458,7 +458,7 @@ ROWS = (
 )
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("row", ROWS, ids=lambda row: row.name)
 def test_nothing_that_was_promised_is_lost(
     dynoxide: Engine, dynamodb: DynamoDBClient, row: Row
@@ -478,7 +478,7 @@ def test_nothing_that_was_promised_is_lost(
         comes_to_rest(scene)
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_a_minute_that_dies_anywhere_is_made_up_for_by_the_next(
     dynoxide: Engine, dynamodb: DynamoDBClient
 ) -> None:
@@ -513,7 +513,7 @@ def counted(scene: Scene) -> dict[str, int]:
     for item in map(values.unpack, scene.world.items()):
         pk, sk = str(item["pk"]), str(item["sk"])
         if pk.startswith(keys.gate("")) and sk in (keys.DEPTH, keys.SLOTS):
-            found[f"{pk} {sk}"] = gates.level_from(item).count
+            found[f"{pk} {sk}"] = counter_items.value_from(item).count
     return found
 
 

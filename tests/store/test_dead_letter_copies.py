@@ -20,11 +20,11 @@ from ojs.domain.job import job as jobs
 from ojs.domain.queue.queue import QueueState
 from ojs.services.dead_letter import copies as service
 from ojs.settings import Settings
-from ojs.store.jobs import items
-from ojs.store.table import keys, values
+from ojs.store.table import keys
+from tests.store.bounded import bound, level
+from tests.store.dead_letter_queues import ERROR, die, goes_to, heads, waiting
+from tests.store.faults import Died, Faulty, attempt, faults
 from tests.store.streams import Projected, Stream
-from tests.store.test_bounds import bound, level
-from tests.store.test_crashes import Died, Faulty, attempt, faults
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -38,39 +38,11 @@ if TYPE_CHECKING:
 
 SECOND = 1_000
 DAY = 86_400_000
-ERROR = {"code": "DEAD_LETTER", "type": "SmtpError", "message": "no such user"}
-
-
-def goes_to(world: World, target: str = "dead", queue: str = "mail", **config: Any) -> None:
-    world.run.queues.configure(queue, {"dead_letter_queue": target, **config})
-
-
-def die(world: World, *args: Any, queue: str = "mail", **options: Any) -> Job:
-    """A job that died at its worker's word, as the nack answered it."""
-    pushed = world.push(*args, queue=queue, **options)
-    world.run.fetch.fetch([queue], 1, "w")
-    return world.run.finish.nack(pushed.id, worker_id="w", error=ERROR)
-
-
-def heads(world: World, queue: str = "dead") -> list[Job]:
-    """All jobs of a queue, oldest first, as their heads have them."""
-    found = [
-        items.job_from_head(values.unpack(item))
-        for item in world.items()
-        if item["pk"]["S"].startswith("J|") and item["sk"]["S"] == "@"
-    ]
-    return sorted((job for job in found if job.queue == queue), key=lambda job: job.created_ms)
 
 
 def shown(world: World, job_id: str | None) -> dict[str, Any]:
     assert job_id is not None
     return jobs.to_dict(world.run.jobs.get(job_id))
-
-
-def waiting(world: World, queue: str = "dead") -> list[Any]:
-    """Arguments of the jobs that stand in line, oldest first."""
-    found = [job for job in heads(world, queue) if job.state.value == "available"]
-    return [world.run.jobs.get(job.id).content["args"][0] for job in found]  # type: ignore[index]
 
 
 # --- the copy -----------------------------------------------------------------------------------
@@ -214,7 +186,7 @@ def test_a_copy_goes_by_the_rules_of_the_queue_it_is_in(world: World) -> None:
     (copy,) = heads(world)
     assert (copy.timeout_ms, copy.policy.max_attempts) == (60_000, 2)
     assert copy.retention.completed_s == 86_400
-    assert level(world, "dead") == (1, copy.held)
+    assert level(world, "dead") == (1, copy.reserved_bytes)
     (fetched,) = world.fetch("dead")
     world.run.finish.ack(fetched.id)
     assert level(world, "dead") == (0, 0)
@@ -278,7 +250,7 @@ def test_what_the_configuration_was_when_the_job_came_counts(world: World) -> No
 def test_a_job_moved_to_the_very_queue_leaves_no_copy_there(world: World) -> None:
     goes_to(world)
     source = world.push(queue="mail")
-    world.run.ending.delete("mail", "move", "dead")
+    world.run.deletion.delete("mail", "move", "dead")
     world.fetch("dead", worker="w")
     died = world.run.finish.nack(source.id, worker_id="w", error=ERROR)
     assert died.copy_id is None
@@ -289,7 +261,7 @@ def test_a_queue_that_is_being_deleted_gets_no_copy(world: World) -> None:
     goes_to(world)
     held = world.push(queue="dead")
     world.fetch("dead", worker="w")
-    world.run.ending.delete("dead", "discard")
+    world.run.deletion.delete("dead", "discard")
     assert world.run.queues.get("dead").state is QueueState.DRAINING
     died = die(world)
     assert died.copy_id is None
@@ -675,6 +647,7 @@ def test_what_cannot_be_made_now_comes_again(streamed: Worlds) -> None:
         assert fine.id
 
 
+@pytest.mark.exhaustive
 def test_a_crash_at_any_call_leaves_exactly_one_copy(streamed: Worlds) -> None:
     """Of the nack, at every call and in every way; then the projection, more than once."""
     with streamed() as world:
@@ -709,6 +682,7 @@ def test_a_crash_at_any_call_leaves_exactly_one_copy(streamed: Worlds) -> None:
             assert copy["error"] == record["error"]
 
 
+@pytest.mark.exhaustive
 def test_a_crash_of_the_projection_at_any_call_leaves_exactly_one_copy(streamed: Worlds) -> None:
     with streamed() as world:
         stream = Stream(world.client, world.table)
@@ -726,6 +700,7 @@ def test_a_crash_of_the_projection_at_any_call_leaves_exactly_one_copy(streamed:
             world.run.finish.ack(copy.id)
 
 
+@pytest.mark.exhaustive
 def test_a_crash_of_a_retry_at_any_call_leaves_one_of_the_two(exact: World) -> None:
     """Never both to be worked off, and never neither."""
     goes_to(exact)
@@ -870,6 +845,7 @@ def test_a_number_that_was_lowered_is_reached_a_hundred_at_a_time(
         assert rounds == 3
 
 
+@pytest.mark.exhaustive
 def test_a_crash_before_or_while_copies_are_dropped_is_made_up_for(streamed: Worlds) -> None:
     with streamed() as world:
         stream = Stream(world.client, world.table)

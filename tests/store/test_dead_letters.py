@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import AbstractContextManager
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -21,25 +20,15 @@ from ojs.store.dead_letter.counters import DeadLetterCounters, DeadLetterCounts
 from ojs.store.table import keys
 from ojs.store.table.errors import LostRace
 from ojs.store.table.values import Item
+from tests.store.dead_letters import Worlds, die, told
+from tests.store.doubles import Watching
+from tests.store.spending import WORKER, incompressible, spending, warm
 from tests.store.streams import Projected, Stream
-from tests.store.test_capacity import WORKER, incompressible, spending, warm
-from tests.store.test_projection import Watching
 
 if TYPE_CHECKING:
     from tests.store.conftest import World
 
-Worlds = Callable[[], AbstractContextManager["World"]]
 DAY_MS = 86_400_000
-
-
-def die(
-    world: World, queue: str = "default", kind: str = "test.job", error: str = "Boom", *args: Any
-) -> Job:
-    """A job that fails for good."""
-    job = world.push(*args, kind=kind, queue=queue)
-    world.run.fetch.fetch([queue], 1, WORKER)
-    said = {"code": "DEAD_LETTER", "type": error, "message": "no"}
-    return world.run.finish.nack(job.id, error=said, worker_id=WORKER)
 
 
 # --- cost -----------------------------------------------------------------------------------------
@@ -98,7 +87,7 @@ def letters(world: World, size: int) -> None:
 
 
 @pytest.mark.requirement("DL-24")
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_a_page_costs_the_same_among_ten_thousand(exact: World) -> None:
     costs: dict[int, dict[str, tuple[int, float]]] = {}
     for size in (200, 10_000):
@@ -144,7 +133,7 @@ def prune(world: World, job: Job) -> None:
     jobs = world.run.dead_letter._jobs
     head = jobs.head(job.id)
     assert head is not None
-    jobs.delete(head)
+    jobs.removal.delete(head)
 
 
 def revive(world: World, job: Job, *, replayed: str | None = None) -> None:
@@ -154,11 +143,6 @@ def revive(world: World, job: Job, *, replayed: str | None = None) -> None:
     assert head is not None
     back = lifecycle.revive(head, now_ms=world.clock.now_ms(), order="0" * 15)
     jobs.replace(head, replace(back, replayed=replayed or head.replayed))
-
-
-def told(projected: Projected, prefix: str = "dead_letter.") -> list[tuple[str, str]]:
-    found = [event for event in projected.events() if event["type"].startswith(prefix)]
-    return [(event["type"].removeprefix(prefix), event["subject"]) for event in found]
 
 
 @pytest.mark.requirement("DL-26", "DL-27")
@@ -275,7 +259,7 @@ def test_counting_them_costs_one_write_a_queue_and_batch(streamed: Worlds) -> No
 
 
 def swept(world: World) -> Any:
-    world.run.gauges.run_once(world.clock.now_ms(), 1_000)
+    world.run.metrics_sweep.run_once(world.clock.now_ms(), 1_000)
     return world.run.dead_letter_stats.read()
 
 
@@ -318,7 +302,7 @@ def test_dead_letters_of_a_deleted_queue_are_counted_as_long_as_there_are_any(
         stream, projected = projecting(world)
         job = die(world, "mail")
         assert projected.run(stream.take()) == []
-        world.run.ending.delete("mail", "reject")
+        world.run.deletion.delete("mail", "reject")
         with pytest.raises(NotFound):
             world.run.queues.get("mail")
         assert swept(world).counts.by_queue == {"mail": 1}
@@ -328,7 +312,7 @@ def test_dead_letters_of_a_deleted_queue_are_counted_as_long_as_there_are_any(
         world.run.dead_letter.delete(job.id)
         assert projected.run(stream.take()) == []
         assert swept(world).counts.by_queue == {}
-        left = world.run.gauges._queues.left
+        left = world.run.metrics_sweep._queues.deleted
         assert [name for name, _ in left(limit=10)[0]] == ["mail"]
         world.clock.advance(2 * DAY_MS)
         swept(world)
@@ -347,7 +331,7 @@ def test_a_deletion_and_a_retry_at_once(exact: World) -> None:
     again = die(exact, "other")
     head = store.head(again.id)
     assert head is not None
-    marked = store.mark_deleting(head)
+    marked = store.removal.mark_deleting(head)
     assert store.head(again.id) == marked
     # Whoever marked it died: it is still there, and may be retried or deleted.
     assert exact.run.dead_letter.get(again.id).deleting

@@ -17,8 +17,8 @@ from ojs.domain import times
 from ojs.domain.rate_limit.limiter import OverrideRequest
 from ojs.store.permits.throttle_state import LimitName, ThrottleStates
 from ojs.store.table import keys
-from tests.store.test_crashes import attempt, faults
-from tests.store.test_gates import Projecting
+from tests.store.doubles import Projecting
+from tests.store.faults import attempt, faults
 
 if TYPE_CHECKING:
     from ojs.domain.job.job import Job
@@ -202,23 +202,23 @@ def test_what_no_fetch_notices_the_sweep_tells(told: Told) -> None:
     assert told.kinds() == ["rate_limit.exceeded"]
     for job in waiting[1:]:
         world.run.jobs.cancel(job.id)
-    assert world.run.holding.run_once(world.clock.now_ms(), 10) == {"holding": 1}
+    assert world.run.throttle_sweep.run_once(world.clock.now_ms(), 10) == {"holding": 1}
     (limit,) = world.run.stats.metrics().limits
     assert (limit.key, limit.waiting, limit.exceeded) == ("one", 1, {"concurrency": 1})
     world.run.jobs.cancel(waiting[0].id)
     world.clock.advance(30 * SECOND)
-    done = world.run.holding.run_once(world.clock.now_ms(), 10)
+    done = world.run.throttle_sweep.run_once(world.clock.now_ms(), 10)
     assert done == {"holding": 1, "released": 1}
     (released,) = told.new()
     assert released["data"]["held_ms"] == 30 * SECOND
-    assert world.run.holding.run_once(world.clock.now_ms(), 10) == {}
+    assert world.run.throttle_sweep.run_once(world.clock.now_ms(), 10) == {}
     # And all begins anew.
     limited(world, ONE)
     assert world.fetch() == []
     assert told.kinds() == ["rate_limit.exceeded"]
     ack(world, [running])
     # Nobody fetches, but somebody could.
-    assert world.run.holding.run_once(world.clock.now_ms(), 10)["released"] == 1
+    assert world.run.throttle_sweep.run_once(world.clock.now_ms(), 10)["released"] == 1
     assert told.kinds() == ["rate_limit.released"]
 
 
@@ -261,7 +261,7 @@ def test_a_queue_s_own_limits_tell_too(
     }  # fmt: skip
     limiter = LimitName.of_queue("default", counts)
     (edge,) = ThrottleStates(world.run.table).get_many([limiter])
-    assert (edge.held, edge.exceeded) == (False, {strategy: 1})
+    assert (edge.throttled, edge.exceeded) == (False, {strategy: 1})
     (queue,) = world.run.stats.metrics().queues
     assert queue.today.exceeded == {strategy: 1}
 
@@ -287,7 +287,7 @@ def test_a_queue_s_limit_that_holds_nothing_back_any_more(told: Told, how: str) 
     jobs = [world.push(n) for n in range(2)]
     world.fetch()
     assert world.fetch() == []
-    assert world.run.holding.run_once(world.clock.now_ms(), 10) == {"holding": 1}
+    assert world.run.throttle_sweep.run_once(world.clock.now_ms(), 10) == {"holding": 1}
     match how:
         case "removed":
             world.run.queues.configure("default", {"concurrency": None})
@@ -295,7 +295,7 @@ def test_a_queue_s_limit_that_holds_nothing_back_any_more(told: Told, how: str) 
             world.run.queues.configure("default", {"concurrency": 2})
         case _:
             world.run.jobs.cancel(jobs[1].id)
-    assert world.run.holding.run_once(world.clock.now_ms(), 10)["released"] == 1
+    assert world.run.throttle_sweep.run_once(world.clock.now_ms(), 10)["released"] == 1
     assert told.kinds() == list(KINDS)
 
 
@@ -364,13 +364,14 @@ def test_edges_take_turns_whatever_happens_at_once(told: Told) -> None:
         for one in [pool.submit(work, number) for number in range(8)]:
             one.result(timeout=120)
     world.clock.advance(SECOND)
-    world.run.holding.run_once(world.clock.now_ms(), 10)
+    world.run.throttle_sweep.run_once(world.clock.now_ms(), 10)
     kinds = told.kinds()
     assert kinds == [KINDS[at % 2] for at in range(len(kinds))]
     assert kinds[-1] == "rate_limit.released"
     assert len(kinds) < 60
 
 
+@pytest.mark.exhaustive
 def test_a_fetch_that_dies_anywhere_loses_no_edge(told: Told) -> None:
     world = told.world
     for run, _ in faults(world):
@@ -387,7 +388,7 @@ def test_a_fetch_that_dies_anywhere_loses_no_edge(told: Told) -> None:
             world.sweep()
             for job in world.another().fetch.fetch(["default"], 1, "x"):
                 world.run.finish.ack(job.id, worker_id="x")
-        world.run.holding.run_once(world.clock.now_ms(), 10)
+        world.run.throttle_sweep.run_once(world.clock.now_ms(), 10)
         assert world.run.jobs.get(second.id).state == "completed"
         kinds = told.kinds()
         assert kinds == [KINDS[at % 2] for at in range(len(kinds))]

@@ -21,11 +21,11 @@ from ojs.domain.errors import (
     QueueNotFound,
 )
 from ojs.domain.job import envelope
-from ojs.domain.queue.queue import DISCARD, Deletion, QueueState
+from ojs.domain.queue.queue import Deletion, DeletionStrategy, QueueState
 from ojs.store.table import keys
+from tests.store.bounded import BIG, bound, level
+from tests.store.faults import attempt, faults
 from tests.store.streams import Projected, Stream
-from tests.store.test_bounds import BIG, bound, level
-from tests.store.test_crashes import attempt, faults
 
 if TYPE_CHECKING:
     from contextlib import AbstractContextManager
@@ -67,12 +67,12 @@ def test_reject_refuses_a_queue_that_holds_any_job_and_leaves_it_as_it_was(
         if name != state:
             world.run.jobs.cancel(job.id)
     with pytest.raises(Conflict):
-        world.run.ending.delete("old", "reject")
+        world.run.deletion.delete("old", "reject")
     assert names(world) == ["old"]
     world.push(queue="old")
     world.run.queues.pause("old")
     with pytest.raises(Conflict):
-        world.run.ending.delete("old", "reject")
+        world.run.deletion.delete("old", "reject")
     assert world.run.queues.get("old").paused
 
 
@@ -82,7 +82,7 @@ def test_an_empty_queue_is_gone_at_once_and_a_push_makes_it_anew(world: World) -
     (job,) = world.fetch("old", worker="w")
     world.run.finish.ack(job.id, worker_id="w")
     bound(world, "old", max_size=5)
-    ending, deleted = world.run.ending.delete("old", "reject")
+    ending, deleted = world.run.deletion.delete("old", "reject")
     assert (ending.affected, deleted) == (0, True)
     assert names(world) == []
     with pytest.raises(NotFound):
@@ -93,14 +93,14 @@ def test_an_empty_queue_is_gone_at_once_and_a_push_makes_it_anew(world: World) -
     world.clock.advance(700 * SECOND)
     world.sweep()
     assert [found.id for found in world.fetch("old")] == [again.id]
-    assert world.run.sweep._queues.gone(limit=10) == []
+    assert world.run.sweep._queues.tombstones(limit=10) == []
 
 
 @pytest.mark.requirement("QC-10", "QC-16", "QC-47")
 def test_discard_ends_what_waits_and_lets_what_runs_go_on(world: World) -> None:
     bound(world, "old", max_size=50)
     jobs = one_of_each(world)
-    ending, deleted = world.run.ending.delete("old", "discard")
+    ending, deleted = world.run.deletion.delete("old", "discard")
     assert (ending.affected, deleted) == (5, False)
     assert world.run.queues.get("old").state == "draining"
     with pytest.raises(QueueDraining):
@@ -109,7 +109,7 @@ def test_discard_ends_what_waits_and_lets_what_runs_go_on(world: World) -> None:
         world.run.queues.pause("old")
     world.clock.advance(1)
     with pytest.raises(Conflict):
-        world.run.ending.delete("old", "discard")
+        world.run.deletion.delete("old", "discard")
     states = {name: world.state(job) for name, job in jobs.items()}
     assert states == dict.fromkeys(jobs, "discarded") | {"active": "active"}
     errors = world.run.jobs.get(jobs["scheduled"].id).errors or ()
@@ -126,7 +126,7 @@ def test_move_takes_what_waits_along_and_what_runs_when_it_fails(world: World) -
     bound(world, "old", max_size=50)
     bound(world, "new", max_size=50)
     jobs = one_of_each(world)
-    ending, deleted = world.run.ending.delete("old", "move", "new")
+    ending, deleted = world.run.deletion.delete("old", "move", "new")
     assert (ending.affected, ending.target, deleted) == (5, "new", False)
     found = {name: world.run.jobs.get(job.id) for name, job in jobs.items()}
     assert {name: job.state.value for name, job in found.items()} == {n: n for n in jobs}
@@ -153,15 +153,15 @@ def test_no_place_in_line_is_taken_for_a_running_job(world: World) -> None:
     for n in range(40):
         world.push(n, queue="old", priority=n % 3)
         world.push(n, queue="old", pending=True)
-    ending, deleted = world.run.ending.delete("old", "discard")
+    ending, deleted = world.run.deletion.delete("old", "discard")
     assert (ending.affected, deleted) == (80, True)
 
 
 def test_a_stale_fetch_of_the_old_queue_cannot_claim_a_moved_job(world: World) -> None:
     job = world.push(queue="old")
     store = world.run.fetch._jobs
-    ((job_id, key),), _ = store.ready("old", 0, limit=5)
-    world.run.ending.delete("old", "move", "new")
+    ((job_id, key),), _ = store.index.ready("old", 0, limit=5)
+    world.run.deletion.delete("old", "move", "new")
     from ojs.store.table.errors import LostRace
     from ojs.store.table.keys import Position
 
@@ -177,7 +177,7 @@ def test_a_full_target_takes_the_rest_when_it_has_room(world: World) -> None:
     for n in range(5):
         world.push(n, queue="old")
     bound(world, "new", max_size=2)
-    _, deleted = world.run.ending.delete("old", "move", "new")
+    _, deleted = world.run.deletion.delete("old", "move", "new")
     assert not deleted
     assert level(world, "new")[0] == 2
     done = 0
@@ -198,7 +198,7 @@ def test_the_sweep_carries_on_what_one_request_cannot(exact: World) -> None:
                 for n in range(100)
             ]
         )
-    ending, deleted = exact.run.ending.delete("old", "discard")
+    ending, deleted = exact.run.deletion.delete("old", "discard")
     assert not deleted
     assert ending.affected > 500
     assert exact.sweep()["ended"] == 200
@@ -214,7 +214,7 @@ def test_a_push_that_was_under_way_is_not_lost(world: World, strategy: str) -> N
     late = world.another()
     queues = late.enqueue._queues
     seen = queues.get("old")
-    world.run.ending.delete("old", strategy, "new" if strategy == "move" else None)
+    world.run.deletion.delete("old", strategy, "new" if strategy == "move" else None)
     late.enqueue._queues.get = lambda _name: seen  # type: ignore[assignment,method-assign]
     request = envelope.parse({"type": "a", "args": [], "options": {"queue": "old"}})
     job = late.enqueue.push(request).job
@@ -248,7 +248,7 @@ def test_a_wrong_deletion_is_refused_and_its_field_named(
 ) -> None:
     job = world.push(queue="old")
     with pytest.raises(InvalidRequest) as refused:
-        world.run.ending.delete("old", strategy, target)
+        world.run.deletion.delete("old", strategy, target)
     assert refused.value.field == field
     assert world.state(job) == "available"
     assert world.run.queues.get("old").state == "active"
@@ -256,9 +256,10 @@ def test_a_wrong_deletion_is_refused_and_its_field_named(
 
 def test_a_queue_that_is_not_there_cannot_be_deleted(world: World) -> None:
     with pytest.raises(NotFound):
-        world.run.ending.delete("nowhere", "discard")
+        world.run.deletion.delete("nowhere", "discard")
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("strategy", ["reject", "discard", "move"])
 def test_a_deletion_that_dies_anywhere_is_carried_on(exact: World, strategy: str) -> None:
     for run, _ in faults(exact):
@@ -270,14 +271,14 @@ def test_a_deletion_that_dies_anywhere_is_carried_on(exact: World, strategy: str
             bound(exact, "old", max_size=10)
             jobs = [exact.push(queue="old")]
         target = "new" if strategy == "move" else None
-        answered = attempt(lambda: run.ending.delete("old", strategy, target))  # noqa: B023
+        answered = attempt(lambda: run.deletion.delete("old", strategy, target))  # noqa: B023
         for _ in range(3):
             exact.sweep()
         if answered is None and "old" in names(exact):
             queue = exact.run.queues.get("old")
             # It did not begin, or a rejection stopped between its look and its end.
             if queue.state == "active":
-                exact.run.ending.delete("old", strategy, target)
+                exact.run.deletion.delete("old", strategy, target)
             exact.sweep()
         expected = "discarded" if strategy == "discard" else "available"
         assert {exact.state(job) for job in jobs} <= {expected}
@@ -297,13 +298,13 @@ def test_the_end_of_a_queue_that_was_made_anew_is_its_own(exact: World, sweeps: 
     discarded, and the queue stays as long as it has jobs.
     """
     exact.push(queue="old")
-    exact.run.ending.delete("old", "discard")
+    exact.run.deletion.delete("old", "discard")
     job = exact.push(queue="old")
     exact.fetch("old")
     if sweeps:
         exact.sweep()
     exact.clock.advance(1_000)
-    exact.run.ending.delete("old", "move", "new")
+    exact.run.deletion.delete("old", "move", "new")
     for _ in range(2):
         exact.sweep()
         assert (exact.state(job), exact.run.queues.get("old").state) == ("active", "draining")
@@ -322,37 +323,37 @@ def test_who_rejects_and_the_sweep_that_finds_the_same_do_not_meet(
     exact.push(queue="old")
     if paused:
         exact.run.queues.pause("old")
-    occupied = exact.run.ending._occupied
+    occupied = exact.run.deletion._occupied
 
     def meanwhile(queue: Queue) -> bool:
-        with mock.patch.object(exact.run.ending, "_occupied", occupied):
+        with mock.patch.object(exact.run.deletion, "_occupied", occupied):
             exact.another().sweep.run_once(exact.clock.now_ms(), 1_000)
         return occupied(queue)
 
     with (
-        mock.patch.object(exact.run.ending, "_occupied", meanwhile),
+        mock.patch.object(exact.run.deletion, "_occupied", meanwhile),
         pytest.raises(Conflict, match="still holds jobs"),
     ):
-        exact.run.ending.delete("old", "reject")
+        exact.run.deletion.delete("old", "reject")
     assert exact.run.queues.get("old").state == ("paused" if paused else "active")
 
 
 def test_an_end_that_others_began_is_not_taken_back(exact: World) -> None:
     exact.push(queue="old")
     exact.fetch("old")
-    occupied = exact.run.ending._occupied
+    occupied = exact.run.deletion._occupied
 
     def meanwhile(queue: Queue) -> bool:
         exact.another().sweep.run_once(exact.clock.now_ms(), 1_000)
-        exact.another().ending.delete("old", "discard")
+        exact.another().deletion.delete("old", "discard")
         return occupied(queue)
 
     with (
-        mock.patch.object(exact.run.ending, "_occupied", meanwhile),
+        mock.patch.object(exact.run.deletion, "_occupied", meanwhile),
         pytest.raises(Conflict, match="still holds jobs"),
     ):
-        exact.run.ending.delete("old", "reject")
-    ending = exact.run.queues.get("old").ending
+        exact.run.deletion.delete("old", "reject")
+    ending = exact.run.queues.get("old").deletion
     assert ending is not None
     assert ending.strategy == "discard"
 
@@ -368,8 +369,8 @@ def item(world: World, queue: str = "old") -> Item | None:
 @contextmanager
 def between_look_and_begin(world: World, act: Callable[[], object]) -> Iterator[None]:
     """Something happens after a deletion has looked for jobs, and before it begins; once."""
-    store = world.run.ending._queues
-    begin = store.begin_end
+    store = world.run.deletion._queues
+    begin = store.begin_deletion
     done: list[object] = []
 
     def late(*given: Any, **more: Any) -> Queue:
@@ -377,7 +378,7 @@ def between_look_and_begin(world: World, act: Callable[[], object]) -> Iterator[
             done.append(act())
         return begin(*given, **more)
 
-    with mock.patch.object(store, "begin_end", late):
+    with mock.patch.object(store, "begin_deletion", late):
         yield
     assert done
 
@@ -408,14 +409,14 @@ def _in_pool(world: World) -> None:
 def _ending(world: World) -> None:
     world.push(queue="old")
     world.fetch("old")
-    world.run.ending.delete("old", "discard")
+    world.run.deletion.delete("old", "discard")
 
 
 def _with_ending_target(world: World) -> None:
     world.push(queue="old")
     world.push(queue="new")
     world.fetch("new")
-    world.run.ending.delete("new", "drain")
+    world.run.deletion.delete("new", "drain")
 
 
 REFUSALS: dict[str, tuple[Callable[[World], None], tuple[Any, ...], type[OjsError]]] = {
@@ -445,7 +446,7 @@ def test_a_deletion_that_is_refused_writes_nothing(exact: World, why: str) -> No
     exact.run.table.meter.reset()
     for _ in range(2):
         with pytest.raises(refusal):
-            exact.run.ending.delete("old", *how)
+            exact.run.deletion.delete("old", *how)
     assert exact.items() == there
     assert exact.run.table.meter.write_units == 0
     assert set(exact.run.table.meter.calls) <= {"GetItem", "Query"}
@@ -457,10 +458,10 @@ def test_in_strict_mode_a_target_that_is_not_there_is_refused_and_nothing_writte
     exact.push(queue="old")
     there = exact.items()
     with (
-        mock.patch.object(exact.run.ending, "_strict", True),
+        mock.patch.object(exact.run.deletion, "_strict", True),
         pytest.raises(QueueNotFound),
     ):
-        exact.run.ending.delete("old", "move", "new")
+        exact.run.deletion.delete("old", "move", "new")
     assert exact.items() == there
 
 
@@ -469,7 +470,7 @@ def test_a_queue_that_is_lost_to_a_pool_makes_no_target(exact: World) -> None:
     exact.push(queue="old")
     pooled = lambda: exact.another().pools.put("p", {"queues": ["old"]})  # noqa: E731
     with between_look_and_begin(exact, pooled), pytest.raises(Conflict) as refused:
-        exact.run.ending.delete("old", "move", "new")
+        exact.run.deletion.delete("old", "move", "new")
     assert refused.value.details["pools"] == ["p"]
     assert names(exact) == ["old"]
 
@@ -494,7 +495,7 @@ def test_an_end_that_is_taken_back_leaves_the_queue_exactly_as_it_was(
         between_look_and_begin(world, lambda: world.push(queue="old")),
         pytest.raises(Conflict, match="still holds jobs") as refused,
     ):
-        world.run.ending.delete("old", "reject")
+        world.run.deletion.delete("old", "reject")
     assert refused.value.details["current_state"] == ("paused" if paused else "active")
     assert item(world) == before
     assert len(world.fetch("old")) == (0 if paused else 1)
@@ -513,7 +514,7 @@ def test_a_pause_while_a_deletion_begins_is_not_lost_with_it(world: World, pause
         (queues.pause if pauses else queues.resume)("old")
 
     with between_look_and_begin(world, meanwhile), pytest.raises(Conflict, match="still holds"):
-        world.run.ending.delete("old", "reject")
+        world.run.deletion.delete("old", "reject")
     assert queues.get("old").paused is pauses
 
 
@@ -522,10 +523,10 @@ def test_a_job_that_the_index_does_not_show_yet_is_known_to_the_gate(world: Worl
     world.push(queue="old")
     before = item(world)
     with (
-        mock.patch.object(world.run.ending, "_occupied", return_value=False),
+        mock.patch.object(world.run.deletion, "_occupied", return_value=False),
         pytest.raises(Conflict, match="still holds jobs"),
     ):
-        world.run.ending.delete("old", "reject")
+        world.run.deletion.delete("old", "reject")
     assert item(world) == before
 
 
@@ -536,7 +537,7 @@ def test_jobs_from_before_the_bound_that_are_done_do_not_keep_a_queue(world: Wor
     (job,) = world.fetch("old")
     world.run.finish.ack(job.id, worker_id=job.worker_id)
     assert level(world, "old")[0] == 1
-    assert world.run.ending.delete("old", "reject")[1]
+    assert world.run.deletion.delete("old", "reject")[1]
 
 
 def test_nothing_is_told_of_an_end_that_was_taken_back(
@@ -550,9 +551,9 @@ def test_nothing_is_told_of_an_end_that_was_taken_back(
         for queue in ("old", "other"):
             push = lambda queue=queue: world.push(queue=queue)  # noqa: E731
             with between_look_and_begin(world, push), pytest.raises(Conflict):
-                world.run.ending.delete(queue, "reject")
+                world.run.deletion.delete(queue, "reject")
             with pytest.raises(Conflict):
-                world.run.ending.delete(queue, "reject")
+                world.run.deletion.delete(queue, "reject")
         projected = Projected(world.client, world.table, world.clock)
         assert projected.run(stream.take()) == []
         told = [(event["type"], event["subject"]) for event in projected.events()]
@@ -571,7 +572,7 @@ def test_a_queue_that_comes_back_is_as_it_was(exact: World) -> None:
     before = exact.run.queues.get("old")
     late = exact.another()
     seen = late.enqueue._queues.get("old")
-    exact.run.ending.delete("old", "reject")
+    exact.run.deletion.delete("old", "reject")
     late.enqueue._queues.get = lambda _name: seen  # type: ignore[assignment,method-assign]
     late.enqueue.push(envelope.parse({"type": "a", "args": [], "options": {"queue": "old"}}))
     exact.sweep()
@@ -581,23 +582,23 @@ def test_a_queue_that_comes_back_is_as_it_was(exact: World) -> None:
 def test_an_end_that_was_taken_back_and_begun_otherwise_is_not_finished(exact: World) -> None:
     """A deletion with `reject` finds the queue empty, and is slow to let it go."""
     exact.run.queues.configure("old", {})
-    finish = exact.run.ending._finish
+    finish = exact.run.deletion._finish
 
-    def late(queue: Queue, ending: Deletion) -> None:
+    def late(queue: Queue, deletion: Deletion) -> None:
         other = exact.another()
-        other.ending._queues.take_back(queue, queue.ending or ending)
+        other.deletion._queues.cancel_deletion(queue, queue.deletion or deletion)
         exact.push(queue="old")
         exact.fetch("old", worker="w")
         exact.clock.advance(1)
-        other.ending.delete("old", "discard")
-        finish(queue, ending)
+        other.deletion.delete("old", "discard")
+        finish(queue, deletion)
 
-    with mock.patch.object(exact.run.ending, "_finish", late):
-        exact.run.ending.delete("old", "reject")
+    with mock.patch.object(exact.run.deletion, "_finish", late):
+        exact.run.deletion.delete("old", "reject")
     exact.sweep()
     found = exact.run.queues.get("old")
-    assert found.ending is not None
-    assert (found.ending.strategy, names(exact)) == (DISCARD, ["old"])
+    assert found.deletion is not None
+    assert (found.deletion.strategy, names(exact)) == (DeletionStrategy.DISCARD, ["old"])
 
 
 @pytest.mark.parametrize("paused", [False, True])
@@ -627,10 +628,12 @@ def test_an_end_that_an_older_version_began_is_read_as_before(exact: World, paus
 
 def begun(world: World, strategy: str, target: str | None = None) -> None:
     """The end of a queue has begun, and nothing was dealt with yet."""
-    store = world.run.ending._queues
+    store = world.run.deletion._queues
     queue = store.get("old")
     assert queue is not None
-    store.begin_end(queue, Deletion(strategy, target), now_ms=world.clock.now_ms())
+    store.begin_deletion(
+        queue, Deletion(DeletionStrategy(strategy), target), now_ms=world.clock.now_ms()
+    )
 
 
 @pytest.mark.parametrize("paused", [False, True])
@@ -663,7 +666,7 @@ def test_what_runs_goes_on_while_its_queue_ends(world: World) -> None:
     assert len(world.fetch("old", 3, worker="w")) == 3
     world.push(queue="old")
     world.run.queues.pause("old")
-    world.run.ending.delete("old", "discard")
+    world.run.deletion.delete("old", "discard")
     world.run.finish.ack(acked.id, worker_id="w")
     world.run.finish.nack(failed.id, worker_id="w", error={"message": "no"})
     assert world.run.workers.beat("w", active_jobs=[beating.id]).jobs_extended == [beating.id]
@@ -681,15 +684,15 @@ def test_nothing_is_handed_out_while_jobs_are_discarded_or_moved(
         exact.push(n, queue="old")
     if paused:
         exact.run.queues.pause("old")
-    end = exact.run.ending._end
+    end = exact.run.deletion._end
     worker, got = exact.another(), []
 
     def fetched(*given: Any) -> bool:
         got.extend(worker.fetch.fetch(["old"], 10, "w"))
         return end(*given)
 
-    with mock.patch.object(exact.run.ending, "_end", fetched):
-        ending, deleted = exact.run.ending.delete(
+    with mock.patch.object(exact.run.deletion, "_end", fetched):
+        ending, deleted = exact.run.deletion.delete(
             "old", strategy, "new" if strategy == "move" else None
         )
     assert (got, ending.affected, deleted) == ([], 5, True)
@@ -700,7 +703,7 @@ def test_a_paused_queue_that_is_drained_is_worked_off(world: World) -> None:
     job = world.push(queue="old")
     world.run.queues.pause("old")
     assert world.fetch("old") == []
-    world.run.ending.delete("old", "drain")
+    world.run.deletion.delete("old", "drain")
     assert [found.id for found in world.fetch("old", worker="w")] == [job.id]
     world.run.finish.ack(job.id, worker_id="w")
     world.sweep()
@@ -751,8 +754,8 @@ def test_a_bulk_retry_waits_until_it_is_decided_whether_a_queue_stays(world: Wor
     done = world.run.bulk.begin(Action.RETRY, DeadLetterFilter(queue="old"))
     assert (done.errors, done.operation.phase.over) == ([], False)
     queue = world.run.queues.get("old")
-    assert queue.ending is not None
-    world.run.ending._queues.take_back(queue, queue.ending)
+    assert queue.deletion is not None
+    world.run.deletion._queues.cancel_deletion(queue, queue.deletion)
     world.clock.advance(120_000)
     assert world.run.bulk.run_once(world.clock.now_ms(), 100)["retried"] == 1
     assert world.state(job) == "available"

@@ -83,7 +83,7 @@ def test_jobs_behind_two_batches_still_being_stored_are_found(
     exact: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     staged = exact.another()
-    monkeypatch.setattr(staged.enqueue._jobs, "_commit", lambda _token: None)
+    monkeypatch.setattr(staged.enqueue._jobs.batches, "_commit", lambda _token: None)
     for _ in range(2):
         staged.enqueue.push_batch(
             [envelope.parse({"type": "a", "args": [n]}) for n in range(1_000)]

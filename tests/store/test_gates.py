@@ -23,14 +23,15 @@ from ojs.domain.job.job import Job
 from ojs.services.jobs import enqueue
 from ojs.services.permits.backpressure import QueueBounds
 from ojs.services.permits.reconcile import SETTLED_MS
-from ojs.store.jobs import records as job_store
+from ojs.store.jobs import staged_batches
 from ojs.store.table import keys, values
+from tests.store.doubles import Projecting
+from tests.store.spending import Spent, spending
 from tests.store.streams import Projected, Record, Stream, recount_behind
-from tests.store.test_capacity import Spent, spending
 
 if TYPE_CHECKING:
     from ojs.runtime import Runtime
-    from ojs.store.permits.counters import CounterValue
+    from ojs.store.permits.counter_items import CounterValue
     from tests.store.conftest import World
 
 Worlds = Callable[[], AbstractContextManager["World"]]
@@ -48,7 +49,7 @@ def configure(world: World, queue: str = QUEUE, **config: Any) -> None:
 
 
 def level(world: World, queue: str = QUEUE) -> CounterValue:
-    return world.run.gates.level(queue)
+    return world.run.stores.depth.value(queue)
 
 
 def counts(world: World, queue: str = QUEUE) -> tuple[int, int]:
@@ -190,7 +191,7 @@ class Traffic:
                 self.room.notify(3)
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("lanes", [1, 4])
 def test_64_producers_never_get_past_the_bound(streamed: Worlds, lanes: int) -> None:
     """5 120 jobs, singly and in batches, worked off by four workers meanwhile."""
@@ -243,7 +244,7 @@ def test_batches_get_in_whole_or_not_at_all(streamed: Worlds, staged: bool) -> N
     with (
         streamed() as world,
         mock.patch.object(enqueue, "MAX_TRANSACTION", limit),
-        mock.patch.object(job_store, "MAX_TRANSACTION", limit),
+        mock.patch.object(staged_batches, "MAX_TRANSACTION", limit),
     ):
         configure(world, max_size=100)
         outcomes: list[bool] = []
@@ -321,7 +322,9 @@ def test_who_waits_for_room_gets_it_when_there_is_some(exact: World) -> None:
     slept: list[float] = []
 
     def pushing(run: Runtime, sleep: Callable[[float], None]) -> None:
-        run.enqueue._bounds = QueueBounds(run.gates, run.enqueue._jobs, exact.clock, sleep=sleep)
+        run.enqueue._bounds = QueueBounds(
+            jobs=run.enqueue._jobs, clock=exact.clock, depth=run.stores.depth, sleep=sleep
+        )
 
     for n in range(5):
         exact.run.enqueue.push(request(n))
@@ -405,22 +408,6 @@ def fill(world: World, count: int, start: int = 0) -> None:
     world.run.enqueue.push_batch([request(n) for n in range(start, start + count)])
 
 
-@dataclass
-class Projecting:
-    """A projection that is run when it is told to."""
-
-    world: World
-
-    def __post_init__(self) -> None:
-        self.stream = Stream(self.world.client, self.world.table)
-        self.projected = Projected(self.world.client, self.world.table, self.world.clock)
-
-    def catch_up(self) -> list[Record]:
-        records = self.stream.take()
-        assert self.projected.run(records) == []
-        return records
-
-
 @pytest.mark.parametrize("late", [False, True], ids=["projected", "projection stands still"])
 def test_a_bound_on_a_queue_that_has_jobs_counts_them(streamed: Worlds, late: bool) -> None:
     with streamed() as world:
@@ -448,7 +435,7 @@ def test_a_bound_on_a_queue_that_has_jobs_counts_them(streamed: Worlds, late: bo
         projecting.catch_up()
         settle(world)
         assert counts(world) == behind(world) == (0, 0)
-        assert level(world).loose == 0
+        assert level(world).untracked == 0
 
 
 def test_a_bound_that_is_raised_lowered_removed_and_set_again(streamed: Worlds) -> None:
@@ -479,7 +466,7 @@ def test_a_bound_that_is_raised_lowered_removed_and_set_again(streamed: Worlds) 
         drain(world.run, 2)
         configure(world, max_size=30)
         assert counts(world) == behind(world)
-        assert level(world).loose == 20
+        assert level(world).untracked == 20
         fill(world, 9)
         with pytest.raises(QueueFull):
             world.run.enqueue.push(request())
@@ -538,7 +525,7 @@ def test_bytes_are_counted_as_jobs_are(streamed: Worlds) -> None:
             world.push("x" * 100, queue=QUEUE)
         fill(world, 1)
         assert counts(world) == behind(world)
-        gauges = world.run.gauges.run_once(world.clock.now_ms(), 10).queues
+        gauges = world.run.metrics_sweep.run_once(world.clock.now_ms(), 10).queues
         projecting.catch_up()
         assert gauges[0].filling is not None
         for rounds in range(4):
@@ -571,7 +558,7 @@ def leak(world: World, kind: str) -> None:
     else:
         world.run.enqueue.push(request())
         (job,) = run.fetch.fetch([QUEUE], 1, "w")
-        run.finish._jobs.let_go = mock.Mock(side_effect=Died)  # type: ignore[method-assign]
+        run.finish._jobs.permits.release_all = mock.Mock(side_effect=Died)  # type: ignore[method-assign]
         with pytest.raises(Died):
             run.finish.ack(job.id, worker_id="w")
 
@@ -639,7 +626,7 @@ def test_a_job_let_go_long_after_it_was_done_is_let_go_once(exact: World) -> Non
     # The gate was at rest for long when the job is done.
     exact.clock.advance(10 * SETTLED_MS)
     exact.run.workers.beat("w", active_jobs=[job.id])
-    let_go = run.finish._jobs.let_go
+    let_go = run.finish._jobs.permits.release_all
 
     def slowly(*arguments: Any, **more: Any) -> None:
         for _ in range(29):
@@ -648,7 +635,7 @@ def test_a_job_let_go_long_after_it_was_done_is_let_go_once(exact: World) -> Non
             assert counts(exact)[0] >= 1
         let_go(*arguments, **more)
 
-    run.finish._jobs.let_go = slowly  # type: ignore[method-assign]
+    run.finish._jobs.permits.release_all = slowly  # type: ignore[method-assign]
     run.finish.ack(job.id, worker_id="w")
     assert counts(exact) == behind(exact)
     assert settle(exact)["healed"] == 0
@@ -661,13 +648,13 @@ def test_who_passes_meanwhile_is_not_overwritten(exact: World) -> None:
     exact.clock.advance(SETTLED_MS)
     assert reconcile(exact)["suspected"] == 1
     exact.clock.advance(SETTLED_MS)
-    heal = exact.run.gates.heal
+    repair = exact.run.stores.depth.repair
 
     def late(*arguments: Any, **more: Any) -> bool:
         exact.run.enqueue.push(request())
-        return heal(*arguments, **more)
+        return repair(*arguments, **more)
 
-    with mock.patch.object(exact.run.gates, "heal", late):
+    with mock.patch.object(exact.run.stores.depth, "repair", late):
         assert reconcile(exact)["healed"] == 0
     assert counts(exact)[0] == 2
     assert behind(exact)[0] == 1
@@ -687,7 +674,7 @@ def test_jobs_that_the_index_does_not_show_yet_count(streamed: Worlds) -> None:
         leak(world, LEAKS[0])
         fill(world, 5)
         projecting.catch_up()
-        with mock.patch.object(type(world.run.reconcile._census), "_line", return_value=()):
+        with mock.patch.object(type(world.run.reconcile._recount), "_line", return_value=()):
             settle(world)
         assert counts(world) == behind(world)
         assert counts(world)[0] == 5
@@ -710,22 +697,22 @@ def test_the_room_of_a_batch_that_is_yet_to_be_undone_is_not_healed(exact: World
     run = exact.another()
     with (
         mock.patch.object(enqueue, "MAX_TRANSACTION", 10),
-        mock.patch.object(job_store, "MAX_TRANSACTION", 10),
+        mock.patch.object(staged_batches, "MAX_TRANSACTION", 10),
     ):
-        stage, calls = run.enqueue._jobs._stage, iter(range(9))
+        stage, calls = run.enqueue._jobs.batches._stage, iter(range(9))
 
         def dying(*arguments: Any, **more: Any) -> None:
             if next(calls) == 2:
                 raise Died
             stage(*arguments, **more)
 
-        run.enqueue._jobs._stage = dying  # type: ignore[method-assign]
+        run.enqueue._jobs.batches._stage = dying  # type: ignore[method-assign]
         with pytest.raises(Died):
             run.enqueue.push_batch([request(n) for n in range(40)])
     assert counts(exact)[0] == 40
     assert settle(exact, 4)["healed"] == 0
     assert counts(exact)[0] == 40
-    exact.clock.advance(job_store.STAGING_GRACE_MS)
+    exact.clock.advance(staged_batches.STAGING_GRACE_MS)
     exact.sweep()
     assert counts(exact) == behind(exact) == (0, 0)
     settle(exact)
@@ -736,11 +723,11 @@ def test_a_gate_that_counts_too_few_is_raised_at_once(exact: World) -> None:
     configure(exact, max_size=10)
     for n in range(5):
         exact.run.enqueue.push(request(n))
-    exact.run.gates.release(QUEUE, count=3, size=3 * 10, now_ms=exact.clock.now_ms())
+    exact.run.stores.depth.release(QUEUE, count=3, size=3 * 10, now_ms=exact.clock.now_ms())
     exact.clock.advance(SETTLED_MS)
     assert reconcile(exact)["healed"] == 1
     assert counts(exact)[0] == 5
-    exact.run.gates.remove(QUEUE, before_ms=exact.clock.now_ms() + 1)
+    exact.run.stores.depth.remove(QUEUE, before_ms=exact.clock.now_ms() + 1)
     assert reconcile(exact)["healed"] == 1
     assert counts(exact) == behind(exact)
 
@@ -781,11 +768,11 @@ def test_a_look_at_the_gates_ends_in_time_and_goes_on_elsewhere(exact: World) ->
         configure(exact, queue, max_size=5)
     exact.run.enqueue.push(request(queue="unbounded"))
     assert reconcile(exact) == {"unbounded": 1, "bounded": 3, "counted": 3}
-    cut = exact.run.reconcile.run_once(exact.clock.now_ms(), 2)
+    cut = dict(exact.run.reconcile.run_once(exact.clock.now_ms(), 2))
     # Where it begins is chance, and so whether it comes to the unbounded one before its end.
     cut.pop("unbounded", None)
     assert cut == {"bounded": 2, "counted": 2, "more": 1}
-    late = exact.run.reconcile.run_once(exact.clock.now_ms(), 9, lambda: False)
+    late = dict(exact.run.reconcile.run_once(exact.clock.now_ms(), 9, lambda: False))
     late.pop("unbounded", None)
     assert late == {"more": 1}
 

@@ -26,7 +26,7 @@ from ojs.domain.stats import (
     WorkerCounts,
 )
 from ojs.domain.times import format_ms
-from ojs.services.operations.metrics_sweep import LATE_MS, MetricsSweep, Swept
+from ojs.services.operations.metrics_sweep import LATE_MS, MetricsReport, MetricsSweep
 from ojs.store.dead_letter.counters import DeadLetterCounters
 from ojs.store.derived import statistics as stats_store
 from ojs.store.queues import queues as queue_store
@@ -38,8 +38,10 @@ if TYPE_CHECKING:
     from tests.store.conftest import World
 
 
-def sweep(world: World, limit: int = 1_000, go_on: Callable[[], bool] = lambda: True) -> Swept:
-    return world.run.gauges.run_once(world.clock.now_ms(), limit, go_on)
+def sweep(
+    world: World, limit: int = 1_000, go_on: Callable[[], bool] = lambda: True
+) -> MetricsReport:
+    return world.run.metrics_sweep.run_once(world.clock.now_ms(), limit, go_on)
 
 
 def count(world: World, queue: str, ago_ms: int = 0, **values: int) -> None:
@@ -129,11 +131,11 @@ def test_probes_are_bounded_and_no_queue_starves(exact: World) -> None:
         levels(exact, name, available=1)
     chosen = itertools.cycle(range(6))
     gauges = MetricsSweep(
-        stats_store.StatisticsStore(exact.run.table),
-        queue_store.QueueStore(exact.run.table),
-        worker_store.WorkerStore(exact.run.table),
-        DeadLetterCounters(exact.run.table),
-        PoolHealthStore(exact.run.table),
+        stats=stats_store.StatisticsStore(exact.run.table),
+        queues=queue_store.QueueStore(exact.run.table),
+        workers=worker_store.WorkerStore(exact.run.table),
+        dead_letters=DeadLetterCounters(exact.run.table),
+        health=PoolHealthStore(exact.run.table),
         choose=lambda _: next(chosen),
     )
     seen: Counter[str] = Counter()
@@ -366,7 +368,7 @@ def test_points_are_always_what_the_minutes_say(exact: World, data: st.DataObjec
             stop = data.draw(st.integers(0, 6))
             left = itertools.count(stop, -1)
             skew_ms = data.draw(st.sampled_from([0, 0, -1_500, 700]))
-            exact.run.gauges.run_once(
+            exact.run.metrics_sweep.run_once(
                 exact.clock.now_ms() + skew_ms,
                 1_000,
                 lambda left=left: next(left) > 0,  # type: ignore[misc]

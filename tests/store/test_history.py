@@ -46,13 +46,13 @@ def test_a_running_job_is_not_listed_under_its_deadline(world: World) -> None:
     world.fetch(worker="w")
     world.clock.advance(11 * SECOND)
     store = world.run.jobs._jobs
-    assert store.expiring("default", 0, now_ms=world.clock.now_ms(), limit=10) == []
+    assert store.index.expiring("default", 0, now_ms=world.clock.now_ms(), limit=10) == []
     before = _writes(world)
     assert world.sweep() == {}
     assert _writes(world) == before
     # It may not start again once it is back.
     world.run.finish.nack(job.id, worker_id="w", error={"message": "no"})
-    assert store.expiring("default", 0, now_ms=world.clock.now_ms(), limit=10) == [job.id]
+    assert store.index.expiring("default", 0, now_ms=world.clock.now_ms(), limit=10) == [job.id]
     assert world.sweep()["expired"] == 1
 
 
@@ -107,12 +107,12 @@ def test_what_a_removed_head_leaves_behind_can_be_cleared_away(world: World) -> 
     world.run.finish.nack(job.id, worker_id="w", error={"message": "no"})
     store = world.run.jobs._jobs
     head = store.heads([job.id])[job.id]
-    assert store.remove_rest(head) == 0, "it lives"
+    assert store.removal.remove_rest(head) == 0, "it lives"
     key = {"pk": {"S": keys.job(job.id)}, "sk": {"S": keys.HEAD}}
     world.client.delete_item(TableName=world.table, Key=key)
-    assert store.remove_rest(head) == 2
+    assert store.removal.remove_rest(head) == 2
     assert not [i for i in world.items() if i["pk"]["S"] == keys.job(job.id)]
-    assert store.remove_rest(head) == 0
+    assert store.removal.remove_rest(head) == 0
 
 
 def test_clearing_away_spares_the_text_of_a_new_job_whose_head_comes_next(world: World) -> None:
@@ -125,8 +125,8 @@ def test_clearing_away_spares_the_text_of_a_new_job_whose_head_comes_next(world:
     world.client.delete_item(TableName=world.table, Key=key)
     content = {"args": raw["args"]}
     new, texts = store.prepare(replace(old, content=content, content_ref=None, content_bytes=0))
-    store._texts.save(texts)
-    assert store.remove_rest(old) == 1
+    store._payloads.save(texts)
+    assert store.removal.remove_rest(old) == 1
     left = [i["sk"]["S"] for i in world.items() if i["pk"]["S"] == keys.job(chosen)]
     assert left == [f"{keys.PAYLOAD}{new.content_ref}"]
 

@@ -91,7 +91,7 @@ def test_jobs_of_a_batch_under_way_do_not_exist_yet(
     batch = world.run.enqueue
     jobs = batch._jobs
     commits: list[str] = []
-    monkeypatch.setattr(jobs, "_commit", commits.append)
+    monkeypatch.setattr(jobs.batches, "_commit", commits.append)
     staged = [item.job for item in batch.push_batch(requests)]
     other = world.another()
     assert len(other.fetch.fetch(["default"], 100)) == 1
@@ -112,7 +112,7 @@ def test_jobs_of_a_batch_under_way_do_not_exist_yet(
         Item={"pk": {"S": f"B|{commits[0]}"}, "sk": {"S": "@"}, "state": {"S": "undone"}},
     )
     with pytest.raises(BackendUnavailable, match="undone"):
-        world.another().enqueue._jobs._commit(commits[0])
+        world.another().enqueue._jobs.batches._commit(commits[0])
 
 
 @pytest.mark.requirement("C-7", "C-11")

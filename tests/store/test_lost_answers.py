@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from botocore.exceptions import ClientError, ReadTimeoutError
+from botocore.exceptions import ReadTimeoutError
 
 from ojs.domain.dead_letter.override import JobOverride
 from ojs.domain.errors import (
@@ -17,38 +17,14 @@ from ojs.domain.errors import (
     QueueFull,
 )
 from ojs.domain.job import envelope
-from ojs.store.jobs.records import UndoneBatch
+from ojs.store.jobs.staged_batches import UndoneBatch
 from ojs.store.table import keys
+from tests.store.doubles import Broken, Meddled
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from tests.store.conftest import World
 
 BIG = "x" * 5_000
-
-
-class Meddled:
-    """A client on which one call takes effect, something else happens, and the SDK asks again."""
-
-    def __init__(self, client: Any, operation: str, meanwhile: Callable[[], Any]) -> None:
-        self._client, self._operation, self._meanwhile = client, operation, meanwhile
-        self.happened = False
-
-    def __getattr__(self, name: str) -> Any:
-        method = getattr(self._client, name)
-
-        def call(**arguments: Any) -> Any:
-            head = arguments.get("Item", {}).get("sk", {}).get("S") == keys.HEAD
-            if self.happened or name != self._operation or (name == "put_item" and not head):
-                return method(**arguments)
-            method(**arguments)
-            self.happened = True
-            self._meanwhile()
-            # As another transaction: the SDK's own token would hide the second one.
-            return method(**{k: v for k, v in arguments.items() if k != "ClientRequestToken"})
-
-        return call
 
 
 @pytest.mark.parametrize("own_id", [True, False])
@@ -70,7 +46,7 @@ def test_a_push_whose_answer_was_lost_is_acknowledged_whatever_became_of_the_job
             case "cancelled":
                 exact.run.jobs.cancel(chosen())
             case "moved":
-                exact.run.ending.delete("default", "move", "other")
+                exact.run.deletion.delete("default", "move", "other")
             case "put off" | "back":
                 assert exact.fetch() == []
                 assert exact.run.jobs.get(chosen()).state == "scheduled"
@@ -195,27 +171,6 @@ def test_of_equal_pushes_in_the_same_millisecond_one_is_taken(world: World) -> N
         world.run.enqueue.push_batch([envelope.parse(raw)])
 
 
-class Broken:
-    """A client on which calls of one operation fail, from the n-th on, for as long as it says."""
-
-    def __init__(self, client: Any, operation: str, first: int) -> None:
-        self._client, self._operation, self._first = client, operation, first
-        self.calls = 0
-        self.broken = True
-
-    def __getattr__(self, name: str) -> Any:
-        method = getattr(self._client, name)
-
-        def call(**arguments: Any) -> Any:
-            if name == self._operation:
-                self.calls += 1
-                if self.broken and self.calls >= self._first:
-                    raise ClientError({"Error": {"Code": "ThrottlingException"}}, name)
-            return method(**arguments)
-
-        return call
-
-
 def _batch(world: World, count: int) -> list[dict[str, Any]]:
     return [{"type": "a", "args": [n, BIG], "id": world.run.ids.uuid7()} for n in range(count)]
 
@@ -243,7 +198,7 @@ def test_what_a_dead_container_left_staged_is_no_duplicate_until_it_is_undone(
     requests = [envelope.parse(one) for one in raw]
     run = exact.another()
     # It died before the commit, and before it could undo anything.
-    monkeypatch.setattr(run.enqueue._jobs, "_commit", _die)
+    monkeypatch.setattr(run.enqueue._jobs.batches, "_commit", _die)
     with pytest.raises(SystemExit):
         run.enqueue.push_batch(requests)
     for again in (requests, requests[:3]):
@@ -265,14 +220,14 @@ def test_a_commit_that_comes_after_the_sweep_undid_the_batch_is_refused(
 ) -> None:
     requests = [envelope.parse(one) for one in _batch(exact, 101)]
     run = exact.another()
-    commit = run.enqueue._jobs._commit
+    commit = run.enqueue._jobs.batches._commit
 
     def late(token: str) -> None:
         exact.clock.advance(400_000)
         assert exact.sweep()["batches_undone"] == 1
         commit(token)
 
-    monkeypatch.setattr(run.enqueue._jobs, "_commit", late)
+    monkeypatch.setattr(run.enqueue._jobs.batches, "_commit", late)
     with pytest.raises(BackendUnavailable):
         run.enqueue.push_batch(requests)
     assert exact.fetch(count=100) == []
@@ -301,12 +256,12 @@ def test_one_batch_that_cannot_be_undone_holds_up_neither_others_nor_jobs(
 ) -> None:
     for _ in range(2):
         run = exact.another()
-        monkeypatch.setattr(run.enqueue._jobs, "_commit", _die)
+        monkeypatch.setattr(run.enqueue._jobs.batches, "_commit", _die)
         with pytest.raises(SystemExit):
             run.enqueue.push_batch([envelope.parse(one) for one in _batch(exact, 101)])
     late = exact.push(scheduled_at="+PT10S", queue="elsewhere")
     exact.clock.advance(400_000)
-    undo = exact.run.sweep._jobs.undo_batch
+    undo = exact.run.sweep._jobs.batches.undo
     failed: list[str] = []
 
     def once(token: str, *, now_ms: int) -> UndoneBatch:
@@ -315,7 +270,7 @@ def test_one_batch_that_cannot_be_undone_holds_up_neither_others_nor_jobs(
             raise BackendUnavailable("busy")
         return undo(token, now_ms=now_ms)
 
-    monkeypatch.setattr(exact.run.sweep._jobs, "undo_batch", once)
+    monkeypatch.setattr(exact.run.sweep._jobs.batches, "undo", once)
     counts = exact.sweep()
     assert (counts["failed"], counts["batches_undone"], counts["promoted"]) == (1, 1, 1)
     assert exact.state(late) == "available"

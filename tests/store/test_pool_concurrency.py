@@ -22,8 +22,8 @@ from ojs.store.jobs import items
 from ojs.store.queues.queues import QueueStore
 from ojs.store.table import keys
 from ojs.store.table.table import MAX_BATCH_WRITE
-from tests.store.test_crashes import attempt, faults
-from tests.store.test_pool_fetch import SECOND, fill, pool, prevent, taken
+from tests.store.faults import attempt, faults
+from tests.store.pooling import SECOND, fill, pool, prevent, taken
 
 if TYPE_CHECKING:
     from tests.store.conftest import World
@@ -175,10 +175,11 @@ def sweep(world: World) -> Counter[str]:
     counts: Counter[str] = Counter()
     for _ in range(3):
         world.clock.advance(SETTLED_MS + SECOND)
-        counts.update(world.run.seating.run_once(world.clock.now_ms()))
+        counts.update(world.run.pool_permit_sweep.run_once(world.clock.now_ms(), 2_000))
     return counts
 
 
+@pytest.mark.exhaustive
 @pytest.mark.requirement("FS-1", "FS-8")
 @pytest.mark.parametrize("config", [{"concurrency": 3}, {"strategy": "least-loaded"}])
 def test_whoever_dies_in_a_fetch_loses_no_job_and_no_place_for_good(
@@ -196,15 +197,22 @@ def test_whoever_dies_in_a_fetch_loses_no_job_and_no_place_for_good(
         exact.sweep()
         sweep(exact)
         gates = [gate_of(name), seat_of(name, worker)]
-        assert [level.count for level in exact.run.gates.slots(gates).values()] == [0, 0]
+        assert [value.count for value in exact.run.stores.semaphore.values(gates).values()] == [
+            0,
+            0,
+        ]
         jobs = exact.run.fetch.fetch(None, 3, worker, pool=name)
         assert len(jobs) == 2
         for job in jobs:
             exact.run.finish.ack(job.id, worker_id=worker)
-        assert [level.count for level in exact.run.gates.slots(gates).values()] == [0, 0]
+        assert [value.count for value in exact.run.stores.semaphore.values(gates).values()] == [
+            0,
+            0,
+        ]
         exact.run.pools.delete(name)
 
 
+@pytest.mark.exhaustive
 @pytest.mark.requirement("FS-11", "FS-23")
 def test_whoever_dies_changing_a_pool_leaves_it_as_it_was_or_is_to_be(exact: World) -> None:
     """What a pool says of its queues and they of it is the same at any time."""

@@ -10,32 +10,15 @@ import pytest
 
 from ojs.domain.errors import Conflict, InvalidRequest
 from ojs.domain.job import envelope
-from ojs.domain.pool.pool import SEATS_KEPT_S, gate_of, parse, seat_of, to_dict
+from ojs.domain.pool.pool import SEATS_KEPT_S, parse, seat_of, to_dict
 from ojs.store.table import keys
 from ojs.store.table.table import Put
+from tests.store.pooling import ABC, SECOND, fill, pool, prevent, taken
 
 if TYPE_CHECKING:
     from ojs.domain.job.job import Job
     from ojs.runtime import Runtime
     from tests.store.conftest import World
-
-SECOND = 1_000
-ABC = ("a", "b", "c")
-
-
-def fill(world: World, queue: str, count: int, **options: Any) -> None:
-    """So many jobs in a queue."""
-    request = {"type": "test.job", "args": [], "options": {"queue": queue, **options}}
-    for start in range(0, count, 100):
-        many = [envelope.parse(request)] * min(100, count - start)
-        world.run.enqueue.push_batch(many)
-
-
-def pool(world: World, name: str = "p", queues: Any = ABC, **config: Any) -> None:
-    """Configure a pool."""
-    world.run.pools.put(
-        name, {"queues": queues if isinstance(queues, dict) else list(queues), **config}
-    )
 
 
 def fetch(
@@ -315,10 +298,10 @@ def test_a_queue_of_a_pool_cannot_be_deleted(world: World) -> None:
     """What a pool serves is there; taken out of it, the queue may go."""
     pool(world)
     with pytest.raises(Conflict) as refused:
-        world.run.ending.delete("a", "reject")
+        world.run.deletion.delete("a", "reject")
     assert refused.value.details["pools"] == ["p"]
     pool(world, queues="bc")
-    world.run.ending.delete("a", "reject")
+    world.run.deletion.delete("a", "reject")
 
 
 # --- least-loaded ---------------------------------------------------------------------------------
@@ -364,7 +347,7 @@ def test_least_loaded_gives_a_worker_no_more_than_it_can_take(world: World) -> N
     world.run.finish.nack(mine[1].id, worker_id="w", error={"type": "x", "message": "y"})
     assert len(fetch(world, 5)) == 2
     gates = [seat_of("p", "w"), seat_of("p", "v")]
-    assert [level.count for level in world.run.gates.slots(gates).values()] == [3, 2]
+    assert [value.count for value in world.run.stores.semaphore.values(gates).values()] == [3, 2]
     item = world.run.table.get(keys.gate(gates[0]), keys.SLOTS)
     # Names of workers come and go: what is counted for them goes some time after.
     assert item
@@ -447,17 +430,6 @@ def test_wrong_tenant_fairness_of_a_pool_is_refused(given: Any, field: str) -> N
 # --- starvation prevention ------------------------------------------------------------------------
 
 
-def prevent(ratio: float, interval: str = "PT30S") -> dict[str, Any]:
-    """Configuration of starvation prevention."""
-    return {
-        "starvation_prevention": {
-            "enabled": True,
-            "rotation_interval": interval,
-            "min_dispatch_ratio": ratio,
-        }
-    }
-
-
 @pytest.mark.requirement("FS-17", "FS-18", "FS-28")
 @pytest.mark.parametrize("strategy", ["strict", "weighted", "least-loaded"])
 def test_every_queue_has_its_part_of_any_window(world: World, strategy: str) -> None:
@@ -502,11 +474,6 @@ def test_each_interval_every_queue_is_served_once(world: World) -> None:
 
 
 # --- the limit on running jobs --------------------------------------------------------------------
-
-
-def taken(world: World, name: str = "p") -> int:
-    """Places that the pool's gate counts."""
-    return world.run.gates.slots([gate_of(name)])[gate_of(name)].count
 
 
 @pytest.mark.requirement("FS-8", "FS-28")

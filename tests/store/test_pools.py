@@ -161,7 +161,7 @@ def test_a_queue_that_is_deleted_meanwhile_is_in_no_pool(world: World, how: str)
     if how == "draining":
         world.push(queue="default")
         world.fetch("default")
-    world.run.ending.delete("default", "drain" if how == "draining" else "discard", None)
+    world.run.deletion.delete("default", "drain" if how == "draining" else "discard", None)
     with pytest.raises(LostRace):
         store(world).save(None, wanted(world), seen)
     assert store(world).get("general") is None
@@ -172,7 +172,7 @@ def test_a_queue_that_is_in_a_pool_is_not_deleted(world: World) -> None:
     """Or else fetches of the pool would bring it back, as a queue of nobody."""
     save(world, wanted(world))
     with pytest.raises((Conflict, LostRace)):
-        world.run.ending.delete("default", "discard", None)
+        world.run.deletion.delete("default", "discard", None)
     assert marks(world, "default") == [{"general": False}]
     assert world.run.queues.get("default").state.value == "active"
 

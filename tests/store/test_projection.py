@@ -22,6 +22,7 @@ from ojs.domain.job.job import Job
 from ojs.domain.job.states import State
 from ojs.store.jobs import items
 from ojs.store.table import keys
+from tests.store.doubles import Watching
 from tests.store.streams import (
     FakeBus,
     Projected,
@@ -367,23 +368,6 @@ def test_long_errors_are_cut_and_pages_split(streamed: Worlds) -> None:
         assert len(failed["data"]["error"]["stack_trace"]) == 2_000
 
 
-class Watching:
-    """A client that remembers the actions of each transaction."""
-
-    def __init__(self, client: Any) -> None:
-        self._client = client
-        self.transactions: list[list[dict[str, Any]]] = []
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._client, name)
-
-    def transact_write_items(self, **arguments: Any) -> Any:
-        self.transactions.append(
-            [one for action in arguments["TransactItems"] for one in action.values()]
-        )
-        return self._client.transact_write_items(**arguments)
-
-
 def test_marks_fill_one_item_after_the_other(streamed: Worlds) -> None:
     with streamed() as world:
         for start in range(0, 900, 100):
@@ -585,6 +569,7 @@ class Faulty:
         return call
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize(
     ("fault", "goes_on"),
     [

@@ -17,7 +17,7 @@ from ojs.domain.errors import BackendUnavailable, Conflict, Duplicate, NotFound,
 from ojs.domain.job import envelope
 from ojs.projections.counters import NAMES
 from ojs.services.jobs import enqueue
-from ojs.store.jobs import records as job_store
+from ojs.store.jobs import staged_batches
 from ojs.store.table import keys
 from tests.store.streams import (
     Projected,
@@ -89,16 +89,16 @@ class Operations:
 
     def undone(self) -> None:
         """A batch whose container dies before the commit, undone by the sweep."""
-        commit = job_store.JobStore._commit
+        commit = staged_batches.StagedBatches._commit
         with (
             mock.patch.object(
-                job_store.JobStore, "_commit", side_effect=BackendUnavailable("died")
+                staged_batches.StagedBatches, "_commit", side_effect=BackendUnavailable("died")
             ),
             suppress(OjsError),
         ):
             self.batch(5)
-        assert job_store.JobStore._commit is commit
-        self.world.clock.advance(job_store.STAGING_GRACE_MS)
+        assert staged_batches.StagedBatches._commit is commit
+        self.world.clock.advance(staged_batches.STAGING_GRACE_MS)
         self.sweep()
 
     def fetch(self) -> None:
@@ -177,7 +177,7 @@ OPERATIONS = tuple(
 LIKELY = ("push", "fetch", "fetch", "ack", "nack", "nack", "wait", "sweep", "revive")
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 @given(
     names=st.lists(st.sampled_from(OPERATIONS + LIKELY), min_size=10, max_size=60),
     seed=st.integers(0, 2**32),

@@ -107,7 +107,7 @@ def test_what_operators_and_the_sweep_write_becomes_events(streamed: Worlds) -> 
         pooling.counted(world, "low", oldest_ago_ms=45_000, available=9)
         world.run.table.write_many([{"pk": "G|:general", "sk": keys.SLOTS, "n": 2}])
         for _ in range(3):
-            world.run.pool_watch.run_once(world.clock.now_ms(), 100)
+            world.run.pool_health_sweep.run_once(world.clock.now_ms(), 100)
             world.clock.advance(60_000)
         projected = Projected(world.client, world.table, world.clock)
         found = stream.take()

@@ -6,7 +6,7 @@ import gzip
 import json
 import tracemalloc
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
 from decimal import Decimal
 from functools import partial
@@ -20,10 +20,10 @@ from ojs.services.dead_letter import archive
 from ojs.store.jobs.blobs import MemoryBlobs
 from ojs.store.table import keys
 from ojs.store.table.table import Update
+from tests.store.dead_letters import Worlds, dead, dying, letters, told
+from tests.store.faults import Died, attempt, faults
+from tests.store.spending import spending
 from tests.store.streams import Projected, Stream
-from tests.store.test_capacity import spending
-from tests.store.test_crashes import Died, attempt, faults
-from tests.store.test_dead_letters import Worlds, die, told
 
 if TYPE_CHECKING:
     from ojs.domain.job.job import Job
@@ -43,16 +43,16 @@ def count(world: World) -> None:
             found[item["pk"]["S"].removeprefix(keys.stats(""))] += 0
         if "dead" in item and item["pk"]["S"].startswith(keys.job("")):
             found[item["queue"]["S"]] += 1
-    for name, dead in found.items():
+    for name, number in found.items():
         if name != keys.ALL_QUEUES:
-            world.run.table.update(Update(keys.stats(name), keys.NOW, set={"dead": dead}))
+            world.run.table.update(Update(keys.stats(name), keys.NOW, set={"dead": number}))
 
 
 def prune(world: World, run: Runtime | None = None, limit: int = 100_000) -> dict[str, int]:
     """What the next five-minute mark brings."""
     world.clock.advance(PRUNED_EVERY_MS)
     count(world)
-    return (run or world.run).prune.run_once(world.clock.now_ms(), limit)
+    return dict((run or world.run).prune.run_once(world.clock.now_ms(), limit))
 
 
 def keep(world: World, queue: str, **retention: Any) -> None:
@@ -65,26 +65,6 @@ def keep(world: World, queue: str, **retention: Any) -> None:
         world.run.queues.set_policy({"dead_letter": wanted})
     else:
         world.run.queues.configure(queue, {"dead_letter": wanted})
-
-
-def dead(world: World, *queues: str) -> list[str]:
-    """Ids of dead letters, in order of their deaths."""
-    found = [
-        (item["wsk"]["S"], item["pk"]["S"].removeprefix("J|"))
-        for item in world.items()
-        if "dead" in item and item["pk"]["S"].startswith("J|")
-        if not queues or item["queue"]["S"] in queues
-    ]
-    return [job_id for _, job_id in sorted(found)]
-
-
-def dying(world: World, number: int, queue: str = "mail", *args: Any) -> list[str]:
-    """So many, a second apart."""
-    found = []
-    for _ in range(number):
-        found.append(die(world, queue, "test.job", "Boom", *args).id)
-        world.clock.advance(1_000)
-    return found
 
 
 def sample(world: World, *args: Any) -> list[Item]:
@@ -261,7 +241,7 @@ def test_what_holds_for_all_bounds_the_age_of_queues_without_one(world: World) -
 def test_a_queue_that_is_gone_keeps_its_retention(world: World, policy: str) -> None:
     keep(world, "old", max_age="P20D", max_count=2, pruning_policy=policy)
     ids = dying(world, 3, "old")
-    world.run.ending.delete("old", "discard")
+    world.run.deletion.delete("old", "discard")
     world.clock.advance(700_000)
     world.sweep()
     assert world.run.table.get(keys.queue("old"), keys.HEAD) is None
@@ -377,14 +357,14 @@ def test_what_died_anew_stays_as_long_as_any_other(exact: World) -> None:
     """An entry of the index that is late leads to a job that stands elsewhere now."""
     keep(exact, "mail", max_count=1)
     ids = dying(exact, 3)
-    jobs = exact.run.prune._jobs
-    entries = jobs.dead("mail", limit=10, oldest_first=True)
+    index = exact.run.prune._jobs.index
+    entries = index.dead("mail", limit=10, oldest_first=True)
     exact.run.redrive.retry(ids[0])
     exact.run.fetch.fetch(["mail"], 1, "w")
     exact.run.finish.nack(ids[0], error={"code": "DEAD_LETTER", "message": "no"}, worker_id="w")
     calls = iter([entries])
-    dead_ = jobs.dead
-    jobs.dead = lambda *args, **given: (  # type: ignore[method-assign]
+    dead_ = index.dead
+    index.dead = lambda *args, **given: (  # type: ignore[method-assign]
         next(calls, []) if given.get("oldest_first") and args else dead_(*args, **given)
     )
     assert prune(exact) == {"pruned": 2}
@@ -416,8 +396,8 @@ def test_a_queue_that_fails_does_not_hold_up_the_others(
     for name in ("a", "b", "c"):
         keep(exact, name, max_age="PT1S")
         dying(exact, 2, name)
-    jobs = exact.run.prune._jobs
-    dead_ = jobs.dead
+    index = exact.run.prune._jobs.index
+    dead_ = index.dead
 
     def failing(queue: str | None = None, **given: Any) -> list[tuple[str, str]]:
         if queue == "b":
@@ -425,7 +405,7 @@ def test_a_queue_that_fails_does_not_hold_up_the_others(
         return dead_(queue, **given)
 
     with monkeypatch.context() as patch:
-        patch.setattr(jobs, "dead", failing)
+        patch.setattr(index, "dead", failing)
         assert prune(exact) == {"pruned": 4, "failed": 1}
     exact.clock.advance(60_000)
     assert exact.run.prune.run_once(exact.clock.now_ms(), 100) == {"pruned": 2}
@@ -496,7 +476,7 @@ def test_what_somebody_deletes_by_hand_is_not_archived(exact: World) -> None:
     (job_id, _) = dying(exact, 2)
     head = exact.run.prune._jobs.head(job_id)
     assert head is not None
-    exact.run.dead_letter._jobs.mark_deleting(head)
+    exact.run.dead_letter._jobs.removal.mark_deleting(head)
     assert prune(exact) == {"pruned": 2, "archived": 1}
     assert job_id not in [line["id"] for line in archived(exact)]
 
@@ -521,6 +501,7 @@ class FaultyBlobs(MemoryBlobs):
             raise Died
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("policy", ["delete", "archive"])
 def test_a_kill_at_any_call_loses_no_job_that_should_stay(exact: World, policy: str) -> None:
     keep(exact, "mail", max_age="P1D", max_count=2, pruning_policy=policy)
@@ -545,6 +526,7 @@ def test_a_kill_at_any_call_loses_no_job_that_should_stay(exact: World, policy: 
             exact.run.dead_letter.delete(job_id)
 
 
+@pytest.mark.exhaustive
 @pytest.mark.requirement("DL-20")
 @pytest.mark.parametrize("after", [False, True])
 def test_a_kill_at_any_call_of_the_bucket(exact: World, after: bool) -> None:
@@ -572,26 +554,6 @@ def test_a_kill_at_any_call_of_the_bucket(exact: World, after: bool) -> None:
 # --- cost -----------------------------------------------------------------------------------------
 
 
-def letters(world: World, size: int, queue: str = "mail") -> None:
-    """So many dead letters of a queue, a millisecond apart, quickly."""
-    (job_id,) = dying(world, 1, queue)
-    head = world.run.table.get(keys.job(job_id), keys.HEAD) or {}
-    died_ms = int(head["discarded"])
-
-    def some(at: int) -> Iterator[Item]:
-        for number in range(at + 1, size, 20):
-            made = f"019539a4-0000-7000-8000-{number:012x}"
-            place = keys.dead_at(died_ms + number, made)
-            yield {
-                **head, "pk": keys.job(made), "discarded": died_ms + number,
-                "wsk": place, "esk": place,
-            }  # fmt: skip
-
-    with ThreadPoolExecutor(4) as pool:
-        list(pool.map(lambda at: world.run.table.write_many(some(at)), range(20)))
-    world.clock.advance(size)
-
-
 def test_where_nothing_is_due_nothing_is_read_but_what_is_configured(exact: World) -> None:
     for name in ("a", "b", "c"):
         dying(exact, 30, name)
@@ -605,7 +567,7 @@ def test_where_nothing_is_due_nothing_is_read_but_what_is_configured(exact: Worl
     assert spent.reads <= 1 + 0.5 + 1 + 1 + 6
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_ten_thousand_go_in_slices_at_a_cost_that_is_known(exact: World) -> None:
     letters(exact, 10_000)
     keep(exact, "mail", max_count=100)

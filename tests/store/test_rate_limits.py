@@ -17,7 +17,7 @@ from ojs.store.jobs import items
 from ojs.store.permits.key_limits import SETTLED_MS
 from ojs.store.table import keys
 from ojs.store.table.errors import LostRace
-from tests.store.test_crashes import attempt, faults
+from tests.store.faults import attempt, faults
 
 if TYPE_CHECKING:
     from ojs.domain.job.job import Job
@@ -406,6 +406,7 @@ def test_16_workers_drain_a_key_with_never_more_than_its_concurrency_running(exa
     assert places(exact, "k") == 0
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("count", [1, 3])
 def test_a_fetch_that_dies_anywhere_neither_passes_the_limit_nor_loses_a_place(
     exact: World, count: int
@@ -430,6 +431,7 @@ def test_a_fetch_that_dies_anywhere_neither_passes_the_limit_nor_loses_a_place(
         assert places(exact, "k") == 0
 
 
+@pytest.mark.exhaustive
 def test_an_ack_that_dies_anywhere_leaves_room_for_the_next_a_little_later(exact: World) -> None:
     for run, _ in faults(exact):
         first, second = limited(exact, ONE), limited(exact, ONE)
@@ -449,7 +451,7 @@ def test_what_a_dead_fetch_took_is_used_by_the_job_it_was_taken_for(exact: World
     assert head is not None
     run = exact.another()
     run.fetch._jobs.claim = lambda *_a, **_k: (_ for _ in ()).throw(SystemExit)  # type: ignore[method-assign]
-    run.fetch._limits._store.give_back = lambda *_a: None  # type: ignore[method-assign]
+    run.fetch._limits._store.roll_back = lambda *_a: None  # type: ignore[method-assign]
     with pytest.raises(SystemExit):
         run.fetch.fetch(["default"], 1, "w")
     assert places(exact, "one") == 1

@@ -28,9 +28,9 @@ from ojs.domain.errors import (
 from ojs.domain.job import job as jobs
 from ojs.settings import Settings
 from ojs.store.table import keys
-from tests.store.test_bounds import bound, level
-from tests.store.test_crashes import attempt, drain, faults
-from tests.store.test_dead_letter_copies import die, goes_to, heads, waiting
+from tests.store.bounded import bound, level
+from tests.store.dead_letter_queues import die, goes_to, heads, waiting
+from tests.store.faults import attempt, drain, faults
 
 if TYPE_CHECKING:
     from ojs.domain.job.job import Job
@@ -160,7 +160,7 @@ def test_what_is_no_dead_letter_is_refused(world: World) -> None:
 def test_a_queue_that_is_draining_takes_none_back(world: World) -> None:
     job = die(world)
     world.push(queue="mail")
-    world.run.ending.delete("mail", "drain")
+    world.run.deletion.delete("mail", "drain")
     with pytest.raises(QueueDraining):
         world.run.redrive.retry(job.id)
     assert world.state(job) == "discarded"
@@ -170,7 +170,7 @@ def test_a_queue_that_is_draining_takes_none_back(world: World) -> None:
 def test_a_queue_that_was_deleted_is_made_again(world: World) -> None:
     world.run.queues.configure("mail", {"lanes": 5})
     died = [die(world, n) for n in range(10)]
-    world.run.ending.delete("mail", "discard")
+    world.run.deletion.delete("mail", "discard")
     strict = runtime.build(
         Settings(table=world.table, strict_queues=True),
         client=world.client,
@@ -201,7 +201,7 @@ def test_a_bounded_queue_must_have_room(world: World) -> None:
         world.run.redrive.retry(job.id, override(args=[HUGE]))
     assert refused.value.details["unit"] == "bytes"
     world.run.redrive.retry(job.id, override(args=[LARGE, LARGE]))
-    assert level(world, "mail") == (1, world.run.redrive._jobs.head(job.id).held)  # type: ignore[union-attr]
+    assert level(world, "mail") == (1, world.run.redrive._jobs.head(job.id).reserved_bytes)  # type: ignore[union-attr]
     assert level(world, "mail")[1] > 10_000
     (fetched,) = world.fetch("mail")
     world.run.finish.ack(fetched.id)
@@ -477,6 +477,7 @@ def test_a_waiting_copy_goes_with_a_changed_retry_too(world: World) -> None:
 # --- dying anywhere -----------------------------------------------------------------------------
 
 
+@pytest.mark.exhaustive
 @pytest.mark.requirement("DL-13", "DL-15")
 @pytest.mark.parametrize("what", ["plain", "override", "bounded", "unique", "copy", "everything"])
 def test_a_retry_that_dies_anywhere_leaves_the_old_job_or_the_new(exact: World, what: str) -> None:
@@ -527,7 +528,7 @@ def _forget(world: World, job: Job) -> None:
         found = store.head(gone.id)
         assert found is not None
         world.run.table.delete(keys.job(gone.id), keys.HEAD)
-        store.remove_rest(found)
+        store.removal.remove_rest(found)
 
 
 @pytest.mark.requirement("DL-15")

@@ -14,11 +14,10 @@ from ojs.domain.errors import BackendUnavailable
 from ojs.domain.job import envelope
 from ojs.domain.job.job import to_dict
 from ojs.store.table import keys
+from tests.store.dead_letters import Worlds, dead, die, letters, told
+from tests.store.faults import attempt, faults
+from tests.store.spending import spending
 from tests.store.streams import Projected, Stream
-from tests.store.test_capacity import spending
-from tests.store.test_crashes import attempt, faults
-from tests.store.test_dead_letters import Worlds, die, told
-from tests.store.test_pruning import dead, letters
 
 if TYPE_CHECKING:
     from ojs.domain.job.job import Job
@@ -217,7 +216,7 @@ def test_a_queue_that_ends_takes_nothing_back(world: World) -> None:
     die(world, "mail")
     world.push(queue="mail")
     world.run.fetch.fetch(["mail"], 1, "w")
-    world.run.ending.delete("mail", "drain")
+    world.run.deletion.delete("mail", "drain")
     world.clock.advance(HOUR_MS)
     assert run(world) == {}
 
@@ -303,6 +302,7 @@ def test_one_that_died_anew_meanwhile_waits_for_its_delay(
     assert dead(exact) == [job.id]
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("size", ["small", "unique and large"])
 def test_a_kill_at_any_call_loses_nothing_and_replays_nothing_twice(
     exact: World, size: str

@@ -90,12 +90,12 @@ def test_a_starved_queue_is_shown_as_such(exact: World) -> None:
     pooling.make(exact, POOL, ["critical", "low"])
     pooling.make(exact, "other", ["low"])
     pooling.counted(exact, "low", available=9, oldest_ago_ms=45_000)
-    exact.run.pool_watch.run_once(exact.clock.now_ms(), 10)
+    exact.run.pool_health_sweep.run_once(exact.clock.now_ms(), 10)
     for asked in ({}, {"pool": POOL}, {"pool": "other"}):
         found = shares(exact, **asked)
         assert {name for name, each in found.items() if each.starved} == {"low"}
     pooling.happened(exact, "low", started=1)
-    exact.run.pool_watch.run_once(exact.clock.now_ms(), 10)
+    exact.run.pool_health_sweep.run_once(exact.clock.now_ms(), 10)
     assert not shares(exact)["low"].starved
 
 
@@ -155,12 +155,12 @@ def workers(world: World, *found: dict[str, Any]) -> None:
     world.run.table.write_many(found)
 
 
-def standing(world: World, *names: str) -> list[PoolStatus]:
-    return world.run.scheduling.standings([world.run.pools.get(name) for name in names])
+def statuses(world: World, *names: str) -> list[PoolStatus]:
+    return world.run.scheduling.statuses([world.run.pools.get(name) for name in names])
 
 
 def active_workers(world: World, *names: str) -> list[int]:
-    return [each.active_workers for each in standing(world, *names)]
+    return [each.active_workers for each in statuses(world, *names)]
 
 
 @pytest.mark.requirement("FS-22")
@@ -177,7 +177,7 @@ def test_workers_that_were_heard_of_lately_count(world: World) -> None:
         worker(world, "d", "unheard-of"),
     )
     assert active_workers(world, POOL, "default", "empty") == [2, 1, 0]
-    assert world.run.scheduling.standings([]) == []
+    assert world.run.scheduling.statuses([]) == []
 
 
 @pytest.mark.requirement("FS-22")
@@ -188,15 +188,15 @@ def test_active_jobs_are_exact_where_there_is_a_limit(world: World) -> None:
     world.run.table.update(Update(keys.gate(f":{POOL}"), keys.SLOTS, set={"n": 3}))
     for name in (POOL, "free"):
         world.run.table.update(Update(keys.stats(f"@{name}"), keys.NOW, set={"active": 7}))
-    assert [each.active_jobs for each in standing(world, POOL, "free")] == [3, 7]
+    assert [each.active_jobs for each in statuses(world, POOL, "free")] == [3, 7]
     world.run.table.update(Update(keys.stats("@free"), keys.NOW, set={"active": -2}))
-    assert [each.active_jobs for each in standing(world, "free")] == [0]
+    assert [each.active_jobs for each in statuses(world, "free")] == [0]
 
 
 def calls(world: World, *names: str) -> int:
     pools = [world.run.pools.get(name) for name in names]
     world.run.table.meter.reset()
-    world.run.scheduling.standings(pools)
+    world.run.scheduling.statuses(pools)
     return len(world.run.table.meter.calls)
 
 
@@ -206,7 +206,7 @@ def test_of_many_workers_the_sweep_s_count_is_told(exact: World) -> None:
     for name in (POOL, "default", "other"):
         pooling.make(exact, name, ["critical"])
     workers(exact, *(worker(exact, f"w{n}", POOL) for n in range(40)))
-    exact.run.gauges.run_once(exact.clock.now_ms(), 100)
+    exact.run.metrics_sweep.run_once(exact.clock.now_ms(), 100)
     few = calls(exact, POOL, "default", "other")
     # How they stand, the totals, and at most one call for each partition of workers.
     assert few == 2 + worker_store.SHARDS
@@ -217,13 +217,13 @@ def test_of_many_workers_the_sweep_s_count_is_told(exact: World) -> None:
     # Before the sweep has seen them, reading ends all the same.
     assert calls(exact, POOL, "default", "other") <= few
     assert exact.run.table.meter.read_units < 400
-    exact.run.gauges.run_once(exact.clock.now_ms(), 100)
+    exact.run.metrics_sweep.run_once(exact.clock.now_ms(), 100)
     assert active_workers(exact, POOL, "default", "other") == [40 + 7_470, 0, 2_490]
     assert calls(exact, POOL, "default", "other") == 2
     # A pool whose workers are all gone is not shown with those it had.
     exact.clock.advance(MINUTE_MS)
     workers(exact, *(worker(exact, f"x{n}", POOL) for n in range(9_960)))
-    exact.run.gauges.run_once(exact.clock.now_ms(), 100)
+    exact.run.metrics_sweep.run_once(exact.clock.now_ms(), 100)
     assert active_workers(exact, POOL, "other") == [9_960, 0]
 
 
@@ -231,10 +231,10 @@ def test_a_thousand_and_one_are_too_many_to_be_counted(exact: World) -> None:
     pooling.make(exact, POOL, ["critical"])
     workers(exact, *(worker(exact, f"w{n}", POOL) for n in range(MAX_COUNTED_WORKERS)))
     assert active_workers(exact, POOL) == [MAX_COUNTED_WORKERS]
-    exact.run.gauges.run_once(exact.clock.now_ms(), 100)
+    exact.run.metrics_sweep.run_once(exact.clock.now_ms(), 100)
     assert exact.run.table.get(keys.stats(f"@{POOL}"), keys.GAUGE) is None
     workers(exact, worker(exact, "more", POOL))
-    exact.run.gauges.run_once(exact.clock.now_ms(), 100)
+    exact.run.metrics_sweep.run_once(exact.clock.now_ms(), 100)
     saved = exact.run.table.get(keys.stats(f"@{POOL}"), keys.GAUGE)
     assert saved is not None
     assert saved["workers"] == MAX_COUNTED_WORKERS + 1

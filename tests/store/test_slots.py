@@ -13,24 +13,23 @@ from typing import TYPE_CHECKING, Any
 from unittest import mock
 
 import pytest
-from botocore.exceptions import ReadTimeoutError
 
 from ojs.domain.errors import BackendUnavailable, Conflict
 from ojs.domain.job import envelope
 from ojs.domain.rate_limit.window import RateWindow
 from ojs.services.permits import repair as slots
 from ojs.services.permits.repair import SETTLED_MS
-from ojs.store.permits.counters import Gates
 from ojs.store.permits.recount import Recount
+from ojs.store.permits.semaphore import ConcurrencySemaphore
 from ojs.store.table import keys, values
+from tests.store.doubles import Once, Projecting
+from tests.store.faults import FAULTS, Died, Faulty, attempt
 from tests.store.streams import Stream
-from tests.store.test_crashes import FAULTS, Died, Faulty, attempt
-from tests.store.test_gates import Projecting
 
 if TYPE_CHECKING:
     from ojs.domain.job.job import Job
     from ojs.runtime import Runtime
-    from ojs.store.permits.counters import CounterValue
+    from ojs.store.permits.counter_items import CounterValue
     from tests.store.conftest import World
 
 Worlds = Callable[[], AbstractContextManager["World"]]
@@ -44,7 +43,7 @@ def configure(world: World, **config: Any) -> None:
 
 
 def level(world: World) -> CounterValue:
-    return world.run.gates.slots([QUEUE])[QUEUE]
+    return world.run.stores.semaphore.values([QUEUE])[QUEUE]
 
 
 def active(world: World) -> int:
@@ -182,31 +181,31 @@ def test_a_fetch_under_way_heeds_a_limit_that_was_lowered(world: World) -> None:
     """It read the queue before the change, and asks for places after it."""
     push(world, 9)
     configure(world, concurrency=9)
-    run, take = world.another(), Gates.take_slots
+    run, take = world.another(), ConcurrencySemaphore.acquire
 
-    def late(self: Gates, *arguments: Any, **more: Any) -> Any:
-        with mock.patch.object(Gates, "take_slots", take):
+    def late(self: ConcurrencySemaphore, *arguments: Any, **more: Any) -> Any:
+        with mock.patch.object(ConcurrencySemaphore, "acquire", take):
             configure(world, concurrency=2)
         return take(self, *arguments, **more)
 
-    with mock.patch.object(Gates, "take_slots", late):
+    with mock.patch.object(ConcurrencySemaphore, "acquire", late):
         got = run.fetch.fetch([QUEUE], 9, "w")
     assert len(got) == active(world) == 2
 
 
 def test_a_fetch_that_began_while_jobs_were_counted_heeds_the_limit(world: World) -> None:
     push(world, 9)
-    run, take = world.another(), Gates.take_slots
+    run, take = world.another(), ConcurrencySemaphore.acquire
     found = world.run.enqueue._queues.get(QUEUE)
     assert found is not None
     world.run.enqueue._queues.count(found, charging=False, slotting=True)
 
-    def late(self: Gates, *arguments: Any, **more: Any) -> Any:
-        with mock.patch.object(Gates, "take_slots", take):
+    def late(self: ConcurrencySemaphore, *arguments: Any, **more: Any) -> Any:
+        with mock.patch.object(ConcurrencySemaphore, "acquire", take):
             configure(world, concurrency=2)
         return take(self, *arguments, **more)
 
-    with mock.patch.object(Gates, "take_slots", late):
+    with mock.patch.object(ConcurrencySemaphore, "acquire", late):
         got = run.fetch.fetch([QUEUE], 9, "w")
     assert len(got) == active(world) == 2
 
@@ -384,24 +383,6 @@ def test_a_limit_holds_from_the_answer_on_whatever_is_set_under_load(streamed: W
 # --- dying ----------------------------------------------------------------------------------------
 
 
-class Once:
-    """The gates' client beside a faulty one: the same calls and fault, but it never repeats."""
-
-    def __init__(self, faulty: Faulty) -> None:
-        self._faulty = faulty
-
-    def __getattr__(self, name: str) -> Any:
-        def call(**arguments: Any) -> Any:
-            faulty = self._faulty
-            if faulty._fault != "answer lost" or faulty.calls + 1 != faulty._fail_at:
-                return getattr(faulty, name)(**arguments)
-            faulty.calls += 1
-            getattr(faulty._client, name)(**arguments)
-            raise ReadTimeoutError(endpoint_url="dynamodb")
-
-        return call
-
-
 def faults(world: World) -> Iterator[Runtime]:
     """As `tests.store.test_crashes.faults`, with a client for gates as in the cloud."""
     for fault in FAULTS:
@@ -421,6 +402,7 @@ def let_all_end(world: World) -> None:
     settle(world)
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("count", [1, 3])
 def test_a_fetch_that_dies_anywhere_passes_no_limit_and_loses_no_place(
     exact: World, count: int
@@ -439,6 +421,7 @@ def test_a_fetch_that_dies_anywhere_passes_no_limit_and_loses_no_place(
                 exact.run.finish.ack(job.id, worker_id="x")
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("how", ["ack", "fail", "requeue", "cancel", "late"])
 def test_the_end_of_a_job_that_dies_anywhere_loses_no_place(exact: World, how: str) -> None:
     configure(exact, concurrency=2)
@@ -475,6 +458,7 @@ def test_the_end_of_a_job_that_dies_anywhere_loses_no_place(exact: World, how: s
             got = exact.another().fetch.fetch([QUEUE], 9, "x")
 
 
+@pytest.mark.exhaustive
 def test_setting_a_limit_that_dies_anywhere_and_is_asked_again_is_exact(exact: World) -> None:
     for run in faults(exact):
         push(exact, 6)
@@ -499,12 +483,12 @@ def lose(world: World, kind: str = "before the claim") -> None:
     run = world.another()
     if kind == "before the claim":
         run.fetch._jobs.claim = mock.Mock(side_effect=Died)  # type: ignore[method-assign]
-        run.fetch._quotas.settle = mock.Mock()  # type: ignore[method-assign]
+        run.fetch._queue_limits.close = mock.Mock()  # type: ignore[method-assign]
         with pytest.raises(Died):
             run.fetch.fetch([QUEUE], 1, "w")
     else:
         (job,) = run.fetch.fetch([QUEUE], 1, "w")
-        run.finish._jobs.let_go = mock.Mock(side_effect=Died)  # type: ignore[method-assign]
+        run.finish._jobs.permits.release_all = mock.Mock(side_effect=Died)  # type: ignore[method-assign]
         with pytest.raises(Died):
             run.finish.ack(job.id, worker_id="w")
 
@@ -564,7 +548,7 @@ def test_a_place_given_back_long_after_its_job_ended_is_given_back_once(exact: W
     (first, *_) = [job for job in exact.items() if job.get("state", {}).get("S") == "active"]
     job_id = keys.job_id(first["pk"]["S"])
     exact.run.workers.beat("w", active_jobs=[job_id])
-    let_go = run.finish._jobs.let_go
+    let_go = run.finish._jobs.permits.release_all
 
     def slowly(*arguments: Any, **more: Any) -> None:
         for _ in range(29):
@@ -572,7 +556,7 @@ def test_a_place_given_back_long_after_its_job_ended_is_given_back_once(exact: W
             reconcile(exact)
         let_go(*arguments, **more)
 
-    run.finish._jobs.let_go = slowly  # type: ignore[method-assign]
+    run.finish._jobs.permits.release_all = slowly  # type: ignore[method-assign]
     run.finish.ack(job_id, worker_id="w")
     assert active(exact) == level(exact).count == 1
     assert settle(exact)["slots_freed"] == 0
@@ -585,13 +569,13 @@ def test_who_takes_a_place_while_the_sweep_decides_is_not_overwritten(exact: Wor
     exact.clock.advance(SETTLED_MS)
     assert reconcile(exact)["slots_suspected"] == 1
     exact.clock.advance(SETTLED_MS)
-    heal = exact.run.gates.heal
+    repair = exact.run.stores.semaphore.repair
 
     def late(*arguments: Any, **more: Any) -> bool:
         exact.fetch()
-        return heal(*arguments, **more)
+        return repair(*arguments, **more)
 
-    with mock.patch.object(exact.run.gates, "heal", late):
+    with mock.patch.object(exact.run.stores.semaphore, "repair", late):
         assert reconcile(exact)["slots_freed"] == 0
     assert (active(exact), level(exact).count) == (1, 2)
     assert settle(exact, 2)["slots_freed"] == 1
@@ -659,7 +643,7 @@ def test_places_heal_under_fetches_and_sweeps_at_once_and_no_limit_is_passed(
             if got and number == 0 and ended < 3:
                 with calm.busy(), lock:
                     # It dies after the end of its job.
-                    with mock.patch.object(run.finish._jobs, "let_go"):
+                    with mock.patch.object(run.finish._jobs.permits, "release_all"):
                         run.finish.ack(got[0].id, worker_id=name)
                     running.discard(got.pop(0).id)
                 ended += 1

@@ -19,7 +19,7 @@ from ojs.domain.stats import DAY_MS, MINUTE_MS, Levels, Period
 from ojs.domain.times import format_ms
 from ojs.store.derived import statistics as stats_store
 from ojs.store.derived.statistics import MAX_SHALLOW
-from ojs.store.jobs import records as job_store
+from ojs.store.jobs import staged_batches
 from ojs.store.table import keys
 from tests.store.streams import Projected, Stream
 
@@ -97,11 +97,11 @@ def spent(world: World, read: Callable[[], object]) -> tuple[int, float]:
     return len(meter.calls), meter.read_units
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_a_statistic_costs_the_same_however_many_jobs_there_are(exact: World) -> None:
     backlog(exact, "small", 10)
     backlog(exact, "large", 100_000)
-    exact.run.gauges.run_once(exact.clock.now_ms(), 1_000)
+    exact.run.metrics_sweep.run_once(exact.clock.now_ms(), 1_000)
     small, large = statistics(exact, "small"), statistics(exact, "large")
     costs = {name: (spent(exact, small[name]), spent(exact, large[name])) for name in small}
     for name, (of_small, of_large) in costs.items():
@@ -195,7 +195,9 @@ def test_jobs_of_a_batch_that_is_not_committed_do_not_count(exact: World) -> Non
     ]
     exact.push(queue="q0")
     with (
-        mock.patch.object(job_store.JobStore, "_commit", side_effect=BackendUnavailable("died")),
+        mock.patch.object(
+            staged_batches.StagedBatches, "_commit", side_effect=BackendUnavailable("died")
+        ),
         pytest.raises(BackendUnavailable),
     ):
         exact.run.enqueue.push_batch(requests)
@@ -204,7 +206,7 @@ def test_jobs_of_a_batch_that_is_not_committed_do_not_count(exact: World) -> Non
     assert stats.priorities == {0: 1}
     calls, _ = spent(exact, lambda: exact.run.stats.queue("q0"))
     assert calls == 3
-    exact.clock.advance(job_store.STAGING_GRACE_MS + 1)
+    exact.clock.advance(staged_batches.STAGING_GRACE_MS + 1)
     exact.sweep()
     exact.run.enqueue.push_batch(requests)
     assert counted(exact, "q0")["available"] == 41
@@ -246,7 +248,7 @@ def test_the_oldest_of_a_deep_queue(exact: World) -> None:
     exact.run.table.write_many([counters | {"p-5": 1}])
     # Several, and no sweep has been: the oldest of those that are seen.
     assert exact.run.stats.queue("default").oldest_available_ms == first_ms + 10
-    exact.run.gauges.run_once(exact.clock.now_ms(), 1_000)
+    exact.run.metrics_sweep.run_once(exact.clock.now_ms(), 1_000)
     assert exact.run.stats.queue("default").oldest_available_ms == first_ms
 
 
@@ -285,7 +287,7 @@ def test_counts_of_the_projection_are_what_is_shown(
         assert stats.rates.processed == 100
         (listed,) = world.run.stats.list(limit=10).items
         assert listed.levels == stats.levels
-        swept = world.run.gauges.run_once(world.clock.now_ms(), 1_000)
+        swept = world.run.metrics_sweep.run_once(world.clock.now_ms(), 1_000)
         assert swept.totals is not None
         assert swept.totals == world.run.stats.totals()
         assert swept.totals.levels == stats.levels
@@ -323,7 +325,7 @@ def test_statistics_are_the_same_on_every_engine(world: World) -> None:
         ]
     )  # fmt: skip
     assert counted(world) == {"available": 2, "scheduled": 1, "retryable": 0, "active": 1}
-    swept = world.run.gauges.run_once(now_ms, 100)
+    swept = world.run.metrics_sweep.run_once(now_ms, 100)
     assert swept.totals == world.run.stats.totals()
     (gauges,) = swept.queues
     assert gauges.oldest_available_ms == now_ms - 2_000

@@ -15,16 +15,16 @@ from ojs.domain.fair_queue.tags import Fairness, Share, arrival, tagged, ticks_o
 from ojs.domain.job import envelope
 from ojs.domain.queue.config import DEFAULT_QUEUE_POLICY
 from ojs.domain.queue.queue import Queue
-from ojs.services.jobs import fairness_backfill as tagging
+from ojs.services.jobs import fairness_backfill
 from ojs.services.jobs.fairness_backfill import AT_ONCE, SETTLED_MS
 from ojs.store.jobs.fair_queue import BackfillCursor, BackfillCursors
 from ojs.store.jobs.records import JobStore
 from ojs.store.table import keys
 from ojs.store.table.schema import TABLE
+from tests.store.doubles import Meddled
+from tests.store.faults import Died, attempt, drain, faults
 from tests.store.streams import Projected, Stream
-from tests.store.test_crashes import Died, attempt, drain, faults
-from tests.store.test_lost_answers import Meddled
-from tests.store.test_tenant_fairness import (
+from tests.store.tenants import (
     BIG,
     QUEUE,
     WAYS,
@@ -55,7 +55,7 @@ MINUTE_MS = 60_000
 def sweep(world: World, limit: int = 10_000, run: Runtime | None = None) -> Counter[str]:
     """What the next minute brings."""
     world.clock.advance(MINUTE_MS)
-    return Counter((run or world.run).tagging.run_once(world.clock.now_ms(), limit))
+    return Counter((run or world.run).backfill.run_once(world.clock.now_ms(), limit))
 
 
 def settle(world: World) -> Counter[str]:
@@ -76,7 +76,7 @@ def unknowing() -> Any:
 
 def marked(world: World, queue: str = QUEUE) -> bool:
     found = world.run.queues.get(queue)
-    return found.tagging_ms is not None
+    return found.backfill_since_ms is not None
 
 
 def off(world: World) -> None:
@@ -201,7 +201,7 @@ def test_a_request_reads_so_many_pages_at_most(exact: World) -> None:
     fair(exact)
     flood(exact, "a", 1_000)
     off(exact)
-    with mock.patch.object(tagging, "_LOOKS", 3):
+    with mock.patch.object(fairness_backfill, "_REQUEST_PAGES", 3):
         fair(exact)
     under_way = BackfillCursors(exact.run.table).get(QUEUE)
     assert under_way is not None
@@ -267,8 +267,10 @@ def test_a_pass_of_an_earlier_marking_does_not_count(exact: World) -> None:
     exact.clock.advance(1_000)
     fair(exact)
     found = exact.run.queues.get(QUEUE)
-    assert found.tagging_ms is not None
-    old = BackfillCursor(found.tagging_ms - 1_000, found.tagging_ms + 10 * SETTLED_MS, line=2)
+    assert found.backfill_since_ms is not None
+    old = BackfillCursor(
+        found.backfill_since_ms - 1_000, found.backfill_since_ms + 10 * SETTLED_MS, line=2
+    )
     BackfillCursors(exact.run.table).save(QUEUE, old, now_ms=exact.clock.now_ms())
     assert sweep(exact) == {"tagging": 1, "passes": 1}
     assert marked(exact)
@@ -281,9 +283,9 @@ def test_only_the_mark_that_was_read_is_taken_away(exact: World) -> None:
     off(exact)
     fair(exact)
     store = exact.run.enqueue._queues
-    store.end_tagging(before)
+    store.end_backfill(before)
     assert marked(exact)
-    store.end_tagging(exact.run.queues.get(QUEUE))
+    store.end_backfill(exact.run.queues.get(QUEUE))
     assert not marked(exact)
 
 
@@ -300,14 +302,14 @@ def test_other_changes_and_queues_that_are_made_fair_need_no_pass(world: World) 
     assert not marked(world, "third")
     assert world.run.queues.get("third").fairness is not None
     assert all(tagged(place.order) for place in places(world, "third"))
-    assert DEFAULT_QUEUE_POLICY not in world.run.tagging._names()
+    assert DEFAULT_QUEUE_POLICY not in world.run.backfill._names()
 
 
 def test_a_queue_may_be_marked_for_another_reason_than_its_own_configuration(exact: World) -> None:
     flood(exact, "a", 3)
     store = exact.run.enqueue._queues
-    found = store.begin_tagging(QUEUE, now_ms=exact.clock.now_ms())
-    assert found.tagging_ms == exact.clock.now_ms()
+    found = store.begin_backfill(QUEUE, now_ms=exact.clock.now_ms())
+    assert found.backfill_since_ms == exact.clock.now_ms()
     with mock.patch.object(Queue, "fairness", Fairness()):
         assert sweep(exact) == {"tagging": 1, "passes": 1, "tagged": 3}
     # When nobody says that it is fair any more, nothing is left to do.
@@ -321,7 +323,7 @@ def test_a_queue_that_is_being_deleted_is_passed_over(exact: World) -> None:
     push(exact, "a")
     fair(exact)
     exact.fetch()
-    exact.run.ending.delete(QUEUE, "drain")
+    exact.run.deletion.delete(QUEUE, "drain")
     assert sweep(exact) == {}
 
 
@@ -387,12 +389,14 @@ def test_of_several_runs_at_once_one_works_and_all_stay_in_order(exact: World) -
     for tenant in ("a", "b", "c"):
         flood(exact, tenant, 60)
         exact.clock.advance(1_000)
-    with mock.patch.object(tagging.FairnessBackfill, "begin"):
+    with mock.patch.object(fairness_backfill.FairnessBackfill, "begin"):
         fair(exact)
     exact.clock.advance(MINUTE_MS)
     runs = [exact.another() for _ in range(3)]
     with ThreadPoolExecutor(3) as pool:
-        counts = list(pool.map(lambda run: run.tagging.run_once(exact.clock.now_ms(), 1_000), runs))
+        counts = list(
+            pool.map(lambda run: run.backfill.run_once(exact.clock.now_ms(), 1_000), runs)
+        )
     assert sum(count.get("tagged", 0) for count in counts) == 180
     assert untagged(exact) == []
     got = exact.fetch(count=100) + exact.fetch(count=100)
@@ -405,7 +409,7 @@ def test_300_jobs_in_all_states_with_others_at_work(exact: World) -> None:
     """Claims, pushes and retries between the steps of every pass."""
     everywhere(exact, each=10)
     assert len(heads(exact)) == 300
-    with mock.patch.object(tagging, "AT_ONCE", 100):
+    with mock.patch.object(fairness_backfill, "AT_ONCE", 100):
         fair(exact)
     slow = exact.another()
     for n in range(40):
@@ -415,7 +419,7 @@ def test_300_jobs_in_all_states_with_others_at_work(exact: World) -> None:
         if n < 10:
             with unknowing():
                 push(exact, "c", n, run=slow)
-        exact.run.tagging.run_once(exact.clock.now_ms(), 20)
+        exact.run.backfill.run_once(exact.clock.now_ms(), 20)
         exact.clock.advance(5_000)
     settle(exact)
     assert all_done(exact)
@@ -427,6 +431,7 @@ def test_300_jobs_in_all_states_with_others_at_work(exact: World) -> None:
     assert len(drain(exact)) == 350
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("part", ["request", "sweep"])
 def test_dying_at_any_call_leaves_work_for_the_next_minute_and_nothing_else(
     exact: World, part: str
@@ -441,9 +446,9 @@ def test_dying_at_any_call_leaves_work_for_the_next_minute_and_nothing_else(
             attempt(partial(run.queues.configure, QUEUE, told))
             fair(exact)
         else:
-            with mock.patch.object(tagging.FairnessBackfill, "begin"):
+            with mock.patch.object(fairness_backfill.FairnessBackfill, "begin"):
                 fair(exact)
-            attempt(partial(run.tagging.run_once, exact.clock.now_ms(), 1_000))
+            attempt(partial(run.backfill.run_once, exact.clock.now_ms(), 1_000))
         settle(exact)
         assert all_done(exact)
         assert Counter(whose(drain(exact))) == {"a": 3, "b": 1}
@@ -452,17 +457,17 @@ def test_dying_at_any_call_leaves_work_for_the_next_minute_and_nothing_else(
 def test_killed_at_every_call_of_a_pass_it_is_carried_on(exact: World) -> None:
     """Each run dies one call later than the one before; together they come to the end."""
     push_all(exact, [request("abc"[n % 3], n, BIG if n % 7 == 0 else "") for n in range(120)])
-    with mock.patch.object(tagging.FairnessBackfill, "begin"):
+    with mock.patch.object(fairness_backfill.FairnessBackfill, "begin"):
         fair(exact)
     exact.clock.advance(SETTLED_MS)
     died = 0
     for number in range(1, 400):
         client = Dying(exact.client, number)
         try:
-            exact.another(client).tagging.run_once(exact.clock.now_ms(), 1_000)
+            exact.another(client).backfill.run_once(exact.clock.now_ms(), 1_000)
         except Died:
             died += 1
-        exact.clock.advance(tagging.ALONE_MS)
+        exact.clock.advance(fairness_backfill.ALONE_MS)
         if not marked(exact):
             break
     assert died > 5
@@ -518,7 +523,7 @@ def test_the_stream_tells_of_nothing(streamed: Worlds) -> None:
 
 def test_what_is_noted_of_tenants_and_passes_is_not_in_the_stream() -> None:
     assert not TABLE.projects(keys.tenant(QUEUE, 0, 0, "x" * 12), keys.HEAD)
-    assert not TABLE.projects(keys.tagging(QUEUE), keys.HEAD)
+    assert not TABLE.projects(keys.backfill(QUEUE), keys.HEAD)
 
 
 def test_tags_are_where_the_line_was(world: World) -> None:
@@ -526,7 +531,7 @@ def test_tags_are_where_the_line_was(world: World) -> None:
     flood(world, "a", 30)
     world.clock.advance(3_600_000)
     first = ticks_of(places(world)[0].order)
-    with mock.patch.object(tagging.FairnessBackfill, "begin"):
+    with mock.patch.object(fairness_backfill.FairnessBackfill, "begin"):
         fair(world)
     push(world, "b")
     assert min(ticks_of(place.order) for place in places(world)) == first

@@ -14,7 +14,7 @@ from ojs.domain.stats import MINUTE_MS
 from ojs.services.pools.health_sweep import PoolHealthReport, PoolHealthSweep
 from ojs.store.derived import statistics as stats_store
 from ojs.store.permits.throttle_state import ThrottleStates
-from ojs.store.queues import pool_health as standings
+from ojs.store.queues import pool_health
 from ojs.store.queues import pools as pool_store
 from ojs.store.queues.pool_health import PoolHealthStore
 from ojs.store.table import keys
@@ -28,7 +28,7 @@ POOL = "general"
 
 
 def look(world: World, limit: int = 100) -> PoolHealthReport:
-    return world.run.pool_watch.run_once(world.clock.now_ms(), limit)
+    return world.run.pool_health_sweep.run_once(world.clock.now_ms(), limit)
 
 
 def seen(world: World, pool: str = POOL) -> dict[str, Any]:
@@ -49,7 +49,7 @@ def test_a_queue_that_is_given_nothing_is_starved(world: World) -> None:
     now_ms = world.clock.now_ms()
     assert look(world).counts == {"pools": 1, "starved": 1}
     found = seen(world)
-    assert standings.watch_from(found).starved == {"low": Starved(now_ms - 45_000, 9)}
+    assert pool_health.alerts_from(found).starved == {"low": Starved(now_ms - 45_000, 9)}
     assert look(world).counts == {"pools": 1}
     assert seen(world) == found
     pooling.happened(world, "low", started=1)
@@ -80,7 +80,7 @@ def test_a_queue_that_was_given_something_lately_is_not(exact: World) -> None:
     now_ms = exact.clock.now_ms()
     assert look(exact).counts["starved"] == 1
     # The minute in which it was given something last is over for so long.
-    (found,) = standings.watch_from(seen(exact)).starved.values()
+    (found,) = pool_health.alerts_from(seen(exact)).starved.values()
     assert 600_000 < now_ms - found.since_ms <= 660_000
 
 
@@ -181,7 +181,7 @@ def test_what_goes_on_for_days_stays_known(exact: World) -> None:
     pooling.counted(exact, "critical", available=0)
     look(exact)
     before = seen(exact)
-    exact.clock.advance(standings.KEPT_S * 1_000 // 2)
+    exact.clock.advance(pool_health.KEPT_S * 1_000 // 2)
     assert look(exact).counts == {"pools": 1}
     after = seen(exact)
     assert after["ttl"] > before["ttl"]
@@ -195,24 +195,24 @@ def test_two_looks_at_once_tell_once(exact: World) -> None:
     """Both saw the same, one writes; the other's word is dropped, and nothing is lost."""
     starving(exact)
     first, second = exact.run, exact.another()
-    save = PoolHealthStore.save_watch
+    save = PoolHealthStore.save_alerts
     raced: list[PoolHealthReport] = []
 
     def meanwhile(self: PoolHealthStore, name: str, before: PoolAlerts, after: PoolAlerts) -> bool:
         if not raced:
             raced.append(PoolHealthReport({}))
-            raced[0] = second.pool_watch.run_once(exact.clock.now_ms(), 10)
+            raced[0] = second.pool_health_sweep.run_once(exact.clock.now_ms(), 10)
         return save(self, name, before, after)
 
-    with mock.patch.object(PoolHealthStore, "save_watch", meanwhile):
-        late = first.pool_watch.run_once(exact.clock.now_ms(), 10)
+    with mock.patch.object(PoolHealthStore, "save_alerts", meanwhile):
+        late = first.pool_health_sweep.run_once(exact.clock.now_ms(), 10)
     assert raced[0].counts == {"pools": 1, "starved": 1}
     assert late.counts == {"pools": 1, "raced": 1}
     # The same when it ends.
     pooling.happened(exact, "low", started=1)
     raced.clear()
-    with mock.patch.object(PoolHealthStore, "save_watch", meanwhile):
-        late = first.pool_watch.run_once(exact.clock.now_ms(), 10)
+    with mock.patch.object(PoolHealthStore, "save_alerts", meanwhile):
+        late = first.pool_health_sweep.run_once(exact.clock.now_ms(), 10)
     assert (raced[0].counts, late.counts) == ({"pools": 1, "over": 1}, {"pools": 1, "raced": 1})
     assert seen(exact) == {}
 
@@ -221,14 +221,14 @@ def test_a_pool_that_cannot_be_written_does_not_hold_up_the_others(exact: World)
     for name in ("a", "b"):
         pooling.make(exact, name, [f"{name}-low"])
         pooling.counted(exact, f"{name}-low", available=1, oldest_ago_ms=45_000)
-    save = PoolHealthStore.save_watch
+    save = PoolHealthStore.save_alerts
 
     def fails(self: PoolHealthStore, name: str, before: PoolAlerts, after: PoolAlerts) -> bool:
         if name == "a":
             raise BackendUnavailable("busy")
         return save(self, name, before, after)
 
-    with mock.patch.object(PoolHealthStore, "save_watch", fails):
+    with mock.patch.object(PoolHealthStore, "save_alerts", fails):
         assert look(exact).counts == {"pools": 2, "starved": 1, "failed": 1}
     assert look(exact).counts == {"pools": 2, "starved": 1}
 
@@ -276,20 +276,20 @@ def test_a_run_looks_at_so_many_pools_and_the_next_at_others(exact: World) -> No
         pooling.make(exact, f"pool-{number}", [f"q{number}"])
     starts = iter((0, 3))
     table = exact.run.table
-    watch = PoolHealthSweep(
-        pool_store.PoolStore(table),
-        PoolHealthStore(table),
-        stats_store.StatisticsStore(table),
-        ThrottleStates(table),
+    alerts = PoolHealthSweep(
+        pools=pool_store.PoolStore(table),
+        health=PoolHealthStore(table),
+        stats=stats_store.StatisticsStore(table),
+        edges=ThrottleStates(table),
         choose=lambda _: next(starts),
     )
-    names = [[pool.name for pool in watch.run_once(1, 3).pools] for _ in range(2)]
+    names = [[pool.name for pool in alerts.run_once(1, 3).pools] for _ in range(2)]
     assert names == [["pool-0", "pool-1", "pool-2"], ["pool-0", "pool-3", "pool-4"]]
 
 
 def test_it_ends_when_time_is_up(exact: World) -> None:
     starving(exact)
-    found = exact.run.pool_watch.run_once(exact.clock.now_ms(), 10, lambda: False)
+    found = exact.run.pool_health_sweep.run_once(exact.clock.now_ms(), 10, lambda: False)
     assert (found.counts, found.pools) == ({"more": 1}, [])
     assert seen(exact) == {}
 
@@ -303,10 +303,10 @@ def test_without_pools_it_is_one_call(exact: World) -> None:
 def test_a_watch_is_read_as_it_was_written(exact: World) -> None:
     pool = Pool(POOL, ("a",), created_ms=7)
     store = PoolHealthStore(exact.run.table)
-    watch = PoolAlerts(7, {"a": Starved(1, 2)}, None, at_ms=9)
-    assert store.save_watch(POOL, PoolAlerts(7), watch)
-    assert store.read([pool])[POOL].watch == PoolAlerts(
+    alerts = PoolAlerts(7, {"a": Starved(1, 2)}, None, at_ms=9)
+    assert store.save_alerts(POOL, PoolAlerts(7), alerts)
+    assert store.read([pool])[POOL].alerts == PoolAlerts(
         7, {"a": Starved(1, 2)}, None, at_ms=9, rev=1
     )
-    assert not store.save_watch(POOL, PoolAlerts(7), watch)
-    assert not store.save_watch(POOL, PoolAlerts(7, rev=5), PoolAlerts(7))
+    assert not store.save_alerts(POOL, PoolAlerts(7), alerts)
+    assert not store.save_alerts(POOL, PoolAlerts(7, rev=5), PoolAlerts(7))

@@ -54,11 +54,11 @@ class Upgraded:
         self.clock.advance(minutes * _MINUTE_MS)
         now_ms = self.clock.now_ms()
         self.run.sweep.run_once(now_ms, 10_000)
-        self.run.ending.look_after(10_000)
+        self.run.deletion.look_after(10_000)
         self.run.replay.run_once(now_ms, 1_000)
-        self.run.holding.run_once(now_ms, 1_000)
+        self.run.throttle_sweep.run_once(now_ms, 1_000)
         self.run.reconcile.run_once(now_ms, 1_000)
-        self.run.seating.run_once(now_ms)
+        self.run.pool_permit_sweep.run_once(now_ms, 2_000)
 
 
 def plain(typed: dict[str, Any]) -> dict[str, Any]:
@@ -176,8 +176,8 @@ def test_everything_goes_on_until_it_is_done(upgraded: Upgraded) -> None:
     # The deleted queue ended, and places were given back.
     with pytest.raises(NotFound):
         run.queues.get("ending")
-    assert run.gates.level("bounded").count == 0
-    assert [level.count for level in run.gates.slots(["slots"]).values()] == [0]
+    assert run.stores.depth.value("bounded").count == 0
+    assert [value.count for value in run.stores.semaphore.values(["slots"]).values()] == [0]
 
 
 def _begun(upgraded: Upgraded) -> int:

@@ -1,6 +1,6 @@
-"""Who may do what: scopes, access keys, and who holds one (ojs-security sections 6 and 7).
+"""Access control: scopes, access keys and their holders (ojs-security, sections 6 and 7).
 
-Imported by the authorizer, whose cold start every first request pays for: nothing heavy here.
+The authorizer imports this module, and its cold start delays first requests: no heavy imports here.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 
 PREFIX = "ojs"
-# The part that names the key (64 bits), and the part that nobody can guess (256 bits: section 6.1).
+# A key's public id (64 bits) and its secret (256 bits: ojs-security, section 6.1).
 ID_BYTES, SECRET_BYTES = 8, 32
 _KEY = re.compile(rf"{PREFIX}_([0-9a-f]{{{2 * ID_BYTES}}})_([0-9a-f]{{{2 * SECRET_BYTES}}})")
 KEY_CHARACTERS = len(PREFIX) + 2 + 2 * (ID_BYTES + SECRET_BYTES)
@@ -21,12 +21,12 @@ _BEARER = re.compile(r"bearer +(\S+)", re.IGNORECASE)
 
 MAX_NAME_CHARACTERS = 255
 MAX_QUEUES = 50
-# How long after its end a key is still listed.
+# How long a key is listed after it has expired or was revoked.
 KEPT_S = 90 * 86_400
 
 
 class Scope(StrEnum):
-    """What a key may be for. None holds another: a key has each that it needs."""
+    """What a key permits. No scope includes another: a key has each scope that it needs."""
 
     JOBS_WRITE = "jobs:write"
     JOBS_READ = "jobs:read"
@@ -40,9 +40,9 @@ ALL_SCOPES = frozenset(Scope)
 
 @dataclass(frozen=True)
 class Principal:
-    """Who asks. `name` is None where nobody has to say who they are: the open local server.
+    """The caller. `name` is None if the server needs no keys: the open local server.
 
-    `queues` are the names it may touch, of which one may end in `*`; None are all.
+    `queues` are the names of the queues it may touch, each of which may end in `*`; None means all.
     """
 
     name: str | None
@@ -52,7 +52,7 @@ class Principal:
 
     @property
     def limited(self) -> bool:
-        """Whether there are queues that it may not touch."""
+        """Whether its queues are restricted."""
         return self.queues is not None
 
     def reaches(self, queue: str) -> bool:
@@ -65,7 +65,7 @@ class Principal:
         )
 
     def context(self) -> dict[str, str]:
-        """As the authorizer hands it to functions: texts only, which the access log can show."""
+        """As the authorizer passes it to functions: texts only, which the access log can show."""
         told = {"principal": self.name or "", "scopes": " ".join(sorted(self.scopes))}
         if self.key is not None:
             told["key"] = self.key
@@ -75,7 +75,7 @@ class Principal:
 
     @classmethod
     def of(cls, context: Mapping[str, object]) -> Principal | None:
-        """Read back what `context` made; None for nobody."""
+        """Read back what `context` made; None if there is no principal."""
         name, scopes, queues = (context.get(each) for each in ("principal", "scopes", "queues"))
         if not isinstance(name, str) or not name or not isinstance(scopes, str):
             return None
@@ -93,15 +93,15 @@ Reaches = Callable[[str], bool]
 
 
 def everything(_queue: str) -> bool:
-    """No queue is out of reach."""
+    """Every queue is in reach."""
     return True
 
 
 @dataclass(frozen=True)
 class AccessKey:
-    """A key as it is stored: all but its secret. Times in ms since the epoch.
+    """A key as it is stored, without its secret. Times in ms since the epoch.
 
-    Several keys may have one name, which is how one is replaced by another without a gap.
+    Several keys may have the same name, so that one can replace another without a gap.
     """
 
     id: str
@@ -111,14 +111,14 @@ class AccessKey:
     queues: tuple[str, ...] | None = None
     expires_ms: int | None = None
     revoked_ms: int | None = None
-    # When it was last looked up, which is not each time it is used: answers are cached.
+    # When it was last looked up. That is not each use: the authorizer's answers are cached.
     used_ms: int | None = None
-    # The name of who made it; None for the first key.
+    # The name of the key that created it; None for the first key.
     made_by: str | None = None
 
     @property
     def principal(self) -> Principal:
-        """Who holds it."""
+        """The principal that the key stands for."""
         return Principal(self.name, self.scopes, self.queues, self.id)
 
     def state(self, now_ms: int) -> str:
@@ -129,52 +129,51 @@ class AccessKey:
 
     @property
     def ttl_s(self) -> int | None:
-        """When the table may forget it, in s; None while it has no end."""
+        """When the table may delete it, in s since the epoch; None for a key without an end."""
         ends = [ms for ms in (self.expires_ms, self.revoked_ms) if ms is not None]
         return min(ends) // 1_000 + KEPT_S if ends else None
 
     def revoked(self, now_ms: int) -> AccessKey:
-        """The key as it is once nobody may use it any more."""
+        """The key after it is revoked."""
         return self if self.revoked_ms is not None else replace(self, revoked_ms=now_ms)
 
 
 @dataclass(frozen=True)
 class Credential:
-    """A key as its holder has it."""
+    """A key as its holder has it: id and secret."""
 
     id: str
     secret: str
 
     @classmethod
     def make(cls, random_bytes: Callable[[int], bytes]) -> Credential:
-        """A new one, from a source of random bytes that nobody can predict."""
+        """A new key, from a cryptographic source of random bytes."""
         return cls(random_bytes(ID_BYTES).hex(), random_bytes(SECRET_BYTES).hex())
 
     @classmethod
     def parse(cls, text: str) -> Credential | None:
-        """Read a key; None for what is none, whatever its length."""
+        """Parse the text of a key; None if it is none."""
         found = _KEY.fullmatch(text) if len(text) == KEY_CHARACTERS else None
         return cls(found[1], found[2]) if found else None
 
     @property
     def text(self) -> str:
-        """What its holder keeps and sends."""
+        """The text that its holder sends."""
         return f"{PREFIX}_{self.id}_{self.secret}"
 
     @property
     def digest(self) -> str:
-        """What is stored in place of the secret.
+        """The hash that is stored instead of the secret.
 
-        Salted with the key's own random id, which is known before anything is read: so looking
-        it up, comparing it and noting the use are one call (ADR 19). 256 random bits need no slow
-        hash: there are no likely ones to try first.
+        Its salt is the key's own id, which the caller sends: so one call looks the key up, compares
+        it and records its use (ADR 19). 256 random bits need no slow hash: they cannot be guessed.
         """
         return hashlib.sha256(f"{PREFIX}-key|{self.id}|{self.secret}".encode()).hexdigest()
 
 
 def bearer(authorization: str) -> str | None:
     """The token in an `Authorization` header; None unless it is a bearer token, and just one."""
-    # The longest token there is, by far, is a JWT, which API Gateway looks at itself.
+    # Longer tokens are JWTs, which API Gateway checks itself.
     if len(authorization) > KEY_CHARACTERS + 100:
         return None
     found = _BEARER.fullmatch(authorization.strip())
@@ -182,5 +181,5 @@ def bearer(authorization: str) -> str | None:
 
 
 def covers(holder: Principal, scopes: Iterable[str]) -> bool:
-    """Whether who holds these may give them to others: nobody gives what they do not have."""
+    """Whether a principal may create a key with these scopes: it needs all of them itself."""
     return holder.scopes >= frozenset(scopes) and not holder.limited

@@ -1,4 +1,4 @@
-"""Every error a caller can see.
+"""All errors that a client can see.
 
     OjsError
     ├── InvalidPayload        invalid_payload      the body is not the JSON it should be
@@ -9,9 +9,9 @@
     │   └── MetadataTooLarge  metadata_too_large
     ├── NotFound              not_found
     │   └── QueueNotFound     queue_not_found      strict mode: the queue must be made first
-    ├── JobTypeNotAllowed     JOB_TYPE_NOT_ALLOWED the queue does not take such jobs
-    ├── Unauthenticated       unauthenticated      nobody knows who asks
-    ├── PermissionDenied      permission_denied    who asks may not do this
+    ├── JobTypeNotAllowed     JOB_TYPE_NOT_ALLOWED the queue does not admit such jobs
+    ├── Unauthenticated       unauthenticated      the caller has no valid key
+    ├── PermissionDenied      permission_denied    the caller may not do this
     ├── Conflict              conflict             the job or resource is in another state
     │   └── QueueDraining     queue_draining       the queue is being deleted
     │       └── QueueMayStay  queue_draining       the same if it is empty; try again in a moment
@@ -21,8 +21,8 @@
         ├── BackendUnavailable  backend_unavailable  throttled or unreachable; try again
         └── BackendTimeout      backend_timeout      no answer in time; outcome unknown
 
-Codes are those of ojs-http-binding section 16.3 and requirements section 3.2. HTTP statuses are
-the binding's business (`ojs.http.binding.errors`).
+Codes are those of ojs-http-binding, section 16.3. `ojs.http.binding.errors` maps errors to HTTP
+statuses.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from typing import Any, ClassVar
 
 
 class OjsError(Exception):
-    """Root of all errors that are meant for the caller."""
+    """Root of all errors that are meant for the client."""
 
     code: ClassVar[str] = "backend_error"
     retryable: ClassVar[bool] = False
@@ -78,7 +78,7 @@ class InvalidRequest(OjsError):
 
 
 class ValidationFailed(InvalidRequest):
-    """Well-formed, but against a rule of the retry or uniqueness policy (HTTP 422)."""
+    """The request is well-formed, but breaks a rule of a policy (HTTP 422)."""
 
     code = "validation_error"
 
@@ -130,7 +130,7 @@ class NotFound(OjsError):
 
 
 class QueueNotFound(NotFound):
-    """In strict mode: jobs are taken only for queues that an operator made."""
+    """In strict mode: the queue must be created before its first job."""
 
     code = "queue_not_found"
 
@@ -140,7 +140,7 @@ class QueueNotFound(NotFound):
 
 
 class JobTypeNotAllowed(OjsError):
-    """The queue does not take jobs of this type (queue-config seed, section 6.5)."""
+    """The queue does not admit jobs of this type (ojs-queue-config, section 6.5)."""
 
     code = "JOB_TYPE_NOT_ALLOWED"
 
@@ -157,7 +157,7 @@ class JobTypeNotAllowed(OjsError):
 
 
 class Unauthenticated(OjsError):
-    """No key, or none that is good. What is wrong with it is not told."""
+    """No valid key. The message does not reveal what is wrong with it."""
 
     code = "unauthenticated"
 
@@ -172,7 +172,7 @@ class PermissionDenied(OjsError):
 
 
 def forbidden() -> PermissionDenied:
-    """What who asks may not do; whether for its scope or for its queue is not told."""
+    """The caller lacks permission. The message does not reveal whether scope or queue failed."""
     return PermissionDenied("Your key does not allow this.")
 
 
@@ -198,7 +198,7 @@ class Conflict(OjsError):
 
 
 class QueueDraining(Conflict):
-    """The queue is being deleted and takes no jobs any more."""
+    """The queue is being deleted and takes no more jobs."""
 
     code = "queue_draining"
 
@@ -211,7 +211,7 @@ class QueueDraining(Conflict):
 
 
 class QueueMayStay(QueueDraining):
-    """The queue is being deleted if it is empty. It may stay: worth another try in a moment."""
+    """The queue is being deleted if it is empty. It may stay: the client may retry soon."""
 
     retryable = True
 
@@ -231,7 +231,7 @@ class Duplicate(OjsError):
 
 
 class QueueFull(OjsError):
-    """The queue has no room (backpressure seed, section 7.1); nothing was stored.
+    """The queue has no room (ojs-backpressure, section 7.1); nothing was stored.
 
     `unit` says what is bounded: `jobs` or `bytes`.
     """
@@ -260,19 +260,19 @@ class QueueFull(OjsError):
         )
 
     def never(self, size: int) -> bool:
-        """Whether a job of so many bytes would have no room in the empty queue either."""
+        """Whether a job of so many bytes would not fit into the empty queue either."""
         return self._most_bytes is not None and size > self._most_bytes
 
 
 class BackendError(OjsError):
-    """The store refused or failed in a way the caller cannot mend."""
+    """The store failed in a way that the client cannot correct."""
 
     code = "backend_error"
     retryable = True
 
 
 class BackendUnavailable(BackendError):
-    """Throttled, contended or unreachable; worth another try after `retry_after_s` seconds."""
+    """Throttled, contended or unreachable; the client may retry after `retry_after_s` seconds."""
 
     code = "backend_unavailable"
 

@@ -10,7 +10,7 @@ from collections.abc import Callable
 
 from ojs.clock import Clock
 
-# Lowercase only: requirements section 4 ("uppercase client ids refused", L0-ENV-011).
+# Lowercase only (ojs-core, section 5.1).
 UUID7 = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-7[0-9a-f]{3}-[89ab][0-9a-f]{3}-[0-9a-f]{12}")
 
 _MAX_SEQUENCE = 0xFFFF
@@ -24,7 +24,7 @@ def is_uuid7(text: object) -> bool:
 
 
 def derived_uuid7(ms: int, name: str) -> str:
-    """The one UUIDv7 of that time (ms) and name: the same whoever asks, and however often."""
+    """The UUIDv7 of a time (ms) and a name: the same each time it is computed."""
     digest = int.from_bytes(hashlib.blake2b(name.encode(), digest_size=10).digest(), "big")
     value = ms << 80 | 0x7 << 76 | (digest >> 68) << 64
     value |= 0b10 << 62 | digest & (1 << 62) - 1
@@ -39,8 +39,8 @@ def _hyphenated(value: int) -> str:
 class IdSource:
     """Makes ids and order keys that increase strictly within one process.
 
-    Two processes order by their clocks (design section 5); inside one request the sequence keeps
-    array order even when the clock stands still or steps back.
+    Ids of two processes are ordered by their clocks (ADR 1). In one process the sequence keeps the
+    order even when the clock stands still or steps back.
     """
 
     def __init__(self, clock: Clock, random_bytes: Callable[[int], bytes] = os.urandom) -> None:
@@ -72,12 +72,12 @@ class IdSource:
         return _hyphenated(value)
 
     def order(self) -> str:
-        """A position in the line: 15 hex digits (ms and sequence) that sort by time of asking."""
+        """A position in the ready line: 15 hex digits (ms and sequence) that sort by time."""
         ms, sequence = self._tick()
         return f"{ms:011x}{sequence:04x}"
 
     def token(self) -> str:
-        """Eight random characters that name one write or one lease (48 bits)."""
+        """Eight random characters (48 bits) that identify a write or a lease."""
         return _base64url(int.from_bytes(self._random_bytes(6), "big"))
 
 

@@ -1,7 +1,7 @@
 """JSON in and out, with numbers kept as they were written.
 
-Non-integers are read as `Decimal`, so that 3.10 or 0.1000000000000000055 come back with all their
-digits, and integers of any size stay integers (core seed, "meta": preserved without modification).
+Non-integers are read as `Decimal`, so that 3.10 or 0.1000000000000000055 keep all their digits, and
+integers of any size stay integers (ojs-core, section 5.2: `meta` is preserved).
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import simplejson
 
 from ojs.domain.errors import InvalidPayload
 
-# ojs-json-format section 13.5 recommends 32 levels; SDKs nest results deeper now and then.
+# ojs-json-format, section 13.5, recommends 32 levels; SDKs sometimes nest results deeper.
 MAX_DEPTH = 100
 MAX_INTEGER_DIGITS = 1_000
 _SURROGATE = re.compile(r"\\u[dD][89a-fA-F]")
@@ -39,7 +39,7 @@ def _decimal(text: str) -> Decimal:
         number = Decimal(text) if len(text) <= MAX_INTEGER_DIGITS else None
     except InvalidOperation:  # an exponent too large even for a Decimal
         number = None
-    # Readers of the job hold numbers as IEEE doubles; what no double can hold is not carried.
+    # Clients read numbers as IEEE doubles, so numbers outside their range are refused.
     if number is None or math.isinf(float(number)) or (number and not float(number)):
         raise InvalidPayload(
             "A number is outside the range of an IEEE 754 double.",
@@ -51,8 +51,8 @@ def _decimal(text: str) -> Decimal:
 def loads(body: bytes | str) -> Any:
     """Parse a JSON text.
 
-    Raises InvalidPayload when it is empty, not UTF-8, not JSON, nested deeper than MAX_DEPTH or
-    holds a number or string that could not be given back.
+    Raises InvalidPayload when it is empty, not UTF-8, not JSON, nested deeper than MAX_DEPTH, or
+    has a number or string that could not be returned unchanged.
     """
     try:
         text = body.decode("utf-8") if isinstance(body, bytes) else body
@@ -94,7 +94,7 @@ def loads(body: bytes | str) -> Any:
 
 
 def stored(text: str) -> Any:
-    """Parse a text that `dumps` wrote: the same numbers, without the limits for strangers."""
+    """Parse a text that `dumps` wrote: the same numbers, without the limits for requests."""
     return simplejson.loads(text, use_decimal=True)
 
 
@@ -117,7 +117,7 @@ _STRUCTURE = re.compile(r'"(?:[^"\\]|\\.)*+(?:"|\\?\Z)|[\[{]|[\]}]', re.DOTALL)
 def _depth(text: str) -> int:
     """The deepest nesting of brackets outside strings."""
     deepest = depth = 0
-    # Cheap way out: a text with few brackets cannot be deep.
+    # Shortcut: a text with few brackets cannot be deep.
     if text.count("[") + text.count("{") <= MAX_DEPTH:
         return 0
     for found in _STRUCTURE.finditer(text):

@@ -1,6 +1,6 @@
-"""Statistics: how many jobs there are, and what happened in a span of time.
+"""Statistics: numbers of jobs by state, and counters of what happened in a span of time.
 
-Names and buckets: ojs-observability section 8. Times in ms since the epoch, lengths in ms.
+Names and buckets: ojs-observability, section 8. Times in ms since the epoch, lengths in ms.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from enum import StrEnum
 from ojs.domain.job.states import TERMINAL, State
 from ojs.domain.queue.queue import Queue
 
-# Upper bounds in seconds (ojs-observability section 8.2); what is longer counts in one more bucket.
+# Upper bounds in seconds (ojs-observability, section 8.2); there is one more bucket above the last.
 DURATION_BUCKETS_S = (
     0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0,
 )  # fmt: skip
@@ -20,7 +20,7 @@ QUEUE_TIME_BUCKETS_S = (
     0.01, 0.05, 0.1, 0.5, 1.0, 5.0, 10.0, 30.0, 60.0, 300.0, 600.0, 1_800.0, 3_600.0,
 )  # fmt: skip
 
-# Counted by job type too; a job type beyond the projection's bound on types counts as this one.
+# Also counted by job type; types beyond the projection's bound are counted as OTHER_TYPES.
 BY_TYPE = ("enqueued", "completed", "failed", "retried", "cancelled", "expired")
 OTHER_TYPES = "other"
 
@@ -33,8 +33,8 @@ DAY_MS = 86_400_000
 class Activity:
     """Transitions in a span of time.
 
-    `failed` jobs were discarded, `failures` are attempts that failed. `wait_ms` is the sum of the
-    times that `waits` jobs waited in line, `run_ms` the sum of the lengths of `runs` attempts.
+    `failed` jobs were discarded, `failures` are failed attempts. `wait_ms` is the total time that
+    `waits` jobs were available before they started, `run_ms` the total time of `runs` attempts.
     """
 
     enqueued: int = 0
@@ -58,12 +58,12 @@ class Activity:
 
     @property
     def average_wait_ms(self) -> int | None:
-        """How long a job waited in line, rounded; None when none was started."""
+        """The average time that a job was available, rounded; None if none was started."""
         return round(self.wait_ms / self.waits) if self.waits else None
 
     @property
     def average_run_ms(self) -> int | None:
-        """How long an attempt ran, rounded; None when none ended."""
+        """The average time of an attempt, rounded; None if none ended."""
         return round(self.run_ms / self.runs) if self.runs else None
 
 
@@ -72,24 +72,24 @@ COUNTERS = tuple(each.name for each in fields(Activity))
 
 @dataclass(frozen=True)
 class Day:
-    """A queue's UTC day: activity, by type, and histograms (jobs in each bucket, not summed up)."""
+    """A queue's UTC day: activity, by type, and histograms (not cumulative)."""
 
     activity: Activity = Activity()
     # Counter (`BY_TYPE`) → job type → jobs.
     by_type: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
     durations: Sequence[int] = (0,) * (len(DURATION_BUCKETS_S) + 1)
     queue_times: Sequence[int] = (0,) * (len(QUEUE_TIME_BUCKETS_S) + 1)
-    # Jobs refused, and jobs dropped to make room; both by the policy under which that happened.
+    # Jobs refused, and jobs dropped to make room; both by the overflow policy at that time.
     rejected: int = 0
     dropped: int = 0
     overflow: Mapping[str, int] = field(default_factory=dict)
-    # Dead letters that came, by type of job; that were retried by hand; that were pruned.
+    # Dead letters: new ones by job type, those retried by an operator, and those pruned.
     dead_added: Mapping[str, int] = field(default_factory=dict)
     dead_retried: int = 0
     dead_pruned: int = 0
-    # How often the queue's own limits began to hold jobs back, by strategy.
+    # How often the queue's own limits began to throttle, by kind of limit.
     exceeded: Mapping[str, int] = field(default_factory=dict)
-    # Jobs that were handed out to worker pools, by pool; how often the queue was found starved.
+    # Jobs handed out to worker pools, by pool, and how often the queue was found starving.
     dispatched: Mapping[str, int] = field(default_factory=dict)
     starved: int = 0
 
@@ -103,9 +103,9 @@ class Rates:
 
 
 def rates(current: Activity, previous: Activity, now_ms: int) -> Rates:
-    """What the last 60 s had, if the minute before this one was even.
+    """The estimated rates of the last 60 s, if the activity of the previous minute was even.
 
-    `current` is the minute that `now_ms` is in, so far.
+    `current` is the activity so far in the minute of `now_ms`.
     """
     part = 1 - now_ms % MINUTE_MS / MINUTE_MS
     return Rates(
@@ -133,13 +133,13 @@ class Levels:
 
     @property
     def depth(self) -> int:
-        """Jobs that are not final (queue-config seed, section 3)."""
+        """Jobs that are not in a terminal state (ojs-queue-config, section 3)."""
         return sum(count for state, count in self.states.items() if state not in TERMINAL)
 
 
 @dataclass(frozen=True)
 class Filling:
-    """How full a bounded queue is, in jobs and in bytes; None where that has no bound."""
+    """How full a bounded queue is, in jobs and in bytes; a bound of None means none."""
 
     depth: int = 0
     max_size: int | None = None
@@ -148,12 +148,12 @@ class Filling:
 
     @property
     def utilization(self) -> float | None:
-        """Jobs as a fraction of the bound, 1 at the most (queue-config seed, section 10.2)."""
+        """Jobs as a fraction of the bound, at most 1 (ojs-queue-config, section 10.2)."""
         return None if self.max_size is None else _fraction(self.depth, self.max_size)
 
     @property
     def pressure(self) -> float:
-        """The fraction of whichever bound is nearer (backpressure seed, section 10.2)."""
+        """The larger of the fractions of both bounds (ojs-backpressure, section 10.2)."""
         pairs = ((self.depth, self.max_size), (self.size, self.max_size_bytes))
         return max((_fraction(used, bound) for used, bound in pairs if bound), default=0.0)
 
@@ -164,7 +164,7 @@ def _fraction(used: int, bound: int) -> float:
 
 @dataclass(frozen=True)
 class QueueSummary:
-    """A queue in a listing. `queue` is None when there is none of that name."""
+    """A queue in a listing. `queue` is None if it does not exist."""
 
     name: str
     queue: Queue | None
@@ -173,19 +173,19 @@ class QueueSummary:
 
 @dataclass(frozen=True)
 class QueueStats(QueueSummary):
-    """A queue and what is known of it at `now_ms`."""
+    """A queue and its statistics at `now_ms`."""
 
     now_ms: int
     today: Activity
     rates: Rates
-    # Priority → available jobs, priorities without any left out.
+    # Priority → available jobs, without priorities that have none.
     priorities: Mapping[int, int]
     oldest_available_ms: int | None
 
 
 @dataclass(frozen=True)
 class WorkerCounts:
-    """Workers by what they are doing; `stale` ones were not heard of lately."""
+    """Workers by state; `stale` ones have not sent a heartbeat lately."""
 
     running: int = 0
     quiet: int = 0
@@ -194,7 +194,7 @@ class WorkerCounts:
 
 @dataclass(frozen=True)
 class Totals:
-    """All queues together, as the gauges sweep found them at `at_ms`; None: not yet."""
+    """Totals of all queues, as the metrics sweep computed them at `at_ms` (None: not yet)."""
 
     at_ms: int | None = None
     queues: int = 0
@@ -205,7 +205,7 @@ class Totals:
 
 @dataclass(frozen=True)
 class QueueMetrics:
-    """What metrics tell of a queue. Gauges are the projection's."""
+    """The metrics of a queue. Gauges come from the stream projection."""
 
     name: str
     levels: Levels
@@ -219,10 +219,10 @@ class QueueMetrics:
 
 @dataclass(frozen=True)
 class LimitMetrics:
-    """What metrics tell of a key of rate limits (ojs-rate-limiting section 11.2).
+    """The metrics of a key of rate limits (ojs-rate-limiting, section 11.2).
 
-    `active` is None where active jobs are not counted, `exceeded` how often it began to hold jobs
-    back, by strategy; `waits` for how long, by bucket (`QUEUE_TIME_BUCKETS_S`).
+    `active` is None if active jobs are not counted; `exceeded` is how often it began to throttle,
+    by kind of limit; `waits` for how long, by bucket (`QUEUE_TIME_BUCKETS_S`).
     """
 
     key: str
@@ -235,9 +235,10 @@ class LimitMetrics:
 
 @dataclass(frozen=True)
 class PoolMetrics:
-    """What metrics tell of a worker pool (fair-scheduling seed, section 11.2): its active jobs as a
-    fraction of its limit (None: it has none), and each queue's part of what the pool's queues were
-    given lately, of those queues that are told of under it.
+    """The metrics of a worker pool (ojs-fair-scheduling, section 11.2).
+
+    `utilization` is its active jobs as a fraction of its limit (None without one), `ratios` each
+    listed queue's part of the jobs lately handed out from the pool's queues.
     """
 
     name: str
@@ -247,7 +248,7 @@ class PoolMetrics:
 
 @dataclass(frozen=True)
 class MetricsSnapshot:
-    """What metrics tell at `now_ms`. `queues` may be read as they are asked for, once."""
+    """All metrics at `now_ms`. `queues` can be iterated only once: they are read on demand."""
 
     now_ms: int
     queues: Iterable[QueueMetrics]
@@ -257,7 +258,7 @@ class MetricsSnapshot:
 
 
 class Period(StrEnum):
-    """How long a point of a history lasts (ojs-admin-api section 10.2)."""
+    """The length of a point of a history (ojs-admin-api, section 10.2)."""
 
     MINUTE = "1m"
     FIVE_MINUTES = "5m"
@@ -280,7 +281,7 @@ _LENGTHS_MS = {
 
 @dataclass(frozen=True)
 class Point:
-    """What happened in the period that begins at `start_ms`."""
+    """The activity in the period that begins at `start_ms`."""
 
     start_ms: int
     activity: Activity

@@ -20,7 +20,7 @@ _SHORT_UNITS_MS = (86_400_000, 3_600_000, 60_000, 1_000, 1)
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MILLISECOND = timedelta(milliseconds=1)
 
-# The last instant RFC 3339 can name; also what the index's zero-padded keys can hold.
+# The last instant that RFC 3339 and the index's zero-padded keys can represent.
 MAX_MS = 253_402_300_799_999
 MAX_DURATION_MS = 100 * 366 * 86_400_000
 
@@ -49,7 +49,7 @@ def format_duration(ms: int) -> str:
 
 
 def short_duration_ms(text: object) -> int:
-    """Milliseconds of a duration as command lines write it, such as `1h30m`, or an ISO 8601 one.
+    """Milliseconds of a short duration such as `1h30m`, or of an ISO 8601 duration.
 
     Raises ValueError with the rule.
     """

@@ -1,7 +1,7 @@
-"""What follows from a change: counters, event log, EventBridge, metrics (design sections 1.3, 5).
+"""Projections of the table's stream: counters, event log, EventBridge, metrics.
 
-The table's stream is the outbox. `build` wires a `Projector`, whose `run` takes stream records, as
-Lambda hands them over or as boto3's `get_records` returns them, in any order, split or repeated.
+The stream is the outbox. `build` wires a `Projector`, whose `run` takes stream records, in Lambda's
+form or that of boto3's `get_records`, in any order, split or repeated.
 """
 
 from __future__ import annotations
@@ -22,7 +22,8 @@ from ojs.store.derived.projection import ProjectionStore
 from ojs.store.jobs.blobs import Blobs, S3Blobs
 from ojs.store.jobs.payloads import PayloadStore
 from ojs.store.jobs.records import JobStore
-from ojs.store.permits.counters import Gates
+from ojs.store.permits.depth_counter import DepthCounter
+from ojs.store.permits.semaphore import ConcurrencySemaphore
 from ojs.store.table import clients
 
 if TYPE_CHECKING:
@@ -30,8 +31,8 @@ if TYPE_CHECKING:
     from ojs.store.table.table import Table
 
 __all__ = [
-    "Bus", "CopyMaker", "EmbeddedMetrics", "EventBridge", "FailureQueue", "MetricsOutlet", "Projector",
-    "SqsFailureQueue", "build",
+    "Bus", "CopyMaker", "EmbeddedMetrics", "EventBridge", "FailureQueue", "MetricsOutlet",
+    "Projector", "SqsFailureQueue", "build",
 ]  # fmt: skip
 
 
@@ -49,13 +50,13 @@ def build(
     sleep: Callable[[float], None] = time.sleep,
     chance: Callable[[], float] = random.random,
 ) -> Projector:
-    """A projector for one container; clients of EventBridge and SQS are made when first used.
+    """A projector for one container; clients of EventBridge and SQS are made on first use.
 
-    Without `bus` or `failures` the deployment's own are taken (`settings.bus`,
-    `settings.failure_queue`), none where these are not set. Without `metrics` none are written;
-    the stream function passes `EmbeddedMetrics(settings.service)`. `copies` makes copies of dead
-    letters; without it none are made here. `blobs` is where large texts are, the deployment's
-    bucket if not told. `sleep` takes seconds.
+    `bus`, `failures` and `blobs` default to those of the deployment (`settings.bus`,
+    `settings.failure_queue`, `settings.bucket`); there is no bus or failure queue if these are not
+    set. Without `metrics` none are written; the stream function passes
+    `EmbeddedMetrics(settings.service)`. Without `copies` no copies of dead letters are made.
+    `sleep` takes seconds.
     """
     ids = ids or IdSource(clock)
     blobs = blobs or S3Blobs(clients.s3, settings.bucket or "")
@@ -65,7 +66,13 @@ def build(
         failures = SqsFailureQueue(settings.failure_queue)
     return Projector(
         ProjectionStore(table),
-        JobStore(table, PayloadStore(table, blobs), ids, Gates(table)),
+        JobStore(
+            table,
+            PayloadStore(table, blobs),
+            ids,
+            depth=DepthCounter(table),
+            semaphore=ConcurrencySemaphore(table),
+        ),
         clock,
         ids,
         service=settings.service,

@@ -1,4 +1,4 @@
-"""Events for others: EventBridge."""
+"""Publishes events on EventBridge."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from ojs.store.table.clients import CONFIG
 logger = Logger()
 
 SOURCE = "ojs"
-# EventBridge takes so many entries a call, and 256 KB of them; sizes count a little more than text.
+# EventBridge takes ten entries and 256 KB a call; an entry counts a little more than its text.
 MAX_ENTRIES = 10
 MAX_BYTES = 240_000
 _TRIES = 5
@@ -26,10 +26,10 @@ _LONGEST_PAUSE_S = 2.0
 
 
 class Bus(Protocol):
-    """Takes events to whoever wants them."""
+    """Publishes events."""
 
     def publish(self, events: Sequence[Event]) -> set[str]:
-        """Send them, at least once each; returns the ids of those that could not be sent."""
+        """Publish each event at least once; returns the ids of those that failed."""
         ...
 
 
@@ -50,7 +50,7 @@ class EventBridge:
         self._chance = chance
 
     def publish(self, events: Sequence[Event]) -> set[str]:
-        """Send them; what is refused is sent again, a few times, with growing pauses."""
+        """Publish events; refused ones again, a few times, with growing pauses."""
         waiting = list(events)
         for tried in range(_TRIES):
             if tried:
@@ -62,7 +62,7 @@ class EventBridge:
         return {event.id for event in waiting}
 
     def _refused(self, call: Sequence[tuple[Event, dict[str, Any]]]) -> list[Event]:
-        """Send one call's worth; returns those events that were not taken."""
+        """Publish the events of one call; returns those that were refused."""
         if self._client is None:
             self._client = boto3.client("events", config=CONFIG)
         entries = [entry | {"EventBusName": self._name} for _, entry in call]
@@ -76,7 +76,7 @@ class EventBridge:
 
 
 def _calls(events: Sequence[Event]) -> Iterator[list[tuple[Event, dict[str, Any]]]]:
-    """Entries in order, as many to a call as it may have."""
+    """Entries in order, grouped by call."""
     call: list[tuple[Event, dict[str, Any]]] = []
     size = 0
     for event in events:

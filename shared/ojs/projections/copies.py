@@ -1,4 +1,4 @@
-"""Copies of dead letters, as they follow from a change: which are due, which came to wait."""
+"""Which copies of dead letters are due after a change, and in which queues a new one waits."""
 
 from __future__ import annotations
 
@@ -11,24 +11,24 @@ _Changed = Iterable[tuple[Job | None, Job | None]]
 
 
 class CopyMaker(Protocol):
-    """Makes and drops them (`ojs.services.dead_letter.copies`)."""
+    """Makes and drops copies (`ojs.services.dead_letter.copies`)."""
 
     def make(self, record: Job) -> Job:
-        """Make the copy that a dead letter is due, if it still is. Raises OjsError."""
+        """Make the copy of a dead letter, if it is still due. Raises OjsError."""
         ...
 
     def trim(self, queue: str, most: int) -> bool:
-        """Drop what waits beyond so many; False when there is more. Raises OjsError."""
+        """Drop waiting copies beyond `most`; False when there are more to drop. Raises OjsError."""
         ...
 
 
 def due(jobs: _Changed) -> Iterator[Job]:
-    """Jobs that leave a copy which is yet to be made."""
+    """Jobs whose copy is yet to be made."""
     return (job for _, job in jobs if job is not None and job.copy_due)
 
 
 def came_to_wait(jobs: _Changed) -> Iterator[tuple[str, int]]:
-    """Queues in which one copy more waits now, each with how many may."""
+    """Queues in which one more copy waits now, each with how many may wait."""
     for before, job in jobs:
         if job is None or job.copy_of is None or job.copy_of.max_size is None:
             continue

@@ -1,6 +1,6 @@
-"""Changes folded into counters: a pure sum of differences, so order and repetition do not matter.
+"""Folds changes into counters: a pure sum of differences, so that their order does not matter.
 
-Whether a change is counted twice is the store's business (`ojs.store.derived.projection`, marks).
+The dedup records of `ojs.store.derived.projection` prevent that a change is counted twice.
 """
 
 from __future__ import annotations
@@ -12,17 +12,18 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 
 from ojs.domain import times
+from ojs.domain.events.types import EventType
 from ojs.domain.job.failure import UNKNOWN_TYPE
 from ojs.domain.job.job import Job
 from ojs.domain.job.states import State
-from ojs.domain.queue.config import DROP_OLDEST
+from ojs.domain.queue.config import OverflowPolicy
 from ojs.domain.stats import BY_TYPE, DURATION_BUCKETS_S, OTHER_TYPES, QUEUE_TIME_BUCKETS_S
-from ojs.projections.transitions import Happened, TransitionKind
+from ojs.projections.transitions import Happened
 from ojs.store.dead_letter import counters as dead_letters
 from ojs.store.derived.projection import COPIES, Delta
 from ojs.store.table import keys
 
-# A day's item has room for so many types of job; what more there are is counted together.
+# A day's item has counters for so many job types; all others are counted together.
 MAX_TYPES = 40
 _DAY_KEPT_S = 90 * 86_400
 _MINUTE_KEPT_S = 25 * 3_600
@@ -30,21 +31,21 @@ _MINUTE_KEPT_S = 25 * 3_600
 # What is counted, and under which name. `failed` counts jobs that were given up, as
 # ojs-observability section 8.1 has it; `failures` counts attempts.
 NAMES = {
-    TransitionKind.ENQUEUED: "enqueued",
-    TransitionKind.STARTED: "started",
-    TransitionKind.COMPLETED: "completed",
-    TransitionKind.DISCARDED: "failed",
-    TransitionKind.FAILED: "failures",
-    TransitionKind.RETRYING: "retried",
-    TransitionKind.CANCELLED: "cancelled",
-    TransitionKind.EXPIRED: "expired",
+    EventType.JOB_ENQUEUED: "enqueued",
+    EventType.JOB_STARTED: "started",
+    EventType.JOB_COMPLETED: "completed",
+    EventType.JOB_DISCARDED: "failed",
+    EventType.JOB_FAILED: "failures",
+    EventType.JOB_RETRYING: "retried",
+    EventType.JOB_CANCELLED: "cancelled",
+    EventType.JOB_EXPIRED: "expired",
 }
-# Of dead letters, by day only: those that came by type of job, too (DL section 11.2).
+# Of dead letters, by day only; those added by job type, too.
 DEAD_ADDED, DEAD_RETRIED, DEAD_PRUNED = "dead_added", "dead_retried", "dead_pruned"
-_DEAD = {TransitionKind.DEAD_RETRIED: DEAD_RETRIED, TransitionKind.DEAD_PRUNED: DEAD_PRUNED}
+_DEAD = {EventType.DEAD_LETTER_RETRIED: DEAD_RETRIED, EventType.DEAD_LETTER_PRUNED: DEAD_PRUNED}
 # By day only.
 CREATED, DELETED, REJECTED, DROPPED = "created", "deleted", "rejected", "dropped"
-# How often the queue was found starved.
+# How often the queue starved.
 STARVED = "starved"
 Place = tuple[str, str]  # queue and sort key of one item of the statistics
 
@@ -54,18 +55,18 @@ class Tally:
     """Differences by item: each queue's counts now, by day and by minute."""
 
     counts: defaultdict[Place, Counter[str]] = field(default_factory=lambda: defaultdict(Counter))
-    # Of the days: by counter and type of job, as long as it is open which types have a name.
+    # Of the days: by counter and job type, until it is known which types are counted by name.
     types: defaultdict[Place, Counter[tuple[str, str]]] = field(
         default_factory=lambda: defaultdict(Counter)
     )
     ends: dict[Place, int] = field(default_factory=dict)
-    # Dead letters by queue: what they are counted by (`ojs.store.dead_letter.counters`), and its name.
+    # Dead letters by queue, each by what it is counted by (`ojs.store.dead_letter.counters`).
     dead: defaultdict[str, Counter[tuple[str, str]]] = field(
         default_factory=lambda: defaultdict(Counter)
     )
 
     def move(self, before: Job | None, after: Job | None) -> None:
-        """A job is where `after` says, and no more where `before` says."""
+        """Count a job as it is `after` a change, and no more as it was `before`."""
         for job, difference in ((before, -1), (after, 1)):
             if job is None:
                 continue
@@ -81,29 +82,29 @@ class Tally:
                 of[dead_letters.BY_TYPE, job.type] += difference
                 of[dead_letters.BY_ERROR, job.error_type or UNKNOWN_TYPE] += difference
             if job.waiting_copy and not (job is before and after is not None and after.trimmed):
-                # One that was dropped as too many was counted by whoever dropped it.
+                # A copy that was dropped as one too many is counted by the write that dropped it.
                 now[COPIES] += difference
             if job.state.terminal:
                 continue
-            # What a bound would have to count: jobs that a gate was charged for, and those that
-            # were stored while the queue had no bound.
-            if job.held is None:
+            # What a depth counter should show: tracked jobs, and untracked ones, stored while the
+            # queue had no bound.
+            if job.reserved_bytes is None:
                 now["loose"] += difference
                 now["loose_b"] += difference * job.content_bytes
             else:
                 now["held"] += difference
-                now["held_b"] += difference * job.held
+                now["held_b"] += difference * job.reserved_bytes
 
     def add(self, what: Happened) -> None:
-        """Something happened, which is counted or is not."""
-        if what.kind is TransitionKind.DROPPED:
+        """Count something that happened, if it is counted at all."""
+        if what.kind is EventType.BACKPRESSURE_DROPPED:
             self.of_day(what.job.queue, what.at_ms, DROPPED)
-            self.of_day(what.job.queue, what.at_ms, overflow(DROP_OLDEST))
+            self.of_day(what.job.queue, what.at_ms, overflow(OverflowPolicy.DROP_OLDEST))
         if what.kind in _DEAD:
-            # Of the queue whose dead letter it was: a retry may have moved it.
+            # In the queue whose dead letter it was: a retry may have moved the job.
             self.of_day((what.before or what.job).queue, what.at_ms, _DEAD[what.kind])
-        if what.kind is TransitionKind.DEAD_ADDED:
-            # The job is counted as failed as well: the day's item ends.
+        if what.kind is EventType.DEAD_LETTER_ADDED:
+            # The job is counted as failed as well, which sets the expiry of the day's item.
             self.types[day_of(what)][DEAD_ADDED, what.job.type] += 1
         name = NAMES.get(what.kind)
         if name is None:
@@ -119,7 +120,7 @@ class Tally:
             self.types[day][name, what.job.type] += 1
         if what.length_ms is None:
             return
-        if what.kind is TransitionKind.STARTED:
+        if what.kind is EventType.JOB_STARTED:
             if what.job.pool is not None:
                 self.counts[day][of_pool(what.job.pool)] += 1
             sums = {"wait_ms": what.length_ms, "waits": 1}
@@ -131,13 +132,13 @@ class Tally:
         self.counts[day].update({**sums, bucket: 1})
 
     def of_day(self, queue: str, at_ms: int, name: str, count: int = 1) -> None:
-        """Something that is counted by day only."""
+        """Count something that is counted by day only."""
         day = queue, keys.day(times.format_ms(at_ms)[:10])
         self.ends[day] = at_ms // 1000 + _DAY_KEPT_S
         self.counts[day][name] += count
 
     def merge(self, other: Tally) -> None:
-        """Add another's differences to these."""
+        """Add the differences of another tally."""
         for place, counts in other.counts.items():
             self.counts[place].update(counts)
         for place, types in other.types.items():
@@ -151,7 +152,7 @@ class Tally:
         return any(any(counts.values()) for counts in self.counts.values())
 
     def attributes(self) -> dict[Place, set[str]]:
-        """The items that would be written, and of each the attributes at the most."""
+        """The items that would be written, each with at most these attributes."""
         return {
             place: set(counts) | {f"{name}|{of}" for name, of in self.types.get(place, ())}
             for place, counts in self.counts.items()
@@ -169,7 +170,7 @@ class Tally:
 
     @property
     def moved_dead(self) -> dict[str, Counter[tuple[str, str]]]:
-        """Of dead letters what is more or less than before, by queue."""
+        """The changed counts of dead letters, by queue."""
         found = {
             queue: Counter({what: count for what, count in counts.items() if count})
             for queue, counts in self.dead.items()
@@ -199,7 +200,7 @@ class Tally:
 
 
 def named_dead(counts: Counter[tuple[str, str]], known: set[str]) -> set[str]:
-    """What a queue's dead letters are counted by, as attributes, with what came."""
+    """The attributes that count a queue's dead letters, with those added now."""
     return dead_letters.named(known, [what for what, count in counts.items() if count > 0])
 
 
@@ -208,19 +209,19 @@ def _dead_delta(counts: Counter[tuple[str, str]], known: set[str]) -> dict[str, 
     named = named_dead(counts, known)
     add = Counter({dead_letters.REVISION: 1})
     for (by, of), count in counts.items():
-        # What goes was counted before: without a name, as one of the others.
+        # A dead letter that goes was counted before: under its name, or as one of the others.
         has_name = dead_letters.attribute(by, of) in named
         add[dead_letters.attribute(by, of if has_name else OTHER_TYPES)] += count
     return dict(add)
 
 
 def overflow(policy: str) -> str:
-    """The day's counter of jobs that found no room, or lost it, under this policy."""
+    """The day's counter of jobs that were refused or dropped under this policy."""
     return f"o_{policy}"
 
 
 def exceeded(strategy: str) -> str:
-    """The day's counter of how often a queue's own limit of this strategy held jobs back."""
+    """The day's counter of how often a queue's own limit of this strategy throttled."""
     return f"x_{strategy}"
 
 
@@ -230,32 +231,32 @@ def of_pool(pool: str) -> str:
 
 
 def types_of(what: Iterable[Happened]) -> set[Place]:
-    """The items of days that will have counters by type of job."""
+    """The items of days that will have counters by job type."""
     return {
         day_of(one)
         for one in what
-        if NAMES.get(one.kind) in BY_TYPE or one.kind is TransitionKind.DEAD_ADDED
+        if NAMES.get(one.kind) in BY_TYPE or one.kind is EventType.DEAD_LETTER_ADDED
     }
 
 
 def _bucket(length_ms: int, bounds_s: tuple[float, ...]) -> int:
-    """The number of a histogram's bucket; its upper bound is in it, the last has none."""
+    """The number of a histogram's bucket; the upper bound is inclusive, the last has none."""
     return bisect_left(bounds_s, length_ms / 1_000)
 
 
 def day_of(what: Happened) -> Place:
-    """The day's item in which something is counted: by its own time, in UTC."""
+    """The day's item in which something is counted, by its time in UTC."""
     return what.job.queue, keys.day(times.format_ms(what.at_ms)[:10])
 
 
 def counted_as(what: Happened, named: set[str]) -> str:
-    """The type of job under which something is counted, by those that have a name that day."""
+    """The job type under which something is counted; `named` are those counted by name that day."""
     room = what.job.type in named or len(named) < MAX_TYPES
     return what.job.type if room else OTHER_TYPES
 
 
 def named_types(known: set[str], types: Iterable[str]) -> set[str]:
-    """The types that are counted by name in a day's item: those it has, and more while it may."""
+    """The job types counted by name in a day's item: the `known` ones, and more up to MAX_TYPES."""
     named = set(known)
     for of in types:
         if len(named) >= MAX_TYPES:

@@ -1,6 +1,4 @@
-"""What happened, as events (ojs-events sections 3 and 4; dead-letter seed section 11.1;
-queue-config and backpressure seeds, section 10.1).
-"""
+"""Events of what happened to jobs, queues and workers (ojs-events sections 3 and 4)."""
 
 from __future__ import annotations
 
@@ -10,6 +8,7 @@ from typing import Any
 from ojs.domain import times
 from ojs.domain.events import event as events
 from ojs.domain.events.event import Event
+from ojs.domain.events.types import EventType
 from ojs.domain.job import failure as failures
 from ojs.domain.job.failure import Failure
 from ojs.domain.job.job import MISSING, Job
@@ -20,46 +19,45 @@ from ojs.projections.transitions import (
     OVERFLOW_ERROR,
     RATE_ERROR,
     Happened,
-    TransitionKind,
     gave_up,
     made_room,
     replayed,
 )
 from ojs.store.derived.projection import ErrorKey, error_key
 
-# Of an error an event tells so many characters: a page holds hundreds of events, a bus entry may
-# have 256 KB. The job's own error history has all of it.
+# Characters of an error that are part of an event: a page has hundreds of events, a bus entry up to
+# 256 KB. The job's error history has the whole error.
 MAX_MESSAGE = 1_000
 MAX_STACK = 2_000
-# Failures the backend saw by itself.
+# Failures that the backend detects by itself.
 _OBSERVED = frozenset({"visibility_timeout", "timeout"})
 ANONYMOUS = "anonymous"
 _DROPPED = frozenset({OVERFLOW_ERROR, RATE_ERROR})
 _WITH_ERROR = frozenset(
     {
-        TransitionKind.FAILED,
-        TransitionKind.RETRYING,
-        TransitionKind.DISCARDED,
-        TransitionKind.DEAD_ADDED,
+        EventType.JOB_FAILED,
+        EventType.JOB_RETRYING,
+        EventType.JOB_DISCARDED,
+        EventType.DEAD_LETTER_ADDED,
     }
 )
 
 
 def error_key_of(what: Happened) -> ErrorKey | None:
-    """Where the error is that an event tells of; None when it needs none, or none was stored."""
+    """The key of the error that an event contains; None if it has none, or none is stored."""
     if what.kind not in _WITH_ERROR or what.before is None or _stalled(what):
         return None
     return error_key(what.before, what.job.attempt)
 
 
 def explained(what: Iterable[Happened], errors: Mapping[ErrorKey, Failure]) -> Iterator[Happened]:
-    """The same with what only the errors tell: which jobs were dropped, and why."""
+    """Add which jobs were dropped, and why, which only their errors show."""
     told = list(what)
     dropped = [(one, why) for one in told if (why := _why_dropped(one, errors)) is not None]
-    # Its deadline may be over as well; that is not why it went.
+    # Its deadline may be over as well, but that is not why it was discarded.
     gone = {one.job.id for one, _ in dropped}
     yield from (
-        one for one in told if one.kind is not TransitionKind.EXPIRED or one.job.id not in gone
+        one for one in told if one.kind is not EventType.JOB_EXPIRED or one.job.id not in gone
     )
     for one, why in dropped:
         if why == OVERFLOW_ERROR:
@@ -69,10 +67,10 @@ def explained(what: Iterable[Happened], errors: Mapping[ErrorKey, Failure]) -> I
 
 
 def _why_dropped(what: Happened, errors: Mapping[ErrorKey, Failure]) -> str | None:
-    """Why a job in line was discarded: for want of room, or since its rate limit was reached; None
-    for any other reason.
+    """Why a job in line was dropped: to make room, or as its rate limit was reached; None if it was
+    discarded for another reason.
     """
-    key = error_key_of(what) if what.kind is TransitionKind.DISCARDED and not _ran(what) else None
+    key = error_key_of(what) if what.kind is EventType.JOB_DISCARDED and not _ran(what) else None
     stored = errors.get(key) if key is not None else None
     return stored.type if stored is not None and stored.type in _DROPPED else None
 
@@ -87,7 +85,7 @@ def of_job(what: Happened, service: str, errors: Mapping[ErrorKey, Failure]) -> 
         type=what.kind.value,
         source=_source(what, failure, service),
         time_ms=what.at_ms,
-        subject=job.queue if what.kind is TransitionKind.OVERFLOW else job.id,
+        subject=job.queue if what.kind is EventType.QUEUE_OVERFLOW else job.id,
         data={"job_type": job.type, "queue": job.queue} | _data(what, failure),
     )
 
@@ -97,28 +95,28 @@ def _data(what: Happened, failure: Failure) -> dict[str, Any]:
     if kind in _WITH_ERROR:
         return _failed(what, failure)
     match kind:
-        case TransitionKind.ENQUEUED:
+        case EventType.JOB_ENQUEUED:
             return _enqueued(job)
-        case TransitionKind.DROPPED | TransitionKind.OVERFLOW:
+        case EventType.BACKPRESSURE_DROPPED | EventType.QUEUE_OVERFLOW:
             return {"job_id": job.id}
-        case TransitionKind.RATE_DROPPED:
+        case EventType.RATE_LIMIT_DROPPED:
             key = {"key": job.limit.key_in(job.queue)} if job.limit is not None else {}
             return {"job_id": job.id, **key}
-        case TransitionKind.SCHEDULED:
+        case EventType.JOB_SCHEDULED:
             return {"scheduled_at": times.format_ms(job.scheduled_ms or 0)}
-        case TransitionKind.STARTED:
+        case EventType.JOB_STARTED:
             return {"worker_id": job.worker_id or ANONYMOUS, "attempt": job.attempt}
-        case TransitionKind.HEARTBEAT:
+        case EventType.JOB_HEARTBEAT:
             until_ms = job.lease.until_ms if job.lease else what.at_ms
             return {
                 "worker_id": job.worker_id or ANONYMOUS,
                 "attempt": job.attempt,
                 "visible_until": times.format_ms(until_ms),
             }
-        case TransitionKind.COMPLETED:
+        case EventType.JOB_COMPLETED:
             result = {} if job.result is MISSING else {"result": job.result}
             return {"duration_ms": what.length_ms or 0, "attempt": job.attempt, **result}
-        case TransitionKind.EXPIRED:
+        case EventType.JOB_EXPIRED:
             ends_ms = what.before.expires_ms if what.before else None
             return {
                 "created_at": times.format_ms(job.created_ms),
@@ -132,10 +130,10 @@ def _data(what: Happened, failure: Failure) -> dict[str, Any]:
 def _failed(what: Happened, failure: Failure) -> dict[str, Any]:
     job = what.job
     match what.kind:
-        case TransitionKind.FAILED:
+        case EventType.JOB_FAILED:
             ran = {} if what.length_ms is None else {"duration_ms": what.length_ms}
             return {"attempt": job.attempt, "error": _error(failure, stack=True), **ran}
-        case TransitionKind.RETRYING:
+        case EventType.JOB_RETRYING:
             return {
                 "attempt": job.attempt,
                 "max_attempts": job.max_attempts,
@@ -156,16 +154,14 @@ def _enqueued(job: Job) -> dict[str, Any]:
 
 
 def _stalled(what: Happened) -> bool:
-    """Whether a lease ran out and the job goes on: the entry of it may be another's (nack)."""
+    """Whether a lease ended and the job goes on: the error stored may be that of a nack."""
     return (
-        what.kind is TransitionKind.FAILED
-        and not what.job.state.terminal
-        and what.length_ms is None
+        what.kind is EventType.JOB_FAILED and not what.job.state.terminal and what.length_ms is None
     )
 
 
 def _failure(what: Happened, stored: Failure | None) -> Failure:
-    """The error as stored, or what is known of it without."""
+    """The error as stored, or what is known without it."""
     if stored is not None and stored.occurred_ms >= what.job.created_ms:
         return stored
     if _stalled(what):
@@ -188,15 +184,17 @@ def _error(failure: Failure, *, stack: bool = False) -> dict[str, Any]:
 
 
 def _source(what: Happened, failure: Failure, service: str) -> str:
-    """Who brought it about, as far as the head tells."""
+    """The event's source, as far as the job record shows it."""
     match what.kind:
-        case TransitionKind.ENQUEUED:
+        case EventType.JOB_ENQUEUED:
             return _enqueuer(what, service)
-        case TransitionKind.SCHEDULED | TransitionKind.EXPIRED | TransitionKind.DEAD_REPLAYED:
+        case EventType.JOB_SCHEDULED | EventType.JOB_EXPIRED | EventType.DEAD_LETTER_REPLAYED:
             return events.source(service, "scheduler")
-        case TransitionKind.CANCELLED | TransitionKind.DEAD_RETRIED | TransitionKind.DEAD_DELETED:
+        case (
+            EventType.JOB_CANCELLED | EventType.DEAD_LETTER_RETRIED | EventType.DEAD_LETTER_DELETED
+        ):
             return events.source(service, "api")
-        case TransitionKind.DROPPED | TransitionKind.OVERFLOW:
+        case EventType.BACKPRESSURE_DROPPED | EventType.QUEUE_OVERFLOW:
             return events.source(service, "queues", what.job.queue)
         case _ if what.kind in _WITH_ERROR and _observed(what, failure):
             return events.source(service, "scheduler")
@@ -205,7 +203,7 @@ def _source(what: Happened, failure: Failure, service: str) -> str:
 
 
 def _observed(what: Happened, failure: Failure) -> bool:
-    """Whether the backend, not a worker, brought a failure about."""
+    """Whether the backend, not a worker, detected a failure."""
     return not _ran(what) or failure.code in _OBSERVED
 
 
@@ -235,10 +233,10 @@ def of_queue(
     explicit: bool = False,
     written_ms: int = 0,
 ) -> Iterator[Event]:
-    """Created by request, paused, resumed, configured, deleted.
+    """The events of a queue: created by request, paused, resumed, configured, deleted.
 
-    `identity` is the change's; `explicit` is whether somebody asked for the queue, and not just
-    pushed to it.
+    `identity` is the change's; `explicit` is whether the queue was created by request, and not by a
+    push.
     """
     queue = after or before
     if queue is None:
@@ -257,22 +255,22 @@ def of_queue(
 def _queue_news(
     before: Queue | None, after: Queue | None, *, explicit: bool, written_ms: int
 ) -> Iterator[tuple[str, int, Mapping[str, Any]]]:
-    """Types of events, when, and what they tell beside the queue."""
+    """The types of events, their times, and their data beside the queue."""
     if after is None:
-        yield "queue.deleted", written_ms, {}
+        yield EventType.QUEUE_DELETED, written_ms, {}
         return
     if before is None and explicit:
-        yield "queue.created", after.created_ms, {}
+        yield EventType.QUEUE_CREATED, after.created_ms, {}
     if before is not None and before.layers.own != after.layers.own:
         own = (before.layers.own, after.layers.own)
         names = sorted(name for name in {*own[0], *own[1]} if own[0].get(name) != own[1].get(name))
-        yield "queue.config_updated", after.configured_ms or written_ms, {"changed": names}
-    # A queue that is being deleted is neither; one whose deletion is taken back is as it was.
+        yield EventType.QUEUE_CONFIG_UPDATED, after.configured_ms or written_ms, {"changed": names}
+    # A queue that is being deleted is neither paused nor active, until that is undone.
     was = QueueState.ACTIVE if before is None else before.state
     if (was, after.state) == (QueueState.ACTIVE, QueueState.PAUSED):
-        yield "queue.paused", after.changed_ms or 0, {}
+        yield EventType.QUEUE_PAUSED, after.changed_ms or 0, {}
     elif (was, after.state) == (QueueState.PAUSED, QueueState.ACTIVE):
-        yield "queue.resumed", after.changed_ms or 0, {}
+        yield EventType.QUEUE_RESUMED, after.changed_ms or 0, {}
 
 
 def of_worker(
@@ -284,27 +282,27 @@ def of_worker(
     written_ms: int,
     pruned: bool,
 ) -> Iterator[Event]:
-    """Started, going quiet, or stopped. A beat alone is none."""
+    """The event of a worker that started, went quiet, or stopped; none for a heartbeat alone."""
     kind: str
     data: dict[str, Any]
     if after is None:
         if before is None:
             return
-        worker, kind, at_ms = before, "worker.stopped", max(written_ms, before.last_seen_ms)
-        # A worker that said nothing for a day was not shut down in order.
+        worker, kind, at_ms = before, EventType.WORKER_STOPPED, max(written_ms, before.last_seen_ms)
+        # A worker that sent no heartbeat for a day was not shut down properly.
         data = {
             "reason": "error" if pruned else "shutdown",
             "uptime_ms": max(0, at_ms - before.first_seen_ms),
         }
     elif before is None or before.first_seen_ms != after.first_seen_ms:
-        worker, kind, at_ms = after, "worker.started", after.first_seen_ms
+        worker, kind, at_ms = after, EventType.WORKER_STARTED, after.first_seen_ms
         data = {
             "queues": list(after.info.get("queues") or ()),
             "concurrency": after.info.get("concurrency") or 1,
         }
     elif before.may_fetch and not after.may_fetch:
         heard = after.last_seen_ms != before.last_seen_ms
-        worker, kind = after, "worker.quiet"
+        worker, kind = after, EventType.WORKER_QUIET
         at_ms = after.last_seen_ms if heard else max(written_ms, after.first_seen_ms)
         data = {"active_jobs": after.active_jobs}
     else:

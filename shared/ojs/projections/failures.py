@@ -1,4 +1,4 @@
-"""Where stream records go that cannot be read."""
+"""Stores stream records that cannot be read, for an operator."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from ojs.store.table.clients import CONFIG
 
 
 class FailureQueue(Protocol):
-    """Keeps what somebody must look at."""
+    """Stores entries that an operator must look at."""
 
     def send(self, entry: Mapping[str, Any]) -> bool:
-        """Keep an entry; False when that failed."""
+        """Store an entry; False when that failed."""
         ...
 
 
@@ -28,7 +28,7 @@ class SqsFailureQueue:
         self._client = client
 
     def send(self, entry: Mapping[str, Any]) -> bool:
-        """Keep an entry; False when that failed."""
+        """Store an entry; False when that failed."""
         if self._client is None:
             self._client = boto3.client("sqs", config=CONFIG)
         try:

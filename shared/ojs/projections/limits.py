@@ -1,5 +1,5 @@
-"""Limits as the items beside them tell (`ojs.store.permits.throttle_state`, `ojs.store.permits.key_limits`), and the events that
-follow (ojs-rate-limiting section 11.1).
+"""Changes of limits (`ojs.store.permits.throttle_state`, `ojs.store.permits.key_limits`), and the
+events that follow (ojs-rate-limiting section 11.1).
 """
 
 from __future__ import annotations
@@ -11,16 +11,17 @@ from typing import Any
 from ojs.domain import times
 from ojs.domain.events import event as events
 from ojs.domain.events.event import Event
+from ojs.domain.events.types import EventType
 
-# Of what a worker said an event tells so many characters.
+# Characters of a worker's message that are part of the event.
 MAX_REASON = 1_000
 
 
 @dataclass(frozen=True)
 class ThrottleEvent:
-    """That a limit holds jobs back, or does not: as of its last edge."""
+    """Whether a limit throttles, as of its last change."""
 
-    held: bool
+    throttled: bool
     key: str
     strategy: str
     limit: int
@@ -33,7 +34,7 @@ class ThrottleEvent:
     def of(cls, item: Mapping[str, Any]) -> ThrottleEvent:
         """What the item holds. Raises KeyError."""
         return cls(
-            held=bool(item["held"]),
+            throttled=bool(item["held"]),
             key=item["key"],
             strategy=item["strategy"],
             limit=item["bound"],
@@ -46,7 +47,7 @@ class ThrottleEvent:
 
 @dataclass(frozen=True)
 class ThrottleChange:
-    """An edge before and after; `queue` is that whose own limit it is."""
+    """A throttle state before and after; `queue` is the queue whose own limit it is, if any."""
 
     queue: str | None
     before: ThrottleEvent | None
@@ -54,23 +55,23 @@ class ThrottleChange:
 
     @property
     def exceeded(self) -> bool:
-        """Whether it began to hold jobs back."""
-        return self.after.held and (self.before is None or not self.before.held)
+        """Whether the limit starts to throttle."""
+        return self.after.throttled and (self.before is None or not self.before.throttled)
 
     @property
     def released(self) -> bool:
-        """Whether it ceased to."""
-        return not self.after.held and self.before is not None and self.before.held
+        """Whether the limit stops throttling."""
+        return not self.after.throttled and self.before is not None and self.before.throttled
 
     @property
-    def held_ms(self) -> int:
-        """For how long it held jobs back."""
+    def throttled_ms(self) -> int:
+        """For how long the limit throttled."""
         return max(0, self.after.at_ms - self.after.since_ms)
 
 
 @dataclass(frozen=True)
 class Adjustment:
-    """A worker was told to wait, and its key with it."""
+    """A key was paused at the request of a worker."""
 
     key: str
     until_ms: int
@@ -84,17 +85,17 @@ class Adjustment:
         return cls(item["key"], item["until"], item["reason"], item["job"], item["at"])
 
 
-def of_edge(change: ThrottleChange, service: str, *, identity: bytes) -> Iterator[Event]:
-    """Exceeded and released. `identity` is the change's."""
+def of_throttle(change: ThrottleChange, service: str, *, identity: bytes) -> Iterator[Event]:
+    """The event of a limit that starts or stops throttling. `identity` is the change's."""
     after = change.after
     job = {} if after.job_id is None else {"job_id": after.job_id}
     data: dict[str, Any] = {"key": after.key, "strategy": after.strategy, **job}
     if change.exceeded:
-        kind = "rate_limit.exceeded"
+        kind = EventType.RATE_LIMIT_EXCEEDED
         data |= {"limit": after.limit, "current": after.current}
     elif change.released:
-        kind = "rate_limit.released"
-        data |= {"held_ms": change.held_ms}
+        kind = EventType.RATE_LIMIT_RELEASED
+        data |= {"held_ms": change.throttled_ms}
     else:
         return
     if change.queue is not None:
@@ -103,14 +104,14 @@ def of_edge(change: ThrottleChange, service: str, *, identity: bytes) -> Iterato
 
 
 def of_adjustment(what: Adjustment, service: str, *, identity: bytes) -> Event:
-    """A key that waits since something else said so."""
+    """The event of a key that was paused."""
     data = {
         "key": what.key,
         "until": times.format_ms(what.until_ms),
         "reason": what.reason[:MAX_REASON],
         "job_id": what.job_id,
     }
-    kind = "rate_limit.dynamic_adjusted"
+    kind = EventType.RATE_LIMIT_DYNAMIC_ADJUSTED
     return _event(kind, what.at_ms, what.key, None, service, identity, data)
 
 

@@ -1,6 +1,4 @@
-"""Metrics of what happened, as CloudWatch takes them (ojs-observability sections 8.1 and 8.2;
-queue-config and backpressure seeds, section 10.2; dead-letter seed, section 11.2).
-"""
+"""Metrics of what happened, for CloudWatch (ojs-observability sections 8.1 and 8.2)."""
 
 from __future__ import annotations
 
@@ -10,11 +8,12 @@ from typing import Protocol
 
 from aws_lambda_powertools.metrics import EphemeralMetrics, MetricUnit
 
-from ojs.domain.queue.config import BLOCK, DROP_OLDEST, REJECT
+from ojs.domain.events.types import EventType
+from ojs.domain.queue.config import OverflowPolicy
 from ojs.projections import counters
 from ojs.projections.counters import Tally
 from ojs.projections.limits import ThrottleChange
-from ojs.projections.transitions import Happened, TransitionKind
+from ojs.projections.transitions import Happened
 
 NAMESPACE = "OJS"
 DURATION = "ojs.job.duration"
@@ -25,15 +24,15 @@ DISPATCHED = "ojs.scheduling.dispatch_total"
 QUEUE_WAIT = "ojs.scheduling.queue_wait_duration"
 _SECONDS = frozenset({DURATION, QUEUE_TIME, WAIT_DURATION, QUEUE_WAIT})
 COUNTERS = {
-    TransitionKind.ENQUEUED: "ojs.job.enqueued",
-    TransitionKind.COMPLETED: "ojs.job.completed",
-    TransitionKind.DISCARDED: "ojs.job.failed",
-    TransitionKind.RETRYING: "ojs.job.retried",
-    TransitionKind.CANCELLED: "ojs.job.cancelled",
-    TransitionKind.EXPIRED: "ojs.job.expired",
-    TransitionKind.DEAD_ADDED: "ojs.dead_letter.added_total",
+    EventType.JOB_ENQUEUED: "ojs.job.enqueued",
+    EventType.JOB_COMPLETED: "ojs.job.completed",
+    EventType.JOB_DISCARDED: "ojs.job.failed",
+    EventType.JOB_RETRYING: "ojs.job.retried",
+    EventType.JOB_CANCELLED: "ojs.job.cancelled",
+    EventType.JOB_EXPIRED: "ojs.job.expired",
+    EventType.DEAD_LETTER_ADDED: "ojs.dead_letter.added_total",
 }
-# Counter of a day → metric and the dimensions it has beside the queue's name.
+# Daily counter → metric, and its dimensions beside the queue's name.
 _BY_QUEUE: Mapping[str, tuple[str, Mapping[str, str]]] = {
     counters.REJECTED: ("ojs.backpressure.rejected_total", {}),
     counters.DROPPED: ("ojs.backpressure.dropped_total", {}),
@@ -42,10 +41,10 @@ _BY_QUEUE: Mapping[str, tuple[str, Mapping[str, str]]] = {
     counters.STARVED: ("ojs.scheduling.starvation_events", {}),
     **{
         counters.overflow(policy): ("ojs.queue.overflow.count", {"policy": policy})
-        for policy in (REJECT, BLOCK, DROP_OLDEST)
+        for policy in OverflowPolicy
     },
 }
-# Those without: a queue is created once, and each would be a metric of its own.
+# Without dimensions: a queue is created once, and each would be a metric of its own.
 _OF_ALL = {
     counters.CREATED: "ojs.queue.created.count",
     counters.DELETED: "ojs.queue.deleted.count",
@@ -53,17 +52,17 @@ _OF_ALL = {
 
 
 class MetricsOutlet(Protocol):
-    """Takes measurements."""
+    """Receives measurements."""
 
     def put(self, dimensions: Mapping[str, str], values: Mapping[str, Sequence[float]]) -> None:
-        """Values by metric; lengths of time in seconds, all else counts."""
+        """Record values by metric: durations in seconds, all others counts."""
         ...
 
 
 class EmbeddedMetrics:
-    """Embedded metric format on standard output: CloudWatch Logs makes metrics of it, no calls.
+    """Writes the embedded metric format to standard output, of which CloudWatch Logs makes metrics.
 
-    Each metric has the dimensions it is given and `service`.
+    Each metric has the given dimensions and `service`.
     """
 
     def __init__(self, service: str, namespace: str = NAMESPACE) -> None:
@@ -84,7 +83,7 @@ class EmbeddedMetrics:
 
 
 def write(to: MetricsOutlet, what: Iterable[tuple[Happened, str]]) -> None:
-    """Measurements of what happened, each with the type of job it is counted under."""
+    """Record what happened, each with the job type it is counted under."""
     values: defaultdict[tuple[str, str], defaultdict[str, list[float]]] = defaultdict(
         lambda: defaultdict(list)
     )
@@ -94,7 +93,7 @@ def write(to: MetricsOutlet, what: Iterable[tuple[Happened, str]]) -> None:
             name = COUNTERS[one.kind]
             found[name] = [found[name][0] + 1 if found[name] else 1]
         if one.length_ms is not None:
-            name = QUEUE_TIME if one.kind is TransitionKind.STARTED else DURATION
+            name = QUEUE_TIME if one.kind is EventType.JOB_STARTED else DURATION
             found[name].append(one.length_ms / 1_000)
     for (queue, kind), by_name in values.items():
         if any(by_name.values()):
@@ -102,11 +101,11 @@ def write(to: MetricsOutlet, what: Iterable[tuple[Happened, str]]) -> None:
 
 
 def write_pools(to: MetricsOutlet, what: Iterable[Happened]) -> None:
-    """Measurements of jobs that were handed out to worker pools (fair-scheduling seed, 11.2)."""
+    """Record jobs that were handed out to worker pools."""
     started: Counter[tuple[str, str]] = Counter()
     waits: defaultdict[str, list[float]] = defaultdict(list)
     for one in what:
-        if one.kind is TransitionKind.STARTED and one.job.pool is not None:
+        if one.kind is EventType.JOB_STARTED and one.job.pool is not None:
             started[one.job.queue, one.job.pool] += 1
             waits[one.job.queue].append((one.length_ms or 0) / 1_000)
     for (queue, pool), count in started.items():
@@ -116,8 +115,8 @@ def write_pools(to: MetricsOutlet, what: Iterable[Happened]) -> None:
 
 
 def write_bounds(to: MetricsOutlet, tallies: Iterable[Tally]) -> None:
-    """Measurements of queues made and deleted, of jobs that found no room, of dead letters that
-    were retried or pruned, and of queues that were found starved.
+    """Record queues created and deleted, jobs that found no room, dead letters that were retried or
+    pruned, and queues that starve.
     """
     by_queue: Counter[tuple[str, str]] = Counter()
     for tally in tallies:
@@ -134,18 +133,18 @@ def write_bounds(to: MetricsOutlet, tallies: Iterable[Tally]) -> None:
         to.put({}, {name: [count] for name, count in of_all.items()})
 
 
-def write_limits(to: MetricsOutlet, edges: Iterable[ThrottleChange]) -> None:
-    """Measurements of limits that held jobs back: how often, and, when that is over, for how long.
+def write_limits(to: MetricsOutlet, changes: Iterable[ThrottleChange]) -> None:
+    """Record how often limits throttled, and, when that is over, for how long.
 
-    A key of jobs is no dimension: there may be one for each customer, and each would be paid for.
+    The key of a limit is no dimension: there may be one for each customer, and each would cost.
     """
     found: defaultdict[tuple[str | None, str], dict[str, list[float]]] = defaultdict(dict)
-    for edge in edges:
-        values = found[edge.queue, edge.after.strategy]
-        if edge.exceeded:
+    for change in changes:
+        values = found[change.queue, change.after.strategy]
+        if change.exceeded:
             values.setdefault(EXCEEDED, [0])[0] += 1
-        elif edge.released:
-            values.setdefault(WAIT_DURATION, []).append(edge.held_ms / 1_000)
+        elif change.released:
+            values.setdefault(WAIT_DURATION, []).append(change.throttled_ms / 1_000)
     for (queue, strategy), values in found.items():
         if values:
             named = {} if queue is None else {"queue": queue}

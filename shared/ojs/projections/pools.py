@@ -1,5 +1,5 @@
-"""Worker pools as their items tell (`ojs.store.queues.pools`, `ojs.store.queues.pool_health`), and the events that
-follow (fair-scheduling seed, section 11.1).
+"""Changes of worker pools and their health (`ojs.store.queues.pools`,
+`ojs.store.queues.pool_health`), and the events that follow.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from ojs.domain import times
 from ojs.domain.events import event as events
 from ojs.domain.events.event import Event
+from ojs.domain.events.types import EventType
 from ojs.domain.pool.pool import Pool
 from ojs.domain.pool.statistics import Overload, PoolAlerts, Starved
 
@@ -23,14 +24,14 @@ class PoolChange:
 
     @property
     def rebalanced(self) -> bool:
-        """Whether its strategy or weights are others."""
+        """Whether its strategy or weights changed."""
         before, after = self.before, self.after
         return (before.strategy, before.weights) != (after.strategy, after.weights)
 
 
 @dataclass(frozen=True)
-class WatchChange:
-    """What is wrong with a pool, before and after; None for nothing."""
+class AlertsChange:
+    """The alerts of a pool before and after; None if it had none."""
 
     pool: str
     before: PoolAlerts | None
@@ -38,28 +39,28 @@ class WatchChange:
 
     @property
     def starved(self) -> Mapping[str, Starved]:
-        """Queues that began to be starved."""
+        """Queues that are starving since this change."""
         before = {} if self._before is None else self._before.starved
         return {name: what for name, what in self.after.starved.items() if name not in before}
 
     @property
     def overloaded(self) -> Overload | None:
-        """The overload that began."""
+        """The overload, if it began with this change."""
         if self._before is not None and self._before.overload is not None:
             return None
         return self.after.overload
 
     @property
     def _before(self) -> PoolAlerts | None:
-        """None also for what was told of another pool of the same name."""
+        """The alerts before; None if they are of an earlier pool of the same name."""
         return None if self.before is None else self.before.of(self.after.pool_ms)
 
 
 def of_pool(change: PoolChange, service: str, *, identity: bytes) -> Iterator[Event]:
-    """Rebalanced. `identity` is the change's."""
+    """The event of a pool whose strategy or weights changed. `identity` is the change's."""
     if not change.rebalanced:
         return
-    pool, kind = change.after, "scheduling.rebalanced"
+    pool, kind = change.after, EventType.SCHEDULING_REBALANCED
     yield Event(
         id=events.event_id(pool.configured_ms, pool.name, identity.hex(), kind),
         type=kind,
@@ -68,17 +69,17 @@ def of_pool(change: PoolChange, service: str, *, identity: bytes) -> Iterator[Ev
         subject=pool.name,
         data={
             "pool": pool.name,
-            "previous_strategy": change.before.strategy,
-            "new_strategy": pool.strategy,
+            "previous_strategy": change.before.strategy.value,
+            "new_strategy": pool.strategy.value,
         },
     )
 
 
-def of_watch(change: WatchChange, service: str, *, identity: bytes) -> Iterator[Event]:
-    """Queues that are starved, and a pool that is overloaded; each when it begins."""
+def of_alerts(change: AlertsChange, service: str, *, identity: bytes) -> Iterator[Event]:
+    """The events of queues that begin to starve, and of a pool that becomes overloaded."""
     at_ms = change.after.at_ms
     for name, what in change.starved.items():
-        kind = "scheduling.queue_starved"
+        kind = EventType.SCHEDULING_QUEUE_STARVED
         yield Event(
             id=events.event_id(at_ms, name, identity.hex(), kind),
             type=kind,
@@ -93,7 +94,7 @@ def of_watch(change: WatchChange, service: str, *, identity: bytes) -> Iterator[
             },
         )
     if change.overloaded is not None:
-        kind = "scheduling.pool_overloaded"
+        kind = EventType.SCHEDULING_POOL_OVERLOADED
         yield Event(
             id=events.event_id(at_ms, change.pool, identity.hex(), kind),
             type=kind,

@@ -1,20 +1,20 @@
-"""From stream records to what follows from them.
+"""Projects stream records: counters, events, metrics, copies and removals.
 
-The order of steps, so that nothing is lost and nothing counted twice, wherever it ends:
+The order of steps, so that nothing is lost or counted twice, wherever a crash happens:
 
-1. records are read; one that cannot be goes to the failure queue, the rest go on
-2. what is counted already is dropped: its mark is there
-3. what a job that was removed leaves behind is removed: texts, errors, progress. Again is harmless
-4. copies of dead letters are made that are still due. Again is harmless: a copy that was made, or
-   shall not be any more, is not due
-5. events for others go to the bus. A crash after this sends them again, under the same ids
-6. marks, counters and event pages go into the table in one transaction for each group of records
-7. metrics are written, of what was counted now. A crash before this loses them
-8. copies beyond what may wait are dropped, by the counts: also for what was counted before, since
-   a crash may have come between
+1. records are parsed; one that cannot be goes to the failure queue, the rest go on
+2. changes with a dedup record are skipped: they were counted before
+3. what a removed job left is removed: payloads, errors, progress. Repeating this is harmless
+4. copies of dead letters are made that are still due. Repeating this is harmless: a copy that was
+   made, or is not wanted any more, is not due
+5. events are published on the bus. After a crash they are published again, under the same ids
+6. dedup records, counters and event pages are written, in one transaction per group of records
+7. metrics are written for what was counted now. A crash before this loses them
+8. waiting copies beyond the limit are dropped: also for changes counted before, as a crash may have
+   happened in between
 
-A record that failed is reported, and with it what came later of the same item, which must not
-overtake it. Whatever was counted of the batch by then is dropped when the batch comes again.
+A record that failed is reported, together with later records of the same item, which must not
+overtake it. What was counted by then is skipped when the batch is delivered again.
 """
 
 from __future__ import annotations
@@ -32,21 +32,31 @@ from ojs.clock import Clock
 from ojs.domain import jsontext
 from ojs.domain.errors import BackendError, BackendTimeout, BackendUnavailable, OjsError
 from ojs.domain.events.event import Event, matches
+from ojs.domain.events.types import EventType
 from ojs.domain.ids import IdSource
 from ojs.domain.job.job import Job
 from ojs.domain.queue.queue import Queue
-from ojs.projections import counters, dead_letters, events, gates, limits, metrics, pools, records
+from ojs.projections import (
+    counters,
+    dead_letters,
+    depth_counters,
+    events,
+    limits,
+    metrics,
+    pools,
+    records,
+)
 from ojs.projections.bus import Bus
 from ojs.projections.copies import CopyMaker, came_to_wait, due
 from ojs.projections.counters import Place, Tally, counted_as, day_of, named_types
 from ojs.projections.dead_letters import Pruned
+from ojs.projections.depth_counters import PushRefusal
 from ojs.projections.failures import FailureQueue
-from ojs.projections.gates import PushRefusal
 from ojs.projections.limits import ThrottleChange
 from ojs.projections.metrics import MetricsOutlet
-from ojs.projections.pools import WatchChange
+from ojs.projections.pools import AlertsChange
 from ojs.projections.records import Change, Malformed
-from ojs.projections.transitions import Happened, TransitionKind, happened
+from ojs.projections.transitions import Happened, happened
 from ojs.store.derived.projection import DedupRecord, NewEventPage, ProjectionStore, pages
 from ojs.store.jobs.records import JobStore
 from ojs.store.table.errors import LostRace
@@ -54,16 +64,16 @@ from ojs.store.table.table import MAX_TRANSACTION
 
 logger = Logger()
 
-# What operators must hear of goes to the bus whatever the deployment asks for.
-ALWAYS = ("queue.*", "job.discarded", "dead_letter.*", "backpressure.*", "scheduling.*")
+# Events that operators need are published whatever the deployment selects.
+ALWAYS = ("queue.*", EventType.JOB_DISCARDED, "dead_letter.*", "backpressure.*", "scheduling.*")
 
-# One transaction: writes but for the pages, events of one page (of a few, when they tell of long
-# errors), marks that leave their item small.
+# Limits of one transaction: writes without the event pages; events of one page, or of a few with
+# long errors; dedup entries, whose items must stay small.
 _MAX_WRITES = MAX_TRANSACTION - 10
 _MAX_EVENTS = 500
 _MAX_CHARACTERS = 500_000
 _MAX_MARKS = 250
-# DynamoDB takes expressions of 4 KB: so many counters of one item change at once.
+# Counters of one item that change at once: DynamoDB takes expressions of 4 KB.
 _MAX_COUNTERS = 180
 _TRIES = 10
 _FIRST_PAUSE_S = 0.02
@@ -72,7 +82,7 @@ _LONGEST_PAUSE_S = 1.0
 
 @dataclass
 class _Effect:
-    """What follows from one change: what to count, what to tell."""
+    """What follows from one change: counts and events."""
 
     change: Change
     happened: list[Happened]
@@ -82,40 +92,40 @@ class _Effect:
 
     @property
     def queue(self) -> str:
-        """The queue whose counters it changes; none for what is only told of."""
+        """The queue whose counters it changes; "" if there are only events."""
         return next((queue for queue, _ in self.tally.counts), "")
 
     def count(self, queue: str, at_ms: int, name: str, count: int = 1) -> None:
-        """Something that is counted by day."""
+        """Count something that is counted by day."""
         self.tally.of_day(queue, at_ms, name, count)
 
-    def tell(self, told: Iterable[Event]) -> None:
-        """Events that follow too."""
-        for event in told:
+    def emit(self, events: Iterable[Event]) -> None:
+        """Add events."""
+        for event in events:
             self.events.append(event)
             self.texts.append(jsontext.dumps(event.to_dict()))
 
 
 @dataclass
 class _Batch:
-    """One invocation under way."""
+    """The state of one invocation."""
 
     failed: set[str] = field(default_factory=set)
-    marks: dict[int, DedupRecord] = field(default_factory=dict)
+    dedup: dict[int, DedupRecord] = field(default_factory=dict)
     types: dict[Place, set[str]] = field(default_factory=dict)
     dead: dict[str, set[str]] = field(default_factory=dict)
 
     def fail(self, effects: Iterable[_Effect]) -> None:
-        """These must come again."""
+        """Report these changes as failed, to be delivered again."""
         self.failed.update(one.change.sequence for one in effects)
 
     def counted(self, effect: _Effect) -> bool:
-        """Whether its mark is there."""
-        return effect.change.identity in self.marks[effect.change.second].seen
+        """Whether the change was counted before: it has a dedup record."""
+        return effect.change.identity in self.dedup[effect.change.second].seen
 
 
 class Projector:
-    """Counts what happened, keeps events of it, and tells others."""
+    """Counts what happened, stores its events, and publishes them."""
 
     def __init__(
         self,
@@ -148,23 +158,23 @@ class Projector:
         self._page_ms = 0
         self._lock = threading.Lock()
 
-    def run(self, given: Sequence[Mapping[str, Any]]) -> list[str]:
-        """Project stream records, in Lambda's form or boto3's, in whatever order and company.
+    def run(self, raw_records: Sequence[Mapping[str, Any]]) -> list[str]:
+        """Project stream records, in Lambda's form or boto3's, in any order and grouping.
 
-        Returns the sequence numbers (event ids where there are none) of those that failed and must
-        come again, in the order given. Safe to repeat, to split, and to run at the same time.
+        Returns the sequence numbers (event ids where there are none) of the records that failed and
+        must be delivered again, in order. Safe to repeat, to split, and to run concurrently.
         """
         batch = _Batch()
-        effects = [self._effect(change) for change in self._changes(given, batch)]
+        effects = [self._effect(change) for change in self._changes(raw_records, batch)]
         effects = [one for one in effects if one.happened or one.events or one.tally.any()]
         if effects:
             self._follow(effects, batch)
-        return [name for name in map(_name, given) if name in batch.failed]
+        return [name for name in map(_name, raw_records) if name in batch.failed]
 
-    def _changes(self, given: Sequence[Mapping[str, Any]], batch: _Batch) -> list[Change]:
-        """What the records tell of, each once. Those that cannot be read go elsewhere."""
+    def _changes(self, raw_records: Sequence[Mapping[str, Any]], batch: _Batch) -> list[Change]:
+        """The changes in the records, each once. Unreadable records go to the failure queue."""
         found: dict[bytes, Change] = {}
-        for raw in given:
+        for raw in raw_records:
             try:
                 for change in records.parse(raw):
                     found.setdefault(change.identity, change)
@@ -174,7 +184,7 @@ class Projector:
         return list(found.values())
 
     def _put_aside(self, entry: Mapping[str, Any]) -> bool:
-        """Keep what tells of a record that cannot be read; False when it must come again."""
+        """Send an unreadable record to the failure queue; False if it must be delivered again."""
         logger.error("a stream record cannot be read", extra={"record": entry})
         return self._failures is None or self._failures.send(entry)
 
@@ -191,8 +201,8 @@ class Projector:
             logger.warning("nothing could be read", extra={"reason": str(error)})
             batch.fail(effects)
             return
-        everything = effects
-        batch.marks |= known.marks
+        all_effects = effects
+        batch.dedup |= known.dedup
         batch.types |= {place: set(types) for place, types in known.types.items()}
         batch.dead |= {queue: set(names) for queue, names in known.dead.items()}
         effects = [one for one in effects if not batch.counted(one)]
@@ -200,23 +210,23 @@ class Projector:
             one.happened = list(events.explained(one.happened, known.failures))
             for thing in one.happened:
                 one.tally.add(thing)
-            one.tell(
+            one.emit(
                 events.of_job(what, self._service, known.failures)
                 for what in one.happened
-                # Of these there is one event for all that are counted together.
-                if what.kind is not TransitionKind.DEAD_PRUNED
+                # Pruned dead letters that are counted together have one event in all.
+                if what.kind is not EventType.DEAD_LETTER_PRUNED
             )
         stuck: set[str] = set()
-        ready_to_tell = self._copied(self._cleared(effects, batch), batch)
-        for group in _groups(self._announced(ready_to_tell, batch)):
+        effects = self._copied(self._cleared(effects, batch), batch)
+        for group in _groups(self._published(effects, batch)):
             ready = [one for one in group if one.change.item not in stuck]
             if ready and not self._commit(ready, batch):
                 stuck.update(one.change.item for one in ready)
             batch.fail(one for one in group if one.change.item in stuck)
-        self._trim(everything, batch)
+        self._trim(all_effects, batch)
 
     def _effect(self, change: Change) -> _Effect:
-        """What follows from a change, but for what happened to jobs: errors tell of that, too."""
+        """What follows from a change, except what happened to jobs, which also needs errors."""
         effect = _Effect(change, [], Tally())
         written_ms = change.second * 1_000
         for before, after in change.jobs:
@@ -226,24 +236,25 @@ class Projector:
         if change.queue is not None:
             self._queue(effect, *change.queue)
         if change.depth is not None:
-            told = gates.of_depth(
-                change.depth, self._service, identity=change.identity, written_ms=written_ms
+            effect.emit(
+                depth_counters.of_depth(
+                    change.depth, self._service, identity=change.identity, written_ms=written_ms
+                )
             )
-            effect.tell(told)
         if change.refusal is not None:
             self._refusal(effect, change.refusal)
-        if change.edge is not None:
-            self._edge(effect, change.edge)
+        if change.throttle is not None:
+            self._throttle(effect, change.throttle)
         if change.adjustment is not None:
-            effect.tell(
+            effect.emit(
                 [limits.of_adjustment(change.adjustment, self._service, identity=change.identity)]
             )
         if change.pool is not None:
-            effect.tell(pools.of_pool(change.pool, self._service, identity=change.identity))
-        if change.watch is not None:
-            self._watch(effect, change.watch)
+            effect.emit(pools.of_pool(change.pool, self._service, identity=change.identity))
+        if change.alerts is not None:
+            self._alerts(effect, change.alerts)
         if change.worker is not None:
-            effect.tell(
+            effect.emit(
                 events.of_worker(
                     *change.worker,
                     self._service,
@@ -256,7 +267,7 @@ class Projector:
 
     def _queue(self, effect: _Effect, before: Queue | None, after: Queue | None) -> None:
         change, written_ms = effect.change, effect.change.second * 1_000
-        effect.tell(
+        effect.emit(
             events.of_queue(
                 before,
                 after,
@@ -266,7 +277,7 @@ class Projector:
                 written_ms=written_ms,
             )
         )
-        # Those that a push made count too (queue-config seed, section 10.2).
+        # Queues created by a push count too.
         if before is None and after is not None:
             effect.count(after.name, after.created_ms, counters.CREATED)
         elif before is not None and after is None:
@@ -274,32 +285,34 @@ class Projector:
 
     def _refusal(self, effect: _Effect, refusal: PushRefusal) -> None:
         queue, at_ms = refusal.queue, refusal.what.at_ms
-        effect.tell(gates.of_refusal(refusal, self._service, identity=effect.change.identity))
+        effect.emit(
+            depth_counters.of_refusal(refusal, self._service, identity=effect.change.identity)
+        )
         effect.count(queue, at_ms, counters.REJECTED, refusal.count)
         effect.count(queue, at_ms, counters.overflow(refusal.what.policy), refusal.count)
 
-    def _edge(self, effect: _Effect, edge: ThrottleChange) -> None:
-        effect.tell(limits.of_edge(edge, self._service, identity=effect.change.identity))
-        if edge.exceeded and edge.queue is not None:
-            name = counters.exceeded(edge.after.strategy)
-            effect.count(edge.queue, edge.after.at_ms, name)
+    def _throttle(self, effect: _Effect, change: ThrottleChange) -> None:
+        effect.emit(limits.of_throttle(change, self._service, identity=effect.change.identity))
+        if change.exceeded and change.queue is not None:
+            name = counters.exceeded(change.after.strategy)
+            effect.count(change.queue, change.after.at_ms, name)
 
-    def _watch(self, effect: _Effect, watch: WatchChange) -> None:
-        effect.tell(pools.of_watch(watch, self._service, identity=effect.change.identity))
-        for queue in watch.starved:
-            effect.count(queue, watch.after.at_ms, counters.STARVED)
+    def _alerts(self, effect: _Effect, alerts: AlertsChange) -> None:
+        effect.emit(pools.of_alerts(alerts, self._service, identity=effect.change.identity))
+        for queue in alerts.starved:
+            effect.count(queue, alerts.after.at_ms, counters.STARVED)
 
     def _cleared(self, effects: Sequence[_Effect], batch: _Batch) -> list[_Effect]:
-        """Those that may go on, nothing of a job that was removed being left in the table.
+        """Remove what removed jobs left in the table; returns the effects that succeeded.
 
-        Time to live removes a head alone; a deletion by hand may have died after it.
+        Time to live removes the job record alone; a deletion may have died after removing it.
         """
         stuck: set[str] = set()
         going_on = []
         for one in effects:
             try:
                 for job in one.change.removed:
-                    self._jobs.remove_rest(job)
+                    self._jobs.removal.remove_rest(job)
             except OjsError as error:
                 logger.warning("a removed job could not be cleared", extra={"reason": str(error)})
                 stuck.add(one.change.item)
@@ -310,24 +323,24 @@ class Projector:
         return going_on
 
     def _copied(self, effects: Sequence[_Effect], batch: _Batch) -> list[_Effect]:
-        """Those that may go on, the copies of dead letters being made."""
+        """Make the copies of dead letters that are due; returns the effects that succeeded."""
         wanted = {job.id for one in effects for job in due(one.change.jobs)}
         if self._copies is None or not wanted:
             return list(effects)
         stuck: set[str] = set()
         going_on = []
-        heads: dict[str, Job] = {}
+        due_now: dict[str, Job] = {}
         try:
-            # Mostly whoever let a job die has made its copy: this look is all that is left to do.
-            heads = self._jobs.heads(wanted)
+            # Usually the request that discarded the job has made its copy, and this read is all.
+            due_now = self._jobs.heads(wanted)
         except OjsError as error:
             logger.warning("dead letters could not be read", extra={"reason": str(error)})
             stuck.update(one.change.item for one in effects if any(due(one.change.jobs)))
         for one in effects:
             try:
                 for job in due(one.change.jobs):
-                    if one.change.item not in stuck and job.id in heads:
-                        self._copies.make(heads.pop(job.id))
+                    if one.change.item not in stuck and job.id in due_now:
+                        self._copies.make(due_now.pop(job.id))
             except OjsError as error:
                 logger.warning("a copy could not be made", extra={"reason": str(error)})
                 stuck.add(one.change.item)
@@ -338,7 +351,7 @@ class Projector:
         return going_on
 
     def _trim(self, effects: Sequence[_Effect], batch: _Batch) -> None:
-        """Drop copies beyond what may wait; those that more must be dropped for come again."""
+        """Drop waiting copies beyond the limit; fails changes for which more must be dropped."""
         wanted: defaultdict[tuple[str, int], list[_Effect]] = defaultdict(list)
         for one in effects:
             for place in came_to_wait(one.change.jobs):
@@ -352,17 +365,17 @@ class Projector:
             if not done:
                 batch.fail(ones)
 
-    def _announced(self, effects: Sequence[_Effect], batch: _Batch) -> list[_Effect]:
-        """Those that may go on, their events being on the bus if they belong there."""
+    def _published(self, effects: Sequence[_Effect], batch: _Batch) -> list[_Effect]:
+        """Publish the events that belong on the bus; returns the effects that succeeded."""
         if self._bus is None:
             return list(effects)
         of_each = {one.change.identity: list(one.events) for one in effects}
-        told = list(chain.from_iterable(of_each.values()))
+        published = list(chain.from_iterable(of_each.values()))
         for each in chain.from_iterable(map(self._pruned, _groups(effects))):
-            told.append(each.event)
+            published.append(each.event)
             for identity in each.changes:
                 of_each[identity].append(each.event)
-        wanted = [event for event in told if matches(event.type, self._bus_types)]
+        wanted = [event for event in published if matches(event.type, self._bus_types)]
         refused = self._bus.publish(wanted) if wanted else set()
         if refused:
             logger.error("the bus did not take events", extra={"events": len(refused)})
@@ -378,13 +391,13 @@ class Projector:
         return going_on
 
     def _commit(self, group: Sequence[_Effect], batch: _Batch) -> bool:
-        """Write the effects of a group, in one transaction; False when that cannot be done now."""
+        """Write the effects of a group in one transaction; False when that failed."""
         unsure = False
         for tried in range(_TRIES):
             try:
                 if tried:
                     self._pause(tried)
-                    batch.marks |= self._store.read({one.change.second for one in group}).marks
+                    batch.dedup |= self._store.read({one.change.second for one in group}).dedup
                 left = [one for one in group if not batch.counted(one)]
                 if left:
                     self._write(left, batch)
@@ -396,10 +409,10 @@ class Projector:
             except BackendUnavailable:
                 continue
             except BackendError as error:
-                # A defect of ours or of the deployment: trying again at once changes nothing.
+                # A defect of the code or of the deployment: an immediate retry would not help.
                 logger.exception("records cannot be counted", extra={"reason": str(error)})
                 return False
-            # After a lost answer what is found counted was counted by us.
+            # After a lost answer, a change found counted was counted by our own write.
             self._measure(group if unsure else left, batch)
             return True
         logger.warning("records could not be counted", extra={"records": len(group)})
@@ -412,16 +425,16 @@ class Projector:
         for one in effects:
             hashes[one.change.second].append(one.change.identity)
             tally.merge(one.tally)
-        marks = {second: batch.marks[second].with_(new) for second, new in hashes.items()}
-        told = [text for one in effects for text in one.texts]
-        told += [jsontext.dumps(each.event.to_dict()) for each in self._pruned(effects)]
+        dedup = {second: batch.dedup[second].with_(new) for second, new in hashes.items()}
+        texts = [text for one in effects for text in one.texts]
+        texts += [jsontext.dumps(each.event.to_dict()) for each in self._pruned(effects)]
         self._store.commit(
-            marks.values(),
+            dedup.values(),
             tally.deltas(batch.types, batch.dead),
-            self._places(pages(told), now_ms),
+            self._places(pages(texts), now_ms),
             now_ms=now_ms,
         )
-        batch.marks |= marks
+        batch.dedup |= dedup
         for place, types in tally.types.items():
             known = batch.types.get(place, set())
             batch.types[place] = named_types(known, [of for _, of in types])
@@ -429,14 +442,14 @@ class Projector:
             batch.dead[queue] = counters.named_dead(counted, batch.dead.get(queue, set()))
 
     def _pruned(self, effects: Sequence[_Effect]) -> list[Pruned]:
-        """What is told of dead letters that were pruned, counted together."""
+        """The events of dead letters that were pruned, counted together."""
         what = ((one.change.identity, one.happened) for one in effects)
         return dead_letters.pruned(what, self._service)
 
     def _places(
         self, packed: Sequence[NewEventPage], now_ms: int
     ) -> dict[tuple[int, str], NewEventPage]:
-        """Where the pages go: behind all that this container wrote, in order."""
+        """The keys of new event pages, in order after all pages that this container wrote."""
         if not packed:
             return {}
         with self._lock:
@@ -453,8 +466,8 @@ class Projector:
             )
             metrics.write_pools(self._metrics, what)
             metrics.write_bounds(self._metrics, (effect.tally for effect in effects))
-            edges = (effect.change.edge for effect in effects)
-            metrics.write_limits(self._metrics, [edge for edge in edges if edge is not None])
+            changes = (effect.change.throttle for effect in effects)
+            metrics.write_limits(self._metrics, [one for one in changes if one is not None])
 
     def _pause(self, tried: int) -> None:
         longest = min(_LONGEST_PAUSE_S, _FIRST_PAUSE_S * 2**tried)
@@ -462,7 +475,7 @@ class Projector:
 
 
 def _groups(effects: Sequence[_Effect]) -> Iterator[list[_Effect]]:
-    """Effects in groups that each fit one transaction, those of one queue together and in order."""
+    """Effects in groups that each fit one transaction; those of a queue together and in order."""
     by_queue: defaultdict[str, list[_Effect]] = defaultdict(list)
     for one in effects:
         by_queue[one.queue].append(one)
@@ -481,7 +494,7 @@ def _groups(effects: Sequence[_Effect]) -> Iterator[list[_Effect]]:
 
 @dataclass(frozen=True)
 class _Size:
-    """What a transaction would hold."""
+    """The size of a transaction."""
 
     counters: Mapping[Place, frozenset[str]] = field(default_factory=dict)
     seconds: frozenset[int] = frozenset()
@@ -490,7 +503,7 @@ class _Size:
     characters: int = 0
 
     def with_(self, effect: _Effect) -> _Size:
-        """And an effect more."""
+        """The size with one more effect."""
         added = effect.tally.attributes()
         return _Size(
             {
@@ -505,7 +518,7 @@ class _Size:
 
     @property
     def fits(self) -> bool:
-        """Whether one transaction can take it."""
+        """Whether it fits one transaction."""
         return (
             len(self.counters) + len(self.seconds) <= _MAX_WRITES
             and max(map(len, self.counters.values()), default=0) <= _MAX_COUNTERS
@@ -516,7 +529,7 @@ class _Size:
 
 
 def _name(raw: Any) -> str:
-    """What a record is called when it is reported; the empty text when that cannot be read."""
+    """The name under which a record is reported as failed; "" when it cannot be read."""
     stream = raw.get("dynamodb") if isinstance(raw, Mapping) else None
     sequence = stream.get("SequenceNumber") if isinstance(stream, Mapping) else None
     name = sequence or (raw.get("eventID") if isinstance(raw, Mapping) else None)

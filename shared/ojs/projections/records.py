@@ -1,7 +1,7 @@
-"""Stream records read: what changed, as the domain knows it.
+"""Reads stream records into changes of domain objects.
 
-Takes them as Lambda hands them over (binary values in base64, times as numbers) and as boto3's
-`get_records` returns them (bytes, datetimes).
+Takes records in Lambda's form (binary values in base64, times as numbers) and in that of boto3's
+`get_records` (bytes, datetimes).
 """
 
 from __future__ import annotations
@@ -19,26 +19,25 @@ from ojs.domain.job.job import Job
 from ojs.domain.pool.worker import Worker
 from ojs.domain.queue.config import DEFAULT_QUEUE_POLICY
 from ojs.domain.queue.queue import Queue
-from ojs.projections.gates import Depth, DepthChange, PushRefusal, Refused
+from ojs.projections.depth_counters import Depth, DepthChange, PushRefusal, Refused
 from ojs.projections.limits import Adjustment, ThrottleChange, ThrottleEvent
-from ojs.projections.pools import PoolChange, WatchChange
+from ojs.projections.pools import AlertsChange, PoolChange
 from ojs.store.derived.projection import committed_jobs
 from ojs.store.jobs import items
-from ojs.store.queues import pool_health as standings
-from ojs.store.queues import pools, queues, workers
+from ojs.store.queues import pool_health, pools, queues, workers
 from ojs.store.table import keys, values
 from ojs.store.table.schema import TABLE
 from ojs.store.table.values import Item
 
-# A batch's commit is taken in parts of this many jobs of one queue: each fits one transaction.
+# A batch's commit is split into parts of this many jobs of one queue: each fits one transaction.
 PART_JOBS = 500
-# What TTL's deletions are signed with.
+# The principal of deletions by time to live.
 _TTL_SERVICE = "dynamodb.amazonaws.com"
 
 _JOB, _QUEUE, _WORKER, _BATCH = keys.job(""), keys.queue(""), keys.worker(""), keys.batch("")
 _GATE, _LIMITER, _POOL = keys.gate(""), keys.limiter(""), keys.pool("")
 _IMAGES = {"INSERT": ("NewImage",), "MODIFY": ("OldImage", "NewImage"), "REMOVE": ("OldImage",)}
-# Content is never told of; all that is looked at is its length.
+# Content is never read; only its length is.
 _CONTENT = frozenset({"body"})
 _CONTENT_BYTES = "body_bytes"
 _TEXTS = frozenset(
@@ -62,7 +61,7 @@ _NUMBERS = frozenset(
 
 
 class Malformed(Exception):
-    """A stream record that cannot be read. Tells where it is from, and nothing of what it holds."""
+    """A stream record that cannot be read. Has its origin, but nothing of its content."""
 
     def __init__(self, reason: str, raw: Any) -> None:
         super().__init__(reason)
@@ -75,7 +74,7 @@ class Malformed(Exception):
         }
 
     def to_dict(self) -> dict[str, Any]:
-        """What the failure queue is told."""
+        """The entry for the failure queue."""
         return {
             "error": str(self),
             "sequence_number": self.sequence,
@@ -86,11 +85,11 @@ class Malformed(Exception):
 
 @dataclass(frozen=True)
 class Change:
-    """What a record tells of, or one part of it. Of the kinds one is there.
+    """What a record changed, or one part of it; exactly one kind of change is set.
 
-    `identity` is the same whenever the record comes again, `sequence` is what Lambda is told when
-    it failed. `second` is when it was written, since the epoch. `pruned` says that the item went
-    because its time to live was over, `explicit` that somebody asked for a new queue.
+    `identity` is the same whenever the record is delivered again, `sequence` is reported to Lambda
+    when it failed. `second` is when it was written, since the epoch. `pruned` says that the item
+    expired by its time to live, `explicit` that a new queue was created by request.
     """
 
     identity: bytes
@@ -102,16 +101,16 @@ class Change:
     worker: tuple[Worker | None, Worker | None] | None = None
     depth: DepthChange | None = None
     refusal: PushRefusal | None = None
-    edge: ThrottleChange | None = None
+    throttle: ThrottleChange | None = None
     adjustment: Adjustment | None = None
     pool: PoolChange | None = None
-    watch: WatchChange | None = None
+    alerts: AlertsChange | None = None
     explicit: bool = False
     pruned: bool = False
 
     @property
     def removed(self) -> list[Job]:
-        """Jobs whose heads went, that may have left something behind."""
+        """Jobs whose records were removed, that may have left other items."""
         return [
             before
             for before, after in self.jobs
@@ -123,7 +122,7 @@ class Change:
 
 @dataclass(frozen=True)
 class _Record:
-    """The parts of a record that all kinds have."""
+    """The parts of a stream record that all kinds have."""
 
     identity: str
     sequence: str
@@ -141,13 +140,13 @@ class _Record:
 
 
 def parse(raw: Mapping[str, Any]) -> list[Change]:
-    """The changes a record tells of; none when nothing follows from it. Raises Malformed."""
+    """The changes in a stream record; none when nothing follows from it. Raises Malformed."""
     try:
         return list(_changes(raw))
     except KeyError as error:
         raise Malformed(f"{error.args[0]!r} is missing", raw) from None
     except (ArithmeticError, AttributeError, TypeError, ValueError, zlib.error) as error:
-        # The text of such an error may quote what the item holds.
+        # The text of such an error may quote the item's content.
         raise Malformed(f"cannot be read: {type(error).__name__}", raw) from None
 
 
@@ -184,7 +183,7 @@ def _changes(raw: Mapping[str, Any]) -> Iterator[Change]:
                 explicit="explicit" in (record.new or {}),
             )
     elif pk.startswith(_GATE):
-        yield from _gate(record, pk.removeprefix(_GATE))
+        yield from _counter(record, pk.removeprefix(_GATE))
     elif pk.startswith(_LIMITER):
         yield from _limiter(record)
     elif pk.startswith(_POOL):
@@ -196,15 +195,15 @@ def _changes(raw: Mapping[str, Any]) -> Iterator[Change]:
 def _job(record: _Record) -> Iterator[Change]:
     before = None if record.old is None else _head(record.old)
     after = None if record.new is None else _head(record.new)
-    # A job of a batch that is not committed does not exist: the commit's own record tells of it,
-    # and nothing tells of one that is undone.
+    # A job of a batch that is not committed does not exist yet: it is created by the commit's own
+    # record, and never if the batch is undone.
     whole = after if before is None else before if after is None else None
     if whole is None or whole.batch is None:
         yield record.change(jobs=((before, after),))
 
 
 def _commit(record: _Record) -> Iterator[Change]:
-    """A batch's item goes when the batch is committed, or long after it was undone."""
+    """A batch's item is removed when the batch is committed, or long after it was undone."""
     if record.new is not None or record.old is None or record.old["state"] != "staging":
         return
     by_queue: defaultdict[str, list[Job]] = defaultdict(list)
@@ -218,18 +217,18 @@ def _commit(record: _Record) -> Iterator[Change]:
 
 def _head(item: Item) -> Job:
     job = items.job_from_head(item)
-    if job.held is not None:
-        _must(job.held, int)
-    # Bytes are counted wherever they are.
+    if job.reserved_bytes is not None:
+        _must(job.reserved_bytes, int)
+    # Bytes are counted wherever they are stored.
     return replace(job, content_bytes=job.content_bytes or int(item.get(_CONTENT_BYTES, 0)))
 
 
-def _gate(record: _Record, queue: str) -> Iterator[Change]:
-    """A gate that goes goes with its queue, of which the queue's own record tells."""
+def _counter(record: _Record, queue: str) -> Iterator[Change]:
+    """A counter is removed with its queue, whose own record leads to the event."""
     if record.new is None:
         return
     if record.sk in (keys.HELD_SLOTS, keys.HELD_RATE):
-        yield from _edge(record, queue)
+        yield from _throttle(record, queue)
         return
     if record.sk == keys.DEPTH:
         before = None if record.old is None else Depth.of(record.old)
@@ -241,30 +240,30 @@ def _gate(record: _Record, queue: str) -> Iterator[Change]:
 
 
 def _limiter(record: _Record) -> Iterator[Change]:
-    """What goes went because nobody used it for long, and tells nothing."""
+    """An item is removed because it was not used for long: nothing follows."""
     if record.new is None:
         return
     if record.sk == keys.HELD:
-        yield from _edge(record, None)
+        yield from _throttle(record, None)
     else:
         yield record.change(adjustment=Adjustment.of(record.new))
 
 
-def _edge(record: _Record, queue: str | None) -> Iterator[Change]:
+def _throttle(record: _Record, queue: str | None) -> Iterator[Change]:
     if record.new is None:
         return
     before = None if record.old is None else ThrottleEvent.of(record.old)
-    yield record.change(edge=ThrottleChange(queue, before, ThrottleEvent.of(record.new)))
+    yield record.change(throttle=ThrottleChange(queue, before, ThrottleEvent.of(record.new)))
 
 
 def _pool(record: _Record, name: str) -> Iterator[Change]:
-    """One that is new or goes tells nothing, and what was wrong with it goes with it."""
+    """Nothing follows from a new pool, nor from one that is deleted with its alerts."""
     if record.new is None:
         return
     if record.sk == keys.WATCH:
-        before = None if record.old is None else standings.watch_from(record.old)
-        after = standings.watch_from(record.new)
-        yield record.change(watch=WatchChange(name, before, after))
+        before = None if record.old is None else pool_health.alerts_from(record.old)
+        after = pool_health.alerts_from(record.new)
+        yield record.change(alerts=AlertsChange(name, before, after))
     elif record.old is not None:
         change = PoolChange(pools.from_item(record.old), pools.from_item(record.new))
         yield record.change(pool=change)

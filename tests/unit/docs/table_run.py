@@ -304,7 +304,7 @@ def _bounds(run: Run) -> None:
     run.ack(run.fetch("bounded")[0])
     run.minutes(3)
     # Charged by a process that died before it stored the job.
-    run.run.gates.reserve(
+    run.run.stores.depth.reserve(
         "bounded", count=1, size=10, max_count=3, max_size=None, warn_at=1.0,
         now_ms=run.clock.now_ms(),
     )  # fmt: skip
@@ -333,7 +333,9 @@ def _limits(run: Run) -> None:
     run.minutes(3)
     run.fetch("rated")
     # Taken by a process that died before it claimed the job.
-    run.run.gates.take_slots("slots", count=1, limit=None, version=2**53, now_ms=run.clock.now_ms())
+    run.run.stores.semaphore.acquire(
+        "slots", count=1, limit=None, version=2**53, now_ms=run.clock.now_ms()
+    )
     run.minutes(4)
 
 
@@ -390,7 +392,7 @@ def _pools(run: Run) -> None:
     run.fetch("la", pool="loaded", worker_id="w3")
     now_ms = run.clock.now_ms()
     for gate in (":p", ":loaded:w3"):
-        run.run.gates.take_slots(gate, count=1, limit=None, version=2**53, now_ms=now_ms)
+        run.run.stores.semaphore.acquire(gate, count=1, limit=None, version=2**53, now_ms=now_ms)
     run.minutes(4)
 
 

@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.unit.docs.headings import FENCE, anchors
+
 ROOT = Path(__file__).resolve().parents[3]
 PAGES = [
     *ROOT.glob("*.md"),
@@ -15,19 +17,11 @@ PAGES = [
 ]
 ADRS = sorted((ROOT / "docs" / "adr").glob("*.md"))
 _LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)")
-_FENCE = re.compile(r"^```.*?^```", re.MULTILINE | re.DOTALL)
-
-
-def anchors(page: Path) -> set[str]:
-    """The headings of a page as they are linked to."""
-    text = _FENCE.sub("", page.read_text("utf-8"))
-    titles = re.findall(r"^#+ (.*)$", text, re.MULTILINE)
-    return {re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-") for title in titles}
 
 
 @pytest.mark.parametrize("page", PAGES, ids=[str(page.relative_to(ROOT)) for page in PAGES])
 def test_links_lead_somewhere(page: Path) -> None:
-    for link in _LINK.findall(_FENCE.sub("", page.read_text("utf-8"))):
+    for link in _LINK.findall(FENCE.sub("", page.read_text("utf-8"))):
         if link.startswith(("http://", "https://")):
             continue
         path, _, anchor = link.partition("#")

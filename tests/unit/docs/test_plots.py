@@ -10,7 +10,7 @@ import pytest
 
 from docs.plots import backlog
 from ojs.domain.pool import pool as pools
-from ojs.domain.pool.dispatch import STRATEGIES
+from ojs.domain.pool.dispatch import DispatchStrategy
 
 
 @pytest.mark.parametrize("setting", backlog.SETTINGS, ids=lambda each: each.title)
@@ -19,7 +19,7 @@ def test_each_pool_is_one_that_is_taken(setting: backlog.Setting) -> None:
 
 
 def test_each_strategy_is_shown() -> None:
-    assert {each.pool["strategy"] for each in backlog.SETTINGS} == set(STRATEGIES)
+    assert {each.pool["strategy"] for each in backlog.SETTINGS} == set(DispatchStrategy)
     assert len({each.title for each in backlog.SETTINGS}) == len(backlog.SETTINGS)
 
 

@@ -51,9 +51,9 @@ def test_the_default_is_the_code_s(name: str, unit: str, default: str, _text: st
 @pytest.mark.parametrize(
     ("text", "holds"),
     [
-        ("never held for more than 25 seconds", contract.MAX_BLOCK_S == 25),
+        ("never kept waiting for more than 25 seconds", contract.MAX_BLOCK_S == 25),
         ("`Retry-After` is 1 to 60 seconds", bounds._LONGEST_RETRY_S == 60),
-        ("and 5 when nobody knows", bounds._UNKNOWN_RETRY_S == 5),
+        ("and 5 when that is unknown", bounds._UNKNOWN_RETRY_S == 5),
         ("30 days when not set", copies.TTL_MS == 30 * 86_400_000),
         ("In a line of 100 copies or more", MAX_DROPS == 100),
         ("with up to 255 printable characters", contract.MAX_PRODUCER == 255),

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.unit.docs.test_pages import anchors
+from tests.unit.docs.headings import anchors
 
 ROOT = Path(__file__).resolve().parents[3]
 PAGE = ROOT / "docs" / "requirements.md"
@@ -136,7 +136,7 @@ def test_tests_name_requirements_by_markers_alone() -> None:
 
 def test_a_marker_is_found_wherever_it_stands() -> None:
     text = """
-pytestmark = [pytest.mark.slow, pytest.mark.requirement("QC-1")]
+pytestmark = [pytest.mark.exhaustive, pytest.mark.requirement("QC-1")]
 class TestIt:
     @pytest.mark.requirement("BP-a", "FS-2")
     def test_it(self): ...

@@ -10,10 +10,11 @@ import pytest
 
 from functions.sweep import metrics as sweep_metrics
 from ojs.domain.events.query import RETAIN_MS
+from ojs.domain.events.types import EventType
 from ojs.domain.stats import DAY_MS, HOUR_MS, MINUTE_MS, Period
 from ojs.http.contract import operations as contract
 from ojs.http.views import metrics
-from ojs.projections import counters, events, gates, limits, pools, transitions
+from ojs.projections import counters, events
 from ojs.services.operations import events as log
 from ojs.services.operations import metrics_sweep as gauges
 from ojs.services.operations import statistics as services
@@ -39,17 +40,19 @@ def test_every_metric_is_listed_and_no_other() -> None:
 def test_every_type_of_event_is_listed_and_no_other() -> None:
     rows = re.findall(r"^\| (`[a-z_]+\.[^|]+) \|", EVENTS, re.MULTILINE)
     listed = {name for row in rows for name in re.findall(r"`([a-z_]+\.[a-z_]+)`", row)}
-    modules = (events, gates, limits, pools)
-    trees = [ast.parse(Path(str(of.__file__)).read_text("utf-8")) for of in modules]
-    of_others = {
+    assert listed == set(EventType)
+
+
+def test_no_type_of_event_is_written_out_elsewhere() -> None:
+    root = Path(str(events.__file__)).parents[1]
+    written = {
         node.value
-        for tree in trees
-        for node in ast.walk(tree)
-        if isinstance(node, ast.Constant)
-        and isinstance(node.value, str)
-        and re.fullmatch(r"(queue|worker|backpressure|rate_limit|scheduling)\.[a-z_]+", node.value)
+        for path in root.rglob("*.py")
+        if path.name != "types.py"
+        for node in ast.walk(ast.parse(path.read_text("utf-8")))
+        if isinstance(node, ast.Constant) and isinstance(node.value, str)
     }
-    assert listed == set(transitions.TransitionKind) | of_others
+    assert written.isdisjoint(EventType)
 
 
 def test_every_parameter_of_events_is_listed() -> None:

@@ -25,13 +25,11 @@ from ojs.store.dead_letter import counters as dead_letters
 from ojs.store.derived import projection
 from ojs.store.derived import statistics as stats
 from ojs.store.jobs import fair_queue as store_tenants
-from ojs.store.jobs import items
+from ojs.store.jobs import items, staged_batches
 from ojs.store.jobs import payloads as texts
-from ojs.store.jobs import records as jobs
-from ojs.store.permits import counters as gates
 from ojs.store.permits import key_limits as limits
-from ojs.store.queues import pool_health as standings
-from ojs.store.queues import workers
+from ojs.store.permits import rate_window
+from ojs.store.queues import pool_health, workers
 from ojs.store.table import keys
 from ojs.store.table.schema import TABLE
 from ojs.store.table.table import MAX_TRANSACTION
@@ -255,8 +253,10 @@ def test_every_hint_is_listed_and_no_other() -> None:
 
 
 def test_modules_that_are_named_are_there() -> None:
-    named = set(re.findall(r"`store/(\w+\.py)`", PAGE))
-    there = {path.name for path in (ROOT / "shared" / "ojs" / "store").rglob("*.py")}
+    named = set(re.findall(r"`store/([\w/]+\.py)`", PAGE))
+    store = ROOT / "shared" / "ojs" / "store"
+    there = {path.relative_to(store).as_posix() for path in store.rglob("*.py")}
+    assert named
     assert named <= there
 
 
@@ -269,14 +269,14 @@ def test_modules_that_are_named_are_there() -> None:
         ("it is longer than 128 bytes and has at most 300 KiB",
          (items.INLINE_RESULT_BYTES, texts.MAX_ITEM_BYTES) == (128, 300 * 1_024)),
         ("a batch of more than 100 jobs", MAX_TRANSACTION == 100),
-        ("One that was undone stays 7 days", jobs._UNDONE_KEPT_MS == 7 * DAY_S * 1_000),
-        ("ten minutes from the beginning of the deletion", ending.NOTE_KEPT_MS == 600_000),
-        ("a day after the period", gates._RATE_KEPT_S == DAY_S),
+        ("One that was undone stays 7 days", staged_batches._UNDONE_KEPT_MS == 7 * DAY_S * 1_000),
+        ("ten minutes from the beginning of the deletion", ending.TOMBSTONE_KEPT_MS == 600_000),
+        ("a day after the period", rate_window._KEPT_S == DAY_S),
         ("400 days after it began last", limits.KEPT_S == 400 * DAY_S),
         ("spread over 16 partitions", workers.SHARDS == 16),
         ("a day after `seen`", workers._FORGET_AFTER_S == DAY_S),
         ("30 days after the latest fetch", pools.SEATS_KEPT_S == 30 * DAY_S),
-        ("two days later (s): the sweep writes it anew", standings.KEPT_S == 2 * DAY_S),
+        ("two days later (s): the sweep writes it anew", pool_health.KEPT_S == 2 * DAY_S),
         ("1 048 576 of them are a ms", tenants.TICKS_PER_MS == 1_048_576),
         ("30 days after the latest push", store_tenants._KEPT_S == 30 * DAY_S),
         ("7 days after its end", bulk.KEPT_S == 7 * DAY_S),

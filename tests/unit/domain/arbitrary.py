@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from ojs.domain.dead_letter.copies import Origin, Target
 from ojs.domain.job.failure import Failure
 from ojs.domain.job.job import DEFAULT_TIMEOUT_MS, MISSING, Job, Lease
-from ojs.domain.job.retry import ON_EXHAUSTION, STRATEGIES, RetryPolicy
+from ojs.domain.job.retry import BackoffStrategy, OnExhaustion, RetryPolicy
 from ojs.domain.job.states import State
 
 NOW_MS = 1_780_000_000_000
@@ -85,20 +85,24 @@ policies = st.builds(
     coefficient=st.floats(1.0, 1_000.0),
     max_ms=st.integers(1, 10**9),
     jitter=st.booleans(),
-    strategy=st.sampled_from(STRATEGIES),
+    strategy=st.sampled_from(BackoffStrategy),
     non_retryable=st.sampled_from(
         ((), ("timeout",), ("Auth.*",), ("*",), ("\u00e9", "E*", '{"['), ("handler_error", "Auth."))
     ),
-    on_exhaustion=st.sampled_from(ON_EXHAUSTION),
+    on_exhaustion=st.sampled_from(OnExhaustion),
 )
 
 # The ones a generated job may have.
 _POLICIES = (
     RetryPolicy(),
-    *(RetryPolicy(max_attempts=tries, on_exhaustion="discard") for tries in (0, 1, 2)),
-    RetryPolicy(max_attempts=5, non_retryable=("timeout", "Auth.*"), strategy="linear"),
+    *(RetryPolicy(max_attempts=tries, on_exhaustion=OnExhaustion.DISCARD) for tries in (0, 1, 2)),
+    RetryPolicy(
+        max_attempts=5, non_retryable=("timeout", "Auth.*"), strategy=BackoffStrategy.LINEAR
+    ),
     RetryPolicy(max_attempts=2, initial_ms=1, max_ms=1),
-    RetryPolicy(max_attempts=12, jitter=False, strategy="polynomial", coefficient=1.5),
+    RetryPolicy(
+        max_attempts=12, jitter=False, strategy=BackoffStrategy.POLYNOMIAL, coefficient=1.5
+    ),
 )
 
 # What a worker may say; codes that decide the outcome included.

@@ -27,7 +27,7 @@ from ojs.domain.job.envelope import (
     Options,
     Specification,
 )
-from ojs.domain.job.retry import RetryPolicy
+from ojs.domain.job.retry import BackoffStrategy, OnExhaustion, RetryPolicy
 from tests.unit.domain.arbitrary import NOW_MS, exactly, json_objects, json_values, texts
 
 JOB_ID = "019539a4-b68c-7def-8000-1a2b3c4d5e6f"
@@ -308,9 +308,9 @@ BASE = RetryPolicy(
     coefficient=3.0,
     max_ms=60_000,
     jitter=False,
-    strategy="linear",
+    strategy=BackoffStrategy.LINEAR,
     non_retryable=("Old",),
-    on_exhaustion="discard",
+    on_exhaustion=OnExhaustion.DISCARD,
 )
 
 

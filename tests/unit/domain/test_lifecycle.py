@@ -15,7 +15,7 @@ from ojs.domain.job import failure as failures
 from ojs.domain.job import lifecycle
 from ojs.domain.job.failure import Failure
 from ojs.domain.job.job import Job, Lease
-from ojs.domain.job.retry import RetryPolicy
+from ojs.domain.job.retry import OnExhaustion, RetryPolicy
 from ojs.domain.job.states import TERMINAL, TRANSITIONS, State, Trigger
 from tests.unit.domain.arbitrary import (
     NOW_MS,
@@ -335,7 +335,7 @@ def test_with_no_or_one_attempt_the_first_failure_is_the_last(max_attempts: int)
     assert lifecycle.fail(job, _failure(), now_ms=LATER_MS, chance=0).state is State.DISCARDED
 
 
-@pytest.mark.parametrize("on_exhaustion", ["dead_letter", "discard"])
+@pytest.mark.parametrize("on_exhaustion", OnExhaustion)
 @pytest.mark.parametrize(
     ("failure", "attempt"),
     [
@@ -347,7 +347,7 @@ def test_with_no_or_one_attempt_the_first_failure_is_the_last(max_attempts: int)
     ],
 )
 def test_a_final_failure_goes_where_the_policy_says(
-    on_exhaustion: str, failure: Failure, attempt: int
+    on_exhaustion: OnExhaustion, failure: Failure, attempt: int
 ) -> None:
     policy = RetryPolicy(non_retryable=("Auth.*",), on_exhaustion=on_exhaustion)
     after = lifecycle.fail(_running(policy, attempt), failure, now_ms=LATER_MS, chance=0)
@@ -362,11 +362,11 @@ def test_other_codes_take_the_normal_way(code: str) -> None:
     assert after.state is State.RETRYABLE
 
 
-@pytest.mark.parametrize("on_exhaustion", ["dead_letter", "discard"])
+@pytest.mark.parametrize("on_exhaustion", OnExhaustion)
 @pytest.mark.parametrize("retryable", [True, False])
 @pytest.mark.parametrize(("code", "dead_letter"), [("DISCARD", False), ("DEAD_LETTER", True)])
 def test_a_handler_may_decide_the_end_itself_whatever_the_policy_says(
-    code: str, dead_letter: bool, retryable: bool, on_exhaustion: str
+    code: str, dead_letter: bool, retryable: bool, on_exhaustion: OnExhaustion
 ) -> None:
     job = _running(RetryPolicy(on_exhaustion=on_exhaustion))
     after = lifecycle.fail(job, _failure(code, retryable=retryable), now_ms=LATER_MS, chance=0)

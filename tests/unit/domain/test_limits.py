@@ -24,12 +24,13 @@ from ojs.domain.rate_limit.limiter import (
     LimitBounds,
     LimiterState,
     LimitSpec,
+    OnLimit,
     Override,
     OverrideRequest,
     Rate,
     RateLimit,
     cell_name,
-    place_of,
+    permit_name,
 )
 from ojs.store.table.values import size
 
@@ -64,7 +65,7 @@ def asked(**limit: Any) -> RateLimit | None:
                 "throttle": {"limit": 10, "period": "PT1S"},
                 "on_limit": "drop",
             },
-            RateLimit("k", LimitBounds(5, Rate(100, MINUTE), Rate(10, 1_000)), "drop"),
+            RateLimit("k", LimitBounds(5, Rate(100, MINUTE), Rate(10, 1_000)), OnLimit.DROP),
         ),
     ],
 )
@@ -189,7 +190,9 @@ def test_throttled_starts_are_never_closer_than_their_spacing(pauses: list[int])
 
 
 def held(count: int) -> dict[str, Holder]:
-    return {place_of(f"job-{n:012}", f"{n:015x}"): Holder(f"{n}", NOW_MS, 0) for n in range(count)}
+    return {
+        permit_name(f"job-{n:012}", f"{n:015x}"): Holder(f"{n}", NOW_MS, 0) for n in range(count)
+    }
 
 
 def test_of_several_limits_the_tightest_counts() -> None:
@@ -222,7 +225,7 @@ def test_an_override_replaces_what_it_names_and_lifts_what_it_says_is_null() -> 
 def test_what_is_given_back_was_never_taken() -> None:
     mine = LimitBounds(5, Rate(5, MINUTE))
     before = LimiterState().taking(mine, held(1), NOW_MS, 1)
-    places = {place_of("x" * 12, "f"): Holder("x", NOW_MS + 1, NOW_MS)}
+    places = {permit_name("x" * 12, "f"): Holder("x", NOW_MS + 1, NOW_MS)}
     after = before.taking(mine, places, NOW_MS, 1).giving_back(places, NOW_MS, 1)
     assert (after.holders, after.windows) == (before.holders, before.windows)
 

@@ -8,7 +8,7 @@ import pytest
 
 from ojs.domain.errors import InvalidRequest
 from ojs.domain.pool import pool as pools
-from ojs.domain.pool.dispatch import ROUND_ROBIN, STRICT, WEIGHTED
+from ojs.domain.pool.dispatch import DispatchStrategy
 from ojs.domain.pool.pool import MAX_POOL_QUEUES, Pool, Prevention
 
 THREE = ["critical", "default", "low"]
@@ -19,7 +19,7 @@ WEIGHTS = {"critical": 5, "default": 3, "low": 1}
 def test_a_pool_by_default() -> None:
     """Round-robin, no limit, no weights, for nobody alone."""
     assert pools.parse("general", {"queues": THREE}) == Pool("general", tuple(THREE))
-    assert Pool("general", tuple(THREE)).strategy == ROUND_ROBIN
+    assert Pool("general", tuple(THREE)).strategy == DispatchStrategy.ROUND_ROBIN
 
 
 @pytest.mark.requirement("FS-8")
@@ -37,7 +37,7 @@ def test_a_pool_by_default() -> None:
 )
 def test_weights_in_each_place_that_clients_know(body: dict[str, Any]) -> None:
     """Beside the queues or with each of them, wrapped or not."""
-    wanted = Pool("general", tuple(THREE), strategy=WEIGHTED, weights=WEIGHTS)
+    wanted = Pool("general", tuple(THREE), strategy=DispatchStrategy.WEIGHTED, weights=WEIGHTS)
     assert pools.parse("general", body) == wanted
 
 
@@ -50,7 +50,7 @@ def test_all_that_can_be_told() -> None:
         "starvation_prevention": prevention,
     }  # fmt: skip
     pool = pools.parse("payment-workers", body)
-    assert (pool.concurrency, pool.strategy, pool.isolated) == (20, STRICT, True)
+    assert (pool.concurrency, pool.strategy, pool.isolated) == (20, DispatchStrategy.STRICT, True)
     assert pool.prevention == Prevention("PT10S", 0.1)
     assert pool.prevention.interval_ms == 10_000
     shown = pools.to_dict(pool)

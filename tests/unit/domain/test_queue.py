@@ -4,17 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from ojs.domain.queue.queue import (
-    DISCARD,
-    DRAIN,
-    MOVE,
-    REJECT,
-    STRATEGIES,
-    Deletion,
-    Queue,
-    QueueState,
-    to_dict,
-)
+from ojs.domain.queue.queue import Deletion, DeletionStrategy, Queue, QueueState, to_dict
 from tests.unit.domain.arbitrary import NOW_MS
 
 CREATED = "2026-05-28T20:26:40.000Z"
@@ -61,12 +51,17 @@ def test_a_resumed_queue_shows_since_when() -> None:
 def test_what_a_queue_hands_out(paused: bool) -> None:
     state = QueueState.PAUSED if paused else QueueState.ACTIVE
     assert Queue("q", state).hands_out is not paused
-    expected = {DISCARD: False, MOVE: False, REJECT: not paused, DRAIN: True}
-    assert set(expected) == set(STRATEGIES)
+    expected = {
+        DeletionStrategy.DISCARD: False,
+        DeletionStrategy.MOVE: False,
+        DeletionStrategy.REJECT: not paused,
+        DeletionStrategy.DRAIN: True,
+    }
+    assert set(expected) == set(DeletionStrategy)
     for strategy, hands_out in expected.items():
         ending = Deletion(strategy, paused=paused)
-        queue = Queue("q", QueueState.DRAINING, ending=ending)
+        queue = Queue("q", QueueState.DRAINING, deletion=ending)
         assert queue.hands_out is hands_out
-        assert queue.may_stay is (strategy == REJECT)
+        assert queue.may_stay is (strategy == DeletionStrategy.REJECT)
         # Being deleted in a way that is not known: nothing, until the sweep has looked at it.
-        assert not replace(queue, ending=None).hands_out
+        assert not replace(queue, deletion=None).hands_out

@@ -11,7 +11,7 @@ from ojs.domain import times
 from ojs.domain.dead_letter.copies import Origin, Target
 from ojs.domain.errors import InvalidRequest, OjsError
 from ojs.domain.job import retry
-from ojs.domain.job.retention import DEAD_LETTERS, DeadLetterRetention, Retention
+from ojs.domain.job.retention import DEAD_LETTERS, DeadLetterRetention, PruningPolicy, Retention
 from ojs.domain.queue import config as queue_config
 from ojs.domain.queue.config import Layers, QueueConfig
 
@@ -39,7 +39,7 @@ FIELDS: dict[str, tuple[Any, dict[str, Any]]] = {
     ),
     "dead_letter": (
         {"retention": {"max_age": "P365D", "max_count": 50_000}, "pruning_policy": "archive"},
-        {"dead_letter": DeadLetterRetention(365 * 86_400_000, 50_000, "archive")},
+        {"dead_letter": DeadLetterRetention(365 * 86_400_000, 50_000, PruningPolicy.ARCHIVE)},
     ),
     "allowed_job_types": (["a.*"], {"allowed_job_types": ("a.*",)}),
     "producers": (["web"], {"producers": ("web",)}),
@@ -342,7 +342,9 @@ def test_a_queue_s_own_numbers_come_before_those_of_all() -> None:
         {}, queue_config.parse({"dead_letter": {"retention": {"max_count": 5}}})
     )
     layers = Layers(own, {"dead_letter": policy})
-    assert layers.in_force().dead_letter == DeadLetterRetention(365 * 86_400_000, 5, "archive")
+    assert layers.in_force().dead_letter == DeadLetterRetention(
+        365 * 86_400_000, 5, PruningPolicy.ARCHIVE
+    )
     shown = queue_config.shown(layers)["dead_letter"]
     assert shown["retention"] == {"max_age": "P365D", "max_count": 5}
     assert queue_config.sources(layers)["dead_letter"] == "queue"

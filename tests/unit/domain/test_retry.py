@@ -7,7 +7,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from ojs.domain.job.retry import DEFAULT, STRATEGIES, RetryPolicy
+from ojs.domain.job.retry import DEFAULT, BackoffStrategy, RetryPolicy
 from tests.unit.domain.arbitrary import policies, texts
 
 chances = st.floats(0, 1, exclude_max=True)
@@ -15,7 +15,11 @@ counts = st.integers(-1, 10_000) | st.sampled_from((10**9, 10**400))
 
 
 def _steady(
-    strategy: str, *, initial_ms: int = 1_000, max_ms: int = 10**15, coefficient: float = 2.0
+    strategy: BackoffStrategy,
+    *,
+    initial_ms: int = 1_000,
+    max_ms: int = 10**15,
+    coefficient: float = 2.0,
 ) -> RetryPolicy:
     return RetryPolicy(
         initial_ms=initial_ms,
@@ -81,14 +85,16 @@ def test_without_jitter_a_later_try_never_waits_less(
 def test_exponential_is_the_interval_times_the_coefficient_to_the_power_of_n_less_one(
     initial_ms: int, failures: int, hundredths: int
 ) -> None:
-    policy = _steady("exponential", initial_ms=initial_ms, coefficient=hundredths / 100)
+    policy = _steady(
+        BackoffStrategy.EXPONENTIAL, initial_ms=initial_ms, coefficient=hundredths / 100
+    )
     expected = initial_ms * (Decimal(hundredths) / 100) ** (failures - 1)
     assert abs(policy.delay_ms(failures, 0) - expected) <= 1
 
 
 @given(st.integers(1, 10_000), st.integers(1, 10_000))
 def test_linear_is_the_interval_times_n(initial_ms: int, failures: int) -> None:
-    policy = _steady("linear", initial_ms=initial_ms)
+    policy = _steady(BackoffStrategy.LINEAR, initial_ms=initial_ms)
     assert policy.delay_ms(failures, 0) == initial_ms * failures
 
 
@@ -96,34 +102,34 @@ def test_linear_is_the_interval_times_n(initial_ms: int, failures: int) -> None:
 def test_polynomial_is_the_interval_times_n_to_the_power_of_the_coefficient(
     initial_ms: int, failures: int, power: int
 ) -> None:
-    policy = _steady("polynomial", initial_ms=initial_ms, coefficient=float(power))
+    policy = _steady(BackoffStrategy.POLYNOMIAL, initial_ms=initial_ms, coefficient=float(power))
     assert policy.delay_ms(failures, 0) == initial_ms * failures**power
 
 
 @given(st.integers(1, 10_000), st.integers(1, 10_000))
 def test_constant_is_the_interval_however_often(initial_ms: int, failures: int) -> None:
-    policy = _steady("constant", initial_ms=initial_ms)
+    policy = _steady(BackoffStrategy.CONSTANT, initial_ms=initial_ms)
     assert policy.delay_ms(failures, 0) == initial_ms
 
 
 @pytest.mark.parametrize(
     ("strategy", "delays"),
     [
-        ("exponential", [1_000, 2_000, 4_000, 8_000, 10_000, 10_000]),
-        ("linear", [1_000, 2_000, 3_000, 4_000, 5_000, 6_000]),
-        ("polynomial", [1_000, 4_000, 9_000, 10_000, 10_000, 10_000]),
-        ("constant", [1_000] * 6),
+        (BackoffStrategy.EXPONENTIAL, [1_000, 2_000, 4_000, 8_000, 10_000, 10_000]),
+        (BackoffStrategy.LINEAR, [1_000, 2_000, 3_000, 4_000, 5_000, 6_000]),
+        (BackoffStrategy.POLYNOMIAL, [1_000, 4_000, 9_000, 10_000, 10_000, 10_000]),
+        (BackoffStrategy.CONSTANT, [1_000] * 6),
     ],
 )
 def test_the_first_delays_of_each_strategy_capped_at_ten_seconds(
-    strategy: str, delays: list[int]
+    strategy: BackoffStrategy, delays: list[int]
 ) -> None:
     policy = _steady(strategy, max_ms=10_000)
     assert [policy.delay_ms(failures, 0.9) for failures in range(1, 7)] == delays
 
 
-@pytest.mark.parametrize("strategy", ["exponential", "linear", "polynomial"])
-def test_a_count_beyond_all_floats_waits_the_longest_interval(strategy: str) -> None:
+@pytest.mark.parametrize("strategy", [each for each in BackoffStrategy if each != "constant"])
+def test_a_count_beyond_all_floats_waits_the_longest_interval(strategy: BackoffStrategy) -> None:
     policy = _steady(strategy, max_ms=300_000, coefficient=1_000.0)
     assert policy.delay_ms(10**400, 0) == 300_000
 
@@ -140,10 +146,10 @@ def test_the_compact_form_gives_back_the_same_policy(policy: RetryPolicy) -> Non
     assert RetryPolicy.from_compact(policy.compact()) == policy
 
 
-@pytest.mark.parametrize("strategy", STRATEGIES)
+@pytest.mark.parametrize("strategy", BackoffStrategy)
 @given(policies, counts, chances)
 def test_a_policy_from_its_compact_form_waits_as_long(
-    strategy: str, policy: RetryPolicy, failures: int, chance: float
+    strategy: BackoffStrategy, policy: RetryPolicy, failures: int, chance: float
 ) -> None:
     policy = replace(policy, strategy=strategy)
     again = RetryPolicy.from_compact(policy.compact())

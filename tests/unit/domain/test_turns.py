@@ -10,14 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ojs.domain.pool.dispatch import (
-    LEAST_LOADED,
-    ROUND_ROBIN,
-    STRATEGIES,
-    STRICT,
-    WEIGHTED,
-    DispatchSequence,
-)
+from ojs.domain.pool.dispatch import DispatchSequence, DispatchStrategy
 
 NAMES = [f"q{n}" for n in range(8)]
 WEIGHTS = st.lists(st.integers(1, 40), min_size=2, max_size=8)
@@ -25,7 +18,9 @@ WEIGHTS = st.lists(st.integers(1, 40), min_size=2, max_size=8)
 
 def weighted(weights: list[int], ratio: float = 0.0) -> DispatchSequence:
     names = NAMES[: len(weights)]
-    return DispatchSequence.of(names, WEIGHTED, dict(zip(names, weights, strict=True)), ratio)
+    return DispatchSequence.of(
+        names, DispatchStrategy.WEIGHTED, dict(zip(names, weights, strict=True)), ratio
+    )
 
 
 def given_to(turns: DispatchSequence, count: int, first: int = 0) -> list[str | None]:
@@ -35,7 +30,7 @@ def given_to(turns: DispatchSequence, count: int, first: int = 0) -> list[str | 
 @pytest.mark.requirement("FS-13")
 def test_round_robin_gives_each_queue_one_turn_a_cycle() -> None:
     """In the order in which they are listed, cycle for cycle."""
-    turns = DispatchSequence.of(["a", "b", "c"], ROUND_ROBIN)
+    turns = DispatchSequence.of(["a", "b", "c"], DispatchStrategy.ROUND_ROBIN)
     assert given_to(turns, 7) == ["a", "b", "c", "a", "b", "c", "a"]
 
 
@@ -44,7 +39,9 @@ def test_the_turns_of_the_seed_s_example() -> None:
     """Of six turns three are for A, two for B, one for C, none of them in a row if it can
     be helped.
     """
-    turns = DispatchSequence.of(["A", "B", "C"], WEIGHTED, {"A": 3, "B": 2, "C": 1})
+    turns = DispatchSequence.of(
+        ["A", "B", "C"], DispatchStrategy.WEIGHTED, {"A": 3, "B": 2, "C": 1}
+    )
     assert given_to(turns, 6) == ["A", "B", "A", "B", "A", "C"]
 
 
@@ -65,7 +62,7 @@ def test_no_queue_is_a_turn_ahead_or_behind(weights: list[int], rounds: int) -> 
 def test_a_heavy_queue_leaves_the_light_ones_apart() -> None:
     """Forty light queues do not all have their turn at once."""
     names = ["heavy", *(f"light-{n}" for n in range(40))]
-    turns = DispatchSequence.of(names, WEIGHTED, {"heavy": 1_000})
+    turns = DispatchSequence.of(names, DispatchStrategy.WEIGHTED, {"heavy": 1_000})
     places = [at for at, name in enumerate(given_to(turns, 1_040)) if name != "heavy"]
     assert len(places) == 40
     assert min(after - before for before, after in pairwise(places)) > 20
@@ -87,12 +84,12 @@ RATIOS = st.floats(0.001, 1.0)
 @given(
     count=st.integers(1, 8),
     ratio=RATIOS,
-    strategy=st.sampled_from(STRATEGIES),
+    strategy=st.sampled_from(DispatchStrategy),
     first=st.integers(0, 10**6),
     window=st.integers(1, 400),
 )
 def test_every_window_holds_the_part_that_each_queue_is_sure_of(
-    count: int, ratio: float, strategy: str, first: int, window: int
+    count: int, ratio: float, strategy: DispatchStrategy, first: int, window: int
 ) -> None:
     """Whatever the strategy, and wherever the window begins."""
     ratio = min(ratio, 1 / count)
@@ -104,8 +101,10 @@ def test_every_window_holds_the_part_that_each_queue_is_sure_of(
 
 
 @pytest.mark.requirement("FS-18")
-@pytest.mark.parametrize("strategy", STRATEGIES)
-def test_when_the_parts_are_all_there_is_every_turn_is_somebody_s(strategy: str) -> None:
+@pytest.mark.parametrize("strategy", DispatchStrategy)
+def test_when_the_parts_are_all_there_is_every_turn_is_somebody_s(
+    strategy: DispatchStrategy,
+) -> None:
     """With 4 queues and a quarter for each, nothing is left for the strategy."""
     turns = DispatchSequence.of(NAMES[:4], strategy, {NAMES[0]: 9}, 0.25)
     assert turns.frame == 4
@@ -122,8 +121,8 @@ def test_the_rest_goes_by_the_strategy() -> None:
     assert had["q1"] - 9 == pytest.approx(rest / 9, abs=1)
 
 
-@pytest.mark.parametrize("strategy", [STRICT, LEAST_LOADED])
-def test_turns_of_these_strategies_are_free(strategy: str) -> None:
+@pytest.mark.parametrize("strategy", [DispatchStrategy.STRICT, DispatchStrategy.LEAST_LOADED])
+def test_turns_of_these_strategies_are_free(strategy: DispatchStrategy) -> None:
     turns = DispatchSequence.of(["a", "b"], strategy)
     assert given_to(turns, 3) == [None] * 3
     assert not turns.counted
@@ -132,8 +131,8 @@ def test_turns_of_these_strategies_are_free(strategy: str) -> None:
     assert DispatchSequence.of(["a", "b"], strategy, ratio=0.1).counted
 
 
-@pytest.mark.parametrize("strategy", STRATEGIES)
-def test_one_queue_needs_no_numbers(strategy: str) -> None:
+@pytest.mark.parametrize("strategy", DispatchStrategy)
+def test_one_queue_needs_no_numbers(strategy: DispatchStrategy) -> None:
     assert not DispatchSequence.of(["a"], strategy, ratio=0.5).counted
 
 

@@ -305,7 +305,7 @@ def test_a_listing_has_the_latest_errors_and_a_detail_all(api: Api) -> None:
 
 
 @pytest.mark.parametrize("queue", [None, "q3"])
-@pytest.mark.parametrize("size", [150, 1_000])
+@pytest.mark.parametrize("size", [150, pytest.param(1_000, marks=pytest.mark.exhaustive)])
 def test_what_a_listing_costs(api: Api, queue: str | None, size: int) -> None:
     stock(api, [letter(n, "q3" if queue else f"q{n % 10}") for n in range(size)])
     table = api.runtime.table

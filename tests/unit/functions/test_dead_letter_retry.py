@@ -473,5 +473,5 @@ def test_a_store_in_trouble_does_not_lose_the_operation(
         patch.setattr(api.runtime.bulk._redrive, "bring_back", busy)
         told = api.post("/ojs/v1/dead-letter/retry", {"all": True, "confirm": True}).json
     assert (told["matched"], told["operation"]["state"]) == (0, "running")
-    api.clock.advance(bulk.HOLD_MS)
+    api.clock.advance(bulk.CLAIM_MS)
     assert api.runtime.bulk.run_once(api.clock.now_ms(), 10)["retried"] == 1

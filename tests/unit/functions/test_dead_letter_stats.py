@@ -23,7 +23,7 @@ def counters(api: Api, queue: str, sk: str, **values: int) -> None:
 
 
 def sweep(api: Api) -> None:
-    api.runtime.gauges.run_once(api.clock.now_ms(), 1_000)
+    api.runtime.metrics_sweep.run_once(api.clock.now_ms(), 1_000)
 
 
 @pytest.mark.requirement("DL-24", "DL-25")

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from ojs.domain.queue.queue import Deletion
+from ojs.domain.queue.queue import Deletion, DeletionStrategy
 
 if TYPE_CHECKING:
     from tests.unit.functions.client import Api, Reply
@@ -153,11 +153,11 @@ def test_a_refused_deletion_leaves_a_pause_as_it_is(api: Api) -> None:
 @pytest.mark.parametrize("path", ["jobs", "jobs/batch"])
 def test_a_push_is_told_to_try_again_while_a_queue_may_stay(api: Api, path: str) -> None:
     api("PUT", f"{BASE}/queues/q/config", {})
-    store = api.runtime.ending._queues
+    store = api.runtime.deletion._queues
     queue = store.get("q")
     assert queue is not None
     # The deletion that found the queue empty is about to look again.
-    store.begin_end(queue, Deletion("reject"), now_ms=api.clock.now_ms())
+    store.begin_deletion(queue, Deletion(DeletionStrategy.REJECT), now_ms=api.clock.now_ms())
     job = {"type": "a", "args": [], "options": {"queue": "q"}}
     refused = api.post(f"{BASE}/{path}", {"jobs": [job]} if path == "jobs/batch" else job)
     assert (refused.status, refused.error["code"]) == (409, "queue_draining")

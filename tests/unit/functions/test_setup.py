@@ -152,7 +152,7 @@ def test_a_revoked_first_key_does_not_come_back(deployed: Deployed, dynamodb: An
 def test_a_secret_that_is_no_key_ends_the_deployment(text: str, deployed: Deployed) -> None:
     secret = Kept()
     secret.text = text
-    with pytest.raises(SetupError, match="no key"):
+    with pytest.raises(SetupError, match="not hold a valid key"):
         deployed.setup().leave_first_key(secret)
     assert deployed.keys.list(limit=10).items == []
 
@@ -161,7 +161,7 @@ def test_an_id_that_is_taken_ends_the_deployment(deployed: Deployed) -> None:
     _, credential = deployed.runtime.access_keys.create(ANYBODY, "other", ["work"])
     secret = Kept()
     secret.text = Credential(credential.id, "0" * 64).text
-    with pytest.raises(SetupError, match="taken"):
+    with pytest.raises(SetupError, match="belongs to another key"):
         deployed.setup().leave_first_key(secret)
 
 

@@ -49,7 +49,7 @@ def minute(api: Api, ago: int = 0) -> str:
 
 
 def sweep(api: Api) -> None:
-    api.runtime.gauges.run_once(api.clock.now_ms(), 1_000)
+    api.runtime.metrics_sweep.run_once(api.clock.now_ms(), 1_000)
 
 
 # --- one queue --------------------------------------------------------------------------------

@@ -19,7 +19,8 @@ from ojs.domain.errors import BackendUnavailable
 from ojs.domain.job.states import State
 from ojs.domain.stats import Filling, Levels, PoolMetrics, Totals, WorkerCounts
 from ojs.runtime import Runtime
-from ojs.services.operations.metrics_sweep import QueueGauges, Swept
+from ojs.services.operations.metrics_sweep import MetricsReport, QueueGauges
+from ojs.services.sweeps import SweepReport
 from ojs.store.table import keys
 from ojs.store.table.table import Update
 
@@ -49,35 +50,39 @@ NOW_MS = 1_780_000_000_000
 class Gauges:
     """Gauges that show what they are told to, and remember how they were asked."""
 
+    name = "metrics"
+
     def __init__(self) -> None:
         self.asked: list[tuple[int, int, bool]] = []
         self.queues: list[QueueGauges] = []
         self.totals: Totals | None = None
 
-    def run_once(self, now_ms: int, limit: int, go_on: Callable[[], bool]) -> Swept:
+    def run_once(self, now_ms: int, limit: int, go_on: Callable[[], bool]) -> MetricsReport:
         self.asked.append((now_ms, limit, go_on()))
-        return Swept(NOW_MS, {}, self.queues, self.totals)
+        return MetricsReport({}, NOW_MS, self.queues, self.totals)
 
 
 class Sweep:
     """A sweep that tells what it is told to tell."""
 
+    name = "jobs"
+
     def __init__(self, *passes: dict[str, int]) -> None:
         self.passes = list(passes)
         self.limits: list[int] = []
 
-    def run_once(self, _now_ms: int, limit: int, go_on: Callable[[], bool]) -> dict[str, int]:
+    def run_once(self, _now_ms: int, limit: int, go_on: Callable[[], bool]) -> SweepReport:
         self.limits.append(limit)
         if not go_on():
-            return {"more": 1}
-        return self.passes.pop(0) if self.passes else {}
+            return SweepReport({"more": 1})
+        return SweepReport(self.passes.pop(0) if self.passes else {})
 
 
 @pytest.fixture(autouse=True)
 def gauges(api: Api, monkeypatch: pytest.MonkeyPatch) -> Gauges:
     """What is measured, without the table."""
     stand_in = Gauges()
-    monkeypatch.setattr(api.runtime, "gauges", stand_in)
+    monkeypatch.setattr(api.runtime, "metrics_sweep", stand_in)
     return stand_in
 
 
@@ -210,9 +215,11 @@ def test_gates_are_set_right_before_the_end(api: Api, monkeypatch: pytest.Monkey
     asked: list[tuple[int, int, bool]] = []
 
     class Reconciling:
-        def run_once(self, now_ms: int, limit: int, go_on: Callable[[], bool]) -> dict[str, int]:
+        name = "reconcile"
+
+        def run_once(self, now_ms: int, limit: int, go_on: Callable[[], bool]) -> SweepReport:
             asked.append((now_ms, limit, go_on()))
-            return {"bounded": 1, "healed": 1}
+            return SweepReport({"bounded": 1, "healed": 1})
 
     monkeypatch.setattr(api.runtime, "reconcile", Reconciling())
     handler(EVENT, Context(50_000))
@@ -290,7 +297,7 @@ def test_everything_logged_meanwhile_has_the_id_of_the_event(
     seen: list[dict[str, Any]] = []
 
     class Looking(Sweep):
-        def run_once(self, *_: Any) -> dict[str, int]:
+        def run_once(self, *_: Any) -> SweepReport:
             seen.append(dict(module.logger.thread_safe_get_current_keys()))
             raise BackendUnavailable("down")
 
@@ -429,7 +436,9 @@ def test_a_place_in_a_pool_that_no_job_takes_is_free_again(
     caplog.set_level("INFO")
     pool = api.runtime.pools.put("general", {"queues": ["low"], "concurrency": 1})[0]
     now_ms = api.clock.now_ms()
-    api.runtime.gates.take_slots(pool.gate, count=1, limit=1, version=pool.version, now_ms=now_ms)
+    api.runtime.stores.semaphore.acquire(
+        pool.gate, count=1, limit=1, version=pool.version, now_ms=now_ms
+    )
     api.push("low")
     asked = {"worker_id": "w", "pool": "general"}
     assert api.fetch("low", **asked) == []

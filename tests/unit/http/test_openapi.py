@@ -26,9 +26,10 @@ from ojs.http.contract import models, openapi
 from ojs.http.contract import operations as contract
 from ojs.http.views import queue_config as queue_configs
 from ojs.http.views import rate_limits as limits_views
-from tests.unit.functions.test_bad_input import (
+from tests.unit.functions.bad_input import (
     EXAMPLES,
     REFUSED,
+    SPREAD,
     UNKNOWN,
     WITH_BODY,
     WRONG,
@@ -323,7 +324,7 @@ def test_no_value_is_taken_that_is_described_as_wrong(operation: Operation) -> N
                 assert described(operation.id, body), f"{path} {kind}"
 
 
-@BODIES
+@SPREAD
 @settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.data())
 def test_nothing_is_taken_that_is_described_as_wrong(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -22,6 +22,7 @@ from ojs.http.binding.paging import PageWindow
 from ojs.http.contract import answers, models
 from ojs.http.contract.operations import MAX_LIMIT
 from ojs.http.views import jobs as views
+from ojs.http.views import workers as worker_views
 from ojs.services.pools.workers import MAX_INFO_BYTES
 
 # What Lambda names when it refuses an answer.
@@ -45,7 +46,7 @@ LARGE = Job(
 )
 
 
-def sent(answer: dict[str, Any]) -> int:
+def sent(answer: Mapping[str, Any]) -> int:
     """Bytes of the answer as the Lambda runtime sends it, with headers at their longest."""
     headers = {"X-Request-Id": '"' * 128, "Some": "x" * 2_000}
     text = jsontext.dumps(answer)
@@ -97,7 +98,13 @@ CASES = [
 KINDS = pytest.mark.parametrize("character", CHARACTERS.values(), ids=CHARACTERS)
 
 
-@pytest.mark.parametrize(("kind", "place"), CASES)
+@pytest.mark.parametrize(
+    ("kind", "place"),
+    [
+        pytest.param(*case, marks=[] if at % 4 == 0 else pytest.mark.exhaustive)
+        for at, case in enumerate(CASES)
+    ],
+)
 def test_no_answer_is_too_large_to_send(kind: str, place: str) -> None:
     character = CHARACTERS[kind]
     content = CONTENTS[place](character)
@@ -144,7 +151,7 @@ def test_no_number_of_jobs_is_too_large_to_send() -> None:
 def test_no_page_of_workers_is_too_large_to_send(character: str) -> None:
     info = {"labels": {"a": fill(character, MAX_INFO_BYTES - 30)}}
     worker = Worker(id=fill("x", MAX_ID_BYTES), info=info)
-    page = views.workers_page(PageWindow(MAX_LIMIT), Page([worker] * MAX_LIMIT), 0)
+    page = worker_views.page(PageWindow(MAX_LIMIT), Page([worker] * MAX_LIMIT), 0)
     assert sent(page) < LAMBDA_BYTES
 
 
@@ -191,7 +198,7 @@ def test_a_short_history_is_whole() -> None:
 def test_what_is_left_out_of_a_large_job_is_named() -> None:
     large = {**(LARGE.content or {}), "x_own": 1, "tags": ["a"], "options": {"a": 1}}
     job = replace(LARGE, content=large, errors=(failure(),), priority=7)
-    shown = views.detail(job)
+    shown: dict[str, Any] = {**views.detail(job)}
     assert shown["job"]["x_own"] == 1
     assert "omitted" not in shown["job"]
     assert shown["omitted"] == ["args", "meta", "error", "errors", "options", "tags", "*"]
@@ -203,7 +210,7 @@ def test_what_is_left_out_of_a_large_job_is_named() -> None:
 
 def test_a_dead_letter_keeps_its_times_when_cut() -> None:
     content = {**(LARGE.content or {}), "metadata": {"own": 1}}
-    shown = views.detail(replace(LARGE, content=content))
+    shown: dict[str, Any] = {**views.detail(replace(LARGE, content=content))}
     assert shown["job"]["metadata"]["own"] == 1
     assert shown["metadata"].keys() == {"created_at", "discarded_at"}
     assert "metadata" in shown["omitted"]
@@ -252,7 +259,7 @@ def test_the_size_is_what_lambda_counts_at_most(text: str) -> None:
 
 
 @pytest.mark.parametrize("shape", [views.wrapped, views.detail, views.whole])
-def test_a_small_job_is_shown_as_it_is(shape: Callable[[Job], dict[str, Any]]) -> None:
+def test_a_small_job_is_shown_as_it_is(shape: Callable[[Job], Mapping[str, Any]]) -> None:
     job = replace(LARGE, content={"args": [1], "meta": {"a": 1}, "x_own": None})
     shown = shape(job)
     assert "omitted" not in shown

@@ -9,14 +9,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ojs.domain.dead_letter.copies import Origin
+from ojs.domain.events.types import EventType
 from ojs.domain.job.job import Job
 from ojs.domain.job.states import State
 from ojs.domain.stats import DURATION_BUCKETS_S, QUEUE_TIME_BUCKETS_S
 from ojs.projections.counters import MAX_TYPES, Tally, counted_as, day_of, named_types
-from ojs.projections.transitions import Happened, TransitionKind, happened
+from ojs.projections.transitions import Happened
 from ojs.store.dead_letter import counters as dead_letters
 from ojs.store.table import keys
 from tests.unit.domain.arbitrary import NOW_MS, jobs
+from tests.unit.projections.tallies import sums, tally
 
 JOB = Job(
     "019539a4-b68c-7def-8000-1a2b3c4d5e6f", "email.send", "mail", State.AVAILABLE, NOW_MS,
@@ -26,19 +28,6 @@ DAY = ("mail", keys.day("2026-05-28"))
 MINUTE = ("mail", keys.minute("2026-05-28T20:26"))
 BEHIND = ("held", "held_b", "loose", "loose_b")
 NOW = ("mail", keys.NOW)
-
-
-def tally(*changes: tuple[Job | None, Job | None]) -> Tally:
-    found = Tally()
-    for before, after in changes:
-        found.move(before, after)
-        for what in happened(before, after, written_ms=NOW_MS):
-            found.add(what)
-    return found
-
-
-def sums(found: Tally) -> dict[tuple[str, str], dict[str, int]]:
-    return {(delta.queue, delta.sk): dict(delta.add) for delta in found.deltas({})}
 
 
 def test_a_new_job() -> None:
@@ -114,7 +103,7 @@ def test_copies_that_wait_are_counted_unless_whoever_dropped_them_has_done_so() 
 
 
 def test_jobs_charged_at_a_gate_are_told_from_loose_ones() -> None:
-    loose, held = replace(JOB, content_bytes=70), replace(JOB, held=50, content_bytes=50)
+    loose, held = replace(JOB, content_bytes=70), replace(JOB, reserved_bytes=50, content_bytes=50)
     assert sums(tally((None, loose), (None, held)))[NOW] == {
         "available": 2, "p-3": 2, "t_enqueued": 2, "loose": 1, "loose_b": 70, "held": 1,
         "held_b": 50,
@@ -132,7 +121,7 @@ def test_jobs_charged_at_a_gate_are_told_from_loose_ones() -> None:
 def test_what_is_counted_by_day_only() -> None:
     found = Tally()
     found.of_day("mail", NOW_MS, "rejected", 3)
-    found.add(Happened(TransitionKind.DROPPED, NOW_MS, JOB, JOB))
+    found.add(Happened(EventType.BACKPRESSURE_DROPPED, NOW_MS, JOB, JOB))
     assert sums(found) == {DAY: {"rejected": 3, "dropped": 1, "o_drop_oldest": 1}}
     assert {delta.ends_s for delta in found.deltas({})} == {NOW_MS // 1_000 + 90 * 86_400}
 
@@ -163,22 +152,22 @@ def test_what_happened_counts_in_its_own_minute_and_day() -> None:
 @pytest.mark.parametrize(
     ("kind", "length_ms", "bucket"),
     [
-        (TransitionKind.STARTED, 0, "bw0"),
-        (TransitionKind.STARTED, 10, "bw0"),
-        (TransitionKind.STARTED, 11, "bw1"),
-        (TransitionKind.STARTED, 3_600_000, "bw12"),
-        (TransitionKind.STARTED, 3_600_001, "bw13"),
-        (TransitionKind.COMPLETED, 5, "bd0"),
-        (TransitionKind.COMPLETED, 6, "bd1"),
-        (TransitionKind.FAILED, 300_001, f"bd{len(DURATION_BUCKETS_S)}"),
+        (EventType.JOB_STARTED, 0, "bw0"),
+        (EventType.JOB_STARTED, 10, "bw0"),
+        (EventType.JOB_STARTED, 11, "bw1"),
+        (EventType.JOB_STARTED, 3_600_000, "bw12"),
+        (EventType.JOB_STARTED, 3_600_001, "bw13"),
+        (EventType.JOB_COMPLETED, 5, "bd0"),
+        (EventType.JOB_COMPLETED, 6, "bd1"),
+        (EventType.JOB_FAILED, 300_001, f"bd{len(DURATION_BUCKETS_S)}"),
     ],
 )
-def test_lengths_go_into_buckets(kind: TransitionKind, length_ms: int, bucket: str) -> None:
+def test_lengths_go_into_buckets(kind: EventType, length_ms: int, bucket: str) -> None:
     found = Tally()
     found.add(Happened(kind, NOW_MS, None, JOB, length_ms))
     day = sums(found)[DAY]
     assert {name for name in day if name.startswith("b")} == {bucket}
-    what = "wait" if kind is TransitionKind.STARTED else "run"
+    what = "wait" if kind is EventType.JOB_STARTED else "run"
     assert (day.get(f"{what}_ms", 0), day[f"{what}s"]) == (length_ms, 1)
     assert len(QUEUE_TIME_BUCKETS_S) == 13
 
@@ -205,7 +194,7 @@ def test_types_have_names_as_long_as_there_is_room() -> None:
     assert named_types(known, ["new.one", "new.two", "kind.n1"]) == known | {"new.one"}
     full = known | {"old"}
     assert named_types(full, ["new.one", "old"]) == full
-    what = Happened(TransitionKind.ENQUEUED, NOW_MS, None, JOB)
+    what = Happened(EventType.JOB_ENQUEUED, NOW_MS, None, JOB)
     assert counted_as(what, known) == "email.send"
     assert counted_as(what, full) == "other"
     assert counted_as(what, {*known, "email.send"}) == "email.send"

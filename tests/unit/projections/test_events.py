@@ -8,6 +8,7 @@ from hypothesis import given
 
 from ojs.domain import times
 from ojs.domain.dead_letter.copies import Origin
+from ojs.domain.events.types import EventType
 from ojs.domain.job import failure as failures
 from ojs.domain.job import lifecycle
 from ojs.domain.job.failure import Failure
@@ -18,7 +19,7 @@ from ojs.domain.pool.worker import Directive, Worker
 from ojs.domain.queue.config import Layers
 from ojs.domain.queue.queue import Queue, QueueState
 from ojs.projections import dead_letters, events
-from ojs.projections.transitions import TransitionKind, happened
+from ojs.projections.transitions import happened
 from ojs.store.table import keys
 from tests.unit.domain.arbitrary import NOW_MS, jobs
 
@@ -245,7 +246,7 @@ def test_ids_are_distinct_and_the_same_each_time(before: Job, after: Job) -> Non
 
 
 def test_every_kind_has_an_event() -> None:
-    for kind in TransitionKind:
+    for kind in EventType:
         (what,) = happened(None, JOB, written_ms=0)
         assert events.of_job(replace(what, kind=kind, length_ms=1), "s", {}).type == kind
 

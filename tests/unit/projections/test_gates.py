@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ojs.projections import gates, metrics
+from ojs.projections import depth_counters, metrics
 from ojs.projections.counters import Tally
-from ojs.projections.gates import Depth, DepthChange, PushRefusal, Refused
+from ojs.projections.depth_counters import Depth, DepthChange, PushRefusal, Refused
 from ojs.projections.records import Malformed, parse
 from ojs.store.table import keys
 from ojs.store.table.schema import TABLE
@@ -32,7 +32,9 @@ def told(*images: dict[str, Any] | None) -> list[tuple[str, dict[str, Any]]]:
         (change,) = parse(record)
         assert parse(lambda_form(record)) == [change]
         assert change.depth is not None
-        for event in gates.of_depth(change.depth, "s", identity=change.identity, written_ms=0):
+        for event in depth_counters.of_depth(
+            change.depth, "s", identity=change.identity, written_ms=0
+        ):
             assert (event.source, event.subject) == ("ojs://s/queues/mail", "mail")
             found.append((event.type, dict(event.data)))
     return found
@@ -97,7 +99,7 @@ def test_warnings_and_all_clears_take_turns(steps: list[tuple[int, int]]) -> Non
 
 def test_a_sweep_that_sets_a_gate_right_is_told_at_its_own_time() -> None:
     change = DepthChange("mail", Depth.of(item(9, **BOUNDS)), Depth.of(item(0, **BOUNDS)))
-    (event,) = gates.of_depth(change, "s", identity=IDENTITY, written_ms=NOW_MS + 90_000)
+    (event,) = depth_counters.of_depth(change, "s", identity=IDENTITY, written_ms=NOW_MS + 90_000)
     assert (event.type, event.time_ms) == ("backpressure.cleared", NOW_MS + 90_000)
 
 
@@ -114,7 +116,7 @@ def test_a_refusal_counts_its_jobs() -> None:
     assert first == PushRefusal("mail", 1, Refused(1, 10, 10, "email.send", "block", NOW_MS))
     assert second is not None
     assert (second.count, second.what.depth) == (3, 9)
-    (event,) = gates.of_refusal(second, "s", identity=IDENTITY)
+    (event,) = depth_counters.of_refusal(second, "s", identity=IDENTITY)
     assert (event.type, event.time_ms) == ("backpressure.rejected", NOW_MS)
     assert event.data == {"queue": "mail", "depth": 9, "bound": 10, "job_type": "email.send"}
 

@@ -30,12 +30,12 @@ def changes(old: Any, new: Any) -> list[Change]:
 
 def edge(old: Any, new: Any) -> ThrottleChange:
     (change,) = changes(old, new)
-    assert change.edge is not None
-    return change.edge
+    assert change.throttle is not None
+    return change.throttle
 
 
 def kinds(old: Any, new: Any) -> list[str]:
-    told = limits.of_edge(edge(old, new), SERVICE, identity=b"12345678")
+    told = limits.of_throttle(edge(old, new), SERVICE, identity=b"12345678")
     return [event.type for event in told]
 
 
@@ -56,7 +56,7 @@ def test_an_edge_is_told_where_it_is_one() -> None:
 def test_a_queue_s_own_limit_names_the_queue() -> None:
     item = {**EDGE, "pk": keys.gate("mail"), "sk": keys.HELD_RATE, "key": "queue:mail"}
     del item["job"]
-    (event,) = limits.of_edge(edge(None, item), SERVICE, identity=b"12345678")
+    (event,) = limits.of_throttle(edge(None, item), SERVICE, identity=b"12345678")
     assert (event.source, event.subject) == (f"ojs://{SERVICE}/queues/mail", "queue:mail")
     assert event.data == {
         "key": "queue:mail", "strategy": "rate", "limit": 10, "current": 10, "queue": "mail",
@@ -67,9 +67,10 @@ def test_a_queue_s_own_limit_names_the_queue() -> None:
 def test_ids_are_the_same_each_time_and_differ() -> None:
     def ids(old: Any, new: Any) -> list[str]:
         (change,) = changes(old, new)
-        assert change.edge is not None
+        assert change.throttle is not None
         return [
-            event.id for event in limits.of_edge(change.edge, SERVICE, identity=change.identity)
+            event.id
+            for event in limits.of_throttle(change.throttle, SERVICE, identity=change.identity)
         ]
 
     assert ids(None, EDGE) == ids(None, EDGE)

@@ -14,13 +14,14 @@ from botocore.stub import Stubber
 
 from ojs.domain import jsontext
 from ojs.domain.events.event import Event
+from ojs.domain.events.types import EventType
 from ojs.domain.job.job import Job
 from ojs.domain.job.states import State
 from ojs.projections import metrics
 from ojs.projections.bus import MAX_BYTES, EventBridge
 from ojs.projections.failures import SqsFailureQueue
 from ojs.projections.metrics import EmbeddedMetrics
-from ojs.projections.transitions import Happened, TransitionKind
+from ojs.projections.transitions import Happened
 from tests.unit.domain.arbitrary import NOW_MS
 
 
@@ -130,14 +131,14 @@ def written(capsys: pytest.CaptureFixture[str]) -> list[dict[str, Any]]:
 def test_metrics_by_queue_and_type(capsys: pytest.CaptureFixture[str]) -> None:
     other = replace(JOB, queue="post")
     what = [
-        (Happened(TransitionKind.ENQUEUED, NOW_MS, None, JOB), "email.send"),
-        (Happened(TransitionKind.ENQUEUED, NOW_MS, None, JOB), "email.send"),
-        (Happened(TransitionKind.STARTED, NOW_MS, None, JOB, 1_500), "email.send"),
-        (Happened(TransitionKind.STARTED, NOW_MS, None, JOB, 20), "email.send"),
-        (Happened(TransitionKind.COMPLETED, NOW_MS, None, JOB, 250), "email.send"),
-        (Happened(TransitionKind.FAILED, NOW_MS, None, other, 4), "other"),
-        (Happened(TransitionKind.DISCARDED, NOW_MS, None, other), "other"),
-        (Happened(TransitionKind.HEARTBEAT, NOW_MS, None, other), "quiet"),
+        (Happened(EventType.JOB_ENQUEUED, NOW_MS, None, JOB), "email.send"),
+        (Happened(EventType.JOB_ENQUEUED, NOW_MS, None, JOB), "email.send"),
+        (Happened(EventType.JOB_STARTED, NOW_MS, None, JOB, 1_500), "email.send"),
+        (Happened(EventType.JOB_STARTED, NOW_MS, None, JOB, 20), "email.send"),
+        (Happened(EventType.JOB_COMPLETED, NOW_MS, None, JOB, 250), "email.send"),
+        (Happened(EventType.JOB_FAILED, NOW_MS, None, other, 4), "other"),
+        (Happened(EventType.JOB_DISCARDED, NOW_MS, None, other), "other"),
+        (Happened(EventType.JOB_HEARTBEAT, NOW_MS, None, other), "quiet"),
     ]
     metrics.write(EmbeddedMetrics("mail-service"), what)
     first, second = written(capsys)

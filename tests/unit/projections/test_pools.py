@@ -17,7 +17,7 @@ from ojs.projections.transitions import happened
 from ojs.store.table import keys
 from tests.store.streams import FakeMetrics, made_record
 from tests.unit.domain.arbitrary import NOW_MS
-from tests.unit.projections.test_counters import sums, tally
+from tests.unit.projections.tallies import sums, tally
 
 SERVICE = "mail-service"
 POOL = {
@@ -41,8 +41,8 @@ def told(old: Any, new: Any) -> list[tuple[str, dict[str, Any]]]:
     events: list[Event] = []
     if found.pool is not None:
         events += pools.of_pool(found.pool, SERVICE, identity=found.identity)
-    if found.watch is not None:
-        events += pools.of_watch(found.watch, SERVICE, identity=found.identity)
+    if found.alerts is not None:
+        events += pools.of_alerts(found.alerts, SERVICE, identity=found.identity)
     return [(event.type, dict(event.data)) for event in events]
 
 

@@ -13,7 +13,7 @@ from ojs.domain.job.job import Job
 from ojs.domain.job.states import State
 from ojs.projections.records import PART_JOBS, Malformed, parse
 from ojs.store.jobs import items
-from ojs.store.jobs.records import _batch_item
+from ojs.store.jobs.staged_batches import batch_item as staged_item
 from ojs.store.table import keys
 from tests.store.streams import Record, lambda_form, made_record
 from tests.unit.domain.arbitrary import NOW_MS, jobs
@@ -111,7 +111,7 @@ def batch_item(count: int) -> tuple[list[Job], dict[str, Any]]:
         )
         for n in range(count)
     ]
-    return made, _batch_item("token", [(job, []) for job in made], NOW_MS)
+    return made, staged_item("token", [(job, []) for job in made], NOW_MS)
 
 
 @pytest.mark.parametrize("as_lambda", [True, False])

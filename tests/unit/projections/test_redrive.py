@@ -7,11 +7,12 @@ from dataclasses import replace
 import pytest
 
 from ojs.domain.dead_letter.override import JobOverrideRequest
+from ojs.domain.events.types import EventType
 from ojs.domain.job import lifecycle
 from ojs.domain.job.job import Job
 from ojs.domain.job.states import State
 from ojs.projections.counters import DEAD_RETRIED, Tally, day_of
-from ojs.projections.transitions import TransitionKind, happened
+from ojs.projections.transitions import happened
 from ojs.store.dead_letter import counters as dead_letters
 from ojs.store.table import keys
 
@@ -34,11 +35,11 @@ DEAD = Job(
 @pytest.mark.requirement("DL-15")
 def test_a_job_that_moves_leaves_one_queue_and_enters_the_other() -> None:
     override = JobOverrideRequest(queue="again", args=["x" * 100]).override()
-    moved = replace(override.applied(DEAD), held=123)
+    moved = replace(override.applied(DEAD), reserved_bytes=123)
     after = lifecycle.revive(moved, now_ms=NOW_MS, order="a")
-    after = replace(after, held=123)
+    after = replace(after, reserved_bytes=123)
     what = happened(DEAD, after, written_ms=NOW_MS)
-    assert [one.kind for one in what] == [TransitionKind.DEAD_RETRIED, TransitionKind.ENQUEUED]
+    assert [one.kind for one in what] == [EventType.DEAD_LETTER_RETRIED, EventType.JOB_ENQUEUED]
     tally = Tally()
     tally.move(DEAD, after)
     for one in what:

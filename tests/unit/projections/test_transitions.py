@@ -7,12 +7,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from ojs.domain.events.types import EventType
 from ojs.domain.job import failure as failures
 from ojs.domain.job import lifecycle
 from ojs.domain.job.job import Job
-from ojs.domain.job.retry import RetryPolicy
+from ojs.domain.job.retry import OnExhaustion, RetryPolicy
 from ojs.domain.job.states import TRANSITIONS, State, Trigger
-from ojs.projections.transitions import TransitionKind, happened
+from ojs.projections.transitions import happened
 from tests.unit.domain.arbitrary import NOW_MS, jobs
 
 LATER_MS = NOW_MS + 5_000
@@ -24,7 +25,7 @@ NEW = Job(
 BOOM = failures.observed("boom", "no", attempt=1, now_ms=LATER_MS)
 
 
-def kinds(before: Job | None, after: Job | None, **more: bool) -> list[TransitionKind]:
+def kinds(before: Job | None, after: Job | None, **more: bool) -> list[EventType]:
     return [one.kind for one in happened(before, after, written_ms=LATER_MS, **more)]
 
 
@@ -35,19 +36,19 @@ def started(job: Job = NEW, now_ms: int = NOW_MS + 1_000) -> Job:
 @pytest.mark.parametrize(
     ("state", "expected"),
     [
-        (State.AVAILABLE, [TransitionKind.ENQUEUED]),
-        (State.SCHEDULED, [TransitionKind.SCHEDULED]),
+        (State.AVAILABLE, [EventType.JOB_ENQUEUED]),
+        (State.SCHEDULED, [EventType.JOB_SCHEDULED]),
         (State.PENDING, []),
     ],
 )
-def test_a_new_job(state: State, expected: list[TransitionKind]) -> None:
+def test_a_new_job(state: State, expected: list[EventType]) -> None:
     assert kinds(None, replace(NEW, state=state)) == expected
 
 
 def test_a_claim_tells_how_long_the_job_waited() -> None:
     (found,) = happened(NEW, started(), written_ms=0)
     assert (found.kind, found.at_ms, found.length_ms) == (
-        TransitionKind.STARTED,
+        EventType.JOB_STARTED,
         NOW_MS + 1_000,
         1_000,
     )
@@ -59,27 +60,27 @@ def test_a_claim_tells_how_long_the_job_waited() -> None:
 def test_the_end_of_a_run_tells_how_long_it_was() -> None:
     job = started()
     (done,) = happened(job, lifecycle.complete(job, now_ms=LATER_MS), written_ms=0)
-    assert (done.kind, done.at_ms, done.length_ms) == (TransitionKind.COMPLETED, LATER_MS, 4_000)
+    assert (done.kind, done.at_ms, done.length_ms) == (EventType.JOB_COMPLETED, LATER_MS, 4_000)
     retried = lifecycle.fail(job, BOOM, now_ms=LATER_MS, chance=0.5)
     failed, retrying = happened(job, retried, written_ms=0)
-    assert (failed.kind, failed.at_ms, failed.length_ms) == (TransitionKind.FAILED, LATER_MS, 4_000)
+    assert (failed.kind, failed.at_ms, failed.length_ms) == (EventType.JOB_FAILED, LATER_MS, 4_000)
     assert (retrying.kind, retrying.at_ms, retrying.length_ms) == (
-        TransitionKind.RETRYING,
+        EventType.JOB_RETRYING,
         LATER_MS,
         None,
     )
     last = replace(job, attempt=2)
     given_up = lifecycle.fail(last, BOOM, now_ms=LATER_MS, chance=0.5)
     assert kinds(last, given_up) == [
-        TransitionKind.FAILED,
-        TransitionKind.DISCARDED,
-        TransitionKind.DEAD_ADDED,
+        EventType.JOB_FAILED,
+        EventType.JOB_DISCARDED,
+        EventType.DEAD_LETTER_ADDED,
     ]
     (first, *_) = happened(last, given_up, written_ms=0)
     assert first.length_ms == 4_000
-    plain = replace(last, policy=RetryPolicy(max_attempts=1, on_exhaustion="discard"))
+    plain = replace(last, policy=RetryPolicy(max_attempts=1, on_exhaustion=OnExhaustion.DISCARD))
     assert kinds(plain, lifecycle.fail(plain, BOOM, now_ms=LATER_MS, chance=0.5)) == [
-        TransitionKind.FAILED, TransitionKind.DISCARDED,
+        EventType.JOB_FAILED, EventType.JOB_DISCARDED,
     ]  # fmt: skip
 
 
@@ -87,16 +88,16 @@ def test_a_lost_lease_is_a_failure_and_a_job_handed_back_is_none() -> None:
     job = started()
     back, _ = lifecycle.stall(job, now_ms=LATER_MS, order=ORDER)
     failed, enqueued = happened(job, back, written_ms=0)
-    assert (failed.kind, failed.at_ms, failed.length_ms) == (TransitionKind.FAILED, LATER_MS, None)
-    assert (enqueued.kind, enqueued.at_ms) == (TransitionKind.ENQUEUED, LATER_MS)
+    assert (failed.kind, failed.at_ms, failed.length_ms) == (EventType.JOB_FAILED, LATER_MS, None)
+    assert (enqueued.kind, enqueued.at_ms) == (EventType.JOB_ENQUEUED, LATER_MS)
     handed_back = lifecycle.requeue(job, now_ms=LATER_MS, order=ORDER)
-    assert kinds(job, handed_back) == [TransitionKind.ENQUEUED]
+    assert kinds(job, handed_back) == [EventType.JOB_ENQUEUED]
     # The worker thought lost goes on with the same attempt: it has not started anew.
     resumed = lifecycle.resume(back, now_ms=LATER_MS + 1, lease_ms=500)
     (found,) = happened(back, resumed, written_ms=0)
-    assert (found.kind, found.at_ms) == (TransitionKind.HEARTBEAT, LATER_MS + 1)
+    assert (found.kind, found.at_ms) == (EventType.JOB_HEARTBEAT, LATER_MS + 1)
     # The next worker starts the next attempt.
-    assert kinds(back, started(back)) == [TransitionKind.STARTED]
+    assert kinds(back, started(back)) == [EventType.JOB_STARTED]
 
 
 def test_a_heartbeat_is_a_lease_that_ends_later() -> None:
@@ -104,31 +105,31 @@ def test_a_heartbeat_is_a_lease_that_ends_later() -> None:
     assert job.lease is not None
     extended = replace(job, lease=replace(job.lease, until_ms=job.lease.until_ms + 700), op="x")
     (found,) = happened(job, extended, written_ms=0)
-    assert (found.kind, found.at_ms) == (TransitionKind.HEARTBEAT, NOW_MS + 1_700)
+    assert (found.kind, found.at_ms) == (EventType.JOB_HEARTBEAT, NOW_MS + 1_700)
     assert kinds(extended, replace(extended, op="refiled")) == []
 
 
 def test_a_deadline_that_passed_is_told_before_the_discard() -> None:
     job = replace(NEW, expires_ms=NOW_MS + 100)
     gone, _ = lifecycle.expire(job, now_ms=LATER_MS)
-    assert kinds(job, gone) == [TransitionKind.EXPIRED, TransitionKind.DISCARDED]
+    assert kinds(job, gone) == [EventType.JOB_EXPIRED, EventType.JOB_DISCARDED]
     # Discarded while it waited, for another reason.
-    assert kinds(NEW, gone) == [TransitionKind.DISCARDED]
-    assert kinds(replace(NEW, expires_ms=LATER_MS + 1), gone) == [TransitionKind.DISCARDED]
+    assert kinds(NEW, gone) == [EventType.JOB_DISCARDED]
+    assert kinds(replace(NEW, expires_ms=LATER_MS + 1), gone) == [EventType.JOB_DISCARDED]
 
 
 def test_a_dead_letter_comes_back_or_goes_for_good() -> None:
     dead = replace(NEW, state=State.DISCARDED, dead_letter=True, discarded_ms=NOW_MS)
     alive = lifecycle.revive(dead, now_ms=LATER_MS, order=ORDER)
-    assert kinds(dead, alive) == [TransitionKind.DEAD_RETRIED, TransitionKind.ENQUEUED]
+    assert kinds(dead, alive) == [EventType.DEAD_LETTER_RETRIED, EventType.JOB_ENQUEUED]
     replayed = replace(alive, replayed="1|rule")
-    assert kinds(dead, replayed) == [TransitionKind.DEAD_REPLAYED, TransitionKind.ENQUEUED]
+    assert kinds(dead, replayed) == [EventType.DEAD_LETTER_REPLAYED, EventType.JOB_ENQUEUED]
     assert kinds(replace(dead, replayed="1|rule"), replayed) == [
-        TransitionKind.DEAD_RETRIED,
-        TransitionKind.ENQUEUED,
+        EventType.DEAD_LETTER_RETRIED,
+        EventType.JOB_ENQUEUED,
     ]
-    assert kinds(replace(dead, deleting=True), None) == [TransitionKind.DEAD_DELETED]
-    assert kinds(dead, None) == [TransitionKind.DEAD_PRUNED]
+    assert kinds(replace(dead, deleting=True), None) == [EventType.DEAD_LETTER_DELETED]
+    assert kinds(dead, None) == [EventType.DEAD_LETTER_PRUNED]
     assert kinds(dead, replace(dead, deleting=True)) == []
     assert kinds(replace(dead, dead_letter=False), None) == []
 
@@ -138,7 +139,7 @@ def test_what_waits_becomes_available(state: State) -> None:
     waiting = replace(NEW, state=state, enqueued_ms=None, attempt=1)
     (found,) = happened(waiting, replace(waiting, state=State.AVAILABLE, enqueued_ms=LATER_MS),
                         written_ms=0)  # fmt: skip
-    assert (found.kind, found.at_ms) == (TransitionKind.ENQUEUED, LATER_MS)
+    assert (found.kind, found.at_ms) == (EventType.JOB_ENQUEUED, LATER_MS)
 
 
 AT_MS = LATER_MS + 10**10  # after every time that a generated job has
@@ -160,12 +161,12 @@ FUNCTIONS: dict[Trigger, Callable[[Job], Job]] = {
     Trigger.REVIVE: lambda job: lifecycle.revive(job, now_ms=AT_MS, order=ORDER),
 }
 TOLD = {
-    State.AVAILABLE: TransitionKind.ENQUEUED,
-    State.COMPLETED: TransitionKind.COMPLETED,
-    State.RETRYABLE: TransitionKind.RETRYING,
-    State.CANCELLED: TransitionKind.CANCELLED,
-    State.DISCARDED: TransitionKind.DISCARDED,
-    State.SCHEDULED: TransitionKind.SCHEDULED,
+    State.AVAILABLE: EventType.JOB_ENQUEUED,
+    State.COMPLETED: EventType.JOB_COMPLETED,
+    State.RETRYABLE: EventType.JOB_RETRYING,
+    State.CANCELLED: EventType.JOB_CANCELLED,
+    State.DISCARDED: EventType.JOB_DISCARDED,
+    State.SCHEDULED: EventType.JOB_SCHEDULED,
 }
 
 
@@ -183,13 +184,15 @@ def test_every_transition_of_the_table_is_told(
         job = replace(job, expires_ms=None)
     found = happened(job, after, written_ms=AT_MS)
     told = [one.kind for one in found]
-    active = TransitionKind.STARTED if trigger is Trigger.CLAIM else TransitionKind.HEARTBEAT
+    active = EventType.JOB_STARTED if trigger is Trigger.CLAIM else EventType.JOB_HEARTBEAT
     assert TOLD.get(after.state, active) in told
-    assert (TransitionKind.FAILED in told) == (
+    assert (EventType.JOB_FAILED in told) == (
         trigger in (Trigger.FAIL, Trigger.STALL, Trigger.TIME_OUT)
     )
-    assert (TransitionKind.EXPIRED in told) == (trigger is Trigger.EXPIRE)
-    assert (TransitionKind.DEAD_ADDED in told) == after.dead_letter
-    assert (TransitionKind.DEAD_RETRIED in told) == (trigger is Trigger.REVIVE and job.dead_letter)
+    assert (EventType.JOB_EXPIRED in told) == (trigger is Trigger.EXPIRE)
+    assert (EventType.DEAD_LETTER_ADDED in told) == after.dead_letter
+    assert (EventType.DEAD_LETTER_RETRIED in told) == (
+        trigger is Trigger.REVIVE and job.dead_letter
+    )
     assert {one.at_ms for one in found} == {AT_MS}
     assert happened(after, after, written_ms=LATER_MS) == []

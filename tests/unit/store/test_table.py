@@ -17,6 +17,7 @@ from botocore.exceptions import (
 
 from ojs.domain.errors import BackendError, BackendTimeout, BackendUnavailable
 from ojs.store.table.errors import Contended, LostRace, classify
+from ojs.store.table.races import retry_on_race
 from ojs.store.table.table import Put, Table, Update
 
 
@@ -126,6 +127,45 @@ def test_a_transaction_that_meets_others_again_and_again_is_given_up() -> None:
     with pytest.raises(BackendUnavailable):
         table.transact([Put({"pk": "a", "sk": "b"})])
     assert len(pauses) == 3
+
+
+@pytest.mark.parametrize("found", [{"op": {"S": "mine"}}, {"op": {"S": "other"}}, {}, None])
+def test_a_failed_condition_is_no_lost_race_where_the_write_itself_was_there_before(
+    found: Any,
+) -> None:
+    failed = _client_error("ConditionalCheckFailedException", Item=found)
+    table, _ = _table(Scripted(*[failed] * 4))
+    put, update = Put({"pk": "a", "sk": "b", "op": "mine"}), Update("a", "b", set={"op": "mine"})
+    if found and found["op"]["S"] == "mine":
+        assert table.update(update, own=("op", "mine")) == {"op": "mine"}
+        table.put(put, own=("op", "mine"))
+    else:
+        with pytest.raises(LostRace):
+            table.update(update, own=("op", "mine"))
+        with pytest.raises(LostRace):
+            table.put(put, own=("op", "mine"))
+    with pytest.raises(LostRace):
+        table.update(update)
+    with pytest.raises(LostRace):
+        table.put(put)
+
+
+@pytest.mark.parametrize("lost", range(4))
+def test_what_lost_a_race_is_tried_again_up_to_a_number_of_tries(lost: int) -> None:
+    attempts = iter(range(5))
+
+    def attempt() -> int:
+        number = next(attempts)
+        if number < lost:
+            raise LostRace([None])
+        return number
+
+    if lost < 3:
+        assert retry_on_race(attempt, tries=3, busy="busy") == lost
+    else:
+        with pytest.raises(BackendUnavailable, match="busy"):
+            retry_on_race(attempt, tries=3, busy="busy")
+        assert next(attempts) == 3
 
 
 def _unwritten(count: int) -> Any:

@@ -1,8 +1,7 @@
-"""Bulk operations on dead letters: many are retried or purged (dead-letter seed, 6.2 and 10).
+"""Bulk operations that retry or purge many dead letters.
 
-However many there are, an operation goes on in slices until it is over, and can be looked at and
-stopped meanwhile. It means the dead letters there were when it began: one that comes back and dies
-again is not taken again.
+An operation runs in slices until it is over, and can be read and stopped meanwhile. It covers the
+dead letters that existed when it began: a job that is retried and discarded again is not covered.
 """
 
 from __future__ import annotations
@@ -15,36 +14,36 @@ from ojs.domain import times
 from ojs.domain.dead_letter.filter import DeadLetterFilter
 from ojs.domain.errors import OjsError
 
-# Reasons that are kept of jobs that could not be dealt with: those of the first.
+# Reasons kept of jobs that could not be handled: those of the first ones.
 MAX_ERRORS = 20
 _MESSAGE = 200
 
 
 class Action(StrEnum):
-    """What is done to each dead letter."""
+    """What an operation does to each dead letter."""
 
     RETRY = "retry"
     PURGE = "purge"
 
 
 class Phase(StrEnum):
-    """How far an operation is."""
+    """The state of an operation."""
 
     RUNNING = "running"
-    # Asked to stop; whoever is at work ends after the slice it is in.
+    # To be stopped: the container at work ends after its slice.
     STOPPING = "stopping"
     STOPPED = "stopped"
     COMPLETED = "completed"
 
     @property
     def over(self) -> bool:
-        """Whether nothing more is done."""
+        """Whether the operation does nothing more."""
         return self in (Phase.STOPPED, Phase.COMPLETED)
 
 
 @dataclass(frozen=True)
 class Refusal:
-    """Why one job could not be dealt with."""
+    """Why one job could not be handled."""
 
     job_id: str
     code: str
@@ -52,19 +51,19 @@ class Refusal:
 
     @classmethod
     def of(cls, job_id: str, error: OjsError) -> Refusal:
-        """What an error says."""
+        """The refusal of a job by an error."""
         return cls(job_id, error.code, error.message[:_MESSAGE])
 
     def to_dict(self) -> dict[str, str]:
-        """As the binding shows it."""
+        """The JSON form in answers."""
         return {"job_id": self.job_id, "code": self.code, "message": self.message}
 
 
 @dataclass(frozen=True)
 class BulkOperation:
-    """An operation as the store holds it. Times in ms since the epoch.
+    """An operation as stored. Times in ms since the epoch.
 
-    `cursor` is the place, in the line of dead letters, of the last that was looked at.
+    `cursor` is the index key of the last dead letter that was looked at.
     """
 
     id: str
@@ -78,39 +77,39 @@ class BulkOperation:
     succeeded: int = 0
     failed: int = 0
     errors: tuple[Refusal, ...] = ()
-    # A queue was full; it is tried again until there is room.
+    # A queue was full; it is tried again until it has room.
     waiting_for_room: bool = False
 
     @property
     def until_ms(self) -> int:
-        """Dead letters of this time or later are not meant."""
+        """Dead letters discarded at this time (ms) or later are not covered."""
         end_ms = self.started_ms + 1
         return end_ms if self.wanted.until_ms is None else min(end_ms, self.wanted.until_ms)
 
     @property
     def matched(self) -> int:
-        """How many dead letters were found so far."""
+        """How many dead letters have matched so far."""
         return self.succeeded + self.failed
 
     def passed(self, cursor: str) -> BulkOperation:
-        """One entry of the line further."""
+        """The operation after one more index entry."""
         return replace(self, cursor=cursor)
 
     def done(self) -> BulkOperation:
-        """One more was dealt with."""
+        """The operation after one more job was handled."""
         return replace(self, succeeded=self.succeeded + 1)
 
     def refused(self, refusal: Refusal) -> BulkOperation:
-        """One more cannot be dealt with."""
+        """The operation after one more job could not be handled."""
         errors = (*self.errors, refusal)[:MAX_ERRORS]
         return replace(self, failed=self.failed + 1, errors=errors)
 
     def ended(self, phase: Phase, *, now_ms: int) -> BulkOperation:
-        """It is over."""
+        """The operation at its end."""
         return replace(self, phase=phase, finished_ms=now_ms, waiting_for_room=False)
 
     def to_dict(self) -> dict[str, Any]:
-        """As the binding shows it."""
+        """The JSON form in answers."""
         shown: dict[str, Any] = {
             "id": self.id,
             "action": self.action.value,

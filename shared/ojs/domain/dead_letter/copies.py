@@ -1,14 +1,14 @@
-"""Copies of dead letters: where one goes, and where one comes from (queue-config seed, 6.4).
+"""Copies of dead letters: the target of a copy, and the origin of one.
 
-A job that dies stays where it is, as a dead letter. Where its queue names a `dead_letter_queue`, a
-copy of it is enqueued there besides (requirements section 12).
+A discarded job stays where it is, as a dead letter. If its queue names a `dead_letter_queue`, a
+copy of it is enqueued there as well.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-# Under this name the `meta` of a copy tells of what it is a copy.
+# The name in the `meta` of a copy under which its origin is shown.
 META = "ojs.dead_letter"
 TTL_MS = 30 * 86_400_000
 
@@ -22,7 +22,7 @@ class Target:
     ttl_ms: int = TTL_MS
 
     def compact(self) -> str:
-        """As a job's head keeps it: defaults left out at the end."""
+        """The stored form in a job record; defaults at the end are left out."""
         parts = (
             self.queue,
             "" if self.max_size is None else str(self.max_size),
@@ -45,7 +45,7 @@ class Origin:
     max_size: int | None = None
 
     def compact(self) -> str:
-        """As a copy's head keeps it."""
+        """The stored form in the record of a copy."""
         return self.job_id if self.max_size is None else f"{self.job_id}|{self.max_size}"
 
     @classmethod

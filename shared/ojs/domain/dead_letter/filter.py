@@ -1,12 +1,12 @@
-"""Which dead letters are meant (dead-letter seed, sections 6.2, 7.1 and 9.1).
+"""Filters of dead letters, for listings, bulk operations and replay rules.
 
-One filter for listings, bulk operations and replay rules. All that it names must hold. What the
-head of a job tells is looked at first; args, which may be kept apart from it, last.
+All conditions of a filter must hold. Those on the job record are checked first, those on args last,
+because args may be offloaded.
 
 A field that is empty or null is refused: a variable that is not set must not turn "the dead letters
-of this queue" into "all dead letters". Only listings take an empty parameter for none. For the same
-reason a bulk operation takes no filter without fields; a replay rule does, since its filter must be
-written down, is of one queue, and deletes nothing.
+of this queue" into "all dead letters". Only listings take an empty parameter for "not given". For
+the same reason a bulk operation refuses a filter without fields. A replay rule accepts it, since
+its filter must be written down, applies to one queue, and deletes nothing.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ from ojs.domain.job.failure import MAX_NAME_CHARACTERS, UNKNOWN_TYPE, kept_type
 from ojs.domain.job.job import Job
 
 MAX_ARGS_CHARACTERS = 1_000
-# What is wrong with a field that is there and says nothing.
+# The error of a field that is present but empty.
 FILLED = "must not be empty or null; leave it out if it is not meant"
-# What is wrong with an `all` that is not true.
+# The error of an `all` that is not true.
 EVERY = "must be true, or left out where a filter says which dead letters are meant"
 
 # RFC 9535, section 2.5.1: the shorthand's names begin with a letter or `_`.
@@ -41,14 +41,14 @@ _BRACKET = re.compile(
 
 
 def check_filled(value: object) -> object:
-    """Raise ValueError for null and the empty text; anything else comes back as it is."""
+    """Return the value; raises ValueError for null and the empty text."""
     if value is None or value == "":
         raise ValueError(FILLED)
     return value
 
 
 def never_null(schema: dict[str, Any]) -> None:
-    """Describe optional fields as what they are: left out, or of their type, and never null."""
+    """Describe optional fields in JSON Schema as left out or of their type, and never null."""
     for described in schema.get("properties", {}).values():
         described.pop("default", None)
         for choice in described.pop("anyOf", ()):
@@ -83,22 +83,22 @@ class FilterRequest(BaseModel):
     _filled = field_validator("*", mode="before")(check_filled)
 
 
-# Names of the request, for tables of parameters.
+# The names of its fields, for tables of parameters.
 FIELDS = tuple(FilterRequest.model_fields)
 
 
 @dataclass(frozen=True)
 class ArgsMatch:
-    """What args must hold: a text in their JSON, or something at the end of a path.
+    """A condition on args: a text in their JSON, or a value at the end of a path.
 
-    A step of `path` is a name, an index, or None for everything there. Without a `value` it is
-    enough that the path leads somewhere.
+    A step of `path` is a name, an index, or None for all members. Without a `value` it is enough
+    that the path exists.
     """
 
     given: str
     path: tuple[str | int | None, ...] | None = None
     value: str | None = None
-    # What `value` is as JSON, if it is any.
+    # `value` parsed as JSON, if it is valid JSON.
     parsed: tuple[Any, ...] = field(default=(), compare=False)
 
     @classmethod
@@ -116,7 +116,7 @@ class ArgsMatch:
             return cls(text, path, value)
 
     def matches(self, args: Any) -> bool:
-        """Whether args, as the client gave them, are such."""
+        """Whether the args of a job fulfil the condition."""
         if self.path is None:
             return self.given in jsontext.dumps(args)
         found: Iterable[Any] = (args,)
@@ -126,14 +126,14 @@ class ArgsMatch:
 
     def _is(self, found: Any) -> bool:
         if isinstance(found, str):
-            # Without quotes, `=5` means the text as well as the number.
+            # Without quotes, `=5` matches the text as well as the number.
             return found == self.value or found in self.parsed
         return any(_same(found, wanted) for wanted in self.parsed)
 
 
 @dataclass(frozen=True)
 class DeadLetterFilter:
-    """A filter as it is applied: discarded at `since_ms` or later, before `until_ms`."""
+    """A filter as it is applied; jobs discarded at `since_ms` or later, and before `until_ms`."""
 
     queue: str | None = None
     type: str | None = None
@@ -144,16 +144,16 @@ class DeadLetterFilter:
 
     @property
     def everything(self) -> bool:
-        """Whether it means all dead letters (of a queue, if it names one)."""
+        """Whether it matches all dead letters (of its queue, if it names one)."""
         return not self.picky and self.since_ms is None and self.until_ms is None
 
     @property
     def picky(self) -> bool:
-        """Whether not all that the index lists between its times is meant."""
+        """Whether it has conditions besides queue and times, which the index cannot check."""
         return self.type is not None or self.error_type is not None or self.args is not None
 
     def matches_head(self, job: Job) -> bool:
-        """Whether a dead letter may be meant, by all that its head tells."""
+        """Whether a dead letter may match, by its job record."""
         at_ms = job.discarded_ms or 0
         return (
             job.dead_letter
@@ -165,18 +165,18 @@ class DeadLetterFilter:
         )
 
     def matches_args(self, job: Job) -> bool:
-        """Whether the args of a job, whose content is loaded, are those meant."""
+        """Whether the args of a job match; its payload must be loaded."""
         if self.args is None:
             return True
-        # A content that could not be loaded is that of a job which went meanwhile.
+        # A payload that could not be loaded belongs to a job that was removed meanwhile.
         return job.content is not None and self.args.matches(job.content.get("args", []))
 
     def matches(self, job: Job) -> bool:
-        """Whether a dead letter is meant. Its content must be loaded if the filter has args."""
+        """Whether a dead letter matches. Its payload must be loaded if the filter has args."""
         return self.matches_head(job) and self.matches_args(job)
 
     def to_dict(self) -> dict[str, str]:
-        """As a request that means the same, with lengths of time as times; `parse` reads it."""
+        """An equivalent request, with durations as times; `parse` reads it."""
         given = {
             "queue": self.queue,
             "type": self.type,
@@ -192,50 +192,50 @@ EVERYTHING = DeadLetterFilter()
 
 
 def parse(raw: object, *, now_ms: int, prefix: str = "filter.") -> DeadLetterFilter:
-    """The filter that a body asks for; `{}` means all dead letters.
+    """The filter that a body describes; `{}` matches all dead letters.
 
-    `now_ms` is what `older_than` counts back from. Raises InvalidRequest naming the field, also for
-    one that is empty or null.
+    `older_than` counts back from `now_ms`. Raises InvalidRequest naming the field, also for a field
+    that is empty or null.
     """
     if not isinstance(raw, Mapping):
         raise InvalidRequest(prefix.rstrip(".") or "body", "must be a JSON object", value=raw)
     try:
-        given = FilterRequest.model_validate(raw)
+        request = FilterRequest.model_validate(raw)
     except ValidationError as error:
         raise envelope.from_pydantic(error, prefix) from None
-    since_ms = _moment(given.since, "since", prefix, now_ms)
+    since_ms = _moment(request.since, "since", prefix, now_ms)
     ends = {
-        "until": _moment(given.until, "until", prefix, now_ms),
-        "before": _moment(given.before, "before", prefix, now_ms),
-        "older_than": _age(given.older_than, prefix, now_ms),
+        "until": _moment(request.until, "until", prefix, now_ms),
+        "before": _moment(request.before, "before", prefix, now_ms),
+        "older_than": _age(request.older_than, prefix, now_ms),
     }
     named = {name: ms for name, ms in ends.items() if ms is not None}
-    # All of them hold, so the earliest counts.
+    # All conditions hold, so the earliest counts.
     first = min(named, key=lambda name: named[name], default=None)
     until_ms = None if first is None else named[first]
     if since_ms is not None and since_ms >= (now_ms + 1 if until_ms is None else until_ms):
         rule = "must not be in the future" if first is None else f"must be before '{first}'"
-        raise InvalidRequest(f"{prefix}since", rule, value=given.since)
+        raise InvalidRequest(f"{prefix}since", rule, value=request.since)
     try:
-        args = None if given.args is None else ArgsMatch.of(given.args)
+        args = None if request.args is None else ArgsMatch.of(request.args)
     except ValueError as error:
-        raise InvalidRequest(f"{prefix}args", str(error), value=given.args) from None
-    error_type = None if given.error_type is None else kept_type(given.error_type)
-    return DeadLetterFilter(given.queue, given.type, error_type, since_ms, until_ms, args)
+        raise InvalidRequest(f"{prefix}args", str(error), value=request.args) from None
+    error_type = None if request.error_type is None else kept_type(request.error_type)
+    return DeadLetterFilter(request.queue, request.type, error_type, since_ms, until_ms, args)
 
 
 def parse_bulk(
     given: Mapping[str, Mapping[str, object]], every: object, *, now_ms: int
 ) -> DeadLetterFilter:
-    """The dead letters that a bulk operation is for: those of one filter, or all of them.
+    """The filter of a bulk operation: one with conditions, or all dead letters.
 
-    Nothing but the word `all` stands for all dead letters. A filter that is empty, or none, may be
-    one whose values were lost on the way here.
+    Only `all` stands for all dead letters. An empty or missing filter may be one whose values were
+    lost on the way here.
 
     Args:
         given: The filters of the request, each by the prefix of its fields' paths.
         every: The value of `all`; None when it was not given.
-        now_ms: What `older_than` counts back from.
+        now_ms: The time that `older_than` counts back from.
 
     Raises InvalidRequest naming the field.
     """
@@ -258,7 +258,7 @@ def parse_bulk(
 
 
 def from_query(query: Mapping[str, str], *, now_ms: int) -> DeadLetterFilter:
-    """The filter that parameters of a listing ask for; an empty one stands for "not given".
+    """The filter that parameters of a listing describe; an empty value means "not given".
 
     Raises InvalidRequest naming the parameter.
     """
@@ -269,7 +269,7 @@ def from_query(query: Mapping[str, str], *, now_ms: int) -> DeadLetterFilter:
 def _moment(text: str | None, name: str, prefix: str, now_ms: int) -> int | None:
     if text is None:
         return None
-    # Not as enqueueing has it, where `+` and a duration stand for a time to come.
+    # Unlike for enqueueing, where `+` and a duration stand for a time in the future.
     if text.startswith("+"):
         rule = "must be an RFC 3339 timestamp with a time zone"
         raise InvalidRequest(prefix + name, rule, value=text)
@@ -280,7 +280,7 @@ def _moment(text: str | None, name: str, prefix: str, now_ms: int) -> int | None
 
 
 def _age(text: str | None, prefix: str, now_ms: int) -> int | None:
-    """The time before which something is older than this: a time, or a length back from now."""
+    """The time (ms) that `text` gives: a time, or a duration back from now."""
     if text is None:
         return None
     try:
@@ -349,7 +349,7 @@ def _stepped(found: Iterable[Any], step: str | int | None) -> Iterator[Any]:
 
 
 def _same(found: Any, wanted: Any) -> bool:
-    """Whether two JSON values are the same: true is not 1, and 1 is 1.0."""
+    """Whether two JSON values are equal: true is not 1, but 1 equals 1.0."""
     if isinstance(found, bool) or isinstance(wanted, bool):
         return found is wanted
     if isinstance(found, int | Decimal) and isinstance(wanted, int | Decimal):

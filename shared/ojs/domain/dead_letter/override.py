@@ -1,4 +1,4 @@
-"""What a retry may change of a dead letter (dead-letter seed, section 6.3)."""
+"""What a retry may change in a dead letter."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from ojs.domain.job.envelope import MAX_JOB_BYTES, MAX_META_BYTES, QueueName, Re
 from ojs.domain.job.job import Job
 
 _AT = "override"
-# Two names of one setting: what is given under one of them replaces what the job shows under both.
+# Two names of one setting: a value under one of them replaces what the job shows under both.
 _TWINS = (
     ("initial_interval", "initial_interval_ms"),
     ("max_interval", "max_interval_ms"),
@@ -23,7 +23,7 @@ _TWINS = (
 
 
 class JobOverrideRequest(BaseModel):
-    """Changes as sent. Null stands for "not given"."""
+    """Changes as sent. Null means "not given"."""
 
     model_config = ConfigDict(strict=True, extra="forbid", defer_build=True)
 
@@ -38,7 +38,7 @@ class JobOverrideRequest(BaseModel):
 
     @classmethod
     def refuse(cls, raw: object) -> None:
-        """Raise InvalidRequest naming a field that is none."""
+        """Raise InvalidRequest naming an unknown field."""
         for name in raw if isinstance(raw, Mapping) else ():
             if name not in cls.model_fields:
                 known = ", ".join(cls.model_fields)
@@ -47,13 +47,13 @@ class JobOverrideRequest(BaseModel):
                 )
 
     def override(self) -> JobOverride:
-        """As it is applied."""
+        """The changes in the form in which they are applied."""
         return JobOverride(self.queue, self.args, self.meta, self.retry)
 
 
 @dataclass(frozen=True)
 class JobOverride:
-    """Changes to a job that comes back; what is None stays."""
+    """Changes to a job that is retried; None leaves a setting as it is."""
 
     queue: str | None = None
     args: list[Any] | None = None
@@ -62,13 +62,13 @@ class JobOverride:
 
     @property
     def of_content(self) -> bool:
-        """Whether it changes what is kept as the job's content."""
+        """Whether it changes the job's payload."""
         return self.args is not None or self.meta is not None or self.retry is not None
 
     def applied(self, job: Job) -> Job:
-        """The job with these changes, in no particular lane of its queue.
+        """The job with these changes, not yet assigned to a lane of its queue.
 
-        Its content must be loaded if that changes, and has no place of its own yet then. Raises
+        Its payload must be loaded if it changes, and the new one is not offloaded yet. Raises
         ValidationFailed, PayloadTooLarge, MetadataTooLarge.
         """
         policy = job.policy
@@ -79,12 +79,12 @@ class JobOverride:
             job = replace(job, content=content, content_ref=None, content_bytes=0)
         return replace(job, queue=self.queue or job.queue, policy=policy)
 
-    def _content(self, given: Mapping[str, Any]) -> dict[str, Any]:
-        content = dict(given)
+    def _content(self, before: Mapping[str, Any]) -> dict[str, Any]:
+        content = dict(before)
         if self.args is not None:
             content["args"] = self.args
         if self.meta is not None:
-            # As a JSON merge patch (RFC 7396), but of one level: a nested object is replaced.
+            # Like a JSON merge patch (RFC 7396) of one level: a nested object is replaced.
             meta = {**content.pop("meta", {}), **self.meta}
             for key in [key for key, value in self.meta.items() if value is None]:
                 del meta[key]
@@ -102,8 +102,8 @@ class JobOverride:
         return content
 
 
-def _shown(before: Mapping[str, Any], asked: RetryRequest) -> dict[str, Any]:
-    """The policy as the job shows it: what was asked for, over what was asked for before."""
-    given = asked.model_dump(exclude_none=True)
-    outdated = {name for twins in _TWINS if not given.keys().isdisjoint(twins) for name in twins}
-    return {name: value for name, value in before.items() if name not in outdated} | given
+def _shown(before: Mapping[str, Any], changes: RetryRequest) -> dict[str, Any]:
+    """The retry policy that the job shows: the new values over those requested before."""
+    new = changes.model_dump(exclude_none=True)
+    outdated = {name for twins in _TWINS if not new.keys().isdisjoint(twins) for name in twins}
+    return {name: value for name, value in before.items() if name not in outdated} | new

@@ -1,6 +1,6 @@
-"""What is known of a job's automatic replays (dead-letter seed, section 7.2).
+"""The record of a job's replays by rules.
 
-It is kept on the head, apart from what the client gave, and shown in the job's meta.
+It is kept in the job record, apart from what the client sent, and shown in the job's meta.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from typing import Any
 
 from ojs.domain import jsontext, times
 
-# Where it is shown.
+# Names in the job's meta.
 COUNT, AT, RULE = "ojs.replay_count", "ojs.last_replayed_at", "ojs.replay_rule"
 
 
@@ -29,11 +29,11 @@ class Replays:
         return None if text is None else cls(*jsontext.stored(text))
 
     def text(self) -> str:
-        """As the head keeps it: each replay leaves another one."""
+        """The stored form in a job record, which differs after each replay."""
         return jsontext.dumps([self.rule, self.at_ms, dict(self.counts)])
 
     def meta(self) -> dict[str, Any]:
-        """What the job's meta shows: the latest replay, and how many there were by its rule."""
+        """The entries in the job's meta: the latest replay, and how many there were by its rule."""
         return {
             COUNT: self.counts.get(self.rule, 0),
             AT: times.format_ms(self.at_ms),
@@ -48,8 +48,8 @@ def count(replayed: str | None, rule: str) -> int:
 
 
 def after(replayed: str | None, rule: str, *, now_ms: int, rules: Collection[str]) -> str:
-    """What the head keeps from now on. What other rules did is kept as long as there are `rules` of
-    those names.
+    """The stored form after another replay by `rule`. The counts of other rules stay while they are
+    among `rules`.
     """
     replays = Replays.of(replayed)
     before = {} if replays is None else replays.counts
@@ -60,6 +60,6 @@ def after(replayed: str | None, rule: str, *, now_ms: int, rules: Collection[str
 
 
 def shown(meta: Any, replayed: str | None) -> Any:
-    """A job's meta with what is known of its replays."""
+    """A job's meta with the entries about its replays."""
     replays = Replays.of(replayed)
     return meta if replays is None else {**meta, **replays.meta()}

@@ -1,4 +1,4 @@
-"""Rules by which dead letters come back by themselves (dead-letter seed, section 7.1)."""
+"""Rules that replay dead letters automatically."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from ojs.domain.numbers import whole_number
 MAX_RULES = 20
 MAX_NAME_CHARACTERS = 100
 MAX_REPLAYS = 1_000
-# The index is behind by less: no rule looks at what was discarded later.
+# Longer than the index is behind: no rule looks at what was discarded later than this ago.
 MARGIN_MS = 60_000
 
 
@@ -66,31 +66,33 @@ class ReplayRule:
     mark: str
 
     def due_ms(self, now_ms: int) -> int:
-        """What was discarded then, or earlier, comes back now."""
+        """Jobs discarded at or before this time (ms) are due for replay."""
         return now_ms - max(self.delay_ms, MARGIN_MS)
 
 
-def told(given: Iterable[ReplayRuleRequest], prefix: str) -> list[dict[str, Any]]:
+def stored_form(requested: Iterable[ReplayRuleRequest], prefix: str) -> list[dict[str, Any]]:
     """Rules as a configuration keeps and shows them. Raises InvalidRequest naming the field."""
     rules: list[dict[str, Any]] = []
     names: set[str] = set()
-    for at, rule in enumerate(given):
+    for at, rule in enumerate(requested):
         path = f"{prefix}replay_rules[{at}]"
         if rule.name in names:
             raise InvalidRequest(f"{path}.name", "must be one that no other rule has")
         names.add(rule.name)
         wanted = rule.filter.model_dump(exclude_none=True)
         if "older_than" in wanted:
-            # A dead letter is looked at once, when it is due: what it is not then it never is.
-            raise InvalidRequest(f"{path}.filter.older_than", "is what 'delay' says here")
+            # A rule looks at a dead letter once, when its delay is over, so no other age can hold.
+            raise InvalidRequest(
+                f"{path}.filter.older_than", "is not allowed in a replay rule: use 'delay'"
+            )
         dead_letter_filter.parse(wanted, now_ms=times.MAX_MS, prefix=f"{path}.filter.")
         rules.append(rule.model_dump(exclude={"filter"}) | {"filter": wanted})
     return [{name: rule[name] for name in ReplayRuleRequest.model_fields} for rule in rules]
 
 
-def read(told: Iterable[Mapping[str, Any]]) -> list[ReplayRule]:
-    """The rules of a configuration, ready to be applied."""
-    return [_read(rule) for rule in told]
+def read(stored: Iterable[Mapping[str, Any]]) -> list[ReplayRule]:
+    """The rules of a configuration in the form in which they are applied."""
+    return [_read(rule) for rule in stored]
 
 
 def _read(rule: Mapping[str, Any]) -> ReplayRule:
@@ -106,9 +108,9 @@ def _read(rule: Mapping[str, Any]) -> ReplayRule:
     )
 
 
-def check_queue(told: Iterable[Mapping[str, Any]], name: str, prefix: str) -> None:
-    """Refuse a rule that means another queue than the one it is for. Raises InvalidRequest."""
-    for at, rule in enumerate(told):
+def check_queue(stored: Iterable[Mapping[str, Any]], name: str, prefix: str) -> None:
+    """Refuse a rule whose filter names another queue than its own. Raises InvalidRequest."""
+    for at, rule in enumerate(stored):
         if rule["filter"].get("queue", name) != name:
             raise InvalidRequest(
                 f"{prefix}replay_rules[{at}].filter.queue",

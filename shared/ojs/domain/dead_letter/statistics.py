@@ -1,4 +1,4 @@
-"""Dead letters as a whole (dead-letter seed, section 10.1). Times in ms since the epoch."""
+"""Statistics of all dead letters. Times in ms since the epoch."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from dataclasses import dataclass, field
 from ojs.domain.job.retention import DEAD_LETTERS
 from ojs.domain.stats import OTHER_TYPES
 
-# Queues told of by name, those with the most; the others count together, under a name that no queue
-# can have. So do types of jobs and errors.
+# Queues that are listed by name, those with the most; the others count together, under a name that
+# no queue can have. The same holds for types of jobs and errors.
 MAX_QUEUES = 1_000
 OTHER_QUEUES = "_other"
 MAX_NAMES = 100
@@ -18,7 +18,7 @@ MAX_NAMES = 100
 
 @dataclass(frozen=True)
 class Counts:
-    """How many dead letters there are, of which queue, error and type of job; found at `at_ms`."""
+    """Numbers of dead letters by queue, error and type of job, counted at `at_ms`."""
 
     total: int = 0
     by_queue: Mapping[str, int] = field(default_factory=dict)
@@ -29,7 +29,7 @@ class Counts:
 
 @dataclass(frozen=True)
 class DeadLetterStats:
-    """The counts, the ends of the line, and what is kept unless a queue says otherwise."""
+    """The counts, when the oldest and newest were discarded, and the default retention."""
 
     counts: Counts
     oldest_ms: int | None
@@ -56,13 +56,13 @@ def together(
 def _sum(parts: Iterable[Mapping[str, int]]) -> Counter[str]:
     found: Counter[str] = Counter()
     for part in parts:
-        # Deltas may arrive out of order: for a moment, less may have come than has gone.
+        # The stream may bring changes out of order, so a count may be below zero for a moment.
         found.update({name: count for name, count in part.items() if count > 0})
     return found
 
 
 def _most(counts: Mapping[str, int], most: int, rest: str) -> dict[str, int]:
-    """The largest so many, the largest first, and under `rest` what is left."""
+    """The `most` largest counts, largest first, and the sum of the others under `rest`."""
     ordered = sorted(counts.items(), key=lambda one: (-one[1], one[0]))
     shown = Counter({name: count for name, count in ordered[:most] if count > 0})
     if left := sum(count for _, count in ordered[most:] if count > 0):

@@ -15,7 +15,9 @@ SPECVERSION = "1.0"
 
 @dataclass(frozen=True)
 class Event:
-    """Something that happened. `time_ms` since the epoch; `subject` is what it happened to."""
+    """An event. `time_ms` since the epoch; `subject` is the job, queue, worker or other thing
+    affected.
+    """
 
     id: str
     type: str
@@ -25,7 +27,7 @@ class Event:
     data: Mapping[str, Any]
 
     def to_dict(self) -> dict[str, Any]:
-        """The envelope every consumer sees."""
+        """The envelope as consumers get it."""
         return {
             "specversion": SPECVERSION,
             "id": self.id,
@@ -38,10 +40,10 @@ class Event:
 
 
 def event_id(time_ms: int, *what: str) -> str:
-    """The id of the event that `what` names: the same for the same arguments, whoever asks.
+    """The id of an event, which depends on nothing but the arguments.
 
-    It has the form of a UUIDv7, with the event's time in front and a hash for the random part, so
-    that a replay gives an event the id it had, and consumers can tell a repetition.
+    It has the form of a UUIDv7: the event's time, and a hash instead of the random part. So an
+    event that is recorded again has the same id, and consumers recognize the repetition.
     """
     digest = hashlib.sha256("\0".join(what).encode("utf-8")).digest()
     random = int.from_bytes(digest[:10], "big")
@@ -53,13 +55,13 @@ def event_id(time_ms: int, *what: str) -> str:
 
 
 def source(service: str, component: str, instance: str | None = None) -> str:
-    """`ojs://{service}/{component}/{instance}`, a valid URI whatever an instance is called."""
+    """`ojs://{service}/{component}/{instance}`; the name of the instance is quoted."""
     end = "" if instance is None else f"/{quote(instance, safe='')}"
     return f"ojs://{service}/{component}{end}"
 
 
 def matches(name: str, patterns: Iterable[str]) -> bool:
-    """Whether a name is one of `patterns`, of which `job.*` or `*` take all that begins so."""
+    """Whether a name matches one of `patterns`, which may end in `*` (`job.*`, `*`)."""
     return any(
         name == pattern or (pattern.endswith("*") and name.startswith(pattern[:-1]))
         for pattern in patterns

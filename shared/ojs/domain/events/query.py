@@ -1,4 +1,4 @@
-"""What is asked of the event log, and what it answers (ojs-events sections 6 and 9.3)."""
+"""Filters of the event log, and its pages (ojs-events sections 6 and 9.3)."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ _SOURCE = re.compile(SOURCE_PATTERN)
 
 
 def check_type(value: str) -> str:
-    """An event type, or the beginning of one and `*`. Raises ValueError with the rule."""
+    """Return an event type, or a prefix of one with `*`. Raises ValueError with the rule."""
     if not _TYPE.fullmatch(value):
         raise ValueError("must be an event type such as job.completed, or a prefix such as job.*")
     return value
 
 
 def check_source(value: str) -> str:
-    """An event source, or the beginning of one and `*`. Raises ValueError with the rule."""
+    """Return an event source, or a prefix of one with `*`. Raises ValueError with the rule."""
     if not _SOURCE.fullmatch(value) or not value.isprintable():
         raise ValueError(
             "must be a URI that begins with ojs://, of at most 506 characters; it may end in *"
@@ -37,7 +37,7 @@ def check_source(value: str) -> str:
 
 @dataclass(frozen=True)
 class EventFilter:
-    """Which events are wanted: those that fit every dimension that is given.
+    """A filter of events; all conditions that are given must hold.
 
     `types` and `sources` may end in `*`. Times are those of the events: from `since_ms` on, and
     before `until_ms`.
@@ -51,9 +51,9 @@ class EventFilter:
     until_ms: int | None = None
 
     def matches(self, event: Mapping[str, Any]) -> bool:
-        """Whether an event is wanted."""
+        """Whether an event matches."""
         data = event.get("data", {})
-        # Both sides have one form, in which order of texts is order of times.
+        # Times have one format, so they compare as texts.
         time = event["time"]
         return (
             (not self.types or matches(event["type"], self.types))
@@ -69,8 +69,8 @@ class EventFilter:
 class EventPage:
     """Events in the order in which they were recorded.
 
-    `cursor` goes on after the newest event of the listing, and `has_more` says whether there is
-    anything now. `older` goes back from here; None when nothing older is kept, or the listing goes
+    `cursor` continues after the newest event of the listing, and `has_more` tells whether there are
+    more now. `older` continues with older events; None if none are kept, or the listing goes
     forward.
     """
 

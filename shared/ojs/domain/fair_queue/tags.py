@@ -1,10 +1,10 @@
-"""Tenants that share a queue fairly: start-time fair queuing in the scale of time (pure).
+"""Start-time fair queuing (SFQ): how tenants share a queue. Pure functions.
 
-A job that enters a fair line gets a *tag* in front of its order of arrival, and the line is sorted
-by tags. The tag is the job's start in virtual time: where the line has come to, or where the jobs
-of the same tenant end that entered before, whichever is later. Each job moves its tenant's end on
-by a *step*, one over the weight. So tenants that wait take turns in proportion to their weights,
-one that was idle begins where the line is, and the jobs of one tenant stay in order.
+A job that enters a fair line gets a *tag* before its arrival, and the line is sorted by tags. The
+tag is the job's start in virtual time: the line's virtual time, or the finish tag of the same
+tenant's previous job, whichever is later. Each job advances its tenant's finish tag by a *step*,
+the service cost: one over the weight. So waiting tenants take turns in proportion to their weights,
+a tenant that was idle begins at the line's virtual time, and the jobs of one tenant stay in order.
 
 Tags are times since the epoch in fractions of a millisecond, so that they can be compared with the
 orders of jobs that have none. A job of weight 1 takes a sixteenth of a millisecond: tags run ahead
@@ -24,19 +24,19 @@ from ojs.domain import jsontext
 from ojs.domain.ids import ORDER_DIGITS
 from ojs.domain.numbers import whole_number
 
-STRATEGY = "fair-share"
+FAIR_SHARE = "fair-share"
 MAX_WEIGHT = 1_000
 MAX_WEIGHTS = 100
 MAX_TENANT = 128
 PREFIX = "tenant:"
 
-# Five hex digits of a millisecond. A step of the largest weight is 66 of these: rounded to whole
-# ones, no share is off by more than 0.8 %. With one digit less it would be 12 %.
+# Five hex digits of a millisecond. A step of the largest weight is 66 ticks: rounded to whole ticks
+# no tenant's part is off by more than 0.8 %. With one digit less it would be 12 %.
 TICKS_PER_MS = 1 << 20
 STEP = TICKS_PER_MS // 16
 TAG_DIGITS = 16
 _PER_ORDER = 1 << 4 * (TAG_DIGITS - ORDER_DIGITS)
-# Base64 of nine bytes: two tenants of a queue that share a hash would share one turn.
+# Base64 of nine bytes. Two tenants of a queue with the same hash would count as one.
 _HASH_BYTES, _HASH_DIGITS = 9, 12
 
 
@@ -44,34 +44,34 @@ _HASH_BYTES, _HASH_DIGITS = 9, 12
 
 
 def tagged(order: str) -> bool:
-    """Whether an order has a tag in front."""
+    """Whether an order begins with a tag."""
     return len(order) > ORDER_DIGITS
 
 
 def arrival(order: str) -> str:
-    """The part of an order that tells when its job entered the line (`ojs.domain.ids.IdSource`)."""
+    """The part of an order that is the job's arrival in the line (`ojs.domain.ids.IdSource`)."""
     return order[-ORDER_DIGITS:]
 
 
 def with_tag(ticks: int, order: str) -> str:
-    """An order behind a tag. Among equal tags the arrival decides."""
+    """An order with a tag before it. Among equal tags the arrival decides."""
     return f"{ticks:0{TAG_DIGITS}x}{arrival(order)}"
 
 
 def ticks_of(order: str) -> int:
-    """Where in virtual time a job stands: its tag, or its arrival if it has none."""
+    """The virtual time of a job: its tag, or its arrival if it has none."""
     if tagged(order):
         return int(order[:TAG_DIGITS], 16)
     return int(order, 16) * _PER_ORDER
 
 
 def ticks_at(ms: int) -> int:
-    """A time, in ms, as virtual time."""
+    """A time in ms as virtual time."""
     return ms * TICKS_PER_MS
 
 
 def start(virtual: int, last: int | None) -> int:
-    """The tag of a tenant's next job: where the line is, but not before the tenant's own jobs."""
+    """The tag of a tenant's next job: the line's virtual time, or the tenant's last finish tag."""
     return virtual if last is None else max(virtual, last)
 
 
@@ -80,18 +80,18 @@ def start(virtual: int, last: int | None) -> int:
 
 @dataclass(frozen=True)
 class Share:
-    """A job's part in its queue's fairness: whose turn it takes (a hash), and with what weight."""
+    """The tenant of a job (a hash) and its weight."""
 
     tenant: str
     weight: int = 1
 
     @property
     def step(self) -> int:
-        """How far the job moves its tenant's end on, in ticks."""
+        """The service cost of the job, in ticks: how far it advances its tenant's finish tag."""
         return round(STEP / self.weight)
 
     def compact(self) -> str:
-        """As a job's head keeps it."""
+        """As stored in the job record."""
         return self.tenant if self.weight == 1 else f"{self.tenant}{self.weight}"
 
     @classmethod
@@ -110,9 +110,9 @@ def tags(shares: Iterable[Share], first: int) -> list[int]:
 
 
 def tenant_of(content: Mapping[str, Any] | None) -> str:
-    """Whose a job is, by its `meta.tenant_id`: a text as it is, anything else as its JSON text.
+    """The tenant of a job, from its `meta.tenant_id`: a text as it is, any other value as JSON.
 
-    Jobs that name nobody share one tenant without a name, the empty one.
+    Jobs without one belong to the tenant with the empty name.
     """
     meta = (content or {}).get("meta")
     tenant = meta.get("tenant_id") if isinstance(meta, Mapping) else None
@@ -123,7 +123,7 @@ def tenant_of(content: Mapping[str, Any] | None) -> str:
 
 @dataclass(frozen=True)
 class Fairness:
-    """How the tenants of a queue share it: what a turn of each is worth."""
+    """The weights of the tenants that share a queue."""
 
     default_weight: int = 1
     weights: Mapping[str, int] = field(default_factory=dict)
@@ -173,8 +173,8 @@ Named = Annotated[str, AfterValidator(_named)]
 
 
 class TenantFairnessRequest(BaseModel):
-    """How tenants share what is handed out (fair-scheduling seed, section 9.2). Null takes a field
-    back, also a weight.
+    """How tenants share a queue (ojs-fair-scheduling, section 9.2). Null resets a field, or a
+    weight.
     """
 
     model_config = ConfigDict(strict=True, extra="ignore", allow_inf_nan=False, defer_build=True)
@@ -185,19 +185,19 @@ class TenantFairnessRequest(BaseModel):
     default_weight: Weight | None = None
 
 
-# What counts where nothing is said.
-SYSTEM: Mapping[str, Any] = {"enabled": False, "strategy": STRATEGY, "default_weight": 1}
+# The defaults.
+SYSTEM: Mapping[str, Any] = {"enabled": False, "strategy": FAIR_SHARE, "default_weight": 1}
 
 
 def in_force(given: Mapping[str, Any]) -> Fairness | None:
-    """What an object as it is kept comes to; None when it is not switched on."""
-    told = {**SYSTEM, **given}
-    if not told["enabled"]:
+    """The weights in force for a stored configuration; None when fairness is not enabled."""
+    full = {**SYSTEM, **given}
+    if not full["enabled"]:
         return None
-    weights = {name.removeprefix(PREFIX): w for name, w in told.get("weights", {}).items()}
-    return Fairness(told["default_weight"], weights)
+    weights = {name.removeprefix(PREFIX): w for name, w in full.get("weights", {}).items()}
+    return Fairness(full["default_weight"], weights)
 
 
 def shown(given: Mapping[str, Any]) -> dict[str, Any]:
-    """An object as it is kept, with all that it comes to."""
+    """A stored configuration with its defaults, as shown."""
     return {**SYSTEM, "weights": {}, **given}

@@ -1,1 +1,1 @@
-"""A job: what a client sends, its record, states and transitions, retries, failures, unique keys."""
+"""A job: its request, record, states and transitions, retries, failures and unique keys."""

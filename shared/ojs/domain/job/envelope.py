@@ -1,7 +1,7 @@
-"""What a client may send to enqueue a job, and what it means (core seed; requirements 1.1, 1.2).
+"""The request to enqueue a job: its fields, limits and defaults (ojs-core, section 5).
 
-Both forms are accepted: `options{…}` of the HTTP binding and the flat envelope of the core seed;
-where both name a value, `options` wins. Unknown top-level attributes are kept and shown;
+Two forms are accepted: the `options` object of the HTTP binding and the flat envelope of ojs-core.
+If both have a field, `options` counts. Unknown top-level fields are stored and shown;
 system-managed ones are ignored.
 """
 
@@ -11,6 +11,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from decimal import Decimal
+from enum import StrEnum
 from typing import TYPE_CHECKING, Annotated, Any, Literal, cast
 
 from pydantic import (
@@ -33,7 +34,7 @@ from ojs.domain.errors import (
 )
 from ojs.domain.job import retry as retries
 from ojs.domain.job.job import DEFAULT_QUEUE, SPECVERSION
-from ojs.domain.job.retry import RetryPolicy
+from ojs.domain.job.retry import BackoffStrategy, OnExhaustion, RetryPolicy
 from ojs.domain.rate_limit.limiter import RateLimit, RateLimitRequest
 
 if TYPE_CHECKING:
@@ -43,7 +44,7 @@ MAX_BATCH = 1_000
 MAX_JOB_BYTES = 1_048_576
 MAX_META_BYTES = 65_536
 MAX_NAME_BYTES = 255
-# A job's non-retryable errors in all: its head keeps them, and each write pays for it.
+# All non-retryable errors of a job together: each write of its record pays for them.
 MAX_NAMES_BYTES = 2_048
 MAX_PRIORITY = 100
 MAX_TAGS = 100
@@ -59,7 +60,7 @@ _QUEUE = re.compile(QUEUE_PATTERN)
 _SPECVERSION = re.compile(r"1(\.0(\.[0-9]{1,3})?(-rc\.[0-9]{1,3})?)?")
 _URI = re.compile(r"[A-Za-z][A-Za-z0-9+.\-]*:\S+")
 
-# Set by the backend; a client that sends them is not listened to (core seed, "System-managed").
+# Fields set by the backend, which are ignored in requests (ojs-core, section 5.3).
 SYSTEM_FIELDS = frozenset(
     {
         "state", "attempt", "created_at", "enqueued_at", "activated_at", "started_at",
@@ -127,7 +128,7 @@ class _Model(BaseModel):
 
 
 class RetryRequest(_Model):
-    """A retry policy as sent; fields left out take the queue's or the system's value."""
+    """A retry policy in a request; absent fields take the queue's or the system's value."""
 
     max_attempts: int | None = Field(None, ge=0, le=retries.MAX_ATTEMPTS)
     initial_interval: str | None = Field(None, description="ISO 8601 duration above zero")
@@ -146,7 +147,7 @@ class RetryRequest(_Model):
     on_exhaustion: Literal["discard", "dead_letter"] | None = None
 
     def over(self, base: RetryPolicy, field: str = "retry") -> RetryPolicy:
-        """This request laid over `base`, field by field. Raises ValidationFailed."""
+        """The policy `base` with the fields of this request. Raises ValidationFailed."""
 
         def interval(name: str, text: str | None, ms: int | None, default: int) -> int:
             if text is None:
@@ -184,9 +185,9 @@ class RetryRequest(_Model):
             coefficient=given(self.backoff_coefficient, base.coefficient),
             max_ms=longest,
             jitter=given(self.jitter, base.jitter),
-            strategy="constant" if strategy == "none" else strategy,
+            strategy=BackoffStrategy("constant" if strategy == "none" else strategy),
             non_retryable=tuple(given(self.non_retryable_errors, base.non_retryable)),
-            on_exhaustion=given(self.on_exhaustion, base.on_exhaustion),
+            on_exhaustion=OnExhaustion(self.on_exhaustion or base.on_exhaustion),
         )
 
 
@@ -201,7 +202,7 @@ KeyNames = Annotated[
 ]
 
 
-# A list is another name for `keys`; a text is itself what must be unique among jobs of a type.
+# A list is another form of `keys`; a text is the unique key itself, among jobs of one type.
 UniqueKey = Annotated[
     Annotated[list[Dimension], Field(min_length=1, max_length=4), Tag("|names")]
     | Annotated[str, Field(min_length=1, max_length=MAX_NAME_BYTES), Tag("|text")],
@@ -210,7 +211,7 @@ UniqueKey = Annotated[
 
 
 class UniqueRequest(_Model):
-    """A uniqueness policy (requirements section 5.2)."""
+    """A uniqueness policy in a request (ojs-unique-jobs)."""
 
     keys: list[Dimension] | None = Field(None, min_length=1, max_length=4)
     key: UniqueKey | None = None
@@ -244,7 +245,7 @@ class Timing(_Model):
 
 
 class Options(Timing):
-    """`options` of the HTTP binding. Keys that are not known are kept and shown."""
+    """`options` of the HTTP binding. Unknown fields are stored and shown."""
 
     model_config = ConfigDict(strict=True, extra="allow", allow_inf_nan=False)
 
@@ -252,7 +253,7 @@ class Options(Timing):
 
 
 class JobRequest(Timing):
-    """One job to enqueue. Keys that are not known are kept and shown at the top level."""
+    """One job to enqueue. Unknown fields are stored and shown at the top level."""
 
     model_config = ConfigDict(strict=True, extra="allow", allow_inf_nan=False)
 
@@ -265,21 +266,21 @@ class JobRequest(Timing):
     options: Options | None = None
 
     def choose(self, name: str) -> tuple[Any, str]:
-        """The value of a shared field, `options` first, and the path it was found at."""
+        """The value of a shared field, from `options` if it is there, and its path."""
         if self.options is not None and getattr(self.options, name) is not None:
             return getattr(self.options, name), f"options.{name}"
         return getattr(self, name), name
 
 
-# Fields under which a broken rule answers 422 `validation_error` (requirements section 5.1).
+# A broken rule in these fields answers 422 `validation_error`.
 _POLICY_FIELDS = frozenset({"retry", "max_attempts", "unique", "rate_limit"})
 
 
 def parse(raw: object, prefix: str = "") -> JobRequest:
     """A request from parsed JSON.
 
-    Raises InvalidRequest or ValidationFailed naming the first field that breaks a rule (with
-    `prefix` before its path), with all of them in `details.errors`.
+    Raises InvalidRequest or ValidationFailed that names the first invalid field (with `prefix`
+    before its path); `details.errors` has all of them.
     """
     if not isinstance(raw, Mapping):
         raise InvalidRequest(prefix.rstrip(".") or "body", "must be a JSON object", value=raw)
@@ -291,16 +292,16 @@ def parse(raw: object, prefix: str = "") -> JobRequest:
 
 
 def from_pydantic(error: ValidationError, prefix: str = "") -> InvalidRequest:
-    """The caller's view of pydantic's findings: paths like `options.retry.max_attempts`."""
+    """Pydantic's errors as an OjsError, with paths like `options.retry.max_attempts`."""
     found: list[dict[str, Any]] = []
     entries = error.errors(include_url=False, include_context=False)
-    # What is malformed comes first: a broken rule (422) supposes a well-formed request.
+    # Malformed fields first: a broken rule of a policy (422) supposes a well-formed request.
     entries.sort(key=_breaks_policy)
     for entry in entries:
         path = prefix + "".join(
             f"[{part}]" if isinstance(part, int) else f".{part}"
             for part in entry["loc"]
-            # An alternative is no place, and what is wrong with a key is told of what it names.
+            # Tags of alternatives are not part of the path; a wrong key is reported by its name.
             if not str(part).startswith("|") and part != "[key]"
         ).lstrip(".")
         reason = entry["msg"].removeprefix("Value error, ")
@@ -319,11 +320,20 @@ def _breaks_policy(entry: ErrorDetails) -> bool:
     return any(part in _POLICY_FIELDS for part in entry["loc"])
 
 
+class OnConflict(StrEnum):
+    """What a push does when another job has its unique key."""
+
+    REJECT = "reject"
+    REPLACE = "replace"
+    REPLACE_EXCEPT_SCHEDULE = "replace_except_schedule"
+    IGNORE = "ignore"
+
+
 @dataclass(frozen=True)
 class Unique:
-    """A uniqueness policy with its defaults filled in; `period_ms` None means no end.
+    """A uniqueness policy with its defaults; `period_ms` None means without end.
 
-    `path` says where in the request it was found.
+    `path` is its path in the request.
     """
 
     keys: frozenset[str]
@@ -331,15 +341,15 @@ class Unique:
     meta_keys: tuple[str, ...] | None
     period_ms: int | None
     states: frozenset[str]
-    on_conflict: str
-    # What the caller chose to be the key, besides the type.
+    on_conflict: OnConflict
+    # The unique key that the client chose; the type counts, too.
     custom: str | None = None
     path: str = "unique"
 
 
 @dataclass(frozen=True)
 class Specification:
-    """A valid request, resolved: what the job will be. Times in ms."""
+    """A valid request with all defaults and times resolved, in ms."""
 
     id: str | None
     type: str
@@ -359,7 +369,7 @@ class Specification:
 def resolve(
     request: JobRequest, *, now_ms: int, base: RetryPolicy = retries.DEFAULT, prefix: str = ""
 ) -> Specification:
-    """Work out what a request asks for, at time `now_ms`, over the retry policy `base`.
+    """Resolve a request at time `now_ms`, with the defaults of the retry policy `base`.
 
     Raises InvalidRequest, ValidationFailed, PayloadTooLarge or MetadataTooLarge.
     """
@@ -411,7 +421,7 @@ def _check_references(request: JobRequest, prefix: str) -> None:
 
 
 def _content(request: JobRequest) -> dict[str, Any]:
-    """What is stored to be shown again, and decides nothing."""
+    """The fields that are stored only to be shown."""
     content: dict[str, Any] = {"args": request.args}
     if request.specversion not in (None, SPECVERSION):
         content["specversion"] = request.specversion
@@ -439,7 +449,7 @@ def _policy(request: JobRequest, base: RetryPolicy, prefix: str) -> RetryPolicy:
     if asked is None:
         asked, path = RetryRequest(), "retry"
     retry = cast("RetryRequest", asked)
-    # Side by side the policy's own number wins, but nothing flat wins over `options`.
+    # `retry.max_attempts` counts before `max_attempts`, except a flat one before one in `options`.
     outranked = attempts_path.startswith("options.") and not path.startswith("options.")
     if attempts is not None and (retry.max_attempts is None or outranked):
         retry = retry.model_copy(update={"max_attempts": attempts})
@@ -467,12 +477,12 @@ def _moment(
     now_ms: int,
     prefix: str,
 ) -> int | None:
-    """The first given of `names` in ms; shown as it was sent, or absolute when it was relative."""
+    """The first present of `names`, in ms. A relative time is stored as an absolute one."""
     given = [(name, *request.choose(name)) for name in names]
     given = [one for one in given if one[1] is not None]
     if not given:
         return None
-    # Any of the names in `options` wins over all of the flat form.
+    # Any of the names in `options` counts before all of the flat form.
     given.sort(key=lambda one: not one[2].startswith("options."))
     name, text, path = given[0]
     try:
@@ -493,7 +503,7 @@ def _unique(request: JobRequest, prefix: str) -> Unique | None:
 
 
 def kept_unique(content: Mapping[str, Any]) -> Unique:
-    """The uniqueness policy of a stored job, as its content tells. Raises ValidationFailed."""
+    """The uniqueness policy in the content of a stored job. Raises ValidationFailed."""
     return _policy_of(UniqueRequest.model_validate(content.get("unique") or {}), "unique")
 
 
@@ -519,7 +529,7 @@ def _policy_of(unique: UniqueRequest, path: str) -> Unique:
         meta_keys=tuple(unique.meta_keys) if unique.meta_keys is not None else None,
         period_ms=period_ms,
         states=frozenset(unique.states) if unique.states else DEFAULT_UNIQUE_STATES,
-        on_conflict=unique.on_conflict or "reject",
+        on_conflict=OnConflict(unique.on_conflict or "reject"),
         custom=custom,
         path=path,
     )
@@ -534,6 +544,6 @@ def _check_sizes(content: Mapping[str, Any], meta: Mapping[str, Any] | None, pre
 
 
 def at_index(error: OjsError, index: int) -> OjsError:
-    """The same error, saying which job of a batch it is about."""
+    """The same error with the index of a job in its batch."""
     error.details["index"] = index
     return error

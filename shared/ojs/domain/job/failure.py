@@ -1,7 +1,4 @@
-"""Error objects as they are stored: normalised and capped.
-
-Core seed, "Errors"; requirements section 5.1.
-"""
+"""Errors of jobs as they are stored: normalised and cut to size (ojs-core, section 8)."""
 
 from __future__ import annotations
 
@@ -18,14 +15,14 @@ MAX_MESSAGE_CHARACTERS = 10_000
 MAX_NAME_CHARACTERS = 255
 MAX_DETAILS_BYTES = 16_384
 
-# Details by which an error may be named.
+# Fields of `details` that may name the error.
 _NAMING = ("error_class", "error_type")
 
-# Bytes that a dead letter's head has for the type of its latest error, and what stands for none.
+# Bytes of the error type in the record of a dead letter, and the name for an unknown type.
 MAX_TYPE_BYTES = 255
 UNKNOWN_TYPE = "Unknown"
 
-# What a handler may send as `error.code` to decide the outcome itself.
+# Values of `error.code` by which a handler decides the outcome itself.
 CODE_DISCARD = "DISCARD"
 CODE_DEAD_LETTER = "DEAD_LETTER"
 
@@ -70,7 +67,7 @@ class Failure:
 def reported(error: Mapping[str, Any], *, attempt: int, now_ms: int) -> Failure:
     """The failure a worker reported.
 
-    Too long texts are cut at the caps of the core seed. Raises InvalidRequest naming the field
+    Texts that are too long are cut. Raises InvalidRequest naming the field
     when a field has the wrong type, or when neither code, type nor message is given.
     """
     code = _name(error, "code")
@@ -110,14 +107,14 @@ def reported(error: Mapping[str, Any], *, attempt: int, now_ms: int) -> Failure:
 
 
 def kept_type(kind: str) -> str:
-    """A type of error as the head of a dead letter keeps it, cut at MAX_TYPE_BYTES."""
+    """An error type as the record of a dead letter stores it, cut at MAX_TYPE_BYTES."""
     return kind.encode("utf-8")[:MAX_TYPE_BYTES].decode("utf-8", errors="ignore")
 
 
 def limited_until(error: Mapping[str, Any], *, now_ms: int) -> int | None:
-    """When the worker may go on, in ms, after something that it called limited it.
+    """When a worker may call a service again that limited it, in ms; None if it did not say.
 
-    Raises InvalidRequest for what is no time.
+    Raises InvalidRequest unless it is a time.
     """
     text = error.get("rate_limit_until")
     if text is None:
@@ -131,7 +128,7 @@ def limited_until(error: Mapping[str, Any], *, now_ms: int) -> int | None:
 def observed(
     kind: str, message: str, *, attempt: int, now_ms: int, retryable: bool = True
 ) -> Failure:
-    """A failure the backend saw by itself: `visibility_timeout`, `timeout`, `expired` and so on."""
+    """A failure that the backend detected: `visibility_timeout`, `timeout`, `expired` and so on."""
     return Failure(
         attempt=attempt,
         code=kind,
@@ -152,7 +149,7 @@ def _name(error: Mapping[str, Any], field: str) -> str | None:
 
 
 def _frames(backtrace: Any) -> tuple[str, ...]:
-    """At most 50 frames and 10 000 characters in all; a text is split into its lines."""
+    """At most MAX_FRAMES frames and MAX_BACKTRACE_CHARACTERS in all; a text is split into lines."""
     if backtrace is None:
         return ()
     frames = backtrace.splitlines() if isinstance(backtrace, str) else backtrace
@@ -169,14 +166,14 @@ def _frames(backtrace: Any) -> tuple[str, ...]:
 
 
 def _capped(details: Mapping[str, Any] | None) -> dict[str, Any] | None:
-    """Details as they are, or, past the cap, a note and the scalar fields that fit."""
+    """Details, cut above MAX_DETAILS_BYTES to `truncated` and the scalar fields that fit."""
     if not details:
         return None
     if jsontext.size_of(details) <= MAX_DETAILS_BYTES:
         return dict(details)
     kept: dict[str, Any] = {"truncated": True}
     room = MAX_DETAILS_BYTES - 32
-    # Those that `non_retryable_errors` may refer to come first.
+    # Fields that `non_retryable_errors` may refer to come first.
     for key, value in sorted(details.items(), key=lambda item: item[0] not in _NAMING):
         size = jsontext.size_of({key: value})
         if size <= room and not isinstance(value, list | Mapping):

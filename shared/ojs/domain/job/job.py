@@ -1,4 +1,4 @@
-"""The job, and the one way it is shown (requirements section 1.1)."""
+"""The job, and its JSON object."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ DEFAULT_VISIBILITY_MS = 1_800_000
 
 
 class Missing(Enum):
-    """Marks a value that was not given, where null would be a value."""
+    """Stands for an absent value where null is a value."""
 
     MISSING = "missing"
 
@@ -34,7 +34,7 @@ MISSING: Final = Missing.MISSING
 
 @dataclass(frozen=True)
 class Lease:
-    """One worker's claim on one attempt. `token` is the fencing token; times in ms."""
+    """A worker's lease of an attempt. `token` is the fencing token; times in ms."""
 
     token: str
     until_ms: int
@@ -43,15 +43,15 @@ class Lease:
 
 
 # Places that a running job may take in its pool.
-POOL_SEAT, WORKER_SEAT = "p", "w"
+POOL_PERMIT, WORKER_PERMIT = "p", "w"
 
 
 @dataclass(frozen=True)
 class Job:
-    """A job as the store holds it. Times in ms since the epoch, lengths in ms.
+    """A job. Times in ms since the epoch, lengths in ms.
 
-    `content` is what the client gave and nobody decides on: args, meta and fields to echo. It is
-    None when it was not loaded (it may live in an item of its own).
+    `content` has the fields that are only stored and shown: args, meta and others of the request.
+    It is None when it was not loaded: it may be offloaded to an item of its own.
     """
 
     id: str
@@ -71,9 +71,9 @@ class Job:
     policy: RetryPolicy = DEFAULT
     retention: Retention = RETENTION
     # Position among jobs of equal priority; a new one each time the job becomes available. With a
-    # share its arrival in line stands behind a tag (`ojs.domain.fair_queue.tags`).
+    # share it is a tag and the arrival (`ojs.domain.fair_queue.tags`).
     order: str | None = None
-    # Its part in the fairness of its queue, if the queue was fair when it came.
+    # Its tenant and weight, if its queue was fair when the job came.
     share: Share | None = None
     life: int = 0
     activated_ms: int | None = None
@@ -83,84 +83,84 @@ class Job:
     discarded_ms: int | None = None
     lease: Lease | None = None
     worker_id: str | None = None
-    # Token of the lease that ran out, until the job is handed out again.
+    # Token of the lease that ended, until the job is claimed again.
     stalled: str | None = None
     retry_at_ms: int | None = None
     retry_delay_ms: int | None = None
     dead_letter: bool = False
-    # Of a dead letter: the type of its latest error, and whether somebody is deleting it by hand.
+    # Of a dead letter: the type of its latest error, and whether an operator is deleting it.
     error_type: str | None = None
     deleting: bool = False
-    # The latest automatic replay, a text that each replay changes; stays when it dies again.
+    # The latest automatic replay, in a text that each replay changes; kept if it fails again.
     replayed: str | None = None
-    # Where a copy goes should it die; as a dead letter the copy's id, and whether it is still to be
-    # made. A copy has where it is from instead, and is not copied on.
+    # Where its copy goes if it becomes a dead letter; then the copy's id, and whether the copy is
+    # still to be made. A copy has its origin instead, and is not copied again.
     copies_to: Target | None = None
     copy_id: str | None = None
     copy_due: bool = False
     copy_of: Origin | None = None
-    # A copy that was dropped because too many waited, and was counted as gone by whoever did so.
+    # A copy that was dropped because too many waited; the one that dropped it has counted that.
     trimmed: bool = False
     unique_key: str | None = None
-    # Whether it takes one of its queue's places for running jobs.
+    # Whether it has one of its queue's concurrency permits while it runs.
     slot: bool = False
-    # The worker pool it was handed out to last, and the places it takes there while it runs:
-    # one of the pool's, one of its worker's, or both (`POOL_SEAT`, `WORKER_SEAT`).
+    # The worker pool it was handed out to last, and the permits that it has there while it runs:
+    # one of the pool's, one of its worker's, or both (`POOL_PERMIT`, `WORKER_PERMIT`).
     pool: str | None = None
     seats: str = ""
-    # Bytes that the gate of its bounded queue charged for it, until it is done.
-    held: int | None = None
-    # Its rate limit, and the place it takes under it while it is active: its position in line then.
+    # Bytes reserved for it at the depth counter of its bounded queue, until it is done.
+    reserved_bytes: int | None = None
+    # Its rate limit, and the name of its permit there while it is active (`limiter.permit_name`).
     limit: RateLimit | None = None
     place: str | None = None
     batch: str | None = None
-    # Who pushed it, as far as that is known.
+    # The name of the key that pushed it, if known.
     producer: str | None = None
-    # The write that made it, where the id was chosen: by the client, or derived from another job.
-    # It never changes, and so tells this job from another one that has the same id.
+    # Token of the write that created it, if its id was chosen by the client or derived from another
+    # job. It never changes, and so distinguishes jobs that have the same id.
     made_by: str | None = None
-    # Bytes of the content when it is stored apart, else 0.
+    # Bytes of the content if it is offloaded, else 0.
     content_bytes: int = 0
     content_ref: str | None = None
     result: Any = MISSING
     result_ref: str | None = None
-    # The write that made this version of the head; guards compare-and-swap.
+    # Token of the write that made this version of the record; for compare-and-swap.
     op: str | None = None
     ttl_s: int | None = None
-    # Of a new job on its way to the table: whether its id was chosen.
+    # Of a job about to be created: whether its id was chosen.
     chosen_id: bool = field(default=False, compare=False)
-    # Loaded on demand, never written with the head:
+    # Loaded on demand, never written with the record:
     errors: tuple[Failure, ...] | None = field(default=None, compare=False)
     progress: Mapping[str, Any] | None = field(default=None, compare=False)
     previous_state: State | None = field(default=None, compare=False)
 
     @property
     def max_attempts(self) -> int:
-        """Tries in all, the first one included."""
+        """Attempts in all, including the first."""
         return self.policy.max_attempts
 
     @property
     def size(self) -> int:
-        """Bytes of its content, which must be loaded unless it is kept apart."""
+        """Bytes of its content, which must be loaded unless it is offloaded."""
         return self.content_bytes or jsontext.size_of(self.content or {})
 
     @property
     def waiting_copy(self) -> bool:
-        """Whether it is a copy of a dead letter that stands in line."""
+        """Whether it is an available copy of a dead letter."""
         return self.copy_of is not None and self.state is State.AVAILABLE
 
     def gone(self, now_ms: int) -> bool:
-        """Whether it was kept as long as it should be: the table removes it some time later."""
+        """Whether its retention is over: the table removes it some time later."""
         return self.ttl_s is not None and self.ttl_s * 1000 <= now_ms
 
     @property
     def timeout_at_ms(self) -> int | None:
-        """When the running attempt exceeds its execution time."""
+        """When the running attempt reaches its timeout."""
         return None if self.started_ms is None else self.started_ms + self.timeout_ms
 
     @property
     def due_ms(self) -> int:
-        """When time alone will move the job: start, retry, or the end of its lease or attempt."""
+        """The next time transition: start, retry, end of the lease, or timeout. In ms."""
         if self.state is State.SCHEDULED:
             return self.scheduled_ms or 0
         if self.state is State.RETRYABLE:
@@ -171,12 +171,12 @@ class Job:
 
 
 def expired(job: Job, now_ms: int) -> bool:
-    """Whether the deadline before execution has passed (`expires_at`)."""
+    """Whether the job's deadline to start (`expires_at`) has passed."""
     return job.expires_ms is not None and job.expires_ms <= now_ms
 
 
 def to_dict(job: Job) -> dict[str, Any]:
-    """The job as every endpoint shows it. A field that is not set is absent, never null."""
+    """The JSON object of a job. A field that is not set is absent, never null."""
     content = dict(job.content or {})
     shown: dict[str, Any] = {
         "specversion": content.pop("specversion", SPECVERSION),
@@ -185,7 +185,7 @@ def to_dict(job: Job) -> dict[str, Any]:
         "queue": job.queue,
     }
     if job.state is State.SCHEDULED and job.limit is not None:
-        # Its limit may have put it off since the client said when.
+        # Its rate limit may have rescheduled it.
         content["scheduled_at"] = _start(job, content.get("scheduled_at"))
     if job.content is not None:
         shown["args"] = content.pop("args", [])
@@ -223,8 +223,8 @@ def to_dict(job: Job) -> dict[str, Any]:
 
 
 def _dead_letter(job: Job, shown: Mapping[str, Any]) -> dict[str, Any]:
-    """What is added where the job is a dead letter."""
-    # The seed's detail of a dead letter (DL section 9.2); a client's own keys stay beside it.
+    """The fields that only a dead letter has."""
+    # The client's own `metadata` is kept beside it (ojs-dead-letter, section 9.2).
     own = shown.get("metadata")
     metadata = {
         **(own if isinstance(own, dict) else {}),
@@ -235,18 +235,18 @@ def _dead_letter(job: Job, shown: Mapping[str, Any]) -> dict[str, Any]:
     return {"dead_letter": True, **copied, "metadata": metadata}
 
 
-def _start(job: Job, said: Any) -> str:
-    """When a scheduled job starts: as the client said, if that is when."""
+def _start(job: Job, requested: Any) -> str:
+    """The start time of a scheduled job: as the client wrote it, if it is still the same."""
     ms = job.scheduled_ms or 0
     try:
-        same = times.timestamp_ms(said, now_ms=job.created_ms) == ms
+        same = times.timestamp_ms(requested, now_ms=job.created_ms) == ms
     except ValueError:
         same = False
-    return str(said) if same else times.format_ms(ms)
+    return str(requested) if same else times.format_ms(ms)
 
 
 def _attempt(job: Job) -> dict[str, Any]:
-    """What is known of the current or last attempt: lease, delay, errors."""
+    """The fields of the current or last attempt: lease, delay, errors."""
     shown: dict[str, Any] = {}
     if job.retry_delay_ms is not None:
         shown["retry_delay_ms"] = job.retry_delay_ms
@@ -259,18 +259,18 @@ def _attempt(job: Job) -> dict[str, Any]:
         shown["lease_expires_at"] = times.format_ms(job.lease.until_ms)
     if job.errors:
         shown["errors"] = [failure.to_dict() for failure in job.errors]
-        # The last error belongs to a job that has not succeeded (L0-OPS-011).
+        # A completed job does not show its last error.
         if job.state is not State.COMPLETED:
             shown["error"] = job.errors[-1].to_dict()
     elif job.copy_of is not None and job.state is not State.COMPLETED:
-        # Of what it is a copy (queue-config seed, section 6.4), until it has an error of its own.
+        # The error of the dead letter that it is a copy of, until it has an error of its own.
         meta = (job.content or {}).get("meta")
-        told = meta.get(META) if isinstance(meta, Mapping) else None
-        if isinstance(told, Mapping) and "error" in told:
-            shown["error"] = told["error"]
+        origin = meta.get(META) if isinstance(meta, Mapping) else None
+        if isinstance(origin, Mapping) and "error" in origin:
+            shown["error"] = origin["error"]
     return shown
 
 
 def _fraction(job: Job) -> Any:
-    """Reported progress between 0 and 1; whatever is done is done to the end."""
+    """Reported progress between 0 and 1; 1 for a completed job."""
     return 1.0 if job.state is State.COMPLETED else (job.progress or {}).get("progress")

@@ -1,21 +1,23 @@
-"""What each trigger makes of a job: pure functions, checked against the table of transitions.
+"""State transitions: one pure function for each trigger, checked against `states.TRANSITIONS`.
 
-The request paths, the lazy application of time and the sweeps all call these same functions.
+Requests, time transitions and sweeps all call these functions.
 """
 
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import assert_never
 
 from ojs.domain.ids import derived_uuid7
 from ojs.domain.job import failure as failures
 from ojs.domain.job.failure import Failure
 from ojs.domain.job.job import DEFAULT_VISIBILITY_MS, Job, Lease, expired
+from ojs.domain.job.retry import OnExhaustion
 from ojs.domain.job.states import State, Trigger, check
 
 
 def claim(job: Job, *, token: str, now_ms: int, lease_ms: int, worker_id: str | None) -> Job:
-    """Available to active: one more attempt, under a new lease of `lease_ms`."""
+    """Available to active: begins an attempt with a new lease of `lease_ms`."""
     check(job.state, Trigger.CLAIM, job.id)
     return replace(
         job,
@@ -31,7 +33,7 @@ def claim(job: Job, *, token: str, now_ms: int, lease_ms: int, worker_id: str | 
 
 
 def complete(job: Job, *, now_ms: int) -> Job:
-    """Active to completed; the worker that did it stays on record."""
+    """Active to completed. The worker's id is kept."""
     check(job.state, Trigger.ACK, job.id)
     return replace(
         job,
@@ -44,16 +46,16 @@ def complete(job: Job, *, now_ms: int) -> Job:
 
 
 def fail(job: Job, failure: Failure, *, now_ms: int, chance: float) -> Job:
-    """Active to retryable or discarded, as handler code, error and retry policy say.
+    """Active to retryable or discarded, by the error's code, the error and the retry policy.
 
-    Order of matching: requirements section 5.1. `chance` is a random number in [0, 1) for jitter.
+    `chance` is a random number in [0, 1) for jitter.
     """
     check(job.state, Trigger.FAIL, job.id)
     return _after_failure(job, failure, now_ms=now_ms, chance=chance)
 
 
 def time_out(job: Job, *, now_ms: int, chance: float) -> tuple[Job, Failure]:
-    """Active for longer than its execution timeout: a failure of type `timeout`."""
+    """The attempt ran longer than its timeout: it fails with the type `timeout`."""
     check(job.state, Trigger.TIME_OUT, job.id)
     failure = failures.observed(
         "timeout",
@@ -65,7 +67,7 @@ def time_out(job: Job, *, now_ms: int, chance: float) -> tuple[Job, Failure]:
 
 
 def stall(job: Job, *, now_ms: int, order: str) -> tuple[Job, Failure]:
-    """The lease ran out: available again at once, or discarded when that was the last attempt."""
+    """The lease ended: available again at once, or discarded after the last attempt."""
     check(job.state, Trigger.STALL, job.id)
     failure = failures.observed(
         "visibility_timeout",
@@ -82,10 +84,10 @@ def stall(job: Job, *, now_ms: int, order: str) -> tuple[Job, Failure]:
 def resumable(
     job: Job, *, worker_id: str | None, attempt: int | None = None, lease_token: str | None = None
 ) -> bool:
-    """Whether a worker whose lease ran out may still speak for the job (requirements section 12).
+    """Whether a worker whose lease ended may still report on the job.
 
-    Only as long as nobody was given it, and only whoever held it: the worker that is named, or
-    whoever knows the lease.
+    It may until the job is claimed again, and it must be the worker that had the lease: by its id,
+    or by the lease's token.
     """
     return (
         job.state is State.AVAILABLE
@@ -97,7 +99,7 @@ def resumable(
 
 
 def resume(job: Job, *, now_ms: int, lease_ms: int | None = None) -> Job:
-    """Available to active again, for the worker whose lease ran out: the same attempt goes on."""
+    """Available to active again, for the worker whose lease ended: the same attempt continues."""
     check(job.state, Trigger.RESUME, job.id)
     length_ms = lease_ms or job.visibility_ms or DEFAULT_VISIBILITY_MS
     return replace(
@@ -111,27 +113,27 @@ def resume(job: Job, *, now_ms: int, lease_ms: int | None = None) -> Job:
 
 
 def requeue(job: Job, *, now_ms: int, order: str) -> Job:
-    """A worker hands the job back unprocessed: available at once, the attempt not counted."""
+    """A worker gives the job back unprocessed: available at once; the attempt does not count."""
     check(job.state, Trigger.REQUEUE, job.id)
     back = _available(job, now_ms=now_ms, order=order)
     return replace(back, attempt=max(0, job.attempt - 1))
 
 
 def promote(job: Job, *, now_ms: int, order: str) -> Job:
-    """Scheduled or retryable to available, when the time has come."""
+    """Scheduled or retryable to available, when it is due."""
     check(job.state, Trigger.DUE, job.id)
     return _available(job, now_ms=now_ms, order=order)
 
 
 def activate(job: Job, *, now_ms: int, order: str) -> Job:
-    """Pending to available, at a caller's word."""
+    """Pending to available, at a client's request."""
     check(job.state, Trigger.ACTIVATE, job.id)
     ready = replace(_available(job, now_ms=now_ms, order=order), activated_ms=now_ms)
     return replace(ready, previous_state=job.state)
 
 
 def cancel(job: Job, *, now_ms: int) -> Job:
-    """Any state that is not terminal to cancelled. `completed_at` stays unset (L0-LC-007)."""
+    """Any state that is not terminal to cancelled. `completed_at` stays unset."""
     check(job.state, Trigger.CANCEL, job.id)
     return replace(
         job,
@@ -149,7 +151,7 @@ def cancel(job: Job, *, now_ms: int) -> Job:
 
 
 def expire(job: Job, *, now_ms: int) -> tuple[Job, Failure]:
-    """Not started before `expires_at`: discarded, without `completed_at` (L2-TTL-001)."""
+    """Not started before `expires_at`: discarded, without `completed_at`."""
     check(job.state, Trigger.EXPIRE, job.id)
     failure = failures.observed(
         "expired",
@@ -161,7 +163,7 @@ def expire(job: Job, *, now_ms: int) -> tuple[Job, Failure]:
 
 
 def drop(job: Job, *, now_ms: int) -> tuple[Job, Failure]:
-    """Discarded to make room for a new job in a bounded queue (backpressure seed, section 5.3)."""
+    """Discarded to make room for a new job in a bounded queue."""
     check(job.state, Trigger.DROP, job.id)
     failure = failures.observed(
         "overflow",
@@ -174,7 +176,7 @@ def drop(job: Job, *, now_ms: int) -> tuple[Job, Failure]:
 
 
 def withdraw(job: Job, *, now_ms: int) -> tuple[Job, Failure]:
-    """Discarded because its queue was deleted (queue-config seed, section 5.3)."""
+    """Discarded because its queue was deleted."""
     check(job.state, Trigger.WITHDRAW, job.id)
     failure = failures.observed(
         "queue_deleted",
@@ -186,17 +188,19 @@ def withdraw(job: Job, *, now_ms: int) -> tuple[Job, Failure]:
     return gone, failure
 
 
-def move(job: Job, *, queue: str, lane: int, order: str, held: int | None) -> Job:
-    """To another queue, in the same state (queue-config seed, section 5.3).
+def move(job: Job, *, queue: str, lane: int, order: str, reserved_bytes: int | None) -> Job:
+    """To another queue, in the same state.
 
-    A new place in line, so that a fetch that still sees the job in its old one cannot claim it.
+    It gets a new position, so that a fetch that sees the old index entry cannot claim the job.
     """
     order_there = order if job.state is State.AVAILABLE else None
-    return replace(job, queue=queue, lane=lane, order=order_there, held=held, batch=None)
+    return replace(
+        job, queue=queue, lane=lane, order=order_there, reserved_bytes=reserved_bytes, batch=None
+    )
 
 
 def postpone(job: Job, *, until_ms: int) -> Job:
-    """Its rate limit is reached: scheduled for when there may be room (ojs-rate-limiting, 6.2)."""
+    """Its rate limit is reached: rescheduled, as the job asks (ojs-rate-limiting, 6.2)."""
     check(job.state, Trigger.POSTPONE, job.id)
     return replace(
         job,
@@ -209,7 +213,7 @@ def postpone(job: Job, *, until_ms: int) -> Job:
 
 
 def give_up(job: Job, *, now_ms: int) -> tuple[Job, Failure]:
-    """Its rate limit is reached and it asked to be dropped then (ojs-rate-limiting, 6.2)."""
+    """Its rate limit is reached: discarded, as the job asks (ojs-rate-limiting, section 6.2)."""
     check(job.state, Trigger.DROP, job.id)
     key = job.limit.key_in(job.queue) if job.limit else ""
     failure = failures.observed(
@@ -223,7 +227,7 @@ def give_up(job: Job, *, now_ms: int) -> tuple[Job, Failure]:
 
 
 def revive(job: Job, *, now_ms: int, order: str) -> Job:
-    """From dead letter back to available: attempts anew, id and error history kept (DL .6.1)."""
+    """From dead letter to available: attempts start anew; id and error history are kept."""
     check(job.state, Trigger.REVIVE, job.id)
     fresh = replace(
         job,
@@ -240,16 +244,16 @@ def revive(job: Job, *, now_ms: int, order: str) -> Job:
         worker_id=None,
         retry_delay_ms=None,
         expires_ms=None,
-        held=None,
+        reserved_bytes=None,
         ttl_s=None,
     )
     return _available(fresh, now_ms=now_ms, order=order)
 
 
 def by_time(job: Job, *, now_ms: int, order: str, chance: float) -> tuple[Job, Failure | None]:
-    """What time alone has already decided about a job; the same job when nothing is due.
+    """Apply one due time transition. Returns the same job when none is due.
 
-    One step: a retryable job past its deadline is promoted or expired, never both.
+    A retryable job past its deadline is promoted or expired, never both.
     """
     match job.state:
         case State.SCHEDULED | State.RETRYABLE | State.AVAILABLE | State.PENDING:
@@ -258,7 +262,8 @@ def by_time(job: Job, *, now_ms: int, order: str, chance: float) -> tuple[Job, F
             if job.state in (State.SCHEDULED, State.RETRYABLE) and job.due_ms <= now_ms:
                 return promote(job, now_ms=now_ms, order=order), None
         case State.ACTIVE if job.lease is not None and job.due_ms <= now_ms:
-            # On a tie the lease decides: a live worker would have extended it.
+            # If lease and timeout end together the lease counts: a live worker would have extended
+            # it.
             if job.lease.until_ms <= (job.timeout_at_ms or 0):
                 return stall(job, now_ms=now_ms, order=order)
             return time_out(job, now_ms=now_ms, chance=chance)
@@ -298,14 +303,19 @@ def _available(job: Job, *, now_ms: int, order: str) -> Job:
 
 
 def _exhausted(job: Job, failure: Failure, *, now_ms: int) -> Job:
-    dead_letter = job.policy.on_exhaustion == "dead_letter"
-    return _finally(job, failure, now_ms=now_ms, dead_letter=dead_letter)
+    match job.policy.on_exhaustion:
+        case OnExhaustion.DEAD_LETTER:
+            return _finally(job, failure, now_ms=now_ms, dead_letter=True)
+        case OnExhaustion.DISCARD:
+            return _finally(job, failure, now_ms=now_ms, dead_letter=False)
+        case _:
+            assert_never(job.policy.on_exhaustion)
 
 
 def _finally(job: Job, failure: Failure, *, now_ms: int, dead_letter: bool) -> Job:
-    # Discarded after having run: `completed_at` is set too (L1-RTR-006).
+    # A job that ran has `completed_at`, too.
     gone = replace(_discarded(job, now_ms=now_ms, dead_letter=dead_letter), completed_ms=now_ms)
-    # What dead letters are searched and counted by (DL section 9.1).
+    # Dead letters are searched and counted by their error type.
     return replace(gone, error_type=failures.kept_type(failure.type)) if dead_letter else gone
 
 
@@ -323,14 +333,14 @@ def _discarded(job: Job, *, now_ms: int, dead_letter: bool) -> Job:
         order=None,
         retry_at_ms=None,
         expires_ms=None,
-        # Dead letters stay until they are pruned (DL section 4.2), which must be told of.
+        # Dead letters are pruned by a sweep, which records an event, and not by the table's TTL.
         ttl_s=None if dead_letter else now_ms // 1000 + job.retention.discarded_s,
     )
 
 
 def _copy_id(job: Job, now_ms: int) -> str | None:
-    """The id of the copy that a job leaves which dies now: always the same for this death."""
-    # A job may have been moved to the very queue that copies go to.
+    """The id of the copy of a job that becomes a dead letter: the same each time it is computed."""
+    # A job may have been moved to the queue that copies go to.
     if job.copies_to is None or job.copies_to.queue == job.queue:
         return None
     return derived_uuid7(now_ms, f"{job.id}|{job.life}|{job.attempt}")

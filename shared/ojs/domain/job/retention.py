@@ -1,18 +1,19 @@
-"""How long jobs are kept once they are done (queue-config seed, 6.3), but for dead letters.
+"""Retention: how long finished jobs are kept (ojs-queue-config, section 6.3).
 
-Those the pruning takes away, by age and number (dead-letter seed, 5), and not the table.
+The table's TTL removes them, except dead letters, which are pruned by age and number.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from enum import StrEnum
 
 _DAY_S = 86_400
 
 
 @dataclass(frozen=True)
 class Retention:
-    """Seconds from the end of a job to its removal, by how it ended. Defaults are the system's."""
+    """Seconds from a job's end to its removal, by final state. Defaults are the system's."""
 
     completed_s: int = 7 * _DAY_S
     cancelled_s: int = 7 * _DAY_S
@@ -21,27 +22,32 @@ class Retention:
 
 RETENTION = Retention()
 
-# Dead letters are pruned whenever so much of the day is over (DL section 8.1).
+# Dead letters are pruned at multiples of this.
 PRUNED_EVERY_MS = 300_000
 
 
 def next_pruning_ms(now_ms: int) -> int:
-    """When dead letters are pruned next."""
+    """When dead letters are pruned next, in ms."""
     return now_ms - now_ms % PRUNED_EVERY_MS + PRUNED_EVERY_MS
 
 
-DELETE, ARCHIVE = "delete", "archive"
+class PruningPolicy(StrEnum):
+    """What happens to a dead letter that is pruned."""
+
+    DELETE = "delete"
+    ARCHIVE = "archive"
 
 
 @dataclass(frozen=True)
 class DeadLetterRetention:
-    """Which dead letters stay: neither older than `max_age_ms` nor beyond the latest `max_count`
-    (DL section 5.1). `pruning_policy` says what becomes of the others (DL section 8.2).
+    """Which dead letters are kept: the latest `max_count` that are not older than `max_age_ms`.
+
+    `pruning_policy` says what happens to the others (ojs-dead-letter, sections 5.1 and 8.2).
     """
 
     max_age_ms: int = 180 * _DAY_S * 1_000
     max_count: int = 10_000
-    pruning_policy: str = DELETE
+    pruning_policy: PruningPolicy = PruningPolicy.DELETE
 
 
 DEAD_LETTERS = DeadLetterRetention()

@@ -1,49 +1,66 @@
-"""Retry policy: how often, how long to wait, and what a failure leads to (requirements 5.1)."""
+"""Retry policy: how often a job is retried, after which delays, and what happens in the end."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterable
 from dataclasses import dataclass, fields
-from typing import Any
+from enum import StrEnum
+from typing import Any, assert_never
 
 from ojs.domain import jsontext
 
-STRATEGIES = ("exponential", "linear", "polynomial", "constant")
-ON_EXHAUSTION = ("dead_letter", "discard")
 MAX_ATTEMPTS = 10_000
+
+
+class BackoffStrategy(StrEnum):
+    """How the delay grows with each failure."""
+
+    EXPONENTIAL = "exponential"
+    LINEAR = "linear"
+    POLYNOMIAL = "polynomial"
+    CONSTANT = "constant"
+
+
+class OnExhaustion(StrEnum):
+    """What happens to a job that has no attempts left."""
+
+    DEAD_LETTER = "dead_letter"
+    DISCARD = "discard"
 
 
 @dataclass(frozen=True)
 class RetryPolicy:
-    """A complete policy; intervals in ms. Defaults are the system's."""
+    """A complete retry policy; intervals in ms. Defaults are the system's."""
 
     max_attempts: int = 3
     initial_ms: int = 1_000
     coefficient: float = 2.0
     max_ms: int = 300_000
     jitter: bool = True
-    strategy: str = "exponential"
+    strategy: BackoffStrategy = BackoffStrategy.EXPONENTIAL
     non_retryable: tuple[str, ...] = ()
-    on_exhaustion: str = "dead_letter"
+    on_exhaustion: OnExhaustion = OnExhaustion.DEAD_LETTER
 
     def delay_ms(self, failures: int, chance: float) -> int:
-        """Wait in ms before the try that follows `failures` failures.
+        """The delay in ms before the attempt that follows `failures` failures.
 
-        `chance` is a random number in [0, 1), used when the policy asks for jitter: the delay is
-        multiplied by 0.5 to 1.5 and capped again.
+        `chance` is a random number in [0, 1). With jitter it multiplies the delay by 0.5 to 1.5,
+        and the delay is capped again.
         """
         count = max(1, failures)
         try:
             match self.strategy:
-                case "constant":
+                case BackoffStrategy.CONSTANT:
                     delay = float(self.initial_ms)
-                case "linear":
+                case BackoffStrategy.LINEAR:
                     delay = float(self.initial_ms) * count
-                case "polynomial":
+                case BackoffStrategy.POLYNOMIAL:
                     delay = self.initial_ms * float(count) ** self.coefficient
-                case _:
+                case BackoffStrategy.EXPONENTIAL:
                     delay = self.initial_ms * self.coefficient ** (count - 1)
+                case _:
+                    assert_never(self.strategy)
         except OverflowError:
             delay = math.inf
         delay = min(delay, self.max_ms)
@@ -52,7 +69,7 @@ class RetryPolicy:
         return round(delay)
 
     def gives_up_on(self, names: Iterable[str | None]) -> bool:
-        """Whether one of the failure's names is on the non-retryable list (exact or `Prefix.*`)."""
+        """Whether one of a failure's names is non-retryable: listed itself, or as `Prefix.*`."""
         return any(
             name == pattern or (pattern.endswith("*") and name.startswith(pattern[:-1]))
             for name in names
@@ -79,6 +96,10 @@ class RetryPolicy:
             given["non_retryable"] = tuple(given["non_retryable"])
         if "coefficient" in given:
             given["coefficient"] = float(given["coefficient"])
+        if "strategy" in given:
+            given["strategy"] = BackoffStrategy(given["strategy"])
+        if "on_exhaustion" in given:
+            given["on_exhaustion"] = OnExhaustion(given["on_exhaustion"])
         return cls(**given)
 
 

@@ -1,7 +1,4 @@
-"""The eight states and the one table of transitions.
-
-Core seed, "States"; requirements section 2.
-"""
+"""The eight states of a job, and the table of transitions (ojs-core, section 6.1)."""
 
 from __future__ import annotations
 
@@ -11,7 +8,7 @@ from ojs.domain.errors import Conflict
 
 
 class State(StrEnum):
-    """Where a job is in its life."""
+    """The state of a job."""
 
     SCHEDULED = "scheduled"
     AVAILABLE = "available"
@@ -24,7 +21,7 @@ class State(StrEnum):
 
     @property
     def terminal(self) -> bool:
-        """Final, but for a retry from dead letter."""
+        """Whether the job is finished. Only a dead letter can leave a terminal state."""
         return self in TERMINAL
 
 
@@ -32,7 +29,7 @@ TERMINAL = frozenset({State.COMPLETED, State.CANCELLED, State.DISCARDED})
 
 
 class Trigger(StrEnum):
-    """What moves a job from one state to another."""
+    """What changes a job's state."""
 
     DUE = "due"
     ACTIVATE = "activate"
@@ -53,7 +50,7 @@ class Trigger(StrEnum):
 
 S, T = State, Trigger
 
-# (from, trigger) → where it may lead. What is not here is refused with 409.
+# (state, trigger) → possible next states. All other triggers are refused with 409.
 TRANSITIONS: dict[tuple[State, Trigger], frozenset[State]] = {
     (S.SCHEDULED, T.DUE): frozenset({S.AVAILABLE}),
     (S.RETRYABLE, T.DUE): frozenset({S.AVAILABLE}),
@@ -62,9 +59,9 @@ TRANSITIONS: dict[tuple[State, Trigger], frozenset[State]] = {
     (S.ACTIVE, T.ACK): frozenset({S.COMPLETED}),
     (S.ACTIVE, T.FAIL): frozenset({S.RETRYABLE, S.DISCARDED}),
     (S.ACTIVE, T.REQUEUE): frozenset({S.AVAILABLE}),
-    # A worker thought lost speaks up before anybody else was given its job.
+    # A worker whose lease ended reports before its job is claimed again.
     (S.AVAILABLE, T.RESUME): frozenset({S.ACTIVE}),
-    # A lost worker gives the job back at once; the attempt it used up counts.
+    # A job whose lease ended is available at once; its attempt counts.
     (S.ACTIVE, T.STALL): frozenset({S.AVAILABLE, S.DISCARDED}),
     (S.ACTIVE, T.TIME_OUT): frozenset({S.RETRYABLE, S.DISCARDED}),
     (S.DISCARDED, T.REVIVE): frozenset({S.AVAILABLE}),
@@ -72,14 +69,14 @@ TRANSITIONS: dict[tuple[State, Trigger], frozenset[State]] = {
         (state, T.CANCEL): frozenset({S.CANCELLED})
         for state in (S.SCHEDULED, S.AVAILABLE, S.PENDING, S.RETRYABLE, S.ACTIVE)
     },
-    # Its rate limit is reached, and it asked to be put off or dropped (ojs-rate-limiting, 6.2).
+    # Its rate limit is reached, and it asks to be rescheduled or dropped (ojs-rate-limiting, 6.2).
     (S.AVAILABLE, T.POSTPONE): frozenset({S.SCHEDULED}),
-    # Also: the oldest job in line gives way to a new one (backpressure seed, section 5.3).
+    # Also: the oldest available job is evicted for a new one.
     (S.AVAILABLE, T.DROP): frozenset({S.DISCARDED}),
     **{
         (state, trigger): frozenset({S.DISCARDED})
         for state in (S.SCHEDULED, S.AVAILABLE, S.PENDING, S.RETRYABLE)
-        # Its deadline passed, or its queue was deleted.
+        # Its deadline has passed, or its queue was deleted.
         for trigger in (T.EXPIRE, T.WITHDRAW)
     },
 }

@@ -1,4 +1,4 @@
-"""The fingerprint of a unique job (ojs-unique-jobs section 4; requirements section 5.2)."""
+"""The fingerprint of a unique job (ojs-unique-jobs, section 4)."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from ojs.domain.job.envelope import Unique
 
 
 class Described(Protocol):
-    """What a fingerprint is made of: a job that is pushed, or one that is there."""
+    """What a fingerprint is computed from: a request, or a stored job."""
 
     @property
     def type(self) -> str:
@@ -67,7 +67,7 @@ def _pick(names: tuple[str, ...], holders: list[dict[str, Any]], field: str) -> 
 
 
 def _canonical(value: Any) -> Any:
-    """Keys sorted, texts in NFC, numbers that are equal written alike (RFC 8785)."""
+    """The value with sorted keys, texts in NFC, and one form for equal numbers (as in RFC 8785)."""
     if isinstance(value, dict):
         normal = {unicodedata.normalize("NFC", key): _canonical(v) for key, v in value.items()}
         return dict(sorted(normal.items()))
@@ -76,7 +76,7 @@ def _canonical(value: Any) -> Any:
     if isinstance(value, str):
         return unicodedata.normalize("NFC", value)
     if isinstance(value, Decimal | float):
-        # Integers stay exact at any size, however they are written: two ids beyond 2^53 differ.
+        # Integers stay exact at any size, so that two ids beyond 2^53 differ.
         exact = Decimal(value)
         if exact == exact.to_integral_value():
             return int(exact)

@@ -1,6 +1,4 @@
-"""Worker pools: which queues a group of workers serves, how many jobs it runs, and in what order
-queues have their turn (fair-scheduling seed, sections 6 to 8).
-"""
+"""Worker pools: which queues their workers serve, in which order, and how many jobs they run."""
 
 from __future__ import annotations
 
@@ -19,15 +17,15 @@ from ojs.domain.fair_queue.tags import shown as tenant_fairness_shown
 from ojs.domain.job import envelope
 from ojs.domain.job.envelope import Number, QueueName
 from ojs.domain.numbers import whole_number
-from ojs.domain.pool.dispatch import ROUND_ROBIN, WEIGHTED, DispatchSequence
+from ojs.domain.pool.dispatch import DispatchSequence, DispatchStrategy
 
 # Workers that name no pool belong to this one.
 DEFAULT_POOL = "default"
 POOL_PATTERN = r"[A-Za-z0-9][A-Za-z0-9._\-]*"
 MAX_POOL_BYTES = 64
-# A change touches each queue that is in the pool or was, in one transaction.
+# A change writes each queue that is or was in the pool, in one transaction.
 MAX_POOL_QUEUES = 48
-# What says so is kept with the queue, and read by every push.
+# The queue's item lists its pools, and every push reads it.
 MAX_POOLS_OF_QUEUE = 16
 MAX_POOL_CONCURRENCY = 1_000_000
 MAX_WEIGHT = 1_000
@@ -35,7 +33,7 @@ MAX_WEIGHTS = 10_000
 DEFAULT_ROTATION = "PT30S"
 DEFAULT_RATIO = 0.05
 MAX_ROTATION_MS = 86_400_000
-# What a worker's places are counted in is forgotten when the worker was given nothing for so long.
+# The counter of a worker's permits is removed when the worker got no job for so long.
 SEATS_KEPT_S = 30 * 86_400
 
 Strategy = Literal["strict", "round-robin", "weighted", "least-loaded"]
@@ -70,13 +68,13 @@ class _Model(BaseModel):
 
 
 class QueueOfPool(_Model):
-    """A queue where queues are told as an object."""
+    """The settings of a queue where `queues` is an object."""
 
     weight: Weight | None = None
 
 
 class StarvationPreventionRequest(_Model):
-    """What each queue of a pool is sure of (fair-scheduling seed, section 8)."""
+    """What each queue of a pool is guaranteed."""
 
     enabled: bool = False
     rotation_interval: Annotated[str, BeforeValidator(_interval)] = Field(
@@ -88,7 +86,7 @@ class StarvationPreventionRequest(_Model):
 
 
 class PoolRequest(_Model):
-    """A worker pool. It replaces what the pool was: what is not named is as it is by default."""
+    """A worker pool. It replaces the whole configuration: what is left out gets its default."""
 
     queues: (
         Annotated[list[QueueName], Field(min_length=1, max_length=MAX_POOL_QUEUES)]
@@ -112,85 +110,86 @@ class PoolRequest(_Model):
 
 @dataclass(frozen=True)
 class Prevention:
-    """What each queue of a pool is sure of: a turn each `interval_ms`, and this part of all."""
+    """What each queue of a pool is guaranteed: service each `interval_ms`, and a part of all."""
 
     interval: str = DEFAULT_ROTATION
     ratio: float = DEFAULT_RATIO
 
     @property
     def interval_ms(self) -> int:
-        """Length of the interval."""
+        """The rotation interval in ms."""
         return times.duration_ms(self.interval)
 
 
 @dataclass(frozen=True)
 class Pool:
-    """A worker pool as configured. `prevention` is None where it is not enabled; `told` then still
-    says what was configured, as `tenants` does of tenant fairness. Times in ms.
+    """A worker pool as configured. `prevention` is None where it is not enabled;
+    `prevention_config` keeps what was configured, and so does `tenants` for tenant fairness. Times
+    in ms.
     """
 
     name: str
     queues: tuple[str, ...]
-    strategy: str = ROUND_ROBIN
+    strategy: DispatchStrategy = DispatchStrategy.ROUND_ROBIN
     weights: Mapping[str, int] = field(default_factory=dict)
     concurrency: int | None = None
     isolated: bool = False
     prevention: Prevention | None = None
-    told: Mapping[str, Any] = field(default_factory=dict)
+    prevention_config: Mapping[str, Any] = field(default_factory=dict)
     tenants: Mapping[str, Any] = field(default_factory=dict)
     created_ms: int = 0
     configured_ms: int = 0
-    # How often it was changed.
+    # Number of changes.
     changes: int = 0
-    # Running jobs take places though there may be no limit in force: one is about to be.
+    # Running jobs take permits although no limit is in force yet: one is being set.
     seating: bool = False
 
     @property
     def seated(self) -> bool:
-        """Whether running jobs of the pool take places at its gate."""
+        """Whether running jobs of the pool take permits of its semaphore."""
         return self.seating or self.concurrency is not None
 
     @property
     def version(self) -> int:
-        """A number that grows with each change, also over a deletion."""
+        """A number that grows with each change, also when the pool is deleted and made again."""
         return self.created_ms + self.changes
 
     @cached_property
     def fairness(self) -> Fairness | None:
-        """How it has tenants share its queues; None when it does not."""
+        """How its queues are shared by tenants; None if it does not configure that."""
         return in_force(self.tenants) if self.tenants else None
 
     @property
     def gate(self) -> str:
-        """The name of its gate; no queue can be called so."""
+        """The name of its semaphore; no queue can have this name."""
         return gate_of(self.name)
 
     @cached_property
-    def turns(self) -> DispatchSequence:
-        """How its queues have their turn."""
+    def sequence(self) -> DispatchSequence:
+        """The order in which its queues are served."""
         ratio = self.prevention.ratio if self.prevention is not None else 0.0
         return DispatchSequence.of(self.queues, self.strategy, self.weights, ratio)
 
 
 def gate_of(pool: str) -> str:
-    """The name of a pool's gate."""
+    """The name of a pool's semaphore."""
     return f":{pool}"
 
 
 def seat_of(pool: str, worker_id: str) -> str:
-    """The name of the gate of one worker of a pool."""
+    """The name of the semaphore of one worker of a pool."""
     return f":{pool}:{worker_id}"
 
 
 def parse(name: str, raw: object) -> Pool:
-    """The pool that a body asks for. Raises InvalidRequest naming the field."""
+    """The pool that a request body describes. Raises InvalidRequest naming the field."""
     try:
         check_pool(name)
     except ValueError as error:
         raise InvalidRequest("name", str(error), value=name) from None
     if not isinstance(raw, Mapping):
         raise InvalidRequest("body", "must be a JSON object", value=raw)
-    # The suites and a UI send it as it is shown.
+    # The conformance suites and a UI send back what they were shown.
     inner, prefix = (raw["pool"], "pool.") if isinstance(raw.get("pool"), Mapping) else (raw, "")
     if inner.get("name") not in (None, name):
         raise InvalidRequest(f"{prefix}name", "must be that of the path", value=inner["name"])
@@ -204,7 +203,7 @@ def parse(name: str, raw: object) -> Pool:
 
 
 def _check_queues(given: Mapping[str, Any], prefix: str) -> None:
-    """Of a union pydantic names every branch; a caller wants to know of one thing."""
+    """Validate `queues` by hand: for a union, pydantic would report an error of every branch."""
     queues = given.get("queues")
     field_name = f"{prefix}queues"
     if not isinstance(queues, (list, dict)):
@@ -223,31 +222,32 @@ def _check_queues(given: Mapping[str, Any], prefix: str) -> None:
         if isinstance(queues, list) and name in queues[:at]:
             raise InvalidRequest(where, "is named twice", value=name)
     if isinstance(queues, dict):
-        for name, told in queues.items():
-            _check_queue(f"{field_name}.{name}", told)
+        for name, settings in queues.items():
+            _check_queue(f"{field_name}.{name}", settings)
 
 
-def _check_queue(where: str, told: object) -> None:
+def _check_queue(where: str, settings: object) -> None:
     try:
-        QueueOfPool.model_validate(told)
+        QueueOfPool.model_validate(settings)
     except ValidationError as error:
         found = envelope.from_pydantic(error, f"{where}.")
         raise InvalidRequest(
-            found.field if isinstance(told, Mapping) else where,
-            found.reason if isinstance(told, Mapping) else "must be an object",
-            value=told,
+            found.field if isinstance(settings, Mapping) else where,
+            found.reason if isinstance(settings, Mapping) else "must be an object",
+            value=settings,
         ) from None
 
 
 def _pool(name: str, given: PoolRequest, prefix: str) -> Pool:
     queues = tuple(given.queues)
     weights = _weights(given, prefix)
-    strategy = given.strategy or (WEIGHTED if weights else ROUND_ROBIN)
+    usual = DispatchStrategy.WEIGHTED if weights else DispatchStrategy.ROUND_ROBIN
+    strategy = DispatchStrategy(given.strategy or usual)
     _check_weights(queues, strategy, weights, prefix)
-    told: dict[str, Any] = {}
+    prevention_config: dict[str, Any] = {}
     prevention = None
     if given.starvation_prevention is not None:
-        told = given.starvation_prevention.model_dump()
+        prevention_config = given.starvation_prevention.model_dump()
         if given.starvation_prevention.enabled:
             prevention = _prevention(given.starvation_prevention, queues, prefix)
     return Pool(
@@ -258,24 +258,24 @@ def _pool(name: str, given: PoolRequest, prefix: str) -> Pool:
         concurrency=given.concurrency,
         isolated=bool(given.isolated),
         prevention=prevention,
-        told=told,
+        prevention_config=prevention_config,
         tenants=_tenants(given.tenant_fairness),
     )
 
 
 def _tenants(given: TenantFairnessRequest | None) -> dict[str, Any]:
-    """As it is kept: what was said, without nulls."""
+    """The configuration of tenant fairness as stored, without nulls."""
     if given is None:
         return {}
-    told = given.model_dump(exclude_none=True)
+    stored = given.model_dump(exclude_none=True)
     if given.weights is not None:
-        told["weights"] = {name: w for name, w in given.weights.items() if w is not None}
-    # That something was said is worth keeping also where it is what counts anyway.
-    return {"enabled": False, **told}
+        stored["weights"] = {name: w for name, w in given.weights.items() if w is not None}
+    # A request without any value is stored, too: it shows that fairness was configured.
+    return {"enabled": False, **stored}
 
 
 def _weights(given: PoolRequest, prefix: str) -> dict[str, int]:
-    """By queue, wherever they were told."""
+    """The weights by queue, from `weights` and from `queues`."""
     weights = dict(given.weights or {})
     if isinstance(given.queues, dict):
         for name, queue in given.queues.items():
@@ -293,7 +293,7 @@ def _check_weights(
     for name in weights:
         if name not in queues:
             raise InvalidRequest(f"{prefix}weights.{name}", "is no queue of this pool", value=name)
-    if strategy == WEIGHTED:
+    if strategy == DispatchStrategy.WEIGHTED:
         for name in queues:
             if name not in weights:
                 rule = "is required: with the strategy weighted each queue needs a weight"
@@ -308,7 +308,7 @@ def _check_weights(
 def _prevention(
     given: StarvationPreventionRequest, queues: tuple[str, ...], prefix: str
 ) -> Prevention:
-    # 20 queues with 0.05 each are all there is; a sum of such numbers is a hair beside it.
+    # Floating point: 20 queues with 0.05 each add up to a little more or less than 1.
     if given.min_dispatch_ratio * len(queues) > 1 + 1e-9:
         raise InvalidRequest(
             f"{prefix}starvation_prevention.min_dispatch_ratio",
@@ -323,12 +323,12 @@ def to_dict(pool: Pool) -> dict[str, Any]:
     shown: dict[str, Any] = {"name": pool.name, "queues": list(pool.queues)}
     if pool.concurrency is not None:
         shown["concurrency"] = pool.concurrency
-    shown["strategy"] = pool.strategy
+    shown["strategy"] = pool.strategy.value
     if pool.weights:
         shown["weights"] = dict(pool.weights)
     shown["isolated"] = pool.isolated
-    if pool.told:
-        shown["starvation_prevention"] = dict(pool.told)
+    if pool.prevention_config:
+        shown["starvation_prevention"] = dict(pool.prevention_config)
     if pool.tenants:
         shown["tenant_fairness"] = tenant_fairness_shown(pool.tenants)
     shown["created_at"] = times.format_ms(pool.created_ms)

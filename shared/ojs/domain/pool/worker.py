@@ -1,4 +1,4 @@
-"""A worker process: what it said of itself and what it is told (core seed, "Worker states")."""
+"""A worker process: what it reports, and the directive it gets (ojs-core, "Worker states")."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from ojs.domain import times
 HEARTBEAT_INTERVAL_S = 5
 DEAD_AFTER_MS = 30_000
 MAX_ID_BYTES = 255
-# What one FETCH may ask for.
+# The most jobs that one FETCH may request.
 MAX_FETCH = 100
 MAX_FETCH_QUEUES = 50
 
 
 def check_worker_id(value: str) -> str:
     """A worker's id, of at most MAX_ID_BYTES. Raises ValueError with the rule."""
-    # Printable first: an unpaired surrogate is not, and has no bytes to count.
+    # Check this first: an unpaired surrogate is not printable and cannot be encoded.
     if "|" in value or not value.isprintable():
         raise ValueError("must hold printable characters only, and no '|'")
     if not 0 < len(value.encode("utf-8")) <= MAX_ID_BYTES:
@@ -28,14 +28,14 @@ def check_worker_id(value: str) -> str:
 
 
 class Directive(StrEnum):
-    """What the server tells a worker through the answer to its heartbeat."""
+    """What the answer to a heartbeat tells a worker to do."""
 
     RUNNING = "running"
     QUIET = "quiet"
     TERMINATE = "terminate"
 
 
-# States a worker reports of itself when it is about to stop: it gets no more jobs.
+# States that a worker reports when it is about to stop: it gets no more jobs.
 STOPPING = frozenset({"drain", "draining", "quiet", "shutting_down", "terminate", "terminating"})
 
 
@@ -50,12 +50,12 @@ class Worker:
     info: Mapping[str, Any] = field(default_factory=dict)
     first_seen_ms: int = 0
     last_seen_ms: int = 0
-    # The pool that it says it belongs to; none is the pool `default`.
+    # The pool that it declared; None stands for the pool `default`.
     pool: str | None = None
 
     @property
     def may_fetch(self) -> bool:
-        """Whether FETCH gives it jobs."""
+        """Whether a fetch may give it jobs."""
         return self.directive is Directive.RUNNING and self.state not in STOPPING
 
     def to_dict(self, now_ms: int) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""What a queue takes: job types, producers (queue-config seed, section 6.5)."""
+"""Admission: the job types and producers that a queue admits (ojs-queue-config, section 6.5)."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from ojs.domain.queue.queue import Queue, QueueState
 
 
 def check(queue: Queue, job_type: str, producer: str | None) -> None:
-    """Raise QueueDraining, JobTypeNotAllowed or PermissionDenied when it takes no such job.
+    """Raise QueueDraining, JobTypeNotAllowed or PermissionDenied if the queue refuses a job.
 
-    `producer` is who asks, as far as that is known. For a queue whose deletion may still be
-    refused this raises QueueMayStay: the caller may try again.
+    `producer` is the caller's name, if known. Raises QueueMayStay for a queue whose deletion may
+    still be refused: the caller may try again.
     """
     check_type(queue, job_type)
     if not queue.config.allows_producer(producer):
@@ -21,7 +21,7 @@ def check(queue: Queue, job_type: str, producer: str | None) -> None:
 
 
 def check_type(queue: Queue, job_type: str) -> None:
-    """The same for a job that no producer pushes: an operator brings it back from dead letter."""
+    """The same without a producer: for dead letters that an operator retries."""
     if queue.state is QueueState.DRAINING:
         raise QueueMayStay(queue.name) if queue.may_stay else QueueDraining(queue.name)
     if not queue.config.allows_type(job_type):

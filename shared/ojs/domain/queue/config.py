@@ -1,12 +1,12 @@
-"""What an operator may set on a queue, and what is in force (queue-config and backpressure seeds).
+"""The configuration of a queue: its fields, limits, defaults and layers (ojs-queue-config).
 
-A configuration is kept as a *layer*: just the fields that somebody set, in the form they are shown.
-What is in force is worked out from three layers, field by field (queue-config seed, section 7.2):
+A configuration is stored as a *layer*: only the fields that were set, in the form they are shown.
+The configuration in force is computed from three layers, field by field:
 
-    system defaults  <  `_default` as it was when the queue was made  <  the queue's own
+    system defaults  <  `_default` when the queue was created  <  the queue's own
 
-Both bodies that clients send are read: flat (queue-config seed, section 6) and with a nested
-`backpressure` object (backpressure seed, section 6.2). They are two names of one setting.
+Requests may be flat (ojs-queue-config, section 6) or have a nested `backpressure` object
+(ojs-backpressure, section 6.2): two names for the same settings.
 """
 
 from __future__ import annotations
@@ -15,7 +15,8 @@ import fnmatch
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Annotated, Any, Literal
+from enum import StrEnum
+from typing import Annotated, Any, Final, Literal
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 
@@ -29,16 +30,22 @@ from ojs.domain.fair_queue.tags import Fairness, TenantFairnessRequest
 from ojs.domain.job import envelope
 from ojs.domain.job.envelope import MAX_NAME_BYTES, MAX_TIMEOUT_MS, MAX_VISIBILITY_MS, Number
 from ojs.domain.job.job import DEFAULT_TIMEOUT_MS, DEFAULT_VISIBILITY_MS
-from ojs.domain.job.retention import DEAD_LETTERS, RETENTION, DeadLetterRetention, Retention
+from ojs.domain.job.retention import (
+    DEAD_LETTERS,
+    RETENTION,
+    DeadLetterRetention,
+    PruningPolicy,
+    Retention,
+)
 from ojs.domain.job.retry import DEFAULT, RetryPolicy
 from ojs.domain.numbers import whole_number
 
-# The reserved name of the policy for new queues; no queue can be called so.
-DEFAULT_QUEUE_POLICY = "_default"
+# The reserved name of the policy for new queues, which is not a valid queue name.
+DEFAULT_QUEUE_POLICY: Final = "_default"
 
 MAX_BOUND = 1_000_000_000
 MAX_BOUND_BYTES = 2**53 - 1
-# The pruning reads the line as far as the last one that stays.
+# The pruning reads all dead letters that are kept.
 MAX_DEAD_LETTERS = 1_000_000
 MAX_CONCURRENCY = 1_000_000
 MAX_RATE = 1_000_000
@@ -46,9 +53,19 @@ MAX_NAMES = 100
 MAX_LANES = 64
 MAX_LAYER_BYTES = 3_000
 
-REJECT, BLOCK, DROP_OLDEST = "reject", "block", "drop_oldest"
 Strategy = Literal["reject", "block", "drop_oldest"]
 Layer = Mapping[str, Any]
+
+
+class OverflowPolicy(StrEnum):
+    """What a queue at its bound does with a push: refuse it, let it wait for room, or discard the
+    oldest job to make room.
+    """
+
+    REJECT = "reject"
+    BLOCK = "block"
+    DROP_OLDEST = "drop_oldest"
+
 
 _TYPE_WITH_WILDCARDS = re.compile(r"[a-z0-9_\-.*]+")
 _PRODUCER = re.compile(r"[^\x00-\x1f\x7f]+")
@@ -92,7 +109,7 @@ class QueueRateLimit(_Model):
 
 
 class RetentionRequest(_Model):
-    """How long jobs are kept once they are done."""
+    """How long finished jobs are kept."""
 
     completed: Duration | None = None
     discarded: Duration | None = None
@@ -100,7 +117,7 @@ class RetentionRequest(_Model):
 
 
 class DeadLetterRetentionRequest(_Model):
-    """Which dead letters stay: whatever is older, or beyond the latest so many, is pruned."""
+    """Which dead letters are kept: older ones, or more than the latest so many, are pruned."""
 
     max_age: Duration | None = None
     max_count: (
@@ -109,14 +126,14 @@ class DeadLetterRetentionRequest(_Model):
 
 
 class DeadLetterRequest(_Model):
-    """What becomes of dead letters (dead-letter seed, sections 5 and 8)."""
+    """How long dead letters are kept (ojs-dead-letter, sections 5 and 8)."""
 
     retention: DeadLetterRetentionRequest | None = None
     pruning_policy: Literal["delete", "archive"] | None = None
 
 
 class Backpressure(_Model):
-    """The bounds as the backpressure seed names them (section 6.2)."""
+    """The bounds, by their names in ojs-backpressure (section 6.2)."""
 
     max_depth: Bound | None = None
     max_size_bytes: (
@@ -127,8 +144,8 @@ class Backpressure(_Model):
 
 
 class QueueConfigRequest(_Model):
-    """A configuration as sent. Null takes a field back to the layer below; keys unknown to both
-    seeds are passed over (requirements section 5.9).
+    """A configuration in a request. Null resets a field to the layer below; unknown fields are
+    ignored.
     """
 
     max_size: Bound | None = None
@@ -164,7 +181,7 @@ class QueueConfigRequest(_Model):
     tenant_fairness: TenantFairnessRequest | None = None
 
 
-# Field of a request → field of the layer, where they are called differently.
+# Field of a request → field of the layer, where the names differ.
 _ALIASES = {"max_depth": "max_size", "strategy": "overflow_policy"}
 _NESTED = ("retention", "default_retry", "dead_letter", "tenant_fairness")
 _RETRY_ALIASES = {
@@ -176,11 +193,11 @@ _RETRY_ALIASES = {
 
 @dataclass(frozen=True)
 class QueueConfig:
-    """What is in force for a queue. Lengths in ms or s as named; None is no limit."""
+    """The configuration in force for a queue. Lengths in ms; None means no limit."""
 
     max_size: int | None = None
     max_size_bytes: int | None = None
-    overflow_policy: str = REJECT
+    overflow_policy: OverflowPolicy = OverflowPolicy.REJECT
     warning_threshold: float = 0.8
     concurrency: int | None = None
     rate_limit: int | None = None
@@ -206,41 +223,41 @@ class QueueConfig:
 
     @property
     def copies_to(self) -> Target | None:
-        """Where copies of its dead letters go."""
+        """Where copies of its dead letters go, if anywhere."""
         if self.dead_letter_queue is None:
             return None
         return Target(self.dead_letter_queue, self.dead_letter_max_size, self.dead_letter_ttl_ms)
 
     @property
     def limited(self) -> bool:
-        """Whether fewer jobs may be handed out than there are."""
+        """Whether the queue has a concurrency limit or a rate limit."""
         return self.concurrency is not None or self.rate_limit is not None
 
     def allows_type(self, job_type: str) -> bool:
-        """Whether jobs of this type may be pushed (queue-config seed, section 6.5)."""
+        """Whether jobs of this type may be pushed."""
         return any(fnmatch.fnmatchcase(job_type, wanted) for wanted in self.allowed_job_types)
 
     def allows_producer(self, producer: str | None) -> bool:
-        """Whether this producer may push; nobody known passes only where everybody may."""
+        """Whether this producer may push. An unknown one (None) may if all producers may."""
         return "*" in self.producers or (producer is not None and producer in self.producers)
 
 
 @dataclass(frozen=True)
 class Layers:
-    """What was set for a queue, and for new queues when it was made."""
+    """The queue's own layer, and the policy for new queues when it was created."""
 
     own: Layer = field(default_factory=dict)
     inherited: Layer = field(default_factory=dict)
 
     @property
     def document(self) -> dict[str, Any]:
-        """All fields that somebody set, the queue's own over the inherited."""
+        """All fields that are set: the queue's own over the inherited ones."""
         return _over(self.own, self.inherited)
 
     @property
     def max_age(self) -> str:
-        """How long dead letters are kept. `dead_letter_ttl` is another name for it; where one layer
-        has both, `max_age` counts.
+        """How long dead letters are kept. `dead_letter_ttl` is another name for it; if a layer has
+        both, `max_age` counts.
         """
         for layer in (self.own, self.inherited):
             named = layer.get("dead_letter", {}).get("retention", {}).get("max_age")
@@ -250,31 +267,31 @@ class Layers:
 
     @property
     def replay_rules(self) -> Sequence[Layer]:
-        """The rules by which dead letters come back, as they are shown: those of one layer."""
+        """The rules of automatic replay, as shown; a layer replaces all rules of the one below."""
         rules: Sequence[Layer] = self.document.get("replay_rules", ())
         return rules
 
     @property
     def own_max_age(self) -> bool:
-        """Whether the queue itself says how long its dead letters are kept."""
+        """Whether the queue's own layer sets how long its dead letters are kept."""
         named = self.own.get("dead_letter", {}).get("retention", {})
         return "max_age" in named or "dead_letter_ttl" in self.own
 
     @property
     def own_max_count(self) -> bool:
-        """Whether the queue itself says how many dead letters it keeps."""
+        """Whether the queue's own layer sets how many dead letters it keeps."""
         return "max_count" in self.own.get("dead_letter", {}).get("retention", {})
 
     def in_force(self) -> QueueConfig:
-        """The configuration that counts."""
+        """The configuration in force."""
         return _in_force(self.document, self.max_age)
 
 
-# In force where there is a dead-letter queue.
+# The default for queues that have a dead-letter queue.
 _DEAD_LETTER_TTL = "P30D"
 
 SYSTEM: dict[str, Any] = {
-    "overflow_policy": REJECT,
+    "overflow_policy": OverflowPolicy.REJECT.value,
     "warning_threshold": 0.8,
     "visibility_timeout": DEFAULT_VISIBILITY_MS // 1000,
     "default_timeout": DEFAULT_TIMEOUT_MS // 1000,
@@ -284,13 +301,13 @@ SYSTEM: dict[str, Any] = {
         "backoff_coefficient": DEFAULT.coefficient,
         "max_interval": "PT5M",
         "jitter": DEFAULT.jitter,
-        "backoff_strategy": DEFAULT.strategy,
-        "on_exhaustion": DEFAULT.on_exhaustion,
+        "backoff_strategy": DEFAULT.strategy.value,
+        "on_exhaustion": DEFAULT.on_exhaustion.value,
     },
     "retention": {"completed": "P7D", "discarded": "P30D", "cancelled": "P7D"},
     "dead_letter": {
         "retention": {"max_age": "P180D", "max_count": DEAD_LETTERS.max_count},
-        "pruning_policy": DEAD_LETTERS.pruning_policy,
+        "pruning_policy": DEAD_LETTERS.pruning_policy.value,
     },
     "allowed_job_types": ["*"],
     "producers": ["*"],
@@ -299,10 +316,10 @@ SYSTEM: dict[str, Any] = {
 
 
 def parse(raw: object, *, prefix: str = "", policy: bool = False) -> dict[str, Any]:
-    """The changes that a body asks for: field of the layer → value, or None to take it back.
+    """The changes in a request: field of the layer → value, or None to reset it.
 
-    `policy` is for `_default`, where `drop_oldest` is refused: it must be chosen for each queue
-    (backpressure seed, section 5.3). Raises InvalidRequest naming the field.
+    `policy` is for `_default`, which may not be `drop_oldest`: it must be chosen for each queue
+    (ojs-backpressure, section 5.3). Raises InvalidRequest naming the field.
     """
     if not isinstance(raw, Mapping):
         raise InvalidRequest(prefix.rstrip(".") or "body", "must be a JSON object", value=raw)
@@ -312,26 +329,30 @@ def parse(raw: object, *, prefix: str = "", policy: bool = False) -> dict[str, A
         raise _plain(envelope.from_pydantic(error, prefix)) from None
     changes = _changes(given)
     if given.replay_rules is not None:
-        changes["replay_rules"] = replay_rules.told(given.replay_rules, prefix)
+        changes["replay_rules"] = replay_rules.stored_form(given.replay_rules, prefix)
     whole(Layers(merge({}, changes, prefix=prefix)), prefix=prefix)
-    if policy and changes.get("overflow_policy") == DROP_OLDEST:
+    if policy and changes.get("overflow_policy") == OverflowPolicy.DROP_OLDEST:
         raise InvalidRequest(
             prefix + _strategy_as_sent(raw),
             "must not be drop_oldest for all queues; choose it for each queue",
-            value=DROP_OLDEST,
+            value=OverflowPolicy.DROP_OLDEST.value,
         )
     return changes
 
 
 def _strategy_as_sent(raw: Mapping[str, Any]) -> str:
     return next(
-        (name for name in ("overflow_policy", "strategy") if raw.get(name) == DROP_OLDEST),
+        (
+            name
+            for name in ("overflow_policy", "strategy")
+            if raw.get(name) == OverflowPolicy.DROP_OLDEST
+        ),
         "backpressure.strategy",
     )
 
 
 def _plain(error: InvalidRequest) -> InvalidRequest:
-    """A broken rule of a configuration answers 400, also within `default_retry`."""
+    """The same error as InvalidRequest (400), also within `default_retry`."""
     return InvalidRequest(error.field, error.reason, details=error.details)
 
 
@@ -342,11 +363,11 @@ def _is_own_name(name: str) -> bool:
 def _changes(given: QueueConfigRequest) -> dict[str, Any]:
     changes: dict[str, Any] = {}
     nested = given.backpressure
-    # The flat names after the nested ones, each by the names the layer has; a later one wins.
+    # Nested names first, then flat ones: a later one replaces an earlier one.
     for holder in (nested, given):
         if holder is None:
             continue
-        # Of two flat names the layer's own counts, whatever the order of a set.
+        # Of two flat names for one field the layer's own counts: it comes last.
         for name in sorted(holder.model_fields_set - {"backpressure"}, key=_is_own_name):
             value = getattr(holder, name)
             if isinstance(value, BaseModel):
@@ -358,9 +379,7 @@ def _changes(given: QueueConfigRequest) -> dict[str, Any]:
 
 
 def _retry_by_one_name(given: Mapping[str, Any]) -> dict[str, Any]:
-    """A retry policy whose fields all have the names they are shown by, so that setting one by its
-    other name replaces it.
-    """
+    """A retry policy by the names that are shown, so that a field set by its alias replaces it."""
     named = {_RETRY_ALIASES.get(name, name): value for name, value in given.items()}
     for alias, name in _RETRY_ALIASES.items():
         if alias in given and given.get(name) is None:
@@ -372,8 +391,9 @@ def _retry_by_one_name(given: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def merge(layer: Layer, changes: Mapping[str, Any], *, prefix: str = "") -> dict[str, Any]:
-    """A layer after changes: fields given replace, objects merge, None takes back (an update
-    touches only what it names). Raises InvalidRequest when the whole grows too large.
+    """A layer after changes: values replace, objects are merged, None resets.
+
+    Raises InvalidRequest when the layer becomes too large.
     """
     merged = dict(layer)
     for name, value in changes.items():
@@ -390,7 +410,7 @@ def merge(layer: Layer, changes: Mapping[str, Any], *, prefix: str = "") -> dict
         rule = f"must name at most {tenants.MAX_WEIGHTS} tenants, together with those named before"
         raise InvalidRequest(f"{prefix}tenant_fairness.weights", rule)
     if len(jsontext.dumps(merged).encode("utf-8")) > MAX_LAYER_BYTES:
-        # Every push reads it.
+        # Every push reads the layers.
         largest = max(changes, key=lambda name: len(jsontext.dumps(merged.get(name))))
         raise InvalidRequest(
             prefix + largest,
@@ -400,7 +420,7 @@ def merge(layer: Layer, changes: Mapping[str, Any], *, prefix: str = "") -> dict
 
 
 def _over(above: Mapping[str, Any], below: Mapping[str, Any]) -> dict[str, Any]:
-    """The one laid over the other, objects in them field by field."""
+    """The fields of both; those of `above` count, objects are merged field by field."""
     merged = dict(below)
     for name, value in above.items():
         there = merged.get(name)
@@ -410,7 +430,7 @@ def _over(above: Mapping[str, Any], below: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _given(layer: Mapping[str, Any]) -> dict[str, Any]:
-    """Without what is taken back, and without objects of which nothing is left."""
+    """The layer without null fields and without empty objects."""
     left = {
         name: _given(value) if isinstance(value, Mapping) else value
         for name, value in layer.items()
@@ -419,8 +439,8 @@ def _given(layer: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def whole(layers: Layers, *, prefix: str = "") -> QueueConfig:
-    """What layers come to together. Raises InvalidRequest where they contradict each other: stored
-    all the same, they would have every push refused.
+    """The configuration in force. Raises InvalidRequest if layers contradict each other: stored,
+    they would make every push fail.
     """
     try:
         return layers.in_force()
@@ -429,14 +449,14 @@ def whole(layers: Layers, *, prefix: str = "") -> QueueConfig:
 
 
 def check(before: Layers, own: Layer) -> None:
-    """Refuse a change that contradicts itself or would leave jobs behind. Raises InvalidRequest."""
+    """Raise InvalidRequest for a change that contradicts itself, or would lose jobs."""
     lanes = whole(Layers(own, before.inherited)).lanes
     if lanes < before.in_force().lanes:
         raise InvalidRequest("lanes", "must not become fewer: jobs may wait in them", value=lanes)
 
 
 def shown(layers: Layers) -> dict[str, Any]:
-    """The merged document as every endpoint shows it; a limit that is not set is absent."""
+    """The merged configuration as shown. A limit that is not set is absent."""
     document = layers.document
     full = {**SYSTEM, **document}
     for name in _NESTED:
@@ -463,7 +483,7 @@ def shown(layers: Layers) -> dict[str, Any]:
 
 
 def check_name(name: str, changes: Mapping[str, Any], *, prefix: str = "") -> None:
-    """Refuse what a queue of this name cannot have. Raises InvalidRequest."""
+    """Raise InvalidRequest for settings that a queue of this name cannot have."""
     if changes.get("dead_letter_queue") == name:
         raise InvalidRequest(f"{prefix}dead_letter_queue", "must be another queue", value=name)
     if name != DEFAULT_QUEUE_POLICY:
@@ -471,16 +491,16 @@ def check_name(name: str, changes: Mapping[str, Any], *, prefix: str = "") -> No
 
 
 def inherited(policy: Layer, name: str) -> Layer:
-    """What a new queue of this name takes over from the policy for new queues."""
-    # The queue that all others send their dead letters to has nowhere to send its own.
+    """The layer that a new queue of this name inherits from the policy for new queues."""
+    # The dead-letter queue of all queues cannot be its own dead-letter queue.
     own = policy.get("dead_letter_queue") == name
     return {key: value for key, value in policy.items() if not own or key != "dead_letter_queue"}
 
 
 def sources(layers: Layers) -> dict[str, str]:
-    """Where each field in force comes from: `queue`, `_default` or `system`."""
+    """The layer that each field in force comes from: `queue`, `_default` or `system`."""
     found = {name: "system" for name in shown(layers) if name != "backpressure"}
-    # One setting by two names (`Layers.max_age`).
+    # `dead_letter_ttl` is another name for a field of `dead_letter`.
     inherited, own = (
         {*layer, *(["dead_letter"] if "dead_letter_ttl" in layer else ())}
         for layer in (layers.inherited, layers.own)
@@ -503,7 +523,7 @@ def _in_force(document: Mapping[str, Any], max_age: str) -> QueueConfig:
     return QueueConfig(
         max_size=document.get("max_size") or None,
         max_size_bytes=document.get("max_size_bytes") or None,
-        overflow_policy=document.get("overflow_policy", base.overflow_policy),
+        overflow_policy=OverflowPolicy(document.get("overflow_policy", base.overflow_policy)),
         warning_threshold=float(document.get("warning_threshold", base.warning_threshold)),
         concurrency=document.get("concurrency"),
         rate_limit=rate["limit"] if rate else None,
@@ -522,7 +542,7 @@ def _in_force(document: Mapping[str, Any], max_age: str) -> QueueConfig:
         dead_letter=DeadLetterRetention(
             max_age_ms=times.duration_ms(max_age),
             max_count=dead_letter["retention"]["max_count"],
-            pruning_policy=dead_letter["pruning_policy"],
+            pruning_policy=PruningPolicy(dead_letter["pruning_policy"]),
         ),
         replay_rules=document.get("replay_rules"),
         allowed_job_types=tuple(document.get("allowed_job_types", base.allowed_job_types)),

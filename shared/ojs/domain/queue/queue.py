@@ -1,4 +1,4 @@
-"""A queue, as far as every operation needs to know it."""
+"""A queue's state and configuration."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from functools import cached_property
-from typing import Any
+from typing import Any, assert_never
 
 from ojs.domain import times
 from ojs.domain.fair_queue.tags import Fairness
@@ -14,27 +14,32 @@ from ojs.domain.queue.config import Layers, QueueConfig
 
 
 class QueueState(StrEnum):
-    """Whether workers are served from it (queue-config seed, section 5.1)."""
+    """The state of a queue (ojs-queue-config, section 5.1)."""
 
     ACTIVE = "active"
     PAUSED = "paused"
-    # It is ending: takes no jobs. Whether it hands out those it has depends on how it ends.
+    # It is being deleted and takes no jobs. The strategy decides whether it hands out jobs.
     DRAINING = "draining"
 
 
-# What becomes of the jobs of a queue that is deleted (section 5.3): there must be none, they are
-# discarded, moved, or (which is ours) worked off.
-REJECT, DISCARD, MOVE, DRAIN = "reject", "discard", "move", "drain"
-STRATEGIES = (REJECT, DISCARD, MOVE, DRAIN)
+class DeletionStrategy(StrEnum):
+    """What happens to the jobs of a queue that is deleted. With `reject` a queue that has jobs is
+    not deleted; with `drain` it is deleted when its jobs are done.
+    """
+
+    REJECT = "reject"
+    DISCARD = "discard"
+    MOVE = "move"
+    DRAIN = "drain"
 
 
 @dataclass(frozen=True)
 class Deletion:
-    """How a queue ends: the strategy, where its jobs go, since when, how many it concerned, and
-    whether it was paused before.
+    """The deletion of a queue: its strategy, the target of its jobs, when it began (ms), how many
+    jobs it has dealt with, and whether the queue was paused before.
     """
 
-    strategy: str
+    strategy: DeletionStrategy
     target: str | None = None
     began_ms: int = 0
     affected: int = 0
@@ -42,14 +47,14 @@ class Deletion:
 
     @property
     def before(self) -> QueueState:
-        """What the queue is again when it does not end after all."""
+        """The state of the queue again if it is not deleted after all."""
         return QueueState.PAUSED if self.paused else QueueState.ACTIVE
 
 
 @dataclass(frozen=True)
 class PoolMark:
-    """What a queue knows of a pool it is in: whether the pool has it for itself, and how the pool
-    has tenants share it, if it says so.
+    """A pool's settings that are copied to its queues: whether only the pool's workers are served
+    from them, and how tenants share them, if the pool sets that.
     """
 
     isolated: bool = False
@@ -74,21 +79,21 @@ class Queue:
     name: str
     state: QueueState = QueueState.ACTIVE
     created_ms: int = 0
-    # When it was paused or resumed last, and when its configuration was changed last.
+    # When it was last paused or resumed, and when its configuration was last changed.
     changed_ms: int | None = None
     configured_ms: int | None = None
     layers: Layers = field(default_factory=Layers)
-    ending: Deletion | None = None
-    # Its jobs are charged at the gate, though no bound may be in force: one is about to be.
+    deletion: Deletion | None = None
+    # Its jobs are counted at the depth counter, though its bound may not be in force yet.
     charging: bool = False
-    # The same of running jobs and the limit on them.
+    # The same for running jobs and the concurrency limit.
     slotting: bool = False
     # The worker pools it is in.
     pools: Mapping[str, PoolMark] = field(default_factory=dict)
-    # How often its configuration was changed.
+    # How often its configuration has changed.
     changes: int = 0
-    # Since when its jobs are being given tags, which it had before its tenants shared it fairly.
-    tagging_ms: int | None = None
+    # Since when jobs from before it was fair are being given tags; None when that is done.
+    backfill_since_ms: int | None = None
 
     @cached_property
     def config(self) -> QueueConfig:
@@ -97,18 +102,18 @@ class Queue:
 
     @property
     def charged(self) -> bool:
-        """Whether jobs that enter are charged at the queue's gate."""
+        """Whether new jobs are counted at the queue's depth counter."""
         return self.charging or self.config.bounded
 
     @property
     def slotted(self) -> bool:
-        """Whether running jobs take places at the queue's gate."""
+        """Whether running jobs need concurrency permits of the queue."""
         return self.slotting or self.config.concurrency is not None
 
     @property
     def fairness(self) -> Fairness | None:
-        """How its tenants share it: as it says itself, else as its pool does, else as the policy
-        for new queues did; None when they do not.
+        """How its tenants share it: set by the queue itself, by its pool, or by the policy for new
+        queues, in this order; None if they do not.
         """
         if "tenant_fairness" not in self.layers.own:
             by_pool = (mark.fairness for mark in self.pools.values() if mark.fairness is not None)
@@ -118,46 +123,52 @@ class Queue:
 
     @property
     def version(self) -> int:
-        """A number that grows with each change of the configuration, also over a deletion."""
+        """A number that grows with each change of the configuration, also across deletions."""
         return self.created_ms + self.changes
 
     @property
     def isolated_by(self) -> str | None:
-        """The pool whose workers alone are served from it (fair-scheduling seed, section 6.3)."""
+        """The pool whose workers alone are served from it (ojs-fair-scheduling, section 6.3)."""
         return next((name for name, mark in self.pools.items() if mark.isolated), None)
 
     @property
     def lanes(self) -> int:
-        """Number of parallel lines (design section 4)."""
+        """Number of parallel ready lines."""
         return self.config.lanes
 
     @property
     def paused(self) -> bool:
-        """Whether an operator paused it. What FETCH asks is `hands_out`."""
+        """Whether an operator paused it. FETCH uses `hands_out`."""
         return self.state is QueueState.PAUSED
 
     @property
     def hands_out(self) -> bool:
         """Whether FETCH gives jobs from it.
 
-        Not while it is paused, nor once its jobs are being discarded or moved. One that is being
-        deleted with `reject` goes on as it was before; with `drain` its jobs are worked off, also
-        if it was paused.
+        Not while it is paused, nor while its jobs are being discarded or moved. A queue that is
+        being deleted with `reject` continues as before; with `drain` it hands out its jobs even if
+        it was paused.
         """
-        if self.ending is None:
+        if self.deletion is None:
             return not self.paused and self.state is not QueueState.DRAINING
-        if self.ending.strategy == REJECT:
-            return not self.ending.paused
-        return self.ending.strategy == DRAIN
+        match self.deletion.strategy:
+            case DeletionStrategy.REJECT:
+                return not self.deletion.paused
+            case DeletionStrategy.DRAIN:
+                return True
+            case DeletionStrategy.DISCARD | DeletionStrategy.MOVE:
+                return False
+            case _:
+                assert_never(self.deletion.strategy)
 
     @property
     def may_stay(self) -> bool:
-        """Whether it is being deleted on condition that it is empty, which is about to be seen."""
-        return self.ending is not None and self.ending.strategy == REJECT
+        """Whether it is being deleted only if it is empty, which is being decided."""
+        return self.deletion is not None and self.deletion.strategy is DeletionStrategy.REJECT
 
 
 def to_dict(queue: Queue) -> dict[str, Any]:
-    """The queue as the binding shows it."""
+    """The JSON object of a queue."""
     shown: dict[str, Any] = {
         "name": queue.name,
         "state": queue.state.value,
@@ -167,16 +178,16 @@ def to_dict(queue: Queue) -> dict[str, Any]:
     }
     if queue.configured_ms is not None:
         shown["configured_at"] = times.format_ms(queue.configured_ms)
-    if queue.ending is not None:
-        shown["deletion"] = ending_to_dict(queue.ending)
+    if queue.deletion is not None:
+        shown["deletion"] = deletion_to_dict(queue.deletion)
     elif queue.changed_ms is not None:
         shown["paused_at" if queue.paused else "resumed_at"] = times.format_ms(queue.changed_ms)
     return shown
 
 
-def ending_to_dict(ending: Deletion) -> dict[str, Any]:
-    """How a queue ends, as the binding shows it."""
-    shown: dict[str, Any] = {"strategy": ending.strategy}
-    if ending.target is not None:
-        shown["target_queue"] = ending.target
-    return {**shown, "started_at": times.format_ms(ending.began_ms)}
+def deletion_to_dict(deletion: Deletion) -> dict[str, Any]:
+    """The JSON object of a deletion."""
+    shown: dict[str, Any] = {"strategy": deletion.strategy.value}
+    if deletion.target is not None:
+        shown["target_queue"] = deletion.target
+    return {**shown, "started_at": times.format_ms(deletion.began_ms)}

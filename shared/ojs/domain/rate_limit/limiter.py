@@ -1,9 +1,9 @@
-"""Rate limits of jobs: what a client may ask for, and how many may start now (pure).
+"""Rate limits of jobs: requests, and how many jobs may start now (ojs-rate-limiting). Pure.
 
-Sources: ojs-rate-limiting sections 5 to 9; requirements section 5.6. Jobs with one key share what
-is counted; each job is held against its own bounds. Three bounds, all of which must be kept:
+Jobs with the same key share its counters; each job is checked against its own limits. There are
+three kinds of limits, and a job must keep all that it has:
 
-    concurrency   so many active at once
+    concurrency   so many jobs active at once
     rate          so many starts in any stretch of time as long as the period (sliding window)
     throttle      starts at least period / limit apart
 """
@@ -15,6 +15,7 @@ import hashlib
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
+from enum import StrEnum
 from typing import Annotated, Any, Literal
 
 from pydantic import (
@@ -34,21 +35,28 @@ from ojs.domain.rate_limit.window import STEPS, RateWindow
 
 KEY_PATTERN = r"[a-zA-Z0-9][a-zA-Z0-9._:\-]*"
 MAX_KEY = 255
-# Each active job of a key with a concurrency limit is named in the key's cell, and paid with it.
+# Each active job of a key with a concurrency limit is listed in the key's item, which is written
+# with each start.
 MAX_CONCURRENCY = 1_000
 MAX_RATE = 1_000_000
-# A window is kept in steps for so long.
+# The longest period of a rate.
 MAX_PERIOD_MS = 31 * 86_400_000
-# Periods counted for one key at once.
+# How many periods are counted for one key at the same time.
 MAX_WINDOWS = 8
 _KEY = re.compile(KEY_PATTERN)
 _NAMED_PERIODS = {"second": 1_000, "minute": 60_000, "hour": 3_600_000, "day": 86_400_000}
 _SECOND_MS = 1_000
 
-OnLimit = Literal["wait", "reschedule", "drop"]
-WAIT, RESCHEDULE, DROP = "wait", "reschedule", "drop"
-# What stands in the way of a start (ojs-rate-limiting section 11.1, `strategy`).
+# The kind of limit that blocks a start (ojs-rate-limiting, section 11.1, `strategy`).
 CONCURRENCY, RATE, THROTTLE, PAUSE = "concurrency", "rate", "throttle", "pause"
+
+
+class OnLimit(StrEnum):
+    """What happens to a job that could be handed out while its rate limit is reached."""
+
+    WAIT = "wait"
+    RESCHEDULE = "reschedule"
+    DROP = "drop"
 
 
 def check_key(value: str) -> str:
@@ -63,24 +71,24 @@ def check_key(value: str) -> str:
 
 
 def check_any_key(value: str) -> str:
-    """A key, or the one of jobs whose limit names none. Raises ValueError with the rule."""
+    """A limiter's key, or a queue's own (`queue_key`). Raises ValueError with the rule."""
     own = queue_key("")
     return own + check_key(value[len(own) :]) if value.startswith(own) else check_key(value)
 
 
 def queue_key(queue: str) -> str:
-    """The key of jobs whose limit names none: one limiter for each queue."""
+    """The key of jobs whose limit has no key: one limiter for each queue."""
     return f"queue:{queue}"
 
 
 def cell_name(key: str) -> str:
-    """A key's short name, 12 characters: it rides in the sort key of the ready line."""
+    """A key's short name of 12 characters, which is part of sort keys in the ready line."""
     digest = hashlib.blake2b(key.encode("utf-8"), digest_size=9).digest()
     return base64.urlsafe_b64encode(digest).decode("ascii")
 
 
-def place_of(job_id: str, order: str) -> str:
-    """The name of the place that a job takes from its position in line: new for each attempt.
+def permit_name(job_id: str, order: str) -> str:
+    """The name of the permit of a job at this position in line: a new one for each attempt.
 
     Two processes may give the same position to two jobs; part of the id tells them apart.
     """
@@ -96,20 +104,20 @@ class Rate:
 
     @property
     def interval_ms(self) -> int:
-        """Between two starts, when they are spaced evenly; rounded up."""
+        """The time between two evenly spaced starts, rounded up."""
         return -(-self.period_ms // self.limit)
 
 
 @dataclass(frozen=True)
 class LimitBounds:
-    """What must be kept. None is no limit."""
+    """The limits of a job. None means no limit."""
 
     concurrency: int | None = None
     rate: Rate | None = None
     throttle: Rate | None = None
 
     def compact(self) -> str:
-        """As the head and the ready line have it: `c5;r100/60000;t10/1000`."""
+        """As stored in job records and sort keys: `c5;r100/60000;t10/1000`."""
         parts = [] if self.concurrency is None else [f"c{self.concurrency}"]
         parts += [
             f"{letter}{rate.limit}/{rate.period_ms}"
@@ -120,7 +128,7 @@ class LimitBounds:
 
     @classmethod
     def of(cls, text: str) -> LimitBounds:
-        """Read back what `compact` wrote; letters it does not write are passed over."""
+        """Read back what `compact` wrote; unknown letters are ignored."""
         given = {part[0]: part[1:] for part in text.split(";") if part}
 
         def rate(letter: str) -> Rate | None:
@@ -132,27 +140,27 @@ class LimitBounds:
         return cls(int(given["c"]) if "c" in given else None, rate("r"), rate("t"))
 
 
-_ON_LIMIT = {WAIT: "", RESCHEDULE: "m", DROP: "d"}
+_ON_LIMIT = {OnLimit.WAIT: "", OnLimit.RESCHEDULE: "m", OnLimit.DROP: "d"}
 
 
 @dataclass(frozen=True)
 class RateLimit:
-    """A job's limit. A key of None stands for its queue's own (`queue_key`)."""
+    """A job's rate limit. A key of None stands for its queue's own (`queue_key`)."""
 
     key: str | None
     bounds: LimitBounds = LimitBounds()
-    on_limit: str = WAIT
+    on_limit: OnLimit = OnLimit.WAIT
 
     def key_in(self, queue: str) -> str:
         """The key under which a job of this queue is counted."""
         return queue_key(queue) if self.key is None else self.key
 
     def compact(self) -> str:
-        """The attribute of the head: bounds and what happens at the limit, then the key."""
+        """As stored in the job record: limits, what happens at the limit, and the key."""
         return f"{self._rules()}|{self.key or ''}"
 
     def hint(self, queue: str) -> str:
-        """What the ready line says of it: all that a claim must know but the key itself."""
+        """As part of a sort key in the ready line: all that a claim needs except the key itself."""
         return ";".join(filter(None, (cell_name(self.key_in(queue)), self._rules())))
 
     def _rules(self) -> str:
@@ -167,11 +175,11 @@ class RateLimit:
 
 @dataclass(frozen=True)
 class LimitSpec:
-    """What the ready line says of a limited job: whose limiter, which bounds, what to do."""
+    """The rate limit of a job as the sort key in the ready line has it."""
 
     cell: str
     bounds: LimitBounds
-    on_limit: str
+    on_limit: OnLimit
 
     @classmethod
     def of(cls, text: str) -> LimitSpec:
@@ -180,9 +188,10 @@ class LimitSpec:
         return cls(cell, LimitBounds.of(rules), _on_limit(rules))
 
 
-def _on_limit(rules: str) -> str:
+def _on_limit(rules: str) -> OnLimit:
     parts = rules.split(";")
-    return next((name for name, letter in _ON_LIMIT.items() if letter and letter in parts), WAIT)
+    given = (name for name, letter in _ON_LIMIT.items() if letter and letter in parts)
+    return next(given, OnLimit.WAIT)
 
 
 # --- what a client asks for ---------------------------------------------------------------------
@@ -244,8 +253,9 @@ Starts = Annotated[
 
 
 class RateLimitRequest(_Model):
-    """A job's rate limit, in any of three forms: that of ojs-rate-limiting section 6, with `rate` a
-    number and `period` beside it, or with `max_per_second`. Without a key the queue's own is used.
+    """A job's rate limit, in one of three forms: that of ojs-rate-limiting, section 6, with a
+    number as `rate` beside `period`, or with `max_per_second`. Without a key the queue's own is
+    used.
     """
 
     key: Key | None = None
@@ -258,7 +268,7 @@ class RateLimitRequest(_Model):
     )
     max_per_second: Number | None = None
     throttle: Throttle | None = None
-    on_limit: OnLimit | None = None
+    on_limit: Literal["wait", "reschedule", "drop"] | None = None
 
     @model_validator(mode="after")
     def _whole_of_it(self) -> RateLimitRequest:
@@ -275,7 +285,7 @@ class RateLimitRequest(_Model):
         return self
 
     def limit(self) -> RateLimit:
-        """What it comes to."""
+        """The rate limit that is requested."""
         rate: Rate | None = None
         if self.max_per_second is not None:
             rate = Rate(self.max_per_second, _SECOND_MS)
@@ -285,12 +295,12 @@ class RateLimitRequest(_Model):
             rate = Rate(self.rate, _period_ms(self.period, named=True))
         throttle = None if self.throttle is None else self.throttle.rate()
         bounds = LimitBounds(self.concurrency, rate, throttle)
-        return RateLimit(self.key, bounds, self.on_limit or WAIT)
+        return RateLimit(self.key, bounds, OnLimit(self.on_limit or "wait"))
 
 
 class OverrideRequest(_Model):
-    """What holds for a key instead of what its jobs say. Null lifts a limit; what is not named
-    stays as the jobs have it.
+    """Limits of a key that replace those of its jobs. Null removes a limit; absent fields leave
+    the limits of the jobs.
     """
 
     concurrency: Concurrency | None = None
@@ -305,7 +315,7 @@ class OverrideRequest(_Model):
         return self
 
     def override(self, until_ms: int | None) -> Override:
-        """What it comes to."""
+        """The override that is requested."""
         given = LimitBounds(
             self.concurrency,
             None if self.rate is None else self.rate.rate(),
@@ -317,23 +327,23 @@ class OverrideRequest(_Model):
 
 @dataclass(frozen=True)
 class Override:
-    """Bounds that hold instead of the jobs' own, for those that are `named`. Time in ms."""
+    """Limits that replace the jobs' own ones for the fields in `named`. Time in ms."""
 
     bounds: LimitBounds
     named: frozenset[str]
     until_ms: int | None = None
 
     def holds(self, now_ms: int) -> bool:
-        """Whether it is not over."""
+        """Whether it is still in force."""
         return self.until_ms is None or now_ms < self.until_ms
 
     def over(self, bounds: LimitBounds) -> LimitBounds:
-        """The bounds of a job with this laid over them."""
+        """The limits of a job under this override."""
         laid: dict[str, Any] = {name: getattr(self.bounds, name) for name in self.named}
         return replace(bounds, **laid)
 
     def compact(self) -> str:
-        """For storing: which are named, until when, and the bounds."""
+        """As stored: which fields are named, until when, and the limits."""
         until = "" if self.until_ms is None else str(self.until_ms)
         return f"{','.join(sorted(self.named))}|{until}|{self.bounds.compact()}"
 
@@ -351,7 +361,7 @@ class Override:
 
 @dataclass(frozen=True)
 class Holder:
-    """A place for an active job, taken at `taken_ms`: its own until the lease's end at least."""
+    """The permit of an active job, taken at `taken_ms` and kept until `until_ms` at least."""
 
     job_id: str
     until_ms: int
@@ -360,7 +370,7 @@ class Holder:
 
 @dataclass(frozen=True)
 class LimitDecision:
-    """How many may start; when none, what stands in the way, and when that is over if known."""
+    """How many jobs may start; if none, the limit that blocks them, and until when, if known."""
 
     count: int
     strategy: str = ""
@@ -371,32 +381,32 @@ class LimitDecision:
 
 @dataclass(frozen=True)
 class LimiterState:
-    """What is counted for one key. `counted` says that all its active jobs are named here."""
+    """The counters of one key. `counted` tells whether all its active jobs are in `holders`."""
 
     key: str | None = None
-    # Places taken, by `place_of`.
+    # Permits taken, by `permit_name`.
     holders: Mapping[str, Holder] = field(default_factory=dict)
     windows: Mapping[int, RateWindow] = field(default_factory=dict)
     last_ms: int | None = None
     paused_ms: int | None = None
     override: Override | None = None
     counted: bool = False
-    # Bounds of the job pushed last, for showing, and the queues of its jobs.
+    # Limits of the last job pushed, to be shown, and the queues of its jobs.
     bounds: LimitBounds = LimitBounds()
     queues: tuple[str, ...] = ()
     checked_ms: int = 0
-    # Since when it is known to hold jobs back.
-    held_ms: int | None = None
+    # Since when it is known to throttle jobs.
+    throttled_since_ms: int | None = None
     op: str | None = None
 
     def in_force(self, bounds: LimitBounds, now_ms: int) -> LimitBounds:
-        """The bounds that hold for a job that asks for these."""
+        """The limits in force for a job with these limits."""
         if self.override is not None and self.override.holds(now_ms):
             return self.override.over(bounds)
         return bounds
 
-    def takes_places(self, bounds: LimitBounds, now_ms: int) -> bool:
-        """Whether a start is noted as a place taken."""
+    def takes_permits(self, bounds: LimitBounds, now_ms: int) -> bool:
+        """Whether a start takes a permit."""
         return self.counted or self.in_force(bounds, now_ms).concurrency is not None
 
     def room(self, bounds: LimitBounds, now_ms: int, wanted: int) -> LimitDecision:
@@ -418,12 +428,12 @@ class LimiterState:
             return LimitDecision(wanted)
         if least.count:
             return least
-        # Of several that stand in the way the last to go counts.
+        # Of several limits that block, the one that blocks longest counts.
         shut = [verdict for verdict in verdicts if not verdict.count]
         return max(shut, key=lambda verdict: verdict.free_ms or now_ms)
 
     def _places(self, force: LimitBounds, now_ms: int) -> LimitDecision | None:
-        if not self.takes_places(force, now_ms):
+        if not self.takes_permits(force, now_ms):
             return None
         limit = MAX_CONCURRENCY if force.concurrency is None else force.concurrency
         used = len(self.holders)
@@ -450,15 +460,15 @@ class LimiterState:
         return LimitDecision(0, THROTTLE, rate.limit, rate.limit, next_ms)
 
     def next_ms(self, throttle: Rate) -> int:
-        """When the next start may be, under even spacing."""
+        """When the next start may be under a throttle, in ms."""
         return 0 if self.last_ms is None else self.last_ms + throttle.interval_ms
 
     def started(self, period_ms: int, now_ms: int) -> int:
-        """Starts in the last period, as far as they were counted."""
+        """The counted starts in the last period."""
         return self._recent(now_ms).get(period_ms, RateWindow()).used
 
     def reset_ms(self, rate: Rate, now_ms: int) -> int:
-        """When one more may start under a rate; now when one may start now."""
+        """When one more job may start under a rate, in ms; not before now."""
         window = self._recent(now_ms).get(rate.period_ms, RateWindow())
         over = window.used - rate.limit
         for step, count in window.passed:
@@ -471,14 +481,14 @@ class LimiterState:
         return now_ms
 
     def _recent(self, now_ms: int) -> dict[int, RateWindow]:
-        """The windows in which something was started lately."""
+        """The windows that have starts in their last period."""
         recent = {period: window.recent(now_ms, period) for period, window in self.windows.items()}
         return {period: window for period, window in recent.items() if window.passed}
 
     def taking(
         self, bounds: LimitBounds, places: Mapping[str, Holder], now_ms: int, count: int
     ) -> LimiterState:
-        """After `count` starts now, with these places taken."""
+        """The state after `count` starts now that took these permits."""
         windows = self._recent(now_ms)
         force = self.in_force(bounds, now_ms)
         if force.rate is not None:
@@ -490,12 +500,12 @@ class LimiterState:
             self,
             holders={**self.holders, **places},
             windows=windows,
-            # The clock of another container may be ahead.
+            # Another container's clock may be ahead.
             last_ms=max(now_ms, self.last_ms or 0),
         )
 
     def giving_back(self, places: Iterable[str], taken_ms: int, count: int) -> LimiterState:
-        """Without `count` starts of `taken_ms` that did not come about, and their places."""
+        """The state without `count` starts of `taken_ms` that did not happen, and their permits."""
         gone = frozenset(places)
         windows = {
             period: window.taking(-count, taken_ms, period)

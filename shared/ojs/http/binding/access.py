@@ -1,7 +1,6 @@
-"""Who asks, as API Gateway tells it, and whether they may.
+"""Access: who the caller is, as API Gateway says in `requestContext`, and what it may do.
 
-Which of the events' fields count is the deployment's choice: what a client sends never ends up in
-`requestContext`.
+The deployment's authorizer decides which field is read. A client cannot write to `requestContext`.
 """
 
 from __future__ import annotations
@@ -18,20 +17,20 @@ if TYPE_CHECKING:
     from ojs.http.contract.operations import Operation
     from ojs.runtime import Runtime
 
-# Of a JWT: what it may do and which queues it may touch, each separated by spaces.
+# The claims of a JWT that list scopes and queues, separated by spaces.
 SCOPE_CLAIM, QUEUES_CLAIM = "scope", "ojs_queues"
 _FILTERS = ("queue", "queues")
 
 
 class Guard:
-    """Stands before every operation."""
+    """Checks each request before its operation runs."""
 
     def __init__(self, current: Callable[[], Runtime]) -> None:
-        """`current` is asked for only when a request comes."""
+        """`current` is called only when a request comes."""
         self._current = current
 
     def who(self, event: Mapping[str, Any]) -> Principal:
-        """Who asks. Raises Unauthenticated."""
+        """The caller. Raises Unauthenticated."""
         found = _READERS[self._current().settings.authorizer](
             event["requestContext"].get("authorizer") or {}
         )
@@ -41,11 +40,11 @@ class Guard:
 
     @property
     def closed(self) -> bool:
-        """Whether anybody has to say who they are."""
+        """Whether callers must authenticate."""
         return self._current().settings.authorizer != "none"
 
     def permit(self, principal: Principal, operation: Operation) -> None:
-        """Raise PermissionDenied for an operation that is not theirs, whatever it is about."""
+        """Raise PermissionDenied unless the caller may use the operation at all."""
         needed = permissions()[operation.id]
         if needed.scope is not None and needed.scope not in principal.scopes:
             raise forbidden()
@@ -53,9 +52,9 @@ class Guard:
             raise forbidden()
 
     def admit(self, request: Request) -> None:
-        """Raise PermissionDenied for queues out of reach; NotFound for a job that is not there.
+        """Raise PermissionDenied for queues out of the caller's reach, NotFound for a missing job.
 
-        What the body names is left to whoever reads it.
+        Queues that the body names are checked by the operation (`Request.touches`).
         """
         if not request.principal.limited:
             return
@@ -70,24 +69,24 @@ class Guard:
 
 
 def filtered(query: Mapping[str, str]) -> list[str]:
-    """The queues that a query asks for; none stands for all."""
+    """The queues that a query asks for; an empty list stands for all."""
     given = [query[name] for name in _FILTERS if query.get(name)]
     return [name.strip() for text in given for name in text.split(",")]
 
 
-def _nobody_asked(_told: Mapping[str, Any]) -> Principal | None:
+def _anybody(_context: Mapping[str, Any]) -> Principal | None:
     return ANYBODY
 
 
-def _of_key(told: Mapping[str, Any]) -> Principal | None:
-    """What the authorizer function said."""
-    context = told.get("lambda")
-    return Principal.of(context) if isinstance(context, Mapping) else None
+def _of_key(context: Mapping[str, Any]) -> Principal | None:
+    """The principal that the authorizer function found."""
+    found = context.get("lambda")
+    return Principal.of(found) if isinstance(found, Mapping) else None
 
 
-def _of_token(told: Mapping[str, Any]) -> Principal | None:
-    """What is in a JWT that API Gateway has verified: its subject, or the client it is of."""
-    claims = (told.get("jwt") or {}).get("claims") or {}
+def _of_token(context: Mapping[str, Any]) -> Principal | None:
+    """The subject, or else the client, of a JWT that API Gateway has verified."""
+    claims = (context.get("jwt") or {}).get("claims") or {}
     name = str(claims.get("sub") or claims.get("client_id") or "")
     if not name:
         return None
@@ -95,24 +94,24 @@ def _of_token(told: Mapping[str, Any]) -> Principal | None:
     return Principal(
         name,
         frozenset(_words(claims.get(SCOPE_CLAIM))),
-        # A claim that names no queue allows none.
+        # An empty claim allows no queue.
         None if queues is None else _words(queues),
     )
 
 
 def _words(claim: Any) -> tuple[str, ...]:
-    """A list as claims have it: API Gateway writes arrays as `[a b]`."""
+    """The words of a claim. API Gateway writes an array as `[a b]`."""
     return tuple(str(claim or "").strip("[]").split())
 
 
-def _of_role(told: Mapping[str, Any]) -> Principal | None:
-    """Whoever signed the request. What they may do IAM has decided, by method and path."""
-    name = str((told.get("iam") or {}).get("userArn") or "")
+def _of_role(context: Mapping[str, Any]) -> Principal | None:
+    """The role that signed the request. IAM has decided by method and path what it may do."""
+    name = str((context.get("iam") or {}).get("userArn") or "")
     return Principal(name) if name else None
 
 
 _READERS: Mapping[str, Callable[[Mapping[str, Any]], Principal | None]] = {
-    "none": _nobody_asked,
+    "none": _anybody,
     "keys": _of_key,
     "jwt": _of_token,
     "iam": _of_role,

@@ -37,9 +37,9 @@ _GATEWAY_TIMEOUT_MS = 30_000
 
 @dataclass(frozen=True)
 class Answer:
-    """What an implementation gives back. A body of None is no body at all.
+    """What an implementation returns. A body of None means no body.
 
-    One that is a text is sent as it is; its type stands in the headers.
+    A text is sent as it is, with the type in `headers`.
     """
 
     body: Mapping[str, Any] | str | None
@@ -53,9 +53,9 @@ Implementation = Callable[[Request], Answer]
 class _Resolver(APIGatewayHttpResolver):
     """Powertools' router, made safe for threads.
 
-    Powertools keeps the event in a class attribute that all resolvers share, and the route's
-    arguments in one dict: right in Lambda, where a process serves one request at a time, but the
-    local server runs these handlers in threads. Here both belong to the thread.
+    Powertools keeps the event in a class attribute and the route's arguments in one dict. That is
+    right in Lambda, where a process serves one request at a time; the local server runs handlers in
+    threads. Here each thread has its own.
     """
 
     def __init__(self) -> None:
@@ -82,7 +82,7 @@ class _Resolver(APIGatewayHttpResolver):
 
     @staticmethod
     def _compile_regex(rule: str, base_regex: str = "") -> Pattern[str]:
-        # One notion of what a path matches, for routes, 405 and dispatch.
+        # The same pattern for routes, for 405 and for dispatch.
         return contract.pattern(rule)
 
 
@@ -92,7 +92,7 @@ class Application:
     def __init__(self, function: str, guard: Guard, clock: Clock | None = None) -> None:
         self.function = function
         self._guard = guard
-        # Not the runtime's: a request has an id, and an answer, even when that cannot be built.
+        # Not the runtime's clock: a request is answered, with an id, even if that cannot be built.
         self._clock = clock or SystemClock()
         self._started_ms = self._clock.now_ms()
         self._ids = IdSource(self._clock)
@@ -101,8 +101,8 @@ class Application:
         self._resolver = _Resolver()
         self._resolver.not_found(self._no_route)
         self._resolver.exception_handler(OjsError)(self._refused)
-        # The outermost boundary: whatever else goes wrong is a defect of ours. The caller must
-        # still get the error body and headers of the binding, and the log the stack.
+        # Any other error is a defect: it is logged with its stack, and the caller still gets the
+        # error body and headers.
         self._resolver.exception_handler(Exception)(self._failed)
 
     def uptime_s(self) -> int:
@@ -110,7 +110,7 @@ class Application:
         return (self._clock.now_ms() - self._started_ms) // 1_000
 
     def operation(self, *operation_ids: str) -> Callable[[Implementation], Implementation]:
-        """Bind an implementation; raises ValueError for an operation unknown or bound already."""
+        """Bind an implementation. Raises ValueError for an operation unknown or bound already."""
 
         def bind(implementation: Implementation) -> Implementation:
             for operation_id in operation_ids:
@@ -142,8 +142,7 @@ class Application:
             closed=True,
         )  # fmt: skip
         if method == "HEAD" and "GET" in contract.at(event["rawPath"]):
-            # The answer is that to GET, body and all: whoever speaks HTTP in front of the function
-            # leaves the body away, and takes Content-Length from it.
+            # Answered like GET: the server in front drops the body and keeps its Content-Length.
             request_context = {**event["requestContext"], "http": {**http, "method": "GET"}}
             event = {**event, "requestContext": request_context}
         return self._resolver.resolve(event, context)
@@ -153,11 +152,11 @@ class Application:
             context, event = self._resolver.context, self._resolver.current_event.raw_event
             context["operation"] = operation
             if operation not in contract.at(event["rawPath"]).values():
-                # A fixed path (`/workers/fetch`) looks like a template (`/workers/{id}`) here.
+                # The router takes a fixed path (`/workers/fetch`) for a template (`/workers/{id}`).
                 return self._no_route()
             principal = self._who(event)
             self._guard.permit(principal, operation)
-            if operation.id != "manifest":  # it is read before a version is chosen
+            if operation.id != "manifest":  # clients read it before they choose a version
                 negotiation.check_version(context["headers"].get("ojs-version"))
             request = Request(
                 operation=operation,
@@ -177,7 +176,7 @@ class Application:
         self._resolver.route(operation.path, operation.method)(route)
 
     def _who(self, event: Mapping[str, Any]) -> Principal:
-        """Who asks, before anything else is looked at. Raises Unauthenticated."""
+        """Find the caller, before anything else is looked at. Raises Unauthenticated."""
         context = self._resolver.context
         context["closed"] = self._guard.closed
         context["principal"] = principal = self._guard.who(event)
@@ -189,8 +188,8 @@ class Application:
         allowed = _methods(contract.at(path))
         self._resolver.context["closed"] = self._guard.closed
         if method != "OPTIONS" or not allowed:
-            # Not even which paths there are is for everybody. But browsers have no key when they
-            # ask whether they may send one; where pages may, API Gateway lets them ask.
+            # Unauthenticated callers do not even learn which paths exist. A browser's preflight
+            # request is excepted: it has no key.
             self._who(self._resolver.current_event.raw_event)
         if not allowed:
             error = NotFound("route", f"{method} {path}")
@@ -231,13 +230,13 @@ class Application:
         if not isinstance(text, str):
             text = jsontext.dumps(text)
         if answer.status >= 400:
-            # An error may quote what is no text (an unpaired surrogate); escaped, it can be sent.
+            # An error may quote an unpaired surrogate, which UTF-8 cannot encode: it is escaped.
             text = text.encode("utf-8", "backslashreplace").decode("utf-8")
         return Response(status_code=answer.status, body=text, headers=headers)
 
     def _log(self, status: int, code: str | None = None, cause: Exception | None = None) -> None:
-        # Successes only when debugging: at the price of log storage a line for each request costs
-        # about as much as serving it, and the API's own access log has them.
+        # Successes are logged at DEBUG only: storing a line for each request costs about as much as
+        # serving it, and the API's access log has them.
         fields = self._log_fields(status, code)
         if status >= 500:
             logger.error("request failed", exc_info=cause, **fields)
@@ -247,7 +246,7 @@ class Application:
             logger.debug("request served", **fields)
 
     def _log_fields(self, status: int, code: str | None = None) -> dict[str, Any]:
-        # Never the body, the query or the path's values: they may hold what must not be logged.
+        # Never the body, the query or values in the path: they may be confidential.
         context = self._resolver.context
         operation: Operation | None = context.get("operation")
         fields: dict[str, Any] = {
@@ -265,7 +264,7 @@ class Application:
 
 
 def _remaining(lambda_context: object) -> Callable[[], int]:
-    """Tells the milliseconds until the function is stopped; outside of Lambda, API Gateway's."""
+    """A function that returns the ms until Lambda stops the function, or API Gateway's timeout."""
     found = getattr(lambda_context, "get_remaining_time_in_millis", None)
     return cast("Callable[[], int]", found) if callable(found) else lambda: _GATEWAY_TIMEOUT_MS
 

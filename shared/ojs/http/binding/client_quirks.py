@@ -1,7 +1,7 @@
-"""What some clients need beyond the specification: one table with an entry for each.
+"""Exceptions for clients that do not follow the specification: a table with an entry for each.
 
-An entry is for one client, which is recognised by what it sends, and it changes only what the entry
-names. Every other client gets exactly what it asks for. docs/clients.md shows the same table.
+A client is recognised by what it sends, and its entry changes only what it names. All other clients
+get exactly what they ask for. docs/clients.md shows the same table.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ _PRODUCT = re.compile(r"[ \t]*([!#$%&'*+.^_`|~0-9A-Za-z-]+)")
 
 @dataclass(frozen=True)
 class Quirk:
-    """A client that needs another media type than the one it asks for.
+    """A client that needs a media type other than the one it asks for.
 
-    It is recognised by `product`, the name of the first product in its User-Agent (in lower case),
-    and by `accepts`, the only media type that its Accept names. It is answered with `answered`.
+    It is recognised by `product`, the first product of its User-Agent (in lower case), and by
+    `accepts`, the only media type in its Accept. It gets `answered`.
     """
 
     client: str

@@ -1,15 +1,18 @@
 """Errors as HTTP answers: the one map from code to status, and the one error body.
 
-Body: requirements section 3.1. Catalogue numbers: the OJS error catalogue.
+`catalogue` is the number of an error in the OJS error catalogue (ojs-error-catalog).
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, cast
 
 from ojs.domain.errors import OjsError, QueueFull, Unauthenticated
+
+if TYPE_CHECKING:
+    from ojs.http.contract import answers
 
 _CATALOGUE = "https://openjobspec.org/spec/v1/error-catalog"
 _CHAPTERS = {
@@ -24,7 +27,7 @@ _CHAPTERS = {
 
 @dataclass(frozen=True)
 class ErrorKind:
-    """How a code is answered: status, catalogue number, and what the caller may do."""
+    """How an error code is answered: status, catalogue number, and a hint for the caller."""
 
     status: int
     catalogue: str
@@ -32,7 +35,7 @@ class ErrorKind:
 
     @property
     def docs_url(self) -> str:
-        """Where the error is described."""
+        """The page that describes the error."""
         return f"{_CATALOGUE}#{_CHAPTERS[self.catalogue[4]]}"
 
 
@@ -105,21 +108,19 @@ class MethodNotAllowed(OjsError):
 
 
 def kind_of(error: OjsError) -> ErrorKind:
-    """How an error is answered. A code nobody listed here is a defect, and answers 500."""
+    """How an error is answered: 500 for a code that is missing in `KINDS`, which is a defect."""
     return KINDS.get(error.code, KINDS["backend_error"])
 
 
-def body(error: OjsError, request_id: str) -> dict[str, Any]:
+def body(error: OjsError, request_id: str) -> answers.ErrorAnswer:
     """The error body."""
     kind = kind_of(error)
-    # What the backpressure seed wants beside the code and not in `details` (section 7.1).
-    beside = error.queue if isinstance(error, QueueFull) else {}
     return {
         "error": {
             "code": error.code,
             "type": error.code,
             "message": error.message,
-            **beside,
+            **_full_queue(error),
             "retryable": error.retryable,
             "details": error.details,
             "hint": kind.hint,
@@ -130,8 +131,13 @@ def body(error: OjsError, request_id: str) -> dict[str, Any]:
     }
 
 
+def _full_queue(error: OjsError) -> answers.FullQueue:
+    # Beside the code, not in `details`: ojs-backpressure section 7.1.
+    return cast("answers.FullQueue", error.queue) if isinstance(error, QueueFull) else {}
+
+
 def headers(error: OjsError) -> dict[str, str]:
-    """Headers that an error adds to those of every answer."""
+    """The headers of an error, beside those of every answer."""
     added: dict[str, str] = {}
     if isinstance(error, MethodNotAllowed):
         added["Allow"] = ", ".join(error.allowed)
@@ -146,7 +152,7 @@ def headers(error: OjsError) -> dict[str, str]:
 
 
 def internal() -> OjsError:
-    """What a caller learns of a defect: nothing but the request id to report."""
+    """The error for a defect of the server: it says nothing but the request id to report."""
     unexpected = OjsError("The request could not be served because of an internal error.")
     unexpected.retryable = True  # type: ignore[misc]
     return unexpected

@@ -1,4 +1,4 @@
-"""Media types, versions and the headers of every answer (requirements section 4)."""
+"""Media types, versions and the headers of every answer."""
 
 from __future__ import annotations
 
@@ -30,28 +30,28 @@ _FIXED: Mapping[str, str] = {
     "X-OJS-Media-Type": MEDIA_TYPE,
     "X-Content-Type-Options": "nosniff",
     "Cache-Control": "no-store",
-    # What is answered is data, whatever a browser takes it for.
+    # An answer is data: a browser must run nothing in it.
     "Content-Security-Policy": "default-src 'none'; frame-ancestors 'none'",
     "Referrer-Policy": "no-referrer",
 }
-# Where a key is needed, HTTPS is in front: browsers are to use nothing else.
+# Where a key is needed, the API is served by HTTPS; browsers must use nothing else.
 _CLOSED: Mapping[str, str] = {"Strict-Transport-Security": "max-age=31536000"}
 
-# An origin as browsers send it, and as settings name pages that may use the API. A whole text.
+# An origin, as browsers send it and as the setting for allowed web pages has it. Matches whole.
 ORIGIN = r"https?://[a-z0-9.-]+(:[0-9]{1,5})?"
 
 
 def answer_headers(request_id: str, *, closed: bool) -> dict[str, str]:
-    """Headers that every answer bears, errors included. `closed`: a key is needed.
+    """The headers of every answer, errors included. `closed`: a key is needed.
 
-    Which web pages may read the answer is not said here: API Gateway says it in a deployment
-    (`cors_origins`), and the local server for itself, with EXPOSED_HEADERS.
+    CORS headers are added elsewhere: by API Gateway (`cors_origins`) or by the local server, both
+    with EXPOSED_HEADERS.
     """
     return {**_FIXED, **(_CLOSED if closed else {}), "X-Request-Id": request_id}
 
 
 def preflight_headers(methods: Iterable[str]) -> dict[str, str]:
-    """What a browser wants to know before it sends a request to a path with these methods."""
+    """The answer to a browser's preflight request for a path with these methods."""
     allowed = ", ".join(methods)
     return {
         "Allow": allowed,
@@ -63,7 +63,7 @@ def preflight_headers(methods: Iterable[str]) -> dict[str, str]:
 
 
 def request_id(given: str | None) -> str | None:
-    """The client's own request id, when it can be echoed and logged safely."""
+    """The client's own request id, if it can be echoed and logged safely."""
     text = (given or "").strip()
     return text if _REQUEST_ID.fullmatch(text) else None
 
@@ -71,18 +71,18 @@ def request_id(given: str | None) -> str | None:
 def media_type(accept: str | None) -> str:
     """The media type to answer with.
 
-    Both names stand for the same bytes. `application/json` is used only for clients that ask for
-    it by name and rather than for the OJS name; whatever else they accept, they get OJS
-    (ojs-http-binding section 4.3).
+    Both names stand for the same bytes. `application/json` is used only where Accept names it and
+    prefers it to the OJS type; in all other cases it is the OJS type (ojs-http-binding section
+    4.3).
     """
     wanted = weights(accept)
     return JSON if wanted.get(JSON, 0.0) > wanted.get(MEDIA_TYPE, 0.0) else MEDIA_TYPE
 
 
 def weights(accept: str | None) -> dict[str, float]:
-    """The media types that Accept names, in lower case, each with its weight from 0 to 1.
+    """The media types that Accept names, in lower case, with their weights from 0 to 1.
 
-    A type that is named more than once has the highest of its weights.
+    A type that is named more than once gets the highest of its weights.
     """
     found: dict[str, float] = {}
     for entry in (accept or "").lower().split(","):
@@ -104,7 +104,7 @@ def _weight(parameters: Iterable[str]) -> float:
 
 
 def check_content_type(given: str | None) -> None:
-    """Raise InvalidRequest unless a body of this type can be read. No type at all is fine."""
+    """Raise InvalidRequest unless a body of this type can be read; the header may be missing."""
     if given is None or not given.strip():
         return
     name = given.partition(";")[0].strip().lower()
@@ -118,7 +118,7 @@ def check_content_type(given: str | None) -> None:
 
 
 def check_version(asked: str | None) -> None:
-    """Raise Unsupported unless the version of the specification asked for is served."""
+    """Raise Unsupported unless the requested version of the specification is served."""
     if asked is not None and not _VERSION.fullmatch(asked.strip()):
         raise Unsupported(
             f"OJS version '{shorten(asked, 40)}' is not served here.",

@@ -1,7 +1,7 @@
-"""Pages: limit and cursor, or offset, or page and per_page (requirements section 4, last row).
+"""Pages of listings: by limit and cursor, by offset, or by page and per_page.
 
-A cursor costs the same on every page. Skipping by offset or page number reads what is skipped, so
-it ends at `MAX_OFFSET`.
+A cursor costs the same on every page. An offset or a page number costs reading what is skipped, so
+at most `MAX_OFFSET` items can be skipped.
 """
 
 from __future__ import annotations
@@ -10,21 +10,24 @@ import base64
 import binascii
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from ojs.domain.errors import InvalidRequest
 from ojs.domain.page import Page
 from ojs.http.contract.operations import DEFAULT_LIMIT, MAX_LIMIT, MAX_OFFSET
 
+if TYPE_CHECKING:
+    from ojs.http.contract import answers
+
 T = TypeVar("T")
 _MAX_DIGITS = 9
-# A page of the store may be short; putting together many of those is no longer cheap.
+# A page of the store may be short, so one answer may take several reads; this bounds them.
 _MAX_READS = 2 * MAX_OFFSET // MAX_LIMIT
 
 
 @dataclass(frozen=True)
 class PageWindow:
-    """What part of a listing was asked for."""
+    """The part of a listing that a request asks for."""
 
     limit: int = DEFAULT_LIMIT
     offset: int = 0
@@ -37,7 +40,7 @@ class PageWindow:
 
 
 def integer(query: Mapping[str, str], name: str, *, default: int, least: int, most: int) -> int:
-    """An integer query parameter. Raises InvalidRequest naming it."""
+    """Read an integer query parameter. Raises InvalidRequest naming it."""
     text = query.get(name)
     if text is None or text == "":
         return default
@@ -52,7 +55,7 @@ def integer(query: Mapping[str, str], name: str, *, default: int, least: int, mo
 
 
 def window(query: Mapping[str, str]) -> PageWindow:
-    """The part of a listing that the query asks for. Raises InvalidRequest naming a parameter."""
+    """Read which part of a listing a query asks for. Raises InvalidRequest naming a parameter."""
     per_page = integer(query, "per_page", default=DEFAULT_LIMIT, least=1, most=MAX_LIMIT)
     limit = integer(query, "limit", default=per_page, least=1, most=MAX_LIMIT)
     any_page = 10**_MAX_DIGITS - 1
@@ -73,16 +76,15 @@ def window(query: Mapping[str, str]) -> PageWindow:
 
 
 def collect(asked: PageWindow, listing: Callable[[int, str | None], Page[T]]) -> Page[T]:
-    """The page asked for, from a listing that takes a limit and a cursor.
+    """Read the page asked for from `listing`, which takes a limit and a cursor.
 
-    What the listing gives is read on until the page is full, so that numbered pages join without a
-    gap however short its own pages are. Raises InvalidRequest when what is to be skipped lies too
-    far apart.
+    Short pages of the listing are put together until the page is full, so that numbered pages
+    follow one another without a gap. Raises InvalidRequest when skipping takes too many reads.
     """
     cursor = asked.cursor
     found: list[T] = []
     for _ in range(_MAX_READS):
-        # Never more than the page has room for: the cursor is that of the last item shown.
+        # Never read more than fits: the cursor must be that of the last item shown.
         passed = listing(min(asked.offset + asked.limit - len(found), MAX_LIMIT), cursor)
         found += passed.items
         cursor = passed.next_cursor
@@ -93,16 +95,16 @@ def collect(asked: PageWindow, listing: Callable[[int, str | None], Page[T]]) ->
     return Page(found[asked.offset :], cursor)
 
 
-# The store's cursors name keys; wrapped, they need no quoting in a URL and nobody reads them.
+# The store's cursors contain keys of items. Encoded, they are opaque and need no quoting in a URL.
 
 
 def sealed(cursor: str) -> str:
-    """A store's cursor as clients see it."""
+    """Encode a store's cursor for clients."""
     return base64.urlsafe_b64encode(cursor.encode("utf-8")).decode("ascii").rstrip("=")
 
 
 def opened(text: str, name: str = "cursor") -> str:
-    """What `sealed` wrapped, from the parameter of this name. Raises InvalidRequest."""
+    """Decode the cursor in the parameter `name`, encoded by `sealed`. Raises InvalidRequest."""
     try:
         padded = text.encode("ascii") + b"=" * (-len(text) % 4)
         return base64.b64decode(padded, altchars=b"-_", validate=True).decode("utf-8")
@@ -110,9 +112,9 @@ def opened(text: str, name: str = "cursor") -> str:
         raise InvalidRequest(name, "is not one this server gave", value=text) from None
 
 
-def described(asked: PageWindow, page: Page[Any], total: int | None = None) -> dict[str, Any]:
-    """The `pagination` object; `total` only where it is known without counting."""
-    shown: dict[str, Any] = {
+def described(asked: PageWindow, page: Page[Any], total: int | None = None) -> answers.Pagination:
+    """Build the `pagination` object; it has `total` only where that is known without counting."""
+    shown: answers.Pagination = {
         "has_more": page.next_cursor is not None,
         "limit": asked.limit,
         "offset": asked.offset,
@@ -127,7 +129,7 @@ def described(asked: PageWindow, page: Page[Any], total: int | None = None) -> d
         and page.next_cursor is None
         and (page.items or not asked.offset)
     ):
-        # The listing ends here, so its length is known after all.
+        # The listing ends here, so its length is known.
         total = asked.offset + len(page.items)
     if total is not None:
         shown["total"] = total

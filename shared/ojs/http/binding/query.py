@@ -1,4 +1,4 @@
-"""Query parameters, checked one by one: a function raises InvalidRequest naming its parameter."""
+"""Query parameters. Each function raises InvalidRequest naming the parameter that is wrong."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ from ojs.http.contract.operations import MAX_FILTER_NAMES, Operation
 
 
 def check_known(operation: Operation, query: Mapping[str, str]) -> None:
-    """Refuse what is no parameter of the operation: a filter that is not applied misleads."""
+    """Refuse unknown parameters: a mistyped filter that is ignored would mislead."""
     known = [parameter.name for parameter in operation.query]
     for name in query:
         if name not in known:
             taken = f"it takes {', '.join(known)}" if known else "it takes none"
-            raise InvalidRequest(shorten(name), f"is no parameter of this operation; {taken}")
+            raise InvalidRequest(shorten(name), f"is not a parameter of this operation; {taken}")
 
 
 def given(query: Mapping[str, str], *names: str) -> tuple[str, str] | None:
-    """Name and value of the one of these parameters that has a value."""
+    """Name and value of the one parameter of `names` that has a value; None if none has."""
     found = [(name, query[name]) for name in names if query.get(name)]
     if len(found) > 1:
         raise InvalidRequest(found[1][0], f"cannot be combined with {found[0][0]}")
@@ -29,7 +29,7 @@ def given(query: Mapping[str, str], *names: str) -> tuple[str, str] | None:
 def names(
     query: Mapping[str, str], parameters: Iterable[str], check: Callable[[str], str]
 ) -> tuple[str, ...]:
-    """A list of names, separated by commas, under one of these parameters; () for none."""
+    """The names, separated by commas, in one of these parameters; () if none is given."""
     found = given(query, *parameters)
     if found is None:
         return ()
@@ -47,7 +47,7 @@ def names(
 
 
 def single(query: Mapping[str, str], name: str, check: Callable[[str], str]) -> str | None:
-    """One name, if given."""
+    """The name in this parameter, if given."""
     if not query.get(name):
         return None
     try:
@@ -57,11 +57,11 @@ def single(query: Mapping[str, str], name: str, check: Callable[[str], str]) -> 
 
 
 def moment(query: Mapping[str, str], name: str, *, now_ms: int) -> int | None:
-    """An RFC 3339 timestamp in ms since the epoch, if given."""
+    """The RFC 3339 timestamp in this parameter, in ms since the epoch, if given."""
     text = query.get(name)
     if not text:
         return None
-    # Not as enqueueing has it, where `+` and a duration stand for a time to come.
+    # Relative times in the future, which an enqueue accepts, make no sense here.
     if text.startswith("+"):
         rule = "must be an RFC 3339 timestamp with a time zone"
         raise InvalidRequest(name, rule, value=text)
@@ -72,7 +72,7 @@ def moment(query: Mapping[str, str], name: str, *, now_ms: int) -> int | None:
 
 
 def span(query: Mapping[str, str], *, now_ms: int) -> tuple[int | None, int | None]:
-    """`since` and `until`, each if given, the one before the other."""
+    """The parameters `since` and `until` in ms, each if given; `since` must come first."""
     since_ms = moment(query, "since", now_ms=now_ms)
     until_ms = moment(query, "until", now_ms=now_ms)
     if since_ms is not None and since_ms >= (now_ms + 1 if until_ms is None else until_ms):

@@ -1,4 +1,4 @@
-"""One request, as it came through API Gateway (payload format 2.0), checked part by part."""
+"""One request from API Gateway (payload format 2.0); its parts are checked when they are read."""
 
 from __future__ import annotations
 
@@ -45,11 +45,11 @@ _WHITE_SPACE = b" \t\r\n"
 
 @dataclass(frozen=True)
 class Request:
-    """A request on its way to the implementation of an operation."""
+    """A request to an operation."""
 
     operation: Operation
     headers: Mapping[str, str]
-    # Parameters by name. API Gateway joins the values of one that comes again with commas.
+    # Parameters by name. API Gateway joins the values of a repeated one by commas.
     query: Mapping[str, str]
     # The query as it was sent.
     raw_query: str
@@ -61,22 +61,19 @@ class Request:
     principal: Principal
 
     def touches(self, *queues: str | None) -> None:
-        """Say which queues the request is about; None are all of them.
-
-        Raises PermissionDenied when one is out of reach of who asks.
-        """
+        """Raise PermissionDenied unless the caller may touch these queues; None stands for all."""
         for queue in queues:
             if self.principal.limited and (queue is None or not self.principal.reaches(queue)):
                 raise forbidden()
 
     @property
     def named(self) -> str:
-        """What the path names: a job, a worker, a queue, … Raises InvalidRequest."""
+        """The id or name in the path: of a job, a worker, a queue, … Raises InvalidRequest."""
         parameter, subject = self.operation.path_parameter, self.operation.subject
         if parameter is None or subject is None or self.path_value is None:
             raise TypeError(f"{self.operation.id} has no path parameter")
         try:
-            # API Gateway hands the path on decoded; others do not.
+            # API Gateway decodes the path, other servers do not.
             value = unquote(self.path_value, errors="strict")
         except UnicodeDecodeError:
             raise InvalidRequest(parameter, "must be UTF-8", value=self.path_value) from None
@@ -86,7 +83,7 @@ class Request:
             raise InvalidRequest(parameter, str(error), value=value) from None
 
     def object(self) -> dict[str, Any]:
-        """The body, a JSON object; `{}` for no body where none is needed.
+        """Read the body, a JSON object; `{}` for an empty body where it is optional.
 
         Raises InvalidRequest for the content type, InvalidPayload for the body.
         """
@@ -102,7 +99,7 @@ class Request:
         return value
 
     def parsed(self, model: type[Model]) -> Model:
-        """The body as the model that the contract names for this operation.
+        """Read the body as `model`, the model of this operation in the contract.
 
         Raises InvalidPayload, InvalidRequest or Unsupported.
         """
@@ -111,10 +108,9 @@ class Request:
         return models.parse(model, self.object())
 
     def check_no_body(self) -> None:
-        """Raise InvalidRequest when the operation takes no body, and there is one.
+        """Raise InvalidRequest if there is a body and the operation takes none.
 
-        What is not read cannot count, and a client that sends it means something by it. White space
-        and `{}` mean nothing: some clients send them with every request.
+        White space and `{}` are allowed: some clients send them with every request.
         """
         if self.operation.request is not None or not self.raw_body:
             return

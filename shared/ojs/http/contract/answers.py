@@ -1,7 +1,7 @@
-"""What answers look like: the types from which the OpenAPI document is made.
+"""The types of all answers. The OpenAPI document is made from them; `ojs.http.views` returns them.
 
-Imported only for that document; the answers themselves are built by `ojs.http.views.jobs`. A key that
-may be missing is `NotRequired`: fields not set are absent, not null.
+At run time only the document imports them: making these classes would delay each cold start. A key
+that may be missing is `NotRequired`: a field that is not set is absent, not null.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class JobError(TypedDict):
 
 
 class DeadLetterMetadata(TypedDict):
-    """When a dead letter came to be."""
+    """The times of a dead letter."""
 
     created_at: Moment
     discarded_at: Moment
@@ -180,7 +180,17 @@ class AckAnswer(TypedDict):
     job: Job
 
 
-class NackAnswer(TypedDict):
+class NackTimes(TypedDict, total=False):
+    """When a failed job is tried again, or when it ended."""
+
+    retry_delay_ms: Count
+    next_attempt_at: Moment
+    next_retry_at: Moment
+    discarded_at: Moment
+    completed_at: Moment
+
+
+class NackAnswer(NackTimes):
     """What a failure led to."""
 
     id: Id
@@ -188,11 +198,6 @@ class NackAnswer(TypedDict):
     state: JobState
     attempt: Count
     max_attempts: Count
-    retry_delay_ms: NotRequired[Count]
-    next_attempt_at: NotRequired[Moment]
-    next_retry_at: NotRequired[Moment]
-    discarded_at: NotRequired[Moment]
-    completed_at: NotRequired[Moment]
     job: Job
 
 
@@ -237,7 +242,7 @@ class JobsPageAnswer(TypedDict):
 
 
 class DeadLetterRetentionStats(TypedDict):
-    """Which dead letters stay, unless their queue says otherwise."""
+    """Which dead letters are kept, unless their queue is configured otherwise."""
 
     max_age: Annotated[str, Field(description="ISO 8601")]
     max_count: Annotated[int, Field(ge=1)]
@@ -345,7 +350,7 @@ class BulkOperationsAnswer(TypedDict):
 
 
 class HeartbeatAnswer(TypedDict):
-    """What a worker is told."""
+    """The answer to a heartbeat: what the worker must do."""
 
     state: Directive
     directive: Directive
@@ -374,7 +379,7 @@ class RegisterAnswer(TypedDict):
 
 
 class Worker(TypedDict):
-    """A worker: what it said of itself, and what is known of it."""
+    """A worker: what it reported at registration, and its state."""
 
     id: str
     worker_id: str
@@ -517,28 +522,28 @@ class BackpressureConfig(TypedDict):
 
 
 class RateLimit(TypedDict):
-    """So many jobs are handed out in each period (ISO 8601)."""
+    """At most `limit` jobs are handed out in each period (ISO 8601)."""
 
     limit: Annotated[int, Field(ge=1)]
     period: str
 
 
 class DeadLetterRetention(TypedDict):
-    """Which dead letters stay."""
+    """Which dead letters are kept."""
 
     max_age: Annotated[str, Field(description="those older are pruned; ISO 8601")]
     max_count: Annotated[int, Field(ge=1, description="the oldest beyond so many are pruned")]
 
 
 class DeadLetterConfig(TypedDict):
-    """What becomes of dead letters."""
+    """How dead letters are kept and pruned."""
 
     retention: DeadLetterRetention
     pruning_policy: Literal["delete", "archive"]
 
 
 class ReplayRule(TypedDict):
-    """By which dead letters come back by themselves."""
+    """A rule by which dead letters are retried automatically."""
 
     name: str
     filter: Annotated[
@@ -550,7 +555,7 @@ class ReplayRule(TypedDict):
 
 
 class TenantFairness(TypedDict):
-    """How the tenants of a queue share what is handed out."""
+    """How the tenants of a queue share its dispatches."""
 
     enabled: bool
     strategy: Literal["fair-share"]
@@ -562,7 +567,7 @@ class TenantFairness(TypedDict):
 
 
 class QueueConfig(TypedDict):
-    """What holds for a queue's jobs. Timeouts in seconds, durations in ISO 8601."""
+    """A queue's configuration. Timeouts in seconds, durations in ISO 8601."""
 
     max_size: NotRequired[Bound]
     max_size_bytes: NotRequired[Bound]
@@ -608,7 +613,7 @@ class QueueConfigAnswer(TypedDict):
 
 
 class QueuePolicyAnswer(TypedDict):
-    """What holds for queues that are made from now on."""
+    """The configuration that new queues inherit."""
 
     name: Literal["_default"]
     config: QueueConfig
@@ -616,7 +621,7 @@ class QueuePolicyAnswer(TypedDict):
 
 
 class QueueDeletion(TypedDict):
-    """How a queue ends that is being deleted. Its depth tells how far that is."""
+    """The deletion of a queue in progress. The queue's depth shows how far it is."""
 
     strategy: Literal["reject", "discard", "move", "drain"]
     target_queue: NotRequired[str]
@@ -645,7 +650,7 @@ class QueueSummary(QueueState, JobCounts):
 
 
 class QueueDeletedAnswer(TypedDict):
-    """What becomes of a queue that is deleted, and of how many jobs."""
+    """How a queue is deleted, and how many jobs that concerns."""
 
     queue: str
     strategy: Literal["reject", "discard", "move", "drain"]
@@ -663,27 +668,52 @@ class QueuesAnswer(TypedDict):
     pagination: Pagination
 
 
-class Statistics(JobCounts):
+class OldestAvailable(TypedDict, total=False):
+    """The oldest available job; nothing when there is none."""
+
+    oldest_available_at: Moment
+    oldest_available_age_seconds: Rate
+
+
+class Averages(TypedDict, total=False):
+    """Averages; nothing for what did not happen."""
+
+    avg_wait_ms: Milliseconds
+    avg_duration_ms: Milliseconds
+
+
+class MaxDepth(TypedDict, total=False):
+    """A queue's bound; nothing when it has none."""
+
+    max_depth: Bound
+
+
+class NamedQueue(TypedDict, total=False):
+    """The queue's name, where it does not stand beside the statistics."""
+
+    queue: str
+
+
+class Statistics(NamedQueue, JobCounts, MaxDepth, Averages, OldestAvailable):
     """A queue's statistics. Days are those of UTC; averages are today's."""
 
-    queue: NotRequired[str]
     depth: Count
-    max_depth: NotRequired[Bound]
     dead_letter: Annotated[int, Field(ge=0, description="of the discarded ones")]
     enqueued_today: Count
     completed_today: Count
     failed_today: Annotated[int, Field(ge=0, description="jobs that were discarded")]
     throughput: Throughput
-    avg_wait_ms: NotRequired[Milliseconds]
-    avg_duration_ms: NotRequired[Milliseconds]
-    oldest_available_at: NotRequired[Moment]
-    oldest_available_age_seconds: NotRequired[Rate]
 
 
-class QueueDetailAnswer(QueueState):
+class LastUpdate(TypedDict, total=False):
+    """When a queue was changed last; nothing for one without an item."""
+
+    updated_at: Moment
+
+
+class QueueDetailAnswer(QueueState, LastUpdate):
     """A queue, its configuration and statistics."""
 
-    updated_at: NotRequired[Moment]
     depth: Count
     running: Annotated[int, Field(ge=0, description="active jobs")]
     config: QueueConfig
@@ -740,12 +770,10 @@ class AdminQueuesAnswer(TypedDict):
     pagination: Pagination
 
 
-class AdminQueueAnswer(AdminQueue):
-    """A queue, and how it fares."""
+class AdminQueueAnswer(AdminQueue, OldestAvailable):
+    """A queue, its counts and throughput."""
 
     throughput: Throughput
-    oldest_available_at: NotRequired[Moment]
-    oldest_available_age_seconds: NotRequired[Rate]
     computed_at: Moment
 
 
@@ -761,15 +789,13 @@ class StatsAnswer(TypedDict):
     computed_at: NotRequired[Annotated[Moment, Field(description="by a sweep, each minute")]]
 
 
-class HistoryPoint(TypedDict):
+class HistoryPoint(Averages):
     """What happened in the period that begins at `timestamp`."""
 
     timestamp: Moment
     processed: Annotated[int, Field(ge=0, description="jobs that were completed")]
     failed: Annotated[int, Field(ge=0, description="jobs that were discarded")]
     enqueued: Count
-    avg_wait_ms: NotRequired[Milliseconds]
-    avg_duration_ms: NotRequired[Milliseconds]
 
 
 class StatsHistoryAnswer(TypedDict):
@@ -888,7 +914,7 @@ class Extensions(TypedDict):
 
 
 class Authentication(TypedDict):
-    """How who asks shows who they are."""
+    """The ways in which callers authenticate."""
 
     required: bool
     methods: list[Literal["api-key", "jwt", "aws-sigv4"]]
@@ -921,16 +947,21 @@ class OpenApiAnswer(TypedDict):
     components: dict[str, Any]
 
 
-class ErrorDetail(TypedDict):
+class FullQueue(TypedDict, total=False):
+    """The queue that is full; nothing in other errors."""
+
+    queue: Annotated[str, Field(description="QUEUE_FULL only, as the next three")]
+    depth: Count
+    bound: Count
+    strategy: Strategy
+
+
+class ErrorDetail(FullQueue):
     """What went wrong and what to do about it."""
 
     code: Annotated[str, Field(description="machine-readable; see the error catalogue")]
     type: Annotated[str, Field(description="the same as code")]
     message: str
-    queue: NotRequired[Annotated[str, Field(description="QUEUE_FULL only, as the next three")]]
-    depth: NotRequired[Count]
-    bound: NotRequired[Count]
-    strategy: NotRequired[Strategy]
     retryable: Annotated[bool, Field(description="whether the same request may succeed later")]
     details: Annotated[
         dict[str, Any],
@@ -981,7 +1012,7 @@ class Starts(TypedDict):
 
 
 class RateLimitOverride(TypedDict):
-    """What holds instead of what jobs say; null lifts a limit."""
+    """The limits that hold instead of those of the jobs; null lifts a limit."""
 
     concurrency: NotRequired[int | None]
     rate: NotRequired[Starts | None]
@@ -990,7 +1021,7 @@ class RateLimitOverride(TypedDict):
 
 
 class RateLimitAnswer(TypedDict):
-    """How a key stands, by the bounds of the job pushed last and the override."""
+    """A key's limits, by the job pushed last and the override, and how much of them is used."""
 
     key: str
     concurrency: NotRequired[Places]
@@ -1024,7 +1055,7 @@ class RateLimitsAnswer(TypedDict):
 
 
 class StarvationPrevention(TypedDict):
-    """What each queue of a pool is sure of, while it has jobs."""
+    """The share of dispatches that each queue of a pool gets at least, while it has jobs."""
 
     enabled: bool
     rotation_interval: Annotated[str, Field(description="ISO 8601; so often it has a turn")]
@@ -1034,7 +1065,7 @@ class StarvationPrevention(TypedDict):
 
 
 class Pool(TypedDict):
-    """A worker pool, and how it stands."""
+    """A worker pool, its workers and active jobs."""
 
     name: str
     queues: list[str]
@@ -1074,7 +1105,7 @@ class PoolDeletedAnswer(TypedDict):
 
 
 class AccessKey(TypedDict):
-    """An access key, without what its holder alone knows."""
+    """An access key without its secret."""
 
     id: str
     name: str
@@ -1114,7 +1145,7 @@ class KeysAnswer(TypedDict):
 
 
 class QueueShare(TypedDict):
-    """What a queue was given in the last minute."""
+    """The dispatches of a queue in the last minute."""
 
     name: str
     dispatch_count_1m: Count
@@ -1130,7 +1161,7 @@ class QueueShare(TypedDict):
 
 
 class QueueShares(TypedDict):
-    """What queues were given in the last minute."""
+    """The dispatches of queues in the last minute."""
 
     queues: list[QueueShare]
     window: Literal["PT1M"]

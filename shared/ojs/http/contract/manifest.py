@@ -1,15 +1,18 @@
-"""What this server says of itself. Nothing here that is not true of the code beside it."""
+"""The conformance manifest: what this server offers."""
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Literal
 
 from ojs.domain.errors import Unsupported
+
+if TYPE_CHECKING:
+    from ojs.http.contract import answers
 
 SPECVERSION = "1.0"
 BACKEND = "dynamodb"
 
-# The highest level of which everything works; parts of higher ones are in `CAPABILITIES`.
+# The highest level that is supported wholly; `CAPABILITIES` has parts of higher ones.
 CONFORMANCE_LEVEL = 1
 
 CAPABILITIES = {
@@ -26,13 +29,13 @@ CAPABILITIES = {
     "workflows": False,
 }
 
-# Those of which everything works that they require or recommend.
+# Extensions of which all requirements and recommendations are met.
 EXTENSIONS = ("backpressure", "dead-letter", "fair-scheduling", "queue-config", "rate-limiting")
 _EXTENSION_VERSION = "1.0.0-rc.1"
 
 
-# How who asks shows who they are (ojs-http-binding section 5).
-AUTHENTICATION = {
+# Authorizer → the ways in which callers authenticate (ojs-http-binding section 5).
+AUTHENTICATION: dict[str, tuple[Literal["api-key", "jwt", "aws-sigv4"], ...]] = {
     "none": (),
     "keys": ("api-key",),
     "jwt": ("jwt",),
@@ -40,7 +43,7 @@ AUTHENTICATION = {
 }
 
 
-def manifest(version: str, authorizer: str = "none") -> dict[str, Any]:
+def manifest(version: str, authorizer: str = "none") -> answers.ManifestAnswer:
     """The conformance manifest (ojs-http-binding sections 5 and 21)."""
     return {
         "specversion": SPECVERSION,
@@ -77,5 +80,5 @@ def manifest(version: str, authorizer: str = "none") -> dict[str, Any]:
 
 
 def not_offered(field: str, reason: str) -> Unsupported:
-    """The refusal of something that clients know and this server does not do."""
+    """The error for a field that clients may know and this server does not support."""
     return Unsupported(f"'{field}': {reason}", field=field)

@@ -1,16 +1,15 @@
-"""What callers may send, apart from the job itself (`ojs.domain.job.envelope.JobRequest`).
+"""Request bodies, except the job itself (`ojs.domain.job.envelope.JobRequest`).
 
-Rules that hold for all of them:
+Rules for all of them:
 
 - Types are strict: "5", 5.0 and true are not the integer 5. Null stands for "not given" wherever a
   field is optional, since SDKs serialise unset options that way.
-- A field that is listed works. A field that clients know but this server does not offer is refused
-  with 422 `unsupported` (`not_offered`), never ignored.
-- A key that nobody knows is ignored: workers of every language add what they like to know about
-  themselves (host, runtime version, trace ids), and the binding promises that new optional request
-  fields may be added within a major version (ojs-http-binding section 3.3).
-- What types do not say is written down as JSON Schema beside the check (`described`), so that the
-  OpenAPI document refuses what the server refuses, as far as JSON Schema can tell.
+- A field that is listed works. A field that clients may know and this server does not offer is
+  refused with 422 `unsupported` (`not_offered`), never ignored.
+- An unknown key is ignored: workers add facts about themselves (host, runtime version, trace ids),
+  and new optional request fields may come within a major version (ojs-http-binding section 3.3).
+- Rules that types do not express are written as JSON Schema beside the check (`described`), so that
+  the OpenAPI document refuses what the server refuses, as far as JSON Schema can.
 """
 
 from __future__ import annotations
@@ -50,7 +49,7 @@ from ojs.domain.job.envelope import (
     QueueName,
     from_pydantic,
 )
-from ojs.domain.pool.dispatch import WEIGHTED
+from ojs.domain.pool.dispatch import DispatchStrategy
 from ojs.domain.pool.pool import PoolName, Strategy, Weight
 from ojs.domain.pool.worker import MAX_FETCH, MAX_FETCH_QUEUES, MAX_ID_BYTES, check_worker_id
 from ojs.domain.queue.config import MAX_CONCURRENCY as MAX_RUNNING
@@ -71,12 +70,11 @@ MAX_ATTEMPT = 1_000_000
 MAX_PID = 2**32
 MAX_CONCURRENCY = 100_000
 MAX_PROGRESS_MESSAGE = 10_000
-# What `confirm` is for.
 CONFIRM = "must be true: this is for many jobs at once, and cannot be taken back"
 _TRUE: dict[str, Any] = {"const": True}
 
-# What a worker may call its own state. The first three are directives too (core seed); the others
-# are what graceful-shutdown clients send.
+# The states that a worker may report. The first three are directives too (ojs-worker-protocol); the
+# others are those of graceful-shutdown clients.
 WorkerState = Literal[
     "running", "quiet", "terminate", "terminating", "drain", "draining", "shutting_down"
 ]
@@ -87,7 +85,7 @@ WORKER_ID_SCHEMA: Mapping[str, Any] = {
     "type": "string",
     "minLength": 1,
     "maxLength": MAX_ID_BYTES,
-    # Unprintable characters that JSON Schema's regular expressions can name everywhere.
+    # The unprintable characters that regular expressions of all JSON Schema validators can name.
     "pattern": r"[^|\u0000-\u001f\u007f-\u00a0\u00ad\u2028\u2029]+",
     "description": f"printable characters other than '|', at most {MAX_ID_BYTES} bytes of UTF-8",
 }
@@ -118,9 +116,9 @@ class RequestModel(BaseModel):
         strict=True, extra="ignore", allow_inf_nan=False, defer_build=True, frozen=True
     )
 
-    # Field → why it is refused.
+    # Field → reason why it is refused.
     not_offered: ClassVar[Mapping[str, str]] = {}
-    # JSON Schema keywords for rules that types do not say.
+    # JSON Schema keywords for rules that types do not express.
     described: ClassVar[Mapping[str, Any]] = {}
 
     @classmethod
@@ -131,13 +129,13 @@ class RequestModel(BaseModel):
                 raise Unsupported(f"'{name}': {reason}", field=name)
 
     def check(self, prefix: str = "") -> None:
-        """Raise InvalidRequest for what types cannot name precisely; `prefix` goes before paths."""
+        """Raise InvalidRequest for rules that types cannot express; `prefix` goes before paths."""
 
     @classmethod
     def __get_pydantic_json_schema__(
         cls, core_schema: CoreSchema, handler: GetJsonSchemaHandler
     ) -> dict[str, Any]:
-        """Made for the OpenAPI document only: also what is not offered, and `described`."""
+        """Add `not_offered` and `described` to the schema for the OpenAPI document."""
         schema = handler.resolve_ref_schema(handler(core_schema))
         properties = schema.setdefault("properties", {})
         for name, reason in cls.not_offered.items():
@@ -154,7 +152,7 @@ Model = TypeVar("Model", bound=RequestModel)
 
 
 def parse(model: type[Model], raw: Mapping[str, Any], prefix: str = "") -> Model:
-    """`raw` as `model`. Raises InvalidRequest or Unsupported naming the field."""
+    """Read `raw` as `model`. Raises InvalidRequest or Unsupported naming the field."""
     model.refuse(raw)
     try:
         given = model.model_validate(raw)
@@ -177,17 +175,17 @@ _POOL = Field(
 )
 
 
-def _check_wishes(
+def _check_strategy(
     queues: Sequence[str] | None,
     strategy: str | None,
     weights: Mapping[str, int] | None,
     prefix: str,
 ) -> None:
-    """Raise InvalidRequest for weights that a strategy lacks, or has no use for."""
+    """Raise InvalidRequest for weights that a strategy lacks or does not use."""
     for name in weights or ():
         if queues is not None and name not in queues:
             raise InvalidRequest(f"{prefix}weights.{name}", "is none of the queues", value=name)
-    if strategy == WEIGHTED:
+    if strategy == DispatchStrategy.WEIGHTED:
         for name in queues or ():
             if name not in (weights or {}):
                 rule = "is required: with the strategy weighted each queue needs a weight"
@@ -229,11 +227,11 @@ class FetchRequest(RequestModel):
         """Raise InvalidRequest where strategy and weights do not go together."""
         if not (self.queues or self.pool or self.worker_id):
             raise InvalidRequest(f"{prefix}queues", "is required")
-        _check_wishes(self.queues or None, self.strategy, self.weights, prefix)
+        _check_strategy(self.queues or None, self.strategy, self.weights, prefix)
 
     def order(self) -> str | None:
-        """The strategy that is asked for, if one is."""
-        return self.strategy or (WEIGHTED if self.weights else None)
+        """The strategy requested, if any."""
+        return self.strategy or (DispatchStrategy.WEIGHTED.value if self.weights else None)
 
 
 class AckOptions(RequestModel):
@@ -245,7 +243,7 @@ class AckOptions(RequestModel):
     result: Any = Field(None, description="any JSON value; null counts as a value")
 
     def outcome(self) -> dict[str, Any]:
-        """What the use case is told beside the job. A result of null is a result."""
+        """The arguments of the use case beside the job. A result of null is a result."""
         given = {name: getattr(self, name) for name in ("worker_id", "attempt", "lease_token")}
         if "result" in self.model_fields_set:
             given["result"] = self.result
@@ -268,7 +266,7 @@ def _texts(value: Any) -> Any:
 
 def _queue_pattern(value: str) -> str:
     stem = value.removesuffix("*")
-    # What is before the star is the beginning of a name; alone it is any.
+    # The text before the star is the beginning of a name; a star alone matches any name.
     envelope.check_queue(stem if stem == value else f"{stem}a")
     return value
 
@@ -352,13 +350,13 @@ class NackOptions(RequestModel):
 
     @classmethod
     def refuse(cls, raw: Mapping[str, Any]) -> None:
-        """Also what is refused inside `error`."""
+        """Raise Unsupported for fields inside `error` too."""
         super().refuse(raw)
         if isinstance(raw.get("error"), Mapping):
             ErrorReport.refuse(raw["error"])
 
     def outcome(self) -> dict[str, Any]:
-        """What the use case is told beside the job. Raises InvalidRequest without an error."""
+        """The arguments of the use case beside the job. Raises InvalidRequest without an error."""
         if self.error is None and not self.requeue:
             raise InvalidRequest("error", "is required unless requeue is true")
         given = {name: getattr(self, name) for name in ("worker_id", "attempt", "lease_token")}
@@ -414,13 +412,13 @@ class WorkerInfo(RequestModel):
 
     def check(self, prefix: str = "") -> None:
         """Raise InvalidRequest where strategy and weights do not go together."""
-        _check_wishes(self.queues, self.strategy, self.weights, prefix)
+        _check_strategy(self.queues, self.strategy, self.weights, prefix)
 
     def info(self) -> dict[str, Any]:
-        """What was given, for the worker's record; the pool is kept beside it."""
+        """The fields given, for the worker's record, without the pool."""
         names = [name for name in WorkerInfo.model_fields if name != "pool"]
-        told = {name: value for name in names if (value := getattr(self, name)) is not None}
-        return {"strategy": WEIGHTED, **told} if self.weights else told
+        given = {name: value for name in names if (value := getattr(self, name)) is not None}
+        return {"strategy": DispatchStrategy.WEIGHTED.value, **given} if self.weights else given
 
 
 def _active(value: Any) -> Any:
@@ -457,7 +455,7 @@ class _Busy(WorkerInfo):
     )
 
     def check(self, prefix: str = "") -> None:
-        """Raise InvalidRequest naming the first malformed id, or that there are too many."""
+        """Raise InvalidRequest for the first malformed id, or for too many ids."""
         for field in ("active_jobs", "active_job_ids"):
             given = getattr(self, field)
             for index, value in enumerate(given if isinstance(given, list) else ()):
@@ -469,12 +467,12 @@ class _Busy(WorkerInfo):
             raise InvalidRequest(f"{prefix}active_job_ids", rule)
 
     def job_ids(self) -> list[str]:
-        """The jobs it names, each once."""
+        """The ids of the jobs it runs, each once."""
         listed = self.active_jobs if isinstance(self.active_jobs, list) else []
         return list(dict.fromkeys([*listed, *(self.active_job_ids or [])]))
 
     def count(self) -> int | None:
-        """How many jobs it runs, if it gave a number."""
+        """How many jobs it runs, if the request has a number."""
         return self.active_jobs if isinstance(self.active_jobs, int) else None
 
 
@@ -511,9 +509,9 @@ class RegisterRequest(WorkerInfo):
 
 
 def registration(raw: Mapping[str, Any]) -> tuple[Mapping[str, Any], str]:
-    """A registration's fields, flat, and the prefix of their paths.
+    """A registration's fields, taken out of `worker`, and the prefix of their paths.
 
-    Raises InvalidRequest when `worker` is no object.
+    Raises InvalidRequest if `worker` is not an object.
     """
     prefix = ""
     if "worker" in raw:
@@ -565,12 +563,12 @@ class RetryDeadLetterRequest(RequestModel):
 
     @classmethod
     def refuse(cls, raw: Mapping[str, Any]) -> None:
-        """Also what is no field of `override`."""
+        """Refuse unknown fields inside `override` too."""
         super().refuse(raw)
         JobOverrideRequest.refuse(raw.get("override"))
 
     def changes(self) -> JobOverride:
-        """What is to be changed."""
+        """The changes to the job."""
         return JobOverride() if self.override is None else self.override.override()
 
 
@@ -592,14 +590,14 @@ class _BulkRequest(RequestModel):
     _filled = field_validator("*", mode="before")(check_filled)
 
     def check(self, prefix: str = "") -> None:
-        """Raise InvalidRequest for a word that says no where only yes has a meaning."""
+        """Raise InvalidRequest for false in fields where only true has a meaning."""
         if self.all is False:
             raise InvalidRequest(f"{prefix}all", EVERY, value=False)
         if self.confirm is False:
             raise InvalidRequest(f"{prefix}confirm", CONFIRM, value=False)
 
     def filters(self) -> dict[str, Mapping[str, Any]]:
-        """The filters that were given, each by the prefix of its fields' paths."""
+        """The filters given, by the prefix of their fields' paths."""
         return {} if self.filter is None else {"filter.": self.filter.model_dump(exclude_none=True)}
 
 
@@ -635,7 +633,7 @@ class PurgeDeadLettersRequest(_BulkRequest, FilterRequest):
     }
 
     def filters(self) -> dict[str, Mapping[str, Any]]:
-        """The filters that were given, each by the prefix of its fields' paths."""
+        """The filters given, by the prefix of their fields' paths."""
         own = self.model_dump(exclude_none=True, include=set(FIELDS))
         return super().filters() | ({"": own} if own else {})
 

@@ -89,8 +89,8 @@ _PATH_PARAMETERS: Mapping[str, tuple[Mapping[str, Any], str]] = {
     ),
 }
 
-# Rules that `ojs.domain.job.envelope` checks when it works out what a job will be, and its types do not
-# say: type → field → JSON Schema keywords. A test holds them against the checks.
+# Rules that `ojs.domain.job.envelope` checks in code, so that its types do not express them:
+# type → field → JSON Schema keywords. A test compares them with the checks.
 _DURATION = (
     r"P(?=.)(\d+(\.\d+)?W|(\d+(\.\d+)?D)?"
     r"(T(?=.)(\d+(\.\d+)?H)?(\d+(\.\d+)?M)?(\d+(\.\d+)?S)?)?)"
@@ -105,7 +105,7 @@ _LENGTH = {"pattern": _DURATION, "maxLength": 64}
 _FRACTION = {"minimum": 0.0, "maximum": 1.0}
 _SHORT = r"(?=.)(\d{1,9}d)?(\d{1,9}h)?(\d{1,9}m)?(\d{1,9}s)?(\d{1,9}ms)?"
 _SHORT_LENGTH = {"pattern": f"{_SHORT}|{_DURATION}", "maxLength": 64}
-# Of a filter of dead letters; the steps of a path are those of `ojs.domain.dead_letter.filter`.
+# A step of a path in a filter of dead letters, as in `ojs.domain.dead_letter.filter`.
 _STEP = (
     r"\.(\*|[^0-9.\[=*\s][^.\[=]*)"
     r"|\[(\*|-?\d{1,9}|\"([^\"\\]|\\.)*\"|'([^'\\]|\\.)*')\]"
@@ -154,7 +154,7 @@ _CHECKED: Mapping[str, Mapping[str, Mapping[str, Any]]] = {
     "Backpressure": {"warning_threshold": _FRACTION},
     "QueueRateLimit": {"period": _LENGTH},
     "StartsRequest": {"period": _LENGTH},
-    # An array; of an object each name is there once.
+    # In an array; in an object each name is unique anyway.
     "PoolRequest": {"queues": {"uniqueItems": True}},
     "StarvationPreventionRequest": {
         "rotation_interval": _LENGTH,
@@ -172,7 +172,7 @@ _CHECKED: Mapping[str, Mapping[str, Mapping[str, Any]]] = {
     "ReplayRuleRequest": {"delay": _LENGTH},
     "RetentionRequest": {"completed": _LENGTH, "discarded": _LENGTH, "cancelled": _LENGTH},
 }
-# Of a `UniqueRequest`: `meta` alone among its keys would make no key.
+# `UniqueRequest`: `meta` among its keys needs `meta_keys`.
 _META_KEYS = {
     "if": {
         "required": ["keys"],
@@ -180,7 +180,7 @@ _META_KEYS = {
     },
     "then": {"required": ["meta_keys"], "properties": {"meta_keys": {"type": "array"}}},
 }
-# Of a `CreateQueueRequest`: the configuration is under `config`, or else beside the name.
+# `CreateQueueRequest`: the configuration is under `config`, or else beside the name.
 _CONFIGURATION = {"$ref": _REF.format(model=models.ConfigureQueueRequest.__name__)}
 _PLACES = {
     "if": {"required": ["config"], "properties": {"config": {"not": {"type": "null"}}}},
@@ -197,7 +197,7 @@ def _given(name: str) -> dict[str, Any]:
     return {"required": [name], "properties": {name: {"not": {"type": "null"}}}}
 
 
-# Of a `RateLimitRequest`: a number of starts has its period beside it, an object has it inside.
+# `RateLimitRequest`: a number of starts has its period beside it, an object has it inside.
 _RATE_LIMIT: dict[str, Any] = {
     "anyOf": [
         _given(name) for name in ("key", "concurrency", "rate", "max_per_second", "throttle")
@@ -238,7 +238,7 @@ _PAYMENTS = {
         "backoff_coefficient": 3.0,
     },
 }
-# Requests to try, by operation.
+# Operation → example of a request.
 EXAMPLES: Mapping[str, dict[str, Any]] = {
     "enqueue_job": {
         "type": "email.send",
@@ -375,9 +375,7 @@ _ERROR_EXAMPLE = {
 
 @cache
 def document(version: str, authorizer: str = "none") -> dict[str, Any]:
-    """The description of everything that is served; `version` is this deployment's, and
-    `authorizer` how it knows who asks (`ojs.settings`).
-    """
+    """The document for a deployment of this version with this authorizer (`ojs.settings`)."""
     schemas: dict[str, Any] = {}
     _define("ErrorAnswer", answers.ErrorAnswer, schemas, "serialization")
     paths: dict[str, dict[str, Any]] = {}
@@ -406,7 +404,7 @@ def document(version: str, authorizer: str = "none") -> dict[str, Any]:
     }
 
 
-# How who asks shows who they are.
+# The ways in which callers authenticate.
 _SCHEMES: Mapping[str, Mapping[str, Any]] = {
     "none": {},
     "keys": {"securitySchemes": {"key": {"type": "http", "scheme": "bearer"}}},
@@ -427,7 +425,7 @@ _SCHEMES: Mapping[str, Mapping[str, Any]] = {
 
 
 def _secure(described: dict[str, Any], operation: Operation) -> None:
-    """Say what is needed to be let in."""
+    """Add the authentication that the operation needs."""
     scope = permissions()[operation.id].scope
     described["security"] = [{"key": [] if scope is None else [scope.value]}]
     for status in ("401", "403"):
@@ -472,7 +470,7 @@ def _operation(operation: Operation, schemas: dict[str, Any]) -> dict[str, Any]:
             content = responses[str(status)].setdefault("content", {})
             content["text/plain"] = {"schema": {"type": "string"}}
     for status in sorted({*operation.errors, *contract.COMMON_ERRORS}):
-        # A health check that fails says so in its own words.
+        # A failing health check answers with its own body.
         responses.setdefault(str(status), {"$ref": f"#/components/responses/{_NAMES[status]}"})
     described["responses"] = dict(sorted(responses.items()))
     return described
@@ -526,7 +524,7 @@ def _header(name: str, *, required: bool) -> dict[str, Any]:
 
 
 def _sometimes(names: tuple[str, ...]) -> dict[str, Any]:
-    # A reference cannot say that this one is not always there.
+    # A reference cannot say that a header is optional.
     return {name: _header(name, required=False) for name in names}
 
 
@@ -550,7 +548,7 @@ def _error(status: int) -> dict[str, Any]:
 
 
 def _define(name: str, shape: Any, schemas: dict[str, Any], mode: Any) -> None:
-    """Add a type, and all it refers to, to the schemas."""
+    """Add a type and all types it refers to to the schemas."""
     if name in schemas:
         return
     schema = TypeAdapter(shape).json_schema(mode=mode, by_alias=True, ref_template=_REF)
@@ -562,7 +560,7 @@ def _define(name: str, shape: Any, schemas: dict[str, Any], mode: Any) -> None:
 
 
 def _completed(name: str, schema: dict[str, Any]) -> dict[str, Any]:
-    """A type with the rules of `_CHECKED` and `_WHOLE`."""
+    """Add the rules of `_CHECKED` and `_WHOLE` to a type."""
     for field, keywords in _CHECKED.get(name, {}).items():
         described = schema["properties"][field]
         described |= {word: keywords[word] for word in keywords if word == "description"}
@@ -573,7 +571,7 @@ def _completed(name: str, schema: dict[str, Any]) -> dict[str, Any]:
 
 
 def _anchored(schema: Any) -> Any:
-    """Patterns are matched against the whole text here, but searched for by JSON Schema."""
+    """Anchor all patterns: the server matches the whole text, JSON Schema searches in it."""
     if isinstance(schema, Mapping):
         anchored = {
             key: f"^({value})$"

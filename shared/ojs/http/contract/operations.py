@@ -1,8 +1,8 @@
 """Every operation that is served: the one table behind routes, dispatch and the OpenAPI document.
 
-A handler module binds one implementation to each operation of its function
-(`ojs.http.binding.application`). What is not in this table does not exist: it answers 404, or 405 when the
-path is here with another method.
+A function's handler binds one implementation to each of its operations
+(`ojs.http.binding.application`). Everything else is answered 404, or 405 when only the method is
+wrong.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from ojs.domain.events.query import TYPE_PATTERN as EVENT_TYPE_PATTERN
 from ojs.domain.job.envelope import MAX_NAME_BYTES, QUEUE_PATTERN, TYPE_PATTERN, JobRequest
 from ojs.domain.job.failure import MAX_NAME_CHARACTERS
 from ojs.domain.pool.pool import MAX_POOL_BYTES, POOL_PATTERN, PoolRequest
-from ojs.domain.queue.queue import STRATEGIES
+from ojs.domain.queue.queue import DeletionStrategy
 from ojs.domain.rate_limit.limiter import OverrideRequest
 from ojs.domain.stats import Period
 from ojs.http.contract import models
@@ -35,7 +35,7 @@ HTTP_FUNCTIONS = (JOBS, WORKERS, ADMIN)
 
 DEFAULT_LIMIT = 50
 MAX_LIMIT = 200
-# Deeper pages would read and throw away everything before them; cursors do not.
+# Skipping costs reading what is skipped; cursors have no such bound.
 MAX_OFFSET = 1_000
 # Queues are shown with counts: two items each.
 MAX_QUEUES_LIMIT = 100
@@ -43,9 +43,9 @@ DEFAULT_EVENTS = 100
 MAX_EVENTS = 1_000
 # Entries of a list in a query parameter.
 MAX_FILTER_NAMES = 50
-# API Gateway gives up after 30 s.
+# API Gateway ends a request after 30 s.
 MAX_RESULT_WAIT_S = 25
-# What a client may ask for without being told that it is too much; it waits less.
+# The longest wait that a client may ask for without an error; it waits less.
 MAX_TIMEOUT_S = 86_400
 # Longest wait for room in a queue, and characters of a producer's name.
 MAX_BLOCK_S = 25
@@ -65,20 +65,20 @@ class Parameter:
 
 @dataclass(frozen=True)
 class Success:
-    """One successful answer. `shape` names a type of `ojs.http.contract.answers`; None has no body."""
+    """One successful answer. `shape` is a type of `ojs.http.contract.answers`; None has no body."""
 
     shape: str | None
     description: str
     headers: tuple[str, ...] = ()
-    # Headers that it may have or not.
+    # Headers that it does not always have.
     sometimes: tuple[str, ...] = ()
-    # Whether the body may be plain text: always, when there is no shape.
+    # Whether the body may be plain text; without a shape it always is.
     text: bool = False
 
 
 @dataclass(frozen=True)
 class Operation:
-    """One method on one path; `subject` says what the path's parameter names."""
+    """One method on one path; `subject` is the kind of thing that the path's parameter names."""
 
     id: str
     method: str
@@ -94,8 +94,8 @@ class Operation:
     query: tuple[Parameter, ...] = ()
     headers: tuple[Parameter, ...] = ()
     subject: Subject | None = None
-    # Whether the answer is made of what follows from the stream. The local server has all that was
-    # written before projected first; in the cloud it is behind by the stream's delay.
+    # Whether the answer is made from projections. In the cloud these lag by the stream's delay; the
+    # local server projects everything written before it answers.
     derived: bool = False
 
     @property
@@ -107,7 +107,7 @@ class Operation:
 
 _PARAMETER = re.compile(r"\{(\w+)\}")
 
-# What a wrong request, a wrong version, or a store in trouble leads to.
+# For a wrong request, a wrong version, or a store that fails.
 COMMON_ERRORS = (400, 422, 500, 503, 504)
 
 _LIMIT = {"type": "integer", "minimum": 1, "maximum": MAX_LIMIT, "default": DEFAULT_LIMIT}
@@ -516,7 +516,7 @@ def _bulk(prefix: str, base: str, tag: str) -> Iterable[Operation]:
 _DELETING = (
     Parameter(
         "strategy",
-        {"type": "string", "enum": list(STRATEGIES)},
+        {"type": "string", "enum": list(DeletionStrategy)},
         "what becomes of its jobs; needed, here or in the body",
     ),
     Parameter("target_queue", {"type": "string"}, "with `move`, the queue they go to"),

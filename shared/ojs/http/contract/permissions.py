@@ -1,6 +1,6 @@
-"""What each operation asks of whoever asks for it: the one table of who may do what.
+"""The permission that each operation needs.
 
-docs/access.md shows it, and tests try every entry of it.
+docs/access.md shows the same table, and tests try every entry.
 """
 
 from __future__ import annotations
@@ -17,28 +17,28 @@ class Reach(StrEnum):
     """Which queues an operation touches; a key that is limited to some queues must reach them."""
 
     NONE = "none"
-    """It is about no queue."""
+    """The operation touches no queue."""
     PATH = "the queue in the path"
     JOB = "the job's queue"
-    """Costs a limited key one read: the job's head."""
+    """Costs a limited key one read, of the job record."""
     NAMED = "the queues in the body"
-    """Whoever serves the operation asks `Request.touches`."""
+    """The operation itself calls `Request.touches`."""
     FILTER = "the queues it asks for"
-    """A limited key has to say which, in the query."""
+    """A limited key has to name them in the query."""
     ALL = "all queues"
     """Not for limited keys."""
 
 
 @dataclass(frozen=True)
 class Permission:
-    """What is needed: a scope (None: any good key), and queues."""
+    """What an operation needs: a scope (None: any valid key), and the queues it touches."""
 
     scope: Scope | None
     reach: Reach
 
 
 def _both(*names: str) -> Iterable[str]:
-    """Operations that are also found under `/admin`."""
+    """Operations that exist under `/admin` too."""
     for name in names:
         yield from (name, f"admin_{name}")
 
@@ -92,7 +92,7 @@ def _table() -> Iterable[tuple[Scope | None, Reach, Iterable[str]]]:
 
 @cache
 def permissions() -> Mapping[str, Permission]:
-    """What is needed by the operation's id. One that is not here is nobody's."""
+    """Operation id → permission. Operations missing here are denied to everyone."""
     found: dict[str, Permission] = {}
     for scope, reach, names in _table():
         for name in names:

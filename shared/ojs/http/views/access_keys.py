@@ -1,49 +1,50 @@
-"""Access keys over HTTP."""
+"""Access keys as answers show them."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Literal, cast
 
 from ojs.domain import times
 from ojs.domain.access import AccessKey, Credential
 from ojs.domain.page import Page
 
+if TYPE_CHECKING:
+    from ojs.http.contract import answers
 
-def shown(key: AccessKey, now_ms: int) -> dict[str, Any]:
-    """A key: all but what its holder alone knows."""
-    answer: dict[str, Any] = {
+
+def shown(key: AccessKey, now_ms: int) -> answers.AccessKey:
+    """A key without its secret."""
+    answer: answers.AccessKey = {
         "id": key.id,
         "name": key.name,
         "scopes": sorted(key.scopes),
-        "state": key.state(now_ms),
+        "state": cast("Literal['active', 'expired', 'revoked']", key.state(now_ms)),
         "created_at": times.format_ms(key.created_ms),
     }
     if key.queues is not None:
         answer["queues"] = list(key.queues)
-    for name, ms in (
-        ("expires_at", key.expires_ms),
-        ("revoked_at", key.revoked_ms),
-        ("last_used_at", key.used_ms),
-    ):
-        if ms is not None:
-            answer[name] = times.format_ms(ms)
+    if key.expires_ms is not None:
+        answer["expires_at"] = times.format_ms(key.expires_ms)
+    if key.revoked_ms is not None:
+        answer["revoked_at"] = times.format_ms(key.revoked_ms)
+    if key.used_ms is not None:
+        answer["last_used_at"] = times.format_ms(key.used_ms)
     if key.made_by is not None:
         answer["made_by"] = key.made_by
     return answer
 
 
-def made(key: AccessKey, credential: Credential, now_ms: int) -> dict[str, Any]:
-    """A new key, with what nobody can read again."""
+def made(key: AccessKey, credential: Credential, now_ms: int) -> answers.KeyMadeAnswer:
+    """A new key with its secret, which cannot be read again."""
     return {"key": shown(key, now_ms), "secret": credential.text}
 
 
-def wrapped(key: AccessKey, now_ms: int) -> dict[str, Any]:
+def wrapped(key: AccessKey, now_ms: int) -> answers.KeyAnswer:
     """One key."""
     return {"key": shown(key, now_ms)}
 
 
-def page(found: Page[AccessKey], pagination: Mapping[str, Any], now_ms: int) -> dict[str, Any]:
+def page(found: Page[AccessKey], pagination: answers.Pagination, now_ms: int) -> answers.KeysAnswer:
     """A page of keys."""
     items = [shown(key, now_ms) for key in found.items]
-    return {"items": items, "keys": items, "pagination": dict(pagination)}
+    return {"items": items, "keys": items, "pagination": pagination}

@@ -1,6 +1,5 @@
-"""The headers of PUSH: who asks, how long they wait, and how full their queues are.
-
-Backpressure seed, sections 5.2 and 7; requirements section 12, "producer identity".
+"""The headers of PUSH: the producer, how long it waits for room, and how full its queues are
+(ojs-backpressure sections 5.2 and 7).
 """
 
 from __future__ import annotations
@@ -18,15 +17,14 @@ if TYPE_CHECKING:
 
 # ASCII digits only: `float` also knows nan, inf, 1e9, underscores and the digits of other scripts.
 _SECONDS = re.compile(r"[0-9]+(\.[0-9]+)?")
-# Kept free to store the jobs, and to build and send the answer, before the function is stopped.
+# Time reserved to store the jobs and to send the answer before the function is stopped.
 _SPARE_MS = 3_000
 
 
 def producer(headers: Mapping[str, str], principal: Principal) -> str | None:
-    """Who asks: whoever holds the key; where there are none, who they say they are, None for
-    nobody.
+    """The producer: the key's holder, or without keys the name in the header; None if neither.
 
-    Raises InvalidRequest naming the header, PermissionDenied when it is not the key's.
+    Raises InvalidRequest naming the header, PermissionDenied if it names another than the holder.
     """
     given = headers.get("x-ojs-producer")
     if given is None:
@@ -42,9 +40,9 @@ def producer(headers: Mapping[str, str], principal: Principal) -> str | None:
 
 
 def wait_ms(headers: Mapping[str, str], remaining_ms: Callable[[], int]) -> int:
-    """How long the request may be held open for room in a queue that blocks, in milliseconds.
+    """How long (ms) the request may wait for room in a queue with the `block` strategy.
 
-    More than MAX_BLOCK_S is no mistake: the client waits less. `remaining_ms` tells how long the
+    It is at most MAX_BLOCK_S, whatever the client asks for. `remaining_ms` returns how long the
     function still runs. Raises InvalidRequest naming the header.
     """
     given = headers.get("ojs-block-timeout")
@@ -60,7 +58,7 @@ def wait_ms(headers: Mapping[str, str], remaining_ms: Callable[[], int]) -> int:
 
 
 def pressure_headers(pushed: Iterable[Pushed]) -> dict[str, str]:
-    """How full the fullest of their queues is, if one is beyond its warning threshold."""
+    """Headers for the fullest queue, if one is above its warning threshold."""
     found = [one.pressure for one in pushed if one.pressure is not None]
     if not found:
         return {}

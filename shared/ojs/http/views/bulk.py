@@ -1,9 +1,9 @@
-"""Bulk operations on dead letters: what a request asks for, and the shapes of answers."""
+"""Bulk operations on dead letters: reading requests and building answers."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, cast
 from urllib.parse import parse_qsl
 
 from ojs.domain.dead_letter import filter as dead_letter_filter
@@ -14,26 +14,30 @@ from ojs.domain.page import Page
 from ojs.http.binding.request import Request
 from ojs.http.contract import models
 
+if TYPE_CHECKING:
+    from ojs.http.contract import answers
+
 _OLDER_THAN = "older_than"
 _CONFIRM = "confirm"
 _ALL = "all"
 
 
 def to_retry(request: Request, *, now_ms: int) -> DeadLetterFilter:
-    """The dead letters to retry, as the body says. Raises InvalidPayload, InvalidRequest."""
+    """Read from the body which dead letters to retry. Raises InvalidPayload, InvalidRequest."""
     given = request.parsed(models.RetryDeadLettersRequest)
     return dead_letter_filter.parse_bulk(given.filters(), given.all, now_ms=now_ms)
 
 
 def to_purge(request: Request, *, now_ms: int) -> DeadLetterFilter:
-    """The dead letters to purge, as the body or the query says; not both, or only half would be
-    what was meant. Raises InvalidPayload, InvalidRequest.
+    """Read from the body or the query which dead letters to purge; a filter in both is refused.
+
+    Raises InvalidPayload, InvalidRequest.
     """
     _check_once(request)
     given = request.parsed(models.PurgeDeadLettersRequest)
-    told = request.query.get(_CONFIRM)
-    if told != "true" and not (told is None and given.confirm):
-        raise InvalidRequest(_CONFIRM, models.CONFIRM, value=told)
+    confirmed = request.query.get(_CONFIRM)
+    if confirmed != "true" and not (confirmed is None and given.confirm):
+        raise InvalidRequest(_CONFIRM, models.CONFIRM, value=confirmed)
     found = given.filters()
     if in_query := _filter_of(request.query):
         if found:
@@ -47,7 +51,7 @@ def to_purge(request: Request, *, now_ms: int) -> DeadLetterFilter:
 
 
 def older(request: Request, *, now_ms: int) -> DeadLetterFilter:
-    """The dead letters to purge, which must be of some age. Raises InvalidRequest."""
+    """Read from the query from which age on dead letters are purged. Raises InvalidRequest."""
     _check_once(request)
     if not request.query.get(_OLDER_THAN):
         raise InvalidRequest(_OLDER_THAN, "is required: a duration such as P30D, or a time")
@@ -59,7 +63,7 @@ def _filter_of(query: Mapping[str, str]) -> dict[str, str]:
 
 
 def _check_once(request: Request) -> None:
-    """Refuse a parameter that is there twice: joined, `args=&args=` would ask for a comma."""
+    """Refuse a parameter given twice: API Gateway joins the values by a comma."""
     seen = set()
     for name, _ in parse_qsl(request.raw_query, keep_blank_values=True):
         if name in seen:
@@ -67,36 +71,45 @@ def _check_once(request: Request) -> None:
         seen.add(name)
 
 
+def shown(operation: BulkOperation) -> answers.BulkOperation:
+    """An operation and how far it is."""
+    return cast("answers.BulkOperation", operation.to_dict())
+
+
 def retried(
     operation: BulkOperation, job_ids: Sequence[str], errors: Sequence[Refusal]
-) -> dict[str, Any]:
-    """What a request retried by itself."""
+) -> answers.DeadLettersRetriedAnswer:
+    """What one request retried itself; the sweep does the rest of the operation."""
     return {
-        "action": operation.action.value,
+        "action": "retry",
         "matched": len(job_ids) + len(errors),
         "succeeded": len(job_ids),
         "failed": len(errors),
         "retried": len(job_ids),
         "job_ids": list(job_ids),
-        "errors": [error.to_dict() for error in errors[:MAX_ERRORS]],
-        "operation": operation.to_dict(),
+        "errors": [cast("answers.BulkError", error.to_dict()) for error in errors[:MAX_ERRORS]],
+        "operation": shown(operation),
     }
 
 
-def purged(operation: BulkOperation, job_ids: Sequence[str]) -> dict[str, Any]:
-    """What a request purged by itself."""
-    return {"deleted": len(job_ids), "purged": len(job_ids), "operation": operation.to_dict()}
+def purged(operation: BulkOperation, job_ids: Sequence[str]) -> answers.DeadLettersPurgedAnswer:
+    """What one request purged itself; the sweep does the rest of the operation."""
+    return {"deleted": len(job_ids), "purged": len(job_ids), "operation": shown(operation)}
 
 
-def wrapped(operation: BulkOperation) -> dict[str, Any]:
+def wrapped(operation: BulkOperation) -> answers.BulkOperationAnswer:
     """One operation."""
-    return {"operation": operation.to_dict()}
+    return {"operation": shown(operation)}
 
 
-def page(found: Page[BulkOperation], pagination: Mapping[str, Any]) -> dict[str, Any]:
+def page(
+    found: Page[BulkOperation], pagination: answers.Pagination
+) -> answers.BulkOperationsAnswer:
     """A page of operations, under both names that clients know."""
-    shown = [operation.to_dict() for operation in found.items]
-    answer: dict[str, Any] = {"operations": shown, "items": shown, "pagination": pagination}
+    items = [shown(operation) for operation in found.items]
+    answer: answers.BulkOperationsAnswer = {
+        "operations": items, "items": items, "pagination": pagination,
+    }  # fmt: skip
     if "total" in pagination:
         answer["total"] = pagination["total"]
     return answer

@@ -1,10 +1,10 @@
-"""The event log over HTTP: what may be asked for, and the shape of the answer."""
+"""The event log: reading requests and building answers."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, cast
 
 from ojs.domain.errors import InvalidRequest
 from ojs.domain.events import query as event_query
@@ -13,10 +13,13 @@ from ojs.domain.job import envelope
 from ojs.http.binding import paging, query
 from ojs.http.contract.operations import DEFAULT_EVENTS, MAX_EVENTS, MAX_OFFSET
 
+if TYPE_CHECKING:
+    from ojs.http.contract import answers
+
 
 @dataclass(frozen=True)
 class EventRequest:
-    """A request for events. Of `after` and `cursor` at most one is given, opened if it is ours."""
+    """A request for events. At most one of `after` and `cursor` is set, decoded by then."""
 
     wanted: EventFilter
     limit: int
@@ -31,7 +34,7 @@ class EventRequest:
 
 
 def asked(given: Mapping[str, str], *, now_ms: int) -> EventRequest:
-    """What a query asks for. Raises InvalidRequest naming a parameter."""
+    """Read which events a query asks for. Raises InvalidRequest naming a parameter."""
     since_ms, until_ms = query.span(given, now_ms=now_ms)
     wanted = EventFilter(
         types=query.names(given, ("types", "type"), event_query.check_type),
@@ -47,10 +50,10 @@ def asked(given: Mapping[str, str], *, now_ms: int) -> EventRequest:
     if (page - 1) * limit > MAX_OFFSET:
         rule = f"must not skip more than {MAX_OFFSET} events; go on with cursor instead"
         raise InvalidRequest("page", rule, value=given["page"])
-    place = query.given(given, "after", "cursor")
-    if place is None:
+    position = query.given(given, "after", "cursor")
+    if position is None:
         return EventRequest(wanted, limit, page, None, None)
-    name, text = place
+    name, text = position
     if page > 1:
         raise InvalidRequest("page", f"cannot be combined with {name}", value=given["page"])
     if name == "after":
@@ -59,14 +62,15 @@ def asked(given: Mapping[str, str], *, now_ms: int) -> EventRequest:
     return EventRequest(wanted, limit, page, None, paging.opened(text, name))
 
 
-def answer(given: EventRequest, found: EventPage) -> dict[str, Any]:
-    """Events under both names that clients know, and the two ways to go on.
+def answer(given: EventRequest, found: EventPage) -> answers.EventsAnswer:
+    """A page of events, under both names that clients know.
 
-    `cursor` goes forward from the newest event, `pagination.next_cursor` on in the direction of
-    the listing: back to older events, or forward after `after`.
+    `cursor` continues forward from the newest event; `pagination.next_cursor` continues in the
+    direction of the listing: back to older events, or forward where the request had `after`.
     """
+    events = cast("list[answers.Event]", found.events)
     following = found.older or (found.cursor if found.has_more else None)
-    pagination: dict[str, Any] = {
+    pagination: answers.EventsPagination = {
         "has_more": following is not None,
         "limit": given.limit,
         "offset": given.skip,
@@ -76,8 +80,8 @@ def answer(given: EventRequest, found: EventPage) -> dict[str, Any]:
     if following is not None:
         pagination["next_cursor"] = paging.sealed(following)
     return {
-        "events": found.events,
-        "items": found.events,
+        "events": events,
+        "items": events,
         "cursor": paging.sealed(found.cursor),
         "has_more": found.has_more,
         "pagination": pagination,

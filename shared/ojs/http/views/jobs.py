@@ -1,46 +1,43 @@
-"""The shapes of answers (requirements sections 1.2 to 1.5 and 1.8), built from domain objects.
+"""Jobs as answers show them.
 
-An answer that is too large cannot be sent at all, so every answer with jobs in it is kept below
-`MAX_ANSWER_BYTES`: what does not fit is left out of a job, and the job says so under `omitted`.
+Lambda cannot send an answer that is too large, so each answer with jobs stays below
+`MAX_ANSWER_BYTES`: fields that do not fit are left out, and named under the job's `omitted`.
 """
 
 from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any, Final, Literal, cast
 
-from ojs.domain import jsontext, times
+from ojs.domain import jsontext
 from ojs.domain.job import job as jobs
-from ojs.domain.job.job import DEFAULT_VISIBILITY_MS, Job
+from ojs.domain.job.job import Job
 from ojs.domain.job.states import State
 from ojs.domain.page import Page
-from ojs.domain.pool import worker
-from ojs.domain.pool.worker import Worker
-from ojs.domain.queue import queue
-from ojs.domain.queue.queue import Queue
 from ojs.http.binding import paging
 
-# A Lambda answers with at most 6 MB (6 291 556 bytes). The rest is for headers and the JSON around
-# the body.
+if TYPE_CHECKING:
+    from ojs.http.contract import answers
+    from ojs.services.jobs.manage import Progress
+
+# Lambda sends at most 6 MB (6 291 556 bytes). The rest is for headers and the JSON around the body.
 MAX_ANSWER_BYTES = 6_000_000
-# Of that, kept free for what stands beside a job: its small fields at the top level, pagination.
+# Of that, reserved for what is beside a job: its small fields at the top level, pagination.
 _AROUND_BYTES = 20_000
 # A job this large is not shown at the top level and once more under `job`.
 MAX_COPY_BYTES = 262_144
-# Errors of one job, when its contents and result must fit as well.
+# The largest error history of a job that is shown with its contents and result.
 MAX_ERRORS_BYTES = 1_500_000
 
-# The names under which a job says what is not shown of it. They are the server's: a client's own
-# field of that name is not shown.
-_OMITTED = "omitted"
-_ERRORS_OMITTED = "errors_omitted"
-# In `omitted`: whatever else the client gave.
+# The fields that name what is left out of a job. A client's own field of that name is not shown.
+_OMITTED: Final = "omitted"
+_ERRORS_OMITTED: Final = "errors_omitted"
+# In `omitted`: the client's own fields.
 REST = "*"
 
-# What a job is cut down to. An allow-list, since a job also has every key its client thought of.
-# All of these are written, or checked on the way in, by the server, and have at most a few hundred
-# characters.
+# The fields that a job is cut down to: those that the server writes or checks, of a few hundred
+# characters at most. A list of what stays, since a client may add fields of any name.
 SMALL_FIELDS = frozenset(
     {
         "specversion", "id", "type", "queue", "priority", "state", "previous_state", "attempt",
@@ -52,33 +49,35 @@ SMALL_FIELDS = frozenset(
         "rate_limit",
     }
 )  # fmt: skip
-# Fields of a job that may be large; each is named when it is left out. Other keys are the client's
-# own, as many and as long as it likes: together they are `REST`.
+# Fields that may be large; each is named when it is left out. The client's own fields, of any
+# number and length, are named together as `REST`.
 LARGE_FIELDS = (
     "args", "meta", "result", "error", "errors", "options", "retry", "unique", "tags", "schema",
     "metadata",
 )  # fmt: skip
+# What is left out of a single job that does not fit into an answer, in this order.
+_LEFT_OUT_FIRST: tuple[Literal["result", "errors"], ...] = ("result", "errors")
 
 
 def sent_bytes(value: Any) -> int:
-    """Bytes of `value` inside a Lambda's answer, at most.
+    """The most bytes that `value` takes inside a Lambda's answer.
 
-    There the body is a JSON text inside a JSON text: quotes and backslashes count twice, and on
-    Python 3.11 a character beyond ASCII counts 6 or 12 (later ones send it as it is).
+    The body is a JSON text inside a JSON text: quotes and backslashes count twice, and on Python
+    3.11 a character beyond ASCII counts 6 or 12 bytes (later versions send it as it is).
     """
     return len(json.dumps(jsontext.dumps(value))) - 2
 
 
-def fetched(claimed: Sequence[Job]) -> dict[str, Any]:
-    """The answer to a fetch. Never cut: a worker needs all of a job, and FETCH minds the size."""
+def fetched(claimed: Sequence[Job]) -> answers.FetchAnswer:
+    """The answer to a fetch. Its jobs are whole: the fetch itself claims no more than fit."""
     return {"jobs": [_shown(job) for job in claimed]}
 
 
-def whole(job: Job) -> dict[str, Any]:
-    """A job; of a very long error history the latest part, and how many are left out.
+def whole(job: Job) -> answers.Job:
+    """A job; a very long error history is cut to the latest errors.
 
-    What does not fit into an answer even so can be read elsewhere: a result from `…/result`, errors
-    from `…/retries`.
+    A result or errors that still do not fit are left out: clients read them from `…/result` and
+    `…/retries`.
     """
     shown = _shown(job)
     if "errors" not in shown and "result" not in shown:
@@ -87,7 +86,7 @@ def whole(job: Job) -> dict[str, Any]:
         shown["errors"], left_out = _latest(shown["errors"], MAX_ERRORS_BYTES)
         if left_out:
             shown[_ERRORS_OMITTED] = left_out
-    for name in ("result", "errors"):
+    for name in _LEFT_OUT_FIRST:
         if sent_bytes(shown) <= MAX_ANSWER_BYTES - _AROUND_BYTES:
             break
         if name in shown:
@@ -96,20 +95,20 @@ def whole(job: Job) -> dict[str, Any]:
     return shown
 
 
-def _shown(job: Job) -> dict[str, Any]:
+def _shown(job: Job) -> answers.Job:
     """All of a job that is loaded."""
-    shown = jobs.to_dict(job)
+    shown = cast("answers.Job", jobs.to_dict(job))
     shown.pop(_OMITTED, None)
     shown.pop(_ERRORS_OMITTED, None)
     if job.content is None:
-        # Kept apart from the head and not loaded; what else is in there is not known.
+        # The offloaded payload is not loaded; which of the client's own fields it has is unknown.
         shown[_OMITTED] = ["args", "meta", REST]
     return shown
 
 
-def _latest(errors: Sequence[Mapping[str, Any]], room: int) -> tuple[list[Mapping[str, Any]], int]:
+def _latest(errors: Sequence[answers.JobError], room: int) -> tuple[list[answers.JobError], int]:
     """The latest errors that fit into `room` bytes, and how many older ones do not."""
-    kept: list[Mapping[str, Any]] = []
+    kept: list[answers.JobError] = []
     for error in reversed(errors):
         room -= sent_bytes(error) + 1
         if room < 0:
@@ -118,13 +117,14 @@ def _latest(errors: Sequence[Mapping[str, Any]], room: int) -> tuple[list[Mappin
     return kept[::-1], len(errors) - len(kept)
 
 
-def _slim(shown: Mapping[str, Any]) -> dict[str, Any]:
-    """A job without what can be large, saying what that was."""
-    kept = {name: value for name, value in shown.items() if name in SMALL_FIELDS}
+def _slim(shown: answers.Job) -> answers.Job:
+    """A job's small fields, with the names of the others in `omitted`."""
+    whole: Mapping[str, Any] = shown
+    kept: dict[str, Any] = {name: value for name, value in whole.items() if name in SMALL_FIELDS}
     left_out = {name for name in shown if name not in kept} - {_OMITTED, _ERRORS_OMITTED}
     if shown.get("dead_letter") and isinstance(shown.get("metadata"), dict):
-        # The seed's two times (DL section 9.2), without a client's own keys beside them.
-        kept["metadata"] = {name: shown[name] for name in ("created_at", "discarded_at")}
+        # The two times of ojs-dead-letter section 9.2, without the client's own keys beside them.
+        kept["metadata"] = {name: whole[name] for name in ("created_at", "discarded_at")}
         if kept["metadata"] == shown["metadata"]:
             left_out.discard("metadata")
     names = [name for name in LARGE_FIELDS if name in left_out]
@@ -133,11 +133,11 @@ def _slim(shown: Mapping[str, Any]) -> dict[str, Any]:
     names += [name for name in shown.get(_OMITTED, ()) if name not in names]
     if names:
         kept[_OMITTED] = names
-    return kept
+    return cast("answers.Job", kept)
 
 
-def _listed(found: Iterable[Job], room: int) -> list[dict[str, Any]]:
-    """Jobs in `room` bytes: in order, as many whole as fit, of the others the small fields."""
+def _listed(found: Iterable[Job], room: int) -> list[answers.Job]:
+    """Jobs in `room` bytes, in order: whole as far as they fit, otherwise their small fields."""
     listed = []
     for job in found:
         shown = whole(job)
@@ -155,22 +155,26 @@ def _listed(found: Iterable[Job], room: int) -> list[dict[str, Any]]:
     return chosen
 
 
-def detail(job: Job) -> dict[str, Any]:
-    """A job wrapped, and its fields at the top level for clients that read them there.
-
-    Of a large job the top level has only the small fields.
+def detail(job: Job) -> answers.JobDetailAnswer:
+    """A job wrapped, and its fields once more at the top level; there only the small ones if the
+    job is large.
     """
     shown = whole(job)
     small = sent_bytes(shown) <= MAX_COPY_BYTES
     return {**(shown if small else _slim(shown)), "job": shown}
 
 
-def wrapped(job: Job) -> dict[str, Any]:
-    """`{job}`."""
+def wrapped(job: Job) -> answers.JobAnswer:
+    """One job."""
     return {"job": whole(job)}
 
 
-def batch(stored: Sequence[Job]) -> dict[str, Any]:
+def deduplicated(job: Job) -> answers.DeduplicatedAnswer:
+    """The job that stands for a duplicate request."""
+    return {"job": whole(job), "deduplicated": True}
+
+
+def batch(stored: Sequence[Job]) -> answers.BatchAnswer:
     """The answer to a batch, in the order of the request."""
     return {
         "jobs": _listed(stored, MAX_ANSWER_BYTES - _AROUND_BYTES),
@@ -180,7 +184,7 @@ def batch(stored: Sequence[Job]) -> dict[str, Any]:
     }
 
 
-def acknowledged(job: Job) -> dict[str, Any]:
+def acknowledged(job: Job) -> answers.AckAnswer:
     """The answer to an ack."""
     shown = whole(job)
     return {
@@ -193,101 +197,73 @@ def acknowledged(job: Job) -> dict[str, Any]:
     }
 
 
-def failed(job: Job) -> dict[str, Any]:
-    """The answer to a nack: what became of the job, and when it is tried again."""
+def failed(job: Job) -> answers.NackAnswer:
+    """The answer to a nack: the job's new state, and when it is tried again or ended."""
     shown = whole(job)
-    answer = {
+    return {
         "id": job.id,
         "job_id": job.id,
         "state": shown["state"],
         "attempt": job.attempt,
         "max_attempts": job.max_attempts,
+        **_nack_times(job, shown),
+        "job": shown,
     }
-    told = (
+
+
+def _nack_times(job: Job, shown: Mapping[str, Any]) -> answers.NackTimes:
+    names = (
         ("retry_delay_ms", "next_attempt_at", "next_retry_at")
         if job.state is State.RETRYABLE
         else ("discarded_at", "completed_at")
     )
-    answer |= {name: shown[name] for name in told if name in shown}
-    return answer | {"job": shown}
+    return cast("answers.NackTimes", {name: shown[name] for name in names if name in shown})
 
 
-def result(job: Job) -> dict[str, Any]:
+def result(job: Job) -> answers.ResultAnswer:
     """How a job ended; `result` is null when there is none (yet)."""
-    shown = jobs.to_dict(job)
-    answer = {"job_id": job.id, "state": shown["state"], "result": shown.get("result")}
+    shown = _shown(job)
+    answer: answers.ResultAnswer = {
+        "job_id": job.id, "state": shown["state"], "result": shown.get("result"),
+    }  # fmt: skip
     if "error" in shown and job.state.terminal:
         answer["error"] = shown["error"]
     return answer
 
 
-def retries(job: Job) -> dict[str, Any]:
+def retries(job: Job) -> answers.RetriesAnswer:
     """A job's error history."""
-    history = [failure.to_dict() for failure in job.errors or ()]
+    history = [cast("answers.JobError", failure.to_dict()) for failure in job.errors or ()]
     errors, left_out = _latest(history, MAX_ANSWER_BYTES - _AROUND_BYTES)
-    answer = {
+    answer: answers.RetriesAnswer = {
         "job_id": job.id,
         "state": job.state.value,
         "attempt": job.attempt,
         "max_attempts": job.max_attempts,
         "retries": errors,
     }
-    return answer | ({_ERRORS_OMITTED: left_out} if left_out else {})
+    if left_out:
+        answer[_ERRORS_OMITTED] = left_out
+    return answer
+
+
+def progress(reported: Progress) -> answers.ProgressAnswer:
+    """The progress that a job's worker reported last."""
+    return cast("answers.ProgressAnswer", reported.to_dict())
+
+
+def dead_letter_deleted(job_id: str) -> answers.DeadLetterDeletedAnswer:
+    """A dead letter that was deleted."""
+    return {"deleted": True, "job_id": job_id}
 
 
 def jobs_page(
     asked: paging.PageWindow, page: Page[Job], total: int | None = None
-) -> dict[str, Any]:
+) -> answers.JobsPageAnswer:
     """A page of jobs, under both names that clients know; whole as far as they fit."""
     shown = _listed(page.items, (MAX_ANSWER_BYTES - _AROUND_BYTES) // 2)
     pagination = paging.described(asked, page, total)
-    answer: dict[str, Any] = {"jobs": shown, "items": shown, "pagination": pagination}
+    answer: answers.JobsPageAnswer = {"jobs": shown, "items": shown, "pagination": pagination}
     if "total" in pagination:
         answer["total"] = pagination["total"]
     return answer
-
-
-def queue_state(changed: Queue) -> dict[str, Any]:
-    """A queue after pause or resume, wrapped and at the top level."""
-    shown = queue.to_dict(changed)
-    return {**shown, "queue": shown}
-
-
-def registered(worker_id: str, now_ms: int) -> dict[str, Any]:
-    """What a worker needs to know when it starts (ojs-worker-protocol section 3.3)."""
-    return {
-        "ok": True,
-        "worker_id": worker_id,
-        "server_time": times.format_ms(now_ms),
-        "heartbeat_interval": worker.HEARTBEAT_INTERVAL_S,
-        "heartbeat_timeout": worker.DEAD_AFTER_MS // 1_000,
-        "visibility_timeout_default": DEFAULT_VISIBILITY_MS // 1_000,
-    }
-
-
-def worker_detail(known: Worker, now_ms: int) -> dict[str, Any]:
-    """A worker, at the top level and wrapped."""
-    shown = known.to_dict(now_ms)
-    return {**shown, "worker": shown}
-
-
-def workers_page(asked: paging.PageWindow, page: Page[Worker], now_ms: int) -> dict[str, Any]:
-    """A page of workers; a summary only when the page holds them all."""
-    shown = [known.to_dict(now_ms) for known in page.items]
-    pagination = paging.described(asked, page)
-    answer: dict[str, Any] = {"items": shown, "workers": shown, "pagination": pagination}
-    if "total" in pagination:
-        answer["total"] = pagination["total"]
-        if not asked.offset:
-            answer["summary"] = _summary(shown)
-    return answer
-
-
-def _summary(shown: Sequence[Mapping[str, Any]]) -> dict[str, int]:
-    states = [known["state"] for known in shown]
-    return {
-        "total": len(states),
-        "running": states.count("running"),
-        "quiet": sum(state not in ("running", "stale") for state in states),
-        "stale": states.count("stale"),
-    }

@@ -1,7 +1,7 @@
-"""Metrics, as Prometheus text and as JSON: names of ojs-observability section 8 and of the seeds.
+"""Metrics, as Prometheus text and as JSON.
 
-Counters and histograms count from midnight UTC, when the projection begins a new day: a reset, as
-Prometheus sees it, which its `rate` and `increase` know.
+The names are those of ojs-observability section 8 and of the extensions. Counters and histograms
+start again at midnight UTC; `rate` and `increase` of Prometheus handle such resets.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Literal
 
 from ojs.domain import jsontext, times
 from ojs.domain.errors import InvalidRequest
@@ -25,19 +25,22 @@ from ojs.domain.stats import (
 )
 from ojs.http.contract.operations import METRIC_FORMATS
 
-# Exactly this: what scrapers of the specification look for.
+if TYPE_CHECKING:
+    from ojs.http.contract import answers
+
+# Exactly this text, without a charset: the specification's scrapers look for it.
 TEXT_TYPE = "text/plain"
-# A Lambda answers with at most 6 MB, counted after the body was quoted once more: in text nearly
-# as long as before, in JSON up to twice as long. Queues that do not fit are left out.
+# Lambda sends at most 6 MB, counted after the body is quoted as a JSON text: that hardly lengthens
+# text, and at most doubles JSON. Queues that do not fit are left out.
 MAX_TEXT_BYTES = 4_000_000
 MAX_JSON_BYTES = 2_500_000
-# What stands at the head of each metric, and what is told of all queues together.
+# Reserved for the heads of all metrics, and for those of all queues together.
 _HEAD_BYTES = 10_000
 
 
 @dataclass(frozen=True)
 class Family:
-    """A metric: its name in the specification and in Prometheus, and what it tells."""
+    """A metric: its name in the specification and in Prometheus, its kind, unit and help text."""
 
     name: str
     exported: str
@@ -169,7 +172,7 @@ FAMILIES = (
 
 @dataclass(frozen=True)
 class Histogram:
-    """Observations up to each bound, those below included; the last is of all of them."""
+    """Cumulative counts of observations up to each bound; the last count is of all."""
 
     counts: Sequence[int]
     bounds: Sequence[float]
@@ -177,7 +180,7 @@ class Histogram:
 
     @classmethod
     def of(cls, buckets: Sequence[int], bounds: Sequence[float], sum_ms: int) -> Histogram:
-        """From the observations in each bucket alone."""
+        """Build it from the number of observations in each bucket, and their sum in ms."""
         return cls(list(accumulate(buckets)), bounds, sum_ms / 1_000)
 
 
@@ -219,7 +222,7 @@ def _of_queue(queue: QueueMetrics, now_ms: int) -> Iterator[Sample]:
 
 
 def _bounds(queue: QueueMetrics, named: Mapping[str, str]) -> Iterator[Sample]:
-    """What only queues with a bound have, and those that had one today."""
+    """The metrics of queues that have bounds or limits, or had some today."""
     filling, today = queue.filling, queue.today
     if filling is not None:
         if filling.max_size is not None and filling.utilization is not None:
@@ -254,8 +257,7 @@ def _of_pool(pool: PoolMetrics) -> Iterator[Sample]:
         yield Sample(_RATIO, {"queue": queue}, ratio)
 
 
-def _apart(found: MetricsSnapshot) -> Iterator[Sample]:
-    """What is told beside the queues."""
+def _of_keys_and_pools(found: MetricsSnapshot) -> Iterator[Sample]:
     for limit in found.limits:
         yield from _of_key(limit)
     for pool in found.pools:
@@ -264,13 +266,13 @@ def _apart(found: MetricsSnapshot) -> Iterator[Sample]:
 
 def _of_all(found: MetricsSnapshot, listed: int) -> Iterator[Sample]:
     yield Sample(_ACTIVE, {}, found.totals.workers.running)
-    # The sweep may not have seen the latest ones yet.
+    # The sweep may not have counted the latest queues yet.
     yield Sample(_QUEUES, {}, max(listed, found.totals.queues))
     yield Sample(_LISTED, {}, listed)
 
 
 def wanted_format(query: Mapping[str, str]) -> str:
-    """The format asked for, one of METRIC_FORMATS. Raises InvalidRequest."""
+    """Read the format from a query, one of METRIC_FORMATS. Raises InvalidRequest."""
     text = query.get("format") or METRIC_FORMATS[0]
     if text not in METRIC_FORMATS:
         rule = f"must be one of {', '.join(METRIC_FORMATS)}"
@@ -282,30 +284,30 @@ def wanted_format(query: Mapping[str, str]) -> str:
 
 
 def text(found: MetricsSnapshot) -> str:
-    """The text exposition format; queues beyond MAX_TEXT_BYTES are left out."""
+    """Metrics in Prometheus' text format; queues beyond MAX_TEXT_BYTES are left out."""
     lines: dict[Family, list[str]] = {family: [] for family in FAMILIES}
     room = MAX_TEXT_BYTES - _HEAD_BYTES
-    for one in _apart(found):
-        lines[one.family] += (told_lines := _lines(one))
-        room -= sum(len(line) + 1 for line in told_lines)
+    for one in _of_keys_and_pools(found):
+        lines[one.family] += (added := _lines(one))
+        room -= sum(len(line) + 1 for line in added)
     listed = 0
     for queue in found.queues:
-        told = [
+        of_queue = [
             (one.family, line) for one in _of_queue(queue, found.now_ms) for line in _lines(one)
         ]
-        room -= sum(len(line) + 1 for _, line in told)
+        room -= sum(len(line) + 1 for _, line in of_queue)
         if room < 0:
             break
         listed += 1
-        for family, line in told:
+        for family, line in of_queue:
             lines[family].append(line)
     for one in _of_all(found, listed):
         lines[one.family] += _lines(one)
     parts = []
-    for family, told_lines in lines.items():
+    for family, of_family in lines.items():
         parts.append(f"# HELP {family.exported} {family.help}.")
         parts.append(f"# TYPE {family.exported} {family.kind}")
-        parts += told_lines
+        parts += of_family
     return "\n".join([*parts, ""])
 
 
@@ -340,21 +342,21 @@ def _quoted(value: str) -> str:
 # --- JSON -----------------------------------------------------------------------------------------
 
 
-def body(found: MetricsSnapshot) -> dict[str, Any]:
-    """The same as JSON; queues beyond MAX_JSON_BYTES are left out."""
-    samples: dict[Family, list[dict[str, Any]]] = {family: [] for family in FAMILIES}
+def body(found: MetricsSnapshot) -> answers.MetricsAnswer:
+    """Metrics as JSON; queues beyond MAX_JSON_BYTES are left out."""
+    samples: dict[Family, list[answers.MetricSample]] = {family: [] for family in FAMILIES}
     room = MAX_JSON_BYTES - _HEAD_BYTES
-    for one in _apart(found):
+    for one in _of_keys_and_pools(found):
         samples[one.family].append(shown := _shown(one))
         room -= jsontext.size_of(shown) + 1
     listed = 0
     for queue in found.queues:
-        told = [(one.family, _shown(one)) for one in _of_queue(queue, found.now_ms)]
-        room -= sum(jsontext.size_of(shown) + 1 for _, shown in told)
+        of_queue = [(one.family, _shown(one)) for one in _of_queue(queue, found.now_ms)]
+        room -= sum(jsontext.size_of(shown) + 1 for _, shown in of_queue)
         if room < 0:
             break
         listed += 1
-        for family, shown in told:
+        for family, shown in of_queue:
             samples[family].append(shown)
     for one in _of_all(found, listed):
         samples[one.family].append(_shown(one))
@@ -373,7 +375,7 @@ def body(found: MetricsSnapshot) -> dict[str, Any]:
     }
 
 
-def _shown(sample: Sample) -> dict[str, Any]:
+def _shown(sample: Sample) -> answers.MetricSample:
     value = sample.value
     if not isinstance(value, Histogram):
         return {"labels": dict(sample.labels), "value": value}

@@ -1,57 +1,64 @@
-"""Worker pools and statistics of scheduling over HTTP (fair-scheduling seed, section 10;
-requirements section 1.8).
-"""
+"""Worker pools, and statistics of their scheduling, as answers show them."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, cast
 
 from ojs.domain.pool import pool as pools
 from ojs.domain.pool.statistics import WINDOW, PoolStatus, QueueShare, SchedulingStats
 
-# Digits of a ratio behind the point.
+if TYPE_CHECKING:
+    from ojs.http.contract import answers
+
+# Decimal places of a ratio.
 _DIGITS = 4
 
 
-def shown(standing: PoolStatus) -> dict[str, Any]:
-    """A pool: its configuration, and how it stands."""
-    return {
-        **pools.to_dict(standing.pool),
-        "active_workers": standing.active_workers,
-        "active_jobs": standing.active_jobs,
+def shown(status: PoolStatus) -> answers.Pool:
+    """A pool: its configuration, its workers and its active jobs."""
+    configured = {
+        **pools.to_dict(status.pool),
+        "active_workers": status.active_workers,
+        "active_jobs": status.active_jobs,
     }
+    return cast("answers.Pool", configured)
 
 
-def detail(standing: PoolStatus) -> dict[str, Any]:
+def detail(status: PoolStatus) -> answers.PoolAnswer:
     """One pool, at the top level and wrapped."""
-    pool = shown(standing)
+    pool = shown(status)
     return {**pool, "pool": pool}
 
 
-def page(found: Sequence[PoolStatus], pagination: Mapping[str, Any]) -> dict[str, Any]:
-    """A page of pools under both names that clients know."""
-    items = [shown(standing) for standing in found]
-    answer: dict[str, Any] = {"items": items, "pools": items, "pagination": dict(pagination)}
+def deleted(name: str) -> answers.PoolDeletedAnswer:
+    """A pool that was deleted."""
+    return {"deleted": True, "name": name}
+
+
+def page(found: Sequence[PoolStatus], pagination: answers.Pagination) -> answers.PoolsAnswer:
+    """A page of pools, under both names that clients know."""
+    items = [shown(status) for status in found]
+    answer: answers.PoolsAnswer = {"items": items, "pools": items, "pagination": pagination}
     if "total" in pagination:
         answer["total"] = pagination["total"]
     return answer
 
 
-def stats(found: SchedulingStats, pagination: Mapping[str, Any]) -> dict[str, Any]:
-    """What queues were given lately, at the top level and in `stats`."""
+def stats(found: SchedulingStats, pagination: answers.Pagination) -> answers.SchedulingStatsAnswer:
+    """How many jobs each queue was given in the last minute, at the top level and in `stats`."""
     queues = [_share(share) for share in found.queues]
     return {
         "queues": queues,
         "window": WINDOW,
-        "strategy": found.strategy,
+        "strategy": found.strategy.value,
         "stats": {"queues": queues, "window": WINDOW},
-        "pagination": dict(pagination),
+        "pagination": pagination,
     }
 
 
-def _share(share: QueueShare) -> dict[str, Any]:
-    queue: dict[str, Any] = {
+def _share(share: QueueShare) -> answers.QueueShare:
+    queue: answers.QueueShare = {
         "name": share.name,
         "dispatch_count_1m": share.dispatches,
         "dispatch_ratio_1m": round(share.ratio, _DIGITS),
@@ -61,4 +68,6 @@ def _share(share: QueueShare) -> dict[str, Any]:
         "dispatched": share.dispatched,
         "starved": share.starved,
     }
-    return queue | ({} if share.pool is None else {"pool": share.pool})
+    if share.pool is not None:
+        queue["pool"] = share.pool
+    return queue

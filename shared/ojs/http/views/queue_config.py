@@ -1,23 +1,27 @@
-"""Queue configuration over HTTP (queue-config seed, section 9; requirements section 1.4)."""
+"""Queue configuration: reading requests and building answers (ojs-queue-config section 9)."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any, cast
 
 from ojs.domain import times
 from ojs.domain.errors import InvalidRequest
 from ojs.domain.queue import config as queue_config
+from ojs.domain.queue import queue as queues
 from ojs.domain.queue.config import DEFAULT_QUEUE_POLICY, Layers
 from ojs.domain.queue.queue import Deletion, Queue, QueueState
 from ojs.http.contract import models
 
+if TYPE_CHECKING:
+    from ojs.http.contract import answers
+
 
 def to_create(raw: Mapping[str, Any]) -> tuple[str, Mapping[str, Any], str]:
-    """Name and configuration of a new queue, and where in the body the configuration is.
+    """Read name and configuration of a new queue, and the prefix of the configuration's fields.
 
-    It is under `config` (queue-config seed, section 9.2) or, as the official CLI sends it, beside
-    the name. Raises InvalidRequest, Unsupported.
+    The configuration is under `config` (ojs-queue-config section 9.2) or, as the official CLI sends
+    it, beside the name. Raises InvalidRequest, Unsupported.
     """
     name = models.parse(models.CreateQueueRequest, raw).name
     config = raw.get("config")
@@ -27,42 +31,64 @@ def to_create(raw: Mapping[str, Any]) -> tuple[str, Mapping[str, Any], str]:
         raise InvalidRequest("config", "must be an object", value=config)
     for field in models.QUEUE_FIELDS:
         if raw.get(field) is not None:
-            # Which of the two counts would be a guess.
+            # It would be a guess which of the two holds.
             raise InvalidRequest(field, "belongs into config, since there is one")
     return name, config, "config."
 
 
 def named(config: Mapping[str, Any]) -> list[str]:
-    """Other queues that a configuration, as sent, would have jobs go to."""
+    """Other queues to which a configuration, as sent, lets jobs go."""
     target = config.get("dead_letter_queue")
     return [target] if isinstance(target, str) else []
 
 
-def shown(queue: Queue) -> dict[str, Any]:
+def queue_state(changed: Queue) -> answers.QueueAnswer:
+    """A queue after pause or resume, at the top level and wrapped."""
+    queue = cast("answers.Queue", queues.to_dict(changed))
+    return {**queue, "queue": queue}
+
+
+def shown(queue: Queue) -> answers.QueueConfigAnswer:
     """A queue's configuration, and where each of its fields comes from."""
     return {
         "name": queue.name,
         "state": queue.state.value,
-        **_config(queue.layers),
+        "config": in_force(queue.layers),
+        "config_sources": sources(queue.layers),
         "created_at": times.format_ms(queue.created_ms),
         "updated_at": times.format_ms(queue.configured_ms or queue.created_ms),
     }
 
 
-def policy(layers: Layers) -> dict[str, Any]:
-    """What holds for queues that are made from now on."""
-    # To a new queue it is what `_default` says, not what the queue says itself.
-    return {"name": DEFAULT_QUEUE_POLICY, **_config(Layers(inherited=layers.document))}
+def policy(layers: Layers) -> answers.QueuePolicyAnswer:
+    """The policy for queues that are made from now on."""
+    # New queues inherit the policy, so its fields come from `_default`, not from the queue.
+    inherited = Layers(inherited=layers.document)
+    return {
+        "name": DEFAULT_QUEUE_POLICY,
+        "config": in_force(inherited),
+        "config_sources": sources(inherited),
+    }
 
 
-def deleted(name: str, ending: Deletion, *, gone: bool) -> dict[str, Any]:
-    """What becomes of a queue that is deleted."""
-    shown: dict[str, Any] = {"queue": name, "strategy": ending.strategy}
-    if ending.target is not None:
-        shown["target_queue"] = ending.target
-    state = "deleted" if gone else QueueState.DRAINING.value
-    return {**shown, "jobs_affected": ending.affected, "state": state}
+def deleted(name: str, deletion: Deletion, *, gone: bool) -> answers.QueueDeletedAnswer:
+    """How a queue is deleted, and how many jobs that concerns; `gone`: it is done already."""
+    answer: answers.QueueDeletedAnswer = {
+        "queue": name,
+        "strategy": deletion.strategy.value,
+        "jobs_affected": deletion.affected,
+        "state": "deleted" if gone else QueueState.DRAINING.value,
+    }
+    if deletion.target is not None:
+        answer["target_queue"] = deletion.target
+    return answer
 
 
-def _config(layers: Layers) -> dict[str, Any]:
-    return {"config": queue_config.shown(layers), "config_sources": queue_config.sources(layers)}
+def in_force(layers: Layers) -> answers.QueueConfig:
+    """The configuration in force, defaults filled in."""
+    return cast("answers.QueueConfig", queue_config.shown(layers))
+
+
+def sources(layers: Layers) -> answers.ConfigSources:
+    """Where each field of the configuration comes from."""
+    return cast("answers.ConfigSources", queue_config.sources(layers))

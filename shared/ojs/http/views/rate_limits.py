@@ -1,4 +1,4 @@
-"""Rate limits over HTTP (ojs-rate-limiting section 10; requirements section 1.8)."""
+"""Rate limits: reading requests and building answers (ojs-rate-limiting section 10)."""
 
 from __future__ import annotations
 
@@ -21,6 +21,7 @@ from ojs.domain.rate_limit.limiter import (
 
 if TYPE_CHECKING:
     from ojs.domain.page import Page
+    from ojs.http.contract import answers
     from ojs.services.permits.rate_limits import RateLimitStatus
     from ojs.services.queues.configure import QueueUsage
 
@@ -28,7 +29,10 @@ _UNITS = ((86_400_000, "P", "D"), (3_600_000, "PT", "H"), (60_000, "PT", "M"), (
 
 
 def override(raw: Mapping[str, Any], *, now_ms: int) -> Override:
-    """What an operator wants to hold for a key. Raises InvalidRequest or ValidationFailed."""
+    """Read the override that an operator sets for a key.
+
+    Raises InvalidRequest, ValidationFailed.
+    """
     try:
         asked = OverrideRequest.model_validate(dict(raw))
     except ValidationError as error:
@@ -44,123 +48,123 @@ def override(raw: Mapping[str, Any], *, now_ms: int) -> Override:
     return asked.override(until_ms)
 
 
-def shown(standing: RateLimitStatus) -> dict[str, Any]:
-    """How a key stands. What is not limited is absent."""
-    cell, now_ms = standing.cell, standing.now_ms
-    answer: dict[str, Any] = {"key": standing.key} | _bounds(standing.bounds, cell, now_ms)
-    if cell.takes_places(standing.bounds, now_ms) and "concurrency" not in answer:
-        answer["concurrency"] = {"active": len(cell.holders)}
-    if standing.waiting is not None:
-        answer["waiting_count"] = standing.waiting
-        if not standing.waiting_exact:
+def shown(status: RateLimitStatus) -> answers.RateLimitAnswer:
+    """A key's limits and how much of them is used. What is not limited is absent."""
+    limiter, now_ms, bounds = status.cell, status.now_ms, status.bounds
+    answer: answers.RateLimitAnswer = {"key": status.key}
+    if bounds.concurrency is not None:
+        answer["concurrency"] = _permits(bounds.concurrency, len(limiter.holders))
+    elif limiter.takes_permits(bounds, now_ms):
+        answer["concurrency"] = {"active": len(limiter.holders)}
+    if bounds.rate is not None:
+        answer["rate"] = _window(bounds.rate, limiter, now_ms)
+    if bounds.throttle is not None:
+        next_ms = max(now_ms, limiter.next_ms(bounds.throttle))
+        answer["throttle"] = {**_rate(bounds.throttle), "next_allowed_at": times.format_ms(next_ms)}
+    if status.waiting is not None:
+        answer["waiting_count"] = status.waiting
+        if not status.waiting_exact:
             answer["waiting_count_exact"] = False
-    if cell.paused_ms is not None and cell.paused_ms > now_ms:
-        answer["paused_until"] = times.format_ms(cell.paused_ms)
-    if cell.override is not None and cell.override.holds(now_ms):
-        answer["override"] = _override(cell.override)
+    if limiter.paused_ms is not None and limiter.paused_ms > now_ms:
+        answer["paused_until"] = times.format_ms(limiter.paused_ms)
+    if limiter.override is not None and limiter.override.holds(now_ms):
+        answer["override"] = _override(limiter.override)
     return answer
 
 
-def of_queue(standing: QueueUsage) -> dict[str, Any]:
-    """How a queue's own limits stand. What is not limited is absent."""
-    queue, config = standing.queue, standing.queue.config
-    answer: dict[str, Any] = {"queue": queue.name, "key": queue_key(queue.name)}
+def of_queue(usage: QueueUsage) -> answers.QueueLimitsAnswer:
+    """A queue's own limits and how much of them is used. What is not limited is absent."""
+    queue, config = usage.queue, usage.queue.config
+    answer: answers.QueueLimitsAnswer = {
+        "queue": queue.name,
+        "key": queue_key(queue.name),
+        # In the units in which it was configured.
+        "rate_limit": queue.layers.document.get("rate_limit"),
+    }
     if config.concurrency is not None:
-        answer["concurrency"] = {
-            "limit": config.concurrency,
-            "active": standing.active,
-            "available": max(0, config.concurrency - standing.active),
-        }
+        answer["concurrency"] = _permits(config.concurrency, usage.active)
     if config.rate_limit is not None:
-        rate, now_ms = Rate(config.rate_limit, config.rate_period_ms), standing.now_ms
-        cell = LimiterState(windows={rate.period_ms: standing.passed})
-        answer |= _bounds(LimitBounds(rate=rate), cell, now_ms)
-    # As it was given: it may be written in another way.
-    answer["rate_limit"] = queue.layers.document.get("rate_limit")
+        rate = Rate(config.rate_limit, config.rate_period_ms)
+        limiter = LimiterState(windows={rate.period_ms: usage.passed})
+        answer["rate"] = _window(rate, limiter, usage.now_ms)
     return answer
 
 
-def page(found: Page[RateLimitStatus], pagination: Mapping[str, Any]) -> dict[str, Any]:
-    """A page of keys; how many jobs wait for each is told of one key at a time."""
-    items = [shown(standing) for standing in found.items]
-    return {"items": items, "pagination": dict(pagination)}
+def page(found: Page[RateLimitStatus], pagination: answers.Pagination) -> answers.RateLimitsAnswer:
+    """A page of keys. Waiting jobs are counted only where a single key is read."""
+    return {"items": [shown(status) for status in found.items], "pagination": pagination}
 
 
-def headers(standing: RateLimitStatus | None) -> dict[str, str]:
-    """`X-RateLimit-*` of a push: how the limit of the job stands (ojs-rate-limiting 10.4)."""
-    if standing is None:
+def headers(status: RateLimitStatus | None) -> dict[str, str]:
+    """The `X-RateLimit-*` headers of a push (ojs-rate-limiting section 10.4)."""
+    if status is None:
         return {}
-    cell, now_ms = standing.cell, standing.now_ms
-    found = _tightest(standing.bounds, cell, now_ms)
+    limiter, now_ms = status.cell, status.now_ms
+    found = _tightest(status.bounds, limiter, now_ms)
     if found is None:
         return {}
     limit, remaining, reset_ms = found
-    if cell.paused_ms is not None and cell.paused_ms > now_ms:
-        remaining, reset_ms = 0, max(reset_ms, cell.paused_ms)
+    if limiter.paused_ms is not None and limiter.paused_ms > now_ms:
+        remaining, reset_ms = 0, max(reset_ms, limiter.paused_ms)
     return {
         "X-RateLimit-Limit": str(limit),
         "X-RateLimit-Remaining": str(remaining),
-        # Not before there is room: seconds, rounded up.
+        # Seconds since the epoch, rounded up: no earlier than there is room.
         "X-RateLimit-Reset": str(-(-reset_ms // 1_000)),
     }
 
 
-def _tightest(bounds: LimitBounds, cell: LimiterState, now_ms: int) -> tuple[int, int, int] | None:
-    """Limit, what remains of it, and when one more may start, of the limit with least room."""
+def _tightest(
+    bounds: LimitBounds, limiter: LimiterState, now_ms: int
+) -> tuple[int, int, int] | None:
+    """The limit with the least room: its number, its room, and when (ms) the next job may start."""
     found = []
     if bounds.concurrency is not None:
-        room = max(0, bounds.concurrency - len(cell.holders))
-        ends = [holder.until_ms for holder in cell.holders.values()]
+        room = max(0, bounds.concurrency - len(limiter.holders))
+        ends = [holder.until_ms for holder in limiter.holders.values()]
         reset_ms = now_ms if room else max(now_ms, min(ends, default=now_ms))
         found.append((bounds.concurrency, room, reset_ms))
     if bounds.rate is not None:
-        room = max(0, bounds.rate.limit - cell.started(bounds.rate.period_ms, now_ms))
-        found.append((bounds.rate.limit, room, cell.reset_ms(bounds.rate, now_ms)))
+        room = max(0, bounds.rate.limit - limiter.started(bounds.rate.period_ms, now_ms))
+        found.append((bounds.rate.limit, room, limiter.reset_ms(bounds.rate, now_ms)))
     if bounds.throttle is not None:
-        next_ms = cell.next_ms(bounds.throttle)
+        next_ms = limiter.next_ms(bounds.throttle)
         found.append((1, int(next_ms <= now_ms), max(now_ms, next_ms)))
     return min(found, key=lambda one: (one[1], -one[2]), default=None)
 
 
-def _bounds(bounds: LimitBounds, cell: LimiterState, now_ms: int) -> dict[str, Any]:
-    shown: dict[str, Any] = {}
-    if bounds.concurrency is not None:
-        used = len(cell.holders)
-        shown["concurrency"] = {
-            "limit": bounds.concurrency,
-            "active": used,
-            "available": max(0, bounds.concurrency - used),
-        }
-    if bounds.rate is not None:
-        shown["rate"] = {
-            **_rate(bounds.rate),
-            "current_count": cell.started(bounds.rate.period_ms, now_ms),
-            "window_resets_at": times.format_ms(cell.reset_ms(bounds.rate, now_ms)),
-        }
-    if bounds.throttle is not None:
-        next_ms = max(now_ms, cell.next_ms(bounds.throttle))
-        shown["throttle"] = {
-            **_rate(bounds.throttle), "next_allowed_at": times.format_ms(next_ms),
-        }  # fmt: skip
-    return shown
+def _permits(limit: int, active: int) -> answers.Places:
+    return {"limit": limit, "active": active, "available": max(0, limit - active)}
 
 
-def _override(override: Override) -> dict[str, Any]:
-    shown: dict[str, Any] = {}
-    for name in sorted(override.named):
-        value = getattr(override.bounds, name)
-        shown[name] = _rate(value) if isinstance(value, Rate) else value
+def _window(rate: Rate, limiter: LimiterState, now_ms: int) -> answers.Window:
+    return {
+        **_rate(rate),
+        "current_count": limiter.started(rate.period_ms, now_ms),
+        "window_resets_at": times.format_ms(limiter.reset_ms(rate, now_ms)),
+    }
+
+
+def _override(override: Override) -> answers.RateLimitOverride:
+    bounds = override.bounds
+    answer: answers.RateLimitOverride = {}
+    if "concurrency" in override.named:
+        answer["concurrency"] = bounds.concurrency
+    if "rate" in override.named:
+        answer["rate"] = None if bounds.rate is None else _rate(bounds.rate)
+    if "throttle" in override.named:
+        answer["throttle"] = None if bounds.throttle is None else _rate(bounds.throttle)
     if override.until_ms is not None:
-        shown["expires_at"] = times.format_ms(override.until_ms)
-    return shown
+        answer["expires_at"] = times.format_ms(override.until_ms)
+    return answer
 
 
-def _rate(rate: Rate) -> dict[str, Any]:
+def _rate(rate: Rate) -> answers.Starts:
     return {"limit": rate.limit, "period": duration(rate.period_ms)}
 
 
 def duration(ms: int) -> str:
-    """A length in ms as an ISO 8601 duration, in the largest unit that has it whole."""
+    """Format a length in ms as an ISO 8601 duration, in the largest unit that divides it."""
     for unit, before, after in _UNITS:
         if ms % unit == 0:
             return f"{before}{ms // unit}{after}"

@@ -1,10 +1,10 @@
-"""Dead letters that are to be pruned, written to the payload bucket (dead-letter seed, 8.2).
+"""Archives dead letters in the payload bucket before they are pruned.
 
     archive/{queue}/{yyyy}/{mm}/{dd}/{slice}.jsonl.gz     the day is that of the pruning, in UTC
 
-One job a line, as the API shows it, with all of its errors. An object is there before its jobs go:
-whoever dies in between leaves jobs that are archived again, under the same name if they are the
-same as before. So a job may be there twice, and is told by its `id` and `discarded_at`.
+Each line is one job as the API shows it, with all of its errors. An object is written before its
+jobs are deleted. After a crash in between, the jobs are archived again, under the same name if they
+are the same jobs. So a job may occur twice; its `id` and `discarded_at` identify it.
 """
 
 from __future__ import annotations
@@ -17,29 +17,31 @@ from io import BytesIO
 from ojs.domain import jsontext, times
 from ojs.domain.job.job import Job, to_dict
 from ojs.store.jobs.blobs import ARCHIVE, GZIP, Blobs
-from ojs.store.jobs.records import JobStore
+from ojs.store.jobs.reading import JobReader
 
-# A slice ends with the job that brings it here: what is held in memory is this, packed, and a job.
+# A slice ends with the job that reaches this size; only one compressed slice and one job are in
+# memory.
 MAX_BYTES = 8_000_000
 
 
 class Archive:
-    """Writes it; reads nothing back."""
+    """Writes archive objects; never reads them."""
 
-    def __init__(self, jobs: JobStore, blobs: Blobs) -> None:
+    def __init__(self, jobs: JobReader, blobs: Blobs) -> None:
         self._jobs = jobs
         self._blobs = blobs
 
     def keep(self, queue: str, dead: Sequence[Job], *, now_ms: int) -> tuple[list[Job], int]:
-        """Write dead letters of a queue, as their heads were read.
+        """Write one slice of a queue's dead letters, given their job records as read.
 
-        Returns those that were written, and how many were looked at: one that has moved on is left
-        out, and a slice that grew too large ends early. Costs a read of each job and one object.
+        Returns the jobs that were written and how many were looked at: a job that has changed since
+        is left out, and a slice that reaches MAX_BYTES ends early. Costs a read of each job and one
+        object.
         """
         kept: list[Job] = []
         looked = size = 0
         packed = BytesIO()
-        # No time within: the same jobs give the same bytes.
+        # Without a time stamp, so that the same jobs give the same bytes.
         with gzip.GzipFile(fileobj=packed, mode="wb", mtime=0) as lines:
             for dying in dead:
                 if size >= MAX_BYTES:
@@ -60,8 +62,8 @@ class Archive:
 
 def _key(queue: str, kept: Sequence[Job], now_ms: int) -> str:
     day = times.format_ms(now_ms)[:10].replace("-", "/")
-    # Which jobs, and in which version: another slice has another name.
-    told = "\n".join(f"{job.id} {job.op}" for job in kept)
-    digest = hashlib.sha256(told.encode()).hexdigest()[:16]
+    # The jobs and their versions: another slice gets another name.
+    versions = "\n".join(f"{job.id} {job.op}" for job in kept)
+    digest = hashlib.sha256(versions.encode()).hexdigest()[:16]
     first_ms = kept[0].discarded_ms or 0
     return f"{ARCHIVE}{queue}/{day}/{first_ms}-{digest}.jsonl.gz"

@@ -1,19 +1,19 @@
-"""Many dead letters at a time: retried, or purged (dead-letter seed, 6.2 and 10).
+"""Bulk operations: retry or purge many dead letters.
 
-An operation looks through the line of dead letters, oldest first, in slices: a page of the line,
-its heads in one call, one conditional write for each that is meant, and then how far it is. A
-request begins it and does what fits; the sweep goes on with it. What a job costs is the same
-however many there are, and so is the memory that it takes.
+An operation scans the index of dead letters, oldest first, in slices: a page of the index, its job
+records in one call, one conditional write for each matching job, then a write of the progress. The
+request that begins an operation does as much as fits, and the sweep carries on. The cost and memory
+for each job do not depend on the number of jobs.
 
-Each job comes back, or goes, only as the dead letter that was found: however many work on one
-operation, none is dispatched twice for it. Whoever dies leaves the jobs of the slice they were in
-as they were or dealt with; those of the latter that were not counted yet stay uncounted.
+Each job is retried or purged only as the dead letter that was found, so several workers on one
+operation never dispatch a job twice. After a crash, the jobs of the current slice are done or not;
+those done but not counted yet stay uncounted.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
 from ojs.clock import Clock
@@ -35,26 +35,27 @@ from ojs.domain.page import Page
 from ojs.domain.queue.queue import Queue
 from ojs.services.dead_letter.redrive import Redrive
 from ojs.services.dead_letter.search import DeadLetterSearch
+from ojs.services.sweeps import GoOn, SweepReport, always
 from ojs.store.dead_letter.bulk import BulkOperationStore, ClaimedOperation
 from ojs.store.jobs import items
 from ojs.store.jobs.records import JobStore
 from ojs.store.queues.queues import QueueStore
 from ojs.store.table.errors import LostRace
 
-# Jobs that the request which begins an operation deals with itself, at the most.
+# Jobs that the request which begins an operation handles itself, at most.
 REQUEST_JOBS = 500
-# Of one operation before the sweep turns to the next, and entries looked at for each of them.
-TURN_JOBS = 1_000
+# Jobs of one operation before the sweep goes on with the next, and index entries read for each job.
+RUN_JOBS = 1_000
 LOOKS_PER_JOB = 10
-# Longer than a slice takes, and than any function runs: whoever holds on longer is dead.
-HOLD_MS = 60_000
-# A full queue is asked again after this.
+# Longer than a slice takes and than any function runs: a claim that is older is left by a crash.
+CLAIM_MS = 60_000
+# A full queue is tried again after this.
 ROOM_MS = 20_000
-# An operation that is not over by then never will be: the queue it waits for stays full.
+# An operation that is not over by then is stopped: the queue that it waits for stays full.
 LIFETIME_MS = 7 * 86_400_000
-# One page of the line: one query and one BatchGet.
+# One page of the index: one query and one BatchGet.
 SLICE = 100
-# Contents kept apart that are in memory at a time, where args are looked at.
+# Bytes of offloaded payloads in memory at a time, where a filter looks at args.
 MAX_ARGS_BYTES = 8_000_000
 _OPERATIONS = 20
 _TRIES = 3
@@ -62,42 +63,42 @@ _TRIES = 3
 
 @dataclass
 class Done:
-    """What one turn did: the operation as it is then, and the jobs that were dealt with."""
+    """What one run did: the operation as it is then, and the jobs that were handled."""
 
     operation: BulkOperation
     job_ids: list[str] = field(default_factory=list)
     errors: list[Refusal] = field(default_factory=list)
-    # The store was in trouble: better not to go on at once.
+    # The store failed; do not go on at once.
     troubled: bool = False
 
     @property
     def rests(self) -> bool:
-        """Whether there is nothing to do for now."""
+        """Whether the operation needs no further run now."""
         return self.troubled or self.operation.phase.over or self.operation.waiting_for_room
 
 
 @dataclass
 class _BulkRun:
-    """One turn under way: what it may still do, and what it did."""
+    """One run under way: what it may still do, and what it did."""
 
-    held: ClaimedOperation
+    claim: ClaimedOperation
     jobs_left: int
     looks_left: int
-    go_on: Callable[[], bool]
+    go_on: GoOn
     job_ids: list[str] = field(default_factory=list)
     errors: list[Refusal] = field(default_factory=list)
-    # When others should look at it next.
+    # When the sweep should look at it next.
     look_at_ms: int = 0
-    # Nothing is left to look at; or the store is in trouble.
+    # The scan has reached the end; the store failed.
     over: bool = False
     troubled: bool = False
 
     @property
     def operation(self) -> BulkOperation:
-        return self.held.operation
+        return self.claim.operation
 
     def now(self, operation: BulkOperation) -> None:
-        self.held = replace(self.held, operation=operation)
+        self.claim = replace(self.claim, operation=operation)
 
     @property
     def may_go_on(self) -> bool:
@@ -107,14 +108,16 @@ class _BulkRun:
 class BulkRunner:
     """Begins bulk operations and carries them on."""
 
+    name = "bulk"
+
     def __init__(
         self,
+        *,
         store: BulkOperationStore,
         jobs: JobStore,
         queues: QueueStore,
         dead_letter: DeadLetterSearch,
         redrive: Redrive,
-        *,
         clock: Clock,
         ids: IdSource,
     ) -> None:
@@ -131,26 +134,24 @@ class BulkRunner:
         action: Action,
         wanted: DeadLetterFilter,
         *,
-        go_on: Callable[[], bool] = lambda: True,
+        go_on: GoOn = always,
     ) -> Done:
-        """Begin an operation, and deal with up to REQUEST_JOBS jobs as long as `go_on` says.
+        """Begin an operation, and handle up to REQUEST_JOBS jobs while `go_on` says so.
 
-        It is stored before anything is done: from then on the sweep sees to its end. Raises
+        It is stored before anything is done, and the sweep carries on whatever is left. Raises
         OjsError when it could not be stored.
         """
         now_ms = self._clock.now_ms()
         operation = BulkOperation(self._ids.uuid7(), action, wanted, now_ms, now_ms)
-        held = self._store.create(operation, held_until_ms=now_ms + HOLD_MS)
-        return self._work(held, REQUEST_JOBS, go_on)
+        claim = self._store.create(operation, claimed_until_ms=now_ms + CLAIM_MS)
+        return self._work(claim, REQUEST_JOBS, go_on)
 
-    def run_once(
-        self, now_ms: int, limit: int, go_on: Callable[[], bool] = lambda: True
-    ) -> dict[str, int]:
-        """Carry on what others left, up to about `limit` jobs; counts by what was done.
+    def run_once(self, now_ms: int, limit: int, go_on: GoOn = always) -> SweepReport:
+        """Carry on operations that are not over, up to about `limit` jobs in all.
 
-        Keys: retried, purged, refused (jobs that cannot come back), waiting and ended (operations),
-        failed (of them), and `more` (1 when another pass should follow). Takes turns, so that one
-        large operation does not hold up the others.
+        Counts: retried, purged, refused (jobs that cannot be retried), waiting and ended
+        (operations), failed (operations), `more`. Operations alternate, so that a large one does
+        not hold up the others.
         """
         counts: Counter[str] = Counter()
         waiting = self._store.due(now_ms=now_ms, limit=_OPERATIONS)
@@ -159,13 +160,13 @@ class BulkRunner:
             for operation_id in list(waiting):
                 if left <= 0 or not go_on():
                     counts["more"] = 1
-                    return dict(counts)
-                done = self._turn(operation_id, min(left, TURN_JOBS), go_on, counts)
+                    return SweepReport(counts)
+                done = self._run(operation_id, min(left, RUN_JOBS), go_on, counts)
                 if done is None or done.rests:
                     waiting.remove(operation_id)
                 if done is not None:
                     left -= max(1, len(done.job_ids) + len(done.errors))
-        return dict(counts)
+        return SweepReport(counts)
 
     def get(self, operation_id: str) -> BulkOperation:
         """One operation. Raises NotFound."""
@@ -175,13 +176,13 @@ class BulkRunner:
         return found
 
     def list(self, *, limit: int = 50, cursor: str | None = None) -> Page[BulkOperation]:
-        """Operations that are not over or were so lately, latest first. Raises InvalidRequest."""
+        """A page of running and recent operations, latest first. Raises InvalidRequest."""
         if cursor is not None and not is_uuid7(cursor):
             raise InvalidRequest("cursor", "is not one this server gave", value=cursor)
         return self._store.list(now_ms=self._clock.now_ms(), limit=limit, before=cursor)
 
     def stop(self, operation_id: str) -> BulkOperation:
-        """Have an operation end; what it did is done. Raises NotFound, Conflict when it is over."""
+        """Stop an operation; what it did stays. Raises NotFound, Conflict when it is over."""
         found = self.get(operation_id)
         if found.phase is Phase.RUNNING:
             try:
@@ -197,20 +198,18 @@ class BulkRunner:
             )
         return found
 
-    # --- a turn -----------------------------------------------------------------------------
+    # --- one run ----------------------------------------------------------------------------
 
-    def _turn(
-        self, operation_id: str, jobs: int, go_on: Callable[[], bool], counts: Counter[str]
-    ) -> Done | None:
-        """One turn of an operation that nobody works on; None when there is nothing to do."""
+    def _run(self, operation_id: str, jobs: int, go_on: GoOn, counts: Counter[str]) -> Done | None:
+        """One run of an operation that is not claimed; None if it is claimed or over."""
         now_ms = self._clock.now_ms()
         try:
-            held = self._store.take(operation_id, now_ms=now_ms, until_ms=now_ms + HOLD_MS)
-            if held is None:
+            claim = self._store.take(operation_id, now_ms=now_ms, until_ms=now_ms + CLAIM_MS)
+            if claim is None:
                 return None
-            done = self._work(held, jobs, go_on)
+            done = self._work(claim, jobs, go_on)
         except OjsError:
-            # The hold runs out, and the next pass finds it as it was saved last.
+            # The claim expires, and a later run finds the operation as it was saved last.
             counts["failed"] += 1
             return None
         name = "retried" if done.operation.action is Action.RETRY else "purged"
@@ -220,92 +219,93 @@ class BulkRunner:
         counts["ended"] += done.operation.phase.over
         return done
 
-    def _work(self, held: ClaimedOperation, jobs: int, go_on: Callable[[], bool]) -> Done:
-        """Slices of an operation until it is over, or what may be done at once is. Raises OjsError
-        when it could not be saved.
+    def _work(self, claim: ClaimedOperation, jobs: int, go_on: GoOn) -> Done:
+        """Work on slices of an operation until it is over or the limits of this run are reached.
+        Raises OjsError when the progress could not be saved.
         """
-        turn = _BulkRun(held, jobs, jobs * LOOKS_PER_JOB, go_on)
+        run = _BulkRun(claim, jobs, jobs * LOOKS_PER_JOB, go_on)
         began_ms = self._clock.now_ms()
-        turn.look_at_ms = began_ms
-        turn.now(replace(turn.operation, waiting_for_room=False))
+        run.look_at_ms = began_ms
+        run.now(replace(run.operation, waiting_for_room=False))
         try:
             while True:
-                if self._ended(turn):
+                if self._ended(run):
                     break
                 try:
-                    self._slice(turn)
+                    self._slice(run)
                 except (BackendUnavailable, BackendTimeout, QueueMayStay):
-                    # What became of the job it was about is seen the next time.
-                    turn.troubled = True
-                turn.now(replace(turn.operation, updated_ms=self._clock.now_ms()))
-                if turn.over or not turn.may_go_on:
+                    # The next run sees whether the job was handled.
+                    run.troubled = True
+                run.now(replace(run.operation, updated_ms=self._clock.now_ms()))
+                if run.over or not run.may_go_on:
                     break
-                turn.held = self._store.save(turn.held, until_ms=self._clock.now_ms() + HOLD_MS)
-            if turn.over and not turn.operation.phase.over:
+                run.claim = self._store.save(run.claim, until_ms=self._clock.now_ms() + CLAIM_MS)
+            if run.over and not run.operation.phase.over:
                 now_ms = self._clock.now_ms()
-                turn.now(turn.operation.ended(Phase.COMPLETED, now_ms=now_ms))
-            operation = self._store.release(turn.held, look_at_ms=turn.look_at_ms)
+                run.now(run.operation.ended(Phase.COMPLETED, now_ms=now_ms))
+            operation = self._store.release(run.claim, look_at_ms=run.look_at_ms)
         except LostRace:
-            # The hold ran out, or somebody stopped it: what others say of it holds.
-            operation = self.get(turn.operation.id)
-        return Done(operation, turn.job_ids, turn.errors, turn.troubled)
+            # The claim expired, or the operation was stopped: use what is stored.
+            operation = self.get(run.operation.id)
+        return Done(operation, run.job_ids, run.errors, run.troubled)
 
-    def _ended(self, turn: _BulkRun) -> bool:
-        """Whether it is to end before all was looked at."""
+    def _ended(self, run: _BulkRun) -> bool:
+        """Whether it is to end before the scan is complete."""
         now_ms = self._clock.now_ms()
-        late = now_ms - turn.operation.started_ms > LIFETIME_MS
-        if turn.operation.phase is Phase.STOPPING or late:
-            turn.now(turn.operation.ended(Phase.STOPPED, now_ms=now_ms))
+        late = now_ms - run.operation.started_ms > LIFETIME_MS
+        if run.operation.phase is Phase.STOPPING or late:
+            run.now(run.operation.ended(Phase.STOPPED, now_ms=now_ms))
             return True
         return False
 
-    def _slice(self, turn: _BulkRun) -> None:
-        """One page of the line; the operation then is as far as that was dealt with."""
-        wanted, size = turn.operation.wanted, min(SLICE, turn.jobs_left, turn.looks_left)
-        entries = self._jobs.dead(
+    def _slice(self, run: _BulkRun) -> None:
+        """Handle one page of the index, and advance the operation's cursor accordingly."""
+        wanted, size = run.operation.wanted, min(SLICE, run.jobs_left, run.looks_left)
+        entries = self._jobs.index.dead(
             wanted.queue,
             # One more than is looked at, to see whether there is more.
             limit=size + 1,
             since_ms=wanted.since_ms,
-            until_ms=turn.operation.until_ms,
-            after=turn.operation.cursor,
+            until_ms=run.operation.until_ms,
+            after=run.operation.cursor,
             oldest_first=True,
         )
         more, entries = len(entries) > size, entries[:size]
         heads = self._jobs.heads(job_id for job_id, _ in entries)
-        # Read once for a slice: what is configured holds from the next one on at the latest.
+        # Read once for each slice: a change of configuration holds from the next slice on.
         known: dict[str, Queue] = {}
-        if turn.operation.action is Action.RETRY:
+        if run.operation.action is Action.RETRY:
             known, _ = self._queues.get_many(sorted({job.queue for job in heads.values()}))
-        for key, job in self._likely(wanted, entries, heads):
+        for key, job in self._candidates(wanted, entries, heads):
             try:
                 meant = job is not None and wanted.matches_args(job)
-                if meant and job is not None and not self._dealt_with(turn, job, known):
+                if meant and job is not None and not self._handle(run, job, known):
                     return
             except QueueFull:
-                turn.now(replace(turn.operation, waiting_for_room=True))
-                turn.look_at_ms = self._clock.now_ms() + ROOM_MS
-                turn.jobs_left = 0
+                run.now(replace(run.operation, waiting_for_room=True))
+                run.look_at_ms = self._clock.now_ms() + ROOM_MS
+                run.jobs_left = 0
                 return
-            turn.looks_left -= 1
-            turn.now(turn.operation.passed(key))
-        turn.over = not more
+            run.looks_left -= 1
+            run.now(run.operation.passed(key))
+        run.over = not more
 
-    def _likely(
+    def _candidates(
         self,
         wanted: DeadLetterFilter,
         entries: Sequence[tuple[str, str]],
         heads: dict[str, Job],
     ) -> Iterator[tuple[str, Job | None]]:
-        """The keys in order, each with the job there if it may be meant as far as its head tells.
+        """The keys in order, each with its job if the job record may match, else None.
 
-        With their contents where args are looked at, no more than MAX_ARGS_BYTES at a time.
+        Jobs come with their payload if the filter looks at args, MAX_ARGS_BYTES at a time.
         """
         part: list[tuple[str, Job | None]] = []
         size = 0
         for job_id, key in entries:
             job = heads.get(job_id)
-            # The index may be behind: a job that went, or died again, is not the one listed.
+            # The index may be behind: a job that was removed or discarded again is not the one
+            # listed.
             if job is not None and not (wanted.matches_head(job) and _place(job) == key):
                 job = None
             more = job.content_bytes if job is not None and wanted.args is not None else 0
@@ -327,21 +327,21 @@ class BulkRunner:
         for key, job in part:
             yield key, None if job is None else by_id[job.id]
 
-    def _dealt_with(self, turn: _BulkRun, job: Job, known: dict[str, Queue]) -> bool:
-        """Retry or purge one; False when there is no time for it.
+    def _handle(self, run: _BulkRun, job: Job, known: dict[str, Queue]) -> bool:
+        """Retry or purge one job; False when there is no time for it.
 
         Raises QueueFull, BackendUnavailable, BackendTimeout, QueueMayStay.
         """
-        if not turn.may_go_on:
+        if not run.may_go_on:
             return False
         place = _place(job)
         found: Job | None = job
         for _ in range(_TRIES):
-            # Another is looked at when it was changed since: its copy may have been made.
+            # After a lost race look again: the change may only be that its copy was made.
             if found is None or not found.dead_letter or _place(found) != place:
                 return True
             try:
-                if turn.operation.action is Action.PURGE:
+                if run.operation.action is Action.PURGE:
                     self._dead_letter.remove(found)
                 else:
                     self._redrive.bring_back(found, drops=False, known=known)
@@ -354,16 +354,16 @@ class BulkRunner:
                 if isinstance(error, QueueFull) and not error.never(found.size):
                     raise
                 refusal = Refusal.of(job.id, error)
-                turn.errors.append(refusal)
-                turn.now(turn.operation.refused(refusal))
+                run.errors.append(refusal)
+                run.now(run.operation.refused(refusal))
             else:
-                turn.job_ids.append(job.id)
-                turn.now(turn.operation.done())
-            turn.jobs_left -= 1
+                run.job_ids.append(job.id)
+                run.now(run.operation.done())
+            run.jobs_left -= 1
             return True
         raise BackendUnavailable("Others are changing this job.")
 
 
 def _place(job: Job) -> str:
-    """Where a dead letter stands in the line."""
+    """The position of a dead letter in the index."""
     return str(items.index_entries(job).get("wsk", ""))

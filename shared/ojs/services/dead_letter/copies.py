@@ -1,9 +1,9 @@
-"""Copies of dead letters in the queue that a queue names for them (queue-config seed, section 6.4).
+"""Copies dead letters into the `dead_letter_queue` that their queue names.
 
-A job that dies says in the same write which copy it leaves, and that it is yet to be made. Whoever
-wrote that makes it at once; the projection does so again for all that died, whether or not anybody
-lived to do it. The copy and the word that it is made are one transaction: it is made once, never of
-a dead letter that was retried meanwhile, and never anew after it is done and gone.
+The write that discards a job also records which copy is due. The writer makes the copy at once, and
+the projection tries again for every discarded job, in case the writer crashed. One transaction
+stores the copy and records that it is made: so it is made once, never for a dead letter that was
+retried meanwhile, and never again after the copy is done and removed.
 """
 
 from __future__ import annotations
@@ -26,15 +26,15 @@ from ojs.domain.queue.queue import Queue, QueueState
 from ojs.services.jobs.placement import FairQueuePlacement
 from ojs.services.permits.backpressure import QueueBounds
 from ojs.store.dead_letter import copies as store
-from ojs.store.jobs.records import JobIdTaken, JobStore
+from ojs.store.jobs.new_jobs import JobIdTaken
+from ojs.store.jobs.records import JobStore
 from ojs.store.queues.queues import QueueStore
 from ojs.store.table.errors import LostRace
 
 _TRIES = 5
-# Copies that are dropped at once; what is left is for the next time.
+# Copies dropped by one call; the rest is left to the next one.
 MAX_DROPS = 100
-# What a client asked of the job itself says nothing of its copy, which goes by the rules of the
-# queue it is in.
+# Options of the job that do not apply to its copy, which follows the rules of its own queue.
 _OF_ONE_LIFE = frozenset(
     {
         "retry", "unique", "rate_limit", "visibility_timeout_ms", "timeout", "timeout_ms",
@@ -44,42 +44,44 @@ _OF_ONE_LIFE = frozenset(
 
 
 class DeadLetterCopies:
-    """Makes copies of dead letters, and drops what is too many."""
+    """Makes copies of dead letters, and drops those beyond the configured number."""
 
     def __init__(
         self,
+        *,
         jobs: JobStore,
         queues: QueueStore,
         bounds: QueueBounds,
         waiting: store.WaitingCopies,
         clock: Clock,
         ids: IdSource,
-        *,
-        lines: FairQueuePlacement,
+        placement: FairQueuePlacement,
         choose: Callable[[int], int] = random.randrange,
     ) -> None:
         self._jobs = jobs
         self._queues = queues
         self._bounds = bounds
         self._waiting = waiting
-        self._lines = lines
+        self._placement = placement
         self._clock = clock
         self._ids = ids
         self._choose = choose
 
     def follow(self, record: Job) -> Job:
-        """As `make`, for whoever has just let a job die: what fails is left to the projection."""
+        """As `make`, for the writer that has just discarded a job; errors are left to the
+        projection.
+        """
         try:
             return self.make(record)
         except OjsError:
             return record
 
     def make(self, record: Job) -> Job:
-        """Enqueue the copy that a job as read says it leaves; returns the job as it is then.
+        """Enqueue the copy that is due according to a job record; returns the job as it is then.
 
-        Does nothing where no copy is due. Where the named queue is being deleted, or is full and no
-        copy waits in it that could give way, there will be none, and the dead letter does not name
-        one any more. Safe to repeat and to run twice at once. Raises OjsError.
+        Does nothing if no copy is due. If the named queue is being deleted, or is full and holds no
+        waiting copy that could be dropped, no copy is made and the dead letter names none any more.
+        Safe to repeat and to run twice at once. Raises OjsError.
         """
         for _ in range(_TRIES):
             if not record.copy_due or record.copies_to is None:
@@ -91,7 +93,7 @@ class DeadLetterCopies:
                 if found is None:
                     return record
                 if isinstance(lost, Duplicate) and found.copy_due and found.op == record.op:
-                    # A client chose the very id for a job of its own: there is no place for a copy.
+                    # A client gave another job the id of this copy, so the copy cannot be stored.
                     return self._without(found)
                 record = found
         raise BackendUnavailable("Others are changing this job; try again.")
@@ -105,7 +107,8 @@ class DeadLetterCopies:
             return self._without(record)
         (whole,) = self._jobs.with_errors(self._jobs.with_contents([record]), latest=1)
         if whole.content is None:
-            # Deleted since it was read, or it died for want of its content: nothing to copy.
+            # Deleted since it was read, or discarded because its payload is missing: nothing to
+            # copy.
             return self._without(record)
         copy = _copy(
             whole,
@@ -115,13 +118,13 @@ class DeadLetterCopies:
             lane=self._choose(queue.lanes) if queue.lanes > 1 else 0,
             order=self._ids.order(),
         )
-        copy = self._lines.under(copy, queue)
+        copy = self._placement.with_share(copy, queue)
         # Races: another container makes the same copy, or the dead letter is retried or deleted.
-        # One of them changes its head; the loser stores no copy and finds what became of it.
+        # Each changes the job record; the loser stores no copy and reads the record again.
         made, mark = self._jobs.replacing(record, replace(record, copy_due=False))
         try:
             with self._bounds.room([copy], {queue.name: queue}, copies=True) as entry:
-                copy = self._lines.enter(copy)
+                copy = self._placement.assign_position(copy)
                 try:
                     stored = self._jobs.create(copy, [mark])
                 except JobIdTaken:
@@ -132,24 +135,24 @@ class DeadLetterCopies:
         return made
 
     def _without(self, record: Job) -> Job:
-        """The dead letter names no copy any more. Raises LostRace."""
+        """Record that the dead letter has no copy. Raises LostRace."""
         return self._jobs.replace(record, replace(record, copy_id=None, copy_due=False))
 
     def trim(self, queue: str, most: int) -> bool:
-        """Drop the oldest copies that wait in a queue beyond `most`; False when some are left.
+        """Drop the oldest waiting copies of a queue beyond `most`; False when some are left.
 
-        They are counted by the projection, which must have counted those that came. Copies that
-        workers have just taken may still count: in a line of more than MAX_DROPS copies one or the
-        other may go too early then. Safe to repeat and to run twice at once. Raises OjsError.
+        The projection counts the copies and must have counted the new ones. It may still count
+        copies that workers have just claimed, so in a line of more than MAX_DROPS copies a few may
+        be dropped too early. Safe to repeat and to run twice at once. Raises OjsError.
         """
         over = self._waiting.waiting(queue) - most
         if over <= 0:
             return True
         there = self._queues.get(queue)
         lanes = 1 if there is None else there.lanes
-        found = self._jobs.oldest(queue, lanes, limit=MAX_DROPS, copies=True)
+        found = self._jobs.index.oldest(queue, lanes, limit=MAX_DROPS, copies=True)
         if len(found) < MAX_DROPS:
-            # These are all: the line tells better than the count.
+            # The page holds the whole line, which is more exact than the counter.
             over = min(over, len(found) - most)
         dropped = found[: max(0, over)]
         heads = self._jobs.heads(dropped)
@@ -162,13 +165,13 @@ class DeadLetterCopies:
             except store.NothingToTrim:
                 return True
             except LostRace:
-                # It was taken or cancelled: one less that waits.
+                # It was claimed or cancelled, so one copy less waits.
                 continue
         return over <= len(dropped)
 
 
 def _copy(record: Job, target: Target, queue: Queue, *, now_ms: int, lane: int, order: str) -> Job:
-    """The same work as a new job, under the rules of the queue that it goes to."""
+    """A new job with the same work, under the rules of the target queue."""
     config = queue.config
     expires_ms = min((record.discarded_ms or now_ms) + target.ttl_ms, times.MAX_MS)
     content = _content(record, expires_ms)
@@ -187,18 +190,18 @@ def _copy(record: Job, target: Target, queue: Queue, *, now_ms: int, lane: int, 
         policy=config.retry,
         retention=config.retention,
         order=order,
-        held=jsontext.size_of(content) if queue.charged else None,
+        reserved_bytes=jsontext.size_of(content) if queue.charged else None,
         copy_of=Origin(record.id, target.max_size),
         chosen_id=True,
     )
 
 
 def _content(record: Job, expires_ms: int) -> dict[str, Any]:
-    given = record.content or {}
-    kept = {name: value for name, value in given.items() if name not in _OF_ONE_LIFE}
+    content = record.content or {}
+    kept = {name: value for name, value in content.items() if name not in _OF_ONE_LIFE}
     meta = kept.get("meta")
-    told: dict[str, Any] = {"source_job_id": record.id, "source_queue": record.queue}
+    origin: dict[str, Any] = {"source_job_id": record.id, "source_queue": record.queue}
     if record.errors:
-        told["error"] = record.errors[-1].to_dict()
-    kept["meta"] = {**(meta if isinstance(meta, Mapping) else {}), domain.META: told}
+        origin["error"] = record.errors[-1].to_dict()
+    kept["meta"] = {**(meta if isinstance(meta, Mapping) else {}), domain.META: origin}
     return {**kept, "expires_at": times.format_ms(expires_ms)}

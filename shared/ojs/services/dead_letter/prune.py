@@ -1,10 +1,10 @@
-"""Every five minutes: remove dead letters that nobody is to keep longer (dead-letter seed, 5, 8).
+"""Removes dead letters past their retention, every five minutes.
 
-Age first, then the oldest beyond the number, queue by queue; then the number of all together, by
-what is configured for all (`_default`). Each limit holds, so the tightest one decides. A slice of
-up to 100 is read, archived where its queue says so, and deleted head by head, each on condition
-that it is that very dead letter still. So a run may be cut short, repeated, or run twice at once,
-and one that comes after an outage catches up.
+First those that are too old and then the oldest beyond the allowed number, queue by queue; then the
+oldest beyond the number allowed for all queues together (`_default`). Every limit holds, so the
+tightest one decides. A slice of up to 100 jobs is read, archived if its queue says so, and deleted
+one by one, each on the condition that it is still the dead letter that was found. So a run may be
+cut short, repeated, or run twice at once, and the next run makes up for an outage.
 """
 
 from __future__ import annotations
@@ -18,24 +18,25 @@ from itertools import islice
 
 from ojs.domain.errors import OjsError
 from ojs.domain.job.job import Job
-from ojs.domain.job.retention import ARCHIVE, PRUNED_EVERY_MS, DeadLetterRetention
+from ojs.domain.job.retention import PRUNED_EVERY_MS, DeadLetterRetention, PruningPolicy
 from ojs.services.dead_letter.archive import Archive
 from ojs.services.dead_letter.copies import DeadLetterCopies
+from ojs.services.sweeps import GoOn, SweepReport, always
 from ojs.store.dead_letter.pruning import DeadQueue, Pruning
 from ojs.store.jobs import items
 from ojs.store.jobs.records import JobStore
 from ojs.store.table import keys
 
 _SLICE = 100
-# Keys that a look for the last that stays holds at a time, of all lines together.
+# Index keys in memory while the last dead letter that stays is looked for, of all lines together.
 _PAGE = 2_000
 _SMALLEST_PAGE = 10
 
 
 @dataclass(frozen=True)
 class _Kept:
-    """A queue with dead letters, and which of them stay. `own_count` says that the number is its
-    own, and not that of all queues together.
+    """A queue with dead letters, and its retention. `own_count`: the queue has a number of its own
+    instead of the one for all queues together.
     """
 
     queue: DeadQueue
@@ -44,7 +45,7 @@ class _Kept:
 
     @classmethod
     def of(cls, queue: DeadQueue, overall: DeadLetterRetention) -> _Kept:
-        """By what is configured for it, and for all."""
+        """The retention of a queue, from its configuration and that of all queues."""
         layers = queue.layers
         retention = layers.in_force().dead_letter
         age_ms, count = retention.max_age_ms, retention.max_count
@@ -62,9 +63,9 @@ class _Run:
 
     now_ms: int
     limit: int
-    go_on: Callable[[], bool]
+    go_on: GoOn
     counts: Counter[str] = field(default_factory=Counter)
-    # By queue: those removed by this run, which the counts may know of or not.
+    # Removed by this run, by queue; the projected counts may include them or not.
     pruned: Counter[str] = field(default_factory=Counter)
 
     def stop(self) -> bool:
@@ -75,10 +76,13 @@ class _Run:
 
 
 class PruneSweep:
-    """Removes them."""
+    """Removes dead letters that are too old or too many."""
+
+    name = "prune"
 
     def __init__(
         self,
+        *,
         jobs: JobStore,
         pruning: Pruning,
         copies: DeadLetterCopies,
@@ -91,29 +95,26 @@ class PruneSweep:
         self._archive = archive
         self._choose = choose
 
-    def run_once(
-        self, now_ms: int, limit: int, go_on: Callable[[], bool] = lambda: True
-    ) -> dict[str, int]:
-        """Prune for the latest five-minute mark, unless that is done; at most about `limit` jobs.
+    def run_once(self, now_ms: int, limit: int, go_on: GoOn = always) -> SweepReport:
+        """Prune at most about `limit` jobs, unless that is done for the current five minutes.
 
-        Counts: pruned, archived, moved_on (jobs that somebody changed meanwhile), waiting (whose
-        copy is still to be made), failed (queues), and `more` (1 when the run ended early and
-        another should follow). `go_on` says whether there is time left. Begins at a random queue,
-        so that a run cut short starves none.
+        Counts: pruned, archived, moved_on (jobs that changed meanwhile), waiting (jobs whose copy
+        is still due), failed (queues), `more`. Begins at a random queue, so that a run cut short
+        starves none.
         """
         mark_ms = now_ms - now_ms % PRUNED_EVERY_MS
         turn = self._pruning.take(mark_ms, now_ms=now_ms)
         if turn is None:
-            return {}
+            return SweepReport()
         run = _Run(now_ms, limit, go_on)
         self._all(run)
-        # What is left, or failed, the next minute looks at again.
+        # The next minute looks again at what is left or failed.
         over = not run.counts["more"] and not run.counts["failed"]
         self._pruning.give_back(turn, done_ms=mark_ms if over else None)
-        return {name: count for name, count in run.counts.items() if count}
+        return SweepReport({name: count for name, count in run.counts.items() if count})
 
     def _all(self, run: _Run) -> None:
-        oldest = self._jobs.dead(limit=1, oldest_first=True)
+        oldest = self._jobs.index.dead(limit=1, oldest_first=True)
         if not oldest or run.stop():
             return
         overall = self._pruning.policy().in_force().dead_letter
@@ -124,7 +125,7 @@ class PruneSweep:
         oldest_ms = keys.instant_of(oldest[0][1])
         for kept in there:
             until_ms = run.now_ms - kept.retention.max_age_ms
-            # Where the oldest of all is young enough nothing need be read.
+            # If even the oldest of all is young enough, nothing needs to be read.
             if oldest_ms < until_ms and not self._safely(run, self._by_age, kept, until_ms):
                 return
         for kept in there:
@@ -137,8 +138,8 @@ class PruneSweep:
 
     @staticmethod
     def _safely(run: _Run, step: Callable[..., None], *what: object) -> bool:
-        """Take a step; False when there is no time for another. What fails must not hold up the
-        other queues, and is found again.
+        """Run a step; False when there is no time for another. A failure is counted and must not
+        hold up the other queues.
         """
         if run.stop():
             return False
@@ -148,7 +149,7 @@ class PruneSweep:
             run.counts["failed"] += 1
         return not run.counts["more"]
 
-    # --- which --------------------------------------------------------------------------------
+    # --- which dead letters -------------------------------------------------------------------
 
     def _by_age(self, run: _Run, kept: _Kept, until_ms: int) -> None:
         self._line(run, kept, until_ms=until_ms)
@@ -156,14 +157,15 @@ class PruneSweep:
     def _by_count(
         self, run: _Run, some: Sequence[_Kept], most: int, names: Sequence[str | None]
     ) -> None:
-        """Remove the oldest of some queues beyond so many of them together. `names` are the lines
-        they stand in, None being that of all.
+        """Remove the oldest dead letters of some queues beyond `most` of them together.
+
+        `names` are the queues whose index lines list them; None is the line of all queues.
         """
         counted = sum(kept.queue.dead - run.pruned[kept.queue.name] for kept in some)
         if counted <= most:
             return
-        # The counts are of a moment ago: what they know of may be gone. The line itself says where
-        # the last one stands that stays, so that never too many go.
+        # The counts may include jobs that are gone already. So find in the index the last one that
+        # stays, lest too many be removed.
         last = next(islice(self._latest_first(run, names), most - 1, None), None)
         if last is None or run.counts["more"]:
             return
@@ -171,7 +173,7 @@ class PruneSweep:
             self._line(run, kept, before=last)
 
     def _latest_first(self, run: _Run, names: Sequence[str | None]) -> Iterator[str]:
-        """The places of dead letters of several lines in one order; ends when time is up."""
+        """The index keys of several lines, merged, latest first; ends when time is up."""
         size = max(_SMALLEST_PAGE, _PAGE // len(names))
         return heapq.merge(*(self._places(run, name, size) for name in names), reverse=True)
 
@@ -180,7 +182,7 @@ class PruneSweep:
         while True:
             if run.stop():
                 return
-            entries = self._jobs.dead(name, limit=size, before=before)
+            entries = self._jobs.index.dead(name, limit=size, before=before)
             for _, place in entries:
                 yield place
             if len(entries) < size:
@@ -192,23 +194,28 @@ class PruneSweep:
     def _line(
         self, run: _Run, kept: _Kept, *, until_ms: int | None = None, before: str | None = None
     ) -> None:
-        """Remove what of a queue was discarded before a time, or stands before a place."""
+        """Remove a queue's dead letters that were discarded before a time, or are listed before a
+        key.
+        """
         name = kept.queue.name
         after: str | None = None
         while not run.stop():
             size = min(_SLICE, run.limit - run.counts["pruned"])
-            entries = self._jobs.dead(
+            entries = self._jobs.index.dead(
                 name, limit=size, until_ms=until_ms, before=before, after=after, oldest_first=True
             )
             if not entries:
                 return
-            # Behind what was looked at: the index may be slow to forget, and some stay.
+            # Go on after what was looked at: the index may still list what was removed, and some
+            # stay.
             after = self._slice(run, kept, entries)
             if after == entries[-1][1] and len(entries) < size:
                 return
 
     def _slice(self, run: _Run, kept: _Kept, entries: Sequence[tuple[str, str]]) -> str:
-        """Remove those that are still the dead letters listed; the place of the last looked at."""
+        """Remove those that are still the dead letters listed; returns the key of the last looked
+        at.
+        """
         name = kept.queue.name
         heads = self._jobs.heads(job_id for job_id, _ in entries)
         dead: list[Job] = []
@@ -216,15 +223,15 @@ class PruneSweep:
             job = heads.get(job_id)
             if job is None or not _stands(job, name, place):
                 continue
-            # Its copy first: it could not be made any more.
+            # Make its copy first: afterwards it is too late.
             job = self._copies.follow(job)
             if job.copy_due:
                 run.counts["waiting"] += 1
             elif _stands(job, name, place):
                 dead.append(job)
         last = entries[-1][1]
-        if kept.retention.pruning_policy == ARCHIVE:
-            # Whoever deletes one by hand wants it to be nowhere.
+        if kept.retention.pruning_policy == PruningPolicy.ARCHIVE:
+            # A job that was deleted by hand is not archived.
             deleted = [job for job in dead if job.deleting]
             wanted = [job for job in dead if not job.deleting]
             written, looked = self._archive.keep(name, wanted, now_ms=run.now_ms)
@@ -233,7 +240,7 @@ class PruneSweep:
                 last = str(items.index_entries(wanted[looked - 1])["wsk"])
             dead = deleted + written
         for job in dead:
-            if self._jobs.prune(job):
+            if self._jobs.removal.prune(job):
                 run.pruned[name] += 1
                 run.counts["pruned"] += 1
             else:
@@ -242,5 +249,5 @@ class PruneSweep:
 
 
 def _stands(job: Job, queue: str, place: str) -> bool:
-    """Whether a job is the dead letter that stands there: it may have come back, and died anew."""
+    """Whether a job is still the listed dead letter, and was not retried and discarded again."""
     return job.dead_letter and job.queue == queue and items.index_entries(job)["wsk"] == place

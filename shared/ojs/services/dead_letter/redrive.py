@@ -1,9 +1,8 @@
-"""Back from dead letter: a job that failed for good gets another life (dead-letter seed, 6).
+"""Makes dead letters available again: by hand, by bulk operations and by rule.
 
-It enters its queue as a push does: the queue must take it and have room, and the job's unique key
-must be free. All that changes for it is one conditional write of its head, in one transaction with
-its unique lock and with the copy that it left in a dead-letter queue: whoever loses that changes
-nothing. By hand, many at a time and by rule, jobs come back through here.
+A job enters its queue as by a push: the queue must accept it and have room, and the job's unique
+key must be free. One transaction changes the job record, takes the unique lock and cancels the copy
+in a dead-letter queue; if any condition fails, nothing changes.
 """
 
 from __future__ import annotations
@@ -15,7 +14,6 @@ from dataclasses import replace
 from ojs.clock import Clock
 from ojs.domain.dead_letter.override import JobOverride
 from ojs.domain.errors import (
-    BackendUnavailable,
     Conflict,
     Duplicate,
     NotFound,
@@ -38,6 +36,7 @@ from ojs.store.jobs.records import JobStore
 from ojs.store.jobs.unique_locks import UniqueLock, UniqueLocks
 from ojs.store.queues.queues import QueueStore
 from ojs.store.table.errors import LostRace
+from ojs.store.table.races import retry_on_race
 from ojs.store.table.table import Put
 
 _TRIES = 5
@@ -45,19 +44,19 @@ _AS_IT_IS = JobOverride()
 
 
 class Redrive:
-    """Brings dead letters back."""
+    """Makes dead letters available again."""
 
     def __init__(
         self,
+        *,
         jobs: JobStore,
         contents: PayloadChange,
         queues: QueueStore,
         locks: UniqueLocks,
-        *,
-        due: TimeTransitions,
+        transitions: TimeTransitions,
         bounds: QueueBounds,
         limits: RateLimits,
-        lines: FairQueuePlacement,
+        placement: FairQueuePlacement,
         clock: Clock,
         ids: IdSource,
         strict: bool = False,
@@ -67,23 +66,24 @@ class Redrive:
         self._contents = contents
         self._queues = queues
         self._locks = locks
-        self._due = due
+        self._transitions = transitions
         self._bounds = bounds
         self._limits = limits
-        self._lines = lines
+        self._placement = placement
         self._clock = clock
         self._ids = ids
         self._strict = strict
         self._choose = choose
 
     def retry(self, job_id: str, override: JobOverride = _AS_IT_IS) -> Job:
-        """Make a dead letter available again: attempts anew, id, policy and error history kept, but
-        for what is overridden (DL 6.1, 6.3). Returns it as it came back, with its errors.
+        """Make a dead letter available again, with all its attempts; id, policy and error history
+        stay, except for what is overridden. Returns the job as it was stored, with its errors.
 
-        Of several retries at once exactly one dispatches; the others raise Conflict. Raises
-        NotFound when there is no such dead letter, and else as `bring_back`.
+        Of several concurrent retries exactly one succeeds; the others raise Conflict. Raises
+        NotFound when there is no such dead letter, and the errors of `bring_back`.
         """
-        for _ in range(_TRIES):
+
+        def attempt() -> Job:
             job = self._jobs.head(job_id)
             if job is None:
                 raise NotFound("dead_letter_job", job_id)
@@ -96,16 +96,14 @@ class Redrive:
                         details={"job_id": job_id},
                     )
                 raise NotFound("dead_letter_job", job_id)
-            try:
-                back = self.bring_back(job, override)
-            except LostRace:
-                continue
-            # It may be with a worker by now, or done: told is what this retry made of it.
-            now = self._jobs.load(job_id)
-            errors = () if now is None else now.errors
-            content = now.content if now is not None and back.content is None else back.content
-            return replace(back, errors=errors, content=content)
-        raise BackendUnavailable("Others are changing this job; try again.")
+            return self.bring_back(job, override)
+
+        back = retry_on_race(attempt, tries=_TRIES, busy="Others are changing this job; try again.")
+        # A worker may have changed it by now; the answer is what this retry stored.
+        now = self._jobs.load(job_id)
+        errors = () if now is None else now.errors
+        content = now.content if now is not None and back.content is None else back.content
+        return replace(back, errors=errors, content=content)
 
     def bring_back(
         self,
@@ -116,21 +114,23 @@ class Redrive:
         known: MutableMapping[str, Queue] | None = None,
         replayed: str | None = None,
     ) -> Job:
-        """Make a dead letter available again as long as it is the one that was read.
+        """Make a dead letter available again, on the condition that it is unchanged since it was
+        read.
 
-        A copy of it that waits in a dead-letter queue is cancelled; one that a worker has, or had,
-        is left alone. Without `drops` no other job gives way to it. `known` are queues that were
-        just read; those that are read here are added. `replayed` notes that a rule does so, and
-        nobody by hand (`ojs.domain.dead_letter.replay`).
+        Its copy in a dead-letter queue is cancelled unless a worker has claimed it. Without `drops`
+        no other job is dropped to make room. `known` has queues that were just read; queues read
+        here are added to it. `replayed` records a replay by a rule
+        (`ojs.domain.dead_letter.replay`).
 
-        Raises LostRace when it has moved on. Raises QueueDraining, QueueNotFound, JobTypeNotAllowed
-        for its queue, QueueFull, Duplicate when another job holds its unique key, and for an
-        override ValidationFailed, PayloadTooLarge, MetadataTooLarge; nothing is changed then.
+        Raises LostRace when the job has changed. Raises QueueDraining, QueueNotFound,
+        JobTypeNotAllowed for its queue, QueueFull, Duplicate when another job holds its unique key,
+        and for an override ValidationFailed, PayloadTooLarge, MetadataTooLarge; nothing is changed
+        then.
         """
         if job.content is None and (override.of_content or job.unique_key is not None):
             (job,) = self._jobs.with_contents([job])
             if job.content is None:
-                # It was changed or removed since its head was read.
+                # It was changed or removed since its record was read.
                 raise LostRace([None])
         wanted = override.applied(job)
         queue = self._queue(wanted.queue, {} if known is None else known)
@@ -138,18 +138,18 @@ class Redrive:
         after = lifecycle.revive(wanted, now_ms=self._clock.now_ms(), order=self._ids.order())
         after = replace(
             after,
-            # The queue may have fewer lanes than when the job was pushed: it was made anew.
+            # The queue may have been made again with fewer lanes since the job was pushed.
             lane=self._choose(queue.lanes) if queue.lanes > 1 else 0,
-            held=wanted.size if queue.charged else None,
+            reserved_bytes=wanted.size if queue.charged else None,
             replayed=replayed or job.replayed,
         )
         after, lock = self._locked(job, after)
-        after = self._lines.under(after, queue)
+        after = self._placement.with_share(after, queue)
         copy = self._waiting_copy(job)
         if after.queue != job.queue:
             self._limits.register(registered([after]))
         with self._bounds.room([after], {queue.name: queue}, drops=drops) as entry:
-            after = self._lines.enter(after)
+            after = self._placement.assign_position(after)
             if override.of_content:
                 with self._contents.changed(job, after) as placed:
                     stored = self._swap(job, placed, lock, copy)
@@ -163,14 +163,14 @@ class Redrive:
             found = self._queues.get(name)
             if found is None and self._strict:
                 raise QueueNotFound(name)
-            # It was deleted since the job died.
+            # The queue was deleted since the job was discarded.
             known[name] = found or self._queues.ensure(name, now_ms=self._clock.now_ms())
         return known[name]
 
     def _locked(self, job: Job, after: Job) -> tuple[Job, Put | None]:
-        """The job with its unique key as it is now, and the write that takes the key's lock anew.
+        """The job with its current unique key, and the write that takes the key's lock again.
 
-        Raises Duplicate when another job holds it, in a state that the job's policy names.
+        Raises Duplicate when another job holds the key in a state that the job's policy names.
         """
         if job.unique_key is None:
             return after, None
@@ -181,8 +181,8 @@ class Redrive:
         seen = self._locks.get(digest)
         now_ms = self._clock.now_ms()
         if seen is not None and seen.job_id != job.id and not seen.over(now_ms):
-            holder = self._due.settle(self._jobs.head(seen.job_id))
-            # The job that the lock was made for may be gone, and another have its id.
+            holder = self._transitions.apply(self._jobs.head(seen.job_id))
+            # The job that took the lock may be gone, and another job may have its id.
             if holder is not None and holder.unique_key == digest and holder.state in policy.states:
                 raise Duplicate(
                     "Another job with the same unique key exists.",
@@ -193,13 +193,13 @@ class Redrive:
                         "job_id": job.id,
                     },
                 )
-        # As for a push: its period begins now.
+        # As with a push, the uniqueness period begins now.
         until_ms = None if policy.period_ms is None else now_ms + policy.period_ms
         lock = UniqueLock(digest, job.id, until_ms, after.life)
         return replace(after, unique_key=digest), UniqueLocks.taking(lock, seen)
 
     def _waiting_copy(self, job: Job) -> Job | None:
-        """The copy that the dead letter left, as long as no worker has taken it."""
+        """The copy of the dead letter, unless a worker has claimed it."""
         if job.copy_id is None or job.copy_due:
             return None
         copy = self._jobs.head(job.copy_id)
@@ -208,10 +208,10 @@ class Redrive:
         return None if copy.state is State.ACTIVE or copy.state.terminal else copy
 
     def _swap(self, job: Job, after: Job, lock: Put | None, copy: Job | None) -> Job:
-        """The job comes back, its lock is taken, its copy goes: all or nothing. Raises LostRace."""
-        # Races: a worker takes the copy; another retry, or a deletion; somebody takes the unique
-        # key; whoever is about to make the copy, which changes the dead letter too. The loser looks
-        # again: what stands there now decides.
+        """Store the job, take its lock and cancel its copy: all or nothing. Raises LostRace."""
+        # Races: a worker claims the copy; another request retries or deletes the job or takes the
+        # unique key; another container makes the copy, which changes the job record, too. The loser
+        # reads again and decides by what is stored then.
         if copy is None and lock is None:
             return self._jobs.replace(job, after)
         changes = [(job, after)]
@@ -221,7 +221,7 @@ class Redrive:
 
 
 def _fingerprint(after: Job, policy: envelope.Unique) -> str:
-    """The unique key of a job that was changed. Raises ValidationFailed naming what changed."""
+    """The unique key of a changed job. Raises ValidationFailed naming what was changed."""
     try:
         return fingerprint(after, policy)
     except ValidationFailed as error:

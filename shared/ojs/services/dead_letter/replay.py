@@ -1,9 +1,9 @@
-"""Every minute: bring back the dead letters that a rule of their queue names (DL section 7).
+"""Minute sweep that replays dead letters by the rules of their queue.
 
 A rule looks at each dead letter of its queue once, when its delay is over, in the order in which
-they died; how far it has come is noted (`ojs.store.dead_letter.replay`). A job comes back as by hand, by one
-conditional write of its head that also counts the replay. So it comes back once, however many
-sweeps look at it, and whoever dies in between leaves a job that the next one finds back already.
+they were discarded; a cursor records how far it has come (`ojs.store.dead_letter.replay`). One
+conditional write of the job record makes the job available and counts the replay. So each job is
+replayed once, however many sweeps look at it, also after a crash.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from ojs.domain.errors import BackendError, OjsError, QueueDraining, QueueFull
 from ojs.domain.job.job import Job
 from ojs.domain.queue.queue import Queue, QueueState
 from ojs.services.dead_letter.redrive import Redrive
+from ojs.services.sweeps import GoOn, SweepReport, always
 from ojs.store.dead_letter.replay import ReplayCursor, ReplayCursors
 from ojs.store.jobs import items
 from ojs.store.jobs.records import JobStore
@@ -29,15 +30,13 @@ _NAMES = 1_000
 _QUEUES = 100  # one call
 _SLICE = 100
 _TRIES = 3
-# Jobs that are told of one by one.
-MAX_TOLD = 100
+# Skipped jobs that the report names.
+MAX_SKIPPED = 100
 
 
 @dataclass(frozen=True)
 class Skipped:
-    """A dead letter that could not come back for reasons of its own, and will not be tried again
-    by this rule.
-    """
+    """A dead letter that a rule could not replay, and does not try again."""
 
     job_id: str
     queue: str
@@ -45,17 +44,15 @@ class Skipped:
     reason: str
 
 
-@dataclass
-class Replayed:
-    """What a run did.
+@dataclass(frozen=True, eq=False)
+class ReplayReport(SweepReport):
+    """What a run did, and the first MAX_SKIPPED jobs that it skipped.
 
     `counts` has: looked (dead letters that were due), replayed, skipped, blocked (rules whose queue
-    has no room), failed (rules, or queues), and `more` (1 when the run ended early and another
-    should follow). Of the skipped, the first MAX_TOLD.
+    has no room), failed (rules or queues), `more`.
     """
 
-    counts: Counter[str] = field(default_factory=Counter)
-    skipped: list[Skipped] = field(default_factory=list)
+    skipped: Sequence[Skipped] = ()
 
 
 @dataclass
@@ -64,29 +61,29 @@ class _Run:
 
     now_ms: int
     limit: int
-    go_on: Callable[[], bool]
-    done: Replayed = field(default_factory=Replayed)
-
-    @property
-    def counts(self) -> Counter[str]:
-        return self.done.counts
+    go_on: GoOn
+    counts: Counter[str] = field(default_factory=Counter)
+    skipped: list[Skipped] = field(default_factory=list)
 
     def stop(self) -> bool:
-        """Whether time is up, or the limit reached; says so in the counts."""
+        """Whether time is up or the limit is reached; records it as `more`."""
         if self.counts["looked"] >= self.limit or not self.go_on():
             self.counts["more"] = 1
         return bool(self.counts["more"])
 
 
 class _Blocked(Exception):
-    """The rule must wait: its queue takes nothing now."""
+    """The queue accepts no jobs now, so the rule must wait."""
 
 
 class ReplaySweep:
-    """Applies the rules."""
+    """Applies the replay rules of all queues."""
+
+    name = "replay"
 
     def __init__(
         self,
+        *,
         jobs: JobStore,
         queues: QueueStore,
         replays: ReplayCursors,
@@ -99,18 +96,16 @@ class ReplaySweep:
         self._redrive = redrive
         self._choose = choose
 
-    def run_once(
-        self, now_ms: int, limit: int, go_on: Callable[[], bool] = lambda: True
-    ) -> Replayed:
-        """Bring back what is due, looking at most at about `limit` dead letters.
+    def run_once(self, now_ms: int, limit: int, go_on: GoOn = always) -> ReplayReport:
+        """Replay what is due, looking at about `limit` dead letters at most.
 
-        `go_on` says whether there is time left. Begins at a random queue, so that a run cut short
-        starves none. Costs a read of each queue; where there are rules a query, and one for each
-        rule; and of each dead letter, once for each rule, its head.
+        Begins at a random queue, so that a run cut short starves none. Costs a read of each queue;
+        for each queue with rules one query, and one for each rule; and one read of the job record
+        for each dead letter and rule.
         """
         run = _Run(now_ms, limit, go_on)
         for queue in self._ruled(run):
-            # What is left to it before it goes is not to become more.
+            # A queue that is being deleted gets no more jobs.
             if queue.state is QueueState.DRAINING:
                 continue
             try:
@@ -120,8 +115,7 @@ class ReplaySweep:
                 run.counts["failed"] += 1
             if run.counts["more"]:
                 break
-        run.done.counts = Counter({name: n for name, n in run.counts.items() if n})
-        return run.done
+        return ReplayReport({name: n for name, n in run.counts.items() if n}, run.skipped)
 
     def _ruled(self, run: _Run) -> Iterator[Queue]:
         names: list[str] = []
@@ -146,7 +140,7 @@ class ReplaySweep:
         if gone:
             self._replays.forget(gone)
         for rule in rules:
-            # A policy for new queues may name one of them.
+            # A rule of the policy for new queues may name another queue.
             if not rule.enabled or rule.filter.queue not in (None, queue.name):
                 continue
             if run.stop():
@@ -163,14 +157,14 @@ class ReplaySweep:
     ) -> None:
         upto = cursor.upto if cursor is not None and cursor.mark == rule.mark else None
         first = upto
-        # Not included, and to the millisecond.
+        # Exclusive, in ms.
         until_ms = rule.due_ms(run.now_ms) + 1
         if rule.filter.until_ms is not None:
             until_ms = min(until_ms, rule.filter.until_ms)
         blocked = False
         while not blocked and not run.stop():
             size = min(_SLICE, run.limit - run.counts["looked"])
-            entries = self._jobs.dead(
+            entries = self._jobs.index.dead(
                 queue,
                 limit=size,
                 since_ms=rule.filter.since_ms,
@@ -202,7 +196,7 @@ class ReplaySweep:
         rule: ReplayRule,
         rules: Collection[str],
     ) -> Iterator[str]:
-        """Bring back those that the rule means; the places of those that are dealt with.
+        """Replay the dead letters that match; yields the index key of each that is handled.
 
         Raises _Blocked.
         """
@@ -212,25 +206,25 @@ class ReplaySweep:
             run.counts["looked"] += 1
             job = heads.get(job_id)
             try:
-                if job is not None and self._means(rule, job, place):
-                    self._bring_back(run, job, place, rule, rules, known)
+                if job is not None and self._matches(rule, job, place):
+                    self._replay(run, job, place, rule, rules, known)
             except (QueueFull, QueueDraining):
                 run.counts["blocked"] += 1
                 raise _Blocked from None
             except BackendError:
-                # Nobody knows what was done: the next minute looks at it again.
+                # It is unknown whether it was replayed: the next minute looks at it again.
                 run.counts["failed"] += 1
                 raise _Blocked from None
             except OjsError as error:
                 run.counts["skipped"] += 1
-                if len(run.done.skipped) < MAX_TOLD:
-                    told = Skipped(job_id, queue, rule.name, f"{error.code}: {error}")
-                    run.done.skipped.append(told)
+                if len(run.skipped) < MAX_SKIPPED:
+                    skipped = Skipped(job_id, queue, rule.name, f"{error.code}: {error}")
+                    run.skipped.append(skipped)
             yield place
 
-    def _means(self, rule: ReplayRule, job: Job, place: str) -> bool:
-        """Whether a job is the dead letter that stood there, and one that the rule brings back."""
-        # It may have come back and died anew: then it stands elsewhere, and is due later.
+    def _matches(self, rule: ReplayRule, job: Job, place: str) -> bool:
+        """Whether a job is still the listed dead letter, and one that the rule replays."""
+        # If it was retried and discarded again it is listed elsewhere, and due later.
         if not job.dead_letter or items.index_entries(job)["wsk"] != place or job.deleting:
             return False
         if replay.count(job.replayed, rule.name) >= rule.max_replays:
@@ -241,7 +235,7 @@ class ReplaySweep:
             (job,) = self._jobs.with_contents([job])
         return rule.filter.matches_args(job)
 
-    def _bring_back(
+    def _replay(
         self,
         run: _Run,
         job: Job,
@@ -250,21 +244,21 @@ class ReplaySweep:
         rules: Collection[str],
         known: MutableMapping[str, Queue],
     ) -> None:
-        """Bring a job back, unless somebody else does so meanwhile. Raises OjsError, _Blocked."""
+        """Replay a job, unless another request retries it meanwhile. Raises OjsError, _Blocked."""
         if job.queue not in known:
             queue = self._queues.get(job.queue)
             if queue is None:
-                # It was deleted meanwhile, and is not made anew for this.
+                # It was deleted meanwhile; a replay does not create it again.
                 raise _Blocked
             known[job.queue] = queue
         for _ in range(_TRIES):
             replayed = replay.after(job.replayed, rule.name, now_ms=run.now_ms, rules=rules)
             try:
-                # No job that waits gives way to it.
+                # No waiting job is dropped to make room for it.
                 self._redrive.bring_back(job, drops=False, known=known, replayed=replayed)
             except LostRace:
                 found: Mapping[str, Job] = self._jobs.heads([job.id])
-                if job.id not in found or not self._means(rule, found[job.id], place):
+                if job.id not in found or not self._matches(rule, found[job.id], place):
                     return
                 job = found[job.id]
                 continue

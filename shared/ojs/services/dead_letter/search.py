@@ -1,6 +1,7 @@
-"""Dead letter: list, look at and delete jobs that failed for good (dead-letter seed).
+"""Lists, shows and deletes dead letters: jobs that failed for good and are kept.
 
-How they come back: `ojs.services.dead_letter.redrive`; many at a time: `ojs.services.dead_letter.bulk`.
+They are retried by `ojs.services.dead_letter.redrive`, and many at a time by
+`ojs.services.dead_letter.bulk`.
 """
 
 from __future__ import annotations
@@ -10,33 +11,33 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 from ojs.domain.dead_letter.filter import EVERYTHING, DeadLetterFilter
-from ojs.domain.errors import BackendUnavailable, InvalidRequest, NotFound
+from ojs.domain.errors import InvalidRequest, NotFound
 from ojs.domain.ids import UUID7
 from ojs.domain.job.job import Job
 from ojs.domain.page import Page
 from ojs.store.jobs import items
 from ojs.store.jobs.records import JobStore
-from ojs.store.table.errors import LostRace
+from ojs.store.table.races import retry_on_race
 
 _CURSOR = re.compile(r"\d{15}\|" + UUID7.pattern)
-# How many entries one request looks through. The same for every page: one that this cuts short is
-# thus the last that can be reached by its number, and no job falls between two pages. The deepest
+# How many index entries one request reads. It is the same for every page, so a page that is cut
+# short by it is the last that has a number, and no job falls between two pages. The deepest
 # numbered page (ojs.http.contract.operations: 1 000 skipped, 200 shown) is well within.
 MAX_READ = 1_500
-# And how many bytes of contents kept apart, where args are searched: some 30 calls to the bucket.
+# Bytes of offloaded payloads read where args are searched: some 30 calls to the bucket.
 MAX_ARGS_BYTES = 8_000_000
-# Read at a time when many have to be looked through: one BatchGet.
+# Entries read at a time where a filter has to look through many: one BatchGet.
 _ROUND = 100
-# Contents kept apart are shown up to this size in all: an answer has no room for more.
+# Offloaded payloads are shown up to this size in all: an answer has no room for more.
 MAX_PAGE_BYTES = 2_000_000
-# Errors shown of each job in a listing. One may have some 100 KB; `get` has them all.
+# Errors shown of each job in a listing. They may have some 100 KB; `get` shows all.
 ERRORS_LISTED = 10
 _TRIES = 5
 
 
 @dataclass
 class _SearchPage:
-    """One listing under way: what is wanted, and how far it has come."""
+    """One listing under way: its filter, and how far it has come."""
 
     wanted: DeadLetterFilter
     skip: int
@@ -49,38 +50,38 @@ class _SearchPage:
 
     @property
     def missing(self) -> int:
-        """How many matches are still to come, those to be skipped included."""
+        """How many matches are missing, those to be skipped included."""
         return self.skip + self.limit - self.matched
 
     @property
     def next_round(self) -> int:
-        """How many entries to read next; 0 when it is over."""
+        """How many entries to read next; 0 when the page is full."""
         if not self.missing:
             return 0
         wanted = max(self.missing, _ROUND) if self.wanted.picky else self.missing
         return min(wanted, MAX_READ - self.read)
 
     def may_match(self, key: str, job: Job) -> bool:
-        """Whether an entry of the index is one that is looked for, by the head that is there now.
+        """Whether an index entry may match, by the job record as it is now.
 
-        The index may be behind: a job that was retried or deleted is not listed, and one that has
-        come back since is listed at its new place only.
+        The index may be behind: a job that was retried or deleted since is not listed, and one that
+        was discarded again is listed at its new position only.
         """
         return self.wanted.matches_head(job) and items.index_entries(job)["wsk"] == key
 
     def passed(self, key: str) -> None:
-        """One entry was looked at."""
+        """Record that an entry was looked at."""
         self.read, self.before = self.read + 1, key
 
     def take(self, job: Job) -> None:
-        """One that is looked for."""
+        """Record a match."""
         self.matched += 1
         if self.matched > self.skip:
             self.found.append(job)
 
 
 class DeadLetterSearch:
-    """Looks after jobs that are discarded but kept."""
+    """Lists, shows and deletes dead letters."""
 
     def __init__(self, jobs: JobStore) -> None:
         self._jobs = jobs
@@ -93,16 +94,16 @@ class DeadLetterSearch:
         cursor: str | None = None,
         skip: int = 0,
     ) -> Page[Job]:
-        """Dead letters of a queue or of all, latest first, each with its latest errors.
+        """A page of dead letters of a queue or of all, latest first, each with its latest errors.
 
-        A page that is short and has a cursor ends where MAX_READ entries, or MAX_ARGS_BYTES of
-        contents kept apart for their args, were looked through. Contents kept apart are shown up to
-        MAX_PAGE_BYTES in all; a job past that has `content` None. Costs one query and one read of
-        the heads, once more for each hundred entries that a filter has to look through, and what
-        contents and errors take.
+        A short page with a cursor ends where MAX_READ entries, or MAX_ARGS_BYTES of offloaded
+        payloads for their args, were read. Offloaded payloads are shown up to MAX_PAGE_BYTES in
+        all; a job beyond has `content` None. Costs one query and one read of the job records, once
+        more for each hundred entries that a filter has to look through, and what payloads and
+        errors take.
 
-        The cursor names a place in time, so it stays right while jobs come and go. Raises
-        InvalidRequest for a bad cursor, or when more is to be skipped than may be looked through.
+        The cursor is a position in time, so it stays valid while jobs come and go. Raises
+        InvalidRequest for a bad cursor, or when more is to be skipped than may be read.
         """
         if cursor is not None and not _CURSOR.fullmatch(cursor):
             raise InvalidRequest("cursor", "is not one this server gave", value=cursor)
@@ -113,18 +114,20 @@ class DeadLetterSearch:
         return Page(list(self._filled(look.found)), look.before if more else None)
 
     def _look_through(self, look: _SearchPage) -> bool:
-        """Read until the page is full, nothing is left or a bound is reached: whether more is."""
+        """Read until the page is full, nothing is left or a bound is reached; whether more may
+        follow.
+        """
         wanted = look.wanted
         while size := look.next_round:
             # One more than is looked at, to see whether there is more.
-            entries = self._jobs.dead(
+            entries = self._jobs.index.dead(
                 wanted.queue,
                 limit=size + 1,
                 since_ms=wanted.since_ms,
                 until_ms=wanted.until_ms,
                 before=look.before,
             )
-            likely, too_much = self._likely(look, entries[:size])
+            likely, too_much = self._candidates(look, entries[:size])
             for _, key in entries[:size]:
                 if not look.missing or key == too_much:
                     return True
@@ -135,11 +138,11 @@ class DeadLetterSearch:
                 return False
         return True
 
-    def _likely(
+    def _candidates(
         self, look: _SearchPage, entries: Sequence[tuple[str, str]]
     ) -> tuple[dict[str, Job], str | None]:
-        """By key the jobs that are looked for as far as their heads tell; with their contents where
-        args are searched, and then the key of the first whose content is too much for one request.
+        """The jobs that match by their records, by key; with their payloads where args are
+        searched, and then also the key of the first job whose payload is too much for one request.
         """
         heads = self._jobs.heads(job_id for job_id, _ in entries)
         likely = {
@@ -162,7 +165,7 @@ class DeadLetterSearch:
         return dict(zip(within, contents, strict=True)), too_much
 
     def _filled(self, found: Sequence[Job]) -> Sequence[Job]:
-        """With contents as far as they fit into an answer, and the latest errors."""
+        """The jobs with their latest errors, and with payloads as far as they fit."""
         room = MAX_PAGE_BYTES
         loaded = []
         for job in found:
@@ -170,33 +173,31 @@ class DeadLetterSearch:
                 room -= job.content_bytes
                 loaded.append(job)
         by_id = {job.id: job for job in self._jobs.with_contents(loaded)}
-        # Of those beyond, a search of their args may have loaded the content.
+        # A search of args may have loaded the payload of a job beyond the limit.
         jobs = [by_id[job.id] if job.id in by_id else replace(job, content=None) for job in found]
         return self._jobs.with_errors(jobs, latest=ERRORS_LISTED)
 
     def get(self, job_id: str) -> Job:
-        """One dead letter, whole. Raises NotFound, also for a job that is not one."""
+        """One dead letter with all its errors. Raises NotFound, also for a job in another state."""
         job = self._jobs.load(job_id)
         if job is None or not job.dead_letter:
             raise NotFound("dead_letter_job", job_id)
         return job
 
     def delete(self, job_id: str) -> None:
-        """Remove it for good. Raises NotFound."""
-        for _ in range(_TRIES):
+        """Delete a dead letter. Raises NotFound."""
+
+        def attempt() -> None:
             job = self._jobs.head(job_id)
             if job is None or not job.dead_letter:
                 raise NotFound("dead_letter_job", job_id)
-            try:
-                self.remove(job)
-            except LostRace:
-                continue
-            return
-        raise BackendUnavailable("Others are changing this job; try again.")
+            self.remove(job)
+
+        retry_on_race(attempt, tries=_TRIES, busy="Others are changing this job; try again.")
 
     def remove(self, job: Job) -> None:
-        """Remove a dead letter as read, by hand: `dead_letter.deleted` follows from the mark.
-
-        What is pruned is deleted without it. Raises LostRace when the job has moved on.
+        """Delete a dead letter as read, by request. First it is marked as being deleted, from which
+        the event `dead_letter.deleted` follows; pruning leaves that out. Raises LostRace when the
+        job has changed.
         """
-        self._jobs.delete(self._jobs.mark_deleting(job))
+        self._jobs.removal.delete(self._jobs.removal.mark_deleting(job))

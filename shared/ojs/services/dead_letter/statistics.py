@@ -1,4 +1,4 @@
-"""Statistics of dead letters: the same cost however many there are (dead-letter seed, 10.1)."""
+"""Statistics of dead letters. The cost does not depend on how many there are."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ from ojs.store.dead_letter.counters import DeadLetterCounters
 
 
 class DeadLetterStatistics:
-    """Reads them; changes nothing."""
+    """Reads statistics of dead letters; changes nothing."""
 
     def __init__(self, store: DeadLetterCounters, clock: Clock) -> None:
         self._store = store
         self._clock = clock
 
     def read(self) -> DeadLetterStats:
-        """All queues together, as the gauges sweep found them last. Three calls.
+        """All queues together, as the last metrics sweep counted them. Three calls.
 
-        The retention is that of new queues (`_default`); a queue may have its own.
+        The retention shown is that for new queues (`_default`); a queue may have its own.
         """
         counts, policy = self._store.counts()
         oldest_ms, newest_ms = self._store.ends()
@@ -32,7 +32,7 @@ class DeadLetterStatistics:
         )
 
     def total(self, queue: str | None, *, least: int = 0) -> int:
-        """How many there are in a queue, as projected, or in all, as swept; no fewer than `least`,
-        which were seen. One call.
+        """How many dead letters a queue has, as projected, or all queues have, as last swept; at
+        least `least`, the number that the caller has seen. One call.
         """
         return max(least, self._store.total(queue))

@@ -1,4 +1,4 @@
-"""PUSH: one job or many (core seed, "PUSH"; ojs-http-binding sections 9.1 and 9.2)."""
+"""PUSH: enqueues one job or many (ojs-http-binding, sections 9.1 and 9.2)."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
+from typing import assert_never
 
 from ojs.clock import Clock
 from ojs.domain import jsontext, times
@@ -23,7 +24,7 @@ from ojs.domain.errors import (
 )
 from ojs.domain.ids import IdSource
 from ojs.domain.job import envelope, lifecycle, retry
-from ojs.domain.job.envelope import MAX_BATCH, JobRequest, Specification, Unique
+from ojs.domain.job.envelope import MAX_BATCH, JobRequest, OnConflict, Specification, Unique
 from ojs.domain.job.job import DEFAULT_TIMEOUT_MS, Job
 from ojs.domain.job.states import State
 from ojs.domain.job.unique import fingerprint
@@ -35,23 +36,24 @@ from ojs.services.jobs.placement import FairQueuePlacement, FinishTags
 from ojs.services.jobs.time_transitions import TimeTransitions
 from ojs.services.permits.backpressure import QueueBounds, QueuePressure, Reservation
 from ojs.services.permits.rate_limits import RateLimits, RateLimitStatus, registered
-from ojs.store.jobs.records import JobIdTaken, JobStore
+from ojs.store.jobs.new_jobs import JobIdTaken
+from ojs.store.jobs.records import JobStore
 from ojs.store.jobs.unique_locks import UniqueLock, UniqueLocks
 from ojs.store.queues.queues import QueueStore
 from ojs.store.table.errors import LostRace
 from ojs.store.table.table import MAX_TRANSACTION, Put, Update
 
 _TRIES = 6
-# Gives jobs their places in line.
-Placed = Callable[[Sequence[Job]], list[Job]]
+# Assigns jobs their positions in line.
+AssignPositions = Callable[[Sequence[Job]], list[Job]]
 
 
 @dataclass(frozen=True)
 class Pushed:
-    """The job that now stands for the request; `deduplicated` when it was there before.
+    """The job of a push; `deduplicated` when the unique job existed before.
 
     `pressure` is set when its queue is bounded and filled beyond its warning threshold, `standing`
-    says how its rate limit stands if it has one.
+    is the status of its rate limit, if it has one.
     """
 
     job: Job
@@ -62,8 +64,8 @@ class Pushed:
 
 @dataclass(frozen=True)
 class _Push:
-    """A push as it was asked for, worked out once: requests after the middleware, what they mean at
-    the time they came (`came_ms`), and the ids of their jobs. `batch` is whether errors name one.
+    """A push as it was requested: requests after the middleware, their specifications as of the
+    time they came (`came_ms`), and the ids of their jobs. In a `batch` errors name the job's index.
     """
 
     requests: Sequence[JobRequest]
@@ -76,21 +78,21 @@ class _Push:
 
 
 @dataclass(frozen=True)
-class _Look:
-    """A push on one look at its queues: the jobs as they would be stored now, their specifications
-    under the queues' defaults, the queues, and where tenants' jobs end in them.
+class _ResolvedPush:
+    """A push resolved with its queues as just read: the jobs as they would be stored now, their
+    specifications under the queues' defaults, the queues, and the tenants' finish tags in them.
     """
 
     jobs: Sequence[Job]
     specifications: Sequence[Specification]
     queues: Mapping[str, Queue]
-    ends: FinishTags
+    finish_tags: FinishTags
     now_ms: int
 
 
 @dataclass(frozen=True)
 class _Plan:
-    """How one request will be stored: a new job with its lock writes, or an existing one."""
+    """How one request is stored: a new job with its unique lock's writes, or an existing job."""
 
     job: Job
     also: tuple[Put | Update, ...] = ()
@@ -98,8 +100,8 @@ class _Plan:
     replaces: Job | None = None
 
 
-class _There(Exception):
-    """The unique job exists, and its push is content with that."""
+class _AlreadyEnqueued(Exception):
+    """The unique job exists already, and the push accepts that."""
 
     def __init__(self, job: Job) -> None:
         super().__init__(job.id)
@@ -107,20 +109,20 @@ class _There(Exception):
 
 
 class Enqueue:
-    """Accepts jobs."""
+    """Enqueues jobs."""
 
     def __init__(
         self,
+        *,
         jobs: JobStore,
         queues: QueueStore,
         locks: UniqueLocks,
-        due: TimeTransitions,
+        transitions: TimeTransitions,
         bounds: QueueBounds,
         clock: Clock,
         ids: IdSource,
-        *,
         limits: RateLimits,
-        lines: FairQueuePlacement,
+        placement: FairQueuePlacement,
         chain: Sequence[Middleware] = (),
         strict: bool = False,
         choose: Callable[[int], int] = random.randrange,
@@ -128,10 +130,10 @@ class Enqueue:
         self._jobs = jobs
         self._queues = queues
         self._locks = locks
-        self._due = due
+        self._transitions = transitions
         self._bounds = bounds
         self._limits = limits
-        self._lines = lines
+        self._placement = placement
         self._clock = clock
         self._ids = ids
         self._chain = chain
@@ -146,15 +148,17 @@ class Enqueue:
         reaches: Reaches = everything,
         wait_ms: int = 0,
     ) -> Pushed:
-        """Store one job durably. `producer` is who asks, where queues admit only some; `reaches`
-        tells which queues they may touch at all; `wait_ms` is how long it waits for room in a full
-        queue whose strategy is `block`. A push that waited comes under the configuration of the
-        moment of its admission, and its job is created then; relative times in the request count
-        from the request.
+        """Store one job durably.
 
-        Raises InvalidRequest, ValidationFailed, Unsupported, PayloadTooLarge for what is asked,
-        JobTypeNotAllowed and PermissionDenied for what the queue does not take, QueueNotFound in
-        strict mode, QueueFull, Duplicate when the id or the unique key is taken,
+        `producer` is the caller's name, for queues that admit only some producers; `reaches` tells
+        which queues the caller's key covers; `wait_ms` is how long to wait for room in a full queue
+        whose overflow policy is `block`. A push that waited is resolved with the queue's
+        configuration at the end of the wait, and its job is created then; relative times count from
+        the request.
+
+        Raises InvalidRequest, ValidationFailed, Unsupported or PayloadTooLarge for the request,
+        JobTypeNotAllowed and PermissionDenied for jobs that the queue does not admit, QueueNotFound
+        in strict mode, QueueFull, Duplicate when the id or the unique key is taken, and
         BackendUnavailable.
         """
         now_ms = self._clock.now_ms()
@@ -166,29 +170,38 @@ class Enqueue:
         return self._bounds.wait(lambda: self._push(push), wait_ms)
 
     def _push(self, push: _Push) -> Pushed:
-        """Store the one job of a push, as its queue has it now. Raises NoRoomYet, and as `push`."""
-        look = self._look(push)
-        (job,), (specification,) = look.jobs, look.specifications
-        now_ms, reaches = look.now_ms, push.reaches
-        may_enter = partial(self._check_new, look, reaches)
+        """Store the one job of a push, under its queue's present configuration.
+
+        Raises NoRoomYet, and what `push` raises.
+        """
+        resolved = self._resolve(push)
+        (job,), (specification,) = resolved.jobs, resolved.specifications
+        now_ms, reaches = resolved.now_ms, push.reaches
+        may_enter = partial(self._check_new, resolved, reaches)
         try:
-            with self._bounds.room([job], look.queues, waits=True, may_enter=may_enter) as entry:
+            with self._bounds.room(
+                [job], resolved.queues, waits=True, may_enter=may_enter
+            ) as entry:
                 pushed = self._store(
-                    job, specification, now_ms, partial(self._placed, look.ends, entry), reaches
+                    job,
+                    specification,
+                    now_ms,
+                    partial(self._placed, resolved.finish_tags, entry),
+                    reaches,
                 )
                 entry.keep([] if pushed.deduplicated else [pushed.job])
-        except _There as there:
-            (existing,) = self._jobs.with_contents([there.job])
+        except _AlreadyEnqueued as already:
+            (existing,) = self._jobs.with_contents([already.job])
             return Pushed(existing, deduplicated=True, standing=self._standing(existing))
         pressure = entry.pressure(job.queue)
         return replace(pushed, pressure=pressure, standing=self._standing(pushed.job))
 
     def _standing(self, job: Job) -> RateLimitStatus | None:
-        """How the job's rate limit stands, for telling; the job is stored whatever comes of it."""
+        """The status of the job's rate limit, for the answer; None after an error."""
         if job.limit is None:
             return None
         try:
-            return self._limits.standing(job.limit, job.queue)
+            return self._limits.status(job.limit, job.queue)
         except OjsError:
             return None
 
@@ -197,7 +210,7 @@ class Enqueue:
         job: Job,
         specification: Specification,
         now_ms: int,
-        placed: Placed,
+        placed: AssignPositions,
         reaches: Reaches,
     ) -> Pushed:
         if specification.unique is None:
@@ -212,7 +225,7 @@ class Enqueue:
                 (existing,) = self._jobs.with_contents([plan.job])
                 return Pushed(existing, deduplicated=True)
             if plan.job.order is not None:
-                # Once: a place that was taken for it keeps, however often others come in between.
+                # Only once: after a lost race the job keeps the position it was assigned.
                 (job,) = placed([job])
             entering = plan.job if plan.job.order is None else replace(plan.job, order=job.order)
             try:
@@ -222,7 +235,7 @@ class Enqueue:
             except LostRace:
                 continue
             if plan.replaces is not None:
-                self._jobs.let_go(plan.replaces, now_ms=now_ms)
+                self._jobs.permits.release_all(plan.replaces, now_ms=now_ms)
             return Pushed(stored)
         raise BackendUnavailable("Others are pushing the same unique job; try again.")
 
@@ -236,7 +249,7 @@ class Enqueue:
     ) -> list[Pushed]:
         """Store up to 1 000 jobs, all or none, in array order.
 
-        Raises as `push` does, with `details.index` naming the job; nothing is stored then.
+        Raises what `push` raises, with the job's index in `details.index`; nothing is stored then.
         """
         if not requests:
             raise InvalidRequest("jobs", "must hold at least one job")
@@ -245,7 +258,7 @@ class Enqueue:
         now_ms = self._clock.now_ms()
         asked, specifications = [], []
         for index, request in enumerate(requests):
-            with _naming(index):
+            with _naming_job(index):
                 asked.append(middleware.run(self._chain, request))
                 resolved = envelope.resolve(asked[-1], now_ms=now_ms, prefix=_at(index))
                 _check_reach(resolved.queue, reaches)
@@ -256,35 +269,39 @@ class Enqueue:
         return self._bounds.wait(lambda: self._push_all(push), wait_ms)
 
     def _push_all(self, push: _Push) -> list[Pushed]:
-        """Store a batch, as its queues have it now. Raises NoRoomYet, and as `push_batch`."""
-        look = self._look(push)
-        jobs, specifications, now_ms = look.jobs, look.specifications, look.now_ms
-        may_enter = partial(self._check_new, look, push.reaches)
-        with self._bounds.room(jobs, look.queues, waits=True, may_enter=may_enter) as entry:
+        """Store a batch, under its queues' present configuration.
+
+        Raises NoRoomYet, and what `push_batch` raises.
+        """
+        resolved = self._resolve(push)
+        jobs, specifications = resolved.jobs, resolved.specifications
+        now_ms = resolved.now_ms
+        may_enter = partial(self._check_new, resolved, push.reaches)
+        with self._bounds.room(jobs, resolved.queues, waits=True, may_enter=may_enter) as entry:
             if any(s.unique for s in specifications):
-                placed = partial(self._placed, look.ends, entry)
+                placed = partial(self._placed, resolved.finish_tags, entry)
                 pushed = self._push_unique_batch(jobs, specifications, now_ms, placed, push.reaches)
             else:
                 chosen = any(s.id for s in specifications)
-                entering = self._placed(look.ends, entry, jobs)
+                entering = self._placed(resolved.finish_tags, entry, jobs)
                 pushed = self._store_batch(entering, entry, now_ms, chosen=chosen)
             entry.keep([one.job for one in pushed if not one.deduplicated])
         return [replace(one, pressure=entry.pressure(one.job.queue)) for one in pushed]
 
-    def _look(self, push: _Push) -> _Look:
-        """What a push comes to now: its queues are read, and all that they decide is decided.
+    def _resolve(self, push: _Push) -> _ResolvedPush:
+        """Read the queues of a push, and resolve its jobs under their configuration.
 
-        Makes queues that are not there. Raises QueueNotFound in strict mode, QueueDraining,
-        JobTypeNotAllowed and PermissionDenied where a queue takes no such job.
+        Creates queues that do not exist. Raises QueueNotFound in strict mode, QueueDraining,
+        JobTypeNotAllowed and PermissionDenied where a queue does not admit a job.
         """
         now_ms = self._clock.now_ms()
-        queues, ends = self._known_queues(push.specifications, now_ms)
+        queues, finish_tags = self._known_queues(push.specifications, now_ms)
         jobs, specifications = [], []
         for index, resolved in enumerate(push.specifications):
             queue = queues[resolved.queue]
-            with _naming(index) if push.batch else nullcontext():
+            with _naming_job(index) if push.batch else nullcontext():
                 admission.check(queue, resolved.type, push.producer)
-                under = _under(
+                under = _with_queue_defaults(
                     queue,
                     resolved,
                     push.requests[index],
@@ -293,16 +310,17 @@ class Enqueue:
                 )
             specifications.append(under)
             jobs.append(self._job(push.ids[index], under, queue, now_ms, push.producer))
-        # Costs nothing on later looks: the keys are known then.
+        # When it is repeated this writes nothing: the keys are remembered.
         self._limits.register(registered(jobs))
-        return _Look(jobs, specifications, queues, ends, now_ms)
+        return _ResolvedPush(jobs, specifications, queues, finish_tags, now_ms)
 
-    def _check_new(self, look: _Look, reaches: Reaches) -> None:
-        """Raise Duplicate for a push that is refused for its id or its unique key: asked before
-        others give way to it, who would do so for nothing. What comes about after that, the write
-        itself decides.
+    def _check_new(self, resolved: _ResolvedPush, reaches: Reaches) -> None:
+        """Raise Duplicate if an id or a unique key is taken, before jobs are evicted for the push.
+
+        The write itself decides again: the answer may change in between.
         """
-        jobs, specifications, now_ms = look.jobs, look.specifications, look.now_ms
+        jobs, specifications = resolved.jobs, resolved.specifications
+        now_ms = resolved.now_ms
         chosen = [job.id for job, given in zip(jobs, specifications, strict=True) if given.id]
         for job_id in self._jobs.heads(chosen) if chosen else ():
             raise _taken(job_id) if len(jobs) == 1 else _taken_in_batch(job_id, jobs)
@@ -310,10 +328,10 @@ class Enqueue:
             if given.unique is None:
                 continue
             alone = len(jobs) == 1
-            with nullcontext() if alone else _naming(index):
+            with nullcontext() if alone else _naming_job(index):
                 plan = self._plan(job, given, given.unique, now_ms, reaches)
             if alone and plan.existing:
-                raise _There(plan.job)
+                raise _AlreadyEnqueued(plan.job)
 
     def _store_batch(
         self, jobs: Sequence[Job], entry: Reservation, now_ms: int, *, chosen: bool
@@ -322,9 +340,9 @@ class Enqueue:
             if len(jobs) <= MAX_TRANSACTION:
                 stored = self._jobs.create_all(jobs)
             else:
-                # From here on the batch's item says what room it took: undoing it gives it back.
+                # From here on undoing the batch releases its room, which its item records.
                 entry.keep(jobs)
-                stored = self._jobs.create_staged(jobs, now_ms=now_ms, chosen_ids=chosen)
+                stored = self._jobs.batches.create(jobs, now_ms=now_ms, chosen_ids=chosen)
         except JobIdTaken as taken:
             raise _taken_in_batch(taken.job_id, jobs) from None
         return [Pushed(job) for job in stored]
@@ -334,7 +352,7 @@ class Enqueue:
         jobs: Sequence[Job],
         specifications: Sequence[Specification],
         now_ms: int,
-        placed: Placed,
+        placed: AssignPositions,
         reaches: Reaches,
     ) -> list[Pushed]:
         if 2 * len(jobs) > MAX_TRANSACTION:
@@ -349,7 +367,7 @@ class Enqueue:
                 if specification.unique is None:
                     plans.append(_Plan(job))
                     continue
-                with _naming(index):
+                with _naming_job(index):
                     plan = self._plan(job, specification, specification.unique, now_ms, reaches)
                 plans.append(plan)
             new = [plan for plan in plans if not plan.existing]
@@ -368,7 +386,7 @@ class Enqueue:
                 continue
             for plan in new:
                 if plan.replaces is not None:
-                    self._jobs.let_go(plan.replaces, now_ms=now_ms)
+                    self._jobs.permits.release_all(plan.replaces, now_ms=now_ms)
             fresh = iter(stored)
             return [
                 Pushed(self._jobs.with_contents([plan.job])[0], deduplicated=True)
@@ -378,12 +396,14 @@ class Enqueue:
             ]
         raise BackendUnavailable("Others are pushing the same unique jobs; try again.")
 
-    def _placed(self, ends: FinishTags, entry: Reservation, jobs: Sequence[Job]) -> list[Job]:
-        """Jobs with their places in line. Raises OjsError: the room for them is given back then."""
+    def _placed(
+        self, finish_tags: FinishTags, entry: Reservation, jobs: Sequence[Job]
+    ) -> list[Job]:
+        """Jobs with their positions in line. Raises OjsError after releasing the jobs' room."""
         try:
-            return self._lines.enter_all(jobs, ends)
+            return self._placement.assign_positions(jobs, finish_tags)
         except BackendError:
-            # Nothing is stored yet, so there is no doubt whether the room is needed.
+            # Nothing is stored yet, so the room is certainly not needed.
             self._bounds.leave(entry)
             raise
 
@@ -395,27 +415,28 @@ class Enqueue:
         now_ms: int,
         reaches: Reaches,
     ) -> _Plan:
-        """What the job's fingerprint allows, as things stand. Raises Duplicate, and
-        PermissionDenied when another job has it that is none of theirs.
+        """How to store a unique job, given the present holder of its fingerprint.
+
+        Raises Duplicate, and PermissionDenied when the holder is in a queue out of reach.
         """
         digest = fingerprint(specification, policy)
         seen = self._locks.get(digest)
         holder = None
         if seen is not None and not seen.over(now_ms):
-            holder = self._due.settle(self._jobs.head(seen.job_id))
+            holder = self._transitions.apply(self._jobs.head(seen.job_id))
             if holder is not None and holder.unique_key != digest:
-                # The job the lock was made for is gone; another has its id.
+                # The job that took the lock is gone, and another one has its id.
                 holder = None
         until_ms = None if policy.period_ms is None else now_ms + policy.period_ms
         job = replace(job, unique_key=digest)
         lock = UniqueLocks.taking(UniqueLock(digest, job.id, until_ms), seen)
         if holder is None or holder.state not in policy.states:
             return _Plan(job, (lock,))
-        # It would be shown, named or cancelled.
+        # The holder is shown, named in an error, or cancelled below.
         _check_reach(holder.queue, reaches)
-        if policy.on_conflict == "ignore":
+        if policy.on_conflict is OnConflict.IGNORE:
             return _Plan(holder, existing=True)
-        if policy.on_conflict == "reject" or holder.state.terminal:
+        if policy.on_conflict is OnConflict.REJECT or holder.state.terminal:
             raise Duplicate(
                 "A job with the same unique key exists already.",
                 details={
@@ -428,37 +449,47 @@ class Enqueue:
             )
         if holder.id == job.id:
             raise _taken(job.id)
-        if policy.on_conflict == "replace_except_schedule" and holder.state is State.SCHEDULED:
-            (held,) = self._jobs.with_contents([holder])
-            shown = (held.content or {}).get("scheduled_at")
-            job = replace(
-                job,
-                state=State.SCHEDULED,
-                scheduled_ms=holder.scheduled_ms,
-                content={
-                    **(job.content or {}),
-                    "scheduled_at": shown or times.format_ms(holder.scheduled_ms or 0),
-                },
-                enqueued_ms=None,
-                order=None,
-            )
+        match policy.on_conflict:
+            case OnConflict.REPLACE:
+                pass
+            case OnConflict.REPLACE_EXCEPT_SCHEDULE:
+                if holder.state is State.SCHEDULED:
+                    job = self._scheduled_as(holder, job)
+            case _:
+                assert_never(policy.on_conflict)
         _, cancelling = self._jobs.replacing(holder, lifecycle.cancel(holder, now_ms=now_ms))
         return _Plan(job, (lock, cancelling), replaces=holder)
+
+    def _scheduled_as(self, holder: Job, job: Job) -> Job:
+        """A job with the start time of the one that it replaces."""
+        (replaced,) = self._jobs.with_contents([holder])
+        shown = (replaced.content or {}).get("scheduled_at")
+        return replace(
+            job,
+            state=State.SCHEDULED,
+            scheduled_ms=holder.scheduled_ms,
+            content={
+                **(job.content or {}),
+                "scheduled_at": shown or times.format_ms(holder.scheduled_ms or 0),
+            },
+            enqueued_ms=None,
+            order=None,
+        )
 
     def _known_queues(
         self, specifications: Sequence[Specification], now_ms: int
     ) -> tuple[dict[str, Queue], FinishTags]:
-        """Queues that are pushed to, and where tenants' jobs end in those that are fair."""
+        """The queues of a push, and the tenants' finish tags in those that are fair."""
         coming = [
             (s.queue, s.priority if _is_ready(s) else None, s.content) for s in specifications
         ]
-        found, ends = self._lines.read(coming)
+        found, finish_tags = self._placement.read(coming)
         for name in sorted({s.queue for s in specifications} - found.keys()):
-            found[name] = self._made(name, now_ms)
-        return found, ends
+            found[name] = self._create_queue(name, now_ms)
+        return found, finish_tags
 
-    def _made(self, name: str, now_ms: int) -> Queue:
-        # The first push to a queue makes it (queue-config seed, section 5.2), but in strict mode.
+    def _create_queue(self, name: str, now_ms: int) -> Queue:
+        # The first push to a queue creates it, except in strict mode.
         if self._strict:
             raise QueueNotFound(name)
         return self._queues.ensure(name, now_ms=now_ms)
@@ -497,7 +528,7 @@ class Enqueue:
             copies_to=queue.config.copies_to,
             order=self._ids.order() if ready else None,
             share=None if fairness is None else fairness.share(specification.content),
-            held=jsontext.size_of(specification.content) if queue.charged else None,
+            reserved_bytes=jsontext.size_of(specification.content) if queue.charged else None,
             limit=specification.limit,
             producer=producer,
             chosen_id=specification.id is not None,
@@ -505,17 +536,17 @@ class Enqueue:
 
 
 def _check_reach(queue: str, reaches: Reaches) -> None:
-    """Raise PermissionDenied for a queue that who asks may not touch."""
+    """Raise PermissionDenied for a queue that the caller may not touch."""
     if not reaches(queue):
         raise forbidden()
 
 
 def _is_ready(specification: Specification) -> bool:
-    """Whether a job stands in line from the start."""
+    """Whether the job is available at once."""
     return not specification.pending and specification.scheduled_ms is None
 
 
-def _under(
+def _with_queue_defaults(
     queue: Queue,
     resolved: Specification,
     request: JobRequest,
@@ -523,7 +554,7 @@ def _under(
     now_ms: int,
     prefix: str = "",
 ) -> Specification:
-    """A request under its queue's defaults; what is resolved now stays with the job (QC 4.4)."""
+    """A specification with its queue's defaults, which the job keeps from now on."""
     config = queue.config
     if config.retry != retry.DEFAULT:
         resolved = envelope.resolve(request, now_ms=now_ms, base=config.retry, prefix=prefix)
@@ -533,8 +564,8 @@ def _under(
 
 
 @contextmanager
-def _naming(index: int) -> Iterator[None]:
-    """Errors say which job of a batch they are about."""
+def _naming_job(index: int) -> Iterator[None]:
+    """Add the job's index in the batch to errors."""
     try:
         yield
     except OjsError as error:
@@ -564,7 +595,7 @@ def _check_fingerprints(specifications: Sequence[Specification]) -> None:
     for index, specification in enumerate(specifications):
         if specification.unique is None:
             continue
-        with _naming(index):
+        with _naming_job(index):
             digest = fingerprint(specification, specification.unique)
         if digest in seen:
             raise InvalidRequest(

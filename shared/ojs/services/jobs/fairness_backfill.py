@@ -1,17 +1,15 @@
-"""Tags for jobs that came before their queue was fair.
+"""Fairness backfill: gives tags to jobs that were enqueued before their queue was fair.
 
-A job without a tag stands at the time it came. While a fair line is behind, its tags are behind
-that time: the job would wait for all that comes, for as long as the line is never empty. So when
-fairness is switched on the queue is marked in the same write, and from then on passes go over all
-its jobs: those in line get the tags of their tenants, in order, those that will come into line
-get the share that makes them ask for one.
+A job without a tag has the position of its arrival time. While a fair line is behind, its tags are
+before that time, so the job would wait until the line is empty. So the write that switches fairness
+on also marks the queue, and passes then go over all its jobs: available jobs get tags, in order;
+jobs that become available later get the share that makes them ask for one.
 
-Whoever pushes may not know of the change yet, for as long as a request lasts, and the index shows
-what happened a moment later. So passes are repeated until one that began SETTLED_MS after the
-change has met no job to be seen to; then the mark goes. The request that switches it on makes the
-first pass, as far as it gets; the sweep goes on from there, one run at a time. Every step is a
-compare-and-swap of one head: a claim or a cancel meanwhile wins, and runs may die anywhere and be
-repeated.
+A request under way may still push without a tag, and the index lags behind. So passes are repeated
+until one that began SETTLED_MS after the change finds nothing to do; then the mark is removed. The
+request that switches fairness on begins the first pass; the sweep continues, one run at a time. A
+step is a compare-and-swap of one job record: a claim or a cancel at the same time wins, and a run
+may crash anywhere and be repeated.
 """
 
 from __future__ import annotations
@@ -27,96 +25,100 @@ from ojs.domain.job.job import Job
 from ojs.domain.job.states import State
 from ojs.domain.queue.queue import Queue
 from ojs.services.jobs.placement import FairQueuePlacement
+from ojs.services.sweeps import GoOn, SweepReport, always
 from ojs.store.jobs.fair_queue import BackfillCursor, BackfillCursors
 from ojs.store.jobs.records import JobStore
 from ojs.store.queues.queues import QueueStore
 from ojs.store.table import keys
 from ojs.store.table.keys import Position
 
-# Longer than any request, and than the index is behind.
+# Longer than any request, and longer than the index lags.
 SETTLED_MS = 180_000
-# For how long a run has a queue to itself: no function runs for longer. After a crash nobody else
-# goes on before.
+# How long a run has a queue to itself, which is longer than any function runs. After a crash the
+# next run waits as long.
 ALONE_MS = 60_000
-# Jobs that the request itself gives tags.
+# Jobs that the request itself updates.
 AT_ONCE = 500
 _PAGE = 100
-# Pages that it reads, whether anything is to be done to them or not.
-_LOOKS = 20
+# Pages that the request itself reads.
+_REQUEST_PAGES = 20
 _KINDS = (keys.ready, keys.pending, keys.due)
 _NAMES = 100
 _REGISTRY = 1_000
 
 
 class FairnessBackfill:
-    """Goes over the jobs of queues that have just become fair."""
+    """Gives tags to the jobs of queues that have become fair."""
+
+    name = "fairness_backfill"
 
     def __init__(
         self,
+        *,
         queues: QueueStore,
         jobs: JobStore,
-        lines: FairQueuePlacement,
-        passes: BackfillCursors,
+        placement: FairQueuePlacement,
+        cursors: BackfillCursors,
         choose: Callable[[int], int] = random.randrange,
     ) -> None:
         self._queues = queues
         self._jobs = jobs
-        self._lines = lines
-        self._passes = passes
+        self._placement = placement
+        self._cursors = cursors
         self._choose = choose
 
     def begin(self, queue: Queue, *, now_ms: int) -> None:
-        """What the request does that makes a queue fair; what fails is left to the sweep."""
-        looks = iter(range(_LOOKS))
+        """Begin the first pass in the request that makes a queue fair. The sweep does the rest."""
+        looks = iter(range(_REQUEST_PAGES))
         try:
-            self._go_over(queue, now_ms, AT_ONCE, lambda: next(looks, None) is not None, Counter())
+            self._continue_pass(
+                queue, now_ms, AT_ONCE, lambda: next(looks, None) is not None, Counter()
+            )
         except OjsError:
             return
 
-    def run_once(
-        self, now_ms: int, limit: int, go_on: Callable[[], bool] = lambda: True
-    ) -> dict[str, int]:
-        """Carry on the passes of all queues that are marked, giving about `limit` jobs tags.
+    def run_once(self, now_ms: int, limit: int, go_on: GoOn = always) -> SweepReport:
+        """Continue the passes of all marked queues, updating about `limit` jobs.
 
-        Counts: tagging (queues looked at), tagged and shared (jobs that got a tag, or a share),
-        passes (that came to the end), settled (queues that are done), failed, and `more` (1 when it
-        ended early and another should follow). Begins at a random queue, so that a run cut short
-        starves none.
+        Counts: tagging (queues visited), tagged and shared (jobs that got a tag, or a share),
+        passes (completed), settled (queues that are done), failed, and `more` (1 when it ended
+        early and another run should follow). Begins at a random queue, so that a run
+        cut short does not always leave out the same ones.
         """
         counts: Counter[str] = Counter()
         names = self._names()
         start = self._choose(len(names)) if names else 0
         names = names[start:] + names[:start]
         for at in range(0, len(names), _NAMES):
-            for queue in self._queues.tagging(names[at : at + _NAMES]):
+            for queue in self._queues.backfilling(names[at : at + _NAMES]):
                 left = limit - counts["tagged"] - counts["shared"]
                 if left <= 0 or not go_on():
                     counts["more"] = 1
-                    return dict(counts)
+                    return SweepReport(counts)
                 counts["tagging"] += 1
                 try:
                     if queue.fairness is None:
-                        # It is not fair any more, by something else than its own configuration.
-                        self._queues.end_tagging(queue)
+                        # It is not fair any more, for another reason than its own configuration.
+                        self._queues.end_backfill(queue)
                         continue
-                    self._go_over(queue, now_ms, left, go_on, counts)
+                    self._continue_pass(queue, now_ms, left, go_on, counts)
                 except OjsError:
-                    # One queue must not hold up the others; the next minute finds it again.
+                    # A queue that fails must not delay the others; the next run finds it again.
                     counts["failed"] += 1
-        return {name: count for name, count in counts.items() if count}
+        return SweepReport({name: count for name, count in counts.items() if count})
 
-    def _go_over(
+    def _continue_pass(
         self,
         queue: Queue,
         now_ms: int,
         limit: int,
-        go_on: Callable[[], bool],
+        go_on: GoOn,
         counts: Counter[str],
     ) -> None:
-        """Carry on the pass that is under way in a queue, up to its end at most."""
-        since_ms = queue.tagging_ms or 0
+        """Continue the pass of a queue, to its end at most."""
+        since_ms = queue.backfill_since_ms or 0
         until_ms = now_ms + ALONE_MS
-        mine, under_way = self._passes.begin(queue.name, now_ms=now_ms, until_ms=until_ms)
+        mine, under_way = self._cursors.begin(queue.name, now_ms=now_ms, until_ms=until_ms)
         if not mine:
             return
         if under_way is None or under_way.since_ms != since_ms:
@@ -125,34 +127,34 @@ class FairnessBackfill:
         while under_way.line < len(_KINDS) * queue.lanes:
             if done >= limit or not go_on():
                 counts["more"] = 1
-                self._passes.save(queue.name, under_way, now_ms=now_ms)
+                self._cursors.save(queue.name, under_way, now_ms=now_ms)
                 return
             under_way, seen_to = self._page(queue, under_way, counts)
             done += seen_to
-            self._passes.save(queue.name, under_way, now_ms=now_ms, until_ms=until_ms)
+            self._cursors.save(queue.name, under_way, now_ms=now_ms, until_ms=until_ms)
         counts["passes"] += 1
         if not under_way.found and under_way.began_ms - since_ms >= SETTLED_MS:
-            # First the mark: should we die in between, what is left of the pass is of a marking
-            # that is over, and goes by itself.
-            self._queues.end_tagging(queue)
-            self._passes.forget(queue.name)
+            # First the mark: after a crash in between the cursor belongs to a mark that is gone,
+            # and expires by itself.
+            self._queues.end_backfill(queue)
+            self._cursors.forget(queue.name)
             counts["settled"] += 1
             return
-        self._passes.save(queue.name, BackfillCursor(since_ms, now_ms), now_ms=now_ms)
+        self._cursors.save(queue.name, BackfillCursor(since_ms, now_ms), now_ms=now_ms)
 
     def _page(
         self, queue: Queue, at: BackfillCursor, counts: Counter[str]
     ) -> tuple[BackfillCursor, int]:
-        """See to one page of a line; where to go on, and how many jobs were seen to.
+        """Update the jobs of one page. Returns where to continue, and how many jobs were updated.
 
-        A lane's jobs in line come first, then those that wait to get there: whatever moves on
-        meanwhile is met again, or is given its place by what the pass has left on its head.
+        The available jobs of a lane come first, then those that wait: a job that becomes available
+        meanwhile is either met there, or gets its tag by the share that the pass has given it.
         """
         lane, kind = divmod(at.line, len(_KINDS))
         line = _KINDS[kind](queue.name, lane)
-        found, last = self._jobs.listed(line, limit=_PAGE, after=at.after)
+        found, last = self._jobs.index.listed(line, limit=_PAGE, after=at.after)
         if kind == 0:
-            # Of those in line the order tells.
+            # The position of an available job shows whether it has a tag.
             found = [
                 (job_id, key) for job_id, key in found if not tagged(Position.parse(key).order)
             ]
@@ -160,21 +162,21 @@ class FairnessBackfill:
         jobs = [
             heads[job_id]
             for job_id, _ in found
-            if job_id in heads and _unseen(heads[job_id], queue)
+            if job_id in heads and _lacks_tag(heads[job_id], queue)
         ]
-        done = self._see_to(jobs, queue, counts) if jobs else 0
+        done = self._update(jobs, queue, counts) if jobs else 0
         following = (
             replace(at, line=at.line + 1, after=None) if last is None else replace(at, after=last)
         )
         return replace(following, found=at.found or bool(jobs)), done
 
-    def _see_to(self, jobs: Sequence[Job], queue: Queue, counts: Counter[str]) -> int:
-        """Give jobs shares, and those in line tags; how many got either."""
+    def _update(self, jobs: Sequence[Job], queue: Queue, counts: Counter[str]) -> int:
+        """Give jobs shares, and available jobs tags. Returns how many jobs were changed."""
         bare = [job for job in jobs if job.share is None]
-        shared = {job.id: job for job in self._lines.all_under(bare, queue)}
+        shared = {job.id: job for job in self._placement.with_shares(bare, queue)}
         wanted = [shared.get(job.id, job) for job in jobs]
         done = 0
-        for before, after in zip(jobs, self._lines.enter_all(wanted), strict=True):
+        for before, after in zip(jobs, self._placement.assign_positions(wanted), strict=True):
             if after.share is not None and self._jobs.tag(before, after.share, after.order):
                 counts["tagged" if after.order is not None else "shared"] += 1
                 done += 1
@@ -190,8 +192,8 @@ class FairnessBackfill:
                 return names
 
 
-def _unseen(job: Job, queue: Queue) -> bool:
-    """Whether a job of the queue lacks what it would have been given today."""
+def _lacks_tag(job: Job, queue: Queue) -> bool:
+    """Whether a job of the queue lacks the tag or share that it would get now."""
     if job.queue != queue.name or job.state.terminal:
         return False
     if job.state is State.AVAILABLE:

@@ -1,23 +1,22 @@
-"""FETCH: hand out jobs (core seed, "FETCH"; design section 5, "Fetch").
+"""FETCH: hands out jobs.
 
-The index says where jobs may be; the conditional claim decides. A stale entry costs a lost race,
-never a second dispatch.
+The index says where jobs may be; the conditional write that claims one decides. A stale index entry
+costs a lost race, never a second dispatch.
 """
 
 from __future__ import annotations
 
 import random
-import threading
-from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from ojs.bounded import BoundedMap, BoundedSet
 from ojs.clock import Clock
 from ojs.domain.errors import BackendUnavailable, OjsError
 from ojs.domain.job.job import Job, expired
 from ojs.domain.job.states import State
-from ojs.domain.pool.dispatch import LEAST_LOADED, ROUND_ROBIN, STRICT
+from ojs.domain.pool.dispatch import DispatchStrategy
 from ojs.domain.queue.queue import Queue
 from ojs.services.jobs.time_transitions import TimeTransitions
 from ojs.services.permits.queue_limits import QueueLimits, QueueLimitUse
@@ -29,53 +28,35 @@ from ojs.store.jobs.records import JobStore, winner
 from ojs.store.table.errors import LostRace
 from ojs.store.table.keys import Position
 
-# Asked for beyond what is wanted, so that a few lost races need no second query.
+# Entries queried beyond those wanted, so that a few lost races need no second query.
 _SPARE = 5
 _MAX_PAGES = 12
-# Pages that hold nothing but jobs of batches still being stored are passed over; so many at most.
+# At most so many pages are skipped that hold only jobs of batches still being stored.
 _MAX_STAGED_PAGES = 30
-# Claims that find the job gone or past its deadline, beyond this many, end a fetch: what is stale
-# or expired is left to the next one and the sweep, and a fetch answers in time.
+# A fetch ends after this many claims of jobs that are gone or past their deadline, so that it
+# answers in time. The next fetch and the sweep deal with the other stale or expired entries.
 _LOST_CLAIMS = 20
-# While the ready line is long enough, the due line is looked at this often by each container, so
-# that what became due takes its place by priority.
+# How often each container reads the due line while the ready line is long enough, so that jobs that
+# became due are handed out by their priority.
 _DUE_EVERY_MS = 1_000
 # A Lambda answers with at most 6 MB, in which the body is a JSON text inside a JSON text: quotes
-# and backslashes count twice. What would not fit is not claimed.
+# and backslashes count twice. Jobs that would not fit are not claimed.
 _MAX_ANSWER_KIB = 2_900
 _SMALL_JOB_KIB = 2
-# How long a place in line behind jobs that wait for their limits is gone back to.
-_PASSED_OVER_MS = 10_000
+# How long to resume scanning behind a run of rate-limited jobs.
+_RESUME_MS = 10_000
 _REMEMBERED = 20_000
 _MAX_ROTATIONS = 1_000
 
-# A job's id, its place in line, and that as the index has it.
+# A job's id, its position in the ready line, and the position as the index stores it.
 _Entry = tuple[str, Position, str]
 
 
-class _Memory:
-    """Bounded set of strings: the oldest are forgotten first. Safe to share between threads."""
-
-    def __init__(self, size: int) -> None:
-        self._size = size
-        self._seen: OrderedDict[str, None] = OrderedDict()
-        self._lock = threading.Lock()
-
-    def __contains__(self, key: str) -> bool:
-        return key in self._seen
-
-    def add(self, key: str) -> None:
-        with self._lock:
-            self._seen[key] = None
-            while len(self._seen) > self._size:
-                self._seen.popitem(last=False)
-
-
 @dataclass
-class _Take:
-    """One fetch under way."""
+class _FetchState:
+    """The state of one fetch."""
 
-    course: DispatchPlan
+    plan: DispatchPlan
     count: int
     worker_id: str | None
     visibility_ms: int | None
@@ -85,63 +66,63 @@ class _Take:
     jobs: list[Job] = field(default_factory=list)
     kib: int = 0
     lost: int = 0
-    # Whether the last claim was lost to somebody else, and not to the job's own deadline.
+    # Whether another fetch won the last claim, rather than the job's own deadline.
     contended: bool = False
 
     @property
     def wanted(self) -> int:
-        """How many more jobs to claim; none after too many lost claims, or when time runs out."""
+        """How many more jobs to claim; 0 after too many lost claims, or when time runs out."""
         if self.lost > _LOST_CLAIMS + 2 * self.count or not self.go_on():
             return 0
         return self.count - len(self.jobs)
 
     def has_room(self, position: Position) -> bool:
-        """Whether the answer stays within what a Lambda may send."""
+        """Whether the answer stays below the size limit with one more job."""
         return not self.jobs or self.kib + _kib(position) <= _MAX_ANSWER_KIB
 
 
 def _kib(position: Position) -> int:
-    """What a job takes in the answer. A copy of a dead letter shows the error in it twice."""
+    """Size of a job in the answer. A copy of a dead letter contains its error twice."""
     return position.size_kib * (2 if position.copy else 1) + _SMALL_JOB_KIB
 
 
-# What a queue has for a fetch: how many jobs are there, or the next one, claimed.
-_Told = int | Job
+# What a part of a queue yields: the number of jobs that can be claimed, or the job just claimed.
+_CountOrJob = int | Job
 
 
 class _Source:
-    """The jobs of one queue, claimed one by one. Nothing is read before it is asked for."""
+    """The jobs of one queue, claimed one by one. Reads nothing before it is asked."""
 
-    def __init__(self, parts: Sequence[Iterator[_Told]]) -> None:
-        # Each tells how many there are before it claims one, and claims when it is asked again.
+    def __init__(self, parts: Sequence[Iterator[_CountOrJob]]) -> None:
+        # Each yields the number of jobs before it claims one, and claims when it is resumed.
         self._parts = list(parts)
-        self._there = 0
+        self._known = 0
 
     def peek(self) -> int:
-        """How many jobs are there to be claimed, as far as is known; 0: none."""
-        while not self._there and self._parts:
-            told = next(self._parts[0], None)
-            if told is None:
+        """The number of jobs known to be claimable; 0 if there are none."""
+        while not self._known and self._parts:
+            found = next(self._parts[0], None)
+            if found is None:
                 self._parts.pop(0)
-            elif isinstance(told, int):
-                self._there = told
-        return self._there
+            elif isinstance(found, int):
+                self._known = found
+        return self._known
 
     def claim(self) -> bool:
-        """Claim the next; False when there is none any more."""
+        """Claim the next job. Returns False when none is left."""
         while self.peek():
-            self._there = 0
-            told = next(self._parts[0], None)
-            if isinstance(told, Job):
+            self._known = 0
+            found = next(self._parts[0], None)
+            if isinstance(found, Job):
                 return True
-            if told is None:
+            if found is None:
                 self._parts.pop(0)
             else:
-                self._there = told
+                self._known = found
         return False
 
-    def then(self, parts: Sequence[Iterator[_Told]]) -> None:
-        """Go on with these."""
+    def extend(self, parts: Sequence[Iterator[_CountOrJob]]) -> None:
+        """Add parts to claim from after the present ones."""
         self._parts += parts
 
 
@@ -150,31 +131,30 @@ class Fetch:
 
     def __init__(
         self,
+        *,
         jobs: JobStore,
         membership: Membership,
-        courses: DispatchPlanner,
-        due: TimeTransitions,
+        planner: DispatchPlanner,
+        transitions: TimeTransitions,
         quotas: QueueLimits,
         limits: FetchRateLimits,
-        *,
         clock: Clock,
         choose: Callable[[int], int] = random.randrange,
     ) -> None:
         self._jobs = jobs
         self._membership = membership
-        self._courses = courses
-        self._due = due
-        self._quotas = quotas
+        self._planner = planner
+        self._transitions = transitions
+        self._queue_limits = quotas
         self._limits = limits
         self._clock = clock
         self._choose = choose
-        # What this container has seen claimed: the index may still list it for a moment.
-        self._claimed = _Memory(_REMEMBERED)
-        self._committed = _Memory(_MAX_ROTATIONS)
-        self._due_seen: OrderedDict[tuple[str, int], int] = OrderedDict()
-        # Where a line was read up to in which only jobs stand that must wait for their limits.
-        self._passed_over: OrderedDict[tuple[str, int], tuple[int, Any]] = OrderedDict()
-        self._lock = threading.Lock()
+        # Jobs that this container has seen claimed: the index may still list them for a moment.
+        self._claimed: BoundedSet[str] = BoundedSet(_REMEMBERED)
+        self._committed: BoundedSet[str] = BoundedSet(_MAX_ROTATIONS)
+        self._promoted_ms: BoundedMap[tuple[str, int], int] = BoundedMap(_MAX_ROTATIONS)
+        # How far a ready line was read that has only jobs blocked by their rate limits.
+        self._resume_at: BoundedMap[tuple[str, int], tuple[int, Any]] = BoundedMap(_MAX_ROTATIONS)
 
     def fetch(
         self,
@@ -190,85 +170,86 @@ class Fetch:
     ) -> list[Job]:
         """Claim up to `count` jobs: by priority, then first in first out, inside each queue.
 
-        Over several queues they take turns: by the worker's pool if it is configured, otherwise by
-        `strategy` and `weights` of this call, of the worker's registration, or round-robin
-        (fair-scheduling seed, sections 5.2 and 7). Without `queues` all of the pool's are meant.
-        Each job is under a lease of `visibility_timeout_ms`, or the job's own, or 30 minutes.
-        Returns an empty list when there is nothing, or when the worker was told to stop. No more
-        are claimed once `go_on` says that time is running out. Raises Conflict when the worker
-        belongs to another pool, InvalidRequest without any queues, BackendUnavailable.
+        Several queues take turns: by the strategy of the worker's pool if that is configured,
+        otherwise by `strategy` and `weights` of this call, those of the worker's registration, or
+        round-robin. Without `queues` all queues of the pool are used. Each job gets a lease of
+        `visibility_timeout_ms`, or its own, or its queue's (in ms). Claims no more jobs once
+        `go_on` returns False. Returns an empty list when there are no jobs, or when the worker was
+        told to stop. Raises Conflict when the worker belongs to another pool, InvalidRequest
+        without any queues, BackendUnavailable.
         """
         read = self._membership.read(queues, worker_id, pool)
         if read.worker is not None and not read.worker.may_fetch:
             return []
-        course = self._course(read, strategy, weights)
-        take = _Take(course, count, worker_id, visibility_timeout_ms, go_on)
+        plan = self._plan(read, strategy, weights)
+        state = _FetchState(plan, count, worker_id, visibility_timeout_ms, go_on)
         try:
-            self._claim_all(take, read.queues)
+            self._claim_all(state, read.queues)
         except OjsError:
-            # What is claimed already must reach the worker; otherwise it waits out its lease.
-            if not take.jobs:
+            # Jobs already claimed must reach the worker; otherwise they wait for their leases to
+            # end.
+            if not state.jobs:
                 raise
         finally:
-            self._quotas.settle(take.quotas)
-            self._limits.settle(take.limits)
-            self._courses.settle(course)
-        return self._with_contents(take)
+            self._queue_limits.close(state.quotas)
+            self._limits.close(state.limits)
+            self._planner.settle(plan)
+        return self._with_contents(state)
 
     # --- order ------------------------------------------------------------------------------
 
-    def _course(
+    def _plan(
         self, read: FetchContext, strategy: str | None, weights: Mapping[str, int] | None
     ) -> DispatchPlan:
-        """How the queues have their turn: server-side configuration first (section 5.2)."""
+        """The order in which queues are served: the pool's configuration comes first."""
         if read.pool is not None:
-            return self._courses.of_pool(read.pool, read.ledger, read.worker)
+            return self._planner.for_pool(read.pool, read.sequencer_state, read.worker)
         names = [queue.name for queue in read.queues]
-        said = read.worker.info if read.worker is not None else {}
+        registered = read.worker.info if read.worker is not None else {}
         if strategy is None:
-            strategy, weights = said.get("strategy"), said.get("weights")
-        return self._courses.of_wishes(names, strategy or ROUND_ROBIN, weights or {})
+            strategy, weights = registered.get("strategy"), registered.get("weights")
+        chosen = DispatchStrategy(strategy or DispatchStrategy.ROUND_ROBIN)
+        return self._planner.for_request(names, chosen, weights or {})
 
-    def _claim_all(self, take: _Take, queues: Sequence[Queue]) -> None:
-        plain = len(queues) == 1 and not take.course.seats
-        if plain or take.course.plain:
+    def _claim_all(self, state: _FetchState, queues: Sequence[Queue]) -> None:
+        plain = len(queues) == 1 and not state.plan.permit_scopes
+        if plain or state.plan.plain:
             for queue in queues:
-                source = _Source(self._whole(take, queue))
-                while take.wanted and source.claim():
+                source = _Source(self._all_parts(state, queue))
+                while state.wanted and source.claim():
                     pass
             return
-        strict = take.course.strategy == STRICT
+        strict = state.plan.strategy == DispatchStrategy.STRICT
         sources = {queue.name: _Source([]) for queue in queues}
-        # Of a pool whose places are all taken only what is due is looked at: leases that are over
-        # give places back.
-        if not take.course.full:
+        # While all permits of the pool are taken only due jobs are looked at: leases that ended
+        # give permits back.
+        if not state.plan.full:
             for queue in queues:
-                # Where the first listed comes first, what is due in it comes before anything of
-                # the next.
-                lines = self._whole(take, queue) if strict else self._in_line(take, queue)
-                sources[queue.name].then(lines)
-            self._courses.serve(take.course, sources, lambda: take.wanted)
-            if strict or not take.wanted:
+                # With strict order the due jobs of a queue come before all jobs of the next queue.
+                parts = self._all_parts(state, queue) if strict else self._ready_parts(state, queue)
+                sources[queue.name].extend(parts)
+            self._planner.serve(state.plan, sources, lambda: state.wanted)
+            if strict or not state.wanted:
                 return
         for queue in queues:
-            due = [self._take_due(take, queue, lane) for lane in range(queue.lanes)]
-            sources[queue.name].then(due)
-        self._courses.serve(take.course, sources, lambda: take.wanted)
+            due = [self._take_due(state, queue, lane) for lane in range(queue.lanes)]
+            sources[queue.name].extend(due)
+        self._planner.serve(state.plan, sources, lambda: state.wanted)
 
-    def _in_line(self, take: _Take, queue: Queue) -> list[Iterator[_Told]]:
-        """What stands in a queue's lines."""
-        return [self._candidates(take, queue, lane) for lane in self._lanes(queue)]
+    def _ready_parts(self, state: _FetchState, queue: Queue) -> list[Iterator[_CountOrJob]]:
+        """The ready line of each lane of a queue."""
+        return [self._candidates(state, queue, lane) for lane in self._lanes(queue)]
 
-    def _whole(self, take: _Take, queue: Queue) -> list[Iterator[_Told]]:
-        """All that a queue has: of each lane what stands in line, then what is due."""
+    def _all_parts(self, state: _FetchState, queue: Queue) -> list[Iterator[_CountOrJob]]:
+        """The ready line, then the due line, of each lane of a queue."""
         return [
             part
             for lane in self._lanes(queue)
-            for part in (self._candidates(take, queue, lane), self._take_due(take, queue, lane))
+            for part in (self._candidates(state, queue, lane), self._take_due(state, queue, lane))
         ]
 
     def _lanes(self, queue: Queue) -> list[int]:
-        """All lanes of a queue, from a random one on, so that fetchers spread over them."""
+        """All lanes of a queue, starting at a random one, so that fetchers spread over them."""
         if queue.lanes == 1:
             return [0]
         start = self._choose(queue.lanes)
@@ -276,52 +257,52 @@ class Fetch:
 
     # --- claim ------------------------------------------------------------------------------
 
-    def _candidates(self, take: _Take, queue: Queue, lane: int) -> Iterator[_Told]:
-        """Claims jobs of one line, in order, as long as they are asked for."""
+    def _candidates(self, state: _FetchState, queue: Queue, lane: int) -> Iterator[_CountOrJob]:
+        """Claim jobs of one ready line, in order, for as long as it is resumed."""
         after: Any = None
-        # The deepest of several lines is known when each was looked at for as far as a page goes.
-        deep = take.course.strategy == LEAST_LOADED
-        limit = PAGE if deep else min(take.wanted + _SPARE, PAGE)
+        # To find the deepest of several lines a whole page of each is read.
+        deep = state.plan.strategy == DispatchStrategy.LEAST_LOADED
+        limit = PAGE if deep else min(state.wanted + _SPARE, PAGE)
         crowded = False
-        # What was due joins the line here: the index may not list it yet.
-        joining = self._now_due(take, queue.name, lane)
+        # Jobs just promoted are added here: the index may not list them yet.
+        joining = self._newly_ready(state, queue.name, lane)
         pages = staged_pages = 0
         while pages < _MAX_PAGES and staged_pages < _MAX_STAGED_PAGES:
-            found, following = self._jobs.ready(queue.name, lane, limit=limit, after=after)
-            waiting, staged = self._page(take, found, joining)
+            found, following = self._jobs.index.ready(queue.name, lane, limit=limit, after=after)
+            waiting, staged = self._page(state, found, joining)
             joining = []
             staged_pages, pages = staged_pages + staged, pages + (not staged)
             after, limit = following, PAGE
-            # Whether all of the page must wait for their rate limits.
-            passed_over = bool(waiting)
+            # Whether rate limits block the whole page.
+            blocked = bool(waiting)
             lost = False
             while waiting and not lost:
                 yield len(waiting)
-                entry = self._next(take, queue, waiting, crowded=crowded)
+                entry = self._next(state, queue, waiting, crowded=crowded)
                 if entry is None:
                     break
-                passed_over = False
+                blocked = False
                 job_id, position, key = entry
-                job = self._claim(take, queue, lane, job_id, position)
+                job = self._claim(state, queue, lane, job_id, position)
                 self._claimed.add(job_id + key)
                 if job is not None:
                     yield job
-                elif take.contended and not crowded:
+                elif state.contended and not crowded:
                     crowded, after, lost = True, None, True
             if lost:
                 continue
             if waiting:
                 return
             if following is None:
-                self._passed_over.pop((queue.name, lane), None)
+                self._resume_at.forget((queue.name, lane))
                 return
-            if passed_over:
-                after = self._pass_over(queue.name, lane, following, first=pages == 1)
+            if blocked:
+                after = self._after_blocked_page(queue.name, lane, following, first=pages == 1)
 
     def _page(
-        self, take: _Take, found: list[tuple[str, str]], joining: list[tuple[str, str]]
+        self, state: _FetchState, found: list[tuple[str, str]], joining: list[tuple[str, str]]
     ) -> tuple[list[_Entry], bool]:
-        """What of a page may be claimed, and whether all of it is still being stored."""
+        """The claimable entries of a page, and whether all new ones are still being stored."""
         entries = sorted({*found, *joining}, key=lambda entry: entry[1]) if joining else found
         unclaimed = [
             (job_id, Position.parse(key), key)
@@ -329,97 +310,87 @@ class Fetch:
             if job_id + key not in self._claimed
         ]
         waiting = self._committed_only(unclaimed)
-        self._limits.look(take.limits, (position for _, position, _ in waiting))
+        self._limits.prefetch(state.limits, (position for _, position, _ in waiting))
         return waiting, bool(unclaimed) and not waiting
 
     def _next(
-        self, take: _Take, queue: Queue, waiting: list[_Entry], *, crowded: bool
+        self, state: _FetchState, queue: Queue, waiting: list[_Entry], *, crowded: bool
     ) -> _Entry | None:
-        """The next to claim; None when there is none, or, with some left, when it is enough."""
+        """The next entry to claim; None when none is left in the page, or no more are wanted."""
         while waiting:
-            # In order while races are won. After a lost one: a random place in a wider page,
-            # instead of fighting the others for the head of the line.
+            # In order while races are won. After a lost one: a random entry of a wider page, so
+            # that fetches do not compete for the head of the line.
             at = self._choose(len(waiting)) if crowded else 0
             job_id, position, _ = waiting[at]
-            if not take.wanted or not take.has_room(position):
+            if not state.wanted or not state.has_room(position):
                 return None
-            if not self._limits.shut(take.limits, job_id, position):
-                if not self._quotas.allow(
-                    take.quotas,
+            if not self._limits.is_blocked(state.limits, job_id, position):
+                if not self._queue_limits.acquire(
+                    state.quotas,
                     queue,
                     job_id,
-                    wanted=min(take.wanted, len(waiting)),
+                    wanted=min(state.wanted, len(waiting)),
                     waiting=len(waiting),
                 ):
                     return None
                 entry = waiting.pop(at)
-                if self._allowed(take, queue, job_id, position, waiting):
+                if self._allowed(state, queue, job_id, position, waiting):
                     return entry
             else:
                 waiting.pop(at)
         return None
 
-    def _pass_over(self, queue: str, lane: int, following: Any, *, first: bool) -> Any:
-        """Where to go on in a line after a page of jobs that must all wait for their limits.
+    def _after_blocked_page(self, queue: str, lane: int, following: Any, *, first: bool) -> Any:
+        """Where to read on in a line after a page of jobs that are all blocked by rate limits.
 
-        The head of the line is always looked at. From there it goes on where this container was
-        before, so that a fetch, which reads so many pages at most, gets past any number of them.
+        Every fetch reads the first page. Then it resumes where this container stopped before, so
+        that fetches, which read at most `_MAX_PAGES` pages, get past any number of blocked jobs.
         """
         now_ms = self._clock.now_ms()
-        with self._lock:
-            at_ms, there = self._passed_over.get((queue, lane), (0, None))
-            if first and there is not None and now_ms - at_ms < _PASSED_OVER_MS:
-                return there
-            if first:
-                return following
-            self._passed_over[queue, lane] = (now_ms, following)
-            self._passed_over.move_to_end((queue, lane))
-            while len(self._passed_over) > _MAX_ROTATIONS:
-                self._passed_over.popitem(last=False)
-        return following
+        if not first:
+            self._resume_at.put((queue, lane), (now_ms, following))
+            return following
+        at_ms, resume = self._resume_at.get((queue, lane), (0, None))
+        return resume if resume is not None and now_ms - at_ms < _RESUME_MS else following
 
     def _allowed(
         self,
-        take: _Take,
+        state: _FetchState,
         queue: Queue,
         job_id: str,
         position: Position,
         following: Sequence[_Entry] = (),
     ) -> bool:
-        """Whether a job's own rate limit lets it start; always for one without."""
+        """Whether a job's own rate limit allows it to start; True without a limit."""
         if position.limit is None:
             return True
-        taken = self._limits.allow(
-            take.limits,
+        taken = self._limits.acquire(
+            state.limits,
             (job_id, position),
             [(other, where) for other, where, _ in following],
-            wanted=take.wanted,
-            lease=lambda where: self._lease_ms(take, queue, where),
+            wanted=state.wanted,
+            lease=lambda where: self._lease_ms(state, queue, where),
         )
         return taken is not None
 
     @staticmethod
-    def _lease_ms(take: _Take, queue: Queue, position: Position) -> int:
-        return take.visibility_ms or position.visibility_ms or queue.config.visibility_ms
+    def _lease_ms(state: _FetchState, queue: Queue, position: Position) -> int:
+        return state.visibility_ms or position.visibility_ms or queue.config.visibility_ms
 
-    def _now_due(self, take: _Take, queue: str, lane: int) -> list[tuple[str, str]]:
-        """Entries of the ready line that what was due now gets; looked for now and then."""
+    def _newly_ready(self, state: _FetchState, queue: str, lane: int) -> list[tuple[str, str]]:
+        """Promote due jobs and return their ready entries; at most once a second for each lane."""
         now_ms = self._clock.now_ms()
-        with self._lock:
-            last_ms = self._due_seen.get((queue, lane))
-            if last_ms is not None and now_ms - last_ms < _DUE_EVERY_MS:
-                return []
-            self._due_seen[queue, lane] = now_ms
-            self._due_seen.move_to_end((queue, lane))
-            while len(self._due_seen) > _MAX_ROTATIONS:
-                self._due_seen.popitem(last=False)
+        last_ms = self._promoted_ms.get((queue, lane))
+        if last_ms is not None and now_ms - last_ms < _DUE_EVERY_MS:
+            return []
+        self._promoted_ms.put((queue, lane), now_ms)
         if last_ms is None:
             return []
-        promoted = self._promote(take, queue, lane)
+        promoted = self._promote(state, queue, lane)
         return [(job.id, items.position(job).key()) for job in promoted]
 
     def _committed_only(self, entries: list[_Entry]) -> list[_Entry]:
-        """Without the jobs of batches that are still being stored: they do not exist yet."""
+        """The entries without jobs of uncommitted batches, which do not exist yet."""
         unknown = {
             position.batch
             for _, position, _ in entries
@@ -427,21 +398,21 @@ class Fetch:
         }
         if not unknown:
             return entries
-        staged = self._jobs.staged(unknown)
+        staged = self._jobs.batches.uncommitted(unknown)
         for token in unknown - staged:
             self._committed.add(token)
         return [entry for entry in entries if entry[1].batch not in staged]
 
     def _claim(
-        self, take: _Take, queue: Queue, lane: int, job_id: str, position: Position
+        self, state: _FetchState, queue: Queue, lane: int, job_id: str, position: Position
     ) -> Job | None:
-        lease_ms = self._lease_ms(take, queue, position)
-        limited = self._limits.use(take.limits, job_id, position)
-        # A limited job starts when its start was counted.
+        lease_ms = self._lease_ms(state, queue, position)
+        limited = self._limits.commit(state.limits, job_id, position)
+        # A rate-limited job starts when its start was counted.
         now_ms = self._clock.now_ms() if limited is None else limited.now_ms
-        self._quotas.use(take.quotas, queue, job_id)
-        take.course.used += 1
-        pool = take.course.pool
+        self._queue_limits.commit(state.quotas, queue, job_id)
+        state.plan.used += 1
+        pool = state.plan.pool
         try:
             job = self._jobs.claim(
                 job_id,
@@ -450,80 +421,82 @@ class Fetch:
                 lane=lane,
                 now_ms=now_ms,
                 lease_ms=lease_ms,
-                worker_id=take.worker_id,
+                worker_id=state.worker_id,
                 slot=queue.slotted,
-                place=None if limited is None else limited.place(job_id, position.order),
+                place=None if limited is None else limited.permit(job_id, position.order),
                 pool=pool.name if pool is not None else None,
-                seats=take.course.seats,
+                seats=state.plan.permit_scopes,
             )
         except LostRace as lost:
-            take.lost += 1
+            state.lost += 1
             there = winner(lost)
-            self._limits.lost(limited, job_id, position, there, started=lost.repeated)
-            if lost.repeated and (queue.slotted or take.course.seats):
-                # An earlier try may have claimed it, and whoever ended it since have given back the
-                # places that it took: as when no answer comes at all, unknown means taken.
-                raise BackendUnavailable("Nobody knows whether a job was claimed.") from None
-            take.course.used -= 1
+            self._limits.rollback(limited, job_id, position, there, started=lost.repeated)
+            if lost.repeated and (queue.slotted or state.plan.permit_scopes):
+                # Race: an earlier try may have claimed the job, and its end may have released the
+                # permits already. As when no answer comes, keep the permits: repair releases them.
+                raise BackendUnavailable("It is unknown whether a job was claimed.") from None
+            state.plan.used -= 1
             if not lost.repeated:
-                # Race: an earlier try claimed it, its answer was lost, and somebody ended the job
-                # before the SDK asked again. Then it was a start, and counts.
-                self._quotas.lost(take.quotas, queue)
+                # Race: an earlier try claimed the job, its answer was lost, and the job ended
+                # before the SDK tried again. Then (`repeated`) it did start, and stays counted.
+                self._queue_limits.rollback(state.quotas, queue)
             over = there is not None and there.state is State.AVAILABLE and expired(there, now_ms)
-            take.contended = not over
+            state.contended = not over
             if over:
-                self._due.settle(there)
+                self._transitions.apply(there)
             return None
-        take.jobs.append(job)
-        take.kib += _kib(position)
+        state.jobs.append(job)
+        state.kib += _kib(position)
         return job
 
-    def _take_due(self, take: _Take, queue: Queue, lane: int) -> Iterator[_Told]:
-        """Apply what time has decided in one line, and claim what became available by it."""
-        promoted = self._promote(take, queue.name, lane)
+    def _take_due(self, state: _FetchState, queue: Queue, lane: int) -> Iterator[_CountOrJob]:
+        """Apply time transitions in one lane, and claim the jobs that became available by them."""
+        promoted = self._promote(state, queue.name, lane)
         for job in sorted(promoted, key=lambda job: items.position(job).key()):
             position = items.position(job)
-            if self._limits.shut(take.limits, job.id, position):
+            if self._limits.is_blocked(state.limits, job.id, position):
                 continue
             yield 1
-            if not take.wanted or not take.has_room(position):
+            if not state.wanted or not state.has_room(position):
                 return
-            if not self._quotas.allow(take.quotas, queue, job.id, wanted=1, waiting=1):
+            if not self._queue_limits.acquire(state.quotas, queue, job.id, wanted=1, waiting=1):
                 return
-            self._limits.look(take.limits, [position])
-            if not self._allowed(take, queue, job.id, position):
+            self._limits.prefetch(state.limits, [position])
+            if not self._allowed(state, queue, job.id, position):
                 continue
-            claimed = self._claim(take, queue, lane, job.id, position)
+            claimed = self._claim(state, queue, lane, job.id, position)
             if claimed is not None:
                 yield claimed
 
-    def _promote(self, take: _Take, queue: str, lane: int) -> list[Job]:
-        """Apply time to as many jobs as are wanted; those that are available now."""
-        ids = self._jobs.due(queue, lane, now_ms=self._clock.now_ms(), limit=take.wanted + _SPARE)
+    def _promote(self, state: _FetchState, queue: str, lane: int) -> list[Job]:
+        """Apply time transitions to as many jobs as are wanted. Returns those available now."""
+        ids = self._jobs.index.due(
+            queue, lane, now_ms=self._clock.now_ms(), limit=state.wanted + _SPARE
+        )
         if not ids:
             return []
         heads = self._jobs.heads(ids)
         promoted = []
         for job_id in ids:
-            if not take.go_on():
+            if not state.go_on():
                 break
             head = heads.get(job_id)
-            settled = self._due.check(head) if head is not None else None
+            settled = self._transitions.apply_indexed(head) if head is not None else None
             if settled is not None and settled.state is State.AVAILABLE:
                 promoted.append(settled)
         return promoted
 
-    def _with_contents(self, take: _Take) -> list[Job]:
-        """The claimed jobs with their contents; one without content is never handed out."""
+    def _with_contents(self, state: _FetchState) -> list[Job]:
+        """The claimed jobs with their contents; a job without content is never handed out."""
         try:
-            jobs = self._jobs.with_contents(take.jobs)
+            jobs = self._jobs.with_contents(state.jobs)
         except OjsError:
-            # The worker will never hear of these jobs: give them back rather than let them wait
-            # out their leases. Should this fail too, the leases do run out.
-            for job in take.jobs:
-                self._due.give_back(job)
+            # The worker will not receive these jobs: requeue them rather than wait for their leases
+            # to end. If this fails, too, the leases still end.
+            for job in state.jobs:
+                self._transitions.give_back(job)
             raise
         missing = [job for job in jobs if job.content is None]
         for job in missing:
-            self._due.end_without_content(job)
+            self._transitions.end_without_content(job)
         return [job for job in jobs if job.content is not None] if missing else jobs

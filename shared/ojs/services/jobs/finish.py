@@ -1,4 +1,4 @@
-"""ACK and FAIL: how an attempt ends at a worker's word (core seed; ojs-http-binding 10.2, 10.3)."""
+"""ACK and FAIL: a worker ends an attempt (ojs-http-binding, sections 10.2 and 10.3)."""
 
 from __future__ import annotations
 
@@ -27,25 +27,25 @@ _TRIES = 5
 
 
 class Finish:
-    """Ends attempts."""
+    """Ends attempts at a worker's request."""
 
     def __init__(
         self,
+        *,
         jobs: JobStore,
-        due: TimeTransitions,
+        transitions: TimeTransitions,
         copies: DeadLetterCopies,
         limits: RateLimits,
         clock: Clock,
         ids: IdSource,
-        *,
-        lines: FairQueuePlacement,
+        placement: FairQueuePlacement,
         chance: Callable[[], float] = random.random,
     ) -> None:
         self._jobs = jobs
-        self._due = due
+        self._transitions = transitions
         self._copies = copies
         self._limits = limits
-        self._lines = lines
+        self._placement = placement
         self._clock = clock
         self._ids = ids
         self._chance = chance
@@ -59,11 +59,11 @@ class Finish:
         lease_token: str | None = None,
         result: Any = MISSING,
     ) -> Job:
-        """The worker has done the job.
+        """Complete a job that its worker has done.
 
-        Decided on the stored head: a lease that ran out but was not taken again still counts. The
-        same worker repeating its ack of the same attempt (a lost answer) gets the same answer.
-        Raises NotFound, Conflict, PayloadTooLarge.
+        Accepts a lease that ended, as long as the job was not claimed again. A worker that repeats
+        its ack of the same attempt (after a lost answer) gets the same answer. Raises NotFound,
+        Conflict, PayloadTooLarge.
         """
         if result is not MISSING and (size := jsontext.size_of(result)) > MAX_JOB_BYTES:
             raise PayloadTooLarge("result", size=size, limit=MAX_JOB_BYTES)
@@ -108,11 +108,11 @@ class Finish:
         lease_token: str | None = None,
         requeue: bool = False,
     ) -> Job:
-        """The worker could not do the job: retry, dead letter or discard, as the policy says.
+        """Retry, dead-letter or discard a job whose attempt failed, by its retry policy.
 
         With `requeue` the job is available again at once and the attempt does not count. An error
-        with `rate_limit_until` pauses the key of the job's rate limit (ojs-rate-limiting 9.1).
-        Raises InvalidRequest for a malformed error, NotFound, Conflict.
+        with `rate_limit_until` pauses the key of the job's rate limit (ojs-rate-limiting, section
+        9.1). Raises InvalidRequest for a malformed error, NotFound, Conflict.
         """
         for _ in range(_TRIES):
             job = self._jobs.head(job_id)
@@ -120,19 +120,19 @@ class Finish:
                 raise NotFound("job", job_id)
             if self._resumed(job, worker_id, attempt, lease_token):
                 continue
-            held = job.lease is not None and _holds(job, worker_id, attempt, lease_token)
-            if job.state is not State.ACTIVE or not held:
+            owned = job.lease is not None and _owns_lease(job, worker_id, attempt, lease_token)
+            if job.state is not State.ACTIVE or not owned:
                 raise self._refusal(job, Trigger.FAIL, worker_id, attempt, lease_token)
             now_ms = self._clock.now_ms()
             failure = None
             if requeue:
                 back = lifecycle.requeue(job, now_ms=now_ms, order=self._ids.order())
-                after = self._lines.enter(back)
+                after = self._placement.assign_position(back)
             else:
                 failure = failures.reported(error or {}, attempt=job.attempt, now_ms=now_ms)
                 pause_ms = failures.limited_until(error or {}, now_ms=now_ms)
                 if pause_ms is not None:
-                    # Before the job is let go: nobody should start the next one in between.
+                    # Before the job ends, so that no other job of the key starts in between.
                     self._limits.pause(job, pause_ms, failure.message)
                 after = lifecycle.fail(job, failure, now_ms=now_ms, chance=self._chance())
             try:
@@ -149,13 +149,13 @@ class Finish:
     def _resumed(
         self, job: Job, worker_id: str | None, attempt: int | None, lease_token: str | None
     ) -> bool:
-        """Take a job back for the worker whose lease ran out, if nobody was given it since."""
+        """Restore the lease of a worker that lost it, if the job was not claimed since."""
         if not lifecycle.resumable(
             job, worker_id=worker_id, attempt=attempt, lease_token=lease_token
         ):
             return False
-        # Race: a fetch takes the job at the same time. The loser here is refused, as a former
-        # owner is.
+        # Race: a fetch claims the job at the same time. The worker that loses is refused, as any
+        # former owner is.
         try:
             self._jobs.replace(job, lifecycle.resume(job, now_ms=self._clock.now_ms()))
         except LostRace:
@@ -170,7 +170,7 @@ class Finish:
         attempt: int | None,
         lease_token: str | None,
     ) -> Conflict:
-        """Why a worker may not end this job."""
+        """The error for a worker that may not end this job."""
         try:
             states.check(job.state, trigger, job.id)
         except Conflict as conflict:
@@ -180,7 +180,7 @@ class Finish:
         elif attempt not in (None, job.attempt):
             reason, field = f"the job is at attempt {job.attempt}", "attempt"
         elif lease_token is not None:
-            reason, field = "the lease is not this one any more", "lease_token"
+            reason, field = "the lease has another token now", "lease_token"
         else:
             reason, field = "the job has changed", "job_id"
         return Conflict(
@@ -191,7 +191,9 @@ class Finish:
         )
 
 
-def _holds(job: Job, worker_id: str | None, attempt: int | None, lease_token: str | None) -> bool:
+def _owns_lease(
+    job: Job, worker_id: str | None, attempt: int | None, lease_token: str | None
+) -> bool:
     return (
         (worker_id is None or job.worker_id in (None, worker_id))
         and attempt in (None, job.attempt)

@@ -1,4 +1,4 @@
-"""INFO, CANCEL, ACTIVATE and progress: what one may do with a job by its id."""
+"""INFO, CANCEL, ACTIVATE and progress: operations on one job by its id."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 from ojs.clock import Clock
 from ojs.domain import jsontext, times
-from ojs.domain.errors import BackendUnavailable, InvalidRequest, NotFound, PayloadTooLarge
+from ojs.domain.errors import InvalidRequest, NotFound, PayloadTooLarge
 from ojs.domain.ids import IdSource
 from ojs.domain.job import lifecycle
 from ojs.domain.job.job import Job
@@ -17,6 +17,7 @@ from ojs.services.jobs.placement import FairQueuePlacement
 from ojs.services.jobs.time_transitions import TimeTransitions
 from ojs.store.jobs import records as store
 from ojs.store.table.errors import LostRace
+from ojs.store.table.races import retry_on_race
 
 MAX_PROGRESS_BYTES = 4_096
 _TRIES = 5
@@ -24,7 +25,7 @@ _TRIES = 5
 
 @dataclass(frozen=True)
 class Progress:
-    """How far the current attempt says it is. `progress` is between 0 and 1."""
+    """The progress that the current attempt reported. `progress` is between 0 and 1."""
 
     job_id: str
     state: State
@@ -34,7 +35,7 @@ class Progress:
     updated_ms: int | None = None
 
     def to_dict(self) -> dict[str, Any]:
-        """As the binding shows it: null where nothing was reported (ojs-progress section 7.1)."""
+        """The JSON object: null where nothing was reported (ojs-progress, section 7.1)."""
         return {
             "job_id": self.job_id,
             "state": self.state.value,
@@ -46,29 +47,30 @@ class Progress:
 
 
 class JobManagement:
-    """Looks at jobs and changes them one by one."""
+    """Shows and changes single jobs."""
 
     def __init__(
         self,
+        *,
         jobs: store.JobStore,
-        due: TimeTransitions,
-        lines: FairQueuePlacement,
+        transitions: TimeTransitions,
+        placement: FairQueuePlacement,
         clock: Clock,
         ids: IdSource,
     ) -> None:
         self._jobs = jobs
-        self._due = due
-        self._lines = lines
+        self._transitions = transitions
+        self._placement = placement
         self._clock = clock
         self._ids = ids
 
     def get(self, job_id: str) -> Job:
-        """The whole job, after all that time has decided. Raises NotFound."""
+        """The whole job, after due time transitions. Raises NotFound."""
         return self._settled(self._jobs.load, job_id)
 
     def _settled(self, read: Callable[[str], Job | None], job_id: str) -> Job:
         job = read(job_id)
-        settled = self._due.settle(job)
+        settled = self._transitions.apply(job)
         if settled is not None and settled is not job:
             settled = read(job_id)
         if settled is None:
@@ -83,15 +85,15 @@ class JobManagement:
         return head.queue
 
     def queues_of(self, job_ids: Sequence[str]) -> set[str]:
-        """The queues that these jobs are in, as far as there are such jobs."""
+        """The queues of those of these jobs that exist."""
         return {head.queue for head in self._jobs.heads(job_ids).values()}
 
     def state(self, job_id: str) -> State:
-        """The state alone, after all that time has decided: for those who wait. Raises NotFound."""
+        """Only the state, after due time transitions: for clients that poll. Raises NotFound."""
         return self._settled(self._jobs.head, job_id).state
 
     def cancel(self, job_id: str) -> Job:
-        """Stop a job that is not terminal; a running one is told through its worker's heartbeat.
+        """Cancel a job that is not terminal. The worker of a running job hears it at its heartbeat.
 
         Raises NotFound, Conflict.
         """
@@ -105,18 +107,18 @@ class JobManagement:
         )
 
     def _change(self, job_id: str, change: Any) -> Job:
-        for _ in range(_TRIES):
-            before = self._due.settle(self._jobs.head(job_id))
+        def attempt() -> tuple[Job, Job]:
+            before = self._transitions.apply(self._jobs.head(job_id))
             if before is None:
                 raise NotFound("job", job_id)
-            after = self._lines.enter(change(before, self._clock.now_ms()))
-            try:
-                stored = self._jobs.replace(before, replace(after, batch=None))
-            except LostRace:
-                continue
-            (stored,) = self._jobs.with_contents([stored])
-            return replace(stored, previous_state=before.state)
-        raise BackendUnavailable("Others are changing this job; try again.")
+            after = self._placement.assign_position(change(before, self._clock.now_ms()))
+            return before, self._jobs.replace(before, replace(after, batch=None))
+
+        before, stored = retry_on_race(
+            attempt, tries=_TRIES, busy="Others are changing this job; try again."
+        )
+        (stored,) = self._jobs.with_contents([stored])
+        return replace(stored, previous_state=before.state)
 
     def report_progress(
         self,
@@ -127,11 +129,11 @@ class JobManagement:
         message: str | None = None,
         data: Mapping[str, Any] | None = None,
     ) -> Progress:
-        """Note how far a running job is; counts as a heartbeat.
+        """Store the progress of a running job; counts as a heartbeat.
 
-        Values are clamped to [0, 1] and never go back within an attempt. For a job that is not
-        running (any more), or runs elsewhere, the report is passed over, as ojs-progress section
-        6.1 asks. Raises NotFound, InvalidRequest, PayloadTooLarge.
+        Values are clamped to [0, 1] and never decrease within an attempt. A report for a job that
+        does not run, or runs at another worker, is ignored (ojs-progress, section 6.1). Raises
+        NotFound, InvalidRequest, PayloadTooLarge.
         """
         if progress is None and data is None:
             raise InvalidRequest("progress", "is required unless data is given")
@@ -147,7 +149,7 @@ class JobManagement:
                 raise NotFound("job", job_id) from None
             return self.progress(job_id)
         told = {"message": message, "data": data}
-        saved = self._jobs.save_progress(job, value, told, now_ms=now_ms)
+        saved = self._jobs.progress.save(job, value, told, now_ms=now_ms)
         if value is None or not saved:
             return self.progress(job_id)
         return Progress(job_id, job.state, value, message, data, now_ms)

@@ -1,7 +1,7 @@
-"""The enqueue chain: what may look at, change or veto a request before it is stored.
+"""The enqueue middleware: functions that may change or refuse a request before it is stored.
 
-Core seed, "Middleware": each link calls the next. Empty in the cloud; the local server adds its
-test hooks here.
+Each calls the next (ojs-core, section 9). The chain is empty in the cloud; the local server adds
+its test hooks.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ Middleware = Callable[[JobRequest, Next], JobRequest]
 
 
 def run(chain: Sequence[Middleware], request: JobRequest) -> JobRequest:
-    """Pass a request through the chain. A link vetoes by raising an OjsError."""
+    """Pass a request through the chain. A middleware refuses it by raising an OjsError."""
 
     def step(position: int, current: JobRequest) -> JobRequest:
         if position == len(chain):

@@ -1,57 +1,56 @@
-"""Places in line. Whatever makes a job available asks here for its place.
+"""Assigns sort-key positions to jobs that become available.
 
-Where tenants share a queue fairly the place is a tag, paid with one write for each tenant, line and
-call (`ojs.domain.fair_queue.tags`); elsewhere it is the time, which costs nothing. A job that comes back,
-retried or handed back, pays for its turn like any other: put where it stood before, a job that no
-worker can take would stand before all others for good, and keeping its tag would cost every claim.
+In a fair queue the position is a tag (`ojs.domain.fair_queue.tags`), which costs one write for each
+tenant, ready line and call; elsewhere it is the time, which costs nothing. A job that is retried or
+handed back gets a new tag like any other: with its old position a job that no worker can take would
+stay at the head for good, and keeping its tag would cost every claim.
 
-The tag is taken first, the job is stored after. Whoever dies or loses a race in between leaves a
-step that no job took: the tenant's next job comes a turn later, nothing is lost.
+The tag is taken first and the job is stored after. A crash or a lost race in between leaves a tag
+that no job has: the tenant's next job comes one step later, nothing is lost.
 """
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
+from ojs.bounded import BoundedMap
 from ojs.clock import Clock
 from ojs.domain.fair_queue.tags import Fairness, Share, tagged, tags, ticks_at, with_tag
 from ojs.domain.job.job import Job
 from ojs.domain.job.states import State
 from ojs.domain.queue.queue import Queue
 from ojs.store.jobs.fair_queue import FairLine, TenantFinishTags, ends_of
-from ojs.store.jobs.records import JobStore
+from ojs.store.jobs.reading import JobReader
 from ojs.store.queues.queues import QueueStore
 
 Key = tuple[str, str]
-# Where tenants' jobs were read to end.
+# Finish tags of tenants, as read: None for a tenant without one.
 FinishTags = Mapping[Key, int | None]
-# Fair queues that a container knows of.
+# Fair queues that a container remembers.
 _REMEMBERED = 1_000
 
 
 class FairQueuePlacement:
-    """Gives jobs their places in line."""
+    """Assigns jobs their positions in the ready line."""
 
     def __init__(
-        self, jobs: JobStore, queues: QueueStore, tenants: TenantFinishTags, clock: Clock
+        self, *, jobs: JobReader, queues: QueueStore, tenants: TenantFinishTags, clock: Clock
     ) -> None:
         self._jobs = jobs
         self._queues = queues
         self._tenants = tenants
         self._clock = clock
-        # Of one lane: which of several a job will be in is not known before the queue is read.
-        self._fair: OrderedDict[str, Fairness] = OrderedDict()
+        # Fair queues of one lane: with several, a job's lane is unknown before the queue is read.
+        self._fair: BoundedMap[str, Fairness] = BoundedMap(_REMEMBERED)
 
     def read(
         self, coming: Iterable[tuple[str, int | None, Mapping[str, object]]]
     ) -> tuple[dict[str, Queue], FinishTags]:
-        """The queues of jobs that are about to come, and where their tenants' jobs end: of queues
-        that were fair the last time. One call for a hundred of both.
+        """Read the queues of coming jobs, and their tenants' finish tags in queues known as fair.
 
-        Each job is given as queue, priority (None if it does not stand in line at once) and
-        content.
+        One call for each hundred of both. Each job is given as queue, priority (None if it is not
+        available at once) and content.
         """
         names: list[str] = []
         wanted: list[Key] = []
@@ -61,36 +60,33 @@ class FairQueuePlacement:
             if fairness is not None and priority is not None:
                 wanted.append(FairLine(name, 0, priority).end(fairness.share(content).tenant))
         names, wanted = list(dict.fromkeys(names)), list(dict.fromkeys(wanted))
-        ends: FinishTags = {}
+        finish_tags: FinishTags = {}
         if len(names) == 1 and not wanted:
             queue = self._queues.get(names[0])
             found = {} if queue is None else {names[0]: queue}
         else:
             found, items = self._queues.get_many(sorted(names), wanted)
-            ends = ends_of(wanted, items)
+            finish_tags = ends_of(wanted, items)
         self._remember(found.values())
-        return found, ends
+        return found, finish_tags
 
     def _remember(self, queues: Iterable[Queue]) -> None:
         for queue in queues:
             fairness = queue.fairness
-            # In two steps that no other thread can make fail in between.
-            self._fair.pop(queue.name, None)
             if fairness is None or queue.lanes > 1:
-                continue
-            self._fair[queue.name] = fairness
-            while len(self._fair) > _REMEMBERED:
-                self._fair.popitem(last=False)
+                self._fair.forget(queue.name)
+            else:
+                self._fair.put(queue.name, fairness)
 
-    def under(self, job: Job, queue: Queue) -> Job:
-        """A job as it comes into a queue: with a share if that is fair, without one if not.
+    def with_share(self, job: Job, queue: Queue) -> Job:
+        """The job with its tenant's share if the queue is fair, or without one if it is not.
 
-        Reads its content where that is kept apart and not loaded. Raises OjsError.
+        Loads the content if necessary. Raises OjsError.
         """
-        return self.all_under([job], queue)[0]
+        return self.with_shares([job], queue)[0]
 
-    def all_under(self, jobs: Sequence[Job], queue: Queue) -> list[Job]:
-        """The same of several jobs, whose contents are read together."""
+    def with_shares(self, jobs: Sequence[Job], queue: Queue) -> list[Job]:
+        """The same for several jobs, whose contents are loaded together."""
         fairness = queue.fairness
         if fairness is None:
             return [replace(job, share=None) for job in jobs]
@@ -100,16 +96,19 @@ class FairQueuePlacement:
             replace(job, share=fairness.share(contents.get(job.id, job.content))) for job in jobs
         ]
 
-    def enter(self, job: Job) -> Job:
-        """A job that is to become available, with its place in line. Raises OjsError.
+    def assign_position(self, job: Job) -> Job:
+        """A job about to become available, with its position in line. Raises OjsError.
 
-        Does nothing to one without a share, or that does not become available.
+        A job without a share, or that does not become available, is returned unchanged.
         """
-        return self.enter_all([job])[0]
+        return self.assign_positions([job])[0]
 
-    def enter_all(self, jobs: Sequence[Job], ends: FinishTags | None = None) -> list[Job]:
-        """The same of several: in each line the jobs of a tenant follow each other in the order
-        given. `ends` is what was read of the tenants.
+    def assign_positions(
+        self, jobs: Sequence[Job], finish_tags: FinishTags | None = None
+    ) -> list[Job]:
+        """The same for several jobs: in each line the jobs of a tenant keep the given order.
+
+        `finish_tags` are those already read; the others are read here.
         """
         comers = [job for job in jobs if _needs_tag(job)]
         if not comers:
@@ -122,7 +121,7 @@ class FairQueuePlacement:
             if key not in groups:
                 lines.setdefault(line, []).append(key)
             groups.setdefault(key, []).append(job)
-        known = dict(ends or {})
+        known = dict(finish_tags or {})
         if unread := [key for key in groups if key not in known]:
             known |= self._tenants.ends(unread)
         now_ms = self._clock.now_ms()

@@ -1,7 +1,7 @@
-"""The sweep: applies time to jobs that nobody asks for, and undoes what crashes left half done.
+"""The job sweep: applies time transitions that no request has applied, and undoes batches that a
+crash left half stored.
 
-Bounded, idempotent, safe to run twice at once: every step is the same conditional write that a
-fetch or a read would make.
+It may run twice at the same time: every step is the conditional write that a fetch or a read makes.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from ojs.domain.job.states import State
 from ojs.domain.queue.queue import Queue
 from ojs.services.jobs.time_transitions import TimeTransitions
 from ojs.services.queues.deletion import QueueDeletion
+from ojs.services.sweeps import GoOn, SweepReport, always
 from ojs.store.jobs.records import JobStore
 from ojs.store.queues.queues import QueueStore
 
@@ -24,25 +25,26 @@ _BATCHES = 10
 
 
 class JobSweep:
-    """Looks over all queues."""
+    """Sweeps all queues."""
+
+    name = "jobs"
 
     def __init__(
         self,
+        *,
         jobs: JobStore,
         queues: QueueStore,
-        due: TimeTransitions,
-        ending: QueueDeletion,
+        transitions: TimeTransitions,
+        deletion: QueueDeletion,
         choose: Callable[[int], int] = random.randrange,
     ) -> None:
         self._jobs = jobs
         self._queues = queues
-        self._due = due
-        self._ending = ending
+        self._transitions = transitions
+        self._deletion = deletion
         self._choose = choose
 
-    def run_once(
-        self, now_ms: int, limit: int, go_on: Callable[[], bool] = lambda: True
-    ) -> dict[str, int]:
+    def run_once(self, now_ms: int, limit: int, go_on: GoOn = always) -> SweepReport:
         """One pass over every queue, moving at most about `limit` jobs; counts by what was done.
 
         Keys: promoted, stalled_or_timed_out, expired, batches_undone, refiled, failed, ended (jobs
@@ -59,27 +61,25 @@ class JobSweep:
         for at in range(0, len(names), _NAMES):
             queues, _ = self._queues.get_many(names[at : at + _NAMES])
             for queue in queues.values():
-                if queue.ending is not None and go_on():
+                if queue.deletion is not None and go_on():
                     self._end(queue, limit, counts, go_on)
                 for lane in range(queue.lanes):
                     if counts.total() >= limit or not go_on():
                         counts["more"] = 1
-                        return dict(counts)
+                        return SweepReport(counts)
                     self._line(queue.name, lane, now_ms, counts)
-        counts.update(self._ending.look_after(limit, go_on))
-        return dict(counts)
+        counts.update(self._deletion.look_after(limit, go_on))
+        return SweepReport(counts)
 
-    def _end(
-        self, queue: Queue, limit: int, counts: Counter[str], go_on: Callable[[], bool]
-    ) -> None:
+    def _end(self, queue: Queue, limit: int, counts: Counter[str], go_on: GoOn) -> None:
         try:
-            counts.update(self._ending.carry_on(queue, limit=limit, go_on=go_on))
+            counts.update(self._deletion.carry_on(queue, limit=limit, go_on=go_on))
         except OjsError:
             counts["failed"] += 1
 
     def _line(self, queue: str, lane: int, now_ms: int, counts: Counter[str]) -> None:
-        due = self._jobs.due(queue, lane, now_ms=now_ms, limit=_PAGE)
-        expiring = self._jobs.expiring(queue, lane, now_ms=now_ms, limit=_PAGE)
+        due = self._jobs.index.due(queue, lane, now_ms=now_ms, limit=_PAGE)
+        expiring = self._jobs.index.expiring(queue, lane, now_ms=now_ms, limit=_PAGE)
         if len(due) == _PAGE or len(expiring) == _PAGE:
             counts["more"] = 1
         self._apply(dict.fromkeys([*due, *expiring]), frozenset(due), counts)
@@ -88,12 +88,13 @@ class JobSweep:
         heads = self._jobs.heads(job_ids)
         for job in heads.values():
             try:
-                # Only what the due line lists has an entry there to be moved.
-                look = self._due.check if job.id in due else self._due.settle
-                after = look(job)
+                # Only jobs found in the due index have an entry there to update.
+                apply = (
+                    self._transitions.apply_indexed if job.id in due else self._transitions.apply
+                )
+                after = apply(job)
             except OjsError:
-                # One job that cannot be moved now must not hold up the others; the next pass
-                # finds it again.
+                # A job that fails must not delay the others; the next pass finds it again.
                 counts["failed"] += 1
                 continue
             if after is None:
@@ -108,23 +109,22 @@ class JobSweep:
             else:
                 counts["promoted"] += 1
 
-    def _undo_batches(self, now_ms: int, counts: Counter[str], go_on: Callable[[], bool]) -> None:
+    def _undo_batches(self, now_ms: int, counts: Counter[str], go_on: GoOn) -> None:
         failures = 0
-        for token in self._jobs.stale_batches(now_ms=now_ms, limit=_BATCHES):
+        for token in self._jobs.batches.stale(now_ms=now_ms, limit=_BATCHES):
             if not go_on():
                 counts["more"] = 1
                 return
             try:
-                undone = self._jobs.undo_batch(token, now_ms=now_ms)
+                undone = self._jobs.batches.undo(token, now_ms=now_ms)
             except OjsError:
-                # As with jobs: one that cannot be undone now must not hold up the others, nor the
-                # jobs of the queues.
+                # A batch that fails must not delay the others, nor the jobs of the queues.
                 counts["failed"] += 1
                 failures += 1
                 if failures > 1:
                     return
                 continue
-            # Undone once more, a batch counts only if jobs of it had come late.
+            # A batch that is undone again counts only if some of its jobs were stored late.
             if undone.first or undone.jobs:
                 counts["batches_undone"] += 1
 

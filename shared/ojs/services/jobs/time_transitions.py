@@ -1,6 +1,6 @@
-"""What time has decided: starts, retries, lost leases, timeouts, deadlines.
+"""Time transitions: starts, retries, lost leases, timeouts and deadlines of jobs.
 
-Fetch, reads and the sweeps all come here, so a job moves the same way whoever notices first.
+Fetches, reads and the sweep all use this module, so a job changes in the same way in each of them.
 """
 
 from __future__ import annotations
@@ -25,37 +25,39 @@ _TRIES = 5
 
 
 class TimeTransitions:
-    """Applies time to jobs."""
+    """Applies time transitions to jobs."""
 
     def __init__(
         self,
+        *,
         jobs: JobStore,
         copies: DeadLetterCopies,
-        lines: FairQueuePlacement,
+        placement: FairQueuePlacement,
         clock: Clock,
         ids: IdSource,
         chance: Callable[[], float] = random.random,
     ) -> None:
         self._jobs = jobs
         self._copies = copies
-        self._lines = lines
+        self._placement = placement
         self._clock = clock
         self._ids = ids
         self._chance = chance
 
-    def settle(self, job: Job | None) -> Job | None:
-        """The job after all that time has decided by now; None when it does not exist.
+    def apply(self, job: Job | None) -> Job | None:
+        """Apply all transitions of a job that are due. Returns the job, or None if there is none.
 
-        Takes a head as read. Each step is one conditional write; whoever loses reads again.
-        Jobs of a batch that is not committed do not exist.
+        Takes a job record as read. Each step is one conditional write; after a lost race the record
+        is read again. A job of an uncommitted batch does not exist. Raises BackendUnavailable.
         """
         for _ in range(_TRIES):
-            if job is None or (job.batch is not None and self._jobs.staged([job.batch])):
+            if job is None or (
+                job.batch is not None and self._jobs.batches.uncommitted([job.batch])
+            ):
                 return None
             now_ms = self._clock.now_ms()
             if job.gone(now_ms):
-                # Kept as long as it should be (queue-config seed, section 6.3): the table removes
-                # it some time later.
+                # Its retention is over: the table removes it some time later.
                 return None
             after, failure = lifecycle.by_time(
                 job, now_ms=now_ms, order=self._ids.order(), chance=self._chance()
@@ -63,9 +65,9 @@ class TimeTransitions:
             if after is job:
                 return job
             if job.batch is not None:
-                # Its batch is committed; from here on it is a job like any other.
+                # Its batch is committed: no later reader needs to check that again.
                 after = changed(after, batch=None)
-            after = self._lines.enter(after)
+            after = self._placement.assign_position(after)
             try:
                 job = self._jobs.replace(job, after, failure=failure)
                 if job.copy_due:
@@ -75,22 +77,19 @@ class TimeTransitions:
         raise BackendUnavailable("Others are changing this job; try again.")
 
     def give_back(self, job: Job) -> None:
-        """Put a job that was handed out, and did not reach its worker, back in line; what fails is
-        left to the end of its lease.
-        """
+        """Requeue a claimed job that did not reach its worker. If that fails, its lease ends it."""
         try:
             back = lifecycle.requeue(job, now_ms=self._clock.now_ms(), order=self._ids.order())
-            self._jobs.replace(job, self._lines.enter(back), guard="lease")
+            self._jobs.replace(job, self._placement.assign_position(back), guard="lease")
         except (LostRace, OjsError):
             return
 
     def end_without_content(self, claimed: Job) -> None:
-        """Deal with a job that was just claimed and whose content is not in the store.
+        """Fail a job that was just claimed and whose content is not in the store.
 
-        Most often the job is gone by now: it ended and was deleted after the claim, and its content
-        with it. One that is still under the lease of the claim cannot run: its attempt fails for
-        good, with the type `content_missing`, so that its policy decides what becomes of it and an
-        operator finds it. What fails here is left to the end of the lease.
+        Usually the job is gone, too: it ended and was deleted after the claim. If it still has the
+        lease of the claim, its attempt fails with the non-retryable type `content_missing`, so that
+        its policy applies and an operator finds it. If that fails, the lease ends the attempt.
         """
         with suppress(LostRace, OjsError):
             job = self._jobs.head(claimed.id)
@@ -105,15 +104,18 @@ class TimeTransitions:
                 retryable=False,
             )
             after = lifecycle.fail(job, failure, now_ms=now_ms, chance=self._chance())
-            # Race: the job ended, or its lease did. The loser leaves alone what stands there now.
+            # Race: the job or its lease ended. The loser changes nothing.
             after = self._jobs.replace(job, after, failure=failure, guard="lease")
             if after.copy_due:
                 self._copies.follow(after)
 
-    def check(self, job: Job) -> Job | None:
-        """Settle a job found in the due or expiry index; the very same job if nothing was due."""
-        settled = self.settle(job)
+    def apply_indexed(self, job: Job) -> Job | None:
+        """Apply time transitions to a job found in the due index.
+
+        Returns the same object if nothing was due; then its index entry is brought up to date.
+        """
+        settled = self.apply(job)
         if settled is job and job.lease is not None:
-            # Found at its first lease end, but extended since: file it where it ends now.
-            self._jobs.refile(job)
+            # The index has the first end of its lease, which was extended since.
+            self._jobs.update_due_index(job)
         return settled

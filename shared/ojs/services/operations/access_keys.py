@@ -1,4 +1,4 @@
-"""Access keys: made, listed, revoked by those who have keys themselves."""
+"""Creates, lists and revokes access keys, on behalf of the holder of another key."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _CURSOR = re.compile(r"[0-9]{15}[0-9a-f]{16}")
 
 
 class AccessKeys:
-    """What operators do with keys."""
+    """Manages access keys."""
 
     def __init__(
         self,
@@ -39,10 +39,10 @@ class AccessKeys:
         queues: Sequence[str] | None = None,
         expires_ms: int | None = None,
     ) -> tuple[AccessKey, Credential]:
-        """A new key, and what its holder has to know, which is stored nowhere.
+        """A new key, and the credential for its holder, which is stored nowhere.
 
-        Raises PermissionDenied for more than the maker may do, InvalidRequest for a time that is
-        over, BackendUnavailable.
+        Raises PermissionDenied for more permissions than the creator has, InvalidRequest for a time
+        in the past, BackendUnavailable.
         """
         now_ms = self._clock.now_ms()
         wanted = frozenset(scopes)
@@ -61,13 +61,13 @@ class AccessKeys:
                 expires_ms=expires_ms,
                 made_by=maker.name,
             )
-            # An id of 64 random bits that is taken is looked for in vain; but it must not be kept.
+            # A collision of 64 random bits: the existing key must stay as it is.
             if self._keys.add(key, credential):
                 return key, credential
         raise BackendUnavailable("No new key could be made; try again.")
 
     def list(self, *, limit: int = 50, cursor: str | None = None) -> Page[AccessKey]:
-        """Keys in the order in which they were made, revoked ones too. Raises InvalidRequest."""
+        """A page of keys in order of creation, revoked ones included. Raises InvalidRequest."""
         if cursor is not None and not _CURSOR.fullmatch(cursor):
             raise InvalidRequest("cursor", "is not one this server gave", value=cursor)
         return self._keys.list(limit=limit, after=cursor)
@@ -80,11 +80,11 @@ class AccessKeys:
         return key
 
     def revoke(self, revoker: Principal, key_id: str) -> AccessKey:
-        """Have a key be of no use any more; again changes nothing.
+        """Revoke a key. Safe to repeat.
 
-        It holds for all who are not remembered by API Gateway at once, and for those when they are
-        forgotten (the deployment's `authorizer_cache_s`). Raises NotFound, PermissionDenied for a
-        key that may do more than the revoker.
+        It takes effect at once, except for requests whose authorization API Gateway has cached
+        (for the deployment's `authorizer_cache_s`). Raises NotFound, PermissionDenied for a key
+        that has more permissions than the revoker.
         """
         key = self.get(key_id)
         if not covers(revoker, key.scopes):

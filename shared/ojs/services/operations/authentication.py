@@ -1,4 +1,4 @@
-"""Who holds the key that a request bears. All that the authorizer needs, and nothing else."""
+"""Identifies the holder of the key in a request. The authorizer loads nothing else."""
 
 from __future__ import annotations
 
@@ -8,17 +8,17 @@ from ojs.store.deployment.access_keys import AccessKeyStore
 
 
 class Authentication:
-    """Tells who asks."""
+    """Identifies callers by their access keys."""
 
     def __init__(self, keys: AccessKeyStore, clock: Clock) -> None:
         self._keys = keys
         self._clock = clock
 
     def who(self, authorization: str | None) -> Principal | None:
-        """Who holds the key in this `Authorization` header; None for nobody.
+        """The holder of the key in this `Authorization` header; None if there is no valid key.
 
-        No call for what is no key at all, one otherwise. Raises BackendUnavailable and
-        BackendTimeout: who cannot be looked up is not nobody.
+        No call for a header without a key, one otherwise. Raises BackendUnavailable and
+        BackendTimeout: a failed lookup must not count as an invalid key.
         """
         token = bearer(authorization or "")
         credential = Credential.parse(token) if token is not None else None

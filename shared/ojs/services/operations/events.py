@@ -1,9 +1,9 @@
-"""Lifecycle events: the latest ones, older ones page by page, and everything after a place.
+"""Reads the event log: the latest events, older ones page by page, or all that follow a position.
 
-Writers of the log do not wait for each other: a page may appear whose key is a little earlier than
-that of one already read. Whoever follows the log therefore never puts more behind them than what is
-HOLD_BACK_MS old, and carries the names of the later pages that they have read. So no event is lost
-and none comes twice, as long as a page is there within HOLD_BACK_MS of the time in its key.
+Writers of the log do not wait for each other, so a page may appear whose key is a little earlier
+than that of a page already read. A reader that follows the log therefore rereads the last
+HOLD_BACK_MS, and its cursor names the pages in that time that it has read. So no event is lost and
+none comes twice, as long as a page appears within HOLD_BACK_MS of the time in its key.
 """
 
 from __future__ import annotations
@@ -23,22 +23,23 @@ from ojs.store.derived.event_log import Budget, EventLog, StoredPage, just_after
 from ojs.store.table import keys
 
 HOLD_BACK_MS = 10_000
-# Pages younger than that which a cursor can name. Where more are written, those who follow stay
-# behind by as much of HOLD_BACK_MS as it takes.
+# Pages younger than that which a cursor can name. If more are written, followers stay behind by as
+# much of HOLD_BACK_MS as necessary.
 MAX_NAMED = 50
-# An event this much older than the page it is on is not found by `until`: the stream was held up.
+# An event that is this much older than its page, because the stream was delayed, is not found by
+# `until`.
 LATE_MS = 3_600_000
-# Events of one answer, as JSON. A Lambda answers with 6 MB, they are shown twice (requirements
-# section 1.8), and quoting may double them.
+# Bytes of the events in one answer, as JSON. A Lambda answers with 6 MB at most, the answer shows
+# the events twice, and quoting may double them.
 MAX_ANSWER_BYTES = 1_300_000
-# Clocks of writers may be ahead of ours.
+# The clocks of writers may be ahead of this one by so much.
 _AHEAD_MS = 60_000
 _ALL = -1
 
 _INSTANT = r"[0-9]{15}"
 _WRITER = r"[A-Za-z0-9_\-]{1,32}"
 _COUNT = r"[0-9]{1,6}"
-# Pages seen in part may come on top of those seen whole.
+# Pages read in part may come in addition to those read whole.
 _NAMED = rf"(?:,{_WRITER}(?::{_COUNT})?){{0,{10 * MAX_NAMED}}}"
 _FOLLOW = re.compile(rf"f({_INSTANT}(?:\|{_WRITER})?~?)({_NAMED})")
 _BACK = re.compile(rf"b({_INSTANT}\|{_WRITER}):({_COUNT});(f.*)", re.DOTALL)
@@ -46,9 +47,9 @@ _BACK = re.compile(rf"b({_INSTANT}\|{_WRITER}):({_COUNT});(f.*)", re.DOTALL)
 
 @dataclass(frozen=True)
 class ForwardCursor:
-    """A place in the log to go on from: the first key that may be new.
+    """A position to continue from, forward: the first key that may be new.
 
-    `read` says of pages from there on how many of their events were seen (`_ALL`: all).
+    `read` has, for pages from that key on, how many of their events were read (`_ALL`: all).
     """
 
     first: str
@@ -62,9 +63,9 @@ class ForwardCursor:
 
 @dataclass(frozen=True)
 class BackwardCursor:
-    """A place to go back from: the first `left` events of a page, then older pages.
+    """A position to continue from, backward: the first `left` events of a page, then older pages.
 
-    `follow` is where the listing began, for those who want to go forward from there.
+    `follow` is where the listing began, for readers that want to continue forward from there.
     """
 
     key: str
@@ -78,7 +79,7 @@ class BackwardCursor:
 
 @dataclass
 class _Found:
-    """Events for one answer, as far as they are found."""
+    """The events found so far for one answer."""
 
     wanted: EventFilter
     limit: int
@@ -87,11 +88,11 @@ class _Found:
 
     @property
     def full(self) -> bool:
-        """Whether as many are found as were asked for."""
+        """Whether as many events are found as requested."""
         return len(self.events) == self.limit
 
     def take(self, event: dict[str, Any], *, show: bool = True) -> bool:
-        """Add an event if it is wanted; False when it is, and there is no room for it."""
+        """Add an event if it matches; False when it matches but does not fit into the answer."""
         if not self.wanted.matches(event):
             return True
         if self.full:
@@ -105,7 +106,7 @@ class _Found:
 
 
 class Events:
-    """Reads the event log; bounded in calls and bytes, whatever is asked for."""
+    """Reads the event log, with bounded calls and bytes for any request."""
 
     def __init__(self, log: EventLog, clock: Clock) -> None:
         self._log = log
@@ -120,13 +121,13 @@ class Events:
         after: str | None = None,
         cursor: str | None = None,
     ) -> EventPage:
-        """The latest `limit` events that are wanted, those before them, or those that follow.
+        """The latest `limit` events that match, or older ones, or those that follow a position.
 
-        `after` is an event's id, or a cursor: what was recorded since then, oldest first. A cursor
-        that goes back gives older events. `skip` leaves out that many of the latest. An answer may
-        have few events or none and still not be the end: its cursors always make progress.
+        `after` is an event's id or a cursor: events recorded since then, oldest first. A backward
+        `cursor` gives older events. `skip` leaves out that many of the latest. An answer may have
+        few events or none although there are more: its cursors always make progress.
 
-        Raises InvalidRequest for an id or a cursor that cannot be one.
+        Raises InvalidRequest for an invalid id or cursor.
         """
         now_ms = self._clock.now_ms()
         if after is not None and after.startswith(EVENT_PREFIX):
@@ -150,7 +151,7 @@ class Events:
         horizon = keys.instant(now_ms - HOLD_BACK_MS)
         first = max(place.first, _earliest(wanted, now_ms))
         found = _Found(wanted, limit)
-        # Where each named page is; None: not come to yet.
+        # The keys of the named pages; None if not found yet.
         places: dict[str, str | None] = dict.fromkeys(place.read)
         read = dict(place.read)
         settled: str | None = None
@@ -178,7 +179,7 @@ class Events:
             first = max(first, min(horizon, last))
         elif settled is not None:
             first = max(first, min(settled, horizon))
-        # What is behind need not be named; nor what was named and is not there.
+        # Pages before the position need not be named, nor named pages that are gone.
         kept = {
             token: read[token]
             for token, key in places.items()
@@ -189,7 +190,7 @@ class Events:
 
     @staticmethod
     def _take(page: StoredPage, found: _Found, start: int, budget: Budget) -> int:
-        """Take the events of a page from `start` on; how many were seen, or _ALL."""
+        """Take the events of a page from `start` on; returns how many were read, or _ALL."""
         budget.spend(page)
         events = page.events()
         for at in range(start, len(events)):
@@ -198,17 +199,18 @@ class Events:
         return _ALL
 
     def _place_of(self, event_id: str, now_ms: int) -> tuple[ForwardCursor, Budget]:
-        """The place after an event, and what is left to spend there.
+        """The position after an event, and the budget left.
 
-        An id tells when the event happened, not where it was recorded: it is looked for from then
-        on. One that is not found, since it is gone or never was, stands for its time.
+        The id tells when the event happened, not where it was recorded, so the log is searched from
+        that time on. An event that is not found, because it is too old or never existed, stands for
+        its time.
         """
         if not ids.is_uuid7(event_id.removeprefix(EVENT_PREFIX)):
             rule = "must be the id of an event, or a cursor this server gave"
             raise InvalidRequest("after", rule, value=event_id)
         happened_ms = int(event_id.removeprefix(EVENT_PREFIX).replace("-", "")[:12], 16)
         happened_ms = min(happened_ms, now_ms + _AHEAD_MS)
-        # The clock of whoever wrote the page may have been behind.
+        # The clock of the writer of the page may have been behind.
         place = ForwardCursor(keys.instant(max(0, happened_ms - HOLD_BACK_MS)))
         first = max(place.first, _earliest(EventFilter(), now_ms))
         whole = Budget()
@@ -229,8 +231,8 @@ class Events:
     def _latest(self, wanted: EventFilter, limit: int, skip: int, *, now_ms: int) -> EventPage:
         horizon = keys.instant(now_ms - HOLD_BACK_MS)
         budget = Budget()
-        # All that is young is read first: the cursor names it. What is too much to be named counts
-        # as not there yet.
+        # Read all young pages first, because the cursor names them. Pages beyond the number that it
+        # can name count as not written yet.
         until = _latest_key(EventFilter(), now_ms)
         young = list(islice(self._log.forward(horizon, until, budget), MAX_NAMED))
         follow = ForwardCursor(horizon, {page.token: _ALL for page in young})
@@ -244,8 +246,8 @@ class Events:
     ) -> EventPage:
         budget = Budget()
         last = back.key if back.left else just_before(back.key)
-        # Of what is young only the pages that the listing began with: any other has appeared
-        # since, and comes with going forward.
+        # Of the young pages, show only those that the listing began with: any other has appeared
+        # since, and is shown when the reader continues forward.
         pages = (
             (page, back.left if page.key == back.key else None)
             for page in self._before(wanted, last, budget, now_ms)
@@ -267,9 +269,9 @@ class Events:
         budget: Budget,
         follow: ForwardCursor,
     ) -> EventPage:
-        """Events of pages that come newest first, with how many of each page's are meant.
+        """Collect events from pages, newest first, each with how many of its events are to be read.
 
-        Of those found the latest `skip` are not shown.
+        The latest `skip` of those found are left out.
         """
         place: tuple[str, int] | None = None
         more = False
@@ -295,15 +297,15 @@ class Events:
 
 
 def _earliest(wanted: EventFilter, now_ms: int) -> str:
-    """The key from which on pages may hold what is wanted and kept."""
+    """The key of the earliest page that may hold a matching event."""
     kept_ms = now_ms - RETAIN_MS
-    # A writer's clock may be behind that of whoever made the event.
+    # The clock of the page's writer may be behind that of the container that changed the job.
     since_ms = kept_ms if wanted.since_ms is None else wanted.since_ms - HOLD_BACK_MS
     return keys.instant(max(0, kept_ms, since_ms))
 
 
 def _latest_key(wanted: EventFilter, now_ms: int) -> str:
-    """The key up to which pages may hold what is wanted."""
+    """The key of the latest page that may hold a matching event."""
     now_key = keys.upto(now_ms + _AHEAD_MS)
     return (
         now_key if wanted.until_ms is None else min(now_key, keys.upto(wanted.until_ms + LATE_MS))
@@ -316,7 +318,7 @@ def _bad(name: str, text: str) -> InvalidRequest:
 
 def _follow(text: str, name: str, now_ms: int) -> ForwardCursor:
     found = _FOLLOW.fullmatch(text)
-    # No cursor of ours is ahead of the clock.
+    # This server gives no cursor that is ahead of the clock.
     if found is None or event_log.ms_of(found[1]) > now_ms + _AHEAD_MS:
         raise _bad(name, text)
     read: dict[str, int] = {}

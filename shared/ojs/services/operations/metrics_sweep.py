@@ -1,9 +1,9 @@
-"""The gauges sweep: what only a look over all queues can tell.
+"""Minute sweep that computes what needs all queues: gauges, totals and the history.
 
-For each queue how long its oldest available job has waited; for all of them together the totals,
-and points of the history. Everything is worked out anew from the counters that the projection keeps
-and from the index, so a sweep may be cut short, repeated, or run twice at once, and one that comes
-after an outage catches up.
+For each queue it finds how long the oldest available job has waited; for all queues together, the
+totals and the points of the history. Everything is computed from the projection's counters and the
+index, so a run may be cut short, repeated, or run twice at once, and the next run makes up for an
+outage.
 """
 
 from __future__ import annotations
@@ -31,6 +31,7 @@ from ojs.domain.stats import (
     WorkerCounts,
     rates,
 )
+from ojs.services.sweeps import GoOn, SweepReport, always
 from ojs.store.dead_letter.counters import BY_ERROR, BY_TYPE, DeadLetterCounters
 from ojs.store.derived.statistics import KEPT_MS, StatisticsStore, Sweepable
 from ojs.store.queues import queues as queue_store
@@ -38,42 +39,40 @@ from ojs.store.queues import workers as worker_store
 from ojs.store.queues.pool_health import PoolHealthStore
 from ojs.store.table import keys
 
-# The stream's delay: minutes that ended less than this ago are added up again.
+# Longer than the stream is behind: minutes that ended less than this ago are summed again.
 LATE_MS = 3 * MINUTE_MS
-# Workers counted by one run; those beyond are not.
+# Workers that one run counts; any beyond are left out.
 MAX_WORKERS = 20_000
 _NAMES = 1_000
 _WORKERS = 1_000
 _QUEUES = 33  # one call
-# Pools whose workers one run notes: those with the most.
+# Pools whose workers one run stores: those with the most workers.
 _POOLS = 1_000
-# The stream's delay, at its longest: what was not counted by then of a queue is not there.
+# The longest that the stream can be behind: afterwards a queue's counts are final.
 _SETTLED_MS = DAY_MS
 
 
 @dataclass(frozen=True)
 class QueueGauges:
-    """What the gauges of a queue are to show."""
+    """The values of a queue's gauges."""
 
     name: str
     levels: Levels
     oldest_available_ms: int | None
-    # Of a bounded queue.
+    # None if the queue is not bounded.
     filling: Filling | None = None
 
 
-@dataclass(frozen=True)
-class Swept:
-    """What a run did and what it saw.
+@dataclass(frozen=True, eq=False)
+class MetricsReport(SweepReport):
+    """What a run did and what it measured.
 
-    `counts` has: queues (looked at), oldest (found anew), points (written), tidied (queues that
-    their dead letters' names were), and `more` (1 when the run ended early and another should
-    follow). `totals` is None when it ended before they were
-    known; `queues` then are those it came to.
+    `counts` has: queues (read), oldest (stored anew), points (written), tidied (queues whose unused
+    names in dead-letter counts were removed), `more`. If the run ended early, `totals` is None and
+    `queues` has those that were read.
     """
 
-    at_ms: int
-    counts: Mapping[str, int]
+    at_ms: int = 0
     queues: Sequence[QueueGauges] = ()
     totals: Totals | None = None
 
@@ -84,44 +83,47 @@ class _Run:
 
     now_ms: int
     limit: int
-    go_on: Callable[[], bool]
+    go_on: GoOn
     counts: Counter[str] = field(default_factory=Counter)
     queues: dict[str, Sweepable] = field(default_factory=dict)
-    # Dead letters of queues that are gone.
+    # The number of dead letters of deleted queues.
     left: dict[str, int] = field(default_factory=dict)
 
     def stop(self) -> bool:
-        """Whether time is up; says so in the counts."""
+        """Whether time is up; records it as `more`."""
         if not self.go_on():
             self.counts["more"] = 1
         return bool(self.counts["more"])
 
 
 class MetricsSweep:
-    """Looks over all queues and workers."""
+    """Measures all queues and workers."""
+
+    name = "metrics"
 
     def __init__(
         self,
+        *,
         stats: StatisticsStore,
         queues: queue_store.QueueStore,
         workers: worker_store.WorkerStore,
         dead_letters: DeadLetterCounters,
-        standings: PoolHealthStore,
+        health: PoolHealthStore,
         choose: Callable[[int], int] = random.randrange,
     ) -> None:
         self._stats = stats
         self._queues = queues
         self._workers = workers
         self._dead_letters = dead_letters
-        self._standings = standings
+        self._health = health
         self._choose = choose
 
-    def run_once(self, now_ms: int, limit: int, go_on: Callable[[], bool] = lambda: True) -> Swept:
-        """One look over everything, with at most `limit` probes for oldest jobs.
+    def run_once(self, now_ms: int, limit: int, go_on: GoOn = always) -> MetricsReport:
+        """Measure everything, with at most `limit` reads in search of the oldest jobs.
 
-        `go_on` says whether there is time left. Totals and points need all queues, so a run that is
-        stopped before it has read them writes none; the next one makes up for it. Oldest jobs are
-        looked for from a random queue on, so that a small `limit` starves no queue.
+        Totals and points need all queues, so a run that stops before it has read them writes none;
+        the next run makes up for it. Oldest jobs are searched for from a random queue on, so that a
+        small `limit` starves no queue.
         """
         run = _Run(now_ms, limit, go_on)
         totals = None
@@ -139,10 +141,10 @@ class MetricsSweep:
             for name, found in sorted(run.queues.items())
         ]
         counts = {name: count for name, count in run.counts.items() if count}
-        return Swept(now_ms, counts, gauges, totals)
+        return MetricsReport(counts, now_ms, gauges, totals)
 
     def _read(self, run: _Run) -> bool:
-        """The counters of all queues; False when time is up before they are read."""
+        """Read the counters of all queues; False when time is up before."""
         after: str | None = None
         while True:
             names, after = self._queues.names(limit=_NAMES, after=after)
@@ -158,31 +160,31 @@ class MetricsSweep:
         return self._read_left(run)
 
     def _read_left(self, run: _Run) -> bool:
-        """What queues that are gone left behind; False when time is up before it is read."""
+        """Read the dead letters of deleted queues; False when time is up before."""
         after: str | None = None
         while True:
             if run.stop():
                 return False
-            page, after = self._queues.left(limit=_NAMES, after=after)
-            # One that was made anew is counted as any other.
+            page, after = self._queues.deleted(limit=_NAMES, after=after)
+            # A queue that was created again is counted like any other.
             gone = {name: at_ms for name, at_ms in page if name not in run.queues}
             for found in self._stats.sweepable(list(gone)):
                 name = found.queue.name
                 if found.levels.dead:
                     run.left[name] = found.levels.dead
                 elif max(found.changed_ms, gone[name]) < run.now_ms - _SETTLED_MS:
-                    self._queues.forget_left(name)
+                    self._queues.forget_deleted(name)
             if after is None:
                 return True
 
-    # --- all together -------------------------------------------------------------------------
+    # --- totals -------------------------------------------------------------------------------
 
     def _together(self, run: _Run) -> Totals | None:
-        """Totals and points; None when time is up before they are known."""
+        """Compute and store totals and points; None when time is up before."""
         workers = self._count_workers(run)
         _, through_ms = self._stats.totals()
         now_ms = run.now_ms
-        # Points of minutes are kept for a day: no use in going back further.
+        # Points of minutes are kept for a day, so there is nothing to sum before.
         oldest_ms = now_ms - KEPT_MS[MINUTE_MS]
         first_ms = oldest_ms if through_ms is None else through_ms - LATE_MS
         first_ms = max(oldest_ms, min(first_ms, now_ms))
@@ -204,7 +206,7 @@ class MetricsSweep:
         )
         self._write_points(run, minutes, first_ms)
         self._add_up_dead(run)
-        # Last: a run that dies before is made up for by the next.
+        # Last, so that the next run makes up for a crash before.
         self._stats.save_totals(totals, through_ms=this_minute, now_ms=now_ms)
         return totals
 
@@ -223,16 +225,16 @@ class MetricsSweep:
             if after is None:
                 break
         if counts.total() > MAX_COUNTED_WORKERS:
-            # Whoever asks for a pool would have to count too many.
-            self._standings.save_workers(dict(pools.most_common(_POOLS)), now_ms=run.now_ms)
+            # Requests for a pool would have to count too many workers, so store the counts.
+            self._health.save_workers(dict(pools.most_common(_POOLS)), now_ms=run.now_ms)
         return WorkerCounts(running=counts["running"], quiet=counts["quiet"], stale=counts["stale"])
 
     def _add_up(self, run: _Run, first_ms: int) -> dict[int, Activity] | None:
-        """What happened since, by minute (its begin in ms), in all queues."""
+        """The activity of all queues since `first_ms`, by the minute's begin (ms)."""
         minutes: dict[int, Activity] = {}
         for name, found in run.queues.items():
-            # Nothing was counted since: no minute of the queue has changed, or has anything. The
-            # clocks of those who count may differ.
+            # Nothing was counted for this queue since, so none of its minutes has changed. The
+            # margin is for clocks that differ.
             if found.changed_ms < first_ms - LATE_MS:
                 continue
             if run.stop():
@@ -243,10 +245,10 @@ class MetricsSweep:
         return minutes
 
     def _add_up_dead(self, run: _Run) -> None:
-        """Dead letters by queue, error and type of job."""
+        """Store the numbers of dead letters by queue, error and type of job."""
         by_queue = {name: found.levels.dead for name, found in run.queues.items()} | run.left
         by_queue = {name: count for name, count in by_queue.items() if count}
-        # Those that were emptied lately have names that stand for nothing any more.
+        # Queues emptied lately may have names whose count is zero.
         lately = run.now_ms - 2 * LATE_MS
         emptied = (n for n, found in run.queues.items() if found.changed_ms >= lately)
         counted, before = self._dead_letters.named(list(dict.fromkeys([*by_queue, *emptied])))
@@ -262,9 +264,9 @@ class MetricsSweep:
             run.counts["tidied"] += self._dead_letters.tidy(each)
 
     def _write_points(self, run: _Run, minutes: Mapping[int, Activity], first_ms: int) -> None:
-        """Days, hours and minutes, as far as they are not as they should be.
+        """Write the points of days, hours and minutes that have changed.
 
-        Minutes come last: a minute that stands as it should says that its hour and day do, too.
+        Minutes are written last: so a minute that is correct implies that its hour and day are.
         """
         there = self._points(MINUTE_MS, first_ms, run.now_ms + 1)
         news = {start: found for start, found in minutes.items() if there.get(start) != found}
@@ -274,17 +276,17 @@ class MetricsSweep:
             for start, activity in sums.items():
                 point = Point(start, activity)
                 if not self._stats.save_point(length_ms, point, now_ms=run.now_ms):
-                    # Another sweep is ahead of this one; the next one makes up for both.
+                    # A later sweep is ahead of this one, and writes the rest.
                     return
                 run.counts["points"] += 1
 
     def _sums(
         self, run: _Run, of_ms: int, length_ms: int, news: Mapping[int, Activity]
     ) -> dict[int, Activity]:
-        """The hours (days) that these minutes (hours) are in, with all others of them."""
+        """The complete sums of the hours (days) that contain these minutes (hours)."""
         sums = {}
         for start in sorted({start - start % length_ms for start in news}):
-            # Of an hour that is partly no more kept, what was written of it before stays.
+            # Leave an hour as it is if some of its minutes are not kept any more.
             if start >= run.now_ms - KEPT_MS[of_ms]:
                 parts = self._points(of_ms, start, start + length_ms)
                 parts |= {at: news[at] for at in news if start <= at < start + length_ms}

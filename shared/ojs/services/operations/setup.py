@@ -1,4 +1,4 @@
-"""What a deployment does before its functions are changed: check the table, leave the first key."""
+"""Steps of a deployment before its functions change: check the table, create the first key."""
 
 from __future__ import annotations
 
@@ -13,28 +13,28 @@ from ojs.store.deployment.notes import DeploymentStore
 from ojs.store.table.schema import SCHEMA_VERSION
 
 FIRST_KEY_NAME = "first"
-# Secrets Manager takes one value for it.
+# Secrets Manager accepts one value for this token, so a repeated write changes nothing.
 _WRITE = "ojs-first-key-0000000000000000000"
 
 
 class SecretStore(Protocol):
-    """Where the first key is left: a secret that has no value at first."""
+    """The secret that holds the first key; it has no value at first."""
 
     def read(self) -> str | None:
-        """Its value; None as long as it has none."""
+        """The value; None if there is none yet."""
         ...
 
     def write_once(self, text: str, token: str) -> str:
-        """Give it a value, unless it was given one under this token before; what it is now."""
+        """Set the value, unless it was set with this token before; returns the value then."""
         ...
 
 
 class SetupError(Exception):
-    """The deployment must not go on; the message says why."""
+    """The deployment must stop; the message gives the reason."""
 
 
 class Setup:
-    """One run of it. Every step may be done again."""
+    """The steps of one deployment. Each may be repeated."""
 
     def __init__(
         self,
@@ -52,7 +52,7 @@ class Setup:
         self._random_bytes = random_bytes
 
     def check_table(self, schema: int = SCHEMA_VERSION) -> None:
-        """Note which code works on the table. Raises SetupError for code that is too old for it."""
+        """Record which code uses the table. Raises SetupError for code that is too old for it."""
         if not self._deployment.note(
             version=self._version, now_ms=self._clock.now_ms(), schema=schema
         ):
@@ -63,17 +63,17 @@ class Setup:
             )
 
     def leave_first_key(self, secret: SecretStore) -> str:
-        """Have a key that may do everything, and its text in the secret; its id.
+        """Create a key with all permissions, and store its text in the secret; returns its id.
 
-        Whoever dies in between does it again: the secret comes first, so there is no key that
-        nobody knows; that it was done is noted last, so a key that was revoked stays so.
+        Safe to repeat after a crash. The secret is written first, so no key exists whose text is
+        lost; that the key exists is recorded last, so a key that was revoked is not created again.
         """
         text = secret.read()
         if text is None:
             text = secret.write_once(Credential.make(self._random_bytes).text, _WRITE)
         credential = Credential.parse(text.strip())
         if credential is None:
-            raise SetupError("The secret of the first key holds something that is no key.")
+            raise SetupError("The secret of the first key does not hold a valid key.")
         noted = self._deployment.read()
         if noted is None or noted.first_key != credential.id:
             key = AccessKey(
@@ -83,6 +83,6 @@ class Setup:
                 created_ms=self._clock.now_ms(),
             )
             if not self._keys.add(key, credential):
-                raise SetupError("The first key's id is taken by another key.")
+                raise SetupError("The first key's id belongs to another key.")
             self._deployment.note_first_key(credential.id)
         return credential.id

@@ -1,7 +1,7 @@
-"""Statistics: queues and their counts, totals, history, and what metrics tell.
+"""Statistics: queues with their counts, totals, history, and the values of metrics.
 
-Each costs the same however many jobs there are: three calls at most for one queue or for all
-together, and one for every 50 (25) queues of a listing (of metrics).
+The cost does not depend on the number of jobs: at most three calls for one queue or for the totals;
+in listings one call for every 50 queues, for metrics one for every 25.
 """
 
 from __future__ import annotations
@@ -41,13 +41,13 @@ from ojs.store.queues.pool_health import PoolHealthStore
 from ojs.store.queues.pools import PoolStore
 from ojs.store.table import keys
 
-# Metrics tell of the first so many queues in order of name. A scrape reads four items of each.
+# Metrics cover this many queues, the first by name. A scrape reads four items of each.
 MAX_METRIC_QUEUES = 500
-# Of worker pools the first so many, as long as they have no more queues in all. Five items of each
-# queue are read, and four of each pool.
+# They cover this many worker pools, the first by name, as long as these have at most so many queues
+# in all. A scrape reads five items of each queue, and four of each pool.
 MAX_METRIC_POOLS = 100
 MAX_METRIC_POOL_QUEUES = 500
-# And of the first so many keys of rate limits: two items of each.
+# And this many keys of rate limits, the first by name: two items of each.
 MAX_METRIC_KEYS = 100
 
 
@@ -56,12 +56,13 @@ class Statistics:
 
     def __init__(
         self,
+        *,
         stats: store.StatisticsStore,
         queues: queue_store.QueueStore,
         limits: KeyLimits,
         edges: ThrottleStates,
         pools: PoolStore,
-        standings: PoolHealthStore,
+        health: PoolHealthStore,
         clock: Clock,
     ) -> None:
         self._stats = stats
@@ -69,23 +70,23 @@ class Statistics:
         self._limits = limits
         self._edges = edges
         self._pools = pools
-        self._standings = standings
+        self._health = health
         self._clock = clock
 
     def queue(self, name: str) -> QueueStats:
-        """One queue's statistics; zeros for one that does not exist. Three calls.
+        """One queue's statistics; zeros if it does not exist. Three calls.
 
-        Available, scheduled, retryable and active jobs are counted in the index where there are at
-        most `ojs.store.derived.statistics.MAX_SHALLOW` of them; all else is as the projection counted it.
+        Available, scheduled, retryable and active jobs are counted in the index if there are at
+        most `ojs.store.derived.statistics.MAX_SHALLOW` of them; the projection counts the rest.
         """
         now_ms = self._clock.now_ms()
-        # The index first: the batches that show up there are looked for with all the rest.
+        # The index first, because the batches found there are looked up with the counters.
         ready = self._stats.ready(name)
         waiting = self._stats.waiting(name)
         counters = self._stats.counters(name, now_ms=now_ms, batches=ready.batches)
         ready = ready.without(counters.staged)
         if counters.queue is not None and counters.queue.lanes != 1:
-            # Other lanes have lines of their own.
+            # Other lanes have ready lines of their own, which were not read.
             ready, waiting = ReadyLine((), whole=False), None
         states = dict(counters.levels.states)
         priorities: Mapping[int, int] = counters.priorities
@@ -122,24 +123,24 @@ class Statistics:
             except ValueError:
                 rule = "is not one this server gave"
                 raise InvalidRequest("cursor", rule, value=cursor) from None
-        # What is skipped is read along, and one more to see whether there is: names are small.
+        # Names are small, so skipped ones are read, too; and one more to see whether there is more.
         end = skip + limit
         names, _ = self._queues.names(limit=end + 1, after=cursor, consistent=True)
         following = names[end - 1] if len(names) > end else None
         return Page(self._stats.summaries(names[skip:end]), following)
 
     def totals(self) -> Totals:
-        """All queues together, as the gauges sweep found them last. One call."""
+        """The totals of all queues, as the last metrics sweep stored them. One call."""
         totals, _ = self._stats.totals()
         return totals
 
     def history(
         self, period: Period, *, since_ms: int, until_ms: int, queue: str | None = None
     ) -> Sequence[Point]:
-        """Points of this length, oldest first, from the one `since_ms` is in until `until_ms`.
+        """Points of this length, oldest first, from the one that contains `since_ms` to `until_ms`.
 
-        What is not kept any more, and what is to come, is left out; a period in which nothing
-        happened is a point of zeros. One call.
+        Points that are not kept any more or lie in the future are left out; a period without any
+        activity is a point of zeros. One call.
         """
         now_ms = self._clock.now_ms()
         length_ms = _kept_as(period, queue)
@@ -158,9 +159,8 @@ class Statistics:
         return [Point(start, activity) for start, activity in sums.items()]
 
     def metrics(self) -> MetricsSnapshot:
-        """What metrics tell of everything. Four calls, one for every 25 queues read, and two more
-        where there are rate limits. Where there are worker pools two more, and one for every 20 of
-        their queues.
+        """The values of all metrics. Four calls, one for every 25 queues, and two more if there are
+        rate limits. If there are worker pools two more, and one for every 20 of their queues.
         """
         now_ms = self._clock.now_ms()
         names, _ = self._queues.names(limit=MAX_METRIC_QUEUES)
@@ -173,7 +173,9 @@ class Statistics:
         )
 
     def _of_pools(self, now_ms: int) -> Sequence[PoolMetrics]:
-        """The first pools by name, as many as have MAX_METRIC_POOL_QUEUES queues in all."""
+        """Metrics of the first pools by name that have at most MAX_METRIC_POOL_QUEUES queues in
+        all.
+        """
         names, _ = self._pools.names(limit=MAX_METRIC_POOLS)
         if not names:
             return []
@@ -185,11 +187,11 @@ class Statistics:
                 break
             pools.append(pool)
         wanted = list(dict.fromkeys(name for pool in pools for name in pool.queues))
-        sights = {each.queue.name: each for each in self._stats.sights(wanted, now_ms=now_ms)}
-        standings = self._standings.read(pools)
+        snapshots = {each.queue.name: each for each in self._stats.snapshots(wanted, now_ms=now_ms)}
+        health_of = self._health.read(pools)
         return [
             metrics_of(
-                pool, standings[pool.name].active, [sights[name] for name in pool.queues], now_ms
+                pool, health_of[pool.name].active, [snapshots[name] for name in pool.queues], now_ms
             )
             for pool in pools
         ]
@@ -222,20 +224,20 @@ def _by_priority(ready: ReadyLine) -> dict[int, int]:
 
 
 def _oldest(ready: ReadyLine, counters: Counters) -> int | None:
-    """When the job that has been available for longest became so, as far as is known."""
+    """When the oldest available job became available (ms), as far as is known."""
     shown = [store.ready_since_ms(position) for position in ready.positions]
     if ready.whole:
         return min(shown, default=None)
     first = ready.positions[0].priority if ready.positions else None
-    # A line of one priority is in order of age, or its oldest is among the first (if it is fair).
-    # Otherwise only the sweep has seen all of it.
+    # With one priority, the oldest job is the first, or among the first ones in a fair queue.
+    # Otherwise only the sweep has looked at the whole line.
     if shown and set(counters.priorities) <= {first}:
         return min(shown)
     return counters.oldest_ms if counters.oldest_ms is not None else min(shown, default=None)
 
 
 def _kept_as(period: Period, queue: str | None) -> int:
-    """Length of the spans that a history of this period is put together from."""
+    """The length (ms) of the stored points that a history of this period is summed from."""
     if period is Period.DAY:
         return DAY_MS
     return HOUR_MS if period is Period.HOUR and queue is None else MINUTE_MS

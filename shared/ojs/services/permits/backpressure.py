@@ -1,11 +1,11 @@
-"""The bounds of queues: who may enter, and what happens when there is no room (backpressure seed).
+"""The bounds of queues: reserves room for jobs, and does what a full queue's policy says.
 
 reject       refuse at once
 block        wait for room, as long as the caller allows
 drop_oldest  discard the oldest job in line
 
-A push that waits looks again and again. Each look begins anew, with the queue as it is then, and
-not as it was when the request came.
+A push that waits tries again and again, each time with the queue as it is then, and not as it was
+when the request came.
 """
 
 from __future__ import annotations
@@ -24,18 +24,19 @@ from ojs.domain.errors import BackendError, BackendUnavailable, OjsError, QueueF
 from ojs.domain.job import lifecycle
 from ojs.domain.job.job import Job
 from ojs.domain.job.states import State
-from ojs.domain.queue.config import BLOCK, DROP_OLDEST
+from ojs.domain.queue.config import OverflowPolicy
 from ojs.domain.queue.queue import Queue
 from ojs.store.jobs.records import JobStore
-from ojs.store.permits.counters import BoundReached, CounterValue, Gates
+from ojs.store.permits.counter_items import CounterValue
+from ojs.store.permits.depth_counter import BoundReached, DepthCounter
 from ojs.store.table.errors import LostRace
 
 # API Gateway gives up after 29 s.
 MAX_BLOCK_MS = 25_000
-_FIRST_LOOK_MS = 100
-_LOOK_EVERY_MS = 1_000
+_FIRST_PAUSE_MS = 100
+_LONGEST_PAUSE_MS = 1_000
 _TRIES = 8
-# A batch has no more jobs; more than these do not give way at once.
+# A batch has no more jobs; no more are dropped at once.
 _MOST_DROPPED = 1_000
 _UNKNOWN_RETRY_S, _LONGEST_RETRY_S = 5, 60
 T = TypeVar("T")
@@ -43,7 +44,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class _CapacityRequest:
-    """What one queue is asked to take."""
+    """The jobs and bytes that one queue should take."""
 
     queue: Queue
     count: int
@@ -56,11 +57,11 @@ class _CapacityRequest:
         most, space = self.queue.config.max_size, self.queue.config.max_size_bytes
         return (most is None or self.count <= most) and (space is None or self.size <= space)
 
-    def beyond(self, level: CounterValue) -> tuple[int, int]:
-        """Jobs and bytes that must go from the queue first."""
+    def beyond(self, value: CounterValue) -> tuple[int, int]:
+        """Jobs and bytes that must leave the queue first."""
         most, space = self.queue.config.max_size, self.queue.config.max_size_bytes
-        count = 0 if most is None else max(0, level.count + self.count - most)
-        return count, 0 if space is None else max(0, level.size + self.size - space)
+        count = 0 if most is None else max(0, value.count + self.count - most)
+        return count, 0 if space is None else max(0, value.size + self.size - space)
 
 
 @dataclass(frozen=True)
@@ -74,53 +75,50 @@ class QueuePressure:
 
 @dataclass
 class Reservation:
-    """Room that was reserved, by queue, with the level of each gate after it."""
+    """Room that was reserved, by queue, and what each depth counter showed after it."""
 
-    rooms: list[_CapacityRequest] = field(default_factory=list)
-    levels: dict[str, CounterValue] = field(default_factory=dict)
+    requests: list[_CapacityRequest] = field(default_factory=list)
+    values: dict[str, CounterValue] = field(default_factory=dict)
     kept: Sequence[Job] = ()
 
     def keep(self, stored: Sequence[Job]) -> None:
-        """These jobs take their room; that of all others is given back."""
+        """Keep the room of these jobs, which were stored; that of all others is released."""
         self.kept = stored
 
     def pressure(self, queue: str) -> QueuePressure | None:
-        """Whether the queue should be said to be filling up (backpressure seed, section 7.3)."""
-        config = next((r.queue.config for r in self.rooms if r.queue.name == queue), None)
+        """How full the queue is, if the caller should be warned."""
+        config = next((r.queue.config for r in self.requests if r.queue.name == queue), None)
         if config is None:
             return None
-        level = self.levels[queue]
-        for used, bound in (
-            (level.count, config.max_size),
-            (level.size, config.max_size_bytes),
-        ):
+        value = self.values[queue]
+        for used, bound in ((value.count, config.max_size), (value.size, config.max_size_bytes)):
             if bound is not None and used >= bound * config.warning_threshold:
                 return QueuePressure(used, bound, min(1.0, used / bound))
         return None
 
 
 class NoRoomYet(Exception):
-    """A queue has no room, and its strategy is to wait for some; see `QueueBounds.wait`."""
+    """A queue has no room, and its policy is to wait for some; see `QueueBounds.wait`."""
 
-    def __init__(self, room: _CapacityRequest, level: CounterValue) -> None:
-        super().__init__(room.queue.name)
-        self.room = room
-        self.level = level
+    def __init__(self, request: _CapacityRequest, value: CounterValue) -> None:
+        super().__init__(request.queue.name)
+        self.request = request
+        self.value = value
 
 
 class QueueBounds:
-    """Guards the bounded queues."""
+    """Reserves room in bounded queues; unbounded queues cost nothing here."""
 
     def __init__(
         self,
-        gates: Gates,
+        *,
         jobs: JobStore,
         clock: Clock,
-        *,
+        depth: DepthCounter,
         sleep: Callable[[float], None] = time.sleep,
         chance: Callable[[], float] = random.random,
     ) -> None:
-        self._gates = gates
+        self._depth = depth
         self._jobs = jobs
         self._clock = clock
         self._sleep = sleep
@@ -138,40 +136,45 @@ class QueueBounds:
     ) -> Reservation:
         """Reserve room for all of these jobs, in every bounded queue they go to, or for none.
 
-        Where a queue's strategy is `block`, raises NoRoomYet for a caller that `waits`, if the jobs
-        would have room in the empty queue. Without `drops` no other job gives way. For `copies` of
-        dead letters others do, and nothing else, whatever the strategy; they are refused only when
-        too few wait. `may_enter` is asked before any job gives way, and raises what the push is
-        refused for. Raises QueueFull, BackendUnavailable.
+        Where a queue's policy is `block`, raises NoRoomYet for a caller that `waits`, if the jobs
+        would have room in the empty queue. Without `drops` no other job is dropped. `copies` of
+        dead letters make other copies drop, and nothing else, whatever the policy; they are refused
+        only when too few copies are in line. `may_enter` is called before any job is dropped, and
+        raises what the push is refused for. Raises QueueFull, BackendUnavailable.
         """
-        rooms = _rooms(jobs, queues)
-        if not rooms:
+        requests = _requests(jobs, queues)
+        if not requests:
             return Reservation()
-        full, room = self._all(rooms, drops=drops, copies=copies, may_enter=may_enter)
+        full, request = self._all(requests, drops=drops, copies=copies, may_enter=may_enter)
         if isinstance(full, Reservation):
             return full
-        if waits and room.queue.config.overflow_policy == BLOCK and room.fits_at_all:
-            raise NoRoomYet(room, full.level)
-        raise self._refusal(room, full.level)
+        if (
+            waits
+            and request.queue.config.overflow_policy == OverflowPolicy.BLOCK
+            and request.fits_at_all
+        ):
+            raise NoRoomYet(request, full.value)
+        raise self._refusal(request, full.value)
 
-    def wait(self, look: Callable[[], T], wait_ms: int) -> T:
-        """What `look` returns, which is called again as long as it raises NoRoomYet.
+    def wait(self, attempt: Callable[[], T], wait_ms: int) -> T:
+        """What `attempt` returns, which is called again as long as it raises NoRoomYet.
 
         It is called at once, ever less often after that, and for the last time when `wait_ms` are
-        over. Raises QueueFull then, with the numbers of the last look, and whatever `look` raises.
+        over. Raises QueueFull then, with the numbers of the last attempt, and whatever `attempt`
+        raises.
         """
         until_ms = self._clock.now_ms() + wait_ms
-        pause_ms = _FIRST_LOOK_MS
+        pause_ms = _FIRST_PAUSE_MS
         while True:
             try:
-                return look()
+                return attempt()
             except NoRoomYet as full:
                 left_ms = until_ms - self._clock.now_ms()
                 if left_ms <= 0:
-                    raise self._refusal(full.room, full.level) from None
-            # Never in step with other pushes that wait.
+                    raise self._refusal(full.request, full.value) from None
+            # Random, so that pushes that wait do not all try at once.
             self._sleep(min(left_ms, pause_ms * (0.5 + self._chance() / 2)) / 1_000)
-            pause_ms = min(2 * pause_ms, _LOOK_EVERY_MS)
+            pause_ms = min(2 * pause_ms, _LONGEST_PAUSE_MS)
 
     @contextmanager
     def room(
@@ -184,136 +187,140 @@ class QueueBounds:
         copies: bool = False,
         may_enter: Callable[[], None] = lambda: None,
     ) -> Iterator[Reservation]:
-        """Room for these jobs while they are stored; what is not kept is given back after.
+        """Room for these jobs while they are stored; what is not kept is released afterwards.
 
-        The arguments, and what is raised for want of room, are those of `enter`. When the store
-        fails it is unknown whether the jobs are stored: then the room counts as taken.
+        Arguments and exceptions are those of `enter`. When the store fails it is unknown whether
+        the jobs are stored: then the room stays reserved.
         """
-        entry = self.enter(
+        reservation = self.enter(
             jobs, queues, waits=waits, drops=drops, copies=copies, may_enter=may_enter
         )
         try:
-            yield entry
+            yield reservation
         except BackendError:
             raise
         except OjsError:
-            self.leave(entry)
+            self.leave(reservation)
             raise
         except LostRace as lost:
-            # After a repetition they may be stored, and have moved on: unknown means taken.
+            # After a repetition they may be stored, and have moved on: the room stays reserved.
             if not lost.repeated:
-                self.leave(entry)
+                self.leave(reservation)
             raise
-        self.leave(entry)
+        self.leave(reservation)
 
-    def leave(self, entry: Reservation) -> None:
-        """Give back what was reserved, but for what is kept."""
+    def leave(self, reservation: Reservation) -> None:
+        """Release what was reserved, except for what is kept."""
         kept: dict[str, tuple[int, int]] = {}
-        for job in entry.kept:
+        for job in reservation.kept:
             count, size = kept.get(job.queue, (0, 0))
-            kept[job.queue] = (count + 1, size + (job.held or 0))
-        for room in entry.rooms:
-            count, size = kept.get(room.queue.name, (0, 0))
-            if room.count > count:
-                self._release(room, room.count - count, room.size - size)
+            kept[job.queue] = (count + 1, size + (job.reserved_bytes or 0))
+        for request in reservation.requests:
+            count, size = kept.get(request.queue.name, (0, 0))
+            if request.count > count:
+                self._release(request, request.count - count, request.size - size)
 
     def _all(
         self,
-        rooms: Sequence[_CapacityRequest],
+        requests: Sequence[_CapacityRequest],
         *,
         drops: bool,
         copies: bool,
         may_enter: Callable[[], None],
     ) -> tuple[Reservation | BoundReached, _CapacityRequest]:
-        """Room in all queues, or why not and in which; nothing is kept then, and none gave way."""
+        """Reserve room in all queues; or which queue is full, with nothing reserved or dropped."""
 
-        def gives(room: _CapacityRequest) -> bool:
-            return drops and (copies or room.queue.config.overflow_policy == DROP_OLDEST)
+        def may_drop(request: _CapacityRequest) -> bool:
+            policy = request.queue.config.overflow_policy
+            return drops and (copies or policy == OverflowPolicy.DROP_OLDEST)
 
-        entry = Reservation()
-        wanting = rooms
+        reservation = Reservation()
+        left = requests
         for tried in count():
-            full = self._take(entry, wanting, gives)
-            giving: list[tuple[_CapacityRequest, CounterValue, Sequence[Job]]] = []
-            # Nobody gives way for what is refused in the end: each queue is asked first.
-            for room, refusal in full:
+            full = self._take(reservation, left, may_drop)
+            drop: list[tuple[_CapacityRequest, CounterValue, Sequence[Job]]] = []
+            # Check every queue before dropping anything, so that a batch that will be refused does
+            # not discard jobs.
+            for request, refusal in full:
                 oldest = None
-                if gives(room) and tried < _TRIES:
-                    oldest = self._oldest(room, refusal.level, spare=tried, copies=copies)
+                if may_drop(request) and tried < _TRIES:
+                    oldest = self._oldest(request, refusal.value, spare=tried, copies=copies)
                 elif copies:
-                    # Some wait, but others were quicker each time: no reason to have none of this.
+                    # Copies are in line, but other pushes were quicker each time: not a refusal.
                     raise BackendUnavailable("Others are coming into this queue; try again.")
                 if oldest is None:
-                    self.leave(entry)
-                    return refusal, room
-                giving.append((room, refusal.level, oldest))
-            if not giving:
+                    self.leave(reservation)
+                    return refusal, request
+                drop.append((request, refusal.value, oldest))
+            if not drop:
                 break
             try:
                 may_enter()
             except Exception:
-                self.leave(entry)
+                self.leave(reservation)
                 raise
-            for room, level, oldest in giving:
-                self._drop(room, level, oldest)
-            wanting = [room for room, _ in full]
-        return entry, rooms[-1]
+            for request, value, oldest in drop:
+                self._drop(request, value, oldest)
+            left = [request for request, _ in full]
+        return reservation, requests[-1]
 
     def _take(
         self,
-        entry: Reservation,
-        rooms: Sequence[_CapacityRequest],
-        gives: Callable[[_CapacityRequest], bool],
+        reservation: Reservation,
+        requests: Sequence[_CapacityRequest],
+        may_drop: Callable[[_CapacityRequest], bool],
     ) -> list[tuple[_CapacityRequest, BoundReached]]:
-        """Reserve what there is; those that are full, and only the one where nobody `gives` way."""
+        """Reserve room in each queue. Returns the full queues; if one of them may not drop jobs,
+        only that one.
+        """
         full: list[tuple[_CapacityRequest, BoundReached]] = []
-        for room in rooms:
+        for request in requests:
             try:
-                entry.levels[room.queue.name] = self._reserve(room)
+                reservation.values[request.queue.name] = self._reserve(request)
             except BoundReached as refusal:
-                if not gives(room):
-                    return [(room, refusal)]
-                full.append((room, refusal))
+                if not may_drop(request):
+                    return [(request, refusal)]
+                full.append((request, refusal))
             else:
-                entry.rooms.append(room)
+                reservation.requests.append(request)
         return full
 
-    def _reserve(self, room: _CapacityRequest) -> CounterValue:
-        config = room.queue.config
-        return self._gates.reserve(
-            room.queue.name,
-            count=room.count,
-            size=room.size,
+    def _reserve(self, request: _CapacityRequest) -> CounterValue:
+        config = request.queue.config
+        return self._depth.reserve(
+            request.queue.name,
+            count=request.count,
+            size=request.size,
             max_count=config.max_size,
             max_size=config.max_size_bytes,
             warn_at=config.warning_threshold,
             now_ms=self._clock.now_ms(),
         )
 
-    def _release(self, room: _CapacityRequest, count: int, size: int) -> None:
-        self._gates.release(room.queue.name, count=count, size=size, now_ms=self._clock.now_ms())
+    def _release(self, request: _CapacityRequest, count: int, size: int) -> None:
+        self._depth.release(request.queue.name, count=count, size=size, now_ms=self._clock.now_ms())
 
     def _oldest(
-        self, room: _CapacityRequest, level: CounterValue, *, spare: int, copies: bool
+        self, request: _CapacityRequest, value: CounterValue, *, spare: int, copies: bool
     ) -> Sequence[Job] | None:
-        """The oldest jobs in line, as many as stand in the way; None where that makes no room.
+        """The oldest jobs in line that must be dropped; None if dropping makes no room.
 
-        None of them, to try again, where the index tells of jobs that have left the line: `spare`
-        more are looked at then.
+        Returns an empty list if the index was stale; the caller retries and looks at `spare` more
+        entries.
         """
-        jobs, size = room.beyond(level)
-        if not room.fits_at_all or jobs > _MOST_DROPPED:
+        jobs, size = request.beyond(value)
+        if not request.fits_at_all or jobs > _MOST_DROPPED:
             return None
-        # As if all were of one size; some more where those in front are smaller than that.
-        alike = math.ceil(size * level.count / level.size) if size and level.size else 0
-        looked_at = min(max(jobs, alike) + spare, _MOST_DROPPED)
+        # Assumes jobs of the mean size; reads more if those in front are smaller.
+        by_size = math.ceil(size * value.count / value.size) if size and value.size else 0
+        limit = min(max(jobs, by_size) + spare, _MOST_DROPPED)
         while True:
-            found = self._jobs.oldest(
-                room.queue.name, room.queue.lanes, limit=looked_at, copies=copies
+            found = self._jobs.index.oldest(
+                request.queue.name, request.queue.lanes, limit=limit, copies=copies
             )
-            heads = self._jobs.heads(found)
-            line = [heads[job_id] for job_id in found if job_id in heads]
-            line = [j for j in line if j.state is State.AVAILABLE and j.queue == room.queue.name]
+            records = self._jobs.heads(found)
+            line = [records[job_id] for job_id in found if job_id in records]
+            line = [j for j in line if j.state is State.AVAILABLE and j.queue == request.queue.name]
             freed = 0
             for number, job in enumerate(line, start=1):
                 freed += _bytes(job)
@@ -321,78 +328,78 @@ class QueueBounds:
                     return line[:number]
             if len(line) < len(found):
                 return ()
-            if len(found) < looked_at or looked_at == _MOST_DROPPED:
+            if len(found) < limit or limit == _MOST_DROPPED:
                 return None
-            looked_at = min(4 * looked_at, _MOST_DROPPED)
+            limit = min(4 * limit, _MOST_DROPPED)
 
-    def _drop(self, room: _CapacityRequest, level: CounterValue, oldest: Sequence[Job]) -> None:
-        loose = []
+    def _drop(self, request: _CapacityRequest, value: CounterValue, oldest: Sequence[Job]) -> None:
+        untracked = []
         for job in oldest:
             try:
                 after, failure = lifecycle.drop(job, now_ms=self._clock.now_ms())
                 self._jobs.replace(job, after, failure=failure)
             except (LostRace, OjsError):
-                # It was fetched or cancelled meanwhile: that may have made room as well.
+                # The job was fetched or cancelled meanwhile: that may have made room as well.
                 continue
-            if job.held is None:
-                loose.append(_bytes(job))
-        if loose:
-            # Nobody lets these go: they were there before the bound. Were they not told of, the
-            # next ones would give way, too, and the push be refused all the same. A sweep that
-            # counted meanwhile knows of them, and then this is not written.
-            self._gates.recount(
-                room.queue.name,
-                level,
-                loose=max(0, level.loose - len(loose)),
-                loose_bytes=max(0, level.loose_bytes - sum(loose)),
+            if job.reserved_bytes is None:
+                untracked.append(_bytes(job))
+        if untracked:
+            # Jobs stored before the bound existed are untracked, so that dropping them does not
+            # lower the counter. Subtract them here, or the push is refused all the same, and the
+            # next one drops jobs again. If a sweep recounted meanwhile, this is not written.
+            self._depth.recount(
+                request.queue.name,
+                value,
+                untracked=max(0, value.untracked - len(untracked)),
+                untracked_bytes=max(0, value.untracked_bytes - sum(untracked)),
                 drain=None,
             )
 
-    def _refusal(self, room: _CapacityRequest, level: CounterValue) -> QueueFull:
-        config = room.queue.config
-        by_count = config.max_size is not None and level.count + room.count > config.max_size
+    def _refusal(self, request: _CapacityRequest, value: CounterValue) -> QueueFull:
+        config = request.queue.config
+        by_count = config.max_size is not None and value.count + request.count > config.max_size
         unit = "jobs" if by_count or config.max_size_bytes is None else "bytes"
-        depth = level.count if unit == "jobs" else level.size
+        depth = value.count if unit == "jobs" else value.size
         bound = (config.max_size if unit == "jobs" else config.max_size_bytes) or 0
-        self._gates.refused(
-            room.queue.name,
-            count=room.count,
+        self._depth.refused(
+            request.queue.name,
+            count=request.count,
             depth=depth,
             bound=bound,
-            job_type=room.job_type,
-            policy=config.overflow_policy,
+            job_type=request.job_type,
+            policy=config.overflow_policy.value,
             now_ms=self._clock.now_ms(),
         )
         return QueueFull(
-            room.queue.name,
+            request.queue.name,
             depth=depth,
             bound=bound,
-            strategy=config.overflow_policy,
+            strategy=config.overflow_policy.value,
             unit=unit,
-            retry_after_s=_retry_after_s(level, room.count),
+            retry_after_s=_retry_after_s(value, request.count),
         )
 
 
-def _rooms(jobs: Sequence[Job], queues: Mapping[str, Queue]) -> list[_CapacityRequest]:
-    """What each bounded queue is asked to take, in order of name."""
-    asked: dict[str, _CapacityRequest] = {}
+def _requests(jobs: Sequence[Job], queues: Mapping[str, Queue]) -> list[_CapacityRequest]:
+    """The request to each bounded queue, in order of name."""
+    requests: dict[str, _CapacityRequest] = {}
     for job in jobs:
-        if job.held is None:
+        if job.reserved_bytes is None:
             continue
-        before = asked.get(job.queue) or _CapacityRequest(queues[job.queue], 0, 0, job.type)
-        asked[job.queue] = _CapacityRequest(
-            before.queue, before.count + 1, before.size + job.held, before.job_type
+        before = requests.get(job.queue) or _CapacityRequest(queues[job.queue], 0, 0, job.type)
+        requests[job.queue] = _CapacityRequest(
+            before.queue, before.count + 1, before.size + job.reserved_bytes, before.job_type
         )
-    return [asked[name] for name in sorted(asked)]
+    return [requests[name] for name in sorted(requests)]
 
 
 def _bytes(job: Job) -> int:
-    """What a job counts for under a bound of bytes."""
-    return job.held or job.size
+    """The bytes a job counts as."""
+    return job.reserved_bytes or job.size
 
 
-def _retry_after_s(level: CounterValue, count: int) -> int:
-    """When there may be room again, from how fast jobs left lately."""
-    if not level.drain:
+def _retry_after_s(value: CounterValue, count: int) -> int:
+    """In how many seconds there may be room, by how fast jobs left lately."""
+    if not value.drain:
         return _UNKNOWN_RETRY_S
-    return max(1, min(_LONGEST_RETRY_S, math.ceil(60 * count / level.drain)))
+    return max(1, min(_LONGEST_RETRY_S, math.ceil(60 * count / value.drain)))

@@ -1,4 +1,4 @@
-"""A queue's own limits on what is handed out: concurrency and rate (queue-config seed, 6.2)."""
+"""A queue's own limits on the jobs it hands out: concurrency and rate."""
 
 from __future__ import annotations
 
@@ -9,7 +9,9 @@ from ojs.clock import Clock
 from ojs.domain.errors import OjsError
 from ojs.domain.queue.queue import Queue
 from ojs.domain.rate_limit.limiter import CONCURRENCY, RATE
-from ojs.store.permits.counters import Gates, PermitGrant
+from ojs.store.permits.counter_items import PermitGrant
+from ojs.store.permits.rate_window import RateWindowStore
+from ojs.store.permits.semaphore import ConcurrencySemaphore
 from ojs.store.permits.throttle_state import LimitName, ThrottleStates
 from ojs.store.table import keys
 
@@ -18,142 +20,147 @@ _COUNTS = {CONCURRENCY: keys.SLOTS, RATE: keys.RATE}
 
 @dataclass
 class QueueLimitUse:
-    """What a queue's limits let one fetch take."""
+    """What one fetch was granted by a queue's limits, and used."""
 
     queue: Queue
     granted: int = 0
     used: int = 0
     closed: bool = False
-    # By strategy: what was granted last, and the job that had to wait, if one had.
+    # By strategy: the last grant, and the job that had to wait, if one had.
     grants: dict[str, PermitGrant] = field(default_factory=dict)
-    stopped: dict[str, str] = field(default_factory=dict)
-    # Jobs that were there to be claimed, as far as the fetch looked.
+    blocked: dict[str, str] = field(default_factory=dict)
+    # Candidates seen by the fetch that were granted nothing.
     waiting: int = 0
     started: str | None = None
 
 
 class QueueLimits:
-    """Grants jobs of limited queues to fetches; unlimited queues cost nothing here."""
+    """Acquires permits of limited queues for fetches; unlimited queues cost nothing here."""
 
-    def __init__(self, gates: Gates, edges: ThrottleStates, clock: Clock) -> None:
-        self._gates = gates
-        self._edges = edges
+    def __init__(
+        self,
+        *,
+        semaphore: ConcurrencySemaphore,
+        rate_windows: RateWindowStore,
+        states: ThrottleStates,
+        clock: Clock,
+    ) -> None:
+        self._semaphore = semaphore
+        self._rate_windows = rate_windows
+        self._states = states
         self._clock = clock
 
-    def allow(
+    def acquire(
         self,
-        quotas: dict[str, QueueLimitUse],
+        uses: dict[str, QueueLimitUse],
         queue: Queue,
         job_id: str,
         *,
         wanted: int,
         waiting: int,
     ) -> bool:
-        """Whether a fetch may claim this job of a queue, and `wanted` in all if it gets so far, of
-        `waiting` that are there to be claimed.
+        """Acquire permits for up to `wanted` jobs, once per queue and fetch.
 
-        Asks for as many once; what is not used is given back by `settle`.
+        Returns whether this job may be claimed. `waiting` is how many candidates the fetch has
+        seen, for the throttle event. `close` releases what was not used.
         """
         if not queue.slotted and queue.config.rate_limit is None:
             return True
-        quota = quotas.setdefault(queue.name, QueueLimitUse(queue))
-        if quota.used < quota.granted:
+        use = uses.setdefault(queue.name, QueueLimitUse(queue))
+        if use.used < use.granted:
             return True
-        if quota.closed:
+        if use.closed:
             return False
-        more = self._grant(quota, job_id, wanted)
-        quota.granted += more
-        quota.closed = more < wanted
-        quota.waiting = max(0, waiting - more)
-        return more > 0
+        granted = self._grant(use, job_id, wanted)
+        use.granted += granted
+        use.closed = granted < wanted
+        use.waiting = max(0, waiting - granted)
+        return granted > 0
 
     @staticmethod
-    def use(quotas: dict[str, QueueLimitUse], queue: Queue, job_id: str) -> None:
-        """A job is about to be claimed with what was granted for it.
+    def commit(uses: dict[str, QueueLimitUse], queue: Queue, job_id: str) -> None:
+        """Use a permit for a job that is about to be claimed.
 
-        From now on it is the claim's: if nobody knows how that ended, it is not given back.
+        If the result of the claim is unknown, the permit is not released.
         """
-        if queue.name in quotas:
-            quotas[queue.name].used += 1
-            quotas[queue.name].started = job_id
+        if queue.name in uses:
+            uses[queue.name].used += 1
+            uses[queue.name].started = job_id
 
     @staticmethod
-    def lost(quotas: dict[str, QueueLimitUse], queue: Queue) -> None:
-        """The job was not claimed after all."""
-        if queue.name in quotas:
-            quotas[queue.name].used -= 1
+    def rollback(uses: dict[str, QueueLimitUse], queue: Queue) -> None:
+        """Do not use the permit after all: the job was not claimed."""
+        if queue.name in uses:
+            uses[queue.name].used -= 1
 
-    def settle(self, quotas: dict[str, QueueLimitUse]) -> None:
-        """Give back what was granted and not used, and tell of limits that hold jobs back now, or
-        do so no more.
-        """
-        for quota in quotas.values():
-            # Nothing of it is worth losing the jobs that were claimed.
+    def close(self, uses: dict[str, QueueLimitUse]) -> None:
+        """Release unused permits, and record limits that start or stop throttling."""
+        for use in uses.values():
+            # A failure here must not lose the jobs that were claimed.
             with suppress(OjsError):
-                self._tell(quota)
-            if unused := quota.granted - quota.used:
-                self._give_back(quota.queue, slots=unused, passes=unused)
+                self._record_throttling(use)
+            if unused := use.granted - use.used:
+                self._release(use.queue, permits=unused, starts=unused)
 
-    def _tell(self, quota: QueueLimitUse) -> None:
+    def _record_throttling(self, use: QueueLimitUse) -> None:
         now_ms = self._clock.now_ms()
-        for strategy, grant in quota.grants.items():
-            limiter = LimitName.of_queue(quota.queue.name, _COUNTS[strategy])
-            stopped = quota.stopped.get(strategy)
-            if stopped is not None and grant.full and grant.held_ms is None:
-                self._edges.begin(
+        for strategy, grant in use.grants.items():
+            limiter = LimitName.of_queue(use.queue.name, _COUNTS[strategy])
+            blocked = use.blocked.get(strategy)
+            since_ms = grant.throttled_since_ms
+            if blocked is not None and grant.full and since_ms is None:
+                self._states.mark_throttled(
                     limiter,
                     strategy=strategy,
                     limit=grant.limit,
                     current=grant.current,
-                    job_id=stopped,
+                    job_id=blocked,
                     now_ms=now_ms,
-                    unless=grant.seen,
+                    unchanged=grant.unchanged,
                 )
-            # Of a limit that is reached again, and for which others wait, it is no news.
-            still = stopped is not None or (grant.full and quota.waiting > 0)
-            if grant.held_ms is not None and quota.started is not None and not still:
-                self._edges.end(
-                    limiter, job_id=quota.started, since_ms=grant.held_ms, now_ms=now_ms
-                )
+            # Still throttled: do not emit another event.
+            still = blocked is not None or (grant.full and use.waiting > 0)
+            if since_ms is not None and use.started is not None and not still:
+                self._states.clear(limiter, job_id=use.started, since_ms=since_ms, now_ms=now_ms)
 
-    def _grant(self, quota: QueueLimitUse, job_id: str, wanted: int) -> int:
-        queue, config, now_ms = quota.queue, quota.queue.config, self._clock.now_ms()
-        slots = wanted
+    def _grant(self, use: QueueLimitUse, job_id: str, wanted: int) -> int:
+        queue, config, now_ms = use.queue, use.queue.config, self._clock.now_ms()
+        permits = wanted
         if queue.slotted:
-            grant = self._gates.take_slots(
+            grant = self._semaphore.acquire(
                 queue.name,
                 count=wanted,
                 limit=config.concurrency,
                 version=queue.version,
                 now_ms=now_ms,
             )
-            slots = grant.count
-            _note(quota, CONCURRENCY, grant, job_id, missing=wanted - slots)
-        if config.rate_limit is None or slots == 0:
-            return slots
-        grant = self._gates.pass_rate(
+            permits = grant.count
+            _note(use, CONCURRENCY, grant, job_id, missing=wanted - permits)
+        if config.rate_limit is None or permits == 0:
+            return permits
+        grant = self._rate_windows.acquire(
             queue.name,
-            count=slots,
+            count=permits,
             limit=config.rate_limit,
             period_ms=config.rate_period_ms,
             now_ms=now_ms,
         )
-        passes = grant.count
-        _note(quota, RATE, grant, job_id, missing=slots - passes)
-        if passes < slots:
-            self._give_back(queue, slots=slots - passes, passes=0)
-        return passes
+        starts = grant.count
+        _note(use, RATE, grant, job_id, missing=permits - starts)
+        if starts < permits:
+            self._release(queue, permits=permits - starts, starts=0)
+        return starts
 
-    def _give_back(self, queue: Queue, *, slots: int, passes: int) -> None:
+    def _release(self, queue: Queue, *, permits: int, starts: int) -> None:
         config, now_ms = queue.config, self._clock.now_ms()
-        if slots and queue.slotted:
-            self._gates.free_slots(queue.name, count=slots, now_ms=now_ms)
-        if passes and config.rate_limit is not None:
-            # Should it fail, they count until their period is over.
+        if permits and queue.slotted:
+            self._semaphore.release(queue.name, count=permits, now_ms=now_ms)
+        if starts and config.rate_limit is not None:
+            # If this fails, they count until their period is over.
             with suppress(OjsError):
-                self._gates.pass_rate(
+                self._rate_windows.acquire(
                     queue.name,
-                    count=-passes,
+                    count=-starts,
                     limit=config.rate_limit,
                     period_ms=config.rate_period_ms,
                     now_ms=now_ms,
@@ -161,8 +168,8 @@ class QueueLimits:
 
 
 def _note(
-    quota: QueueLimitUse, strategy: str, grant: PermitGrant, job_id: str, *, missing: int
+    use: QueueLimitUse, strategy: str, grant: PermitGrant, job_id: str, *, missing: int
 ) -> None:
-    quota.grants[strategy] = grant
+    use.grants[strategy] = grant
     if missing:
-        quota.stopped[strategy] = job_id
+        use.blocked[strategy] = job_id

@@ -1,18 +1,19 @@
 """Job-level rate limits: what one fetch may claim, and what an operator sees and overrides.
 
-Jobs without a limit cost nothing here. Of limited ones a fetch reads what is counted for their keys
-(one call for a page of the line), takes under the limit before it claims (one write for all jobs of
-the page with one limit), and gives back what it did not use.
+Jobs without a limit cost nothing here. For limited jobs a fetch reads the state of their keys (one
+call for a page of the line), acquires permits before it claims (one write for all jobs of the page
+with one limit), and releases the permits it did not use.
 """
 
 from __future__ import annotations
 
 import random
-from collections import OrderedDict
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
+from typing import assert_never
 
+from ojs.bounded import BoundedMap
 from ojs.clock import Clock
 from ojs.domain.errors import NotFound, OjsError
 from ojs.domain.job import lifecycle
@@ -21,30 +22,29 @@ from ojs.domain.job.states import State
 from ojs.domain.page import Page
 from ojs.domain.rate_limit.limiter import (
     CONCURRENCY,
-    DROP,
-    WAIT,
     LimitBounds,
     LimitDecision,
     LimiterState,
     LimitSpec,
+    OnLimit,
     Override,
     RateLimit,
     cell_name,
-    place_of,
+    permit_name,
 )
 from ojs.store.jobs.records import JobStore
-from ojs.store.permits.key_limits import KeyLimits, LimitGrant, LimitRequest, as_found
+from ojs.store.permits.key_limits import KeyLimits, LimitGrant, LimitRequest, unchanged
 from ojs.store.permits.throttle_state import LimitName, ThrottleStates
 from ojs.store.table.errors import LostRace
 from ojs.store.table.keys import Position
 
-# Jobs that one fetch puts off or drops, where they ask for it.
+# Jobs that one fetch postpones or drops, where their limit says so.
 _ENDED_AT_ONCE = 10
-# Jobs for which one write takes: DynamoDB takes expressions of 4 KB.
-_TAKEN_AT_ONCE = 25
-# When a job is put off and nobody knows when there will be room.
+# Jobs for which one write acquires permits: DynamoDB takes expressions of 4 KB.
+_ACQUIRED_AT_ONCE = 25
+# How long a job is postponed when it is unknown when there will be room.
 _UNKNOWN_MS = 5_000
-# A key is made known by each container, and for each kind of limit, this often.
+# How often each container registers a key, for each kind of limit.
 _REGISTER_EVERY_MS = 86_400_000
 _REMEMBERED = 10_000
 _LINE_PAGES = 5
@@ -56,234 +56,257 @@ Entry = tuple[str, Position]
 
 @dataclass
 class FetchRateLimitState:
-    """What one fetch knows of the limits it has met."""
+    """What one fetch knows of the limits of the jobs it has seen."""
 
-    cells: dict[str, LimiterState] = field(default_factory=dict)
-    hints: dict[str, LimitSpec] = field(default_factory=dict)
-    # By hint: no more of these now.
-    shut: dict[str, LimitDecision] = field(default_factory=dict)
-    # Places that may be claimed with, each with what it was taken by.
+    limiters: dict[str, LimiterState] = field(default_factory=dict)
+    specs: dict[str, LimitSpec] = field(default_factory=dict)
+    # By spec: no more jobs of these now.
+    blocked: dict[str, LimitDecision] = field(default_factory=dict)
+    # Permits to claim jobs with, each with its grant.
     open: dict[str, LimitGrant] = field(default_factory=dict)
     overdue: dict[str, LimitDecision] = field(default_factory=dict)
-    # By cell: why a job of the key had to wait, and which; a job that was let pass though others
-    # had to wait before.
-    stopped: dict[str, tuple[LimitDecision, str]] = field(default_factory=dict)
-    passing: dict[str, str] = field(default_factory=dict)
+    # By key: why a job of the key had to wait, and which; a job that may run though others had to
+    # wait before.
+    waiting: dict[str, tuple[LimitDecision, str]] = field(default_factory=dict)
+    cleared: dict[str, str] = field(default_factory=dict)
     skipped: int = 0
 
-    def hint(self, text: str) -> LimitSpec:
-        """A hint, read once."""
-        if text not in self.hints:
-            self.hints[text] = LimitSpec.of(text)
-        return self.hints[text]
+    def spec(self, text: str) -> LimitSpec:
+        """The limit spec of a sort key, parsed once."""
+        if text not in self.specs:
+            self.specs[text] = LimitSpec.of(text)
+        return self.specs[text]
 
 
 class FetchRateLimits:
-    """Says which limited jobs a fetch may claim."""
+    """Acquires permits of job-level limits for fetches."""
 
     def __init__(
         self,
+        *,
         store: KeyLimits,
-        edges: ThrottleStates,
         jobs: JobStore,
         clock: Clock,
+        states: ThrottleStates,
         choose: Callable[[int], int] = random.randrange,
     ) -> None:
         self._store = store
-        self._edges = edges
+        self._states = states
         self._jobs = jobs
         self._clock = clock
         self._choose = choose
 
-    def look(self, round_: FetchRateLimitState, positions: Iterable[Position]) -> None:
-        """Read what is counted for the keys of these jobs, as far as it is not known. One call."""
-        names = {round_.hint(p.limit).cell for p in positions if p.limit is not None}
-        if unknown := names - round_.cells.keys():
-            round_.cells |= self._store.get_many(sorted(unknown))
+    def prefetch(self, state: FetchRateLimitState, positions: Iterable[Position]) -> None:
+        """Read the limiters of these jobs' keys, except those read already. One call."""
+        names = {state.spec(p.limit).cell for p in positions if p.limit is not None}
+        if unknown := names - state.limiters.keys():
+            state.limiters |= self._store.get_many(sorted(unknown))
 
-    def shut(self, round_: FetchRateLimitState, job_id: str, position: Position) -> bool:
+    def is_blocked(self, state: FetchRateLimitState, job_id: str, position: Position) -> bool:
         """Whether it is known already that this job's limit is reached; costs nothing."""
-        if position.limit is None or position.limit not in round_.shut:
+        if position.limit is None or position.limit not in state.blocked:
             return False
-        if place_of(job_id, position.order) in round_.open:
-            # Others were refused since the rest of the room was taken for this one, in its line.
+        if permit_name(job_id, position.order) in state.open:
+            # The limit is reached because this job, further down the line, has a permit.
             return False
-        self._pass_over(round_, job_id, position.limit, round_.shut[position.limit])
+        self._skip(state, job_id, position.limit, state.blocked[position.limit])
         return True
 
-    def allow(
+    def acquire(
         self,
-        round_: FetchRateLimitState,
+        state: FetchRateLimitState,
         entry: Entry,
         following: Sequence[Entry],
         *,
         wanted: int,
         lease: Callable[[Position], int],
     ) -> LimitGrant | None:
-        """What was taken for this job to be claimed with, or None: it must wait.
+        """The grant to claim this job with; None if it must wait.
 
-        Takes for jobs that follow with the same limit too, up to `wanted` in all. `lease` tells how
-        long, in ms, a job at a position would be held. Raises OjsError.
+        Acquires also for jobs that follow with the same limit, up to `wanted` in all. `lease`
+        returns the length of the lease, in ms, of a job at a position. Raises OjsError.
         """
         job_id, position = entry
         limit = position.limit or ""
-        if (place := place_of(job_id, position.order)) in round_.open:
-            return round_.open[place]
-        hint = round_.hint(limit)
+        if (permit := permit_name(job_id, position.order)) in state.open:
+            return state.open[permit]
+        spec = state.spec(limit)
         alike = [entry]
         alike += [
             (other, p)
             for other, p in following
-            if p.limit == limit and place_of(other, p.order) not in round_.open
+            if p.limit == limit and permit_name(other, p.order) not in state.open
         ]
-        most = max(1, min(wanted - len(round_.open), _TAKEN_AT_ONCE))
-        asked = [LimitRequest(other, p.order, lease(p)) for other, p in alike[:most]]
-        cell = round_.cells.get(hint.cell) or LimiterState()
-        for healed in (False, True):
+        most = max(1, min(wanted - len(state.open), _ACQUIRED_AT_ONCE))
+        requests = [LimitRequest(other, p.order, lease(p)) for other, p in alike[:most]]
+        limiter = state.limiters.get(spec.cell) or LimiterState()
+        for repaired in (False, True):
             now_ms = self._clock.now_ms()
-            taken, verdict, cell = self._store.take(
-                hint.cell, hint.bounds, asked, now_ms=now_ms, seen=cell
+            grant, decision, limiter = self._store.acquire(
+                spec.cell, spec.bounds, requests, now_ms=now_ms, seen=limiter
             )
-            if healed or taken is not None or not self._healed(hint.cell, cell, verdict, now_ms):
+            if (
+                repaired
+                or grant is not None
+                or not self._repaired(spec.cell, limiter, decision, now_ms)
+            ):
                 break
-            cell = self._store.get(hint.cell) or LimiterState()
-        round_.cells[hint.cell] = cell
-        if taken is not None:
-            round_.open |= dict.fromkeys(taken.names, taken)
-            if cell.held_ms is not None and self._free(round_, hint, taken, entry, following):
-                round_.passing[hint.cell] = job_id
-            if place in taken.names:
-                return taken
-            # Another one goes first: its fetch died before it could claim it.
+            limiter = self._store.get(spec.cell) or LimiterState()
+        state.limiters[spec.cell] = limiter
+        if grant is not None:
+            state.open |= dict.fromkeys(grant.names, grant)
+            if limiter.throttled_since_ms is not None and self._has_room(
+                state, spec, grant, entry, following
+            ):
+                state.cleared[spec.cell] = job_id
+            if permit in grant.names:
+                return grant
+            # A permit left by a crashed fetch was reused for an earlier job.
             return None
-        if verdict.strategy:
-            round_.shut[limit] = verdict
-            round_.stopped.setdefault(hint.cell, (verdict, job_id))
-        self._pass_over(round_, job_id, limit, verdict)
+        if decision.strategy:
+            state.blocked[limit] = decision
+            state.waiting.setdefault(spec.cell, (decision, job_id))
+        self._skip(state, job_id, limit, decision)
         return None
 
-    def _free(
+    def _has_room(
         self,
-        round_: FetchRateLimitState,
-        hint: LimitSpec,
-        taken: LimitGrant,
+        state: FetchRateLimitState,
+        spec: LimitSpec,
+        grant: LimitGrant,
         entry: Entry,
         following: Sequence[Entry],
     ) -> bool:
-        """Whether a key holds nothing back any more, as far as one sees: there is room for more, or
-        no other job of it in what was read of the line.
+        """Whether a key throttles no more: there is room for more jobs, or what was read of the
+        line has no other job of the key.
         """
-        if taken.after.room(hint.bounds, self._clock.now_ms(), 1).count:
+        if grant.after.room(spec.bounds, self._clock.now_ms(), 1).count:
             return True
         return not any(
             p.limit is not None
-            and round_.hint(p.limit).cell == hint.cell
-            and place_of(other, p.order) not in round_.open
+            and state.spec(p.limit).cell == spec.cell
+            and permit_name(other, p.order) not in state.open
             for other, p in (entry, *following)
         )
 
-    def _healed(self, name: str, cell: LimiterState, verdict: LimitDecision, now_ms: int) -> bool:
-        if verdict.strategy != CONCURRENCY:
+    def _repaired(
+        self, name: str, limiter: LimiterState, decision: LimitDecision, now_ms: int
+    ) -> bool:
+        if decision.strategy != CONCURRENCY:
             return False
-        return self._store.heal(name, cell, self._jobs.heads, now_ms=now_ms, choose=self._choose)
+        return self._store.repair(
+            name, limiter, self._jobs.heads, now_ms=now_ms, choose=self._choose
+        )
 
-    def _pass_over(
-        self, round_: FetchRateLimitState, job_id: str, limit: str, verdict: LimitDecision
+    def _skip(
+        self, state: FetchRateLimitState, job_id: str, limit: str, decision: LimitDecision
     ) -> None:
-        round_.skipped += 1
-        wants_more = round_.hint(limit).on_limit != WAIT and len(round_.overdue) < _ENDED_AT_ONCE
-        if wants_more and verdict.strategy:
-            round_.overdue[job_id] = verdict
+        state.skipped += 1
+        wants_more = (
+            state.spec(limit).on_limit is not OnLimit.WAIT and len(state.overdue) < _ENDED_AT_ONCE
+        )
+        if wants_more and decision.strategy:
+            state.overdue[job_id] = decision
 
     @staticmethod
-    def use(round_: FetchRateLimitState, job_id: str, position: Position) -> LimitGrant | None:
-        """What was taken for a job that is about to be claimed; None for one without a limit.
+    def commit(state: FetchRateLimitState, job_id: str, position: Position) -> LimitGrant | None:
+        """Use the grant of a job that is about to be claimed; None for one without a limit.
 
-        From now on it is the claim's: if nobody knows how that ended, it is not given back.
+        If the result of the claim is unknown, the permit is not released.
         """
         if position.limit is None:
             return None
-        return round_.open.pop(place_of(job_id, position.order))
+        return state.open.pop(permit_name(job_id, position.order))
 
-    def lost(
+    def rollback(
         self,
-        taken: LimitGrant | None,
+        grant: LimitGrant | None,
         job_id: str,
         position: Position,
         there: Job | None,
         *,
         started: bool,
     ) -> None:
-        """The job could not be claimed; `there` is what stands in its place. `started` if an
-        earlier try may have claimed it, for somebody to end it since: that counts as a start.
-        """
-        if taken is None:
-            return
-        place = place_of(job_id, position.order)
-        if there is not None and there.state is State.ACTIVE and there.place == place:
-            # Whoever has the job has it with this very place.
-            return
-        self._store.give_back(taken, [place], started=started)
+        """Release the permit of a job that was not claimed; `there` is the job now.
 
-    def settle(self, round_: FetchRateLimitState) -> None:
-        """Give back what was not used, and do what jobs asked for when their limit is reached."""
+        `started` says that an earlier attempt may have claimed it, and the job has ended since:
+        that counts as a start.
+        """
+        if grant is None:
+            return
+        permit = permit_name(job_id, position.order)
+        if there is not None and there.state is State.ACTIVE and there.place == permit:
+            # The job runs with this very permit.
+            return
+        self._store.roll_back(grant, [permit], started=started)
+
+    def close(self, state: FetchRateLimitState) -> None:
+        """Release the permits that were not used, record limits that start or stop throttling, and
+        postpone or drop jobs whose limit says so.
+        """
         unused: dict[int, tuple[LimitGrant, list[str]]] = {}
-        for place, taken in round_.open.items():
-            unused.setdefault(id(taken), (taken, []))[1].append(place)
-        for taken, places in unused.values():
-            self._store.give_back(taken, places)
-        round_.open.clear()
-        # None of it is worth losing the jobs that were claimed.
+        for permit, grant in state.open.items():
+            unused.setdefault(id(grant), (grant, []))[1].append(permit)
+        for grant, permits in unused.values():
+            self._store.roll_back(grant, permits)
+        state.open.clear()
+        # A failure here must not lose the jobs that were claimed.
         with suppress(OjsError):
-            self._tell(round_)
-        if not round_.overdue:
+            self._record_throttling(state)
+        if not state.overdue:
             return
         try:
-            heads = self._jobs.heads(round_.overdue)
+            heads = self._jobs.heads(state.overdue)
             for job_id, job in heads.items():
-                self._end(job, round_.overdue[job_id])
+                self._end(job, state.overdue[job_id])
         except OjsError:
-            # They stay available; the next fetch sees to them.
+            # They stay available; the next fetch tries again.
             return
         finally:
-            round_.overdue.clear()
+            state.overdue.clear()
 
-    def _tell(self, round_: FetchRateLimitState) -> None:
-        """Tell of keys that hold jobs back now, or do so no more."""
+    def _record_throttling(self, state: FetchRateLimitState) -> None:
+        """Record keys that start or stop throttling."""
         now_ms = self._clock.now_ms()
-        for name, (verdict, job_id) in round_.stopped.items():
-            cell = round_.cells[name]
-            if cell.held_ms is None and cell.key is not None:
-                self._edges.begin(
-                    LimitName.of_key(cell.key),
-                    strategy=verdict.strategy,
-                    limit=verdict.limit,
-                    current=verdict.current,
+        for name, (decision, job_id) in state.waiting.items():
+            limiter = state.limiters[name]
+            if limiter.throttled_since_ms is None and limiter.key is not None:
+                self._states.mark_throttled(
+                    LimitName.of_key(limiter.key),
+                    strategy=decision.strategy,
+                    limit=decision.limit,
+                    current=decision.current,
                     job_id=job_id,
                     now_ms=now_ms,
-                    unless=as_found(cell),
+                    unchanged=unchanged(limiter),
                 )
-        for name, job_id in round_.passing.items():
-            cell = round_.cells[name]
-            if name not in round_.stopped and cell.key is not None:
-                self._edges.end(
-                    LimitName.of_key(cell.key), job_id=job_id, since_ms=cell.held_ms, now_ms=now_ms
+        for name, job_id in state.cleared.items():
+            limiter = state.limiters[name]
+            if name not in state.waiting and limiter.key is not None:
+                self._states.clear(
+                    LimitName.of_key(limiter.key),
+                    job_id=job_id,
+                    since_ms=limiter.throttled_since_ms,
+                    now_ms=now_ms,
                 )
-        round_.stopped.clear()
-        round_.passing.clear()
+        state.waiting.clear()
+        state.cleared.clear()
 
-    def _end(self, job: Job, verdict: LimitDecision) -> None:
-        """Put a job off or drop it (ojs-rate-limiting section 6.2)."""
+    def _end(self, job: Job, decision: LimitDecision) -> None:
+        """Postpone or drop a job (ojs-rate-limiting section 6.2)."""
         now_ms = self._clock.now_ms()
         if job.state is not State.AVAILABLE or job.limit is None:
             return
         failure = None
-        if job.limit.on_limit == DROP:
-            after, failure = lifecycle.give_up(job, now_ms=now_ms)
-        else:
-            free_ms = verdict.free_ms or now_ms + _UNKNOWN_MS
-            after = lifecycle.postpone(job, until_ms=max(free_ms, now_ms + 1))
-        # Race: a fetch that found room after all, a cancel, a deadline. The loser leaves it alone.
+        match job.limit.on_limit:
+            case OnLimit.DROP:
+                after, failure = lifecycle.give_up(job, now_ms=now_ms)
+            case OnLimit.RESCHEDULE | OnLimit.WAIT:
+                free_ms = decision.free_ms or now_ms + _UNKNOWN_MS
+                after = lifecycle.postpone(job, until_ms=max(free_ms, now_ms + 1))
+            case _:
+                assert_never(job.limit.on_limit)
+        # Race: a fetch that found room after all, a cancel, a deadline. The loser changes nothing.
         try:
             self._jobs.replace(job, after, failure=failure)
         except LostRace:
@@ -292,7 +315,7 @@ class FetchRateLimits:
 
 @dataclass(frozen=True)
 class RateLimitStatus:
-    """How a key stands at a time, for showing. `waiting` is None where it was not counted."""
+    """A key's limits and their use at a time. `waiting` is None where it was not counted."""
 
     key: str
     cell: LimiterState
@@ -302,77 +325,74 @@ class RateLimitStatus:
 
     @property
     def bounds(self) -> LimitBounds:
-        """What holds: the bounds of the job pushed last, under the override."""
+        """The bounds that apply: those of the job pushed last, under the override."""
         return self.cell.in_force(self.cell.bounds, self.now_ms)
 
 
 class RateLimits:
-    """Makes keys known, shows them, pauses and overrides them."""
+    """Registers keys, shows them, pauses and overrides them."""
 
     def __init__(
-        self, store: KeyLimits, jobs: JobStore, lanes: Callable[[str], int], clock: Clock
+        self, *, store: KeyLimits, jobs: JobStore, lanes: Callable[[str], int], clock: Clock
     ) -> None:
         self._store = store
         self._jobs = jobs
         self._lanes = lanes
         self._clock = clock
-        self._known: OrderedDict[tuple[str, str], int] = OrderedDict()
+        self._known: BoundedMap[tuple[str, str], int] = BoundedMap(_REMEMBERED)
 
     def register(self, jobs: Iterable[tuple[RateLimit, str]]) -> None:
-        """Make the keys of jobs known that are about to be pushed, each with its queue."""
+        """Register the keys of jobs that are about to be pushed, each with its queue."""
         now_ms = self._clock.now_ms()
         for limit, queue in dict.fromkeys(jobs):
             kind = (limit.compact(), queue)
             if now_ms - self._known.get(kind, -_REGISTER_EVERY_MS) < _REGISTER_EVERY_MS:
                 continue
             self._store.register(limit, queue, now_ms=now_ms)
-            self._known[kind] = now_ms
-            self._known.move_to_end(kind)
-            while len(self._known) > _REMEMBERED:
-                self._known.popitem(last=False)
+            self._known.put(kind, now_ms)
 
     def pause(self, job: Job, until_ms: int, reason: str) -> None:
-        """Start no job of this one's key before a time, in ms; `reason` is for the event."""
+        """Start no job of this job's key before `until_ms`; `reason` is for the event."""
         now_ms = self._clock.now_ms()
         if job.limit is not None and until_ms > now_ms:
             self._store.pause(job, until_ms=until_ms, reason=reason[:_MAX_REASON], now_ms=now_ms)
 
-    def standing(self, limit: RateLimit, queue: str) -> RateLimitStatus:
-        """How a job's key stands now; may be a moment old."""
+    def status(self, limit: RateLimit, queue: str) -> RateLimitStatus:
+        """The status of a job's key; may be a moment old."""
         key = limit.key_in(queue)
-        cell = self._store.get(cell_name(key), consistent=False) or LimiterState()
-        return RateLimitStatus(key, cell, self._clock.now_ms())
+        limiter = self._store.get(cell_name(key), consistent=False) or LimiterState()
+        return RateLimitStatus(key, limiter, self._clock.now_ms())
 
     def get(self, key: str) -> RateLimitStatus:
-        """How a key stands, and how many jobs wait for it. Raises NotFound."""
-        cell = self._store.get(cell_name(key))
-        if cell is None:
+        """The status of a key, and how many jobs wait for it. Raises NotFound."""
+        limiter = self._store.get(cell_name(key))
+        if limiter is None:
             raise NotFound("rate_limit", key)
-        waiting, exact = self.waiting(cell_name(key), cell.queues)
-        return RateLimitStatus(key, cell, self._clock.now_ms(), waiting, exact)
+        waiting, exact = self.waiting(cell_name(key), limiter.queues)
+        return RateLimitStatus(key, limiter, self._clock.now_ms(), waiting, exact)
 
     def list(self, *, limit: int, cursor: str | None = None) -> Page[RateLimitStatus]:
         """A page of keys in order, without how many jobs wait for each."""
         names, following = self._store.keys(limit=limit, after=cursor)
-        cells = self._store.get_many(cell_name(key) for key in names)
+        limiters = self._store.get_many(cell_name(key) for key in names)
         now_ms = self._clock.now_ms()
-        shown = [RateLimitStatus(key, cells[cell_name(key)], now_ms) for key in names]
+        shown = [RateLimitStatus(key, limiters[cell_name(key)], now_ms) for key in names]
         return Page(shown, following)
 
     def override(self, key: str, override: Override) -> RateLimitStatus:
-        """Lay bounds over those of a key's jobs, in place of what was laid over them before."""
+        """Override the bounds of a key's jobs; replaces an earlier override."""
         now_ms = self._clock.now_ms()
         return RateLimitStatus(key, self._store.override(key, override, now_ms=now_ms), now_ms)
 
     def lift(self, key: str) -> RateLimitStatus:
-        """Take back the override and the pause of a key. Raises NotFound."""
-        cell = self._store.lift(key)
-        if cell is None:
+        """Remove the override and the pause of a key. Raises NotFound."""
+        limiter = self._store.lift(key)
+        if limiter is None:
             raise NotFound("rate_limit", key)
-        return RateLimitStatus(key, cell, self._clock.now_ms())
+        return RateLimitStatus(key, limiter, self._clock.now_ms())
 
     def waiting(self, name: str, queues: Sequence[str]) -> tuple[int, bool]:
-        """Available jobs of a key in the first pages of its queues; whether these are all."""
+        """How many available jobs of a key are in the first pages of its queues; whether in all."""
         count, exact = 0, True
         for queue in queues:
             for lane in range(self._lanes(queue)):
@@ -383,7 +403,7 @@ class RateLimits:
     def _in_line(self, name: str, queue: str, lane: int) -> tuple[int, bool]:
         count, after = 0, None
         for _ in range(_LINE_PAGES):
-            entries, after = self._jobs.ready(queue, lane, limit=200, after=after)
+            entries, after = self._jobs.index.ready(queue, lane, limit=200, after=after)
             limits = (Position.parse(key).limit for _, key in entries)
             count += sum(1 for limit in limits if limit and LimitSpec.of(limit).cell == name)
             if after is None:

@@ -1,18 +1,18 @@
-"""Places of running jobs: sets right what the gate of a queue, or of a worker pool, with
-`concurrency` counts, and those of workers that are given jobs by how many they have.
+"""Repairs the semaphores of queues and pools with `concurrency`, and of workers that are given jobs
+by their load.
 
-Every job that is handed out takes a place before it is claimed, notes so on its head, and gives the
-place back after it has stopped running. So the gate never counts too few, but for jobs that ran
-before there was a limit; and it counts too many when somebody died in between.
+Every job gets a permit before it is claimed, has it noted in its record, and the permit is released
+after the job has stopped running. So a semaphore never counts too few, except for jobs that ran
+before there was a limit; and it counts too many when a function died in between.
 
-- Before a limit holds, running jobs that take no place are given one (`begin`). From then on there
-  is no difference between them and the others. Whoever sets it gets an answer when fetches that
-  could not know of it are over (`wait`).
-- A place that no job takes is free again when the gate was at rest for SETTLED_MS, twice, and the
-  running jobs were counted both times, as `ojs.services.permits.reconcile` has it for bounds: nobody can be
-  about to claim a job with it, nor to give it back.
+- Before a limit applies, running jobs without a permit are given one (`count_running`). From then
+  on there is no difference between them and the others. The operator's request is answered when
+  fetches that could not know of the limit have ended (`wait`).
+- A leaked permit is reclaimed after two recounts SETTLED_MS apart with no acquire or release in
+  between, as `ojs.services.permits.reconcile` does for depth counters: no fetch can be about to
+  claim a job with it, nor any function to release it.
 
-Under constant traffic a lost place stays lost; at the latest when all are, the gate is at rest.
+Under constant traffic a leaked permit stays lost; when all permits are, the semaphore is at rest.
 """
 
 from __future__ import annotations
@@ -23,35 +23,37 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 from ojs.domain.errors import BackendUnavailable
-from ojs.domain.job.job import POOL_SEAT, WORKER_SEAT
+from ojs.domain.job.job import POOL_PERMIT, WORKER_PERMIT
 from ojs.domain.pool.pool import Pool, seat_of
 from ojs.domain.queue.queue import Queue
-from ojs.store.jobs.records import JobStore
-from ojs.store.permits.counters import ANY_VERSION, CounterValue, Gates
+from ojs.store.jobs.job_permits import JobPermits
+from ojs.store.permits.counter_items import ANY_VERSION, CounterValue
 from ojs.store.permits.recount import Recount, RunningJobs
+from ojs.store.permits.semaphore import ConcurrencySemaphore
 from ojs.store.table import keys
 
 # The sweep runs for 55 s, a request for 29 s.
 SETTLED_MS = 60_000
-# Fetches that began before they could know of a limit are waited for; seconds.
+# How long to wait for fetches that began before they could know of a limit, in seconds.
 GRACE_S = 1.0
 _ROUNDS = 4
-# Those that take longer than that, and what the index did not show, are looked for so long.
+# For so long after that, the sweep looks for fetches that took longer, and for jobs that the index
+# did not list.
 _CONFIGURED_MS = 180_000
-# Running jobs of one queue that are looked at one by one; each costs a read unit or half of one.
+# Running jobs of one queue that are read one by one; each costs a read unit or half of one.
 MOST_COUNTED = 20_000
-# Those that one request gives a place, a write each.
+# Running jobs that one request gives a permit, a write each.
 MOST_TAKEN = 1_000
 
 
 @dataclass(frozen=True)
 class CountedPermits:
-    """What a gate counts: the running jobs of a queue, or those of its queues that a pool has.
+    """What a semaphore counts: the running jobs of a queue, or those that a pool has of its queues.
 
-    `stats` is what they are projected under, `configured_ms` when the limit on them was changed.
+    `stats` is the name they are projected under, `configured_ms` when their limit was changed.
     """
 
-    gate: str
+    semaphore: str
     stats: str
     queues: Sequence[Queue]
     configured_ms: int
@@ -68,37 +70,37 @@ class CountedPermits:
         stats = keys.pool_stats(pool.name)
         return cls(pool.gate, stats, tuple(queues), pool.configured_ms, pool.name)
 
-    def takes_place(self, job: RunningJobs) -> bool:
-        """Whether a running job takes a place at this gate."""
-        return job.slot if self.pool is None else POOL_SEAT in job.seats
+    def has_permit(self, job: RunningJobs) -> bool:
+        """Whether a running job has a permit of this semaphore."""
+        return job.slot if self.pool is None else POOL_PERMIT in job.seats
 
 
 class PermitRepair:
-    """Looks after the places of running jobs."""
+    """Repairs semaphores."""
 
     def __init__(
         self,
-        gates: Gates,
-        census: Recount,
-        jobs: JobStore,
         *,
+        permits: JobPermits,
+        semaphore: ConcurrencySemaphore,
+        recount: Recount,
         sleep: Callable[[float], None] = time.sleep,
     ) -> None:
-        self._gates = gates
-        self._census = census
-        self._jobs = jobs
+        self._permits = permits
+        self._semaphore = semaphore
+        self._recount = recount
         self._sleep = sleep
 
     @staticmethod
-    def of(queue: Queue) -> CountedPermits:
+    def of_queue(queue: Queue) -> CountedPermits:
         """The running jobs of a queue."""
         return CountedPermits.of_queue(queue)
 
-    def begin(self, counted: CountedPermits, *, now_ms: int) -> int:
-        """Give all running jobs a place, before a limit is set on them; how many had none.
+    def count_running(self, counted: CountedPermits, *, now_ms: int) -> int:
+        """Give all running jobs a permit, before a limit is set on them; how many had none.
 
-        Whatever a fetch hands out must take one by now. Raises BackendUnavailable when too many run
-        to be dealt with at once: asked again, it goes on.
+        Fetches must acquire permits by now. Raises BackendUnavailable when too many jobs run for
+        one request: a repeated request continues.
         """
         taken, running = self._take_all(counted, now_ms, most=MOST_TAKEN)
         if running is None:
@@ -108,46 +110,47 @@ class PermitRepair:
         return taken
 
     def wait(self, counted: CountedPermits, *, now_ms: int, again: bool) -> None:
-        """Wait until a limit that was set or lowered is heeded by all.
+        """Wait until every fetch applies a limit that was set or lowered.
 
-        Fetches are under way that took places under the old one, and are about to claim jobs with
-        them. With `again` there was none before: then there may also be some that take no places,
-        and what they claim gets one.
+        Fetches under way may have acquired permits under the old limit, and be about to claim jobs
+        with them. With `again` there was no limit before: then some may acquire no permits, and the
+        jobs they claim are given one.
         """
         for _ in range(_ROUNDS):
             self._sleep(GRACE_S)
             if not again or not self._take_all(counted, now_ms, most=MOST_TAKEN)[0]:
                 return
 
-    def look(self, those: Sequence[CountedPermits], now_ms: int, counts: Counter[str]) -> None:
-        """Set these gates right.
+    def check(self, those: Sequence[CountedPermits], now_ms: int, counts: Counter[str]) -> None:
+        """Repair these semaphores.
 
-        Counts: slotted (gates looked at), slots_taken (for jobs that had none), slots_suspected
-        and slots_freed (gates). Raises OjsError.
+        Counts: slotted (semaphores checked), slots_taken (permits for jobs that had none),
+        slots_suspected and slots_freed (semaphores). Raises OjsError.
         """
         if not those:
             return
-        levels = self._gates.slots([counted.gate for counted in those])
-        active = self._census.active([counted.stats for counted in those])
+        values = self._semaphore.values([counted.semaphore for counted in those])
+        active = self._recount.active([counted.stats for counted in those])
         for counted in those:
             counts["slotted"] += 1
-            self._one(counted, levels[counted.gate], active[counted.stats], now_ms, counts)
+            value = values[counted.semaphore]
+            self._check(counted, value, active[counted.stats], now_ms, counts)
 
-    def look_at_workers(
+    def check_workers(
         self,
         counted: CountedPermits,
         workers: Sequence[str],
         now_ms: int,
         counts: Counter[str],
     ) -> None:
-        """Set the gates of a pool's workers right, by the jobs that they run. Raises OjsError."""
+        """Repair the semaphores of a pool's workers, by the jobs they run. Raises OjsError."""
         assert counted.pool is not None
-        gates = {worker: seat_of(counted.pool, worker) for worker in workers}
-        levels = self._gates.slots(list(gates.values()))
+        names = {worker: seat_of(counted.pool, worker) for worker in workers}
+        values = self._semaphore.values(list(names.values()))
         resting = {
-            worker: levels[gate]
-            for worker, gate in gates.items()
-            if levels[gate].count and now_ms - levels[gate].changed_ms >= SETTLED_MS
+            worker: values[name]
+            for worker, name in names.items()
+            if values[name].count and now_ms - values[name].changed_ms >= SETTLED_MS
         }
         if not resting:
             return
@@ -155,87 +158,85 @@ class PermitRepair:
         for at, job in enumerate(self._running(counted)):
             if at == MOST_COUNTED:
                 return
-            running[job.worker] += WORKER_SEAT in job.seats
-        for worker, level in resting.items():
-            self._compare(gates[worker], level, running[worker], now_ms, counts)
+            running[job.worker] += WORKER_PERMIT in job.seats
+        for worker, value in resting.items():
+            self._compare(names[worker], value, running[worker], now_ms, counts)
 
-    def _one(
+    def _check(
         self,
         counted: CountedPermits,
-        level: CounterValue,
+        value: CounterValue,
         active: int,
         now_ms: int,
         counts: Counter[str],
     ) -> None:
         lately = now_ms - counted.configured_ms < _CONFIGURED_MS
-        at_rest = now_ms - level.changed_ms >= SETTLED_MS
-        if not lately and (active == level.count or (active < level.count and not at_rest)):
+        at_rest = now_ms - value.changed_ms >= SETTLED_MS
+        if not lately and (active == value.count or (active < value.count and not at_rest)):
             return
         taken, running = self._take_all(counted, now_ms, most=MOST_COUNTED)
         if taken:
             counts["slots_taken"] += taken
         if running is None or taken or not at_rest:
             return
-        # The larger counts; but the projection may be late, and what it alone knows of is no reason
-        # to count more than there are places taken.
-        count = max(running, min(active, level.count))
-        self._compare(counted.gate, level, count, now_ms, counts)
+        # The larger number counts; but the projection may be late, so that it alone is no reason to
+        # count more than the semaphore shows.
+        count = max(running, min(active, value.count))
+        self._compare(counted.semaphore, value, count, now_ms, counts)
 
     def _compare(
-        self, gate: str, level: CounterValue, count: int, now_ms: int, counts: Counter[str]
+        self, name: str, value: CounterValue, count: int, now_ms: int, counts: Counter[str]
     ) -> None:
-        """Set a gate at rest to what was counted: at once when it counts too few, else when it was
-        found the same twice.
+        """Set a semaphore at rest to what was counted: at once when it is too low, otherwise when
+        two sweeps found it too high.
         """
-        suspicion = level.suspicion
-        if count == level.count:
+        drift = value.drift
+        if count == value.count:
             return
-        if count > level.count:
-            # Jobs that run must count, at once.
-            self._gates.heal(gate, level, count=count, sk=keys.SLOTS)
-        elif suspicion is None:
-            self._gates.suspect(gate, level, count=count, now_ms=now_ms, sk=keys.SLOTS)
+        if count > value.count:
+            self._semaphore.repair(name, value, count=count)
+        elif drift is None:
+            self._semaphore.record_drift(name, value, count=count, now_ms=now_ms)
             counts["slots_suspected"] += 1
-        elif now_ms - suspicion.at_ms >= SETTLED_MS:
-            count = max(count, suspicion.count)
-            if count < level.count:
-                healed = self._gates.heal(gate, level, count=count, sk=keys.SLOTS)
-                counts["slots_freed"] += healed
+        elif now_ms - drift.at_ms >= SETTLED_MS:
+            count = max(count, drift.count)
+            if count < value.count:
+                counts["slots_freed"] += self._semaphore.repair(name, value, count=count)
 
     def _running(self, counted: CountedPermits) -> Iterator[RunningJobs]:
         for queue in counted.queues:
-            for job in self._census.running(queue):
+            for job in self._recount.running(queue):
                 if counted.pool in (None, job.pool):
                     yield job
 
     def _take_all(
         self, counted: CountedPermits, now_ms: int, *, most: int
     ) -> tuple[int, int | None]:
-        """A place for up to `most` running jobs that have none; how many got one, and how many run,
-        None if that is not known.
+        """Give up to `most` running jobs a permit that have none; how many got one, and how many
+        run, None if that is not known.
         """
-        taken = asked = count = 0
+        taken = tried = count = 0
         for job in self._running(counted):
             count += 1
-            if not counted.takes_place(job):
-                if asked == most:
+            if not counted.has_permit(job):
+                if tried == most:
                     return taken, None
-                asked += 1
+                tried += 1
                 taken += self._take(counted, job, now_ms)
             if count == MOST_COUNTED:
                 return taken, None
         return taken, count
 
     def _take(self, counted: CountedPermits, job: RunningJobs, now_ms: int) -> bool:
-        """A place for a running job, whether one is free or not; False if it needs none."""
-        # First the place, then the note: if we die in between, a place is taken too many.
-        self._gates.take_slots(
-            counted.gate, count=1, limit=None, version=ANY_VERSION, now_ms=now_ms
+        """Give a running job a permit, whether one is free or not; False if it needs none."""
+        # The permit first, then the note on the job: if we die in between, one too many is counted.
+        self._semaphore.acquire(
+            counted.semaphore, count=1, limit=None, version=ANY_VERSION, now_ms=now_ms
         )
         if counted.pool is None:
-            taken = self._jobs.take_slot(job.id, job.lease)
+            taken = self._permits.note_queue_permit(job.id, job.lease)
         else:
-            taken = self._jobs.take_seat(job.id, job.lease, job.seats)
+            taken = self._permits.note_pool_permit(job.id, job.lease, job.seats)
         if not taken:
-            self._gates.free_slots(counted.gate, count=1, now_ms=now_ms)
+            self._semaphore.release(counted.semaphore, count=1, now_ms=now_ms)
         return taken

@@ -1,22 +1,23 @@
-"""Limits that hold jobs back, looked at each minute: what no fetch notices.
+"""The sweep that ends throttle states which no fetch will clear, and counts waiting jobs.
 
-A fetch that finds a limit reached tells so, and one that lets a job pass tells when that is over
-(`ojs.store.permits.throttle_state`). If the jobs that waited are cancelled, moved, or taken elsewhere, or the limit
-is lifted, nobody may come by for long: then this sweep tells. It also counts who waits.
+A fetch that finds a limit reached records it, and a fetch that claims a job under the limit records
+that it throttles no more (`ojs.store.permits.throttle_state`). If the jobs that waited are
+cancelled, moved or claimed elsewhere, or the limit is lifted, no fetch does so: then this sweep
+does.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
 from dataclasses import replace
 
 from ojs.domain.errors import OjsError
 from ojs.domain.rate_limit.limiter import CONCURRENCY, LimitBounds, cell_name
 from ojs.services.permits.rate_limits import RateLimits
-from ojs.store.jobs.records import JobStore
-from ojs.store.permits.counters import Gates
+from ojs.services.sweeps import GoOn, SweepReport, always
+from ojs.store.jobs.finding import JobIndex
 from ojs.store.permits.key_limits import KeyLimits
+from ojs.store.permits.rate_window import RateWindowStore
 from ojs.store.permits.throttle_state import ThrottleState, ThrottleStates
 from ojs.store.queues.queues import QueueStore
 from ojs.store.table import keys
@@ -25,82 +26,84 @@ _PAGE = 100
 
 
 class ThrottleSweep:
-    """Looks after limits that hold jobs back."""
+    """Checks the limits that throttle."""
+
+    name = "throttle"
 
     def __init__(
         self,
-        edges: ThrottleStates,
-        limits: KeyLimits,
-        gates: Gates,
+        *,
+        states: ThrottleStates,
+        key_limits: KeyLimits,
+        rate_windows: RateWindowStore,
         queues: QueueStore,
-        jobs: JobStore,
-        lines: RateLimits,
+        index: JobIndex,
+        rate_limits: RateLimits,
     ) -> None:
-        self._edges = edges
-        self._limits = limits
-        self._gates = gates
+        self._states = states
+        self._key_limits = key_limits
+        self._rate_windows = rate_windows
         self._queues = queues
-        self._jobs = jobs
-        self._lines = lines
+        self._index = index
+        self._rate_limits = rate_limits
 
-    def run_once(
-        self, now_ms: int, limit: int, go_on: Callable[[], bool] = lambda: True
-    ) -> dict[str, int]:
-        """One look at up to `limit` of them, those first that have held jobs back for longest.
+    def run_once(self, now_ms: int, limit: int, go_on: GoOn = always) -> SweepReport:
+        """Check up to `limit` limits, those first that have throttled for longest.
 
-        Counts: holding (looked at), released, failed, and `more` (1 when it ended early).
+        Counts: holding (limits checked), released, failed, and `more` (1 when it ended early).
         """
         counts: Counter[str] = Counter()
-        for edge in self._edges.holding(limit=limit):
+        for state in self._states.throttled(limit=limit):
             if not go_on():
                 counts["more"] = 1
                 break
             counts["holding"] += 1
             try:
-                counts["released"] += self._look(edge, now_ms)
+                counts["released"] += self._check(state, now_ms)
             except OjsError:
-                # One must not hold up the others; the next minute finds it again.
+                # One failure must not stop the others; the next run checks this limit again.
                 counts["failed"] += 1
-        return {name: count for name, count in counts.items() if count}
+        return SweepReport({name: count for name, count in counts.items() if count})
 
-    def _look(self, edge: ThrottleState, now_ms: int) -> bool:
-        if edge.limiter.queue is None:
-            waiting, room = self._of_key(edge, now_ms)
+    def _check(self, state: ThrottleState, now_ms: int) -> bool:
+        """Whether the limit stopped throttling, which is recorded."""
+        if state.limiter.queue is None:
+            waiting, room = self._of_key(state, now_ms)
         else:
-            waiting, room = self._of_queue(edge, edge.limiter.queue, now_ms)
+            waiting, room = self._of_queue(state, state.limiter.queue, now_ms)
         if waiting and not room:
-            if waiting != edge.waiting:
-                self._edges.save_waiting(edge, waiting)
+            if waiting != state.waiting:
+                self._states.save_waiting(state, waiting)
             return False
-        since_ms = edge.since_ms
-        return self._edges.end(edge.limiter, job_id=None, since_ms=since_ms, now_ms=now_ms)
+        since_ms = state.since_ms
+        return self._states.clear(state.limiter, job_id=None, since_ms=since_ms, now_ms=now_ms)
 
-    def _of_key(self, edge: ThrottleState, now_ms: int) -> tuple[int, bool]:
-        """How many jobs wait, as far as one looks, and whether one of them may start now."""
-        name = cell_name(edge.limiter.key)
-        cell = self._limits.get(name)
-        if cell is None:
+    def _of_key(self, state: ThrottleState, now_ms: int) -> tuple[int, bool]:
+        """How many jobs of the key wait in the first pages, and whether one may start now."""
+        name = cell_name(state.limiter.key)
+        limiter = self._key_limits.get(name)
+        if limiter is None:
             return 0, True
-        waiting, _ = self._lines.waiting(name, cell.queues)
-        # Under what is in force now, of the bound that stood in the way.
-        bounds = cell.bounds
-        if edge.strategy == CONCURRENCY:
-            bounds = replace(LimitBounds(), concurrency=edge.limit)
-        return waiting, bool(cell.room(bounds, now_ms, 1).count)
+        waiting, _ = self._rate_limits.waiting(name, limiter.queues)
+        # Only the bound that throttled matters, as it is now.
+        bounds = limiter.bounds
+        if state.strategy == CONCURRENCY:
+            bounds = replace(LimitBounds(), concurrency=state.limit)
+        return waiting, bool(limiter.room(bounds, now_ms, 1).count)
 
-    def _of_queue(self, edge: ThrottleState, name: str, now_ms: int) -> tuple[int, bool]:
+    def _of_queue(self, state: ThrottleState, name: str, now_ms: int) -> tuple[int, bool]:
         queue = self._queues.get(name)
         if queue is None:
             return 0, True
         waiting = sum(
-            len(self._jobs.ready(name, lane, limit=_PAGE)[0]) for lane in range(queue.lanes)
+            len(self._index.ready(name, lane, limit=_PAGE)[0]) for lane in range(queue.lanes)
         )
-        level, passed = self._gates.standing(name)
+        permits, use = self._rate_windows.usage(name)
         config = queue.config
-        if edge.limiter.counts == keys.SLOTS:
-            return waiting, config.concurrency is None or level.count < config.concurrency
+        if state.limiter.counts == keys.SLOTS:
+            return waiting, config.concurrency is None or permits.count < config.concurrency
         if config.rate_limit is None:
             return waiting, True
-        window = passed.window(config.rate_period_ms, now_ms)
+        window = use.window(config.rate_period_ms, now_ms)
         room = window.room(now_ms, limit=config.rate_limit, period_ms=config.rate_period_ms)
         return waiting, bool(room)

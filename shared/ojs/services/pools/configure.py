@@ -1,4 +1,4 @@
-"""Worker pools: creation, change, listing, deletion (fair-scheduling seed, sections 6 and 10)."""
+"""Worker pools: creation, change, listing, deletion."""
 
 from __future__ import annotations
 
@@ -14,97 +14,98 @@ from ojs.domain.pool.pool import MAX_POOLS_OF_QUEUE, Pool
 from ojs.domain.queue.queue import Queue, QueueState
 from ojs.services.jobs.fairness_backfill import FairnessBackfill
 from ojs.services.permits.repair import CountedPermits, PermitRepair
-from ojs.store.permits.counters import Gates
+from ojs.store.permits.semaphore import ConcurrencySemaphore
 from ojs.store.queues import pools as store
 from ojs.store.queues.queues import QueueStore
 from ojs.store.table.errors import LostRace
+from ojs.store.table.races import retry_on_race
 
 _TRIES = 5
+_BUSY = "Others are changing this pool or its queues; try again."
 
 
 class PoolConfiguration:
-    """Changes pools."""
+    """Creates, changes, lists and deletes worker pools."""
 
     def __init__(
         self,
+        *,
         pools: store.PoolStore,
         queues: QueueStore,
-        gates: Gates,
         slots: PermitRepair,
-        tagging: FairnessBackfill,
+        backfill: FairnessBackfill,
         clock: Clock,
-        *,
+        semaphore: ConcurrencySemaphore,
         strict: bool = False,
     ) -> None:
         self._pools = pools
         self._queues = queues
-        self._gates = gates
+        self._semaphore = semaphore
         self._slots = slots
-        self._tagging = tagging
+        self._backfill = backfill
         self._clock = clock
         self._strict = strict
 
     def put(self, name: str, body: object) -> tuple[Pool, bool]:
-        """Make a pool, or replace what it is; whether it is new. Queues not seen yet are made.
+        """Create or replace a pool; returns it and whether it is new. Missing queues are created.
 
-        A fetch that is under way goes by the pool as it was. A limit on running jobs holds from the
-        answer on; those that run count. Jobs that wait take their turns by tenant where the pool
-        says so for the first time. Raises InvalidRequest, Conflict when a queue is isolated,
-        QueueNotFound in strict mode, BackendUnavailable when so many jobs run that it must be asked
-        again.
+        A fetch that is under way uses the pool as it was. A limit on running jobs holds when this
+        returns, and jobs that run already count. If the pool turns tenant fairness on, waiting jobs
+        are reordered by tenant. Raises InvalidRequest, Conflict when a queue is isolated,
+        QueueNotFound in strict mode, BackendUnavailable when so many jobs run that the request must
+        be repeated.
         """
         wanted = domain.parse(name, body)
-        for _ in range(_TRIES):
-            try:
-                return self._put(wanted)
-            except LostRace:
-                continue
-        raise BackendUnavailable("Others are changing this pool or its queues; try again.")
+        return retry_on_race(lambda: self._put(wanted), tries=_TRIES, busy=_BUSY)
 
     def _put(self, wanted: Pool) -> tuple[Pool, bool]:
         now_ms = self._clock.now_ms()
         before = self._pools.get(wanted.name)
         queues = self._read(wanted, before, now_ms)
         _check(wanted, queues)
-        asked = replace(wanted, configured_ms=now_ms)
+        requested = replace(wanted, configured_ms=now_ms)
         limit = wanted.concurrency
         known, untagged, new = before, queues, before is None
         if before is None and limit is not None:
-            # Race: a pool of this name was deleted a moment ago, and what its workers were given
-            # runs on without a place. So it is made without a limit first, which is then set as for
-            # any other; whoever dies in between has no answer, and asks again.
-            seating = replace(asked, concurrency=None, seating=True)
-            before = self._pools.save(None, seating, list(queues.values()))
+            # Race: a pool of this name was deleted a moment ago, and its workers still run jobs
+            # without permits. So create the pool without a limit and then set the limit as for an
+            # existing pool. After a crash in between, the caller has no answer and repeats.
+            uncapped = replace(requested, concurrency=None, seating=True)
+            before = self._pools.save(None, uncapped, list(queues.values()))
             queues = self._read(wanted, before, now_ms)
         begins = before is not None and limit is not None and before.concurrency is None
-        # What runs from queues that it had counts, too.
+        # Running jobs of the queues that the pool had before count, too.
         running = list(queues.values())
         taken = 0
         if before is not None and begins:
-            # First every job that is handed out takes a place, then those that run are given one,
-            # then the limit is in force: it holds from the answer on.
+            # First have every job that is handed out take a permit, then take permits for the
+            # running ones, then put the limit in force: so it holds when this returns.
             before = before if before.seating else self._pools.seat(before)
-            taken = self._slots.begin(CountedPermits.of_pool(before, running), now_ms=now_ms)
-        stored = self._pools.save(before, asked, list(queues.values()))
+            taken = self._slots.count_running(
+                CountedPermits.of_pool(before, running), now_ms=now_ms
+            )
+        stored = self._pools.save(before, requested, list(queues.values()))
         self._tag(untagged, now_ms)
         if limit is not None:
-            self._gates.limit_slots(stored.gate, limit=limit, version=stored.version, now_ms=now_ms)
+            self._semaphore.set_limit(
+                stored.gate, limit=limit, version=stored.version, now_ms=now_ms
+            )
             was = known.concurrency if known is not None else None
-            # Nobody fetches for a pool that was not there, unless something ran from before.
+            # No worker fetches for a pool that did not exist, unless jobs ran from before.
             if (not new or taken) and (was is None or limit < was):
                 counted = CountedPermits.of_pool(stored, running)
                 self._slots.wait(counted, now_ms=now_ms, again=begins)
         return stored, new
 
     def _tag(self, before: Mapping[str, Queue], now_ms: int) -> None:
-        """Begin with the tags of jobs whose tenants share their queue fairly from now on."""
+        """Start the fairness backfill of the queues that have become fair."""
         after, _ = self._queues.get_many(before)
         for name, queue in after.items():
-            if before[name].fairness is None and queue.tagging_ms is not None:
-                self._tagging.begin(queue, now_ms=now_ms)
+            if before[name].fairness is None and queue.backfill_since_ms is not None:
+                self._backfill.begin(queue, now_ms=now_ms)
 
     def _read(self, wanted: Pool, before: Pool | None, now_ms: int) -> dict[str, Queue]:
-        """The pool's queues, and those that it had."""
+        """The queues of the pool as requested, and those that it had before."""
         had = before.queues if before is not None else ()
         found, _ = self._queues.get_many(dict.fromkeys((*wanted.queues, *had)))
         for name in wanted.queues:
@@ -116,7 +117,7 @@ class PoolConfiguration:
         return found
 
     def get(self, name: str) -> Pool:
-        """A pool. Raises NotFound."""
+        """One pool. Raises NotFound."""
         pool = self._pools.get(name)
         if pool is None:
             raise NotFound("pool", name)
@@ -134,13 +135,13 @@ class PoolConfiguration:
         return Page(self._pools.get_many(names), following)
 
     def delete(self, name: str) -> None:
-        """Forget a pool: its workers go on as those of one that is not configured. Raises NotFound,
-        BackendUnavailable.
+        """Delete a pool's configuration; its workers go on as in a pool without one. Raises
+        NotFound, BackendUnavailable.
         """
         for tried in range(_TRIES):
             pool = self._pools.get(name)
             if pool is None and tried:
-                # By an earlier try of ours whose answer was lost, or by somebody else: it is gone.
+                # Removed by an earlier try whose answer was lost, or by another request.
                 return
             pool = pool or self.get(name)
             found, _ = self._queues.get_many(pool.queues)
@@ -149,11 +150,11 @@ class PoolConfiguration:
             except LostRace:
                 continue
             return
-        raise BackendUnavailable("Others are changing this pool or its queues; try again.")
+        raise BackendUnavailable(_BUSY)
 
 
 def _check(wanted: Pool, queues: Mapping[str, Queue]) -> None:
-    """Raise Conflict where another pool, or a deletion, stands in the way."""
+    """Raise Conflict if another pool or a deletion forbids that the pool has these queues."""
     for at, name in enumerate(wanted.queues):
         queue = queues[name]
         others = [other for other in queue.pools if other != wanted.name]
@@ -161,8 +162,8 @@ def _check(wanted: Pool, queues: Mapping[str, Queue]) -> None:
             raise _conflict(at, name, "is being deleted", [])
         if queue.isolated_by not in (None, wanted.name):
             raise _conflict(at, name, f"is isolated by the pool '{queue.isolated_by}'", others)
-        said = [queue.pools[other].fairness for other in others]
-        if wanted.fairness is not None and _differs(said, wanted):
+        configured = [queue.pools[other].fairness for other in others]
+        if wanted.fairness is not None and _differs(configured, wanted):
             raise _conflict(at, name, "has another tenant_fairness by another pool", others)
         if wanted.isolated and others:
             raise _conflict(at, name, "cannot be isolated: another pool has it", others)
@@ -170,9 +171,9 @@ def _check(wanted: Pool, queues: Mapping[str, Queue]) -> None:
             raise _conflict(at, name, f"is in {MAX_POOLS_OF_QUEUE} pools already", others)
 
 
-def _differs(said: Sequence[Fairness | None], wanted: Pool) -> bool:
-    """Whether other pools of a queue have its tenants share it in another way."""
-    return any(fairness not in (None, wanted.fairness) for fairness in said)
+def _differs(configured: Sequence[Fairness | None], wanted: Pool) -> bool:
+    """Whether other pools configure another tenant fairness for the queue."""
+    return any(fairness not in (None, wanted.fairness) for fairness in configured)
 
 
 def _conflict(at: int, name: str, reason: str, pools: Sequence[str]) -> Conflict:

@@ -1,212 +1,217 @@
-"""Which queue a fetch takes its next job from (fair-scheduling seed, sections 7 and 8).
+"""Decides which queue each job of a fetch comes from.
 
-    who fetches                         its turns
-    nobody's pool, or one not configured  counted by each container, by what the fetch asks for
-    a worker of a pool                  the pool's ledger gives them out (`ojs.store.permits.sequencer`), so
-                                        that all containers together keep the order
+    the fetch is for          its dispatch sequence numbers
+    no configured pool        counted by each container, for each combination of queues and weights
+    a configured pool         allotted by the pool's sequencer (`ojs.store.permits.sequencer`), so
+                              that all containers together keep the order
 
-A turn is drawn when there is something to hand out, and belongs to one queue; where that has no
-job, another gets it (`ojs.domain.pool.dispatch`). Strict without a guarantee and a single queue need no
-turns, and an idle pool writes nothing.
+A number is taken only when there is a job to hand out. It belongs to one queue; if that queue is
+empty, another queue gets it (`ojs.domain.pool.dispatch`). A strict order without a guaranteed ratio
+and a single queue need no numbers, and an idle pool writes nothing.
 """
 
 from __future__ import annotations
 
-import threading
-from collections import OrderedDict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
+from ojs.bounded import BoundedMap
 from ojs.clock import Clock
-from ojs.domain.job.job import POOL_SEAT, WORKER_SEAT
-from ojs.domain.pool.dispatch import LEAST_LOADED, DispatchSequence
+from ojs.domain.job.job import POOL_PERMIT, WORKER_PERMIT
+from ojs.domain.pool.dispatch import DispatchSequence, DispatchStrategy
 from ojs.domain.pool.pool import SEATS_KEPT_S, Pool, seat_of
 from ojs.domain.pool.worker import Worker
-from ojs.store.permits.counters import Gates
+from ojs.store.permits.semaphore import ConcurrencySemaphore
 from ojs.store.permits.sequencer import Sequencer, SequenceRange, SequencerState, StarvationOverride
 from ojs.store.table import keys
 
-# How far ahead it is looked whose turn comes, by the number of queues.
+# Numbers looked ahead, as a multiple of the number of queues.
 _AHEAD = 4
-# A queue seen empty by this container is given no turn of another's for so long; its own it has.
+# How long a queue that this container saw empty is passed over when another queue's number is given
+# away. Its own numbers still go to it.
 _EMPTY_MS = 1_000
-# How far a line is looked at to see how deep it is. Beyond that it is as deep as projected.
+# Entries of a ready line that are read to see how deep it is; beyond that the projection counts.
 PAGE = 100
-# What was claimed a moment ago is not counted: a line that fills less of it may be longer, too.
+# A page with at least so many entries may be of a longer line: jobs just claimed are left out.
 _DEEP = 80
 _REMEMBERED = 1_000
 
 
 class JobSource(Protocol):
-    """A queue, as a fetch takes from it."""
+    """A queue that a fetch takes jobs from."""
 
     def peek(self) -> int:
-        """How many jobs are there to be claimed, as far as is known; 0: none."""
+        """The number of jobs known to be claimable; 0 if there are none."""
         ...
 
     def claim(self) -> bool:
-        """Claim the next; False when there is none any more."""
+        """Claim the next job; False when none is left."""
         ...
 
 
 @dataclass
 class DispatchPlan:
-    """The turns of one fetch. `pool` is None outside of one that is configured."""
+    """The order in which one fetch serves its queues. `pool` is None if none is configured."""
 
-    turns: DispatchSequence
-    strategy: str
+    sequence: DispatchSequence
+    strategy: DispatchStrategy
     pool: Pool | None = None
     worker: Worker | None = None
-    ledger: SequencerState = field(default_factory=SequencerState)
-    # Places taken for jobs to come, and of these how many jobs have: `WORKER_SEAT` counts too.
-    drawn: int = 0
-    drawn_by_worker: int = 0
+    state: SequencerState = field(default_factory=SequencerState)
+    # Permits acquired from the pool and from the worker, and the jobs that have taken one.
+    acquired: int = 0
+    acquired_by_worker: int = 0
     used: int = 0
-    # The turn that is likely to come next.
-    following: int = 0
-    # Of queues that are deeper than was looked: how many jobs are left, as far as was counted.
+    # The sequence number that is likely to come next.
+    next_number: int = 0
+    # Jobs left in the queues whose lines are deeper than one page, as projected.
     deep: dict[str, int] = field(default_factory=dict)
 
     @property
-    def seats(self) -> str:
-        """The places that a job takes which is claimed on this course."""
-        by_pool = POOL_SEAT if self.pool is not None and self.pool.seated else ""
-        return by_pool + (WORKER_SEAT if self.room_of_worker is not None else "")
+    def permit_scopes(self) -> str:
+        """The permit scopes of each job claimed by this plan: pool, worker, both or none."""
+        by_pool = POOL_PERMIT if self.pool is not None and self.pool.seated else ""
+        return by_pool + (WORKER_PERMIT if self.worker_limit is not None else "")
 
     @property
-    def room_of_worker(self) -> int | None:
-        """How many jobs the worker runs at most, if that is to be heeded here."""
-        if self.pool is None or self.strategy != LEAST_LOADED or self.worker is None:
+    def worker_limit(self) -> int | None:
+        """The most jobs that the worker runs at a time; None if this plan does not limit them."""
+        if (
+            self.pool is None
+            or self.strategy != DispatchStrategy.LEAST_LOADED
+            or self.worker is None
+        ):
             return None
-        said = self.worker.info.get("concurrency")
-        return said if isinstance(said, int) and said > 0 else None
+        registered = self.worker.info.get("concurrency")
+        return registered if isinstance(registered, int) and registered > 0 else None
 
     @property
     def full(self) -> bool:
-        """Whether the pool's running jobs took all its places when it was read."""
+        """Whether the pool had no permit left when it was read."""
         if self.pool is None or self.pool.concurrency is None:
             return False
-        return self.ledger.seats >= self.pool.concurrency
+        return self.state.permits >= self.pool.concurrency
 
     @property
     def plain(self) -> bool:
-        """Whether queues are served as they are listed, and nothing is to be drawn for it."""
-        free = not self.turns.counted and self.strategy != LEAST_LOADED
-        return free and not self.seats
+        """Whether queues are served as listed, without sequence numbers or permits."""
+        free = not self.sequence.counted and self.strategy != DispatchStrategy.LEAST_LOADED
+        return free and not self.permit_scopes
 
     def prefer(self, left: Collection[str], sources: Mapping[str, JobSource]) -> str:
-        """Whom a free turn goes to: the deepest backlog, or the first as listed."""
-        listed = [name for name in self.turns.queues if name in left]
-        if self.strategy == LEAST_LOADED:
+        """The queue that a free number goes to: the deepest backlog, or the first as listed."""
+        listed = [name for name in self.sequence.queues if name in left]
+        if self.strategy == DispatchStrategy.LEAST_LOADED:
             return max(listed, key=lambda name: max(self.deep.get(name, 0), sources[name].peek()))
         return listed[0]
 
     def ahead(self, left: Collection[str]) -> Iterator[str]:
-        """The queues that are left, in the order in which their turns come, as far as is known."""
-        told: dict[str, None] = {}
-        if self.turns.counted:
-            for turn in range(self.following, self.following + _AHEAD * len(self.turns.queues)):
-                name = self.turns.at(turn)
+        """The queues that are left, in the order in which they are likely to be served."""
+        named: dict[str, None] = {}
+        if self.sequence.counted:
+            for number in range(
+                self.next_number, self.next_number + _AHEAD * len(self.sequence.queues)
+            ):
+                name = self.sequence.at(number)
                 if name is None:
                     break
                 if name in left:
-                    told.setdefault(name)
-        yield from told
-        yield from (name for name in self.turns.queues if name in left and name not in told)
+                    named.setdefault(name)
+        yield from named
+        yield from (name for name in self.sequence.queues if name in left and name not in named)
 
 
 class DispatchPlanner:
-    """Sets fetches on their course. One for each container."""
+    """Plans in which order fetches serve queues. One for each container."""
 
     def __init__(
         self,
-        ledgers: Sequencer,
-        gates: Gates,
-        clock: Clock,
         *,
+        clock: Clock,
+        sequencer: Sequencer,
+        semaphore: ConcurrencySemaphore,
         depths: Callable[[Sequence[str]], Mapping[str, int]],
     ) -> None:
-        """`depths` tells how many jobs queues have in line, as projected."""
+        """`depths` returns how many jobs queues have in line, as projected."""
         self._depths = depths
-        self._ledgers = ledgers
-        self._gates = gates
+        self._sequencer = sequencer
+        self._semaphore = semaphore
         self._clock = clock
-        self._own: OrderedDict[tuple[object, ...], int] = OrderedDict()
-        self._empty: OrderedDict[str, int] = OrderedDict()
-        self._lock = threading.Lock()
+        self._own: BoundedMap[tuple[object, ...], int] = BoundedMap(_REMEMBERED)
+        self._empty: BoundedMap[str, int] = BoundedMap(_REMEMBERED)
 
-    def of_pool(self, pool: Pool, ledger: SequencerState, worker: Worker | None) -> DispatchPlan:
-        """The course of a pool's worker."""
+    def for_pool(self, pool: Pool, state: SequencerState, worker: Worker | None) -> DispatchPlan:
+        """The plan of a fetch by a worker of a configured pool."""
         return DispatchPlan(
-            pool.turns, pool.strategy, pool, worker, ledger, following=ledger.next_turn
+            pool.sequence, pool.strategy, pool, worker, state, next_number=state.next_number
         )
 
-    def of_wishes(
-        self, queues: Sequence[str], strategy: str, weights: Mapping[str, int]
+    def for_request(
+        self, queues: Sequence[str], strategy: DispatchStrategy, weights: Mapping[str, int]
     ) -> DispatchPlan:
-        """The course of a fetch outside of pools, as it wishes."""
-        course = DispatchPlan(DispatchSequence.of(queues, strategy, weights), strategy)
-        with self._lock:
-            course.following = self._own.get(_key(course), 0)
-        return course
+        """The plan of a fetch outside of configured pools, as it requests."""
+        plan = DispatchPlan(DispatchSequence.of(queues, strategy, weights), strategy)
+        plan.next_number = self._own.get(_key(plan), 0)
+        return plan
 
     def serve(
-        self, course: DispatchPlan, sources: Mapping[str, JobSource], wanted: Callable[[], int]
+        self, plan: DispatchPlan, sources: Mapping[str, JobSource], wanted: Callable[[], int]
     ) -> None:
-        """Claim from these queues, one job a turn, until no more are wanted or there.
+        """Claim jobs from these queues, one for each number, until enough are claimed or none is
+        left.
 
-        Raises OjsError; what was claimed by then is claimed.
+        Raises OjsError; jobs claimed by then stay claimed.
         """
-        idle = {name for name in course.turns.queues if name not in sources}
-        forced, passed = self._overdue(course, sources)
+        idle = {name for name in plan.sequence.queues if name not in sources}
+        override, empty = self._overdue(plan, sources)
         while wanted():
-            there = self._there(course, sources, idle, wanted())
-            if not there:
+            claimable = self._claimable(plan, sources, idle, wanted())
+            if not claimable:
                 return
-            drawn = self._draw(course, min(there, wanted()), forced, passed)
-            if not drawn.count:
+            numbers = self._next_numbers(plan, min(claimable, wanted()), override, empty)
+            if not numbers.count:
                 return
-            at_once = forced.queue if forced is not None and drawn.forced else None
-            forced, passed = None, []
-            for turn in range(drawn.first, drawn.first + drawn.count):
-                if not (wanted() and self._one(course, sources, idle, turn, at_once)):
+            at_once = override.queue if override is not None and numbers.overridden else None
+            override, empty = None, []
+            for number in range(numbers.first, numbers.first + numbers.count):
+                if not (wanted() and self._one(plan, sources, idle, number, at_once)):
                     break
                 at_once = None
 
-    def settle(self, course: DispatchPlan) -> None:
-        """Give back the places that were not used."""
+    def settle(self, plan: DispatchPlan) -> None:
+        """Release the permits that no job took."""
         now_ms = self._clock.now_ms()
-        if course.pool is None:
+        if plan.pool is None:
             return
-        if course.pool.seated and course.drawn > course.used:
-            unused = course.drawn - course.used
-            self._gates.free_slots(course.pool.gate, count=unused, now_ms=now_ms)
-        if course.worker is not None and course.drawn_by_worker > course.used:
-            self._gates.free_slots(
-                seat_of(course.pool.name, course.worker.id),
-                count=course.drawn_by_worker - course.used,
+        if plan.pool.seated and plan.acquired > plan.used:
+            unused = plan.acquired - plan.used
+            self._semaphore.release(plan.pool.gate, count=unused, now_ms=now_ms)
+        if plan.worker is not None and plan.acquired_by_worker > plan.used:
+            self._semaphore.release(
+                seat_of(plan.pool.name, plan.worker.id),
+                count=plan.acquired_by_worker - plan.used,
                 now_ms=now_ms,
             )
 
-    # --- whose turn -----------------------------------------------------------------------------
+    # --- which queue is next ------------------------------------------------------------------
 
     def _one(
         self,
-        course: DispatchPlan,
+        plan: DispatchPlan,
         sources: Mapping[str, JobSource],
         idle: set[str],
-        turn: int,
+        number: int,
         at_once: str | None,
     ) -> bool:
-        """Claim one job with a turn; False when no queue has any."""
+        """Claim the job of one number; False when no queue has any."""
         if at_once is not None and sources[at_once].claim():
             return True
-        while (name := self._whose(course, sources, idle, turn)) is not None:
+        while (name := self._whose(plan, sources, idle, number)) is not None:
             if sources[name].claim():
                 self._seen(name, empty=False)
-                if name in course.deep:
-                    course.deep[name] -= 1
+                if name in plan.deep:
+                    plan.deep[name] -= 1
                 return True
             idle.add(name)
             self._seen(name, empty=True)
@@ -214,128 +219,119 @@ class DispatchPlanner:
 
     def _whose(
         self,
-        course: DispatchPlan,
+        plan: DispatchPlan,
         sources: Mapping[str, JobSource],
         idle: Collection[str],
-        turn: int,
+        number: int,
     ) -> str | None:
-        name = course.turns.at(turn) if course.turns.counted else None
+        name = plan.sequence.at(number) if plan.sequence.counted else None
         if name is not None and name not in idle:
             return name
-        left = [name for name in course.turns.queues if name not in idle]
+        left = [name for name in plan.sequence.queues if name not in idle]
         if not left:
             return None
-        if name is None or not course.turns.weights:
-            return course.prefer(left, sources)
-        return course.turns.instead(turn, self._likely(left))
+        if name is None or not plan.sequence.weights:
+            return plan.prefer(left, sources)
+        return plan.sequence.instead(number, self._likely(left))
 
-    def _there(
-        self, course: DispatchPlan, sources: Mapping[str, JobSource], idle: set[str], wanted: int
+    def _claimable(
+        self, plan: DispatchPlan, sources: Mapping[str, JobSource], idle: set[str], wanted: int
     ) -> int:
-        """How many jobs there are to hand out, as far as is known, or as many as are wanted."""
-        left = [name for name in course.turns.queues if name not in idle]
+        """How many jobs are known to be claimable, `wanted` at most."""
+        left = [name for name in plan.sequence.queues if name not in idle]
         likely = self._likely(left)
-        order = [*course.ahead(likely), *(name for name in left if name not in likely)]
+        order = [*plan.ahead(likely), *(name for name in left if name not in likely)]
         found = 0
         for name in order:
-            there = sources[name].peek()
-            found += there
-            if not there:
+            claimable = sources[name].peek()
+            found += claimable
+            if not claimable:
                 idle.add(name)
-            self._seen(name, empty=not there)
-            # The deepest backlog is known when all are.
-            if found >= wanted and course.strategy != LEAST_LOADED:
+            self._seen(name, empty=not claimable)
+            # To find the deepest backlog, look at every queue.
+            if found >= wanted and plan.strategy != DispatchStrategy.LEAST_LOADED:
                 return wanted
-        if course.strategy == LEAST_LOADED:
+        if plan.strategy == DispatchStrategy.LEAST_LOADED:
             whole = [name for name in order if sources[name].peek() >= _DEEP]
-            if unknown := [name for name in whole if name not in course.deep]:
-                course.deep |= self._depths(unknown)
+            if unknown := [name for name in whole if name not in plan.deep]:
+                plan.deep |= self._depths(unknown)
         return min(found, wanted)
 
     def _overdue(
-        self, course: DispatchPlan, sources: Mapping[str, JobSource]
+        self, plan: DispatchPlan, sources: Mapping[str, JobSource]
     ) -> tuple[StarvationOverride | None, list[str]]:
-        """The queue that must be served now, if its time is over; and those whose time is over,
-        too, but which have no jobs.
+        """The starving queue that must be served next, if any, and the queues that were due even
+        earlier but have no jobs.
         """
-        pool = course.pool
+        pool = plan.pool
         if pool is None or pool.prevention is None or len(sources) < 2:
             return None, []
         limit_ms = self._clock.now_ms() - pool.prevention.interval_ms
-        last = {name: course.ledger.forced.get(keys.forced(name)) for name in sources}
+        last = {name: plan.state.overrides.get(keys.forced(name)) for name in sources}
         since = {name: pool.configured_ms if at is None else at for name, at in last.items()}
-        passed: list[str] = []
+        empty: list[str] = []
         for name in sorted(sources, key=lambda name: since[name]):
             if since[name] > limit_ms:
                 break
             if sources[name].peek():
-                return StarvationOverride(name, last[name]), passed
-            passed.append(name)
-        return None, passed
+                return StarvationOverride(name, last[name]), empty
+            empty.append(name)
+        return None, empty
 
-    # --- drawing ----------------------------------------------------------------------------------
+    # --- sequence numbers and permits -------------------------------------------------------------
 
-    def _draw(
+    def _next_numbers(
         self,
-        course: DispatchPlan,
+        plan: DispatchPlan,
         count: int,
-        forced: StarvationOverride | None,
-        passed: Sequence[str],
+        override: StarvationOverride | None,
+        empty: Sequence[str],
     ) -> SequenceRange:
-        """Turns, and the places that jobs need which are claimed with them."""
-        if course.pool is None:
-            return self._own_turns(course, count)
+        """Sequence numbers for up to `count` jobs, and the permits that these jobs need."""
+        if plan.pool is None:
+            return self._own_numbers(plan, count)
         now_ms = self._clock.now_ms()
-        if (limit := course.room_of_worker) is not None and course.worker is not None:
-            # What another fetch of the same worker leaves to this one.
-            count = self._gates.take_slots(
-                seat_of(course.pool.name, course.worker.id),
+        if (limit := plan.worker_limit) is not None and plan.worker is not None:
+            # Other fetches of the same worker may hold some of its permits.
+            count = self._semaphore.acquire(
+                seat_of(plan.pool.name, plan.worker.id),
                 count=count,
                 limit=limit,
-                version=course.worker.first_seen_ms,
+                version=plan.worker.first_seen_ms,
                 now_ms=now_ms,
                 kept_s=SEATS_KEPT_S,
             ).count
-            course.drawn_by_worker += count
-        if not count or not (course.turns.counted or course.pool.seated):
+            plan.acquired_by_worker += count
+        if not count or not (plan.sequence.counted or plan.pool.seated):
             return SequenceRange(count)
-        drawn = self._ledgers.draw(course.pool, count, now_ms=now_ms, forced=forced, passed=passed)
-        course.drawn += drawn.count
-        course.following = drawn.first + drawn.count
-        return drawn
+        numbers = self._sequencer.next_numbers(
+            plan.pool, count, now_ms=now_ms, override=override, empty=empty
+        )
+        plan.acquired += numbers.count
+        plan.next_number = numbers.first + numbers.count
+        return numbers
 
-    def _own_turns(self, course: DispatchPlan, count: int) -> SequenceRange:
-        """Turns by this container's own count."""
-        key = _key(course)
-        with self._lock:
-            first = self._own.get(key, 0)
-            self._own[key] = first + count
-            self._own.move_to_end(key)
-            while len(self._own) > _REMEMBERED:
-                self._own.popitem(last=False)
-        course.following = first + count
+    def _own_numbers(self, plan: DispatchPlan, count: int) -> SequenceRange:
+        """Sequence numbers that this container counts itself."""
+        first = self._own.update(_key(plan), lambda before: (before or 0) + count) or 0
+        plan.next_number = first + count
         return SequenceRange(count, first)
 
-    # --- which are empty --------------------------------------------------------------------------
+    # --- empty queues -----------------------------------------------------------------------------
 
     def _seen(self, name: str, *, empty: bool) -> None:
-        with self._lock:
-            if not empty:
-                self._empty.pop(name, None)
-                return
-            self._empty[name] = self._clock.now_ms()
-            self._empty.move_to_end(name)
-            while len(self._empty) > _REMEMBERED:
-                self._empty.popitem(last=False)
+        if empty:
+            self._empty.put(name, self._clock.now_ms())
+        else:
+            self._empty.forget(name)
 
     def _likely(self, names: Iterable[str]) -> list[str]:
-        """Those that were not seen empty a moment ago, or all, if all were."""
+        """The queues not seen empty lately; all of them if that leaves none."""
         since_ms = self._clock.now_ms() - _EMPTY_MS
         known = list(names)
-        with self._lock:
-            likely = [name for name in known if self._empty.get(name, since_ms) <= since_ms]
+        likely = [name for name in known if self._empty.get(name, since_ms) <= since_ms]
         return likely or known
 
 
-def _key(course: DispatchPlan) -> tuple[object, ...]:
-    return course.turns.queues, course.strategy, course.turns.weights
+def _key(plan: DispatchPlan) -> tuple[object, ...]:
+    return plan.sequence.queues, plan.strategy, plan.sequence.weights

@@ -1,8 +1,8 @@
-"""Worker pools looked at each minute: queues that are given nothing, pools that run all they may.
+"""Minute sweep over worker pools that finds starved queues and overloaded pools.
 
-What is seen is worked out from the counters that the projection keeps, so it costs the same however
-many jobs there are. It is written down when something begins or ends, and that becomes the event
-(fair-scheduling seed, section 11.1): each is told once until it is over.
+It reads the counters of the projection, so its cost does not depend on the number of jobs. It
+stores an alert when a condition begins and removes it when the condition ends; the stream record of
+that write becomes the event, so each condition is reported once until it is over.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ from ojs.domain.pool.statistics import (
     patience_ms,
 )
 from ojs.domain.stats import DAY_MS, MINUTE_MS, PoolMetrics
+from ojs.services.sweeps import GoOn, SweepReport, always
 from ojs.store.derived.statistics import StatisticsStore
 from ojs.store.permits.throttle_state import LimitName, ThrottleStates
 from ojs.store.queues.pool_health import KEPT_S, PoolHealth, PoolHealthStore
@@ -31,23 +32,21 @@ from ojs.store.queues.pools import PoolStore
 from ojs.store.table import keys
 
 _NAMES = 1_000
-# Names of pools that one run reads, of which it looks at as many as it may.
+# Pool names that one run reads; how many pools it looks at is its `limit`.
 _MAX_NAMES = 10_000
-# Pools are looked at together as long as they have no more queues than this: five calls.
+# Queues of the pools that are read together: five calls.
 _QUEUES = 100
 _RENEW_MS = KEPT_S * 1_000 // 2
 
 
-@dataclass(frozen=True)
-class PoolHealthReport:
-    """What a run did and what it saw.
+@dataclass(frozen=True, eq=False)
+class PoolHealthReport(SweepReport):
+    """What a run did and the metrics of the pools that it looked at.
 
-    `counts` has: pools (looked at), starved (queues, begun to be so), overloaded (pools, the same),
-    over (of both, ended), raced (another sweep was ahead), failed, and `more` (1 when it ended
-    early).
+    `counts` has: pools (looked at), starved (queues that became so), overloaded (pools that became
+    so), over (conditions that ended), raced (pools where another sweep was ahead), failed, `more`.
     """
 
-    counts: Mapping[str, int]
     pools: Sequence[PoolMetrics] = ()
 
 
@@ -61,31 +60,31 @@ class _Run:
 
 
 class PoolHealthSweep:
-    """Looks over worker pools."""
+    """Finds starved queues and overloaded pools."""
+
+    name = "pool_health"
 
     def __init__(
         self,
+        *,
         pools: PoolStore,
-        standings: PoolHealthStore,
+        health: PoolHealthStore,
         stats: StatisticsStore,
         edges: ThrottleStates,
         choose: Callable[[int], int] = random.randrange,
     ) -> None:
         self._pools = pools
-        self._standings = standings
+        self._health = health
         self._stats = stats
         self._edges = edges
         self._choose = choose
 
-    def run_once(
-        self, now_ms: int, limit: int, go_on: Callable[[], bool] = lambda: True
-    ) -> PoolHealthReport:
-        """One look at up to `limit` pools; where there are more, from a random one on.
+    def run_once(self, now_ms: int, limit: int, go_on: GoOn = always) -> PoolHealthReport:
+        """Look at up to `limit` pools; if there are more, begin at a random one.
 
-        One call for the names; for pools with 100 queues in all two, one for every 20 queues, and
-        one where any has limits of its own; one for a queue that is not known to be starved and was
-        given nothing in the last minutes, and one write for a pool with which something begins or
-        ends. Safe to run twice at once.
+        One call for the names. For pools with 100 queues in all: two calls, one for every 20
+        queues, and one if any queue has limits. One more for each queue not known to be starved
+        that nothing was started from lately, and one write for each pool whose alerts change.
         """
         run = _Run(now_ms)
         for chunk in self._chunks(limit):
@@ -97,7 +96,7 @@ class PoolHealthSweep:
         return PoolHealthReport({name: n for name, n in run.counts.items() if n}, run.seen)
 
     def _chunks(self, limit: int) -> Iterator[list[Pool]]:
-        """The pools to be looked at, those together that are read together."""
+        """The pools to look at, in groups that are read together."""
         names: list[str] = []
         after: str | None = None
         while len(names) < _MAX_NAMES:
@@ -105,7 +104,7 @@ class PoolHealthSweep:
             names += page
             if after is None:
                 break
-        # All of them have their turn, however few one run comes to.
+        # A random start, so that no pool is left out however few fit into one run.
         start = self._choose(len(names)) if len(names) > limit else 0
         wanted = [*names[start:], *names[:start]][:limit]
         for at in range(0, len(wanted), _QUEUES):
@@ -120,67 +119,69 @@ class PoolHealthSweep:
 
     def _look(self, run: _Run, pools: Sequence[Pool]) -> None:
         names = list(dict.fromkeys(name for pool in pools for name in pool.queues))
-        found = self._stats.sights(names, now_ms=run.now_ms)
-        sights = {sight.queue.name: sight for sight in found}
-        standings = self._standings.read(pools)
-        held = self._held(found)
+        found = self._stats.snapshots(names, now_ms=run.now_ms)
+        snapshots = {snapshot.queue.name: snapshot for snapshot in found}
+        health_of = self._health.read(pools)
+        throttled = self._throttled(found)
         for pool in pools:
-            of_pool = [sights[name] for name in pool.queues]
-            standing = standings[pool.name]
+            of_pool = [snapshots[name] for name in pool.queues]
+            health = health_of[pool.name]
             run.counts["pools"] += 1
-            run.seen.append(metrics_of(pool, standing.active, of_pool, run.now_ms))
+            run.seen.append(metrics_of(pool, health.active, of_pool, run.now_ms))
             try:
-                starved = self._starved(run, pool, standing, of_pool, held)
-                self._note(run, pool, standing, of_pool, starved)
+                starved = self._starved(run, pool, health, of_pool, throttled)
+                self._note(run, pool, health, of_pool, starved)
             except OjsError:
-                # One must not hold up the others; the next minute looks at it again.
+                # One pool must not hold up the others; the next minute looks at it again.
                 run.counts["failed"] += 1
 
-    def _held(self, sights: Sequence[QueueSnapshot]) -> set[str]:
-        """Queues that their own limits hold back. One call where any has limits."""
+    def _throttled(self, snapshots: Sequence[QueueSnapshot]) -> set[str]:
+        """Queues that their own limits throttle. One call if any has limits."""
         limiters = [
-            LimitName.of_queue(sight.queue.name, counts)
-            for sight in sights
+            LimitName.of_queue(snapshot.queue.name, counts)
+            for snapshot in snapshots
             for counts, limit in (
-                (keys.SLOTS, sight.queue.config.concurrency),
-                (keys.RATE, sight.queue.config.rate_limit),
+                (keys.SLOTS, snapshot.queue.config.concurrency),
+                (keys.RATE, snapshot.queue.config.rate_limit),
             )
-            if limit is not None and sight.waiting
+            if limit is not None and snapshot.waiting
         ]
-        full = {sight.queue.name for sight in sights if sight.full}
+        full = {snapshot.queue.name for snapshot in snapshots if snapshot.full}
         edges = self._edges.get_many(limiters) if limiters else []
-        return full | {edge.limiter.queue for edge in edges if edge.held and edge.limiter.queue}
+        return full | {
+            edge.limiter.queue for edge in edges if edge.throttled and edge.limiter.queue
+        }
 
     def _starved(
         self,
         run: _Run,
         pool: Pool,
-        standing: PoolHealth,
-        sights: Sequence[QueueSnapshot],
-        held: set[str],
+        health: PoolHealth,
+        snapshots: Sequence[QueueSnapshot],
+        throttled: set[str],
     ) -> dict[str, Starved]:
-        """Queues with jobs that were given nothing for longer than the pool's rotation interval."""
-        known, patience = standing.watch.starved, patience_ms(pool)
+        """Queues with waiting jobs from which none was started for the pool's rotation interval."""
+        known, patience = health.alerts.starved, patience_ms(pool)
         starved = {}
-        for sight in sights:
-            name, oldest_ms = sight.queue.name, sight.oldest_ms
-            if home_of(sight.queue) != pool.name or name in held or not sight.waiting:
+        for snapshot in snapshots:
+            name, oldest_ms = snapshot.queue.name, snapshot.oldest_ms
+            if home_of(snapshot.queue) != pool.name or name in throttled or not snapshot.waiting:
                 continue
             if oldest_ms is None or run.now_ms - oldest_ms <= patience:
                 continue
-            if sight.minute.started or sight.minute_before.started:
+            if snapshot.minute.started or snapshot.minute_before.started:
                 continue
             if name in known:
                 starved[name] = known[name]
                 continue
             since_ms = self._since(name, oldest_ms, run.now_ms)
             if run.now_ms - since_ms > patience:
-                starved[name] = Starved(since_ms, sight.waiting)
+                starved[name] = Starved(since_ms, snapshot.waiting)
         return starved
 
     def _since(self, name: str, oldest_ms: int, now_ms: int) -> int:
-        """Since when a queue whose oldest job waits was given nothing: not before that job came,
-        nor before the end of the last minute in which anything was started. One call.
+        """Since when (ms) nothing was started from a queue whose oldest job waits: since that job
+        came, or since the end of the last minute in which any was started. One call.
         """
         first_ms = max(oldest_ms, now_ms - DAY_MS)
         points = self._stats.points(name, MINUTE_MS, first_ms, now_ms + 1)
@@ -191,23 +192,23 @@ class PoolHealthSweep:
         self,
         run: _Run,
         pool: Pool,
-        standing: PoolHealth,
-        sights: Sequence[QueueSnapshot],
+        health: PoolHealth,
+        snapshots: Sequence[QueueSnapshot],
         starved: Mapping[str, Starved],
     ) -> None:
-        """Write down what began or ended."""
-        before = standing.watch
+        """Store the pool's alerts if a condition began or ended, or if they are to be renewed."""
+        before = health.alerts
         waiting = 0
-        if pool.concurrency is not None and standing.active >= pool.concurrency:
-            waiting = sum(sight.waiting for sight in sights)
+        if pool.concurrency is not None and health.active >= pool.concurrency:
+            waiting = sum(snapshot.waiting for snapshot in snapshots)
         overload = None
         if waiting:
-            overload = before.overload or Overload(run.now_ms, standing.active, waiting)
+            overload = before.overload or Overload(run.now_ms, health.active, waiting)
         after = PoolAlerts(pool.created_ms, starved, overload, run.now_ms)
         same = (before.starved, before.overload) == (after.starved, after.overload)
         if same and (not after or run.now_ms - before.at_ms < _RENEW_MS):
             return
-        if not self._standings.save_watch(pool.name, before, after):
+        if not self._health.save_alerts(pool.name, before, after):
             run.counts["raced"] += 1
             return
         run.counts["starved"] += len(starved.keys() - before.starved.keys())

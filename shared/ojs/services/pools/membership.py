@@ -1,26 +1,23 @@
-"""Whose pool a fetch is for, and what it may take from (fair-scheduling seed, section 6).
+"""Finds the worker pool of a fetch and the queues that the fetch may take jobs from.
 
-A worker says which pool it belongs to when it registers, fetches or beats; it is kept with its
-record. A pool that is configured decides on queues and their order, whatever the fetch wishes; the
-fetch's own list of queues may leave some of them out. One that is not leaves everything as wished.
-Workers that name none belong to the pool `default`, which queues know of by themselves: for a fetch
-that has nothing to do with pools nothing more is read.
+A worker names its pool when it registers, fetches or sends a heartbeat, and the worker's record
+keeps it. A configured pool decides on the queues and their order; the fetch may only leave some of
+them out. If the pool is not configured, the fetch decides. Workers that name no pool belong to the
+pool `default`. Each queue's item lists its pools, so a fetch without pools reads nothing more.
 """
 
 from __future__ import annotations
 
-import threading
-from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TypeVar
 
+from ojs.bounded import BoundedMap
 from ojs.clock import Clock
 from ojs.domain.errors import InvalidRequest
 from ojs.domain.pool.pool import DEFAULT_POOL, Pool
 from ojs.domain.pool.worker import Worker
 from ojs.domain.queue.queue import Queue
-from ojs.store.permits import sequencer as ledgers
+from ojs.store.permits import sequencer
 from ojs.store.permits.sequencer import SequencerState
 from ojs.store.queues import pools as store
 from ojs.store.queues import workers as worker_store
@@ -30,41 +27,41 @@ from ojs.store.table.values import Item
 
 _REMEMBERED = 10_000
 _Key = tuple[str, str]
-T = TypeVar("T")
 
 
 @dataclass(frozen=True)
 class FetchContext:
-    """What a fetch begins with: the queues it may take from, in order; its worker, if that is
-    known; its pool, if that is configured, with its ledger.
+    """What a fetch begins with: the queues it may take jobs from, in order; its worker, if known;
+    its pool, if configured, and the state of the pool's sequencer.
     """
 
     queues: Sequence[Queue]
     worker: Worker | None
     pool: Pool | None
-    ledger: SequencerState
+    sequencer_state: SequencerState
 
 
 class Membership:
-    """Reads what a fetch begins with. One for each container."""
+    """Reads the context of a fetch. One for each container."""
 
-    def __init__(self, queues: QueueStore, workers: WorkerStore, clock: Clock) -> None:
+    def __init__(self, *, queues: QueueStore, workers: WorkerStore, clock: Clock) -> None:
         self._queues = queues
         self._workers = workers
         self._clock = clock
-        # What was true a moment ago: it is read in one call with what tells whether it still is.
-        self._pool_of: OrderedDict[str, str] = OrderedDict()
-        self._queues_of: OrderedDict[str, tuple[str, ...]] = OrderedDict()
-        self._lock = threading.Lock()
+        # Guesses from earlier fetches, so that queues, worker and pool are read in one call. What
+        # is read then tells whether the guess was right.
+        self._pool_of: BoundedMap[str, str] = BoundedMap(_REMEMBERED)
+        self._queues_of: BoundedMap[str, tuple[str, ...]] = BoundedMap(_REMEMBERED)
 
     def read(
         self, names: Sequence[str] | None, worker_id: str | None, declared: str | None
     ) -> FetchContext:
-        """The queues of these names, or all of the pool's where there are none.
+        """The context of a fetch from the queues `names`, or from all of its pool's if that is
+        None.
 
-        One call, and one more where the container has not seen the worker or its pool before; the
-        first fetch of a worker that declares a pool writes its record. Raises Conflict when it
-        belongs to another, InvalidRequest when there are no queues to be known of.
+        One call, and one more if the container has not seen the worker or its pool before; the
+        first fetch of a worker that declares a pool writes the worker's record. Raises Conflict
+        when the worker belongs to another pool, InvalidRequest when no queues are named.
         """
         guess = declared or (self._pool_of.get(worker_id) if worker_id else None)
         known = self._queues_of.get(guess, ()) if guess else ()
@@ -115,40 +112,32 @@ class Membership:
         return declared or recorded or DEFAULT_POOL
 
     def _remember(self, worker_id: str | None, name: str | None, pool: Pool | None) -> None:
-        with self._lock:
-            if worker_id and name is not None:
-                _put(self._pool_of, worker_id, name)
-            elif worker_id:
-                self._pool_of.pop(worker_id, None)
-            if pool is not None:
-                _put(self._queues_of, pool.name, pool.queues)
-            elif name is not None:
-                self._queues_of.pop(name, None)
+        if worker_id and name is not None:
+            self._pool_of.put(worker_id, name)
+        elif worker_id:
+            self._pool_of.forget(worker_id)
+        if pool is not None:
+            self._queues_of.put(pool.name, pool.queues)
+        elif name is not None:
+            self._queues_of.forget(name)
 
 
 def _matters(declared: str, recorded: str | None) -> bool:
-    """Whether a declaration is news: a record without a pool is of the default one."""
+    """Whether a declared pool differs from the recorded one; without a record it is `default`."""
     return recorded is not None or declared != DEFAULT_POOL
 
 
 def _of_default(found: Mapping[str, Queue]) -> bool:
-    """Whether any of these queues is in the pool of workers that name none."""
+    """Whether any of these queues is in the pool `default`."""
     return any(DEFAULT_POOL in queue.pools for queue in found.values())
 
 
 def _of_pool(name: str) -> list[_Key]:
-    return [store.key_of(name), ledgers.key_of(name)]
+    return [store.key_of(name), sequencer.key_of(name)]
 
 
 def _pool(items: Mapping[_Key, Item], name: str) -> tuple[Pool | None, SequencerState]:
-    config, ledger = (items.get(key) for key in _of_pool(name))
+    config, state = (items.get(key) for key in _of_pool(name))
     if config is None:
         return None, SequencerState()
-    return store.from_item(config), ledgers.from_item(ledger or {})
-
-
-def _put(memory: OrderedDict[str, T], key: str, value: T) -> None:
-    memory[key] = value
-    memory.move_to_end(key)
-    while len(memory) > _REMEMBERED:
-        memory.popitem(last=False)
+    return store.from_item(config), sequencer.from_item(state or {})

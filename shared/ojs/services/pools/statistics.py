@@ -1,6 +1,6 @@
-"""Statistics of scheduling: how worker pools stand, and what their queues were given lately.
+"""Scheduling statistics: the status of worker pools, and what was started from their queues lately.
 
-Each costs the same however many jobs there are. Nothing here is asked for by a fetch.
+The cost does not depend on the number of jobs. No fetch reads any of this.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from ojs.clock import Clock
 from ojs.domain.errors import InvalidRequest, NotFound
 from ojs.domain.job import envelope
-from ojs.domain.pool.dispatch import ROUND_ROBIN
+from ojs.domain.pool.dispatch import DispatchStrategy
 from ojs.domain.pool.pool import DEFAULT_POOL, Pool
 from ojs.domain.pool.statistics import (
     MAX_COUNTED_WORKERS,
@@ -32,18 +32,19 @@ from ojs.store.queues.workers import WorkerStore
 
 
 class PoolStatistics:
-    """Reads statistics of scheduling; changes nothing."""
+    """Reads scheduling statistics; changes nothing."""
 
     def __init__(
         self,
-        standings: PoolHealthStore,
+        *,
+        health: PoolHealthStore,
         pools: PoolStore,
         queues: QueueStore,
         stats: StatisticsStore,
         workers: WorkerStore,
         clock: Clock,
     ) -> None:
-        self._standings = standings
+        self._health = health
         self._pools = pools
         self._queues = queues
         self._stats = stats
@@ -52,15 +53,15 @@ class PoolStatistics:
 
     # --- pools --------------------------------------------------------------------------------
 
-    def standings(self, pools: Sequence[Pool]) -> list[PoolStatus]:
-        """How these pools stand, in order. One call for 25 of them, and 17 at the most for workers.
+    def statuses(self, pools: Sequence[Pool]) -> list[PoolStatus]:
+        """The status of these pools, in order. One call for 25 of them, and 17 at most for workers.
 
-        Workers are counted while there are at most `MAX_COUNTED_WORKERS` in all; of more it is told
-        what the gauges sweep counted, which is up to a minute ago.
+        Up to `MAX_COUNTED_WORKERS` workers are counted now; if there are more, the counts are those
+        of the last metrics sweep, up to a minute old.
         """
         if not pools:
             return []
-        found = self._standings.read(pools)
+        found = self._health.read(pools)
         workers = self._count_workers(found)
         return [
             PoolStatus(pool, workers.get(pool.name, 0), found[pool.name].active) for pool in pools
@@ -70,10 +71,10 @@ class PoolStatistics:
         totals, _ = self._stats.totals()
         known = totals.workers.running + totals.workers.quiet + totals.workers.stale
         swept = {
-            name: standing.workers
-            for name, standing in found.items()
-            # What an earlier sweep counted is gone: the latest found none.
-            if standing.counted_ms is not None and standing.counted_ms >= (totals.at_ms or 0)
+            name: health.workers
+            for name, health in found.items()
+            # An older count is out of date: the latest sweep found no workers of this pool.
+            if health.counted_ms is not None and health.counted_ms >= (totals.at_ms or 0)
         }
         if known > MAX_COUNTED_WORKERS:
             return swept
@@ -92,11 +93,11 @@ class PoolStatistics:
     def stats(
         self, *, limit: int, skip: int = 0, cursor: str | None = None, pool: str | None = None
     ) -> SchedulingStats:
-        """A page of queues in order of name, of one pool or of all there are, and what they were
-        given in the last minute. Two calls, one for every 20 queues, and two for up to 25 pools.
+        """A page of queues in order of name, of one pool or of all, and what was started from them
+        in the last minute. Two calls, one for every 20 queues, and two for up to 25 pools.
 
-        A queue's ratio is its part of what was started from those of the page; of a pool's queues,
-        from all of the pool. Raises NotFound for an unknown pool, InvalidRequest for a bad cursor.
+        A queue's ratio is its part of all jobs started from the queues of the page, or of the pool
+        if one is given. Raises NotFound for an unknown pool, InvalidRequest for a bad cursor.
         """
         if cursor is not None:
             try:
@@ -110,14 +111,14 @@ class PoolStatistics:
         names, _ = self._queues.names(limit=end + 1, after=cursor, consistent=True)
         following = names[end - 1] if len(names) > end else None
         now_ms = self._clock.now_ms()
-        sights = self._stats.sights(names[skip:end], now_ms=now_ms)
+        snapshots = self._stats.snapshots(names[skip:end], now_ms=now_ms)
         only = self._only_pool()
-        homes = {name for sight in sights if (name := home_of(sight.queue)) is not None}
+        homes = {name for snapshot in snapshots if (name := home_of(snapshot.queue)) is not None}
         known = {
             each.name: each for each in self._pools.get_many(homes | ({only} if only else set()))
         }
-        shares = self._shares(sights, known, ratios(sights, now_ms), now_ms)
-        strategy = known[only].strategy if only in known else ROUND_ROBIN
+        shares = self._shares(snapshots, known, ratios(snapshots, now_ms), now_ms)
+        strategy = known[only].strategy if only in known else DispatchStrategy.ROUND_ROBIN
         return SchedulingStats(shares, strategy, following)
 
     def _of_pool(self, name: str, *, limit: int, skip: int, cursor: str | None) -> SchedulingStats:
@@ -125,36 +126,38 @@ class PoolStatistics:
         if pool is None:
             raise NotFound("pool", name)
         now_ms = self._clock.now_ms()
-        sights = self._stats.sights(sorted(pool.queues), now_ms=now_ms)
-        of_all = ratios(sights, now_ms)
-        left = [sight for sight in sights if cursor is None or sight.queue.name > cursor][skip:]
+        snapshots = self._stats.snapshots(sorted(pool.queues), now_ms=now_ms)
+        of_all = ratios(snapshots, now_ms)
+        left = [
+            snapshot for snapshot in snapshots if cursor is None or snapshot.queue.name > cursor
+        ][skip:]
         shown = left[:limit]
         following = shown[-1].queue.name if len(left) > limit else None
-        homes = {home for sight in shown if (home := home_of(sight.queue)) is not None}
+        homes = {home for snapshot in shown if (home := home_of(snapshot.queue)) is not None}
         known = {each.name: each for each in self._pools.get_many(homes - {name})} | {name: pool}
-        watched = self._shares(shown, known, of_all, now_ms, of=pool)
-        return SchedulingStats(watched, pool.strategy, following)
+        shares = self._shares(shown, known, of_all, now_ms, of=pool)
+        return SchedulingStats(shares, pool.strategy, following)
 
     def _only_pool(self) -> str | None:
-        """The name of the pool, when there is one and no other."""
+        """The name of the only pool; None if there is none or more than one."""
         names, _ = self._pools.names(limit=2)
         return names[0] if len(names) == 1 else None
 
     def _shares(
         self,
-        sights: Sequence[QueueSnapshot],
+        snapshots: Sequence[QueueSnapshot],
         known: dict[str, Pool],
         of_all: dict[str, float],
         now_ms: int,
         *,
         of: Pool | None = None,
     ) -> list[QueueShare]:
-        """What is told of queues: under the pool asked for, else each under its own."""
-        standings = self._standings.read(known.values())
+        """The shares of queues, under the pool `of` if given, else each under its own pool."""
+        health_of = self._health.read(known.values())
         shares = []
-        for sight in sights:
-            home = known.get(home_of(sight.queue) or "")
-            watch = None if home is None else standings[home.name].watch
-            ratio = of_all[sight.queue.name]
-            shares.append(share_of(sight, ratio, of or home, watch, now_ms))
+        for snapshot in snapshots:
+            home = known.get(home_of(snapshot.queue) or "")
+            alerts = None if home is None else health_of[home.name].alerts
+            ratio = of_all[snapshot.queue.name]
+            shares.append(share_of(snapshot, ratio, of or home, alerts, now_ms))
         return shares

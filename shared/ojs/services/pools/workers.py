@@ -1,13 +1,12 @@
-"""BEAT and the registry of workers (core seed, "BEAT" and "Worker states"; binding 10.4)."""
+"""Heartbeats and the registry of workers (ojs-core, "BEAT" and "Worker states")."""
 
 from __future__ import annotations
 
-import threading
-from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from ojs.bounded import BoundedMap
 from ojs.clock import Clock
 from ojs.domain import jsontext, times
 from ojs.domain.errors import InvalidRequest, NotFound, PayloadTooLarge
@@ -21,8 +20,8 @@ from ojs.store.queues import workers as store
 from ojs.store.table.errors import LostRace
 
 MAX_INFO_BYTES = 4_096
-# A busy worker's record is written again after this long; in between, a beat is one write for
-# each job it extends. A directive given elsewhere is heard at the latest then.
+# A busy worker's record is written again after this long; until then a heartbeat costs one write
+# for each job that it extends. A worker learns of a new directive after this long at the latest.
 RECORD_EVERY_MS = 10_000
 _REMEMBERED = 10_000
 
@@ -38,14 +37,13 @@ class HeartbeatAnswer:
 
 
 class WorkerRegistry:
-    """Hears from workers and tells them what to do."""
+    """Keeps records of workers, and tells them which directive and cancellations to follow."""
 
-    def __init__(self, workers: store.WorkerStore, jobs: JobStore, clock: Clock) -> None:
+    def __init__(self, *, workers: store.WorkerStore, jobs: JobStore, clock: Clock) -> None:
         self._workers = workers
         self._jobs = jobs
         self._clock = clock
-        self._heard: OrderedDict[str, tuple[int, Directive, str | None]] = OrderedDict()
-        self._lock = threading.Lock()
+        self._heard: BoundedMap[str, tuple[int, Directive, str | None]] = BoundedMap(_REMEMBERED)
 
     def beat(
         self,
@@ -58,18 +56,18 @@ class WorkerRegistry:
         info: Mapping[str, Any] | None = None,
         pool: str | None = None,
     ) -> HeartbeatAnswer:
-        """A worker is alive: extend the leases of its jobs, tell it which were cancelled.
+        """Extend the leases of a worker's jobs; returns which jobs were cancelled.
 
         A job that is not active, or is another worker's, is left alone without an error. Costs one
         write unit for each job; the worker's own record is written at most every 10 s. Raises
-        Conflict when it says that it belongs to another pool than before; no lease is extended.
+        Conflict when the worker declares another pool than before; no lease is extended then.
         """
         _check_id(worker_id)
         _check_info(info)
         now_ms = self._clock.now_ms()
         directive = None
         if pool is not None and self._recent(worker_id, now_ms, pool) is None:
-            # First: whoever is refused extends nothing.
+            # Before any lease: a worker that is refused extends none.
             count = active_count if active_count is not None else len(set(active_jobs))
             directive = self._touch(worker_id, now_ms, state, count, info, pool)
         extended: list[str] = []
@@ -90,7 +88,7 @@ class WorkerRegistry:
                 if there.state is State.CANCELLED and there.attempt:
                     cancelled.append(job_id)
                 elif there.state is State.ACTIVE:
-                    # The lease lasts longer than was asked for now.
+                    # The lease lasts longer than requested now.
                     extended.append(job_id)
         count = active_count if active_count is not None else len(extended)
         if directive is None and extended and state is None:
@@ -108,7 +106,7 @@ class WorkerRegistry:
         info: Mapping[str, Any] | None,
         pool: str | None,
     ) -> Directive:
-        """Write a worker's record; what the worker is told."""
+        """Write a worker's record; returns the worker's directive."""
         try:
             worker = self._workers.touch(
                 worker_id, now_ms=now_ms, state=state, active_jobs=active_jobs, info=info, pool=pool
@@ -118,10 +116,10 @@ class WorkerRegistry:
         return self._remember(worker)
 
     def _resumed(self, job: Job, worker_id: str, lease_ms: int | None, now_ms: int) -> bool:
-        """Take a job back whose lease ran out, if nobody was given it since (requirements 12)."""
+        """Give a job whose lease ran out back to its worker, if no other worker got it since."""
         if not lifecycle.resumable(job, worker_id=worker_id):
             return False
-        # Race: a fetch takes the job at the same time. The loser has no such job any more.
+        # Race: a fetch claims the job at the same time. If this loses, the worker has lost the job.
         try:
             self._jobs.replace(job, lifecycle.resume(job, now_ms=now_ms, lease_ms=lease_ms))
         except LostRace:
@@ -129,8 +127,8 @@ class WorkerRegistry:
         return True
 
     def _recent(self, worker_id: str, now_ms: int, pool: str | None) -> Directive | None:
-        """What a worker was told, if its record was written a moment ago by this container, and
-        says that it belongs to this pool.
+        """The worker's directive, if this container wrote its record a moment ago with the same
+        pool; else None.
         """
         at_ms, directive, of = self._heard.get(worker_id, (0, Directive.RUNNING, None))
         if now_ms - at_ms >= RECORD_EVERY_MS or pool not in (None, of):
@@ -138,25 +136,17 @@ class WorkerRegistry:
         return directive
 
     def _remember(self, worker: Worker) -> Directive:
-        with self._lock:
-            self._heard[worker.id] = (worker.last_seen_ms, worker.directive, worker.pool)
-            self._heard.move_to_end(worker.id)
-            while len(self._heard) > _REMEMBERED:
-                self._heard.popitem(last=False)
+        self._heard.put(worker.id, (worker.last_seen_ms, worker.directive, worker.pool))
         return worker.directive
 
-    def _forget(self, worker_id: str) -> None:
-        with self._lock:
-            self._heard.pop(worker_id, None)
-
     def register(self, worker_id: str, info: Mapping[str, Any], pool: str | None = None) -> Worker:
-        """A worker process starts; whatever its namesake was told before is over.
+        """Start a new record for a worker process; directives to an earlier process do not hold.
 
-        Raises Conflict when a namesake that is alive belongs to another pool.
+        Raises Conflict when a live worker of the same id belongs to another pool.
         """
         _check_id(worker_id)
         _check_info(info)
-        self._forget(worker_id)
+        self._heard.forget(worker_id)
         now_ms = self._clock.now_ms()
         return self._workers.register(worker_id, now_ms=now_ms, info=info, pool=pool)
 
@@ -169,13 +159,13 @@ class WorkerRegistry:
         info: Mapping[str, Any] | None = None,
         pool: str | None = None,
     ) -> Worker:
-        """A worker says what it is about to do; while it is stopping it gets no more jobs.
+        """Record the state that a worker announces; while it is stopping it gets no more jobs.
 
-        Raises Conflict when it says that it belongs to another pool than before.
+        Raises Conflict when the worker declares another pool than before.
         """
         _check_id(worker_id)
         _check_info(info)
-        self._forget(worker_id)
+        self._heard.forget(worker_id)
         try:
             return self._workers.touch(
                 worker_id,
@@ -189,10 +179,10 @@ class WorkerRegistry:
             raise store.of_another(worker_id, str(pool), lost) from None
 
     def direct(self, worker_id: str, directive: str) -> Worker:
-        """Tell a worker to go on, go quiet or terminate. Raises NotFound, InvalidRequest.
+        """Set a worker's directive: go on, go quiet or terminate. Raises NotFound, InvalidRequest.
 
-        Fetches obey from the next request on; the worker hears of it with its next heartbeat, at
-        the latest RECORD_EVERY_MS later.
+        Fetches obey from the next request on; the worker learns of it with a heartbeat, at the
+        latest RECORD_EVERY_MS later.
         """
         try:
             chosen = Directive(directive)
@@ -205,7 +195,7 @@ class WorkerRegistry:
             )
         except LostRace:
             raise NotFound("worker", worker_id) from None
-        self._forget(worker_id)
+        self._heard.forget(worker_id)
         return worker
 
     def get(self, worker_id: str) -> Worker:
@@ -223,8 +213,8 @@ class WorkerRegistry:
         return Page(workers, following)
 
     def remove(self, worker_id: str) -> None:
-        """Forget a worker. Its leases run out by themselves. Raises NotFound."""
-        self._forget(worker_id)
+        """Delete a worker's record. Its leases run out by themselves. Raises NotFound."""
+        self._heard.forget(worker_id)
         if not self._workers.remove(worker_id):
             raise NotFound("worker", worker_id)
 

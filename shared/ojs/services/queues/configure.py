@@ -1,4 +1,4 @@
-"""Queues: creation, configuration, pause and resume (queue-config seed)."""
+"""Queues: creation, configuration, pause and resume (ojs-queue-config)."""
 
 from __future__ import annotations
 
@@ -7,30 +7,32 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeVar
 
 from ojs.clock import Clock
-from ojs.domain.errors import BackendUnavailable, Conflict, InvalidRequest, NotFound
+from ojs.domain.errors import Conflict, InvalidRequest, NotFound
 from ojs.domain.job import envelope
 from ojs.domain.queue import config as queue_config
 from ojs.domain.queue.config import Layers
 from ojs.domain.queue.queue import Queue, QueueState
 from ojs.domain.rate_limit.window import RateWindow
-from ojs.store.permits.counters import Gates
+from ojs.store.permits.rate_window import RateWindowStore
+from ojs.store.permits.semaphore import ConcurrencySemaphore
 from ojs.store.queues import queues as store
 from ojs.store.table.errors import LostRace
+from ojs.store.table.races import retry_on_race
 
 if TYPE_CHECKING:
     from ojs.services.jobs.fairness_backfill import FairnessBackfill
     from ojs.services.permits.repair import PermitRepair
 
 _TRIES = 5
-# Requests that began before they could know of a bound are waited for; seconds.
+# How long to wait for requests that began before they could see a new bound; seconds.
 GRACE_S = 1.0
 T = TypeVar("T")
 
 
 @dataclass(frozen=True)
 class QueueUsage:
-    """How a queue's own limits stand at a time: places taken by running jobs, and what was handed
-    out lately, counted in the period of its rate.
+    """The usage of a queue's own limits: permits taken by running jobs, and the jobs handed out in
+    the period of its rate limit.
     """
 
     queue: Queue
@@ -40,32 +42,34 @@ class QueueUsage:
 
 
 class QueueConfiguration:
-    """Changes queues."""
+    """Creates, configures, pauses and resumes queues."""
 
     def __init__(
         self,
-        queues: store.QueueStore,
-        gates: Gates,
-        clock: Clock,
         *,
+        queues: store.QueueStore,
+        clock: Clock,
+        semaphore: ConcurrencySemaphore,
+        rate_windows: RateWindowStore,
         settle: Callable[[str], None],
         slots: Callable[[], PermitRepair],
-        tagging: Callable[[], FairnessBackfill],
+        backfill: Callable[[], FairnessBackfill],
         sleep: Callable[[float], None],
     ) -> None:
-        """`settle` counts the jobs that a queue holds into its gate; `sleep` takes seconds."""
+        """`settle` adds the jobs of a queue to its depth counter; `sleep` takes seconds."""
         self._queues = queues
         self._clock = clock
         self._settle = settle
-        self._gates = gates
+        self._semaphore = semaphore
+        self._rate_windows = rate_windows
         self._slots = slots
-        self._tagging = tagging
+        self._backfill = backfill
         self._sleep = sleep
 
     def create(self, name: str, config: object, *, prefix: str = "config.") -> Queue:
-        """Make a queue before its first job; `prefix` goes before the paths of wrong fields.
+        """Create a queue. `prefix` is put before the names of invalid fields.
 
-        Raises InvalidRequest, Unsupported, Conflict when there is such a queue.
+        Raises InvalidRequest, Unsupported, Conflict when the queue exists.
         """
         _check_name(name)
         own = queue_config.merge({}, queue_config.parse(config, prefix=prefix), prefix=prefix)
@@ -89,12 +93,12 @@ class QueueConfiguration:
         return queue
 
     def configure(self, name: str, config: object) -> Queue:
-        """Change what is named, leave the rest; makes a queue not seen yet.
+        """Change the fields that `config` names. Creates the queue if it does not exist.
 
-        Jobs that are there already keep what they were given (queue-config seed, section 4.4), and
-        count under a new bound; those that run count under a new limit, and those that wait take
-        their turns by tenant. Raises InvalidRequest, BackendUnavailable when so many run that it
-        must be asked again.
+        Existing jobs keep the settings that they were enqueued with (ojs-queue-config, section
+        4.4). They count at a new bound, running ones at a new concurrency limit, and available ones
+        get their turns by tenant in a queue that becomes fair. Raises InvalidRequest, and
+        BackendUnavailable when so many jobs run that the request must be repeated.
         """
         _check_name(name)
         changes = queue_config.parse(config)
@@ -110,45 +114,45 @@ class QueueConfiguration:
             bounds = after.bounded and not queue.config.bounded
             limits = after.concurrency is not None and queue.config.concurrency is None
             if bounds or limits:
-                # First everything that enters is charged (that is handed out takes a place), then
-                # what is there already is counted, then the bound (the limit) is in force: it holds
-                # from the answer on.
+                # In three steps, so that the bound (the limit) holds from the answer on: count new
+                # jobs (acquire permits for jobs handed out), count the existing ones, then put the
+                # bound (the limit) in force.
                 self._queues.count(queue, charging=bounds, slotting=limits)
             if bounds:
                 self._settle(name)
             if limits:
                 slots = self._slots()
-                slots.begin(slots.of(queue), now_ms=now_ms)
+                slots.count_running(slots.of_queue(queue), now_ms=now_ms)
             configured = self._queues.configure(queue, own, now_ms=now_ms)
             if after.concurrency is not None:
-                self._gates.limit_slots(
+                self._semaphore.set_limit(
                     name, limit=after.concurrency, version=configured.version, now_ms=now_ms
                 )
                 before = queue.config.concurrency
-                # Nobody fetches from a queue that was not there.
+                # Nothing was fetched from a queue that did not exist.
                 if there is not None and (before is None or after.concurrency < before):
                     slots = self._slots()
-                    slots.wait(slots.of(configured), now_ms=now_ms, again=limits)
+                    slots.wait(slots.of_queue(configured), now_ms=now_ms, again=limits)
             if bounds and there is not None:
-                # Pushes that began before they could know of the bound are stored by now, and
-                # count. Those that take longer are found by the sweep.
+                # Pushes that began before they could see the bound are stored by now, and are
+                # counted here. The sweep finds those that take longer.
                 self._sleep(GRACE_S)
                 self._settle(name)
-            if configured.tagging_ms is not None and queue.fairness is None:
-                self._tagging().begin(configured, now_ms=now_ms)
+            if configured.backfill_since_ms is not None and queue.fairness is None:
+                self._backfill().begin(configured, now_ms=now_ms)
             return configured
 
         return until_won(change)
 
     def standing(self, queue: Queue) -> QueueUsage:
-        """How the queue's own limits stand."""
+        """The usage of the queue's own limits."""
         now_ms = self._clock.now_ms()
-        level, passed = self._gates.standing(queue.name)
+        level, passed = self._rate_windows.usage(queue.name)
         window = passed.window(queue.config.rate_period_ms or 1, now_ms)
         return QueueUsage(queue, level.count, window, now_ms)
 
     def policy(self) -> Layers:
-        """The policy for new queues (`_default`); empty when nobody set one."""
+        """The policy for new queues (`_default`); empty when none was set."""
         return self._queues.policy()
 
     def set_policy(self, config: object) -> Layers:
@@ -164,7 +168,7 @@ class QueueConfiguration:
         return until_won(change)
 
     def pause(self, name: str) -> Queue:
-        """Stop handing out jobs; enqueueing and running jobs go on. Makes a queue not seen yet."""
+        """Stop handing out jobs; enqueueing and running jobs continue. Creates a missing queue."""
         return self._set(name, QueueState.PAUSED)
 
     def resume(self, name: str) -> Queue:
@@ -194,10 +198,5 @@ def _check_name(name: str) -> None:
 
 
 def until_won(change: Callable[[], T]) -> T:
-    """Read and write again until nobody came in between. Raises BackendUnavailable."""
-    for _ in range(_TRIES):
-        try:
-            return change()
-        except LostRace:
-            continue
-    raise BackendUnavailable("Others are changing this queue; try again.")
+    """Repeat a change that lost a race. Raises BackendUnavailable."""
+    return retry_on_race(change, tries=_TRIES, busy="Others are changing this queue; try again.")

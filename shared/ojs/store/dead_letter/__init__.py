@@ -1,1 +1,1 @@
-"""What is kept about dead letters beside their records."""
+"""Stored data about dead letters besides their job records."""

@@ -1,9 +1,9 @@
-"""Bulk operations in the table: one small item each, changed only by whoever holds it.
+"""Bulk operations in the table: one small item each, changed only by the container that claimed it.
 
-    O|{id}  @   what is asked for, how far it is; who works on it, and until when at the latest
+    O|{id}  @   filter, progress, and the claim: by which container and until when
 
-While it is not over the index `work` lists it by when somebody should look at it: at once, or when
-the one who holds it must have died. The index `expiry` lists all that are kept.
+While an operation is not over, the index `work` lists it by when it needs attention: at once, or
+when the current claim expires. The index `expiry` lists all operations that are kept.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ from ojs.store.table.errors import LostRace
 from ojs.store.table.table import Put, Table, Update
 from ojs.store.table.values import Item, Value
 
-# How long an operation that is over is kept.
+# How long an operation is kept after its end.
 KEPT_S = 7 * 86_400
 
 
 @dataclass(frozen=True)
 class ClaimedOperation:
-    """An operation that one container works on, by its token."""
+    """An operation that one container has claimed, and the token of the claim."""
 
     operation: BulkOperation
     token: str
@@ -41,17 +41,17 @@ class BulkOperationStore:
         self._table = table
         self._ids = ids
 
-    def create(self, operation: BulkOperation, *, held_until_ms: int) -> ClaimedOperation:
-        """Store a new one, held by the caller until a time (ms) at the latest."""
+    def create(self, operation: BulkOperation, *, claimed_until_ms: int) -> ClaimedOperation:
+        """Store a new operation, claimed by the caller until a time (ms)."""
         token = self._ids.token()
-        self._table.put(Put(_item(operation) | _hold(token, held_until_ms)))
+        self._table.put(Put(_item(operation) | _hold(token, claimed_until_ms)))
         return ClaimedOperation(operation, token)
 
     def take(self, operation_id: str, *, now_ms: int, until_ms: int) -> ClaimedOperation | None:
-        """Work on one that is not over; None when there is none that nobody else holds."""
+        """Claim an operation; None if it is over, or claimed by another container."""
         token = self._ids.token()
-        # Race: two sweeps, or a sweep and the request it began with. One holds it; the other leaves
-        # it alone.
+        # Race: two sweeps, or a sweep and the request that began it. One claims it; the other
+        # leaves it alone.
         try:
             item = self._table.update(
                 Update(
@@ -61,63 +61,62 @@ class BulkOperationStore:
                     condition="attribute_exists(#wpk) "
                     "AND (attribute_not_exists(#hold) OR #held_until <= :now)",
                     values={":now": now_ms},
-                )
+                ),
+                own=("hold", token),
             )
-        except LostRace as lost:
-            if not lost.item or lost.item.get("hold") != token:
-                return None
-            item = lost.item
+        except LostRace:
+            return None
         return ClaimedOperation(_from(item), token)
 
-    def save(self, held: ClaimedOperation, *, until_ms: int) -> ClaimedOperation:
-        """Store how far it is, and go on holding it. Raises LostRace when somebody else holds it.
+    def save(self, claim: ClaimedOperation, *, until_ms: int) -> ClaimedOperation:
+        """Store the progress and extend the claim. Raises LostRace when another container has it.
 
-        The answer says if somebody asked to stop it.
+        The answer shows if the operation is to stop.
         """
-        return self._save(held, _hold(held.token, until_ms))
+        return self._save(claim, _hold(claim.token, until_ms))
 
-    def release(self, held: ClaimedOperation, *, look_at_ms: int) -> BulkOperation:
-        """Store how far it is, and let it go: it is over, or others look at it from then on.
+    def release(self, claim: ClaimedOperation, *, look_at_ms: int) -> BulkOperation:
+        """Store the progress and release the claim: it is over, or is due again at `look_at_ms`.
 
         Raises LostRace as `save` does.
         """
-        if held.operation.phase.over:
+        if claim.operation.phase.over:
             changes: dict[str, Value] = {
-                "state": held.operation.phase.value,
-                "finished": held.operation.finished_ms or 0,
-                "ttl": (held.operation.finished_ms or 0) // 1000 + KEPT_S,
+                "state": claim.operation.phase.value,
+                "finished": claim.operation.finished_ms or 0,
+                "ttl": (claim.operation.finished_ms or 0) // 1000 + KEPT_S,
             }
-            return self._save(held, changes, ["wpk", "wsk", "held_until"]).operation
+            return self._save(claim, changes, ["wpk", "wsk", "held_until"]).operation
         free: dict[str, Value] = {"wsk": keys.instant(look_at_ms), "held_until": 0}
-        return self._save(held, free).operation
+        return self._save(claim, free).operation
 
     def _save(
-        self, held: ClaimedOperation, changes: dict[str, Value], remove: Sequence[str] = ()
+        self, claim: ClaimedOperation, changes: dict[str, Value], remove: Sequence[str] = ()
     ) -> ClaimedOperation:
-        new = _progress(held.operation)
-        # Race: the hold ran out and another took it. The loser stops: what it did is done, and the
-        # other finds it done. The token stays when it is let go, so that a lost answer is no loss;
-        # `held_until` says whether it holds.
+        new = _progress(claim.operation)
+        # Race: the claim expired and another container claimed it. The loser stops; what it did is
+        # done, and the other finds it done. A release leaves the token in place, so that a repeated
+        # write succeeds; `held_until` tells whether the claim holds.
         item = self._table.update(
             Update(
-                keys.operation(held.operation.id),
+                keys.operation(claim.operation.id),
                 keys.HEAD,
                 set=new | changes,
                 remove=[*(["waits"] if "waits" not in new else []), *remove],
                 condition="#hold = :token",
-                values={":token": held.token},
+                values={":token": claim.token},
             )
         )
-        return replace(held, operation=_from(item))
+        return replace(claim, operation=_from(item))
 
     def stop(self, operation: BulkOperation, *, now_ms: int) -> BulkOperation:
-        """Have one end: at once if nobody works on it, else after the slice they are in.
+        """Stop an operation: at once if it is not claimed, else after the current slice.
 
-        Raises LostRace when that, or its end, is decided already.
+        Raises LostRace when it is stopping or over already.
         """
         pk = keys.operation(operation.id)
         running: dict[str, Value] = {":running": Phase.RUNNING.value}
-        # Race: somebody takes it to work on. Then they are asked to stop.
+        # Race: a container claims it. Then that container is to stop.
         try:
             item = self._table.update(
                 Update(
@@ -135,7 +134,7 @@ class BulkOperationStore:
                 )
             )
         except LostRace:
-            # Race: it ends by itself. The loser is told so.
+            # Race: it ends by itself. The caller gets LostRace.
             item = self._table.update(
                 Update(
                     pk,
@@ -148,12 +147,12 @@ class BulkOperationStore:
         return _from(item)
 
     def get(self, operation_id: str, *, now_ms: int) -> BulkOperation | None:
-        """One, consistently."""
+        """One operation, read consistently."""
         item = self._table.get(keys.operation(operation_id), keys.HEAD)
         return None if item is None or _gone(item, now_ms) else _from(item)
 
     def due(self, *, now_ms: int, limit: int) -> list[str]:
-        """Ids of those that somebody should look at, the longest waiting first. May be stale."""
+        """Ids of operations that need attention, the longest due first. May be stale."""
         found = self._table.query(
             "wpk = :line AND wsk <= :now",
             {":line": keys.OPERATIONS, ":now": keys.upto(now_ms)},
@@ -163,12 +162,12 @@ class BulkOperationStore:
         return [keys.operation_id(str(item["pk"])) for item in found.items]
 
     def list(self, *, now_ms: int, limit: int, before: str | None = None) -> Page[BulkOperation]:
-        """A page of those that are kept, latest first; the cursor is the last one's id."""
+        """A page of operations, latest first; the cursor is the last one's id."""
         condition, values = "epk = :line", {":line": keys.OPERATIONS}
         if before is not None:
             condition += " AND esk < :before"
             values[":before"] = before
-        # One more than asked for: DynamoDB says to go on also after the last of them.
+        # One more than the page: DynamoDB returns a position also after the very last item.
         found = self._table.query(
             condition, dict(values), index="expiry", limit=limit + 1, forward=False
         )
@@ -183,7 +182,7 @@ class BulkOperationStore:
 
 
 def _hold(token: str, until_ms: int) -> dict[str, Value]:
-    """Held by whoever knows the token; should they die, others look at it after that."""
+    """The attributes of a claim; without a release the operation is due at `until_ms`."""
     return {
         "hold": token,
         "held_until": until_ms,
@@ -193,12 +192,12 @@ def _hold(token: str, until_ms: int) -> dict[str, Value]:
 
 
 def _gone(item: Item, now_ms: int) -> bool:
-    """Whether it was kept as long as it should be: the table removes it some time later."""
+    """Whether its time to live is over: DynamoDB removes it some time later."""
     return "ttl" in item and int(item["ttl"]) * 1000 <= now_ms
 
 
 def _progress(operation: BulkOperation) -> dict[str, Value]:
-    """What changes while it goes on."""
+    """The attributes that change with its progress."""
     new: dict[str, Value] = {
         "updated": operation.updated_ms,
         "succeeded": operation.succeeded,
@@ -214,7 +213,7 @@ def _progress(operation: BulkOperation) -> dict[str, Value]:
 
 def _item(operation: BulkOperation) -> dict[str, Value]:
     wanted = operation.wanted
-    asked = {
+    fields = {
         "queue": wanted.queue,
         "type": wanted.type,
         "error_type": wanted.error_type,
@@ -228,7 +227,7 @@ def _item(operation: BulkOperation) -> dict[str, Value]:
         "epk": keys.OPERATIONS,
         "esk": operation.id,
         "action": operation.action.value,
-        "wanted": jsontext.dumps({name: each for name, each in asked.items() if each is not None}),
+        "wanted": jsontext.dumps({name: each for name, each in fields.items() if each is not None}),
         "state": operation.phase.value,
         "started": operation.started_ms,
         **_progress(operation),
@@ -236,21 +235,21 @@ def _item(operation: BulkOperation) -> dict[str, Value]:
 
 
 def _from(item: Item) -> BulkOperation:
-    given: dict[str, Any] = dict(item)
-    asked: dict[str, Any] = jsontext.stored(given["wanted"])
-    if "args" in asked:
-        asked["args"] = ArgsMatch.of(asked["args"])
+    stored: dict[str, Any] = dict(item)
+    fields: dict[str, Any] = jsontext.stored(stored["wanted"])
+    if "args" in fields:
+        fields["args"] = ArgsMatch.of(fields["args"])
     return BulkOperation(
-        id=keys.operation_id(given["pk"]),
-        action=Action(given["action"]),
-        wanted=DeadLetterFilter(**asked),
-        started_ms=given["started"],
-        updated_ms=given["updated"],
-        phase=Phase(given["state"]),
-        finished_ms=given.get("finished"),
-        cursor=given.get("cursor"),
-        succeeded=given["succeeded"],
-        failed=given["failed"],
-        errors=tuple(Refusal(*error) for error in jsontext.stored(given["errors"])),
-        waiting_for_room="waits" in given,
+        id=keys.operation_id(stored["pk"]),
+        action=Action(stored["action"]),
+        wanted=DeadLetterFilter(**fields),
+        started_ms=stored["started"],
+        updated_ms=stored["updated"],
+        phase=Phase(stored["state"]),
+        finished_ms=stored.get("finished"),
+        cursor=stored.get("cursor"),
+        succeeded=stored["succeeded"],
+        failed=stored["failed"],
+        errors=tuple(Refusal(*error) for error in jsontext.stored(stored["errors"])),
+        waiting_for_room="waits" in stored,
     )

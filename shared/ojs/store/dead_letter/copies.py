@@ -1,9 +1,9 @@
-"""Copies of dead letters in line: how many there are, and which went because there were too many.
+"""Waiting copies of dead letters: their number, and the dropping of those beyond the limit.
 
-They are counted with the other statistics of their queue, by the projection (see
-`ojs.store.derived.projection`) and, for those that are dropped, by whoever drops them, in one transaction.
-So the count is behind only by what workers have just taken: it never misses a drop, and nobody
-drops twice for one excess.
+The projection counts them with the other statistics of their queue
+(`ojs.store.derived.projection`); dropping one decreases the count in the same transaction. So the
+count lags only for copies that workers have just claimed. It never misses a drop, and two
+containers never drop two copies for one excess.
 """
 
 from __future__ import annotations
@@ -21,27 +21,27 @@ from ojs.store.table.table import Put, Table, Update
 
 
 class NothingToTrim(Exception):
-    """No more than may wait are counted: nothing is to be dropped."""
+    """The count does not exceed the limit, so nothing is to be dropped."""
 
 
 class WaitingCopies:
-    """The store of what is known of waiting copies."""
+    """The store of waiting copies."""
 
     def __init__(self, table: Table, jobs: JobStore) -> None:
         self._table = table
         self._jobs = jobs
 
     def waiting(self, queue: str) -> int:
-        """How many copies are counted as waiting in a queue."""
+        """The number of copies counted as waiting in a queue."""
         item = self._table.get(keys.stats(queue), keys.NOW) or {}
         return int(item.get(COPIES, 0))
 
     def drop(self, copy: Job, after: Job, failure: Failure, *, most: int) -> None:
-        """Discard a waiting copy, as long as more than `most` are counted.
+        """Discard a waiting copy, on the condition that more than `most` are counted.
 
-        Raises Enough, LostRace when the copy has moved on.
+        Raises NothingToTrim, LostRace when the copy has changed.
         """
-        # Race: another projection drops for the same excess. The loser finds the count right.
+        # Race: another projection drops a copy for the same excess. The loser gets NothingToTrim.
         counted = Update(
             keys.stats(copy.queue),
             keys.NOW,
@@ -49,10 +49,10 @@ class WaitingCopies:
             condition="#copies > :most",
             values={":most": most},
         )
-        # With the rest, not before: a copy that was taken meanwhile has no error that tells of it.
-        told = Put(items.error(copy, failure))
+        # In the same transaction: a copy that was claimed meanwhile must not get this error.
+        error = Put(items.error(copy, failure))
         try:
-            self._jobs.replace_all([(copy, replace(after, trimmed=True))], [counted, told])
+            self._jobs.replace_all([(copy, replace(after, trimmed=True))], [counted, error])
         except LostRace as lost:
             if lost.item is None:
                 raise NothingToTrim from None

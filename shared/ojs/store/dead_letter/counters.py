@@ -1,9 +1,10 @@
-"""What is known of dead letters as a whole: how many, of what, since when.
+"""Counts of dead letters by type of job and by error, and when the oldest and newest were
+discarded.
 
-    S|{queue}  dead   the projection's: how many of each type of job, `t|…`, and error, `e|…`
-    S|*        dead   all queues together, as the gauges sweep found them last
+    S|{queue}  dead   by the projection: counts by type of job, `t|…`, and by error, `e|…`
+    S|*        dead   all queues together, as the last metrics sweep counted them
 
-Both are as constant in size as the names they count by are few: MAX_NAMES of each in a queue.
+Items stay small: a queue counts by at most MAX_NAMES names of each kind.
 """
 
 from __future__ import annotations
@@ -24,22 +25,22 @@ from ojs.store.table.table import Put, Table
 from ojs.store.table.values import Item
 
 BY_TYPE, BY_ERROR = "t", "e"
-# What comes on top in a queue is counted as `OTHER_TYPES`.
+# Further names in a queue are counted as `OTHER_TYPES`.
 MAX_NAMES = 40
-# Changes with each write of a queue's counts.
+# A revision that changes with each write of a queue's counts.
 REVISION = "rev"
 _TOGETHER = keys.stats(keys.ALL_QUEUES), keys.DEAD
 
 
 @dataclass(frozen=True)
 class DeadLetterCounts:
-    """A queue's dead letters by type of job and of error, as they stand in the table."""
+    """A queue's dead letters by type of job and by error, as stored."""
 
     queue: str
     item: Item
 
     def of(self, by: str) -> dict[str, int]:
-        """How many of each name there are, those with none included."""
+        """The count of each name, including zeros."""
         front = f"{by}|"
         return {
             name.removeprefix(front): int(count)
@@ -48,9 +49,10 @@ class DeadLetterCounts:
         }
 
     def tidied(self) -> Item | None:
-        """Without names of which nothing is left, where many stand; None when that changes nothing.
+        """The item without names whose count is zero, if it has many names; None if nothing
+        changes.
 
-        As long as something is counted as `other`, names stay: it might be theirs.
+        Names stay while anything is counted as `other`, because it might belong to them.
         """
         gone: set[str] = set()
         for by in (BY_TYPE, BY_ERROR):
@@ -63,12 +65,12 @@ class DeadLetterCounts:
 
 
 def attribute(by: str, name: str) -> str:
-    """What counts a name."""
+    """The attribute that counts a name."""
     return f"{by}|{name}"
 
 
 def named(known: Iterable[str], wanted: Iterable[tuple[str, str]]) -> set[str]:
-    """The attributes of a queue's counts: those it has, and more of those wanted while it may."""
+    """The attributes of a queue's counts: existing ones, and wanted ones up to the limit."""
     there = set(known)
     taken = {by: sum(name.startswith(f"{by}|") for name in there) for by in (BY_TYPE, BY_ERROR)}
     for by, name in wanted:
@@ -79,16 +81,16 @@ def named(known: Iterable[str], wanted: Iterable[tuple[str, str]]) -> set[str]:
 
 
 class DeadLetterCounters:
-    """The store of it."""
+    """The store of dead-letter counts."""
 
     def __init__(self, table: Table) -> None:
         self._table = table
 
-    # --- the gauges sweep ---------------------------------------------------------------------
+    # --- the metrics sweep --------------------------------------------------------------------
 
     def named(self, queues: Sequence[str]) -> tuple[list[DeadLetterCounts], Counts]:
-        """The counts of these queues, those that have any, and those of all together as they were
-        noted last. One call for about a hundred.
+        """The counts of these queues, without those that have none, and the stored counts of all
+        queues together. One call for about a hundred.
         """
         wanted = {queue: (keys.stats(queue), keys.DEAD) for queue in queues}
         found = self._table.batch_get([*wanted.values(), _TOGETHER], consistent=False)
@@ -98,12 +100,12 @@ class DeadLetterCounters:
         return named, _counts(found.get(_TOGETHER), None)
 
     def tidy(self, counted: DeadLetterCounts) -> bool:
-        """Drop names of which nothing is left; False when nothing was done."""
+        """Remove names whose count is zero; False when nothing was removed."""
         item = counted.tidied()
         if item is None:
             return False
         revision = int(item[REVISION])
-        # Race: the projection counts, or another sweep tidies. The loser does so the next minute.
+        # Race: the projection counts, or another sweep tidies. The loser tries again next minute.
         try:
             self._table.put(
                 Put(
@@ -117,16 +119,16 @@ class DeadLetterCounters:
         return True
 
     def save(self, counts: Counts, *, now_ms: int) -> bool:
-        """Note all queues together; False when a later sweep did already."""
-        told = jsontext.dumps([counts.by_queue, counts.by_error_type, counts.by_type])
+        """Store the counts of all queues together; False when a later sweep did already."""
+        texts = jsontext.dumps([counts.by_queue, counts.by_error_type, counts.by_type])
         item: Item = {
             "pk": keys.stats(keys.ALL_QUEUES),
             "sk": keys.DEAD,
-            "zip": zlib.compress(told.encode("utf-8")),
+            "zip": zlib.compress(texts.encode("utf-8")),
             "total": counts.total,
             "at": now_ms,
         }
-        # Race: two sweeps at once. The one that began later has seen more; the other's is dropped.
+        # Race: two sweeps at once. The one that began later wins; the other's counts are dropped.
         try:
             self._table.put(
                 Put(
@@ -142,17 +144,17 @@ class DeadLetterCounters:
     # --- reads --------------------------------------------------------------------------------
 
     def counts(self) -> tuple[Counts, Layers]:
-        """All queues together, and what is configured for all of them. One call."""
+        """The counts of all queues together, and the policy for new queues. One call."""
         policy = keys.queue(DEFAULT_QUEUE_POLICY), keys.HEAD
         swept = keys.stats(keys.ALL_QUEUES), keys.NOW
         found = self._table.batch_get([_TOGETHER, policy, swept])
         layers = from_item(DEFAULT_QUEUE_POLICY, found.get(policy, {})).layers
-        # The counts are written when they change, the totals by each sweep.
+        # The counts are written only when they change, the totals by each sweep.
         at_ms = found.get(swept, {}).get("at")
         return _counts(found.get(_TOGETHER), None if at_ms is None else int(at_ms)), layers
 
     def ends(self) -> tuple[int | None, int | None]:
-        """When the oldest and the latest of all were discarded, as the index has it. Two calls."""
+        """When the oldest and the newest were discarded (ms), from the index. Two calls."""
         oldest, newest = (self._end(forward=forward) for forward in (True, False))
         return oldest, newest
 
@@ -163,7 +165,7 @@ class DeadLetterCounters:
         return keys.instant_of(str(found.items[0]["esk"])) if found.items else None
 
     def total(self, queue: str | None) -> int:
-        """How many there are, in a queue or in all: as projected, or as swept. One call."""
+        """The number in a queue, as projected, or in all, as swept. One call."""
         pk = keys.stats(keys.ALL_QUEUES if queue is None else queue)
         item = self._table.get(pk, keys.NOW, consistent=False) or {}
         return max(0, int(item.get("dead", 0)))
@@ -172,6 +174,6 @@ class DeadLetterCounters:
 def _counts(item: Mapping[str, Any] | None, at_ms: int | None) -> Counts:
     if item is None:
         return Counts(at_ms=at_ms)
-    told = jsontext.stored(zlib.decompress(item["zip"]).decode("utf-8"))
-    by_queue, by_error_type, by_type = told
+    texts = jsontext.stored(zlib.decompress(item["zip"]).decode("utf-8"))
+    by_queue, by_error_type, by_type = texts
     return Counts(int(item["total"]), by_queue, by_error_type, by_type, at_ms)

@@ -1,7 +1,7 @@
-"""What the pruning of dead letters goes by: whose turn it is, and the queues that have any.
+"""The schedule and lock of pruning, and the queues that have dead letters.
 
-PRUNING  @   done: the mark of the day up to which everything was pruned (ms)
-holder, until: who does so now, and when others may take over from them
+PRUNING  @   done: the five-minute mark (ms) up to which everything was pruned
+             holder, until: the sweep that prunes now, and when its lock expires
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from ojs.store.table.errors import LostRace
 from ojs.store.table.table import Table, Update
 from ojs.store.table.values import Value
 
-# Somewhat longer than the function may run that prunes.
+# A little longer than the function that prunes may run.
 TURN_MS = 60_000
 _PAGE = 1_000
 _QUEUES = 50  # one call
@@ -26,9 +26,9 @@ _QUEUES = 50  # one call
 
 @dataclass(frozen=True)
 class DeadQueue:
-    """A queue with dead letters: what is configured for it, and how many there are, as projected.
+    """A queue with dead letters: its configuration, and their number as projected.
 
-    Of one that is gone what was configured when it went.
+    A deleted queue has the configuration that it had when it was deleted.
     """
 
     name: str
@@ -38,8 +38,8 @@ class DeadQueue:
 
 @dataclass
 class DeadQueues:
-    """All of them. `own_counts` is whether any queue, with dead letters or without, says itself how
-    many it keeps.
+    """All queues with dead letters. `own_counts`: whether any queue at all configures its own
+    number of dead letters to keep.
     """
 
     queues: list[DeadQueue] = field(default_factory=list)
@@ -47,26 +47,27 @@ class DeadQueues:
 
 
 class Pruning:
-    """The store of it."""
+    """The store of the schedule, and of what to prune."""
 
     def __init__(self, table: Table, queues: QueueStore, ids: IdSource) -> None:
         self._table = table
         self._queues = queues
         self._ids = ids
 
-    # --- turns --------------------------------------------------------------------------------
+    # --- lock ---------------------------------------------------------------------------------
 
     def take(self, mark_ms: int, *, now_ms: int) -> str | None:
-        """The turn to prune for a mark of the day; None when that is done, or others are at it.
+        """Lock the pruning of a five-minute mark; returns the lock's token, or None when the mark
+        is done or another sweep has the lock.
 
-        One read; a write more if there is something to do.
+        One read, and one write if there is something to do.
         """
         item = self._table.get(keys.PRUNING, keys.HEAD) or {}
         if int(item.get("done", 0)) >= mark_ms or int(item.get("until", 0)) > now_ms:
             return None
         token = self._ids.token()
-        # Race: another sweep. One gets the turn; the other leaves it to that one, and takes over
-        # when that one dies.
+        # Race: another sweep. One gets the lock; the other leaves the work to it, or takes over
+        # when the lock expires after a crash.
         try:
             self._table.update(
                 Update(
@@ -76,17 +77,17 @@ class Pruning:
                     condition="(attribute_not_exists(#done) OR #done < :mark) "
                     "AND (attribute_not_exists(#until) OR #until <= :now)",
                     values={":mark": mark_ms, ":now": now_ms},
-                )
+                ),
+                own=("holder", token),
             )
-        except LostRace as lost:
-            if not lost.item or lost.item.get("holder") != token:
-                return None
+        except LostRace:
+            return None
         return token
 
     def give_back(self, token: str, *, done_ms: int | None) -> None:
-        """End a turn; up to `done_ms` everything was pruned, if that is given."""
+        """Release the lock; if `done_ms` is given, everything was pruned up to that mark."""
         done: Mapping[str, Value] = {} if done_ms is None else {"done": done_ms}
-        # Race: it took so long that another sweep has taken over. That one says what is done.
+        # Race: the lock expired and another sweep took over. That one records what is done.
         with suppress(LostRace):
             self._table.update(
                 Update(
@@ -102,7 +103,7 @@ class Pruning:
     # --- queues -------------------------------------------------------------------------------
 
     def queues(self) -> DeadQueues:
-        """All queues with dead letters, also those that are gone.
+        """All queues with dead letters, including deleted queues.
 
         One query for a thousand names, one call for 50 queues.
         """
@@ -117,8 +118,8 @@ class Pruning:
             if after is None:
                 break
         while True:
-            left, after = self._queues.left_layers(limit=_PAGE, after=after)
-            # One that was made anew has its own configuration.
+            left, after = self._queues.deleted_layers(limit=_PAGE, after=after)
+            # A queue that was created again has its own configuration.
             gone = [(name, layers) for name, layers in left if name not in there]
             for at in range(0, len(gone), _QUEUES):
                 self._read(dict(gone[at : at + _QUEUES]), found)
@@ -126,17 +127,17 @@ class Pruning:
                 return found
 
     def _read(self, wanted: Mapping[str, Layers | None], found: DeadQueues) -> None:
-        """Add those with dead letters; what is configured is read where it is not given."""
+        """Add the queues with dead letters; configurations that are not given are read."""
         configured = [(keys.queue(name), keys.HEAD) for name in wanted if wanted[name] is None]
         counted = {name: (keys.stats(name), keys.NOW) for name in wanted}
         items = self._table.batch_get([*configured, *counted.values()])
-        for name, given in wanted.items():
-            layers = given or from_item(name, items.get((keys.queue(name), keys.HEAD), {})).layers
+        for name, known in wanted.items():
+            layers = known or from_item(name, items.get((keys.queue(name), keys.HEAD), {})).layers
             found.own_counts |= layers.own_max_count
             dead = int(items.get(counted[name], {}).get("dead", 0))
             if dead > 0:
                 found.queues.append(DeadQueue(name, layers, dead))
 
     def policy(self) -> Layers:
-        """What is configured for all queues, as it is now."""
+        """The policy for new queues, which also limits all queues together."""
         return self._queues.policy()

@@ -1,1 +1,1 @@
-"""Access keys, and what a deployment notes about itself."""
+"""Access keys, and the record of the latest deployment."""

@@ -1,8 +1,9 @@
 """Access keys in the table: one item each, which never holds the secret.
 
-    A|{id}  @   digest, name, scopes, queues; since when and until when; last use
+    A|{id}  @   digest, name, scopes, queues; times of creation, expiry and last use
 
-The index `expiry` lists all by when they were made. It is keys-only: a use changes nothing there.
+The index `expiry` lists all in order of creation. It has only keys, so a use of a key does not
+change it.
 """
 
 from __future__ import annotations
@@ -26,26 +27,26 @@ class AccessKeyStore:
         self._table = table
 
     def add(self, key: AccessKey, credential: Credential) -> bool:
-        """Store a new one; whether it is there now, with this secret."""
-        # Race: the answer of an earlier try of ours was lost, or the deployment is repeated. The
-        # loser finds the item: with the same digest it is this key, and stays as it is, revoked or
-        # not.
+        """Store a new key; returns whether it is stored now, with this secret."""
+        # Race: the answer of an earlier try was lost, or the deployment is repeated. The loser
+        # finds the item: with the same digest it is this key, and stays as it is, revoked or not.
         try:
             self._table.put(
-                Put(_item(key, credential.digest), condition="attribute_not_exists(pk)")
+                Put(_item(key, credential.digest), condition="attribute_not_exists(pk)"),
+                own=("digest", credential.digest),
             )
-        except LostRace as lost:
-            return bool(lost.item and lost.item.get("digest") == credential.digest)
+        except LostRace:
+            return False
         return True
 
     def use(self, credential: Credential, *, now_ms: int) -> AccessKey | None:
-        """The key whose secret this is, if it may be used now; and note that it was.
+        """The key of this credential, if it may be used now; records the use.
 
-        One call, whatever is wrong with the credential: so none can be told from another by what
-        they cost, and an unknown key leaves nothing behind.
+        Always one call, so that the cost does not reveal what is wrong with a credential. An
+        unknown key leaves nothing behind.
         """
-        # Race: it is revoked at this moment. DynamoDB decides which comes first; who loses is
-        # nobody.
+        # Race: the key is revoked at this moment. DynamoDB orders the writes; after the revocation
+        # the caller is refused.
         try:
             item = self._table.update(
                 Update(
@@ -63,14 +64,14 @@ class AccessKeyStore:
         return _from(item)
 
     def get(self, key_id: str) -> AccessKey | None:
-        """One, consistently."""
+        """One key, read consistently."""
         item = self._table.get(keys.access_key(key_id), keys.HEAD)
         return None if item is None else _from(item)
 
     def revoke(self, key: AccessKey) -> AccessKey:
-        """Store that a key was revoked. Raises LostRace when it is gone."""
-        # Race: somebody else revokes it too. The first time stays; the table may have forgotten
-        # the key, and must not get a part of it back.
+        """Store that a key was revoked. Raises LostRace when the key was removed."""
+        # Race: another request revokes it, too. The first time stays. If DynamoDB has removed the
+        # expired key, the write must not create a partial item.
         item = self._table.update(
             Update(
                 keys.access_key(key.id),
@@ -86,15 +87,15 @@ class AccessKeyStore:
         return _from(item)
 
     def list(self, *, limit: int, after: str | None = None) -> Page[AccessKey]:
-        """A page of them in the order in which they were made, and where to go on.
+        """A page of keys in order of creation, and the position to continue from.
 
-        One made a moment ago may not be there yet.
+        A key created a moment ago may be missing.
         """
         condition, values = "epk = :line", {":line": keys.ACCESS_KEYS}
         if after is not None:
             condition += " AND esk > :after"
             values[":after"] = after
-        # One more than asked for: DynamoDB says to go on also after the last of them.
+        # One more than the page: DynamoDB returns a position also after the very last item.
         found = self._table.query(condition, dict(values), index="expiry", limit=limit + 1)
         there = found.items[:limit]
         heads = self._table.batch_get((str(item["pk"]), keys.HEAD) for item in there)
@@ -123,15 +124,15 @@ def _item(key: AccessKey, digest: str) -> Item:
 
 
 def _from(item: Item) -> AccessKey:
-    given: dict[str, Any] = dict(item)
+    stored: dict[str, Any] = dict(item)
     return AccessKey(
-        id=keys.access_key_id(given["pk"]),
-        name=given["name"],
-        scopes=frozenset(given["scopes"].split()),
-        created_ms=given["created"],
-        queues=tuple(given["queues"].split()) if "queues" in given else None,
-        expires_ms=given.get("expires"),
-        revoked_ms=given.get("revoked"),
-        used_ms=given.get("used"),
-        made_by=given.get("by"),
+        id=keys.access_key_id(stored["pk"]),
+        name=stored["name"],
+        scopes=frozenset(stored["scopes"].split()),
+        created_ms=stored["created"],
+        queues=tuple(stored["queues"].split()) if "queues" in stored else None,
+        expires_ms=stored.get("expires"),
+        revoked_ms=stored.get("revoked"),
+        used_ms=stored.get("used"),
+        made_by=stored.get("by"),
     )

@@ -1,4 +1,4 @@
-"""What a deployment notes in its table about itself: for the next one to read."""
+"""The record of the latest deployment in the table, which the next one reads."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class DeploymentNotes:
-    """The form of the table's items, the oldest form that code must know to work on them, and the
-    id of the first key once it is in the table.
+    """The schema of the table's items, the oldest schema that code must know to use them, and the
+    id of the first key once it is stored.
     """
 
     schema: int
@@ -26,14 +26,14 @@ class DeploymentNotes:
 
 
 class DeploymentStore:
-    """The store of that note."""
+    """The store of the deployment record."""
 
     def __init__(self, table: Table) -> None:
         self._table = table
 
     def read(self) -> DeploymentNotes | None:
-        """What the latest deployment noted, consistently; None for a table from before there were
-        such notes, or a new one.
+        """The record of the latest deployment, read consistently; None if the table is new or has
+        none yet.
         """
         item: dict[str, Any] | None = self._table.get(keys.DEPLOYMENT, keys.HEAD)
         if item is None:
@@ -41,11 +41,11 @@ class DeploymentStore:
         return DeploymentNotes(item["schema"], item["needs"], item.get("first_key"))
 
     def note(self, *, version: str, now_ms: int, schema: int = SCHEMA_VERSION) -> bool:
-        """Note that code of this version works on the table from now on; False when it must not:
-        the items need newer code.
+        """Record that code of this version uses the table from now on; False if the items need
+        newer code.
         """
         values: dict[str, Value] = {":schema": schema}
-        # Race: two deployments at once. What needs newer code is never taken back by older.
+        # Race: two deployments at once. An older one never lowers the required schema.
         try:
             self._table.update(
                 Update(
@@ -66,5 +66,7 @@ class DeploymentStore:
         return True
 
     def note_first_key(self, key_id: str) -> None:
-        """Note that the first key is in the table. It must not come back once it was revoked."""
+        """Record that the first key is stored, so that it is not created again after its
+        revocation.
+        """
         self._table.update(Update(keys.DEPLOYMENT, keys.HEAD, set={"first_key": key_id}))

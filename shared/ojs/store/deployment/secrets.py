@@ -1,4 +1,4 @@
-"""The secret that the first key is left in, for whoever may read it in the account."""
+"""The secret that holds the first key, for those who may read it in the AWS account."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ if TYPE_CHECKING:
 
 
 class Secret:
-    """One secret of AWS Secrets Manager, which the deployment makes without a value."""
+    """A secret of AWS Secrets Manager, which the deployment creates without a value."""
 
     def __init__(self, client: SecretsManagerClient, arn: str) -> None:
         self._client = client
         self._arn = arn
 
     def read(self) -> str | None:
-        """Its value; None as long as it has none."""
+        """The value; None if there is none yet."""
         try:
             answer = self._client.get_secret_value(SecretId=self._arn)
         except self._client.exceptions.ResourceNotFoundException:
@@ -24,9 +24,9 @@ class Secret:
         return answer.get("SecretString") or None
 
     def write_once(self, text: str, token: str) -> str:
-        """Give it a value, unless it was given one under this token before; what it is now."""
-        # Race: the same deployment step twice at once. Secrets Manager takes one value for a token;
-        # the loser goes on with the winner's.
+        """Set the value, unless it was set with this token before; returns the value then."""
+        # Race: the same deployment step twice at once. Secrets Manager accepts one value for a
+        # token; the loser continues with that value.
         try:
             self._client.put_secret_value(
                 SecretId=self._arn, SecretString=text, ClientRequestToken=token

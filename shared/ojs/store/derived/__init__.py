@@ -1,1 +1,1 @@
-"""What follows from the stream: counters, the event log, and the dedup records of both."""
+"""Data derived from the stream: counters, the event log, and their dedup records."""

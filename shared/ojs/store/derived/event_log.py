@@ -1,7 +1,7 @@
-"""Event pages in the table: read by the time they were written, a bounded number at a time.
+"""Reads event pages from the table, by the time of writing, in bounded numbers.
 
 A page holds the events of one batch of stream records, as compressed JSON. Its key tells when it
-was written: the day is the partition, time and a token of the writer the sort key.
+was written: the day is the partition key; the time and a token of the writer are the sort key.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from ojs.store.table.table import Table
 from ojs.store.table.values import Item
 
 DAY_MS = 86_400_000
-# What one request may spend on the log.
+# The most that one request may read.
 MAX_QUERIES = 20
 MAX_BYTES = 8_000_000
-# Unpacked, a page may be twenty times as large.
+# A page may be twenty times as large when decompressed.
 MAX_UNPACKED_BYTES = 32_000_000
-# Pages are asked for in growing numbers: one busy page may do, or a hundred quiet ones be needed.
+# Queries ask for growing numbers of pages: one full page may suffice, or a hundred small ones.
 _FIRST_LIMIT = 8
 _MAX_LIMIT = 128
 _INSTANT_DIGITS = 15
@@ -31,14 +31,14 @@ _INSTANT_DIGITS = 15
 
 @dataclass(frozen=True)
 class StoredPage:
-    """A page as it was read. Its keys sort as the pages do."""
+    """A page as read. Pages are ordered by their keys."""
 
     key: str
     packed: bytes
 
     @property
     def token(self) -> str:
-        """What names the page among all that were written at about this time."""
+        """The token that identifies the page among those written at about the same time."""
         return self.key[_INSTANT_DIGITS + 1 :]
 
     @cached_property
@@ -47,7 +47,7 @@ class StoredPage:
 
     @property
     def unpacked_bytes(self) -> int:
-        """How long its JSON is, nearly."""
+        """The size of its JSON, in characters."""
         return len(self._text)
 
     def events(self) -> list[dict[str, Any]]:
@@ -58,7 +58,7 @@ class StoredPage:
 
 @dataclass
 class Budget:
-    """What may still be spent; `exhausted` once something was left unread for it."""
+    """What a request may still read; `exhausted` once it has stopped the reading."""
 
     queries: int = MAX_QUERIES
     bytes: int = MAX_BYTES
@@ -72,27 +72,27 @@ class Budget:
         return left
 
     def spend(self, page: StoredPage) -> None:
-        """Note a page that was used."""
+        """Count a page that was used."""
         self.unpacked_bytes -= page.unpacked_bytes
 
 
 def just_before(key: str) -> str:
-    """A key after those of all pages whose key is smaller than this one, a page's."""
+    """A key between this page key and the next smaller one."""
     return f"{key[:-1]}{chr(ord(key[-1]) - 1)}~"
 
 
 def just_after(key: str) -> str:
-    """A key before those of all pages whose key is larger than this one, a page's."""
+    """A key between this page key and the next larger one."""
     return f"{key}~"
 
 
 def ms_of(key: str) -> int:
-    """When a page with this key was written."""
+    """When a page with this key was written (ms)."""
     return int(key[:_INSTANT_DIGITS])
 
 
 class EventLog:
-    """Reads the log. Strongly consistent: a page is there as soon as it was written."""
+    """Reads the log, strongly consistently: a page is visible as soon as it is written."""
 
     def __init__(self, table: Table) -> None:
         self._table = table
@@ -128,7 +128,7 @@ class EventLog:
                 consistent=True,
             )
             for page in map(_page, found.items):
-                # What a query brought beyond the budget is left for the next request.
+                # Pages beyond the budget are left to the next request.
                 if not budget.allows():
                     return
                 budget.bytes -= len(page.packed)
@@ -143,7 +143,7 @@ class EventLog:
 
 
 def _day(key: str) -> int:
-    """Begin of the day of a key, in ms."""
+    """The begin of a key's day, in ms."""
     ms = ms_of(key)
     return ms - ms % DAY_MS
 

@@ -1,13 +1,13 @@
-"""What follows from the stream, in the table: counters, event pages, and marks of what is counted.
+"""Stores what the projection derives from the stream: counters, event pages and dedup records.
 
-A stream record may come twice, at the same time, and in another company. So each record that has
-an effect leaves a mark, an 8-byte hash, in the same transaction as its effect. The marks lie with
-those of other records written in the same second, which is the same whenever a record comes again:
+The stream may deliver a record twice, concurrently, and in different batches. So each stream record
+that has an effect leaves an 8-byte hash, in the same transaction as the effect. The hashes are in
+the dedup records of the second in which the change was written, which is the same at each delivery:
 
     M|{second}  0000   full: never written again
-                0001   open: written under the condition that it is as it was read
+                0001   open: written on the condition that it is as read
 
-Two deliveries of one record thus always want to write one item, and the second finds the mark.
+So two deliveries of a stream record write the same item, and the second one finds the hash.
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ from ojs.store.table.table import Put, Table, Update
 from ojs.store.table.values import Item, Value
 
 HASH_BYTES = 8
-# Among a queue's counts now: copies of dead letters that wait in it.
+# The attribute of a queue's counters for waiting copies of dead letters.
 COPIES = "copies"
-# A sub-item of this size takes no more marks. The last ones to join may go beyond it.
+# An item of this size gets no more hashes; the last ones may exceed it.
 _FULL_BYTES = 3_000
-# Stream records are kept for a day and so cannot come again after it.
-_MARKS_KEPT_S = 2 * 86_400
+# Stream records are kept for a day, and cannot be delivered again afterwards.
+_DEDUP_KEPT_S = 2 * 86_400
 _EVENTS_KEPT_S = 8 * 86_400
-# An item may have 400 KB, of which reading takes a unit for each 4.
+# An item may have 400 KB; reading it costs a unit for each 4 KB.
 _PAGE_BYTES = 200_000
 _PAGE_EVENTS = 500
 
@@ -44,14 +44,14 @@ ErrorKey = tuple[str, str]
 
 
 def error_key(before: Job, attempt: int) -> ErrorKey:
-    """Where the error of a job's attempt is, or that which ended it without one."""
+    """The key of the error of a job's attempt, or of the error that ended a job not running."""
     ended = before.state is not State.ACTIVE
     return keys.job(before.id), keys.error(before.life, attempt, ended=ended)
 
 
 @dataclass(frozen=True)
 class Delta:
-    """What to add to one item of the statistics. `ends_s` is its time to live, if it has one."""
+    """Increments to one item of the statistics. `ends_s` is its time to live (s), if any."""
 
     queue: str
     sk: str
@@ -61,7 +61,7 @@ class Delta:
 
 @dataclass(frozen=True)
 class NewEventPage:
-    """Many events in one item, packed."""
+    """The compressed events of one item, and their number."""
 
     packed: bytes
     count: int
@@ -69,7 +69,7 @@ class NewEventPage:
 
 @dataclass(frozen=True)
 class DedupRecord:
-    """The marks of one second: all that were found, and the sub-item that is still open."""
+    """The hashes of one second: all that were found, and the item that is still open."""
 
     second: int
     seen: frozenset[bytes] = frozenset()
@@ -79,11 +79,11 @@ class DedupRecord:
 
     @property
     def full(self) -> bool:
-        """Whether the next mark begins a new sub-item."""
+        """Whether the next hash begins a new item."""
         return len(self.packed) >= _FULL_BYTES
 
     def found(self, item: Item) -> DedupRecord:
-        """With what a sub-item holds, the last read being the one that counts as open."""
+        """The record with the hashes of another item, which counts as the open one."""
         packed = item["seen"]
         assert isinstance(packed, bytes)
         hashes = (packed[at : at + HASH_BYTES] for at in range(0, len(packed), HASH_BYTES))
@@ -91,23 +91,23 @@ class DedupRecord:
         return DedupRecord(self.second, self.seen.union(hashes), number, packed, rev)
 
     def with_(self, hashes: Sequence[bytes]) -> DedupRecord:
-        """With more marks, in the open sub-item or a new one."""
+        """The record with more hashes, in the open item or a new one."""
         seen, added = self.seen.union(hashes), b"".join(hashes)
         if self.full:
             return DedupRecord(self.second, seen, self.number + 1, added, 1)
         return DedupRecord(self.second, seen, self.number, self.packed + added, self.rev + 1)
 
     def write(self, now_ms: int) -> Put:
-        """The write of the open sub-item as it is here, over the one before."""
+        """The conditional write of the open item."""
         item: Item = {
             "pk": keys.marker(self.second),
             "sk": f"{self.number:04d}",
             "seen": self.packed,
             "rev": self.rev,
-            "ttl": now_ms // 1000 + _MARKS_KEPT_S,
+            "ttl": now_ms // 1000 + _DEDUP_KEPT_S,
         }
-        # Race: another delivery, perhaps of the same records. The loser reads the marks again,
-        # drops what is counted by now, and comes back with the rest.
+        # Race: another delivery, perhaps of the same stream records. The loser reads the hashes
+        # again, drops what is counted by now, and tries again with the rest.
         if self.rev == 1:
             return Put(item, condition="attribute_not_exists(pk)")
         return Put(item, condition="#rev = :read", values={":read": self.rev - 1})
@@ -115,18 +115,18 @@ class DedupRecord:
 
 @dataclass(frozen=True)
 class ProjectedState:
-    """What was read before a batch is projected."""
+    """What is read before a batch is projected."""
 
-    marks: Mapping[int, DedupRecord]
+    dedup: Mapping[int, DedupRecord]
     failures: Mapping[ErrorKey, Failure] = field(default_factory=dict)
-    # By queue and day's sort key: the types of job that are counted by name.
+    # By queue and sort key of the day: the types of job that are counted by name.
     types: Mapping[tuple[str, str], set[str]] = field(default_factory=dict)
-    # By queue: what its dead letters are counted by, as attributes.
+    # By queue: the attributes that count its dead letters.
     dead: Mapping[str, set[str]] = field(default_factory=dict)
 
 
 class ProjectionStore:
-    """The store of what follows from the stream."""
+    """The store of derived data."""
 
     def __init__(self, table: Table) -> None:
         self._table = table
@@ -138,9 +138,9 @@ class ProjectionStore:
         days: Iterable[tuple[str, str]] = (),
         dead: Iterable[str] = (),
     ) -> ProjectedState:
-        """All that a batch needs to know, in one call as long as that has fewer than 100 items.
+        """Read all that a batch needs, in one call if that has fewer than 100 items.
 
-        `days` are queues and sort keys of days, `dead` queues whose dead letters came or went.
+        `days` are queues and sort keys of days, `dead` queues whose number of dead letters changed.
         Raises OjsError.
         """
         seconds, errors, days = set(seconds), set(errors), set(days)
@@ -150,7 +150,7 @@ class ProjectionStore:
         found = self._table.batch_get(
             [*first.values(), *day_keys.values(), *dead_keys.values(), *errors]
         )
-        marks = {second: self._all(second, found.get(first[second])) for second in seconds}
+        dedup = {second: self._all(second, found.get(first[second])) for second in seconds}
         types = {
             day: {name.split("|", 1)[1] for name in found[key] if "|" in name}
             for day, key in day_keys.items()
@@ -162,34 +162,34 @@ class ProjectionStore:
             for queue, key in dead_keys.items()
             if key in found
         }
-        return ProjectedState(marks, failures, types, counted)
+        return ProjectedState(dedup, failures, types, counted)
 
     def _all(self, second: int, first: Item | None) -> DedupRecord:
-        """The marks of a second, of which the first sub-item was read. Rarely are there more."""
-        marks = DedupRecord(second)
+        """The dedup record of a second, given its first item. There are rarely more items."""
+        record = DedupRecord(second)
         if first is None:
-            return marks
-        marks = marks.found(first)
-        if marks.full:
+            return record
+        record = record.found(first)
+        if record.full:
             values: dict[str, Value] = {":second": keys.marker(second), ":first": f"{0:04d}"}
             for item in self._table.query_all("pk = :second AND sk > :first", values):
-                marks = marks.found(item)
-        return marks
+                record = record.found(item)
+        return record
 
     def commit(
         self,
-        marks: Iterable[DedupRecord],
+        dedup: Iterable[DedupRecord],
         deltas: Sequence[Delta],
         pages: Mapping[tuple[int, str], NewEventPage],
         *,
         now_ms: int,
     ) -> None:
-        """Marks, counters and event pages, all or none; at most 100 items.
+        """Write dedup records, counters and event pages in one transaction of at most 100 items.
 
-        `pages` by the ms and token of their keys. Raises LostRace when marks have changed since
-        they were read, OjsError.
+        `pages` by the ms and token of their keys. Raises LostRace when a dedup record has changed
+        since it was read, OjsError.
         """
-        writes: list[Put | Update] = [mark.write(now_ms) for mark in marks]
+        writes: list[Put | Update] = [record.write(now_ms) for record in dedup]
         for delta in deltas:
             setting = {"changed": now_ms} if delta.ends_s is None else {"ttl": delta.ends_s}
             writes.append(Update(keys.stats(delta.queue), delta.sk, set=setting, add=delta.add))
@@ -206,7 +206,7 @@ class ProjectionStore:
 
 
 def pages(events: Sequence[str]) -> list[NewEventPage]:
-    """Events, as JSON texts, packed in order: few pages, each well within an item."""
+    """Compress events (JSON texts) in order into few pages, each well within an item's size."""
     if not events:
         return []
     if len(events) <= _PAGE_EVENTS:
@@ -218,9 +218,9 @@ def pages(events: Sequence[str]) -> list[NewEventPage]:
 
 
 def committed_jobs(token: str, item: Mapping[str, Any]) -> Iterator[Job]:
-    """The jobs of a staged batch, as they were stored. Raises KeyError, ValueError, zlib.error.
+    """The jobs of a staged batch, as stored. Raises KeyError, ValueError, zlib.error.
 
-    Of their bytes the sums of each queue are known, and are shared out evenly.
+    The batch has only the sums of their bytes for each queue, which are divided evenly.
     """
     created_ms, packed = int(item["created"]), bytes(item["ids"])
     runs = _unpacked(item["runs"])
@@ -244,7 +244,7 @@ def committed_jobs(token: str, item: Mapping[str, Any]) -> Iterator[Job]:
                 priority=priority,
                 enqueued_ms=created_ms if state == State.AVAILABLE else None,
                 scheduled_ms=scheduled_ms,
-                held=next(held[queue], 0) if queue in held else None,
+                reserved_bytes=next(held[queue], 0) if queue in held else None,
                 content_bytes=next(loose[queue], 0) if queue in loose else 0,
                 op=token,
             )
@@ -256,7 +256,7 @@ def _unpacked(packed: Any) -> Any:
 
 
 def _shares(count: int, total: int) -> Iterator[int]:
-    """A total in so many whole parts, nearly equal."""
+    """Divide a total into `count` whole parts of nearly the same size."""
     share, rest = divmod(total, max(1, count))
     yield share + rest
     yield from repeat(share, count - 1)

@@ -1,8 +1,8 @@
-"""Statistics in the table: counters kept by the projections, and what the index shows at once.
+"""Statistics in the table: counters of the projection, and counts from the index.
 
-The stream's projection writes the counters of each queue (`S|{queue}`), the gauges sweep those of
-all queues together (`S|*`). Counters are behind the heads by the stream's delay. The index is
-behind by less; where what is to be counted fits on one page of it, it is counted there.
+The projection writes the counters of each queue (`S|{queue}`), the metrics sweep those of all
+queues together (`S|*`). Counters lag behind the job records by the delay of the stream. The index
+lags less, so what fits on one page of it is counted there.
 """
 
 from __future__ import annotations
@@ -40,16 +40,16 @@ from ojs.store.queues.queues import from_item
 from ojs.store.table import keys
 from ojs.store.table.errors import LostRace
 from ojs.store.table.table import MAX_BATCH_GET, Put, Table
-from ojs.store.table.values import Item, Value
+from ojs.store.table.values import Item, Value, projected
 
-# Counted in the index up to here: one page, about two read units. One more is read to see whether
-# that was all.
+# The most jobs counted in the index: one page, about two read units. One more entry is read to see
+# whether there are more.
 MAX_SHALLOW = 100
 
-# Spans that counters are kept for, by their length: how their keys begin, and for how long they are
-# shown. The table keeps them a little longer (`ttl`), so that what is shown is whole.
+# For each length of a period: how keys of its counters begin, and for how long they are shown. The
+# table keeps them a little longer (`ttl`), so that what is shown is complete.
 KEPT_MS = {MINUTE_MS: DAY_MS, HOUR_MS: 7 * DAY_MS, DAY_MS: 399 * DAY_MS}
-# Of a single queue there are no hours, and days for a shorter time.
+# A single queue has no hours, and days for a shorter time.
 QUEUE_DAYS_MS = 89 * DAY_MS
 _SPARE_MS = {MINUTE_MS: HOUR_MS, HOUR_MS: DAY_MS, DAY_MS: DAY_MS}
 
@@ -62,7 +62,8 @@ _PRIORITY = "p"
 _OVERFLOW = "o_"
 _DEAD_ADDED = "dead_added"
 _EXCEEDED = "x_"
-# Jobs that were handed out to a worker pool, by its name; all that ever were, of the queue.
+# Attributes: jobs handed out to a worker pool, by its name; all jobs ever handed out from the
+# queue.
 _OF_POOL = "s_"
 _DISPATCHED = "t_started"
 _EARLIEST = "0"  # before every sort key of a ready line
@@ -71,25 +72,25 @@ _MILLI = 1_000
 
 @dataclass(frozen=True)
 class ReadyLine:
-    """The first available jobs of a queue; `whole` when these are all of them."""
+    """The first entries of a queue's ready line; `whole` if there are no more."""
 
     positions: Sequence[keys.Position]
     whole: bool
 
     @property
     def batches(self) -> frozenset[str]:
-        """Batches that some of them were staged with."""
+        """The tokens of staged batches among the entries."""
         return frozenset(found.batch for found in self.positions if found.batch is not None)
 
     def without(self, staged: Collection[str]) -> ReadyLine:
-        """The same without jobs of these batches, which are not there yet."""
+        """The line without the jobs of these batches, which are not committed yet."""
         kept = [found for found in self.positions if found.batch not in staged]
         return ReadyLine(kept, self.whole)
 
 
 @dataclass(frozen=True)
 class Counters:
-    """What the projection knows of a queue, and which batches are not committed."""
+    """The projected counters of a queue, and which batches are not committed."""
 
     queue: Queue | None
     levels: Levels
@@ -103,7 +104,7 @@ class Counters:
 
 @dataclass(frozen=True)
 class Sweepable:
-    """A queue as the gauges sweep begins with it."""
+    """A queue as the metrics sweep reads it."""
 
     queue: Queue
     levels: Levels
@@ -114,16 +115,16 @@ class Sweepable:
 
 @dataclass(frozen=True)
 class Oldest:
-    """The oldest available job's time (None: none found), and what finding it took."""
+    """When the oldest available job became so (None: none found), and the number of reads."""
 
     ms: int | None
     probes: int
-    # Whether the whole line was looked at.
+    # Whether the search was complete.
     sure: bool
 
 
 class StatisticsStore:
-    """The store of counters. Reads change nothing; writes are the gauges sweep's."""
+    """The store of counters. Only the metrics sweep writes through it."""
 
     def __init__(self, table: Table) -> None:
         self._table = table
@@ -131,7 +132,7 @@ class StatisticsStore:
     # --- one queue ----------------------------------------------------------------------------
 
     def ready(self, name: str) -> ReadyLine:
-        """The first available jobs, as the index shows them. One call."""
+        """The first entries of the ready line. One call."""
         found = self._table.query(
             "wpk = :line", {":line": keys.ready(name, 0)}, index="work", limit=MAX_SHALLOW + 1
         )
@@ -139,9 +140,9 @@ class StatisticsStore:
         return ReadyLine(positions, found.last is None and len(positions) <= MAX_SHALLOW)
 
     def waiting(self, name: str) -> Mapping[State, int] | None:
-        """How many jobs wait for a time, by state; None when that is too many to count. One call.
+        """How many jobs wait for a time or run, by state; None if too many to count. One call.
 
-        Scheduled jobs of a large batch are in the index while it is still being written.
+        The index has scheduled jobs of a large batch while it is still being written.
         """
         found = self._table.query(
             "wpk = :line", {":line": keys.due(name, 0)}, index="work", limit=MAX_SHALLOW + 1
@@ -159,7 +160,7 @@ class StatisticsStore:
     def counters(self, name: str, *, now_ms: int, batches: Collection[str]) -> Counters:
         """The queue and its counters, and which of these batches are not committed. One call.
 
-        Batches beyond what one call can ask for are taken for not committed.
+        Batches beyond what fits into one call count as not committed.
         """
         stats = keys.stats(name)
         wanted = {
@@ -170,8 +171,8 @@ class StatisticsStore:
             "minute": (stats, _sort_key(MINUTE_MS, now_ms)),
             "before": (stats, _sort_key(MINUTE_MS, max(0, now_ms - MINUTE_MS))),
         }
-        asked = list(islice(batches, MAX_BATCH_GET - len(wanted)))
-        staged = [(keys.batch(token), keys.HEAD) for token in asked]
+        looked_up = list(islice(batches, MAX_BATCH_GET - len(wanted)))
+        staged = [(keys.batch(token), keys.HEAD) for token in looked_up]
         found = self._table.batch_get([*wanted.values(), *staged])
         item = {what: found.get(key, {}) for what, key in wanted.items()}
         return Counters(
@@ -183,13 +184,13 @@ class StatisticsStore:
             minute_before=_activity(item["before"]),
             oldest_ms=_optional(item["gauge"], "oldest"),
             staged=frozenset(batches)
-            - {token for token in asked if (keys.batch(token), keys.HEAD) not in found},
+            - {token for token in looked_up if (keys.batch(token), keys.HEAD) not in found},
         )
 
     # --- several queues -----------------------------------------------------------------------
 
     def available(self, names: Sequence[str]) -> dict[str, int]:
-        """How many jobs of these queues stand in line, as projected. One call for a hundred."""
+        """The number of available jobs of these queues, as projected. One call for a hundred."""
         found = self._table.batch_get(
             ((keys.stats(name), keys.NOW) for name in names), consistent=False
         )
@@ -197,7 +198,7 @@ class StatisticsStore:
         return {name: _levels(item).of(State.AVAILABLE) for name, item in items.items()}
 
     def summaries(self, names: Sequence[str]) -> list[QueueSummary]:
-        """Queues with their counts, in the order of the names. One call for 50 of them."""
+        """Queues with their counts, in the order of the names. One call for 50."""
         found = self._table.batch_get(
             key
             for name in names
@@ -210,10 +211,10 @@ class StatisticsStore:
             summaries.append(QueueSummary(name, from_item(name, queue) if queue else None, levels))
         return summaries
 
-    def sights(self, names: Sequence[str], *, now_ms: int) -> list[QueueSnapshot]:
-        """Queues and what they were given lately, in the order of the names; may be a moment old.
+    def snapshots(self, names: Sequence[str], *, now_ms: int) -> list[QueueSnapshot]:
+        """Snapshots of queues, in the order of the names; may be slightly stale.
 
-        Of one that does not exist there are zeros. One call for 20 of them.
+        A queue that does not exist has zeros. One call for 20.
         """
         minutes = (now_ms, max(0, now_ms - MINUTE_MS))
         current, before = (_sort_key(MINUTE_MS, ms) for ms in minutes)
@@ -228,24 +229,24 @@ class StatisticsStore:
             ),
             consistent=False,
         )
-        sights = []
+        snapshots = []
         for name in names:
             pk = keys.stats(name)
             now = found.get((pk, keys.NOW), {})
-            sights.append(
+            snapshots.append(
                 QueueSnapshot(
                     queue=from_item(name, found.get((keys.queue(name), keys.HEAD), {})),
                     levels=_levels(now),
-                    dispatched=_number(now, _DISPATCHED),
+                    dispatched=projected(now, _DISPATCHED),
                     oldest_ms=_optional(found.get((pk, keys.GAUGE), {}), "oldest"),
                     minute=_activity(found.get((pk, current), {})),
                     minute_before=_activity(found.get((pk, before), {})),
                 )
             )
-        return sights
+        return snapshots
 
     def metrics(self, names: Sequence[str], *, now_ms: int) -> Iterator[QueueMetrics]:
-        """What metrics tell of these queues, in order; read as it is asked for, 25 a call."""
+        """The values of metrics of these queues, in order; read lazily, 25 in a call."""
         today = _sort_key(DAY_MS, now_ms)
         size = MAX_BATCH_GET // 4
         for at in range(0, len(names), size):
@@ -271,27 +272,27 @@ class StatisticsStore:
                     name=name,
                     levels=levels,
                     today=_day(found.get((pk, today), {})),
-                    # Of a queue that has been emptied since the sweep there is no oldest job.
+                    # A queue that was emptied since the last sweep has no oldest job.
                     oldest_available_ms=oldest if levels.of(State.AVAILABLE) else None,
                     filling=_filling(queue, now),
                     pooled=bool(queue.pools),
                 )
 
     def totals(self) -> tuple[Totals, int | None]:
-        """All queues together, and the minute up to which points are written (its begin in ms)."""
+        """The totals, and the begin (ms) of the minute up to which points are written."""
         item = self._table.get(keys.stats(keys.ALL_QUEUES), keys.NOW) or {}
         totals = Totals(
             at_ms=_optional(item, "at"),
-            queues=_number(item, "queues"),
+            queues=projected(item, "queues"),
             levels=_levels(item),
             workers=WorkerCounts(
-                running=_number(item, "workers_running"),
-                quiet=_number(item, "workers_quiet"),
-                stale=_number(item, "workers_stale"),
+                running=projected(item, "workers_running"),
+                quiet=projected(item, "workers_quiet"),
+                stale=projected(item, "workers_stale"),
             ),
             rates=Rates(
-                processed=_number(item, "rate_processed") / _MILLI,
-                failed=_number(item, "rate_failed") / _MILLI,
+                processed=projected(item, "rate_processed") / _MILLI,
+                failed=projected(item, "rate_failed") / _MILLI,
             ),
         )
         return totals, _optional(item, "through")
@@ -301,16 +302,17 @@ class StatisticsStore:
     def points(
         self, name: str, length_ms: int, since_ms: int, until_ms: int, *, consistent: bool = False
     ) -> list[Point]:
-        """What happened in the minutes, hours or days that begin in [since, until).
+        """The activity of the minutes, hours or days that begin in [since_ms, until_ms).
 
-        Spans without anything are left out. `name` may be `ALL_QUEUES`. One call.
+        Periods without activity are left out. `name` may be `ALL_QUEUES`. One call.
         """
         pk = keys.stats(name)
         starts = range(since_ms - since_ms % length_ms, until_ms, length_ms)
         if not starts:
             return []
         if length_ms == DAY_MS and name != keys.ALL_QUEUES:
-            # These may be large: by type, with histograms. A query ends at 1 MB, this at 16 MB.
+            # Items may be large (counts by type, histograms). A query returns 1 MB, this 16 MB at
+            # most.
             by_key = self._table.batch_get(
                 ((pk, _sort_key(length_ms, start)) for start in starts), consistent=consistent
             )
@@ -326,10 +328,10 @@ class StatisticsStore:
         points = ((start, items.get(_sort_key(length_ms, start))) for start in starts)
         return [Point(start, _activity(item)) for start, item in points if item is not None]
 
-    # --- the gauges sweep ---------------------------------------------------------------------
+    # --- the metrics sweep --------------------------------------------------------------------
 
     def sweepable(self, names: Sequence[str]) -> list[Sweepable]:
-        """Queues as the sweep begins with them; one call for 33 of them."""
+        """Queues as the sweep reads them; one call for 33."""
         sorts = ((keys.queue, keys.HEAD), (keys.stats, keys.NOW), (keys.stats, keys.GAUGE))
         found = self._table.batch_get(
             ((pk(name), sk) for name in names for pk, sk in sorts), consistent=False
@@ -342,7 +344,7 @@ class StatisticsStore:
                 Sweepable(
                     queue=queue,
                     levels=_levels(now),
-                    changed_ms=_number(now, "changed"),
+                    changed_ms=projected(now, "changed"),
                     oldest_ms=_optional(gauge, "oldest"),
                     filling=_filling(queue, now),
                 )
@@ -350,12 +352,12 @@ class StatisticsStore:
         return swept
 
     def oldest(self, queue: Queue, *, probes: int) -> Oldest:
-        """When the oldest available job became so: the first of each priority in use, compared.
+        """When the oldest available job became so: the first job of each priority, compared.
 
-        Skips from one priority to the next: a query of one entry each, at most `probes` of them. A
-        fair line is not in order of age: there the first hundred of a priority are compared, among
-        which the oldest is if no more tenants of equal weight wait. Jobs of a batch that is still
-        being stored count already.
+        Skips from one priority to the next, with a query of one entry each, at most `probes`
+        queries. A fair queue is not in order of age: there the first hundred of a priority are
+        compared, which include the oldest if no more tenants of equal weight wait. Jobs of a batch
+        that is still being stored count already.
         """
         oldest: int | None = None
         used = 0
@@ -384,8 +386,8 @@ class StatisticsStore:
         return Oldest(oldest, used, sure=True)
 
     def save_oldest(self, name: str, oldest_ms: int | None, *, now_ms: int) -> None:
-        """Note when the oldest available job became so; None when there is none."""
-        # No condition: of two sweeps at once the last word counts, for a minute.
+        """Store when the oldest available job became so; None if there is none."""
+        # No condition: of two concurrent sweeps the last write holds, for a minute.
         pk = keys.stats(name)
         if oldest_ms is None:
             self._table.delete(pk, keys.GAUGE)
@@ -393,7 +395,7 @@ class StatisticsStore:
             self._table.put(Put({"pk": pk, "sk": keys.GAUGE, "oldest": oldest_ms, "at": now_ms}))
 
     def save_point(self, length_ms: int, point: Point, *, now_ms: int) -> bool:
-        """Note what happened in a span, in all queues; False when a later sweep did already."""
+        """Store a point of all queues together; False when a later sweep did already."""
         kept_s = (KEPT_MS[length_ms] + _SPARE_MS[length_ms]) // 1_000
         return self._save_total(
             _sort_key(length_ms, point.start_ms),
@@ -405,7 +407,7 @@ class StatisticsStore:
         )
 
     def save_totals(self, totals: Totals, *, through_ms: int, now_ms: int) -> bool:
-        """Note all queues together; False when a later sweep did already."""
+        """Store the totals; False when a later sweep did already."""
         return self._save_total(
             keys.NOW,
             {
@@ -424,7 +426,7 @@ class StatisticsStore:
 
     def _save_total(self, sk: str, values: Mapping[str, Value], now_ms: int) -> bool:
         item = {name: value for name, value in values.items() if value}
-        # Race: two sweeps at once. The one that began later has seen more; the other's is dropped.
+        # Race: two sweeps at once. The one that began later wins; the other's totals are dropped.
         try:
             self._table.put(
                 Put(
@@ -439,8 +441,8 @@ class StatisticsStore:
 
 
 def ready_since_ms(position: keys.Position) -> int:
-    """When a job took its place in line: the front of its order (`ojs.domain.ids.IdSource`), which
-    stands behind the tag where there is one.
+    """When a job entered the ready line (ms): the front of its order (`ojs.domain.ids.IdSource`),
+    which follows the fairness tag if there is one.
     """
     return int(arrival(position.order)[:11], 16)
 
@@ -453,17 +455,12 @@ def _sort_key(length_ms: int, ms: int) -> str:
     return keys.hour(text[:13]) if length_ms == HOUR_MS else keys.day(text[:10])
 
 
-def _number(item: Mapping[str, Any], name: str) -> int:
-    # Deltas may arrive out of order: for a moment, less may have come than has gone.
-    return max(0, int(item.get(name, 0)))
-
-
 def _optional(item: Mapping[str, Any], name: str) -> int | None:
     return int(item[name]) if name in item else None
 
 
 def _levels(item: Item) -> Levels:
-    return Levels({state: _number(item, state.value) for state in State}, _number(item, "dead"))
+    return Levels({state: projected(item, state.value) for state in State}, projected(item, "dead"))
 
 
 def _filling(queue: Queue, item: Item) -> Filling | None:
@@ -473,7 +470,7 @@ def _filling(queue: Queue, item: Item) -> Filling | None:
     return Filling(
         depth=_levels(item).depth,
         max_size=config.max_size,
-        size=_number(item, "loose_b") + _number(item, "held_b"),
+        size=projected(item, "loose_b") + projected(item, "held_b"),
         max_size_bytes=config.max_size_bytes,
     )
 
@@ -488,7 +485,7 @@ def _priorities(item: Item) -> dict[int, int]:
 
 
 def _activity(item: Item) -> Activity:
-    return Activity(**{name: _number(item, name) for name in COUNTERS})
+    return Activity(**{name: projected(item, name) for name in COUNTERS})
 
 
 def _day(item: Item) -> Day:
@@ -501,21 +498,21 @@ def _day(item: Item) -> Day:
     return Day(
         activity=_activity(item),
         by_type=by_type,
-        durations=[_number(item, f"bd{at}") for at in range(len(DURATION_BUCKETS_S) + 1)],
-        queue_times=[_number(item, f"bw{at}") for at in range(len(QUEUE_TIME_BUCKETS_S) + 1)],
-        rejected=_number(item, "rejected"),
-        dropped=_number(item, "dropped"),
+        durations=[projected(item, f"bd{at}") for at in range(len(DURATION_BUCKETS_S) + 1)],
+        queue_times=[projected(item, f"bw{at}") for at in range(len(QUEUE_TIME_BUCKETS_S) + 1)],
+        rejected=projected(item, "rejected"),
+        dropped=projected(item, "dropped"),
         dead_added=dead_added,
-        dead_retried=_number(item, "dead_retried"),
-        dead_pruned=_number(item, "dead_pruned"),
+        dead_retried=projected(item, "dead_retried"),
+        dead_pruned=projected(item, "dead_pruned"),
         overflow=_named(item, _OVERFLOW),
         exceeded=_named(item, _EXCEEDED),
         dispatched=_named(item, _OF_POOL),
-        starved=_number(item, "starved"),
+        starved=projected(item, "starved"),
     )
 
 
 def _named(item: Item, prefix: str) -> dict[str, int]:
     return {
-        name.removeprefix(prefix): _number(item, name) for name in item if name.startswith(prefix)
+        name.removeprefix(prefix): projected(item, name) for name in item if name.startswith(prefix)
     }

@@ -1,1 +1,1 @@
-"""Job records and what belongs to them: payloads, unique locks, places in a fair line."""
+"""Job records and what belongs to them: payloads, unique locks, positions in a fair line."""

@@ -1,4 +1,4 @@
-"""Texts too large for the table: where they are kept."""
+"""The bucket: payloads too large for the table, and the archive."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ if TYPE_CHECKING:
     from mypy_boto3_s3 import S3Client
 
 JSON, GZIP = "application/json", "application/gzip"
-# What keys of archived jobs begin with: nothing here is ever removed by the backend.
+# Prefix of archived jobs, which the backend never removes.
 ARCHIVE = "archive/"
 
 
 class Blobs(Protocol):
-    """A place for large texts, by key."""
+    """Stores objects by key."""
 
     def put(self, key: str, body: bytes, *, content_type: str = JSON) -> None:
         """Store durably, replacing what was there."""
@@ -39,7 +39,7 @@ class S3Blobs:
     def __init__(self, client: Callable[[], S3Client], bucket: str) -> None:
         self._client = client
         self._bucket = bucket
-        # Operations called, when somebody wants to know (permission tests).
+        # Names of the operations called; None: not recorded. Permission tests read it.
         self.calls: list[str] | None = None
 
     def _note(self, operation: str) -> None:
@@ -84,7 +84,7 @@ def _meaning(error: ClientError | BotoCoreError) -> Exception:
 
 
 class MemoryBlobs:
-    """A dictionary: for tests."""
+    """Objects in memory, for tests."""
 
     def __init__(self) -> None:
         self.objects: dict[str, bytes] = {}

@@ -1,12 +1,13 @@
-"""Fair lines in the table: where a line has come to, and where each tenant's jobs in it end.
+"""Start-time fair queueing in the table: the virtual time of a line, tenants' finish tags, and the
+cursor of the fairness backfill.
 
-    F|{queue}|{lane}|{priority}|{tenant}  @   last: where the tenant's jobs end, in ticks
-    F|{queue}                             @   how far the tagging of the queue's jobs has come
+    F|{queue}|{lane}|{priority}|{tenant}  @   last: the tenant's finish tag, in ticks
+    F|{queue}                             @   how far the backfill of the queue has come
 
-Each lane is a line of its own. Nothing is written when a job leaves: where a line has come to is
-the tag of its head, as the index has it, which may be a moment old. The item of a tenant goes a
-month after its last job, and with a queue that is deleted nothing needs to go: a tenant whose end
-is long past begins where the line is, as one that was never seen.
+Each lane and priority is a line of its own. Nothing is written when a job leaves: the virtual time
+is the start tag of the first job in line, from the index, which may be a moment old. A tenant's
+item expires a month after its last job, and may outlive a deleted queue: a tenant whose finish tag
+is long past starts at the virtual time, like one that was never seen.
 """
 
 from __future__ import annotations
@@ -25,13 +26,13 @@ from ojs.store.table.values import Item
 
 _KEPT_S = 30 * 86_400
 _TRIES = 10
-# Entries of the head of a line that are read: one read unit or half of one.
+# Entries read from the front of a line: one read unit or half of one.
 HEAD = 20
 
 
 @dataclass(frozen=True)
 class FairLine:
-    """Jobs that are served by their order alone: those of a queue's lane with one priority."""
+    """The available jobs of a queue's lane with one priority, which are served in their order."""
 
     queue: str
     lane: int
@@ -39,27 +40,26 @@ class FairLine:
 
     @classmethod
     def of(cls, job: Job) -> FairLine:
-        """The line that a job stands in, or will."""
+        """The line that a job is in, or will be in when it is available."""
         return cls(job.queue, job.lane, job.priority)
 
     def end(self, tenant: str) -> tuple[str, str]:
-        """The key of where a tenant's jobs in it end."""
+        """The key of a tenant's finish tag."""
         return keys.tenant(self.queue, self.lane, self.priority, tenant), keys.HEAD
 
 
 class TenantFinishTags:
-    """The store of fair lines."""
+    """Reads virtual times; reads and advances finish tags."""
 
     def __init__(self, table: Table) -> None:
         self._table = table
 
     def virtual(self, line: FairLine) -> int | None:
-        """Where a line has come to, in ticks; None where nobody stands in it. May be stale. One
-        query.
+        """The virtual time of a line, in ticks; None if it is empty. May be stale. One query.
 
-        It is the tag of the head. Jobs under a rate limit may be passed over for hours, while the
-        line goes on behind them: the first job without one tells, or, where all that is read of the
-        line is limited, the last of it.
+        It is the start tag of the first job. Jobs under a rate limit may be throttled for hours,
+        while the line advances behind them: so it is the tag of the first job without one, or, if
+        all that was read are limited, of the last.
         """
         found = self._table.query(
             "wpk = :ready AND begins_with(wsk, :level)",
@@ -70,15 +70,15 @@ class TenantFinishTags:
             index="work",
             limit=HEAD,
         )
-        places = [keys.Position.parse(str(item["wsk"])) for item in found.items]
-        if not places:
+        positions = [keys.Position.parse(str(item["wsk"])) for item in found.items]
+        if not positions:
             return None
-        free = next((place for place in places if place.limit is None), places[-1])
-        return ticks_of(free.order)
+        unlimited = next((one for one in positions if one.limit is None), positions[-1])
+        return ticks_of(unlimited.order)
 
     def ends(self, wanted: Iterable[tuple[str, str]]) -> dict[tuple[str, str], int | None]:
-        """Where tenants' jobs end, by `FairLine.end`; None for those not seen lately. One call for a
-        hundred.
+        """Tenants' finish tags, by `FairLine.end`; None for those not seen lately. One call for
+        each hundred.
         """
         wanted = list(wanted)
         return ends_of(wanted, self._table.batch_get(wanted))
@@ -86,18 +86,18 @@ class TenantFinishTags:
     def take(
         self, key: tuple[str, str], ticks: int, *, virtual: int, seen: int | None, now_ms: int
     ) -> int:
-        """Move a tenant's end on by so many ticks; where it begins to. One write.
+        """Advance a tenant's finish tag by so many ticks; returns where they begin. One write.
 
-        `seen` is where it was read to be. A call whose answer is lost may count twice: then the
-        tenant's next jobs come that much later, and nothing else. Raises BackendUnavailable.
+        `seen` is the finish tag as read. A call whose answer is lost may count twice: then the
+        tenant's next jobs come that much later. Raises BackendUnavailable.
         """
         pk, sk = key
         setting = {"ttl": now_ms // 1000 + _KEPT_S}
         for _ in range(_TRIES):
             if seen is not None and start(virtual, seen) == seen:
-                # Race: others push jobs of the tenant. Each adds its own to what is there, so all
-                # begin at different places. It is lost only where the item has gone meanwhile: the
-                # loser begins where the line is.
+                # Race: other pushes of the tenant. Each adds its own ticks, so that all begin at
+                # different tags. It is lost only if the item has expired meanwhile: the loser
+                # begins at the virtual time.
                 update = Update(
                     pk,
                     sk,
@@ -107,8 +107,8 @@ class TenantFinishTags:
                     values={":virtual": virtual},
                 )
             else:
-                # Race: another push of the tenant, which has been idle, begins where the line is.
-                # The loser finds where that ends, and decides anew.
+                # Race: another push of the tenant, which has been idle, begins at the virtual
+                # time. The loser finds that one's finish tag, and decides anew.
                 unseen = seen is None
                 update = Update(
                     pk,
@@ -129,7 +129,7 @@ class TenantFinishTags:
 def ends_of(
     wanted: Iterable[tuple[str, str]], found: Mapping[tuple[str, str], Item]
 ) -> dict[tuple[str, str], int | None]:
-    """Where tenants' jobs end, of items that were read."""
+    """Tenants' finish tags, from items that were read."""
     return {key: _last(found.get(key)) for key in wanted}
 
 
@@ -137,16 +137,16 @@ def _last(item: Item | None) -> int | None:
     return int(item["last"]) if item and "last" in item else None
 
 
-# --- switching on ---------------------------------------------------------------------------------
+# --- backfill -------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
 class BackfillCursor:
-    """A pass over all jobs of a queue, as far as it has come.
+    """How far a backfill has come, which goes over all jobs of a queue.
 
-    `since_ms` is which marking of the queue it belongs to, `line` which of the lines it is in (they
-    are numbered), `after` the entry of that line it has come to, `found` whether it has met a job
-    without a tag or a share.
+    `since_ms` is when fair queueing was switched on, `line` the number of the index partition that
+    it is in, `after` the last entry it has seen there, `found` whether it has met a job without a
+    start tag or a share.
     """
 
     since_ms: int
@@ -157,28 +157,28 @@ class BackfillCursor:
 
 
 class BackfillCursors:
-    """The store of such passes, one for each queue."""
+    """Reads and writes the cursors, one for each queue."""
 
     def __init__(self, table: Table) -> None:
         self._table = table
 
     def get(self, queue: str) -> BackfillCursor | None:
-        """The pass that is under way."""
-        return _pass(self._table.get(keys.tagging(queue), keys.HEAD))
+        """The cursor of the backfill that is under way."""
+        return _cursor(self._table.get(keys.backfill(queue), keys.HEAD))
 
     def begin(
         self, queue: str, *, now_ms: int, until_ms: int
     ) -> tuple[bool, BackfillCursor | None]:
-        """Have a queue to oneself until a time, and the pass that is under way there; False when
-        somebody else has it.
+        """Reserve a queue's backfill until a time: whether that succeeded, and the cursor of the
+        backfill that is under way.
         """
-        # Race: a request and the sweep, or two of these. All of them would give each job a tag, and
-        # it would have the first that is written: a tenant's jobs might change places. The loser
-        # leaves the queue alone; also when it is its own answer that was lost, for this once.
+        # Race: a request and the sweep, or two of these. Both would give each job a tag, and the
+        # first one written would count: a tenant's jobs might change their order. The loser leaves
+        # the queue alone; so does a winner whose answer was lost, this time.
         try:
             item = self._table.update(
                 Update(
-                    keys.tagging(queue),
+                    keys.backfill(queue),
                     keys.HEAD,
                     set={"busy": until_ms, "ttl": now_ms // 1000 + _KEPT_S},
                     condition="attribute_not_exists(#busy) OR #busy <= :now",
@@ -187,20 +187,20 @@ class BackfillCursors:
             )
         except LostRace:
             return False, None
-        return True, _pass(item)
+        return True, _cursor(item)
 
     def save(self, queue: str, done: BackfillCursor, *, now_ms: int, until_ms: int = 0) -> None:
-        """Note how far a pass has come; without `until_ms` others may carry it on."""
-        # No condition. Race: two runs all the same, when one took longer than it had the queue for.
-        # Whoever notes a place has looked at everything before it, or went on from where another
-        # had: wherever the last word puts it, nothing before was left out.
-        told = [done.since_ms, done.began_ms, done.line, done.after, done.found]
+        """Store how far a backfill has come; without `until_ms` others may continue it."""
+        # No condition. Race: two runs all the same, if one took longer than its reservation. Each
+        # has looked at everything before its cursor, or continued from another's cursor: whichever
+        # write comes last, nothing before it was left out.
+        cursor = [done.since_ms, done.began_ms, done.line, done.after, done.found]
         self._table.put(
             Put(
                 {
-                    "pk": keys.tagging(queue),
+                    "pk": keys.backfill(queue),
                     "sk": keys.HEAD,
-                    "pass": jsontext.dumps(told),
+                    "pass": jsontext.dumps(cursor),
                     "busy": until_ms,
                     "ttl": now_ms // 1000 + _KEPT_S,
                 }
@@ -208,11 +208,11 @@ class BackfillCursors:
         )
 
     def forget(self, queue: str) -> None:
-        """It is over."""
-        self._table.delete(keys.tagging(queue), keys.HEAD)
+        """Remove the cursor of a backfill that is done."""
+        self._table.delete(keys.backfill(queue), keys.HEAD)
 
 
-def _pass(item: Item | None) -> BackfillCursor | None:
+def _cursor(item: Item | None) -> BackfillCursor | None:
     if item is None or "pass" not in item:
         return None
     since_ms, began_ms, line, after, found = jsontext.stored(str(item["pass"]))

@@ -1,7 +1,7 @@
-"""The head item: the one mapping between a job and its DynamoDB attributes.
+"""The job record: the one mapping between a job and its DynamoDB attributes.
 
-Attributes that hold their default are left out, so that a small job's head stays within 1 KB
-through its whole life (one write unit; design section 8).
+Attributes that have their default are left out, so that the record of a small job stays within
+1 KB, one write unit, through its whole life.
 """
 
 from __future__ import annotations
@@ -21,17 +21,17 @@ from ojs.domain.rate_limit.limiter import RateLimit
 from ojs.store.table import keys
 from ojs.store.table.values import Item, Value, size
 
-# A head is planned to fit one write unit; this much is kept free for what the job gains on its
-# way: lease, worker, times, a small result.
+# A job record should fit one write unit. This much of it is kept free for what a job gains later:
+# lease, worker, times, a small result.
 HEAD_BYTES = 1_024
 GROWTH_BYTES = 230
 # And this much more for a pending job, which gains the time of its activation.
 ACTIVATION_BYTES = 28
-# And this much for a limited job, which takes a place under its limit.
+# And this much for a job under a rate limit, which gains the name of a permit.
 PLACE_BYTES = 34
-# And this much for a job that leaves a copy if it dies: the copy's id, and that it is to be made.
+# And this much for a job with a dead letter queue: the id of its copy, and that it is to be made.
 COPY_BYTES = 50
-# And this much for a job with a share that has no tag yet: the place in line that it will have.
+# And this much for a job of a tenant without a start tag: the position in line that it will have.
 FAIR_BYTES = 20
 _WAITS_FOR = {
     State.SCHEDULED: keys.START,
@@ -42,7 +42,7 @@ INLINE_RESULT_BYTES = 128
 
 
 def head(job: Job) -> Item:
-    """The head item of a job, index entries included. The content is inline unless it has a ref."""
+    """The record of a job, with its index entries. The content is in it unless it was offloaded."""
     item: dict[str, Value | None] = {
         "pk": keys.job(job.id),
         "sk": keys.HEAD,
@@ -82,7 +82,7 @@ def head(job: Job) -> Item:
         "copy_of": job.copy_of.compact() if job.copy_of else None,
         "trimmed": 1 if job.trimmed else None,
         "unique": job.unique_key,
-        "held": job.held,
+        "held": job.reserved_bytes,
         "slot": 1 if job.slot else None,
         "pool": job.pool,
         "seats": job.seats or None,
@@ -108,7 +108,7 @@ def head(job: Job) -> Item:
     return {name: value for name, value in item.items() if value is not None}
 
 
-# Attribute of the head → field of the retention. An ack computes with the first without reading.
+# Attribute of the record → field of the retention. An ack computes with the first one unread.
 KEEP_COMPLETED = "keep_c"
 _KEEP = {
     KEEP_COMPLETED: "completed_s",
@@ -118,7 +118,7 @@ _KEEP = {
 
 
 def _kept(retention: Retention) -> dict[str, Value | None]:
-    """Lengths that differ from the system's, in s."""
+    """Retention periods (s) that differ from the default."""
     return {
         name: getattr(retention, field)
         for name, field in _KEEP.items()
@@ -132,7 +132,7 @@ def _retention(item: Mapping[str, Any]) -> Retention:
 
 
 def index_entries(job: Job) -> Item:
-    """The entries of the sparse indexes: where a job can be found (design section 4)."""
+    """A job's keys in the sparse indexes."""
     entries: Item = {}
     match job.state:
         case State.AVAILABLE:
@@ -147,12 +147,12 @@ def index_entries(job: Job) -> Item:
         case State.DISCARDED if job.dead_letter:
             entries["wpk"] = keys.dead(job.queue)
             entries["wsk"] = keys.dead_at(job.discarded_ms or 0, job.id)
-            # And in the line of all, in the other index: it waits for no deadline any more.
+            # And among the dead letters of all queues, in the other index: its deadline is over.
             entries["epk"] = keys.all_dead()
             entries["esk"] = entries["wsk"]
         case _:
             pass
-    # An active job has started in time: its deadline is over, and must not be found again.
+    # A running job started in time: its deadline is over, and must not be found again.
     if job.expires_ms is not None and job.state not in TERMINAL and job.state is not State.ACTIVE:
         entries["epk"] = keys.expiry(job.queue, job.lane)
         entries["esk"] = keys.instant(job.expires_ms)
@@ -160,7 +160,7 @@ def index_entries(job: Job) -> Item:
 
 
 def position(job: Job) -> keys.Position:
-    """An available job's place in line, with the hints a claim needs."""
+    """An available job's position in the ready line, with the hints a claim needs."""
     return keys.Position(
         priority=job.priority,
         order=job.order or "",
@@ -174,7 +174,7 @@ def position(job: Job) -> keys.Position:
 
 
 def job_from_head(item: Mapping[str, Any]) -> Job:
-    """The job a head item holds. Content and result are filled in when they are inline."""
+    """The job that a record holds, with its content and result unless they were offloaded."""
     state = State(item["state"])
     lease = None
     if "lease_until" in item:
@@ -221,7 +221,7 @@ def job_from_head(item: Mapping[str, Any]) -> Job:
         copy_of=Origin.of(item["copy_of"]) if "copy_of" in item else None,
         trimmed="trimmed" in item,
         unique_key=item.get("unique"),
-        held=item.get("held"),
+        reserved_bytes=item.get("held"),
         slot="slot" in item,
         pool=item.get("pool"),
         seats=item.get("seats", ""),
@@ -241,27 +241,27 @@ def job_from_head(item: Mapping[str, Any]) -> Job:
 
 
 def fits_inline(job: Job) -> bool:
-    """Whether the content can live on the head and still leave it within one write unit.
+    """Whether the job record with the content stays within one write unit.
 
-    Planned for worker ids of up to 48 bytes; a longer one may cost a second unit.
+    This allows for worker ids of up to 48 bytes; a longer one may cost a second unit.
     """
     return size(head(job)) + growth(job) <= HEAD_BYTES
 
 
 def growth(job: Job) -> int:
-    """How many bytes a new job's head may gain in its life."""
+    """How many bytes a new job's record may gain in its life."""
     more = ACTIVATION_BYTES if job.state is State.PENDING else 0
     more += COPY_BYTES if job.copies_to is not None else 0
     more += PLACE_BYTES if job.limit is not None else 0
     if job.share is not None:
-        # The name of a place has it too; a job that waits for a time has none in line yet.
+        # The tag is in the name of a permit, too; a job that waits for a time has none yet.
         more += TAG_DIGITS if job.limit is not None else 0
         more += 0 if job.state is State.AVAILABLE and tagged(job.order or "") else FAIR_BYTES
     return GROWTH_BYTES + more
 
 
 def error(job: Job, failure: Failure) -> Item:
-    """The item of one entry of the error history. `job` is as it was when it failed."""
+    """An entry of the error history. `job` is as it was when it failed."""
     ended = job.state is not State.ACTIVE
     stored = {
         "code": failure.code,
@@ -279,7 +279,7 @@ def error(job: Job, failure: Failure) -> Item:
         "error": jsontext.dumps({name: value for name, value in stored.items() if value}),
     }
     if job.lease is not None:
-        # Whose run it tells of.
+        # Identifies the run that failed.
         item["lease"] = job.lease.token
     return item
 

@@ -1,8 +1,8 @@
-"""What nobody needs any more and no sweep can find: parts of jobs that no head names.
+"""Orphans: parts of jobs that no job record refers to, and no sweep can find.
 
-Whoever stores a large job writes its text first. If they die before the head is written, nothing
-says that the text is there (ADR 21). It can only be found by looking at everything, which no
-function does or may: an operator does (`ojs-aws tidy`).
+An offloaded payload is written before its job record. If the process dies in between, nothing says
+that the payload is there (ADR 21). Only a scan of everything finds it, which no function makes: an
+operator does (`ojs-aws tidy`).
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _PAGE = 1_000
 
 @dataclass(frozen=True)
 class OrphanCandidate:
-    """An item beside a head, or an object in the bucket."""
+    """An item beside a job record, or an object in the bucket."""
 
     job_id: str
     sk: str
@@ -33,14 +33,14 @@ class OrphanCandidate:
 
 
 class Orphans:
-    """Looks at everything, a page at a time."""
+    """Scans the table and the bucket, a page at a time."""
 
     def __init__(self, table: Table, bucket: tuple[S3Client, str] | None = None) -> None:
         self._table = table
         self._bucket = bucket
 
     def pages(self) -> Iterator[Sequence[OrphanCandidate]]:
-        """All parts of jobs, page by page: the table's, then the bucket's."""
+        """All parts of jobs, page by page: those in the table, then those in the bucket."""
         after: dict[str, Any] = {}
         while True:
             answer = self._table.client.scan(
@@ -74,18 +74,17 @@ class Orphans:
                 ]
 
     def unnamed(self, parts: Iterable[OrphanCandidate]) -> list[OrphanCandidate]:
-        """Those of them that belong to no job that is there, consistently."""
+        """Those of these parts that belong to no stored job, read consistently."""
         wanted = list(parts)
-        places = dict.fromkeys((keys.job(part.job_id), keys.HEAD) for part in wanted)
-        heads = self._table.batch_get(places)
+        records = self._table.batch_get((keys.job(part.job_id), keys.HEAD) for part in wanted)
         return [
             part
             for part in wanted
-            if not _named(part, heads.get((keys.job(part.job_id), keys.HEAD)))
+            if not _referenced(part, records.get((keys.job(part.job_id), keys.HEAD)))
         ]
 
     def remove(self, parts: Iterable[OrphanCandidate]) -> None:
-        """Remove them. Their names were made for one write, and nobody will use them again."""
+        """Remove parts. Their names hold random tokens, so no later write uses them."""
         in_table = []
         for part in parts:
             if part.blob is None:
@@ -102,12 +101,12 @@ def _of_object(kind: str, key: str) -> OrphanCandidate:
     return OrphanCandidate(job_id, at.key[1], key)
 
 
-def _named(part: OrphanCandidate, head: Any) -> bool:
-    """Whether a job's head says that it has this part."""
-    if head is None:
+def _referenced(part: OrphanCandidate, record: Any) -> bool:
+    """Whether this part belongs to its job, whose record is `record` (None: there is none)."""
+    if record is None:
         return False
     if not part.sk.startswith(_KINDS):
-        # Errors, progress and notes are found by their job, and go with it.
+        # Errors, progress and notes are found by the id of their job, and removed with it.
         return True
-    job = items.job_from_head(head)
+    job = items.job_from_head(record)
     return part.sk in (f"{keys.PAYLOAD}{job.content_ref}", f"{keys.RESULT}{job.result_ref}")

@@ -1,12 +1,12 @@
-"""The content of a job that is there already, changed.
+"""Changing the content of a stored job.
 
-Content may be on the head, in an item or in the bucket (`ojs.store.jobs.payloads`), and a text never
-changes: the new one is written under a name of its own, then the head names it, then the old one
-goes. Before all of that both names are noted beside the head:
+An offloaded payload never changes (`ojs.store.jobs.payloads`): the new one is written under a name
+of its own, then the job record refers to it, then the old one is removed. Before all of that both
+names are noted beside the job record:
 
-    J|{id}  spare|{ref}   this text goes when the job goes, if it is still there
+    J|{id}  spare|{ref}   remove this payload with the job, if it is still there
 
-So whoever dies in between leaves the old job or the new one, and nothing that stays for good.
+If the process dies in between, the job has its old or its new content, and nothing stays for good.
 """
 
 from __future__ import annotations
@@ -25,62 +25,64 @@ from ojs.store.table.values import Item
 
 
 class PayloadChange:
-    """Changes them."""
+    """Changes contents."""
 
-    def __init__(self, table: Table, texts: PayloadStore, jobs: JobStore) -> None:
+    def __init__(self, table: Table, payloads: PayloadStore, jobs: JobStore) -> None:
         self._table = table
-        self._texts = texts
+        self._payloads = payloads
         self._jobs = jobs
 
     @contextmanager
     def changed(self, before: Job, after: Job) -> Iterator[Job]:
-        """`after`, whose content is new and has no place yet, with it in place, while the caller
-        writes its head.
+        """Store the new content of `after`; the caller writes the job that is yielded.
 
-        When that write is lost (LostRace) the new content goes, unless the head names it: the write
-        took effect then, its answer was lost, and the job has gone on. When it is done the old
-        content goes. When the outcome is unknown (BackendError) both stay, noted. Raises OjsError.
+        After that write the old content is removed. If it is lost (LostRace) the new content is
+        removed, unless the job record refers to it: then the write succeeded, its answer was lost,
+        and the job has changed since. If the outcome is unknown (BackendError) both stay, noted.
+        Raises OjsError.
         """
-        placed, texts = self._jobs.prepare(after)
-        new = [at for at, _ in texts]
+        placed, prepared = self._jobs.prepare(after)
+        new = [at for at, _ in prepared]
         old = []
         if before.content_ref is not None:
             old.append(PayloadRef(before.id, keys.PAYLOAD, before.content_ref))
         if new or old:
             self._table.write_many(puts=[_note_item(at) for at in new + old])
-            self._texts.save(texts)
+            self._payloads.save(prepared)
         try:
             yield placed
         except BackendError:
             raise
         except LostRace:
-            # The old text is noted still: the winner may have just replaced it.
-            self._drop_unnamed(before.id, new)
+            # The old payload stays noted: the winner may have just replaced it.
+            self._drop_unreferenced(before.id, new)
             raise
         except OjsError:
             self._drop(new)
             raise
         self._drop(old, also=new)
 
-    def _drop_unnamed(self, job_id: str, texts: Sequence[PayloadRef]) -> None:
-        """Remove texts, but for one that the job's head names. What fails goes with the job."""
-        if not texts:
+    def _drop_unreferenced(self, job_id: str, payloads: Sequence[PayloadRef]) -> None:
+        """Remove payloads, except one that the job record refers to. If this fails, the notes have
+        them removed with the job.
+        """
+        if not payloads:
             return
         with suppress(OjsError):
-            head = self._jobs.head(job_id)
-            named = None if head is None else head.content_ref
-            self._drop([at for at in texts if at.ref != named])
+            job = self._jobs.head(job_id)
+            current = None if job is None else job.content_ref
+            self._drop([at for at in payloads if at.ref != current])
 
-    def _drop(self, texts: Sequence[PayloadRef], also: Sequence[PayloadRef] = ()) -> None:
-        """Remove texts, and the notes of them and of `also`. What fails goes with the job."""
+    def _drop(self, payloads: Sequence[PayloadRef], also: Sequence[PayloadRef] = ()) -> None:
+        """Remove payloads, and the notes of them and of `also`; if this fails, as above."""
         with suppress(OjsError):
-            self._texts.delete(at for at in texts if at.in_bucket)
-            items = [at.key for at in texts if not at.in_bucket]
-            self._table.write_many(deletes=[*items, *(_note(at) for at in [*texts, *also])])
+            self._payloads.delete(at for at in payloads if at.in_bucket)
+            items = [at.key for at in payloads if not at.in_bucket]
+            self._table.write_many(deletes=[*items, *(_note(at) for at in [*payloads, *also])])
 
 
 def _note(at: PayloadRef) -> tuple[str, str]:
-    """Key of the note of a text."""
+    """Key of the note of a payload."""
     return keys.job(at.job_id), keys.SPARE + at.ref
 
 

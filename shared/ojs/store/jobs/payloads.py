@@ -1,7 +1,8 @@
-"""Texts kept apart from the head: in an item of their own, or in the bucket when very large.
+"""Offloaded payloads: contents and results that are stored beside the job record, in an item of
+their own, or in the bucket when very large.
 
-A text is written before the head that names it and is never changed. Its name holds a random
-token, so that a loser's text never takes the place of a winner's.
+A payload is written before the job record that refers to it, and never changed. Its name holds a
+random token, so that the payload of a write that lost never overwrites the winner's.
 """
 
 from __future__ import annotations
@@ -10,12 +11,13 @@ import zlib
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
+from ojs.domain.job.job import Job
 from ojs.store.jobs.blobs import Blobs
 from ojs.store.table import keys
 from ojs.store.table.table import Put, Table
 from ojs.store.table.values import Item
 
-# An item may have 400 KB; base and reserve leave room for keys.
+# DynamoDB allows 400 KB for an item with its keys.
 MAX_ITEM_BYTES = 300 * 1024
 _UNIT = 1_024
 _BUCKET_MARK = "s3:"
@@ -23,7 +25,7 @@ _BUCKET_MARK = "s3:"
 
 @dataclass(frozen=True)
 class PayloadRef:
-    """Where a text is: its job, the key prefix of its kind, the reference on the head."""
+    """Where a payload is: its job, the key prefix of its kind, the reference in the job record."""
 
     job_id: str
     kind: str
@@ -31,7 +33,7 @@ class PayloadRef:
 
     @property
     def in_bucket(self) -> bool:
-        """Whether it is in the bucket rather than in the table."""
+        """Whether it is in the bucket, not in the table."""
         return self.ref.startswith(_BUCKET_MARK)
 
     @property
@@ -46,21 +48,21 @@ class PayloadRef:
 
 
 class PayloadStore:
-    """Reads and writes them."""
+    """Reads and writes offloaded payloads."""
 
     def __init__(self, table: Table, blobs: Blobs) -> None:
         self._table = table
         self._blobs = blobs
 
-    def place(self, job_id: str, kind: str, token: str, size: int) -> PayloadRef:
-        """Decide where a text of `size` bytes will live."""
+    def new_ref(self, job_id: str, kind: str, token: str, size: int) -> PayloadRef:
+        """Decide where a payload of `size` bytes will be stored."""
         ref = token if size <= MAX_ITEM_BYTES else _BUCKET_MARK + token
         return PayloadRef(job_id, kind, ref)
 
-    def save(self, texts: Sequence[tuple[PayloadRef, str]]) -> None:
-        """Write texts; nothing names them yet, so no condition is needed."""
+    def save(self, payloads: Sequence[tuple[PayloadRef, str]]) -> None:
+        """Write payloads. Nothing refers to them yet, so no condition is needed."""
         items = []
-        for at, text in texts:
+        for at, text in payloads:
             if at.in_bucket:
                 self._blobs.put(at.blob_key, text.encode("utf-8"))
             else:
@@ -70,15 +72,15 @@ class PayloadStore:
         elif items:
             self._table.write_many(puts=items)
 
-    def load(self, places: Iterable[PayloadRef]) -> dict[PayloadRef, str]:
-        """The texts that exist.
+    def load(self, refs: Iterable[PayloadRef]) -> dict[PayloadRef, str]:
+        """Those of these payloads that exist.
 
-        A text never changes, so a cheap eventually consistent read cannot be wrong, only too
-        early; what it misses is read again consistently.
+        A payload never changes, so an eventually consistent read, which costs half, cannot be
+        wrong, only too early; what it misses is read again consistently.
         """
         found: dict[PayloadRef, str] = {}
         in_table = []
-        for at in places:
+        for at in refs:
             if at.in_bucket:
                 try:
                     found[at] = self._blobs.get(at.blob_key).decode("utf-8")
@@ -93,10 +95,10 @@ class PayloadStore:
                 found |= {at: text_of(items[at.key]) for at in missing if at.key in items}
         return found
 
-    def delete(self, places: Iterable[PayloadRef]) -> None:
-        """Remove texts."""
+    def delete(self, refs: Iterable[PayloadRef]) -> None:
+        """Remove payloads."""
         in_table = []
-        for at in places:
+        for at in refs:
             if at.in_bucket:
                 self._blobs.delete(at.blob_key)
             else:
@@ -104,8 +106,18 @@ class PayloadStore:
         self._table.write_many(deletes=in_table)
 
 
+def payloads_of(job: Job) -> list[PayloadRef]:
+    """Where a job's content and result are, if they are offloaded."""
+    found = []
+    if job.content_ref is not None:
+        found.append(PayloadRef(job.id, keys.PAYLOAD, job.content_ref))
+    if job.result_ref is not None:
+        found.append(PayloadRef(job.id, keys.RESULT, job.result_ref))
+    return found
+
+
 def text_of(item: Item) -> str:
-    """The text an item holds."""
+    """The payload that an item holds."""
     packed = item.get("zip")
     if isinstance(packed, bytes):
         return zlib.decompress(packed).decode("utf-8")
@@ -115,7 +127,7 @@ def text_of(item: Item) -> str:
 def _item(at: PayloadRef, text: str) -> Item:
     pk, sk = at.key
     raw = text.encode("utf-8")
-    # Write units are paid by the KiB: compress where that saves at least one.
+    # Write units are charged by the KiB: compress where that saves at least one.
     packed = zlib.compress(raw, 6) if len(raw) > _UNIT else raw
     if len(packed) // _UNIT < len(raw) // _UNIT:
         return {"pk": pk, "sk": sk, "zip": packed}

@@ -1,4 +1,6 @@
-"""Unique locks: which job holds a fingerprint. A lock only names; the holder's head decides."""
+"""Unique locks: which job has a fingerprint. A lock only refers to the holder: whether it still
+counts is decided by the holder's job record.
+"""
 
 from __future__ import annotations
 
@@ -11,8 +13,8 @@ from ojs.store.table.values import Value
 
 @dataclass(frozen=True)
 class UniqueLock:
-    """A fingerprint's holder. `until_ms` is the end of the uniqueness period, if it has one; `life`
-    tells the times apart that one job took it: pushed, or come back from dead letter.
+    """A fingerprint's holder. `until_ms` is the end of the uniqueness period, if it has one. `life`
+    is that of the job when it took the lock: it goes up when the job returns from dead letter.
     """
 
     digest: str
@@ -32,7 +34,7 @@ class UniqueLocks:
         self._table = table
 
     def get(self, digest: str) -> UniqueLock | None:
-        """The lock on a fingerprint, consistently. It may be over: compare `until_ms`."""
+        """The lock on a fingerprint, read consistently. It may be `over`."""
         item = self._table.get(keys.unique(digest), keys.HEAD)
         if item is None:
             return None
@@ -54,12 +56,12 @@ class UniqueLocks:
         }
         if lock.until_ms is not None:
             item["until"] = lock.until_ms
-            # Only garbage collection: whether the period is over is always compared by value.
+            # For garbage collection only: code compares `until`.
             item["ttl"] = lock.until_ms // 1000 + 86_400
         if lock.life:
             item["life"] = lock.life
-        # Race: two equal pushes at once, or the holder comes back from dead letter while another
-        # takes its place. One transaction stores its job; the other is refused whole, reads the
+        # Race: two equal pushes at once, or the holder returns from dead letter while another job
+        # takes the lock. One transaction stores its job; the other fails as a whole, reads the
         # lock again and finds the winner.
         if seen is None:
             return Put(item, condition="attribute_not_exists(pk)")

@@ -1,1 +1,1 @@
-"""Counters that limit: depth of queues, concurrency permits, rates, limits by key; their recount."""
+"""Counters that limit: depth of queues, concurrency permits, rates, limits by key; recounts."""

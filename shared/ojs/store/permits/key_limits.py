@@ -1,18 +1,20 @@
 """Limiters: what is counted for each key of job-level rate limits, one item a key.
 
-A fetch takes under a limit before it claims: one conditional write on the version it decided on, so
-that no limit is ever passed. Every call may be repeated: a lost answer is recognised by the write's
-token, and a place is named by the position in line that its job was taken from, which is new for
-each attempt.
+A fetch acquires permits of a limit before it claims jobs, by one conditional write on the version
+it decided on, so that no limit is ever exceeded. Every call may be repeated: a lost answer is
+recognised by the write's token, and a permit is named by the position in line that its job was
+taken from, which is new for each attempt.
 
-If we die after taking and before the claim, a place is taken by a job that does not run. It is not
-lost: the job that stands at that position may be claimed with it; and whoever finds no room looks
-whether the jobs that take it still do (`heal`). The same heals a place that was not given back.
+If a function dies after acquiring and before the claim, a permit belongs to a job that does not
+run. It is not lost: the job at that position may be claimed with it, and a fetch that finds no room
+checks whether the jobs with permits still need them (`repair`). That also releases a permit whose
+release failed.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 
 from ojs.domain import jsontext
@@ -28,7 +30,7 @@ from ojs.domain.rate_limit.limiter import (
     Override,
     RateLimit,
     cell_name,
-    place_of,
+    permit_name,
 )
 from ojs.domain.rate_limit.window import RateWindow
 from ojs.store.table import keys
@@ -37,69 +39,72 @@ from ojs.store.table.table import Put, Table, Update
 from ojs.store.table.values import Item, Value
 
 _TRIES = 24
-# Longer than any job may be active: no place is forgotten while its job runs.
+# Longer than any job may be active: no permit expires while its job runs.
 KEPT_S = 400 * 86_400
-# A place taken so long ago without a claim is not about to be claimed.
+# A permit acquired so long ago without a claim is not about to be used.
 SETTLED_MS = 5_000
 CHECK_EVERY_MS = 5_000
 _CHECKED_AT_ONCE = 25
-_PLACE, _QUEUE = "h_", "q|"
+_PERMIT, _QUEUE = "h_", "q|"
 
 
 @dataclass(frozen=True)
 class LimitRequest:
-    """A job that a fetch would claim for `lease_ms`, and where it stands in line."""
+    """A job that a fetch would claim for `lease_ms`, and its position in line."""
 
     job_id: str
     order: str
     lease_ms: int
 
     @property
-    def place(self) -> str:
-        """The name of the place it would take."""
-        return place_of(self.job_id, self.order)
+    def permit(self) -> str:
+        """The name of the permit it would have."""
+        return permit_name(self.job_id, self.order)
 
 
 @dataclass(frozen=True)
 class LimitGrant:
-    """What was taken for some jobs, by place; `before` is the cell without it."""
+    """What was acquired for some jobs: `names` are their permits, `before` is the state without.
 
-    cell: str
+    Jobs have permits only where running jobs are limited (`takes_permits`).
+    """
+
+    limiter: str
     names: tuple[str, ...]
     now_ms: int
-    places: bool
+    takes_permits: bool
     before: LimiterState
     after: LimiterState
 
-    def place(self, job_id: str, order: str) -> str | None:
-        """The place that a job of these takes; None where active jobs take none."""
-        return place_of(job_id, order) if self.places else None
+    def permit(self, job_id: str, order: str) -> str | None:
+        """The permit that one of these jobs has; None where running jobs have none."""
+        return permit_name(job_id, order) if self.takes_permits else None
 
 
 class KeyLimits:
-    """The store of limiters."""
+    """The store of limiters' states."""
 
     def __init__(self, table: Table, ids: IdSource) -> None:
         self._table = table
         self._ids = ids
 
-    # --- what is there ----------------------------------------------------------------------
+    # --- read and register ------------------------------------------------------------------
 
     def get(self, name: str, *, consistent: bool = True) -> LimiterState | None:
-        """What is counted under a cell's name (`ojs.domain.rate_limit.limiter.cell_name`)."""
+        """The state under a name of `ojs.domain.rate_limit.limiter.cell_name`."""
         item = self._table.get(keys.limiter(name), keys.HEAD, consistent=consistent)
-        return cell_from(item) if item else None
+        return limiter_from(item) if item else None
 
     def get_many(self, names: Iterable[str], *, consistent: bool = True) -> dict[str, LimiterState]:
-        """The same of several, by name; a cell without anything where there is none."""
+        """Several states by name; an empty one where none is stored."""
         wanted = list(dict.fromkeys(names))
         found = self._table.batch_get(
             ((keys.limiter(name), keys.HEAD) for name in wanted), consistent=consistent
         )
-        return {name: cell_from(found.get((keys.limiter(name), keys.HEAD))) for name in wanted}
+        return {name: limiter_from(found.get((keys.limiter(name), keys.HEAD))) for name in wanted}
 
     def keys(self, *, limit: int, after: str | None = None) -> tuple[list[str], str | None]:
-        """A page of all keys, in order, and where to go on."""
+        """A page of all keys, in order, and the key to continue after."""
         condition, values = "pk = :all", {":all": keys.LIMITERS}
         if after is not None:
             condition += " AND sk > :after"
@@ -109,165 +114,180 @@ class KeyLimits:
         return names, (names[-1] if found.last and names else None)
 
     def register(self, limit: RateLimit, queue: str, *, now_ms: int) -> LimiterState:
-        """Make a key known, with the bounds of a job that is about to be pushed."""
+        """Register a key, with the bounds of a job that is about to be pushed."""
         key = limit.key_in(queue)
         ttl = now_ms // 1000 + KEPT_S
         # The list first: a key that is counted but not listed could not be found.
         self._table.put(Put({"pk": keys.LIMITERS, "sk": key, "ttl": ttl}))
         setting: dict[str, Value] = {"key": key, "ttl": ttl, "bounds": limit.bounds.compact()}
         if limit.bounds.concurrency is not None:
-            # From now on all active jobs of the key take a place, also those without this limit.
+            # From now on all active jobs of the key have a permit, also those without this limit.
             setting["counted"] = 1
         item = self._table.update(
             Update(
                 keys.limiter(cell_name(key)), keys.HEAD, set=setting, add={f"{_QUEUE}{queue}": 1}
             )
         )
-        return cell_from(item)
+        return limiter_from(item)
 
-    # --- take and give back -----------------------------------------------------------------
+    # --- acquire and release ----------------------------------------------------------------
 
-    def take(
+    def acquire(
         self,
         name: str,
         bounds: LimitBounds,
-        asked: Sequence[LimitRequest],
+        requests: Sequence[LimitRequest],
         *,
         now_ms: int,
         seen: LimiterState,
     ) -> tuple[LimitGrant | None, LimitDecision, LimiterState]:
-        """Take for the first of `asked` for which there is room; also why not, and the cell now.
+        """Acquire permits for the first of these jobs, as far as there is room.
 
-        `seen` is the cell as it was read last. Raises OjsError: then nobody knows, and what may
-        have been taken heals.
+        Returns what was granted, why not more, and the limiter's state now. `seen` is the state as
+        it was read last. Raises OjsError: then it is unknown whether permits were acquired, and
+        those are repaired.
         """
-        cell = seen
-        for _ in range(_TRIES):
-            names, verdict = _chosen(cell, bounds, asked, now_ms)
+        names: tuple[str, ...] = ()
+        decision = LimitDecision(0)
+        takes_permits = False
+
+        def change(limiter: LimiterState) -> LimiterState | None:
+            nonlocal names, decision, takes_permits
+            names, decision = _chosen(limiter, bounds, requests, now_ms)
             if not names:
-                return None, verdict, cell
-            places = cell.takes_places(bounds, now_ms)
+                return None
+            takes_permits = limiter.takes_permits(bounds, now_ms)
             holders = {
-                one.place: Holder(one.job_id, now_ms + one.lease_ms, now_ms)
-                for one in asked
-                if places and one.place in names
+                one.permit: Holder(one.job_id, now_ms + one.lease_ms, now_ms)
+                for one in requests
+                if takes_permits and one.permit in names
             }
-            after = cell.taking(bounds, holders, now_ms, len(names))
-            after = replace(after, op=self._ids.token())
-            # Race: any number of fetches. Each decides on a version of the cell, and whoever finds
-            # another one decides anew on that.
-            try:
-                self._table.update(_write(name, cell, after, now_ms=now_ms))
-            except LostRace as lost:
-                there = cell_from(lost.item)
-                if there.op != after.op:
-                    cell = there
-                    continue
-            return LimitGrant(name, names, now_ms, places, cell, after), verdict, after
-        return None, LimitDecision(0), cell
+            return limiter.taking(bounds, holders, now_ms, len(names))
 
-    def give_back(self, taken: LimitGrant, names: Sequence[str], *, started: bool = False) -> None:
-        """Undo what was taken for jobs that were not claimed. Should it fail, it heals.
+        before, after = self._swap(name, seen, change, now_ms=now_ms)
+        if after is None:
+            return None, LimitDecision(0) if names else decision, before
+        return LimitGrant(name, names, now_ms, takes_permits, before, after), decision, after
 
-        Where they may have `started` after all, and ended, only the places are given back.
+    def roll_back(self, grant: LimitGrant, names: Sequence[str], *, started: bool = False) -> None:
+        """Undo what was acquired for jobs that were not claimed. If this fails, it is repaired.
+
+        Where the jobs may have `started` after all, and ended, only the permits are released.
         """
-        cell = taken.after
         gone = frozenset(names)
+
+        def change(limiter: LimiterState) -> LimiterState:
+            after = limiter.giving_back(gone, grant.now_ms, 0 if started else len(gone))
+            if not started and limiter.op == grant.after.op and len(gone) == len(grant.names):
+                # Nothing was acquired since: the last start is the one before.
+                after = replace(after, last_ms=grant.before.last_ms)
+            return after
+
+        with suppress(OjsError):
+            self._swap(grant.limiter, grant.after, change, now_ms=grant.now_ms)
+
+    def _swap(
+        self,
+        name: str,
+        limiter: LimiterState,
+        change: Callable[[LimiterState], LimiterState | None],
+        *,
+        now_ms: int,
+    ) -> tuple[LimiterState, LimiterState | None]:
+        """Store what `change` makes of a limiter's state: the state before and after.
+
+        The latter is None if nothing was stored: `change` returned None, or every write lost its
+        race. Raises OjsError.
+        """
         for _ in range(_TRIES):
-            after = cell.giving_back(gone, taken.now_ms, 0 if started else len(gone))
-            if not started and cell.op == taken.after.op and len(gone) == len(taken.names):
-                # Nobody took anything since: the last start is the one before.
-                after = replace(after, last_ms=taken.before.last_ms)
-            after = replace(after, op=self._ids.token())
-            # Race: as in `take`.
+            after = change(limiter)
+            if after is None:
+                break
+            token = self._ids.token()
+            after = replace(after, op=token)
+            # Race: any number of fetches. Each decides on a version of the state; a fetch that
+            # finds another version decides again on that.
             try:
-                self._table.update(_write(taken.cell, cell, after, now_ms=taken.now_ms))
+                self._table.update(_write(name, limiter, after, now_ms=now_ms), own=("op", token))
             except LostRace as lost:
-                there = cell_from(lost.item)
-                if there.op != after.op:
-                    cell = there
-                    continue
-            except OjsError:
-                return
-            return
+                limiter = limiter_from(lost.item)
+            else:
+                return limiter, after
+        return limiter, None
 
     def release(self, job: Job) -> None:
-        """Give back the place of a job that is not active any more. Should it fail, it heals.
+        """Release the permit of a job that is not active any more. If this fails, it is repaired.
 
-        Does not change the version: whoever decides on one with more places taken is only more
-        careful.
+        Does not change the version: a fetch that decides on one with more permits taken only grants
+        less.
         """
         if job.limit is None or job.place is None:
             return
         self._remove(cell_name(job.limit.key_in(job.queue)), job.place)
 
-    def _remove(self, cell: str, name: str) -> None:
-        place = f"{_PLACE}{name}"
-        # Race: it was given back already, by our own lost call or by whoever healed the cell.
+    def _remove(self, limiter: str, name: str) -> None:
+        permit = f"{_PERMIT}{name}"
+        # Race: it was released already, by our own call whose answer was lost, or by a repair.
         try:
             self._table.update(
                 Update(
-                    keys.limiter(cell),
+                    keys.limiter(limiter),
                     keys.HEAD,
-                    remove=[place],
-                    condition=f"attribute_exists(#{place})",
+                    remove=[permit],
+                    condition=f"attribute_exists(#{permit})",
                 )
             )
         except (LostRace, OjsError):
             return
 
-    def take_again(self, job: Job, *, now_ms: int, lease_ms: int) -> str | None:
-        """A place for a job that goes on with the attempt it lost: its name, "" if it needs none,
+    def reacquire(self, job: Job, *, now_ms: int, lease_ms: int) -> str | None:
+        """The permit of a job that goes on after its lease ended: its name, "" if it needs none,
         None if none is free.
         """
         if job.limit is None or job.order is None:
             return ""
-        place = place_of(job.id, job.order)
+        permit = permit_name(job.id, job.order)
         name = cell_name(job.limit.key_in(job.queue))
-        # It has started before: neither rate nor spacing nor a pause are asked.
+        # The job has started before: rate, spacing and pause do not apply.
         bounds = LimitBounds(concurrency=job.limit.bounds.concurrency)
-        cell = self.get(name) or LimiterState()
-        for _ in range(_TRIES):
-            if not cell.takes_places(bounds, now_ms):
-                return ""
-            most = cell.in_force(bounds, now_ms).concurrency
-            others = len(cell.holders.keys() - {place})
-            if most is not None and others >= most:
+        needed = True
+
+        def change(limiter: LimiterState) -> LimiterState | None:
+            nonlocal needed
+            needed = limiter.takes_permits(bounds, now_ms)
+            most = limiter.in_force(bounds, now_ms).concurrency
+            others = len(limiter.holders.keys() - {permit})
+            if not needed or (most is not None and others >= most):
                 return None
             holder = Holder(job.id, now_ms + lease_ms, now_ms)
-            after = replace(cell, holders={**cell.holders, place: holder}, op=self._ids.token())
-            # Race: as in `take`.
-            try:
-                self._table.update(_write(name, cell, after, now_ms=now_ms))
-            except LostRace as lost:
-                there = cell_from(lost.item)
-                if there.op != after.op:
-                    cell = there
-                    continue
-            return place
-        return None
+            return replace(limiter, holders={**limiter.holders, permit: holder})
 
-    def heal(
+        _, after = self._swap(name, self.get(name) or LimiterState(), change, now_ms=now_ms)
+        if not needed:
+            return ""
+        return None if after is None else permit
+
+    def repair(
         self,
         name: str,
-        cell: LimiterState,
+        limiter: LimiterState,
         heads: Callable[[Iterable[str]], Mapping[str, Job]],
         *,
         now_ms: int,
         choose: Callable[[int], int],
     ) -> bool:
-        """Give back places whose jobs do not take them; whether there were any.
+        """Release permits whose jobs do not need them; whether there were any.
 
-        Looks at a few at a time, and not again for a while, whoever asks.
+        Checks a few permits at a time, and each limiter at most once in CHECK_EVERY_MS.
         """
         old = [
             (name, holder)
-            for name, holder in cell.holders.items()
+            for name, holder in limiter.holders.items()
             if now_ms - holder.taken_ms >= SETTLED_MS
         ]
-        if not old or now_ms - cell.checked_ms < CHECK_EVERY_MS:
+        if not old or now_ms - limiter.checked_ms < CHECK_EVERY_MS:
             return False
-        # Race: others who find no room. One of them looks, for all.
+        # Race: other fetches that find no room. One of them checks for all.
         try:
             self._table.update(
                 Update(
@@ -275,31 +295,31 @@ class KeyLimits:
                     keys.HEAD,
                     set={"checked": now_ms},
                     condition="attribute_not_exists(#checked) OR #checked = :seen",
-                    values={":seen": cell.checked_ms},
+                    values={":seen": limiter.checked_ms},
                 )
             )
         except LostRace:
             return False
         start = choose(len(old))
-        looked_at = (old[start:] + old[:start])[:_CHECKED_AT_ONCE]
-        found = heads(holder.job_id for _, holder in looked_at)
+        checked = (old[start:] + old[:start])[:_CHECKED_AT_ONCE]
+        found = heads(holder.job_id for _, holder in checked)
         gone = [
-            place
-            for place, holder in looked_at
-            if not _takes(found.get(holder.job_id), place, holder, now_ms)
+            permit
+            for permit, holder in checked
+            if not _needed(found.get(holder.job_id), permit, holder, now_ms)
         ]
-        for place in gone:
-            self._remove(name, place)
+        for permit in gone:
+            self._remove(name, permit)
         return bool(gone)
 
     # --- by hand ----------------------------------------------------------------------------
 
     def pause(self, job: Job, *, until_ms: int, reason: str, now_ms: int) -> None:
-        """Start no job of the same key before `until_ms`; a later end that was told stays."""
+        """Start no job of the key before `until_ms`, unless it is paused for longer already."""
         if job.limit is None:
             return
         key = job.limit.key_in(job.queue)
-        # Race: two workers are told to wait. The later end counts.
+        # Race: two workers report a pause. The later end counts.
         try:
             self._change(key, {"paused": until_ms}, "#paused < :paused", now_ms=now_ms)
         except LostRace:
@@ -321,7 +341,7 @@ class KeyLimits:
         )
 
     def override(self, key: str, override: Override, *, now_ms: int) -> LimiterState:
-        """Lay bounds over those of a key's jobs, in place of what was laid over them before."""
+        """Override the bounds of a key's jobs; replaces an earlier override."""
         self._table.put(Put({"pk": keys.LIMITERS, "sk": key, "ttl": now_ms // 1000 + KEPT_S}))
         setting: dict[str, Value] = {"over": override.compact()}
         if override.bounds.concurrency is not None:
@@ -329,7 +349,7 @@ class KeyLimits:
         return self._change(key, setting, None, now_ms=now_ms)
 
     def lift(self, key: str) -> LimiterState | None:
-        """Take the override and the pause of a key back; None for a key that is not known."""
+        """Remove the override and the pause of a key; None for a key that is not registered."""
         try:
             item = self._table.update(
                 Update(
@@ -337,18 +357,18 @@ class KeyLimits:
                     keys.HEAD,
                     set={"op": self._ids.token()},
                     remove=["over", "paused"],
-                    # A key nobody used does not come to be by this.
+                    # This must not create a key that was never used.
                     condition="attribute_exists(pk)",
                 )
             )
         except LostRace:
             return None
-        return cell_from(item)
+        return limiter_from(item)
 
     def _change(
         self, key: str, setting: Mapping[str, Value], condition: str | None, *, now_ms: int
     ) -> LimiterState:
-        """A change that every fetch must see: those that decided without it decide anew."""
+        """Make a change under a new version: fetches that decided on the old one decide again."""
         unless = None
         values: dict[str, Value] = {}
         if condition is not None:
@@ -368,60 +388,61 @@ class KeyLimits:
                 values=values,
             )
         )
-        return cell_from(item)
+        return limiter_from(item)
 
 
-def as_found(cell: LimiterState) -> tuple[str, Mapping[str, Value]]:
-    """The condition that nobody took under a limit since it was read."""
-    if cell.op is None:
+def unchanged(limiter: LimiterState) -> tuple[str, Mapping[str, Value]]:
+    """The condition that a limiter has the version that was read."""
+    if limiter.op is None:
         return "attribute_not_exists(#op)", {}
-    return "#op = :op", {":op": cell.op}
+    return "#op = :op", {":op": limiter.op}
 
 
 def _chosen(
-    cell: LimiterState, bounds: LimitBounds, asked: Sequence[LimitRequest], now_ms: int
+    limiter: LimiterState, bounds: LimitBounds, requests: Sequence[LimitRequest], now_ms: int
 ) -> tuple[tuple[str, ...], LimitDecision]:
-    """The places of those that may be claimed now, and what stands in the way of the others.
+    """The permits of the jobs that may be claimed now, and why the others may not.
 
-    One that has its place already is being claimed by somebody, or its fetch died: then the
-    place is its own, and it needs no other.
+    A job that has a permit already is being claimed by another fetch, or that fetch died: then the
+    job is claimed with this permit.
     """
-    free = [one.place for one in asked if one.place not in cell.holders]
+    free = [one.permit for one in requests if one.permit not in limiter.holders]
     left = [
-        one.place
-        for one in asked
-        if one.place in cell.holders and now_ms - cell.holders[one.place].taken_ms >= SETTLED_MS
+        one.permit
+        for one in requests
+        if one.permit in limiter.holders
+        and now_ms - limiter.holders[one.permit].taken_ms >= SETTLED_MS
     ]
     if left:
-        others = {name: holder for name, holder in cell.holders.items() if name not in left}
-        verdict = replace(cell, holders=others).room(bounds, now_ms, len(left))
-        if verdict.count:
-            return tuple(left[: verdict.count]), verdict
+        others = {name: holder for name, holder in limiter.holders.items() if name not in left}
+        decision = replace(limiter, holders=others).room(bounds, now_ms, len(left))
+        if decision.count:
+            return tuple(left[: decision.count]), decision
     if not free:
-        # Somebody else is at it. The limit may have room all the same.
+        # Another fetch is claiming them. The limit may have room all the same.
         return (), LimitDecision(0, free_ms=now_ms)
-    verdict = cell.room(bounds, now_ms, len(free))
-    return tuple(free[: verdict.count]), verdict
+    decision = limiter.room(bounds, now_ms, len(free))
+    return tuple(free[: decision.count]), decision
 
 
-def _takes(job: Job | None, place: str, holder: Holder, now_ms: int) -> bool:
-    """Whether a place is still a job's: it is active with it, or may yet be claimed with it.
+def _needed(job: Job | None, permit: str, holder: Holder, now_ms: int) -> bool:
+    """Whether a job is active with this permit, or may yet be claimed with it.
 
-    A claim needs the job to stand at the very position the place is named by; and one that comes
-    after the end of its lease makes nothing but a job whose lease is over.
+    A claim needs the job to be at the position that the permit is named by. A claim after the end
+    of its lease only makes a job whose lease has ended.
     """
     if job is None:
         return False
     if job.state is State.ACTIVE:
-        return job.place == place
-    stands = job.state is State.AVAILABLE and place_of(job.id, job.order or "") == place
-    return stands and now_ms < holder.until_ms
+        return job.place == permit
+    in_line = job.state is State.AVAILABLE and permit_name(job.id, job.order or "") == permit
+    return in_line and now_ms < holder.until_ms
 
 
 def _write(name: str, before: LimiterState, after: LimiterState, *, now_ms: int) -> Update:
-    """The write that makes one version of a cell the next."""
+    """The write that replaces one version of a limiter's state by the next."""
     added = {o: h for o, h in after.holders.items() if before.holders.get(o) != h}
-    removed = [f"{_PLACE}{held}" for held in before.holders if held not in after.holders]
+    removed = [f"{_PERMIT}{name}" for name in before.holders if name not in after.holders]
     setting: dict[str, Value] = {
         "op": after.op or "",
         "ttl": now_ms // 1000 + KEPT_S,
@@ -429,7 +450,7 @@ def _write(name: str, before: LimiterState, after: LimiterState, *, now_ms: int)
             {str(period): window.pairs() for period, window in sorted(after.windows.items())}
         ),
         **{
-            f"{_PLACE}{order}": f"{holder.job_id}|{holder.until_ms}|{holder.taken_ms}"
+            f"{_PERMIT}{order}": f"{holder.job_id}|{holder.until_ms}|{holder.taken_ms}"
             for order, holder in added.items()
         },
     }
@@ -447,8 +468,8 @@ def _write(name: str, before: LimiterState, after: LimiterState, *, now_ms: int)
     )
 
 
-def cell_from(item: Item | None) -> LimiterState:
-    """The cell an item holds."""
+def limiter_from(item: Item | None) -> LimiterState:
+    """The limiter's state that an item holds."""
     if item is None:
         return LimiterState()
 
@@ -458,9 +479,9 @@ def cell_from(item: Item | None) -> LimiterState:
 
     holders = {}
     for name, value in item.items():
-        if name.startswith(_PLACE):
+        if name.startswith(_PERMIT):
             job_id, until_ms, taken_ms = str(value).split("|")
-            holders[name.removeprefix(_PLACE)] = Holder(job_id, int(until_ms), int(taken_ms))
+            holders[name.removeprefix(_PERMIT)] = Holder(job_id, int(until_ms), int(taken_ms))
     passed = jsontext.stored(str(item.get("passed", "{}")))
     return LimiterState(
         key=str(item["key"]) if "key" in item else None,
@@ -476,6 +497,6 @@ def cell_from(item: Item | None) -> LimiterState:
         bounds=LimitBounds.of(str(item.get("bounds", ""))),
         queues=tuple(sorted(name.removeprefix(_QUEUE) for name in item if name.startswith(_QUEUE))),
         checked_ms=number("checked") or 0,
-        held_ms=number("held"),
+        throttled_since_ms=number("held"),
         op=str(item["op"]) if "op" in item else None,
     )

@@ -1,7 +1,7 @@
-"""What is behind the gates: counts of the jobs that bounded queues hold, two ways.
+"""Recounts the jobs in bounded queues from two sources, to detect counters that drifted.
 
-The projection's counters are cheap and late; heads found by the index are as they are now, but the
-index too is behind, by less, and a job that changes its line meanwhile may be seen in neither.
+The projection's counters are cheap, but late. Job records found by the index are as they are now,
+but the index is late too, by less, and misses jobs that move between partitions while it is read.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from ojs.domain.job.states import State
 from ojs.domain.queue.queue import Queue
 from ojs.domain.stats import MINUTE_MS
 from ojs.store.derived.statistics import StatisticsStore
-from ojs.store.permits.counters import CounterValue, level_from
+from ojs.store.permits.counter_items import CounterValue, value_from
 from ojs.store.queues.queues import from_item
 from ojs.store.table import keys
 from ojs.store.table.table import MAX_BATCH_GET, Table
-from ojs.store.table.values import Item
+from ojs.store.table.values import Item, projected
 
 _PAGE = 1_000
 
@@ -30,33 +30,34 @@ _PAGE = 1_000
 class Occupancy:
     """Jobs that are not done, and their bytes.
 
-    `held` ones were charged at the gate, `loose` ones stored while the queue had no bound.
+    Tracked jobs were counted by the depth counter, untracked ones stored before the queue had a
+    bound.
     """
 
-    held: int = 0
-    held_bytes: int = 0
-    loose: int = 0
-    loose_bytes: int = 0
+    tracked: int = 0
+    tracked_bytes: int = 0
+    untracked: int = 0
+    untracked_bytes: int = 0
 
     @property
     def jobs(self) -> int:
-        """All of them."""
-        return self.held + self.loose
+        """All jobs."""
+        return self.tracked + self.untracked
 
 
 @dataclass(frozen=True)
 class RecountedQueue:
-    """A queue, its gate, and what the projection counted behind it."""
+    """A queue, its depth counter, and what the projection counted."""
 
     queue: Queue
-    level: CounterValue
+    value: CounterValue
     projected: Occupancy
 
 
 @dataclass(frozen=True)
 class RunningJobs:
-    """An active job: its lease, whether it takes one of its queue's places, and which it takes in
-    which worker pool.
+    """An active job: its lease, whether it has a permit of its queue, and which permits it has in
+    which worker pool (`Job.slot`, `Job.seats`).
     """
 
     id: str
@@ -68,16 +69,16 @@ class RunningJobs:
 
 
 class Recount:
-    """Counts; changes nothing."""
+    """Counts jobs; changes nothing."""
 
     def __init__(self, table: Table) -> None:
         self._table = table
         self._stats = StatisticsStore(table)
 
     def known(self, names: Sequence[str]) -> list[RecountedQueue]:
-        """Queues with their gates, in order; those that do not exist are left out. One call for 33.
+        """Existing queues with their depth counters, in order. One call for 33.
 
-        The gate and the queue are read consistently.
+        The counter and the queue are read consistently.
         """
         wanted = {
             name: (
@@ -91,15 +92,15 @@ class Recount:
         return [
             RecountedQueue(
                 from_item(name, found[queue]),
-                level_from(found.get(gate, {})),
+                value_from(found.get(depth, {})),
                 _projected(found.get(stats, {})),
             )
-            for name, (queue, gate, stats) in wanted.items()
+            for name, (queue, depth, stats) in wanted.items()
             if queue in found
         ]
 
     def drain(self, name: str, *, now_ms: int, minutes: int) -> int:
-        """How many jobs a minute left the queue in the last whole minutes. One call."""
+        """How many jobs a minute left the queue in the last whole `minutes`. One call."""
         end_ms = now_ms - now_ms % MINUTE_MS
         points = self._stats.points(name, MINUTE_MS, end_ms - minutes * MINUTE_MS, end_ms)
         left = sum(
@@ -109,61 +110,60 @@ class Recount:
         return -(-left // minutes)
 
     def count(self, queue: Queue, *, most: int) -> tuple[Occupancy, bool]:
-        """The jobs in the queue's lines as their heads are now, and whether that was all of them.
+        """The queue's jobs by their records, and whether all of them were counted.
 
-        Looks at `most` jobs, and a few more. Jobs of batches that are being stored count, too.
+        Reads up to `most` jobs, and a few more. Jobs of batches that are being stored count, too.
         """
         ids, whole = self._listed(queue, most)
         wanted = [(keys.job(job_id), keys.HEAD) for job_id in ids]
-        held = held_bytes = loose = loose_bytes = 0
+        tracked = tracked_bytes = untracked = untracked_bytes = 0
         for start in range(0, len(wanted), MAX_BATCH_GET):
-            heads = self._table.batch_get(wanted[start : start + MAX_BATCH_GET])
-            for head in heads.values():
-                given: dict[str, Any] = dict(head)
-                if State(given["state"]).terminal or given["queue"] != queue.name:
+            found = self._table.batch_get(wanted[start : start + MAX_BATCH_GET])
+            for item in found.values():
+                record: dict[str, Any] = dict(item)
+                if State(record["state"]).terminal or record["queue"] != queue.name:
                     continue
-                if "held" in given:
-                    held += 1
-                    held_bytes += given["held"]
+                if "held" in record:
+                    tracked += 1
+                    tracked_bytes += record["held"]
                 else:
-                    loose += 1
-                    body = given.get("body", "")
-                    loose_bytes += given.get("payload_bytes") or len(body.encode("utf-8"))
-        return Occupancy(held, held_bytes, loose, loose_bytes), whole
+                    untracked += 1
+                    body = record.get("body", "")
+                    untracked_bytes += record.get("payload_bytes") or len(body.encode("utf-8"))
+        return Occupancy(tracked, tracked_bytes, untracked, untracked_bytes), whole
 
     def active(self, names: Sequence[str]) -> dict[str, int]:
-        """How many jobs of each queue run, as the projection has it; it may be late."""
+        """How many jobs of each queue run, as projected; may be late."""
         wanted = {name: (keys.stats(name), keys.NOW) for name in names}
         found = self._table.batch_get(wanted.values())
-        return {name: _whole(found.get(key, {}), State.ACTIVE) for name, key in wanted.items()}
+        return {name: projected(found.get(key, {}), State.ACTIVE) for name, key in wanted.items()}
 
     def running(self, queue: Queue) -> Iterator[RunningJobs]:
-        """The queue's active jobs as their heads are now; read as they are asked for, 100 a call.
+        """The queue's active jobs by their records, 100 a call, read as the caller goes on.
 
-        What was claimed a moment ago the index may not list among those that run; the ready line
-        is not looked at, it may be long.
+        Jobs claimed a moment ago may be missing, as the index is late.
         """
         for lane in range(queue.lanes):
             listed = self._line(keys.due(queue.name, lane), ending=keys.LEASE_END)
             while ids := list(islice(listed, MAX_BATCH_GET)):
-                heads = self._table.batch_get((keys.job(job_id), keys.HEAD) for job_id in ids)
-                for (pk, _), head in heads.items():
-                    if head["state"] == State.ACTIVE.value and head["queue"] == queue.name:
-                        given: dict[str, Any] = dict(head)
+                found = self._table.batch_get((keys.job(job_id), keys.HEAD) for job_id in ids)
+                for (pk, _), item in found.items():
+                    if item["state"] == State.ACTIVE.value and item["queue"] == queue.name:
+                        record: dict[str, Any] = dict(item)
                         yield RunningJobs(
                             keys.job_id(pk),
-                            given["lease"],
-                            "slot" in given,
-                            given.get("pool"),
-                            given.get("seats", ""),
-                            given.get("worker"),
+                            record["lease"],
+                            "slot" in record,
+                            record.get("pool"),
+                            record.get("seats", ""),
+                            record.get("worker"),
                         )
 
     def _listed(self, queue: Queue, most: int) -> tuple[set[str], bool]:
         ids: set[str] = set()
         for lane in range(queue.lanes):
             ready, due = keys.ready(queue.name, lane), keys.due(queue.name, lane)
-            # The ready line again: what left the due line while that was read is there by now.
+            # The ready line again: jobs that left the due line while that was read are there now.
             for line in (keys.pending(queue.name, lane), ready, due, ready):
                 for job_id in self._line(line):
                     ids.add(job_id)
@@ -172,7 +172,7 @@ class Recount:
         return ids, True
 
     def _line(self, line: str, *, ending: str = "") -> Iterator[str]:
-        """Jobs of a line, those whose sort key ends so."""
+        """Jobs of an index partition whose sort key ends so."""
         after: Any = None
         while True:
             found = self._table.query(
@@ -185,7 +185,7 @@ class Recount:
                 return
 
     def staged(self) -> Collection[str] | None:
-        """Queues whose room batches took that are neither committed nor undone; None: too many."""
+        """Queues in which unfinished batches have reserved room; None if there are too many."""
         found = self._table.query(
             "wpk = :staged", {":staged": keys.STAGED}, index="work", limit=MAX_BATCH_GET
         )
@@ -204,10 +204,5 @@ def _room(batch: Item) -> Collection[str]:
     return room
 
 
-def _whole(item: Mapping[str, Any], name: str) -> int:
-    # Deltas may arrive out of order: for a moment, less may have come than has gone.
-    return max(0, int(item.get(name, 0)))
-
-
 def _projected(item: Mapping[str, Any]) -> Occupancy:
-    return Occupancy(*(_whole(item, name) for name in ("held", "held_b", "loose", "loose_b")))
+    return Occupancy(*(projected(item, name) for name in ("held", "held_b", "loose", "loose_b")))

@@ -1,13 +1,13 @@
-"""A pool's ledger: which turns were given out, and how many places its running jobs take.
+"""Sequencers: each pool's next dispatch number, and the permits of its running jobs.
 
-Both are in one item, so that a fetch has its turns and its places by one write. Turns are given
-out by adding to a number, without a condition: any number of fetchers get turns of their own and
-none waits for another. What is done with a turn (`ojs.domain.pool.dispatch`) is not written down: one that
-nobody uses, since whoever had it died, is a turn the less for its queue, once.
+Both are in one item, so that a fetch gets its numbers and its permits by one write. Numbers are
+given out by adding, without a condition: any number of fetches get numbers of their own and none
+waits for another. What is done with a number (`ojs.domain.pool.dispatch`) is not stored: if its
+fetch dies, the queue it stands for misses that one dispatch.
 
-Places are given back when a job has stopped running, as those of a queue with `concurrency` are
-(`ojs.services.permits.repair`), and under the same rules: never too few count. So no call here is repeated
-by the SDK: a lost answer might count twice.
+Permits are released when a job has stopped running, as those of queues are
+(`ojs.services.permits.repair`), and under the same rules: never too few are counted. So no call
+here is repeated by the SDK: after a lost answer, a repetition might count twice.
 """
 
 from __future__ import annotations
@@ -16,38 +16,42 @@ from collections.abc import Collection
 from dataclasses import dataclass, field
 
 from ojs.domain.pool.pool import Pool, gate_of
+from ojs.store.permits.semaphore import PermitRequest
 from ojs.store.table import keys
 from ojs.store.table.errors import LostRace
 from ojs.store.table.table import Table, Update
-from ojs.store.table.values import Item, Value
+from ojs.store.table.values import Item, Value, number
 
 
 @dataclass(frozen=True)
 class SequencerState:
-    """A pool's ledger as it was read: the next turn, and when queues had a turn of their own (ms,
-    by `keys.forced`).
+    """A pool's sequencer as it was read.
+
+    `permits` is how many are taken; `overrides` is when queues were served as starving last (ms, by
+    `keys.forced`).
     """
 
-    next_turn: int = 0
-    seats: int = 0
-    forced: dict[str, int] = field(default_factory=dict)
+    next_number: int = 0
+    permits: int = 0
+    overrides: dict[str, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
 class SequenceRange:
-    """Turns that a fetch has: so many from `first` on. `forced` says whether it is to serve the
-    queue that it asked to.
+    """The numbers a fetch got: `count` of them from `first` on.
+
+    `overridden` says whether the first one is for the starving queue it asked for.
     """
 
     count: int
     first: int = 0
-    forced: bool = False
+    overridden: bool = False
 
 
 @dataclass(frozen=True)
 class StarvationOverride:
-    """A queue that is to be served whatever the strategy says, as its time is over: what the ledger
-    said when, None for never.
+    """A starving queue that must be served next; `seen_ms` is when it was served as such last, None
+    if never.
     """
 
     queue: str
@@ -55,55 +59,46 @@ class StarvationOverride:
 
 
 class Sequencer:
-    """The store of ledgers. `table` must have a client that does not repeat calls."""
+    """The store of sequencers. `table` must have a client that does not repeat calls."""
 
     def __init__(self, table: Table) -> None:
         self._table = table
 
-    def draw(
+    def next_numbers(
         self,
         pool: Pool,
         count: int,
         *,
         now_ms: int,
-        forced: StarvationOverride | None = None,
-        passed: Collection[str] = (),
+        override: StarvationOverride | None = None,
+        empty: Collection[str] = (),
     ) -> SequenceRange:
-        """Up to `count` turns, and as many places where the pool's running jobs take such.
+        """Up to `count` numbers, and as many permits where the pool's running jobs need them.
 
-        `forced` asks for the first of them to be for that queue, which one fetch at a time gets;
-        `passed` are queues whose time was over, too, but which have no jobs. One write, and one
-        more for each race that was lost. Raises OjsError.
+        `override` asks for the first number to be for that queue, which one fetch at a time gets;
+        `empty` are starving queues that have no jobs. One write, and one more for each race that
+        was lost. Raises OjsError.
         """
-        limit, version = pool.concurrency, pool.version
-        wanted = count if limit is None else min(count, limit)
-        while wanted > 0:
+        request = PermitRequest.of(count, limit=pool.concurrency, version=pool.version)
+        while request.wanted > 0:
+            setting: dict[str, Value] = {keys.forced(name): now_ms for name in empty}
+            add = {"turns": request.wanted}
             conditions: list[str] = []
             values: dict[str, Value] = {}
-            setting: dict[str, Value] = {keys.forced(name): now_ms for name in passed}
-            add = {"turns": wanted}
             if pool.seated:
-                add["n"] = wanted
-                setting["at"] = now_ms
-                conditions.append("(attribute_not_exists(#v) OR #v <= :version)")
-                values[":version"] = version
-            if limit is not None:
-                conditions.append("(attribute_not_exists(#n) OR #n <= :room)")
-                values[":room"] = limit - wanted
-                setting |= {"limit": limit, "v": version}
-            if forced is not None:
-                name = keys.forced(forced.queue)
+                add["n"] = request.wanted
+                permits, conditions, values = request.write(now_ms)
+                setting |= permits
+            if override is not None:
+                name = keys.forced(override.queue)
                 setting[name] = now_ms
-                # Race: another fetch serves this queue, too. One does so out of turn; the other
-                # goes by the turns it gets.
-                if forced.seen_ms is None:
+                # Race: another fetch serves this queue, too. One does so out of turn; the loser
+                # goes by the numbers it gets.
+                if override.seen_ms is None:
                     conditions.append(f"attribute_not_exists(#{name})")
                 else:
                     conditions.append(f"#{name} = :forced")
-                    values[":forced"] = forced.seen_ms
-            # Race: other fetches, and an operator who changes the limit. Each takes only what is
-            # left under the latest limit; whoever asks for more than that, or knows an older one,
-            # sees what holds and how many are taken, and asks again for the rest.
+                    values[":forced"] = override.seen_ms
             try:
                 item = self._table.update(
                     Update(
@@ -116,42 +111,32 @@ class Sequencer:
                 )
             except LostRace as lost:
                 found = lost.item or {}
-                if forced is not None and _forced_at(found, forced.queue) != forced.seen_ms:
-                    # Other conditions may have failed as well: that shows the next time.
-                    forced = None
+                if override is not None and _overridden_ms(found, override) != override.seen_ms:
+                    # Other conditions may have failed as well: the next attempt shows that.
+                    override = None
                     continue
-                if _number(found, "v") > version:
-                    version, limit = _number(found, "v"), _number(found, "limit")
-                    wanted = count + 1
-                # At least one fewer each time, so that this ends.
-                wanted = min(wanted - 1, (limit or 0) - _number(found, "n"))
+                request = request.after_lost_race(found)
             else:
-                return SequenceRange(wanted, _number(item, "turns") - wanted, forced is not None)
+                first = number(item, "turns") - request.wanted
+                return SequenceRange(request.wanted, first, override is not None)
         return SequenceRange(0)
 
 
 def key_of(pool: str) -> tuple[str, str]:
-    """Key of a pool's ledger. It is the item in which its gate counts the places of running jobs
-    (`ojs.store.permits.counters`).
-    """
+    """Key of a pool's sequencer, which is also its semaphore (`ojs.store.permits.semaphore`)."""
     return keys.gate(gate_of(pool)), keys.SLOTS
 
 
 def from_item(item: Item) -> SequencerState:
-    """The ledger an item holds."""
-    forced = {
+    """The sequencer an item holds."""
+    overrides = {
         name: value
         for name, value in item.items()
         if name.startswith(keys.FORCED) and isinstance(value, int)
     }
-    return SequencerState(_number(item, "turns"), _number(item, "n"), forced)
+    return SequencerState(number(item, "turns"), number(item, "n"), overrides)
 
 
-def _forced_at(item: Item, queue: str) -> int | None:
-    name = keys.forced(queue)
-    return _number(item, name) if name in item else None
-
-
-def _number(item: Item, name: str) -> int:
-    value = item.get(name, 0)
-    return value if isinstance(value, int) else 0
+def _overridden_ms(item: Item, override: StarvationOverride) -> int | None:
+    name = keys.forced(override.queue)
+    return number(item, name) if name in item else None

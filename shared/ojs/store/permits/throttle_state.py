@@ -1,9 +1,9 @@
-"""Edges of limits: that one begins to hold jobs back, and that it lets them pass again.
+"""Records when a rate or concurrency limit starts and stops throttling (edge-triggered).
 
-A limit is looked at by every fetch, and most of what they find is no news. So what it counts
-carries a mark (`held`) as long as it is known to hold jobs back, and an item beside it tells of the
-edges: each is written once, under a condition, and its stream record becomes the event
-(ojs-rate-limiting section 11.1). That item also keeps what metrics tell of a limit.
+Every fetch checks the limits, and usually the state has not changed. So the item that counts for a
+limit has an attribute `held` while the limit is known to throttle, and the throttle state in an
+item beside it is written once for each change, under a condition. Its stream record becomes the
+event (ojs-rate-limiting section 11.1). The throttle state also has the limit's metrics.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from ojs.store.permits.key_limits import KEPT_S
 from ojs.store.table import keys
 from ojs.store.table.errors import LostRace
 from ojs.store.table.table import Table, Update
-from ojs.store.table.values import Item, Value
+from ojs.store.table.values import Item, Value, number
 
 _COUNT, _BUCKET = "n_", "w"
 _BUCKETS = len(QUEUE_TIME_BUCKETS_S) + 1
@@ -27,7 +27,10 @@ _BUCKETS = len(QUEUE_TIME_BUCKETS_S) + 1
 
 @dataclass(frozen=True)
 class LimitName:
-    """Where a limit is kept: that of a key of jobs, or one of a queue's own."""
+    """Where a limit is stored: a job-level limit by its key, or a queue's own limit.
+
+    `counts` is the sort key of the item that counts for the limit.
+    """
 
     pk: str
     counts: str
@@ -36,31 +39,31 @@ class LimitName:
 
     @classmethod
     def of_key(cls, key: str) -> LimitName:
-        """That of the jobs with this key."""
+        """The limit of the jobs with this key."""
         return cls(keys.limiter(cell_name(key)), keys.HEAD, key)
 
     @classmethod
     def of_queue(cls, queue: str, counts: str) -> LimitName:
-        """That of a queue's running jobs (`keys.SLOTS`), or of what it hands out (`keys.RATE`)."""
+        """A queue's concurrency limit (`keys.SLOTS`) or rate limit (`keys.RATE`)."""
         return cls(keys.gate(queue), counts, queue_key(queue), queue)
 
     @property
-    def edge(self) -> tuple[str, str]:
-        """The key of the item that tells of its edges."""
+    def state_key(self) -> tuple[str, str]:
+        """The key of the limit's throttle state."""
         return self.pk, keys.HELD if self.queue is None else f"{keys.HELD}_{self.counts}"
 
 
 @dataclass(frozen=True)
 class ThrottleState:
-    """What is told of a limit: whether it holds jobs back, since when (ms), and how often it did.
+    """Whether a limit throttles, since when (ms), and how often it did.
 
-    `exceeded` counts by strategy. `waits` are the times for which it held jobs back, by bucket
+    `exceeded` counts by strategy. `waits` are the times for which it throttled, by bucket
     (`ojs.domain.stats.QUEUE_TIME_BUCKETS_S`), `waited_ms` their sum. `waiting` is how many jobs
-    waited for it when the sweep looked last, None if it holds none back.
+    waited for it at the last sweep, None if it does not throttle.
     """
 
     limiter: LimitName
-    held: bool = False
+    throttled: bool = False
     since_ms: int = 0
     strategy: str = ""
     limit: int = 0
@@ -72,12 +75,12 @@ class ThrottleState:
 
 
 class ThrottleStates:
-    """The store of edges."""
+    """The store of throttle states."""
 
     def __init__(self, table: Table) -> None:
         self._table = table
 
-    def begin(
+    def mark_throttled(
         self,
         limiter: LimitName,
         *,
@@ -86,14 +89,14 @@ class ThrottleStates:
         current: int,
         job_id: str | None,
         now_ms: int,
-        unless: tuple[str, Mapping[str, Value]],
+        unchanged: tuple[str, Mapping[str, Value]],
     ) -> None:
-        """A limit that was not known to hold jobs back does so. Raises OjsError.
+        """Record that a limit starts to throttle. Raises OjsError.
 
-        `unless` is the condition under which what it counts is as it was found: if it is not, the
+        `unchanged` is the condition that what the limit counts is as it was read: if it is not, the
         next fetch decides.
         """
-        pk, sk = limiter.edge
+        pk, sk = limiter.state_key
         setting: dict[str, Value] = {
             "held": 1,
             "key": limiter.key,
@@ -108,8 +111,8 @@ class ThrottleStates:
         }
         if job_id is not None:
             setting["job"] = job_id
-        # Race: many fetches find no room at once. One of them tells; the others see that it is told
-        # and only mark it, as the one may have died before it did.
+        # Race: many fetches find no room at once. One of them records it; the others only mark the
+        # item that counts, as the one may have died before it did so.
         with suppress(LostRace):
             self._table.update(
                 Update(
@@ -122,8 +125,8 @@ class ThrottleStates:
                     values={":no": 0},
                 )
             )
-        # Race: another fetch takes under the limit, or lets it pass. Then nothing is marked.
-        condition, values = unless
+        # Race: a permit of the limit is acquired or released meanwhile. Then nothing is marked.
+        condition, values = unchanged
         with suppress(LostRace):
             self._table.update(
                 Update(
@@ -135,17 +138,20 @@ class ThrottleStates:
                 )
             )
 
-    def end(
+    def clear(
         self, limiter: LimitName, *, job_id: str | None, since_ms: int | None, now_ms: int
     ) -> bool:
-        """A limit that held jobs back lets them pass; whether it is told now. Raises OjsError."""
-        pk, sk = limiter.edge
+        """Record that a limit stops throttling; False if that was recorded before.
+
+        Raises OjsError.
+        """
+        pk, sk = limiter.state_key
         setting: dict[str, Value] = {"held": 0, "at": now_ms}
         if job_id is not None:
             setting["job"] = job_id
         waited_ms = 0 if since_ms is None else max(0, now_ms - since_ms)
-        told = True
-        # Race: two fetches that are let pass. One of them tells.
+        recorded = True
+        # Race: two fetches claim a job under the limit. One of them records it.
         try:
             self._table.update(
                 Update(
@@ -162,8 +168,8 @@ class ThrottleStates:
                 )
             )
         except LostRace:
-            told = False
-        # Race: it is gone, with its queue or since nobody used it.
+            recorded = False
+        # Race: the item is gone, with its queue or by its time to live.
         with suppress(LostRace):
             self._table.update(
                 Update(
@@ -173,29 +179,29 @@ class ThrottleStates:
                     condition="attribute_exists(pk)",
                 )
             )
-        return told
+        return recorded
 
-    def holding(self, *, limit: int) -> list[ThrottleState]:
-        """Limits that hold jobs back, those first that have done so for longest."""
+    def throttled(self, *, limit: int) -> list[ThrottleState]:
+        """Limits that throttle, those first that have done so for longest."""
         found = self._table.query(
             "wpk = :holding", {":holding": keys.HOLDING}, index="work", limit=limit
         )
-        told = self._table.batch_get((str(item["pk"]), str(item["sk"])) for item in found.items)
-        return [edge for item in told.values() if (edge := edge_from(item)).held]
+        items = self._table.batch_get((str(item["pk"]), str(item["sk"])) for item in found.items)
+        return [state for item in items.values() if (state := state_from(item)).throttled]
 
     def get_many(self, limiters: Iterable[LimitName]) -> list[ThrottleState]:
-        """What is told of these limits, in order; may be a moment old."""
+        """The throttle states of these limits, in order; may be a moment old."""
         wanted = list(limiters)
-        found = self._table.batch_get((each.edge for each in wanted), consistent=False)
+        found = self._table.batch_get((each.state_key for each in wanted), consistent=False)
         return [
-            edge_from(found[each.edge]) if each.edge in found else ThrottleState(each)
+            state_from(found[each.state_key]) if each.state_key in found else ThrottleState(each)
             for each in wanted
         ]
 
-    def save_waiting(self, edge: ThrottleState, count: int) -> None:
-        """Keep how many jobs wait for a limit."""
-        pk, sk = edge.limiter.edge
-        # Race: it lets them pass meanwhile.
+    def save_waiting(self, state: ThrottleState, count: int) -> None:
+        """Store how many jobs wait for a limit."""
+        pk, sk = state.limiter.state_key
+        # Race: the limit stops throttling meanwhile. Then there is nothing to store.
         with suppress(LostRace):
             self._table.update(
                 Update(
@@ -208,13 +214,8 @@ class ThrottleStates:
             )
 
 
-def edge_from(item: Item) -> ThrottleState:
-    """What the item of an edge tells."""
-
-    def number(name: str) -> int:
-        value = item.get(name, 0)
-        return value if isinstance(value, int) else 0
-
+def state_from(item: Item) -> ThrottleState:
+    """The throttle state an item holds."""
     pk, sk, key = str(item["pk"]), str(item["sk"]), str(item["key"])
     if pk.startswith(keys.gate("")):
         queue = pk.removeprefix(keys.gate(""))
@@ -223,15 +224,17 @@ def edge_from(item: Item) -> ThrottleState:
         limiter = LimitName.of_key(key)
     return ThrottleState(
         limiter,
-        held=bool(number("held")),
-        since_ms=number("since"),
+        throttled=bool(number(item, "held")),
+        since_ms=number(item, "since"),
         strategy=str(item.get("strategy", "")),
-        limit=number("bound"),
+        limit=number(item, "bound"),
         job_id=str(item["job"]) if "job" in item else None,
         exceeded={
-            name.removeprefix(_COUNT): number(name) for name in item if name.startswith(_COUNT)
+            name.removeprefix(_COUNT): number(item, name)
+            for name in item
+            if name.startswith(_COUNT)
         },
-        waits=tuple(number(f"{_BUCKET}{at}") for at in range(_BUCKETS)),
-        waited_ms=number("waited"),
-        waiting=number("waiting") if "waiting" in item else None,
+        waits=tuple(number(item, f"{_BUCKET}{at}") for at in range(_BUCKETS)),
+        waited_ms=number(item, "waited"),
+        waiting=number(item, "waiting") if "waiting" in item else None,
     )

@@ -1,9 +1,7 @@
-"""How worker pools stand, in the table: their running jobs and workers as they were counted, and
-what a sweep found wrong with them.
+"""Health of worker pools in the table: numbers of running jobs and workers, and alerts.
 
-What is wrong is in one item beside the pool, `P|{pool}`/`watch`, which is written when something
-begins or ends and is gone when nothing is left: its stream records become the events
-(fair-scheduling seed, section 11.1).
+The alerts are in one item beside the pool, `P|{pool}`/`watch`, which is written when a condition
+begins or ends and removed when none is left. The events follow from its stream records.
 """
 
 from __future__ import annotations
@@ -16,75 +14,75 @@ from ojs.domain import jsontext
 from ojs.domain.job.states import State
 from ojs.domain.pool.pool import Pool
 from ojs.domain.pool.statistics import Overload, PoolAlerts, Starved
-from ojs.store.permits import sequencer as ledger
+from ojs.store.permits import sequencer
 from ojs.store.table import keys
 from ojs.store.table.errors import LostRace
 from ojs.store.table.table import Put, Table
 from ojs.store.table.values import Value
 
-# A pool that is removed leaves what was wrong with it for so long; `KEPT_S` is renewed before half
-# of it is over.
+# Time to live of the alerts, also of a pool that is deleted. The sweep renews it when half is over.
 KEPT_S = 2 * 86_400
 
 
 @dataclass(frozen=True)
 class PoolHealth:
-    """What is known of a pool: its running jobs, its workers as a sweep counted them at
-    `counted_ms` (None: never), and what is wrong with it.
+    """The health of a pool: its running jobs, its workers as a sweep counted them at `counted_ms`
+    (None: never), and its alerts.
     """
 
     active: int
     workers: int
     counted_ms: int | None
-    watch: PoolAlerts
+    alerts: PoolAlerts
 
 
 class PoolHealthStore:
-    """The store of how pools stand."""
+    """The store of the health of pools."""
 
     def __init__(self, table: Table) -> None:
         self._table = table
 
     def read(self, pools: Iterable[Pool]) -> dict[str, PoolHealth]:
-        """How these stand, by name. One call for 25 of them.
+        """The health of these pools, by name. One call for 25 of them.
 
-        Running jobs of a pool with a limit are as its ledger counts them now, those of others as
-        the projection did.
+        Running jobs of a pool with a limit are those that its semaphore counts now; those of other
+        pools are as projected.
         """
         wanted = list(pools)
         found = self._table.batch_get(
             key
             for pool in wanted
             for key in (
-                ledger.key_of(pool.name),
+                sequencer.key_of(pool.name),
                 (_counters(pool.name), keys.NOW),
                 (_counters(pool.name), keys.GAUGE),
                 (keys.pool(pool.name), keys.WATCH),
             )
         )
-        standings = {}
+        by_name = {}
         for pool in wanted:
             counters = _counters(pool.name)
             gauge: Mapping[str, Any] = found.get((counters, keys.GAUGE), {})
             if pool.concurrency is not None:
-                active = ledger.from_item(found.get(ledger.key_of(pool.name), {})).seats
+                active = sequencer.from_item(found.get(sequencer.key_of(pool.name), {})).permits
             else:
                 now: Mapping[str, Any] = found.get((counters, keys.NOW), {})
                 active = int(now.get(State.ACTIVE.value, 0))
             item = found.get((keys.pool(pool.name), keys.WATCH))
-            watch = PoolAlerts(pool.created_ms) if item is None else watch_from(item)
-            standings[pool.name] = PoolHealth(
-                # Deltas may arrive out of order: for a moment, less may have come than has gone.
+            alerts = PoolAlerts(pool.created_ms) if item is None else alerts_from(item)
+            by_name[pool.name] = PoolHealth(
+                # The stream may bring changes out of order, so a count may be below zero for a
+                # moment.
                 active=max(0, active),
                 workers=int(gauge.get("workers", 0)),
                 counted_ms=int(gauge["at"]) if "at" in gauge else None,
-                watch=watch.of(pool.created_ms),
+                alerts=alerts.of(pool.created_ms),
             )
-        return standings
+        return by_name
 
     def save_workers(self, counts: Mapping[str, int], *, now_ms: int) -> None:
-        """Note how many workers pools have. One call for 25 pools."""
-        # No condition: of two sweeps at once the last word counts, for a minute.
+        """Store how many workers pools have. One call for 25 pools."""
+        # No condition: of two concurrent sweeps the last write holds, for a minute.
         self._table.write_many(
             [
                 {
@@ -92,23 +90,23 @@ class PoolHealthStore:
                     "sk": keys.GAUGE,
                     "workers": count,
                     "at": now_ms,
-                    # Workers name pools that may not exist.
+                    # Workers may name pools that do not exist.
                     "ttl": now_ms // 1000 + KEPT_S,
                 }
                 for name, count in counts.items()
             ]
         )
 
-    def save_watch(self, name: str, before: PoolAlerts, after: PoolAlerts) -> bool:
-        """Note what is wrong with a pool, over what was read; False when another sweep did."""
-        # Race: two sweeps at once. One of them tells; the other's view is dropped, and what it saw
-        # and the first did not is told by the next.
+    def save_alerts(self, name: str, before: PoolAlerts, after: PoolAlerts) -> bool:
+        """Store a pool's alerts over those read; False when another sweep did."""
+        # Race: two sweeps at once. One write wins; what only the loser saw is reported by the next
+        # sweep.
         condition = "attribute_not_exists(pk)" if not before.rev else "#rev = :seen"
         values: dict[str, Value] = {":seen": before.rev} if before.rev else {}
         pk = keys.pool(name)
         try:
             if after:
-                item = _watch_item(pk, after, rev=before.rev + 1)
+                item = _alerts_item(pk, after, rev=before.rev + 1)
                 self._table.put(Put(item, condition=condition, values=values))
             elif before.rev:
                 self._table.delete(pk, keys.WATCH, condition=condition, values=values)
@@ -121,26 +119,26 @@ def _counters(pool: str) -> str:
     return keys.stats(keys.pool_stats(pool))
 
 
-def _watch_item(pk: str, watch: PoolAlerts, *, rev: int) -> dict[str, Value]:
+def _alerts_item(pk: str, alerts: PoolAlerts, *, rev: int) -> dict[str, Value]:
     item: dict[str, Value] = {
         "pk": pk,
         "sk": keys.WATCH,
-        "created": watch.pool_ms,
+        "created": alerts.pool_ms,
         "starved": jsontext.dumps(
-            {name: [each.since_ms, each.available] for name, each in watch.starved.items()}
+            {name: [each.since_ms, each.available] for name, each in alerts.starved.items()}
         ),
-        "at": watch.at_ms,
+        "at": alerts.at_ms,
         "rev": rev,
-        "ttl": watch.at_ms // 1000 + KEPT_S,
+        "ttl": alerts.at_ms // 1000 + KEPT_S,
     }
-    if watch.overload is not None:
-        over = watch.overload
+    if alerts.overload is not None:
+        over = alerts.overload
         item |= {"since": over.since_ms, "active": over.active, "waiting": over.waiting}
     return item
 
 
-def watch_from(item: Mapping[str, Any]) -> PoolAlerts:
-    """What an item says is wrong. Raises KeyError, TypeError, ValueError."""
+def alerts_from(item: Mapping[str, Any]) -> PoolAlerts:
+    """The alerts that an item holds. Raises KeyError, TypeError, ValueError."""
     starved: dict[str, Any] = jsontext.stored(item["starved"])
     overload = None
     if "since" in item:

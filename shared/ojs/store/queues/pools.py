@@ -1,8 +1,8 @@
-"""Worker pools in the table, and what queues know of the pools they are in.
+"""Worker pools in the table, and the pool marks in the items of their queues.
 
-A queue's own item says which pools have it, and which of them alone: a fetch reads it anyway, so
-isolation costs nothing. Both are written in one transaction, and a queue that is in a pool cannot
-be deleted: what a pool says of its queues and they of it is always the same.
+A queue's item lists the pools that have it, and the one that isolates it. A fetch reads that item
+anyway, so isolation costs nothing. One transaction writes pool and queues, and a queue in a pool
+cannot be deleted, so both always agree.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from dataclasses import replace
 from typing import Any
 
 from ojs.domain import jsontext
+from ojs.domain.pool.dispatch import DispatchStrategy
 from ojs.domain.pool.pool import Pool, Prevention
 from ojs.domain.queue.queue import PoolMark, Queue, QueueState
 from ojs.store.queues.queues import as_read
@@ -22,39 +23,39 @@ from ojs.store.table.values import Item, Value
 
 
 class PoolStore:
-    """The store of pools and their registry."""
+    """The store of pools and the registry of their names."""
 
     def __init__(self, table: Table) -> None:
         self._table = table
 
     def get(self, name: str) -> Pool | None:
-        """One pool, consistently."""
+        """One pool, read consistently."""
         item = self._table.get(*key_of(name))
         return from_item(item) if item else None
 
     def get_many(self, names: Iterable[str]) -> list[Pool]:
-        """Several pools in the order of their names; those that do not exist are left out."""
+        """Several pools in the order given; those that do not exist are left out."""
         wanted = list(names)
         found = self._table.batch_get(key_of(name) for name in wanted)
         items = (found.get(key_of(name)) for name in wanted)
         return [from_item(item) for item in items if item is not None]
 
     def names(self, *, limit: int, after: str | None = None) -> tuple[list[str], str | None]:
-        """A page of the registry in order of name, and where to go on."""
+        """A page of the registry in order of name, and where to continue."""
         condition, values = "pk = :pools", {":pools": keys.POOLS}
         if after is not None:
             condition += " AND sk > :after"
             values[":after"] = after
-        # One more than asked for: DynamoDB says to go on also after the last of them.
+        # One more than the page: DynamoDB returns a position also after the very last item.
         found = self._table.query(condition, values, limit=limit + 1, consistent=True)
         names = [str(item["sk"]) for item in found.items]
         return names[:limit], names[limit - 1] if len(names) > limit else None
 
     def save(self, before: Pool | None, pool: Pool, queues: Sequence[Queue]) -> Pool:
-        """Store a pool as it is to be, with what its queues, and those it had, know of it.
+        """Store a pool, and update its marks in the queues that it has or had.
 
-        `queues` are all of these, as read. Raises LostRace when anybody changed the pool or one of
-        the queues since, or deletes one.
+        `queues` are all of these, as read. Raises LostRace when the pool or a queue has changed
+        since, or a queue is being deleted.
         """
         stored = replace(
             pool,
@@ -70,8 +71,8 @@ class PoolStore:
         return stored
 
     def seat(self, pool: Pool) -> Pool:
-        """From now on running jobs take places, as though there were a limit; `save` takes that
-        back. Raises LostRace.
+        """Have running jobs take permits, as if there were a limit; `save` ends that. Raises
+        LostRace.
         """
         seating = replace(pool, seating=True, changes=pool.changes + 1)
         condition, values = _as_read(pool)
@@ -79,10 +80,10 @@ class PoolStore:
         return seating
 
     def remove(self, pool: Pool, queues: Sequence[Queue]) -> None:
-        """Forget a pool, and have its queues forget it. Raises LostRace as `save` does.
+        """Delete a pool and its marks in its queues. Raises LostRace as `save` does.
 
-        What its ledger counts stays: jobs that run give their places back there, and a pool of the
-        same name goes on with it.
+        The counts of its semaphore stay: running jobs release their permits there, and a pool of
+        the same name uses it again.
         """
         condition, values = _as_read(pool)
         self._table.transact(
@@ -94,7 +95,7 @@ class PoolStore:
         )
 
     def _marks(self, pool: Pool, queues: Sequence[Queue]) -> list[Update]:
-        """What is to change with the queues, so that each knows of the pool as it is."""
+        """The updates that bring the marks of a pool in its queues up to date."""
         writes: list[Update] = []
         for queue in queues:
             marks = {name: mark for name, mark in queue.pools.items() if name != pool.name}
@@ -108,12 +109,12 @@ class PoolStore:
             if after.fairness is None:
                 removing.append("tagging")
             elif queue.fairness is None:
-                # Its jobs have no tags, nor have those that are being pushed
-                # (`ojs.services.jobs.fairness_backfill`).
+                # Stored jobs have no tags, nor have those being pushed: see
+                # `ojs.services.jobs.fairness_backfill`.
                 setting["tagging"] = pool.configured_ms
-            # Race: another pool takes or leaves the queue, somebody configures it or deletes it.
-            # The loser reads again: two pools must not both have it for themselves, nor one have
-            # what is gone; and whether tenants share it is decided by both.
+            # Race: another pool adds or removes the queue, or it is configured or deleted. The
+            # loser reads again: two pools must not both isolate it, no pool may have a deleted
+            # queue, and whether tenants share the queue depends on all its pools.
             unchanged, values = as_read(queue)
             writes.append(
                 Update(
@@ -137,7 +138,7 @@ class PoolStore:
         try:
             self._table.transact(writes)
         except LostRace as lost:
-            # The answer of an earlier try of ours may have been lost: it is as we want it.
+            # The answer of an earlier try was lost: the mark is as it should be.
             found = next((item for item in lost.items if item and item["pk"] == _pk(stored)), None)
             if found is None or dict(found) != _item(stored):
                 raise
@@ -153,13 +154,13 @@ def _pk(pool: Pool) -> str:
 
 
 def marks_text(marks: Mapping[str, PoolMark]) -> str:
-    """What a queue knows of its pools, as it is stored."""
+    """The pool marks of a queue in stored form."""
     return jsontext.dumps({name: marks[name].compact() for name in sorted(marks)})
 
 
 def _as_read(pool: Pool | None) -> tuple[str, dict[str, Value]]:
-    """The condition that nobody changed a pool since it was read."""
-    # Race: another operator. The loser reads again and checks anew.
+    """The condition that a pool is unchanged since it was read."""
+    # Race: another operator. The loser reads and checks again.
     if pool is None:
         return "attribute_not_exists(pk)", {}
     return (
@@ -173,7 +174,7 @@ def _item(pool: Pool) -> dict[str, Value]:
         "pk": keys.pool(pool.name),
         "sk": keys.HEAD,
         "queues": jsontext.dumps(list(pool.queues)),
-        "strategy": pool.strategy,
+        "strategy": pool.strategy.value,
         "created": pool.created_ms,
         "configured": pool.configured_ms,
         "changes": pool.changes,
@@ -184,8 +185,8 @@ def _item(pool: Pool) -> dict[str, Value]:
         item["concurrency"] = pool.concurrency
     if pool.isolated:
         item["isolated"] = 1
-    if pool.told:
-        item["prevention"] = jsontext.dumps(dict(pool.told))
+    if pool.prevention_config:
+        item["prevention"] = jsontext.dumps(dict(pool.prevention_config))
     if pool.tenants:
         item["tenants"] = jsontext.dumps(dict(pool.tenants))
     if pool.seating:
@@ -195,26 +196,28 @@ def _item(pool: Pool) -> dict[str, Value]:
 
 def from_item(item: Item) -> Pool:
     """The pool an item holds."""
-    given: dict[str, Any] = dict(item)
-    told: dict[str, Any] = jsontext.stored(given["prevention"]) if "prevention" in given else {}
+    stored: dict[str, Any] = dict(item)
+    configured: dict[str, Any] = (
+        jsontext.stored(stored["prevention"]) if "prevention" in stored else {}
+    )
     prevention = None
-    if told:
-        # As it was given: numbers are stored as decimals.
-        told["min_dispatch_ratio"] = float(told["min_dispatch_ratio"])
-    if told.get("enabled"):
-        prevention = Prevention(told["rotation_interval"], told["min_dispatch_ratio"])
+    if configured:
+        # Numbers are stored as decimals.
+        configured["min_dispatch_ratio"] = float(configured["min_dispatch_ratio"])
+    if configured.get("enabled"):
+        prevention = Prevention(configured["rotation_interval"], configured["min_dispatch_ratio"])
     return Pool(
-        name=given["pk"].removeprefix(keys.pool("")),
-        queues=tuple(jsontext.stored(given["queues"])),
-        strategy=given["strategy"],
-        weights=jsontext.stored(given["weights"]) if "weights" in given else {},
-        concurrency=given.get("concurrency"),
-        isolated="isolated" in given,
+        name=stored["pk"].removeprefix(keys.pool("")),
+        queues=tuple(jsontext.stored(stored["queues"])),
+        strategy=DispatchStrategy(stored["strategy"]),
+        weights=jsontext.stored(stored["weights"]) if "weights" in stored else {},
+        concurrency=stored.get("concurrency"),
+        isolated="isolated" in stored,
         prevention=prevention,
-        told=told,
-        tenants=jsontext.stored(given["tenants"]) if "tenants" in given else {},
-        created_ms=given["created"],
-        configured_ms=given["configured"],
-        changes=given["changes"],
-        seating="seating" in given,
+        prevention_config=configured,
+        tenants=jsontext.stored(stored["tenants"]) if "tenants" in stored else {},
+        created_ms=stored["created"],
+        configured_ms=stored["configured"],
+        changes=stored["changes"],
+        seating="seating" in stored,
     )

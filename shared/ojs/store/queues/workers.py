@@ -1,4 +1,4 @@
-"""Workers in the table: one small item each, spread over a few partitions so they can be listed."""
+"""Workers in the table: one small item each, in a few partitions so that they can be listed."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from ojs.store.table.errors import LostRace
 from ojs.store.table.table import Put, Table, Update
 from ojs.store.table.values import Item, Value
 
-# A partition takes 1 000 writes a second; at a beat each five seconds this many shards carry
-# 80 000 workers, and a listing reads as many partitions at the most.
+# A partition takes 1 000 writes a second. With a heartbeat every five seconds this many partitions
+# carry 80 000 workers, and a listing reads at most so many partitions.
 SHARDS = 16
 _FORGET_AFTER_S = 86_400
 
@@ -27,24 +27,23 @@ def key_of(worker_id: str) -> tuple[str, str]:
 
 def from_item(item: Item) -> Worker:
     """The worker an item holds."""
-    given: dict[str, Any] = dict(item)
+    stored: dict[str, Any] = dict(item)
     return Worker(
-        id=given["sk"],
-        state=given.get("state", "running"),
-        directive=Directive(given.get("directive", Directive.RUNNING)),
-        active_jobs=given.get("active", 0),
-        info=jsontext.stored(given["info"]) if "info" in given else {},
-        first_seen_ms=given.get("first", 0),
-        last_seen_ms=given.get("seen", 0),
-        pool=given.get("pool"),
+        id=stored["sk"],
+        state=stored.get("state", "running"),
+        directive=Directive(stored.get("directive", Directive.RUNNING)),
+        active_jobs=stored.get("active", 0),
+        info=jsontext.stored(stored["info"]) if "info" in stored else {},
+        first_seen_ms=stored.get("first", 0),
+        last_seen_ms=stored.get("seen", 0),
+        pool=stored.get("pool"),
     )
 
 
 def _of_one_pool(pool: str, now_ms: int) -> tuple[str, dict[str, Value]]:
     """The condition that a worker belongs to no other pool."""
-    # Race: two that call themselves the same, or one that changes its mind. Which pool decides on
-    # a fetch must be plain (fair-scheduling seed, section 6.2): the second is refused, as long as
-    # the first was heard of lately.
+    # Race: two workers of the same id, or one that changes its pool. A fetch must belong to one
+    # pool, so the second is refused while the first is alive.
     return "attribute_not_exists(#pool) OR #pool = :pool OR #seen < :alive", {
         ":pool": pool,
         ":alive": now_ms - DEAD_AFTER_MS,
@@ -52,7 +51,7 @@ def _of_one_pool(pool: str, now_ms: int) -> tuple[str, dict[str, Value]]:
 
 
 def of_another(worker_id: str, pool: str, lost: LostRace) -> Conflict:
-    """Why a worker may not say that it belongs to this pool."""
+    """The error of a worker that declares this pool although it belongs to another one."""
     there = str((lost.item or {}).get("pool", ""))
     return Conflict(
         f"The worker '{worker_id}' belongs to the pool '{there}'.",
@@ -67,7 +66,7 @@ class WorkerStore:
         self._table = table
 
     def get(self, worker_id: str) -> Worker | None:
-        """One worker, consistently."""
+        """One worker, read consistently."""
         item = self._table.get(*key_of(worker_id))
         return from_item(item) if item else None
 
@@ -83,10 +82,10 @@ class WorkerStore:
         only_known: bool = False,
         pool: str | None = None,
     ) -> Worker:
-        """Note that a worker is alive, with what it says of itself.
+        """Record that a worker is alive, and what it reports.
 
-        Raises LostRace when `only_known` and there is no such worker, or when it says that it
-        belongs to another pool than before.
+        Raises LostRace when `only_known` and there is no such worker, or when it declares another
+        pool than before.
         """
         pk, sk = key_of(worker_id)
         setting: dict[str, Value] = {}
@@ -100,8 +99,8 @@ class WorkerStore:
             setting["info"] = jsontext.dumps(info)
         if directive is not None:
             setting["directive"] = directive.value
-        # Race (only_known): the worker was forgotten meanwhile. The caller answers 404 instead of
-        # bringing back a record that says nothing.
+        # Race (only_known): the worker's record was removed meanwhile. The caller answers 404
+        # instead of creating an empty record.
         condition = "attribute_exists(pk)" if only_known else None
         values: dict[str, Value] = {}
         if pool is not None:
@@ -120,7 +119,7 @@ class WorkerStore:
         return from_item(item)
 
     def join(self, worker_id: str, pool: str, *, now_ms: int) -> Worker:
-        """Note which pool a worker belongs to, as its fetch says. Raises Conflict."""
+        """Record the pool that a worker's fetch declares. Raises Conflict."""
         try:
             return self.touch(worker_id, now_ms=now_ms, pool=pool)
         except LostRace as lost:
@@ -129,9 +128,9 @@ class WorkerStore:
     def register(
         self, worker_id: str, *, now_ms: int, info: Mapping[str, Any], pool: str | None = None
     ) -> Worker:
-        """Start a record afresh: an earlier directive was for the earlier process.
+        """Replace a worker's record: an earlier directive was for an earlier process.
 
-        Raises Conflict when it says that it belongs to another pool than a namesake that is alive.
+        Raises Conflict when a live worker of the same id belongs to another pool.
         """
         pk, sk = key_of(worker_id)
         item: dict[str, Value] = {
@@ -154,8 +153,8 @@ class WorkerStore:
         return from_item(item)
 
     def remove(self, worker_id: str) -> bool:
-        """Forget a worker; False when there was none."""
-        # Race: two removals. One of them says that there is no such worker.
+        """Delete a worker's record; False when there was none."""
+        # Race: two removals. One of them finds no worker.
         try:
             self._table.delete(*key_of(worker_id), condition="attribute_exists(pk)")
         except LostRace:
@@ -163,7 +162,7 @@ class WorkerStore:
         return True
 
     def page(self, *, limit: int, after: str | None) -> tuple[list[Worker], str | None]:
-        """Up to `limit` workers, and where to go on (a worker id)."""
+        """Up to `limit` workers, and where to continue (a worker id)."""
         workers: list[Worker] = []
         shard = 0 if after is None else int(key_of(after)[0].removeprefix(keys.worker("")))
         while shard < SHARDS and len(workers) < limit:

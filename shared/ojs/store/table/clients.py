@@ -13,9 +13,9 @@ if TYPE_CHECKING:
     from mypy_boto3_s3 import S3Client
     from mypy_boto3_secretsmanager import SecretsManagerClient
 
-# A lost answer is recognised by what the write left (ojs.store.jobs.records), so retrying is safe. DynamoDB
-# answers in milliseconds: three tries of at most 2 s leave a request time to answer by itself
-# before API Gateway gives it up after 29 s.
+# Retrying is safe: a write whose answer was lost is recognised by what it stored (`Table.update`).
+# DynamoDB answers in milliseconds: three tries of at most 2 s leave a request time to answer by
+# itself before API Gateway ends it after 29 s.
 CONFIG = Config(
     connect_timeout=1,
     read_timeout=2,
@@ -23,9 +23,10 @@ CONFIG = Config(
     max_pool_connections=64,
     tcp_keepalive=True,
 )
-# For writes that count: an answer that was lost must not count twice (ojs.store.permits.counters).
+# For writes that add to a counter: after a lost answer they must not be repeated
+# (`ojs.store.permits.counter_items`).
 ONCE = CONFIG.merge(Config(retries={"mode": "standard", "total_max_attempts": 1}))
-# A bucket takes longer over a large object.
+# S3 takes longer for a large object.
 BUCKET_CONFIG = CONFIG.merge(Config(read_timeout=5))
 
 

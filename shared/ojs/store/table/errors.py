@@ -1,9 +1,9 @@
-"""What DynamoDB's refusals mean to us: lost race, contention, throttling, outage, or a bug.
+"""What an error of the SDK means: lost race, contention, throttling, outage, or a bug.
 
-- LostRace: a condition did not hold; somebody else was there first, nothing changed
+- LostRace: a condition did not hold, because another write came first; nothing was written
 - BackendUnavailable: throttled, contended or unreachable; try again (HTTP 503)
 - BackendTimeout: no answer; the outcome is unknown (HTTP 504)
-- BackendError: anything else is a defect of ours or of the deployment (HTTP 500)
+- BackendError: anything else, a defect of the code or of the deployment (HTTP 500)
 """
 
 from __future__ import annotations
@@ -47,18 +47,18 @@ _SERVER_FAULT = 500
 
 
 class Contended(BackendUnavailable):
-    """A transaction met another on the same item, and this try wrote nothing.
+    """A transaction conflicted with another on the same item, and this try wrote nothing.
 
     It may be repeated, with the same client token: an earlier try, whose answer was lost, may have
-    taken effect all the same.
+    succeeded all the same.
     """
 
 
 class LostRace(Exception):
-    """A condition did not hold. `items` has what was found in its place, by position.
+    """A condition did not hold. `items` are the items as found, in the order of the writes.
 
-    `repeated` says that the SDK asked more than once: an earlier try may have gone through, and
-    somebody have changed the item since. Then nobody knows whether the write was lost.
+    `repeated` says that the SDK sent the write more than once: an earlier try may have succeeded
+    and others have changed the item since, so that the outcome is unknown.
     """
 
     def __init__(self, items: list[dict[str, Any] | None], *, repeated: bool = False) -> None:
@@ -68,7 +68,7 @@ class LostRace(Exception):
 
     @property
     def item(self) -> dict[str, Any] | None:
-        """What was found, for a write of one item."""
+        """The item as found, for a write of one item."""
         return self.items[0] if self.items else None
 
 

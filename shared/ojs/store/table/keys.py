@@ -1,4 +1,4 @@
-"""Every key of the table and its indexes (design section 4).
+"""Every key of the table and its indexes.
 
 Names that users choose never contain the separator `|`: queue names by their pattern, worker ids
 by validation.
@@ -18,14 +18,14 @@ SPARE = "spare|"
 QUEUES = "QUEUES"
 POOLS = "POOLS"
 GONE = "GONE"
-# What a deployment notes about itself.
+# Facts about the deployment itself.
 DEPLOYMENT = "DEPLOYMENT"
-# Names of queues that are gone and may have left dead letters.
+# Names of deleted queues that may have left dead letters.
 LEFT = "LEFT"
 PRUNING = "PRUNING"
 WORKERS = "WORKERS"
 
-# Two hundred and one priorities, highest first: 000 is +100.
+# Priorities from +100 (key 000) to -100 (key 200), highest first.
 _TOP_PRIORITY = 100
 
 
@@ -40,7 +40,7 @@ def job_id(pk: str) -> str:
 
 
 def error(life: int, attempt: int, *, ended: bool = False) -> str:
-    """Sort key of one entry of the error history; sorts in the order things happened.
+    """Sort key of an entry of the error history, in order of time.
 
     `ended` is for what ended a job between attempts, such as its deadline.
     """
@@ -48,7 +48,7 @@ def error(life: int, attempt: int, *, ended: bool = False) -> str:
 
 
 def is_of_end(sort_key: str) -> bool:
-    """Whether an entry of the error history is of what ended a job between attempts."""
+    """Whether an entry of the error history is about an end between attempts."""
     return sort_key.endswith("x")
 
 
@@ -68,7 +68,7 @@ def pool(name: str) -> str:
 
 
 def replays(queue_name: str) -> str:
-    """Partition of how far a queue's replay rules have come."""
+    """Partition of the cursors of a queue's replay rules."""
     return f"V|{queue_name}"
 
 
@@ -78,12 +78,12 @@ def unique(digest: str) -> str:
 
 
 def tenant(queue_name: str, lane: int, priority: int, digest: str) -> str:
-    """Partition of where a tenant's jobs of one priority end in a fair line."""
+    """Partition of a tenant's finish tag in a fair line: a lane and a priority."""
     return f"F|{queue_name}|{lane}|{priority}|{digest}"
 
 
-def tagging(queue_name: str) -> str:
-    """Partition of how far the tagging of a queue's jobs has come."""
+def backfill(queue_name: str) -> str:
+    """Partition of the cursor of a queue's fairness backfill."""
     return f"F|{queue_name}"
 
 
@@ -94,12 +94,12 @@ RATE = "rate"
 
 
 def gate(queue_name: str) -> str:
-    """Partition of a bounded queue's gates."""
+    """Partition of a queue's depth counter, semaphore and rate window."""
     return f"G|{queue_name}"
 
 
 LIMITERS = "LIMITERS"
-# That a limit holds jobs back, beside what it counts: its stream record becomes the event.
+# Sort keys of throttle states, beside what a limit counts. Their stream records become events.
 HELD = "held"
 HELD_SLOTS = f"{HELD}_{SLOTS}"
 HELD_RATE = f"{HELD}_{RATE}"
@@ -110,21 +110,19 @@ FORCED = "f_"
 
 
 def forced(queue_name: str) -> str:
-    """Attribute of a pool's ledger: when this queue had a turn of its own last, whatever the
-    strategy says.
-    """
+    """Attribute of a pool's sequencer: when the starvation override last served this queue."""
     return f"{FORCED}{zlib.crc32(queue_name.encode('utf-8')):08x}"
 
 
 def limiter(cell: str) -> str:
-    """Partition of what is counted for a rate limit's key, by `ojs.domain.rate_limit.limiter.cell_name`."""
+    """Partition of the limiter state of a rate limit's key: `cell` is from `cell_name`."""
     return f"L|{cell}"
 
 
-# Projections: what follows from the stream (design section 5, "Stream") --------------------------
+# Projections: what is derived from the stream ----------------------------------------------------
 
 ALL_QUEUES = "*"
-# What a sweep saw of a pool, beside it: its stream record becomes the event.
+# Sort key of a pool's health alerts, beside the pool. Its stream records become events.
 WATCH = "watch"
 NOW = "@"
 GAUGE = "gauge"
@@ -132,12 +130,12 @@ DEAD = "dead"
 
 
 def stats(queue_name: str) -> str:
-    """Partition of a queue's counters; `ALL_QUEUES` (no queue can be called so) of the totals."""
+    """Partition of a queue's counters; of the totals with `ALL_QUEUES`, which names no queue."""
     return f"S|{queue_name}"
 
 
 def pool_stats(name: str) -> str:
-    """What stands for a queue's name where a pool is counted; no queue can be called so."""
+    """Stands for a queue's name where a pool is counted; it is no queue's name."""
     return f"@{name}"
 
 
@@ -157,7 +155,7 @@ def minute(text: str) -> str:
 
 
 def marker(second: int) -> str:
-    """Partition of the marks of stream records that were written in one second of the epoch."""
+    """Partition of the dedup records of stream records written in one second of the epoch."""
     return f"M|{second}"
 
 
@@ -167,7 +165,7 @@ def events(date: str) -> str:
 
 
 def event_page(ms: int, token: str) -> str:
-    """Sort key of an event page: when it was written, and which writer's it is."""
+    """Sort key of an event page: when it was written, and a token of its writer."""
     return f"{instant(ms)}|{token}"
 
 
@@ -200,17 +198,17 @@ def operation_id(pk: str) -> str:
 
 
 def ready(queue_name: str, lane: int) -> str:
-    """Where available jobs of a lane stand in line."""
+    """The ready line of a lane: its available jobs."""
     return f"R|{queue_name}|{lane}"
 
 
 def due(queue_name: str, lane: int) -> str:
-    """Where jobs wait for a time: start, retry, end of lease or attempt."""
+    """Jobs of a lane that wait for a time: start, retry, end of lease or attempt."""
     return f"D|{queue_name}|{lane}"
 
 
 def pending(queue_name: str, lane: int) -> str:
-    """Where jobs wait to be activated."""
+    """Jobs of a lane that wait to be activated."""
     return f"P|{queue_name}|{lane}"
 
 
@@ -220,19 +218,19 @@ def dead(queue_name: str) -> str:
 
 
 def dead_at(discarded_ms: int, job_id: str) -> str:
-    """The place of a dead letter in its queue's line, and in the line of all."""
+    """Sort key of a dead letter among those of its queue, and among all."""
     return f"{instant(discarded_ms)}|{job_id}"
 
 
-# Batches that are being stored, by when they should have been committed; and undone ones, by when
-# they are to be undone once more.
+# Staged batches, by when they should have been committed; and undone ones, by when they are to be
+# undone once more.
 STAGED = "B"
-# Bulk operations that are not over, by when they are to be looked at; in the index `expiry` all
-# that are kept, by id.
+# Bulk operations that are not over, by when they are due to be continued; in the index `expiry`
+# all that are kept, by id.
 OPERATIONS = "O"
-# Limits that hold jobs back.
+# Limits that throttle.
 HOLDING = "H"
-# All access keys, by when they were made.
+# All access keys, by when they were created.
 ACCESS_KEYS = "A"
 
 
@@ -247,38 +245,38 @@ def instant_of(key: str) -> int:
 
 
 def just_before(key: str) -> str:
-    """A key after all those of a line of dead letters that are smaller than this one of them."""
+    """A key between a dead letter's sort key and the next smaller one."""
     return f"{key[:-1]}{chr(ord(key[-1]) - 1)}~"
 
 
 def just_after(key: str) -> str:
-    """A key before all those of a line of dead letters that are larger than this one of them."""
+    """A key between a dead letter's sort key and the next larger one."""
     return f"{key}~"
 
 
 def upto(ms: int) -> str:
-    """A sort key after everything of that time or earlier."""
+    """A sort key after every entry of that time or earlier."""
     return f"{ms:015d}~"
 
 
-# What a job of the due line waits for, so that a keys-only index can count them by state.
+# What a job with a due entry waits for, so that a keys-only index can count them by state.
 START = "s"
 RETRY = "r"
 LEASE_END = "a"
 
 
 def due_at(ms: int, waits_for: str) -> str:
-    """The sort key of an entry of the due line."""
+    """The sort key of a due entry."""
     return f"{ms:015d}{waits_for}"
 
 
 @dataclass(frozen=True)
 class Position:
-    """A place in the ready line, and what a claim must know before it reads the head.
+    """A position in the ready line, and what a claim must know before it reads the job record.
 
-    The index is keys-only, so the hints ride at the end of its sort key, where they cannot change
-    the order: the job's own lease and timeout (ms), the batch it was staged with, the size of a
-    payload stored apart (KiB), the rate limit it is under (`ojs.domain.rate_limit.limiter.LimitSpec`), and whether
+    The index is keys-only, so its sort key carries hints at its end, where they cannot change the
+    order: the job's own lease and timeout (ms), the batch it was staged with, the size of its
+    offloaded payload (KiB), its rate limit (`ojs.domain.rate_limit.limiter.LimitSpec`), and whether
     it is a copy of a dead letter.
     """
 
@@ -310,11 +308,11 @@ class Position:
     @classmethod
     def parse(cls, key: str) -> Position:
         """Read back what `key` wrote."""
-        place, *hints = key.split("|")
+        bare, *hints = key.split("|")
         given = {hint[0]: hint[1:] for hint in hints}
         return cls(
-            priority=_TOP_PRIORITY - int(place[:3]),
-            order=place[3:],
+            priority=_TOP_PRIORITY - int(bare[:3]),
+            order=bare[3:],
             visibility_ms=int(given["v"]) if "v" in given else None,
             timeout_ms=int(given["t"]) if "t" in given else None,
             batch=given.get("b"),
@@ -325,12 +323,12 @@ class Position:
 
 
 def level(priority: int) -> str:
-    """What the sort keys of all jobs of a priority in the ready line begin with."""
+    """The prefix of the sort keys of all jobs of a priority in the ready line."""
     return f"{_TOP_PRIORITY - priority:03d}"
 
 
 def below(priority: int) -> str:
-    """A sort key after all jobs of a priority in the ready line, before those of the next."""
+    """A sort key after all jobs of a priority in the ready line and before the next priority."""
     return f"{_TOP_PRIORITY - priority:03d}~"
 
 

@@ -1,4 +1,4 @@
-"""The table: its keys, indexes and stream. CDK and the local engines both read it from here."""
+"""The table: its keys, indexes and stream. Both CDK and the local engines read them from here."""
 
 from __future__ import annotations
 
@@ -10,7 +10,9 @@ from ojs.store.table import keys
 
 @dataclass(frozen=True)
 class IndexSchema:
-    """A global secondary index, KEYS_ONLY: it finds, the condition on the head decides."""
+    """A global secondary index, KEYS_ONLY: its entries are candidates, and the conditions of the
+    writes that follow decide.
+    """
 
     name: str
     hash_key: str
@@ -19,10 +21,8 @@ class IndexSchema:
 
 @dataclass(frozen=True)
 class StreamFilter:
-    """Items whose changes are projected: by the front of their partition key, one of a few, and
-    their sort keys.
-
-    Without `sort_keys` every item of such a partition.
+    """Items whose changes are projected: partition keys with one of these prefixes, and one of
+    these sort keys (empty: any).
     """
 
     prefixes: tuple[str, ...]
@@ -31,7 +31,7 @@ class StreamFilter:
 
 @dataclass(frozen=True)
 class TableSchema:
-    """The one table (design section 4)."""
+    """The one table, which holds everything."""
 
     hash_key: str = "pk"
     range_key: str = "sk"
@@ -39,20 +39,21 @@ class TableSchema:
     stream_view_type: str = "NEW_AND_OLD_IMAGES"
     indexes: tuple[IndexSchema, ...] = field(
         default=(
-            # Where work may be: ready, due, pending and dead-lettered jobs.
+            # Jobs that are available, due at a time, pending or dead letters.
             IndexSchema("work", "wpk", "wsk"),
-            # Jobs with an `expires_at`, by deadline. Sparse: the others pay nothing for it.
+            # Jobs with an `expires_at`, by deadline. Sparse: jobs without one cost nothing here.
             IndexSchema("expiry", "epk", "esk"),
         )
     )
-    # Nothing else, and above all nothing that the projection itself writes: it would feed itself.
-    # An event source mapping has five filters at most, unless AWS is asked for more.
+    # Nothing that the projection itself writes may match: it would trigger itself. An event source
+    # mapping has at most five filters (a quota that AWS raises on request).
     stream_filters: tuple[StreamFilter, ...] = field(
         default=(
             StreamFilter((keys.job(""), keys.queue(""), keys.batch(""))),
             # A worker's sort key is its id.
             StreamFilter((keys.worker(""),), sort_keys=()),
-            # Of gates and limiters what events follow from; the others change with every job.
+            # Of counters and limiters only the items that events follow from; the others change
+            # with every job.
             StreamFilter(
                 (keys.gate(""),),
                 sort_keys=(keys.DEPTH, keys.REFUSED, keys.HELD_SLOTS, keys.HELD_RATE),
@@ -72,21 +73,21 @@ class TableSchema:
 
 TABLE = TableSchema()
 
-# The form of the items. It goes up with each change that items already there do not have; code
-# knows all forms up to its own.
+# The version of the form of the items. It goes up with each change that items already stored do
+# not have; code can read all forms up to its own.
 SCHEMA_VERSION = 1
-# The oldest form that code must know to work on items of this one. It goes up only with a change
-# that older code would break: from then on there is no way back to an earlier version.
+# The lowest SCHEMA_VERSION of code that works on these items. It goes up only with a change that
+# breaks older code: from then on a deployment cannot go back to an earlier version.
 NEEDED_VERSION = 1
 
-# Records the projection is handed at once: bounds in docs/performance.md are per batch of these.
+# Stream records in one invocation of the projection; docs/performance.md counts per such batch.
 STREAM_BATCH = 100
 
 
 def create_table_arguments(name: str, *, stream: bool = False) -> dict[str, Any]:
     """Arguments of DynamoDB's CreateTable for this schema, for local engines and tests.
 
-    Without the stream unless somebody reads it: a record is written with every item.
+    `stream` switches the stream on, which costs a record for every write.
     """
     attributes = {TABLE.hash_key, TABLE.range_key}
     for index in TABLE.indexes:

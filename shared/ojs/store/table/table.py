@@ -1,4 +1,4 @@
-"""The DynamoDB client, narrowed to what the store does: plain values, clear errors, a meter."""
+"""A thin layer over the DynamoDB client: plain values, meaningful errors, a capacity meter."""
 
 from __future__ import annotations
 
@@ -31,14 +31,14 @@ _LONGEST_PAUSE_S = 0.4
 
 @dataclass
 class Meter:
-    """Calls and capacity units spent; tests and benchmarks read it."""
+    """Calls and capacity units used; tests and benchmarks read it."""
 
     calls: list[str] = field(default_factory=list)
     write_units: float = 0.0
     read_units: float = 0.0
 
     def reset(self) -> None:
-        """Start counting anew."""
+        """Set all counts to zero."""
         self.calls.clear()
         self.write_units = self.read_units = 0.0
 
@@ -48,18 +48,18 @@ _READS = frozenset({"GetItem", "BatchGetItem", "Query"})
 
 @dataclass(frozen=True)
 class Update:
-    """One conditional change of an item: attributes to set, to remove, and what must hold.
+    """One conditional change of an item: attributes to set, to remove, and the condition.
 
-    Expressions name attributes as `#name` and values as `:name`; names need no declaration.
+    Expressions refer to attributes as `#name` and to `values` as `:name`.
     """
 
     pk: str
     sk: str
     set: Mapping[str, Value] = field(default_factory=dict)
     remove: Sequence[str] = ()
-    # Attribute → expression, for what must be worked out from the item itself.
+    # Attribute → expression over the stored item.
     compute: Mapping[str, str] = field(default_factory=dict)
-    # Attribute → number to add; one that is missing counts as 0. Names of any characters.
+    # Attribute → number to add, to 0 if missing. The names may have any characters.
     add: Mapping[str, int] = field(default_factory=dict)
     condition: str | None = None
     values: Mapping[str, Value] = field(default_factory=dict)
@@ -135,9 +135,14 @@ class Delete:
         return arguments
 
 
+# An attribute, and the value that only one write ever gives it: a fresh token, as a rule. An item
+# that has it was written by that write.
+OwnMark = tuple[str, Value]
+
+
 @dataclass(frozen=True)
 class Found:
-    """A page of query results. `last` is the key to go on after, when there is more."""
+    """A page of query results. `last` is the key to go on after; None on the last page."""
 
     items: list[Item]
     last: dict[str, Any] | None
@@ -166,7 +171,7 @@ class Table:
         self._new_token = new_token
 
     def _back_off(self, times: int) -> None:
-        """Wait before asking again, longer each time and never in step with others."""
+        """Wait before the next try: exponential back-off with jitter."""
         longest = min(_LONGEST_PAUSE_S, _FIRST_PAUSE_S * 2**times)
         self._sleep(longest * (0.5 + self._chance() / 2))
 
@@ -194,7 +199,7 @@ class Table:
             self.meter.write_units += units
 
     def ping(self) -> None:
-        """One cheap read, to see whether the store answers. Raises OjsError."""
+        """Make one cheap read, to check that the table can be reached. Raises OjsError."""
         self.get("PING", "@", consistent=False)
 
     def get(self, pk: str, sk: str, *, consistent: bool = True) -> Item | None:
@@ -227,8 +232,8 @@ class Table:
             for item in map(unpack, items):
                 found[str(item["pk"]), str(item["sk"])] = item
             left = answer.get("UnprocessedKeys", {}).get(self.name, {}).get("Keys", [])
-            # What was cut off for size or throttling is asked for again; without any progress
-            # over several rounds the table is throttled and the caller should come back.
+            # Keys left out for size or throttling are read again; without any progress over
+            # several rounds the table is throttled and the caller should try again later.
             fruitless = fruitless + 1 if left and not items else 0
             if fruitless >= _BATCH_ROUNDS:
                 raise BackendUnavailable("The store is busy.")
@@ -237,28 +242,43 @@ class Table:
             wanted = list(left) + rest
         return found
 
-    def put(self, put: Put) -> None:
-        """Write an item. Raises LostRace with what stands in its place."""
-        self._call(
-            "PutItem",
-            self.client.put_item,
-            TableName=self.name,
-            ReturnValuesOnConditionCheckFailure="ALL_OLD",
-            **put.arguments(),
-        )
+    def put(self, put: Put, *, own: OwnMark | None = None) -> None:
+        """Write an item; `own` as for `update`. Raises LostRace with the item that stands there."""
+        try:
+            self._call(
+                "PutItem",
+                self.client.put_item,
+                TableName=self.name,
+                ReturnValuesOnConditionCheckFailure="ALL_OLD",
+                **put.arguments(),
+            )
+        except LostRace as lost:
+            if _own_item(lost, own) is None:
+                raise
 
-    def update(self, update: Update, *, tell_loser: bool = True) -> Item:
-        """Change an item; returns all of it as it is now. Raises LostRace with what it found, or
-        without when the loser is not to learn of it.
+    def update(
+        self, update: Update, *, tell_loser: bool = True, own: OwnMark | None = None
+    ) -> Item:
+        """Change an item; returns all of it as it is now.
+
+        With `own`, a condition that fails because an earlier try of this very write succeeded, and
+        its answer was lost, is no lost race: the item is returned as it was found.
+
+        Raises LostRace with the item found, or without it unless `tell_loser`.
         """
-        answer = self._call(
-            "UpdateItem",
-            self.client.update_item,
-            TableName=self.name,
-            ReturnValues="ALL_NEW",
-            ReturnValuesOnConditionCheckFailure="ALL_OLD" if tell_loser else "NONE",
-            **update.arguments(),
-        )
+        try:
+            answer = self._call(
+                "UpdateItem",
+                self.client.update_item,
+                TableName=self.name,
+                ReturnValues="ALL_NEW",
+                ReturnValuesOnConditionCheckFailure="ALL_OLD" if tell_loser else "NONE",
+                **update.arguments(),
+            )
+        except LostRace as lost:
+            if (item := _own_item(lost, own)) is None:
+                raise
+            return item
         return unpack(answer.get("Attributes", {}))
 
     def delete(
@@ -291,7 +311,7 @@ class Table:
         consistent: bool = False,
         after: dict[str, Any] | None = None,
     ) -> Found:
-        """One page of a query. An index cannot be read consistently."""
+        """One page of a query. `consistent` does not apply to an index."""
         arguments: dict[str, Any] = {
             "KeyConditionExpression": condition,
             "ExpressionAttributeValues": pack(values),
@@ -311,7 +331,7 @@ class Table:
     def query_all(
         self, condition: str, values: Mapping[str, Value], *, consistent: bool = True
     ) -> list[Item]:
-        """Every item of one partition that matches: only where the partition is bounded."""
+        """All matching items of one partition; only for partitions of bounded size."""
         items: list[Item] = []
         after: dict[str, Any] | None = None
         while True:
@@ -324,14 +344,14 @@ class Table:
     def transact(self, writes: Sequence[Put | Update | Delete]) -> None:
         """Make up to 100 writes, all or none.
 
-        One client token goes with all tries: DynamoDB answers a try after one that took effect as
-        it answered that one (for ten minutes), so that a lost answer is neither written twice nor
-        mistaken for a lost race.
+        All tries have one client token: for ten minutes DynamoDB answers a repetition of a
+        transaction that succeeded with the same success, so that after a lost answer it is neither
+        written twice nor mistaken for a lost race.
 
         Raises:
-            LostRace: with what stood in the way; nothing is written.
-            Contended: others were at these items each time. An earlier try may have taken effect,
-                if its answer was lost: the outcome is unknown.
+            LostRace: a condition failed; nothing is written.
+            Contended: every try conflicted with other writes. An earlier try may have succeeded
+                without an answer: the outcome is unknown.
             OjsError: the outcome is unknown.
         """
         actions: list[Any] = []
@@ -351,7 +371,7 @@ class Table:
                 )
             except Contended:
                 # The SDK does not repeat a cancelled transaction. This try wrote nothing; if an
-                # earlier one did, the token has the next one answered so.
+                # earlier one succeeded, the next one is answered so because of the token.
                 if tried == _TRANSACTION_TRIES - 1:
                     raise
                 self._back_off(tried)
@@ -363,7 +383,7 @@ class Table:
     ) -> None:
         """Unconditional puts and deletes, 25 a call, until all are done.
 
-        Only for items nobody else can name yet, or whose loss is the point.
+        Only for items that no other process knows yet, or that are to be removed whatever they are.
         """
         requests: list[Any] = [{"PutRequest": {"Item": pack(item)}} for item in puts]
         requests += [{"DeleteRequest": {"Key": pack({"pk": pk, "sk": sk})}} for pk, sk in deletes]
@@ -380,6 +400,12 @@ class Table:
             if fruitless >= _BATCH_ROUNDS:
                 raise BackendUnavailable("The store is busy.")
             if left:
-                # What is left unwritten was throttled: asked again at once it would be again.
+                # The rest was throttled: sent again at once it would be again.
                 self._back_off(fruitless)
             requests = list(left) + rest
+
+
+def _own_item(lost: LostRace, own: OwnMark | None) -> Item | None:
+    """The item in the way of a write, if an earlier try of that write left it there."""
+    found = lost.item
+    return found if own is not None and found and found.get(own[0]) == own[1] else None

@@ -31,6 +31,21 @@ def unpack(item: Mapping[str, Any]) -> Item:
     return plain
 
 
+def number(item: Mapping[str, Any], name: str) -> int:
+    """A number of an item; 0 if it has none of this name."""
+    value = item.get(name, 0)
+    return value if isinstance(value, int) else 0
+
+
+def projected(item: Mapping[str, Any], name: str) -> int:
+    """A projected counter of an item.
+
+    Changes may arrive out of order, so that for a moment more has been taken off than was added:
+    such a counter is 0.
+    """
+    return max(0, int(item.get(name, 0)))
+
+
 def size(item: Mapping[str, Value]) -> int:
     """Bytes DynamoDB counts for an item, or one more for a number."""
     total = 0

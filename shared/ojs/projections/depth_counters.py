@@ -1,7 +1,7 @@
-"""Gates of bounded queues as their items tell (`ojs.store.permits.counters`), and what is worth an event.
+"""Changes of depth counters (`ojs.store.permits.depth_counter`), and the events that follow.
 
-Each image of a gate is calm, above its warning level, or full. An event tells of each step between
-two images, so that a warning is followed by its all-clear before there is another.
+Each image of a counter is below its warning threshold, above it, or full. Each step between two
+images leads to an event, so that a warning is cleared before there is another.
 """
 
 from __future__ import annotations
@@ -12,11 +12,12 @@ from typing import Any
 
 from ojs.domain.events import event as events
 from ojs.domain.events.event import Event
+from ojs.domain.events.types import EventType
 
 
 @dataclass(frozen=True)
 class Measure:
-    """So much of one kind, and its bound and warning level as of the last push."""
+    """How much of one unit is used, and its bound and warning threshold as of the last push."""
 
     unit: str
     used: int
@@ -25,12 +26,12 @@ class Measure:
 
     @property
     def warned(self) -> bool:
-        """Whether it is at its warning level or above."""
+        """Whether it is at its warning threshold or above."""
         return self.warn is not None and self.used >= self.warn
 
     @property
     def full(self) -> bool:
-        """Whether nothing more fits in."""
+        """Whether the bound is reached."""
         return self.bound is not None and self.used >= self.bound
 
 
@@ -53,18 +54,18 @@ class Depth:
 
     @property
     def warned(self) -> Measure | None:
-        """What is at its warning level or above: jobs before bytes."""
+        """What is at its warning threshold or above: jobs before bytes."""
         return next((each for each in (self.jobs, self.bytes) if each.warned), None)
 
     @property
     def full(self) -> Measure | None:
-        """What nothing more of fits in."""
+        """What has reached its bound: jobs before bytes."""
         return next((each for each in (self.jobs, self.bytes) if each.full), None)
 
 
 @dataclass(frozen=True)
 class Refused:
-    """Jobs refused so far, and what was found by the last of them that asked."""
+    """How many jobs were refused so far, and what the last refused push found."""
 
     count: int
     depth: int
@@ -88,32 +89,32 @@ class Refused:
 
 @dataclass(frozen=True)
 class DepthChange:
-    """A gate's count before and after."""
+    """A depth counter before and after."""
 
     queue: str
     before: Depth | None
     after: Depth
 
     def kinds(self) -> Iterator[tuple[str, Measure]]:
-        """The events that follow, in order, each with what it is about."""
+        """The types of the events that follow, in order, each with its measure."""
         warned = self.before.warned if self.before is not None else None
         full = self.before.full if self.before is not None else None
         if self.after.warned and not warned:
-            yield "backpressure.warning", self.after.warned
+            yield EventType.BACKPRESSURE_WARNING, self.after.warned
         if self.after.full and not full:
-            yield "queue.full", self.after.full
+            yield EventType.QUEUE_FULL, self.after.full
         if warned and not self.after.warned:
-            # As it is now; where the bound is no more, the one that was.
+            # As it is now; if the bound was lifted, with the bound before.
             now = self.after.jobs if warned.unit == "jobs" else self.after.bytes
             yield (
-                "backpressure.cleared",
+                EventType.BACKPRESSURE_CLEARED,
                 replace(now, bound=warned.bound if now.bound is None else now.bound),
             )
 
 
 @dataclass(frozen=True)
 class PushRefusal:
-    """A request that was refused: so many jobs."""
+    """A push that was refused, of `count` jobs."""
 
     queue: str
     count: int
@@ -123,9 +124,11 @@ class PushRefusal:
 def of_depth(
     change: DepthChange, service: str, *, identity: bytes, written_ms: int
 ) -> Iterator[Event]:
-    """Warning, full, and all clear. `identity` is the change's."""
+    """The events of a warning, a full queue, and a warning that is cleared. `identity` is the
+    change's.
+    """
     after = change.after
-    # What a sweep sets right leaves the time of the last push or completion as it was.
+    # A repair by a sweep does not change the time of the last push or completion.
     at_ms = max(after.at_ms, written_ms)
     for kind, what in change.kinds():
         data: dict[str, Any] = {"queue": change.queue, "depth": what.used, "bound": what.bound}
@@ -135,7 +138,7 @@ def of_depth(
 
 
 def of_refusal(refusal: PushRefusal, service: str, *, identity: bytes) -> Iterator[Event]:
-    """One for a request, however many jobs it had."""
+    """The event of a refused push, one for all its jobs."""
     what = refusal.what
     data = {
         "queue": refusal.queue,
@@ -143,7 +146,7 @@ def of_refusal(refusal: PushRefusal, service: str, *, identity: bytes) -> Iterat
         "bound": what.bound,
         "job_type": what.job_type,
     }
-    kind = "backpressure.rejected"
+    kind = EventType.BACKPRESSURE_REJECTED
     yield _event(kind, what.at_ms, refusal.queue, service, identity, data)
 
 

@@ -1,0 +1,142 @@
+"""Dead letters, and bulk operations on them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from functions.admin.app import app
+from ojs import runtime
+from ojs.domain.dead_letter import filter as dead_letter_filter
+from ojs.domain.dead_letter.bulk import Action
+from ojs.domain.dead_letter.filter import DeadLetterFilter
+from ojs.domain.errors import InvalidRequest
+from ojs.domain.job.states import State
+from ojs.http.binding import paging, query
+from ojs.http.binding.application import Answer
+from ojs.http.binding.request import Request
+from ojs.http.contract import models
+from ojs.http.views import bulk as bulk_views
+from ojs.http.views import jobs as views
+from ojs.http.views import statistics as stats_views
+
+if TYPE_CHECKING:
+    from ojs.services.dead_letter.bulk import Done
+
+# The rest of a bulk operation is left to the sweep when the request has less time than this.
+_BULK_SPARE_MS = 8_000
+
+
+@app.operation("list_dead_letters", "admin_list_dead_letters")
+def list_dead_letters(request: Request) -> Answer:
+    """A page of dead letters."""
+    query.check_known(request.operation, request.query)
+    current = runtime.current()
+    asked = paging.window(request.query)
+    if (state := request.query.get("state")) not in (None, "", State.DISCARDED):
+        raise InvalidRequest("state", f"must be {State.DISCARDED}", value=state)
+    wanted = dead_letter_filter.from_query(request.query, now_ms=current.clock.now_ms())
+    # Not by paging.collect: it would load the jobs that are skipped.
+    page = current.dead_letter.list(
+        wanted, limit=asked.limit, cursor=asked.cursor, skip=asked.offset
+    )
+    total = None
+    if wanted.everything and (page.next_cursor is not None or asked.cursor is not None):
+        seen = asked.offset + len(page.items) + (page.next_cursor is not None)
+        total = current.dead_letter_stats.total(wanted.queue, least=seen)
+    return Answer(views.jobs_page(asked, page, total))
+
+
+@app.operation("dead_letter_stats", "admin_dead_letter_stats")
+def dead_letter_stats(request: Request) -> Answer:
+    """How many dead letters there are, of what, and since when."""
+    query.check_known(request.operation, request.query)
+    return Answer(stats_views.dead_letters(runtime.current().dead_letter_stats.read()))
+
+
+@app.operation("get_dead_letter", "admin_get_dead_letter")
+def get_dead_letter(request: Request) -> Answer:
+    """One dead letter with its history."""
+    return Answer(views.detail(runtime.current().dead_letter.get(request.named)))
+
+
+@app.operation("retry_dead_letter", "admin_retry_dead_letter")
+def retry_dead_letter(request: Request) -> Answer:
+    """Make a dead letter available again."""
+    override = request.parsed(models.RetryDeadLetterRequest).changes()
+    if override.queue is not None:
+        request.touches(override.queue)
+    return Answer(views.wrapped(runtime.current().redrive.retry(request.named, override)))
+
+
+@app.operation("delete_dead_letter")
+def delete_dead_letter(request: Request) -> Answer:
+    """Delete a dead letter for good."""
+    runtime.current().dead_letter.delete(request.named)
+    return Answer(views.dead_letter_deleted(request.named))
+
+
+@app.operation("admin_delete_dead_letter")
+def admin_delete_dead_letter(request: Request) -> Answer:
+    """Delete a dead letter for good."""
+    runtime.current().dead_letter.delete(request.named)
+    return Answer(None, 204)
+
+
+@app.operation("retry_dead_letters", "admin_retry_dead_letters")
+def retry_dead_letters(request: Request) -> Answer:
+    """Make many dead letters available again."""
+    query.check_known(request.operation, request.query)
+    wanted = bulk_views.to_retry(request, now_ms=runtime.current().clock.now_ms())
+    request.touches(wanted.queue)
+    done = _begun(request, Action.RETRY, wanted)
+    return Answer(bulk_views.retried(done.operation, done.job_ids, done.errors))
+
+
+@app.operation("purge_dead_letters", "admin_purge_dead_letters")
+def purge_dead_letters(request: Request) -> Answer:
+    """Delete many dead letters for good."""
+    query.check_known(request.operation, request.query)
+    wanted = bulk_views.to_purge(request, now_ms=runtime.current().clock.now_ms())
+    request.touches(wanted.queue)
+    done = _begun(request, Action.PURGE, wanted)
+    return Answer(bulk_views.purged(done.operation, done.job_ids))
+
+
+@app.operation("purge_old_dead_letters", "admin_purge_old_dead_letters")
+def purge_old_dead_letters(request: Request) -> Answer:
+    """Delete dead letters that were discarded before a time."""
+    query.check_known(request.operation, request.query)
+    wanted = bulk_views.older(request, now_ms=runtime.current().clock.now_ms())
+    done = _begun(request, Action.PURGE, wanted)
+    return Answer(bulk_views.purged(done.operation, done.job_ids))
+
+
+def _begun(request: Request, action: Action, wanted: DeadLetterFilter) -> Done:
+    return runtime.current().bulk.begin(
+        action, wanted, go_on=lambda: request.remaining_ms() > _BULK_SPARE_MS
+    )
+
+
+@app.operation("list_dead_letter_operations", "admin_list_dead_letter_operations")
+def list_dead_letter_operations(request: Request) -> Answer:
+    """A page of bulk operations."""
+    query.check_known(request.operation, request.query)
+    asked = paging.window(request.query)
+    page = paging.collect(
+        asked, lambda limit, cursor: runtime.current().bulk.list(limit=limit, cursor=cursor)
+    )
+    return Answer(bulk_views.page(page, paging.described(asked, page)))
+
+
+@app.operation("get_dead_letter_operation", "admin_get_dead_letter_operation")
+def get_dead_letter_operation(request: Request) -> Answer:
+    """One bulk operation."""
+    query.check_known(request.operation, request.query)
+    return Answer(bulk_views.wrapped(runtime.current().bulk.get(request.named)))
+
+
+@app.operation("stop_dead_letter_operation", "admin_stop_dead_letter_operation")
+def stop_dead_letter_operation(request: Request) -> Answer:
+    """Stop a bulk operation."""
+    request.parsed(models.NoOptions)
+    return Answer(bulk_views.wrapped(runtime.current().bulk.stop(request.named)))

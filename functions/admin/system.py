@@ -1,0 +1,67 @@
+"""Health, manifest and the OpenAPI document."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from functions.admin.app import app
+from ojs import runtime
+from ojs.domain.errors import OjsError
+from ojs.http.binding.application import Answer
+from ojs.http.binding.request import Request
+from ojs.http.contract import manifest as manifests
+
+if TYPE_CHECKING:
+    from ojs.http.contract import answers
+
+_RETRY_AFTER = {"Retry-After": "5"}
+
+
+@app.operation("manifest")
+def manifest(_request: Request) -> Answer:
+    """What this server offers."""
+    settings = runtime.current().settings
+    return Answer(manifests.manifest(settings.version, settings.authorizer))
+
+
+@app.operation("health", "root_health")
+def health(_request: Request) -> Answer:
+    """Whether the store answers, and how quickly."""
+    current = runtime.current()
+    body: answers.HealthAnswer = {
+        "status": "ok",
+        "version": manifests.SPECVERSION,
+        "server_version": current.settings.version,
+        "uptime_seconds": app.uptime_s(),
+        "backend": {"type": manifests.BACKEND, "status": "ok"},
+    }
+    started_ms = current.clock.now_ms()
+    try:
+        current.table.ping()
+    except OjsError as error:
+        body["status"] = "degraded"
+        body["backend"]["status"] = "unhealthy"
+        body["backend"]["error"] = error.message
+        return Answer(body, 503, _RETRY_AFTER)
+    body["backend"]["latency_ms"] = current.clock.now_ms() - started_ms
+    return Answer(body)
+
+
+@app.operation("ready", "root_ready")
+def ready(_request: Request) -> Answer:
+    """Whether requests can be served."""
+    try:
+        runtime.current().table.ping()
+    except OjsError:
+        return Answer({"status": "unavailable"}, 503, _RETRY_AFTER)
+    return Answer({"status": "ready"})
+
+
+@app.operation("openapi")
+def openapi(_request: Request) -> Answer:
+    """The OpenAPI document."""
+    # Imported here: no other operation should wait for it.
+    from ojs.http.contract import openapi as descriptions
+
+    settings = runtime.current().settings
+    return Answer(descriptions.document(settings.version, settings.authorizer))

@@ -1,0 +1,72 @@
+"""Collections of a bounded size, for what a container remembers between requests."""
+
+from __future__ import annotations
+
+import threading
+from collections import OrderedDict
+from collections.abc import Callable, Hashable
+from typing import Generic, TypeVar, overload
+
+K = TypeVar("K", bound=Hashable)
+V = TypeVar("V")
+D = TypeVar("D")
+
+
+class BoundedMap(Generic[K, V]):
+    """A map of at most `size` keys that forgets those first whose values were set longest ago.
+
+    Threads may share it: each method is atomic.
+    """
+
+    def __init__(self, size: int) -> None:
+        self._size = size
+        self._values: OrderedDict[K, V] = OrderedDict()
+        self._lock = threading.Lock()
+
+    @overload
+    def get(self, key: K) -> V | None: ...
+    @overload
+    def get(self, key: K, default: D) -> V | D: ...
+    def get(self, key: K, default: object = None) -> object:
+        """The value of a key, or the default."""
+        with self._lock:
+            return self._values.get(key, default)
+
+    def put(self, key: K, value: V) -> None:
+        """Set the value of a key."""
+        self.update(key, lambda _: value)
+
+    def update(self, key: K, change: Callable[[V | None], V]) -> V | None:
+        """Set a key to what `change` makes of its value. Returns the value before; None for none.
+
+        `change` must not use the map itself.
+        """
+        with self._lock:
+            before = self._values.get(key)
+            self._values[key] = change(before)
+            self._values.move_to_end(key)
+            while len(self._values) > self._size:
+                self._values.popitem(last=False)
+        return before
+
+    def forget(self, key: K) -> None:
+        """Remove a key, if it is there."""
+        with self._lock:
+            self._values.pop(key, None)
+
+
+class BoundedSet(Generic[K]):
+    """A set of at most `size` members that forgets those first which were added longest ago.
+
+    Threads may share it.
+    """
+
+    def __init__(self, size: int) -> None:
+        self._members: BoundedMap[K, bool] = BoundedMap(size)
+
+    def __contains__(self, member: K) -> bool:
+        return self._members.get(member, False)
+
+    def add(self, member: K) -> None:
+        """Add a member."""
+        self._members.put(member, True)

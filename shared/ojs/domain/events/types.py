@@ -1,0 +1,46 @@
+"""The types of all events, as docs/events.md lists them."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+
+
+class EventType(StrEnum):
+    """The type of an event: its name on the wire (ojs-events section 3)."""
+
+    JOB_ENQUEUED = "job.enqueued"
+    JOB_SCHEDULED = "job.scheduled"
+    JOB_STARTED = "job.started"
+    JOB_HEARTBEAT = "job.heartbeat"
+    JOB_COMPLETED = "job.completed"
+    JOB_FAILED = "job.failed"
+    JOB_RETRYING = "job.retrying"
+    JOB_DISCARDED = "job.discarded"
+    JOB_EXPIRED = "job.expired"
+    JOB_CANCELLED = "job.cancelled"
+    DEAD_LETTER_ADDED = "dead_letter.added"
+    DEAD_LETTER_RETRIED = "dead_letter.retried"
+    DEAD_LETTER_REPLAYED = "dead_letter.replayed"
+    DEAD_LETTER_DELETED = "dead_letter.deleted"
+    DEAD_LETTER_PRUNED = "dead_letter.pruned"
+    QUEUE_CREATED = "queue.created"
+    QUEUE_DELETED = "queue.deleted"
+    QUEUE_CONFIG_UPDATED = "queue.config_updated"
+    QUEUE_PAUSED = "queue.paused"
+    QUEUE_RESUMED = "queue.resumed"
+    QUEUE_FULL = "queue.full"
+    QUEUE_OVERFLOW = "queue.overflow"
+    BACKPRESSURE_WARNING = "backpressure.warning"
+    BACKPRESSURE_CLEARED = "backpressure.cleared"
+    BACKPRESSURE_REJECTED = "backpressure.rejected"
+    BACKPRESSURE_DROPPED = "backpressure.dropped"
+    RATE_LIMIT_EXCEEDED = "rate_limit.exceeded"
+    RATE_LIMIT_RELEASED = "rate_limit.released"
+    RATE_LIMIT_DROPPED = "rate_limit.dropped"
+    RATE_LIMIT_DYNAMIC_ADJUSTED = "rate_limit.dynamic_adjusted"
+    SCHEDULING_REBALANCED = "scheduling.rebalanced"
+    SCHEDULING_QUEUE_STARVED = "scheduling.queue_starved"
+    SCHEDULING_POOL_OVERLOADED = "scheduling.pool_overloaded"
+    WORKER_STARTED = "worker.started"
+    WORKER_QUIET = "worker.quiet"
+    WORKER_STOPPED = "worker.stopped"

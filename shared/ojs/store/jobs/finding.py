@@ -1,0 +1,181 @@
+"""Finding jobs by the table's indexes.
+
+An index may be a moment behind the table: its answers are candidates, and the condition of the
+write that follows decides.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from ojs.domain import times
+from ojs.domain.fair_queue.tags import arrival, tagged
+from ojs.store.table import keys
+from ojs.store.table.table import Table
+from ojs.store.table.values import Item, pack, unpack
+
+_PAGE = 100
+# Entries of one priority that are looked through for copies of dead letters.
+_MAX_SKIPPED = 1_000
+
+
+class JobIndex:
+    """Ids of jobs by where they wait. Each answer may be stale."""
+
+    def __init__(self, table: Table) -> None:
+        self._table = table
+
+    def ready(
+        self, queue: str, lane: int, *, limit: int, after: Any = None
+    ) -> tuple[list[tuple[str, str]], Any]:
+        """The front of a ready line: (job id, sort key) in order, and the key to go on after."""
+        found = self._table.query(
+            "wpk = :ready", {":ready": keys.ready(queue, lane)}, index="work", limit=limit,
+            after=after,
+        )  # fmt: skip
+        return _entries(found.items), found.last
+
+    def listed(
+        self, line: str, *, limit: int, after: Mapping[str, str] | None = None
+    ) -> tuple[list[tuple[str, str]], dict[str, str] | None]:
+        """A page of a partition of the index: (job id, sort key) in order, and the key to go on
+        after, in plain values that can be stored.
+        """
+        found = self._table.query(
+            "wpk = :line",
+            {":line": line},
+            index="work",
+            limit=limit,
+            after=pack(after) if after else None,
+        )
+        last = {name: str(value) for name, value in unpack(found.last or {}).items()}
+        return _entries(found.items), last or None
+
+    def oldest(self, queue: str, lanes: int, *, limit: int, copies: bool = False) -> list[str]:
+        """The available jobs that have waited longest, whatever their priority.
+
+        One query for each priority in use in each lane, as a ready line is sorted by priority
+        first. With `copies`, only copies of dead letters, among the first thousand of each
+        priority. Of a fair line the oldest of the first hundred: that is the oldest of all while
+        at most a hundred tenants of equal weight wait.
+        """
+        found: list[tuple[str, str]] = []
+        for lane in range(lanes):
+            after, skipped = " ", 0  # before every digit
+            size = _PAGE if copies else min(limit, _MAX_SKIPPED)
+            while True:
+                page = self._table.query(
+                    "wpk = :ready AND wsk > :after",
+                    {":ready": keys.ready(queue, lane), ":after": after},
+                    index="work",
+                    limit=size,
+                )
+                entries = [(key, job_id) for job_id, key in _entries(page.items)]
+                if not entries:
+                    break
+                first = keys.Position.parse(entries[0][0])
+                if size < _PAGE and tagged(first.order):
+                    # A fair line is not in order of arrival: look further.
+                    size = _PAGE
+                    continue
+                priority = first.priority
+                same = [
+                    (position, job_id)
+                    for key, job_id in entries
+                    if (position := keys.Position.parse(key)).priority == priority
+                ]
+                wanted = [(arrival(p.order), job_id) for p, job_id in same if p.copy or not copies]
+                found += wanted
+                skipped += len(same)
+                # Other jobs may stand before the copies that are looked for.
+                if copies and len(same) == size and len(wanted) < limit and skipped < _MAX_SKIPPED:
+                    after = entries[-1][0]
+                else:
+                    after, skipped = keys.below(priority), 0
+        return [job_id for _, job_id in sorted(found)[:limit]]
+
+    def lined_up(
+        self, queue: str, lane: int, *, pages: int, running: bool = False
+    ) -> Iterator[str]:
+        """Jobs that wait in a lane: available, scheduled, to be retried, pending; and the `running`
+        ones if asked for. At most so many pages of each of the three partitions.
+        """
+        due = keys.due(queue, lane)
+        for line in (keys.ready(queue, lane), keys.pending(queue, lane), due):
+            after: Any = None
+            for _ in range(pages):
+                found = self._table.query(
+                    "wpk = :line", {":line": line}, index="work", limit=_PAGE, after=after
+                )
+                for job_id, key in _entries(found.items):
+                    # Only keys of the due line say at their end what the job waits for.
+                    runs = line == due and key.endswith(keys.LEASE_END)
+                    if running or not runs:
+                        yield job_id
+                after = found.last
+                if after is None:
+                    break
+
+    def due(self, queue: str, lane: int, *, now_ms: int, limit: int) -> list[str]:
+        """Jobs whose start, retry or end of lease is due, earliest first."""
+        return self._upto("work", "wpk", "wsk", keys.due(queue, lane), now_ms, limit)
+
+    def expiring(self, queue: str, lane: int, *, now_ms: int, limit: int) -> list[str]:
+        """Jobs whose `expires_at` has passed, earliest first."""
+        return self._upto("expiry", "epk", "esk", keys.expiry(queue, lane), now_ms, limit)
+
+    def _upto(
+        self, index: str, hash_key: str, range_key: str, value: str, now_ms: int, limit: int
+    ) -> list[str]:
+        found = self._table.query(
+            f"{hash_key} = :where AND {range_key} <= :now",
+            {":where": value, ":now": keys.upto(now_ms)},
+            index=index,
+            limit=limit,
+        )
+        return [keys.job_id(str(item["pk"])) for item in found.items]
+
+    def dead(
+        self,
+        queue: str | None = None,
+        *,
+        limit: int,
+        since_ms: int | None = None,
+        until_ms: int | None = None,
+        before: str | None = None,
+        after: str | None = None,
+        oldest_first: bool = False,
+    ) -> list[tuple[str, str]]:
+        """Dead letters of a queue, or of all queues, latest first: (job id, sort key). One query.
+
+        Discarded at `since_ms` or later and before `until_ms`; between the sort keys `after` and
+        `before`, both excluded.
+        """
+        index, line, place = ("expiry", "epk", "esk") if queue is None else ("work", "wpk", "wsk")
+        # BETWEEN includes its ends; no stored key equals one of these: stored keys have one length,
+        # and a bare time has no id.
+        first = max(keys.instant(since_ms or 0), "" if after is None else keys.just_after(after))
+        last = min(
+            keys.instant(times.MAX_MS + 1 if until_ms is None else until_ms),
+            "~" if before is None else keys.just_before(before),
+        )
+        if first > last:
+            return []
+        found = self._table.query(
+            f"{line} = :dead AND {place} BETWEEN :first AND :last",
+            {
+                ":dead": keys.all_dead() if queue is None else keys.dead(queue),
+                ":first": first,
+                ":last": last,
+            },
+            index=index,
+            limit=limit,
+            forward=oldest_first,
+        )
+        return _entries(found.items, place)
+
+
+def _entries(found: list[Item], place: str = "wsk") -> list[tuple[str, str]]:
+    """(job id, sort key) of entries of an index."""
+    return [(keys.job_id(str(item["pk"])), str(item[place])) for item in found]

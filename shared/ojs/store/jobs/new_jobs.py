@@ -1,0 +1,60 @@
+"""What every way of storing new jobs shares: tokens, offloading, recognising an own earlier try."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace as changed
+
+from ojs.domain import jsontext
+from ojs.domain.ids import IdSource
+from ojs.domain.job.job import Job
+from ojs.store.jobs import items
+from ojs.store.jobs.payloads import PayloadRef, PayloadStore
+from ojs.store.table import keys
+from ojs.store.table.errors import LostRace
+from ojs.store.table.values import Item
+
+# The condition of a new job record: no record has its id.
+IS_NEW = "attribute_not_exists(pk)"
+# A job ready to be stored, and what must be stored before it: its offloaded payload, if any.
+PreparedJob = tuple[Job, list[tuple[PayloadRef, str]]]
+
+
+class JobIdTaken(Exception):
+    """A job with this id exists already."""
+
+    def __init__(self, job_id: str) -> None:
+        super().__init__(job_id)
+        self.job_id = job_id
+
+
+def prepare(job: Job, payloads: PayloadStore, ids: IdSource) -> PreparedJob:
+    """Give a job its write token, and decide whether its content is stored in the job record."""
+    token = ids.token()
+    job = changed(job, op=token, made_by=token if job.chosen_id else None)
+    if items.fits_inline(job):
+        return job, []
+    text = jsontext.dumps(job.content)
+    size = len(text.encode("utf-8"))
+    at = payloads.new_ref(job.id, keys.PAYLOAD, ids.token(), size)
+    return changed(job, content_ref=at.ref, content_bytes=size), [(at, text)]
+
+
+def is_own(found: Item | None, job: Job) -> bool:
+    """Whether the record in the way of a new job was written by an earlier try of the same push.
+
+    The job may have been claimed, moved or ended since, so only what never changes is compared: the
+    push's token where the caller chose the id, else the time (a generated id is a moment old).
+    """
+    if not found:
+        return False
+    if job.made_by is None:
+        return found.get("created") == job.created_ms
+    return found.get("made") == job.made_by
+
+
+def any_own(lost: LostRace, jobs: Sequence[Job]) -> bool:
+    """Whether a refused transaction found one of its own records: then an earlier try of it went
+    through, and wrote all of them.
+    """
+    return any(is_own(found, job) for found, job in zip(lost.items, jobs, strict=False))

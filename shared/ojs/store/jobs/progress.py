@@ -1,0 +1,79 @@
+"""The progress that workers report of the attempts they run: an item beside the job record."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from ojs.domain import jsontext
+from ojs.domain.job.job import Job
+from ojs.domain.job.states import State
+from ojs.store.table import keys
+from ojs.store.table.errors import LostRace
+from ojs.store.table.table import Put, Table, Update
+from ojs.store.table.values import Item, Value
+
+
+class JobProgress:
+    """Writes progress reports."""
+
+    def __init__(self, table: Table) -> None:
+        self._table = table
+
+    def save(
+        self, job: Job, value: float | None, report: Mapping[str, Any], *, now_ms: int
+    ) -> bool:
+        """Store the progress of a job's running attempt; False when more was reported before.
+
+        Without a value the rest of the report is replaced and the stored value stays.
+        """
+        pk, sk = keys.job(job.id), keys.PROGRESS
+        stored: dict[str, Value] = {
+            "run": _run(job),
+            "told": jsontext.dumps(report),
+            "updated": now_ms,
+        }
+        if value is None:
+            # Race: a new run of the job began. The loser's report becomes the first of that run.
+            try:
+                self._table.update(
+                    Update(
+                        pk, sk, set=stored, condition="#run = :run", values={":run": stored["run"]}
+                    )
+                )
+            except LostRace:
+                pass
+            else:
+                return True
+        millionths = -1 if value is None else round(value * 1_000_000)
+        stored["value"] = millionths
+        if value is not None:
+            stored["number"] = jsontext.dumps(value)
+        # Race: two reports of one attempt. The higher one stays (ojs-progress section 5.1); a new
+        # attempt starts afresh.
+        try:
+            self._table.put(
+                Put(
+                    {"pk": pk, "sk": sk, **stored},
+                    condition="attribute_not_exists(pk) OR #run <> :run OR #value <= :value",
+                    values={":run": stored["run"], ":value": millionths},
+                )
+            )
+        except LostRace:
+            return False
+        return True
+
+
+def progress_of(item: Item | None, job: Job) -> dict[str, Any] | None:
+    """The progress of a job's current or last run; None for a job that waits to run again."""
+    ran = job.state is State.ACTIVE or job.state.terminal
+    if item is None or not ran or item["run"] != _run(job):
+        return None
+    report: dict[str, Any] = jsontext.stored(str(item["told"]))
+    value = jsontext.stored(str(item["number"])) if "number" in item else None
+    return report | {"progress": value, "updated_ms": item["updated"]}
+
+
+def _run(job: Job) -> str:
+    """Identifies one run of a job; a job that was handed back runs anew without a new attempt."""
+    return f"{job.life}.{job.attempt}.{job.started_ms}"

@@ -1,0 +1,151 @@
+"""Reading jobs: the job record alone, or with what is stored beside it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace as changed
+
+from ojs.domain import jsontext
+from ojs.domain.job.failure import Failure
+from ojs.domain.job.job import Job
+from ojs.domain.job.states import State
+from ojs.store.jobs import items
+from ojs.store.jobs.payloads import PayloadRef, PayloadStore, payloads_of, text_of
+from ojs.store.jobs.progress import progress_of
+from ojs.store.table import keys
+from ojs.store.table.table import Table
+from ojs.store.table.values import Item, Value
+
+
+class JobReader:
+    """Reads jobs, consistently."""
+
+    def __init__(self, table: Table, payloads: PayloadStore) -> None:
+        self._table = table
+        self._payloads = payloads
+
+    def head(self, job_id: str) -> Job | None:
+        """The job record alone: what decisions are made on."""
+        item = self._table.get(keys.job(job_id), keys.HEAD)
+        return items.job_from_head(item) if item else None
+
+    def heads(self, job_ids: Iterable[str]) -> dict[str, Job]:
+        """Several job records by id; those that do not exist are left out."""
+        found = self._table.batch_get((keys.job(job_id), keys.HEAD) for job_id in job_ids)
+        return {keys.job_id(pk): items.job_from_head(item) for (pk, _), item in found.items()}
+
+    def with_progress(self, job_id: str) -> Job | None:
+        """The job record and the progress alone: one call whatever the size of the job."""
+        head, progress = (keys.job(job_id), keys.HEAD), (keys.job(job_id), keys.PROGRESS)
+        found = self._table.batch_get([head, progress])
+        if head not in found:
+            return None
+        job = items.job_from_head(found[head])
+        return changed(job, progress=progress_of(found.get(progress), job))
+
+    def load(self, job_id: str) -> Job | None:
+        """The whole job: record, content, errors, result, progress. One consistent query.
+
+        Where a long error history makes the query stop at DynamoDB's 1 MB, the latest 1 MB of the
+        errors is read, and the rest by key.
+        """
+        everything = "pk = :job"
+        values: dict[str, Value] = {":job": keys.job(job_id)}
+        found = self._table.query(everything, values, consistent=True)
+        by_key = {str(item["sk"]): item for item in found.items}
+        if keys.HEAD not in by_key:
+            return None
+        job = items.job_from_head(by_key[keys.HEAD])
+        if found.last is not None:
+            latest = self._table.query(
+                f"{everything} AND begins_with(sk, :error)",
+                values | {":error": keys.ERROR},
+                consistent=True,
+                forward=False,
+            )
+            by_key = {keys.HEAD: by_key[keys.HEAD]}
+            by_key |= {str(item["sk"]): item for item in latest.items}
+            in_table = [at.key for at in payloads_of(job) if not at.in_bucket]
+            apart = [(keys.job(job_id), keys.PROGRESS), *in_table]
+            by_key |= {sk: item for (_, sk), item in self._table.batch_get(apart).items()}
+        return self._assembled(by_key)
+
+    def load_whole(self, job_id: str) -> Job | None:
+        """As `load`, with every error there ever was, however long that takes."""
+        found = self._table.query_all("pk = :job", {":job": keys.job(job_id)})
+        by_key = {str(item["sk"]): item for item in found}
+        return self._assembled(by_key) if keys.HEAD in by_key else None
+
+    def _assembled(self, by_key: Mapping[str, Item]) -> Job:
+        """A job from the items of its partition."""
+        job = items.job_from_head(by_key[keys.HEAD])
+        texts = {at: text_of(by_key[at.key[1]]) for at in payloads_of(job) if at.key[1] in by_key}
+        ended = job.state is State.DISCARDED and not job.dead_letter
+        errors = [
+            by_key[sk]
+            for sk in sorted(by_key)
+            # A sweep notes why it ends a job before it does; it may lose the job to a worker then.
+            if sk.startswith(keys.ERROR) and (ended or not keys.is_of_end(sk))
+        ]
+        progress = progress_of(by_key.get(keys.PROGRESS), job)
+        return changed(self._filled(job, texts), errors=_failures(errors, job), progress=progress)
+
+    def with_contents(self, jobs: Sequence[Job]) -> list[Job]:
+        """The same jobs with contents and results filled in; one call for all in the table."""
+        missing = [
+            at
+            for job in jobs
+            for at in payloads_of(job)
+            if at.kind != keys.PAYLOAD or job.content is None
+        ]
+        texts = self._payloads.load(missing)
+        return [self._filled(job, texts) for job in jobs]
+
+    def _filled(self, job: Job, texts: dict[PayloadRef, str]) -> Job:
+        """A job with its content and result, of the texts that were read."""
+        # What no query of the table found may be in the bucket.
+        missing = [at for at in payloads_of(job) if at not in texts and at.in_bucket]
+        if missing:
+            texts = texts | self._payloads.load(missing)
+        for at in payloads_of(job):
+            if at in texts:
+                value = jsontext.stored(texts[at])
+                job = (
+                    changed(job, content=value)
+                    if at.kind == keys.PAYLOAD
+                    else changed(job, result=value)
+                )
+        return job
+
+    def with_errors(self, jobs: Sequence[Job], *, latest: int = 10) -> list[Job]:
+        """The same jobs with the latest errors of their current life, read by key.
+
+        Listings use it: their cost must not grow with the number of attempts. `load` has them all.
+        """
+        wanted = {
+            job.id: [
+                (keys.job(job.id), sk)
+                for attempt in range(max(0, job.attempt - latest + 1), job.attempt + 1)
+                for sk in _error_keys(job, attempt)
+            ]
+            for job in jobs
+        }
+        found = self._table.batch_get(key for group in wanted.values() for key in group)
+        return [
+            changed(job, errors=_failures([found[k] for k in wanted[job.id] if k in found], job))
+            for job in jobs
+        ]
+
+
+def _error_keys(job: Job, attempt: int) -> list[str]:
+    """Where the errors of an attempt are: its own, and what ended the job without an attempt."""
+    own = [keys.error(job.life, attempt)] if attempt else []
+    if attempt == job.attempt and job.state is State.DISCARDED and not job.dead_letter:
+        own.append(keys.error(job.life, attempt, ended=True))
+    return own
+
+
+def _failures(found: Iterable[Item], job: Job) -> tuple[Failure, ...]:
+    """The errors of a job, without those that an earlier job of the same id left behind."""
+    failures = (items.failure_from(item) for item in found)
+    return tuple(failure for failure in failures if failure.occurred_ms >= job.created_ms)

@@ -1,0 +1,115 @@
+"""Removing jobs for good, with everything that is stored beside their records."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import replace as changed
+
+from ojs.domain.ids import IdSource
+from ojs.domain.job.job import Job
+from ojs.store.jobs.payloads import PayloadRef, PayloadStore, payloads_of
+from ojs.store.table import keys
+from ojs.store.table.errors import LostRace
+from ojs.store.table.table import Table, Update
+
+
+class JobRemoval:
+    """Removes jobs: the job record first, then what belongs to it."""
+
+    def __init__(self, table: Table, payloads: PayloadStore, ids: IdSource) -> None:
+        self._table = table
+        self._payloads = payloads
+        self._ids = ids
+
+    def mark_deleting(self, job: Job) -> Job:
+        """Note on a dead letter that it is being deleted on request, and return it so marked.
+
+        Without the mark its last stream record could not say why it went. Raises LostRace.
+        """
+        # Race: a retry, or the pruning. The loser reads again and decides anew.
+        token = self._ids.token()
+        self._table.update(
+            Update(
+                keys.job(job.id),
+                keys.HEAD,
+                set={"deleting": 1, "op": token},
+                condition="#op = :seen",
+                values={":seen": job.op or ""},
+            ),
+            own=("op", token),
+        )
+        return changed(job, deleting=True, op=token)
+
+    def delete(self, job: Job) -> None:
+        """Remove a job and all that belongs to it. Raises LostRace if it has changed."""
+        # What belongs to it is listed before: afterwards the id may be a new job's. If we die in
+        # between, the record's stream record leads to the same cleaning (`remove_rest`).
+        rest, objects, _ = self._belongings(job)
+        # Race: a retry that brought the job back: the loser sees that it lives. If it is gone
+        # already, by an earlier try of ours or by another caller, that is what was asked for.
+        try:
+            self._delete_record(job)
+        except LostRace as lost:
+            if lost.item is not None:
+                raise
+        self._remove(objects, rest)
+
+    def prune(self, job: Job) -> bool:
+        """Remove the record of a dead letter as read; False when it has changed. One call.
+
+        What belongs to it goes when the deletion's stream record is projected (`remove_rest`).
+        """
+        # Race: a retry, a replay, a deletion on request. The loser leaves alone what it finds; a
+        # record that is gone already counts as removed.
+        try:
+            self._delete_record(job)
+        except LostRace as lost:
+            return lost.item is None
+        return True
+
+    def _delete_record(self, job: Job) -> None:
+        self._table.delete(
+            keys.job(job.id), keys.HEAD, condition="#op = :seen", values={":seen": job.op or ""}
+        )
+
+    def remove_rest(self, job: Job) -> int:
+        """Remove what a removed job record left behind; returns how many items went.
+
+        Does nothing when the id is in use again.
+        """
+        rest, objects, in_use = self._belongings(job)
+        if in_use:
+            return 0
+        self._remove(objects, rest)
+        return len(rest)
+
+    def _belongings(self, job: Job) -> tuple[list[tuple[str, str]], list[PayloadRef], bool]:
+        """What belongs to a job beside its record: keys of items, objects; and whether a record is
+        there.
+
+        A payload of another name may belong to a new job with the same id, whose record is written
+        next. Errors and progress are written only where there is a record, and so are the notes of
+        payloads that a change may have left (`ojs.store.jobs.payload_change`).
+        """
+        found = self._table.query_all("pk = :job", {":job": keys.job(job.id)})
+        keys_found = [(str(item["pk"]), str(item["sk"])) for item in found]
+        spare = [
+            PayloadRef(job.id, keys.PAYLOAD, sk.removeprefix(keys.SPARE))
+            for _, sk in keys_found
+            if sk.startswith(keys.SPARE)
+        ]
+        payloads = dict.fromkeys([*payloads_of(job), *spare])
+        in_table = {at.key for at in payloads if not at.in_bucket}
+        rest = [
+            (pk, sk)
+            for pk, sk in keys_found
+            if (pk, sk) in in_table
+            or sk == keys.PROGRESS
+            or sk.startswith((keys.ERROR, keys.SPARE))
+        ]
+        objects = [at for at in payloads if at.in_bucket]
+        return rest, objects, any(sk == keys.HEAD for _, sk in keys_found)
+
+    def _remove(self, objects: Iterable[PayloadRef], rest: Sequence[tuple[str, str]]) -> None:
+        self._payloads.delete(objects)
+        self._table.write_many(deletes=rest)

@@ -1,0 +1,298 @@
+"""Batches of more jobs than one transaction takes.
+
+Their jobs count as absent until the batch is committed. The batch's item says so: it exists while
+the batch is staged, and deleting it is the commit. Claims and reads leave the jobs of a batch that
+has an item alone.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import zlib
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from dataclasses import replace as changed
+from itertools import groupby
+from typing import Any
+
+from ojs.domain import jsontext
+from ojs.domain.errors import BackendUnavailable, OjsError
+from ojs.domain.ids import IdSource
+from ojs.domain.job.job import Job
+from ojs.store.jobs import items
+from ojs.store.jobs.new_jobs import IS_NEW, JobIdTaken, PreparedJob, any_own, prepare
+from ojs.store.jobs.payloads import PayloadRef, PayloadStore
+from ojs.store.jobs.reading import JobReader
+from ojs.store.permits.depth_counter import DepthCounter
+from ojs.store.table import keys
+from ojs.store.table.errors import LostRace
+from ojs.store.table.table import MAX_TRANSACTION, Put, Table, Update
+from ojs.store.table.values import Item, Value
+
+# A batch that is not committed this long after it began is undone by the sweep.
+STAGING_GRACE_MS = 300_000
+# When an undone batch is undone once more. A write that had no answer was sent at least
+# STAGING_GRACE_MS, or at the end of its request, before; no network delivers it an hour late.
+UNDONE_AGAIN_MS = 3_600_000
+# Longer than any outage of the sweep that the batch's item should outlast.
+_UNDONE_KEPT_MS = 7 * 86_400_000
+# States of a batch's item.
+_STAGING, _UNDONE = "staging", "undone"
+
+
+@dataclass(frozen=True)
+class UndoneBatch:
+    """What undoing a batch did: how many jobs it removed, and whether it was the first undoing."""
+
+    jobs: int
+    first: bool
+
+
+class StagedBatches:
+    """Stores batches, and undoes those that are not committed."""
+
+    def __init__(
+        self,
+        table: Table,
+        ids: IdSource,
+        *,
+        payloads: PayloadStore,
+        records: JobReader,
+        depth: DepthCounter,
+    ) -> None:
+        self._table = table
+        self._ids = ids
+        self._payloads = payloads
+        self._records = records
+        self._depth = depth
+
+    def create(self, jobs: Sequence[Job], *, now_ms: int, chosen_ids: bool) -> list[Job]:
+        """Store any number of new jobs, all or none.
+
+        A batch that fails is undone at once; one that is left behind, by the sweep after
+        STAGING_GRACE_MS. Raises JobIdTaken, OjsError.
+        """
+        token = self._ids.token()
+        prepared = [prepare(changed(job, batch=token), self._payloads, self._ids) for job in jobs]
+        self._table.put(Put(batch_item(token, prepared, now_ms)))
+        try:
+            for start in range(0, len(prepared), MAX_TRANSACTION):
+                self._stage(prepared[start : start + MAX_TRANSACTION], chosen_ids=chosen_ids)
+            self._commit(token)
+        except (JobIdTaken, OjsError):
+            # The caller will try again with the same ids: what stands in its way should go now.
+            # Should this fail too, the sweep does it. A commit whose answer was lost stays.
+            with contextlib.suppress(OjsError):
+                self.undo(token, now_ms=now_ms)
+            raise
+        return [changed(job, batch=None) for job, _ in prepared]
+
+    def _stage(self, prepared: Sequence[PreparedJob], *, chosen_ids: bool) -> None:
+        self._payloads.save([payload for _, payloads in prepared for payload in payloads])
+        jobs = [job for job, _ in prepared]
+        if not chosen_ids:
+            # Generated ids: no other job can have them, so no condition is needed. A write that
+            # had no answer may still come, even after the batch is undone (`undo`).
+            self._table.write_many(puts=[items.head(job) for job in jobs])
+            return
+        # Race: another job with an id that the client chose. The batch fails as a whole.
+        try:
+            self._table.transact([Put(items.head(job), condition=IS_NEW) for job in jobs])
+        except LostRace as lost:
+            if not any_own(lost, jobs):
+                raise self.refusal(lost, jobs) from None
+
+    def _commit(self, token: str) -> None:
+        # Race: the sweep undoes the batch at the same time. The first to change the item wins; a
+        # commit that comes too late finds `undone`, which stays for days, and the caller is asked
+        # to try again. No item at all means that an earlier try of ours went through.
+        try:
+            self._table.delete(
+                keys.batch(token),
+                keys.HEAD,
+                condition="attribute_not_exists(pk) OR #state = :staging",
+                values={":staging": _STAGING},
+            )
+        except LostRace:
+            raise BackendUnavailable("The batch took too long and was undone.") from None
+
+    def refusal(self, lost: LostRace, jobs: Sequence[Job]) -> Exception:
+        """The error for new jobs that could not be stored: the reason of the first whose id is in
+        use, else the lost race itself.
+        """
+        for found, _ in zip(lost.items, jobs, strict=False):
+            if found:
+                return self.id_in_use(found)
+        return lost
+
+    def id_in_use(self, found: Item) -> JobIdTaken | BackendUnavailable:
+        """The error for a new job whose id this stored record has."""
+        there = items.job_from_head(found)
+        if there.batch is not None:
+            batch = self._table.get(keys.batch(there.batch), keys.HEAD)
+            if batch is not None:
+                # Perhaps left by an earlier try of the same caller: until that batch is committed
+                # or undone it is open whether the id is taken.
+                if batch["state"] == _UNDONE:
+                    # This record was written after the batch was undone: it goes now.
+                    self._remove_jobs(there.batch, batch)
+                return BackendUnavailable(
+                    "A batch with this id is being stored or undone; try again.", retry_after_s=5
+                )
+        return JobIdTaken(there.id)
+
+    def undo(self, token: str, *, now_ms: int) -> UndoneBatch:
+        """Remove a batch that was never committed, jobs first.
+
+        Safe to repeat and to run twice at once; does nothing to a committed batch. A write of the
+        batch that had no answer may take effect after all this. Its jobs count as absent as long
+        as the batch's item says that it is undone, and they are removed when the batch is undone
+        once more, UNDONE_AGAIN_MS later (`stale`); the item stays for days after that.
+        """
+        # Race: the commit. Once `undone` is stored, no commit can succeed; if there is no item,
+        # the batch is committed and nothing is undone.
+        try:
+            batch = self._table.update(
+                Update(
+                    keys.batch(token),
+                    keys.HEAD,
+                    set={"state": _UNDONE},
+                    condition="attribute_exists(pk)",
+                )
+            )
+        except LostRace:
+            return UndoneBatch(0, first=False)
+        removed = self._remove_jobs(token, batch)
+        first = "ttl" not in batch
+        if first:
+            self._give_back_room(token, batch, now_ms)
+        else:
+            self._close(token, now_ms)
+        return UndoneBatch(removed, first=first)
+
+    def _remove_jobs(self, token: str, batch: Item) -> int:
+        """Remove the jobs of an undone batch; returns how many job records went."""
+        job_ids = _ids_of(batch["ids"])
+        # Payloads first, also those whose records were never written: only the batch's item names
+        # them.
+        refs: dict[str, str] = _unpacked(batch["refs"]) if "refs" in batch else {}
+        self._payloads.delete(
+            [PayloadRef(job_ids[int(at)], keys.PAYLOAD, ref) for at, ref in refs.items()]
+        )
+        # An id that the client chose may belong to an older job: only records of this batch go.
+        # Jobs of an undone batch are never claimed or changed, so that what was read still holds.
+        ours = [job for job in self._records.heads(job_ids).values() if job.batch == token]
+        self._table.write_many(deletes=[(keys.job(job.id), keys.HEAD) for job in ours])
+        return len(ours)
+
+    def _give_back_room(self, token: str, batch: Item, now_ms: int) -> None:
+        """Give back the room that an undone batch reserved, and schedule its second undoing."""
+        # Race: the request that stored the batch and the sweep undo it at once. One of them gives
+        # back the room; the other finds the second undoing scheduled.
+        try:
+            self._table.update(
+                Update(
+                    keys.batch(token),
+                    keys.HEAD,
+                    set={
+                        "wsk": keys.instant(now_ms + UNDONE_AGAIN_MS),
+                        "ttl": (now_ms + _UNDONE_KEPT_MS) // 1000,
+                    },
+                    remove=["held"],
+                    condition="attribute_not_exists(#ttl)",
+                )
+            )
+        except LostRace:
+            return
+        reserved: dict[str, list[int]] = _unpacked(batch["held"]) if "held" in batch else {}
+        for queue, (count, size) in reserved.items():
+            self._depth.release(queue, count=count, size=size, now_ms=int(batch["created"]))
+
+    def _close(self, token: str, now_ms: int) -> None:
+        """Note that a batch was undone the second time, if that was due."""
+        # Race: another sweep. The loser finds it closed.
+        with contextlib.suppress(LostRace):
+            self._table.update(
+                Update(
+                    keys.batch(token),
+                    keys.HEAD,
+                    remove=["wpk", "wsk"],
+                    condition="attribute_exists(#ttl) AND #wsk <= :now",
+                    values={":now": keys.instant(now_ms)},
+                )
+            )
+
+    def uncommitted(self, tokens: Iterable[str]) -> set[str]:
+        """Those of these batches that are not committed."""
+        found = self._table.batch_get((keys.batch(token), keys.HEAD) for token in tokens)
+        return {pk.removeprefix(keys.batch("")) for pk, _ in found}
+
+    def stale(self, *, now_ms: int, limit: int) -> list[str]:
+        """Tokens of batches to undo: not committed in time, or due to be undone a second time. May
+        be stale.
+        """
+        found = self._table.query(
+            "wpk = :staged AND wsk <= :now",
+            {":staged": keys.STAGED, ":now": keys.instant(now_ms)},
+            index="work",
+            limit=limit,
+        )
+        return [str(item["pk"]).removeprefix(keys.batch("")) for item in found.items]
+
+
+def batch_item(token: str, prepared: Sequence[PreparedJob], now_ms: int) -> dict[str, Value]:
+    """A staged batch: all that its undoing, and its commit's stream record, need to know."""
+    jobs = [job for job, _ in prepared]
+    item: dict[str, Value] = {
+        "pk": keys.batch(token),
+        "sk": keys.HEAD,
+        "state": _STAGING,
+        "created": now_ms,
+        "ids": b"".join(_id_bytes(job.id) for job in jobs),
+        "runs": _runs(jobs),
+        "wpk": keys.STAGED,
+        "wsk": keys.instant(now_ms + STAGING_GRACE_MS),
+    }
+    if refs := {str(at): job.content_ref for at, job in enumerate(jobs) if job.content_ref}:
+        item["refs"] = _packed(refs)
+    # [jobs, bytes] by queue: of bounded queues, whose depth counters count them; and of others.
+    counted: dict[str, list[int]] = {}
+    uncounted: dict[str, list[int]] = {}
+    for job in jobs:
+        length = job.reserved_bytes or job.content_bytes or jsontext.size_of(job.content or {})
+        sums = (uncounted if job.reserved_bytes is None else counted).setdefault(job.queue, [0, 0])
+        sums[0] += 1
+        sums[1] += length
+    if counted:
+        item["held"] = _packed(counted)
+    if uncounted:
+        # The projection counts these, for a bound that may be set later.
+        item["loose"] = _packed(uncounted)
+    return item
+
+
+def _runs(jobs: Sequence[Job]) -> bytes:
+    """Jobs in order as runs of equals: [how many, type, queue, state, priority, start], packed."""
+    alike = groupby(
+        (job.type, job.queue, job.state, job.priority, job.scheduled_ms) for job in jobs
+    )
+    runs = [[sum(1 for _ in same), *what] for what, same in alike]
+    return _packed(runs)
+
+
+def _packed(value: Any) -> bytes:
+    return zlib.compress(jsontext.dumps(value).encode("utf-8"))
+
+
+def _unpacked(packed: Any) -> Any:
+    return jsontext.stored(zlib.decompress(bytes(packed)).decode("utf-8"))
+
+
+def _id_bytes(job_id: str) -> bytes:
+    return bytes.fromhex(job_id.replace("-", ""))
+
+
+def _ids_of(packed: Any) -> list[str]:
+    raw = bytes(packed)
+    texts = (raw[start : start + 16].hex() for start in range(0, len(raw), 16))
+    return [f"{t[:8]}-{t[8:12]}-{t[12:16]}-{t[16:20]}-{t[20:]}" for t in texts]

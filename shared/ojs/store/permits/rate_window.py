@@ -1,0 +1,89 @@
+"""Rate windows: how many jobs each queue with a rate limit handed out lately."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from ojs.domain import jsontext
+from ojs.domain.rate_limit.window import RateWindow
+from ojs.store.permits.counter_items import (
+    CounterValue,
+    PermitGrant,
+    throttled_since_ms,
+    value_from,
+)
+from ojs.store.table import keys
+from ojs.store.table.errors import LostRace
+from ojs.store.table.table import Table, Update
+from ojs.store.table.values import Item, number
+
+_TRIES = 5
+_KEPT_S = 86_400
+
+
+@dataclass(frozen=True)
+class WindowUse:
+    """What a queue handed out lately, counted in periods of `period_ms`, as stored."""
+
+    window_json: str = "[]"
+    period_ms: int = 0
+
+    def window(self, period_ms: int, now_ms: int) -> RateWindow:
+        """The same, in periods of this length."""
+        window = RateWindow(tuple((at, n) for at, n in jsontext.stored(self.window_json)))
+        return window.in_period(self.period_ms or period_ms, period_ms, now_ms)
+
+
+class RateWindowStore:
+    """The store of rate windows. `table` must have a client that does not repeat calls."""
+
+    def __init__(self, table: Table) -> None:
+        self._table = table
+
+    def acquire(
+        self, queue: str, *, count: int, limit: int, period_ms: int, now_ms: int
+    ) -> PermitGrant:
+        """Count up to `count` jobs as handed out; how many may be. A negative count gives back."""
+        for _ in range(_TRIES):
+            item = self._table.get(keys.gate(queue), keys.RATE) or {}
+            seen = use_from(item)
+            window = seen.window(period_ms, now_ms)
+            granted = min(count, window.room(now_ms, limit=limit, period_ms=period_ms))
+            # What was counted in another period is stored again, in the period of now.
+            if granted == 0 and seen.period_ms in (0, period_ms):
+                used, stored = window.recent(now_ms, period_ms).used, seen.window_json
+            else:
+                after = window.taking(granted, now_ms, period_ms)
+                used, stored = after.used, jsontext.dumps(after.pairs())
+                # Race: another fetch acquires at the same time. The loser reads again.
+                try:
+                    self._table.update(
+                        Update(
+                            keys.gate(queue),
+                            keys.RATE,
+                            set={
+                                "passed": stored,
+                                "period": period_ms,
+                                "ttl": (now_ms + period_ms) // 1000 + _KEPT_S,
+                            },
+                            condition="attribute_not_exists(#passed) OR #passed = :seen",
+                            values={":seen": seen.window_json},
+                        )
+                    )
+                except LostRace:
+                    continue
+            unchanged = ("#passed = :passed", {":passed": stored})
+            return PermitGrant(granted, limit, used, throttled_since_ms(item), unchanged)
+        # Every attempt lost its race: whether there is room is unknown.
+        return PermitGrant(0, limit, 0)
+
+    def usage(self, queue: str) -> tuple[CounterValue, WindowUse]:
+        """The queue's semaphore and its rate window. One call."""
+        permits, rate = (keys.gate(queue), keys.SLOTS), (keys.gate(queue), keys.RATE)
+        found = self._table.batch_get([permits, rate])
+        return value_from(found.get(permits, {})), use_from(found.get(rate, {}))
+
+
+def use_from(item: Item) -> WindowUse:
+    """What the item of a rate window holds."""
+    return WindowUse(str(item.get("passed", "[]")), number(item, "period"))

@@ -1,0 +1,81 @@
+"""The project's source files, parsed: what each imports and which names it uses."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+SHIPPED = ("shared/ojs", "functions")
+WHOLE = (*SHIPPED, "infra", "local", "cli", "examples")
+
+
+@dataclass(frozen=True)
+class Module:
+    """One source file, parsed."""
+
+    name: str
+    path: Path
+    tree: ast.Module
+
+    def imports(self) -> Iterator[tuple[str, int]]:
+        """Absolute names imported at run time, anywhere in the file, with their lines.
+
+        Imports for type checkers alone bind nothing at run time and are left out.
+        """
+        typing_only = {
+            id(node)
+            for block in ast.walk(self.tree)
+            if isinstance(block, ast.If) and ast.unparse(block.test).endswith("TYPE_CHECKING")
+            for statement in block.body
+            for node in ast.walk(statement)
+        }
+        for node in ast.walk(self.tree):
+            if id(node) in typing_only:
+                continue
+            if isinstance(node, ast.Import):
+                yield from ((alias.name, node.lineno) for alias in node.names)
+            elif isinstance(node, ast.ImportFrom):
+                assert not node.level, f"{self.path}: relative import"
+                # `from ojs.store.table import schema` imports ojs.store.table.schema.
+                yield from ((f"{node.module}.{alias.name}", node.lineno) for alias in node.names)
+
+    def attributes(self) -> Iterator[tuple[str, int]]:
+        """Dotted names used, resolved through the file's imports (`dt.now` → `datetime.now`)."""
+        aliases: dict[str, str] = {}
+        for node in ast.walk(self.tree):
+            if isinstance(node, ast.Import):
+                for alias in node.names:
+                    top = alias.name.partition(".")[0]
+                    aliases[alias.asname or top] = alias.name if alias.asname else top
+            elif isinstance(node, ast.ImportFrom):
+                aliases |= {a.asname or a.name: f"{node.module}.{a.name}" for a in node.names}
+        for node in ast.walk(self.tree):
+            if isinstance(node, ast.Attribute | ast.Name):
+                first, dot, rest = ast.unparse(node).partition(".")
+                if first in aliases:
+                    yield f"{aliases[first]}{dot}{rest}", node.lineno
+
+    def at(self, line: int) -> str:
+        """A line of this file, as a failing test names it."""
+        return f"{self.path.relative_to(ROOT)}:{line}"
+
+
+@cache
+def modules(*folders: str) -> tuple[Module, ...]:
+    """Every Python file below these folders of the repository."""
+    found = []
+    for folder in folders:
+        for path in sorted((ROOT / folder).rglob("*.py")):
+            parts = path.relative_to(ROOT / "shared" if folder.startswith("shared") else ROOT)
+            name = ".".join(parts.with_suffix("").parts).removesuffix(".__init__")
+            found.append(Module(name, path, ast.parse(path.read_text("utf-8"), str(path))))
+    return tuple(found)
+
+
+def within(name: str, packages: tuple[str, ...] | set[str]) -> bool:
+    """Whether a dotted name is one of these packages or inside one."""
+    return any(name == package or name.startswith(f"{package}.") for package in packages)

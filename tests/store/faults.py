@@ -1,0 +1,101 @@
+"""Faults at every single call of a path, and what is left in the table after them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from botocore.exceptions import ClientError, ReadTimeoutError
+
+from ojs.domain.errors import BackendError
+from ojs.domain.job.job import Job
+from ojs.runtime import Runtime
+
+if TYPE_CHECKING:
+    from tests.store.conftest import World
+
+
+class Died(Exception):
+    """The process is gone: nothing after this line runs."""
+
+
+class Faulty:
+    """A DynamoDB client on which the call of one number goes wrong in one way."""
+
+    def __init__(self, client: Any, fail_at: int, fault: str) -> None:
+        self._client, self._fail_at, self._fault = client, fail_at, fault
+        self.calls = 0
+
+    def __getattr__(self, name: str) -> Any:
+        method = getattr(self._client, name)
+
+        def call(**arguments: Any) -> Any:
+            self.calls += 1
+            if self.calls != self._fail_at:
+                return method(**arguments)
+            match self._fault:
+                case "died before":
+                    raise Died
+                case "died after":
+                    method(**arguments)
+                    raise Died
+                case "answer lost":
+                    # It took effect, the answer did not arrive, the SDK asks again.
+                    method(**arguments)
+                    return method(**arguments)
+                case "timed out":
+                    method(**arguments)
+                    raise ReadTimeoutError(endpoint_url="dynamodb")
+                case _:
+                    raise ClientError({"Error": {"Code": self._fault}}, name)
+
+        return call
+
+
+FAULTS = ("died before", "died after", "answer lost", "timed out", "ThrottlingException")
+
+
+def faults(world: World) -> Iterator[tuple[Runtime, Faulty]]:
+    """A fresh container for each number of call and each fault, until no call is left to fail."""
+    for fault in FAULTS:
+        for number in range(1, 100):
+            client = Faulty(world.client, number, fault)
+            yield world.another(client), client
+            if client.calls < number:
+                break
+        else:
+            pytest.fail("a path with a hundred calls")
+
+
+def attempt(act: Callable[[], Any]) -> Any:
+    """Run it; the fault ends it without an answer, or with one that says to try again."""
+    try:
+        return act()
+    except (Died, BackendError):
+        return None
+
+
+def drain(world: World, queue: str = "default") -> list[Job]:
+    """All that workers get once leases have run out and the sweeps have run."""
+    for _ in range(2):
+        world.clock.advance(3_600_000)
+        world.sweep()
+    run, got = world.another(), []
+    while jobs := run.fetch.fetch([queue], 100, "drainer"):
+        got += jobs
+        for job in jobs:
+            run.finish.ack(job.id, worker_id="drainer")
+    return got
+
+
+def orphans(world: World) -> list[str]:
+    """Payload items that no head names, staged batches, entries of jobs that are not there."""
+    items = world.items()
+    heads = {i["pk"]["S"]: i for i in items if i["sk"]["S"] == "@"}
+    lost = []
+    for item in items:
+        pk, sk = item["pk"]["S"], item["sk"]["S"]
+        if pk.startswith("B|") or (pk.startswith("J|") and pk not in heads):
+            lost.append(f"{pk} {sk}")
+    return lost

@@ -1,0 +1,47 @@
+"""What a call reads and writes, in DynamoDB's units."""
+
+from __future__ import annotations
+
+import random
+import string
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from tests.store.conftest import World
+
+# Retry settings that are not the defaults, a long worker id: an ordinary job, not a bare one.
+RETRY = {"max_attempts": 5, "initial_interval": "PT2S"}
+WORKER = "worker_019414d4-aaaa-7000-c000-111111111111"
+
+
+@dataclass
+class Spent:
+    """What a block of code spent."""
+
+    calls: int = 0
+    writes: float = 0.0
+    reads: float = 0.0
+
+
+@contextmanager
+def spending(world: World) -> Iterator[Spent]:
+    meter, spent = world.run.table.meter, Spent()
+    meter.reset()
+    yield spent
+    spent.calls, spent.writes, spent.reads = len(meter.calls), meter.write_units, meter.read_units
+
+
+def incompressible(size: int) -> str:
+    """Text that no compression makes smaller by much, the same each time."""
+    return "".join(random.Random(size).choices(string.ascii_letters + string.digits, k=size))
+
+
+def warm(world: World) -> None:
+    """The queue exists and the worker is known, as in steady operation."""
+    world.push()
+    (job,) = world.fetch(worker=WORKER)
+    world.run.workers.beat(WORKER, active_jobs=[job.id])
+    world.run.finish.ack(job.id)

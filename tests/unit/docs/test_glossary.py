@@ -1,0 +1,269 @@
+"""docs/glossary.md against the names of the public classes: one word for one thing."""
+
+from __future__ import annotations
+
+import ast
+import builtins
+import re
+from collections import defaultdict
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[3]
+SOURCE = ROOT / "shared" / "ojs"
+PAGE = (ROOT / "docs" / "glossary.md").read_text("utf-8")
+
+# The types of requests and answers, which may have the name of what they show.
+CONTRACT = SOURCE / "http" / "contract"
+
+# Words of the Open Job Spec and of HTTP, where they mean what they say.
+SPECIFICATION = {
+    "admin": "ojs-admin-api",
+    "available": "ojs-core: a job's state",
+    "args": "ojs-core: a job's arguments",
+    "authentication": "HTTP: who asks",
+    "beat": "ojs-worker-protocol: a heartbeat",
+    "deduplicated": "ojs-unique-jobs: a request that another job answers",
+    "draining": "ojs-queue-config: a queue's state",
+    "enqueue": "ojs-core",
+    "exhaustion": "ojs-retry: `on_exhaustion`",
+    "extension": "ojs-core: part of the manifest",
+    "history": "ojs-admin-api: statistics by period",
+    "implementation": "ojs-core: part of the manifest",
+    "manifest": "ojs-core",
+    "metadata": "ojs-core: a job's `meta`",
+    "method": "HTTP",
+    "pagination": "ojs-admin-api",
+    "priority": "ojs-core",
+    "progress": "ojs-progress",
+    "purge": "ojs-dead-letter",
+    "push": "ojs-core: the same as enqueue",
+    "register": "ojs-worker-protocol",
+    "result": "ojs-core",
+    "type": "ojs-core: a job's type",
+}
+
+# Words that say what part a class plays, whatever it is about.
+ROLES = {
+    "action": "what is done to something",
+    "average": "of many values",
+    "adjustment": "a value before and after",
+    "answer": "the body of an answer",
+    "application": "an HTTP function",
+    "candidate": "what may turn out to be one",
+    "change": "a value before and after",
+    "clock": "tells the time",
+    "config": "as a client sends or sees it",
+    "configuration": "changes the configuration of something",
+    "context": "what a step begins with",
+    "default": "what holds unless said otherwise",
+    "delta": "the difference between two values",
+    "detail": "more about something",
+    "filter": "which of many are meant",
+    "id": "an identifier",
+    "info": "what somebody says of itself",
+    "kind": "which of several",
+    "management": "changes things one by one",
+    "model": "a Pydantic model",
+    "name": "what something is called",
+    "option": "a part of a request that may be left out",
+    "outlet": "where measurements go",
+    "page": "part of a listing or of a log",
+    "parameter": "part of a query or path",
+    "period": "a length of time",
+    "planner": "makes plans",
+    "point": "a point in time",
+    "projector": "projects",
+    "registry": "knows all of a kind",
+    "report": "what a run did and saw",
+    "request": "what a client asks for",
+    "runner": "carries something on",
+    "runtime": "holds the services of a container",
+    "search": "finds and lists",
+    "schema": "the form of something",
+    "settings": "of a function or deployment",
+    "setup": "runs in each deployment",
+    "source": "where something comes from",
+    "statistics": "counts of what happened",
+    "ref": "a reference",
+    "strategy": "one of a closed set of ways to do something",
+    "stats": "the specification's short form of statistics",
+    "status": "how something is at a time",
+    "summary": "an entry of a listing",
+    "system": "of the machine or of AWS",
+    "target": "where something goes",
+    "total": "of everything together",
+    "usage": "how much is taken",
+    "use": "how much is taken",
+}
+
+# Names of services and products.
+PRODUCTS = {
+    "api": "OpenAPI",
+    "bridge": "EventBridge",
+    "ojs": "Open Job Spec",
+    "open": "OpenAPI",
+    "s": "S3",
+    "3": "S3",
+    "sqs": "SQS",
+}
+
+# What an exception says of its cause.
+ERRORS = {
+    "allowed": "a rule forbids it",
+    "backend": "the table or the bucket",
+    "conflict": "HTTP 409",
+    "denied": "HTTP 403",
+    "duplicate": "it exists already",
+    "failed": "did not succeed",
+    "found": "HTTP 404",
+    "full": "no room",
+    "invalid": "HTTP 400",
+    "large": "HTTP 413",
+    "malformed": "cannot be read",
+    "nothing": "there is none",
+    "reached": "of a bound",
+    "room": "space under a bound",
+    "stay": "is perhaps not deleted",
+    "taken": "somebody else has it",
+    "trim": "remove what is too much",
+    "unauthenticated": "HTTP 401",
+    "unavailable": "HTTP 503",
+    "unsupported": "not offered here",
+    "validation": "HTTP 422",
+}
+
+# Plain words, which mean in the code what they mean in a sentence.
+PLAIN = {
+    "activity": "transitions in a span of time",
+    "backward": "towards older",
+    "bounded": "with a size that is not exceeded",
+    "bucket": "of a histogram, or of S3",
+    "budget": "what may still be spent",
+    "create": "make one",
+    "day": "of the calendar, UTC",
+    "described": "has a description",
+    "embedded": "inside of something",
+    "family": "of metrics: Prometheus",
+    "forward": "towards newer",
+    "gauge": "a metric that goes up and down: Prometheus",
+    "guard": "stands before operations",
+    "histogram": "Prometheus",
+    "holder": "who has it",
+    "last": "",
+    "made": "was created",
+    "maker": "creates them",
+    "manual": "moved by hand",
+    "map": "keys and values",
+    "match": "fits a pattern",
+    "max": "",
+    "may": "",
+    "measure": "a value and its bound",
+    "missing": "was not given",
+    "new": "not stored yet",
+    "no": "",
+    "not": "",
+    "of": "",
+    "on": "",
+    "oldest": "the first by time",
+    "phase": "how far something is",
+    "quirk": "what one client does differently",
+    "range": "from the first to the last",
+    "reach": "which queues an operation touches",
+    "refusal": "why something was refused",
+    "removal": "taking away",
+    "removed": "is gone",
+    "sample": "one value of a metric",
+    "scheduling": "of worker pools",
+    "secret": "AWS Secrets Manager's",
+    "set": "without order",
+    "skipped": "passed over",
+    "success": "the good answer",
+    "suspected": "seen once, not yet confirmed",
+    "throughput": "jobs in a time",
+    "to": "",
+    "too": "",
+    "undone": "taken back",
+    "done": "what a turn did",
+    "filling": "how full",
+    "happened": "of an event",
+    "level": "counts by state",
+    "sweepable": "that a sweep goes over",
+    "yet": "",
+}
+
+
+@cache
+def stem(word: str) -> str:
+    """A word without its endings: `pruned`, `pruning` and `prunes` are one word."""
+    word = word.lower()
+    for endings in (("s",), ("ation", "ion", "ment", "ed", "ing", "er")):
+        for ending in endings:
+            if word.endswith(ending) and len(word) - len(ending) >= 3 and not word.endswith("ss"):
+                word = word.removesuffix(ending)
+                break
+    return word.rstrip("eyi") or word
+
+
+def words(name: str) -> list[str]:
+    """A class name, split at its capitals."""
+    return re.findall(r"[A-Z]+(?![a-z])|[A-Z][a-z]+|\d+", name)
+
+
+@cache
+def terms() -> frozenset[str]:
+    """The words of the glossary's terms."""
+    rows = re.findall(r"^\| (\*\*.*?) \|", PAGE, re.MULTILINE)
+    return frozenset(stem(word) for row in rows for word in re.findall(r"[A-Za-z]+", row))
+
+
+@cache
+def known() -> frozenset[str]:
+    exceptions = [
+        name for name in vars(builtins) if name.endswith(("Error", "Warning", "Exception"))
+    ]
+    library = {stem(word) for name in exceptions for word in words(name)}
+    listed = {stem(word) for word in [*SPECIFICATION, *ROLES, *PRODUCTS, *ERRORS, *PLAIN]}
+    return terms() | library | listed
+
+
+def classes() -> Iterator[tuple[Path, str]]:
+    """Every public class at the top of a module, with the module's file."""
+    for path in sorted(SOURCE.rglob("*.py")):
+        for node in ast.parse(path.read_text("utf-8")).body:
+            if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
+                yield path, node.name
+
+
+def test_class_names_are_made_of_the_words_of_the_glossary() -> None:
+    unknown = defaultdict(list)
+    for path, name in classes():
+        for word in words(name):
+            if stem(word) not in known():
+                unknown[word].append(f"{path.relative_to(ROOT)}: {name}")
+    assert not unknown, f"not in docs/glossary.md: {dict(unknown)}"
+
+
+def test_no_class_name_stands_for_two_things() -> None:
+    """A type of the contract may have the name of what it shows; no other two classes may."""
+    found = defaultdict(list)
+    for path, name in classes():
+        if CONTRACT not in path.parents:
+            found[name].append(str(path.relative_to(ROOT)))
+    assert not {name: paths for name, paths in found.items() if len(paths) > 1}
+
+
+def test_each_term_stands_once() -> None:
+    rows = re.findall(r"^\| \*\*(.*?)\*\*", PAGE, re.MULTILINE)
+    assert len(rows) > 80
+    assert not {row for row in rows if rows.count(row) > 1}
+
+
+@pytest.mark.parametrize("row", re.findall(r"^\| \*\*.*$", PAGE, re.MULTILINE))
+def test_each_term_says_what_it_is_and_what_others_call_it(row: str) -> None:
+    _, _, here, elsewhere, _ = row.split("|")
+    assert here.strip()
+    assert elsewhere.strip().startswith("—") or re.search(r"Oban|River|Sidekiq|SQS", elsewhere)
