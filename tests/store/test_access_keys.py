@@ -6,7 +6,7 @@ import statistics
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -15,7 +15,7 @@ from ojs.domain.access import ALL_SCOPES, ANYBODY, Credential
 from ojs.services.operations.access_keys import AccessKeys
 from ojs.services.operations.authentication import Authentication
 from ojs.store.deployment import access_keys
-from ojs.store.table.table import Table
+from ojs.store.table.table import Put, Table
 
 if TYPE_CHECKING:
     from mypy_boto3_dynamodb import DynamoDBClient
@@ -121,9 +121,9 @@ def test_a_lost_answer_makes_no_second_key(door: Door, monkeypatch: pytest.Monke
     """The SDK asks again for what was stored: it is the same key."""
     put = door.table.put
 
-    def twice(what: object) -> None:
-        put(what)  # type: ignore[arg-type]
-        put(what)  # type: ignore[arg-type]
+    def twice(what: Put, **how: Any) -> None:
+        put(what, **how)
+        put(what, **how)
 
     monkeypatch.setattr(door.table, "put", twice)
     key = door.make()

@@ -59,11 +59,16 @@ class Shelf:
     def __post_init__(self) -> None:
         self.by_id = {job.id: job for job in self.letters}
         entries = [(job.queue, job.id, key_of(job)) for job in self.letters]
-        self.index = sorted([*entries, *self.stale], key=lambda entry: entry[2], reverse=True)
+        self.entries = sorted([*entries, *self.stale], key=lambda entry: entry[2], reverse=True)
         self.asked: list[tuple[str | None, int]] = []
         self.read: list[int] = []
         self.loaded: list[str] = []
         self.latest: list[int] = []
+
+    @property
+    def index(self) -> Shelf:
+        """The index of jobs, of which the search asks for dead letters alone."""
+        return self
 
     def dead(
         self,
@@ -75,7 +80,7 @@ class Shelf:
         before: str | None,
     ) -> list[tuple[str, str]]:
         self.asked.append((queue, limit))
-        line = [(job_id, key) for name, job_id, key in self.index if queue in (None, name)]
+        line = [(job_id, key) for name, job_id, key in self.entries if queue in (None, name)]
         return [
             (job_id, key)
             for job_id, key in line
