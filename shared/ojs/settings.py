@@ -59,6 +59,6 @@ class Settings(BaseModel):
     @classmethod
     def from_environment(cls) -> Settings:
         """Read the settings; raises pydantic.ValidationError when OJS_TABLE is missing."""
-        # Without the setting a function lets nobody in without a key.
+        # Without the setting a function asks every caller for a key.
         closed = {"authorizer": "keys"}
         return cls.model_validate(closed | environment.given(cls.model_fields))
