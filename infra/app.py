@@ -24,17 +24,10 @@ def compose(
     Only a firewall needs to know the `environment` beforehand: it is in another region.
     """
     env = environment if settings.waf else None
-    data = DataStack(app, f"{settings.service}-data", settings=settings, env=env)
-    service = ServiceStack(
-        app,
-        f"{settings.service}-service",
-        storage=data.storage,
-        code=code,
-        settings=settings,
-        env=env,
-    )
+    data = DataStack(app, settings, env)
+    service = ServiceStack(app, data.storage, code, settings, env)
     if settings.waf:
-        EdgeStack(app, f"{settings.service}-edge", service=service, settings=settings)
+        EdgeStack(app, service, settings)
     Tags.of(app).add("service", "ojs")
     Tags.of(app).add("stage", settings.stage)
 

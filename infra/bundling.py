@@ -40,7 +40,7 @@ from infra import ROOT, SHARED
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from infra.settings import Architecture, DeploymentSettings
+    from infra.settings import DeploymentSettings
 
 REQUIREMENTS = ROOT / "requirements" / "runtime.txt"
 BUILD = ROOT / "build" / "lambda"
@@ -50,13 +50,6 @@ SDK_SERVICES = ("dynamodb", "events", "s3", "secretsmanager", "sqs")
 
 # Lambda unpacks the bundle here. Bytecode names its sources: as they are there, not as here.
 TASK_ROOT = "/var/task"
-
-# Lambda's Python 3.12 and later run on Amazon Linux 2023 (glibc 2.34), 3.11 on 2 (2.26).
-_WHEEL_PLATFORMS: dict[Architecture, tuple[str, ...]] = {
-    "arm64": ("manylinux_2_28_aarch64", "manylinux2014_aarch64"),
-    "x86_64": ("manylinux_2_28_x86_64", "manylinux2014_x86_64"),
-}
-_AMAZON_LINUX_2 = frozenset({"3.11"})
 
 _SUPERSEDED_AFTER_S = 3600
 
@@ -110,22 +103,18 @@ def find_interpreter(python: str) -> Path | None:
 
     A minor version's released interpreters all write the same bytecode, whatever the processor.
     """
-    for candidate in _interpreter_candidates(python):
-        if _is_release_of(candidate, python):
-            return candidate
-    return None
+    candidates = _interpreter_candidates(python)
+    return next((each for each in candidates if _is_release_of(each, python)), None)
 
 
 def _interpreter_candidates(python: str) -> Iterator[Path]:
     if python == f"{sys.version_info.major}.{sys.version_info.minor}":
         yield Path(sys.executable)
-    on_path = shutil.which(f"python{python}")
-    if on_path:
+    if on_path := shutil.which(f"python{python}"):
         yield Path(on_path)
     pyenv = Path(os.environ.get("PYENV_ROOT", Path.home() / ".pyenv"))
     yield from sorted(pyenv.glob(f"versions/{python}.*/bin/python"), reverse=True)
-    uv = shutil.which("uv")
-    if uv:
+    if uv := shutil.which("uv"):
         command = [uv, "python", "find", "--no-python-downloads", python]
         found = subprocess.run(command, capture_output=True, text=True, check=False)
         if found.returncode == 0:
@@ -173,9 +162,10 @@ def _pip_install(settings: DeploymentSettings, target: Path) -> None:
     if not settings.is_local:
         python = settings.runtime_python
         command += ["--implementation", "cp", "--python-version", python]
-        for tag in _WHEEL_PLATFORMS[settings.runtime_architecture]:
-            if not (python in _AMAZON_LINUX_2 and tag.startswith("manylinux_2_28")):
-                command += ["--platform", tag]
+        machine = "aarch64" if settings.runtime_architecture == "arm64" else "x86_64"
+        # Lambda's Python 3.12 and later run on Amazon Linux 2023 (glibc 2.34), 3.11 on 2 (2.26).
+        for tag in ("manylinux2014",) if python == "3.11" else ("manylinux_2_28", "manylinux2014"):
+            command += ["--platform", f"{tag}_{machine}"]
     _run([*command, "--requirement", str(REQUIREMENTS)])
     # Console scripts point at this machine's interpreter.
     shutil.rmtree(target / "bin", ignore_errors=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import signal
 import sys
 import time
@@ -37,39 +38,34 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = parser.parse_args(arguments)
     try:
         with terminated_like_interrupted():
-            return _run(options.port, keep=options.keep)
+            _run(options.port, keep=options.keep)
     except LocalCloudError as error:
         print(f"error: {error}", file=sys.stderr)
         return 1
     except KeyboardInterrupt:
         print("\nstopped")
-        return 0
+    return 0
 
 
-def _run(port: int, *, keep: bool) -> int:
+def _run(port: int, *, keep: bool) -> None:
     if is_ministack(port):
         print(f"deploying to the MiniStack that runs on port {port}", flush=True)
         _show(deploy(port), port)
-        return 0
+        return
     started = time.monotonic()
     cloud = LocalCloud(port, ROOT / "build" / f"local-cloud-{port}")
-    pid = cloud.start()
-    done = False
-    try:
+    with contextlib.ExitStack() as undo:
+        undo.enter_context(cloud)
         print(f"MiniStack runs on port {port}; log: {cloud.log}", flush=True)
         deployment = deploy(port)
         print(f"\ndeployed in {time.monotonic() - started:.0f} s")
         _show(deployment, port)
-        done = True
         if keep:
-            print(f"MiniStack keeps running; `kill -TERM -- -{pid}` ends it")
-            return 0
-        print("Ctrl-C stops it and forgets everything")
-        signal.pause()
-    finally:
-        if not (keep and done):
-            cloud.stop()
-    return 0
+            undo.pop_all()
+            print(f"MiniStack keeps running; `kill -TERM -- -{cloud.process.pid}` ends it")
+        else:
+            print("Ctrl-C stops it and forgets everything")
+            signal.pause()
 
 
 def _show(deployment: Deployment, port: int) -> None:

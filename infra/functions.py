@@ -6,8 +6,7 @@ with the template on one side and with the calls that the code really makes on t
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-from types import MappingProxyType
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -24,7 +23,7 @@ class Access:
 
     table: frozenset[str] = frozenset()
     """DynamoDB actions on the table itself."""
-    indexes: Mapping[str, frozenset[str]] = field(default_factory=lambda: MappingProxyType({}))
+    indexes: Mapping[str, frozenset[str]] = field(default_factory=dict)
     """DynamoDB actions by index name."""
     payloads: frozenset[str] = frozenset()
     """S3 actions on the payload bucket's objects."""
@@ -62,22 +61,32 @@ class FunctionSpec:
 # An HTTP API gives up after 30 s: a function must have answered, or failed, before.
 HTTP_TIMEOUT_S = 29
 
-# Those that serve requests and the sweep come to need the same of the table; none scans it.
-_ITEMS = frozenset(
-    {
-        "BatchGetItem",
-        "BatchWriteItem",
-        "DeleteItem",
-        "GetItem",
-        "PutItem",
-        "Query",
-        "UpdateItem",
-    }
-)
 _QUERY = frozenset({"Query"})
-# Without ListBucket S3 answers 403 instead of 404 for an object that is gone; the store tells the
-# two apart. Every function that gets objects needs it.
-_TELL_MISSING = frozenset({"ListBucket"})
+
+# What serving requests, projecting and sweeping need alike; nothing scans the table.
+_WORK = Access(
+    table=frozenset(
+        {
+            "BatchGetItem",
+            "BatchWriteItem",
+            "DeleteItem",
+            "GetItem",
+            "PutItem",
+            "Query",
+            "UpdateItem",
+        }
+    ),
+    # Fetches, and whoever drops the oldest job of a full queue or surplus copies of dead letters,
+    # find jobs there.
+    indexes={"work": _QUERY},
+    # Offloaded payloads: of new jobs, of dead letters that get other args, and of their copies.
+    payloads=frozenset({"DeleteObject", "GetObject", "PutObject"}),
+    # Without it S3 answers 403 instead of 404 for an object that is gone; the store tells the two
+    # apart. Every function that gets objects needs it.
+    bucket=frozenset({"ListBucket"}),
+)
+# Dead letters of all queues, and bulk operations, are listed by the second.
+_WORK_AND_EXPIRY = replace(_WORK, indexes={"work": _QUERY, "expiry": _QUERY})
 
 # What Lambda asks for before it maps a stream to a function.
 STREAM_SOURCE = frozenset({"DescribeStream", "GetRecords", "GetShardIterator", "ListStreams"})
@@ -88,52 +97,30 @@ FUNCTIONS: tuple[FunctionSpec, ...] = (
         description="Jobs: enqueue, read, cancel, progress, result",
         routes=("/ojs/v1/jobs", "/ojs/v1/jobs/{proxy+}"),
         timeout_s=HTTP_TIMEOUT_S,
-        access=Access(
-            table=_ITEMS,
-            # A full queue that drops its oldest job finds it there.
-            indexes={"work": _QUERY},
-            payloads=frozenset({"DeleteObject", "GetObject", "PutObject"}),
-            bucket=_TELL_MISSING,
-        ),
+        access=_WORK,
     ),
     FunctionSpec(
         name="workers",
         description="Workers: fetch, acknowledge, fail, heartbeat, registration",
         routes=("/ojs/v1/workers", "/ojs/v1/workers/{proxy+}"),
         timeout_s=HTTP_TIMEOUT_S,
-        access=Access(
-            table=_ITEMS,
-            indexes={"work": _QUERY},
-            payloads=frozenset({"DeleteObject", "GetObject", "PutObject"}),
-            bucket=_TELL_MISSING,
-        ),
+        access=_WORK,
     ),
     FunctionSpec(
         name="admin",
         description="Health, manifest, dead letter, queues, worker listing, unknown routes",
         routes=(DEFAULT_ROUTE,),
         timeout_s=HTTP_TIMEOUT_S,
-        access=Access(
-            table=_ITEMS,
-            # Dead letters of all queues, and bulk operations, are listed by the second.
-            indexes={"work": _QUERY, "expiry": _QUERY},
-            # A dead letter may be retried with other args.
-            payloads=frozenset({"DeleteObject", "GetObject", "PutObject"}),
-            bucket=_TELL_MISSING,
-        ),
+        access=_WORK_AND_EXPIRY,
     ),
     FunctionSpec(
         name="stream",
         description="What follows from the table's stream: counters, events, metrics, tidying up",
         # A batch takes a second; this is for one that has to wait for the table or the bus.
         timeout_s=60,
-        access=Access(
-            table=_ITEMS - {"DeleteItem"},
-            # Copies of dead letters beyond what may wait are found there.
-            indexes={"work": _QUERY},
-            # What a job leaves behind when its time to live is over; copies of dead letters.
-            payloads=frozenset({"DeleteObject", "GetObject", "PutObject"}),
-            bucket=_TELL_MISSING,
+        access=replace(
+            _WORK,
+            table=_WORK.table - {"DeleteItem"},
             # The event source mapping reads the stream, and reports what it gave up, as this role.
             stream=STREAM_SOURCE,
             bus=frozenset({"PutEvents"}),
@@ -145,13 +132,7 @@ FUNCTIONS: tuple[FunctionSpec, ...] = (
         description="Every minute: promote, expire and time out what is due; measure",
         # The next run starts a minute after this one: end before it.
         timeout_s=55,
-        access=Access(
-            table=_ITEMS,
-            indexes={"work": _QUERY, "expiry": _QUERY},
-            # Jobs that die leave copies.
-            payloads=frozenset({"DeleteObject", "GetObject", "PutObject"}),
-            bucket=_TELL_MISSING,
-        ),
+        access=_WORK_AND_EXPIRY,
     ),
     FunctionSpec(
         name=AUTHORIZER,
@@ -175,13 +156,10 @@ FUNCTIONS: tuple[FunctionSpec, ...] = (
 
 
 def deployed(authorizer: str) -> tuple[FunctionSpec, ...]:
-    """The functions of a deployment with that setting."""
+    """The functions of a deployment with this setting `authorizer`."""
     return tuple(spec for spec in FUNCTIONS if spec.authorizer in {None, authorizer})
 
 
 def by_name(name: str) -> FunctionSpec:
     """The function of that name; raises KeyError for another one."""
-    for spec in FUNCTIONS:
-        if spec.name == name:
-            return spec
-    raise KeyError(name)
+    return {spec.name: spec for spec in FUNCTIONS}[name]

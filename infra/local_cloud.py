@@ -17,7 +17,6 @@ import subprocess
 import sys
 import tempfile
 import time
-import urllib.error
 import urllib.request
 from dataclasses import dataclass
 from pathlib import Path
@@ -76,17 +75,9 @@ class LocalCloud:
         self.url = f"http://127.0.0.1:{port}"
         self.log = folder / "ministack.log"
         self._folder = folder
-        self._process: subprocess.Popen[bytes] | None = None
 
     def __enter__(self) -> Self:
-        self.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.stop()
-
-    def start(self) -> int:
-        """Start MiniStack and wait until it answers; its process id.
+        """Start MiniStack and wait until it answers.
 
         Raises LocalCloudError when the port is taken or MiniStack does not come up.
         """
@@ -100,7 +91,7 @@ class LocalCloud:
         with self.log.open("wb") as log:
             # A session of its own: one signal to its group ends MiniStack together with the
             # processes that run the functions, and Ctrl-C reaches us first.
-            self._process = subprocess.Popen(
+            self.process = subprocess.Popen(
                 [sys.executable, "-m", "ministack"],
                 env={
                     **_clean_environment(),
@@ -117,30 +108,24 @@ class LocalCloud:
                 stderr=subprocess.STDOUT,
                 start_new_session=True,
             )
-        try:
+        with contextlib.ExitStack() as undo:
+            undo.push(self)
             self._wait()
-        except BaseException:
-            self.stop()
-            raise
-        return self._process.pid
+            undo.pop_all()
+        return self
 
     def _wait(self) -> None:
-        assert self._process is not None
         deadline = time.monotonic() + _START_TIMEOUT_S
-        while time.monotonic() < deadline:
-            if self._process.poll() is not None:
-                break
+        while self.process.poll() is None and time.monotonic() < deadline:
             if is_ministack(self.port):
                 return
             time.sleep(0.1)
         tail = self.log.read_text(errors="replace")[-2000:]
         raise LocalCloudError(f"MiniStack did not start on port {self.port}:\n{tail}")
 
-    def stop(self) -> None:
-        """End MiniStack and every function process it started. Safe to call twice."""
-        process, self._process = self._process, None
-        if process is None:
-            return
+    def __exit__(self, *_: object) -> None:
+        """End MiniStack and every function process it started."""
+        process = self.process
         with contextlib.suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGTERM)
         with contextlib.suppress(subprocess.TimeoutExpired):
@@ -160,12 +145,8 @@ def deploy(port: int, *, quiet: bool = False) -> Deployment:
     with tempfile.TemporaryDirectory(prefix="ojs-deploy-") as folder:
         outputs_file = Path(folder) / "outputs.json"
         # From a folder without cdk.json: bootstrapping needs no app, so none is run for it.
-        _cdk(
-            ["bootstrap", f"aws://{ACCOUNT}/{REGION}", "--no-notices"],
-            port=port,
-            folder=Path(folder),
-            quiet=True,
-        )
+        bootstrap = ["bootstrap", f"aws://{ACCOUNT}/{REGION}", "--no-notices"]
+        _cdk(bootstrap, port=port, folder=Path(folder), quiet=True)
         _cdk(
             [
                 *("deploy", "--all", "--require-approval", "never", "--method", "direct"),
@@ -224,11 +205,10 @@ def client_environment(port: int) -> dict[str, str]:
 def is_ministack(port: int) -> bool:
     """Whether a MiniStack answers on this port."""
     try:
-        with urllib.request.urlopen(
-            f"http://127.0.0.1:{port}/_ministack/health", timeout=2
-        ) as answer:
+        url = f"http://127.0.0.1:{port}/_ministack/health"
+        with urllib.request.urlopen(url, timeout=2) as answer:
             return bool(answer.status == 200)
-    except (urllib.error.URLError, OSError):
+    except OSError:
         return False
 
 
@@ -251,14 +231,10 @@ def _cdk(arguments: list[str], *, port: int, folder: Path, quiet: bool) -> None:
     command = str(local) if local.exists() else shutil.which("cdk")
     if command is None:
         raise LocalCloudError("the CDK command line is missing: npm ci installs it")
-    environment = {
-        **client_environment(port),
-        "CDK_DISABLE_CLI_TELEMETRY": "true",
-        "NODE_NO_WARNINGS": "1",
-    }
+    quietly = {"CDK_DISABLE_CLI_TELEMETRY": "true", "NODE_NO_WARNINGS": "1"}
     result = subprocess.run(
         [command, *arguments],
-        env=environment,
+        env={**client_environment(port), **quietly},
         cwd=folder,
         check=False,
         stdin=subprocess.DEVNULL,
@@ -275,16 +251,11 @@ def _clean_environment() -> dict[str, str]:
 
     Functions inherit MiniStack's environment: with PYTHONPATH they could import the sources.
     """
-    kept = {
-        name: value
-        for name, value in os.environ.items()
-        if not name.startswith(("AWS_", "OJS_", "CDK_")) and name != "PYTHONPATH"
-    }
-    nothing = os.devnull
+    left_out = ("AWS_", "OJS_", "CDK_", "PYTHONPATH")
     return {
-        **kept,
-        "AWS_CONFIG_FILE": nothing,
-        "AWS_SHARED_CREDENTIALS_FILE": nothing,
+        **{name: value for name, value in os.environ.items() if not name.startswith(left_out)},
+        "AWS_CONFIG_FILE": os.devnull,
+        "AWS_SHARED_CREDENTIALS_FILE": os.devnull,
         "NO_PROXY": "127.0.0.1,localhost,.localhost",
     }
 

@@ -52,14 +52,16 @@ def _by_function(value: Any) -> Any:
 
 
 _CDK_JSON = ROOT / "cdk.json"
-# The name under which the file of settings is given.
-_FILE = "settings"
 # CDK's own context keys have a colon or begin with an @.
 _OURS = re.compile(r"[^@:]+")
 
 _Origin = Annotated[str, StringConstraints(pattern=f"^{negotiation.ORIGIN}$", max_length=253)]
 _Audience = Annotated[str, StringConstraints(min_length=1, max_length=200)]
 _Name = r"([a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?\.)+[a-z]{2,63}"
+_Positive = Annotated[int, Field(ge=1)]
+_Memory = Annotated[int, Field(ge=256, le=10_240)]
+_Listed = BeforeValidator(_listed)
+_ByFunction = BeforeValidator(_by_function)
 
 # As the functions' own setting has it (OJS_BUS_TYPES); a test compares the two.
 _EventPattern = Annotated[str, StringConstraints(pattern=r"^(\*|[a-z_]+\.(\*|[a-z_]+\*?))$")]
@@ -68,178 +70,109 @@ _EventPattern = Annotated[str, StringConstraints(pattern=r"^(\*|[a-z_]+\.(\*|[a-
 class DeploymentSettings(BaseModel):
     """Settings of one deployment. Every field is a context key of the same name."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
 
-    stage: str = Field(
-        default="dev",
-        pattern=r"^[a-z][a-z0-9-]{0,19}$",
-        description="name of the deployment; prefixes its stacks",
+    stage: str = Field("dev", pattern=r"^[a-z][a-z0-9-]{0,19}$")
+    """name of the deployment; prefixes its stacks"""
+    removal_policy: Literal["retain", "destroy"] = "retain"
+    """what happens to table, bucket and keys with their stack"""
+    deletion_protection: bool = True
+    """the table and its stack refuse to be deleted"""
+    log_retention_days: int = 30
+    """days that logs are kept"""
+    log_level: Literal["DEBUG", "INFO", "WARNING", "ERROR"] = "INFO"
+    """level of the functions' own logs"""
+    memory_mb: _Memory = 1024
+    """memory of each function"""
+    architecture: Architecture = "arm64"
+    """instruction set of the functions (bundle=lambda only)"""
+    python: Literal["3.11", "3.12", "3.13", "3.14"] = "3.13"
+    """Python runtime of the functions (bundle=lambda only)"""
+    bundle: Literal["lambda", "host"] = "lambda"
+    """for which machine to bundle: AWS Lambda, or this one (local emulator)"""
+    memory_mb_by_function: Annotated[Mapping[str, _Memory], _ByFunction] = Field(
+        default_factory=dict
     )
-    removal_policy: Literal["retain", "destroy"] = Field(
-        default="retain", description="what happens to table, bucket and keys with their stack"
+    """memory of single functions, as {"sweep": 512}; on the command line as
+    sweep=512,stream=2048"""
+    reserved_concurrency: Annotated[Mapping[str, _Positive], _ByFunction] = Field(
+        default_factory=dict
     )
-    deletion_protection: bool = Field(
-        default=True, description="the table and its stack refuse to be deleted"
-    )
-    log_retention_days: int = Field(default=30, description="days that logs are kept")
-    log_level: Literal["DEBUG", "INFO", "WARNING", "ERROR"] = Field(
-        default="INFO", description="level of the functions' own logs"
-    )
-    memory_mb: int = Field(default=1024, ge=256, le=10_240, description="memory of each function")
-    architecture: Architecture = Field(
-        default="arm64", description="instruction set of the functions (bundle=lambda only)"
-    )
-    python: Literal["3.11", "3.12", "3.13", "3.14"] = Field(
-        default="3.13", description="Python runtime of the functions (bundle=lambda only)"
-    )
-    bundle: Literal["lambda", "host"] = Field(
-        default="lambda",
-        description="for which machine to bundle: AWS Lambda, or this one (local emulator)",
-    )
-    memory_mb_by_function: Annotated[
-        Mapping[str, Annotated[int, Field(ge=256, le=10_240)]], BeforeValidator(_by_function)
-    ] = Field(
-        default_factory=dict,
-        description='memory of single functions, as {"sweep": 512}; on the command line as '
-        "sweep=512,stream=2048",
-    )
-    reserved_concurrency: Annotated[
-        Mapping[str, Annotated[int, Field(ge=1)]], BeforeValidator(_by_function)
-    ] = Field(
-        default_factory=dict,
-        description="how many of a function may run at once, kept free for it out of what the "
-        "account has; written as memory_mb_by_function is",
-    )
-    throttle_rate_per_s: int = Field(
-        default=2_000, ge=1, description="requests a second the API lets through"
-    )
-    throttle_burst: int = Field(
-        default=1_000, ge=1, description="requests above the rate that the API lets through at once"
-    )
+    """how many of a function may run at once, kept free for it out of what the account has; written
+    as memory_mb_by_function is"""
+    throttle_rate_per_s: _Positive = 2_000
+    """requests a second the API lets through"""
+    throttle_burst: _Positive = 1_000
+    """requests above the rate that the API lets through at once"""
 
-    authorizer: Literal["keys", "jwt", "iam"] = Field(
-        default="keys",
-        description="who says who a caller is: API keys of the deployment's own, an issuer of "
-        "JSON Web Tokens, or IAM (requests signed with AWS credentials); there is no `none`",
-    )
-    authorizer_cache_s: int = Field(
-        default=60,
-        ge=0,
-        le=3_600,
-        description="authorizer=keys: seconds that API Gateway remembers who a key belongs to; a "
-        "revoked key is refused after so long at the latest",
-    )
-    jwt_issuer: str = Field(
-        default="",
-        pattern=r"^(https://[^\s?#]+)?$",
-        description="authorizer=jwt: the issuer's URL, as in the claim `iss`",
-    )
-    jwt_audience: Annotated[tuple[_Audience, ...], BeforeValidator(_listed)] = Field(
-        default=(),
-        description="authorizer=jwt: audiences of which a token must have one (`aud` or "
-        "`client_id`); on the command line separated by commas",
-    )
-    cors_origins: Annotated[tuple[_Origin, ...], BeforeValidator(_listed)] = Field(
-        default=(),
-        description="web pages that may use the API, as https://jobs.example.com; on the command "
-        "line separated by commas; empty: none",
-    )
+    authorizer: Literal["keys", "jwt", "iam"] = "keys"
+    """who says who a caller is: API keys of the deployment's own, an issuer of JSON Web Tokens, or
+    IAM (requests signed with AWS credentials); there is no `none`"""
+    authorizer_cache_s: int = Field(60, ge=0, le=3_600)
+    """authorizer=keys: seconds that API Gateway remembers who a key belongs to; a revoked key is
+    refused after so long at the latest"""
+    jwt_issuer: str = Field("", pattern=r"^(https://[^\s?#]+)?$")
+    """authorizer=jwt: the issuer's URL, as in the claim `iss`"""
+    jwt_audience: Annotated[tuple[_Audience, ...], _Listed] = ()
+    """authorizer=jwt: audiences of which a token must have one (`aud` or `client_id`); on the
+    command line separated by commas"""
+    cors_origins: Annotated[tuple[_Origin, ...], _Listed] = ()
+    """web pages that may use the API, as https://jobs.example.com; on the command line separated by
+    commas; empty: none"""
 
-    domain_name: str = Field(
-        default="",
-        pattern=rf"^({_Name})?$",
-        description="a name for the API; the one that API Gateway gives it then stops working, "
-        "unless waf=true",
-    )
+    domain_name: str = Field("", pattern=rf"^({_Name})?$")
+    """a name for the API; the one that API Gateway gives it then stops working, unless waf=true"""
     certificate_arn: str = Field(
-        default="",
-        pattern=r"^(arn:[a-z-]+:acm:[a-z0-9-]+:\d{12}:certificate/\S+)?$",
-        description="certificate for domain_name in AWS Certificate Manager: in the deployment's "
-        "region, or with waf=true in us-east-1",
+        "", pattern=r"^(arn:[a-z-]+:acm:[a-z0-9-]+:\d{12}:certificate/\S+)?$"
     )
-    hosted_zone_id: str = Field(
-        default="",
-        pattern=r"^([A-Z0-9]{1,32})?$",
-        description="Route 53 zone in which domain_name is entered; empty: you enter it yourself",
-    )
-    hosted_zone_name: str = Field(
-        default="", pattern=rf"^({_Name})?$", description="name of that zone"
-    )
-    waf: bool = Field(
-        default=False,
-        description="a CloudFront distribution with AWS WAF in front of the API, in a stack of "
-        "its own in us-east-1",
-    )
+    """certificate for domain_name in AWS Certificate Manager: in the deployment's region, or with
+    waf=true in us-east-1"""
+    hosted_zone_id: str = Field("", pattern=r"^([A-Z0-9]{1,32})?$")
+    """Route 53 zone in which domain_name is entered; empty: you enter it yourself"""
+    hosted_zone_name: str = Field("", pattern=rf"^({_Name})?$")
+    """name of that zone"""
+    waf: bool = False
+    """a CloudFront distribution with AWS WAF in front of the API, in a stack of its own in
+    us-east-1"""
     waf_acl_arn: str = Field(
-        default="",
-        pattern=r"^(arn:[a-z-]+:wafv2:us-east-1:\d{12}:global/webacl/\S+)?$",
-        description="waf: a web ACL that is there already, in place of the stack's own",
+        "", pattern=r"^(arn:[a-z-]+:wafv2:us-east-1:\d{12}:global/webacl/\S+)?$"
     )
-    waf_rate: int = Field(
-        default=60_000,
-        ge=100,
-        le=2_000_000_000,
-        description="waf: requests within five minutes from one address before the rest are "
-        "refused; workers behind one NAT gateway are one address",
-    )
+    """waf: a web ACL that is there already, in place of the stack's own"""
+    waf_rate: int = Field(60_000, ge=100, le=2_000_000_000)
+    """waf: requests within five minutes from one address before the rest are refused; workers
+    behind one NAT gateway are one address"""
 
-    encryption: Literal["aws", "own"] = Field(
-        default="aws",
-        description="keys that data is encrypted with at rest: those of the AWS services, or a "
-        "KMS key of the deployment's own, which is rotated every year",
-    )
-    payload_recovery_days: int = Field(
-        default=7,
-        ge=0,
-        le=35,
-        description="days that a deleted large payload can be brought back, for a table restored "
-        "to a time before; 0: not at all",
-    )
+    encryption: Literal["aws", "own"] = "aws"
+    """keys that data is encrypted with at rest: those of the AWS services, or a KMS key of the
+    deployment's own, which is rotated every year"""
+    payload_recovery_days: int = Field(7, ge=0, le=35)
+    """days that a deleted large payload can be brought back, for a table restored to a time before;
+    0: not at all"""
 
-    strict_queues: bool = Field(
-        default=False, description="jobs are refused for queues that no operator made"
-    )
-    bus_types: Annotated[tuple[_EventPattern, ...], BeforeValidator(_listed)] = Field(
-        default=(),
-        description="event types that go to the event bus beside the operational ones, as "
-        "job.completed or job.*; on the command line separated by commas",
-    )
-    metrics_namespace: str = Field(
-        default="OJS",
-        pattern=r"^[A-Za-z0-9][A-Za-z0-9_./#-]{0,99}$",
-        description="CloudWatch namespace of the metrics of jobs, queues and workers",
-    )
-    alarm_oldest_job_s: int = Field(
-        default=900, ge=60, description="alarm: a job has been waiting in line for so long"
-    )
-    alarm_dead_letters: int = Field(
-        default=10, ge=1, description="alarm: so many dead letters more within five minutes"
-    )
-    alarm_throttles: int = Field(
-        default=10,
-        ge=1,
-        description="alarm: so many requests to the table, or calls of functions, "
-        "refused for their rate within five minutes",
-    )
-    alarm_stream_age_s: int = Field(
-        default=60, ge=1, description="alarm: events and statistics are so far behind"
-    )
-    alarm_sweep_silence_min: int = Field(
-        default=5, ge=2, le=60, description="alarm: no sweep has succeeded for so many minutes"
-    )
-    alarm_server_errors: int = Field(
-        default=5, ge=1, description="alarm: so many answers with status 5xx within five minutes"
-    )
-    alarm_email: str = Field(
-        default="",
-        pattern=r"^([^@\s]+@[^@\s]+)?$",
-        description="whom alarms are sent to, through a topic of the deployment; empty: nobody",
-    )
-    alarm_topic_arn: str = Field(
-        default="",
-        pattern=r"^(arn:[a-z-]+:sns:[a-z0-9-]+:\d{12}:\S+)?$",
-        description="SNS topic that is there already and that alarms are sent to; empty: none",
-    )
+    strict_queues: bool = False
+    """jobs are refused for queues that no operator made"""
+    bus_types: Annotated[tuple[_EventPattern, ...], _Listed] = ()
+    """event types that go to the event bus beside the operational ones, as job.completed or job.*;
+    on the command line separated by commas"""
+    metrics_namespace: str = Field("OJS", pattern=r"^[A-Za-z0-9][A-Za-z0-9_./#-]{0,99}$")
+    """CloudWatch namespace of the metrics of jobs, queues and workers"""
+    alarm_oldest_job_s: int = Field(900, ge=60)
+    """alarm: a job has been waiting in line for so long"""
+    alarm_dead_letters: _Positive = 10
+    """alarm: so many dead letters more within five minutes"""
+    alarm_throttles: _Positive = 10
+    """alarm: so many requests to the table, or calls of functions, refused for their rate within
+    five minutes"""
+    alarm_stream_age_s: _Positive = 60
+    """alarm: events and statistics are so far behind"""
+    alarm_sweep_silence_min: int = Field(5, ge=2, le=60)
+    """alarm: no sweep has succeeded for so many minutes"""
+    alarm_server_errors: _Positive = 5
+    """alarm: so many answers with status 5xx within five minutes"""
+    alarm_email: str = Field("", pattern=r"^([^@\s]+@[^@\s]+)?$")
+    """whom alarms are sent to, through a topic of the deployment; empty: nobody"""
+    alarm_topic_arn: str = Field("", pattern=r"^(arn:[a-z-]+:sns:[a-z0-9-]+:\d{12}:\S+)?$")
+    """SNS topic that is there already and that alarms are sent to; empty: none"""
 
     @field_validator("log_retention_days")
     @classmethod
@@ -258,19 +191,22 @@ class DeploymentSettings(BaseModel):
 
     @model_validator(mode="after")
     def _fit_together(self) -> Self:
-        """Refuse what contradicts itself, naming the field to change."""
+        """Refuse settings that contradict each other, naming the field to change."""
         for field, wrong, why in self._contradictions():
             if wrong:
                 raise ValueError(f"{field}: {why}")
         return self
 
     def _contradictions(self) -> tuple[tuple[str, object, str], ...]:
-        given = self.model_fields_set
+        chosen = self.model_fields_set
         jwt, keys = self.authorizer == "jwt", self.authorizer == "keys"
         zone = self.hosted_zone_name
         in_zone = self.domain_name == zone or self.domain_name.endswith(f".{zone}")
         in_us_east_1 = ":acm:us-east-1:" in self.certificate_arn
-        named = {*self.memory_mb_by_function, *self.reserved_concurrency}
+        functions = {*self.memory_mb_by_function, *self.reserved_concurrency}
+        no_certificate = bool(self.domain_name) != bool(self.certificate_arn)
+        no_zone_name = bool(self.hosted_zone_id) != bool(zone)
+        no_own_acl = not self.waf or self.waf_acl_arn
         return (
             ("jwt_issuer", jwt and not self.jwt_issuer, "authorizer=jwt needs it"),
             ("jwt_audience", jwt and not self.jwt_audience, "authorizer=jwt needs it"),
@@ -278,24 +214,16 @@ class DeploymentSettings(BaseModel):
             ("jwt_audience", self.jwt_audience and not jwt, "only with authorizer=jwt"),
             (
                 "authorizer_cache_s",
-                "authorizer_cache_s" in given and not keys,
+                "authorizer_cache_s" in chosen and not keys,
                 "only with authorizer=keys: nothing is remembered with the others",
             ),
             (
                 "reserved_concurrency and memory_mb_by_function",
-                "authorizer" in named and not keys,
+                "authorizer" in functions and not keys,
                 "there is no function authorizer but with authorizer=keys",
             ),
-            (
-                "certificate_arn",
-                bool(self.domain_name) != bool(self.certificate_arn),
-                "domain_name and certificate_arn go together",
-            ),
-            (
-                "hosted_zone_id",
-                bool(self.hosted_zone_id) != bool(zone),
-                "hosted_zone_id and hosted_zone_name go together",
-            ),
+            ("certificate_arn", no_certificate, "domain_name and certificate_arn go together"),
+            ("hosted_zone_id", no_zone_name, "hosted_zone_id and hosted_zone_name go together"),
             ("hosted_zone_name", zone and not in_zone, "domain_name must be in this zone"),
             (
                 "waf",
@@ -312,14 +240,10 @@ class DeploymentSettings(BaseModel):
                 self.waf and self.authorizer == "iam",
                 "not with authorizer=iam: CloudFront sends on to another name than was signed",
             ),
-            (
-                "waf_acl_arn",
-                self.waf_acl_arn and not self.waf,
-                "only with waf=true",
-            ),
+            ("waf_acl_arn", self.waf_acl_arn and not self.waf, "only with waf=true"),
             (
                 "waf_rate",
-                "waf_rate" in given and (not self.waf or self.waf_acl_arn),
+                "waf_rate" in chosen and no_own_acl,
                 "only with waf=true and without waf_acl_arn",
             ),
             (
@@ -333,16 +257,16 @@ class DeploymentSettings(BaseModel):
     def from_context(
         cls, context: Mapping[str, Any], *, cdk_json: Path = _CDK_JSON
     ) -> DeploymentSettings:
-        """The settings of CDK's context, and of the file it names.
+        """The settings of CDK's context, and of the file that its key `settings` names.
 
-        Raises pydantic.ValidationError for a value that is not allowed, and ValueError for a name
-        that is none, or a file that cannot be read.
+        Raises pydantic.ValidationError for a value that is not allowed, and ValueError for an
+        unknown name or a file that cannot be read.
         """
-        given = {name: value for name, value in context.items() if _OURS.fullmatch(name)}
-        file = given.pop(_FILE, None)
-        cls._check_names(given, "the context (-c, or cdk.json)")
+        chosen = {name: value for name, value in context.items() if _OURS.fullmatch(name)}
+        file = chosen.pop("settings", None)
+        cls._check_names(chosen, "the context (-c, or cdk.json)")
         if file is None:
-            return cls.model_validate(given)
+            return cls.model_validate(chosen)
         # Relative to where cdk is run, which is where cdk.json is.
         from_file = _read(cdk_json.parent / str(file))
         cls._check_names(from_file, str(file))
@@ -351,12 +275,12 @@ class DeploymentSettings(BaseModel):
             raise ValueError(
                 f"{', '.join(twice)}: both in cdk.json and in {file}; keep it in one of them"
             )
-        return cls.model_validate({**from_file, **given})
+        return cls.model_validate({**from_file, **chosen})
 
     @classmethod
-    def _check_names(cls, given: Mapping[str, Any], where: str) -> None:
+    def _check_names(cls, chosen: Mapping[str, Any], where: str) -> None:
         # CDK itself says nothing to a name with a typing error, and deploys without it.
-        if unknown := sorted(set(given) - set(cls.model_fields)):
+        if unknown := sorted(set(chosen) - set(cls.model_fields)):
             raise ValueError(f"no such setting in {where}: {', '.join(unknown)}")
 
     def memory_of(self, function: str) -> int:
@@ -399,6 +323,5 @@ def _read(file: Path) -> dict[str, Any]:
 
 def project_version() -> str:
     """The version that pyproject.toml gives: functions report it as the deployment's."""
-    with (ROOT / "pyproject.toml").open("rb") as file:
-        version = tomllib.load(file)["project"]["version"]
-    return str(version)
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
+    return str(project["version"])

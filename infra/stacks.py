@@ -9,102 +9,108 @@ from aws_cdk import (
     CfnOutput,
     CliCredentialsStackSynthesizer,
     DefaultStackSynthesizer,
+    Duration,
     Environment,
-    IStackSynthesizer,
     Stack,
 )
+from aws_cdk import aws_events as events
+from aws_cdk import aws_events_targets as targets
 from aws_cdk import aws_lambda as lambda_
+from constructs import Construct
 
 from infra.constructs.api import Api
-from infra.constructs.events import EventBus
-from infra.constructs.failure_queue import StreamFailureQueue
 from infra.constructs.firewall import Firewall
-from infra.constructs.function import Function, Resources
-from infra.constructs.monitoring import Monitoring, Observed
-from infra.constructs.schedule import EveryMinute
-from infra.constructs.setup import Setup
+from infra.constructs.function import Function, Resources, set_up_first
+from infra.constructs.monitoring import Monitoring
 from infra.constructs.storage import Storage
-from infra.constructs.stream import StreamMapping
+from infra.constructs.stream import failure_queue, map_stream
 from infra.functions import SETUP, by_name, deployed
 
 if TYPE_CHECKING:
-    from constructs import Construct
-
     from infra.settings import DeploymentSettings
 
 
 EDGE_REGION = "us-east-1"
 
 
-def synthesizer(settings: DeploymentSettings) -> IStackSynthesizer:
-    """How a stack's assets and template get to the account.
-
-    On AWS through the roles that bootstrapping made; at the local emulator, which checks policies
-    but not every condition in those roles', directly as the account's owner.
-    """
-    if settings.is_local:
-        return CliCredentialsStackSynthesizer()
-    return DefaultStackSynthesizer()
-
-
-class DataStack(Stack):
-    """The state: table, payload bucket, first key, encryption key."""
+class _Stack(Stack):
+    """One of a deployment's stacks, which is named for the deployment and for its part in it."""
 
     def __init__(
         self,
         scope: Construct,
-        name: str,
-        *,
+        part: str,
+        description: str,
         settings: DeploymentSettings,
-        env: Environment | None = None,
+        env: Environment | None,
+        *,
+        termination_protection: bool | None = None,
+        cross_region_references: bool | None = None,
     ) -> None:
         super().__init__(
             scope,
-            name,
+            f"{settings.service}-{part}",
             env=env,
-            description="Open Job Spec backend: table, payload bucket, keys",
-            termination_protection=settings.deletion_protection,
-            synthesizer=synthesizer(settings),
+            description=f"Open Job Spec backend: {description}",
+            # How assets and template get to the account: on AWS through the roles that
+            # bootstrapping made; at the local emulator, which checks policies but not every
+            # condition in those roles', directly as the account's owner.
+            synthesizer=CliCredentialsStackSynthesizer()
+            if settings.is_local
+            else DefaultStackSynthesizer(),
+            termination_protection=termination_protection,
+            cross_region_references=cross_region_references,
         )
-        self.storage = Storage(self, "Storage", settings=settings)
-        CfnOutput(self, "TableName", value=self.storage.table.table_name)
-        CfnOutput(self, "PayloadBucketName", value=self.storage.bucket.bucket_name)
-        if self.storage.secret is not None:
-            CfnOutput(self, "FirstKeySecretArn", value=self.storage.secret.secret_arn)
-        if self.storage.key is not None:
-            CfnOutput(self, "EncryptionKeyArn", value=self.storage.key.key_arn)
+
+    def _output(self, name: str, value: str | None) -> None:
+        if value is not None:
+            CfnOutput(self, name, value=value)
 
 
-class ServiceStack(Stack):
+class DataStack(_Stack):
+    """The state: table, payload bucket, first key, encryption key."""
+
+    def __init__(
+        self, scope: Construct, settings: DeploymentSettings, env: Environment | None
+    ) -> None:
+        protection = settings.deletion_protection
+        what = "table, payload bucket, keys"
+        super().__init__(scope, "data", what, settings, env, termination_protection=protection)
+        self.storage = storage = Storage(self, "Storage", settings=settings)
+        self._output("TableName", storage.table.table_name)
+        self._output("PayloadBucketName", storage.bucket.bucket_name)
+        secret, key = storage.secret, storage.key
+        self._output("FirstKeySecretArn", secret.secret_arn if secret else None)
+        self._output("EncryptionKeyArn", key.key_arn if key else None)
+
+
+class ServiceStack(_Stack):
     """The service: functions, HTTP API, schedules, stream, event bus, alarms, dashboard, logs."""
 
     def __init__(
         self,
         scope: Construct,
-        name: str,
-        *,
         storage: Storage,
         code: lambda_.Code,
         settings: DeploymentSettings,
-        env: Environment | None = None,
+        env: Environment | None,
     ) -> None:
-        super().__init__(
-            scope,
-            name,
-            env=env,
-            description="Open Job Spec backend: HTTP API, functions, schedules, events",
-            synthesizer=synthesizer(settings),
+        super().__init__(scope, "service", "HTTP API, functions, schedules, events", settings, env)
+        failures = failure_queue(self, storage.key, settings)
+        bus = events.EventBus(
+            Construct(self, "Events"),
+            "Bus",
+            # A name that can be known beforehand: rules are made elsewhere, and name it.
+            event_bus_name=settings.service,
+            description=f"Open Job Spec events of {settings.service}",
         )
-        table, key = storage.table, storage.key
-        failures = StreamFailureQueue(self, "StreamFailures", key=key, settings=settings).queue
-        bus = EventBus(self, "Events", settings=settings).bus
         resources = Resources(
-            table=table,
+            table=storage.table,
             bucket=storage.bucket,
             bus=bus,
             failures=failures,
             secret=storage.secret,
-            key=key,
+            key=storage.key,
         )
         functions = {
             spec: Function(
@@ -117,67 +123,59 @@ class ServiceStack(Stack):
             ).function
             for spec in deployed(settings.authorizer)
         }
-        setup = by_name(SETUP)
-        Setup(
-            self,
-            "SetupStep",
-            function=functions[setup],
-            others=[function for spec, function in functions.items() if spec is not setup],
-            secret=storage.secret,
-        )
-        self.api = Api(self, "Api", functions=functions, key=key, settings=settings)
-        sweep = by_name("sweep")
-        EveryMinute(self, "SweepSchedule", function=functions[sweep], description=sweep.description)
-        StreamMapping(
-            self,
-            "StreamMapping",
-            table=table,
-            function=functions[by_name("stream")],
-            failures=failures,
-        )
+        by_names = {spec.name: function for spec, function in functions.items()}
+        others = [function for name, function in by_names.items() if name != SETUP]
+        set_up_first(self, by_names[SETUP], others, storage.secret)
+        self.api = Api(self, "Api", functions=functions, key=storage.key, settings=settings)
+        _call_every_minute(self, by_names["sweep"], by_name("sweep").description)
+        map_stream(self, storage.table, by_names["stream"], failures)
         Monitoring(
             self,
             "Monitoring",
-            observed=Observed(
-                api=self.api.http,
-                table=table,
-                functions={spec.name: function for spec, function in functions.items()},
-                failures=failures,
-            ),
+            api=self.api.http,
+            table=storage.table,
+            functions=by_names,
+            failures=failures,
             settings=settings,
         )
-        CfnOutput(self, "ApiUrl", value=self.api.url)
-        if self.api.domain_target is not None:
-            CfnOutput(self, "DomainTarget", value=self.api.domain_target)
-        CfnOutput(self, "EventBusName", value=bus.event_bus_name)
-        CfnOutput(self, "StreamFailureQueueUrl", value=failures.queue_url)
-        CfnOutput(self, "StreamFailureQueueArn", value=failures.queue_arn)
+        self._output("ApiUrl", self.api.url)
+        self._output("DomainTarget", self.api.domain_target)
+        self._output("EventBusName", bus.event_bus_name)
+        self._output("StreamFailureQueueUrl", failures.queue_url)
+        self._output("StreamFailureQueueArn", failures.queue_arn)
 
 
-class EdgeStack(Stack):
+class EdgeStack(_Stack):
     """The firewall in front of the API, in the one region from which CloudFront takes a web ACL."""
 
     def __init__(
-        self,
-        scope: Construct,
-        name: str,
-        *,
-        service: ServiceStack,
-        settings: DeploymentSettings,
+        self, scope: Construct, service: ServiceStack, settings: DeploymentSettings
     ) -> None:
         super().__init__(
             scope,
-            name,
-            env=Environment(account=service.account, region=EDGE_REGION),
-            description="Open Job Spec backend: CloudFront distribution and web ACL",
-            synthesizer=synthesizer(settings),
+            "edge",
+            "CloudFront distribution and web ACL",
+            settings,
+            Environment(account=service.account, region=EDGE_REGION),
             cross_region_references=service.region != EDGE_REGION,
         )
-        api = service.api.http
-        firewall = Firewall(
-            self,
-            "Firewall",
-            api_domain=f"{api.api_id}.execute-api.{service.region}.{Aws.URL_SUFFIX}",
-            settings=settings,
-        )
-        CfnOutput(self, "DomainTarget", value=firewall.distribution.distribution_domain_name)
+        domain = f"{service.api.http.api_id}.execute-api.{service.region}.{Aws.URL_SUFFIX}"
+        firewall = Firewall(self, "Firewall", api_domain=domain, settings=settings)
+        self._output("DomainTarget", firewall.distribution.distribution_domain_name)
+
+
+def _call_every_minute(scope: Construct, function: lambda_.Function, description: str) -> None:
+    """Have EventBridge call the sweep.
+
+    A run that failed is not repeated: the next one, a minute later, takes up what it left. Neither
+    EventBridge nor Lambda's own queue for asynchronous calls may pile up old runs.
+    """
+    minute = Duration.minutes(1)
+    function.configure_async_invoke(retry_attempts=0, max_event_age=minute)
+    events.Rule(
+        Construct(scope, "SweepSchedule"),
+        "Rule",
+        description=description,
+        schedule=events.Schedule.rate(minute),
+        targets=[targets.LambdaFunction(function, retry_attempts=0, max_event_age=minute)],
+    )

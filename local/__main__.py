@@ -121,14 +121,13 @@ def _start(options: argparse.Namespace) -> LocalServer:
             f"port {options.port} on {options.host} cannot be had: {error.strerror}. Stop what "
             f"uses it, or choose another: make run PORT={options.port + 1}"
         ) from error
+    data = f"the data folder {options.data}"
     try:
         folder = DataFolder(options.data)
     except FolderInUse as error:
-        raise StartError(f"the data folder {options.data} is in use by {error}") from error
+        raise StartError(f"{data} is in use by {error}") from error
     except OSError as error:
-        raise StartError(
-            f"the data folder {options.data} cannot be used: {error.strerror}"
-        ) from error
+        raise StartError(f"{data} cannot be used: {error.strerror}") from error
     _forget_aws_account()
     # Only now: this takes a moment to import, and a mistake above should show at once.
     from local.dynamodb import StaleData
@@ -159,11 +158,11 @@ def _forget_aws_account() -> None:
         "AWS_SHARED_CREDENTIALS_FILE": os.devnull,
         "AWS_EC2_METADATA_DISABLED": "true",
         "NO_PROXY": "127.0.0.1,localhost,::1",
+        # CloudWatch would read them from the functions' output; here that is the terminal.
+        "POWERTOOLS_METRICS_DISABLED": "true",
     }
     os.environ.setdefault("POWERTOOLS_SERVICE_NAME", "ojs")
     os.environ.setdefault("POWERTOOLS_LOG_LEVEL", "WARNING")
-    # CloudWatch would read them from the functions' output; here that is the terminal.
-    os.environ["POWERTOOLS_METRICS_DISABLED"] = "true"
 
 
 def _on_signals(stop: threading.Event) -> None:

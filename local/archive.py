@@ -2,7 +2,7 @@
 
 Files are those of the archive (`ojs.services.dead_letter.archive`), packed or not; `-` is standard
 input. Each job is a new one with the type, args, meta, queue and id it had: one that is there
-already is left alone, so that the same files can be given twice.
+already is left alone, so that the same files can be pushed twice.
 """
 
 from __future__ import annotations
@@ -16,13 +16,16 @@ import urllib.parse
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import IO, Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "shared"))
 
 from ojs.domain import jsontext
 from ojs.domain.dead_letter import replay
 from ojs.domain.errors import InvalidPayload
+
+if TYPE_CHECKING:
+    from io import BufferedReader
 
 _PACKED = b"\x1f\x8b"
 _BUSY = frozenset({429, 502, 503, 504})
@@ -50,11 +53,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
         for name in options.files:
             for number, job in enumerate(jobs(name), 1):
                 status, answer = server.push(job)
-                counts[_outcome(status, answer)] += 1
-                if _outcome(status, answer) == "refused":
-                    error = answer.get("error", {})
-                    said = f"{error.get('code')}: {error.get('message')}"
-                    print(f"{name}:{number}: {job['id']} {status} {said}", file=sys.stderr)
+                error = answer.get("error", {})
+                code = error.get("code")
+                if status == 201:
+                    counts["pushed"] += 1
+                elif status == 409 and code == "duplicate":
+                    counts["there already"] += 1
+                else:
+                    counts["refused"] += 1
+                    why = f"{job['id']} {status} {code}: {error.get('message')}"
+                    print(f"{name}:{number}: {why}", file=sys.stderr)
     except RestoreError as error:
         print(f"ojs: {error}", file=sys.stderr)
         return 1
@@ -64,18 +72,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return 1 if counts["refused"] else 0
 
 
-def _outcome(status: int, answer: dict[str, Any]) -> str:
-    if status == 201:
-        return "pushed"
-    duplicate = status == 409 and answer.get("error", {}).get("code") == "duplicate"
-    return "there already" if duplicate else "refused"
-
-
 def jobs(name: str) -> Iterator[dict[str, Any]]:
     """The jobs of a file as they are to be pushed. Raises RestoreError."""
     try:
-        with _opened(name) as file:
-            for number, line in enumerate(_lines(file), 1):
+        with sys.stdin.buffer if name == "-" else Path(name).open("rb") as file:
+            for number, line in enumerate(_lines(cast("BufferedReader", file)), 1):
                 try:
                     yield request(jsontext.loads(line))
                 except (InvalidPayload, KeyError, TypeError, AttributeError):
@@ -84,13 +85,9 @@ def jobs(name: str) -> Iterator[dict[str, Any]]:
         raise RestoreError(f"{name} cannot be read: {error}") from error
 
 
-def _opened(name: str) -> IO[bytes]:
-    return sys.stdin.buffer if name == "-" else Path(name).open("rb")
-
-
-def _lines(file: IO[bytes]) -> Iterator[bytes]:
-    peeked = cast("Any", file).peek(len(_PACKED))
-    if peeked.startswith(_PACKED):
+def _lines(file: BufferedReader) -> Iterator[bytes]:
+    """The lines of a file, unpacked if it is packed."""
+    if file.peek(len(_PACKED)).startswith(_PACKED):
         with gzip.GzipFile(fileobj=file) as unpacked:
             yield from unpacked
     else:
@@ -121,16 +118,16 @@ class Server:
         """Status and answer; tried again while the server is busy. Raises RestoreError."""
         body = jsontext.dumps(job).encode()
         wait_s = 0.5
-        for tried in range(1, _TRIES + 1):
+        for attempt in range(1, _TRIES + 1):
             try:
                 status, after_s, answer = self._exchange(body)
             except (OSError, http.client.HTTPException, InvalidPayload) as error:
                 self._connection.close()
-                if tried == _TRIES:
+                if attempt == _TRIES:
                     raise RestoreError(f"{self._connection.host}: {error}") from error
                 after_s = 0.0
             else:
-                if status not in _BUSY or tried == _TRIES:
+                if status not in _BUSY or attempt == _TRIES:
                     return status, answer
             time.sleep(min(_LONGEST_WAIT_S, max(after_s, wait_s)))
             wait_s *= 2

@@ -1,4 +1,4 @@
-"""A folder in the payload bucket's place."""
+"""A folder instead of the payload bucket."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _LONGEST_NAME = 200
 class FolderBlobs:
     """Large payloads as files, one per key. Same promises as `ojs.store.jobs.blobs.S3Blobs`.
 
-    A put is there whole or not at all: it is written beside its place, flushed, and renamed.
+    A put is there whole or not at all: it is written under another name, flushed, and renamed.
     Raises BackendUnavailable when the file system fails.
     """
 

@@ -83,21 +83,21 @@ def _count(client: DynamoDBClient, name: str, clock: Clock) -> None:
     """Count the jobs that are older than the stream. No write may happen meanwhile."""
     tally = Tally()
     staged: set[str] = set()
-    heads: list[values.Item] = []
+    records: list[values.Item] = []
     for page in client.get_paginator("scan").paginate(TableName=name, ConsistentRead=True):
         for item in map(values.unpack, page["Items"]):
             pk = str(item["pk"])
-            if item["sk"] != keys.HEAD:
+            if item["sk"] != keys.RECORD:
                 continue
             if pk.startswith(keys.batch("")):
                 staged.add(pk.removeprefix(keys.batch("")))
             elif pk.startswith(keys.job("")):
-                heads.append(item)
-    for job in map(items.job_from_head, heads):
+                records.append(item)
+    for job in map(items.job_of, records):
         # Jobs of a batch that is not committed are counted when it is.
         if job.batch not in staged:
             tally.move(None, job)
     table = Table(client, name)
     for delta in tally.deltas({}):
-        place: values.Item = {"pk": keys.stats(delta.queue), "sk": delta.sk}
-        table.put(Put({**place, **delta.add, "changed": clock.now_ms()}))
+        key: values.Item = {"pk": keys.stats(delta.queue), "sk": delta.sk}
+        table.put(Put({**key, **delta.add, "changed": clock.now_ms()}))

@@ -129,26 +129,19 @@ def _has_state(folder: Path) -> bool:
     # (the state of services that are not used here) is no data.
     path = folder / FILES[MINISTACK]
     try:
-        path.stat()
+        size = path.stat().st_size
     except NotADirectoryError:
         return False
     except FileNotFoundError:
         return path.is_symlink()
-    return not _is_blank_state(path)
-
-
-def _is_blank_state(path: Path) -> bool:
-    """Whether MiniStack has written that there is no table: its first start was interrupted.
-
-    A file that cannot be read counts as data: MiniStack finds nothing in it, and is stopped then.
-    """
     try:
-        if path.stat().st_size > _BLANK_BYTES:
-            return False
-        state = json.loads(path.read_bytes())
-        return bool(state["payload"]["tables"]["data"] == {})
+        if size > _BLANK_BYTES:
+            return True
+        # Where it has written that there is no table, its first start was interrupted. A file that
+        # cannot be read counts as data: MiniStack finds nothing in it, and is stopped then.
+        return bool(json.loads(path.read_bytes())["payload"]["tables"]["data"] != {})
     except (ValueError, KeyError, TypeError):
-        return False
+        return True
 
 
 def _has_payloads(folder: Path) -> bool:

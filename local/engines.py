@@ -20,7 +20,6 @@ import subprocess
 import sys
 import tempfile
 import time
-import urllib.error
 import urllib.request
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -119,9 +118,7 @@ def start(
     reason = None
     if binary is not None:
         try:
-            if folder is None and not streams:
-                return _run(_dynoxide(binary, None), folder, keep_open)
-            return _start_dynoxide(binary, folder, keep_open)
+            return _start_dynoxide(binary, folder, keep_open, streams=streams)
         except EngineError as error:
             if folder is not None:
                 # Else the next start would take what it has made for data.
@@ -184,8 +181,13 @@ def _no_dynoxide() -> str:
     return f"no dynoxide binary for {sys.platform} on {platform.machine()} in node_modules or PATH"
 
 
-def _start_dynoxide(binary: Path, folder: Path | None, keep_open: Sequence[int]) -> Engine:
+def _start_dynoxide(
+    binary: Path, folder: Path | None, keep_open: Sequence[int], *, streams: bool = True
+) -> Engine:
     """Start dynoxide and make its stream quick; raises EngineError."""
+    kind = _Kind(DYNOXIDE, [str(binary), "--host", "127.0.0.1", "--port", "{port}"], "/")
+    if folder is None and not streams:
+        return _run(kind, folder, keep_open)
     try:
         from local.stream_records import StreamRecords
     except ImportError as error:
@@ -197,19 +199,13 @@ def _start_dynoxide(binary: Path, folder: Path | None, keep_open: Sequence[int])
             temporary = Path(tempfile.mkdtemp(prefix="ojs-engine-"))
             undo.callback(shutil.rmtree, temporary, ignore_errors=True)
         database = (temporary or folder or Path()) / DATABASE
-        engine = _run(_dynoxide(binary, database), folder, keep_open)
+        kind.command.extend(["--db-path", str(database)])
+        engine = _run(kind, folder, keep_open)
         undo.callback(engine.stop)
         engine.temporary, engine.records = temporary, StreamRecords(database)
         engine.records.index()
         undo.pop_all()
     return engine
-
-
-def _dynoxide(binary: Path, database: Path | None) -> _Kind:
-    command = [str(binary), "--host", "127.0.0.1", "--port", "{port}"]
-    if database is not None:
-        command += ["--db-path", str(database)]
-    return _Kind(DYNOXIDE, command, "/")
 
 
 def _start_ministack(folder: Path | None, keep_open: Sequence[int], why: str) -> Engine:
@@ -218,33 +214,28 @@ def _start_ministack(folder: Path | None, keep_open: Sequence[int], why: str) ->
         raise EngineError(
             f"{why}, and MiniStack is not installed in {sys.executable}: run `make setup`"
         )
-    if folder is not None:
+    environment = {"BIND_HOST": "127.0.0.1", "GATEWAY_PORT": "{port}", "LOG_LEVEL": "WARNING"}
+    if folder is None:
+        environment["PERSIST_STATE"] = "0"
+    else:
+        # It writes what it holds when it is asked to stop, so it must never be killed outright.
+        environment |= {"PERSIST_STATE": "1", "STATE_DIR": str(folder / STATE)}
         try:
             # It would start without, and find out only when it is to write its data.
             (folder / STATE).mkdir(exist_ok=True)
         except OSError as error:
             raise EngineError(f"{folder / STATE} cannot be used: {error.strerror}") from error
-    return _run(_ministack(folder), folder, keep_open)
-
-
-def _ministack(folder: Path | None) -> _Kind:
-    # It writes what it holds when it is asked to stop, so it must never be killed outright.
-    environment = {
-        "BIND_HOST": "127.0.0.1",
-        "GATEWAY_PORT": "{port}",
-        "LOG_LEVEL": "WARNING",
-        "PERSIST_STATE": "0" if folder is None else "1",
-    }
-    if folder is not None:
-        environment["STATE_DIR"] = str(folder / STATE)
-    return _Kind(MINISTACK, [sys.executable, "-m", "ministack"], "/_ministack/health", environment)
+    command = [sys.executable, "-m", "ministack"]
+    return _run(_Kind(MINISTACK, command, "/_ministack/health", environment), folder, keep_open)
 
 
 def _run(kind: _Kind, folder: Path | None, keep_open: Sequence[int]) -> Engine:
     """Start it on a free port; once more when another process takes the port meanwhile."""
     log = None if folder is None else folder / f"{kind.name}.log"
     for _ in range(_PORTS_TO_TRY):
-        port = _free_port()
+        with socket.socket() as probe:
+            probe.bind(("127.0.0.1", 0))
+            port = int(probe.getsockname()[1])
         process = _spawn(kind, port, log, keep_open)
         engine = Engine(kind.name, f"http://127.0.0.1:{port}", process, log)
         if _answers(engine, kind.health):
@@ -257,8 +248,7 @@ def _run(kind: _Kind, folder: Path | None, keep_open: Sequence[int]) -> Engine:
 def _spawn(
     kind: _Kind, port: int, log: Path | None, keep_open: Sequence[int]
 ) -> subprocess.Popen[bytes]:
-    with contextlib.ExitStack() as stack:
-        output = subprocess.DEVNULL if log is None else stack.enter_context(log.open("wb"))
+    with (log or Path(os.devnull)).open("wb") as output:
         try:
             return subprocess.Popen(
                 [part.format(port=port) for part in kind.command],
@@ -292,12 +282,6 @@ def _end_with_parent() -> Callable[[], None] | None:
     return prepare
 
 
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
-
-
 def _answers(engine: Engine, health: str) -> bool:
     """Wait until the engine answers; False when it ends or takes too long."""
     deadline = time.monotonic() + _START_S
@@ -306,7 +290,7 @@ def _answers(engine: Engine, health: str) -> bool:
         try:
             with direct.open(engine.url + health, timeout=2) as answer:
                 answer.read()
-        except (OSError, urllib.error.URLError):
+        except OSError:
             time.sleep(0.02)
         else:
             return engine.running

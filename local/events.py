@@ -32,11 +32,13 @@ def event_from_request(
 ) -> dict[str, Any]:
     """The event a function gets for this request on this route."""
     path, query = split_target(request.target)
-    request_id = str(uuid.uuid4())
     headers = _combined(request.headers)
     cookies = headers.pop("cookie", None)
     host = headers.setdefault("host", _API_ID)
     forwarded = [headers["x-forwarded-for"]] if "x-forwarded-for" in headers else []
+    # The body was read whole; how it was framed on the wire is not the function's business.
+    headers.pop("transfer-encoding", None)
+    headers.pop("expect", None)
     headers |= {
         "content-length": str(len(request.body)),
         "x-amzn-trace-id": f"Root=1-{int(time.time()):08x}-{uuid.uuid4().hex[:24]}",
@@ -44,9 +46,6 @@ def event_from_request(
         "x-forwarded-port": host.rpartition(":")[2] if ":" in host else "80",
         "x-forwarded-proto": "http",
     }
-    # The body was read whole; how it was framed on the wire is not the function's business.
-    headers.pop("transfer-encoding", None)
-    headers.pop("expect", None)
     event: dict[str, Any] = {
         "version": "2.0",
         "routeKey": route_key,
@@ -65,7 +64,7 @@ def event_from_request(
                 "sourceIp": request.client,
                 "userAgent": headers.get("user-agent", ""),
             },
-            "requestId": request_id,
+            "requestId": str(uuid.uuid4()),
             "routeKey": route_key,
             "stage": "$default",
             "time": time.strftime("%d/%b/%Y:%H:%M:%S +0000", time.gmtime()),

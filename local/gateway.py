@@ -9,8 +9,8 @@ import threading
 import traceback
 import uuid
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from local.events import InvalidAnswer, event_from_request, response_from_answer, split_target
 from local.http_server import Request, Response
@@ -36,13 +36,12 @@ FUNCTION_BYTES = 6 * 1024 * 1024
 _SURELY_SMALL_BYTES = FUNCTION_BYTES // 8
 
 
-@dataclass(frozen=True)
-class Route:
+class Route(NamedTuple):
     """Where a request goes."""
 
     function: str
     key: str
-    parameters: Mapping[str, str] = field(default_factory=dict)
+    parameters: Mapping[str, str] = MappingProxyType({})
 
 
 def route(path: str) -> Route:
@@ -51,7 +50,7 @@ def route(path: str) -> Route:
         if path == prefix:
             return Route(function, f"ANY {prefix}")
         if path.startswith(f"{prefix}/"):
-            rest = path[len(prefix) + 1 :]
+            rest = path.removeprefix(f"{prefix}/")
             return Route(function, f"ANY {prefix}/{{proxy+}}", {"proxy": rest})
     return Route(DEFAULT_FUNCTION, "$default")
 
@@ -93,9 +92,12 @@ class Gateway:
             if self._access is None or self._access.may_reset(event):
                 return _json_response(200, action())
             return refused(Unauthenticated(), 401)
-        if request.method == "OPTIONS" and (methods := self._hooked(path)):
+        methods = sorted(method for method, hooked in self._hooks if hooked == path)
+        if request.method == "OPTIONS" and methods:
             # A browser asks this first, and has no key yet.
-            return _empty_response(negotiation.preflight_headers([*methods, "OPTIONS"]))
+            headers = negotiation.answer_headers(str(uuid.uuid4()), closed=False)
+            headers |= negotiation.preflight_headers([*methods, "OPTIONS"])
+            return Response(204, list(headers.items()))
         if len(request.body) > _SURELY_SMALL_BYTES and (size := _size(event)) > FUNCTION_BYTES:
             return refusal(
                 413,
@@ -103,12 +105,11 @@ class Gateway:
                 f"{FUNCTION_BYTES} are allowed.",
                 {"limit": FUNCTION_BYTES, "size": size},
             )
-        if _is_derived(request.method, path):
+        # What follows from the table's stream is brought up to date first.
+        method = "GET" if request.method == "HEAD" else request.method
+        if (operation := contract.at(path).get(method)) and operation.derived:
             self._catch_up()
         return self._call(chosen.function, event)
-
-    def _hooked(self, path: str) -> list[str]:
-        return sorted(method for method, hooked in self._hooks if hooked == path)
 
     def _call(self, function: str, event: dict[str, Any]) -> Response:
         request_id = event["requestContext"]["requestId"]
@@ -126,12 +127,6 @@ class Gateway:
             return _json_response(500, {"message": "Internal Server Error"})
 
 
-def _is_derived(method: str, path: str) -> bool:
-    """Whether the operation tells what follows from the table's stream."""
-    operation = contract.at(path).get("GET" if method == "HEAD" else method)
-    return operation is not None and operation.derived
-
-
 def _checked(answer: Any, response: Response) -> Response:
     if len(response.body) > _SURELY_SMALL_BYTES and _size(answer) > FUNCTION_BYTES:
         raise InvalidAnswer("the answer is larger than a function may return")
@@ -143,18 +138,13 @@ def _size(value: Any) -> int:
     return len(json.dumps(value, ensure_ascii=False).encode("utf-8", "replace"))
 
 
-def _json_response(status: int, value: Any) -> Response:
-    body = json.dumps(value).encode()
-    return Response(status, [("content-type", "application/json")], body)
-
-
-def _empty_response(headers: Mapping[str, str]) -> Response:
-    given = negotiation.answer_headers(str(uuid.uuid4()), closed=False) | dict(headers)
-    return Response(204, list(given.items()))
+def _json_response(status: int, value: Any, headers: Mapping[str, str] | None = None) -> Response:
+    sent = {**(headers or {}), "content-type": "application/json"}
+    return Response(status, list(sent.items()), json.dumps(value).encode())
 
 
 def refusal(status: int, message: str, details: Mapping[str, int]) -> Response:
-    """An answer of the gateway's own, shaped like the binding's errors."""
+    """An answer of the gateway's own to a request that cannot be handed on."""
     return refused(
         (_TooLarge if status == 413 else InvalidPayload)(message, details=details), status
     )
@@ -163,11 +153,8 @@ def refusal(status: int, message: str, details: Mapping[str, int]) -> Response:
 def refused(error: OjsError, status: int) -> Response:
     """An error that the gateway answers itself, in the binding's shape."""
     request_id = str(uuid.uuid4())
-    headers = negotiation.answer_headers(request_id, closed=False) | {
-        "content-type": "application/json"
-    }
-    body = json.dumps(errors.body(error, request_id)).encode()
-    return Response(status, list(headers.items()), body)
+    headers = negotiation.answer_headers(request_id, closed=False)
+    return _json_response(status, errors.body(error, request_id), headers)
 
 
 class _TooLarge(OjsError):

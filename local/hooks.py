@@ -45,16 +45,14 @@ class _SteeringFetch:
         jobs = self._fetch.fetch(queues, *args, **options)
         for job in jobs:
             directive = _directive(job)
-            if directive and job.worker_id:
-                self._direct(job.worker_id, directive)
+            if not directive or not job.worker_id:
+                continue
+            try:
+                self._workers.direct(job.worker_id, directive)
+            except NotFound:  # only workers that were heard from can get a directive
+                self._workers.beat(job.worker_id)
+                self._workers.direct(job.worker_id, directive)
         return jobs
-
-    def _direct(self, worker_id: str, directive: str) -> None:
-        try:
-            self._workers.direct(worker_id, directive)
-        except NotFound:  # only workers that were heard from can get a directive
-            self._workers.beat(worker_id)
-            self._workers.direct(worker_id, directive)
 
 
 def _directive(job: Job) -> str | None:

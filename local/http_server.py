@@ -9,19 +9,21 @@ known time and holds up no other client.
 from __future__ import annotations
 
 import contextlib
-import selectors
+import email.utils
+import http.client
 import socket
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
-from http import HTTPStatus
 
 import h11
 
 _RECEIVE_BYTES = 64 * 1024
 _MAX_HEADER_BYTES = 64 * 1024
 _NO_BODY = frozenset({204, 304})
+# How long a server that is to stop may wait for one more connection.
+_ACCEPT_S = 0.1
 
 # h11's complaints begin with these; in full they quote what was sent, in Python's spelling.
 _COMPLAINTS = {
@@ -94,26 +96,25 @@ class HttpServer:
         listener: socket.socket,
         application: Callable[[Request], Response],
         *,
-        refuse: Refusal | None = None,
-        limits: Limits | None = None,
+        refuse: Refusal,
+        limits: Limits,
     ) -> None:
-        """Serve on what `listen` gave; `stop` closes it. Serving begins with `start`.
+        """Serve on what `listen` returned; `stop` closes it. Serving begins with `start`.
 
         `refuse` gets the status, a message, and numbers that explain it: the `limit` in bytes and
         the `size` of a body that is too large (of one without a declared length, as far as it was
         read).
         """
         self.application = application
-        self.refuse = refuse or _plain_refusal
-        self.limits = limits or Limits()
+        self.refuse = refuse
+        self.limits = limits
         self._stopping = threading.Event()
         self._connections: set[_Connection] = set()
         self._lock = threading.Lock()
-        self._room = threading.BoundedSemaphore(self.limits.connections)
+        self._free = threading.BoundedSemaphore(limits.connections)
         self._listener = listener
-        self._wake_in, self._wake_out = socket.socketpair()
-        self._listener.setblocking(False)
-        self.host, self.port = self._listener.getsockname()[:2]
+        self._listener.settimeout(_ACCEPT_S)
+        self.host, self.port = listener.getsockname()[:2]
         self._acceptor = threading.Thread(target=self._accept, name="http-accept", daemon=True)
 
     @property
@@ -139,66 +140,57 @@ class HttpServer:
         if self.stopping:
             return True
         self._stopping.set()
-        self._wake_in.send(b"x")
         if self._acceptor.is_alive():
             self._acceptor.join()
         self._listener.close()
         deadline = time.monotonic() + grace_s
         with self._lock:
-            open_connections = list(self._connections)
-        for connection in open_connections:
+            connections = list(self._connections)
+        for connection in connections:
             connection.hang_up_if_idle()
-        for connection in open_connections:
+        for connection in connections:
             connection.thread.join(max(0.0, deadline - time.monotonic()))
-        finished = not any(connection.thread.is_alive() for connection in open_connections)
-        for connection in open_connections:
+        finished = not any(connection.thread.is_alive() for connection in connections)
+        for connection in connections:
             connection.close()
-        self._wake_in.close()
-        self._wake_out.close()
         return finished
 
     def forget(self, connection: _Connection) -> None:
         """A connection has ended."""
         with self._lock:
             self._connections.discard(connection)
-        self._room.release()
+        self._free.release()
 
     def _accept(self) -> None:
-        with selectors.DefaultSelector() as selector:
-            selector.register(self._listener, selectors.EVENT_READ)
-            selector.register(self._wake_out, selectors.EVENT_READ)
-            while not self._stopping.is_set():
-                selector.select()
-                if not self._stopping.is_set() and self._room.acquire(timeout=0.5):
-                    self._take()
-
-    def _take(self) -> None:
-        try:
-            accepted, address = self._listener.accept()
-        except OSError:
-            # The client left before it was accepted, or no file descriptor is free.
-            self._room.release()
-            self._stopping.wait(0.01)
-            return
-        accepted.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        connection = _Connection(self, accepted, str(address[0]))
-        with self._lock:
-            self._connections.add(connection)
-        connection.thread.start()
+        while not self.stopping:
+            if not self._free.acquire(timeout=_ACCEPT_S):
+                continue
+            try:
+                accepted, address = self._listener.accept()
+            except OSError as error:
+                self._free.release()
+                if not isinstance(error, TimeoutError):
+                    # The client left before it was accepted, or no file descriptor is free.
+                    self._stopping.wait(0.01)
+                continue
+            accepted.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            connection = _Connection(self, accepted, str(address[0]))
+            with self._lock:
+                self._connections.add(connection)
+            connection.thread.start()
 
 
 class _Hangup(Exception):
     """The connection is over: the client left, or let a deadline pass."""
 
 
+@dataclass(eq=False)
 class _Refused(Exception):
     """A request the server answers itself and hangs up after."""
 
-    def __init__(self, status: int, message: str, details: Mapping[str, int] | None = None) -> None:
-        super().__init__(message)
-        self.status = status
-        self.message = message
-        self.details: Mapping[str, int] = details or {}
+    status: int
+    message: str
+    details: Mapping[str, int] = field(default_factory=dict)
 
 
 class _Connection:
@@ -242,28 +234,20 @@ class _Connection:
         try:
             request = self._read()
         except _Refused as refused:
-            answer = self._server.refuse(refused.status, refused.message, refused.details)
-            self._send(answer, close=True)
-            self._linger()
+            self._refuse(refused)
             return False
         except h11.RemoteProtocolError as error:
-            status = error.error_status_hint or 400
             if self._protocol.our_state in (h11.IDLE, h11.SEND_RESPONSE):
                 message = f"Malformed HTTP: {_complaint(error)}."
-                self._send(self._server.refuse(status, message, {}), close=True)
-                self._linger()
+                self._refuse(_Refused(error.error_status_hint or 400, message))
             return False
         if request is None:
             return False
         response = self._server.application(request)
-        self._send(response, close=self._server.stopping, head=request.method == "HEAD")
+        self._send(response, close=self._server.stopping, bodiless=request.method == "HEAD")
         if self._protocol.our_state is not h11.DONE:  # this was to be the last one
             return False
         self._protocol.start_next_cycle()
-        return self._rest()
-
-    def _rest(self) -> bool:
-        """Become idle between requests; False when the server is stopping."""
         with self._lock:
             self._idle = True
             return not self._server.stopping
@@ -272,7 +256,7 @@ class _Connection:
 
     def _read(self) -> Request | None:
         """The next whole request; None when the client has closed."""
-        head = self._head()
+        head = self._request_head()
         if head is None:
             return None
         if head.method == b"CONNECT":
@@ -293,7 +277,7 @@ class _Connection:
             client=self._client,
         )
 
-    def _head(self) -> h11.Request | None:
+    def _request_head(self) -> h11.Request | None:
         deadline = time.monotonic() + self._limits.idle_s
         begun = False
         while True:
@@ -316,17 +300,12 @@ class _Connection:
 
     def _body(self) -> bytes:
         deadline = time.monotonic() + self._limits.body_s
-        parts: list[bytes] = []
-        size = 0
-        while True:
-            event = self._protocol.next_event()
+        body = bytearray()
+        while not isinstance(event := self._protocol.next_event(), h11.EndOfMessage):
             if isinstance(event, h11.Data):
-                size += len(event.data)
-                if size > self._limits.body_bytes:
-                    raise self._too_large(size)
-                parts.append(bytes(event.data))
-            elif isinstance(event, h11.EndOfMessage):
-                return b"".join(parts)
+                body += event.data
+                if len(body) > self._limits.body_bytes:
+                    raise self._too_large(len(body))
             elif event is h11.NEED_DATA:
                 try:
                     self._receive(deadline)
@@ -334,6 +313,7 @@ class _Connection:
                     raise _Refused(408, "The request body took too long.") from None
             else:
                 raise _Hangup
+        return bytes(body)
 
     def _receive(self, deadline: float) -> None:
         self._socket.settimeout(max(0.001, deadline - time.monotonic()))
@@ -354,29 +334,30 @@ class _Connection:
 
     # -- answering -------------------------------------------------------------------------
 
-    def _send(self, response: Response, *, close: bool, head: bool = False) -> None:
+    def _send(self, response: Response, *, close: bool, bodiless: bool = False) -> None:
         headers = list(_answer_headers(response))
         if close:
             headers.append(("connection", "close"))
-        bodiless = head or response.status in _NO_BODY
         message = h11.Response(
             status_code=response.status,
             headers=[(k.encode("latin-1"), v.encode("latin-1", "replace")) for k, v in headers],
-            reason=_reason(response.status),
+            reason=http.client.responses.get(response.status, "").encode("ascii"),
             http_version=b"1.1",
         )
         raw = self._protocol.send(message) or b""
-        if not bodiless and response.body:
+        if response.body and not bodiless and response.status not in _NO_BODY:
             raw += self._protocol.send(h11.Data(data=response.body)) or b""
         raw += self._protocol.send(h11.EndOfMessage()) or b""
         self._socket.settimeout(self._limits.send_s)
         self._socket.sendall(raw)
 
-    def _linger(self) -> None:
-        """Close so that the answer arrives.
+    def _refuse(self, refused: _Refused) -> None:
+        """Answer and close, so that the answer arrives.
 
         Closing with unread input would reset the connection, and could take the answer with it.
         """
+        answer = self._server.refuse(refused.status, refused.message, refused.details)
+        self._send(answer, close=True)
         deadline = time.monotonic() + 2.0
         with contextlib.suppress(OSError):  # a client that is gone cannot be waited for
             self._socket.shutdown(socket.SHUT_WR)
@@ -387,7 +368,7 @@ class _Connection:
 
 
 def _answer_headers(response: Response) -> Iterable[tuple[str, str]]:
-    given = {name.lower() for name, _ in response.headers}
+    names = {name.lower() for name, _ in response.headers}
     # The framing is the server's: what the application said of it may not hold here.
     dropped = {"content-length", "transfer-encoding", "connection"}
     if response.status == 204:
@@ -397,25 +378,12 @@ def _answer_headers(response: Response) -> Iterable[tuple[str, str]]:
             yield name, value
     if response.status not in _NO_BODY:
         yield "content-length", str(len(response.body))
-    if "date" not in given:
-        yield "date", time.strftime("%a, %d %b %Y %H:%M:%S GMT", time.gmtime())
-
-
-def _reason(status: int) -> bytes:
-    try:
-        return HTTPStatus(status).phrase.encode("ascii")
-    except ValueError:
-        return b""
+    if "date" not in names:
+        yield "date", email.utils.formatdate(usegmt=True)
 
 
 def _complaint(error: h11.RemoteProtocolError) -> str:
     """What is wrong with a request, in words for the client."""
     text = str(error).lower()
-    return next(
-        (words for start, words in _COMPLAINTS.items() if text.startswith(start)),
-        "it does not follow HTTP/1.1",
-    )
-
-
-def _plain_refusal(status: int, message: str, _details: Mapping[str, int]) -> Response:
-    return Response(status, [("content-type", "text/plain")], message.encode())
+    found = (words for start, words in _COMPLAINTS.items() if text.startswith(start))
+    return next(found, "it does not follow HTTP/1.1")

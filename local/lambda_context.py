@@ -6,9 +6,6 @@ import time
 import uuid
 from dataclasses import dataclass, field
 
-_ACCOUNT = "000000000000"
-_REGION = "us-east-1"
-
 
 @dataclass(frozen=True)
 class LambdaContext:
@@ -16,7 +13,6 @@ class LambdaContext:
 
     function_name: str
     aws_request_id: str = field(default_factory=lambda: str(uuid.uuid4()))
-    function_version: str = "$LATEST"
     memory_limit_in_mb: int = 512
     timeout_s: float = 30.0
     started_s: float = field(default_factory=time.monotonic)
@@ -24,17 +20,7 @@ class LambdaContext:
     @property
     def invoked_function_arn(self) -> str:
         """The ARN the function would have."""
-        return f"arn:aws:lambda:{_REGION}:{_ACCOUNT}:function:{self.function_name}"
-
-    @property
-    def log_group_name(self) -> str:
-        """The log group the function would write to."""
-        return f"/aws/lambda/{self.function_name}"
-
-    @property
-    def log_stream_name(self) -> str:
-        """The log stream the function would write to."""
-        return "local"
+        return f"arn:aws:lambda:us-east-1:000000000000:function:{self.function_name}"
 
     def get_remaining_time_in_millis(self) -> int:
         """Milliseconds until the function would be stopped; never negative."""

@@ -109,12 +109,12 @@ class OriginCheck:
     def _checked(self, request: Request) -> str:
         """The origin of the page that asks; empty for none. Raises PermissionDenied."""
         own = {self._own_origin(host) for host in _hosts_of(request)}
-        given = _values(request, "origin")
-        if not given:
+        origins = _values(request, "origin")
+        if not origins:
             _check_fetch(request)
             return ""
         # A browser sends one. Several, or several in one, come from nothing that is known here.
-        origin = given[0] if len(given) == 1 else ", ".join(given)
+        origin = ", ".join(origins)
         if origin not in own and origin not in self._origins:
             raise _denied(
                 "Origin",

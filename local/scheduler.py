@@ -1,4 +1,4 @@
-"""EventBridge's part: calls the sweep again and again."""
+"""EventBridge's part: calls a task again and again; and rounds, for which many ask at once."""
 
 from __future__ import annotations
 
@@ -18,8 +18,9 @@ class Scheduler:
         self._task = task
         self._interval_s = interval_s
         self._stop = threading.Event()
-        self._running = threading.Lock()
         self._thread = threading.Thread(target=self._run, name="scheduler", daemon=True)
+        # Held while the task runs; holding it keeps the task from running.
+        self.pause = threading.Lock()
 
     def start(self) -> None:
         """Begin; the first call comes at once, to catch up with what fell due while stopped."""
@@ -31,17 +32,34 @@ class Scheduler:
         if self._thread.is_alive():
             self._thread.join()
 
-    @property
-    def pause(self) -> threading.Lock:
-        """Held while the task runs; holding it keeps the task from running."""
-        return self._running
-
     def _run(self) -> None:
         while not self._stop.is_set():
-            with self._running:
+            with self.pause:
                 try:
                     self._task()
                 except Exception:  # noqa: BLE001 - the next run must come whatever this one did
                     print("sweep failed; it runs again", file=sys.stderr)
                     traceback.print_exc(file=sys.stderr)
             self._stop.wait(self._interval_s)
+
+
+class Rounds:
+    """Runs `action`, one run at a time, for callers who need a run that began after their call."""
+
+    def __init__(self, action: Callable[[], None]) -> None:
+        self._action = action
+        self._begun = 0
+        self._done = 0
+        # Held while the action runs; holding it keeps the action from running.
+        self.pause = threading.Lock()
+
+    def run(self) -> None:
+        """Return when a run is over that began after this call; raises what its own run raised."""
+        seen = self._begun
+        with self.pause:
+            # The one that was under way may have begun too early; the next is for all who waited.
+            if self._done > seen:
+                return
+            self._begun += 1
+            self._action()
+            self._done = self._begun

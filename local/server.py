@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import sys
+from functools import partial
 from typing import TYPE_CHECKING
 
 from botocore.exceptions import BotoCoreError, ClientError
@@ -18,9 +19,8 @@ from local.engine_data import EngineError, anew
 from local.gateway import BASE_PATH, GATEWAY_BYTES, Gateway, load_handlers, refusal, refused
 from local.http_server import HttpServer, Limits, Request, Response
 from local.origins import OriginCheck
-from local.rounds import Rounds
-from local.scheduler import Scheduler
-from local.stream import Pump, TableStream
+from local.scheduler import Rounds, Scheduler
+from local.stream import INTERVAL_S, Pump, TableStream
 from ojs import runtime as ojs_runtime
 from ojs.clock import SystemClock
 from ojs.domain.errors import OjsError
@@ -33,31 +33,28 @@ from ojs.store.table.table import Table
 
 if TYPE_CHECKING:
     import socket
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from local.folder import DataFolder
 
 TABLE_NAME = "ojs"
+# The job sweep's limit: jobs moved at a time.
 _SWEEP_LIMIT = 1000
+# Other sweeps: how often they run (s), and how much each does at a time.
+_SWEEPS = (
+    # Queues whose jobs are counted one by one; limits that throttle.
+    (60.0, {"reconcile": 50, "throttle": 100}),
+    # Worker pools.
+    (60.0, {"pool_health": 100}),
+    # Dead letters. A minute would be long to wait; where nothing is to be done it is one query.
+    (2.0, {"bulk": 10_000}),
+    # Dead letters that rules look at, and those that are pruned.
+    (60.0, {"replay": 10_000, "prune": 10_000}),
+)
 # Looks for oldest jobs that one request may cause; what is left out is made up for by the next.
 _PROBES = 100
 # As often as in the cloud: its points of the history are of minutes.
 _GAUGES_INTERVAL_S = 60.0
-_RECONCILE_INTERVAL_S = 60.0
-_DEAD_LETTERS_INTERVAL_S = 60.0
-_POOLS_INTERVAL_S = 60.0
-# A minute would be long to wait here; where nothing is to be done it is one query.
-_BULK_INTERVAL_S = 2.0
-# Dead letters that bulk operations retry or purge at a time.
-_BULK = 10_000
-# Queues whose jobs one reconcile sweep counts one by one.
-_RECOUNTS = 50
-# Dead letters that rules look at, and those that are pruned, at a time.
-_DEAD_LETTERS = 10_000
-# Worker pools looked at by one sweep.
-_POOLS = 100
-# Throttled limits looked at by one throttle sweep.
-_HELD = 100
 # Where nothing has been written, gauges change only by the time that passes.
 _GAUGES_GOOD_MS = 1_000
 
@@ -86,9 +83,8 @@ class LocalServer:
         self.folder = folder
         self.origins = tuple(origins)
         with contextlib.ExitStack() as undo:
-            http = HttpServer(
-                listener, self._answer, refuse=refusal, limits=Limits(body_bytes=GATEWAY_BYTES)
-            )
+            limits = Limits(body_bytes=GATEWAY_BYTES)
+            http = HttpServer(listener, self._answer, refuse=refusal, limits=limits)
             undo.callback(http.stop)
             self.url = http.url
             folder.note(f"process {os.getpid()}, {http.url}")
@@ -104,10 +100,10 @@ class LocalServer:
             )
             self.version = self._settings.version
             table = Table(self._client, TABLE_NAME)
-            known = AccessKeyStore(table)
-            self._setup = Setup(DeploymentStore(table), known, self._clock, version=self.version)
+            stored = AccessKeyStore(table)
+            self._setup = Setup(DeploymentStore(table), stored, self._clock, version=self.version)
             first = KeyFile(folder.path / FIRST_KEY)
-            self.access = Access(Authentication(known, self._clock), first) if keys else None
+            self.access = Access(Authentication(stored, self._clock), first) if keys else None
             self._open_table()
             self._runtime = self._use_new_runtime()
             self._pump = Pump(
@@ -124,19 +120,16 @@ class LocalServer:
             gateway.hook("POST", f"{BASE_PATH}/admin/reset", self.reset)
             self._checked = OriginCheck(gateway, refused, origins=origins, hosts=hosts)
             self._schedules = (
-                Scheduler(self._sweep, sweep_interval_s),
+                Scheduler(partial(self._sweep, {"jobs": _SWEEP_LIMIT}), sweep_interval_s),
                 Scheduler(self._catch_up, _GAUGES_INTERVAL_S),
-                Scheduler(self._reconcile, _RECONCILE_INTERVAL_S),
-                Scheduler(self._look_at_pools, _POOLS_INTERVAL_S),
-                Scheduler(self._carry_on, _BULK_INTERVAL_S),
-                Scheduler(self._look_after_dead_letters, _DEAD_LETTERS_INTERVAL_S),
+                *(Scheduler(partial(self._sweep, sweeps), every_s) for every_s, sweeps in _SWEEPS),
+                Scheduler(self._pump.try_to_drain, INTERVAL_S),
             )
             for schedule in self._schedules:
                 undo.callback(schedule.stop)
                 schedule.start()
-            self._pump.start()
-            # Last in, first out: requests end before the schedules, those before the stream, and
-            # that before the engine.
+            # Last in, first out: requests end before the schedules, then the stream is finished,
+            # and the engine ends.
             undo.callback(http.stop)
             http.start()
             self._undo = undo.pop_all()
@@ -221,22 +214,11 @@ class LocalServer:
     def _answer(self, request: Request) -> Response:
         return self._checked(request)
 
-    def _sweep(self) -> None:
-        self._runtime.sweep.run_once(self._clock.now_ms(), _SWEEP_LIMIT)
-
-    def _reconcile(self) -> None:
-        self._runtime.reconcile.run_once(self._clock.now_ms(), _RECOUNTS)
-        self._runtime.throttle_sweep.run_once(self._clock.now_ms(), _HELD)
-
-    def _look_at_pools(self) -> None:
-        self._runtime.pool_health_sweep.run_once(self._clock.now_ms(), _POOLS)
-
-    def _carry_on(self) -> None:
-        self._runtime.bulk.run_once(self._clock.now_ms(), _BULK)
-
-    def _look_after_dead_letters(self) -> None:
-        self._runtime.replay.run_once(self._clock.now_ms(), _DEAD_LETTERS)
-        self._runtime.prune.run_once(self._clock.now_ms(), _DEAD_LETTERS)
+    def _sweep(self, limits: Mapping[str, int]) -> None:
+        """Run the sweeps of these names, each with its limit."""
+        for sweep in self._runtime.sweeps():
+            if sweep.name in limits:
+                sweep.run_once(self._clock.now_ms(), limits[sweep.name])
 
     def _catch_up(self) -> None:
         """Bring what is projected from the stream up to date with all writes before this call."""
@@ -256,14 +238,13 @@ class LocalServer:
             self._measured = (now_ms, delivered)
 
     def _trim(self, before: int) -> None:
-        if self.engine.records is not None:
-            # The engine was busy for too long: the next time is soon.
-            with contextlib.suppress(EngineError):
+        # An engine that was busy for too long is left alone: the next time is soon.
+        with contextlib.suppress(EngineError):
+            if self.engine.records is not None:
                 self.engine.records.trim(TABLE_NAME, before)
 
     def _finish_stream(self) -> None:
         """Deliver what is left: MiniStack does not keep its stream."""
-        self._pump.stop()
         if self.engine.running:
             with contextlib.suppress(BotoCoreError, ClientError):  # it ends at this moment
                 self._pump.drain()

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import base64
 import sys
-import threading
 import traceback
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -20,16 +19,13 @@ from typing import Any
 from botocore.exceptions import BotoCoreError, ClientError
 
 from local.lambda_context import LambdaContext
-from local.rounds import Rounds
+from local.scheduler import Rounds
 from ojs.clock import Clock, SystemClock
 from ojs.store.table.schema import STREAM_BATCH, TABLE
 
 Record = dict[str, Any]
 Handler = Callable[[dict[str, Any], Any], Any]
-Trim = Callable[[int], object]
 
-FUNCTION = "stream"
-FUNCTION_TIMEOUT_S = 60.0
 # Between two rounds that no request asked for: fuller batches are cheaper, and a request that
 # shows what follows from a change asks for a round first.
 INTERVAL_S = 0.5
@@ -82,20 +78,16 @@ class TableStream:
 
 def lambda_record(record: Mapping[str, Any], stream_arn: str) -> Record:
     """A record of GetRecords in the form in which Lambda hands it to a function."""
-    change = {
-        name: _lambda_value(value) if name.endswith("Image") or name == "Keys" else value
-        for name, value in record["dynamodb"].items()
-    }
-    created = change.get("ApproximateCreationDateTime")
-    if isinstance(created, datetime):
-        change["ApproximateCreationDateTime"] = int(created.timestamp())
+    change = _lambda_value(record["dynamodb"])
     return {**record, "dynamodb": change, "eventSourceARN": stream_arn}
 
 
 def _lambda_value(value: Any) -> Any:
-    """The same with bytes in base64, as JSON has them."""
+    """The same as JSON has it: bytes in base64, times in seconds since the epoch."""
     if isinstance(value, bytes):
         return base64.b64encode(value).decode("ascii")
+    if isinstance(value, datetime):
+        return int(value.timestamp())
     if isinstance(value, Mapping):
         return {name: _lambda_value(inner) for name, inner in value.items()}
     if isinstance(value, list):
@@ -113,15 +105,14 @@ class _Waiting:
 
 
 class Pump:
-    """Delivers the stream to its function: by itself in a thread, and at once when asked to."""
+    """Delivers the stream to its function."""
 
     def __init__(
         self,
         stream: TableStream,
         handler: Handler,
         *,
-        trim: Trim | None = None,
-        interval_s: float = INTERVAL_S,
+        trim: Callable[[int], object] | None = None,
         clock: Clock | None = None,
     ) -> None:
         """`trim` is called now and then with the number of the first record that is still needed.
@@ -131,31 +122,15 @@ class Pump:
         self._stream = stream
         self._handler = handler
         self._trim = trim
-        self._interval_s = interval_s
         self._clock = clock or SystemClock()
         # Records handed over so far: shows whether anything has changed.
         self.delivered = 0
         self._waiting: dict[str, _Waiting] = {}
-        self._last: str | None = None
         self._since_trim = 0
+        self._unreadable = False
         self._rounds = Rounds(self._deliver_all)
-        self._stop = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="stream", daemon=True)
-
-    def start(self) -> None:
-        """Begin to deliver."""
-        self._thread.start()
-
-    def stop(self) -> None:
-        """End after the delivery that is under way, if any."""
-        self._stop.set()
-        if self._thread.is_alive():
-            self._thread.join()
-
-    @property
-    def pause(self) -> threading.Lock:
-        """Held while records are delivered; holding it keeps that from happening."""
-        return self._rounds.pause
+        # Held while records are delivered; holding it keeps that from happening.
+        self.pause = self._rounds.pause
 
     def drain(self) -> None:
         """Return when everything written before this call has been delivered.
@@ -169,31 +144,30 @@ class Pump:
         """Begin with a table made anew; call it with `pause` held."""
         self._stream.rewind()
         self._waiting.clear()
-        self._last, self._since_trim = None, 0
+        self._since_trim = 0
 
-    def _run(self) -> None:
-        failed = False
-        while not self._stop.wait(self._interval_s):
-            try:
-                self.drain()
-                failed = False
-            except (BotoCoreError, ClientError) as error:
-                # Said once, not twice a second: an engine that has ended ends the server.
-                if not failed:
-                    print(f"the stream cannot be read: {error}; trying again", file=sys.stderr)
-                failed = True
+    def try_to_drain(self) -> None:
+        """Drain; an engine that cannot be read is reported once, not each time."""
+        try:
+            self.drain()
+            self._unreadable = False
+        except (BotoCoreError, ClientError) as error:
+            if not self._unreadable:
+                print(f"the stream cannot be read: {error}; trying again", file=sys.stderr)
+            self._unreadable = True
 
     def _deliver_all(self) -> None:
         began_s = self._clock.now_ms() // 1_000
         self._deliver_again()
         while records := self._stream.read():
-            wanted = [record for record in records if _is_wanted(record)]
+            wanted = [record for record in records if _is_projected(record)]
             for at in range(0, len(wanted), STREAM_BATCH):
                 for record in self._failed(wanted[at : at + STREAM_BATCH]):
                     self._wait(record, tries=1)
-            self._last = _number(records[-1])
             self._since_trim += len(records)
-            self._trim_now_and_then()
+            if self._trim is not None and self._since_trim >= _TRIM_EVERY:
+                self._since_trim = 0
+                self._trim(min(int(number) for number in (_number(records[-1]), *self._waiting)))
             # Whatever was written before this round is delivered; under load there is always more.
             if records[-1]["dynamodb"]["ApproximateCreationDateTime"] > began_s:
                 return
@@ -227,7 +201,7 @@ class Pump:
         """Call the function; returns the records it did not get done."""
         self.delivered += len(batch)
         try:
-            context = LambdaContext(FUNCTION, timeout_s=FUNCTION_TIMEOUT_S)
+            context = LambdaContext("stream", timeout_s=60.0)
             answer = self._handler({"Records": list(batch)}, context)
         except Exception:  # noqa: BLE001 - Lambda itself catches everything a handler raises
             if len(batch) == 1:
@@ -239,14 +213,8 @@ class Pump:
         numbers = {failure["itemIdentifier"] for failure in answer["batchItemFailures"]}
         return [record for record in batch if _number(record) in numbers]
 
-    def _trim_now_and_then(self) -> None:
-        if self._trim is None or self._last is None or self._since_trim < _TRIM_EVERY:
-            return
-        self._since_trim = 0
-        self._trim(min(int(number) for number in (self._last, *self._waiting)))
 
-
-def _is_wanted(record: Record) -> bool:
+def _is_projected(record: Record) -> bool:
     key = record["dynamodb"]["Keys"]
     return TABLE.projects(key[TABLE.hash_key]["S"], key[TABLE.range_key]["S"])
 

@@ -5,7 +5,7 @@ through all of the table's for the last number. Measured: a write takes 1.5 ms w
 19 ms with 50 000. The engine has no setting for either, but its database is a SQLite file, which
 may be opened beside it (WAL mode): an index gives it the last number at once, and records that are
 projected are deleted. What is still there when a server starts is what has to be projected yet, so
-that no place in the stream has to be remembered.
+that no position in the stream has to be remembered.
 
 Verified with dynoxide 1.2.1. If another version's file looks different, `index` fails, and the
 server takes another engine (`local.engines`).

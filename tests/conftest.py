@@ -5,11 +5,12 @@ from __future__ import annotations
 import os
 import uuid
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import boto3
 import pytest
 from hypothesis import settings as hypothesis_settings
+from xdist.scheduler import LoadFileScheduling
 
 from ojs.clock import ManualClock
 from ojs.store.table import schema
@@ -36,6 +37,23 @@ os.environ.update(
 # Timing depends on the machine, and a slow one is no failure; a failing example must come again.
 hypothesis_settings.register_profile("ojs", deadline=None, derandomize=True, database=None)
 hypothesis_settings.load_profile("ojs")
+
+
+class _ByFile(LoadFileScheduling):  # type: ignore[misc]  # xdist has no types
+    """Gives each file of tests to one process, and all files of tests/infra to the same.
+
+    The CDK takes ten seconds to load and to make its first template; the next take one or two.
+    """
+
+    def _split_scope(self, nodeid: str) -> str:
+        file: str = super()._split_scope(nodeid)
+        return "tests/infra" if file.startswith("tests/infra/") else file
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> LoadFileScheduling | None:
+    """How xdist deals the tests out."""
+    return _ByFile(config, log) if config.getoption("dist") == "loadfile" else None
 
 
 @pytest.fixture(scope="session")

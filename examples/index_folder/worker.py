@@ -61,7 +61,7 @@ class OutOfTime(Exception):
 
 
 @dataclass(eq=False)
-class Held:
+class LeasedJob:
     """A job this worker has a lease on."""
 
     job: dict[str, Any]
@@ -89,7 +89,7 @@ class Worker:
         # again: the next one comes soon.
         self._beat_client = Client(options.url, timeout_s=10.0, tries=1)
         self._beat_every_s: float | None = options.beat
-        self._held: dict[str, Held] = {}
+        self._leased: dict[str, LeasedJob] = {}
         self._lock = threading.Lock()
         self._directive = RUNNING
         self._reported_state = RUNNING
@@ -146,15 +146,15 @@ class Worker:
         poll_s = _FIRST_POLL_S
         while not self._stopping.is_set():
             taken = self._fetch() if self.state == RUNNING else []
-            for held in taken:
-                self._do(held)
+            for leased in taken:
+                self._do(leased)
             # Nothing there: ask again soon, then less and less often. An empty fetch costs little,
             # but it is not free.
             poll_s = _FIRST_POLL_S if taken else min(poll_s * 2, self._longest_poll_s)
             if not taken:
                 self._stopping.wait(poll_s)
 
-    def _fetch(self) -> list[Held]:
+    def _fetch(self) -> list[LeasedJob]:
         body = {
             "queues": [self._queue],
             "count": self._batch,
@@ -169,9 +169,9 @@ class Worker:
                 raise  # what we ask for is wrong, and will not get better
             say(f"no jobs: {error}")
             return []
-        taken = [Held(job) for job in jobs]
+        taken = [LeasedJob(job) for job in jobs]
         with self._lock:
-            self._held |= {held.id: held for held in taken}
+            self._leased |= {leased.id: leased for leased in taken}
         return taken
 
     # --- heartbeat ---------------------------------------------------------------------------
@@ -187,16 +187,16 @@ class Worker:
     def _beat(self) -> None:
         """Keep the leases of our jobs, hear which are lost, and do as the server says."""
         with self._lock:
-            held = list(self._held.values())
+            leased = list(self._leased.values())
         state = self.state
-        body: dict[str, Any] = {"worker_id": self.id, "active_jobs": [one.id for one in held]}
+        body: dict[str, Any] = {"worker_id": self.id, "active_jobs": [one.id for one in leased]}
         if state != self._reported_state:
             # Only when it changes: it has the server write the worker's record too.
             body["state"] = state
         answer = self._beat_client.call("POST", "/workers/heartbeat", body)
         self._reported_state = state
         kept = set(answer["jobs_extended"])
-        for one in held:
+        for one in leased:
             if one.id not in kept:
                 one.lost.set()
         self._obey(answer["state"])
@@ -210,33 +210,33 @@ class Worker:
 
     # --- one job -----------------------------------------------------------------------------
 
-    def _do(self, held: Held) -> None:
+    def _do(self, leased: LeasedJob) -> None:
         """Do one job, and report how it ended."""
-        name = held.job["args"][0] if held.job["args"] else "?"
+        name = leased.job["args"][0] if leased.job["args"] else "?"
         try:
-            result = self._index(held)
+            result = self._index(leased)
         except Lost:
             say(f"left    {name}: cancelled, or taken back")
         except OutOfTime:
-            self._report(held, "nack", f"back    {name}", requeue=True)
+            self._report(leased, "nack", f"back    {name}", requeue=True)
         except JobFailed as failed:
-            self._report(held, "nack", f"failed  {name}: {failed}", error=failed.report)
+            self._report(leased, "nack", f"failed  {name}: {failed}", error=failed.report)
         except Exception as error:  # noqa: BLE001 - a bug is this job's failure, not the worker's
             report = unexpected(error)
-            self._report(held, "nack", f"failed  {name}: {error!r}", error=report)
+            self._report(leased, "nack", f"failed  {name}: {error!r}", error=report)
         else:
-            self._report(held, "ack", f"done    {name}", result=result)
+            self._report(leased, "ack", f"done    {name}", result=result)
         finally:
             with self._lock:
-                del self._held[held.id]
+                del self._leased[leased.id]
 
-    def _index(self, held: Held) -> dict[str, Any]:
+    def _index(self, leased: LeasedJob) -> dict[str, Any]:
         """The result of a job. Raises JobFailed, Lost, OutOfTime."""
         if self._stopping.is_set():
             raise OutOfTime
-        path = self._path(held.job)
+        path = self._path(leased.job)
         # Part of the example, not of the work: some trouble that goes away by itself.
-        if path.suffix == ".flaky" and held.job["attempt"] < 3:
+        if path.suffix == ".flaky" and leased.job["attempt"] < 3:
             raise JobFailed("drive_not_ready", "the drive was not ready", path=path.name)
         try:
             size = path.stat().st_size
@@ -245,9 +245,9 @@ class Worker:
             def each_chunk(done: int) -> None:
                 nonlocal reported
                 self._stopping.wait(self._slow_s)
-                self._go_on(held)
+                self._go_on(leased)
                 if time.monotonic() - reported >= _PROGRESS_EVERY_S:
-                    self._report_progress(held, done / size if size else 1.0)
+                    self._report_progress(leased, done / size if size else 1.0)
                     reported = time.monotonic()
 
             return analyse(path, each_chunk)
@@ -276,27 +276,27 @@ class Worker:
             raise JobFailed("outside", "the path leads out of the folder", retryable=False)
         return path
 
-    def _go_on(self, held: Held) -> None:
-        if held.lost.is_set():
+    def _go_on(self, leased: LeasedJob) -> None:
+        if leased.lost.is_set():
             raise Lost
         if self._stopping.is_set() and time.monotonic() >= self._stop_by:
             raise OutOfTime
 
-    def _report_progress(self, held: Held, fraction: float) -> None:
+    def _report_progress(self, leased: LeasedJob, fraction: float) -> None:
         body = {"progress": fraction, "worker_id": self.id}
         try:
-            self._client.call("PUT", f"/jobs/{held.id}/progress", body, tries=1)
+            self._client.call("PUT", f"/jobs/{leased.id}/progress", body, tries=1)
         except (ApiError, Unreachable) as error:
             # The job is what matters.
             say(f"no progress reported: {error}")
 
-    def _report(self, held: Held, how: str, line: str, **what: object) -> None:
+    def _report(self, leased: LeasedJob, how: str, line: str, **what: object) -> None:
         """Ack or nack a job. The attempt is named, so that a report that comes late is refused."""
         body = {
-            "job_id": held.id,
+            "job_id": leased.id,
             "worker_id": self.id,
-            "attempt": held.job["attempt"],
-            "lease_token": held.job["lease_token"],
+            "attempt": leased.job["attempt"],
+            "lease_token": leased.job["lease_token"],
             **what,
         }
         try:

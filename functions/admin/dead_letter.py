@@ -11,7 +11,7 @@ from ojs.domain.dead_letter.bulk import Action
 from ojs.domain.dead_letter.filter import DeadLetterFilter
 from ojs.domain.errors import InvalidRequest
 from ojs.domain.job.states import State
-from ojs.http.binding import paging, query
+from ojs.http.binding import paging
 from ojs.http.binding.application import Answer
 from ojs.http.binding.request import Request
 from ojs.http.contract import models
@@ -20,36 +20,34 @@ from ojs.http.views import jobs as views
 from ojs.http.views import statistics as stats_views
 
 if TYPE_CHECKING:
-    from ojs.services.dead_letter.bulk import Done
+    from ojs.services.dead_letter.bulk import BulkRun
 
 # The rest of a bulk operation is left to the sweep when the request has less time than this.
 _BULK_SPARE_MS = 8_000
 
 
-@app.operation("list_dead_letters", "admin_list_dead_letters")
+@app.operation("list_dead_letters", "admin_list_dead_letters", strict_query=True)
 def list_dead_letters(request: Request) -> Answer:
     """A page of dead letters."""
-    query.check_known(request.operation, request.query)
     current = runtime.current()
-    asked = paging.window(request.query)
+    window = paging.window(request.query)
     if (state := request.query.get("state")) not in (None, "", State.DISCARDED):
         raise InvalidRequest("state", f"must be {State.DISCARDED}", value=state)
     wanted = dead_letter_filter.from_query(request.query, now_ms=current.clock.now_ms())
     # Not by paging.collect: it would load the jobs that are skipped.
     page = current.dead_letter.list(
-        wanted, limit=asked.limit, cursor=asked.cursor, skip=asked.offset
+        wanted, limit=window.limit, cursor=window.cursor, skip=window.offset
     )
     total = None
-    if wanted.everything and (page.next_cursor is not None or asked.cursor is not None):
-        seen = asked.offset + len(page.items) + (page.next_cursor is not None)
+    if wanted.everything and (page.next_cursor is not None or window.cursor is not None):
+        seen = window.offset + len(page.items) + (page.next_cursor is not None)
         total = current.dead_letter_stats.total(wanted.queue, least=seen)
-    return Answer(views.jobs_page(asked, page, total))
+    return Answer(views.jobs_page(window, page, total))
 
 
-@app.operation("dead_letter_stats", "admin_dead_letter_stats")
+@app.operation("dead_letter_stats", "admin_dead_letter_stats", strict_query=True)
 def dead_letter_stats(request: Request) -> Answer:
     """How many dead letters there are, of what, and since when."""
-    query.check_known(request.operation, request.query)
     return Answer(stats_views.dead_letters(runtime.current().dead_letter_stats.read()))
 
 
@@ -68,75 +66,62 @@ def retry_dead_letter(request: Request) -> Answer:
     return Answer(views.wrapped(runtime.current().redrive.retry(request.named, override)))
 
 
-@app.operation("delete_dead_letter")
+@app.operation("delete_dead_letter", "admin_delete_dead_letter")
 def delete_dead_letter(request: Request) -> Answer:
-    """Delete a dead letter for good."""
+    """Delete a dead letter for good. The admin API's answer has no body."""
     runtime.current().dead_letter.delete(request.named)
+    if request.operation.id == "admin_delete_dead_letter":
+        return Answer(None, 204)
     return Answer(views.dead_letter_deleted(request.named))
 
 
-@app.operation("admin_delete_dead_letter")
-def admin_delete_dead_letter(request: Request) -> Answer:
-    """Delete a dead letter for good."""
-    runtime.current().dead_letter.delete(request.named)
-    return Answer(None, 204)
-
-
-@app.operation("retry_dead_letters", "admin_retry_dead_letters")
+@app.operation("retry_dead_letters", "admin_retry_dead_letters", strict_query=True)
 def retry_dead_letters(request: Request) -> Answer:
     """Make many dead letters available again."""
-    query.check_known(request.operation, request.query)
     wanted = bulk_views.to_retry(request, now_ms=runtime.current().clock.now_ms())
     request.touches(wanted.queue)
     done = _begun(request, Action.RETRY, wanted)
     return Answer(bulk_views.retried(done.operation, done.job_ids, done.errors))
 
 
-@app.operation("purge_dead_letters", "admin_purge_dead_letters")
+@app.operation("purge_dead_letters", "admin_purge_dead_letters", strict_query=True)
 def purge_dead_letters(request: Request) -> Answer:
     """Delete many dead letters for good."""
-    query.check_known(request.operation, request.query)
     wanted = bulk_views.to_purge(request, now_ms=runtime.current().clock.now_ms())
     request.touches(wanted.queue)
     done = _begun(request, Action.PURGE, wanted)
     return Answer(bulk_views.purged(done.operation, done.job_ids))
 
 
-@app.operation("purge_old_dead_letters", "admin_purge_old_dead_letters")
+@app.operation("purge_old_dead_letters", "admin_purge_old_dead_letters", strict_query=True)
 def purge_old_dead_letters(request: Request) -> Answer:
     """Delete dead letters that were discarded before a time."""
-    query.check_known(request.operation, request.query)
     wanted = bulk_views.older(request, now_ms=runtime.current().clock.now_ms())
     done = _begun(request, Action.PURGE, wanted)
     return Answer(bulk_views.purged(done.operation, done.job_ids))
 
 
-def _begun(request: Request, action: Action, wanted: DeadLetterFilter) -> Done:
+def _begun(request: Request, action: Action, wanted: DeadLetterFilter) -> BulkRun:
     return runtime.current().bulk.begin(
         action, wanted, go_on=lambda: request.remaining_ms() > _BULK_SPARE_MS
     )
 
 
-@app.operation("list_dead_letter_operations", "admin_list_dead_letter_operations")
+@app.operation(
+    "list_dead_letter_operations", "admin_list_dead_letter_operations", strict_query=True
+)
 def list_dead_letter_operations(request: Request) -> Answer:
     """A page of bulk operations."""
-    query.check_known(request.operation, request.query)
-    asked = paging.window(request.query)
-    page = paging.collect(
-        asked, lambda limit, cursor: runtime.current().bulk.list(limit=limit, cursor=cursor)
-    )
-    return Answer(bulk_views.page(page, paging.described(asked, page)))
+    return Answer(bulk_views.page(*paging.read(request.query, runtime.current().bulk.list)))
 
 
-@app.operation("get_dead_letter_operation", "admin_get_dead_letter_operation")
+@app.operation("get_dead_letter_operation", "admin_get_dead_letter_operation", strict_query=True)
 def get_dead_letter_operation(request: Request) -> Answer:
     """One bulk operation."""
-    query.check_known(request.operation, request.query)
     return Answer(bulk_views.wrapped(runtime.current().bulk.get(request.named)))
 
 
 @app.operation("stop_dead_letter_operation", "admin_stop_dead_letter_operation")
 def stop_dead_letter_operation(request: Request) -> Answer:
     """Stop a bulk operation."""
-    request.parsed(models.NoOptions)
     return Answer(bulk_views.wrapped(runtime.current().bulk.stop(request.named)))

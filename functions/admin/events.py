@@ -4,19 +4,21 @@ from __future__ import annotations
 
 from functions.admin.app import app
 from ojs import runtime
-from ojs.http.binding import query
 from ojs.http.binding.application import Answer
 from ojs.http.binding.request import Request
 from ojs.http.views import events
 
 
-@app.operation("list_events")
+@app.operation("list_events", strict_query=True)
 def list_events(request: Request) -> Answer:
     """Lifecycle events."""
-    query.check_known(request.operation, request.query)
     current = runtime.current()
-    asked = events.asked(request.query, now_ms=current.clock.now_ms())
+    read = events.read(request.query, now_ms=current.clock.now_ms())
     found = current.events.list(
-        asked.wanted, limit=asked.limit, skip=asked.skip, after=asked.after, cursor=asked.cursor
+        read.wanted,
+        limit=read.window.limit,
+        skip=read.window.offset,
+        after=read.after,
+        cursor=read.cursor,
     )
-    return Answer(events.answer(asked, found))
+    return Answer(events.answer(read, found))

@@ -6,7 +6,7 @@ from functions.admin.app import app
 from ojs import runtime
 from ojs.domain import times
 from ojs.domain.errors import Unsupported
-from ojs.http.binding import paging, query
+from ojs.http.binding import paging
 from ojs.http.binding.application import Answer
 from ojs.http.binding.request import Request
 from ojs.http.contract import models
@@ -14,48 +14,41 @@ from ojs.http.contract.operations import BASE
 from ojs.http.views import access_keys as key_views
 
 
-@app.operation("create_key")
+@app.operation("create_key", strict_query=True)
 def create_key(request: Request) -> Answer:
     """Create a key. Only this answer shows its secret."""
-    query.check_known(request.operation, request.query)
-    given = request.parsed(models.CreateKeyRequest)
+    body = request.parsed(models.CreateKeyRequest)
     current = _with_keys()
     now_ms = current.clock.now_ms()
     expires_ms = None
-    if given.expires_at is not None:
-        expires_ms = times.timestamp_ms(given.expires_at, now_ms=now_ms)
+    if body.expires_at is not None:
+        expires_ms = times.timestamp_ms(body.expires_at, now_ms=now_ms)
     key, credential = current.access_keys.create(
-        request.principal, given.name, given.scopes, queues=given.queues, expires_ms=expires_ms
+        request.principal, body.name, body.scopes, queues=body.queues, expires_ms=expires_ms
     )
     headers = {"Location": f"{BASE}/admin/keys/{key.id}"}
     return Answer(key_views.made(key, credential, now_ms), 201, headers)
 
 
-@app.operation("list_keys")
+@app.operation("list_keys", strict_query=True)
 def list_keys(request: Request) -> Answer:
     """A page of keys."""
-    query.check_known(request.operation, request.query)
     current = _with_keys()
-    asked = paging.window(request.query)
-    page = paging.collect(
-        asked, lambda limit, cursor: current.access_keys.list(limit=limit, cursor=cursor)
-    )
-    return Answer(key_views.page(page, paging.described(asked, page), current.clock.now_ms()))
+    page, pagination = paging.read(request.query, current.access_keys.list)
+    return Answer(key_views.page(page, pagination, current.clock.now_ms()))
 
 
-@app.operation("get_key")
+@app.operation("get_key", strict_query=True)
 def get_key(request: Request) -> Answer:
     """One key."""
-    query.check_known(request.operation, request.query)
     current = _with_keys()
     key = current.access_keys.get(request.named)
     return Answer(key_views.wrapped(key, current.clock.now_ms()))
 
 
-@app.operation("revoke_key")
+@app.operation("revoke_key", strict_query=True)
 def revoke_key(request: Request) -> Answer:
     """Revoke a key."""
-    query.check_known(request.operation, request.query)
     current = _with_keys()
     key = current.access_keys.revoke(request.principal, request.named)
     return Answer(key_views.wrapped(key, current.clock.now_ms()))

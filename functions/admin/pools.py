@@ -20,23 +20,18 @@ if TYPE_CHECKING:
     from ojs.http.contract import answers
 
 
-@app.operation("list_pools")
+@app.operation("list_pools", strict_query=True)
 def list_pools(request: Request) -> Answer:
     """A page of worker pools."""
-    query.check_known(request.operation, request.query)
     current = runtime.current()
-    asked = paging.window(request.query)
-    page = paging.collect(
-        asked, lambda limit, cursor: current.pools.list(limit=limit, cursor=cursor)
-    )
+    page, pagination = paging.read(request.query, current.pools.list)
     statuses = current.scheduling.statuses(page.items)
-    return Answer(pool_views.page(statuses, paging.described(asked, page)))
+    return Answer(pool_views.page(statuses, pagination))
 
 
-@app.operation("put_pool")
+@app.operation("put_pool", strict_query=True)
 def put_pool(request: Request) -> Answer:
     """Make or replace a worker pool."""
-    query.check_known(request.operation, request.query)
     name, body = request.named, request.object()
     pool, created = runtime.current().pools.put(name, body)
     answer = _pool(pool)
@@ -45,10 +40,9 @@ def put_pool(request: Request) -> Answer:
     return Answer(answer)
 
 
-@app.operation("get_pool")
+@app.operation("get_pool", strict_query=True)
 def get_pool(request: Request) -> Answer:
     """One worker pool."""
-    query.check_known(request.operation, request.query)
     return Answer(_pool(runtime.current().pools.get(request.named)))
 
 
@@ -57,24 +51,22 @@ def _pool(pool: Pool) -> answers.PoolAnswer:
     return pool_views.detail(status)
 
 
-@app.operation("delete_pool")
+@app.operation("delete_pool", strict_query=True)
 def delete_pool(request: Request) -> Answer:
     """Remove a worker pool."""
-    query.check_known(request.operation, request.query)
     runtime.current().pools.delete(request.named)
     return Answer(pool_views.deleted(request.named))
 
 
-@app.operation("scheduling_stats")
+@app.operation("scheduling_stats", strict_query=True)
 def scheduling_stats(request: Request) -> Answer:
     """How many jobs each queue was given in the last minute."""
-    query.check_known(request.operation, request.query)
-    asked = stats_views.queues_window(request.query)
+    window = stats_views.queues_window(request.query)
     found = runtime.current().scheduling.stats(
-        limit=asked.limit,
-        skip=asked.offset,
-        cursor=asked.cursor,
+        limit=window.limit,
+        skip=window.offset,
+        cursor=window.cursor,
         pool=query.single(request.query, "pool", pools.check_pool),
     )
     page = Page(list(found.queues), found.next_cursor)
-    return Answer(pool_views.stats(found, paging.described(asked, page)))
+    return Answer(pool_views.stats(found, paging.described(window, page)))

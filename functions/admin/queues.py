@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from functions.admin.app import app
 from ojs import runtime
-from ojs.http.binding import query
 from ojs.http.binding.application import Answer
 from ojs.http.binding.request import Request
 from ojs.http.contract import models
@@ -18,14 +17,12 @@ _DELETION_SPARE_MS = 8_000
 @app.operation("pause_queue", "admin_pause_queue")
 def pause_queue(request: Request) -> Answer:
     """Pause a queue: no more of its jobs are handed out."""
-    request.parsed(models.NoOptions)
     return Answer(queue_configs.queue_state(runtime.current().queues.pause(request.named)))
 
 
 @app.operation("resume_queue", "admin_resume_queue")
 def resume_queue(request: Request) -> Answer:
     """Resume a queue: its jobs are handed out again."""
-    request.parsed(models.NoOptions)
     return Answer(queue_configs.queue_state(runtime.current().queues.resume(request.named)))
 
 
@@ -38,42 +35,39 @@ def create_queue(request: Request) -> Answer:
     return Answer(queue_configs.shown(queue), 201, {"Location": f"{BASE}/queues/{queue.name}"})
 
 
-@app.operation("delete_queue")
+@app.operation("delete_queue", strict_query=True)
 def delete_queue(request: Request) -> Answer:
-    """Delete a queue; its jobs are treated by the strategy given."""
-    query.check_known(request.operation, request.query)
-    given = request.parsed(models.DeleteQueueRequest)
-    target = given.target_queue or request.query.get("target_queue") or None
+    """Delete a queue; its jobs are treated by the strategy body."""
+    body = request.parsed(models.DeleteQueueRequest)
+    target = body.target_queue or request.query.get("target_queue") or None
     if target is not None:
         request.touches(target)
     deletion, gone = runtime.current().deletion.delete(
         request.named,
-        given.strategy or request.query.get("strategy") or None,
+        body.strategy or request.query.get("strategy") or None,
         target,
         go_on=lambda: request.remaining_ms() > _DELETION_SPARE_MS,
     )
     return Answer(queue_configs.deleted(request.named, deletion, gone=gone), 202)
 
 
-@app.operation("get_queue_config", "admin_get_queue_config")
+@app.operation("get_queue_config", "admin_get_queue_config", strict_query=True)
 def get_queue_config(request: Request) -> Answer:
     """A queue's configuration."""
-    query.check_known(request.operation, request.query)
     return Answer(queue_configs.shown(runtime.current().queues.get(request.named)))
 
 
 @app.operation("configure_queue", "admin_configure_queue")
 def configure_queue(request: Request) -> Answer:
-    """Change the fields given of a queue's configuration; creates the queue if it is new."""
+    """Change the fields sent of a queue's configuration; creates the queue if it is new."""
     name, config = request.named, request.object()
     request.touches(*queue_configs.named(config))
     return Answer(queue_configs.shown(runtime.current().queues.configure(name, config)))
 
 
-@app.operation("get_queue_policy")
+@app.operation("get_queue_policy", strict_query=True)
 def get_queue_policy(request: Request) -> Answer:
     """The configuration that new queues inherit."""
-    query.check_known(request.operation, request.query)
     return Answer(queue_configs.policy(runtime.current().queues.policy()))
 
 

@@ -5,28 +5,22 @@ from __future__ import annotations
 from functions.admin.app import app
 from ojs import runtime
 from ojs.domain.errors import InvalidRequest, ValidationFailed
-from ojs.http.binding import paging, query
+from ojs.http.binding import paging
 from ojs.http.binding.application import Answer
 from ojs.http.binding.request import Request
 from ojs.http.contract import models
 from ojs.http.views import rate_limits as limits_views
 
 
-@app.operation("list_rate_limits")
+@app.operation("list_rate_limits", strict_query=True)
 def list_rate_limits(request: Request) -> Answer:
     """A page of keys."""
-    query.check_known(request.operation, request.query)
-    asked = paging.window(request.query)
-    page = paging.collect(
-        asked, lambda limit, cursor: runtime.current().limits.list(limit=limit, cursor=cursor)
-    )
-    return Answer(limits_views.page(page, paging.described(asked, page)))
+    return Answer(limits_views.page(*paging.read(request.query, runtime.current().limits.list)))
 
 
-@app.operation("get_rate_limit")
+@app.operation("get_rate_limit", strict_query=True)
 def get_rate_limit(request: Request) -> Answer:
     """A key's limits and how much of them is used."""
-    query.check_known(request.operation, request.query)
     return Answer(limits_views.shown(runtime.current().limits.get(request.named)))
 
 
@@ -44,10 +38,9 @@ def lift_rate_limit(request: Request) -> Answer:
     return Answer(limits_views.shown(runtime.current().limits.lift(request.named)))
 
 
-@app.operation("set_queue_limits")
+@app.operation("set_queue_limits", strict_query=True)
 def set_queue_limits(request: Request) -> Answer:
     """Change a queue's own limits; creates the queue if it is new."""
-    query.check_known(request.operation, request.query)
     current, name = runtime.current(), request.named
     try:
         config = request.parsed(models.QueueLimitsRequest).config()
@@ -55,4 +48,4 @@ def set_queue_limits(request: Request) -> Answer:
         # 400 as in the rest of a queue's configuration; 422 is for the policies of jobs.
         raise InvalidRequest(error.field, error.reason, details=error.details) from None
     queue = current.queues.configure(name, config)
-    return Answer(limits_views.of_queue(current.queues.standing(queue)))
+    return Answer(limits_views.of_queue(current.queues.usage(queue)))

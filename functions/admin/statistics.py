@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from functions.admin.app import app
 from ojs import runtime
 from ojs.domain.job import envelope
@@ -10,76 +12,71 @@ from ojs.domain.stats import QueueSummary
 from ojs.http.binding import paging, query
 from ojs.http.binding.application import Answer
 from ojs.http.binding.request import Request
+from ojs.http.contract.operations import METRIC_FORMATS
 from ojs.http.views import metrics
-from ojs.http.views import statistics as stats_views
+from ojs.http.views import statistics as views
+
+if TYPE_CHECKING:
+    from ojs.http.contract import answers
 
 
-@app.operation("list_queues")
+def _queues(request: Request) -> tuple[Page[QueueSummary], answers.Pagination]:
+    window = views.queues_window(request.query)
+    page = runtime.current().stats.list(
+        limit=window.limit, skip=window.offset, cursor=window.cursor
+    )
+    return page, paging.described(window, page)
+
+
+@app.operation("list_queues", strict_query=True)
 def list_queues(request: Request) -> Answer:
     """A page of queues with their counts."""
-    asked = _queues_asked(request)
-    return Answer(stats_views.queues_page(asked, _queues_page(asked)))
+    return Answer(views.queues_page(*_queues(request)))
 
 
-@app.operation("admin_list_queues")
+@app.operation("admin_list_queues", strict_query=True)
 def admin_list_queues(request: Request) -> Answer:
     """A page of queues with their counts."""
-    asked = _queues_asked(request)
-    return Answer(stats_views.admin_queues_page(asked, _queues_page(asked)))
+    return Answer(views.admin_queues_page(*_queues(request)))
 
 
-def _queues_asked(request: Request) -> paging.PageWindow:
-    query.check_known(request.operation, request.query)
-    return stats_views.queues_window(request.query)
-
-
-def _queues_page(asked: paging.PageWindow) -> Page[QueueSummary]:
-    return runtime.current().stats.list(limit=asked.limit, skip=asked.offset, cursor=asked.cursor)
-
-
-@app.operation("get_queue")
+@app.operation("get_queue", strict_query=True)
 def get_queue(request: Request) -> Answer:
     """One queue."""
-    query.check_known(request.operation, request.query)
-    return Answer(stats_views.queue_detail(runtime.current().stats.existing(request.named)))
+    return Answer(views.queue_detail(runtime.current().stats.existing(request.named)))
 
 
-@app.operation("admin_get_queue")
+@app.operation("admin_get_queue", strict_query=True)
 def admin_get_queue(request: Request) -> Answer:
     """One queue with its counts and throughput."""
-    query.check_known(request.operation, request.query)
-    return Answer(stats_views.admin_queue(runtime.current().stats.existing(request.named)))
+    return Answer(views.admin_queue(runtime.current().stats.existing(request.named)))
 
 
-@app.operation("queue_stats")
+@app.operation("queue_stats", strict_query=True)
 def queue_stats(request: Request) -> Answer:
     """A queue's statistics."""
-    query.check_known(request.operation, request.query)
-    return Answer(stats_views.queue_stats(runtime.current().stats.queue(request.named)))
+    return Answer(views.queue_stats(runtime.current().stats.queue(request.named)))
 
 
-@app.operation("priority_stats")
+@app.operation("priority_stats", strict_query=True)
 def priority_stats(request: Request) -> Answer:
     """A queue's available jobs by priority."""
-    query.check_known(request.operation, request.query)
-    return Answer(stats_views.priority_stats(runtime.current().stats.queue(request.named)))
+    return Answer(views.priority_stats(runtime.current().stats.queue(request.named)))
 
 
-@app.operation("admin_stats")
-def admin_stats(request: Request) -> Answer:
+@app.operation("admin_stats", strict_query=True)
+def admin_stats(_request: Request) -> Answer:
     """The statistics of all queues together."""
-    query.check_known(request.operation, request.query)
-    return Answer(stats_views.totals(runtime.current().stats.totals(), app.uptime_s()))
+    return Answer(views.totals(runtime.current().stats.totals(), app.uptime_s()))
 
 
-@app.operation("admin_stats_history")
+@app.operation("admin_stats_history", strict_query=True)
 def admin_stats_history(request: Request) -> Answer:
     """The history of activity, in points of time."""
-    query.check_known(request.operation, request.query)
     current = runtime.current()
     now_ms = current.clock.now_ms()
-    period = stats_views.period(request.query)
-    since_ms, until_ms = stats_views.span_of(
+    period = views.period(request.query)
+    since_ms, until_ms = views.span_of(
         period, *query.span(request.query, now_ms=now_ms), now_ms=now_ms
     )
     points = current.stats.history(
@@ -88,14 +85,14 @@ def admin_stats_history(request: Request) -> Answer:
         until_ms=until_ms,
         queue=query.single(request.query, "queue", envelope.check_queue),
     )
-    return Answer(stats_views.history(period, points))
+    return Answer(views.history(period, points))
 
 
-@app.operation("metrics")
+@app.operation("metrics", strict_query=True)
 def read_metrics(request: Request) -> Answer:
     """Metrics, as JSON or as text."""
-    query.check_known(request.operation, request.query)
-    if metrics.wanted_format(request.query) == "prometheus":
+    formats = METRIC_FORMATS
+    if query.choice(request.query, "format", formats, default=formats[0]) == "prometheus":
         return _metrics_text()
     return Answer(metrics.body(runtime.current().stats.metrics()))
 

@@ -15,11 +15,8 @@ from ojs.http.views import workers as worker_views
 def list_workers(request: Request) -> Answer:
     """A page of workers."""
     current = runtime.current()
-    asked = paging.window(request.query)
-    page = paging.collect(
-        asked, lambda limit, cursor: current.workers.list(limit=limit, cursor=cursor)
-    )
-    return Answer(worker_views.page(asked, page, current.clock.now_ms()))
+    page, pagination = paging.read(request.query, current.workers.list)
+    return Answer(worker_views.page(page, pagination, current.clock.now_ms()))
 
 
 @app.operation("get_worker")
@@ -33,15 +30,14 @@ def get_worker(request: Request) -> Answer:
 @app.operation("quiet_worker")
 def quiet_worker(request: Request) -> Answer:
     """Direct a worker to finish its jobs and fetch no more."""
-    request.parsed(models.NoOptions)
     return _directed(request.named, "quiet")
 
 
 @app.operation("direct_worker")
 def direct_worker(request: Request) -> Answer:
     """Direct a worker to run, go quiet or terminate."""
-    given = request.parsed(models.DirectiveRequest)
-    return _directed(given.worker_id, given.directive)
+    body = request.parsed(models.DirectiveRequest)
+    return _directed(body.worker_id, body.directive)
 
 
 def _directed(worker_id: str, directive: str) -> Answer:

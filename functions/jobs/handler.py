@@ -23,7 +23,7 @@ from ojs.http.views import rate_limits as limits_views
 app = Application("jobs", Guard(runtime.current))
 
 # How often a waiting request reads the state: each half second costs one read unit a second.
-_LOOK_EVERY_MS = 500
+_POLL_EVERY_MS = 500
 # Time reserved to build and send the answer before the function is stopped.
 _SPARE_MS = 2_000
 sleep = time.sleep
@@ -31,34 +31,36 @@ sleep = time.sleep
 
 @app.operation("enqueue_job")
 def enqueue_job(request: Request) -> Answer:
-    """PUSH one job."""
-    pushed = runtime.current().enqueue.push(envelope.parse(request.object()), **_asker(request))
+    """Enqueue one job (PUSH)."""
+    pushed = runtime.current().enqueue.push(
+        envelope.parse(request.object()), **_push_options(request)
+    )
     if pushed.deduplicated:
         return Answer(views.deduplicated(pushed.job))
     headers = {
         "Location": f"{BASE}/jobs/{pushed.job.id}",
         **backpressure.pressure_headers([pushed]),
-        **limits_views.headers(pushed.standing),
+        **limits_views.headers(pushed.limit_status),
     }
     return Answer(views.wrapped(pushed.job), 201, headers)
 
 
 @app.operation("enqueue_batch")
 def enqueue_batch(request: Request) -> Answer:
-    """PUSH many jobs, all or none."""
+    """Enqueue many jobs, all or none (PUSH)."""
     raw = request.object().get("jobs")
     if raw is None:
         raise InvalidRequest("jobs", "is required")
     if not isinstance(raw, list) or not 1 <= len(raw) <= envelope.MAX_BATCH:
         rule = f"must be an array of 1 to {envelope.MAX_BATCH} jobs"
         raise InvalidRequest("jobs", rule, value=raw)
-    requests = [_member(job, index) for index, job in enumerate(raw)]
-    pushed = runtime.current().enqueue.push_batch(requests, **_asker(request))
+    requests = [_job_request(job, index) for index, job in enumerate(raw)]
+    pushed = runtime.current().enqueue.push_batch(requests, **_push_options(request))
     headers = backpressure.pressure_headers(pushed)
     return Answer(views.batch([one.job for one in pushed]), 201, headers)
 
 
-def _asker(request: Request) -> dict[str, Any]:
+def _push_options(request: Request) -> dict[str, Any]:
     """The arguments of a push: the producer, its queues, and how long it waits for room."""
     return {
         "producer": backpressure.producer(request.headers, request.principal),
@@ -67,7 +69,7 @@ def _asker(request: Request) -> dict[str, Any]:
     }
 
 
-def _member(raw: Any, index: int) -> JobRequest:
+def _job_request(raw: Any, index: int) -> JobRequest:
     try:
         return envelope.parse(raw, prefix=f"jobs[{index}].")
     except OjsError as error:
@@ -76,48 +78,45 @@ def _member(raw: Any, index: int) -> JobRequest:
 
 @app.operation("get_job")
 def get_job(request: Request) -> Answer:
-    """INFO: one job."""
+    """Show one job (INFO)."""
     return Answer(views.detail(runtime.current().jobs.get(request.named)))
 
 
 @app.operation("cancel_job", "cancel_job_by_post")
 def cancel_job(request: Request) -> Answer:
-    """CANCEL a job."""
-    if request.operation.request is not None:
-        request.parsed(models.NoOptions)
+    """Cancel a job (CANCEL)."""
     return Answer(views.wrapped(runtime.current().jobs.cancel(request.named)))
 
 
 @app.operation("activate_job")
 def activate_job(request: Request) -> Answer:
-    """ACTIVATE a pending job."""
-    request.parsed(models.NoOptions)
+    """Make a pending job available (ACTIVATE)."""
     return Answer(views.wrapped(runtime.current().jobs.activate(request.named)))
 
 
 @app.operation("ack_job_by_path")
 def ack_job(request: Request) -> Answer:
-    """ACK, with the job in the path."""
-    given = request.parsed(models.AckOptions)
-    job = runtime.current().finish.ack(request.named, **given.outcome())
+    """Complete the job in the path (ACK)."""
+    body = request.parsed(models.AckOptions)
+    job = runtime.current().finish.ack(request.named, **body.outcome())
     return Answer(views.acknowledged(job))
 
 
 @app.operation("nack_job_by_path")
 def nack_job(request: Request) -> Answer:
-    """FAIL, with the job in the path."""
-    given = request.parsed(models.NackOptions)
-    job = runtime.current().finish.nack(request.named, **given.outcome())
+    """Report that the job in the path failed (FAIL)."""
+    body = request.parsed(models.NackOptions)
+    job = runtime.current().finish.nack(request.named, **body.outcome())
     return Answer(views.failed(job))
 
 
 @app.operation("get_result")
 def get_result(request: Request) -> Answer:
-    """A job's result, waiting for it if asked to."""
+    """A job's result, waiting for it if requested."""
     job_id, jobs = request.named, runtime.current().jobs
     wait_ms = _wait_ms(request)
     while wait_ms > 0 and not jobs.state(job_id).terminal:
-        pause_ms = min(_LOOK_EVERY_MS, wait_ms)
+        pause_ms = min(_POLL_EVERY_MS, wait_ms)
         sleep(pause_ms / 1_000)
         wait_ms = min(wait_ms - pause_ms, request.remaining_ms() - _SPARE_MS)
     return _result(jobs.get(job_id))
@@ -133,12 +132,12 @@ def _wait_ms(request: Request) -> int:
     wait = request.query.get("wait", "false").lower()
     if wait not in ("true", "false"):
         raise InvalidRequest("wait", "must be true or false", value=wait)
-    asked = paging.integer(
+    requested = paging.integer(
         request.query, "timeout", default=MAX_RESULT_WAIT_S, least=0, most=MAX_TIMEOUT_S
     )
     if wait == "false":
         return 0
-    return min(asked * 1_000, MAX_RESULT_WAIT_S * 1_000, request.remaining_ms() - _SPARE_MS)
+    return min(requested * 1_000, MAX_RESULT_WAIT_S * 1_000, request.remaining_ms() - _SPARE_MS)
 
 
 @app.operation("list_retries")
@@ -156,13 +155,13 @@ def get_progress(request: Request) -> Answer:
 @app.operation("report_progress")
 def report_progress(request: Request) -> Answer:
     """A worker reports the progress of its job."""
-    given = request.parsed(models.ProgressRequest)
+    body = request.parsed(models.ProgressRequest)
     progress = runtime.current().jobs.report_progress(
         request.named,
-        progress=given.progress,
-        worker_id=given.worker_id,
-        message=given.message,
-        data=given.data,
+        progress=body.progress,
+        worker_id=body.worker_id,
+        message=body.message,
+        data=body.data,
     )
     return Answer(views.progress(progress))
 

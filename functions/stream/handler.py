@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Mapping
+from functools import lru_cache
 from typing import Any
 
 from aws_lambda_powertools import Logger
@@ -23,24 +23,9 @@ _NUMBERS_LOGGED = 10
 # batch becomes a few writes.
 
 
-class _Container:
-    """The projector of the current runtime, built when it is first needed."""
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._runtime: Runtime | None = None
-        self._projector: Projector | None = None
-
-    def projector(self) -> Projector:
-        """The projector of the current runtime; tests and the local server replace the runtime."""
-        current = runtime.current()
-        with self._lock:
-            if self._projector is None or self._runtime is not current:
-                self._runtime, self._projector = current, _build(current)
-            return self._projector
-
-
-def _build(current: Runtime) -> Projector:
+# The local server and tests replace the runtime.
+@lru_cache(maxsize=1)
+def _projector(current: Runtime) -> Projector:
     settings = current.settings
     # Powertools itself reads POWERTOOLS_METRICS_NAMESPACE and …_DISABLED.
     namespace = EphemeralMetrics().namespace or NAMESPACE
@@ -56,16 +41,13 @@ def _build(current: Runtime) -> Projector:
     )
 
 
-_container = _Container()
-
-
 def handler(event: Mapping[str, Any], context: object) -> dict[str, list[dict[str, str]]]:
     """Project a batch of stream records. Returns those that the stream must deliver again."""
     records = event.get("Records") or []
     # The id of this delivery, which Lambda's own log lines and the failure queue have too.
     logger.thread_safe_append_keys(correlation_id=getattr(context, "aws_request_id", None))
     try:
-        failed = _container.projector().run(records)
+        failed = _projector(runtime.current()).run(records)
         if failed:
             # Only the numbers that identify the records: their contents may be confidential.
             logger.warning(

@@ -1,5 +1,5 @@
-"""Runs the sweeps, once a minute: apply what time has decided, carry on what was begun, repair
-counters, and measure last.
+"""Runs the sweeps once a minute: time transitions first, then bulk operations and other unfinished
+work, repair of counters, and metrics last.
 """
 
 from __future__ import annotations
@@ -34,16 +34,8 @@ BULK_SPARE_MS = 16_000
 RECONCILE_SPARE_MS = 12_000
 DEAD_LETTERS_SPARE_MS = 8_000
 GAUGES_SPARE_MS = 5_000
-# What one run does at most; the next minute goes on with other queues, pools or jobs.
-RECOUNTS = 50  # queues whose jobs are counted one by one
-TAGGED = 10_000  # jobs that get tags
-POOL_WORKERS = 2_000  # workers whose permits are counted
-THROTTLED = 100  # limits that throttle
-LOOKS = 10_000  # dead letters that replay rules look at
-PRUNED = 10_000  # dead letters that are pruned
-BULK = 10_000  # dead letters that bulk operations retry or purge
-POOLS = 100  # worker pools
-PROBES = 1_000  # reads in search of the oldest jobs
+RECOUNTS = 50
+PROBES = 1_000
 _DEFAULT_MS = 55_000
 _USUAL_COUNTS = frozenset({"unbounded", "bounded", "counted", "slotted"})
 _warned: WeakSet[Runtime] = WeakSet()
@@ -53,6 +45,7 @@ _warned: WeakSet[Runtime] = WeakSet()
 class Part:
     """How one sweep is run: its limit, the time that it leaves to others, and what is logged."""
 
+    # What one run does at most; the next minute goes on with other queues, pools or jobs.
     limit: int
     spare_ms: int
     # Logged with the counts, unless only the `usual` ones are above zero.
@@ -63,18 +56,24 @@ class Part:
 
 PARTS = {
     "jobs": Part(PASS_LIMIT, SPARE_MS, passes=MAX_PASSES),
-    "bulk": Part(BULK, BULK_SPARE_MS, "carried on bulk operations", frozenset({"more"})),
+    # Dead letters that bulk operations retry or purge.
+    "bulk": Part(10_000, BULK_SPARE_MS, "carried on bulk operations", frozenset({"more"})),
+    # Jobs that get start tags.
     "fairness_backfill": Part(
-        TAGGED, BULK_SPARE_MS, "gave jobs tags", frozenset({"tagging", "passes"})
+        10_000, BULK_SPARE_MS, "gave jobs tags", frozenset({"tagging", "passes"})
     ),
+    # Queues whose jobs are counted one by one.
     "reconcile": Part(RECOUNTS, RECONCILE_SPARE_MS, "reconciled", _USUAL_COUNTS),
-    "pool_permits": Part(
-        POOL_WORKERS, RECONCILE_SPARE_MS, "set places in pools right", _USUAL_COUNTS
-    ),
-    "throttle": Part(THROTTLED, RECONCILE_SPARE_MS, "looked at limits", frozenset({"holding"})),
-    "replay": Part(LOOKS, DEAD_LETTERS_SPARE_MS, "replayed", frozenset({"looked"})),
-    "prune": Part(PRUNED, DEAD_LETTERS_SPARE_MS, "pruned"),
-    "pool_health": Part(POOLS, DEAD_LETTERS_SPARE_MS, "looked at pools", frozenset({"pools"})),
+    # Workers whose permits are counted.
+    "pool_permits": Part(2_000, RECONCILE_SPARE_MS, "repaired pool permits", _USUAL_COUNTS),
+    # Limits that throttle.
+    "throttle": Part(100, RECONCILE_SPARE_MS, "looked at limits", frozenset({"holding"})),
+    # Dead letters that replay rules look at, and that are pruned.
+    "replay": Part(10_000, DEAD_LETTERS_SPARE_MS, "replayed", frozenset({"looked"})),
+    "prune": Part(10_000, DEAD_LETTERS_SPARE_MS, "pruned"),
+    # Worker pools.
+    "pool_health": Part(100, DEAD_LETTERS_SPARE_MS, "looked at pools", frozenset({"pools"})),
+    # Reads in search of the oldest jobs.
     "metrics": Part(PROBES, GAUGES_SPARE_MS),
 }
 
@@ -99,8 +98,8 @@ def handler(event: Mapping[str, Any], context: object) -> dict[str, int]:
         for sweep in current.sweeps():
             part = PARTS[sweep.name]
             report = _run(current, sweep, part, more_than(part.spare_ms))
-            if tell := _TELL.get(sweep.name):
-                tell(current, report)
+            if reporter := _REPORTERS.get(sweep.name):
+                reporter(current, report)
             if part.message and report.has_news(part.usual):
                 logger.info(part.message, extra={"counts": dict(report)})
             reports[sweep.name] = report
@@ -150,7 +149,7 @@ def _replayed(_: Runtime, report: ReplayReport) -> None:
         logger.warning("a dead letter cannot be replayed", extra=asdict(skipped))
 
 
-def _looked_at_pools(current: Runtime, report: PoolHealthReport) -> None:
+def _checked_pools(current: Runtime, report: PoolHealthReport) -> None:
     metrics.write_pools(report.pools, service=current.settings.service)
 
 
@@ -159,10 +158,10 @@ def _measured(current: Runtime, report: MetricsReport) -> None:
     metrics.write(report, service=current.settings.service)
 
 
-_TELL: Mapping[str, Any] = {
+_REPORTERS: Mapping[str, Any] = {
     "jobs": _swept,
     "reconcile": _reconciled,
     "replay": _replayed,
-    "pool_health": _looked_at_pools,
+    "pool_health": _checked_pools,
     "metrics": _measured,
 }

@@ -20,8 +20,8 @@ from collections.abc import Mapping, Sequence
 from aws_lambda_powertools.metrics import EphemeralMetrics, MetricUnit
 
 from ojs.domain.job.states import TERMINAL, State
-from ojs.domain.stats import Filling, Levels, PoolMetrics
-from ojs.services.operations.metrics_sweep import MetricsReport, QueueGauges
+from ojs.domain.stats import Filling, Levels, PoolMetrics, QueueGauges
+from ojs.services.operations.metrics_sweep import MetricsReport
 
 NAMESPACE = "OJS"
 # CloudWatch charges for each metric, and a queue has up to 14, so only the fullest queues have
@@ -60,7 +60,7 @@ def write(seen: MetricsReport, *, service: str) -> None:
         _put(service, {}, values)
         _depths(service, {}, seen.totals.levels)
     for gauges in _fullest(seen.queues):
-        queue = {"queue": gauges.name}
+        queue = {"queue": gauges.queue.name}
         values = {
             OLDEST_AGE: _age_s(gauges, seen.at_ms),
             DEAD_LETTERS: gauges.levels.dead,
@@ -99,7 +99,7 @@ def _age_s(gauges: QueueGauges, at_ms: int) -> float:
 def _fullest(queues: Sequence[QueueGauges]) -> list[QueueGauges]:
     """The queues with the most jobs, dead letters included, in order of name."""
     by_size = sorted(queues, key=lambda gauges: gauges.levels.depth + gauges.levels.dead)
-    return sorted(by_size[-MAX_QUEUES:], key=lambda gauges: gauges.name)
+    return sorted(by_size[-MAX_QUEUES:], key=lambda gauges: gauges.queue.name)
 
 
 def _depths(service: str, dimensions: Mapping[str, str], levels: Levels) -> None:

@@ -22,19 +22,19 @@ _SPARE_MS = 10_000
 
 @app.operation("fetch_jobs")
 def fetch_jobs(request: Request) -> Answer:
-    """FETCH: claim jobs for a worker."""
-    given = request.parsed(models.FetchRequest)
+    """Claim jobs for a worker (FETCH)."""
+    body = request.parsed(models.FetchRequest)
     # Without queues, those of the worker's pool are meant, which may be any: a key that is limited
     # to queues has to name them.
-    request.touches(*(given.queues or (None,)))
+    request.touches(*(body.queues or (None,)))
     jobs = runtime.current().fetch.fetch(
-        given.queues or None,
-        count=given.count or 1,
-        worker_id=given.worker_id,
-        visibility_timeout_ms=given.visibility_timeout_ms,
-        strategy=given.order(),
-        weights=given.weights,
-        pool=given.pool,
+        body.queues or None,
+        count=body.count or 1,
+        worker_id=body.worker_id,
+        visibility_timeout_ms=body.visibility_timeout_ms,
+        strategy=body.order(),
+        weights=body.weights,
+        pool=body.pool,
         go_on=lambda: request.remaining_ms() > _SPARE_MS,
     )
     return Answer(views.fetched(jobs))
@@ -52,35 +52,35 @@ def _touch_jobs(request: Request, job_ids: Sequence[str]) -> None:
 
 @app.operation("ack_job")
 def ack_job(request: Request) -> Answer:
-    """ACK."""
-    given = request.parsed(models.AckRequest)
-    _touch_jobs(request, [given.job_id])
-    job = runtime.current().finish.ack(given.job_id, **given.outcome())
+    """Complete a job (ACK)."""
+    body = request.parsed(models.AckRequest)
+    _touch_jobs(request, [body.job_id])
+    job = runtime.current().finish.ack(body.job_id, **body.outcome())
     return Answer(views.acknowledged(job))
 
 
 @app.operation("nack_job")
 def nack_job(request: Request) -> Answer:
-    """FAIL."""
-    given = request.parsed(models.NackRequest)
-    _touch_jobs(request, [given.job_id])
-    job = runtime.current().finish.nack(given.job_id, **given.outcome())
+    """Report that a job failed (FAIL)."""
+    body = request.parsed(models.NackRequest)
+    _touch_jobs(request, [body.job_id])
+    job = runtime.current().finish.nack(body.job_id, **body.outcome())
     return Answer(views.failed(job))
 
 
 @app.operation("heartbeat")
 def heartbeat(request: Request) -> Answer:
-    """BEAT: a worker's heartbeat."""
-    given = request.parsed(models.HeartbeatRequest)
-    _touch_jobs(request, given.job_ids() or [])
+    """Take a worker's heartbeat (BEAT)."""
+    body = request.parsed(models.HeartbeatRequest)
+    _touch_jobs(request, body.job_ids() or [])
     beat = runtime.current().workers.beat(
-        given.worker_id,
-        active_jobs=given.job_ids(),
-        active_count=given.count(),
-        visibility_timeout_ms=given.visibility_timeout_ms,
-        state=given.state,
-        info=given.info(),
-        pool=given.pool,
+        body.worker_id,
+        active_jobs=body.job_ids(),
+        active_count=body.count(),
+        visibility_timeout_ms=body.visibility_timeout_ms,
+        state=body.state,
+        info=body.info(),
+        pool=body.pool,
     )
     return Answer(worker_views.heartbeat(beat))
 
@@ -88,30 +88,30 @@ def heartbeat(request: Request) -> Answer:
 @app.operation("beat")
 def beat(request: Request) -> Answer:
     """A worker announces that it stops."""
-    given = request.parsed(models.BeatRequest)
+    body = request.parsed(models.BeatRequest)
     runtime.current().workers.drain(
-        given.worker_id,
-        state=given.state,
-        active_jobs=len(given.job_ids()) if given.count() is None else given.count(),
-        info=given.info(),
-        pool=given.pool,
+        body.worker_id,
+        state=body.state,
+        active_jobs=len(body.job_ids()) if body.count() is None else body.count(),
+        info=body.info(),
+        pool=body.pool,
     )
-    return Answer(worker_views.drained(given.worker_id, given.state))
+    return Answer(worker_views.drained(body.worker_id, body.state))
 
 
 @app.operation("report_worker_progress")
 def report_progress(request: Request) -> Answer:
     """A worker reports the progress of its job, in percent."""
-    given = request.parsed(models.WorkerProgressRequest)
-    if given.percentage is None and given.data is None:
+    body = request.parsed(models.WorkerProgressRequest)
+    if body.percentage is None and body.data is None:
         raise InvalidRequest("percentage", "is required unless data is given")
-    _touch_jobs(request, [given.job_id])
+    _touch_jobs(request, [body.job_id])
     progress = runtime.current().jobs.report_progress(
-        given.job_id,
-        progress=None if given.percentage is None else given.percentage / 100,
-        worker_id=given.worker_id,
-        message=given.message,
-        data=given.data,
+        body.job_id,
+        progress=None if body.percentage is None else body.percentage / 100,
+        worker_id=body.worker_id,
+        message=body.message,
+        data=body.data,
     )
     return Answer(views.progress(progress))
 
@@ -120,10 +120,10 @@ def report_progress(request: Request) -> Answer:
 def register_worker(request: Request) -> Answer:
     """A worker registers itself."""
     raw, prefix = models.registration(request.object())
-    given = models.parse(models.RegisterRequest, raw, prefix)
+    body = models.parse(models.RegisterRequest, raw, prefix)
     current = runtime.current()
-    current.workers.register(given.worker_id, given.info(), given.pool)
-    return Answer(worker_views.registered(given.worker_id, current.clock.now_ms()))
+    current.workers.register(body.worker_id, body.info(), body.pool)
+    return Answer(worker_views.registered(body.worker_id, current.clock.now_ms()))
 
 
 @app.operation("remove_worker")
@@ -145,11 +145,8 @@ def worker_health(request: Request) -> Answer:
 def list_workers(request: Request) -> Answer:
     """A page of workers."""
     current = runtime.current()
-    asked = paging.window(request.query)
-    page = paging.collect(
-        asked, lambda limit, cursor: current.workers.list(limit=limit, cursor=cursor)
-    )
-    return Answer(worker_views.page(asked, page, current.clock.now_ms()))
+    page, pagination = paging.read(request.query, current.workers.list)
+    return Answer(worker_views.page(page, pagination, current.clock.now_ms()))
 
 
 handler = app.complete()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, cast
 
-from aws_cdk import ArnFormat, Duration, Stack
+from aws_cdk import Duration
 from aws_cdk import aws_apigatewayv2 as apigatewayv2
 from aws_cdk import aws_lambda as lambda_
 from aws_cdk.aws_apigatewayv2_authorizers import (
@@ -18,8 +18,8 @@ from aws_cdk.aws_apigatewayv2_integrations import HttpLambdaIntegration
 from constructs import Construct
 
 from infra.constructs.acknowledgement import acknowledge
-from infra.constructs.domain import Domain
-from infra.constructs.log_group import log_group
+from infra.constructs.domain import domain
+from infra.constructs.log_group import log_group, log_group_arn
 from infra.functions import AUTHORIZER, DEFAULT_ROUTE, FunctionSpec, by_name
 from ojs.http.binding import negotiation
 from ojs.http.contract import operations as contract
@@ -55,7 +55,6 @@ _CALLER = {
     "jwt": {"principal": "$context.authorizer.claims.sub"},
     "iam": {"principal": "$context.identity.userArn"},
 }
-_KEY_HEADER = "$request.header.Authorization"
 
 
 class Api(Construct):
@@ -93,16 +92,13 @@ class Api(Construct):
                 payload_format_version=apigatewayv2.PayloadFormatVersion.VERSION_2_0,
             )
             for path in spec.routes:
-                route_key = (
-                    apigatewayv2.HttpRouteKey.DEFAULT
-                    if path == DEFAULT_ROUTE
-                    else apigatewayv2.HttpRouteKey.with_(path, apigatewayv2.HttpMethod.ANY)
-                )
                 apigatewayv2.HttpRoute(
                     self,
                     f"Route {path}",
                     http_api=api,
-                    route_key=route_key,
+                    route_key=apigatewayv2.HttpRouteKey.DEFAULT
+                    if path == DEFAULT_ROUTE
+                    else apigatewayv2.HttpRouteKey.with_(path, apigatewayv2.HttpMethod.ANY),
                     integration=integration,
                     authorizer=authorizer,
                 )
@@ -130,21 +126,14 @@ class Api(Construct):
         # can write down as a literal.
         cfn_stage = cast("apigatewayv2.CfnStage", stage.node.default_child)
         cfn_stage.access_log_settings = apigatewayv2.CfnStage.AccessLogSettingsProperty(
-            # A log group's own ARN ends with `:*`, which is no destination.
-            destination_arn=Stack.of(self).format_arn(
-                service="logs",
-                resource="log-group",
-                resource_name=access_log.log_group_name,
-                arn_format=ArnFormat.COLON_RESOURCE_NAME,
-            ),
+            destination_arn=log_group_arn(self, access_log.log_group_name),
             format=json.dumps({**_ACCESS_LOG, **_CALLER[settings.authorizer]}),
         )
         self.http = api
         self.url = f"https://{settings.domain_name}" if settings.domain_name else api.api_endpoint
         self.domain_target: str | None = None
         if settings.domain_name and not settings.waf:
-            domain = Domain(self, "Domain", api=api, stage=stage, settings=settings)
-            self.domain_target = domain.target
+            self.domain_target = domain(self, api, stage, settings)
 
     def _preflight(
         self, path: str, api: apigatewayv2.HttpApi, integration: HttpLambdaIntegration
@@ -184,7 +173,7 @@ def _authorizer(
         functions[by_name(AUTHORIZER)],
         authorizer_name=f"{settings.service}-keys",
         # A request without the header is refused before anything runs.
-        identity_source=[_KEY_HEADER],
+        identity_source=["$request.header.Authorization"],
         response_types=[HttpLambdaResponseType.SIMPLE],
         results_cache_ttl=Duration.seconds(settings.authorizer_cache_s),
     )

@@ -14,40 +14,30 @@ if TYPE_CHECKING:
     from infra.settings import DeploymentSettings
 
 
-class Domain(Construct):
-    """The domain name of the settings, for a stage of the API. `target` is what it stands for."""
-
-    def __init__(
-        self,
-        scope: Construct,
-        name: str,
-        *,
-        api: apigatewayv2.HttpApi,
-        stage: apigatewayv2.HttpStage,
-        settings: DeploymentSettings,
-    ) -> None:
-        super().__init__(scope, name)
-        domain = apigatewayv2.DomainName(
-            self,
-            "Name",
-            domain_name=settings.domain_name,
-            certificate=acm.Certificate.from_certificate_arn(
-                self, "Certificate", settings.certificate_arn
-            ),
-            security_policy=apigatewayv2.SecurityPolicy.TLS_1_2,
-        )
-        mapping = apigatewayv2.ApiMapping(self, "Mapping", api=api, domain_name=domain, stage=stage)
-        mapping.node.add_dependency(stage)
-        self.target = domain.regional_domain_name
-        enter_name(
-            self,
-            route53.RecordTarget.from_alias(
-                targets.ApiGatewayv2DomainProperties(
-                    domain.regional_domain_name, domain.regional_hosted_zone_id
-                )
-            ),
-            settings,
-        )
+def domain(
+    scope: Construct,
+    api: apigatewayv2.HttpApi,
+    stage: apigatewayv2.HttpStage,
+    settings: DeploymentSettings,
+) -> str:
+    """Give a stage of the API the domain name of the settings; what that name must lead to."""
+    scope = Construct(scope, "Domain")
+    name = apigatewayv2.DomainName(
+        scope,
+        "Name",
+        domain_name=settings.domain_name,
+        certificate=acm.Certificate.from_certificate_arn(
+            scope, "Certificate", settings.certificate_arn
+        ),
+        security_policy=apigatewayv2.SecurityPolicy.TLS_1_2,
+    )
+    mapping = apigatewayv2.ApiMapping(scope, "Mapping", api=api, domain_name=name, stage=stage)
+    mapping.node.add_dependency(stage)
+    target = targets.ApiGatewayv2DomainProperties(
+        name.regional_domain_name, name.regional_hosted_zone_id
+    )
+    enter_name(scope, route53.RecordTarget.from_alias(target), settings)
+    return name.regional_domain_name
 
 
 def enter_name(

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from aws_cdk import ArnFormat, Duration, Stack
+from aws_cdk import Duration
 from aws_cdk import aws_certificatemanager as acm
 from aws_cdk import aws_cloudfront as cloudfront
 from aws_cdk import aws_cloudfront_origins as origins
@@ -19,10 +19,13 @@ from constructs import Construct
 
 from infra.constructs.acknowledgement import acknowledge
 from infra.constructs.domain import enter_name
-from infra.constructs.log_group import log_group
+from infra.constructs.log_group import log_group, log_group_arn
 
 if TYPE_CHECKING:
     from infra.settings import DeploymentSettings
+
+_Acl = wafv2.CfnWebACL
+_Redacted = wafv2.CfnLoggingConfiguration.FieldToMatchProperty
 
 # By managed rule group: rules that count instead of refusing.
 COUNTED = {
@@ -96,48 +99,47 @@ class Firewall(Construct):
 
     def _web_acl(self, settings: DeploymentSettings) -> str:
         """The ARN of a new web ACL, which logs what it refuses and no key."""
-        acl = wafv2.CfnWebACL(
+
+        def visibility(what: str) -> _Acl.VisibilityConfigProperty:
+            return _Acl.VisibilityConfigProperty(
+                cloud_watch_metrics_enabled=True,
+                metric_name=f"{settings.service}-{what}",
+                # Samples show whole requests, with their headers.
+                sampled_requests_enabled=False,
+            )
+
+        # As the API itself says it; clients know to wait.
+        too_many = _Acl.CustomResponseProperty(
+            response_code=429,
+            response_headers=[_Acl.CustomHTTPHeaderProperty(name="Retry-After", value="60")],
+        )
+        rate = _Acl.RateBasedStatementProperty(
+            aggregate_key_type="IP", evaluation_window_sec=300, limit=settings.waf_rate
+        )
+        acl = _Acl(
             self,
             "WebAcl",
             scope="CLOUDFRONT",
             description=f"Open Job Spec HTTP binding of {settings.service}",
-            default_action=wafv2.CfnWebACL.DefaultActionProperty(allow={}),
-            visibility_config=_visibility(settings, "all"),
+            default_action=_Acl.DefaultActionProperty(allow={}),
+            visibility_config=visibility("all"),
             rules=[
-                wafv2.CfnWebACL.RuleProperty(
+                _Acl.RuleProperty(
                     name="rate",
                     priority=0,
-                    action=wafv2.CfnWebACL.RuleActionProperty(
-                        block=wafv2.CfnWebACL.BlockActionProperty(
-                            # As the API itself says it; clients know to wait.
-                            custom_response=wafv2.CfnWebACL.CustomResponseProperty(
-                                response_code=429,
-                                response_headers=[
-                                    wafv2.CfnWebACL.CustomHTTPHeaderProperty(
-                                        name="Retry-After", value="60"
-                                    )
-                                ],
-                            )
-                        )
+                    action=_Acl.RuleActionProperty(
+                        block=_Acl.BlockActionProperty(custom_response=too_many)
                     ),
-                    statement=wafv2.CfnWebACL.StatementProperty(
-                        rate_based_statement=wafv2.CfnWebACL.RateBasedStatementProperty(
-                            aggregate_key_type="IP",
-                            evaluation_window_sec=300,
-                            limit=settings.waf_rate,
-                        )
-                    ),
-                    visibility_config=_visibility(settings, "rate"),
+                    statement=_Acl.StatementProperty(rate_based_statement=rate),
+                    visibility_config=visibility("rate"),
                 ),
                 *(
-                    wafv2.CfnWebACL.RuleProperty(
+                    _Acl.RuleProperty(
                         name=group,
                         priority=priority,
-                        override_action=wafv2.CfnWebACL.OverrideActionProperty(none={}),
-                        statement=wafv2.CfnWebACL.StatementProperty(
-                            managed_rule_group_statement=_managed(group, counted)
-                        ),
-                        visibility_config=_visibility(settings, group),
+                        override_action=_Acl.OverrideActionProperty(none={}),
+                        statement=_managed(group, counted),
+                        visibility_config=visibility(group),
                     )
                     for priority, (group, counted) in enumerate(COUNTED.items(), start=1)
                 ),
@@ -149,61 +151,35 @@ class Firewall(Construct):
             # WAF takes no group whose name begins otherwise.
             log_group_name=f"aws-waf-logs-{settings.service}",
         )
+        refused = {
+            "Behavior": "KEEP",
+            "Requirement": "MEETS_ANY",
+            "Conditions": [{"ActionCondition": {"Action": "BLOCK"}}],
+        }
         wafv2.CfnLoggingConfiguration(
             self,
             "Logging",
             resource_arn=acl.attr_arn,
             log_destination_configs=[
-                Stack.of(self).format_arn(
-                    service="logs",
-                    resource="log-group",
-                    # By reference, so that the group is there first.
-                    resource_name=logs.log_group_name,
-                    arn_format=ArnFormat.COLON_RESOURCE_NAME,
-                )
+                # By reference, so that the group is there first.
+                log_group_arn(self, logs.log_group_name)
             ],
             redacted_fields=[
-                wafv2.CfnLoggingConfiguration.FieldToMatchProperty(
-                    single_header={"Name": "authorization"}
-                ),
-                wafv2.CfnLoggingConfiguration.FieldToMatchProperty(query_string={}),
+                _Redacted(single_header={"Name": "authorization"}),
+                _Redacted(query_string={}),
             ],
-            logging_filter={
-                "DefaultBehavior": "DROP",
-                "Filters": [
-                    {
-                        "Behavior": "KEEP",
-                        "Requirement": "MEETS_ANY",
-                        "Conditions": [{"ActionCondition": {"Action": "BLOCK"}}],
-                    }
-                ],
-            },
+            logging_filter={"DefaultBehavior": "DROP", "Filters": [refused]},
         )
         return acl.attr_arn
 
 
-def _managed(
-    group: str, counted: tuple[str, ...]
-) -> wafv2.CfnWebACL.ManagedRuleGroupStatementProperty:
-    return wafv2.CfnWebACL.ManagedRuleGroupStatementProperty(
-        vendor_name="AWS",
-        name=group,
-        rule_action_overrides=[
-            wafv2.CfnWebACL.RuleActionOverrideProperty(
-                name=rule, action_to_use=wafv2.CfnWebACL.RuleActionProperty(count={})
-            )
-            for rule in counted
-        ]
-        or None,
-    )
-
-
-def _visibility(
-    settings: DeploymentSettings, what: str
-) -> wafv2.CfnWebACL.VisibilityConfigProperty:
-    return wafv2.CfnWebACL.VisibilityConfigProperty(
-        cloud_watch_metrics_enabled=True,
-        metric_name=f"{settings.service}-{what}",
-        # Samples show whole requests, with their headers.
-        sampled_requests_enabled=False,
+def _managed(group: str, counted: tuple[str, ...]) -> _Acl.StatementProperty:
+    count = _Acl.RuleActionProperty(count={})
+    overrides = [
+        _Acl.RuleActionOverrideProperty(name=rule, action_to_use=count) for rule in counted
+    ]
+    return _Acl.StatementProperty(
+        managed_rule_group_statement=_Acl.ManagedRuleGroupStatementProperty(
+            vendor_name="AWS", name=group, rule_action_overrides=overrides or None
+        )
     )

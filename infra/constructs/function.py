@@ -1,11 +1,11 @@
-"""One Lambda function with a role that allows what its entry in the table of functions says."""
+"""Lambda functions, each with a role that allows what its entry in the table of functions says."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
-from aws_cdk import Duration, Stack
+from aws_cdk import CfnResource, CustomResource, Duration, Stack
 from aws_cdk import aws_dynamodb as dynamodb
 from aws_cdk import aws_events as events
 from aws_cdk import aws_iam as iam
@@ -17,12 +17,20 @@ from aws_cdk import aws_sqs as sqs
 from constructs import Construct
 
 from infra.constructs.acknowledgement import acknowledge
-from infra.constructs.encryption import USE
 from infra.constructs.log_group import log_group
+from infra.constructs.storage import KEY_USE
 from infra.settings import DeploymentSettings, project_version
+from ojs.store.table.schema import SCHEMA_VERSION
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from infra.functions import Access, FunctionSpec
+
+
+# CloudFormation waits for an hour, unless it knows how long the setup may take: its own
+# timeout, and the two tries that Lambda makes after a failure.
+_SETUP_TIMEOUT_S = 300
 
 
 @dataclass(frozen=True)
@@ -76,11 +84,7 @@ class Function(Construct):
             code=code,
             handler=spec.handler,
             runtime=lambda_.Runtime(f"python{settings.runtime_python}"),
-            architecture=(
-                lambda_.Architecture.ARM_64
-                if settings.runtime_architecture == "arm64"
-                else lambda_.Architecture.X86_64
-            ),
+            architecture=lambda_.Architecture.custom(settings.runtime_architecture),
             memory_size=settings.memory_of(spec.name),
             reserved_concurrent_executions=settings.reserved_concurrency.get(spec.name),
             timeout=Duration.seconds(spec.timeout_s),
@@ -169,34 +173,55 @@ def statements(access: Access, resources: Resources, *, region: str) -> list[iam
         ("Failures", "sqs", access.failures, resources.failures.queue_arn),
         ("Secret", "secretsmanager", access.secret, secret.secret_arn if secret else None),
     ]
+    wanted = [row for row in allowed if row[2] and row[3]]
     found = [
         iam.PolicyStatement(
             sid=sid,
             actions=[f"{service}:{action}" for action in sorted(actions)],
-            resources=[arn],
+            resources=[str(arn)],
         )
-        for sid, service, actions, arn in allowed
-        if actions and arn is not None
+        for sid, service, actions, arn in wanted
     ]
     if resources.key is not None:
-        encrypted = {
-            service
-            for _, service, actions, arn in allowed
-            if actions and arn is not None and service != "events"
-        }
+        encrypted = {service for _, service, _, _ in wanted} - {"events"}
+        through = [f"{service}.{region}.amazonaws.com" for service in sorted(encrypted)]
         found.append(
             iam.PolicyStatement(
                 sid="Key",
-                actions=[f"kms:{action}" for action in sorted(USE)],
+                actions=[f"kms:{action}" for action in sorted(KEY_USE)],
                 resources=[resources.key.key_arn],
                 # Through the services that hold the data, and not on ciphertext from elsewhere.
-                conditions={
-                    "StringEquals": {
-                        "kms:ViaService": [
-                            f"{service}.{region}.amazonaws.com" for service in sorted(encrypted)
-                        ]
-                    }
-                },
+                conditions={"StringEquals": {"kms:ViaService": through}},
             )
         )
     return found
+
+
+def set_up_first(
+    scope: Construct,
+    function: lambda_.Function,
+    others: Iterable[lambda_.Function],
+    secret: secretsmanager.ISecret | None,
+) -> None:
+    """Have `function` check the table, and leave the first key, before `others` are deployed.
+
+    CloudFormation calls it when its properties change: for each version, and each new form of the
+    table's items. If it refuses, the deployment is rolled back, and the other functions have not
+    been touched.
+    """
+    resource = CustomResource(
+        Construct(scope, "SetupStep"),
+        "Resource",
+        resource_type="Custom::OjsSetup",
+        service_token=function.function_arn,
+        service_timeout=Duration.seconds(_SETUP_TIMEOUT_S),
+        properties={
+            "Version": project_version(),
+            "Schema": str(SCHEMA_VERSION),
+            # Where the first key goes: it is made when there is a place for it.
+            **({"FirstKeySecret": secret.secret_arn} if secret is not None else {}),
+        },
+    )
+    step = cast("CfnResource", resource.node.default_child)
+    for other in others:
+        cast("lambda_.CfnFunction", other.node.default_child).add_resource_dependency(step)

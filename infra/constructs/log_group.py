@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
-from aws_cdk import RemovalPolicy
+from aws_cdk import ArnFormat, RemovalPolicy, Stack
 from aws_cdk import aws_logs as logs
 
 if TYPE_CHECKING:
@@ -12,23 +12,6 @@ if TYPE_CHECKING:
     from constructs import Construct
 
     from infra.settings import DeploymentSettings
-
-# CDK names what CloudWatch counts.
-_RETENTION = {
-    1: logs.RetentionDays.ONE_DAY,
-    3: logs.RetentionDays.THREE_DAYS,
-    5: logs.RetentionDays.FIVE_DAYS,
-    7: logs.RetentionDays.ONE_WEEK,
-    14: logs.RetentionDays.TWO_WEEKS,
-    30: logs.RetentionDays.ONE_MONTH,
-    60: logs.RetentionDays.TWO_MONTHS,
-    90: logs.RetentionDays.THREE_MONTHS,
-    180: logs.RetentionDays.SIX_MONTHS,
-    365: logs.RetentionDays.ONE_YEAR,
-    731: logs.RetentionDays.TWO_YEARS,
-    1827: logs.RetentionDays.FIVE_YEARS,
-    3653: logs.RetentionDays.TEN_YEARS,
-}
 
 
 def log_group(
@@ -42,12 +25,25 @@ def log_group(
 
     They are encrypted with `key`, or with one of CloudWatch's.
     """
-    return logs.LogGroup(
+    group = logs.LogGroup(
         scope,
         "Logs",
         log_group_name=log_group_name,
         encryption_key=key,
-        retention=_RETENTION[settings.log_retention_days],
         # Logs end by their retention; a stack that is gone leaves no nameless groups behind.
         removal_policy=RemovalPolicy.DESTROY,
+    )
+    # The construct itself takes no number.
+    days = settings.log_retention_days
+    cast("logs.CfnLogGroup", group.node.default_child).retention_in_days = days
+    return group
+
+
+def log_group_arn(scope: Construct, name: str) -> str:
+    """The ARN of log groups of this name. A group's own ends with `:*`, which is no destination."""
+    return Stack.of(scope).format_arn(
+        service="logs",
+        resource="log-group",
+        resource_name=name,
+        arn_format=ArnFormat.COLON_RESOURCE_NAME,
     )

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from aws_cdk import Duration, Stack
@@ -45,39 +44,41 @@ _MINUTE = Duration.minutes(1)
 _FIVE_MINUTES = Duration.minutes(5)
 _STATES = ("available", "scheduled", "retryable", "active", "pending")
 
-Threshold = cloudwatch.ComparisonOperator
-Missing = cloudwatch.TreatMissingData
-
-
-@dataclass(frozen=True)
-class Observed:
-    """What a deployment's alarms and dashboard look at."""
-
-    api: apigatewayv2.HttpApi
-    table: dynamodb.ITable
-    functions: Mapping[str, lambda_.Function]
-    failures: sqs.IQueue
-
 
 class Monitoring(Construct):
     """Alarms, where they are sent to, and a dashboard."""
 
     def __init__(
-        self, scope: Construct, name: str, *, observed: Observed, settings: DeploymentSettings
+        self,
+        scope: Construct,
+        name: str,
+        *,
+        api: apigatewayv2.HttpApi,
+        table: dynamodb.ITable,
+        functions: Mapping[str, lambda_.Function],
+        failures: sqs.IQueue,
+        settings: DeploymentSettings,
     ) -> None:
         super().__init__(scope, name)
-        self._observed = observed
+        self._api = api
+        self._table = table
+        self._functions = functions
         self._settings = settings
-        self._targets = self._topics()
+        self._stream_age = functions["stream"].metric(
+            "IteratorAge", statistic="Maximum", period=_MINUTE
+        )
+        self._stream_failures = failures.metric_approximate_number_of_messages_visible(
+            statistic="Maximum", period=_MINUTE
+        )
+        self._table_throttles = _table_throttles(table)
+        self._topics = self._make_topics()
         self._alarms: list[cloudwatch.Alarm] = []
-        self._watch_jobs()
-        self._watch_the_stream()
-        self._watch_requests()
+        self._add_alarms()
         self._dashboard()
 
     # --- where alarms go ----------------------------------------------------------------------
 
-    def _topics(self) -> Sequence[sns.ITopic]:
+    def _make_topics(self) -> Sequence[sns.ITopic]:
         settings = self._settings
         topics: list[sns.ITopic] = []
         if settings.alarm_topic_arn:
@@ -106,14 +107,17 @@ class Monitoring(Construct):
         metric: cloudwatch.IMetric,
         threshold: float,
         *,
-        comparison: Threshold = Threshold.GREATER_THAN_OR_EQUAL_TO_THRESHOLD,
-        missing: Missing = Missing.NOT_BREACHING,
+        below: bool = False,
         periods: int = 1,
         breaching: int | None = None,
     ) -> None:
-        """An alarm when `breaching` (all) of the latest `periods` values are over the threshold."""
+        """Add an alarm: `breaching` (all) of the latest `periods` values reach the threshold.
+
+        With `below` they are below it, or missing.
+        """
         if self._settings.is_local and isinstance(metric, cloudwatch.MathExpression):
             return  # the emulator has no alarms on what is calculated
+        comparison, missing = cloudwatch.ComparisonOperator, cloudwatch.TreatMissingData
         alarm = cloudwatch.Alarm(
             self,
             name,
@@ -121,25 +125,27 @@ class Monitoring(Construct):
             alarm_description=meaning,
             metric=metric,
             threshold=threshold,
-            comparison_operator=comparison,
+            comparison_operator=comparison.LESS_THAN_THRESHOLD
+            if below
+            else comparison.GREATER_THAN_OR_EQUAL_TO_THRESHOLD,
             evaluation_periods=periods,
             datapoints_to_alarm=breaching or periods,
-            treat_missing_data=missing,
+            treat_missing_data=missing.BREACHING if below else missing.NOT_BREACHING,
         )
-        for topic in self._targets:
+        for topic in self._topics:
             alarm.add_alarm_action(actions.SnsAction(topic))
             alarm.add_ok_action(actions.SnsAction(topic))
         self._alarms.append(alarm)
 
     # --- alarms -------------------------------------------------------------------------------
 
-    def _watch_jobs(self) -> None:
-        settings = self._settings
+    def _add_alarms(self) -> None:
+        settings, functions = self._settings, self._functions
         self._alarm(
             "oldest-job",
             "A job has been waiting in line for too long: too few workers, or a paused queue. "
             f"The metric {OLDEST_AGE} by queue says which.",
-            self._own(OLDEST_AGE, "Maximum"),
+            self._own(OLDEST_AGE),
             settings.alarm_oldest_job_s,
             # One slow minute is none.
             periods=3,
@@ -149,7 +155,7 @@ class Monitoring(Construct):
             "Jobs fail for good. GET /ojs/v1/dead-letter lists them with their errors.",
             cloudwatch.MathExpression(
                 expression="DIFF(total)",
-                using_metrics={"total": self._own(DEAD_LETTERS, "Maximum", period=_FIVE_MINUTES)},
+                using_metrics={"total": self._own(DEAD_LETTERS, period=_FIVE_MINUTES)},
                 period=_FIVE_MINUTES,
                 label="dead letters more",
             ),
@@ -158,14 +164,10 @@ class Monitoring(Construct):
             periods=2,
             breaching=1,
         )
-
-    def _watch_the_stream(self) -> None:
-        settings = self._settings
-        sweep = self._observed.functions["sweep"]
         self._alarm(
             "stream-age",
             "Events and statistics are behind: see the log of function stream.",
-            self._stream_age(),
+            self._stream_age,
             settings.alarm_stream_age_s * 1_000,
             periods=3,
         )
@@ -173,7 +175,7 @@ class Monitoring(Construct):
             "stream-failures",
             "Changes could not be projected: statistics and events lack them. The messages in "
             "the failure queue say which records, and why.",
-            self._failures(),
+            self._stream_failures,
             1,
         )
         self._alarm(
@@ -183,121 +185,70 @@ class Monitoring(Construct):
             cloudwatch.MathExpression(
                 expression="FILL(runs, 0) - FILL(errors, 0)",
                 using_metrics={
-                    "runs": sweep.metric_invocations(period=_MINUTE),
-                    "errors": sweep.metric_errors(period=_MINUTE),
+                    "runs": functions["sweep"].metric_invocations(period=_MINUTE),
+                    "errors": functions["sweep"].metric_errors(period=_MINUTE),
                 },
                 period=_MINUTE,
                 label="sweeps that succeeded",
             ),
             1,
-            comparison=Threshold.LESS_THAN_THRESHOLD,
-            missing=Missing.BREACHING,
+            below=True,
             periods=settings.alarm_sweep_silence_min,
         )
-
-    def _watch_requests(self) -> None:
-        settings = self._settings
         self._alarm(
             "server-errors",
             "Requests fail with status 5xx: see the logs of the functions jobs, workers and "
             "admin; a correlation_id there is the request id of the answer.",
-            self._observed.api.metric_server_error(statistic="Sum", period=_FIVE_MINUTES),
+            self._api.metric_server_error(statistic="Sum", period=_FIVE_MINUTES),
             settings.alarm_server_errors,
         )
-        if AUTHORIZER in self._observed.functions:
+        if AUTHORIZER in functions:
             self._alarm(
                 "authorizer-errors",
                 "Callers cannot be identified: requests with a key fail with status 500. See "
                 "the log of function authorizer.",
-                self._observed.functions[AUTHORIZER].metric_errors(period=_FIVE_MINUTES),
+                functions[AUTHORIZER].metric_errors(period=_FIVE_MINUTES),
                 settings.alarm_server_errors,
             )
         self._alarm(
             "table-throttles",
             "The table refuses requests for their rate: clients are asked to try again later. "
             "One hot queue may need more lanes.",
-            _sum("throttles", self._table_throttles()),
+            self._table_throttles,
             settings.alarm_throttles,
         )
         self._alarm(
             "function-throttles",
             "Functions are not run because the account's concurrency is used up, or what is "
             "reserved for one; of authorizer, nobody who has a key is let in.",
-            _sum(
-                "throttles",
-                [
-                    function.metric_throttles(period=_FIVE_MINUTES)
-                    for function in self._observed.functions.values()
-                ],
-            ),
+            _sum([each.metric_throttles(period=_FIVE_MINUTES) for each in functions.values()]),
             settings.alarm_throttles,
         )
 
     # --- metrics ------------------------------------------------------------------------------
 
     def _own(
-        self, name: str, statistic: str, *, period: Duration = _MINUTE, **dimensions: str
+        self, name: str, *, period: Duration = _MINUTE, **dimensions: str
     ) -> cloudwatch.Metric:
-        """A metric that the functions write."""
+        """A gauge that the functions write."""
         return cloudwatch.Metric(
             namespace=self._settings.metrics_namespace,
             metric_name=name,
             dimensions_map={"service": self._settings.service, **dimensions},
-            statistic=statistic,
+            statistic="Maximum",
             period=period,
         )
 
-    def _search(
-        self, name: str, statistic: str, *dimensions: str, only: str = ""
-    ) -> cloudwatch.MathExpression:
-        """Every such metric there is: one line for each queue, whatever queues there are."""
+    def _search(self, name: str, statistic: str, *dimensions: str, only: str = "") -> str:
+        """An expression for every such metric there is, whatever queues there are."""
         schema = ",".join([self._settings.metrics_namespace, *sorted((*dimensions, "service"))])
         wanted = f'MetricName="{name}" service="{self._settings.service}" {only}'.strip()
-        return cloudwatch.MathExpression(
-            expression=f"SEARCH('{{{schema}}} {wanted}', '{statistic}', 60)",
-            using_metrics={},
-            label="",
-            period=_MINUTE,
-        )
-
-    def _summed(self, name: str) -> cloudwatch.MathExpression:
-        """One counter of all queues and types."""
-        every = self._search(name, "Sum", "queue", "type")
-        return cloudwatch.MathExpression(
-            expression=f"SUM({every.expression})", using_metrics={}, label=name, period=_MINUTE
-        )
-
-    def _stream_age(self) -> cloudwatch.Metric:
-        return self._observed.functions["stream"].metric(
-            "IteratorAge", statistic="Maximum", period=_MINUTE
-        )
-
-    def _failures(self) -> cloudwatch.Metric:
-        return self._observed.failures.metric_approximate_number_of_messages_visible(
-            statistic="Maximum", period=_MINUTE
-        )
-
-    def _table_throttles(self) -> Sequence[cloudwatch.Metric]:
-        """Requests to the table and its indexes that were refused for their rate."""
-        table = {"TableName": self._observed.table.table_name}
-        places = [table]
-        places += [{**table, "GlobalSecondaryIndexName": index.name} for index in TABLE.indexes]
-        return [
-            cloudwatch.Metric(
-                namespace="AWS/DynamoDB",
-                metric_name=f"{kind}ThrottleEvents",
-                dimensions_map=place,
-                statistic="Sum",
-                period=_FIVE_MINUTES,
-            )
-            for place in places
-            for kind in ("Read", "Write")
-        ]
+        return f"SEARCH('{{{schema}}} {wanted}', '{statistic}', 60)"
 
     # --- dashboard ----------------------------------------------------------------------------
 
     def _dashboard(self) -> None:
-        observed, functions = self._observed, self._observed.functions
+        api, table, functions = self._api, self._table, self._functions.values()
         dashboard = cloudwatch.Dashboard(
             self,
             "Dashboard",
@@ -307,85 +258,95 @@ class Monitoring(Construct):
         dashboard.add_widgets(
             cloudwatch.AlarmStatusWidget(title="Alarms", alarms=self._alarms, width=24, height=3)
         )
+        available = self._search(DEPTH, "Maximum", "queue", "state", only='state="available"')
+        counted = {name: self._search(name, "Sum", "queue", "type") for name in COUNTERS}
+        lengths = [self._search(name, "p95", "queue", "type") for name in LENGTHS]
         dashboard.add_widgets(
-            _graph("Jobs a minute", [self._summed(name) for name in COUNTERS]),
-            _graph(
-                "Jobs by state",
-                [self._own(DEPTH, "Maximum", state=state) for state in _STATES],
-            ),
-            _graph(
-                "Available jobs by queue",
-                [self._search(DEPTH, "Maximum", "queue", "state", only='state="available"')],
-            ),
+            _graph("Jobs a minute", [_line(f"SUM({counted[name]})", name) for name in COUNTERS]),
+            _graph("Jobs by state", [self._own(DEPTH, state=state) for state in _STATES]),
+            _graph("Available jobs by queue", [_line(available)]),
+        )
+        oldest = self._search(OLDEST_AGE, "Maximum", "queue")
+        dashboard.add_widgets(
+            _graph("Oldest job in line (s)", [_line(oldest)]),
+            _graph("Time in line, 95 % (s)", [_line(lengths[0])]),
+            _graph("Duration, 95 % (s)", [_line(lengths[1])]),
         )
         dashboard.add_widgets(
-            _graph("Oldest job in line (s)", [self._search(OLDEST_AGE, "Maximum", "queue")]),
-            _graph("Time in line, 95 % (s)", [self._search(LENGTHS[0], "p95", "queue", "type")]),
-            _graph("Duration, 95 % (s)", [self._search(LENGTHS[1], "p95", "queue", "type")]),
+            _graph("Dead letters", [self._own(DEAD_LETTERS)]),
+            _graph("Active workers", [self._own(ACTIVE_WORKERS)]),
+            _graph("Stream: age (ms), failures", [self._stream_age], [self._stream_failures]),
         )
-        dashboard.add_widgets(
-            _graph("Dead letters", [self._own(DEAD_LETTERS, "Maximum")]),
-            _graph("Active workers", [self._own(ACTIVE_WORKERS, "Maximum")]),
-            _graph("Stream: age (ms), failures", [self._stream_age()], [self._failures()]),
+        requests = (api.metric_count, api.metric_client_error, api.metric_server_error)
+        latencies = ("p50", "p95", "p99")
+        units = (
+            table.metric_consumed_read_capacity_units,
+            table.metric_consumed_write_capacity_units,
         )
         dashboard.add_widgets(
             _graph(
-                "Requests a minute",
-                [
-                    observed.api.metric_count(statistic="Sum", period=_MINUTE),
-                    observed.api.metric_client_error(statistic="Sum", period=_MINUTE),
-                    observed.api.metric_server_error(statistic="Sum", period=_MINUTE),
-                ],
+                "Requests a minute", [each(statistic="Sum", period=_MINUTE) for each in requests]
             ),
             _graph(
                 "Latency (ms)",
-                [
-                    observed.api.metric_latency(statistic=each, period=_MINUTE)
-                    for each in ("p50", "p95", "p99")
-                ],
+                [api.metric_latency(statistic=each, period=_MINUTE) for each in latencies],
             ),
             _graph(
                 "Table: units a minute, throttles",
-                [
-                    observed.table.metric_consumed_read_capacity_units(period=_MINUTE),
-                    observed.table.metric_consumed_write_capacity_units(period=_MINUTE),
-                ],
-                [_sum("throttles", self._table_throttles())],
+                [each(period=_MINUTE) for each in units],
+                [self._table_throttles],
             ),
         )
         dashboard.add_widgets(
             _graph(
                 "Functions: calls a minute",
-                [each.metric_invocations(period=_MINUTE) for each in functions.values()],
+                [each.metric_invocations(period=_MINUTE) for each in functions],
             ),
-            _graph(
-                "Functions: errors",
-                [each.metric_errors(period=_MINUTE) for each in functions.values()],
-            ),
+            _graph("Functions: errors", [each.metric_errors(period=_MINUTE) for each in functions]),
             _graph(
                 "Functions: duration, 95 % (ms)",
-                [
-                    each.metric_duration(statistic="p95", period=_MINUTE)
-                    for each in functions.values()
-                ],
+                [each.metric_duration(statistic="p95", period=_MINUTE) for each in functions],
             ),
         )
 
 
-def _sum(label: str, metrics: Sequence[cloudwatch.IMetric]) -> cloudwatch.MathExpression:
-    names = {f"m{at}": metric for at, metric in enumerate(metrics)}
+def _table_throttles(table: dynamodb.ITable) -> cloudwatch.MathExpression:
+    """Requests to the table and its indexes that were refused for their rate."""
+    name = {"TableName": table.table_name}
+    indexes = [{**name, "GlobalSecondaryIndexName": index.name} for index in TABLE.indexes]
+    return _sum(
+        [
+            cloudwatch.Metric(
+                namespace="AWS/DynamoDB",
+                metric_name=f"{kind}ThrottleEvents",
+                dimensions_map=dimensions,
+                statistic="Sum",
+                period=_FIVE_MINUTES,
+            )
+            for dimensions in (name, *indexes)
+            for kind in ("Read", "Write")
+        ]
+    )
+
+
+def _sum(throttles: Sequence[cloudwatch.IMetric]) -> cloudwatch.MathExpression:
+    names = {f"m{at}": metric for at, metric in enumerate(throttles)}
     return cloudwatch.MathExpression(
         # Without FILL one that has no value would take the others' with it.
         expression=" + ".join(f"FILL({name}, 0)" for name in names),
         using_metrics=names,
-        label=label,
+        label="throttles",
         period=_FIVE_MINUTES,
     )
 
 
+def _line(expression: str, label: str = "") -> cloudwatch.MathExpression:
+    return cloudwatch.MathExpression(
+        expression=expression, using_metrics={}, label=label, period=_MINUTE
+    )
+
+
 def _graph(
-    title: str,
-    left: Sequence[cloudwatch.IMetric],
-    right: Sequence[cloudwatch.IMetric] = (),
+    title: str, left: Sequence[cloudwatch.IMetric], right: Sequence[cloudwatch.IMetric] = ()
 ) -> cloudwatch.GraphWidget:
     return cloudwatch.GraphWidget(title=title, left=list(left), right=list(right), width=8)

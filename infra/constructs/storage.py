@@ -6,22 +6,27 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from aws_cdk import Duration, RemovalPolicy
+from aws_cdk import Duration, RemovalPolicy, Stack
 from aws_cdk import aws_dynamodb as dynamodb
+from aws_cdk import aws_iam as iam
+from aws_cdk import aws_kms as kms
 from aws_cdk import aws_s3 as s3
 from aws_cdk import aws_secretsmanager as secretsmanager
 from constructs import Construct
 
 from infra.constructs.acknowledgement import acknowledge
-from infra.constructs.encryption import EncryptionKey
+from infra.constructs.log_group import log_group_arn
 from ojs.store.table.schema import TABLE
 
 if TYPE_CHECKING:
-    from aws_cdk import aws_kms as kms
-
     from infra.settings import DeploymentSettings
 
 _STRING = dynamodb.AttributeType.STRING
+# What readers and writers of data under the key need of it. Not CreateGrant: DynamoDB makes its
+# grants when the table gets the key, which is when the table is deployed.
+KEY_USE = frozenset(
+    {"Decrypt", "DescribeKey", "Encrypt", "GenerateDataKey", "ReEncryptFrom", "ReEncryptTo"}
+)
 
 
 class Storage(Construct):
@@ -32,12 +37,10 @@ class Storage(Construct):
 
     def __init__(self, scope: Construct, name: str, *, settings: DeploymentSettings) -> None:
         super().__init__(scope, name)
-        removal = (
-            RemovalPolicy.DESTROY if settings.removal_policy == "destroy" else RemovalPolicy.RETAIN
-        )
+        removal = RemovalPolicy[settings.removal_policy.upper()]
         self.key: kms.IKey | None = None
         if settings.encryption == "own":
-            self.key = EncryptionKey(self, "Encryption", settings=settings, removal=removal).key
+            self.key = _encryption_key(self, settings, removal)
         self.secret: secretsmanager.ISecret | None = None
         if settings.authorizer == "keys":
             self.secret = self._first_key(removal)
@@ -66,6 +69,20 @@ class Storage(Construct):
                 sort_key=dynamodb.Attribute(name=index.range_key, type=_STRING),
                 projection_type=dynamodb.ProjectionType.KEYS_ONLY,
             )
+        rules = [
+            s3.LifecycleRule(
+                id="abandoned-uploads", abort_incomplete_multipart_upload_after=Duration.days(1)
+            )
+        ]
+        if settings.payload_recovery_days:
+            # Objects that are not deleted stay.
+            rules.append(
+                s3.LifecycleRule(
+                    id="deleted-payloads",
+                    noncurrent_version_expiration=Duration.days(settings.payload_recovery_days),
+                    expired_object_delete_marker=True,
+                )
+            )
         self.bucket = s3.Bucket(
             self,
             "Payloads",
@@ -80,12 +97,7 @@ class Storage(Construct):
             minimum_tls_version=None if settings.is_local else 1.2,
             # A table that is restored to a time before names objects that were deleted since.
             versioned=settings.payload_recovery_days > 0,
-            lifecycle_rules=[
-                s3.LifecycleRule(
-                    id="abandoned-uploads", abort_incomplete_multipart_upload_after=Duration.days(1)
-                ),
-                *self._deleted(settings.payload_recovery_days),
-            ],
+            lifecycle_rules=rules,
             removal_policy=removal,
         )
         acknowledge(
@@ -95,19 +107,6 @@ class Storage(Construct):
             "logs; a server access log would repeat them in a second bucket to be paid for. "
             "CloudTrail data events can be switched on where an audit asks for them.",
         )
-
-    @staticmethod
-    def _deleted(days: int) -> list[s3.LifecycleRule]:
-        """How long deleted objects are kept. Objects that are not deleted stay."""
-        if not days:
-            return []
-        return [
-            s3.LifecycleRule(
-                id="deleted-payloads",
-                noncurrent_version_expiration=Duration.days(days),
-                expired_object_delete_marker=True,
-            )
-        ]
 
     def _first_key(self, removal: RemovalPolicy) -> secretsmanager.ISecret:
         """A secret without a value, for the function `setup` to fill."""
@@ -128,3 +127,31 @@ class Storage(Construct):
         )
         # By attribute, which is its ARN everywhere: a reference is its name at the local emulator.
         return secretsmanager.Secret.from_secret_complete_arn(self, "Secret", secret.attr_id)
+
+
+def _encryption_key(
+    scope: Construct, settings: DeploymentSettings, removal: RemovalPolicy
+) -> kms.Key:
+    """A KMS key, rotated every year, for owners who want to hold the key to the data."""
+    key = kms.Key(
+        Construct(scope, "Encryption"),
+        "Key",
+        alias=f"alias/{settings.service}",
+        description=f"Open Job Spec data of {settings.service}",
+        enable_key_rotation=True,
+        # Without it nothing of what it encrypted can be read again, backups included.
+        removal_policy=removal,
+    )
+    # CloudWatch Logs asks in its own name, not in the name of the function that writes.
+    logs_arn = log_group_arn(scope, f"*{settings.service}*")
+    actions = ("Decrypt", "Describe", "Encrypt", "GenerateDataKey", "ReEncrypt")
+    key.add_to_resource_policy(
+        iam.PolicyStatement(
+            sid="Logs",
+            actions=[f"kms:{action}*" for action in actions],
+            principals=[iam.ServicePrincipal(f"logs.{Stack.of(scope).region}.amazonaws.com")],
+            resources=["*"],
+            conditions={"ArnLike": {"kms:EncryptionContext:aws:logs:arn": logs_arn}},
+        )
+    )
+    return key

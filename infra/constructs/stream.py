@@ -1,18 +1,23 @@
-"""The table's stream, mapped to the function that projects it."""
+"""The table's stream, mapped to the function that projects it, and the queue of what failed."""
 
 from __future__ import annotations
 
 import json
 from typing import TYPE_CHECKING
 
+from aws_cdk import Duration
 from aws_cdk import aws_lambda as lambda_
+from aws_cdk import aws_sqs as sqs
 from constructs import Construct
 
+from infra.constructs.acknowledgement import acknowledge
 from ojs.store.table.schema import STREAM_BATCH, TABLE, StreamFilter
 
 if TYPE_CHECKING:
     from aws_cdk import aws_dynamodb as dynamodb
-    from aws_cdk import aws_sqs as sqs
+    from aws_cdk import aws_kms as kms
+
+    from infra.settings import DeploymentSettings
 
 # Waits for a fuller batch, which is projected by fewer writes; a statistic is a second behind.
 WINDOW_S = 1
@@ -23,49 +28,61 @@ RETRIES = 100
 MAX_AGE_S = 6 * 3_600
 
 
-class StreamMapping(Construct):
-    """Has Lambda read the stream and call the function with the changes that are projected."""
+def failure_queue(
+    scope: Construct, key: kms.IKey | None, settings: DeploymentSettings
+) -> sqs.Queue:
+    """An encrypted queue that keeps stream records that failed for as long as SQS can."""
+    queue = sqs.Queue(
+        Construct(scope, "StreamFailures"),
+        "Queue",
+        encryption=sqs.QueueEncryption.KMS if key else sqs.QueueEncryption.SQS_MANAGED,
+        encryption_master_key=key,
+        # The local emulator speaks plain HTTP, and enforces this like AWS does.
+        enforce_ssl=not settings.is_local,
+        # The stream itself forgets a record after a day; here is time to find out why.
+        retention_period=Duration.days(14),
+    )
+    acknowledge(
+        queue,
+        "AwsSolutions-SQS3",
+        "This queue is a dead-letter queue: it takes what the stream's consumer gave up on.",
+    )
+    return queue
 
-    def __init__(
-        self,
-        scope: Construct,
-        name: str,
-        *,
-        table: dynamodb.ITable,
-        function: lambda_.Function,
-        failures: sqs.IQueue,
-    ) -> None:
-        super().__init__(scope, name)
-        assert table.table_stream_arn is not None
-        # Not through the construct for it, which would widen the function's role: that has what it
-        # needs, by name (infra.functions).
-        mapping = lambda_.CfnEventSourceMapping(
-            self,
-            "Mapping",
-            event_source_arn=table.table_stream_arn,
-            function_name=function.function_name,
-            # From the oldest record there is: nothing written before the mapping works is missed.
-            starting_position="TRIM_HORIZON",
-            batch_size=STREAM_BATCH,
-            maximum_batching_window_in_seconds=WINDOW_S,
-            bisect_batch_on_function_error=True,
-            maximum_retry_attempts=RETRIES,
-            maximum_record_age_in_seconds=MAX_AGE_S,
-            function_response_types=["ReportBatchItemFailures"],
-            destination_config=lambda_.CfnEventSourceMapping.DestinationConfigProperty(
-                on_failure=lambda_.CfnEventSourceMapping.OnFailureProperty(
-                    destination=failures.queue_arn
-                )
-            ),
-            filter_criteria=lambda_.CfnEventSourceMapping.FilterCriteriaProperty(
-                filters=[
-                    lambda_.CfnEventSourceMapping.FilterProperty(pattern=json.dumps(pattern(each)))
-                    for each in TABLE.stream_filters
-                ]
-            ),
-        )
-        # Lambda looks at the role when the mapping is made; the policy must be on it by then.
-        mapping.node.add_dependency(function.role or function)
+
+def map_stream(
+    scope: Construct, table: dynamodb.ITable, function: lambda_.Function, failures: sqs.IQueue
+) -> None:
+    """Have Lambda read the stream and call the function with the changes that are projected."""
+    assert table.table_stream_arn is not None
+    kind = lambda_.CfnEventSourceMapping
+    # Not through the construct for it, which would widen the function's role: that has what it
+    # needs, by name (infra.functions).
+    mapping = kind(
+        Construct(scope, "StreamMapping"),
+        "Mapping",
+        event_source_arn=table.table_stream_arn,
+        function_name=function.function_name,
+        # From the oldest record there is: nothing written before the mapping works is missed.
+        starting_position="TRIM_HORIZON",
+        batch_size=STREAM_BATCH,
+        maximum_batching_window_in_seconds=WINDOW_S,
+        bisect_batch_on_function_error=True,
+        maximum_retry_attempts=RETRIES,
+        maximum_record_age_in_seconds=MAX_AGE_S,
+        function_response_types=["ReportBatchItemFailures"],
+        destination_config=kind.DestinationConfigProperty(
+            on_failure=kind.OnFailureProperty(destination=failures.queue_arn)
+        ),
+        filter_criteria=kind.FilterCriteriaProperty(
+            filters=[
+                kind.FilterProperty(pattern=json.dumps(pattern(each)))
+                for each in TABLE.stream_filters
+            ]
+        ),
+    )
+    # Lambda looks at the role when the mapping is made; the policy must be on it by then.
+    mapping.node.add_dependency(function.role or function)
 
 
 def pattern(wanted: StreamFilter) -> dict[str, object]:

@@ -55,9 +55,9 @@ def setup() -> Setup:
 
 def first_key() -> SecretStore | None:
     """Where the first key is left; None for a deployment without keys."""
-    given = environment.given(["first_key_secret"])
-    if not given:
+    configured = environment.configured(["first_key_secret"])
+    if not configured:
         return None
     from ojs.store.deployment.secrets import Secret
 
-    return Secret(clients.secrets_manager(), given["first_key_secret"])
+    return Secret(clients.secrets_manager(), configured["first_key_secret"])

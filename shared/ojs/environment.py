@@ -8,7 +8,7 @@ from collections.abc import Iterable
 _PREFIX = "OJS_"
 
 
-def given(names: Iterable[str]) -> dict[str, str]:
+def configured(names: Iterable[str]) -> dict[str, str]:
     """Those of these settings that the environment has: `table` is OJS_TABLE. Empty is absent."""
     found = {name: os.environ.get(f"{_PREFIX}{name.upper()}", "") for name in names}
     return {name: value for name, value in found.items() if value}
@@ -16,7 +16,7 @@ def given(names: Iterable[str]) -> dict[str, str]:
 
 def required(name: str) -> str:
     """A setting without which the function cannot work. Raises LookupError naming the variable."""
-    value = given([name])
+    value = configured([name])
     if not value:
         raise LookupError(f"{_PREFIX}{name.upper()} is not set")
     return value[name]

@@ -20,9 +20,13 @@ from ojs.services.jobs.middleware import Middleware
 from ojs.services.jobs.placement import FairQueuePlacement
 from ojs.services.jobs.sweep import JobSweep
 from ojs.services.jobs.time_transitions import TimeTransitions
+from ojs.services.jobs.transitions import JobChanges
 from ojs.services.permits.backpressure import QueueBounds
-from ojs.services.permits.queue_limits import QueueLimits
-from ojs.services.permits.rate_limits import FetchRateLimits, RateLimits
+from ojs.services.permits.key_permits import KeyPermits
+from ojs.services.permits.lifecycle import Permits
+from ojs.services.permits.pool_permits import PoolPermits
+from ojs.services.permits.queue_permits import QueuePermits
+from ojs.services.permits.rate_limits import RateLimits
 from ojs.services.pools.dispatch import DispatchPlanner
 from ojs.services.pools.membership import Membership
 from ojs.services.pools.workers import WorkerRegistry
@@ -60,8 +64,7 @@ if TYPE_CHECKING:
     from ojs.services.operations.events import Events
     from ojs.services.operations.metrics_sweep import MetricsSweep
     from ojs.services.operations.statistics import Statistics
-    from ojs.services.permits.pool_repair import PoolPermitSweep
-    from ojs.services.permits.reconcile import ReconcileSweep
+    from ojs.services.permits.reconcile import PoolPermitSweep, ReconcileSweep
     from ojs.services.permits.repair import PermitRepair
     from ojs.services.permits.throttle_sweep import ThrottleSweep
     from ojs.services.pools.configure import PoolConfiguration
@@ -88,7 +91,7 @@ class Stores:
         self.rate_windows = RateWindowStore(counter_table)
         self.sequencer = Sequencer(counter_table)
         self.payloads = PayloadStore(table, blobs)
-        self.jobs = JobStore(table, self.payloads, ids, depth=self.depth, semaphore=self.semaphore)
+        self.jobs = JobStore(table, self.payloads, ids, depth=self.depth)
         self.waiting_copies = WaitingCopies(table, self.jobs)
         self.unique_locks = UniqueLocks(table)
         self.finish_tags = TenantFinishTags(table)
@@ -154,12 +157,39 @@ class Runtime:
         self.clock = clock
         self.ids = ids
         self.sleep = sleep
-        self.bounds = QueueBounds(jobs=stores.jobs, depth=stores.depth, clock=clock)
+        pool_permits = PoolPermits(
+            semaphore=stores.semaphore,
+            sequencer=stores.sequencer,
+            pools=stores.pools,
+            clock=clock,
+        )
+        self.permits = Permits(
+            queues=QueuePermits(
+                semaphore=stores.semaphore,
+                rate_windows=stores.rate_windows,
+                states=stores.throttle_states,
+                queues=stores.queues,
+                clock=clock,
+            ),
+            keys=KeyPermits(
+                store=stores.key_limits,
+                states=stores.throttle_states,
+                jobs=stores.jobs,
+                clock=clock,
+            ),
+            pools=pool_permits,
+            depth=stores.depth,
+        )
+        self.changes = JobChanges(jobs=stores.jobs, permits=self.permits)
+        self.bounds = QueueBounds(
+            jobs=stores.jobs, changes=self.changes, depth=stores.depth, clock=clock
+        )
         self.placement = FairQueuePlacement(
             jobs=stores.jobs, queues=stores.queues, tenants=stores.finish_tags, clock=clock
         )
         self.copies = DeadLetterCopies(
             jobs=stores.jobs,
+            permits=self.permits,
             queues=stores.queues,
             bounds=self.bounds,
             waiting=stores.waiting_copies,
@@ -168,13 +198,19 @@ class Runtime:
             ids=ids,
         )
         self.transitions = TimeTransitions(
-            jobs=stores.jobs, copies=self.copies, placement=self.placement, clock=clock, ids=ids
+            jobs=stores.jobs,
+            changes=self.changes,
+            copies=self.copies,
+            placement=self.placement,
+            clock=clock,
+            ids=ids,
         )
         self.limits = RateLimits(
             store=stores.key_limits, jobs=stores.jobs, lanes=stores.lanes, clock=clock
         )
         self.enqueue = Enqueue(
             jobs=stores.jobs,
+            permits=self.permits,
             queues=stores.queues,
             locks=stores.unique_locks,
             transitions=self.transitions,
@@ -189,29 +225,15 @@ class Runtime:
         self.fetch = Fetch(
             jobs=stores.jobs,
             membership=Membership(queues=stores.queues, workers=stores.workers, clock=clock),
-            planner=DispatchPlanner(
-                sequencer=stores.sequencer,
-                semaphore=stores.semaphore,
-                depths=stores.available,
-                clock=clock,
-            ),
+            planner=DispatchPlanner(permits=pool_permits, depths=stores.available, clock=clock),
             transitions=self.transitions,
-            quotas=QueueLimits(
-                semaphore=stores.semaphore,
-                rate_windows=stores.rate_windows,
-                states=stores.throttle_states,
-                clock=clock,
-            ),
-            limits=FetchRateLimits(
-                store=stores.key_limits,
-                states=stores.throttle_states,
-                jobs=stores.jobs,
-                clock=clock,
-            ),
+            changes=self.changes,
+            permits=self.permits,
             clock=clock,
         )
         self.finish = Finish(
             jobs=stores.jobs,
+            changes=self.changes,
             transitions=self.transitions,
             copies=self.copies,
             limits=self.limits,
@@ -221,20 +243,23 @@ class Runtime:
         )
         self.jobs = JobManagement(
             jobs=stores.jobs,
+            changes=self.changes,
             transitions=self.transitions,
             placement=self.placement,
             clock=clock,
             ids=ids,
         )
-        self.workers = WorkerRegistry(workers=stores.workers, jobs=stores.jobs, clock=clock)
+        self.workers = WorkerRegistry(
+            workers=stores.workers, jobs=stores.jobs, changes=self.changes, clock=clock
+        )
         self.dead_letter = DeadLetterSearch(stores.jobs)
         self.queues = QueueConfiguration(
             queues=stores.queues,
             semaphore=stores.semaphore,
             rate_windows=stores.rate_windows,
             # A lambda, as the two below: loaded when it is called.
-            settle=lambda queue: self.reconcile.count_untracked(queue),  # noqa: PLW0108
-            slots=lambda: self.permit_repair,
+            count_untracked=lambda queue: self.reconcile.count_untracked(queue),  # noqa: PLW0108
+            repair=lambda: self.permit_repair,
             backfill=lambda: self.backfill,
             clock=clock,
             sleep=sleep,
@@ -242,6 +267,8 @@ class Runtime:
         self.deletion = QueueDeletion(
             queues=stores.queues,
             jobs=stores.jobs,
+            changes=self.changes,
+            permits=self.permits,
             transitions=self.transitions,
             bounds=self.bounds,
             placement=self.placement,
@@ -277,7 +304,7 @@ class Runtime:
             pools=self.stores.pools,
             queues=self.stores.queues,
             semaphore=self.stores.semaphore,
-            slots=self.permit_repair,
+            repair=self.permit_repair,
             backfill=self.backfill,
             clock=self.clock,
             strict=self.settings.strict_queues,
@@ -291,6 +318,7 @@ class Runtime:
         stores = self.stores
         return Redrive(
             jobs=stores.jobs,
+            changes=self.changes,
             contents=PayloadChange(stores.table, stores.payloads, stores.jobs),
             queues=stores.queues,
             locks=stores.unique_locks,
@@ -320,7 +348,7 @@ class Runtime:
             stats=self.stores.statistics,
             queues=self.stores.queues,
             limits=self.stores.key_limits,
-            edges=self.stores.throttle_states,
+            throttle_states=self.stores.throttle_states,
             pools=self.stores.pools,
             health=self.stores.pool_health,
             clock=self.clock,
@@ -401,7 +429,7 @@ class Runtime:
         from ojs.services.permits.repair import PermitRepair
 
         return PermitRepair(
-            permits=self.stores.jobs.permits,
+            jobs=self.stores.jobs,
             semaphore=self.stores.semaphore,
             recount=self.stores.recount,
             sleep=self.sleep,
@@ -420,7 +448,7 @@ class Runtime:
 
     @cached_property
     def pool_permit_sweep(self) -> PoolPermitSweep:
-        from ojs.services.permits.pool_repair import PoolPermitSweep
+        from ojs.services.permits.reconcile import PoolPermitSweep
 
         return PoolPermitSweep(
             pools=self.stores.pools,
@@ -475,7 +503,7 @@ class Runtime:
             pools=self.stores.pools,
             health=self.stores.pool_health,
             stats=self.stores.statistics,
-            edges=self.stores.throttle_states,
+            throttle_states=self.stores.throttle_states,
         )
 
     @cached_property
@@ -503,7 +531,7 @@ def build(
     measure: bool = False,
     sleep: Callable[[float], None] = time.sleep,
 ) -> Runtime:
-    """Wire the services together; what is not given is that of AWS.
+    """Wire the services together; the default of each part is that of AWS.
 
     `once` is a client that does not repeat calls, for counters: repeating a call whose answer was
     lost would count twice. `sleep` takes seconds.

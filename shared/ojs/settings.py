@@ -61,4 +61,4 @@ class Settings(BaseModel):
         """Read the settings; raises pydantic.ValidationError when OJS_TABLE is missing."""
         # Without the setting a function asks every caller for a key.
         closed = {"authorizer": "keys"}
-        return cls.model_validate(closed | environment.given(cls.model_fields))
+        return cls.model_validate(closed | environment.configured(cls.model_fields))

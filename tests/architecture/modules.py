@@ -26,16 +26,7 @@ class Module:
 
         Imports for type checkers alone bind nothing at run time and are left out.
         """
-        typing_only = {
-            id(node)
-            for block in ast.walk(self.tree)
-            if isinstance(block, ast.If) and ast.unparse(block.test).endswith("TYPE_CHECKING")
-            for statement in block.body
-            for node in ast.walk(statement)
-        }
-        for node in ast.walk(self.tree):
-            if id(node) in typing_only:
-                continue
+        for node in _statements(self.tree):
             if isinstance(node, ast.Import):
                 yield from ((alias.name, node.lineno) for alias in node.names)
             elif isinstance(node, ast.ImportFrom):
@@ -55,13 +46,31 @@ class Module:
                 aliases |= {a.asname or a.name: f"{node.module}.{a.name}" for a in node.names}
         for node in ast.walk(self.tree):
             if isinstance(node, ast.Attribute | ast.Name):
-                first, dot, rest = ast.unparse(node).partition(".")
+                first, *rest = _dotted(node)
                 if first in aliases:
-                    yield f"{aliases[first]}{dot}{rest}", node.lineno
+                    yield ".".join((aliases[first], *rest)), node.lineno
 
     def at(self, line: int) -> str:
         """A line of this file, as a failing test names it."""
         return f"{self.path.relative_to(ROOT)}:{line}"
+
+
+def _dotted(node: ast.expr) -> tuple[str, ...]:
+    """The parts of a dotted name; the first is empty if it is no name, but a call or the like."""
+    if isinstance(node, ast.Attribute):
+        return (*_dotted(node.value), node.attr)
+    return (node.id if isinstance(node, ast.Name) else "",)
+
+
+def _statements(block: ast.AST) -> Iterator[ast.AST]:
+    """All statements of a block, but for those that only type checkers run."""
+    typing_only = isinstance(block, ast.If) and ast.unparse(block.test).endswith("TYPE_CHECKING")
+    for name in ("body", "handlers", "cases", "orelse", "finalbody"):
+        if typing_only and name == "body":
+            continue
+        for statement in getattr(block, name, ()):
+            yield statement
+            yield from _statements(statement)
 
 
 @cache

@@ -431,7 +431,7 @@ def test_roles_are_enforced(cloud: LocalCloud, deployment: Deployment) -> None:
 def test_sweep_runs_by_the_clock(cloud: LocalCloud, deployment: Deployment, waiting: str) -> None:
     # Read from the table: a request for the job would itself apply what is due.
     table = client(cloud, "dynamodb")
-    key = {"pk": {"S": keys.job(waiting)}, "sk": {"S": keys.HEAD}}
+    key = {"pk": {"S": keys.job(waiting)}, "sk": {"S": keys.RECORD}}
     deadline = time.monotonic() + SWEEP_WITHIN_S
     state = None
     while state != "available" and time.monotonic() < deadline:
@@ -572,7 +572,7 @@ def test_only_a_record_that_cannot_be_read_fails(
     assert "Messages" not in sqs.receive_message(QueueUrl=url)
     unreadable = {
         "pk": {"S": keys.job(str(uuid.uuid4()))},
-        "sk": {"S": keys.HEAD},
+        "sk": {"S": keys.RECORD},
         "state": {"S": "no state of ours"},
     }
     client(cloud, "dynamodb").put_item(TableName=deployment.table, Item=unreadable)

@@ -136,9 +136,9 @@ def test_the_answers_are_those_of_the_page(server_url: str, page: str, at_least:
 
     send("POST", "/ojs/v1/admin/reset")
     names = Names()
-    told = list(exchanges((DOCS / f"{page}.md").read_text("utf-8")))
-    assert len(told) >= at_least
-    for one in told:
+    exchanged = list(exchanges((DOCS / f"{page}.md").read_text("utf-8")))
+    assert len(exchanged) >= at_least
+    for one in exchanged:
         where = f"{one.method} {one.path}"
         body = None if one.body is None else names.ours(one.body)
         response, answer = send(one.method, names.ours(one.path), body, one.sent)

@@ -63,11 +63,11 @@ def heard(process: subprocess.Popen[str], text: str) -> str:
 
 
 def stopped(process: subprocess.Popen[str]) -> str:
-    """What a worker still prints after it was told to stop; it must end well."""
+    """What a worker still prints after the signal to stop; it must end well."""
     process.terminate()
-    said, _ = process.communicate(timeout=30)
-    assert process.returncode == 0, said
-    return said
+    printed, _ = process.communicate(timeout=30)
+    assert process.returncode == 0, printed
+    return printed
 
 
 def until(what: Callable[[], bool]) -> None:
@@ -99,7 +99,7 @@ def test_two_workers_do_a_whole_folder(folder: Path, client: Client, server_url:
         command = [sys.executable, str(EXAMPLE / "producer.py"), str(folder)]
         command += ["--url", server_url, "--retry-after", "PT0.2S"]
         run = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
-        said = [stopped(one), stopped(two)]
+        outputs = [stopped(one), stopped(two)]
     assert run.returncode == 1, run.stderr  # a file failed
     assert "33 jobs are in queue files" in run.stdout
     assert "32 of 33 files in " in run.stdout
@@ -111,11 +111,14 @@ def test_two_workers_do_a_whole_folder(folder: Path, client: Client, server_url:
     assert lost in run.stdout
     # Each file was done once, and both took part.
     done = [
-        line.split(maxsplit=2)[2] for text in said for line in text.splitlines() if "done" in line
+        line.split(maxsplit=2)[2]
+        for text in outputs
+        for line in text.splitlines()
+        if "done" in line
     ]
     assert sorted(done) == sorted(set(done))
     assert len(done) == 32
-    assert all("done" in text for text in said)
+    assert all("done" in text for text in outputs)
 
     (letter,) = client.call("GET", "/dead-letter")["jobs"]
     assert letter["args"] == ["broken.bin"]
@@ -129,8 +132,8 @@ def test_a_worker_told_to_stop_gives_its_jobs_back(
     ids = push(client, "00.txt", "01.txt", "02.txt")
     with worker(folder, server_url, "--slow", "60", "--grace", "0") as process:
         until(lambda: job(client, ids[-1])["state"] == "active")
-        said = stopped(process)
-    assert said.count("back ") == 3
+        printed = stopped(process)
+    assert printed.count("back ") == 3
     for job_id in ids:
         left = job(client, job_id)
         assert (left["state"], left["attempt"], "errors" in left) == ("available", 0, False)

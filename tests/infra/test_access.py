@@ -124,8 +124,8 @@ def test_functions_know_who_says_who_asks(each_synthesis: Any) -> None:
     for spec in FUNCTIONS:
         if spec.name not in functions(each_synthesis):
             continue
-        told = functions(each_synthesis)[spec.name]["Environment"]["Variables"]
-        assert told.get("OJS_AUTHORIZER") == (kind if spec.routes else None)
+        variables = functions(each_synthesis)[spec.name]["Environment"]["Variables"]
+        assert variables.get("OJS_AUTHORIZER") == (kind if spec.routes else None)
 
 
 def test_requests_are_logged_with_who_asked_and_never_with_the_key(each_synthesis: Any) -> None:
@@ -228,6 +228,6 @@ def test_setup_is_done_for_each_version(synthesis: Any) -> None:
     assert step["ServiceToken"] == {"Fn::GetAtt": [setup, "Arn"]}
     # CloudFormation would wait for an hour.
     assert 60 < int(step["ServiceTimeout"]) <= 600
-    # It is told where the key goes, so that it is called again when there is a place for it.
+    # It gets the place of the key, so that it is called again when there is a place for it.
     variables = functions(synthesis)["setup"]["Environment"]["Variables"]
     assert step["FirstKeySecret"] == variables["OJS_FIRST_KEY_SECRET"]

@@ -24,7 +24,8 @@ def row(name: str, field: FieldInfo) -> str:
         default = str(default).lower()
     nothing = default is PydanticUndefined or default in {"", ()}
     shown = "\u2013" if nothing else f"`{default}`"
-    return f"| `{name}` | {shown} | {field.description} |"
+    description = " ".join(str(field.description).split())
+    return f"| `{name}` | {shown} | {description} |"
 
 
 def test_the_table_of_settings_is_that_of_the_code() -> None:

@@ -17,7 +17,7 @@ from examples.alert.app import DeadLetterAlert
 from infra import ROOT
 from infra.settings import DeploymentSettings
 from ojs.domain.events.types import EventType
-from ojs.projections.bus import SOURCE
+from ojs.projections.outlets import SOURCE
 from ojs.projections.project import ALWAYS
 
 if TYPE_CHECKING:
@@ -80,6 +80,7 @@ def test_no_finding(options: dict[str, str]) -> None:
     assert [f"{found.rule_name}: {found.description}" for found in report.violations] == []
 
 
+@pytest.mark.exhaustive
 def test_the_command_of_the_readme_makes_it(tmp_path: Path) -> None:
     assert 'examples/alert/app.py" \\\n  -c bus=ojs-dev -c email=ops@example.com' in README
     context = {"bus": "ojs-dev", "email": "ops@example.com"}

@@ -24,7 +24,7 @@ ACL = "arn:aws:wafv2:us-east-1:123456789012:global/webacl/ours/0123"
 
 
 def test_cdk_json_leaves_settings_to_files_and_the_command_line() -> None:
-    # CDK does not tell what is in cdk.json from what was said on the command line.
+    # CDK does not tell what is in cdk.json from what is on the command line.
     context = json.loads((ROOT / "cdk.json").read_text())["context"]
     assert not set(context) & set(DeploymentSettings.model_fields)
     assert DeploymentSettings.from_context(context) == DeploymentSettings()
@@ -36,8 +36,8 @@ def test_every_setting_is_described() -> None:
 
 
 def test_values_of_the_command_line_are_texts() -> None:
-    given = {"log_retention_days": "7", "deletion_protection": "false", "memory_mb": "512"}
-    settings = DeploymentSettings.from_context(given)
+    context = {"log_retention_days": "7", "deletion_protection": "false", "memory_mb": "512"}
+    settings = DeploymentSettings.from_context(context)
     assert settings.log_retention_days == 7
     assert settings.deletion_protection is False
     assert settings.memory_mb == 512
@@ -92,7 +92,7 @@ def test_other_values_are_refused(name: str, value: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("given", "field"),
+    ("context", "field"),
     [
         ({"authorizer": "jwt"}, "jwt_issuer"),
         ({"authorizer": "jwt", "jwt_issuer": "https://id.example.com"}, "jwt_audience"),
@@ -118,13 +118,13 @@ def test_other_values_are_refused(name: str, value: str) -> None:
         ({**WALLED, "waf_acl_arn": ACL, "waf_rate": "1000"}, "waf_rate"),
     ],
 )
-def test_what_contradicts_itself_is_refused_by_name(given: dict[str, str], field: str) -> None:
+def test_what_contradicts_itself_is_refused_by_name(context: dict[str, str], field: str) -> None:
     with pytest.raises(ValidationError, match=f"Value error, {field}"):
-        DeploymentSettings.from_context(given)
+        DeploymentSettings.from_context(context)
 
 
 @pytest.mark.parametrize(
-    "given",
+    "context",
     [
         {"authorizer": "jwt", "jwt_issuer": "https://id.example.com/", "jwt_audience": "a, b"},
         {"authorizer": "iam", "cors_origins": "https://jobs.example.com,http://localhost:3000"},
@@ -134,8 +134,8 @@ def test_what_contradicts_itself_is_refused_by_name(given: dict[str, str], field
         {"reserved_concurrency": "jobs=5, authorizer=2", "authorizer_cache_s": "0"},
     ],
 )
-def test_what_fits_together_is_taken(given: dict[str, str]) -> None:
-    assert DeploymentSettings.from_context(given).model_fields_set == set(given)
+def test_what_fits_together_is_taken(context: dict[str, str]) -> None:
+    assert DeploymentSettings.from_context(context).model_fields_set == set(context)
 
 
 def test_numbers_by_function_are_read_from_either() -> None:
@@ -164,8 +164,8 @@ def cdk_json(tmp_path: Path) -> Path:
 )
 def test_the_command_line_wins_over_the_file(cdk_json: Path, name: str, text: str) -> None:
     (cdk_json.parent / name).write_text(text)
-    given = {"settings": name, "memory_mb": "2048", "@aws-cdk/core:flag": True}
-    settings = DeploymentSettings.from_context(given, cdk_json=cdk_json)
+    context = {"settings": name, "memory_mb": "2048", "@aws-cdk/core:flag": True}
+    settings = DeploymentSettings.from_context(context, cdk_json=cdk_json)
     assert (settings.stage, settings.memory_mb) == ("prod", 2048)
     assert settings.reserved_concurrency == {"sweep": 1}
     assert settings.log_level == "INFO"
@@ -174,9 +174,9 @@ def test_the_command_line_wins_over_the_file(cdk_json: Path, name: str, text: st
 def test_a_setting_in_cdk_json_does_not_silently_win_over_the_file(cdk_json: Path) -> None:
     cdk_json.write_text('{"context": {"stage": "dev", "memory_mb": 512}}')
     (cdk_json.parent / "prod.json").write_text('{"stage": "prod"}')
-    given = {"settings": "prod.json", "stage": "dev", "memory_mb": 512}
+    context = {"settings": "prod.json", "stage": "dev", "memory_mb": 512}
     with pytest.raises(ValueError, match=r"stage: both in cdk\.json and in prod\.json"):
-        DeploymentSettings.from_context(given, cdk_json=cdk_json)
+        DeploymentSettings.from_context(context, cdk_json=cdk_json)
 
 
 def test_names_that_are_no_settings_are_refused(cdk_json: Path) -> None:
@@ -210,13 +210,13 @@ def test_a_mistake_is_told_without_a_trace(
 
 
 @pytest.mark.parametrize(
-    ("given", "types"),
+    ("listed", "types"),
     [("", ()), ("job.*", ("job.*",)), ("job.failed, worker.*", ("job.failed", "worker.*"))],
 )
 def test_event_types_are_understood_as_the_functions_understand_them(
-    given: str, types: tuple[str, ...]
+    listed: str, types: tuple[str, ...]
 ) -> None:
-    settings = DeploymentSettings.from_context({"bus_types": given})
+    settings = DeploymentSettings.from_context({"bus_types": listed})
     assert settings.bus_types == types
     assert Settings(table="any", bus_types=",".join(settings.bus_types)).bus_types == types  # type: ignore[arg-type]
 

@@ -17,15 +17,15 @@ if TYPE_CHECKING:
 MAPPING = "AWS::Lambda::EventSourceMapping"
 JOB = "019414d4-aaaa-7000-8000-111111111111"
 PROJECTED = [
-    (keys.job(JOB), keys.HEAD),
-    (keys.queue("email"), keys.HEAD),
-    (keys.batch("token"), keys.HEAD),
+    (keys.job(JOB), keys.RECORD),
+    (keys.queue("email"), keys.RECORD),
+    (keys.batch("token"), keys.RECORD),
     (keys.worker("07"), "worker_1"),
-    (keys.gate("email"), keys.DEPTH),
-    (keys.gate("email"), keys.REFUSED),
-    (keys.gate("email"), keys.HELD_SLOTS),
-    (keys.gate("email"), keys.HELD_RATE),
-    (keys.limiter("cell"), keys.HELD),
+    (keys.counter("email"), keys.DEPTH),
+    (keys.counter("email"), keys.REFUSED),
+    (keys.counter("email"), keys.SEMAPHORE_THROTTLED),
+    (keys.counter("email"), keys.RATE_THROTTLED),
+    (keys.limiter("cell"), keys.THROTTLED),
     (keys.limiter("cell"), keys.ADJUSTED),
 ]
 LEFT_OUT = [
@@ -34,16 +34,16 @@ LEFT_OUT = [
     (keys.job(JOB), f"{keys.PAYLOAD}token"),
     (keys.job(JOB), f"{keys.RESULT}token"),
     (keys.QUEUES, "email"),
-    (keys.unique("digest"), keys.HEAD),
+    (keys.unique("digest"), keys.RECORD),
     # What changes with every job that is handed out under a limit.
-    (keys.gate("email"), keys.SLOTS),
-    (keys.gate("email"), keys.RATE),
-    (keys.limiter("cell"), keys.HEAD),
+    (keys.counter("email"), keys.SEMAPHORE),
+    (keys.counter("email"), keys.RATE),
+    (keys.limiter("cell"), keys.RECORD),
     # What the projection writes: it must not feed itself.
     (keys.stats("email"), keys.NOW),
     (keys.stats("email"), keys.day("2026-11-21")),
     (keys.stats(keys.ALL_QUEUES), keys.NOW),
-    (keys.marker(1_795_272_604), "0000"),
+    (keys.dedup_records(1_795_272_604), "0000"),
     (keys.events("2026-11-21"), keys.event_page(1, "token")),
 ]
 

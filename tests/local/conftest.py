@@ -85,6 +85,6 @@ class RunningServer:
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningServer]:
     """A server for all tests of a module that do not stop it."""
     folder = tmp_path_factory.mktemp("server")
-    running = RunningServer(folder / "data", folder / "printed", "--sweep-interval", "0.2")
+    running = RunningServer(folder / "data", folder / "printed", "--sweep-interval", "5")
     yield running
     running.end()

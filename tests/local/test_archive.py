@@ -39,10 +39,10 @@ def line(server: RunningServer) -> dict[str, Any]:
     return found
 
 
-def command(server: RunningServer, *files: str, given: bytes = b"") -> tuple[int, str, str]:
+def command(server: RunningServer, *files: str, stdin: bytes = b"") -> tuple[int, str, str]:
     done = subprocess.run(
         [sys.executable, "-m", "local.archive", "--url", server.url, *files],
-        cwd=ROOT, input=given, capture_output=True, check=False,
+        cwd=ROOT, input=stdin, capture_output=True, check=False,
     )  # fmt: skip
     return done.returncode, done.stdout.decode().strip(), done.stderr.decode().strip()
 
@@ -60,7 +60,7 @@ def test_archived_jobs_are_pushed_again_and_not_twice(
     assert (job["id"], job["type"], job["meta"]) == (line["id"], line["type"], {"mine": 1})
     assert (job["attempt"], job["args"]) == (1, [{"amount": 99.9}, 100.0])
     again = "0 pushed, 2 there already, 0 refused"
-    assert command(server, str(file), "-", given=text) == (0, again, "")
+    assert command(server, str(file), "-", stdin=text) == (0, again, "")
     server.call("POST", "/ojs/v1/workers/ack", {"job_id": line["id"], "worker_id": "w"})
 
 
@@ -77,10 +77,10 @@ def test_what_is_refused_is_told_and_the_rest_goes_on(
     server: RunningServer, line: dict[str, Any]
 ) -> None:
     wrong = {**line, "type": "No.Type"}
-    given = b"".join(gzip.compress(jsontext.dumps(job).encode() + b"\n") for job in (wrong, line))
-    status, told, said = command(server, "-", given=given)
-    assert (status, told) == (1, "1 pushed, 0 there already, 1 refused")
-    assert said.startswith(f"-:1: {line['id']} 400 invalid_request: ")
+    packed = b"".join(gzip.compress(jsontext.dumps(job).encode() + b"\n") for job in (wrong, line))
+    status, summary, complaint = command(server, "-", stdin=packed)
+    assert (status, summary) == (1, "1 pushed, 0 there already, 1 refused")
+    assert complaint.startswith(f"-:1: {line['id']} 400 invalid_request: ")
     for job in server.fetch("billing", worker_id="w"):
         server.call("POST", "/ojs/v1/workers/ack", {"job_id": job["id"], "worker_id": "w"})
 

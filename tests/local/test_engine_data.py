@@ -122,14 +122,14 @@ def test_another_engine_is_refused_by_name(started: Started, tmp_path: Path) -> 
     first, second = tmp_path / "first", tmp_path / "second one"
     first.mkdir()
     database = dynoxide_data(first, "ojs")
-    told = refusal(first, "ministack")
-    assert f"{database} holds data that only dynoxide can read" in told
-    assert f"mv {first} {first}.old" in told
-    assert "DATA=" in told
+    message = refusal(first, "ministack")
+    assert f"{database} holds data that only dynoxide can read" in message
+    assert f"mv {first} {first}.old" in message
+    assert "DATA=" in message
     state = ministack_data(second)
-    told = refusal(second, "dynoxide")
-    assert f"{state} holds data that only ministack can read" in told
-    assert f"mv '{second}' '{second}.old'" in told
+    message = refusal(second, "dynoxide")
+    assert f"{state} holds data that only ministack can read" in message
+    assert f"mv '{second}' '{second}.old'" in message
     assert started.names == []
 
 
@@ -138,10 +138,10 @@ def test_without_a_binary_dynoxide_s_data_are_not_left_for_ministack(
 ) -> None:
     started = Started(monkeypatch, binary=None)
     database = dynoxide_data(tmp_path, "ojs")
-    told = refusal(tmp_path)
-    assert str(database) in told
-    assert "no dynoxide binary" in told
-    assert "npm ci" in told
+    message = refusal(tmp_path)
+    assert str(database) in message
+    assert "no dynoxide binary" in message
+    assert "npm ci" in message
     assert started.names == []
 
 
@@ -150,9 +150,9 @@ def test_without_ministack_its_data_are_not_left_for_dynoxide(
 ) -> None:
     state = ministack_data(tmp_path)
     monkeypatch.setattr("importlib.util.find_spec", lambda _name: None)
-    told = refusal(tmp_path)
-    assert str(state) in told
-    assert "make setup" in told
+    message = refusal(tmp_path)
+    assert str(state) in message
+    assert "make setup" in message
     assert started.names == []
 
 
@@ -162,10 +162,10 @@ def test_an_engine_that_fails_on_its_data_is_not_replaced(
 ) -> None:
     database = dynoxide_data(tmp_path, "ojs")
     started.fails["dynoxide"] = lambda _folder: None
-    told = refusal(tmp_path, preference)
-    assert str(database) in told
-    assert "broken" in told
-    assert "restore" in told
+    message = refusal(tmp_path, preference)
+    assert str(database) in message
+    assert "broken" in message
+    assert "restore" in message
     assert started.names == ["dynoxide"]
 
 
@@ -173,7 +173,7 @@ def test_an_engine_that_fails_on_its_data_is_not_replaced(
 
 
 @pytest.mark.parametrize(
-    ("content", "said"),
+    ("content", "complaint"),
     [
         (b"no database at all, " * 500, "not a database"),
         (b"SQLite format 3\x00", "not a database"),
@@ -182,14 +182,14 @@ def test_an_engine_that_fails_on_its_data_is_not_replaced(
 )
 @pytest.mark.parametrize("preference", ["auto", "dynoxide", "ministack"])
 def test_a_database_that_cannot_be_read(
-    started: Started, tmp_path: Path, content: bytes, said: str, preference: str
+    started: Started, tmp_path: Path, content: bytes, complaint: str, preference: str
 ) -> None:
     (tmp_path / "dynoxide.db").write_bytes(content)
-    told = refusal(tmp_path, preference)
-    assert str(tmp_path / "dynoxide.db") in told
-    assert said in told
-    assert "restore" in told
-    assert f"mv {tmp_path} {tmp_path}.old" in told
+    message = refusal(tmp_path, preference)
+    assert str(tmp_path / "dynoxide.db") in message
+    assert complaint in message
+    assert "restore" in message
+    assert f"mv {tmp_path} {tmp_path}.old" in message
     assert started.names == []
 
 
@@ -209,8 +209,8 @@ def test_a_log_without_its_database(
     (tmp_path / "dynoxide.db-wal").write_bytes(b"x" * 5_000)
     if database is not None:
         (tmp_path / "dynoxide.db").write_bytes(database)
-    told = refusal(tmp_path)
-    assert str(tmp_path / "dynoxide.db-wal") in told
+    message = refusal(tmp_path)
+    assert str(tmp_path / "dynoxide.db-wal") in message
     assert started.names == []
 
 
@@ -222,9 +222,9 @@ def test_a_database_that_another_program_has_open(
     with contextlib.closing(sqlite3.connect(database)) as other:
         other.execute("PRAGMA locking_mode=EXCLUSIVE")
         other.execute("BEGIN EXCLUSIVE")
-        told = refusal(tmp_path)
-    assert "database is locked" in told
-    assert "another program" in told
+        message = refusal(tmp_path)
+    assert "database is locked" in message
+    assert "another program" in message
     assert started.names == []
 
 
@@ -282,10 +282,10 @@ def test_ministack_s_folder_that_is_a_file(started: Started, tmp_path: Path) -> 
 @pytest.mark.parametrize("preference", ["auto", "dynoxide", "ministack"])
 def test_data_of_both_are_refused(started: Started, tmp_path: Path, preference: str) -> None:
     database, state = dynoxide_data(tmp_path, "ojs"), ministack_data(tmp_path)
-    told = refusal(tmp_path, preference)
-    assert f"{database} is dynoxide's" in told
-    assert f"{state.parent} is MiniStack's" in told
-    assert f"mv {state.parent} {state.parent}.old" in told
+    message = refusal(tmp_path, preference)
+    assert f"{database} is dynoxide's" in message
+    assert f"{state.parent} is MiniStack's" in message
+    assert f"mv {state.parent} {state.parent}.old" in message
     assert started.names == []
     # As the message says.
     state.parent.rename(tmp_path / "ministack.old")
@@ -301,10 +301,10 @@ def test_payloads_without_jobs_are_refused(
     payload(tmp_path, name)
     if blank:
         dynoxide_data(tmp_path)
-    told = refusal(tmp_path, preference)
-    assert str(tmp_path / "payloads") in told
-    assert "the jobs are gone" in told
-    assert f"mv {tmp_path} {tmp_path}.old" in told
+    message = refusal(tmp_path, preference)
+    assert str(tmp_path / "payloads") in message
+    assert "the jobs are gone" in message
+    assert f"mv {tmp_path} {tmp_path}.old" in message
     assert started.names == []
 
 

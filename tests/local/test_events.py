@@ -31,8 +31,8 @@ def request(
     headers: list[tuple[str, str]] | None = None,
     body: bytes = b"",
 ) -> Request:
-    given = [("host", "localhost:8080"), *(headers or [])]
-    return Request(method, target, given, body, "1.1", "127.0.0.1")
+    all_headers = [("host", "localhost:8080"), *(headers or [])]
+    return Request(method, target, all_headers, body, "1.1", "127.0.0.1")
 
 
 def event(**arguments: Any) -> dict[str, Any]:

@@ -175,7 +175,7 @@ def test_any_method_reaches_the_application(server: HttpServer, method: str) -> 
 
 
 @pytest.mark.parametrize(
-    ("raw", "told"),
+    ("raw", "complaint"),
     [
         (b"rubbish\r\n\r\n", "the request line is not METHOD TARGET HTTP/1.1"),
         (b"GET / HTTP/1.1\r\n\r\n", "the Host header is missing"),
@@ -210,7 +210,7 @@ def test_any_method_reaches_the_application(server: HttpServer, method: str) -> 
     ],
 )
 def test_malformed_http_is_answered_400_in_plain_words(
-    server: HttpServer, application: Application, raw: bytes, told: str
+    server: HttpServer, application: Application, raw: bytes, complaint: str
 ) -> None:
     with connect(server) as client:
         client.sendall(raw)
@@ -218,7 +218,7 @@ def test_malformed_http_is_answered_400_in_plain_words(
         answer = everything(client)
     assert answer.startswith(b"HTTP/1.1 400 ")
     message = json.loads(answer.partition(b"\r\n\r\n")[2])["refused"]
-    assert told in message
+    assert complaint in message
     assert message.startswith("Malformed HTTP: ")
     for python in ("bytearray", "b'", "%r", "{", "\\x"):
         assert python not in message
@@ -265,11 +265,11 @@ def test_too_large_a_body(server: HttpServer, application: Application, framing:
         raw = b"Transfer-Encoding: chunked\r\n\r\n%x\r\n" % size + b"x" * size + b"\r\n0\r\n\r\n"
     answer = exchange(server, b"POST / HTTP/1.1\r\nHost: x\r\n" + raw)
     assert answer.startswith(b"HTTP/1.1 413 ")
-    told = json.loads(answer.partition(b"\r\n\r\n")[2])
-    assert told["refused"] == "The request body exceeds 1000 bytes."
-    assert told["limit"] == 1_000
+    refusal = json.loads(answer.partition(b"\r\n\r\n")[2])
+    assert refusal["refused"] == "The request body exceeds 1000 bytes."
+    assert refusal["limit"] == 1_000
     # How large a body of chunks would have become, nobody knows.
-    assert told["size"] == size if framing == "length" else 1_000 < told["size"] <= size
+    assert refusal["size"] == size if framing == "length" else 1_000 < refusal["size"] <= size
     assert application.seen == []
 
 
@@ -360,7 +360,7 @@ def test_a_defect_in_the_application_ends_only_its_connection(
             raise RuntimeError("defect")
         return Response(200)
 
-    server = HttpServer(listen("127.0.0.1", 0), application)
+    server = HttpServer(listen("127.0.0.1", 0), application, refuse=refuse, limits=LIMITS)
     server.start()
     try:
         assert exchange(server, b"GET /bad HTTP/1.0\r\n\r\n") == b""

@@ -105,7 +105,7 @@ def test_keys_are_made_listed_and_revoked(closed: RunningServer) -> None:
 
 
 @pytest.mark.parametrize(
-    ("arguments", "said"),
+    ("arguments", "complaint"),
     [
         (["keys", "list"], "unauthenticated"),
         (["keys", "list", "--url", "http://127.0.0.1:9"], "does not answer"),
@@ -118,17 +118,17 @@ def test_keys_are_made_listed_and_revoked(closed: RunningServer) -> None:
     ],
 )
 def test_what_cannot_be_done_is_one_clear_line(
-    arguments: list[str], said: str, closed: RunningServer
+    arguments: list[str], complaint: str, closed: RunningServer
 ) -> None:
     done = ojs_aws(closed, *arguments)
     assert done.returncode in (1, 2)
     assert done.stdout == ""
-    assert said in done.stderr
+    assert complaint in done.stderr
     assert "Traceback" not in done.stderr
 
 
 def test_a_key_of_another_server(closed: RunningServer, server: RunningServer) -> None:
-    """Keys are made on an open server too, where they are not asked for yet."""
+    """Keys are made on an open server too, where they are not needed yet."""
     made = ojs_aws(server, "keys", "create", "later", "--scope", "work")
     assert made.returncode == 0, made.stderr
     refused = ojs_aws(closed, "keys", "create", "k", "--scope", "work", key=made.stdout.strip())
@@ -163,6 +163,6 @@ def test_with_keys_producers_do_not_steer_workers(closed: RunningServer) -> None
         ("heartbeat", {"worker_id": "w"}),
     ):
         connection.request("POST", f"/ojs/v1/workers/{path}", json.dumps(body), headers)
-        told = json.loads(connection.getresponse().read())
+        answer = json.loads(connection.getresponse().read())
     connection.close()
-    assert told["directive"] == "running"
+    assert answer["directive"] == "running"

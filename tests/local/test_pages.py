@@ -39,7 +39,7 @@ class Reply:
 def ask(
     server: RunningServer, method: str, path: str, *headers: tuple[str, str], body: Any = None
 ) -> Reply:
-    """One request with these headers and no others, not even a Host that is not given."""
+    """One request with these headers and no others, not even a Host that is not named."""
     raw = b"" if body is None else json.dumps(body).encode()
     connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=30)
     try:
@@ -53,15 +53,15 @@ def ask(
         text = answer.read()
     finally:
         connection.close()
-    given: dict[str, list[str]] = {}
+    received: dict[str, list[str]] = {}
     for name, value in answer.getheaders():
-        given.setdefault(name.lower(), []).append(value)
-    return Reply(answer.status, given, json.loads(text) if text else None)
+        received.setdefault(name.lower(), []).append(value)
+    return Reply(answer.status, received, json.loads(text) if text else None)
 
 
 @pytest.fixture(scope="module")
 def naming(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningServer]:
-    """An open server that was told which pages may use it."""
+    """An open server that knows which pages may use it."""
     folder = tmp_path_factory.mktemp("pages")
     running = RunningServer(folder / "data", folder / "printed", *NAMED)
     yield running
@@ -104,7 +104,7 @@ def test_another_page_empties_nothing_and_learns_nothing(
 ) -> None:
     job = naming.enqueue()
     push = {"type": "evil", "args": [], "options": {"queue": "evil"}}
-    asked = [
+    replies = [
         ask(naming, "POST", RESET, *headers),
         ask(naming, "POST", "/ojs/v1/jobs", *headers, ("Content-Type", "text/plain"), body=push),
         ask(naming, "POST", "/ojs/v1/jobs", *headers, body=push),
@@ -117,8 +117,8 @@ def test_another_page_empties_nothing_and_learns_nothing(
     ]
     if ("Sec-Fetch-Mode", "navigate") not in headers:  # that is a link which is followed
         paths = (f"/ojs/v1/jobs/{job['id']}", "/ojs/v1/queues", "/nowhere")
-        asked += [ask(naming, "GET", path, *headers) for path in paths]
-    for reply in asked:
+        replies += [ask(naming, "GET", path, *headers) for path in paths]
+    for reply in replies:
         assert reply.status == 403
         assert not [name for name in reply.headers if name.startswith("access-control")]
         assert reply.headers["content-type"] == ["application/json"]
@@ -165,12 +165,12 @@ def test_a_page_that_is_named_does_all_that_it_wants(naming: RunningServer, page
 
 
 def test_pages_at_the_same_time(naming: RunningServer) -> None:
-    def asked(number: int) -> tuple[int, list[str]]:
+    def exchange(number: int) -> tuple[int, list[str]]:
         reply = ask(naming, "GET", "/ojs/v1/queues", origin((PAGE, EVIL, OTHER_PAGE)[number % 3]))
         return reply.status, reply.allowed
 
     with ThreadPoolExecutor(12) as pool:
-        answers = list(pool.map(asked, range(60)))
+        answers = list(pool.map(exchange, range(60)))
     assert answers == [(200, [PAGE]), (403, []), (200, [OTHER_PAGE])] * 20
 
 
@@ -221,7 +221,7 @@ def test_the_server_says_which_pages_may(naming: RunningServer) -> None:
 
 
 @pytest.mark.parametrize(
-    ("arguments", "said"),
+    ("arguments", "complaint"),
     [
         (["--cors-origins", "*"], "'*' is no origin"),
         (["--cors-origins", f"{PAGE}/"], "is no origin"),
@@ -229,11 +229,11 @@ def test_the_server_says_which_pages_may(naming: RunningServer) -> None:
         (["--allowed-hosts", "build.lan:8080"], "is no host name"),
     ],
 )
-def test_options_that_are_wrong(arguments: list[str], said: str, tmp_path: Path) -> None:
+def test_options_that_are_wrong(arguments: list[str], complaint: str, tmp_path: Path) -> None:
     done = subprocess.run(
         [sys.executable, "-m", "local", "--port", "0", "--data", str(tmp_path), *arguments],
         cwd=ROOT, capture_output=True, text=True, timeout=30, check=False,
     )  # fmt: skip
     assert done.returncode == 2
-    assert said in done.stderr
+    assert complaint in done.stderr
     assert "Traceback" not in done.stderr

@@ -20,6 +20,10 @@ from tests.local.conftest import ROOT, RunningServer
 
 pytestmark = pytest.mark.e2e
 
+ENGINES = pytest.mark.parametrize(
+    "kind", ["dynoxide", pytest.param("ministack", marks=pytest.mark.exhaustive)]
+)
+
 
 def start_fails(*arguments: str) -> tuple[int, str]:
     """Exit status and error output of a server that cannot start."""
@@ -187,7 +191,7 @@ def test_only_loopback(host: str, tmp_path: Path) -> None:
     assert "add --keys" in error
 
 
-@pytest.mark.parametrize("kind", ["dynoxide", "ministack"])
+@ENGINES
 def test_data_outlive_the_server(tmp_path: Path, kind: str, request: pytest.FixtureRequest) -> None:
     if kind == "dynoxide":
         request.getfixturevalue("dynoxide")
@@ -200,17 +204,17 @@ def test_data_outlive_the_server(tmp_path: Path, kind: str, request: pytest.Fixt
     assert second.end() == 0
 
 
-def one_line(told: tuple[int, str], *said: str) -> None:
+def one_line(ended: tuple[int, str], *parts: str) -> None:
     """Look at how a server refused to start."""
-    status, error = told
+    status, error = ended
     assert status == 1
     assert error.startswith("ojs: ")
     assert error.count("\n") == 1, error
-    for part in said:
+    for part in parts:
         assert part in error
 
 
-@pytest.mark.parametrize("kind", ["dynoxide", "ministack"])
+@ENGINES
 def test_data_are_never_left_for_another_engine(
     tmp_path: Path, kind: str, request: pytest.FixtureRequest
 ) -> None:
@@ -263,6 +267,7 @@ def test_a_damaged_database_is_one_clear_line(tmp_path: Path) -> None:
     assert again.end() == 0
 
 
+@pytest.mark.exhaustive
 def test_state_that_ministack_cannot_read_is_not_replaced(tmp_path: Path) -> None:
     """MiniStack would begin empty, and write that over the file when it is stopped."""
     data = tmp_path / "data"

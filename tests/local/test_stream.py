@@ -13,7 +13,7 @@ from botocore.exceptions import ClientError
 
 from local import stream
 from local.lambda_context import LambdaContext
-from local.rounds import Rounds
+from local.scheduler import Rounds, Scheduler
 from local.stream import TRIES, Pump, TableStream, lambda_record
 from ojs.clock import ManualClock
 from ojs.store.table import keys
@@ -45,33 +45,33 @@ class Streams:
         self.failures: list[str] = []
         self.page = 1_000
 
-    def list_streams(self, **asked: Any) -> Any:
-        assert asked == {"TableName": "ojs"}
+    def list_streams(self, **request: Any) -> Any:
+        assert request == {"TableName": "ojs"}
         arns = ["arn:of-a-table-that-was-deleted", ARN]
         return {
             "Streams": [{"StreamArn": arn, "StreamLabel": str(at)} for at, arn in enumerate(arns)]
         }
 
-    def describe_stream(self, **asked: Any) -> Any:
-        assert asked == {"StreamArn": ARN}
+    def describe_stream(self, **request: Any) -> Any:
+        assert request == {"StreamArn": ARN}
         return {"StreamDescription": {"Shards": [{"ShardId": "shard"}]}}
 
-    def get_shard_iterator(self, **asked: Any) -> Any:
+    def get_shard_iterator(self, **request: Any) -> Any:
         oldest = {"StreamArn": ARN, "ShardId": "shard", "ShardIteratorType": "TRIM_HORIZON"}
-        assert asked == oldest
+        assert request == oldest
         return {"ShardIterator": "0"}
 
-    def get_records(self, **asked: Any) -> Any:
+    def get_records(self, **request: Any) -> Any:
         if self.failures:
             code = self.failures.pop(0)
             raise ClientError({"Error": {"Code": code}}, "GetRecords")
-        at = int(asked["ShardIterator"])
-        found = self.records[at : at + min(asked["Limit"], self.page)]
+        at = int(request["ShardIterator"])
+        found = self.records[at : at + min(request["Limit"], self.page)]
         return {"Records": found, "NextShardIterator": str(at + len(found))}
 
 
 class Function:
-    """The stream function: remembers what it got, and fails for what it is told to."""
+    """The stream function: remembers what it got, and fails for what it refuses."""
 
     def __init__(self) -> None:
         self.batches: list[list[str]] = []
@@ -106,9 +106,7 @@ class World:
         self.clock = clock
         self.trims: list[int] = []
         self.stream = TableStream(self.streams, "ojs")
-        self.pump = Pump(
-            self.stream, self.function, trim=self.trims.append, interval_s=0.001, clock=clock
-        )
+        self.pump = Pump(self.stream, self.function, trim=self.trims.append, clock=clock)
 
 
 @pytest.fixture
@@ -117,14 +115,14 @@ def make(clock: ManualClock) -> Callable[[list[Event]], World]:
 
 
 def test_a_record_has_lambdas_form() -> None:
-    given = record(7)
-    given["dynamodb"]["NewImage"] |= {
+    stored = record(7)
+    stored["dynamodb"]["NewImage"] |= {
         "ids": {"B": b"\x00\xff"},
         "list": {"L": [{"B": b"a"}, {"M": {"deep": {"BS": [b"b"]}}}]},
         "n": {"N": "1.50"},
         "gone": {"NULL": True},
     }
-    shown = lambda_record(given, ARN)
+    shown = lambda_record(stored, ARN)
     assert json.loads(json.dumps(shown)) == shown
     assert shown["eventSourceARN"] == ARN
     assert shown["dynamodb"]["ApproximateCreationDateTime"] == 1_780_000_000
@@ -132,7 +130,7 @@ def test_a_record_has_lambdas_form() -> None:
     assert image["ids"] == {"B": "AP8="}
     assert image["list"] == {"L": [{"B": "YQ=="}, {"M": {"deep": {"BS": ["Yg=="]}}}]}
     assert (image["n"], image["gone"]) == ({"N": "1.50"}, {"NULL": True})
-    assert given["dynamodb"]["NewImage"]["ids"] == {"B": b"\x00\xff"}
+    assert stored["dynamodb"]["NewImage"]["ids"] == {"B": b"\x00\xff"}
 
 
 def test_everything_is_delivered_in_order_and_in_portions(make: Any) -> None:
@@ -149,7 +147,7 @@ def test_everything_is_delivered_in_order_and_in_portions(make: Any) -> None:
 
 
 def test_what_the_mapping_filters_out_is_not_delivered(make: Any) -> None:
-    own = [(keys.stats("q"), keys.NOW), (keys.marker(1), "0000"), (keys.events("d"), "x")]
+    own = [(keys.stats("q"), keys.NOW), (keys.dedup_records(1), "0000"), (keys.events("d"), "x")]
     others = [("J|1", keys.PROGRESS), (keys.QUEUES, "q"), ("U|x", "@")]
     wanted = [("J|1", "@"), ("Q|q", "@"), ("B|t", "@"), ("K|03", "worker")]
     world = make([record(at, *key) for at, key in enumerate(own + others + wanted)])
@@ -279,16 +277,12 @@ def test_it_delivers_by_itself_and_survives_an_engine_that_fails(
 
     world = make([record(1)])
     world.streams.failures = ["InternalServerError"] * 3
-    pump = Pump(world.stream, handler, interval_s=0.001)
-    pump.start()
+    schedule = Scheduler(Pump(world.stream, handler).try_to_drain, 0.001)
+    schedule.start()
     assert delivered.wait(5)
-    pump.stop()
+    schedule.stop()
     # Said once, however often it happens in a row.
     assert capsys.readouterr().err.count("the stream cannot be read") == 1
-
-
-def test_stop_before_start_is_nothing(make: Any) -> None:
-    make([]).pump.stop()
 
 
 class Queue:
@@ -317,7 +311,7 @@ def test_all_who_ask_during_a_round_share_the_next_one() -> None:
 
     rounds = Rounds(action)
     queue = Queue()
-    rounds._running = queue  # type: ignore[assignment]
+    rounds.pause = queue  # type: ignore[assignment]
     threads = [threading.Thread(target=rounds.run) for _ in range(9)]
     threads[0].start()
     assert inside.wait(5)

@@ -8,9 +8,9 @@ from hypothesis import strategies as st
 from hypothesis.stateful import precondition, rule
 
 from tests.model.backend import AT_ONCE
-from tests.model.laborers import Laborers
 from tests.model.machine import COPIES, RULE, WORKERS, duration, queues, refuse, which
 from tests.model.model import FOR_EVER, Job, Operation, Queue, Refused
+from tests.model.workers import Workers
 
 DELAY_MS = 150_000
 NONE = Queue("")
@@ -26,7 +26,7 @@ keeping = st.one_of(
 )
 
 
-class DeadLetters(Laborers):
+class DeadLetters(Workers):
     """Look after what could not be done."""
 
     def a_dead_one(self, at: int) -> str:

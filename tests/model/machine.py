@@ -51,7 +51,7 @@ class Base(RuleBasedStateMachine):
         self.ids: list[str] = []
         # Whether the step that was begun last was found to be right.
         self.right = True
-        # What was read of a head, as long as it is the same.
+        # What was read of a job record, as long as it is the same.
         self.read: dict[str, tuple[values.Item, Shown]] = {}
         # Gone since the last look.
         self.lately: dict[str, Job] = {}
@@ -113,20 +113,20 @@ class Base(RuleBasedStateMachine):
         self.right = True
 
     def check_all(self, there: There) -> None:
-        """Each acknowledged job is as the model says, each queue, and each gate."""
-        heads = {
+        """Each acknowledged job is as the model says, each queue, and each counter."""
+        records = {
             keys.job_id(pk): item
             for (pk, sk), item in there.items()
-            if pk.startswith(keys.job("")) and sk == keys.HEAD
+            if pk.startswith(keys.job("")) and sk == keys.RECORD
         }
         self.lately.clear()
         for job in list(self.model.jobs.values()):
-            if job.id not in heads:
+            if job.id not in records:
                 assert self.model.may_go(job), f"{job.id} is gone, and nobody asked for that"
-                self.lately[job.id] = job.settled(self.model.now_ms)
+                self.lately[job.id] = job.time_applied(self.model.now_ms)
                 self.model.gone(job)
         copies = []
-        for job_id, item in heads.items():
+        for job_id, item in records.items():
             if job_id in self.model.jobs:
                 if job_id not in self.read or self.read[job_id][0] is not item:
                     self.read[job_id] = item, shown(item)
@@ -136,25 +136,25 @@ class Base(RuleBasedStateMachine):
             # Whatever is not final is in a line that somebody reads.
             assert ("wpk" in item) == (live(item) or bool(item.get("dead")) or "gpk" in item)
         for job_id in copies:
-            self.see_copy(job_id, heads[job_id])
+            self.see_copy(job_id, records[job_id])
         self.model.turn()
-        self.check_copies(heads)
+        self.check_copies(records)
         self.check_queues(there)
-        self.check_gates(there, heads)
+        self.check_permits(there, records)
         self.check_bounds()
 
     def see_copy(self, job_id: str, item: values.Item) -> None:
         """A job that nobody pushed: it can only be a copy of a dead letter that has none yet."""
-        head = items.job_from_head(item)
-        assert head.copy_of is not None, f"nobody pushed {job_id}"
+        record = items.job_of(item)
+        assert record.copy_of is not None, f"nobody pushed {job_id}"
         # One that died and was pruned in one sweep has left its copy as well.
-        origin = self.lately.pop(head.copy_of.job_id, None) or self.now(head.copy_of.job_id)
+        origin = self.lately.pop(record.copy_of.job_id, None) or self.now(record.copy_of.job_id)
         assert origin.dead, f"{job_id} is a copy of {origin.id}, which is no dead letter"
-        assert (origin.copy, origin.copies_to) == (None, head.queue), "one copy too many"
+        assert (origin.copy, origin.copies_to) == (None, record.queue), "one copy too many"
         origin = replace(origin, copy=job_id)
         if origin.id in self.model.jobs:
             self.model.jobs[origin.id] = origin
-        copy = self.copy(job_id, head.queue, origin)
+        copy = self.copy(job_id, record.queue, origin)
         assert copy.view == shown(item).view
         self.come([copy])
 
@@ -171,21 +171,21 @@ class Base(RuleBasedStateMachine):
         the last attempt of a job is over.
         """
         for job_id in (each for each in job_ids if each not in self.model.jobs):
-            item = self.backend.storage.items()[keys.job(job_id), keys.HEAD]
-            head = items.job_from_head(item)
-            assert head.copy_of is not None, f"nobody pushed {job_id}"
-            origin = self.now(head.copy_of.job_id)
-            assert origin.settled(self.model.now_ms).dead, f"{origin.id} is no dead letter"
-            assert (origin.copy, origin.copies_to) == (None, head.queue), "one copy too many"
+            item = self.backend.storage.items()[keys.job(job_id), keys.RECORD]
+            record = items.job_of(item)
+            assert record.copy_of is not None, f"nobody pushed {job_id}"
+            origin = self.now(record.copy_of.job_id)
+            assert origin.time_applied(self.model.now_ms).dead, f"{origin.id} is no dead letter"
+            assert (origin.copy, origin.copies_to) == (None, record.queue), "one copy too many"
             self.model.jobs[origin.id] = replace(origin, copy=job_id)
-            self.come([self.copy(job_id, head.queue, origin)])
+            self.come([self.copy(job_id, record.queue, origin)])
 
-    def check_copies(self, heads: dict[str, values.Item]) -> None:
+    def check_copies(self, records: dict[str, values.Item]) -> None:
         """Each dead letter has the copy that it names; not before the stream is read, perhaps."""
         for job in self.model.jobs.values():
             if not job.dead or job.copies_to is None:
                 continue
-            told = items.job_from_head(heads[job.id])
+            told = items.job_of(records[job.id])
             assert job.copy in (None, told.copy_id)
             late = self.streamed and "stream" not in self.model.doing
             assert late or job.copy is not None, f"{job.id} has no copy"
@@ -195,7 +195,7 @@ class Base(RuleBasedStateMachine):
                 assert job.state not in ("available", "pending"), "both would be done"
 
     def check_queues(self, there: There) -> None:
-        found = {pk[2:]: i for (pk, sk), i in there.items() if pk[:2] == "Q|" and sk == keys.HEAD}
+        found = {pk[2:]: i for (pk, sk), i in there.items() if pk[:2] == "Q|" and sk == keys.RECORD}
         ending = "end" in self.model.doing
         for name, queue in list(self.model.queues.items()):
             if name not in found:
@@ -219,23 +219,23 @@ class Base(RuleBasedStateMachine):
             assert name in targets or self.model.of(name), f"a queue {name}"
             self.model.make(name)
 
-    def check_gates(self, there: There, heads: dict[str, values.Item]) -> None:
-        """Nobody died: each gate counts exactly what is there."""
-        held = Counter(str(i["queue"]) for i in heads.values() if live(i) and "held" in i)
-        running = [item for item in heads.values() if item["state"] == "active"]
-        slots = Counter(str(i["queue"]) for i in running if "slot" in i)
-        seats = Counter(str(i["pool"]) for i in running if "p" in str(i.get("seats", "")))
+    def check_permits(self, there: There, records: dict[str, values.Item]) -> None:
+        """Nobody died: each counter counts exactly what is there."""
+        held = Counter(str(i["queue"]) for i in records.values() if live(i) and "held" in i)
+        running = [item for item in records.values() if item["state"] == "active"]
+        in_queues = Counter(str(i["queue"]) for i in running if "slot" in i)
+        in_pools = Counter(str(i["pool"]) for i in running if "p" in str(i.get("seats", "")))
         by_worker = Counter(
             f":{i['pool']!s}:{i['worker']!s}" for i in running if "w" in str(i.get("seats", ""))
         )
-        taken = slots + Counter({f":{name}": n for name, n in seats.items()}) + by_worker
+        taken = in_queues + Counter({f":{name}": n for name, n in in_pools.items()}) + by_worker
         for (pk, sk), item in there.items():
-            if not pk.startswith(keys.gate("")):
+            if not pk.startswith(keys.counter("")):
                 continue
-            name, level = pk.removeprefix(keys.gate("")), counter_items.value_from(item)
+            name, level = pk.removeprefix(keys.counter("")), counter_items.value_from(item)
             if sk == keys.DEPTH:
-                assert level.tracked == held[name], f"the gate of {name} counts {level}"
-            elif sk == keys.SLOTS:
+                assert level.tracked == held[name], f"the counter of {name} says {level}"
+            elif sk == keys.SEMAPHORE:
                 assert level.count == taken.pop(name, 0), f"places of {name}: {level}"
         assert not taken, f"jobs run without a place: {taken}"
 
@@ -267,7 +267,7 @@ COPY_QUEUE = {
 
 def shown(item: values.Item) -> Shown:
     """A job as the table has it."""
-    job = items.job_from_head(item)
+    job = items.job_of(item)
     lease, order = job.lease, job.order
     return Shown(
         view=(
@@ -311,9 +311,9 @@ def instant(ms: int) -> str:
     return datetime.fromtimestamp(ms / 1_000, UTC).isoformat(timespec="milliseconds")
 
 
-def live(head: values.Item) -> bool:
+def live(record: values.Item) -> bool:
     """Whether a job is not final."""
-    return head["state"] not in DONE
+    return record["state"] not in DONE
 
 
 def refuse(*statuses: int) -> None:

@@ -142,7 +142,7 @@ class Job:
             yield job
             job = job.by_time(now_ms)
 
-    def settled(self, now_ms: int) -> Job:
+    def time_applied(self, now_ms: int) -> Job:
         """The job after all that time has decided."""
         return list(self.after(now_ms))[-1]
 
@@ -379,7 +379,7 @@ class Model:
         """Those that are with a worker."""
         return [job for job in self.of(queue) if job.state == "active"]
 
-    def seats(self, pool: str) -> list[Job]:
+    def permit_holders(self, pool: str) -> list[Job]:
         """The running jobs that workers of a pool were given."""
         return [j for j in self.jobs.values() if j.state == "active" and j.pool == pool]
 
@@ -393,7 +393,7 @@ class Model:
         return [
             job
             for job in self.of(queue)
-            if job.state != "available" and job.settled(self.now_ms).state == "available"
+            if job.state != "available" and job.time_applied(self.now_ms).state == "available"
         ]
 
     def pools_of(self, queue: str) -> list[Pool]:
@@ -435,8 +435,8 @@ class Model:
         return over
 
     def check_bound(self, name: str, more: int) -> None:
-        """Refused when there is no room; whether there is may be unknown to the gate for a while,
-        and then a refusal is right, too, but not one too few.
+        """Refused when there is no room; whether there is may be unknown to the depth counter for a
+        while, and then a refusal is right, too, but not one too few.
         """
         bound = self.queues[name].bound
         if bound is None:
@@ -449,7 +449,9 @@ class Model:
 
     def holder(self, key: str | None) -> Job | None:
         """The job that has a unique key."""
-        found = (j for j in self.jobs.values() if j.key == key and not j.settled(self.now_ms).done)
+        found = (
+            j for j in self.jobs.values() if j.key == key and not j.time_applied(self.now_ms).done
+        )
         return next(found, None) if key is not None else None
 
     # --- places in line -------------------------------------------------------------------------
@@ -526,7 +528,7 @@ class Model:
 
     def sure(self, running: Sequence[Job]) -> list[Job]:
         """Those whose places time has not given back."""
-        return [job for job in running if job.settled(self.now_ms).state == "active"]
+        return [job for job in running if job.time_applied(self.now_ms).state == "active"]
 
     # --- seeing ---------------------------------------------------------------------------------
 

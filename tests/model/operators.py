@@ -9,9 +9,9 @@ from typing import Any
 from hypothesis import strategies as st
 from hypothesis.stateful import precondition, rule
 
-from tests.model.laborers import ALL, Laborers
 from tests.model.machine import duration, queues, refuse
 from tests.model.model import LIMITS, Pool, Refused
+from tests.model.workers import ALL, Workers
 
 pools = st.sampled_from(("p", "p", "o"))
 operations = st.one_of(
@@ -50,7 +50,7 @@ operations = st.one_of(
 )
 
 
-class Operators(Laborers):
+class Operators(Workers):
     """Configure."""
 
     @rule(what=operations)
@@ -76,7 +76,7 @@ class Operators(Laborers):
     def bind(self, queue: str, bound: int | None, policy: str) -> None:
         there = self.model.make(queue)
         if self.model.of(queue):
-            # How many of these there are, the gate knows after a while.
+            # How many of these there are, the depth counter knows after a while.
             policy = "reject"
         self.configure(queue, max_size=bound, overflow_policy=policy)
         if bound is not None and there.bound is None:
@@ -168,7 +168,7 @@ class Operators(Laborers):
             self.model.make(each)
         if answer is not None:
             # What runs of a queue that is not in it any more may not count.
-            left = [job for job in self.model.seats(name) if job.queue not in members]
+            left = [job for job in self.model.permit_holders(name) if job.queue not in members]
             self.model.forsaken |= {job.id for job in left}
             self.model.pools[name] = Pool(
                 name, tuple(members), strategy, limit, isolated, weights, ratio,
@@ -181,7 +181,7 @@ class Operators(Laborers):
             return
         self.call("DELETE", f"/admin/pools/{name}")
         del self.model.pools[name]
-        self.model.forsaken |= {job.id for job in self.model.seats(name)}
+        self.model.forsaken |= {job.id for job in self.model.permit_holders(name)}
 
     def delete_queue(self, queue: str, strategy: str, to: str) -> None:
         if strategy == "move" and to == queue:

@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 from hypothesis.stateful import precondition, rule
 
 from ojs.store.table import keys
-from tests.model.laborers import Laborers
 from tests.model.machine import SECOND, duration, queues, refuse, which
 from tests.model.model import FOR_EVER, LIMITS, Job, Refused
+from tests.model.workers import Workers
 
 options = st.fixed_dictionaries(
     {
@@ -25,7 +25,7 @@ options = st.fixed_dictionaries(
 )
 
 
-class Producers(Laborers):
+class Producers(Workers):
     """Push jobs."""
 
     def wanted(self, queue: str, chosen: dict[str, Any], sub: int = 0) -> tuple[Job, Any]:
@@ -88,7 +88,7 @@ class Producers(Laborers):
         there = self.backend.storage.items()
 
         def went(job: Job) -> bool:
-            item = there.get((keys.job(job.id), keys.HEAD))
+            item = there.get((keys.job(job.id), keys.RECORD))
             return item is not None and item["state"] == "discarded"
 
         for job_id in self.model.dropped:
@@ -156,7 +156,7 @@ class Producers(Laborers):
         for _ in range(times):
             self.fetch_by_pool(at, count=1, times=1)
             self.check()
-            for job in self.model.seats(pool.name):
+            for job in self.model.permit_holders(pool.name):
                 self.ack(self.model.given.index(job.id), str(job.worker), twice=False, owner=True)
                 self.check()
 

@@ -119,7 +119,7 @@ class Machine(Scenes):
                 queue.rule = None
         self.check()
         for job in list(self.model.jobs.values()):
-            if self.now(job.id).settled(self.model.now_ms).state == "pending":
+            if self.now(job.id).time_applied(self.model.now_ms).state == "pending":
                 self.begin()
                 self.call("POST", f"/jobs/{job.id}/activate", {})
                 (back,) = self.model.entering([self.now(job.id).available()])
@@ -146,11 +146,11 @@ class Machine(Scenes):
         for (pk, sk), item in there.items():
             kind = pk.split("|")[0]
             if kind == "J":
-                assert (pk, keys.HEAD) in there, f"{pk} {sk} is nobody's"
+                assert (pk, keys.RECORD) in there, f"{pk} {sk} is nobody's"
             elif kind == "G":
                 level = counter_items.value_from(item)
-                assert sk not in (keys.DEPTH, keys.SLOTS) or level.tracked == 0, f"{pk} {sk}"
-                assert sk != keys.SLOTS or level.count == 0, f"{pk} {sk}: {level}"
+                assert sk not in (keys.DEPTH, keys.SEMAPHORE) or level.tracked == 0, f"{pk} {sk}"
+                assert sk != keys.SEMAPHORE or level.count == 0, f"{pk} {sk}: {level}"
             else:
                 assert kind != "B" or "ttl" in item, f"{pk} was never undone"
         assert {sk for pk, sk in there if pk == "QUEUES"} == set(self.model.queues)
@@ -160,11 +160,11 @@ class Machine(Scenes):
         twice.
         """
         there = self.backend.storage.items()
-        heads, behind = recount(there.values()), recount_behind(there.values())
+        records, behind = recount(there.values()), recount_behind(there.values())
         for name in QUEUES:
             now = there.get((keys.stats(name), keys.NOW), {})
             for state in ("available", "active", "completed", "cancelled", "discarded", "dead"):
-                assert now.get(state, 0) == heads[name][state], f"{state} of {name}"
+                assert now.get(state, 0) == records[name][state], f"{state} of {name}"
             for counted in BEHIND:
                 assert now.get(counted, 0) == behind[name][counted], f"{counted} of {name}"
         pages = [item for (pk, _), item in there.items() if pk.startswith(keys.events(""))]

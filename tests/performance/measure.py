@@ -175,7 +175,7 @@ def other_operations(client: DynamoDBClient) -> list[Row]:
     job = bench.push(options={"pending": True})
     with bench.spending("activate"):
         bench.run.jobs.activate(job.id)
-    # Smaller ones: these settings take room on the head too.
+    # Smaller ones: these settings take room on the job record too.
     with bench.spending("enqueue with `expires_at` (0.3 KB)"):
         bench.push(300, options={"expires_at": "+PT1H"})
     with bench.spending("enqueue a unique job (0.3 KB)"):
@@ -312,7 +312,7 @@ def dead_letters(client: DynamoDBClient, counts: Sequence[int]) -> list[Row]:
 def letters(bench: Bench, count: int) -> None:
     """So many dead letters, each as a death would have left it, one a millisecond."""
     began_ms = bench.clock.now_ms()
-    heads = []
+    records = []
     for number in range(count):
         content = bench.request(300)
         job = Job(
@@ -329,9 +329,9 @@ def letters(bench: Bench, count: int) -> None:
             error_type="Boom",
             op=f"op{number}",
         )
-        heads.append(items.head(job))
+        records.append(items.record_of(job))
     for start in range(0, count, 250):
-        bench.run.table.write_many(puts=heads[start : start + 250])
+        bench.run.table.write_many(puts=records[start : start + 250])
     bench.clock.advance(count)
 
 

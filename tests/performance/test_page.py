@@ -17,7 +17,10 @@ if TYPE_CHECKING:
 PAGE = (Path(__file__).resolve().parents[2] / "docs" / "performance.md").read_text("utf-8")
 
 
-@pytest.mark.parametrize("name", TABLES)
+@pytest.mark.parametrize(
+    "name",
+    [pytest.param(name, marks=pytest.mark.exhaustive if name == "life" else ()) for name in TABLES],
+)
 def test_the_table_is_what_is_measured(
     name: str, dynoxide: Engine, dynamodb: DynamoDBClient
 ) -> None:

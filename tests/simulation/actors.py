@@ -284,7 +284,7 @@ class Operator(Actor):
         def set_(made: tuple[Pool, bool]) -> dict[Set, Any]:
             pool = made[0]
             alone = {("isolated", queue): pool.name for queue in pool.queues if pool.isolated}
-            return {("limit", pool.gate): pool.concurrency, **alone}
+            return {("limit", pool.semaphore): pool.concurrency, **alone}
 
         self.world.pools[name] = body
         self.world.change("put pool", "pools", lambda: self.run.pools.put(name, body), set_)

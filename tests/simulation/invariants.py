@@ -16,7 +16,7 @@ from typing import Any
 from ojs.clock import Clock
 from ojs.domain.job.job import DEFAULT_TIMEOUT_MS, POOL_PERMIT, WORKER_PERMIT
 from ojs.domain.job.states import TERMINAL, TRANSITIONS, State
-from ojs.domain.pool.pool import gate_of, seat_of
+from ojs.domain.pool.pool import pool_semaphore, worker_semaphore
 from ojs.domain.rate_limit.limiter import RateLimit
 from ojs.store.queues import pools, queues
 from ojs.store.table import keys, values
@@ -46,7 +46,7 @@ class Speech:
 
     lease: str | None = None
     claimed: set[str] = field(default_factory=set)
-    # Texts that it wrote apart from a head.
+    # Texts that it wrote apart from a job record.
     texts: set[Key] = field(default_factory=set)
     # How many writes there had been when it began to ask; whoever heals comes after all.
     began: int = 2**60
@@ -96,7 +96,7 @@ class Watch:
         self.deleted: set[str] = set()
         # Whether any dead letter may be removed: by a bulk operation, or by the pruning.
         self.purged = False
-        # Texts whose writer died, or got no answer, perhaps before a head named them.
+        # Texts whose writer died, or got no answer, perhaps before a job record named them.
         self.left: set[Key] = set()
         # Of every error that was stored its type, by key.
         self.errors: dict[Key, str] = {}
@@ -128,21 +128,21 @@ class Watch:
         for (pk, sk), typed_before, typed_after in changes:
             self.writes += 1
             self._apart(pk, sk, typed_before, typed_after)
-            if typed_after is None and sk == keys.HEAD and pk.startswith(keys.queue("")):
+            if typed_after is None and sk == keys.RECORD and pk.startswith(keys.queue("")):
                 # What was set of a queue goes with it; until then it holds, also while it ends.
                 self.set.pop(("paused", pk.removeprefix(keys.queue(""))), None)
-            wanted = sk == keys.HEAD and pk.startswith(keys.job(""))
+            wanted = sk == keys.RECORD and pk.startswith(keys.job(""))
             told = TABLE.projects(pk, sk)
-            if not wanted and not told and not pk.startswith(keys.gate("")):
+            if not wanted and not told and not pk.startswith(keys.counter("")):
                 continue
             before, after = _unpacked(typed_before), _unpacked(typed_after)
             if told:
                 self.stream.append((before, after, second))
             if wanted:
                 touched |= self._job(pk, before, after)
-            elif pk.startswith(keys.gate("")):
+            elif pk.startswith(keys.counter("")):
                 self._gate(pk, sk, before, after)
-                touched.add(pk.removeprefix(keys.gate("")))
+                touched.add(pk.removeprefix(keys.counter("")))
         for gate in touched:
             self._covered(gate)
         for key, holders in self._unique.items():
@@ -150,7 +150,7 @@ class Watch:
                 raise broken("one job for a unique key", key=key[:8], jobs=sorted(holders))
 
     def _apart(self, pk: str, sk: str, before: Typed | None, after: Typed | None) -> None:
-        """Remember texts and errors, which are kept apart from heads."""
+        """Remember texts and errors, which are kept apart from job records."""
         if sk.startswith((keys.PAYLOAD, keys.RESULT)) and before is None:
             self.speech[self._scheduler.current].texts.add((pk, sk))
         if sk.startswith(keys.ERROR) and after is not None:
@@ -165,7 +165,7 @@ class Watch:
         """Look at one that came, changed or went; returns the gates it counts at."""
         if self._hidden(pk, before, after):
             return set()
-        self._head(pk, before, after)
+        self._record(pk, before, after)
         touched = self._count(pk, before, after)
         if after is not None:
             self._heeded(pk, before, after)
@@ -183,11 +183,11 @@ class Watch:
             raise broken("no job of an undone batch is handed out", job=pk)
         return True
 
-    def _undone(self, head: Item) -> bool:
-        batch = self._memory.items.get((keys.batch(str(head.get("batch"))), keys.HEAD))
+    def _undone(self, record: Item) -> bool:
+        batch = self._memory.items.get((keys.batch(str(record.get("batch"))), keys.RECORD))
         return batch is not None and batch["state"]["S"] == "undone"
 
-    def _head(self, pk: str, before: Item | None, after: Item | None) -> None:
+    def _record(self, pk: str, before: Item | None, after: Item | None) -> None:
         if before is not None and after is None:
             self._gone(pk, before)
             return
@@ -231,7 +231,7 @@ class Watch:
                 self._started(after)
             elif WORKER_PERMIT in after.get("seats", ""):
                 # A lost worker speaks up again.
-                self._resumed[pk] = seat_of(after["pool"], after["worker"])
+                self._resumed[pk] = worker_semaphore(after["pool"], after["worker"])
         elif after["state"] != State.ACTIVE.value:
             self._resumed.pop(pk, None)
 
@@ -249,7 +249,7 @@ class Watch:
         seated = POOL_PERMIT in item.get("seats", "")
         for gate, taken in (
             (item["queue"], "slot" in item),
-            (gate_of(item.get("pool", "")), seated),
+            (pool_semaphore(item.get("pool", "")), seated),
         ):
             most, runs = self._holds("limit", gate), self.places[gate]
             if most is not None and not taken:
@@ -268,16 +268,16 @@ class Watch:
         """Which gates count already, and which queues each pool has."""
         found = Counting()
         for (pk, sk), typed in self._memory.items.items():
-            if sk != keys.HEAD:
+            if sk != keys.RECORD:
                 continue
             if pk.startswith(keys.queue("")):
                 queue = queues.from_item(pk.removeprefix(keys.queue("")), values.unpack(typed))
-                found.gates |= {("bound", queue.name)} if queue.charged else set()
-                found.gates |= {("limit", queue.name)} if queue.slotted else set()
+                found.gates |= {("bound", queue.name)} if queue.tracks_depth else set()
+                found.gates |= {("limit", queue.name)} if queue.limits_concurrency else set()
             elif pk.startswith(keys.pool("")):
                 pool = pools.from_item(values.unpack(typed))
-                found.gates |= {("limit", pool.gate)} if pool.seated else set()
-                found.queues[pool.gate] = set(pool.queues)
+                found.gates |= {("limit", pool.semaphore)} if pool.limits_concurrency else set()
+                found.queues[pool.semaphore] = set(pool.queues)
         return found
 
     def counted(self, what: Iterable[tuple[str, str]], before: Counting, began: int) -> None:
@@ -288,10 +288,10 @@ class Watch:
         now = self.counting()
         loose: Counter[str] = Counter()
         for (pk, sk), typed in self._memory.items.items():
-            if not pk.startswith(keys.job("")) or sk != keys.HEAD:
+            if not pk.startswith(keys.job("")) or sk != keys.RECORD:
                 continue
             item: Item = dict(values.unpack(typed))
-            queue, gate = item["queue"], gate_of(item.get("pool", ""))
+            queue, gate = item["queue"], pool_semaphore(item.get("pool", ""))
             if item["state"] == State.ACTIVE.value and self._claimed[pk] < began:
                 of_pool = queue in before.queues.get(gate, set()) | now.queues.get(gate, set())
                 seated = not of_pool or POOL_PERMIT in item.get("seats", "")
@@ -301,7 +301,7 @@ class Watch:
             if item["state"] not in TERMINAL and "held" not in item and self._came[pk] < began:
                 loose[queue] += 1
         for name in (name for kind, name in fresh if kind == "bound"):
-            level = _unpacked(self._memory.items.get((keys.gate(name), keys.DEPTH))) or {}
+            level = _unpacked(self._memory.items.get((keys.counter(name), keys.DEPTH))) or {}
             if level.get("loose", 0) < loose[name]:
                 raise broken("what is there counts from the answer on", queue=name)
 
@@ -311,8 +311,8 @@ class Watch:
         """
         if WORKER_PERMIT not in item.get("seats", ""):
             return
-        seat = seat_of(item["pool"], item["worker"])
-        most = _unpacked(self._memory.items.get((keys.gate(seat), keys.SLOTS))) or {}
+        seat = worker_semaphore(item["pool"], item["worker"])
+        most = _unpacked(self._memory.items.get((keys.counter(seat), keys.SEMAPHORE))) or {}
         runs = self.places[seat] - Counter(self._resumed.values())[seat]
         if runs > most["limit"]:
             raise broken("a worker gets what it can run", worker=seat, runs=runs)
@@ -430,13 +430,13 @@ class Watch:
         )
 
     def _gate(self, pk: str, sk: str, before: Item | None, after: Item | None) -> None:
-        if after is None or sk not in (keys.DEPTH, keys.SLOTS):
+        if after is None or sk not in (keys.DEPTH, keys.SEMAPHORE):
             return
         was, now = ((item or {}).get("n", 0) for item in (before, after))
         if now < 0:
             raise broken("a gate counts no less than nothing", gate=pk, of=sk, n=now)
         of_worker = pk.count(":") > 1
-        if sk == keys.SLOTS and (self.changes or of_worker):
+        if sk == keys.SEMAPHORE and (self.changes or of_worker):
             # Jobs that ran before the limit are given places beyond it, and a late worker goes on
             # with what it runs. `_heeded` looks at claims.
             return
@@ -448,8 +448,8 @@ class Watch:
 
     def _covered(self, gate: str) -> None:
         """A gate counts no less than there are."""
-        for sk, there in ((keys.DEPTH, self.charged[gate]), (keys.SLOTS, self.places[gate])):
-            item = _unpacked(self._memory.items.get((keys.gate(gate), sk))) or {}
+        for sk, there in ((keys.DEPTH, self.charged[gate]), (keys.SEMAPHORE, self.places[gate])):
+            item = _unpacked(self._memory.items.get((keys.counter(gate), sk))) or {}
             if there > item.get("n", 0):
                 raise broken(
                     "a gate counts no less than there are",
@@ -464,16 +464,16 @@ def _places(item: Mapping[str, Any]) -> Iterable[str]:
     if "slot" in item:
         yield item["queue"]
     if POOL_PERMIT in item.get("seats", ""):
-        yield gate_of(item["pool"])
+        yield pool_semaphore(item["pool"])
     if WORKER_PERMIT in item.get("seats", ""):
-        yield seat_of(item["pool"], item["worker"])
+        yield worker_semaphore(item["pool"], item["worker"])
 
 
-def _found_by(head: Item) -> bool:
+def _found_by(record: Item) -> bool:
     """Whether a sweep finds the job: by a line of its queue, where its state belongs."""
-    line = {"available": "R", "pending": "P"}.get(head["state"], "D")
-    return head.get("wpk") == f"{line}|{head['queue']}|{head.get('lane', 0)}" and isinstance(
-        head.get("wsk"), str
+    line = {"available": "R", "pending": "P"}.get(record["state"], "D")
+    return record.get("wpk") == f"{line}|{record['queue']}|{record.get('lane', 0)}" and isinstance(
+        record.get("wsk"), str
     )
 
 

@@ -18,7 +18,9 @@ from ojs.services.dead_letter.archive import Archive
 from ojs.services.jobs.fairness_backfill import FairnessBackfill
 from ojs.services.jobs.fetch import Fetch
 from ojs.services.jobs.sweep import JobSweep
+from ojs.services.jobs.transitions import JobChanges
 from ojs.services.permits.backpressure import NoRoomYet, QueueBounds, Reservation
+from ojs.services.permits.pool_permits import PoolPermits
 from ojs.services.permits.reconcile import ReconcileSweep
 from ojs.services.permits.repair import CountedPermits, PermitRepair
 from ojs.services.pools.configure import PoolConfiguration
@@ -26,7 +28,6 @@ from ojs.services.queues.deletion import QueueDeletion
 from ojs.store.jobs import records as job_store
 from ojs.store.jobs.staged_batches import StagedBatches
 from ojs.store.permits.depth_counter import DepthCounter
-from ojs.store.permits.pool_permits import PoolPermits
 from ojs.store.permits.semaphore import ConcurrencySemaphore
 from ojs.store.queues.queues import QueueStore
 from ojs.store.table import keys
@@ -83,8 +84,8 @@ def ack_without_lease() -> AbstractContextManager[Any]:
     return mock.patch.object(job_store, "_lease_owner_condition", anybody)
 
 
-def head_is_swapped_blindly() -> AbstractContextManager[Any]:
-    """A head that was read is replaced, whatever became of it since."""
+def record_is_swapped_blindly() -> AbstractContextManager[Any]:
+    """A job record that was read is replaced, whatever became of it since."""
     replacing = job_store.JobStore.replacing
 
     def blind(self: Any, before: Any, after: Any, **how: Any) -> Any:
@@ -94,7 +95,7 @@ def head_is_swapped_blindly() -> AbstractContextManager[Any]:
     return mock.patch.object(job_store.JobStore, "replacing", blind)
 
 
-def head_before_payload() -> AbstractContextManager[Any]:
+def record_before_payload() -> AbstractContextManager[Any]:
     """Two writes are swapped: a job is there before its text is."""
     create = job_store.JobStore.create
 
@@ -111,16 +112,16 @@ def head_before_payload() -> AbstractContextManager[Any]:
 
 def release_before_the_end() -> AbstractContextManager[Any]:
     """Two writes are swapped: the room of a job is given back before it is done."""
-    ack = job_store.JobStore.ack
+    ack = JobChanges.ack
 
-    def early(self: Any, job_id: str, **how: Any) -> Any:
-        there = self.head(job_id)
+    def early(self: JobChanges, job_id: str, **how: Any) -> Any:
+        there = self._jobs.read_record(job_id)
         if there is not None:
-            self.permits.release_all(there, now_ms=how["now_ms"])
-        with mock.patch.object(self.permits, "release_all"):
+            self._permits.release(there, ended_ms=how["now_ms"])
+        with mock.patch.object(self._permits, "release"):
             return ack(self, job_id, **how)
 
-    return mock.patch.object(job_store.JobStore, "ack", early)
+    return mock.patch.object(JobChanges, "ack", early)
 
 
 def release_twice() -> AbstractContextManager[Any]:
@@ -205,7 +206,7 @@ def end_without_note() -> AbstractContextManager[Any]:
 
     def finish_deletion(self: QueueStore, queue: Any, _ending: Any) -> None:
         self._table.delete(keys.QUEUES, queue.name)
-        self._table.delete(keys.queue(queue.name), keys.HEAD)
+        self._table.delete(keys.queue(queue.name), keys.RECORD)
 
     return mock.patch.object(QueueStore, "finish_deletion", finish_deletion)
 
@@ -227,7 +228,7 @@ def end_is_taken_back_once() -> AbstractContextManager[Any]:
         self._table.update(
             Update(
                 keys.queue(queue.name),
-                keys.HEAD,
+                keys.RECORD,
                 set={"state": ending.before.value},
                 remove=["ending"],
                 condition="#state = :draining",
@@ -258,7 +259,7 @@ def _constant(place: str, value: object) -> Mutation:
 
 def events_are_lost() -> AbstractContextManager[Any]:
     """Pages of events are counted, and not written."""
-    return mock.patch.object(Projector, "_places", return_value={})
+    return mock.patch.object(Projector, "_page_keys", return_value={})
 
 
 def a_record_leaves_no_mark() -> AbstractContextManager[Any]:
@@ -324,7 +325,7 @@ def seat_of_worker_is_kept() -> AbstractContextManager[Any]:
     release = PoolPermits.release
 
     def only_of_pool(self: PoolPermits, job: Any, **how: Any) -> None:
-        release(self, replace(job, seats=job.seats.replace("w", "")), **how)
+        release(self, replace(job, pool_permits=job.pool_permits.replace("w", "")), **how)
 
     return mock.patch.object(PoolPermits, "release", only_of_pool)
 
@@ -391,8 +392,8 @@ def a_tenth_too_short() -> AbstractContextManager[Any]:
 MUTATIONS: dict[str, tuple[Mutation, str]] = {
     "a claim has no condition": (claim_without_state, "life"),
     "an ack needs no lease": (ack_without_lease, "life"),
-    "a head is swapped blindly": (head_is_swapped_blindly, "life"),
-    "a head is written before its payload": (head_before_payload, "life"),
+    "a job record is swapped blindly": (record_is_swapped_blindly, "life"),
+    "a job record is written before its payload": (record_before_payload, "life"),
     "a batch is undone without a mark": (undo_without_mark, "batches"),
     "late jobs of an undone batch stay": (late_jobs_stay, "late"),
     "each try of a transaction is another": (a_token_for_each_try, "dropped"),
@@ -439,5 +440,5 @@ MUTATIONS: dict[str, tuple[Mutation, str]] = {
     "who has waited goes in": (who_has_waited_goes_in, "blocked"),
     "one lane is swept": (one_lane_is_swept, "lanes"),
     "a rate forgets too early": (a_tenth_too_short, "rates"),
-    "a drop is not told": (_constant("ojs.projections.events.OVERFLOW_ERROR", "-"), "dropped"),
+    "a drop is not told": (_constant("ojs.projections.events._DROPPED", {}), "dropped"),
 }

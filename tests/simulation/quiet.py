@@ -31,12 +31,12 @@ def everything(memory: Memory) -> dict[Key, Item]:
     return {key: dict(values.unpack(item)) for key, item in memory.items.items()}
 
 
-def heads(found: Mapping[Key, Item]) -> dict[str, Job]:
+def job_records(found: Mapping[Key, Item]) -> dict[str, Job]:
     """All jobs by id."""
     return {
-        keys.job_id(pk): items.job_from_head(item)
+        keys.job_id(pk): items.job_of(item)
         for (pk, sk), item in found.items()
-        if pk.startswith(keys.job("")) and sk == keys.HEAD
+        if pk.startswith(keys.job("")) and sk == keys.RECORD
     }
 
 
@@ -45,8 +45,8 @@ def gates_are_exact(found: Mapping[Key, Item], watch: Watch) -> None:
     or has no limit now, may stay as it was left: it is healed like others once it has one again.
     """
     for (pk, sk), item in found.items():
-        gate = pk.removeprefix(keys.gate(""))
-        if not pk.startswith(keys.gate("")) or sk not in (keys.DEPTH, keys.SLOTS):
+        gate = pk.removeprefix(keys.counter(""))
+        if not pk.startswith(keys.counter("")) or sk not in (keys.DEPTH, keys.SEMAPHORE):
             continue
         if not (_of_pool(found, gate) if gate.startswith(":") else _of_queue(found, gate, sk)):
             continue
@@ -57,19 +57,19 @@ def gates_are_exact(found: Mapping[Key, Item], watch: Watch) -> None:
 
 def _of_queue(found: Mapping[Key, Item], gate: str, sk: str) -> bool:
     """Whether a queue's gate is in use."""
-    queue = queues.from_item(gate, found.get((keys.queue(gate), keys.HEAD), {}))
-    return queue.charged if sk == keys.DEPTH else queue.slotted
+    queue = queues.from_item(gate, found.get((keys.queue(gate), keys.RECORD), {}))
+    return queue.tracks_depth if sk == keys.DEPTH else queue.limits_concurrency
 
 
 def _of_pool(found: Mapping[Key, Item], gate: str) -> bool:
     """Whether the gate of a pool, or of one of its workers, is in use."""
     name, _, worker = gate[1:].partition(":")
-    there = found.get((keys.pool(name), keys.HEAD))
+    there = found.get((keys.pool(name), keys.RECORD))
     if there is None:
         return False
     pool = pools.from_item(there)
     if not worker:
-        return pool.seated
+        return pool.limits_concurrency
     record = found.get(workers.key_of(worker))
     belongs = record is not None and (record.get("pool") or DEFAULT_POOL) == name
     return belongs and pool.strategy == DispatchStrategy.LEAST_LOADED
@@ -78,32 +78,32 @@ def _of_pool(found: Mapping[Key, Item], gate: str) -> bool:
 def limits_count_all(found: Mapping[Key, Item]) -> None:
     """Where there is a bound or a limit everything counts, whenever it came."""
     for (pk, sk), item in found.items():
-        if not pk.startswith(keys.job("")) or sk != keys.HEAD:
+        if not pk.startswith(keys.job("")) or sk != keys.RECORD:
             continue
         queue = queues.from_item(
-            item["queue"], found.get((keys.queue(item["queue"]), keys.HEAD), {})
+            item["queue"], found.get((keys.queue(item["queue"]), keys.RECORD), {})
         )
         if item["state"] != State.ACTIVE.value:
             continue
-        if queue.slotted and "slot" not in item:
+        if queue.limits_concurrency and "slot" not in item:
             raise broken("what runs under a limit takes a place", job=pk)
-        there = found.get((keys.pool(item.get("pool", "")), keys.HEAD))
+        there = found.get((keys.pool(item.get("pool", "")), keys.RECORD))
         if there is not None and POOL_PERMIT not in item.get("seats", ""):
             pool = pools.from_item(there)
-            if pool.seated and item["queue"] in pool.queues:
+            if pool.limits_concurrency and item["queue"] in pool.queues:
                 raise broken("what runs in a limited pool takes a place", job=pk)
 
 
 def loose_are_counted(found: Mapping[Key, Item]) -> None:
     """The gate of a queue with a bound counts jobs that came before the bound, too."""
     loose: Counter[str] = Counter()
-    for job in heads(found).values():
+    for job in job_records(found).values():
         if not job.state.terminal and job.reserved_bytes is None:
             loose[job.queue] += 1
     for (pk, sk), item in found.items():
-        if not pk.startswith(keys.gate("")) or sk != keys.DEPTH:
+        if not pk.startswith(keys.counter("")) or sk != keys.DEPTH:
             continue
-        name = pk.removeprefix(keys.gate(""))
+        name = pk.removeprefix(keys.counter(""))
         if _of_queue(found, name, sk) and item.get("loose", 0) != loose[name]:
             raise broken("a gate counts what came before its bound", gate=name, there=loose[name])
 
@@ -113,14 +113,14 @@ def tenants_take_turns(found: Mapping[Key, Item]) -> None:
     no queue stays marked.
     """
     for (pk, sk), item in found.items():
-        if not pk.startswith(keys.queue("")) or sk != keys.HEAD:
+        if not pk.startswith(keys.queue("")) or sk != keys.RECORD:
             continue
         queue = queues.from_item(pk.removeprefix(keys.queue("")), item)
         if queue.backfill_since_ms is not None:
             raise broken("the tagging of a queue ends", queue=queue.name)
         if queue.fairness is None:
             continue
-        for job in heads(found).values():
+        for job in job_records(found).values():
             if job.queue != queue.name or job.state.terminal or job.state is State.ACTIVE:
                 continue
             in_line = job.state is State.AVAILABLE
@@ -137,8 +137,8 @@ def _is_level(name: str, levels: Collection[str]) -> bool:
 
 
 def counters_are_exact(found: Mapping[Key, Item], expected: Mapping[str, Counter[str]]) -> None:
-    """What was projected is what a recount of all heads says: by state, priority and kind; of pools
-    what runs in them.
+    """What was projected is what a recount of all records says: by state, priority and kind; of
+    pools what runs in them.
     """
     names = {*(state.value for state in State), *_KINDS}
     told = {
@@ -156,7 +156,7 @@ def dead_letters_are_exact(found: Mapping[Key, Item]) -> None:
     """Dead letters are counted by type of job and by error: in all as many as there are. By name
     only what comes in the order of its job is, as streams have it; here records come in any.
     """
-    there = Counter(job.queue for job in heads(found).values() if job.dead_letter)
+    there = Counter(job.queue for job in job_records(found).values() if job.dead_letter)
     told = {pk.removeprefix(keys.stats("")) for pk, sk in found if sk == keys.DEAD}
     for queue in (told | there.keys()) - {keys.ALL_QUEUES}:
         item = found.get((keys.stats(queue), keys.DEAD), {})
@@ -223,11 +223,11 @@ def _statistics_are_exact(found: Mapping[Key, Item], told: Told) -> None:
 
 
 def no_orphans(found: Mapping[Key, Item], objects: Iterable[str], left: set[Key]) -> int:
-    """Nothing is left of jobs that are gone, nor texts that no head names, but those of `left`; how
-    many of them there are. `objects` are the keys of the bucket.
+    """Nothing is left of jobs that are gone, nor payloads that no record names, but those of
+    `left`; how many of them there are. `objects` are the keys of the bucket.
     """
     count = 0
-    jobs = heads(found)
+    jobs = job_records(found)
     in_bucket = {at for job in jobs.values() for at in _objects_of(job)}
     for name in objects:
         if name not in in_bucket and not name.startswith(ARCHIVE):
@@ -239,7 +239,7 @@ def no_orphans(found: Mapping[Key, Item], objects: Iterable[str], left: set[Key]
     for pk, sk in found:
         if pk.startswith(keys.batch("")) and "ttl" not in found[pk, sk]:
             raise broken("no batch is left half done", batch=pk)
-        if not pk.startswith(keys.job("")) or sk == keys.HEAD:
+        if not pk.startswith(keys.job("")) or sk == keys.RECORD:
             continue
         job = jobs.get(keys.job_id(pk))
         named = job is not None and (
@@ -248,6 +248,6 @@ def no_orphans(found: Mapping[Key, Item], objects: Iterable[str], left: set[Key]
             or sk == f"{keys.RESULT}{job.result_ref}"
         )
         if not named and (pk, sk) not in left:
-            raise broken("no orphans", item=f"{pk} {sk}", head=job is not None)
+            raise broken("no orphans", item=f"{pk} {sk}", job_record=job is not None)
         count += not named
     return count

@@ -1,6 +1,6 @@
 """What the event log and the statistics must say, worked out anew from all that was written.
 
-Of each change of a head this tells what happened (docs/events.md), and what is counted of it
+Of each change of a job record this tells what happened (docs/events.md), and what is counted of it
 (docs/statistics.md); nothing of the projection's own reading of it is used here.
 """
 
@@ -82,8 +82,8 @@ def told_by(stream: Iterable[Record], errors: Mapping[Place, str]) -> Told:
         elif kind == "J":
             _job(told, old, new, second, errors)
         elif kind == "B" and new is None and old is not None and old["state"] == "staging":
-            for head in staged.pop(name, []):
-                _job(told, None, head, second, errors)
+            for record in staged.pop(name, []):
+                _job(told, None, record, second, errors)
         elif kind == "Q" and name != DEFAULT_QUEUE_POLICY:
             _queue(told, name, old, new, second)
         elif kind in _OTHERS:
@@ -99,7 +99,7 @@ def levels(found: Collection[Item]) -> dict[str, Counter[str]]:
     for queue, there in recount(found).items():
         counts[queue].update(there)
     for item in found:
-        if item["pk"].startswith(keys.job("")) and item["sk"] == keys.HEAD:
+        if item["pk"].startswith(keys.job("")) and item["sk"] == keys.RECORD:
             runs = item["state"] == "active"
             if runs and "pool" in item:
                 counts[keys.pool_stats(item["pool"])]["active"] += 1
@@ -243,7 +243,7 @@ def _queue(told: Told, name: str, old: Item | None, new: Item | None, second: in
 def _gate(told: Told, item: Item, old: Item | None, new: Item | None) -> None:
     if new is None:
         return
-    name, was = item["pk"].removeprefix(keys.gate("")), old or {}
+    name, was = item["pk"].removeprefix(keys.counter("")), old or {}
     if item["sk"] == keys.DEPTH:
         for kind, happened in _filling(was, new):
             if happened:
@@ -284,7 +284,7 @@ def _edge(told: Told, old: Item | None, new: Item) -> None:
 
 
 def _pool(told: Told, item: Item, old: Item | None, new: Item | None) -> None:
-    if old is None or new is None or item["sk"] != keys.HEAD:
+    if old is None or new is None or item["sk"] != keys.RECORD:
         return
     if any(old.get(name) != new.get(name) for name in ("strategy", "weights")):
         told.tell("scheduling.rebalanced", item["pk"].removeprefix(keys.pool("")))

@@ -45,7 +45,7 @@ class Covered:
         yield "operations     " + _listed(self.operations)
         yield f"DynamoDB calls {self.calls}, writes {self.writes}, jobs {self.jobs}"
         yield "faults         " + _listed(self.faults)
-        yield f"texts left     {self.leaked} by writers that died before their head"
+        yield f"texts left     {self.leaked} by writers that died before their record"
         yield f"interleavings  {len(self.interleavings)} different"
 
 

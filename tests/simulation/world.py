@@ -106,7 +106,7 @@ class World:
         self.began: dict[int | None, int] = {}
         self.operations: Counter[str] = Counter()
         self._projected = 0
-        # Texts that nobody will ever find: whoever wrote them died before their head.
+        # Texts that nobody will ever find: whoever wrote them died before their job record.
         self.leaked = 0
         # Pushes whose jobs have ids of the server's.
         self._tagged = 0
@@ -380,7 +380,7 @@ class World:
         quiet.loose_are_counted(found)
         quiet.tenants_take_turns(found)
         self.check_projected(found)
-        jobs = quiet.heads(found)
+        jobs = quiet.job_records(found)
         for push in self.pushes:
             if push.tag and not push.ids:
                 stored = [job.id for job in jobs.values() if job.type == push.tag]
@@ -408,7 +408,7 @@ class World:
             with suppress(NotFound):
                 self.run.pools.delete(name)
         for name in sorted(self.queues):
-            if (keys.queue(name), keys.HEAD) in self.memory.items:
+            if (keys.queue(name), keys.RECORD) in self.memory.items:
                 # One that is being deleted cannot be resumed, and need not be.
                 with suppress(OjsError):
                     self.run.queues.resume(name)
@@ -441,7 +441,7 @@ class World:
         return self.run.fetch.fetch([queue], 10, "drainer")
 
     def _unfinished(self) -> list[Job]:
-        jobs = quiet.heads(quiet.everything(self.memory))
+        jobs = quiet.job_records(quiet.everything(self.memory))
         return [job for job in jobs.values() if not job.state.terminal]
 
     def check_end(self) -> None:

@@ -12,8 +12,8 @@ if TYPE_CHECKING:
 BIG = "x" * 5_000
 
 
-def level(world: World, queue: str = "default") -> tuple[int, int]:
-    found = world.run.table.get(keys.gate(queue), keys.DEPTH) or {}
+def counter_value(world: World, queue: str = "default") -> tuple[int, int]:
+    found = world.run.table.get(keys.counter(queue), keys.DEPTH) or {}
     return int(found.get("n", 0)), int(found.get("b", 0))
 
 

@@ -25,10 +25,10 @@ def die(world: World, *args: Any, queue: str = "mail", **options: Any) -> Job:
     return world.run.finish.nack(pushed.id, worker_id="w", error=ERROR)
 
 
-def heads(world: World, queue: str = "dead") -> list[Job]:
-    """All jobs of a queue, oldest first, as their heads have them."""
+def job_records(world: World, queue: str = "dead") -> list[Job]:
+    """All jobs of a queue, oldest first, as their records have them."""
     found = [
-        items.job_from_head(values.unpack(item))
+        items.job_of(values.unpack(item))
         for item in world.items()
         if item["pk"]["S"].startswith("J|") and item["sk"]["S"] == "@"
     ]
@@ -37,5 +37,5 @@ def heads(world: World, queue: str = "dead") -> list[Job]:
 
 def waiting(world: World, queue: str = "dead") -> list[Any]:
     """Arguments of the jobs that stand in line, oldest first."""
-    found = [job for job in heads(world, queue) if job.state.value == "available"]
+    found = [job for job in job_records(world, queue) if job.state.value == "available"]
     return [world.run.jobs.get(job.id).content["args"][0] for job in found]  # type: ignore[index]

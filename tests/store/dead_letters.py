@@ -57,15 +57,15 @@ def dying(world: World, number: int, queue: str = "mail", *args: Any) -> list[st
 def letters(world: World, size: int, queue: str = "mail") -> None:
     """So many dead letters of a queue, a millisecond apart, quickly."""
     (job_id,) = dying(world, 1, queue)
-    head = world.run.table.get(keys.job(job_id), keys.HEAD) or {}
-    died_ms = int(head["discarded"])
+    record = world.run.table.get(keys.job(job_id), keys.RECORD) or {}
+    died_ms = int(record["discarded"])
 
     def some(at: int) -> Iterator[Item]:
         for number in range(at + 1, size, 20):
             made = f"019539a4-0000-7000-8000-{number:012x}"
             place = keys.dead_at(died_ms + number, made)
             yield {
-                **head, "pk": keys.job(made), "discarded": died_ms + number,
+                **record, "pk": keys.job(made), "discarded": died_ms + number,
                 "wsk": place, "esk": place,
             }  # fmt: skip
 

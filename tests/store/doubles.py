@@ -6,10 +6,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from botocore.exceptions import ClientError, ReadTimeoutError
+from botocore.exceptions import ClientError
 
 from ojs.store.table import keys
-from tests.store.faults import Faulty
 from tests.store.streams import Projected, Record, Stream
 
 if TYPE_CHECKING:
@@ -27,8 +26,8 @@ class Meddled:
         method = getattr(self._client, name)
 
         def call(**arguments: Any) -> Any:
-            head = arguments.get("Item", {}).get("sk", {}).get("S") == keys.HEAD
-            if self.happened or name != self._operation or (name == "put_item" and not head):
+            record = arguments.get("Item", {}).get("sk", {}).get("S") == keys.RECORD
+            if self.happened or name != self._operation or (name == "put_item" and not record):
                 return method(**arguments)
             method(**arguments)
             self.happened = True
@@ -91,21 +90,3 @@ class Watching:
             [one for action in arguments["TransactItems"] for one in action.values()]
         )
         return self._client.transact_write_items(**arguments)
-
-
-class Once:
-    """The gates' client beside a faulty one: the same calls and fault, but it never repeats."""
-
-    def __init__(self, faulty: Faulty) -> None:
-        self._faulty = faulty
-
-    def __getattr__(self, name: str) -> Any:
-        def call(**arguments: Any) -> Any:
-            faulty = self._faulty
-            if faulty._fault != "answer lost" or faulty.calls + 1 != faulty._fail_at:
-                return getattr(faulty, name)(**arguments)
-            faulty.calls += 1
-            getattr(faulty._client, name)(**arguments)
-            raise ReadTimeoutError(endpoint_url="dynamodb")
-
-        return call

@@ -20,11 +20,18 @@ class Died(Exception):
     """The process is gone: nothing after this line runs."""
 
 
+class Killed(BaseException):
+    """The process is gone, where the code under test catches every `Exception`."""
+
+
 class Faulty:
     """A DynamoDB client on which the call of one number goes wrong in one way."""
 
-    def __init__(self, client: Any, fail_at: int, fault: str) -> None:
+    def __init__(
+        self, client: Any, fail_at: int, fault: str, death: type[BaseException] = Died
+    ) -> None:
         self._client, self._fail_at, self._fault = client, fail_at, fault
+        self._death = death
         self.calls = 0
 
     def __getattr__(self, name: str) -> Any:
@@ -36,10 +43,10 @@ class Faulty:
                 return method(**arguments)
             match self._fault:
                 case "died before":
-                    raise Died
+                    raise self._death
                 case "died after":
                     method(**arguments)
-                    raise Died
+                    raise self._death
                 case "answer lost":
                     # It took effect, the answer did not arrive, the SDK asks again.
                     method(**arguments)
@@ -47,21 +54,55 @@ class Faulty:
                 case "timed out":
                     method(**arguments)
                     raise ReadTimeoutError(endpoint_url="dynamodb")
+                case "request lost":
+                    raise ReadTimeoutError(endpoint_url="dynamodb")
+                case "contended":
+                    raise cancelled("TransactionConflict", name)
                 case _:
                     raise ClientError({"Error": {"Code": self._fault}}, name)
 
         return call
 
 
+class Once:
+    """The semaphores' client beside a faulty one: the same calls and fault, but never repeated."""
+
+    def __init__(self, faulty: Faulty) -> None:
+        self._faulty = faulty
+
+    def __getattr__(self, name: str) -> Any:
+        def call(**arguments: Any) -> Any:
+            faulty = self._faulty
+            if faulty._fault != "answer lost" or faulty.calls + 1 != faulty._fail_at:
+                return getattr(faulty, name)(**arguments)
+            faulty.calls += 1
+            getattr(faulty._client, name)(**arguments)
+            raise ReadTimeoutError(endpoint_url="dynamodb")
+
+        return call
+
+
+def cancelled(reason: str, operation: str) -> ClientError:
+    """DynamoDB's answer to a transaction of one action that fails for this reason."""
+    answer: Any = {
+        "Error": {"Code": "TransactionCanceledException"},
+        "CancellationReasons": [{"Code": reason}],
+    }
+    return ClientError(answer, operation)
+
+
 FAULTS = ("died before", "died after", "answer lost", "timed out", "ThrottlingException")
 
 
-def faults(world: World) -> Iterator[tuple[Runtime, Faulty]]:
-    """A fresh container for each number of call and each fault, until no call is left to fail."""
+def faults(world: World, *, once: bool = False) -> Iterator[tuple[Runtime, Faulty]]:
+    """A fresh container for each number of call and each fault, until no call is left to fail.
+
+    With `once` its semaphores have a client that repeats nothing, as in the cloud.
+    """
     for fault in FAULTS:
         for number in range(1, 100):
             client = Faulty(world.client, number, fault)
-            yield world.another(client), client
+            yield world.another(client, Once(client) if once else None), client
             if client.calls < number:
                 break
         else:
@@ -90,12 +131,12 @@ def drain(world: World, queue: str = "default") -> list[Job]:
 
 
 def orphans(world: World) -> list[str]:
-    """Payload items that no head names, staged batches, entries of jobs that are not there."""
+    """Payload items that no record names, staged batches, entries of jobs that are not there."""
     items = world.items()
-    heads = {i["pk"]["S"]: i for i in items if i["sk"]["S"] == "@"}
+    records = {i["pk"]["S"]: i for i in items if i["sk"]["S"] == "@"}
     lost = []
     for item in items:
         pk, sk = item["pk"]["S"], item["sk"]["S"]
-        if pk.startswith("B|") or (pk.startswith("J|") and pk not in heads):
+        if pk.startswith("B|") or (pk.startswith("J|") and pk not in records):
             lost.append(f"{pk} {sk}")
     return lost

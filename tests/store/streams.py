@@ -212,7 +212,7 @@ class Projected:
         return {n: v for n, v in found.items() if n not in skipped and isinstance(v, int) and v}
 
     def behind(self, queue: str) -> dict[str, int]:
-        """What is counted for the gate of a queue, that is not 0."""
+        """What is counted for the depth counter of a queue, that is not 0."""
         found = self.store.get(keys.stats(queue), keys.NOW) or {}
         return {name: int(found[name]) for name in BEHIND if found.get(name)}
 
@@ -231,12 +231,12 @@ def unpacked(page: Mapping[str, Any]) -> list[dict[str, Any]]:
 
 
 def recount_behind(found: Iterable[Mapping[str, Any]]) -> dict[str, Counter[str]]:
-    """By queue, the jobs that are not done and their bytes: charged at a gate, or not."""
+    """By queue, the jobs that are not done and their bytes: tracked by a depth counter, or not."""
     by_key = {(str(item["pk"]), str(item["sk"])): item for item in found}
     counts: defaultdict[str, Counter[str]] = defaultdict(Counter)
     for (pk, sk), item in by_key.items():
-        staged = "batch" in item and (keys.batch(str(item["batch"])), keys.HEAD) in by_key
-        if not pk.startswith(keys.job("")) or sk != keys.HEAD or staged:
+        staged = "batch" in item and (keys.batch(str(item["batch"])), keys.RECORD) in by_key
+        if not pk.startswith(keys.job("")) or sk != keys.RECORD or staged:
             continue
         if item["state"] in ("completed", "cancelled", "discarded"):
             continue
@@ -251,10 +251,10 @@ def recount(found: Iterable[Mapping[str, Any]]) -> dict[str, Counter[str]]:
     by_key = {(str(item["pk"]), str(item["sk"])): item for item in found}
     counts: defaultdict[str, Counter[str]] = defaultdict(Counter)
     for (pk, sk), item in by_key.items():
-        staged = "batch" in item and (keys.batch(str(item["batch"])), keys.HEAD) in by_key
-        if not pk.startswith(keys.job("")) or sk != keys.HEAD or staged:
+        staged = "batch" in item and (keys.batch(str(item["batch"])), keys.RECORD) in by_key
+        if not pk.startswith(keys.job("")) or sk != keys.RECORD or staged:
             continue
-        job = items.job_from_head(item)
+        job = items.job_of(item)
         counts[job.queue][job.state.value] += 1
         if job.state == "available":
             counts[job.queue][f"p{job.priority}"] += 1

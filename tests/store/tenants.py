@@ -71,9 +71,9 @@ def places(world: World, queue: str = QUEUE) -> list[keys.Position]:
     return [keys.Position.parse(key) for key in sorted(found)]
 
 
-def heads(world: World, queue: str = QUEUE) -> list[Job]:
+def job_records(world: World, queue: str = QUEUE) -> list[Job]:
     found = [
-        items.job_from_head(values.unpack(item))
+        items.job_of(values.unpack(item))
         for item in world.items()
         if item["pk"]["S"].startswith("J|") and item["sk"]["S"] == "@"
     ]
@@ -163,7 +163,7 @@ def postponed(world: World) -> None:
     push(world, "a", rate_limit=limit)
     push(world, "a", rate_limit=limit)
     world.fetch(count=2)
-    assert "scheduled" in {job.state.value for job in heads(world)}
+    assert "scheduled" in {job.state.value for job in job_records(world)}
     late(world)
 
 

@@ -29,7 +29,7 @@ from ojs.domain.errors import (
 from ojs.domain.job import envelope
 from ojs.domain.queue.queue import Deletion, DeletionStrategy
 from ojs.store.table import keys
-from tests.store.bounded import BIG, bound, level
+from tests.store.bounded import BIG, bound, counter_value
 from tests.store.faults import attempt, faults
 
 if TYPE_CHECKING:
@@ -49,7 +49,7 @@ def batch(world: World, count: int, **options: Any) -> list[Any]:
     return world.run.enqueue.push_batch(requests)
 
 
-def heads(world: World) -> int:
+def records(world: World) -> int:
     return sum(i["pk"]["S"].startswith("J|") and i["sk"]["S"] == "@" for i in world.items())
 
 
@@ -67,8 +67,8 @@ def test_a_full_queue_refuses_and_stores_nothing(world: World) -> None:
         "queue": "default", "depth": 2, "bound": 2, "strategy": "reject",
     }  # fmt: skip
     assert refused.value.retry_after_s == 5
-    assert heads(world) == 2
-    assert level(world)[0] == 2
+    assert records(world) == 2
+    assert counter_value(world)[0] == 2
 
 
 @pytest.mark.requirement("QC-1")
@@ -129,12 +129,12 @@ def test_every_end_of_a_job_gives_its_room_back_once(world: World, end: str, siz
     bound(world, max_size=1, max_size_bytes=100_000)
     for _ in range(2):
         job = world.push(size, **options)
-        assert level(world)[0] == 1
-        assert level(world)[1] > len(size)
+        assert counter_value(world)[0] == 1
+        assert counter_value(world)[1] > len(size)
         with pytest.raises(QueueFull):
             world.push()
         act(world, job)
-        assert level(world) == (0, 0)
+        assert counter_value(world) == (0, 0)
 
 
 def test_a_retry_takes_no_second_place(world: World) -> None:
@@ -144,10 +144,10 @@ def test_a_retry_takes_no_second_place(world: World) -> None:
         world.fetch(worker="w")
         world.run.finish.nack(job.id, worker_id="w", error={"message": "no"})
         world.clock.advance(2 * SECOND)
-    assert level(world)[0] == 1
+    assert counter_value(world)[0] == 1
     world.fetch(worker="w")
     world.run.finish.ack(job.id, worker_id="w")
-    assert level(world)[0] == 0
+    assert counter_value(world)[0] == 0
 
 
 @pytest.mark.requirement("BP-u")
@@ -165,16 +165,16 @@ def test_a_refused_duplicate_gives_its_room_back(world: World) -> None:
     job = world.push()
     with pytest.raises(Duplicate):
         world.run.enqueue.push(envelope.parse({"type": "b", "args": [], "id": job.id}))
-    assert level(world)[0] == 1
+    assert counter_value(world)[0] == 1
 
 
 def test_a_unique_job_that_replaces_another_leaves_one_place_taken(world: World) -> None:
     bound(world, max_size=5)
     for _ in range(3):
         world.push(unique={"keys": ["type"], "on_conflict": "replace"})
-        assert level(world)[0] == 1
+        assert counter_value(world)[0] == 1
     world.push(unique={"keys": ["type"], "on_conflict": "ignore"})
-    assert level(world)[0] == 1
+    assert counter_value(world)[0] == 1
 
 
 def test_a_dead_letter_comes_back_only_where_there_is_room(world: World) -> None:
@@ -187,9 +187,9 @@ def test_a_dead_letter_comes_back_only_where_there_is_room(world: World) -> None
         world.run.redrive.retry(job.id)
     world.run.jobs.cancel(other.id)
     world.run.redrive.retry(job.id)
-    assert level(world)[0] == 1
+    assert counter_value(world)[0] == 1
     _done(world, job)
-    assert level(world) == (0, 0)
+    assert counter_value(world) == (0, 0)
 
 
 # --- batches ------------------------------------------------------------------------------------
@@ -202,9 +202,9 @@ def test_a_batch_gets_in_whole_or_not_at_all(exact: World, count: int) -> None:
     batch(exact, count)
     with pytest.raises(QueueFull):
         batch(exact, 2)
-    assert level(exact)[0] == count
+    assert counter_value(exact)[0] == count
     exact.push()
-    assert level(exact)[0] == count + 1
+    assert counter_value(exact)[0] == count + 1
 
 
 def test_a_batch_over_several_queues_takes_room_in_all_or_in_none(world: World) -> None:
@@ -217,8 +217,8 @@ def test_a_batch_over_several_queues_takes_room_in_all_or_in_none(world: World) 
     with pytest.raises(QueueFull) as refused:
         world.run.enqueue.push_batch([envelope.parse(one) for one in raw])
     assert refused.value.queue["queue"] == "second"
-    assert level(world, "first")[0] == level(world, "second")[0] == 0
-    assert heads(world) == 0
+    assert counter_value(world, "first")[0] == counter_value(world, "second")[0] == 0
+    assert records(world) == 0
 
 
 @pytest.mark.parametrize("ids", ["ours", "theirs"])
@@ -241,8 +241,8 @@ def test_a_staged_batch_that_fails_gives_its_room_back_once(exact: World, ids: s
         exact.clock.advance(400 * SECOND)
         exact.sweep()
         exact.sweep()
-    assert level(exact)[0] == 1
-    assert heads(exact) == 1
+    assert counter_value(exact)[0] == 1
+    assert records(exact) == 1
 
 
 # --- block --------------------------------------------------------------------------------------
@@ -268,7 +268,7 @@ def test_a_push_waits_for_room_where_the_queue_says_block(world: World) -> None:
     pushed = world.run.enqueue.push(request, wait_ms=10_000)
     assert world.state(pushed.job) == "available"
     assert len(slept) == 3
-    assert level(world)[0] == 1
+    assert counter_value(world)[0] == 1
 
 
 def test_a_push_that_waits_in_vain_is_refused_when_its_time_is_over(world: World) -> None:
@@ -287,7 +287,7 @@ def test_a_push_that_waits_in_vain_is_refused_when_its_time_is_over(world: World
     assert 10_000 <= world.clock.now_ms() - began < 10_200
     assert slept[0] < 0.2
     assert len(slept) < 30
-    refusals = world.run.table.get(keys.gate("default"), keys.REFUSED) or {}
+    refusals = world.run.table.get(keys.counter("default"), keys.REFUSED) or {}
     assert refusals["n"] == 1, "a refusal is counted once, and not at each look"
 
 
@@ -472,7 +472,7 @@ def test_a_push_into_a_queue_that_blocks_from_now_on_waits(world: World) -> None
 
 
 def test_defaults_of_the_moment_of_admission_stay_with_the_job(waiting: Waiting) -> None:
-    """Retries, timeout, retention, lanes, tenants, and whether its room is charged."""
+    """Retries, timeout, retention, lanes, tenants, and whether its room is reserved."""
     waiting.meanwhile = lambda: bound(
         waiting.world,
         max_size=2,
@@ -561,7 +561,7 @@ def test_what_came_while_a_push_waited_is_seen(waiting: Waiting, how: str) -> No
         with pytest.raises(Duplicate):
             waiting.push(raw)
     assert len(waiting.waits) == 3
-    assert level(waiting.world)[0] == 2
+    assert counter_value(waiting.world)[0] == 2
 
 
 def test_a_wait_that_ends_tells_the_numbers_of_that_moment(waiting: Waiting) -> None:
@@ -588,7 +588,7 @@ def test_a_batch_that_waits_holds_no_room_and_goes_by_what_is_there_then(world: 
     levels: list[tuple[int, int]] = []
 
     def meanwhile() -> None:
-        levels.append(level(world, "a"))
+        levels.append(counter_value(world, "a"))
         bound(world, "a", default_timeout=7)
         bound(world, "b", max_size=2)
 
@@ -600,7 +600,7 @@ def test_a_batch_that_waits_holds_no_room_and_goes_by_what_is_there_then(world: 
     assert levels == [(0, 0)]
     assert len(waiting.waits) == 3
     assert [one.job.timeout_ms for one in pushed] == [7_000, 1_800_000]
-    assert (level(world, "a")[0], level(world, "b")[0]) == (1, 2)
+    assert (counter_value(world, "a")[0], counter_value(world, "b")[0]) == (1, 2)
 
 
 def test_a_look_of_a_push_that_waits_costs_one_read_and_one_refused_write(exact: World) -> None:
@@ -665,12 +665,12 @@ def test_as_many_of_those_that_wait_get_in_as_fit_when_they_do(exact: World) -> 
         bound(exact, max_size=2)
         for job in exact.fetch(count=9, worker="w"):
             exact.run.finish.ack(job.id, worker_id="w")
-        assert level(exact)[0] == 1
+        assert counter_value(exact)[0] == 1
         go_on.set()
         admitted = [one.result() for one in pushes]
     assert admitted.count(True) == 1
     assert refusals == [(2, 2)] * 5
-    assert level(exact)[0] == 2
+    assert counter_value(exact)[0] == 2
 
 
 # --- drop_oldest --------------------------------------------------------------------------------
@@ -687,7 +687,7 @@ def test_the_oldest_in_line_gives_way_whatever_its_priority(world: World) -> Non
     assert world.state(oldest) == "discarded"
     assert [e.type for e in world.run.jobs.get(oldest.id).errors or ()] == ["overflow"]
     assert world.state(middle) == world.state(newest) == "available"
-    assert level(world)[0] == 3
+    assert counter_value(world)[0] == 3
 
 
 def test_active_and_scheduled_jobs_never_give_way(world: World) -> None:
@@ -705,10 +705,10 @@ def test_a_batch_drops_as_many_as_it_needs(world: World) -> None:
     old = [world.push(n) for n in range(5)]
     batch(world, 3)
     assert [world.state(job) for job in old] == ["discarded"] * 3 + ["available"] * 2
-    assert level(world)[0] == 5
+    assert counter_value(world)[0] == 5
     with pytest.raises(QueueFull):
         batch(world, 6)
-    assert level(world)[0] == 5
+    assert counter_value(world)[0] == 5
 
 
 def test_bytes_make_the_oldest_give_way_too(world: World) -> None:
@@ -725,7 +725,7 @@ def test_nobody_gives_way_for_what_is_refused_in_the_end(world: World) -> None:
     with pytest.raises(QueueFull):
         batch(world, 3)
     assert sorted(world.state(job) for job in jobs) == ["active", "available", "available"]
-    assert level(world)[0] == 3
+    assert counter_value(world)[0] == 3
 
 
 @pytest.mark.parametrize("policy", ["reject", "drop_oldest"])
@@ -743,7 +743,7 @@ def test_nobody_gives_way_where_another_queue_of_the_batch_has_no_room(
         world.run.enqueue.push_batch([envelope.parse(one) for one in raw])
     assert refused.value.queue["queue"] == other
     assert world.state(job) == "available"
-    assert level(world)[0] == level(world, other)[0] == 1
+    assert counter_value(world)[0] == counter_value(world, other)[0] == 1
 
 
 def test_many_small_jobs_give_way_to_a_large_one_or_none_does(world: World) -> None:
@@ -755,10 +755,10 @@ def test_many_small_jobs_give_way_to_a_large_one_or_none_does(world: World) -> N
     assert 8 < sum(world.state(job) == "discarded" for job in small) <= 12
     assert world.state(large[0]) == "available"
     world.fetch(worker="w", count=20)
-    before = level(world)
+    before = counter_value(world)
     with pytest.raises(QueueFull):
         world.push(BIG)
-    assert level(world) == before
+    assert counter_value(world) == before
     assert size < before[1] <= 9_000
 
 
@@ -772,10 +772,10 @@ def test_what_was_there_before_the_bound_gives_way_one_by_one_too(
         jobs.append(world.push("x" * 1_000))
         left = [world.state(job) for job in jobs]
         assert left == ["discarded"] * gone + ["available"] * 5
-        assert level(world)[0] == 5
+        assert counter_value(world)[0] == 5
     world.clock.advance(400 * SECOND)
     world.sweep()
-    assert level(world)[0] == 5
+    assert counter_value(world)[0] == 5
 
 
 def test_a_staged_batch_makes_hundreds_give_way(exact: World) -> None:
@@ -784,7 +784,7 @@ def test_a_staged_batch_makes_hundreds_give_way(exact: World) -> None:
     batch(exact, 240)
     states = Counter(i["state"]["S"] for i in exact.items() if i["sk"]["S"] == "@" and "state" in i)
     assert (states["available"], states["discarded"]) == (250, 240)
-    assert level(exact)[0] == 250
+    assert counter_value(exact)[0] == 250
 
 
 def test_a_drop_costs_no_more_than_it_must(exact: World) -> None:
@@ -793,8 +793,8 @@ def test_a_drop_costs_no_more_than_it_must(exact: World) -> None:
         exact.push(n)
     exact.run.table.meter.reset()
     exact.push()
-    # The queue, the gate twice and once more for who went; the line, its end, a head; the error,
-    # the job that went and the one that came.
+    # The queue, the depth counter twice and once more for who went; the line, its end, a record;
+    # the error, the job that went and the one that came.
     assert len(exact.run.table.meter.calls) <= 10
 
 
@@ -807,7 +807,7 @@ def test_lowering_a_bound_drops_nothing_and_raising_it_lets_in_at_once(world: Wo
     for n in range(3):
         world.push(n)
     bound(world, max_size=1)
-    assert heads(world) == 3
+    assert records(world) == 3
     with pytest.raises(QueueFull):
         world.push()
     bound(world, max_size=4)
@@ -815,7 +815,7 @@ def test_lowering_a_bound_drops_nothing_and_raising_it_lets_in_at_once(world: Wo
     bound(world, max_size=None)
     for n in range(3):
         world.push(n)
-    assert heads(world) == 7
+    assert records(world) == 7
 
 
 @pytest.mark.requirement("BP-u")
@@ -895,7 +895,7 @@ def test_jobs_that_were_there_count_under_a_new_bound_at_once(world: World) -> N
     world.push(pending=True)
     (running,) = world.fetch(worker="w")
     bound(world, max_size=7, max_size_bytes=1_000)
-    assert level(world)[0] == 7
+    assert counter_value(world)[0] == 7
     with pytest.raises(QueueFull):
         world.push()
     bound(world, max_size=8)
@@ -933,7 +933,7 @@ def test_a_push_that_could_not_know_of_a_new_bound_counts_all_the_same(exact: Wo
     exact.push()
     with pytest.raises(QueueFull):
         exact.push()
-    assert level(exact)[0] == heads(exact) == 5
+    assert counter_value(exact)[0] == records(exact) == 5
 
 
 @pytest.mark.exhaustive
@@ -958,8 +958,8 @@ def test_a_configuration_that_fails_half_way_never_lets_too_many_in(
             jobs.append(exact.push(queue=queue))
         with pytest.raises(QueueFull):
             exact.push(queue=queue)
-        assert level(exact, queue)[0] == len(jobs) == 5
-        assert not exact.run.queues.get(queue).charging
+        assert counter_value(exact, queue)[0] == len(jobs) == 5
+        assert not exact.run.queues.get(queue).tracking
 
 
 @pytest.mark.requirement("BP-q")
@@ -972,7 +972,7 @@ def test_a_batch_that_could_never_fit_does_not_wait(world: World) -> None:
     with pytest.raises(QueueFull):
         world.run.enqueue.push_batch(requests, wait_ms=5_000)
     assert waited == []
-    assert heads(world) == 0
+    assert records(world) == 0
 
 
 # --- limits on what is handed out ---------------------------------------------------------------
@@ -1082,8 +1082,8 @@ def test_done_jobs_are_kept_as_long_as_their_queue_said_then(world: World, end: 
         world.run.jobs.get(job.id)
     # The table's own removal is told the same time.
     pk = keys.job(job.id)
-    (head,) = (i for i in world.items() if (i["pk"]["S"], i["sk"]["S"]) == (pk, keys.HEAD))
-    assert int(head["ttl"]["N"]) * 1_000 <= world.clock.now_ms()
+    (record,) = (i for i in world.items() if (i["pk"]["S"], i["sk"]["S"]) == (pk, keys.RECORD))
+    assert int(record["ttl"]["N"]) * 1_000 <= world.clock.now_ms()
 
 
 @pytest.mark.requirement("QC-37", "QC-38")
@@ -1134,7 +1134,7 @@ def test_what_a_queue_does_not_take_is_refused_whole_batches_too(world: World) -
     with pytest.raises(JobTypeNotAllowed) as refused:
         push.push_batch([allowed, other], producer="shop")
     assert refused.value.details["index"] == 1
-    assert heads(world) == 0
+    assert records(world) == 0
     assert push.push(allowed, producer="shop").job.state == "available"
 
 

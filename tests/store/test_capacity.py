@@ -48,7 +48,7 @@ def test_a_half_kilobyte_job(exact: World) -> None:
 
 
 def test_who_pushed_it_costs_nothing(exact: World) -> None:
-    """A key's name of usual length is stored with the job, on the head."""
+    """A key's name of usual length is stored with the job, on the job record."""
     warm(exact)
     request = envelope.parse({"type": "email.send", "args": ["x" * 500], "retry": RETRY})
     with spending(exact) as all_of_it:
@@ -135,7 +135,7 @@ def fill(world: World, queue: str, count: int) -> None:
     """Put `count` jobs in line, each as a push would have left it."""
     world.push(queue=queue)
     (job_id, _), *_ = world.run.enqueue._jobs.index.ready(queue, 0, limit=1)[0]
-    template = pack(world.run.table.get(keys.job(job_id), keys.HEAD) or {})
+    template = pack(world.run.table.get(keys.job(job_id), keys.RECORD) or {})
 
     def put(part: range) -> None:
         requests: list[Any] = [

@@ -17,12 +17,12 @@ if TYPE_CHECKING:
 
 
 @pytest.mark.requirement("FS-1", "FS-2", "FS-27")
-def test_32_workers_drain_2000_jobs_each_dispatched_once(exact: World) -> None:
+def test_32_workers_drain_600_jobs_each_dispatched_once(exact: World) -> None:
     pushed: set[str] = set()
-    for start in range(0, 2_000, 500):
+    for start in (0, 300):
         requests = [
             envelope.parse({"type": "a", "args": [n], "queue": "busy"})
-            for n in range(start, start + 500)
+            for n in range(start, start + 300)
         ]
         pushed |= {item.job.id for item in exact.run.enqueue.push_batch(requests)}
     dispatched: Counter[str] = Counter()
@@ -168,7 +168,9 @@ def test_refused_deletions_of_a_paused_queue_change_nothing(exact: World, bounde
     assert left == 0
 
 
-@pytest.mark.parametrize("strategy", ["discard", "move"])
+@pytest.mark.parametrize(
+    "strategy", ["discard", pytest.param("move", marks=pytest.mark.exhaustive)]
+)
 def test_a_paused_queue_that_is_discarded_or_moved_hands_out_nothing(
     exact: World, strategy: str
 ) -> None:

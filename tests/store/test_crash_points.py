@@ -3,7 +3,7 @@
 A row of the table is a situation, a call, and what must hold when the caller has tried again as an
 SDK would, the sweeps have run as the scheduler runs them, and workers have done what is there. The
 other paths: `tests.store.test_crashes` (push, fetch, ack, nack, cancel, …), and the modules of
-bounds, slots, pools, rate limits, queues' ends, tenants, tags, dead letters and the projection.
+bounds, permits, pools, rate limits, queues' ends, tenants, tags, dead letters and the projection.
 """
 
 from __future__ import annotations
@@ -26,13 +26,12 @@ from functions.sweep.handler import handler as minute
 from ojs import runtime
 from ojs.domain.errors import Conflict, Duplicate, NotFound, QueueFull
 from ojs.domain.job import envelope
-from ojs.domain.pool.pool import gate_of
+from ojs.domain.pool.pool import pool_semaphore
 from ojs.runtime import Runtime
 from ojs.store.permits import counter_items
 from ojs.store.table import keys, values
 from tests.store.conftest import make_world
-from tests.store.doubles import Once
-from tests.store.faults import Faulty, attempt, orphans
+from tests.store.faults import Faulty, Once, attempt, orphans
 
 if TYPE_CHECKING:
     from mypy_boto3_dynamodb import DynamoDBClient
@@ -163,7 +162,7 @@ def pooled(scene: Scene, **more: Any) -> None:
     scene.well.workers.register(scene.worker, info, scene.pool)
 
 
-def seated(scene: Scene) -> None:
+def running_in_pool(scene: Scene) -> None:
     """A pool with places; one is taken."""
     pooled(scene, concurrency=2)
     running(scene)
@@ -230,7 +229,11 @@ def due(scene: Scene) -> None:
     (late,) = scene.push(pending=True, expires_at="+PT5S")
     scene.jobs[late] = False
     scene.well.stores.semaphore.acquire(
-        gate_of(scene.pool), count=1, limit=None, version=2**53, now_ms=scene.world.clock.now_ms()
+        pool_semaphore(scene.pool),
+        count=1,
+        limit=None,
+        version=2**53,
+        now_ms=scene.world.clock.now_ms(),
     )
     scene.world.clock.advance(31 * SECOND)
 
@@ -436,20 +439,20 @@ ROWS = (
     Row("fetch of a fair queue", fair, fetch, again=False),
     Row("retry into a fair queue", fair_and_dead, revive),
     Row("fetch that makes its worker known", pending_pool, fetch, again=False, faults=FAULTS),
-    Row("ack of a pool's job", seated, ack, attempts_count_once),
+    Row("ack of a pool's job", running_in_pool, ack, attempts_count_once),
     Row("ack by a worker that counts", loaded, ack, attempts_count_once),
-    Row("failure of a pool's job", seated, fail, attempts_count_once),
+    Row("failure of a pool's job", running_in_pool, fail, attempts_count_once),
     Row("hand back of a pool's job", loaded, hand_back),
-    Row("cancel of a pool's job", seated, cancel),
+    Row("cancel of a pool's job", running_in_pool, cancel),
     Row("ack by a late worker", late, ack, attempts_count_once),
     Row("failure by a late worker", late, fail, attempts_count_once),
     Row("heartbeat of a late worker", late, beat, attempts_count_once),
-    Row("heartbeat", seated, beat, attempts_count_once, faults=FAULTS),
-    Row("progress", seated, report, attempts_count_once),
-    Row("make a pool fair and limited", seated, limited_and_fair, is_fair),
-    Row("delete a pool", seated, drop_pool, is_no_pool, faults=FAULTS),
+    Row("heartbeat", running_in_pool, beat, attempts_count_once, faults=FAULTS),
+    Row("progress", running_in_pool, report, attempts_count_once),
+    Row("make a pool fair and limited", running_in_pool, limited_and_fair, is_fair),
+    Row("delete a pool", running_in_pool, drop_pool, is_no_pool, faults=FAULTS),
     Row("register a worker with a pool", pending_pool, register, knows_its_pool, faults=FAULTS),
-    Row("forget a worker", seated, sign_off, is_unknown, faults=FAULTS),
+    Row("forget a worker", running_in_pool, sign_off, is_unknown, faults=FAULTS),
     Row("pause", paused_and_full, pause, is_paused, faults=FAULTS),
     Row("create a queue", nothing, create, has_its_bound, faults=FAULTS),
     Row(
@@ -502,17 +505,17 @@ def comes_to_rest(scene: Scene) -> None:
             break
         scene.minutes()
     assert set(done.values()) <= {1}
-    assert not any(counts.values()), f"places or room that no job takes: {counts}"
+    assert not any(counts.values()), f"permits or room that no job takes: {counts}"
     for one, must in scene.jobs.items():
         assert over(scene, (one, must)), shown(scene, one)
 
 
 def counted(scene: Scene) -> dict[str, int]:
-    """What gates count, of all kinds."""
+    """What depth counters and semaphores count."""
     found = {}
     for item in map(values.unpack, scene.world.items()):
         pk, sk = str(item["pk"]), str(item["sk"])
-        if pk.startswith(keys.gate("")) and sk in (keys.DEPTH, keys.SLOTS):
+        if pk.startswith(keys.counter("")) and sk in (keys.DEPTH, keys.SEMAPHORE):
             found[f"{pk} {sk}"] = counter_items.value_from(item).count
     return found
 

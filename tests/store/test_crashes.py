@@ -57,15 +57,23 @@ def waiting(world: World, queue: str) -> set[str]:
     after = None
     while True:
         entries, after = store.index.ready(queue, 0, limit=100, after=after)
-        heads = store.heads(job_id for job_id, _ in entries)
-        staged = store.batches.uncommitted({job.batch for job in heads.values() if job.batch})
-        found |= {job.id for job in heads.values() if job.batch not in staged}
+        records = store.read_records(job_id for job_id, _ in entries)
+        staged = store.batches.uncommitted({job.batch for job in records.values() if job.batch})
+        found |= {job.id for job in records.values() if job.batch not in staged}
         if after is None:
             return found
 
 
-@pytest.mark.parametrize("count", [3, 101])
-@pytest.mark.parametrize("ids", ["ours", "theirs"])
+@pytest.mark.parametrize(
+    ("ids", "count"),
+    [
+        ("ours", 3),
+        ("theirs", 3),
+        # Staged: the simulation has such in every `make test`.
+        pytest.param("ours", 101, marks=pytest.mark.exhaustive),
+        pytest.param("theirs", 101, marks=pytest.mark.exhaustive),
+    ],
+)
 def test_push_batch(one: World, count: int, ids: str) -> None:
     for run, _ in faults(one):
         raw: list[dict[str, Any]] = [
@@ -83,8 +91,8 @@ def test_push_batch(one: World, count: int, ids: str) -> None:
         assert len(stored) in (0, count)
         if answered is not None:
             assert stored == {item.job.id for item in answered}
-        heads = {i["pk"]["S"] for i in one.items() if i["sk"]["S"] == "@"}
-        assert {pk for pk in heads if pk.startswith(("J|", "B|"))} - {
+        records = {i["pk"]["S"] for i in one.items() if i["sk"]["S"] == "@"}
+        assert {pk for pk in records if pk.startswith(("J|", "B|"))} - {
             f"J|{job_id}" for job_id in stored
         } == one_done(one)
         wipe_jobs(one, stored)
@@ -162,7 +170,16 @@ def test_nack(one: World, attempts: int, requeue: bool) -> None:
         assert len(drain(one)) == (0 if attempts == 1 and not requeue else 1)
 
 
-@pytest.mark.parametrize("how", ["promote", "stall", "time out", "expire", "batch"])
+@pytest.mark.parametrize(
+    "how",
+    [
+        "promote",
+        "stall",
+        pytest.param("time out", marks=pytest.mark.exhaustive),
+        pytest.param("expire", marks=pytest.mark.exhaustive),
+        pytest.param("batch", marks=pytest.mark.exhaustive),
+    ],
+)
 def test_sweep(one: World, how: str) -> None:
     for run, _ in faults(one):
         match how:

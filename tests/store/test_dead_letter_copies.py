@@ -21,8 +21,8 @@ from ojs.domain.queue.queue import QueueState
 from ojs.services.dead_letter import copies as service
 from ojs.settings import Settings
 from ojs.store.table import keys
-from tests.store.bounded import bound, level
-from tests.store.dead_letter_queues import ERROR, die, goes_to, heads, waiting
+from tests.store.bounded import bound, counter_value
+from tests.store.dead_letter_queues import ERROR, die, goes_to, job_records, waiting
 from tests.store.faults import Died, Faulty, attempt, faults
 from tests.store.streams import Projected, Stream
 
@@ -144,11 +144,11 @@ def test_every_way_into_dead_letter_leaves_one_copy(world: World, death: str) ->
     act(world, source)
     record = shown(world, source.id)
     assert record["dead_letter"] is True
-    (copy,) = heads(world)
+    (copy,) = job_records(world)
     assert record["dead_letter_job_id"] == copy.id
     assert shown(world, copy.id)["error"] == record["error"]
     world.sweep()
-    assert len(heads(world)) == 1
+    assert len(job_records(world)) == 1
 
 
 def test_what_is_discarded_for_good_leaves_none(world: World) -> None:
@@ -168,7 +168,7 @@ def test_what_is_discarded_for_good_leaves_none(world: World) -> None:
     world.clock.advance(2 * SECOND)
     assert shown(world, expiring.id)["state"] == "discarded"
     die(world, queue="unconfigured")
-    assert heads(world) == []
+    assert job_records(world) == []
 
 
 def test_a_copy_goes_by_the_rules_of_the_queue_it_is_in(world: World) -> None:
@@ -183,13 +183,13 @@ def test_a_copy_goes_by_the_rules_of_the_queue_it_is_in(world: World) -> None:
     )  # fmt: skip
     goes_to(world)
     die(world, timeout_ms=1_000, retry={"max_attempts": 9})
-    (copy,) = heads(world)
+    (copy,) = job_records(world)
     assert (copy.timeout_ms, copy.policy.max_attempts) == (60_000, 2)
     assert copy.retention.completed_s == 86_400
-    assert level(world, "dead") == (1, copy.reserved_bytes)
+    assert counter_value(world, "dead") == (1, copy.reserved_bytes)
     (fetched,) = world.fetch("dead")
     world.run.finish.ack(fetched.id)
-    assert level(world, "dead") == (0, 0)
+    assert counter_value(world, "dead") == (0, 0)
 
 
 def test_the_queue_is_made_when_it_is_missing_also_in_strict_mode(world: World) -> None:
@@ -200,7 +200,7 @@ def test_the_queue_is_made_when_it_is_missing_also_in_strict_mode(world: World) 
     source = strict.enqueue.push(envelope.parse({"type": "a", "args": [], "queue": "mail"})).job
     strict.fetch.fetch(["mail"], 1, "w")
     strict.finish.nack(source.id, worker_id="w", error=ERROR)
-    (copy,) = heads(world)
+    (copy,) = job_records(world)
     assert copy.timeout_ms == 60_000
     # To the policy's own dead-letter queue the policy says nothing of where dead letters go.
     assert world.run.queues.get("dead").config.copies_to is None
@@ -221,7 +221,7 @@ def test_a_copy_that_dies_is_not_copied_on(world: World) -> None:
     goes_to(world, "b", queue="a")
     goes_to(world, "a", queue="b")
     die(world, queue="a")
-    (copy,) = heads(world, "b")
+    (copy,) = job_records(world, "b")
     world.fetch("b", worker="w")
     world.run.finish.nack(copy.id, worker_id="w", error=ERROR)
     record = shown(world, copy.id)
@@ -231,7 +231,7 @@ def test_a_copy_that_dies_is_not_copied_on(world: World) -> None:
     world.run.redrive.retry(copy.id)
     world.fetch("b", worker="w")
     world.run.finish.nack(copy.id, worker_id="w", error=ERROR)
-    assert [len(heads(world, queue)) for queue in ("a", "b")] == [1, 1]
+    assert [len(job_records(world, queue)) for queue in ("a", "b")] == [1, 1]
 
 
 @pytest.mark.requirement("QC-5")
@@ -254,7 +254,7 @@ def test_a_job_moved_to_the_very_queue_leaves_no_copy_there(world: World) -> Non
     world.fetch("dead", worker="w")
     died = world.run.finish.nack(source.id, worker_id="w", error=ERROR)
     assert died.copy_id is None
-    assert len(heads(world)) == 1
+    assert len(job_records(world)) == 1
 
 
 def test_a_queue_that_is_being_deleted_gets_no_copy(world: World) -> None:
@@ -266,7 +266,7 @@ def test_a_queue_that_is_being_deleted_gets_no_copy(world: World) -> None:
     died = die(world)
     assert died.copy_id is None
     assert "dead_letter_job_id" not in shown(world, died.id)
-    assert [job.id for job in heads(world)] == [held.id]
+    assert [job.id for job in job_records(world)] == [held.id]
     assert world.run.redrive.retry(died.id).state.value == "available"
 
 
@@ -282,7 +282,7 @@ def test_the_id_may_be_taken_by_a_job_that_somebody_chose_it_for(
     assert died.copy_id is None
     record = shown(world, died.id)
     assert (record["dead_letter"], "dead_letter_job_id" in record) == (True, False)
-    assert heads(world) == []
+    assert job_records(world) == []
     # Nor is that job taken for a copy when the dead letter is retried.
     world.run.redrive.retry(died.id)
     assert shown(world, chosen)["state"] == "available"
@@ -297,7 +297,7 @@ def test_a_copy_waits_thirty_days_and_the_dead_letter_stays(world: World) -> Non
     goes_to(world)
     died = die(world)
     assert died.ttl_s is None, "it stays until it is pruned"
-    (copy,) = heads(world)
+    (copy,) = job_records(world)
     assert copy.expires_ms == world.clock.now_ms() + TTL_MS
     assert shown(world, copy.id)["expires_at"] == "2026-06-27T20:26:40.000Z"
     world.clock.advance(TTL_MS - 1)
@@ -315,7 +315,7 @@ def test_the_ttl_that_is_set_counts_for_the_copy_and_the_dead_letter(world: Worl
     """The dead letter itself is pruned then."""
     goes_to(world, dead_letter_ttl="P2D")
     died = die(world)
-    (copy,) = heads(world)
+    (copy,) = job_records(world)
     assert copy.expires_ms == world.clock.now_ms() + 2 * DAY
     assert world.run.queues.get("mail").config.dead_letter.max_age_ms == 2 * DAY
     world.clock.advance(2 * DAY)
@@ -341,7 +341,7 @@ def test_in_a_full_queue_the_oldest_copy_gives_way(world: World, policy: str) ->
     for number in range(4):
         died.append(die(world, number))
         world.clock.advance(1)
-    assert level(world, "dead")[0] == 3
+    assert counter_value(world, "dead")[0] == 3
     assert waiting(world) == ["own", 2, 3]
     assert shown(world, own.id)["state"] == "available"
     dropped = [shown(world, job.copy_id) for job in died[:2]]
@@ -363,10 +363,10 @@ def test_where_no_copy_can_give_way_there_is_none_and_the_refusal_is_told(world:
     assert died.dead_letter
     assert died.copy_id is None
     assert "dead_letter_job_id" not in shown(world, died.id)
-    assert level(world, "dead")[0] == 2
-    refused = world.run.table.get(keys.gate("dead"), keys.REFUSED) or {}
+    assert counter_value(world, "dead")[0] == 2
+    refused = world.run.table.get(keys.counter("dead"), keys.REFUSED) or {}
     assert (refused["n"], refused["depth"], refused["bound"]) == (1, 2, 2)
-    assert {job.id for job in heads(world)} == {running.id, own.id}
+    assert {job.id for job in job_records(world)} == {running.id, own.id}
 
 
 def test_a_bound_in_bytes_is_kept_too(world: World) -> None:
@@ -376,7 +376,7 @@ def test_a_bound_in_bytes_is_kept_too(world: World) -> None:
         die(world, number, "x" * 5_000)
         world.clock.advance(1)
     assert waiting(world) == [2, 3]
-    assert level(world, "dead")[1] <= 12_000
+    assert counter_value(world, "dead")[1] <= 12_000
     died = die(world, 9, "x" * 20_000)
     assert died.copy_id is None
     assert waiting(world) == [2, 3]
@@ -402,14 +402,14 @@ def test_many_that_die_at_once_into_a_full_queue_keep_its_bound(exact: World) ->
         died = list(pool.map(nack, pushed))
     assert all(job.dead_letter for job in died)
     # Who lost every race for a place has left its copy to the projection.
-    for job in heads(exact, "mail"):
+    for job in job_records(exact, "mail"):
         assert not exact.run.copies.make(job).copy_due
-    assert level(exact, "dead")[0] == 6
+    assert counter_value(exact, "dead")[0] == 6
     assert waiting(exact) == ["new"] * 6
-    assert exact.run.table.get(keys.gate("dead"), keys.REFUSED) is None
+    assert exact.run.table.get(keys.counter("dead"), keys.REFUSED) is None
     named = {job.copy_id for job in died}
     assert None not in named
-    assert named >= {job.id for job in heads(exact) if job.state.value == "available"}
+    assert named >= {job.id for job in job_records(exact) if job.state.value == "available"}
 
 
 def test_copies_are_found_behind_many_other_jobs(exact: World) -> None:
@@ -421,7 +421,7 @@ def test_copies_are_found_behind_many_other_jobs(exact: World) -> None:
     second = die(exact, "second")
     assert shown(exact, first.copy_id)["state"] == "discarded"
     assert shown(exact, second.copy_id)["state"] == "available"
-    assert level(exact, "dead")[0] == 251
+    assert counter_value(exact, "dead")[0] == 251
 
 
 # --- retry --------------------------------------------------------------------------------------
@@ -436,7 +436,7 @@ def test_retrying_the_dead_letter_cancels_the_copy_that_waits(world: World) -> N
     assert "dead_letter_job_id" not in jobs.to_dict(back)
     copy = shown(world, died.copy_id)
     assert copy["state"] == "cancelled"
-    assert level(world, "dead") == (0, 0)
+    assert counter_value(world, "dead") == (0, 0)
     assert world.fetch("dead") == []
     # It dies again: another copy.
     world.fetch("mail", worker="w")
@@ -540,8 +540,8 @@ def test_of_many_that_make_the_same_copy_one_does(exact: World) -> None:
         made = list(pool.map(make, runs))
     assert {job.copy_id for job in made} == {died.copy_id}
     assert not any(job.copy_due for job in made)
-    assert [job.id for job in heads(exact)] == [died.copy_id]
-    assert level(exact, "dead")[0] == 1
+    assert [job.id for job in job_records(exact)] == [died.copy_id]
+    assert counter_value(exact, "dead")[0] == 1
 
 
 def _died_alone(world: World, *args: Any) -> Job:
@@ -552,7 +552,7 @@ def _died_alone(world: World, *args: Any) -> Job:
         died = die(world, *args)
     finally:
         world.run.copies.follow = follow  # type: ignore[method-assign]
-    found = world.run.enqueue._jobs.head(died.id)
+    found = world.run.enqueue._jobs.read_record(died.id)
     assert found is not None
     assert found.copy_due
     return found
@@ -567,7 +567,7 @@ def test_what_was_retried_or_deleted_before_its_copy_was_made_leaves_none(world:
     world.run.dead_letter.delete(deleted.id)
     for died in (retried, deleted):
         world.run.copies.make(died)
-    assert heads(world) == []
+    assert job_records(world) == []
 
 
 # --- the projection -----------------------------------------------------------------------------
@@ -584,10 +584,10 @@ def test_the_projection_makes_what_nobody_lived_to_make_and_nothing_anew(
         stream, derived = Stream(world.client, world.table), projected(world)
         goes_to(world)
         died = _died_alone(world, 1)
-        assert heads(world) == []
+        assert job_records(world) == []
         records = stream.take()
         assert derived.run(records) == []
-        (copy,) = heads(world)
+        (copy,) = job_records(world)
         assert copy.id == died.copy_id
         assert derived.run(records) == []
         assert derived.another().run(records) == []
@@ -596,10 +596,10 @@ def test_the_projection_makes_what_nobody_lived_to_make_and_nothing_anew(
         world.run.finish.ack(copy.id)
         client, table = world.client, world.table
         client.delete_item(
-            TableName=table, Key={"pk": {"S": keys.job(copy.id)}, "sk": {"S": keys.HEAD}}
+            TableName=table, Key={"pk": {"S": keys.job(copy.id)}, "sk": {"S": keys.RECORD}}
         )
         assert projected(world).run(records) == []
-        assert heads(world) == []
+        assert job_records(world) == []
         assert derived.run(stream.take()) == []
         told = [event["type"] for event in derived.events() if event["subject"] == copy.id]
         assert told == ["job.enqueued", "job.started", "job.completed"]
@@ -614,7 +614,7 @@ def test_the_projection_leaves_alone_what_is_made(streamed: Worlds) -> None:
         world.run.table.meter.reset()
         assert derived.run(stream.take()) == []
         assert world.run.table.meter.calls == []
-        (copy,) = heads(world)
+        (copy,) = job_records(world)
         assert copy.id == died.copy_id
         assert derived.stats("dead") == {"available": 1, "p0": 1, "copies": 1, "t_enqueued": 1}
 
@@ -643,7 +643,7 @@ def test_what_cannot_be_made_now_comes_again(streamed: Worlds) -> None:
         assert derived.stats("other")["available"] == 1
         world.run.copies.make = make  # type: ignore[method-assign]
         assert derived.run(records) == []
-        assert [job.id for job in heads(world)] == [died.copy_id]
+        assert [job.id for job in job_records(world)] == [died.copy_id]
         assert fine.id
 
 
@@ -665,14 +665,14 @@ def test_a_crash_at_any_call_leaves_exactly_one_copy(streamed: Worlds) -> None:
                 with suppress(Conflict):
                     # The worker asks again: whichever of the two went through.
                     world.run.finish.nack(pushed.id, worker_id="w", error=ERROR)
-        alone = [job for job in heads(world, "mail") if job.copy_due]
+        alone = [job for job in job_records(world, "mail") if job.copy_due]
         assert alone
         records = stream.take()
         for start in range(0, len(records), 100):
             assert derived.run(records[start : start + 100]) == []
         assert projected(world).run(records) == []
-        settle(stream, derived)
-        copies = {job.id: job for job in heads(world)}
+        catch_up(stream, derived)
+        copies = {job.id: job for job in job_records(world)}
         assert derived.stats("dead")["copies"] == len(copies) == len(died)
         for job_id, text in died.items():
             record = shown(world, job_id)
@@ -719,7 +719,7 @@ def test_a_crash_of_a_retry_at_any_call_leaves_one_of_the_two(exact: World) -> N
 # --- how many -----------------------------------------------------------------------------------
 
 
-def settle(stream: Stream, derived: Projected) -> None:
+def catch_up(stream: Stream, derived: Projected) -> None:
     """The projection has seen everything, and what follows from it."""
     while records := stream.take():
         while derived.run(records):
@@ -740,7 +740,7 @@ def test_the_oldest_copies_beyond_the_number_are_dropped(
         for number in range(5):
             world.clock.advance(1)
             died.append(die(world, number, priority=-number))
-            settle(stream, derived)
+            catch_up(stream, derived)
         assert waiting(world) == ["own", 2, 3, 4]
         gone = [shown(world, job.copy_id) for job in died[:2]]
         assert [(job["state"], job["error"]["type"]) for job in gone] == [
@@ -768,7 +768,7 @@ def test_many_at_once_leave_as_many_as_may_wait(streamed: Worlds) -> None:
         assert derived.run(half) == []
         assert derived.run(records[::-1]) == []
         assert projected(world).run(records) == []
-        settle(stream, derived)
+        catch_up(stream, derived)
         assert waiting(world) == [16, 17, 18, 19]
         assert derived.stats("dead")["copies"] == 4
 
@@ -793,7 +793,7 @@ def test_projections_at_once_do_not_drop_twice_for_one_excess(streamed: Worlds) 
 
         with ThreadPoolExecutor(len(shares)) as pool:
             list(pool.map(run, range(len(shares))))
-        settle(stream, deriving[0])
+        catch_up(stream, deriving[0])
         assert waiting(world) == [7, 8, 9, 10, 11]
 
 
@@ -804,7 +804,7 @@ def test_copies_that_run_or_are_done_do_not_count(streamed: Worlds) -> None:
         for number in range(2):
             world.clock.advance(1)
             die(world, number)
-        settle(stream, derived)
+        catch_up(stream, derived)
         (running,) = world.fetch("dead")
         world.clock.advance(1)
         die(world, 2)
@@ -812,10 +812,10 @@ def test_copies_that_run_or_are_done_do_not_count(streamed: Worlds) -> None:
         created = [one for one in stream.take() if one["eventName"] == "INSERT"]
         assert derived.run(created) == []
         assert waiting(world) == [1, 2]
-        settle(stream, derived)
+        catch_up(stream, derived)
         # It comes back into the line, which is one too many then.
         world.run.finish.nack(running.id, worker_id=running.worker_id, error=None, requeue=True)
-        settle(stream, derived)
+        catch_up(stream, derived)
         assert len(waiting(world)) == 2
 
 
@@ -829,10 +829,10 @@ def test_a_number_that_was_lowered_is_reached_a_hundred_at_a_time(
         for number in range(10):
             world.clock.advance(1)
             die(world, number)
-        settle(stream, derived)
+        catch_up(stream, derived)
         assert len(waiting(world)) == 10
         goes_to(world, dead_letter_max_size=1)
-        settle(stream, derived)
+        catch_up(stream, derived)
         # The change itself drops nothing.
         assert len(waiting(world)) == 10
         world.clock.advance(1)
@@ -850,7 +850,7 @@ def test_a_crash_before_or_while_copies_are_dropped_is_made_up_for(streamed: Wor
     with streamed() as world:
         stream = Stream(world.client, world.table)
         goes_to(world, dead_letter_max_size=1)
-        settle(stream, projected(world))
+        catch_up(stream, projected(world))
         for at, fault in product(range(1, 20), ("died before", "died after", "timed out")):
             client = Faulty(world.client, at, fault)
             world.clock.advance(1)
@@ -860,7 +860,7 @@ def test_a_crash_before_or_while_copies_are_dropped_is_made_up_for(streamed: Wor
                 Projected(world.client, world.table, world.clock, copies=copies).run(records)
             derived = projected(world)
             assert derived.run(records) == []
-            settle(stream, derived)
+            catch_up(stream, derived)
             assert waiting(world) == [at]
             assert derived.stats("dead")["copies"] == 1
             if client.calls < at:
@@ -924,7 +924,7 @@ def test_dropping_costs_the_same_however_many_wait(streamed: Worlds) -> None:
             while len(waiting(world)) < count - 1:
                 world.clock.advance(1)
                 die(world, count)
-                settle(stream, derived)
+                catch_up(stream, derived)
             world.clock.advance(1)
             die(world, count)
             records = stream.take()
@@ -932,5 +932,5 @@ def test_dropping_costs_the_same_however_many_wait(streamed: Worlds) -> None:
             assert derived.run(records) == []
             meter = world.run.table.meter
             costs.append((meter.write_units, len(meter.calls)))
-            settle(stream, derived)
+            catch_up(stream, derived)
         assert costs[0] == costs[1]

@@ -61,7 +61,7 @@ def test_deleting_one_costs_a_mark_more(exact: World) -> None:
     job = die(exact)
     with spending(exact) as spent:
         exact.run.dead_letter.delete(job.id)
-    # The head, the mark, what belongs to it; the head, its two places in the indexes, its error.
+    # The record, the mark, what belongs to it; the record, its two index entries, its error.
     assert spent.calls == 5
     assert spent.writes <= 1 + 3 + 1
     assert spent.reads <= 2
@@ -70,7 +70,7 @@ def test_deleting_one_costs_a_mark_more(exact: World) -> None:
 def letters(world: World, size: int) -> None:
     """So many dead letters of ten queues, without anything that belongs to them."""
     died = die(world)
-    head = world.run.table.get(keys.job(died.id), keys.HEAD) or {}
+    record = world.run.table.get(keys.job(died.id), keys.RECORD) or {}
 
     def some(at: int) -> Iterator[Item]:
         for number in range(at, size, 20):
@@ -78,7 +78,7 @@ def letters(world: World, size: int) -> None:
             queue, ms = f"q{number % 10}", (died.discarded_ms or 0) + number + 1
             place = keys.dead_at(ms, job_id)
             yield {
-                **head, "pk": keys.job(job_id), "queue": queue, "discarded": ms,
+                **record, "pk": keys.job(job_id), "queue": queue, "discarded": ms,
                 "wpk": keys.dead(queue), "wsk": place, "epk": keys.all_dead(), "esk": place,
             }  # fmt: skip
 
@@ -106,7 +106,7 @@ def test_a_page_costs_the_same_among_ten_thousand(exact: World) -> None:
             with spending(exact) as spent:
                 page = exact.run.dead_letter.list(wanted, limit=limit)
             assert len(page.items) == limit
-            # The line, the heads; and their errors, read by key.
+            # The line, the job records; and their errors, read by key.
             assert spent.calls == 3
             costs[size][name] = (spent.calls, spent.reads)
         with spending(exact) as spent:
@@ -131,18 +131,18 @@ def projecting(world: World) -> tuple[Stream, Projected]:
 def prune(world: World, job: Job) -> None:
     """As the pruning does it: without the mark of a deletion by hand."""
     jobs = world.run.dead_letter._jobs
-    head = jobs.head(job.id)
-    assert head is not None
-    jobs.removal.delete(head)
+    record = jobs.read_record(job.id)
+    assert record is not None
+    jobs.removal.delete(record)
 
 
 def revive(world: World, job: Job, *, replayed: str | None = None) -> None:
     """By hand, or as an automatic replay does it."""
     jobs = world.run.dead_letter._jobs
-    head = jobs.head(job.id)
-    assert head is not None
-    back = lifecycle.revive(head, now_ms=world.clock.now_ms(), order="0" * 15)
-    jobs.replace(head, replace(back, replayed=replayed or head.replayed))
+    record = jobs.read_record(job.id)
+    assert record is not None
+    back = lifecycle.revive(record, now_ms=world.clock.now_ms(), order="0" * 15)
+    jobs.replace(record, replace(back, replayed=replayed or record.replayed))
 
 
 @pytest.mark.requirement("DL-26", "DL-27")
@@ -313,26 +313,26 @@ def test_dead_letters_of_a_deleted_queue_are_counted_as_long_as_there_are_any(
         assert projected.run(stream.take()) == []
         assert swept(world).counts.by_queue == {}
         left = world.run.metrics_sweep._queues.deleted
-        assert [name for name, _ in left(limit=10)[0]] == ["mail"]
+        assert [name for name, *_ in left(limit=10)[0]] == ["mail"]
         world.clock.advance(2 * DAY_MS)
         swept(world)
         assert left(limit=10)[0] == []
 
 
 def test_a_deletion_and_a_retry_at_once(exact: World) -> None:
-    """The mark loses to whoever changed the head since; a retry takes the mark away."""
+    """The mark loses to whoever changed the job record since; a retry takes the mark away."""
     job = die(exact)
     store = exact.run.dead_letter._jobs
-    head = store.head(job.id)
-    assert head is not None
+    record = store.read_record(job.id)
+    assert record is not None
     revive(exact, job)
     with pytest.raises(LostRace):
-        exact.run.dead_letter.remove(head)
+        exact.run.dead_letter.remove(record)
     again = die(exact, "other")
-    head = store.head(again.id)
-    assert head is not None
-    marked = store.removal.mark_deleting(head)
-    assert store.head(again.id) == marked
+    record = store.read_record(again.id)
+    assert record is not None
+    marked = store.removal.mark_deleting(record)
+    assert store.read_record(again.id) == marked
     # Whoever marked it died: it is still there, and may be retried or deleted.
     assert exact.run.dead_letter.get(again.id).deleting
     revive(exact, again)

@@ -106,6 +106,7 @@ def test_an_empty_log_takes_a_call_a_day(exact: World) -> None:
     assert exact.run.table.meter.read_units <= 20
 
 
+@pytest.mark.exhaustive
 def test_what_a_request_reads_is_bounded(exact: World) -> None:
     now_ms = exact.clock.now_ms()
     noise = random.Random(1).randbytes(130_000).hex()  # packs to about half

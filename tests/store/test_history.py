@@ -37,7 +37,7 @@ def test_a_job_that_never_ran_has_its_deadline_in_listings_too(world: World) -> 
     world.clock.advance(11 * SECOND)
     assert world.state(job) == "discarded"
     store = world.run.jobs._jobs
-    (listed,) = store.with_errors([store.heads([job.id])[job.id]])
+    (listed,) = store.with_errors([store.read_records([job.id])[job.id]])
     assert [error.type for error in listed.errors or ()] == ["expired"]
 
 
@@ -74,11 +74,11 @@ def test_a_refused_nack_leaves_the_history_of_a_later_run_alone(world: World) ->
 
 
 def test_a_run_that_stalls_is_noted_though_a_dead_worker_left_an_entry(world: World) -> None:
-    """A nack died between its entry and its change of the head; then the job was handed back."""
+    """A nack died between its entry and its change of the record; then the job was handed back."""
     job = world.push(visibility_timeout_ms=SECOND)
     (held,) = world.fetch(worker="w")
     store = world.run.jobs._jobs
-    lost = Failure(1, "lost", "lost", "its head never followed", world.clock.now_ms())
+    lost = Failure(1, "lost", "lost", "its job record never followed", world.clock.now_ms())
     store._add_failure(held, lost, reported=True)
     world.run.finish.nack(job.id, worker_id="w", error=None, requeue=True)
     world.clock.advance(SECOND)
@@ -93,35 +93,35 @@ def test_errors_of_an_earlier_job_of_the_same_id_are_not_shown(world: World) -> 
     world.run.enqueue.push(request)
     world.fetch(worker="w")
     world.run.finish.nack(chosen, worker_id="w", error={"message": "old"})
-    # The head is gone by its time to live; DynamoDB removes nothing else by itself.
-    key = {"pk": {"S": keys.job(chosen)}, "sk": {"S": keys.HEAD}}
+    # The job record is gone by its time to live; DynamoDB removes nothing else by itself.
+    key = {"pk": {"S": keys.job(chosen)}, "sk": {"S": keys.RECORD}}
     world.client.delete_item(TableName=world.table, Key=key)
     world.clock.advance(SECOND)
     world.run.enqueue.push(request)
     assert world.run.jobs.get(chosen).errors == ()
 
 
-def test_what_a_removed_head_leaves_behind_can_be_cleared_away(world: World) -> None:
+def test_what_a_removed_record_leaves_behind_can_be_cleared_away(world: World) -> None:
     job = world.push("x" * 5_000)
     world.fetch(worker="w")
     world.run.finish.nack(job.id, worker_id="w", error={"message": "no"})
     store = world.run.jobs._jobs
-    head = store.heads([job.id])[job.id]
-    assert store.removal.remove_rest(head) == 0, "it lives"
-    key = {"pk": {"S": keys.job(job.id)}, "sk": {"S": keys.HEAD}}
+    record = store.read_records([job.id])[job.id]
+    assert store.removal.remove_rest(record) == 0, "it lives"
+    key = {"pk": {"S": keys.job(job.id)}, "sk": {"S": keys.RECORD}}
     world.client.delete_item(TableName=world.table, Key=key)
-    assert store.removal.remove_rest(head) == 2
+    assert store.removal.remove_rest(record) == 2
     assert not [i for i in world.items() if i["pk"]["S"] == keys.job(job.id)]
-    assert store.removal.remove_rest(head) == 0
+    assert store.removal.remove_rest(record) == 0
 
 
-def test_clearing_away_spares_the_text_of_a_new_job_whose_head_comes_next(world: World) -> None:
+def test_clearing_away_spares_the_text_of_a_new_job_whose_record_comes_next(world: World) -> None:
     chosen = world.run.ids.uuid7()
     raw = {"type": "a", "args": ["x" * 5_000], "id": chosen}
     world.run.enqueue.push(envelope.parse(raw))
     store = world.run.jobs._jobs
-    old = store.heads([chosen])[chosen]
-    key = {"pk": {"S": keys.job(chosen)}, "sk": {"S": keys.HEAD}}
+    old = store.read_records([chosen])[chosen]
+    key = {"pk": {"S": keys.job(chosen)}, "sk": {"S": keys.RECORD}}
     world.client.delete_item(TableName=world.table, Key=key)
     content = {"args": raw["args"]}
     new, texts = store.prepare(replace(old, content=content, content_ref=None, content_bytes=0))

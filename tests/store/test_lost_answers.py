@@ -72,7 +72,7 @@ def test_a_push_whose_answer_was_lost_is_acknowledged_whatever_became_of_the_job
     assert client.happened
     assert pushed.job.id == chosen()
     assert not pushed.deduplicated
-    # What was stored is whole: the text that the living head names is still there.
+    # What was stored is whole: the text that the living job record names is still there.
     content = exact.run.jobs.get(chosen()).content
     assert content is not None
     assert content["args"] == [argument]
@@ -422,7 +422,7 @@ def test_a_job_that_ends_and_is_deleted_while_it_is_handed_out_is_not_handed_out
 
     fetched = exact.another(Slow()).fetch.fetch(["default"], 2, None)
     assert [one.id for one in fetched] == [other.id]
-    # Nothing is left of the job that is gone: no entry of an error without a head.
+    # Nothing is left of the job that is gone: no entry of an error without a job record.
     assert not [item for item in exact.items() if item["pk"]["S"] == keys.job(job.id)]
 
 

@@ -10,10 +10,11 @@ import pytest
 
 from ojs.domain.errors import Conflict, InvalidRequest
 from ojs.domain.job import envelope
-from ojs.domain.pool.pool import SEATS_KEPT_S, parse, seat_of, to_dict
+from ojs.domain.pool.pool import parse, to_dict, worker_semaphore
+from ojs.services.permits.pool_permits import WORKER_KEPT_S
 from ojs.store.table import keys
 from ojs.store.table.table import Put
-from tests.store.pooling import ABC, SECOND, fill, pool, prevent, taken
+from tests.store.worker_pools import ABC, SECOND, fill, pool, prevent, taken
 
 if TYPE_CHECKING:
     from ojs.domain.job.job import Job
@@ -346,12 +347,15 @@ def test_least_loaded_gives_a_worker_no_more_than_it_can_take(world: World) -> N
     world.run.finish.ack(mine[0].id, worker_id="w")
     world.run.finish.nack(mine[1].id, worker_id="w", error={"type": "x", "message": "y"})
     assert len(fetch(world, 5)) == 2
-    gates = [seat_of("p", "w"), seat_of("p", "v")]
-    assert [value.count for value in world.run.stores.semaphore.values(gates).values()] == [3, 2]
-    item = world.run.table.get(keys.gate(gates[0]), keys.SLOTS)
+    semaphores = [worker_semaphore("p", "w"), worker_semaphore("p", "v")]
+    assert [value.count for value in world.run.stores.semaphore.values(semaphores).values()] == [
+        3,
+        2,
+    ]
+    item = world.run.table.get(keys.counter(semaphores[0]), keys.SEMAPHORE)
     # Names of workers come and go: what is counted for them goes some time after.
     assert item
-    assert item["ttl"] == world.clock.now_ms() // 1000 + SEATS_KEPT_S
+    assert item["ttl"] == world.clock.now_ms() // 1000 + WORKER_KEPT_S
 
 
 # --- tenants ------------------------------------------------------------------------------------
@@ -478,7 +482,7 @@ def test_each_interval_every_queue_is_served_once(world: World) -> None:
 
 @pytest.mark.requirement("FS-8", "FS-28")
 def test_a_pool_runs_no_more_than_its_concurrency(world: World) -> None:
-    """Over all its workers and queues; a job that ends gives its place to the next."""
+    """Over all its workers and queues; a job that ends gives its permit to the next."""
     pool(world, concurrency=4)
     for queue in ABC:
         fill(world, queue, 6)
@@ -518,7 +522,7 @@ def test_a_limit_counts_jobs_that_run_already(world: World) -> None:
 
 
 @pytest.mark.requirement("FS-8")
-def test_a_late_worker_takes_its_place_again(world: World) -> None:
+def test_a_late_worker_takes_its_permit_again(world: World) -> None:
     """A lease that ran out gave it back; a job that goes on needs one."""
     pool(world, concurrency=1)
     fill(world, "a", 2)
@@ -532,7 +536,7 @@ def test_a_late_worker_takes_its_place_again(world: World) -> None:
     world.clock.advance(2 * SECOND)
     assert world.state(job) == "available"
     (other,) = fetch(world, worker="v")
-    # Its place is another's now.
+    # Its permit is another's now.
     if other.id != job.id:
         assert world.run.workers.beat("w", **beats).jobs_extended == []
     assert taken(world) == 1
@@ -576,7 +580,7 @@ def test_a_pool_is_one_write_more(exact: World) -> None:
 
 @pytest.mark.requirement("FS-8")
 def test_a_full_pool_writes_nothing(exact: World) -> None:
-    """A worker that polls while all places are taken; leases that are over free them."""
+    """A worker that polls while all permits are taken; leases that are over free them."""
     pool(exact, concurrency=2)
     fill(exact, "a", 5)
     assert len(fetch(exact, 2, visibility_timeout_ms=SECOND)) == 2

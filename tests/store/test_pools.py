@@ -127,7 +127,7 @@ def test_of_two_operators_one_changes_the_pool(world: World) -> None:
     with pytest.raises(LostRace):
         store(world).remove(first, [queue(world, name) for name in first.queues])
     with pytest.raises(LostRace):
-        store(world).seat(first)
+        store(world).begin_limit(first)
 
 
 def test_a_pool_of_the_same_name_made_anew_is_another(world: World) -> None:
@@ -238,10 +238,15 @@ def test_what_a_queue_knows_is_read_back() -> None:
     assert Queue("a", pools={"b": PoolMark()}).isolated_by is None
 
 
-def test_the_ledger_stays_when_a_pool_goes(exact: World) -> None:
-    """Jobs that run give their places back there."""
+def test_the_sequencer_stays_when_a_pool_goes(exact: World) -> None:
+    """Jobs that run give their permits back there."""
     first = save(exact, wanted(exact, concurrency=5))
-    ledger: dict[str, Value] = {"pk": keys.gate(first.gate), "sk": keys.SLOTS, "n": 2, "turns": 7}
-    exact.run.table.write_many([ledger])
+    sequencer: dict[str, Value] = {
+        "pk": keys.counter(first.semaphore),
+        "sk": keys.SEMAPHORE,
+        "n": 2,
+        "turns": 7,
+    }
+    exact.run.table.write_many([sequencer])
     store(exact).remove(first, [queue(exact, name) for name in first.queues])
-    assert exact.run.table.get(keys.gate(first.gate), keys.SLOTS) == ledger
+    assert exact.run.table.get(keys.counter(first.semaphore), keys.SEMAPHORE) == sequencer

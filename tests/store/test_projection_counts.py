@@ -183,7 +183,7 @@ LIKELY = ("push", "fetch", "fetch", "ack", "nack", "nack", "wait", "sweep", "rev
     seed=st.integers(0, 2**32),
 )
 @settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
-def test_counts_equal_a_recount_of_the_heads(
+def test_counts_equal_a_recount_of_the_records(
     streamed: Callable[[], AbstractContextManager[World]], names: list[str], seed: int
 ) -> None:
     chance = random.Random(seed)
@@ -200,11 +200,11 @@ def test_counts_equal_a_recount_of_the_heads(
         assert containers[0].run(records) == []
 
         found = projected.everything()
-        heads, behind = recount(found.values()), recount_behind(found.values())
+        job_records, behind = recount(found.values()), recount_behind(found.values())
         for queue in QUEUES:
             now = projected.stats(queue)
             levels = {name: n for name, n in now.items() if not name.startswith("t_")}
-            assert levels == dict(heads[queue])
+            assert levels == dict(job_records[queue])
             assert projected.behind(queue) == dict(behind[queue])
             check_history(projected, found, queue, now)
 

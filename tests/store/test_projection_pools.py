@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from ojs.store.table import keys
-from tests.store import pooling
+from tests.store import worker_pools
 from tests.store.streams import Projected, Stream, lambda_form
 
 if TYPE_CHECKING:
@@ -27,7 +27,7 @@ def records(world: World, *pools: str | None, jobs: int = 10, done: bool = True)
         for number in range(jobs):
             world.push(number, queue="mail")
         world.clock.advance(2_000)
-        for job in pooling.claim(world, "mail", pool, jobs)[: jobs if done else 0]:
+        for job in worker_pools.claim(world, "mail", pool, jobs)[: jobs if done else 0]:
             world.run.finish.ack(job.id, worker_id=job.worker_id)
     found = stream.take()
     # Written in one second: each second of the engine's clock would have its own marks.
@@ -43,7 +43,7 @@ def test_each_dispatch_is_counted_once_whatever_comes_twice(streamed: Worlds) ->
     with streamed() as world:
         found = records(world, "general", "other", None)
         running = [world.push(queue="mail") for _ in range(3)]
-        pooling.claim(world, "mail", "general", 3)
+        worker_pools.claim(world, "mail", "general", 3)
         found += Stream(world.client, world.table).take()[len(found) :]
         projected = Projected(world.client, world.table, world.clock)
         assert projected.run(found[:40]) == []
@@ -100,12 +100,12 @@ def test_what_operators_and_the_sweep_write_becomes_events(streamed: Worlds) -> 
     """Each of the three events, once, on the bus too."""
     with streamed() as world:
         stream = Stream(world.client, world.table)
-        pooling.make(world, "general", ["critical", "low"], concurrency=2)
+        worker_pools.make(world, "general", ["critical", "low"], concurrency=2)
         world.clock.advance(1_000)
-        pooling.make(world, "general", ["critical", "low"], concurrency=2, strategy="strict")
+        worker_pools.make(world, "general", ["critical", "low"], concurrency=2, strategy="strict")
         world.clock.advance(1_000)
-        pooling.counted(world, "low", oldest_ago_ms=45_000, available=9)
-        world.run.table.write_many([{"pk": "G|:general", "sk": keys.SLOTS, "n": 2}])
+        worker_pools.counted(world, "low", oldest_ago_ms=45_000, available=9)
+        world.run.table.write_many([{"pk": "G|:general", "sk": keys.SEMAPHORE, "n": 2}])
         for _ in range(3):
             world.run.pool_health_sweep.run_once(world.clock.now_ms(), 100)
             world.clock.advance(60_000)

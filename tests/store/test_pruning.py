@@ -83,7 +83,7 @@ def like(world: World, one: Iterable[Item], number: int) -> list[str]:
         place = keys.dead_at(now_ms, made)
         died: Item = {"discarded": now_ms, "wsk": place, "esk": place}
         world.run.table.write_many(
-            {**item, **(died if item["sk"] == keys.HEAD else {}), "pk": keys.job(made)}
+            {**item, **(died if item["sk"] == keys.RECORD else {}), "pk": keys.job(made)}
             for item in one
         )
         found.append(made)
@@ -114,7 +114,7 @@ def test_what_is_older_than_max_age_goes(world: World) -> None:
     assert prune(world) == {"pruned": 3}
     assert dead(world) == young
     for job_id in old:
-        assert world.run.table.get(keys.job(job_id), keys.HEAD) is None
+        assert world.run.table.get(keys.job(job_id), keys.RECORD) is None
 
 
 @pytest.mark.requirement("DL-10", "DL-19")
@@ -244,7 +244,7 @@ def test_a_queue_that_is_gone_keeps_its_retention(world: World, policy: str) -> 
     world.run.deletion.delete("old", "discard")
     world.clock.advance(700_000)
     world.sweep()
-    assert world.run.table.get(keys.queue("old"), keys.HEAD) is None
+    assert world.run.table.get(keys.queue("old"), keys.RECORD) is None
     expected = {"pruned": 1} | ({"archived": 1} if policy == "archive" else {})
     assert prune(world) == expected
     assert dead(world) == ids[1:]
@@ -316,13 +316,13 @@ def test_two_at_once_prune_nothing_twice_and_nothing_else(exact: World) -> None:
     runs = [exact.another() for _ in range(4)]
     with ThreadPoolExecutor(4) as pool:
         done = list(pool.map(lambda run: run.prune.run_once(now_ms, 1_000), runs))
-    # One of them has the turn.
+    # One of them has the lock.
     assert sorted(one.get("pruned", 0) for one in done) == [0, 0, 0, 70]
     assert dead(exact) == ids[70:]
-    # And where a turn lapsed and another took over, both at once.
+    # And where a lock lapsed and another took over, both at once.
     keep(exact, "mail", max_count=5)
     for run in runs:
-        run.prune._pruning.take = lambda *_, **__: "turn"  # type: ignore[method-assign]
+        run.prune._pruning.lock = lambda *_, **__: "token"  # type: ignore[method-assign]
     exact.clock.advance(PRUNED_EVERY_MS)
     count(exact)
     now_ms = exact.clock.now_ms()
@@ -338,15 +338,15 @@ def test_two_at_once_prune_nothing_twice_and_nothing_else(exact: World) -> None:
 def test_what_was_retried_meanwhile_stays(exact: World, monkeypatch: pytest.MonkeyPatch) -> None:
     keep(exact, "mail", max_count=1, pruning_policy="archive")
     ids = dying(exact, 4)
-    heads = exact.run.prune._jobs.heads
+    records = exact.run.prune._jobs.read_records
 
     def late(wanted: Iterable[str]) -> dict[str, Job]:
-        found = heads(wanted)
+        found = records(wanted)
         if ids[0] in found:
             exact.another().redrive.retry(ids[0])
         return found
 
-    monkeypatch.setattr(exact.run.prune._jobs, "heads", late)
+    monkeypatch.setattr(exact.run.prune._jobs, "read_records", late)
     assert prune(exact) == {"pruned": 2, "archived": 2}
     assert [line["id"] for line in archived(exact)] == ids[1:3]
     assert dead(exact) == ids[3:]
@@ -474,9 +474,9 @@ def test_a_history_of_more_than_a_megabyte_is_whole(exact: World) -> None:
 def test_what_somebody_deletes_by_hand_is_not_archived(exact: World) -> None:
     keep(exact, "mail", max_age="PT1S", pruning_policy="archive")
     (job_id, _) = dying(exact, 2)
-    head = exact.run.prune._jobs.head(job_id)
-    assert head is not None
-    exact.run.dead_letter._jobs.removal.mark_deleting(head)
+    job_record = exact.run.prune._jobs.read_record(job_id)
+    assert job_record is not None
+    exact.run.dead_letter._jobs.removal.mark_deleting(job_record)
     assert prune(exact) == {"pruned": 2, "archived": 1}
     assert job_id not in [line["id"] for line in archived(exact)]
 
@@ -591,7 +591,7 @@ def test_ten_thousand_go_in_slices_at_a_cost_that_is_known(exact: World) -> None
             exact.clock.advance(60_000)
     assert passes == 3
     assert len(dead(exact)) == 100
-    # The head and its two places in the indexes; to read, a head and a hundredth of a page.
+    # The record and its two places in the indexes; to read, a record and a hundredth of a page.
     assert spent.writes <= 9_900 * 3 + 20
     assert spent.reads <= 9_900 * 1.1 + 40
     assert spent.calls <= 9_900 + 2 * 99 + 60

@@ -12,12 +12,13 @@ import pytest
 from ojs.domain.errors import Conflict
 from ojs.domain.job import envelope
 from ojs.domain.job.states import State
-from ojs.domain.rate_limit.limiter import MAX_CONCURRENCY, OverrideRequest, cell_name
+from ojs.domain.rate_limit.limiter import MAX_CONCURRENCY, OverrideRequest, limiter_name
 from ojs.store.jobs import items
 from ojs.store.permits.key_limits import SETTLED_MS
 from ojs.store.table import keys
 from ojs.store.table.errors import LostRace
 from tests.store.faults import attempt, faults
+from tests.store.permits import STOPPABLE, stop
 
 if TYPE_CHECKING:
     from ojs.domain.job.job import Job
@@ -31,14 +32,14 @@ def limited(world: World, limit: dict[str, Any], n: int = 0, **options: Any) -> 
     return world.push(n, rate_limit=limit, **options)
 
 
-def places(world: World, key: str) -> int:
-    cell = world.run.limits.get(key).cell
+def permits(world: World, key: str) -> int:
+    cell = world.run.limits.get(key).limiter
     return len(cell.holders)
 
 
 def active(world: World) -> int:
-    heads = [item for item in world.items() if item["pk"]["S"].startswith(keys.job(""))]
-    return sum(1 for item in heads if item.get("state", {}).get("S") == State.ACTIVE)
+    records = [item for item in world.items() if item["pk"]["S"].startswith(keys.job(""))]
+    return sum(1 for item in records if item.get("state", {}).get("S") == State.ACTIVE)
 
 
 # --- what is handed out ------------------------------------------------------------------------
@@ -98,7 +99,7 @@ def test_a_limit_without_a_key_is_the_queue_s_own(world: World) -> None:
     assert world.fetch("a") == []
     world.clock.advance(1_100)
     assert len(world.fetch("a", 2)) == 1
-    assert world.run.limits.get("queue:a").cell.queues == ("a",)
+    assert world.run.limits.get("queue:a").limiter.queues == ("a",)
 
 
 def test_jobs_of_one_key_share_what_is_counted_over_queues(world: World) -> None:
@@ -256,36 +257,19 @@ def test_what_a_limited_job_costs(exact: World) -> None:
     assert spent["ten"][0] <= 14, spent
 
 
-# --- how places are given back -----------------------------------------------------------------
+# --- how permits are given back -----------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
     "how", ["ack", "fail", "requeue", "cancel", "stall", "time out", "discard"]
 )
-def test_a_place_is_given_back_however_the_job_ends(world: World, how: str) -> None:
+def test_a_permit_is_given_back_however_the_job_ends(world: World, how: str) -> None:
     attempts = 1 if how == "discard" else 3
-    limited(
-        world, ONE, visibility_timeout_ms=60_000, timeout_ms=90_000,
-        retry={"max_attempts": attempts, "initial_interval": "PT1H"},
-    )  # fmt: skip
+    limited(world, ONE, **STOPPABLE, retry={"max_attempts": attempts, "initial_interval": "PT1H"})
     (job,) = world.fetch(worker="w")
-    assert places(world, "one") == 1
-    match how:
-        case "ack":
-            world.run.finish.ack(job.id)
-        case "cancel":
-            world.run.jobs.cancel(job.id)
-        case "stall":
-            world.clock.advance(60_000)
-            world.sweep()
-        case "time out":
-            world.run.workers.beat("w", active_jobs=[job.id], visibility_timeout_ms=600_000)
-            world.clock.advance(90_000)
-            world.sweep()
-        case _:
-            requeue = how == "requeue"
-            world.run.finish.nack(job.id, error={"code": "x"}, requeue=requeue)
-    assert places(world, "one") == 0
+    assert permits(world, "one") == 1
+    stop(world, job, how, "w")
+    assert permits(world, "one") == 0
     next_one = limited(world, ONE, priority=100)
     assert [job.id for job in world.fetch()] == [next_one.id]
 
@@ -303,9 +287,9 @@ def test_a_late_worker_gets_its_job_back_only_if_the_limit_has_room(world: World
     assert active(world) == 1
     world.run.finish.ack(other.id, worker_id="v")
     assert world.run.workers.beat("w", active_jobs=[job.id]).jobs_extended == [job.id]
-    assert places(world, "one") == 1
+    assert permits(world, "one") == 1
     assert world.run.finish.ack(job.id, worker_id="w").state == "completed"
-    assert places(world, "one") == 0
+    assert permits(world, "one") == 0
 
 
 # --- pausing and overriding --------------------------------------------------------------------
@@ -403,12 +387,12 @@ def test_16_workers_drain_a_key_with_never_more_than_its_concurrency_running(exa
             one.result(timeout=240)
     assert done == pushed
     assert most[0] <= 3
-    assert places(exact, "k") == 0
+    assert permits(exact, "k") == 0
 
 
 @pytest.mark.exhaustive
 @pytest.mark.parametrize("count", [1, 3])
-def test_a_fetch_that_dies_anywhere_neither_passes_the_limit_nor_loses_a_place(
+def test_a_fetch_that_dies_anywhere_neither_passes_the_limit_nor_loses_a_permit(
     exact: World, count: int
 ) -> None:
     limit = {"key": "k", "concurrency": 2}
@@ -428,7 +412,7 @@ def test_a_fetch_that_dies_anywhere_neither_passes_the_limit_nor_loses_a_place(
                 got.add(job.id)
                 exact.run.finish.ack(job.id, worker_id="x")
         assert got == ids, (number, held)
-        assert places(exact, "k") == 0
+        assert permits(exact, "k") == 0
 
 
 @pytest.mark.exhaustive
@@ -447,35 +431,35 @@ def test_an_ack_that_dies_anywhere_leaves_room_for_the_next_a_little_later(exact
 
 def test_what_a_dead_fetch_took_is_used_by_the_job_it_was_taken_for(exact: World) -> None:
     job = limited(exact, ONE)
-    head = exact.run.enqueue._jobs.head(job.id)
-    assert head is not None
+    record = exact.run.enqueue._jobs.read_record(job.id)
+    assert record is not None
     run = exact.another()
     run.fetch._jobs.claim = lambda *_a, **_k: (_ for _ in ()).throw(SystemExit)  # type: ignore[method-assign]
-    run.fetch._limits._store.roll_back = lambda *_a: None  # type: ignore[method-assign]
+    run.fetch._permits._keys._store.roll_back = lambda *_a: None  # type: ignore[method-assign]
     with pytest.raises(SystemExit):
         run.fetch.fetch(["default"], 1, "w")
-    assert places(exact, "one") == 1
+    assert permits(exact, "one") == 1
     # Perhaps it is only slow: for a moment nobody else takes the job.
     assert exact.fetch() == []
     exact.clock.advance(SETTLED_MS)
     assert [one.id for one in exact.another().fetch.fetch(["default"], 1, "v")] == [job.id]
-    assert places(exact, "one") == 1
+    assert permits(exact, "one") == 1
 
 
 @pytest.mark.parametrize("then", ["cancelled", "completed", "gone"])
-def test_a_place_that_no_job_takes_is_found_by_whoever_finds_no_room(
+def test_a_permit_that_no_job_takes_is_found_by_whoever_finds_no_room(
     exact: World, then: str
 ) -> None:
     job = limited(exact, ONE)
     (held,) = exact.fetch()
-    cell = exact.run.limits.get("one").cell
+    cell = exact.run.limits.get("one").limiter
     if then == "gone":
-        exact.run.table.delete(keys.job(job.id), keys.HEAD)
+        exact.run.table.delete(keys.job(job.id), keys.RECORD)
     else:
         (exact.run.finish.ack if then == "completed" else exact.run.jobs.cancel)(held.id)
         # The call that would have given it back was lost.
         (place,) = cell.holders
-        item = exact.run.table.get(keys.limiter(cell_name("one")), keys.HEAD) or {}
+        item = exact.run.table.get(keys.limiter(limiter_name("one")), keys.RECORD) or {}
         value = f"{job.id}|{exact.clock.now_ms() + 1_800_000}|{exact.clock.now_ms()}"
         exact.client.put_item(
             TableName=exact.table,
@@ -493,7 +477,8 @@ def _packed(item: Any) -> dict[str, Any]:
     return pack(item)
 
 
-def test_a_key_with_as_many_places_as_there_can_be_stays_within_an_item(exact: World) -> None:
+@pytest.mark.exhaustive
+def test_a_key_with_as_many_permits_as_there_can_be_stays_within_an_item(exact: World) -> None:
     limit = {"key": "k", "concurrency": MAX_CONCURRENCY}
     for _ in range(10):
         exact.run.enqueue.push_batch(
@@ -502,7 +487,7 @@ def test_a_key_with_as_many_places_as_there_can_be_stays_within_an_item(exact: W
     got: list[Job] = []
     while more := exact.fetch(count=100):
         got += more
-    assert len(got) == places(exact, "k") == MAX_CONCURRENCY
+    assert len(got) == permits(exact, "k") == MAX_CONCURRENCY
 
 
 @pytest.mark.parametrize("limit", ["of the job", "of the queue"])
@@ -529,7 +514,7 @@ def test_what_started_and_was_ended_before_the_answer_came_counts(
             return job
         ended.append(job_id)
         done = world.run.jobs.cancel(job_id)
-        raise LostRace([items.head(done)], repeated=True)
+        raise LostRace([items.record_of(done)], repeated=True)
 
     monkeypatch.setattr(jobs, "claim", lossy)
     # Two may start, and one of them has.

@@ -28,8 +28,8 @@ from ojs.domain.errors import (
 from ojs.domain.job import job as jobs
 from ojs.settings import Settings
 from ojs.store.table import keys
-from tests.store.bounded import bound, level
-from tests.store.dead_letter_queues import die, goes_to, heads, waiting
+from tests.store.bounded import bound, counter_value
+from tests.store.dead_letter_queues import die, goes_to, job_records, waiting
 from tests.store.faults import attempt, drain, faults
 
 if TYPE_CHECKING:
@@ -50,12 +50,12 @@ def shown(world: World, job: Job) -> dict[str, Any]:
     return jobs.to_dict(world.run.jobs.get(job.id))
 
 
-def head(world: World, job: Job) -> dict[str, Any] | None:
-    return world.run.table.get(keys.job(job.id), keys.HEAD)
+def record(world: World, job: Job) -> dict[str, Any] | None:
+    return world.run.table.get(keys.job(job.id), keys.RECORD)
 
 
 def texts(world: World) -> list[str]:
-    """Contents kept apart, and notes of them; errors and heads are not."""
+    """Contents kept apart, and notes of them; errors and job records are not."""
     found = [i["sk"]["S"] for i in world.items() if i["pk"]["S"].startswith("J|")]
     return [sk for sk in found if sk.startswith(("payload|", "spare|"))] + sorted(
         world.blobs.objects
@@ -201,11 +201,13 @@ def test_a_bounded_queue_must_have_room(world: World) -> None:
         world.run.redrive.retry(job.id, override(args=[HUGE]))
     assert refused.value.details["unit"] == "bytes"
     world.run.redrive.retry(job.id, override(args=[LARGE, LARGE]))
-    assert level(world, "mail") == (1, world.run.redrive._jobs.head(job.id).reserved_bytes)  # type: ignore[union-attr]
-    assert level(world, "mail")[1] > 10_000
+    record = world.run.redrive._jobs.read_record(job.id)
+    assert record is not None
+    assert counter_value(world, "mail") == (1, record.reserved_bytes)
+    assert counter_value(world, "mail")[1] > 10_000
     (fetched,) = world.fetch("mail")
     world.run.finish.ack(fetched.id)
-    assert level(world, "mail") == (0, 0)
+    assert counter_value(world, "mail") == (0, 0)
 
 
 @pytest.mark.requirement("DL-13")
@@ -311,13 +313,13 @@ def test_a_holder_that_comes_back_is_seen_by_who_was_about_to_take_its_key(
 
     redrive._locks.get = meanwhile  # type: ignore[method-assign]
     # The first look at the holder comes before it is back.
-    real = redrive._jobs.head
+    real = redrive._jobs.read_record
     early = [real(second.id)]
 
     def looked(job_id: str) -> Job | None:
         return early.pop() if job_id == second.id and early else real(job_id)
 
-    redrive._jobs.head = looked  # type: ignore[method-assign]
+    redrive._jobs.read_record = looked  # type: ignore[method-assign]
     with pytest.raises(Duplicate) as refused:
         redrive.retry(first.id)
     assert refused.value.details["existing_job_id"] == second.id
@@ -407,14 +409,18 @@ def test_a_job_moves_to_another_queue_under_its_rules(world: World) -> None:
         "again", {"max_size": 1, "lanes": 4, "allowed_job_types": ["test.*"], "producers": ["none"]}
     )
     back = world.run.redrive.retry(job.id, override(queue="again"))
-    assert (back.queue, level(world, "again")[0], level(world, "mail")[0]) == ("again", 1, 0)
+    assert (back.queue, counter_value(world, "again")[0], counter_value(world, "mail")[0]) == (
+        "again",
+        1,
+        0,
+    )
     assert world.fetch("mail") == []
     other = die(world)
     with pytest.raises(QueueFull):
         world.run.redrive.retry(other.id, override(queue="again"))
     (fetched,) = world.fetch("again")
     world.run.finish.ack(fetched.id)
-    assert level(world, "again")[0] == 0
+    assert counter_value(world, "again")[0] == 0
     world.run.queues.configure("again", {"allowed_job_types": ["other.*"]})
     with pytest.raises(JobTypeNotAllowed):
         world.run.redrive.retry(other.id, override(queue="again"))
@@ -469,7 +475,7 @@ def test_a_waiting_copy_goes_with_a_changed_retry_too(world: World) -> None:
     assert waiting(world) == [LARGE]
     world.run.redrive.retry(job.id, override(args=[HUGE], queue="again"))
     assert waiting(world) == []
-    (copy,) = heads(world)
+    (copy,) = job_records(world)
     assert copy.state == "cancelled"
     assert shown(world, job)["args"] == [HUGE]
 
@@ -518,16 +524,16 @@ def test_a_retry_that_dies_anywhere_leaves_the_old_job_or_the_new(exact: World, 
     exact.run.reconcile.run_once(exact.clock.now_ms(), 1_000)
     exact.clock.advance(700 * SECOND)
     exact.run.reconcile.run_once(exact.clock.now_ms(), 1_000)
-    assert level(exact, "mail") == (0, 0)
+    assert counter_value(exact, "mail") == (0, 0)
 
 
 def _forget(world: World, job: Job) -> None:
     """As time to live and the projection do, also with the job's copies."""
     store = world.run.redrive._jobs
-    for gone in [job, *heads(world)]:
-        found = store.head(gone.id)
+    for gone in [job, *job_records(world)]:
+        found = store.read_record(gone.id)
         assert found is not None
-        world.run.table.delete(keys.job(gone.id), keys.HEAD)
+        world.run.table.delete(keys.job(gone.id), keys.RECORD)
         store.removal.remove_rest(found)
 
 
@@ -564,7 +570,7 @@ def test_a_dead_letter_that_is_deleted_meanwhile_stays_deleted(world: World) -> 
     with pytest.raises(NotFound):
         redrive.retry(job.id, override(args=[HUGE]))
     assert texts(world) == []
-    assert head(world, job) is None
+    assert record(world, job) is None
 
 
 # --- what it costs ------------------------------------------------------------------------------

@@ -288,15 +288,15 @@ def test_one_that_died_anew_meanwhile_waits_for_its_delay(
     job = die(exact, "mail")
     exact.clock.advance(HOUR_MS)
     slow = exact.another()
-    heads = slow.replay._jobs.heads
+    records = slow.replay._jobs.read_records
 
     def late(wanted: Iterable[str]) -> dict[str, Job]:
         if exact.run.jobs.get(job.id).life == 0:
             assert run(exact) == {"looked": 1, "replayed": 1}
             again(exact)
-        return heads(wanted)
+        return records(wanted)
 
-    monkeypatch.setattr(slow.replay._jobs, "heads", late)
+    monkeypatch.setattr(slow.replay._jobs, "read_records", late)
     assert run(exact, slow) == {"looked": 1}
     assert exact.run.jobs.get(job.id).life == 1
     assert dead(exact) == [job.id]
@@ -360,7 +360,7 @@ def test_a_replay_costs_what_a_retry_costs(exact: World) -> None:
     with spending(exact) as spent:
         done = exact.run.replay.run_once(exact.clock.now_ms(), 1_000)
     assert done.counts["replayed"] == 100
-    # The head: itself, its places in two indexes, of which one is another place in the same index.
+    # The record: itself, its places in two indexes, one of them another place in the same index.
     assert spent.writes <= 100 * 4 + 2
     assert spent.calls <= 100 + 10
     assert spent.reads <= 100 * 1 + 10

@@ -14,7 +14,7 @@ from ojs.services.operations import statistics as stats_service
 from ojs.store.queues import workers as worker_store
 from ojs.store.table import keys
 from ojs.store.table.table import Update
-from tests.store import pooling
+from tests.store import worker_pools
 
 if TYPE_CHECKING:
     from tests.store.conftest import World
@@ -33,16 +33,16 @@ def stats(world: World, **asked: Any) -> SchedulingStats:
 def three(world: World) -> None:
     """A pool whose queues were given 90, 45 and 15 jobs in the last minute, and a queue beside."""
     world.clock.advance(MINUTE_MS - world.clock.now_ms() % MINUTE_MS + 30_000)
-    pooling.make(world, POOL, ["critical", "default", "low"], weights={
+    worker_pools.make(world, POOL, ["critical", "default", "low"], weights={
         "critical": 5, "default": 3, "low": 1,
     })  # fmt: skip
     world.run.queues.resume("aside")
     for queue, count in (("critical", 90), ("default", 45), ("low", 15), ("aside", 150)):
         third = count // 3
-        pooling.counted(world, queue, active=third, t_started=10 * count)
+        worker_pools.counted(world, queue, active=third, t_started=10 * count)
         # Half of the minute before is within the last 60 s.
-        pooling.happened(world, queue, started=third, waits=third, wait_ms=third * 40)
-        pooling.happened(
+        worker_pools.happened(world, queue, started=third, waits=third, wait_ms=third * 40)
+        worker_pools.happened(
             world, queue, MINUTE_MS, started=4 * third, waits=4 * third, wait_ms=4 * third * 10
         )
 
@@ -72,29 +72,29 @@ def test_what_all_queues_were_given(world: World) -> None:
 
 
 def test_nothing_was_given(world: World) -> None:
-    pooling.make(world, POOL, ["critical"])
+    worker_pools.make(world, POOL, ["critical"])
     assert stats(world).queues == [QueueShare("critical", 0, 0.0, 0, 0, 1, 0, False, POOL)]
 
 
 def test_the_strategy_is_that_of_the_only_pool(exact: World) -> None:
     assert stats(exact).strategy == "round-robin"
-    pooling.make(exact, POOL, ["critical"], strategy="strict")
+    worker_pools.make(exact, POOL, ["critical"], strategy="strict")
     assert stats(exact).strategy == "strict"
-    pooling.make(exact, "other", ["critical"], strategy="least-loaded")
+    worker_pools.make(exact, "other", ["critical"], strategy="least-loaded")
     assert stats(exact).strategy == "round-robin"
     assert stats(exact, pool="other").strategy == "least-loaded"
 
 
 def test_a_starved_queue_is_shown_as_such(exact: World) -> None:
     """As the sweep found it, also when another pool is asked for that has the queue, too."""
-    pooling.make(exact, POOL, ["critical", "low"])
-    pooling.make(exact, "other", ["low"])
-    pooling.counted(exact, "low", available=9, oldest_ago_ms=45_000)
+    worker_pools.make(exact, POOL, ["critical", "low"])
+    worker_pools.make(exact, "other", ["low"])
+    worker_pools.counted(exact, "low", available=9, oldest_ago_ms=45_000)
     exact.run.pool_health_sweep.run_once(exact.clock.now_ms(), 10)
     for asked in ({}, {"pool": POOL}, {"pool": "other"}):
         found = shares(exact, **asked)
         assert {name for name, each in found.items() if each.starved} == {"low"}
-    pooling.happened(exact, "low", started=1)
+    worker_pools.happened(exact, "low", started=1)
     exact.run.pool_health_sweep.run_once(exact.clock.now_ms(), 10)
     assert not shares(exact)["low"].starved
 
@@ -167,7 +167,7 @@ def active_workers(world: World, *names: str) -> list[int]:
 def test_workers_that_were_heard_of_lately_count(world: World) -> None:
     """Those whose record names the pool, or none for the pool `default`."""
     for name in (POOL, "default", "empty"):
-        pooling.make(world, name, ["critical"])
+        worker_pools.make(world, name, ["critical"])
     workers(
         world,
         worker(world, "a", POOL),
@@ -182,10 +182,10 @@ def test_workers_that_were_heard_of_lately_count(world: World) -> None:
 
 @pytest.mark.requirement("FS-22")
 def test_active_jobs_are_exact_where_there_is_a_limit(world: World) -> None:
-    """As the ledger counts them; else as the projection has them, never below 0."""
-    pooling.make(world, POOL, ["critical"], concurrency=5)
-    pooling.make(world, "free", ["critical"])
-    world.run.table.update(Update(keys.gate(f":{POOL}"), keys.SLOTS, set={"n": 3}))
+    """As the semaphore counts them; else as the projection has them, never below 0."""
+    worker_pools.make(world, POOL, ["critical"], concurrency=5)
+    worker_pools.make(world, "free", ["critical"])
+    world.run.table.update(Update(keys.counter(f":{POOL}"), keys.SEMAPHORE, set={"n": 3}))
     for name in (POOL, "free"):
         world.run.table.update(Update(keys.stats(f"@{name}"), keys.NOW, set={"active": 7}))
     assert [each.active_jobs for each in statuses(world, POOL, "free")] == [3, 7]
@@ -200,11 +200,12 @@ def calls(world: World, *names: str) -> int:
     return len(world.run.table.meter.calls)
 
 
+@pytest.mark.exhaustive
 @pytest.mark.requirement("FS-22")
 def test_of_many_workers_the_sweep_s_count_is_told(exact: World) -> None:
     """Ten thousand of them cost fewer calls than a few, and show up in a minute."""
     for name in (POOL, "default", "other"):
-        pooling.make(exact, name, ["critical"])
+        worker_pools.make(exact, name, ["critical"])
     workers(exact, *(worker(exact, f"w{n}", POOL) for n in range(40)))
     exact.run.metrics_sweep.run_once(exact.clock.now_ms(), 100)
     few = calls(exact, POOL, "default", "other")
@@ -228,7 +229,7 @@ def test_of_many_workers_the_sweep_s_count_is_told(exact: World) -> None:
 
 
 def test_a_thousand_and_one_are_too_many_to_be_counted(exact: World) -> None:
-    pooling.make(exact, POOL, ["critical"])
+    worker_pools.make(exact, POOL, ["critical"])
     workers(exact, *(worker(exact, f"w{n}", POOL) for n in range(MAX_COUNTED_WORKERS)))
     assert active_workers(exact, POOL) == [MAX_COUNTED_WORKERS]
     exact.run.metrics_sweep.run_once(exact.clock.now_ms(), 100)
@@ -256,7 +257,7 @@ def test_a_thousand_queues_cost_no_more_than_a_page(exact: World) -> None:
     exact.run.table.write_many(
         [
             *({"pk": keys.QUEUES, "sk": name} for name in names),
-            *({"pk": keys.queue(name), "sk": keys.HEAD, "state": "active"} for name in names),
+            *({"pk": keys.queue(name), "sk": keys.RECORD, "state": "active"} for name in names),
         ]
     )
     # The names, whether there is one pool alone, and five items of each queue.
@@ -264,7 +265,7 @@ def test_a_thousand_queues_cost_no_more_than_a_page(exact: World) -> None:
     assert calls == 2 + 5
     assert units <= 5 * 100
     assert cost(exact, limit=50)[0] == 2 + 3
-    pooling.make(exact, POOL, names[:48])
+    worker_pools.make(exact, POOL, names[:48])
     # Two more for pools: what they are, and how they stand.
     assert cost(exact, limit=100)[0] == 2 + 5 + 2
     assert cost(exact, limit=100, pool=POOL)[0] == 1 + 3 + 1
@@ -272,9 +273,9 @@ def test_a_thousand_queues_cost_no_more_than_a_page(exact: World) -> None:
 
 @pytest.mark.parametrize("jobs", [1, 10_000_000])
 def test_a_statistic_costs_the_same_however_many_jobs_there_are(exact: World, jobs: int) -> None:
-    pooling.make(exact, POOL, ["critical"], concurrency=3)
-    pooling.counted(exact, "critical", available=jobs, active=jobs, t_started=jobs)
-    pooling.happened(exact, "critical", started=jobs, waits=jobs, wait_ms=jobs)
+    worker_pools.make(exact, POOL, ["critical"], concurrency=3)
+    worker_pools.counted(exact, "critical", available=jobs, active=jobs, t_started=jobs)
+    worker_pools.happened(exact, "critical", started=jobs, waits=jobs, wait_ms=jobs)
     calls, units = cost(exact, pool=POOL)
     assert calls == 3
     assert units <= 8
@@ -284,8 +285,8 @@ def test_a_statistic_costs_the_same_however_many_jobs_there_are(exact: World, jo
 def test_metrics_of_pools(exact: World) -> None:
     """How much of its limit each uses, and how what was given was shared out."""
     three(exact)
-    pooling.make(exact, "limited", ["aside"], concurrency=4)
-    exact.run.table.update(Update(keys.gate(":limited"), keys.SLOTS, set={"n": 1}))
+    worker_pools.make(exact, "limited", ["aside"], concurrency=4)
+    exact.run.table.update(Update(keys.counter(":limited"), keys.SEMAPHORE, set={"n": 1}))
     general, limited = exact.run.stats.metrics().pools
     assert (general.name, general.utilization) == (POOL, None)
     assert general.ratios == {"critical": 0.6, "default": 0.3, "low": 0.1}
@@ -300,7 +301,7 @@ def test_metrics_of_pools(exact: World) -> None:
 def test_metrics_read_so_many_pools_and_queues(exact: World) -> None:
     for number in range(12):
         queues = [f"p{number:02d}-{n}" for n in range(48)]
-        pooling.make(exact, f"pool-{number:02d}", queues)
+        worker_pools.make(exact, f"pool-{number:02d}", queues)
     exact.run.table.meter.reset()
     found = exact.run.stats.metrics().pools
     assert len(found) == stats_service.MAX_METRIC_POOL_QUEUES // 48

@@ -37,7 +37,7 @@ def backlog(world: World, queue: str, size: int) -> None:
     """A queue with so many jobs, in all the lines of the index, and counters that say so."""
     now_ms = world.clock.now_ms()
 
-    def heads() -> Iterator[dict[str, Value]]:
+    def records() -> Iterator[dict[str, Value]]:
         for number in range(size):
             place = [
                 (keys.ready(queue, 0), keys.Position(number % 3, f"{now_ms:011x}{0:04x}").key()),
@@ -47,7 +47,7 @@ def backlog(world: World, queue: str, size: int) -> None:
             ][number % 4]
             yield {
                 "pk": keys.job(f"{queue}-{number}"),
-                "sk": keys.HEAD,
+                "sk": keys.RECORD,
                 "wpk": place[0],
                 "wsk": place[1],
             }
@@ -56,7 +56,7 @@ def backlog(world: World, queue: str, size: int) -> None:
     world.run.table.write_many(
         [
             {"pk": keys.QUEUES, "sk": queue},
-            {"pk": keys.queue(queue), "sk": keys.HEAD, "state": "active", "created": now_ms},
+            {"pk": keys.queue(queue), "sk": keys.RECORD, "state": "active", "created": now_ms},
             {
                 "pk": keys.stats(queue), "sk": keys.NOW, "available": quarter, "active": quarter,
                 "scheduled": quarter, "pending": quarter, "completed": size, "p0": quarter // 3,
@@ -64,7 +64,7 @@ def backlog(world: World, queue: str, size: int) -> None:
             },
         ]
     )  # fmt: skip
-    whole = list(heads())
+    whole = list(records())
     with ThreadPoolExecutor(4) as pool:
         list(pool.map(world.run.table.write_many, (whole[at::40] for at in range(40))))
 
@@ -220,7 +220,7 @@ def test_a_queue_of_several_lanes_is_counted_by_the_projection(exact: World) -> 
         [
             {
                 "pk": keys.queue("default"),
-                "sk": keys.HEAD,
+                "sk": keys.RECORD,
                 "state": "active",
                 "config": '{"lanes":2}',
             },
@@ -361,10 +361,10 @@ def test_the_store_reads_what_it_wrote(exact: World) -> None:
     store = stats_store.StatisticsStore(exact.run.table)
     store.save_oldest("q", 5, now_ms=10)
     exact.run.queues.resume("q")
-    (found,) = store.sweepable(["q"])
+    (found,) = store.gauges(["q"])
     assert (found.queue.name, found.oldest_ms, found.levels) == ("q", 5, _levels())
     store.save_oldest("q", None, now_ms=10)
-    (found,) = store.sweepable(["q"])
+    (found,) = store.gauges(["q"])
     assert found.oldest_ms is None
     assert store.oldest(Queue("q"), probes=10).sure
 

@@ -16,7 +16,7 @@ from ojs.domain.errors import BackendError, BackendUnavailable, Duplicate
 from ojs.domain.fair_queue.tags import STEP, Fairness, arrival, tagged, ticks_at, ticks_of
 from ojs.domain.job import envelope
 from ojs.store.derived import statistics as stats_store
-from ojs.store.jobs.fair_queue import HEAD, FairLine, TenantFinishTags
+from ojs.store.jobs.fair_queue import FRONT, FairLine, TenantFinishTags
 from tests.store.doubles import Meddled
 from tests.store.faults import Died, attempt, drain, faults, orphans
 from tests.store.spending import RETRY, incompressible, spending, warm
@@ -25,7 +25,7 @@ from tests.store.tenants import (
     WAYS,
     fair,
     flood,
-    heads,
+    job_records,
     places,
     push,
     push_all,
@@ -40,10 +40,10 @@ if TYPE_CHECKING:
 
 def end(world: World, tenant: str, *, queue: str = QUEUE, priority: int = 0, lane: int = 0) -> int:
     """Where a tenant's jobs end."""
-    key = FairLine(queue, lane, priority).end(
+    key = FairLine(queue, lane, priority).key_of(
         Fairness().share({"meta": {"tenant_id": tenant}}).tenant
     )
-    found = TenantFinishTags(world.run.table).ends([key])[key]
+    found = TenantFinishTags(world.run.table).finish_tags([key])[key]
     assert found is not None
     return found
 
@@ -202,10 +202,10 @@ def test_a_job_that_waits_for_its_limit_at_the_head_gives_nobody_credit(world: W
 
 def test_a_line_of_limited_jobs_has_come_to_the_last_that_is_read(world: World) -> None:
     fair(world)
-    for n in range(HEAD + 10):
+    for n in range(FRONT + 10):
         push(world, "a", n, rate_limit={"key": str(n), "concurrency": 9})
-    virtual = TenantFinishTags(world.run.table).virtual(FairLine(QUEUE, 0, 0))
-    assert virtual == ticks_of(places(world)[HEAD - 1].order)
+    virtual = TenantFinishTags(world.run.table).virtual_time(FairLine(QUEUE, 0, 0))
+    assert virtual == ticks_of(places(world)[FRONT - 1].order)
 
 
 def test_many_limited_jobs_of_one_key_are_handed_out_together(exact: World) -> None:
@@ -242,9 +242,9 @@ def test_an_index_that_is_late_gives_who_comes_the_turns_it_missed(
     fair(exact)
     flood(exact, "a", 60)
     served(exact, 20 - behind)
-    virtual = TenantFinishTags(exact.run.table).virtual(FairLine(QUEUE, 0, 0))
+    virtual = TenantFinishTags(exact.run.table).virtual_time(FairLine(QUEUE, 0, 0))
     served(exact, behind)
-    with mock.patch.object(TenantFinishTags, "virtual", return_value=virtual):
+    with mock.patch.object(TenantFinishTags, "virtual_time", return_value=virtual):
         flood(exact, "b", 30)
     order = served(exact, 20 + behind)
     assert order[: behind + 2].count("b") >= behind
@@ -256,7 +256,7 @@ def test_an_index_that_does_not_show_a_line_yet_puts_who_comes_where_it_begins(
 ) -> None:
     fair(exact)
     flood(exact, "a", 30)
-    with mock.patch.object(TenantFinishTags, "virtual", return_value=None):
+    with mock.patch.object(TenantFinishTags, "virtual_time", return_value=None):
         flood(exact, "b", 30)
     assert served(exact, 40) == ["a", "b"] * 20
 
@@ -307,9 +307,9 @@ def test_whatever_enters_a_fair_line_has_a_tag_and_a_share(exact: World, way: An
     line = places(exact)
     assert line, "nothing came into the line"
     assert all(tagged(place.order) for place in line)
-    assert all(job.share is not None for job in heads(exact))
+    assert all(job.share is not None for job in job_records(exact))
     # When it came is known all the same.
-    for job in heads(exact):
+    for job in job_records(exact):
         if job.order is not None:
             assert int(arrival(job.order)[:11], 16) == job.enqueued_ms
 
@@ -320,7 +320,7 @@ def test_in_a_queue_that_is_not_fair_nothing_of_it_is_seen(exact: World, way: An
     way(exact)
     assert places(exact)
     assert not any(tagged(place.order) for place in places(exact))
-    assert {job.share for job in heads(exact)} == {None}
+    assert {job.share for job in job_records(exact)} == {None}
 
 
 def test_a_retry_pays_for_its_turn(world: World) -> None:
@@ -352,11 +352,11 @@ def test_a_job_that_nobody_takes_does_not_stand_before_all_others(world: World) 
 
 def test_two_containers_that_push_for_one_tenant_at_once_get_different_tags(exact: World) -> None:
     fair(exact)
-    gate = threading.Barrier(8)
+    barrier = threading.Barrier(8)
 
     def work(number: int) -> None:
         run = exact.another()
-        gate.wait()
+        barrier.wait()
         for n in range(10):
             push(exact, "a", number, n, run=run)
 
@@ -440,15 +440,15 @@ def test_a_turn_whose_answer_was_lost_is_taken_once_more(exact: World, seen: str
 
 def test_who_loses_the_first_write_of_a_tenant_comes_after_the_winner(exact: World) -> None:
     fair(exact)
-    take = TenantFinishTags.take
+    advance = TenantFinishTags.advance
 
-    def late_take(self: TenantFinishTags, *arguments: Any, **more: Any) -> int:
-        with mock.patch.object(TenantFinishTags, "take", take):
+    def late(self: TenantFinishTags, *arguments: Any, **more: Any) -> int:
+        with mock.patch.object(TenantFinishTags, "advance", advance):
             push(exact, "a", "winner")
-        return take(self, *arguments, **more)
+        return advance(self, *arguments, **more)
 
     run = exact.another()
-    with mock.patch.object(TenantFinishTags, "take", late_take):
+    with mock.patch.object(TenantFinishTags, "advance", late):
         push(exact, "a", "loser", run=run)
     assert [(job.content or {})["args"] for job in exact.fetch(count=2)] == [["winner"], ["loser"]]
 
@@ -456,11 +456,11 @@ def test_who_loses_the_first_write_of_a_tenant_comes_after_the_winner(exact: Wor
 def test_a_tenant_that_is_forgotten_begins_where_the_line_is(exact: World) -> None:
     """What was read is gone when it is written: the table removed it meanwhile."""
     line, tenants = FairLine(QUEUE, 0, 0), TenantFinishTags(exact.run.table)
-    key = line.end("a" * 12)
-    assert tenants.take(key, STEP, virtual=500, seen=900, now_ms=0) == 500
-    assert tenants.take(key, STEP, virtual=500, seen=500 + STEP, now_ms=0) == 500 + STEP
+    key = line.key_of("a" * 12)
+    assert tenants.advance(key, STEP, virtual=500, seen=900, now_ms=0) == 500
+    assert tenants.advance(key, STEP, virtual=500, seen=500 + STEP, now_ms=0) == 500 + STEP
     # Nothing is taken for granted: what another left counts.
-    assert tenants.take(key, STEP, virtual=500, seen=None, now_ms=0) == 500 + 2 * STEP
+    assert tenants.advance(key, STEP, virtual=500, seen=None, now_ms=0) == 500 + 2 * STEP
 
 
 def test_a_tenant_s_item_goes_a_month_after_its_last_job(exact: World) -> None:
@@ -554,7 +554,7 @@ def test_what_does_not_stand_in_line_costs_nothing_more(exact: World) -> None:
     assert (spent.calls, spent.writes, spent.reads) == (plain.calls, plain.writes, plain.reads)
 
 
-def test_a_head_stays_within_a_write_unit_through_its_life(exact: World) -> None:
+def test_a_record_stays_within_a_write_unit_through_its_life(exact: World) -> None:
     """The largest content that is kept on the head of a limited job with a share."""
     limit = {"key": "k" * 20, "concurrency": 5}
     exact.run.queues.configure(QUEUE, {"default_retry": {"max_attempts": 9}})
@@ -567,7 +567,7 @@ def test_a_head_stays_within_a_write_unit_through_its_life(exact: World) -> None
         (got,) = exact.fetch()
         with spending(exact) as spent:
             exact.run.finish.nack(got.id, error={"code": "x", "message": "x"})
-        # The error, the index entry that goes and the one that comes, and the head: one unit.
+        # The error, the index entry that goes and the one that comes, and the job record: one unit.
         assert spent.writes <= 5, size
         exact.run.jobs.cancel(got.id)
     assert size > 260
@@ -584,7 +584,7 @@ def test_a_push_whose_turn_cannot_be_taken_stores_nothing_and_takes_no_room(
     requests = [request("a", n, **told) for n in range(count)]
     run = exact.run.enqueue
     with (
-        mock.patch.object(TenantFinishTags, "take", side_effect=BackendUnavailable("busy")),
+        mock.patch.object(TenantFinishTags, "advance", side_effect=BackendUnavailable("busy")),
         pytest.raises(BackendError),
     ):
         run.push(requests[0]) if count == 1 else run.push_batch(requests)

@@ -101,12 +101,12 @@ def test_what_a_dead_writer_left_goes(
         def dies(*_: object, **__: object) -> None:
             raise KeyboardInterrupt
 
-        # The push of a job by itself ends with the head.
+        # The push of a job by itself ends with the job record.
         put = place.run.table.put
         patch.setattr(
             place.run.table,
             "put",
-            lambda what: dies() if what.item["sk"] == keys.HEAD else put(what),
+            lambda what: dies() if what.item["sk"] == keys.RECORD else put(what),
         )
         with pytest.raises(KeyboardInterrupt):
             place.push(text)
@@ -118,14 +118,16 @@ def test_what_a_dead_writer_left_goes(
     assert place.slept == [WAIT_S, WAIT_S]
 
 
-def test_a_text_whose_head_comes_meanwhile_stays(place: Place) -> None:
-    """Race: the text is there, the head comes while the pass waits."""
+def test_a_text_whose_record_comes_meanwhile_stays(place: Place) -> None:
+    """Race: the text is there, the job record comes while the pass waits."""
     job_id = place.push(APART)
-    (head,) = place.table.query_all("pk = :pk AND sk = :sk", {":pk": keys.job(job_id), ":sk": "@"})
-    place.table.write_many(deletes=[(keys.job(job_id), keys.HEAD)])
+    (record,) = place.table.query_all(
+        "pk = :pk AND sk = :sk", {":pk": keys.job(job_id), ":sk": "@"}
+    )
+    place.table.write_many(deletes=[(keys.job(job_id), keys.RECORD)])
 
     def comes(_s: float) -> None:
-        place.table.write_many(puts=[head])
+        place.table.write_many(puts=[record])
 
     leftovers = Orphans(place.table, (place.s3, place.bucket))
     assert Tidy(leftovers, comes).run().removed == 0

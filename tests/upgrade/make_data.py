@@ -26,7 +26,7 @@ from typing import Any
 import boto3
 
 _FOLDER = Path(__file__).resolve().parent / "data"
-# Larger than what fits a head, and than what fits an item.
+# Larger than what fits a job record, and than what fits an item.
 _APART, _IN_BUCKET = "x" * 5_000, "y" * 400_000
 
 

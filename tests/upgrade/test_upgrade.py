@@ -10,6 +10,7 @@ import gzip
 import json
 from collections import Counter
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote
@@ -25,7 +26,7 @@ from ojs.services.operations.setup import Setup
 from ojs.settings import Settings
 from ojs.store.deployment.access_keys import AccessKeyStore
 from ojs.store.deployment.notes import DeploymentStore
-from ojs.store.table.table import Table
+from ojs.store.table.table import MAX_BATCH_WRITE, Table
 from tests.unit.functions.client import MemoryBlobs
 
 if TYPE_CHECKING:
@@ -42,13 +43,13 @@ class Upgraded:
     run: runtime.Runtime
     clock: ManualClock
     # As they were written.
-    heads: dict[str, dict[str, Any]]
+    records: dict[str, dict[str, Any]]
 
     def job(self, job_id: str) -> Job:
         return self.run.jobs.get(job_id)
 
     def of(self, queue: str) -> list[str]:
-        return [job_id for job_id, head in self.heads.items() if head["queue"] == queue]
+        return [job_id for job_id, record in self.records.items() if record["queue"] == queue]
 
     def sweep(self, minutes: int) -> None:
         self.clock.advance(minutes * _MINUTE_MS)
@@ -77,13 +78,21 @@ def restored(value: Any) -> Any:
     return value
 
 
+@cache
+def written(release: Path) -> dict[str, Any]:
+    """What a version wrote."""
+    data: dict[str, Any] = json.loads(gzip.decompress(release.read_bytes()))
+    return data
+
+
 @pytest.fixture(params=RELEASES, ids=lambda path: path.name.removesuffix(".json.gz"))
 def upgraded(
     request: pytest.FixtureRequest, dynamodb: DynamoDBClient, fresh_table: str
 ) -> Upgraded:
-    data = json.loads(gzip.decompress(request.param.read_bytes()))
-    for item in data["items"]:
-        dynamodb.put_item(TableName=fresh_table, Item=restored(item))
+    data = written(request.param)
+    puts: list[Any] = [{"PutRequest": {"Item": restored(item)}} for item in data["items"]]
+    for at in range(0, len(puts), MAX_BATCH_WRITE):
+        dynamodb.batch_write_item(RequestItems={fresh_table: puts[at : at + MAX_BATCH_WRITE]})
     blobs = MemoryBlobs()
     for name, content in data["blobs"].items():
         blobs.put(unquote(name), base64.b64decode(content))
@@ -98,28 +107,30 @@ def upgraded(
         clock=clock,
         sleep=lambda _: None,
     )
-    heads = {
+    records = {
         item["pk"]["S"].removeprefix("J|"): plain(item)
         for item in data["items"]
         if item["pk"]["S"].startswith("J|") and item["sk"]["S"] == "@"
     }
-    return Upgraded(built, clock, heads)
+    return Upgraded(built, clock, records)
 
 
 def test_there_are_data_of_every_state(upgraded: Upgraded) -> None:
-    assert {head["state"] for head in upgraded.heads.values()} == {state.value for state in State}
+    assert {record["state"] for record in upgraded.records.values()} == {
+        state.value for state in State
+    }
 
 
 def test_every_job_reads_as_it_was(upgraded: Upgraded) -> None:
     """Or as time has moved it on since."""
-    for job_id, head in upgraded.heads.items():
+    for job_id, record in upgraded.records.items():
         job = upgraded.job(job_id)
-        assert (job.type, job.queue) == (head["type"], head["queue"])
+        assert (job.type, job.queue) == (record["type"], record["queue"])
         assert job.content is not None
         shown = to_dict(job)
         assert shown["args"]
-        if State(head["state"]) in (State.COMPLETED, State.CANCELLED, State.DISCARDED):
-            assert job.state.value == head["state"]
+        if State(record["state"]) in (State.COMPLETED, State.CANCELLED, State.DISCARDED):
+            assert job.state.value == record["state"]
     texts = [upgraded.job(job_id).content for job_id in upgraded.of("plain")]
     lengths = {len(str((content or {})["args"][0])) for content in texts}
     assert {5, 5_000, 400_000} <= lengths
@@ -129,12 +140,15 @@ def test_every_job_reads_as_it_was(upgraded: Upgraded) -> None:
 
 
 def test_those_who_hold_a_job_end_it(upgraded: Upgraded) -> None:
-    held = {i: head for i, head in upgraded.heads.items() if head["state"] == "active"}
-    for job_id, head in held.items():
-        if head["lease_until"] <= upgraded.clock.now_ms():
+    held = {i: record for i, record in upgraded.records.items() if record["state"] == "active"}
+    for job_id, record in held.items():
+        if record["lease_until"] <= upgraded.clock.now_ms():
             continue
         done = upgraded.run.finish.ack(
-            job_id, worker_id=head["worker"], lease_token=head["lease"], attempt=head["attempt"]
+            job_id,
+            worker_id=record["worker"],
+            lease_token=record["lease"],
+            attempt=record["attempt"],
         )
         assert done.state is State.COMPLETED
 
@@ -142,14 +156,14 @@ def test_those_who_hold_a_job_end_it(upgraded: Upgraded) -> None:
 def test_everything_goes_on_until_it_is_done(upgraded: Upgraded) -> None:
     run = upgraded.run
     final = {"completed", "cancelled", "discarded"}
-    (pending,) = [i for i, head in upgraded.heads.items() if head["state"] == "pending"]
+    (pending,) = [i for i, record in upgraded.records.items() if record["state"] == "pending"]
     run.jobs.activate(pending)
     run.queues.resume("paused")
-    dead = [i for i, head in upgraded.heads.items() if "dead" in head]
+    dead = [i for i, record in upgraded.records.items() if "dead" in record]
     assert len(dead) == 3
     # One comes back by hand, one by the queue's rule when it is time.
-    run.redrive.retry(next(i for i in dead if upgraded.heads[i]["queue"] == "dead"))
-    queues = sorted({head["queue"] for head in upgraded.heads.values()} | {"copies"})
+    run.redrive.retry(next(i for i in dead if upgraded.records[i]["queue"] == "dead"))
+    queues = sorted({record["queue"] for record in upgraded.records.values()} | {"copies"})
     started: Counter[str] = Counter()
     for _ in range(200):
         found = 0
@@ -164,12 +178,12 @@ def test_everything_goes_on_until_it_is_done(upgraded: Upgraded) -> None:
         upgraded.sweep(1 if found else 20)
         if not found and upgraded.clock.now_ms() > _begun(upgraded) + 3 * 3_600_000:
             break
-    left = {i for i in upgraded.heads if _state(upgraded, i) not in final}
+    left = {i for i in upgraded.records if _state(upgraded, i) not in final}
     assert left == set()
-    undone = {i for i, head in upgraded.heads.items() if head["state"] not in final}
+    undone = {i for i, record in upgraded.records.items() if record["state"] not in final}
     # Whose deadline passed first needs no run; nothing ran that was done before.
     assert undone - started.keys() <= {i for i in undone if _state(upgraded, i) == "discarded"}
-    assert {upgraded.heads[i]["queue"] for i in started if i in upgraded.heads} >= {
+    assert {upgraded.records[i]["queue"] for i in started if i in upgraded.records} >= {
         "plain", "lanes", "bounded", "fair", "pa", "pb", "limited", "slots", "rated", "failing",
         "replayed", "dead", "running", "stalling", "staged", "paused", "ending", "uniquely",
     }  # fmt: skip
@@ -181,7 +195,7 @@ def test_everything_goes_on_until_it_is_done(upgraded: Upgraded) -> None:
 
 
 def _begun(upgraded: Upgraded) -> int:
-    return max(int(head["created"]) for head in upgraded.heads.values())
+    return max(int(record["created"]) for record in upgraded.records.values())
 
 
 def _state(upgraded: Upgraded, job_id: str) -> str:

@@ -66,12 +66,12 @@ class Principal:
 
     def context(self) -> dict[str, str]:
         """As the authorizer passes it to functions: texts only, which the access log can show."""
-        told = {"principal": self.name or "", "scopes": " ".join(sorted(self.scopes))}
+        context = {"principal": self.name or "", "scopes": " ".join(sorted(self.scopes))}
         if self.key is not None:
-            told["key"] = self.key
+            context["key"] = self.key
         if self.queues is not None:
-            told["queues"] = " ".join(self.queues)
-        return told
+            context["queues"] = " ".join(self.queues)
+        return context
 
     @classmethod
     def of(cls, context: Mapping[str, object]) -> Principal | None:

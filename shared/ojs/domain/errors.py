@@ -1,33 +1,12 @@
-"""All errors that a client can see.
+"""All errors that a client can see, each with its code (ojs-http-binding, section 16.3).
 
-    OjsError
-    ├── InvalidPayload        invalid_payload      the body is not the JSON it should be
-    ├── InvalidRequest        invalid_request      a field is missing or wrong; names it
-    ├── ValidationFailed      validation_error     well-formed, but breaks a rule of a policy
-    ├── Unsupported           unsupported          understood, but not offered by this server
-    ├── PayloadTooLarge       payload_too_large
-    │   └── MetadataTooLarge  metadata_too_large
-    ├── NotFound              not_found
-    │   └── QueueNotFound     queue_not_found      strict mode: the queue must be made first
-    ├── JobTypeNotAllowed     JOB_TYPE_NOT_ALLOWED the queue does not admit such jobs
-    ├── Unauthenticated       unauthenticated      the caller has no valid key
-    ├── PermissionDenied      permission_denied    the caller may not do this
-    ├── Conflict              conflict             the job or resource is in another state
-    │   └── QueueDraining     queue_draining       the queue is being deleted
-    │       └── QueueMayStay  queue_draining       the same if it is empty; try again in a moment
-    ├── Duplicate             duplicate            the id or unique key is taken
-    ├── QueueFull             QUEUE_FULL           the queue's bound is reached; try again later
-    └── BackendError          backend_error        the store failed; retryable
-        ├── BackendUnavailable  backend_unavailable  throttled or unreachable; try again
-        └── BackendTimeout      backend_timeout      no answer in time; outcome unknown
-
-Codes are those of ojs-http-binding, section 16.3. `ojs.http.binding.errors` maps errors to HTTP
-statuses.
+`ojs.http.binding.errors` maps codes to HTTP statuses.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any, ClassVar
 
 
@@ -69,12 +48,27 @@ class InvalidRequest(OjsError):
         value: Any = None,
         details: Mapping[str, Any] | None = None,
     ) -> None:
-        given: dict[str, Any] = {"field": field, "reason": reason}
-        if value is not None:
-            given["value"] = shorten(value)
-        super().__init__(f"'{field}': {reason}", details=given | dict(details or {}))
+        rule = {"field": field, "reason": reason}
+        shown = {} if value is None else {"value": shorten(value)}
+        super().__init__(f"'{field}': {reason}", details=rule | shown | dict(details or {}))
         self.field = field
         self.reason = reason
+
+
+# The rule that a bad cursor of a listing breaks.
+BAD_CURSOR = "is not one this server gave"
+
+
+@contextmanager
+def naming_field(field: str, value: object, rule: str | None = None) -> Iterator[None]:
+    """Turn a ValueError about a value into the InvalidRequest that names its field.
+
+    The rule that the value breaks is `rule`, or else the text of the error.
+    """
+    try:
+        yield
+    except ValueError as error:
+        raise InvalidRequest(field, rule or str(error), value=value) from None
 
 
 class ValidationFailed(InvalidRequest):
@@ -189,12 +183,11 @@ class Conflict(OjsError):
         expected_states: Iterable[str] = (),
         details: Mapping[str, Any] | None = None,
     ) -> None:
-        given: dict[str, Any] = dict(details or {})
+        super().__init__(message, details=details)
         if current_state:
-            given["current_state"] = current_state
+            self.details["current_state"] = current_state
         if expected := list(expected_states):
-            given["expected_states"] = expected
-        super().__init__(message, details=given)
+            self.details["expected_states"] = expected
 
 
 class QueueDraining(Conflict):
@@ -267,7 +260,6 @@ class QueueFull(OjsError):
 class BackendError(OjsError):
     """The store failed in a way that the client cannot correct."""
 
-    code = "backend_error"
     retryable = True
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import hashlib
 import os
 import re
@@ -26,13 +27,12 @@ def is_uuid7(text: object) -> bool:
 def derived_uuid7(ms: int, name: str) -> str:
     """The UUIDv7 of a time (ms) and a name: the same each time it is computed."""
     digest = int.from_bytes(hashlib.blake2b(name.encode(), digest_size=10).digest(), "big")
-    value = ms << 80 | 0x7 << 76 | (digest >> 68) << 64
-    value |= 0b10 << 62 | digest & (1 << 62) - 1
-    return _hyphenated(value)
+    return uuid7(ms, digest >> 68, digest & (1 << 62) - 1)
 
 
-def _hyphenated(value: int) -> str:
-    text = f"{value:032x}"
+def uuid7(ms: int, high: int, low: int) -> str:
+    """The UUIDv7 of a time (ms), and of what stands before (12 bits) and after the variant (62)."""
+    text = f"{ms << 80 | 0x7 << 76 | high << 64 | 0b10 << 62 | low:032x}"
     return f"{text[:8]}-{text[8:12]}-{text[12:16]}-{text[16:20]}-{text[20:]}"
 
 
@@ -65,11 +65,8 @@ class IdSource:
         """A new UUIDv7, lowercase; later calls in this process sort after earlier ones."""
         ms, sequence = self._tick()
         random = int.from_bytes(self._random_bytes(8), "big")
-        # 48 bits of time, version 7, the top 12 bits of the sequence, variant 10, the low 4 bits
-        # of the sequence, 58 random bits.
-        value = ms << 80 | 0x7 << 76 | (sequence >> 4) << 64
-        value |= 0b10 << 62 | (sequence & 0xF) << 58 | (random >> 6)
-        return _hyphenated(value)
+        # The top 12 bits of the sequence, its low 4 bits, 58 random bits.
+        return uuid7(ms, sequence >> 4, (sequence & 0xF) << 58 | random >> 6)
 
     def order(self) -> str:
         """A position in the ready line: 15 hex digits (ms and sequence) that sort by time."""
@@ -78,11 +75,4 @@ class IdSource:
 
     def token(self) -> str:
         """Eight random characters (48 bits) that identify a write or a lease."""
-        return _base64url(int.from_bytes(self._random_bytes(6), "big"))
-
-
-_ALPHABET = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_"
-
-
-def _base64url(number: int) -> str:
-    return "".join(_ALPHABET[number >> shift & 63] for shift in range(42, -1, -6))
+        return base64.urlsafe_b64encode(self._random_bytes(6)).decode()

@@ -121,10 +121,10 @@ def _depth(text: str) -> int:
     if text.count("[") + text.count("{") <= MAX_DEPTH:
         return 0
     for found in _STRUCTURE.finditer(text):
-        mark = found.group()
-        if mark in ("[", "{"):
+        bracket = found.group()
+        if bracket in ("[", "{"):
             depth += 1
             deepest = max(deepest, depth)
-        elif mark in ("]", "}"):
+        elif bracket in ("]", "}"):
             depth -= 1
     return deepest

@@ -204,17 +204,30 @@ class Totals:
 
 
 @dataclass(frozen=True)
-class QueueMetrics:
-    """The metrics of a queue. Gauges come from the stream projection."""
+class QueueGauges:
+    """A queue's values as of now, from the stream projection, which counted last at `changed_ms`.
 
-    name: str
+    `oldest_ms` is when the oldest available job became so, as of the last sweep; `filling` is None
+    if the queue is not bounded.
+    """
+
+    queue: Queue
     levels: Levels
-    today: Day
-    oldest_available_ms: int | None
-    # Of a bounded queue.
+    changed_ms: int = 0
+    oldest_ms: int | None = None
     filling: Filling | None = None
-    # Whether it is in a worker pool.
-    pooled: bool = False
+
+    @property
+    def oldest_available_ms(self) -> int | None:
+        """`oldest_ms`, unless the queue was emptied since the last sweep."""
+        return self.oldest_ms if self.levels.of(State.AVAILABLE) else None
+
+
+@dataclass(frozen=True)
+class QueueMetrics(QueueGauges):
+    """The metrics of a queue."""
+
+    today: Day = Day()
 
 
 @dataclass(frozen=True)

@@ -13,17 +13,15 @@ from typing import TYPE_CHECKING
 
 from ojs.clock import Clock
 from ojs.domain.ids import IdSource
-from ojs.projections.bus import Bus, EventBridge
-from ojs.projections.copies import CopyMaker
-from ojs.projections.failures import FailureQueue, SqsFailureQueue
+from ojs.projections.dead_letters import CopyMaker
 from ojs.projections.metrics import EmbeddedMetrics, MetricsOutlet
+from ojs.projections.outlets import Bus, EventBridge, FailureQueue, SqsFailureQueue
 from ojs.projections.project import Projector
 from ojs.store.derived.projection import ProjectionStore
 from ojs.store.jobs.blobs import Blobs, S3Blobs
 from ojs.store.jobs.payloads import PayloadStore
 from ojs.store.jobs.records import JobStore
 from ojs.store.permits.depth_counter import DepthCounter
-from ojs.store.permits.semaphore import ConcurrencySemaphore
 from ojs.store.table import clients
 
 if TYPE_CHECKING:
@@ -66,13 +64,7 @@ def build(
         failures = SqsFailureQueue(settings.failure_queue)
     return Projector(
         ProjectionStore(table),
-        JobStore(
-            table,
-            PayloadStore(table, blobs),
-            ids,
-            depth=DepthCounter(table),
-            semaphore=ConcurrencySemaphore(table),
-        ),
+        JobStore(table, PayloadStore(table, blobs), ids, depth=DepthCounter(table)),
         clock,
         ids,
         service=settings.service,

@@ -47,19 +47,21 @@ _DEAD = {EventType.DEAD_LETTER_RETRIED: DEAD_RETRIED, EventType.DEAD_LETTER_PRUN
 CREATED, DELETED, REJECTED, DROPPED = "created", "deleted", "rejected", "dropped"
 # How often the queue starved.
 STARVED = "starved"
-Place = tuple[str, str]  # queue and sort key of one item of the statistics
+StatsKey = tuple[str, str]  # queue and sort key of one item of the statistics
 
 
 @dataclass
 class Tally:
     """Differences by item: each queue's counts now, by day and by minute."""
 
-    counts: defaultdict[Place, Counter[str]] = field(default_factory=lambda: defaultdict(Counter))
-    # Of the days: by counter and job type, until it is known which types are counted by name.
-    types: defaultdict[Place, Counter[tuple[str, str]]] = field(
+    counts: defaultdict[StatsKey, Counter[str]] = field(
         default_factory=lambda: defaultdict(Counter)
     )
-    ends: dict[Place, int] = field(default_factory=dict)
+    # Of the days: by counter and job type, until it is known which types are counted by name.
+    types: defaultdict[StatsKey, Counter[tuple[str, str]]] = field(
+        default_factory=lambda: defaultdict(Counter)
+    )
+    ends: dict[StatsKey, int] = field(default_factory=dict)
     # Dead letters by queue, each by what it is counted by (`ojs.store.dead_letter.counters`).
     dead: defaultdict[str, Counter[tuple[str, str]]] = field(
         default_factory=lambda: defaultdict(Counter)
@@ -139,10 +141,10 @@ class Tally:
 
     def merge(self, other: Tally) -> None:
         """Add the differences of another tally."""
-        for place, counts in other.counts.items():
-            self.counts[place].update(counts)
-        for place, types in other.types.items():
-            self.types[place].update(types)
+        for key, counts in other.counts.items():
+            self.counts[key].update(counts)
+        for key, types in other.types.items():
+            self.types[key].update(types)
         for queue, counts_of in other.dead.items():
             self.dead[queue].update(counts_of)
         self.ends |= other.ends
@@ -151,11 +153,11 @@ class Tally:
         """Whether there is any difference."""
         return any(any(counts.values()) for counts in self.counts.values())
 
-    def attributes(self) -> dict[Place, set[str]]:
+    def attributes(self) -> dict[StatsKey, set[str]]:
         """The items that would be written, each with at most these attributes."""
         return {
-            place: set(counts) | {f"{name}|{of}" for name, of in self.types.get(place, ())}
-            for place, counts in self.counts.items()
+            key: set(counts) | {f"{name}|{of}" for name, of in self.types.get(key, ())}
+            for key, counts in self.counts.items()
         } | {
             (queue, keys.DEAD): {
                 dead_letters.REVISION,
@@ -179,7 +181,7 @@ class Tally:
 
     def deltas(
         self,
-        known: Mapping[Place, set[str]],
+        known: Mapping[StatsKey, set[str]],
         known_dead: Mapping[str, set[str]] = MappingProxyType({}),
     ) -> list[Delta]:
         """What to add to which item. `known` are the types each day's item has counters of,
@@ -189,13 +191,13 @@ class Tally:
             Delta(queue, keys.DEAD, _dead_delta(counts, known_dead.get(queue, set())))
             for queue, counts in self.moved_dead.items()
         ]
-        for place, counts in self.counts.items():
-            whole, types = Counter(counts), self.types.get(place, Counter())
-            named = named_types(known.get(place, set()), [of for _, of in types])
+        for key, counts in self.counts.items():
+            whole, types = Counter(counts), self.types.get(key, Counter())
+            named = named_types(known.get(key, set()), [of for _, of in types])
             for (name, of), count in types.items():
                 whole[f"{name}|{of if of in named else OTHER_TYPES}"] += count
             if add := {name: count for name, count in whole.items() if count}:
-                found.append(Delta(*place, add, self.ends.get(place)))
+                found.append(Delta(*key, add, self.ends.get(key)))
         return found
 
 
@@ -230,7 +232,7 @@ def of_pool(pool: str) -> str:
     return f"s_{pool}"
 
 
-def types_of(what: Iterable[Happened]) -> set[Place]:
+def types_of(what: Iterable[Happened]) -> set[StatsKey]:
     """The items of days that will have counters by job type."""
     return {
         day_of(one)
@@ -244,7 +246,7 @@ def _bucket(length_ms: int, bounds_s: tuple[float, ...]) -> int:
     return bisect_left(bounds_s, length_ms / 1_000)
 
 
-def day_of(what: Happened) -> Place:
+def day_of(what: Happened) -> StatsKey:
     """The day's item in which something is counted, by its time in UTC."""
     return what.job.queue, keys.day(times.format_ms(what.at_ms)[:10])
 

@@ -1,8 +1,9 @@
-"""Events of what happened to jobs, queues and workers (ojs-events sections 3 and 4)."""
+"""Events of what happened to jobs (ojs-events sections 3 and 4)."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
 from typing import Any
 
 from ojs.domain import times
@@ -13,16 +14,7 @@ from ojs.domain.job import failure as failures
 from ojs.domain.job.failure import Failure
 from ojs.domain.job.job import MISSING, Job
 from ojs.domain.job.states import State
-from ojs.domain.pool.worker import Worker
-from ojs.domain.queue.queue import Queue, QueueState
-from ojs.projections.transitions import (
-    OVERFLOW_ERROR,
-    RATE_ERROR,
-    Happened,
-    gave_up,
-    made_room,
-    replayed,
-)
+from ojs.projections.transitions import Happened, replayed
 from ojs.store.derived.projection import ErrorKey, error_key
 
 # Characters of an error that are part of an event: a page has hundreds of events, a bus entry up to
@@ -32,7 +24,12 @@ MAX_STACK = 2_000
 # Failures that the backend detects by itself.
 _OBSERVED = frozenset({"visibility_timeout", "timeout"})
 ANONYMOUS = "anonymous"
-_DROPPED = frozenset({OVERFLOW_ERROR, RATE_ERROR})
+# The error types of a job that was dropped to make room, and of one dropped because its rate limit
+# is reached (`ojs.domain.job.lifecycle.drop`, `give_up`), and what else happened to the job then.
+_DROPPED = {
+    "overflow": (EventType.BACKPRESSURE_DROPPED, EventType.QUEUE_OVERFLOW),
+    "rate_limited": (EventType.RATE_LIMIT_DROPPED,),
+}
 _WITH_ERROR = frozenset(
     {
         EventType.JOB_FAILED,
@@ -52,27 +49,22 @@ def error_key_of(what: Happened) -> ErrorKey | None:
 
 def explained(what: Iterable[Happened], errors: Mapping[ErrorKey, Failure]) -> Iterator[Happened]:
     """Add which jobs were dropped, and why, which only their errors show."""
-    told = list(what)
-    dropped = [(one, why) for one in told if (why := _why_dropped(one, errors)) is not None]
+    all_of_it = list(what)
+    dropped = [(one, kinds) for one in all_of_it if (kinds := _dropped(one, errors))]
     # Its deadline may be over as well, but that is not why it was discarded.
-    gone = {one.job.id for one, _ in dropped}
-    yield from (
-        one for one in told if one.kind is not EventType.JOB_EXPIRED or one.job.id not in gone
-    )
-    for one, why in dropped:
-        if why == OVERFLOW_ERROR:
-            yield from made_room(one)
-        else:
-            yield gave_up(one)
+    dropped_ids = {one.job.id for one, _ in dropped}
+    for one in all_of_it:
+        if one.kind is not EventType.JOB_EXPIRED or one.job.id not in dropped_ids:
+            yield one
+    for one, kinds in dropped:
+        yield from (replace(one, kind=kind) for kind in kinds)
 
 
-def _why_dropped(what: Happened, errors: Mapping[ErrorKey, Failure]) -> str | None:
-    """Why a job in line was dropped: to make room, or as its rate limit was reached; None if it was
-    discarded for another reason.
-    """
+def _dropped(what: Happened, errors: Mapping[ErrorKey, Failure]) -> tuple[EventType, ...]:
+    """What else happened if a job in line was dropped; nothing if it was discarded otherwise."""
     key = error_key_of(what) if what.kind is EventType.JOB_DISCARDED and not _ran(what) else None
     stored = errors.get(key) if key is not None else None
-    return stored.type if stored is not None and stored.type in _DROPPED else None
+    return () if stored is None else _DROPPED.get(stored.type, ())
 
 
 def of_job(what: Happened, service: str, errors: Mapping[ErrorKey, Failure]) -> Event:
@@ -222,96 +214,3 @@ def _enqueuer(what: Happened, service: str) -> str:
     if before.state is State.ACTIVE and what.job.attempt < before.attempt:
         return events.source(service, "workers", before.worker_id or ANONYMOUS)
     return events.source(service, "scheduler")
-
-
-def of_queue(
-    before: Queue | None,
-    after: Queue | None,
-    service: str,
-    *,
-    identity: bytes,
-    explicit: bool = False,
-    written_ms: int = 0,
-) -> Iterator[Event]:
-    """The events of a queue: created by request, paused, resumed, configured, deleted.
-
-    `identity` is the change's; `explicit` is whether the queue was created by request, and not by a
-    push.
-    """
-    queue = after or before
-    if queue is None:
-        return
-    for kind, at_ms, told in _queue_news(before, after, explicit=explicit, written_ms=written_ms):
-        yield Event(
-            id=events.event_id(at_ms, queue.name, identity.hex(), kind),
-            type=kind,
-            source=events.source(service, "api"),
-            time_ms=at_ms,
-            subject=queue.name,
-            data={"queue": queue.name, **told},
-        )
-
-
-def _queue_news(
-    before: Queue | None, after: Queue | None, *, explicit: bool, written_ms: int
-) -> Iterator[tuple[str, int, Mapping[str, Any]]]:
-    """The types of events, their times, and their data beside the queue."""
-    if after is None:
-        yield EventType.QUEUE_DELETED, written_ms, {}
-        return
-    if before is None and explicit:
-        yield EventType.QUEUE_CREATED, after.created_ms, {}
-    if before is not None and before.layers.own != after.layers.own:
-        own = (before.layers.own, after.layers.own)
-        names = sorted(name for name in {*own[0], *own[1]} if own[0].get(name) != own[1].get(name))
-        yield EventType.QUEUE_CONFIG_UPDATED, after.configured_ms or written_ms, {"changed": names}
-    # A queue that is being deleted is neither paused nor active, until that is undone.
-    was = QueueState.ACTIVE if before is None else before.state
-    if (was, after.state) == (QueueState.ACTIVE, QueueState.PAUSED):
-        yield EventType.QUEUE_PAUSED, after.changed_ms or 0, {}
-    elif (was, after.state) == (QueueState.PAUSED, QueueState.ACTIVE):
-        yield EventType.QUEUE_RESUMED, after.changed_ms or 0, {}
-
-
-def of_worker(
-    before: Worker | None,
-    after: Worker | None,
-    service: str,
-    *,
-    identity: bytes,
-    written_ms: int,
-    pruned: bool,
-) -> Iterator[Event]:
-    """The event of a worker that started, went quiet, or stopped; none for a heartbeat alone."""
-    kind: str
-    data: dict[str, Any]
-    if after is None:
-        if before is None:
-            return
-        worker, kind, at_ms = before, EventType.WORKER_STOPPED, max(written_ms, before.last_seen_ms)
-        # A worker that sent no heartbeat for a day was not shut down properly.
-        data = {
-            "reason": "error" if pruned else "shutdown",
-            "uptime_ms": max(0, at_ms - before.first_seen_ms),
-        }
-    elif before is None or before.first_seen_ms != after.first_seen_ms:
-        worker, kind, at_ms = after, EventType.WORKER_STARTED, after.first_seen_ms
-        data = {
-            "queues": list(after.info.get("queues") or ()),
-            "concurrency": after.info.get("concurrency") or 1,
-        }
-    elif before.may_fetch and not after.may_fetch:
-        heard = after.last_seen_ms != before.last_seen_ms
-        worker, kind = after, EventType.WORKER_QUIET
-        at_ms = after.last_seen_ms if heard else max(written_ms, after.first_seen_ms)
-        data = {"active_jobs": after.active_jobs}
-    else:
-        return
-    yield Event(
-        id=events.event_id(at_ms, worker.id, identity.hex(), kind),
-        type=kind,
-        source=events.source(service, "workers", worker.id),
-        time_ms=at_ms,
-        subject=worker.id,
-        data={"worker_id": worker.id, **data},
-    )

@@ -1,5 +1,5 @@
-"""Changes of limits (`ojs.store.permits.throttle_state`, `ojs.store.permits.key_limits`), and the
-events that follow (ojs-rate-limiting section 11.1).
+"""Changes of rate limits (`ojs.store.permits.throttle_state`, `ojs.store.permits.key_limits`), and
+the events that follow (ojs-rate-limiting section 11.1).
 """
 
 from __future__ import annotations
@@ -9,18 +9,23 @@ from dataclasses import dataclass
 from typing import Any
 
 from ojs.domain import times
-from ojs.domain.events import event as events
-from ojs.domain.events.event import Event
 from ojs.domain.events.types import EventType
+from ojs.projections import counters
+from ojs.projections.changes import DayCount, NewEvent, TableChange
 
 # Characters of a worker's message that are part of the event.
 MAX_REASON = 1_000
 
 
 @dataclass(frozen=True)
-class ThrottleEvent:
-    """Whether a limit throttles, as of its last change."""
+class ThrottleChange(TableChange):
+    """A throttle state after a change, and whether it throttled before.
 
+    `queue` is the queue whose own limit it is; None for the limit of a key.
+    """
+
+    queue: str | None
+    was_throttled: bool
     throttled: bool
     key: str
     strategy: str
@@ -31,46 +36,65 @@ class ThrottleEvent:
     since_ms: int
 
     @classmethod
-    def of(cls, item: Mapping[str, Any]) -> ThrottleEvent:
-        """What the item holds. Raises KeyError."""
+    def of(
+        cls, queue: str | None, old: Mapping[str, Any] | None, new: Mapping[str, Any]
+    ) -> ThrottleChange:
+        """Read the change from two images of the item. Raises KeyError."""
         return cls(
-            throttled=bool(item["held"]),
-            key=item["key"],
-            strategy=item["strategy"],
-            limit=item["bound"],
-            current=item["current"],
-            job_id=item.get("job"),
-            at_ms=item["at"],
-            since_ms=item["since"],
+            queue=queue,
+            was_throttled=old is not None and bool(old["held"]),
+            throttled=bool(new["held"]),
+            key=new["key"],
+            strategy=new["strategy"],
+            limit=new["bound"],
+            current=new["current"],
+            job_id=new.get("job"),
+            at_ms=new["at"],
+            since_ms=new["since"],
         )
-
-
-@dataclass(frozen=True)
-class ThrottleChange:
-    """A throttle state before and after; `queue` is the queue whose own limit it is, if any."""
-
-    queue: str | None
-    before: ThrottleEvent | None
-    after: ThrottleEvent
 
     @property
     def exceeded(self) -> bool:
         """Whether the limit starts to throttle."""
-        return self.after.throttled and (self.before is None or not self.before.throttled)
+        return self.throttled and not self.was_throttled
 
     @property
     def released(self) -> bool:
         """Whether the limit stops throttling."""
-        return not self.after.throttled and self.before is not None and self.before.throttled
+        return self.was_throttled and not self.throttled
 
     @property
     def throttled_ms(self) -> int:
         """For how long the limit throttled."""
-        return max(0, self.after.at_ms - self.after.since_ms)
+        return max(0, self.at_ms - self.since_ms)
+
+    def events(self, written_ms: int) -> Iterator[NewEvent]:
+        """The event of a limit that starts or stops throttling."""
+        data: dict[str, Any] = {"key": self.key, "strategy": self.strategy}
+        if self.job_id is not None:
+            data["job_id"] = self.job_id
+        if self.exceeded:
+            kind = EventType.RATE_LIMIT_EXCEEDED
+            data |= {"limit": self.limit, "current": self.current}
+        elif self.released:
+            kind = EventType.RATE_LIMIT_RELEASED
+            data["held_ms"] = self.throttled_ms
+        else:
+            return
+        source = ("rate-limits", self.key)
+        if self.queue is not None:
+            data["queue"] = self.queue
+            source = ("queues", self.queue)
+        yield NewEvent(kind, self.at_ms, self.key, source, data)
+
+    def counts(self, written_ms: int) -> Iterator[DayCount]:
+        """How often a queue's own limits began to throttle."""
+        if self.exceeded and self.queue is not None:
+            yield DayCount(self.queue, self.at_ms, counters.exceeded(self.strategy))
 
 
 @dataclass(frozen=True)
-class Adjustment:
+class Adjustment(TableChange):
     """A key was paused at the request of a worker."""
 
     key: str
@@ -81,55 +105,16 @@ class Adjustment:
 
     @classmethod
     def of(cls, item: Mapping[str, Any]) -> Adjustment:
-        """What the item holds. Raises KeyError."""
+        """Read what the item holds. Raises KeyError."""
         return cls(item["key"], item["until"], item["reason"], item["job"], item["at"])
 
-
-def of_throttle(change: ThrottleChange, service: str, *, identity: bytes) -> Iterator[Event]:
-    """The event of a limit that starts or stops throttling. `identity` is the change's."""
-    after = change.after
-    job = {} if after.job_id is None else {"job_id": after.job_id}
-    data: dict[str, Any] = {"key": after.key, "strategy": after.strategy, **job}
-    if change.exceeded:
-        kind = EventType.RATE_LIMIT_EXCEEDED
-        data |= {"limit": after.limit, "current": after.current}
-    elif change.released:
-        kind = EventType.RATE_LIMIT_RELEASED
-        data |= {"held_ms": change.throttled_ms}
-    else:
-        return
-    if change.queue is not None:
-        data |= {"queue": change.queue}
-    yield _event(kind, after.at_ms, after.key, change.queue, service, identity, data)
-
-
-def of_adjustment(what: Adjustment, service: str, *, identity: bytes) -> Event:
-    """The event of a key that was paused."""
-    data = {
-        "key": what.key,
-        "until": times.format_ms(what.until_ms),
-        "reason": what.reason[:MAX_REASON],
-        "job_id": what.job_id,
-    }
-    kind = EventType.RATE_LIMIT_DYNAMIC_ADJUSTED
-    return _event(kind, what.at_ms, what.key, None, service, identity, data)
-
-
-def _event(
-    kind: str,
-    at_ms: int,
-    key: str,
-    queue: str | None,
-    service: str,
-    identity: bytes,
-    data: Mapping[str, Any],
-) -> Event:
-    of = ("rate-limits", key) if queue is None else ("queues", queue)
-    return Event(
-        id=events.event_id(at_ms, key, identity.hex(), kind),
-        type=kind,
-        source=events.source(service, *of),
-        time_ms=at_ms,
-        subject=key,
-        data=data,
-    )
+    def events(self, written_ms: int) -> Iterator[NewEvent]:
+        """The event of a key that was paused."""
+        data = {
+            "key": self.key,
+            "until": times.format_ms(self.until_ms),
+            "reason": self.reason[:MAX_REASON],
+            "job_id": self.job_id,
+        }
+        kind = EventType.RATE_LIMIT_DYNAMIC_ADJUSTED
+        yield NewEvent(kind, self.at_ms, self.key, ("rate-limits", self.key), data)

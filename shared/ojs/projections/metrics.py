@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Protocol
 
 from aws_lambda_powertools.metrics import EphemeralMetrics, MetricUnit
@@ -82,73 +82,64 @@ class EmbeddedMetrics:
             written.flush_metrics()
 
 
-def write(to: MetricsOutlet, what: Iterable[tuple[Happened, str]]) -> None:
-    """Record what happened, each with the job type it is counted under."""
-    values: defaultdict[tuple[str, str], defaultdict[str, list[float]]] = defaultdict(
-        lambda: defaultdict(list)
-    )
+# Dimensions, the name of the metric, and a value: a duration in seconds, or a count.
+Measurement = tuple[Mapping[str, str], str, float]
+
+
+def write(to: MetricsOutlet, measurements: Iterable[Measurement]) -> None:
+    """Record measurements, together for each set of dimensions: durations, and sums of counts."""
+    values: dict[tuple[tuple[str, str], ...], defaultdict[str, list[float]]] = {}
+    for dimensions, name, value in measurements:
+        found = values.setdefault(tuple(dimensions.items()), defaultdict(list))[name]
+        if name in _SECONDS or not found:
+            found.append(value)
+        else:
+            found[0] += value
+    for names, by_name in values.items():
+        to.put(dict(names), by_name)
+
+
+def of_jobs(what: Iterable[tuple[Happened, str]]) -> Iterator[Measurement]:
+    """What happened to jobs, each with the job type it is counted under."""
     for one, kind in what:
-        found = values[one.job.queue, kind]
+        dimensions = {"queue": one.job.queue, "type": kind}
         if one.kind in COUNTERS:
-            name = COUNTERS[one.kind]
-            found[name] = [found[name][0] + 1 if found[name] else 1]
+            yield dimensions, COUNTERS[one.kind], 1
         if one.length_ms is not None:
             name = QUEUE_TIME if one.kind is EventType.JOB_STARTED else DURATION
-            found[name].append(one.length_ms / 1_000)
-    for (queue, kind), by_name in values.items():
-        if any(by_name.values()):
-            to.put({"queue": queue, "type": kind}, by_name)
+            yield dimensions, name, one.length_ms / 1_000
 
 
-def write_pools(to: MetricsOutlet, what: Iterable[Happened]) -> None:
-    """Record jobs that were handed out to worker pools."""
-    started: Counter[tuple[str, str]] = Counter()
-    waits: defaultdict[str, list[float]] = defaultdict(list)
+def of_pools(what: Iterable[Happened]) -> Iterator[Measurement]:
+    """Jobs that were handed out to worker pools."""
     for one in what:
         if one.kind is EventType.JOB_STARTED and one.job.pool is not None:
-            started[one.job.queue, one.job.pool] += 1
-            waits[one.job.queue].append((one.length_ms or 0) / 1_000)
-    for (queue, pool), count in started.items():
-        to.put({"queue": queue, "pool": pool}, {DISPATCHED: [count]})
-    for queue, seconds in waits.items():
-        to.put({"queue": queue}, {QUEUE_WAIT: seconds})
+            queue = {"queue": one.job.queue}
+            yield {**queue, "pool": one.job.pool}, DISPATCHED, 1
+            yield queue, QUEUE_WAIT, (one.length_ms or 0) / 1_000
 
 
-def write_bounds(to: MetricsOutlet, tallies: Iterable[Tally]) -> None:
-    """Record queues created and deleted, jobs that found no room, dead letters that were retried or
-    pruned, and queues that starve.
-    """
-    by_queue: Counter[tuple[str, str]] = Counter()
+def of_days(tallies: Iterable[Tally]) -> Iterator[Measurement]:
+    """What is counted by day: queues created or deleted, jobs that found no room, and the like."""
     for tally in tallies:
         for (queue, _), counts in tally.counts.items():
-            by_queue.update({(queue, name): n for name, n in counts.items() if name in _TOLD})
-    of_all: Counter[str] = Counter()
-    for (queue, name), count in by_queue.items():
-        if name in _OF_ALL:
-            of_all[_OF_ALL[name]] += count
-        elif count:
-            metric, dimensions = _BY_QUEUE[name]
-            to.put({"queue": queue, **dimensions}, {metric: [count]})
-    if of_all:
-        to.put({}, {name: [count] for name, count in of_all.items()})
+            for name, count in counts.items():
+                if name in _OF_ALL:
+                    yield {}, _OF_ALL[name], count
+                elif name in _BY_QUEUE:
+                    metric, dimensions = _BY_QUEUE[name]
+                    yield {"queue": queue, **dimensions}, metric, count
 
 
-def write_limits(to: MetricsOutlet, changes: Iterable[ThrottleChange]) -> None:
-    """Record how often limits throttled, and, when that is over, for how long.
+def of_limits(changes: Iterable[ThrottleChange]) -> Iterator[Measurement]:
+    """How often limits throttled, and, when that is over, for how long.
 
     The key of a limit is no dimension: there may be one for each customer, and each would cost.
     """
-    found: defaultdict[tuple[str | None, str], dict[str, list[float]]] = defaultdict(dict)
     for change in changes:
-        values = found[change.queue, change.after.strategy]
+        queue = {} if change.queue is None else {"queue": change.queue}
+        dimensions = {**queue, "strategy": change.strategy}
         if change.exceeded:
-            values.setdefault(EXCEEDED, [0])[0] += 1
+            yield dimensions, EXCEEDED, 1
         elif change.released:
-            values.setdefault(WAIT_DURATION, []).append(change.throttled_ms / 1_000)
-    for (queue, strategy), values in found.items():
-        if values:
-            named = {} if queue is None else {"queue": queue}
-            to.put({**named, "strategy": strategy}, values)
-
-
-_TOLD = frozenset({*_BY_QUEUE, *_OF_ALL})
+            yield dimensions, WAIT_DURATION, change.throttled_ms / 1_000

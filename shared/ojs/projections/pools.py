@@ -1,5 +1,5 @@
-"""Changes of worker pools and their health (`ojs.store.queues.pools`,
-`ojs.store.queues.pool_health`), and the events that follow.
+"""Changes of worker pools, their health (`ojs.store.queues.pool_health`) and their workers, and the
+events that follow.
 """
 
 from __future__ import annotations
@@ -8,29 +8,36 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from ojs.domain import times
-from ojs.domain.events import event as events
-from ojs.domain.events.event import Event
 from ojs.domain.events.types import EventType
 from ojs.domain.pool.pool import Pool
-from ojs.domain.pool.statistics import Overload, PoolAlerts, Starved
+from ojs.domain.pool.statistics import PoolAlerts, Starved
+from ojs.domain.pool.worker import Worker
+from ojs.projections import counters
+from ojs.projections.changes import DayCount, NewEvent, TableChange
 
 
 @dataclass(frozen=True)
-class PoolChange:
+class PoolChange(TableChange):
     """A pool before and after an operator changed it."""
 
     before: Pool
     after: Pool
 
-    @property
-    def rebalanced(self) -> bool:
-        """Whether its strategy or weights changed."""
-        before, after = self.before, self.after
-        return (before.strategy, before.weights) != (after.strategy, after.weights)
+    def events(self, written_ms: int) -> Iterator[NewEvent]:
+        """The event of a pool whose strategy or weights changed."""
+        before, pool = self.before, self.after
+        if (before.strategy, before.weights) != (pool.strategy, pool.weights):
+            data = {
+                "pool": pool.name,
+                "previous_strategy": before.strategy.value,
+                "new_strategy": pool.strategy.value,
+            }
+            kind = EventType.SCHEDULING_REBALANCED
+            yield NewEvent(kind, pool.configured_ms, pool.name, ("api",), data)
 
 
 @dataclass(frozen=True)
-class AlertsChange:
+class AlertsChange(TableChange):
     """The alerts of a pool before and after; None if it had none."""
 
     pool: str
@@ -38,72 +45,78 @@ class AlertsChange:
     after: PoolAlerts
 
     @property
-    def starved(self) -> Mapping[str, Starved]:
-        """Queues that are starving since this change."""
-        before = {} if self._before is None else self._before.starved
-        return {name: what for name, what in self.after.starved.items() if name not in before}
-
-    @property
-    def overloaded(self) -> Overload | None:
-        """The overload, if it began with this change."""
-        if self._before is not None and self._before.overload is not None:
-            return None
-        return self.after.overload
-
-    @property
     def _before(self) -> PoolAlerts | None:
         """The alerts before; None if they are of an earlier pool of the same name."""
         return None if self.before is None else self.before.of(self.after.pool_ms)
 
+    @property
+    def _starved(self) -> Mapping[str, Starved]:
+        """Queues that are starving since this change."""
+        before = {} if self._before is None else self._before.starved
+        return {name: what for name, what in self.after.starved.items() if name not in before}
 
-def of_pool(change: PoolChange, service: str, *, identity: bytes) -> Iterator[Event]:
-    """The event of a pool whose strategy or weights changed. `identity` is the change's."""
-    if not change.rebalanced:
-        return
-    pool, kind = change.after, EventType.SCHEDULING_REBALANCED
-    yield Event(
-        id=events.event_id(pool.configured_ms, pool.name, identity.hex(), kind),
-        type=kind,
-        source=events.source(service, "api"),
-        time_ms=pool.configured_ms,
-        subject=pool.name,
-        data={
-            "pool": pool.name,
-            "previous_strategy": change.before.strategy.value,
-            "new_strategy": pool.strategy.value,
-        },
-    )
-
-
-def of_alerts(change: AlertsChange, service: str, *, identity: bytes) -> Iterator[Event]:
-    """The events of queues that begin to starve, and of a pool that becomes overloaded."""
-    at_ms = change.after.at_ms
-    for name, what in change.starved.items():
-        kind = EventType.SCHEDULING_QUEUE_STARVED
-        yield Event(
-            id=events.event_id(at_ms, name, identity.hex(), kind),
-            type=kind,
-            source=events.source(service, "queues", name),
-            time_ms=at_ms,
-            subject=name,
-            data={
+    def events(self, written_ms: int) -> Iterator[NewEvent]:
+        """The events of queues that begin to starve, and of a pool that becomes overloaded."""
+        at_ms = self.after.at_ms
+        for name, what in self._starved.items():
+            data = {
                 "queue": name,
                 "duration": times.format_duration(max(0, at_ms - what.since_ms)),
                 "available_count": what.available,
-                "pool": change.pool,
-            },
-        )
-    if change.overloaded is not None:
-        kind = EventType.SCHEDULING_POOL_OVERLOADED
-        yield Event(
-            id=events.event_id(at_ms, change.pool, identity.hex(), kind),
-            type=kind,
-            source=events.source(service, "pools", change.pool),
-            time_ms=at_ms,
-            subject=change.pool,
-            data={
-                "pool": change.pool,
-                "active_jobs": change.overloaded.active,
-                "waiting_jobs": change.overloaded.waiting,
-            },
-        )
+                "pool": self.pool,
+            }
+            kind = EventType.SCHEDULING_QUEUE_STARVED
+            yield NewEvent(kind, at_ms, name, ("queues", name), data)
+        overload = self.after.overload
+        if overload is not None and (self._before is None or self._before.overload is None):
+            data = {
+                "pool": self.pool,
+                "active_jobs": overload.active,
+                "waiting_jobs": overload.waiting,
+            }
+            kind = EventType.SCHEDULING_POOL_OVERLOADED
+            yield NewEvent(kind, at_ms, self.pool, ("pools", self.pool), data)
+
+    def counts(self, written_ms: int) -> Iterator[DayCount]:
+        """How often each queue began to starve."""
+        for queue in self._starved:
+            yield DayCount(queue, self.after.at_ms, counters.STARVED)
+
+
+@dataclass(frozen=True)
+class WorkerChange(TableChange):
+    """A worker before and after; `pruned` if its record expired by its time to live."""
+
+    before: Worker | None
+    after: Worker | None
+    pruned: bool = False
+
+    def events(self, written_ms: int) -> Iterator[NewEvent]:
+        """The event of a worker that started, went quiet, or stopped; none for a heartbeat."""
+        before, after = self.before, self.after
+        data: dict[str, object]
+        if after is None:
+            if before is None:
+                return
+            worker, kind = before, EventType.WORKER_STOPPED
+            at_ms = max(written_ms, before.last_seen_ms)
+            # A worker that sent no heartbeat for a day was not shut down properly.
+            data = {
+                "reason": "error" if self.pruned else "shutdown",
+                "uptime_ms": max(0, at_ms - before.first_seen_ms),
+            }
+        elif before is None or before.first_seen_ms != after.first_seen_ms:
+            worker, kind, at_ms = after, EventType.WORKER_STARTED, after.first_seen_ms
+            data = {
+                "queues": list(after.info.get("queues") or ()),
+                "concurrency": after.info.get("concurrency") or 1,
+            }
+        elif before.may_fetch and not after.may_fetch:
+            heard = after.last_seen_ms != before.last_seen_ms
+            worker, kind = after, EventType.WORKER_QUIET
+            at_ms = after.last_seen_ms if heard else max(written_ms, after.first_seen_ms)
+            data = {"active_jobs": after.active_jobs}
+        else:
+            return
+        data = {"worker_id": worker.id, **data}
+        yield NewEvent(kind, at_ms, worker.id, ("workers", worker.id), data)

@@ -35,26 +35,12 @@ from ojs.domain.events.event import Event, matches
 from ojs.domain.events.types import EventType
 from ojs.domain.ids import IdSource
 from ojs.domain.job.job import Job
-from ojs.domain.queue.queue import Queue
-from ojs.projections import (
-    counters,
-    dead_letters,
-    depth_counters,
-    events,
-    limits,
-    metrics,
-    pools,
-    records,
-)
-from ojs.projections.bus import Bus
-from ojs.projections.copies import CopyMaker, came_to_wait, due
-from ojs.projections.counters import Place, Tally, counted_as, day_of, named_types
-from ojs.projections.dead_letters import Pruned
-from ojs.projections.depth_counters import PushRefusal
-from ojs.projections.failures import FailureQueue
+from ojs.projections import counters, dead_letters, events, metrics, records
+from ojs.projections.counters import StatsKey, Tally, counted_as, day_of, named_types
+from ojs.projections.dead_letters import CopyMaker, Pruned, came_to_wait, due
 from ojs.projections.limits import ThrottleChange
 from ojs.projections.metrics import MetricsOutlet
-from ojs.projections.pools import AlertsChange
+from ojs.projections.outlets import Bus, FailureQueue
 from ojs.projections.records import Change, Malformed
 from ojs.projections.transitions import Happened, happened
 from ojs.store.derived.projection import DedupRecord, NewEventPage, ProjectionStore, pages
@@ -72,7 +58,7 @@ ALWAYS = ("queue.*", EventType.JOB_DISCARDED, "dead_letter.*", "backpressure.*",
 _MAX_WRITES = MAX_TRANSACTION - 10
 _MAX_EVENTS = 500
 _MAX_CHARACTERS = 500_000
-_MAX_MARKS = 250
+_MAX_HASHES = 250
 # Counters of one item that change at once: DynamoDB takes expressions of 4 KB.
 _MAX_COUNTERS = 180
 _TRIES = 10
@@ -95,10 +81,6 @@ class _Effect:
         """The queue whose counters it changes; "" if there are only events."""
         return next((queue for queue, _ in self.tally.counts), "")
 
-    def count(self, queue: str, at_ms: int, name: str, count: int = 1) -> None:
-        """Count something that is counted by day."""
-        self.tally.of_day(queue, at_ms, name, count)
-
     def emit(self, events: Iterable[Event]) -> None:
         """Add events."""
         for event in events:
@@ -112,12 +94,29 @@ class _Batch:
 
     failed: set[str] = field(default_factory=set)
     dedup: dict[int, DedupRecord] = field(default_factory=dict)
-    types: dict[Place, set[str]] = field(default_factory=dict)
+    types: dict[StatsKey, set[str]] = field(default_factory=dict)
     dead: dict[str, set[str]] = field(default_factory=dict)
 
     def fail(self, effects: Iterable[_Effect]) -> None:
         """Report these changes as failed, to be delivered again."""
         self.failed.update(one.change.sequence for one in effects)
+
+    def succeeding(
+        self, effects: Iterable[_Effect], step: Callable[[_Effect], bool]
+    ) -> list[_Effect]:
+        """The effects for which a step succeeds; the others are reported as failed.
+
+        Later effects of an item whose step failed must not overtake it, and fail, too.
+        """
+        stuck: set[str] = set()
+        succeeded = []
+        for one in effects:
+            if one.change.item in stuck or not step(one):
+                stuck.add(one.change.item)
+                self.fail([one])
+            else:
+                succeeded.append(one)
+        return succeeded
 
     def counted(self, effect: _Effect) -> bool:
         """Whether the change was counted before: it has a dedup record."""
@@ -203,7 +202,7 @@ class Projector:
             return
         all_effects = effects
         batch.dedup |= known.dedup
-        batch.types |= {place: set(types) for place, types in known.types.items()}
+        batch.types |= {key: set(types) for key, types in known.types.items()}
         batch.dead |= {queue: set(names) for queue, names in known.dead.items()}
         effects = [one for one in effects if not batch.counted(one)]
         for one in effects:
@@ -217,7 +216,7 @@ class Projector:
                 if what.kind is not EventType.DEAD_LETTER_PRUNED
             )
         stuck: set[str] = set()
-        effects = self._copied(self._cleared(effects, batch), batch)
+        effects = self._copied(batch.succeeding(effects, self._clear), batch)
         for group in _groups(self._published(effects, batch)):
             ready = [one for one in group if one.change.item not in stuck]
             if ready and not self._commit(ready, batch):
@@ -226,142 +225,73 @@ class Projector:
         self._trim(all_effects, batch)
 
     def _effect(self, change: Change) -> _Effect:
-        """What follows from a change, except what happened to jobs, which also needs errors."""
+        """What follows from a change, except the events of jobs, which also need errors."""
         effect = _Effect(change, [], Tally())
-        written_ms = change.second * 1_000
         for before, after in change.jobs:
-            what = happened(before, after, written_ms=written_ms)
-            effect.happened += what
+            effect.happened += happened(before, after, written_ms=change.written_ms)
             effect.tally.move(before, after)
-        if change.queue is not None:
-            self._queue(effect, *change.queue)
-        if change.depth is not None:
-            effect.emit(
-                depth_counters.of_depth(
-                    change.depth, self._service, identity=change.identity, written_ms=written_ms
-                )
-            )
-        if change.refusal is not None:
-            self._refusal(effect, change.refusal)
-        if change.throttle is not None:
-            self._throttle(effect, change.throttle)
-        if change.adjustment is not None:
-            effect.emit(
-                [limits.of_adjustment(change.adjustment, self._service, identity=change.identity)]
-            )
-        if change.pool is not None:
-            effect.emit(pools.of_pool(change.pool, self._service, identity=change.identity))
-        if change.alerts is not None:
-            self._alerts(effect, change.alerts)
-        if change.worker is not None:
-            effect.emit(
-                events.of_worker(
-                    *change.worker,
-                    self._service,
-                    identity=change.identity,
-                    written_ms=written_ms,
-                    pruned=change.pruned,
-                )
-            )
+        if change.other is not None:
+            effect.emit(change.events(self._service))
+            for each in change.other.counts(change.written_ms):
+                effect.tally.of_day(each.queue, each.at_ms, each.name, each.count)
         return effect
 
-    def _queue(self, effect: _Effect, before: Queue | None, after: Queue | None) -> None:
-        change, written_ms = effect.change, effect.change.second * 1_000
-        effect.emit(
-            events.of_queue(
-                before,
-                after,
-                self._service,
-                identity=change.identity,
-                explicit=change.explicit,
-                written_ms=written_ms,
-            )
-        )
-        # Queues created by a push count too.
-        if before is None and after is not None:
-            effect.count(after.name, after.created_ms, counters.CREATED)
-        elif before is not None and after is None:
-            effect.count(before.name, written_ms, counters.DELETED)
-
-    def _refusal(self, effect: _Effect, refusal: PushRefusal) -> None:
-        queue, at_ms = refusal.queue, refusal.what.at_ms
-        effect.emit(
-            depth_counters.of_refusal(refusal, self._service, identity=effect.change.identity)
-        )
-        effect.count(queue, at_ms, counters.REJECTED, refusal.count)
-        effect.count(queue, at_ms, counters.overflow(refusal.what.policy), refusal.count)
-
-    def _throttle(self, effect: _Effect, change: ThrottleChange) -> None:
-        effect.emit(limits.of_throttle(change, self._service, identity=effect.change.identity))
-        if change.exceeded and change.queue is not None:
-            name = counters.exceeded(change.after.strategy)
-            effect.count(change.queue, change.after.at_ms, name)
-
-    def _alerts(self, effect: _Effect, alerts: AlertsChange) -> None:
-        effect.emit(pools.of_alerts(alerts, self._service, identity=effect.change.identity))
-        for queue in alerts.starved:
-            effect.count(queue, alerts.after.at_ms, counters.STARVED)
-
-    def _cleared(self, effects: Sequence[_Effect], batch: _Batch) -> list[_Effect]:
-        """Remove what removed jobs left in the table; returns the effects that succeeded.
+    def _clear(self, effect: _Effect) -> bool:
+        """Remove what removed jobs left in the table; False when that failed.
 
         Time to live removes the job record alone; a deletion may have died after removing it.
         """
-        stuck: set[str] = set()
-        going_on = []
-        for one in effects:
-            try:
-                for job in one.change.removed:
-                    self._jobs.removal.remove_rest(job)
-            except OjsError as error:
-                logger.warning("a removed job could not be cleared", extra={"reason": str(error)})
-                stuck.add(one.change.item)
-            if one.change.item in stuck:
-                batch.fail([one])
-            else:
-                going_on.append(one)
-        return going_on
+        try:
+            for job in effect.change.removed:
+                self._jobs.removal.remove_rest(job)
+        except OjsError as error:
+            logger.warning("a removed job could not be cleared", extra={"reason": str(error)})
+            return False
+        return True
 
     def _copied(self, effects: Sequence[_Effect], batch: _Batch) -> list[_Effect]:
         """Make the copies of dead letters that are due; returns the effects that succeeded."""
         wanted = {job.id for one in effects for job in due(one.change.jobs)}
         if self._copies is None or not wanted:
             return list(effects)
-        stuck: set[str] = set()
-        going_on = []
-        due_now: dict[str, Job] = {}
+        due_now: dict[str, Job] | None = None
         try:
             # Usually the request that discarded the job has made its copy, and this read is all.
-            due_now = self._jobs.heads(wanted)
+            due_now = self._jobs.read_records(wanted)
         except OjsError as error:
             logger.warning("dead letters could not be read", extra={"reason": str(error)})
-            stuck.update(one.change.item for one in effects if any(due(one.change.jobs)))
-        for one in effects:
+        copies = self._copies
+
+        def make(effect: _Effect) -> bool:
             try:
-                for job in due(one.change.jobs):
-                    if one.change.item not in stuck and job.id in due_now:
-                        self._copies.make(due_now.pop(job.id))
+                for job in due(effect.change.jobs):
+                    if due_now is None:
+                        return False
+                    if job.id in due_now:
+                        copies.make(due_now.pop(job.id))
             except OjsError as error:
                 logger.warning("a copy could not be made", extra={"reason": str(error)})
-                stuck.add(one.change.item)
-            if one.change.item in stuck:
-                batch.fail([one])
-            else:
-                going_on.append(one)
-        return going_on
+                return False
+            return True
+
+        return batch.succeeding(effects, make)
 
     def _trim(self, effects: Sequence[_Effect], batch: _Batch) -> None:
         """Drop waiting copies beyond the limit; fails changes for which more must be dropped."""
-        wanted: defaultdict[tuple[str, int], list[_Effect]] = defaultdict(list)
+        if self._copies is None:
+            return
+        by_limit: defaultdict[tuple[str, int], list[_Effect]] = defaultdict(list)
         for one in effects:
-            for place in came_to_wait(one.change.jobs):
-                wanted[place].append(one)
-        for (queue, most), ones in wanted.items():
-            done = self._copies is None or all(one.change.sequence in batch.failed for one in ones)
+            for limit in came_to_wait(one.change.jobs):
+                by_limit[limit].append(one)
+        for (queue, most), ones in by_limit.items():
+            if all(one.change.sequence in batch.failed for one in ones):
+                continue
             try:
-                done = done or (self._copies is not None and self._copies.trim(queue, most))
+                done = self._copies.trim(queue, most)
             except OjsError as error:
                 logger.warning("copies could not be dropped", extra={"reason": str(error)})
+                done = False
             if not done:
                 batch.fail(ones)
 
@@ -379,16 +309,10 @@ class Projector:
         refused = self._bus.publish(wanted) if wanted else set()
         if refused:
             logger.error("the bus did not take events", extra={"events": len(refused)})
-        stuck: set[str] = set()
-        going_on = []
-        for one in effects:
-            if not refused.isdisjoint(event.id for event in of_each[one.change.identity]):
-                stuck.add(one.change.item)
-            if one.change.item in stuck:
-                batch.fail([one])
-            else:
-                going_on.append(one)
-        return going_on
+        return batch.succeeding(
+            effects,
+            lambda one: refused.isdisjoint(event.id for event in of_each[one.change.identity]),
+        )
 
     def _commit(self, group: Sequence[_Effect], batch: _Batch) -> bool:
         """Write the effects of a group in one transaction; False when that failed."""
@@ -401,12 +325,8 @@ class Projector:
                 left = [one for one in group if not batch.counted(one)]
                 if left:
                     self._write(left, batch)
-            except LostRace:
-                continue
-            except BackendTimeout:
-                unsure = True
-                continue
-            except BackendUnavailable:
+            except (LostRace, BackendUnavailable, BackendTimeout) as error:
+                unsure = unsure or isinstance(error, BackendTimeout)
                 continue
             except BackendError as error:
                 # A defect of the code or of the deployment: an immediate retry would not help.
@@ -431,13 +351,13 @@ class Projector:
         self._store.commit(
             dedup.values(),
             tally.deltas(batch.types, batch.dead),
-            self._places(pages(texts), now_ms),
+            self._page_keys(pages(texts), now_ms),
             now_ms=now_ms,
         )
         batch.dedup |= dedup
-        for place, types in tally.types.items():
-            known = batch.types.get(place, set())
-            batch.types[place] = named_types(known, [of for _, of in types])
+        for key, types in tally.types.items():
+            known = batch.types.get(key, set())
+            batch.types[key] = named_types(known, [of for _, of in types])
         for queue, counted in tally.moved_dead.items():
             batch.dead[queue] = counters.named_dead(counted, batch.dead.get(queue, set()))
 
@@ -446,7 +366,7 @@ class Projector:
         what = ((one.change.identity, one.happened) for one in effects)
         return dead_letters.pruned(what, self._service)
 
-    def _places(
+    def _page_keys(
         self, packed: Sequence[NewEventPage], now_ms: int
     ) -> dict[tuple[int, str], NewEventPage]:
         """The keys of new event pages, in order after all pages that this container wrote."""
@@ -458,16 +378,19 @@ class Projector:
         return {(first_ms + at, self._ids.token()): page for at, page in enumerate(packed)}
 
     def _measure(self, effects: Sequence[_Effect], batch: _Batch) -> None:
-        if self._metrics is not None:
-            what = [one for effect in effects for one in effect.happened]
-            metrics.write(
-                self._metrics,
-                ((one, counted_as(one, batch.types.get(day_of(one), set()))) for one in what),
-            )
-            metrics.write_pools(self._metrics, what)
-            metrics.write_bounds(self._metrics, (effect.tally for effect in effects))
-            changes = (effect.change.throttle for effect in effects)
-            metrics.write_limits(self._metrics, [one for one in changes if one is not None])
+        if self._metrics is None:
+            return
+        what = [one for effect in effects for one in effect.happened]
+        changes = (effect.change.other for effect in effects)
+        for measurements in (
+            metrics.of_jobs(
+                (one, counted_as(one, batch.types.get(day_of(one), set()))) for one in what
+            ),
+            metrics.of_pools(what),
+            metrics.of_days(effect.tally for effect in effects),
+            metrics.of_limits(one for one in changes if isinstance(one, ThrottleChange)),
+        ):
+            metrics.write(self._metrics, measurements)
 
     def _pause(self, tried: int) -> None:
         longest = min(_LONGEST_PAUSE_S, _FIRST_PAUSE_S * 2**tried)
@@ -479,53 +402,48 @@ def _groups(effects: Sequence[_Effect]) -> Iterator[list[_Effect]]:
     by_queue: defaultdict[str, list[_Effect]] = defaultdict(list)
     for one in effects:
         by_queue[one.queue].append(one)
-    group: list[_Effect] = []
-    size = _Size()
+    group = _Group()
     for one in chain.from_iterable(by_queue.values()):
-        wider = size.with_(one)
-        if group and not wider.fits:
-            yield group
-            group, wider = [], _Size().with_(one)
-        group.append(one)
-        size = wider
-    if group:
-        yield group
+        if not group.takes(one):
+            yield group.effects
+            group = _Group()
+            group.takes(one)
+    if group.effects:
+        yield group.effects
 
 
-@dataclass(frozen=True)
-class _Size:
-    """The size of a transaction."""
+@dataclass
+class _Group:
+    """The effects that one transaction writes, and its size."""
 
-    counters: Mapping[Place, frozenset[str]] = field(default_factory=dict)
-    seconds: frozenset[int] = frozenset()
-    marks: int = 0
+    effects: list[_Effect] = field(default_factory=list)
+    counters: dict[StatsKey, set[str]] = field(default_factory=dict)
+    seconds: set[int] = field(default_factory=set)
     events: int = 0
     characters: int = 0
 
-    def with_(self, effect: _Effect) -> _Size:
-        """The size with one more effect."""
-        added = effect.tally.attributes()
-        return _Size(
-            {
-                **self.counters,
-                **{place: self.counters.get(place, frozenset()) | added[place] for place in added},
-            },
-            self.seconds | {effect.change.second},
-            self.marks + 1,
-            self.events + len(effect.texts),
-            self.characters + sum(map(len, effect.texts)),
+    def takes(self, effect: _Effect) -> bool:
+        """Add an effect; False if it does not fit any more. One alone always fits."""
+        counters = self.counters | {
+            key: self.counters.get(key, set()) | names
+            for key, names in effect.tally.attributes().items()
+        }
+        seconds = self.seconds | {effect.change.second}
+        events = self.events + len(effect.texts)
+        characters = self.characters + sum(map(len, effect.texts))
+        fits = (
+            len(counters) + len(seconds) <= _MAX_WRITES
+            and max(map(len, counters.values()), default=0) <= _MAX_COUNTERS
+            and len(self.effects) < _MAX_HASHES
+            and events <= _MAX_EVENTS
+            and characters <= _MAX_CHARACTERS
         )
-
-    @property
-    def fits(self) -> bool:
-        """Whether it fits one transaction."""
-        return (
-            len(self.counters) + len(self.seconds) <= _MAX_WRITES
-            and max(map(len, self.counters.values()), default=0) <= _MAX_COUNTERS
-            and self.marks <= _MAX_MARKS
-            and self.events <= _MAX_EVENTS
-            and self.characters <= _MAX_CHARACTERS
-        )
+        if self.effects and not fits:
+            return False
+        self.effects.append(effect)
+        self.counters, self.seconds = counters, seconds
+        self.events, self.characters = events, characters
+        return True
 
 
 def _name(raw: Any) -> str:

@@ -15,13 +15,13 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any
 
+from ojs.domain.events.event import Event
 from ojs.domain.job.job import Job
-from ojs.domain.pool.worker import Worker
 from ojs.domain.queue.config import DEFAULT_QUEUE_POLICY
-from ojs.domain.queue.queue import Queue
-from ojs.projections.depth_counters import Depth, DepthChange, PushRefusal, Refused
-from ojs.projections.limits import Adjustment, ThrottleChange, ThrottleEvent
-from ojs.projections.pools import AlertsChange, PoolChange
+from ojs.projections.changes import TableChange
+from ojs.projections.limits import Adjustment, ThrottleChange
+from ojs.projections.pools import AlertsChange, PoolChange, WorkerChange
+from ojs.projections.queues import DepthChange, PushRefusal, QueueChange
 from ojs.store.derived.projection import committed_jobs
 from ojs.store.jobs import items
 from ojs.store.queues import pool_health, pools, queues, workers
@@ -35,7 +35,7 @@ PART_JOBS = 500
 _TTL_SERVICE = "dynamodb.amazonaws.com"
 
 _JOB, _QUEUE, _WORKER, _BATCH = keys.job(""), keys.queue(""), keys.worker(""), keys.batch("")
-_GATE, _LIMITER, _POOL = keys.gate(""), keys.limiter(""), keys.pool("")
+_COUNTER, _POOL = keys.counter(""), keys.pool("")
 _IMAGES = {"INSERT": ("NewImage",), "MODIFY": ("OldImage", "NewImage"), "REMOVE": ("OldImage",)}
 # Content is never read; only its length is.
 _CONTENT = frozenset({"body"})
@@ -85,11 +85,10 @@ class Malformed(Exception):
 
 @dataclass(frozen=True)
 class Change:
-    """What a record changed, or one part of it; exactly one kind of change is set.
+    """What a record changed, or one part of it: jobs, or an item of another kind.
 
     `identity` is the same whenever the record is delivered again, `sequence` is reported to Lambda
-    when it failed. `second` is when it was written, since the epoch. `pruned` says that the item
-    expired by its time to live, `explicit` that a new queue was created by request.
+    when it failed. `second` is when it was written, since the epoch.
     """
 
     identity: bytes
@@ -97,16 +96,17 @@ class Change:
     second: int
     item: str
     jobs: tuple[tuple[Job | None, Job | None], ...] = ()
-    queue: tuple[Queue | None, Queue | None] | None = None
-    worker: tuple[Worker | None, Worker | None] | None = None
-    depth: DepthChange | None = None
-    refusal: PushRefusal | None = None
-    throttle: ThrottleChange | None = None
-    adjustment: Adjustment | None = None
-    pool: PoolChange | None = None
-    alerts: AlertsChange | None = None
-    explicit: bool = False
-    pruned: bool = False
+    other: TableChange | None = None
+
+    @property
+    def written_ms(self) -> int:
+        """When the record was written, to the second."""
+        return self.second * 1_000
+
+    def events(self, service: str) -> list[Event]:
+        """The events of a change of an item that is no job record."""
+        news = self.other.events(self.written_ms) if self.other is not None else ()
+        return [new.event(service, self.identity.hex()) for new in news]
 
     @property
     def removed(self) -> list[Job]:
@@ -131,12 +131,10 @@ class _Record:
     sk: str
     old: Item | None
     new: Item | None
-    pruned: bool
 
     def change(self, part: str = "", **what: Any) -> Change:
         digest = hashlib.blake2b(f"{self.identity}{part}".encode(), digest_size=8).digest()
-        item = f"{self.pk}|{self.sk}"
-        return Change(digest, self.sequence, self.second, item, pruned=self.pruned, **what)
+        return Change(digest, self.sequence, self.second, f"{self.pk}|{self.sk}", **what)
 
 
 def parse(raw: Mapping[str, Any]) -> list[Change]:
@@ -165,36 +163,27 @@ def _changes(raw: Mapping[str, Any]) -> Iterator[Change]:
         sk=sk,
         old=_image(stream["OldImage"]) if "OldImage" in images else None,
         new=_image(stream["NewImage"]) if "NewImage" in images else None,
-        pruned=False,
     )
-    if record.new is None and record.old is not None:
-        ended = int(record.old.get("ttl", record.second + 1)) <= record.second
-        by_ttl = _mapping(raw.get("userIdentity")).get("principalId") == _TTL_SERVICE
-        record = replace(record, pruned=ended or by_ttl)
     if pk.startswith(_JOB):
         yield from _job(record)
     elif pk.startswith(_BATCH):
         yield from _commit(record)
-    elif pk.startswith(_QUEUE):
-        name = pk.removeprefix(_QUEUE)
-        if name != DEFAULT_QUEUE_POLICY:
-            yield record.change(
-                queue=(_queue(name, record.old), _queue(name, record.new)),
-                explicit="explicit" in (record.new or {}),
-            )
-    elif pk.startswith(_GATE):
-        yield from _counter(record, pk.removeprefix(_GATE))
-    elif pk.startswith(_LIMITER):
-        yield from _limiter(record)
-    elif pk.startswith(_POOL):
-        yield from _pool(record, pk.removeprefix(_POOL))
     else:
-        yield record.change(worker=(_worker(record.old), _worker(record.new)))
+        principal = _mapping(raw.get("userIdentity")).get("principalId")
+        change: TableChange | None
+        if pk.startswith(_QUEUE):
+            change = _queue(record)
+        elif pk.startswith(_WORKER):
+            change = _worker(record, by_ttl=principal == _TTL_SERVICE)
+        else:
+            change = _counter(record)
+        if change is not None:
+            yield record.change(other=change)
 
 
 def _job(record: _Record) -> Iterator[Change]:
-    before = None if record.old is None else _head(record.old)
-    after = None if record.new is None else _head(record.new)
+    before = None if record.old is None else _stored_job(record.old)
+    after = None if record.new is None else _stored_job(record.new)
     # A job of a batch that is not committed does not exist yet: it is created by the commit's own
     # record, and never if the batch is undone.
     whole = after if before is None else before if after is None else None
@@ -215,66 +204,58 @@ def _commit(record: _Record) -> Iterator[Change]:
             yield record.change(f"|{queue}|{start}", jobs=tuple((None, job) for job in part))
 
 
-def _head(item: Item) -> Job:
-    job = items.job_from_head(item)
+def _stored_job(item: Item) -> Job:
+    job = items.job_of(item)
     if job.reserved_bytes is not None:
         _must(job.reserved_bytes, int)
     # Bytes are counted wherever they are stored.
     return replace(job, content_bytes=job.content_bytes or int(item.get(_CONTENT_BYTES, 0)))
 
 
-def _counter(record: _Record, queue: str) -> Iterator[Change]:
-    """A counter is removed with its queue, whose own record leads to the event."""
-    if record.new is None:
-        return
-    if record.sk in (keys.HELD_SLOTS, keys.HELD_RATE):
-        yield from _throttle(record, queue)
-        return
-    if record.sk == keys.DEPTH:
-        before = None if record.old is None else Depth.of(record.old)
-        yield record.change(depth=DepthChange(queue, before, Depth.of(record.new)))
-        return
-    refused = Refused.of(record.new)
-    count = refused.count - (0 if record.old is None else Refused.of(record.old).count)
-    yield record.change(refusal=PushRefusal(queue, count, refused))
+def _queue(record: _Record) -> QueueChange | None:
+    name = record.pk.removeprefix(_QUEUE)
+    if name == DEFAULT_QUEUE_POLICY:
+        return None
+    before, after = (
+        None if item is None else queues.from_item(name, item) for item in (record.old, record.new)
+    )
+    return QueueChange(before, after, explicit="explicit" in (record.new or {}))
 
 
-def _limiter(record: _Record) -> Iterator[Change]:
-    """An item is removed because it was not used for long: nothing follows."""
-    if record.new is None:
-        return
-    if record.sk == keys.HELD:
-        yield from _throttle(record, None)
-    else:
-        yield record.change(adjustment=Adjustment.of(record.new))
+def _worker(record: _Record, *, by_ttl: bool) -> WorkerChange:
+    old, new = record.old, record.new
+    ended = old is not None and int(old.get("ttl", record.second + 1)) <= record.second
+    before, after = (None if item is None else workers.from_item(item) for item in (old, new))
+    return WorkerChange(before, after, pruned=by_ttl or ended)
 
 
-def _throttle(record: _Record, queue: str | None) -> Iterator[Change]:
-    if record.new is None:
-        return
-    before = None if record.old is None else ThrottleEvent.of(record.old)
-    yield record.change(throttle=ThrottleChange(queue, before, ThrottleEvent.of(record.new)))
-
-
-def _pool(record: _Record, name: str) -> Iterator[Change]:
-    """Nothing follows from a new pool, nor from one that is deleted with its alerts."""
-    if record.new is None:
-        return
-    if record.sk == keys.WATCH:
-        before = None if record.old is None else pool_health.alerts_from(record.old)
-        after = pool_health.alerts_from(record.new)
-        yield record.change(alerts=AlertsChange(name, before, after))
-    elif record.old is not None:
-        change = PoolChange(pools.from_item(record.old), pools.from_item(record.new))
-        yield record.change(pool=change)
-
-
-def _queue(name: str, item: Item | None) -> Queue | None:
-    return None if item is None else queues.from_item(name, item)
-
-
-def _worker(item: Item | None) -> Worker | None:
-    return None if item is None else workers.from_item(item)
+def _counter(record: _Record) -> TableChange | None:
+    """The change of a counter or of a worker pool; None if nothing follows from it."""
+    pk, old, new = record.pk, record.old, record.new
+    if new is None:
+        # A counter is removed with its queue, whose own record leads to the event; alerts with
+        # their pool; all others because they were not used for long.
+        return None
+    queue = pk.removeprefix(_COUNTER)
+    match record.sk:
+        case keys.DEPTH:
+            return DepthChange.of(queue, old, new)
+        case keys.REFUSED:
+            return PushRefusal.of(queue, old, new)
+        case keys.SEMAPHORE_THROTTLED | keys.RATE_THROTTLED:
+            return ThrottleChange.of(queue, old, new)
+        case keys.THROTTLED:
+            return ThrottleChange.of(None, old, new)
+        case keys.ADJUSTED:
+            return Adjustment.of(new)
+        case keys.ALERTS:
+            alerts = None if old is None else pool_health.alerts_from(old)
+            return AlertsChange(pk.removeprefix(_POOL), alerts, pool_health.alerts_from(new))
+        case _ if old is not None:
+            return PoolChange(pools.from_item(old), pools.from_item(new))
+        case _:
+            # Nothing follows from a new pool.
+            return None
 
 
 def _second(created: Any) -> int:

@@ -30,10 +30,6 @@ from ojs.domain.events.types import EventType
 from ojs.domain.job.job import Job
 from ojs.domain.job.states import State
 
-# The error types of a job that was dropped to make room, and of one dropped because its rate limit
-# is reached (`ojs.domain.job.lifecycle.drop`, `give_up`).
-OVERFLOW_ERROR, RATE_ERROR = "overflow", "rate_limited"
-
 
 @dataclass(frozen=True)
 class Happened:
@@ -64,28 +60,15 @@ def replayed(before: Job, after: Job) -> bool:
     return after.replayed is not None and after.replayed != before.replayed
 
 
-def made_room(what: Happened) -> list[Happened]:
-    """What else happened when a job was discarded to make room."""
-    return [
-        Happened(kind, what.at_ms, what.before, what.job)
-        for kind in (EventType.BACKPRESSURE_DROPPED, EventType.QUEUE_OVERFLOW)
-    ]
-
-
-def gave_up(what: Happened) -> Happened:
-    """What else happened when a job was discarded because its rate limit is reached."""
-    return Happened(EventType.RATE_LIMIT_DROPPED, what.at_ms, what.before, what.job)
-
-
 def _steps(before: Job | None, after: Job, written_ms: int) -> Iterator[Happened]:
     if after.state is State.ACTIVE and before is not None:
-        yield from _held(before, after)
+        yield from _active(before, after)
     elif before is None or before.state is not after.state:
         match after.state:
             case State.AVAILABLE:
                 yield from _available(before, after)
             case State.SCHEDULED:
-                # A job that is put off does not tell since when.
+                # The record of a job that is put off does not have the time.
                 at_ms = after.created_ms if before is None else written_ms
                 yield Happened(EventType.JOB_SCHEDULED, at_ms, before, after)
             case State.COMPLETED:
@@ -131,7 +114,7 @@ def _discarded(before: Job | None, after: Job) -> Iterator[Happened]:
         yield Happened(EventType.DEAD_LETTER_ADDED, at_ms, before, after)
 
 
-def _held(before: Job, after: Job) -> Iterator[Happened]:
+def _active(before: Job, after: Job) -> Iterator[Happened]:
     """A job that is active: from now on, again, or under a longer lease."""
     if before.state is not State.ACTIVE and after.attempt > before.attempt:
         at_ms = after.started_ms or after.created_ms

@@ -2,10 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol, TypeVar
 
+from ojs.domain.errors import OjsError
+
+if TYPE_CHECKING:
+    from ojs.store.queues.queues import QueueStore
+
+T = TypeVar("T")
+
+_QUEUES = 100  # one call
 # Returns whether there is time left.
 GoOn = Callable[[], bool]
 
@@ -13,6 +23,35 @@ GoOn = Callable[[], bool]
 def always() -> bool:
     """A `GoOn` without a time limit."""
     return True
+
+
+def rotated(each: Sequence[T], choose: Callable[[int], int]) -> list[T]:
+    """The same, beginning at a random one: runs that are cut short leave out others each time."""
+    start = choose(len(each)) if each else 0
+    return [*each[start:], *each[:start]]
+
+
+def queue_names(queues: QueueStore, choose: Callable[[int], int]) -> Iterator[list[str]]:
+    """The names of all queues from a random one on, in parts that one call can read."""
+    names = rotated(queues.all_names(), choose)
+    for at in range(0, len(names), _QUEUES):
+        yield names[at : at + _QUEUES]
+
+
+@dataclass
+class SweepRun:
+    """One run under way: what it may do, and what it did."""
+
+    now_ms: int
+    limit: int
+    go_on: GoOn
+    counts: Counter[str] = field(default_factory=Counter)
+
+    def stop(self, done: int = 0) -> bool:
+        """Whether time is up, or the limit is reached by what was done; recorded as `more`."""
+        if done >= self.limit or not self.go_on():
+            self.counts["more"] = 1
+        return bool(self.counts["more"])
 
 
 @dataclass(frozen=True, eq=False)
@@ -45,6 +84,17 @@ class SweepReport(Mapping[str, int]):
 
     def __len__(self) -> int:
         return len(self.counts)
+
+
+@contextmanager
+def counting_failures(counts: Counter[str]) -> Iterator[None]:
+    """Count an OjsError as `failed` and go on: one queue or job must not hold up the others. The
+    next run meets it again.
+    """
+    try:
+        yield
+    except OjsError:
+        counts["failed"] += 1
 
 
 class Sweep(Protocol):

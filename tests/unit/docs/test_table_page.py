@@ -16,9 +16,9 @@ from ojs.domain import access
 from ojs.domain.fair_queue import tags as tenants
 from ojs.domain.job.retention import RETENTION
 from ojs.domain.job.states import State
-from ojs.domain.pool import pool as pools
 from ojs.domain.pool import statistics as scheduling
 from ojs.projections import counters
+from ojs.services.permits import pool_permits
 from ojs.services.queues import deletion as ending
 from ojs.store.dead_letter import bulk, replay
 from ojs.store.dead_letter import counters as dead_letters
@@ -275,7 +275,7 @@ def test_modules_that_are_named_are_there() -> None:
         ("400 days after it began last", limits.KEPT_S == 400 * DAY_S),
         ("spread over 16 partitions", workers.SHARDS == 16),
         ("a day after `seen`", workers._FORGET_AFTER_S == DAY_S),
-        ("30 days after the latest fetch", pools.SEATS_KEPT_S == 30 * DAY_S),
+        ("30 days after the latest fetch", pool_permits.WORKER_KEPT_S == 30 * DAY_S),
         ("two days later (s): the sweep writes it anew", pool_health.KEPT_S == 2 * DAY_S),
         ("1 048 576 of them are a ms", tenants.TICKS_PER_MS == 1_048_576),
         ("30 days after the latest push", store_tenants._KEPT_S == 30 * DAY_S),
@@ -291,7 +291,7 @@ def test_modules_that_are_named_are_there() -> None:
         ("8 days later", projection._EVENTS_KEPT_S == 8 * DAY_S),
         ("where there are more than 1000 in all", scheduling.MAX_COUNTED_WORKERS == 1_000),
         ("90 days after it ends or was revoked", access.KEPT_S == 90 * DAY_S),
-        ("`{rank}` is 100 minus the priority", keys.level(-100) == "200"),
+        ("`{rank}` is 100 minus the priority", keys.of_priority(-100) == "200"),
     ],
 )  # fmt: skip
 def test_what_is_said_holds(text: str, holds: bool) -> None:

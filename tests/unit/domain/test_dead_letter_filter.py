@@ -100,11 +100,11 @@ def test_all_that_is_named_must_hold(fields: dict[str, str], meant: bool) -> Non
 
 
 def test_a_dead_letter_without_an_error_type_is_unknown() -> None:
-    assert asked(error_type="Unknown").matches_head(letter(error_type=None))
-    assert not asked(error_type="Unknown").matches_head(letter())
+    assert asked(error_type="Unknown").matches_record(letter(error_type=None))
+    assert not asked(error_type="Unknown").matches_record(letter())
 
 
-def test_an_error_type_is_cut_as_the_head_has_it() -> None:
+def test_an_error_type_is_cut_as_the_record_has_it() -> None:
     long = "ü" * 200
     assert asked(error_type=long).error_type == "ü" * 127
 

@@ -357,7 +357,7 @@ def test_progress_is_shown_as_reported_and_complete_once_the_job_is(
     assert ("progress" in to_dict(job)) == (shown is not None)
 
 
-def test_a_head_without_its_content_shows_no_args_rather_than_empty_ones() -> None:
+def test_a_record_without_its_content_shows_no_args_rather_than_empty_ones() -> None:
     shown = to_dict(replace(_new(), content=None))
     assert shown.keys().isdisjoint({"args", "meta"})
 

@@ -205,7 +205,7 @@ TARGET = Target("dead", 5, 1_000)
 @pytest.mark.requirement("QC-32")
 @given(RUNNING)
 def test_a_job_that_dies_names_the_one_copy_of_that_death(job: Job) -> None:
-    """Whoever repeats it with the same head and time names the same."""
+    """Whoever repeats it with the same job record and time names the same."""
     job = replace(job, queue="mail", copies_to=TARGET, copy_of=None)
     failure = replace(_failure(), code="DEAD_LETTER")
     dead = lifecycle.fail(job, failure, now_ms=LATER_MS, chance=0.5)

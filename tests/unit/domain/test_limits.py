@@ -29,7 +29,7 @@ from ojs.domain.rate_limit.limiter import (
     OverrideRequest,
     Rate,
     RateLimit,
-    cell_name,
+    limiter_name,
     permit_name,
 )
 from ojs.store.table.values import size
@@ -119,12 +119,12 @@ limits = st.builds(
 @given(limits)
 def test_what_is_stored_is_what_was_asked(limit: RateLimit) -> None:
     assert RateLimit.of(limit.compact()) == limit
-    hint = LimitSpec.of(limit.hint("mail"))
-    assert hint == LimitSpec(cell_name(limit.key_in("mail")), limit.bounds, limit.on_limit)
-    assert "|" not in limit.hint("mail")
-    # Besides the key a limit takes little of a head, and of its place in line.
+    hint = LimitSpec.of(limit.spec("mail"))
+    assert hint == LimitSpec(limiter_name(limit.key_in("mail")), limit.bounds, limit.on_limit)
+    assert "|" not in limit.spec("mail")
+    # Besides the key a limit takes little of a job record, and of its place in line.
     assert size({"limit": limit.compact()}) - len(limit.key or "") <= 60
-    assert len(limit.hint("mail")) <= 70
+    assert len(limit.spec("mail")) <= 70
 
 
 @given(bounds, st.none() | st.integers(0, 10**13), st.sets(st.sampled_from(["rate", "throttle"])))
@@ -151,7 +151,7 @@ def test_a_refusal_says_when_there_is_room_again(data: st.DataObject) -> None:
             assert cell.room(mine, verdict.free_ms, 1).count == 1
             assert now_ms < verdict.free_ms <= now_ms + mine_period(mine) * 1.2 + 1
             continue
-        cell = cell.taking(mine, {}, now_ms, verdict.count)
+        cell = cell.with_starts(mine, {}, now_ms, verdict.count)
 
 
 def mine_period(asked_for: LimitBounds) -> int:
@@ -167,7 +167,7 @@ def test_a_sliding_window_is_strict(limit: int, tries: list[tuple[int, int]]) ->
         now_ms += pause_ms
         count = cell.room(mine, now_ms, wanted).count
         if count:
-            cell = cell.taking(mine, {}, now_ms, count)
+            cell = cell.with_starts(mine, {}, now_ms, count)
             starts += [now_ms] * count
     for at in starts:
         assert sum(at <= other < at + 1_000 for other in starts) <= limit
@@ -182,7 +182,7 @@ def test_throttled_starts_are_never_closer_than_their_spacing(pauses: list[int])
         verdict = cell.room(mine, now_ms, 5)
         if verdict.count:
             assert verdict.count == 1
-            cell = cell.taking(mine, {}, now_ms, 1)
+            cell = cell.with_starts(mine, {}, now_ms, 1)
             starts.append(now_ms)
         else:
             assert (verdict.strategy, verdict.free_ms) == (THROTTLE, starts[-1] + 334)
@@ -224,16 +224,16 @@ def test_an_override_replaces_what_it_names_and_lifts_what_it_says_is_null() -> 
 
 def test_what_is_given_back_was_never_taken() -> None:
     mine = LimitBounds(5, Rate(5, MINUTE))
-    before = LimiterState().taking(mine, held(1), NOW_MS, 1)
+    before = LimiterState().with_starts(mine, held(1), NOW_MS, 1)
     places = {permit_name("x" * 12, "f"): Holder("x", NOW_MS + 1, NOW_MS)}
-    after = before.taking(mine, places, NOW_MS, 1).giving_back(places, NOW_MS, 1)
+    after = before.with_starts(mine, places, NOW_MS, 1).without_starts(places, NOW_MS, 1)
     assert (after.holders, after.windows) == (before.holders, before.windows)
 
 
 def test_a_key_counts_so_many_periods_and_starts_no_job_with_another_one() -> None:
     cell = LimiterState()
     for n in range(MAX_WINDOWS):
-        cell = cell.taking(LimitBounds(rate=Rate(9, MINUTE + n)), {}, NOW_MS, 1)
+        cell = cell.with_starts(LimitBounds(rate=Rate(9, MINUTE + n)), {}, NOW_MS, 1)
     ninth = LimitBounds(rate=Rate(9, MINUTE + MAX_WINDOWS))
     assert cell.room(ninth, NOW_MS, 1).count == 0
     assert cell.room(ninth, NOW_MS + 2 * MINUTE, 1).count == 1

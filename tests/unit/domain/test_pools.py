@@ -171,7 +171,7 @@ def test_parts_that_are_all_there_is_are_taken() -> None:
 
 def test_no_gate_of_a_pool_is_one_of_a_queue_or_of_a_worker() -> None:
     pool = Pool("general", ("a",))
-    assert pool.gate == ":general" != pools.seat_of("general", "w1")
+    assert pool.semaphore == ":general" != pools.worker_semaphore("general", "w1")
     # No queue's name begins so.
     with pytest.raises(InvalidRequest):
-        pools.parse("general", {"queues": [pool.gate]})
+        pools.parse("general", {"queues": [pool.semaphore]})

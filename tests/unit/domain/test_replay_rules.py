@@ -131,13 +131,13 @@ def test_rules_are_those_of_one_layer() -> None:
 
 
 def test_what_a_rule_does_tells_whether_it_was_changed() -> None:
-    def mark(**change: Any) -> str:
+    def digest(**change: Any) -> str:
         (rule,) = replay_rules.read(parsed(RULE | change))
-        return rule.mark
+        return rule.digest
 
-    assert mark() == mark(enabled=False) == mark(name="another")
-    others = [mark(delay="PT2H"), mark(max_replays=4), mark(filter={})]
-    assert len({mark(), *others}) == 4
+    assert digest() == digest(enabled=False) == digest(name="another")
+    others = [digest(delay="PT2H"), digest(max_replays=4), digest(filter={})]
+    assert len({digest(), *others}) == 4
 
 
 @pytest.mark.requirement("DL-17")

@@ -11,17 +11,14 @@ from hypothesis import strategies as st
 
 from ojs.http.contract import openapi
 from ojs.http.contract import operations as contract
+from tests.spread import spread
 
 UNKNOWN = "019539a4-0000-7000-8000-000000000000"
 WITH_BODY = [operation for operation in contract.OPERATIONS if operation.request is not None]
-# Long tests have every sixth of them in `make test`, and all in `make test-exhaustive`.
+# Long tests have every twelfth of them in `make test`, and all in `make test-exhaustive`.
 SPREAD = pytest.mark.parametrize(
     "operation",
-    [
-        pytest.param(operation, marks=[] if at % 6 == 0 else pytest.mark.exhaustive)
-        for at, operation in enumerate(WITH_BODY)
-    ],
-    ids=lambda operation: operation.id,
+    spread(WITH_BODY, 12, ids=[operation.id for operation in WITH_BODY]),
 )
 LONG = "x" * 1_048_576
 

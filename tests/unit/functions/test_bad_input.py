@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from itertools import product
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -12,6 +13,7 @@ from hypothesis import strategies as st
 from ojs.http.contract import models
 from ojs.http.contract import operations as contract
 from ojs.http.contract.operations import Operation
+from tests.spread import spread
 from tests.unit.functions.bad_input import (
     ANYTHING,
     EXAMPLES,
@@ -87,8 +89,14 @@ UNREADABLE: dict[str, str | bytes] = {
 }
 
 
-@BODIES
-@pytest.mark.parametrize("raw", UNREADABLE.values(), ids=UNREADABLE.keys())
+@pytest.mark.parametrize(
+    ("raw", "operation"),
+    spread(
+        product(UNREADABLE.values(), WITH_BODY),
+        9,
+        ids=[f"{kind}-{operation.id}" for kind in UNREADABLE for operation in WITH_BODY],
+    ),
+)
 def test_an_unreadable_body(api: Api, operation: Operation, raw: str | bytes) -> None:
     refused(send(api, operation, raw), "invalid_payload")
 
@@ -154,9 +162,6 @@ NOTHING = {
     "none": None, "empty": "", "no bytes": b"", "blank": " \n\t\r ", "object": "{}",
     "wide object": " {\r\n } ", "bytes": b"{}", "huge": "{" + " " * 1_000_000 + "}",
 }  # fmt: skip
-# Of those, what `make test` sends to every operation.
-FEW = {"none", "object"}
-NO_BODY = pytest.mark.parametrize("operation", WITHOUT_BODY, ids=lambda operation: operation.id)
 
 
 def dead_and_waiting(api: Api) -> tuple[str, str]:
@@ -174,7 +179,10 @@ def aimed(operation: Operation, dead: str, waiting: str) -> tuple[str, dict[str,
     return path or path_of(operation), query
 
 
-@NO_BODY
+@pytest.mark.parametrize(
+    "operation",
+    spread(WITHOUT_BODY, 4, ids=[operation.id for operation in WITHOUT_BODY]),
+)
 def test_a_body_that_is_not_read_is_refused(api: Api, operation: Operation) -> None:
     dead, waiting = dead_and_waiting(api)
     path, query = aimed(operation, dead, waiting)
@@ -193,13 +201,13 @@ def test_a_body_that_is_not_read_is_refused(api: Api, operation: Operation) -> N
     assert api.get("/ojs/v1/dead-letter/operations").json["operations"] == []
 
 
-@NO_BODY
 @pytest.mark.parametrize(
-    "raw",
-    [
-        pytest.param(raw, id=name, marks=[] if name in FEW else pytest.mark.exhaustive)
-        for name, raw in NOTHING.items()
-    ],
+    ("raw", "operation"),
+    spread(
+        product(NOTHING.values(), WITHOUT_BODY),
+        9,
+        ids=[f"{kind}-{operation.id}" for kind in NOTHING for operation in WITHOUT_BODY],
+    ),
 )
 def test_a_body_that_says_nothing_is_taken(api: Api, operation: Operation, raw: Any) -> None:
     path, query = aimed(operation, *dead_and_waiting(api))
@@ -264,8 +272,7 @@ def test_every_field_with_every_wrong_value(api: Api, operation: Operation) -> N
 
 @pytest.mark.parametrize(
     ("operation_id", "place", "wrong", "status", "field"),
-    REFUSED,
-    ids=[f"{row[0]}-{row[1]}-{n}" for n, row in enumerate(REFUSED)],
+    spread(REFUSED, 2, ids=[f"{row[0]}-{row[1]}-{n}" for n, row in enumerate(REFUSED)]),
 )
 def test_a_wrong_field_is_named(
     api: Api, operation_id: str, place: str, wrong: Any, status: int, field: str
@@ -358,12 +365,15 @@ HALF = "\ud800"
 
 @pytest.mark.parametrize(
     ("operation_id", "place"),
-    [
-        (operation.id, ".".join(map(str, path)))
-        for operation in WITH_BODY
-        for path in places(EXAMPLES[operation.id])
-        if all(isinstance(part, str) for part in path)
-    ],
+    spread(
+        (
+            (operation.id, ".".join(map(str, path)))
+            for operation in WITH_BODY
+            for path in places(EXAMPLES[operation.id])
+            if all(isinstance(part, str) for part in path)
+        ),
+        5,
+    ),
 )
 @pytest.mark.parametrize("escaped", [True, False], ids=["escaped", "raw"])
 def test_half_a_character_in_a_body_is_refused(
@@ -428,7 +438,7 @@ def test_nearly_right_json_is_answered(api: Api, operation: Operation, data: st.
     check_any(api, operation, json.dumps(data.draw(nearly_right(operation.id))))
 
 
-@BODIES
+@SPREAD
 @settings(max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(raw=st.text(max_size=40))
 def test_any_text_is_answered(api: Api, operation: Operation, raw: str) -> None:

@@ -51,7 +51,7 @@ def key_of(job: Job) -> str:
 
 @dataclass
 class Shelf:
-    """Stands for the store: heads, an index that may be behind, and what was asked of both."""
+    """Stands for the store: records, an index that may be behind, and what was asked of both."""
 
     letters: Sequence[Job]
     stale: Sequence[tuple[str, str, str]] = ()  # queue, job id, key
@@ -89,7 +89,7 @@ class Shelf:
             and (until_ms is None or keys.instant_of(key) < until_ms)
         ][:limit]
 
-    def heads(self, job_ids: Iterable[str]) -> dict[str, Job]:
+    def read_records(self, job_ids: Iterable[str]) -> dict[str, Job]:
         wanted = list(job_ids)
         self.read.append(len(wanted))
         found = {job_id: self.by_id[job_id] for job_id in wanted if job_id in self.by_id}
@@ -317,7 +317,7 @@ def test_what_a_listing_costs(api: Api, queue: str | None, size: int) -> None:
     table.measure = True
     named = {"queue": queue} if queue else {}
     for asked, calls in (
-        # The line, the heads, how many there are; and three errors of each: two calls for 150 keys.
+        # The line, the records, their number; and three errors of each: two calls for 150 keys.
         ({"limit": "50"}, ["Query", "BatchGetItem", "BatchGetItem", "BatchGetItem", "GetItem"]),
         # What a filter passes over costs a round for each hundred.
         ({"limit": "1", "error_type": "Unknown"}, ["Query", "BatchGetItem", "BatchGetItem"]),

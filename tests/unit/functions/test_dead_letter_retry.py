@@ -13,14 +13,21 @@ from local.http_server import Request
 from ojs.domain.dead_letter.filter import FIELDS, FILLED
 from ojs.domain.errors import BackendUnavailable
 from ojs.services.dead_letter import bulk
+from tests.spread import spread
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
     from tests.unit.functions.client import Api
 
 UNKNOWN = "019539a4-0000-7000-8000-000000000000"
-BASES = pytest.mark.parametrize("base", ["/ojs/v1/dead-letter", "/ojs/v1/admin/dead-letter"])
+BASES = ("/ojs/v1/dead-letter", "/ojs/v1/admin/dead-letter")
+AT_BOTH = pytest.mark.parametrize("base", BASES)
+
+
+def numbered(cases: Sequence[Any]) -> list[str]:
+    """Each case's number, for one base after the other."""
+    return [f"{number}-{base}" for number in range(len(cases)) for base in BASES]
 
 
 class Context:
@@ -37,7 +44,7 @@ class Context:
 
 
 @pytest.mark.requirement("DL-15")
-@BASES
+@AT_BOTH
 def test_a_retry_with_modifications(api: Api, base: str) -> None:
     job_id = api.dead("billing")
     override = {
@@ -57,7 +64,7 @@ def test_a_retry_with_modifications(api: Api, base: str) -> None:
 
 
 @pytest.mark.requirement("DL-13", "DL-24")
-@BASES
+@AT_BOTH
 @pytest.mark.parametrize("body", [{}, {"override": None}, {"override": {}}, {"note": "by hand"}])
 def test_a_retry_as_it_is(api: Api, base: str, body: dict[str, Any]) -> None:
     job_id = api.dead()
@@ -127,7 +134,7 @@ def test_another_job_of_its_key_refuses(api: Api) -> None:
 
 
 @pytest.mark.requirement("DL-14", "DL-24")
-@BASES
+@AT_BOTH
 def test_many_are_retried(api: Api, base: str) -> None:
     mine = [api.dead("billing") for _ in range(3)]
     other = api.dead("other")
@@ -151,7 +158,7 @@ def test_many_are_retried(api: Api, base: str) -> None:
 
 
 @pytest.mark.requirement("DL-24")
-@BASES
+@AT_BOTH
 @pytest.mark.parametrize(
     "how",
     [
@@ -174,7 +181,7 @@ def test_many_are_purged(api: Api, base: str, how: dict[str, Any]) -> None:
 
 
 @pytest.mark.requirement("DL-24")
-@BASES
+@AT_BOTH
 @pytest.mark.parametrize(
     "how",
     [
@@ -195,7 +202,7 @@ def test_all_are_purged_when_that_is_said_and_confirmed(
 
 
 @pytest.mark.requirement("DL-14")
-@BASES
+@AT_BOTH
 def test_all_are_retried_when_that_is_said_and_confirmed(api: Api, base: str) -> None:
     dead = [api.dead(queue) for queue in ("a", "b")]
     told = api.post(f"{base}/retry", {"all": True, "confirm": True}).json
@@ -203,7 +210,7 @@ def test_all_are_retried_when_that_is_said_and_confirmed(api: Api, base: str) ->
 
 
 @pytest.mark.requirement("DL-24")
-@BASES
+@AT_BOTH
 def test_old_ones_are_purged(api: Api, base: str) -> None:
     """As the command line does."""
     old = [api.dead() for _ in range(2)]
@@ -302,8 +309,10 @@ WRONG: list[tuple[str, str, Any, dict[str, str], str]] = [
 
 
 @pytest.mark.requirement("DL-14")
-@BASES
-@pytest.mark.parametrize(("method", "path", "body", "query", "field"), WRONG, ids=range(len(WRONG)))
+@pytest.mark.parametrize(
+    ("base", "method", "path", "body", "query", "field"),
+    spread(((base, *case) for case in WRONG for base in BASES), 3, ids=numbered(WRONG)),
+)
 def test_what_is_not_confirmed_or_not_clear_changes_nothing(
     api: Api, base: str, method: str, path: str, body: Any, query: dict[str, str], field: str
 ) -> None:
@@ -332,8 +341,10 @@ EMPTY = list(empty_filters())
 
 
 @pytest.mark.requirement("DL-14")
-@BASES
-@pytest.mark.parametrize(("method", "path", "body", "query", "field"), EMPTY, ids=range(len(EMPTY)))
+@pytest.mark.parametrize(
+    ("base", "method", "path", "body", "query", "field"),
+    spread(((base, *case) for case in EMPTY for base in BASES), 9, ids=numbered(EMPTY)),
+)
 def test_a_filter_that_is_empty_means_nothing(
     api: Api, base: str, method: str, path: str, body: Any, query: dict[str, str], field: str
 ) -> None:
@@ -349,7 +360,7 @@ def test_a_filter_that_is_empty_means_nothing(
 
 
 @pytest.mark.requirement("DL-14")
-@BASES
+@AT_BOTH
 @pytest.mark.parametrize(
     ("method", "target", "field"),
     [
@@ -385,7 +396,7 @@ def test_listings_take_an_empty_parameter_for_none(api: Api) -> None:
 
 
 @pytest.mark.requirement("DL-14")
-@BASES
+@AT_BOTH
 def test_what_does_not_fit_into_a_request_goes_on(api: Api, base: str) -> None:
     for _ in range(3):
         api.dead()
@@ -401,7 +412,7 @@ def test_what_does_not_fit_into_a_request_goes_on(api: Api, base: str) -> None:
 
 
 @pytest.mark.requirement("DL-14")
-@BASES
+@AT_BOTH
 def test_reasons_are_told(api: Api, base: str) -> None:
     dead = [api.dead() for _ in range(25)]
     api("PUT", "/ojs/v1/queues/default/config", {"allowed_job_types": ["other.*"]})
@@ -413,7 +424,7 @@ def test_reasons_are_told(api: Api, base: str) -> None:
 
 
 @pytest.mark.requirement("DL-14")
-@BASES
+@AT_BOTH
 def test_a_full_queue_is_told_of(api: Api, base: str) -> None:
     for _ in range(3):
         api.dead()
@@ -425,7 +436,7 @@ def test_a_full_queue_is_told_of(api: Api, base: str) -> None:
 
 
 @pytest.mark.requirement("DL-14")
-@BASES
+@AT_BOTH
 def test_operations_are_listed_and_stopped(api: Api, base: str) -> None:
     begun = []
     for _ in range(4):

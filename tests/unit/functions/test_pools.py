@@ -91,7 +91,7 @@ def test_pools_are_listed_with_workers_and_jobs(api: Api) -> None:
     for number in range(5):
         put(api, f"pool-{number}", queues=["critical"], concurrency=number + 1)
     api.runtime.table.update(
-        Update(keys.gate(":pool-3"), keys.SLOTS, set={"n": 2}),
+        Update(keys.counter(":pool-3"), keys.SEMAPHORE, set={"n": 2}),
     )
     first = api.get(BASE, limit="3").json
     assert first["items"] == first["pools"]
@@ -214,7 +214,7 @@ def test_what_a_scrape_tells_of_pools(api: Api) -> None:
     """Five metrics, by their names and labels."""
     put(api, queues=["critical", "low"], concurrency=4)
     api.push("beside")
-    api.runtime.table.update(Update(keys.gate(":general"), keys.SLOTS, set={"n": 3}))
+    api.runtime.table.update(Update(keys.counter(":general"), keys.SEMAPHORE, set={"n": 3}))
     day = {"s_general": 7, "s_gone": 2, "started": 9, "starved": 1, "bw3": 9, "wait_ms": 900}
     minute = {"started": 3, "waits": 3, "wait_ms": 30}
     table = api.runtime.table

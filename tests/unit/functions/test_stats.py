@@ -156,9 +156,9 @@ def test_the_configuration_is_what_is_in_force(api: Api) -> None:
     assert times.duration_ms(given["max_interval"]) == retry.DEFAULT.max_ms
     policy = {"type": "a", "args": [], "options": {"retry": given, "queue": "other"}}
     stored = api.post("/ojs/v1/jobs", policy).json["job"]["id"]
-    head = api.runtime.table.get(keys.job(stored), keys.HEAD)
-    assert head is not None
-    assert "retry" not in head, "the policy shown is the default"
+    record = api.runtime.table.get(keys.job(stored), keys.RECORD)
+    assert record is not None
+    assert "retry" not in record, "the policy shown is the default"
     for name, kept_s in (
         ("completed", RETENTION.completed_s),
         ("discarded", RETENTION.discarded_s),

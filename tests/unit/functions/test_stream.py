@@ -123,7 +123,7 @@ def test_failures_are_reported_by_sequence_number(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     numbers = [record["dynamodb"]["SequenceNumber"] for record in LIFE["Records"]]
-    monkeypatch.setattr(module._container, "projector", lambda: Projector(*numbers[1:3]))
+    monkeypatch.setattr(module, "_projector", lambda _runtime: Projector(*numbers[1:3]))
     answer = handler(LIFE, LambdaContext("stream"))
     assert answer == {"batchItemFailures": [{"itemIdentifier": n} for n in numbers[1:3]]}
     (record,) = logged(caplog)
@@ -149,7 +149,7 @@ def test_everything_logged_meanwhile_has_the_id_of_the_delivery(
             seen.append(dict(module.logger.thread_safe_get_current_keys()))
             raise RuntimeError("defect")
 
-    monkeypatch.setattr(module._container, "projector", Logging)
+    monkeypatch.setattr(module, "_projector", lambda _runtime: Logging())
     context = LambdaContext("stream")
     with pytest.raises(RuntimeError):
         handler(LIFE, context)
@@ -172,10 +172,10 @@ def test_records_of_other_items_change_nothing(api: Api) -> None:
 def test_a_projector_is_made_once_for_each_runtime(
     make_runtime: Callable[[], runtime.Runtime],
 ) -> None:
-    first = module._container.projector()
-    assert module._container.projector() is first
+    first = module._projector(runtime.current())
+    assert module._projector(runtime.current()) is first
     runtime.use(make_runtime())
-    assert module._container.projector() is not first
+    assert module._projector(runtime.current()) is not first
 
 
 @pytest.mark.parametrize(

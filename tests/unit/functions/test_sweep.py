@@ -17,9 +17,10 @@ from ojs.domain.dead_letter.bulk import Action
 from ojs.domain.dead_letter.filter import EVERYTHING
 from ojs.domain.errors import BackendUnavailable
 from ojs.domain.job.states import State
-from ojs.domain.stats import Filling, Levels, PoolMetrics, Totals, WorkerCounts
+from ojs.domain.queue.queue import Queue
+from ojs.domain.stats import Filling, Levels, PoolMetrics, QueueGauges, Totals, WorkerCounts
 from ojs.runtime import Runtime
-from ojs.services.operations.metrics_sweep import MetricsReport, QueueGauges
+from ojs.services.operations.metrics_sweep import MetricsReport
 from ojs.services.sweeps import SweepReport
 from ojs.store.table import keys
 from ojs.store.table.table import Update
@@ -45,6 +46,12 @@ class Context:
 
 
 NOW_MS = 1_780_000_000_000
+
+
+def gauges_of(
+    queue: str, levels: Levels, oldest_ms: int | None, filling: Filling | None = None
+) -> QueueGauges:
+    return QueueGauges(Queue(queue), levels, oldest_ms=oldest_ms, filling=filling)
 
 
 class Gauges:
@@ -149,8 +156,8 @@ def test_what_was_seen_is_written_as_metrics(
     gauges: Gauges, capsys: pytest.CaptureFixture[str]
 ) -> None:
     gauges.queues = [
-        QueueGauges("email", Levels({State.AVAILABLE: 3, State.DISCARDED: 2}, dead=1), NOW_MS - 90),
-        QueueGauges("idle", Levels({State.ACTIVE: 4}), None),
+        gauges_of("email", Levels({State.AVAILABLE: 3, State.DISCARDED: 2}, dead=1), NOW_MS - 90),
+        gauges_of("idle", Levels({State.ACTIVE: 4}), None),
     ]
     gauges.totals = Totals(
         NOW_MS, 2, Levels({State.AVAILABLE: 3}, dead=1), WorkerCounts(running=5, quiet=1)
@@ -191,9 +198,9 @@ def test_what_was_seen_is_written_as_metrics(
 
 def test_bounds_are_written_as_metrics(gauges: Gauges, capsys: pytest.CaptureFixture[str]) -> None:
     gauges.queues = [
-        QueueGauges("both", Levels({}), None, Filling(4, 10, 900, 1_000)),
-        QueueGauges("bytes", Levels({}), None, Filling(4, None, 100, 1_000)),
-        QueueGauges("none", Levels({}), None),
+        gauges_of("both", Levels({}), None, Filling(4, 10, 900, 1_000)),
+        gauges_of("bytes", Levels({}), None, Filling(4, None, 100, 1_000)),
+        gauges_of("none", Levels({}), None),
     ]
     handler(EVENT, None)
     lines = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
@@ -211,7 +218,7 @@ def test_bounds_are_written_as_metrics(gauges: Gauges, capsys: pytest.CaptureFix
     }
 
 
-def test_gates_are_set_right_before_the_end(api: Api, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_counters_are_repaired_before_the_end(api: Api, monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[tuple[int, int, bool]] = []
 
     class Reconciling:
@@ -275,14 +282,14 @@ def test_queues_without_a_bound_are_warned_of_once(
 def test_totals_that_are_not_known_are_not_told(
     gauges: Gauges, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    gauges.queues = [QueueGauges("email", Levels({}), None)]
+    gauges.queues = [gauges_of("email", Levels({}), None)]
     handler(EVENT, None)
     assert all('"queue":"email"' in line for line in capsys.readouterr().out.splitlines())
 
 
 def test_the_fullest_queues_are_told_of(gauges: Gauges, capsys: pytest.CaptureFixture[str]) -> None:
     gauges.queues = [
-        QueueGauges(f"q{number:04d}", Levels({State.AVAILABLE: number}), None)
+        gauges_of(f"q{number:04d}", Levels({State.AVAILABLE: number}), None)
         for number in range(metrics.MAX_QUEUES + 50)
     ]
     handler(EVENT, None)
@@ -391,7 +398,7 @@ def test_pools_are_looked_at_and_told_of_as_metrics(
     api.runtime.pools.put("general", {"queues": ["critical", "low"], "concurrency": 4})
     api.runtime.pools.put("free", {"queues": ["aside"]})
     table = api.runtime.table
-    table.update(Update(keys.gate(":general"), keys.SLOTS, set={"n": 3}))
+    table.update(Update(keys.counter(":general"), keys.SEMAPHORE, set={"n": 3}))
     table.update(
         Update(keys.stats("low"), keys.minute("2026-05-28T20:26"), set={"started": 5}),
     )
@@ -437,7 +444,7 @@ def test_a_place_in_a_pool_that_no_job_takes_is_free_again(
     pool = api.runtime.pools.put("general", {"queues": ["low"], "concurrency": 1})[0]
     now_ms = api.clock.now_ms()
     api.runtime.stores.semaphore.acquire(
-        pool.gate, count=1, limit=1, version=pool.version, now_ms=now_ms
+        pool.semaphore, count=1, limit=1, version=pool.version, now_ms=now_ms
     )
     api.push("low")
     asked = {"worker_id": "w", "pool": "general"}
@@ -445,7 +452,7 @@ def test_a_place_in_a_pool_that_no_job_takes_is_free_again(
     for _ in range(3):
         api.clock.advance(61_000)
         handler(EVENT, None)
-    told = [line.__dict__["counts"] for line in caplog.records if "places" in line.message]
+    told = [line.__dict__["counts"] for line in caplog.records if "pool permits" in line.message]
     assert {"slotted": 1, "slots_freed": 1} in told
     assert len(api.fetch("low", **asked)) == 1
 

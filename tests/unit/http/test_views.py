@@ -18,12 +18,14 @@ from ojs.domain.job.job import Job
 from ojs.domain.job.states import State
 from ojs.domain.page import Page
 from ojs.domain.pool.worker import MAX_ID_BYTES, Worker
+from ojs.http.binding import paging
 from ojs.http.binding.paging import PageWindow
 from ojs.http.contract import answers, models
 from ojs.http.contract.operations import MAX_LIMIT
 from ojs.http.views import jobs as views
 from ojs.http.views import workers as worker_views
 from ojs.services.pools.workers import MAX_INFO_BYTES
+from tests.spread import spread
 
 # What Lambda names when it refuses an answer.
 LAMBDA_BYTES = 6_291_556
@@ -100,10 +102,7 @@ KINDS = pytest.mark.parametrize("character", CHARACTERS.values(), ids=CHARACTERS
 
 @pytest.mark.parametrize(
     ("kind", "place"),
-    [
-        pytest.param(*case, marks=[] if at % 4 == 0 else pytest.mark.exhaustive)
-        for at, case in enumerate(CASES)
-    ],
+    spread(CASES, 9),
 )
 def test_no_answer_is_too_large_to_send(kind: str, place: str) -> None:
     character = CHARACTERS[kind]
@@ -151,7 +150,8 @@ def test_no_number_of_jobs_is_too_large_to_send() -> None:
 def test_no_page_of_workers_is_too_large_to_send(character: str) -> None:
     info = {"labels": {"a": fill(character, MAX_INFO_BYTES - 30)}}
     worker = Worker(id=fill("x", MAX_ID_BYTES), info=info)
-    page = worker_views.page(PageWindow(MAX_LIMIT), Page([worker] * MAX_LIMIT), 0)
+    found = Page([worker] * MAX_LIMIT)
+    page = worker_views.page(found, paging.described(PageWindow(MAX_LIMIT), found), 0)
     assert sent(page) < LAMBDA_BYTES
 
 

@@ -5,7 +5,7 @@ from dataclasses import replace
 from ojs.domain.dead_letter.copies import Origin, Target
 from ojs.domain.job.job import Job
 from ojs.domain.job.states import State
-from ojs.projections.copies import came_to_wait, due
+from ojs.projections.dead_letters import came_to_wait, due
 from tests.unit.domain.arbitrary import NOW_MS
 
 JOB = Job("019539a4-b68c-7def-8000-1a2b3c4d5e6f", "email.send", "mail", State.ACTIVE, NOW_MS)

@@ -102,7 +102,7 @@ def test_copies_that_wait_are_counted_unless_whoever_dropped_them_has_done_so() 
     assert "copies" not in sums(tally((trimmed, None)))[NOW]
 
 
-def test_jobs_charged_at_a_gate_are_told_from_loose_ones() -> None:
+def test_tracked_jobs_are_told_from_untracked_ones() -> None:
     loose, held = replace(JOB, content_bytes=70), replace(JOB, reserved_bytes=50, content_bytes=50)
     assert sums(tally((None, loose), (None, held)))[NOW] == {
         "available": 2, "p-3": 2, "t_enqueued": 2, "loose": 1, "loose_b": 70, "held": 1,

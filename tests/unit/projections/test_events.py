@@ -19,6 +19,8 @@ from ojs.domain.pool.worker import Directive, Worker
 from ojs.domain.queue.config import Layers
 from ojs.domain.queue.queue import Queue, QueueState
 from ojs.projections import dead_letters, events
+from ojs.projections.pools import WorkerChange
+from ojs.projections.queues import QueueChange
 from ojs.projections.transitions import happened
 from ojs.store.table import keys
 from tests.unit.domain.arbitrary import NOW_MS, jobs
@@ -253,16 +255,13 @@ def test_every_kind_has_an_event() -> None:
 
 # --- queues and workers -------------------------------------------------------------------------
 
-IDENTITY = b"12345678"
-
 
 def of_queue(
     before: Queue | None, after: Queue | None, *, explicit: bool = False
 ) -> list[tuple[str, int, str, Any]]:
-    found = events.of_queue(
-        before, after, "s", identity=IDENTITY, explicit=explicit, written_ms=LATER_MS
-    )
-    return [(event.type, event.time_ms, event.source, event.data) for event in found]
+    found = QueueChange(before, after, explicit=explicit).events(LATER_MS)
+    made = [new.event("s", "cause") for new in found]
+    return [(event.type, event.time_ms, event.source, event.data) for event in made]
 
 
 def test_queues_paused_and_resumed() -> None:
@@ -306,11 +305,9 @@ WORKER = Worker("w 1", first_seen_ms=NOW_MS, last_seen_ms=NOW_MS + 10)
 def of_worker(
     before: Worker | None, after: Worker | None, *, pruned: bool = False
 ) -> list[tuple[str, int, Any]]:
-    found = events.of_worker(
-        before, after, "s", identity=IDENTITY, written_ms=LATER_MS, pruned=pruned
-    )
     seen = []
-    for event in found:
+    for new in WorkerChange(before, after, pruned=pruned).events(LATER_MS):
+        event = new.event("s", "cause")
         assert event.source == "ojs://s/workers/w%201"
         assert event.data["worker_id"] == event.subject == "w 1"
         rest = {name: value for name, value in event.data.items() if name != "worker_id"}

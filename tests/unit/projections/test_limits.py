@@ -15,7 +15,7 @@ from tests.store.streams import FakeMetrics, made_record
 SERVICE = "mail-service"
 AT_MS = 1_780_000_000_000
 EDGE = {
-    "pk": keys.limiter("cell"), "sk": keys.HELD, "held": 1, "key": "api", "strategy": "rate",
+    "pk": keys.limiter("cell"), "sk": keys.THROTTLED, "held": 1, "key": "api", "strategy": "rate",
     "bound": 10, "current": 10, "job": "j1", "at": AT_MS, "since": AT_MS, "n_rate": 1,
 }  # fmt: skip
 ADJUSTED = {
@@ -30,13 +30,13 @@ def changes(old: Any, new: Any) -> list[Change]:
 
 def edge(old: Any, new: Any) -> ThrottleChange:
     (change,) = changes(old, new)
-    assert change.throttle is not None
-    return change.throttle
+    assert isinstance(change.other, ThrottleChange)
+    return change.other
 
 
 def kinds(old: Any, new: Any) -> list[str]:
-    told = limits.of_throttle(edge(old, new), SERVICE, identity=b"12345678")
-    return [event.type for event in told]
+    (change,) = changes(old, new)
+    return [event.type for event in change.events(SERVICE)]
 
 
 def released(item: dict[str, Any], after_ms: int = 1_500) -> dict[str, Any]:
@@ -54,9 +54,9 @@ def test_an_edge_is_told_where_it_is_one() -> None:
 
 
 def test_a_queue_s_own_limit_names_the_queue() -> None:
-    item = {**EDGE, "pk": keys.gate("mail"), "sk": keys.HELD_RATE, "key": "queue:mail"}
+    item = {**EDGE, "pk": keys.counter("mail"), "sk": keys.RATE_THROTTLED, "key": "queue:mail"}
     del item["job"]
-    (event,) = limits.of_throttle(edge(None, item), SERVICE, identity=b"12345678")
+    ((event,),) = (change.events(SERVICE) for change in changes(None, item))
     assert (event.source, event.subject) == (f"ojs://{SERVICE}/queues/mail", "queue:mail")
     assert event.data == {
         "key": "queue:mail", "strategy": "rate", "limit": 10, "current": 10, "queue": "mail",
@@ -67,11 +67,7 @@ def test_a_queue_s_own_limit_names_the_queue() -> None:
 def test_ids_are_the_same_each_time_and_differ() -> None:
     def ids(old: Any, new: Any) -> list[str]:
         (change,) = changes(old, new)
-        assert change.throttle is not None
-        return [
-            event.id
-            for event in limits.of_throttle(change.throttle, SERVICE, identity=change.identity)
-        ]
+        return [event.id for event in change.events(SERVICE)]
 
     assert ids(None, EDGE) == ids(None, EDGE)
     assert ids(None, EDGE) != ids(EDGE, released(EDGE))
@@ -79,8 +75,7 @@ def test_ids_are_the_same_each_time_and_differ() -> None:
 
 def test_a_reason_is_cut() -> None:
     (change,) = changes(None, ADJUSTED)
-    assert change.adjustment is not None
-    event = limits.of_adjustment(change.adjustment, SERVICE, identity=b"12345678")
+    (event,) = change.events(SERVICE)
     assert event.type == "rate_limit.dynamic_adjusted"
     assert event.data["until"] == "2026-05-28T20:27:40.000Z"
     assert len(event.data["reason"]) == limits.MAX_REASON
@@ -97,18 +92,21 @@ def test_a_malformed_item_goes_elsewhere(item: dict[str, Any]) -> None:
 
 
 def test_metrics_of_limits() -> None:
-    mail = {**EDGE, "pk": keys.gate("mail"), "sk": keys.HELD_SLOTS, "strategy": "concurrency"}
+    mail = {
+        **EDGE,
+        "pk": keys.counter("mail"),
+        "sk": keys.SEMAPHORE_THROTTLED,
+        "strategy": "concurrency",
+    }
     found = FakeMetrics()
-    metrics.write_limits(
-        found,
-        [
-            edge(None, EDGE),
-            edge(released(EDGE), EDGE),
-            edge(EDGE, released(EDGE)),
-            edge(EDGE, {**EDGE, "waiting": 2}),
-            edge(mail, released(mail, 2_000)),
-        ],
-    )
+    changed = [
+        edge(None, EDGE),
+        edge(released(EDGE), EDGE),
+        edge(EDGE, released(EDGE)),
+        edge(EDGE, {**EDGE, "waiting": 2}),
+        edge(mail, released(mail, 2_000)),
+    ]
+    metrics.write(found, metrics.of_limits(changed))
     assert found.sums == {
         (("strategy", "rate"),): {metrics.EXCEEDED: 2, metrics.WAIT_DURATION: 1.5},
         (("queue", "mail"), ("strategy", "concurrency")): {metrics.WAIT_DURATION: 2.0},

@@ -18,9 +18,8 @@ from ojs.domain.events.types import EventType
 from ojs.domain.job.job import Job
 from ojs.domain.job.states import State
 from ojs.projections import metrics
-from ojs.projections.bus import MAX_BYTES, EventBridge
-from ojs.projections.failures import SqsFailureQueue
 from ojs.projections.metrics import EmbeddedMetrics
+from ojs.projections.outlets import MAX_BYTES, EventBridge, SqsFailureQueue
 from ojs.projections.transitions import Happened
 from tests.unit.domain.arbitrary import NOW_MS
 
@@ -140,7 +139,7 @@ def test_metrics_by_queue_and_type(capsys: pytest.CaptureFixture[str]) -> None:
         (Happened(EventType.JOB_DISCARDED, NOW_MS, None, other), "other"),
         (Happened(EventType.JOB_HEARTBEAT, NOW_MS, None, other), "quiet"),
     ]
-    metrics.write(EmbeddedMetrics("mail-service"), what)
+    metrics.write(EmbeddedMetrics("mail-service"), metrics.of_jobs(what))
     first, second = written(capsys)
     (definition,) = first["_aws"]["CloudWatchMetrics"]
     assert definition["Namespace"] == "OJS"

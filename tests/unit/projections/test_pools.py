@@ -7,10 +7,9 @@ from typing import Any
 
 import pytest
 
-from ojs.domain.events.event import Event
 from ojs.domain.job.job import Job
 from ojs.domain.job.states import State
-from ojs.projections import counters, metrics, pools, records
+from ojs.projections import counters, metrics, records
 from ojs.projections.counters import Tally
 from ojs.projections.records import Change, Malformed
 from ojs.projections.transitions import happened
@@ -21,11 +20,11 @@ from tests.unit.projections.tallies import sums, tally
 
 SERVICE = "mail-service"
 POOL = {
-    "pk": keys.pool("general"), "sk": keys.HEAD, "queues": '["a","b"]', "strategy": "weighted",
+    "pk": keys.pool("general"), "sk": keys.RECORD, "queues": '["a","b"]', "strategy": "weighted",
     "weights": '{"a":2,"b":1}', "created": NOW_MS, "configured": NOW_MS, "changes": 0,
 }  # fmt: skip
 WATCH = {
-    "pk": keys.pool("general"), "sk": keys.WATCH, "created": NOW_MS, "rev": 1,
+    "pk": keys.pool("general"), "sk": keys.ALERTS, "created": NOW_MS, "rev": 1,
     "at": NOW_MS + 90_500, "starved": f'{{"a":[{NOW_MS},7]}}', "ttl": 1,
 }  # fmt: skip
 OVER = {"since": NOW_MS, "active": 20, "waiting": 5}
@@ -37,13 +36,7 @@ def change(old: Any, new: Any) -> Change:
 
 
 def told(old: Any, new: Any) -> list[tuple[str, dict[str, Any]]]:
-    found = change(old, new)
-    events: list[Event] = []
-    if found.pool is not None:
-        events += pools.of_pool(found.pool, SERVICE, identity=found.identity)
-    if found.alerts is not None:
-        events += pools.of_alerts(found.alerts, SERVICE, identity=found.identity)
-    return [(event.type, dict(event.data)) for event in events]
+    return [(event.type, dict(event.data)) for event in change(old, new).events(SERVICE)]
 
 
 @pytest.mark.requirement("FS-25")
@@ -59,7 +52,7 @@ def test_a_change_of_strategy_or_weights_is_told(changed: dict[str, Any], strate
     after = {**POOL, **changed, "configured": NOW_MS + 5, "changes": 1}
     data = {"pool": "general", "previous_strategy": "weighted", "new_strategy": strategy}
     assert told(POOL, after) == [("scheduling.rebalanced", data)]
-    (event,) = pools.of_pool(change(POOL, after).pool, SERVICE, identity=b"1")  # type: ignore[arg-type]
+    (event,) = change(POOL, after).events(SERVICE)
     assert (event.subject, event.time_ms) == ("general", NOW_MS + 5)
     assert event.source == f"ojs://{SERVICE}/api"
 
@@ -182,7 +175,7 @@ def test_what_was_handed_out_to_pools_is_measured() -> None:
     changes = [(JOB, started(pool)) for pool in ("general", "general", "other", None)]
     what = [one for before, after in changes for one in happened(before, after, written_ms=NOW_MS)]
     to = FakeMetrics()
-    metrics.write_pools(to, what)
+    metrics.write(to, metrics.of_pools(what))
     assert {dimensions: dict(values) for dimensions, values in to.sums.items()} == {
         (("queue", "mail"), ("pool", "general")): {"ojs.scheduling.dispatch_total": 2},
         (("queue", "mail"), ("pool", "other")): {"ojs.scheduling.dispatch_total": 1},
@@ -196,5 +189,5 @@ def test_starvation_is_measured_by_queue() -> None:
     found = Tally()
     found.of_day("mail", NOW_MS, counters.STARVED)
     to = FakeMetrics()
-    metrics.write_bounds(to, [found])
+    metrics.write(to, metrics.of_days([found]))
     assert to.sums[("queue", "mail"),] == {"ojs.scheduling.starvation_events": 1}

@@ -11,6 +11,8 @@ from hypothesis import strategies as st
 from ojs.domain import jsontext
 from ojs.domain.job.job import Job
 from ojs.domain.job.states import State
+from ojs.projections.pools import WorkerChange
+from ojs.projections.queues import QueueChange
 from ojs.projections.records import PART_JOBS, Malformed, parse
 from ojs.store.jobs import items
 from ojs.store.jobs.staged_batches import batch_item as staged_item
@@ -23,7 +25,7 @@ JOB = Job(
     ID, "email.send", "mail", State.AVAILABLE, NOW_MS, enqueued_ms=NOW_MS, order="0" * 15,
     content={"args": ["secret"]}, op="AAAAAAAA",
 )  # fmt: skip
-HEAD = items.head(JOB)
+HEAD = items.record_of(JOB)
 
 
 def insert(item: Any = None) -> Record:
@@ -31,14 +33,14 @@ def insert(item: Any = None) -> Record:
 
 
 @given(jobs(), jobs(), st.booleans())
-def test_a_head_is_read_as_it_was_written(before: Job, after: Job, as_lambda: bool) -> None:
+def test_a_record_is_read_as_it_was_written(before: Job, after: Job, as_lambda: bool) -> None:
     after = replace(after, id=before.id)
-    record = made_record(7, items.head(before), items.head(after))
+    record = made_record(7, items.record_of(before), items.record_of(after))
     (change,) = parse(lambda_form(record) if as_lambda else record)
     # All but the content: nothing that follows from a change may tell of it.
     expected = [
         replace(
-            read := items.job_from_head(items.head(one)),
+            read := items.job_of(items.record_of(one)),
             content=None,
             # Its length alone counts.
             content_bytes=read.content_bytes
@@ -79,7 +81,7 @@ def test_an_identity_is_the_events_id_or_else_the_sequence_number() -> None:
         (keys.job(ID), "payload|"),
         (keys.job(ID), "progress"),
         (keys.stats("a"), "@"),
-        (keys.marker(1), "0000"),
+        (keys.dedup_records(1), "0000"),
         (keys.events("2026-01-01"), "1|a"),
         (keys.unique("ab"), "@"),
         (keys.QUEUES, "a"),
@@ -90,7 +92,7 @@ def test_what_is_not_a_job_queue_worker_or_batch_is_passed_over(pk: str, sk: str
 
 
 def test_jobs_of_a_batch_count_when_it_is_committed() -> None:
-    staged = items.head(replace(JOB, batch="token"))
+    staged = items.record_of(replace(JOB, batch="token"))
     assert parse(made_record(1, None, staged)) == []
     assert parse(made_record(1, staged, None)) == []
     # From the commit on they are jobs like any other.
@@ -141,12 +143,19 @@ def test_a_batch_that_is_undone_tells_nothing() -> None:
 @pytest.mark.parametrize("by", ["service", "time"])
 def test_what_went_because_its_time_was_over(by: str) -> None:
     ends = 1_780_000_000 if by == "time" else 1_790_000_000
-    record = made_record(1, HEAD | {"ttl": ends}, None)
+    worker = {"pk": keys.worker("03"), "sk": "w|1", "first": 5, "seen": 6, "info": "{}"}
+    record = made_record(1, worker | {"ttl": ends}, None)
     if by == "service":
         record["userIdentity"] = {"type": "Service", "principalId": "dynamodb.amazonaws.com"}
-    assert parse(record)[0].pruned
-    assert not parse(made_record(1, HEAD | {"ttl": 1_790_000_000}, None))[0].pruned
-    assert not parse(made_record(1, HEAD, None))[0].pruned
+    assert _pruned(record)
+    assert not _pruned(made_record(1, worker | {"ttl": 1_790_000_000}, None))
+    assert not _pruned(made_record(1, worker, None))
+
+
+def _pruned(record: dict[str, Any]) -> bool:
+    (change,) = parse(record)
+    assert isinstance(change.other, WorkerChange)
+    return change.other.pruned
 
 
 def spoil(path: str, value: Any = None) -> Record:
@@ -230,14 +239,14 @@ def test_a_malformed_commit(name: str, value: Any) -> None:
 def test_queues_and_workers() -> None:
     queue = {"pk": keys.queue("mail"), "sk": "@", "created": 1}
     (change,) = parse(made_record(1, queue, queue | {"state": "paused", "changed": 5}))
-    assert change.queue is not None
-    before, after = change.queue
+    assert isinstance(change.other, QueueChange)
+    before, after = change.other.before, change.other.after
     assert before is not None
     assert after is not None
     assert (before.paused, after.paused, after.changed_ms) == (False, True, 5)
     worker = {"pk": keys.worker("03"), "sk": "w|1", "first": 5, "seen": 6, "info": '{"pid":1}'}
     (change,) = parse(made_record(1, None, worker))
-    assert change.worker is not None
-    assert change.worker[0] is None
-    assert change.worker[1] is not None
-    assert change.worker[1].info == {"pid": 1}
+    assert isinstance(change.other, WorkerChange)
+    assert change.other.before is None
+    assert change.other.after is not None
+    assert change.other.after.info == {"pid": 1}

@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import fields, replace
 from typing import Any
 
 import pytest
@@ -29,7 +29,7 @@ from tests.unit.domain.arbitrary import (
 )
 
 JOB_ID = "019539a4-b68c-7def-8000-1a2b3c4d5e6f"
-# The longest worker id a head is planned for: a host name, or a UUID.
+# The longest worker id a job record is planned for: a host name, or a UUID.
 WORKER_ID = "w" * 36
 
 
@@ -43,11 +43,24 @@ def _stored(item: Item) -> Item:
 
 @settings(max_examples=100)
 @given(jobs(content=contents))
-def test_a_job_is_read_back_from_its_head_exactly(job: Job) -> None:
-    back = items.job_from_head(_stored(items.head(job)))
+def test_a_job_is_read_back_from_its_record_exactly(job: Job) -> None:
+    back = items.job_of(_stored(items.record_of(job)))
     assert back == job
     assert exactly(back.content) == exactly(job.content)
     assert exactly(back.result) == exactly(job.result)
+
+
+def test_every_field_of_a_job_is_stored_in_one_way_or_not_at_all() -> None:
+    """A field that nobody listed would be lost with the next write."""
+    stored = [
+        *items.PLAIN.values(),
+        *(field for field, _, _ in items.CODED.values()),
+    ]
+    by_code = ["id", "content", "order", "retention", "lease", "result"]
+    unstored = ["chosen_id", "errors", "progress", "previous_state"]
+    assert sorted(stored + by_code + unstored) == sorted(field.name for field in fields(Job))
+    names = [*items.PLAIN, *items.CODED]
+    assert len(names) == len(set(names))
 
 
 @given(jobs(), tokens, st.integers(1, 10**6))
@@ -55,23 +68,23 @@ def test_a_job_whose_content_is_kept_apart_is_read_back_without_it(
     job: Job, ref: str, size: int
 ) -> None:
     apart = replace(job, content_ref=ref, content_bytes=size)
-    head = items.head(apart)
-    assert "body" not in head
-    assert items.job_from_head(_stored(head)) == replace(apart, content=None)
+    record = items.record_of(apart)
+    assert "body" not in record
+    assert items.job_of(_stored(record)) == replace(apart, content=None)
 
 
 @given(jobs([State.COMPLETED]), tokens, json_values)
-def test_a_result_that_is_kept_apart_is_not_on_the_head(job: Job, ref: str, result: Any) -> None:
-    head = items.head(replace(job, result=result, result_ref=ref))
-    assert "result" not in head
-    assert items.job_from_head(_stored(head)).result_ref == ref
+def test_a_result_that_is_kept_apart_is_not_on_the_record(job: Job, ref: str, result: Any) -> None:
+    record = items.record_of(replace(job, result=result, result_ref=ref))
+    assert "result" not in record
+    assert items.job_of(_stored(record)).result_ref == ref
 
 
 @given(jobs([State.ACTIVE]), plain_failures, st.data())
 def test_what_a_life_makes_of_a_stored_job_is_the_same_as_of_the_job_itself(
     job: Job, failure: Failure, data: st.DataObject
 ) -> None:
-    back = items.job_from_head(_stored(items.head(job)))
+    back = items.job_of(_stored(items.record_of(job)))
     chance = data.draw(st.floats(0, 1, exclude_max=True))
     assert lifecycle.fail(back, failure, now_ms=NOW_MS, chance=chance) == lifecycle.fail(
         job, failure, now_ms=NOW_MS, chance=chance
@@ -108,7 +121,7 @@ def test_an_item_is_read_back_from_typed_attributes(item: Item) -> None:
     assert all(len(typed) == 1 for typed in values.pack(item).values())
 
 
-# --- what is on a head --------------------------------------------------------------------------
+# --- what is on a job record --------------------------------------------------------------------
 
 
 def _small(**given: Any) -> Job:
@@ -128,8 +141,8 @@ def _small(**given: Any) -> Job:
     )
 
 
-def test_the_head_of_a_job_with_defaults_holds_nothing_it_could_do_without() -> None:
-    assert items.head(_small()) == {
+def test_the_record_of_a_job_with_defaults_holds_nothing_it_could_do_without() -> None:
+    assert items.record_of(_small()) == {
         "pk": f"J|{JOB_ID}",
         "sk": "@",
         "state": "available",
@@ -146,15 +159,15 @@ def test_the_head_of_a_job_with_defaults_holds_nothing_it_could_do_without() -> 
 
 @given(jobs(content=contents))
 def test_keys_and_index_keys_are_texts_and_no_attribute_is_null(job: Job) -> None:
-    head = items.head(job)
+    record = items.record_of(job)
     key_names = {schema.TABLE.hash_key, schema.TABLE.range_key}
     for index in schema.TABLE.indexes:
         key_names |= {index.hash_key, index.range_key}
-    for name in key_names & head.keys():
-        assert isinstance(head[name], str)
-        assert head[name] != ""
-    assert None not in head.values()
-    assert ("ttl" in head) == (job.ttl_s is not None)
+    for name in key_names & record.keys():
+        assert isinstance(record[name], str)
+        assert record[name] != ""
+    assert None not in record.values()
+    assert ("ttl" in record) == (job.ttl_s is not None)
 
 
 @given(jobs())
@@ -199,7 +212,7 @@ def test_only_a_job_that_may_still_expire_is_filed_under_its_deadline(job: Job) 
 
 
 @given(jobs([State.AVAILABLE]))
-def test_the_place_in_line_tells_a_claim_what_the_head_says(job: Job) -> None:
+def test_the_place_in_line_tells_a_claim_what_the_record_says(job: Job) -> None:
     place = keys.Position.parse(str(items.index_entries(job)["wsk"]))
     assert (place.priority, place.order, place.batch) == (job.priority, job.order, job.batch)
     assert place.visibility_ms == job.visibility_ms
@@ -264,19 +277,21 @@ def test_a_number_is_counted_too_high_by_a_byte_and_the_zeros_at_its_end(number:
 
 
 @given(jobs(content=contents))
-def test_a_heads_size_is_never_counted_too_low(job: Job) -> None:
-    head = items.head(job)
-    assert values.size(head) >= _counted(head)
+def test_a_records_size_is_never_counted_too_low(job: Job) -> None:
+    record = items.record_of(job)
+    assert values.size(record) >= _counted(record)
 
 
 # --- inline or apart ----------------------------------------------------------------------------
 
 
 def _filled(job: Job) -> Job:
-    """The same job with as large a content as still fits on its head."""
-    room = items.HEAD_BYTES - items.growth(job) - values.size(items.head(job))
+    """The same job with as large a content as still fits on its job record."""
+    room = items.RECORD_BYTES - items.growth(job) - values.size(items.record_of(job))
     filled = replace(job, content={"args": ["x" * max(0, room - 2)]})
-    assert room < 2 or values.size(items.head(filled)) + items.growth(job) == items.HEAD_BYTES
+    assert (
+        room < 2 or values.size(items.record_of(filled)) + items.growth(job) == items.RECORD_BYTES
+    )
     return filled
 
 
@@ -369,4 +384,4 @@ def test_content_that_is_inline_never_costs_a_second_write_unit_in_the_jobs_life
     for trigger in triggers:
         now_ms += 1_000_001
         job = STEPS[trigger](job, now_ms)
-        assert _counted(items.head(job)) <= items.HEAD_BYTES, trigger
+        assert _counted(items.record_of(job)) <= items.RECORD_BYTES, trigger

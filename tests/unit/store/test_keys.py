@@ -96,7 +96,9 @@ def test_one_name_stands_for_different_things_in_different_partitions(name: str)
 
 @pytest.mark.parametrize(
     ("one", "other"),
-    list(itertools.combinations((keys.HEAD, keys.PAYLOAD, keys.RESULT, keys.ERROR, "progress"), 2)),
+    list(
+        itertools.combinations((keys.RECORD, keys.PAYLOAD, keys.RESULT, keys.ERROR, "progress"), 2)
+    ),
 )
 def test_the_items_of_one_job_are_told_apart_by_the_beginning_of_their_sort_key(
     one: str, other: str

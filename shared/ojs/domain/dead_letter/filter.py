@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from decimal import Decimal
 from typing import Annotated, Any
@@ -20,7 +21,7 @@ from typing import Annotated, Any
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 
 from ojs.domain import jsontext, times
-from ojs.domain.errors import InvalidPayload, InvalidRequest
+from ojs.domain.errors import InvalidPayload, InvalidRequest, naming_field
 from ojs.domain.job import envelope
 from ojs.domain.job.envelope import JobType, QueueName
 from ojs.domain.job.failure import MAX_NAME_CHARACTERS, UNKNOWN_TYPE, kept_type
@@ -95,7 +96,7 @@ class ArgsMatch:
     that the path exists.
     """
 
-    given: str
+    text: str
     path: tuple[str | int | None, ...] | None = None
     value: str | None = None
     # `value` parsed as JSON, if it is valid JSON.
@@ -118,7 +119,7 @@ class ArgsMatch:
     def matches(self, args: Any) -> bool:
         """Whether the args of a job fulfil the condition."""
         if self.path is None:
-            return self.given in jsontext.dumps(args)
+            return self.text in jsontext.dumps(args)
         found: Iterable[Any] = (args,)
         for step in self.path:
             found = _stepped(found, step)
@@ -152,7 +153,7 @@ class DeadLetterFilter:
         """Whether it has conditions besides queue and times, which the index cannot check."""
         return self.type is not None or self.error_type is not None or self.args is not None
 
-    def matches_head(self, job: Job) -> bool:
+    def matches_record(self, job: Job) -> bool:
         """Whether a dead letter may match, by its job record."""
         at_ms = job.discarded_ms or 0
         return (
@@ -173,19 +174,19 @@ class DeadLetterFilter:
 
     def matches(self, job: Job) -> bool:
         """Whether a dead letter matches. Its payload must be loaded if the filter has args."""
-        return self.matches_head(job) and self.matches_args(job)
+        return self.matches_record(job) and self.matches_args(job)
 
     def to_dict(self) -> dict[str, str]:
         """An equivalent request, with durations as times; `parse` reads it."""
-        given = {
+        fields = {
             "queue": self.queue,
             "type": self.type,
             "error_type": self.error_type,
             "since": None if self.since_ms is None else times.format_ms(self.since_ms),
             "until": None if self.until_ms is None else times.format_ms(self.until_ms),
-            "args": None if self.args is None else self.args.given,
+            "args": None if self.args is None else self.args.text,
         }
-        return {name: value for name, value in given.items() if value is not None}
+        return {name: value for name, value in fields.items() if value is not None}
 
 
 EVERYTHING = DeadLetterFilter()
@@ -203,29 +204,26 @@ def parse(raw: object, *, now_ms: int, prefix: str = "filter.") -> DeadLetterFil
         request = FilterRequest.model_validate(raw)
     except ValidationError as error:
         raise envelope.from_pydantic(error, prefix) from None
-    since_ms = _moment(request.since, "since", prefix, now_ms)
-    ends = {
-        "until": _moment(request.until, "until", prefix, now_ms),
-        "before": _moment(request.before, "before", prefix, now_ms),
-        "older_than": _age(request.older_than, prefix, now_ms),
+    bounds = {
+        name: _moment(text, name, prefix, now_ms)
+        for name in ("since", "until", "before", "older_than")
+        if (text := getattr(request, name)) is not None
     }
-    named = {name: ms for name, ms in ends.items() if ms is not None}
+    since_ms = bounds.pop("since", None)
     # All conditions hold, so the earliest counts.
-    first = min(named, key=lambda name: named[name], default=None)
-    until_ms = None if first is None else named[first]
+    first = min(bounds, key=lambda name: bounds[name], default=None)
+    until_ms = None if first is None else bounds[first]
     if since_ms is not None and since_ms >= (now_ms + 1 if until_ms is None else until_ms):
         rule = "must not be in the future" if first is None else f"must be before '{first}'"
         raise InvalidRequest(f"{prefix}since", rule, value=request.since)
-    try:
+    with naming_field(f"{prefix}args", request.args):
         args = None if request.args is None else ArgsMatch.of(request.args)
-    except ValueError as error:
-        raise InvalidRequest(f"{prefix}args", str(error), value=request.args) from None
     error_type = None if request.error_type is None else kept_type(request.error_type)
     return DeadLetterFilter(request.queue, request.type, error_type, since_ms, until_ms, args)
 
 
 def parse_bulk(
-    given: Mapping[str, Mapping[str, object]], every: object, *, now_ms: int
+    filters: Mapping[str, Mapping[str, object]], every: object, *, now_ms: int
 ) -> DeadLetterFilter:
     """The filter of a bulk operation: one with conditions, or all dead letters.
 
@@ -233,7 +231,7 @@ def parse_bulk(
     lost on the way here.
 
     Args:
-        given: The filters of the request, each by the prefix of its fields' paths.
+        filters: The filters of the request, each by the prefix of its fields' paths.
         every: The value of `all`; None when it was not given.
         now_ms: The time that `older_than` counts back from.
 
@@ -242,13 +240,13 @@ def parse_bulk(
     if every is not None:
         if every is not True:
             raise InvalidRequest("all", EVERY, value=every)
-        if given:
+        if filters:
             raise InvalidRequest("all", "cannot be combined with a filter")
         return EVERYTHING
-    if not given:
+    if not filters:
         rule = f"is required: one of {', '.join(FIELDS)}; or say all: true for all dead letters"
         raise InvalidRequest("filter", rule)
-    (prefix, wanted), *others = given.items()
+    (prefix, wanted), *others = filters.items()
     if others:
         raise InvalidRequest("filter", "cannot be combined with filters beside it")
     if not wanted:
@@ -262,36 +260,22 @@ def from_query(query: Mapping[str, str], *, now_ms: int) -> DeadLetterFilter:
 
     Raises InvalidRequest naming the parameter.
     """
-    given = {name: query[name] for name in FIELDS if query.get(name)}
-    return parse(given, now_ms=now_ms, prefix="")
+    sent = {name: query[name] for name in FIELDS if query.get(name)}
+    return parse(sent, now_ms=now_ms, prefix="")
 
 
-def _moment(text: str | None, name: str, prefix: str, now_ms: int) -> int | None:
-    if text is None:
-        return None
-    # Unlike for enqueueing, where `+` and a duration stand for a time in the future.
-    if text.startswith("+"):
-        rule = "must be an RFC 3339 timestamp with a time zone"
-        raise InvalidRequest(prefix + name, rule, value=text)
-    try:
-        return times.timestamp_ms(text, now_ms=now_ms)
-    except ValueError as error:
-        raise InvalidRequest(prefix + name, str(error), value=text) from None
-
-
-def _age(text: str | None, prefix: str, now_ms: int) -> int | None:
-    """The time (ms) that `text` gives: a time, or a duration back from now."""
-    if text is None:
-        return None
-    try:
-        return max(0, now_ms - times.short_duration_ms(text))
-    except ValueError:
-        pass
-    try:
-        return _moment(text, "older_than", prefix, now_ms)
-    except InvalidRequest:
+def _moment(text: str, name: str, prefix: str, now_ms: int) -> int:
+    """The time (ms) that a field gives; for `older_than` also by a duration back from now."""
+    rule = None
+    if name == "older_than":
+        with suppress(ValueError):
+            return max(0, now_ms - times.short_duration_ms(text))
         rule = "must be an RFC 3339 timestamp, or a duration such as P30D or 72h"
-        raise InvalidRequest(f"{prefix}older_than", rule, value=text) from None
+    with naming_field(prefix + name, text, rule):
+        # Unlike for enqueueing, where `+` and a duration stand for a time in the future.
+        if text.startswith("+"):
+            raise ValueError("must be an RFC 3339 timestamp with a time zone")
+        return times.timestamp_ms(text, now_ms=now_ms)
 
 
 def _path(text: str) -> tuple[tuple[str | int | None, ...], str]:

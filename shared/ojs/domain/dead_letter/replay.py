@@ -25,10 +25,10 @@ class Replays:
 
     @classmethod
     def of(cls, text: str | None) -> Replays | None:
-        """Read back what `text` wrote; None where there was no replay."""
+        """Read back what `compact` wrote; None where there was no replay."""
         return None if text is None else cls(*jsontext.stored(text))
 
-    def text(self) -> str:
+    def compact(self) -> str:
         """The stored form in a job record, which differs after each replay."""
         return jsontext.dumps([self.rule, self.at_ms, dict(self.counts)])
 
@@ -56,7 +56,7 @@ def after(replayed: str | None, rule: str, *, now_ms: int, rules: Collection[str
     counts = {name: times_ for name, times_ in before.items() if name in rules}
     counts[rule] = before.get(rule, 0) + 1
     at_ms = now_ms if replays is None else max(now_ms, replays.at_ms + 1)
-    return Replays(rule, at_ms, counts).text()
+    return Replays(rule, at_ms, counts).compact()
 
 
 def shown(meta: Any, replayed: str | None) -> Any:

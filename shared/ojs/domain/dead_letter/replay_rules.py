@@ -7,13 +7,13 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any
 
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field
 
 from ojs.domain import jsontext, times
 from ojs.domain.dead_letter import filter as dead_letter_filter
 from ojs.domain.dead_letter.filter import DeadLetterFilter, FilterRequest
 from ojs.domain.errors import InvalidRequest
-from ojs.domain.numbers import whole_number
+from ojs.domain.fields import Duration, NumberRange, Printable
 
 MAX_RULES = 20
 MAX_NAME_CHARACTERS = 100
@@ -22,33 +22,17 @@ MAX_REPLAYS = 1_000
 MARGIN_MS = 60_000
 
 
-def _printable(value: str) -> str:
-    if not value.isprintable():
-        raise ValueError("must hold printable characters only")
-    return value
-
-
-def _length(value: object) -> str:
-    if times.duration_ms(value) <= 0:
-        raise ValueError("must be above zero")
-    return str(value)
-
-
 class ReplayRuleRequest(BaseModel):
     """A rule as sent."""
 
     model_config = ConfigDict(strict=True, extra="forbid", defer_build=True)
 
-    name: Annotated[
-        str, Field(min_length=1, max_length=MAX_NAME_CHARACTERS), AfterValidator(_printable)
-    ]
+    name: Annotated[Printable, Field(min_length=1, max_length=MAX_NAME_CHARACTERS)]
     filter: FilterRequest = Field(
         description="which dead letters; `{}` means all. Not by `older_than`: see `delay`"
     )
-    delay: Annotated[str, BeforeValidator(_length)] = Field(
-        description="how long after it was discarded; ISO 8601"
-    )
-    max_replays: Annotated[int, Field(ge=1, le=MAX_REPLAYS), BeforeValidator(whole_number)] = Field(
+    delay: Duration = Field(description="how long after it was discarded; ISO 8601")
+    max_replays: Annotated[int, NumberRange(1, MAX_REPLAYS)] = Field(
         description="how many times this rule brings one job back"
     )
     enabled: bool = True
@@ -56,14 +40,14 @@ class ReplayRuleRequest(BaseModel):
 
 @dataclass(frozen=True)
 class ReplayRule:
-    """A rule as it is applied. `mark` changes with what it does, but not with `enabled`."""
+    """A rule as it is applied. `digest` changes with what it does, but not with `enabled`."""
 
     name: str
     filter: DeadLetterFilter
     delay_ms: int
     max_replays: int
     enabled: bool
-    mark: str
+    digest: str
 
     def due_ms(self, now_ms: int) -> int:
         """Jobs discarded at or before this time (ms) are due for replay."""
@@ -92,20 +76,21 @@ def stored_form(requested: Iterable[ReplayRuleRequest], prefix: str) -> list[dic
 
 def read(stored: Iterable[Mapping[str, Any]]) -> list[ReplayRule]:
     """The rules of a configuration in the form in which they are applied."""
-    return [_read(rule) for rule in stored]
+    return [
+        ReplayRule(
+            name=rule["name"],
+            filter=dead_letter_filter.parse(rule["filter"], now_ms=times.MAX_MS),
+            delay_ms=times.duration_ms(rule["delay"]),
+            max_replays=rule["max_replays"],
+            enabled=rule["enabled"],
+            digest=_digest({name: rule[name] for name in ("filter", "delay", "max_replays")}),
+        )
+        for rule in stored
+    ]
 
 
-def _read(rule: Mapping[str, Any]) -> ReplayRule:
-    what = {name: rule[name] for name in ("filter", "delay", "max_replays")}
-    digest = hashlib.sha256(jsontext.dumps(what).encode()).hexdigest()[:16]
-    return ReplayRule(
-        name=rule["name"],
-        filter=dead_letter_filter.parse(rule["filter"], now_ms=times.MAX_MS),
-        delay_ms=times.duration_ms(rule["delay"]),
-        max_replays=rule["max_replays"],
-        enabled=rule["enabled"],
-        mark=digest,
-    )
+def _digest(what: Mapping[str, Any]) -> str:
+    return hashlib.sha256(jsontext.dumps(what).encode()).hexdigest()[:16]
 
 
 def check_queue(stored: Iterable[Mapping[str, Any]], name: str, prefix: str) -> None:

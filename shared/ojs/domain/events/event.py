@@ -9,6 +9,7 @@ from typing import Any
 from urllib.parse import quote
 
 from ojs.domain import times
+from ojs.domain.ids import uuid7
 
 SPECVERSION = "1.0"
 
@@ -47,11 +48,7 @@ def event_id(time_ms: int, *what: str) -> str:
     """
     digest = hashlib.sha256("\0".join(what).encode("utf-8")).digest()
     random = int.from_bytes(digest[:10], "big")
-    # 48 bits of time, version 7, 12 bits of the hash, variant 10, 62 bits of the hash.
-    value = time_ms << 80 | 0x7 << 76 | (random >> 62 & 0xFFF) << 64
-    value |= 0b10 << 62 | random & 0x3FFF_FFFF_FFFF_FFFF
-    text = f"{value:032x}"
-    return f"evt_{text[:8]}-{text[8:12]}-{text[12:16]}-{text[16:20]}-{text[20:]}"
+    return f"evt_{uuid7(time_ms, random >> 62 & 0xFFF, random & (1 << 62) - 1)}"
 
 
 def source(service: str, component: str, instance: str | None = None) -> str:

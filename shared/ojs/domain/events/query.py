@@ -37,7 +37,7 @@ def check_source(value: str) -> str:
 
 @dataclass(frozen=True)
 class EventFilter:
-    """A filter of events; all conditions that are given must hold.
+    """A filter of events; all conditions that are set must hold.
 
     `types` and `sources` may end in `*`. Times are those of the events: from `since_ms` on, and
     before `until_ms`.
@@ -69,7 +69,7 @@ class EventFilter:
 class EventPage:
     """Events in the order in which they were recorded.
 
-    `cursor` continues after the newest event of the listing, and `has_more` tells whether there are
+    `cursor` continues after the newest event of the listing, and `has_more` says whether there are
     more now. `older` continues with older events; None if none are kept, or the listing goes
     forward.
     """

@@ -18,11 +18,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 
 from ojs.domain import jsontext
+from ojs.domain.fields import NumberRange
 from ojs.domain.ids import ORDER_DIGITS
-from ojs.domain.numbers import whole_number
 
 FAIR_SHARE = "fair-share"
 MAX_WEIGHT = 1_000
@@ -40,7 +40,7 @@ _PER_ORDER = 1 << 4 * (TAG_DIGITS - ORDER_DIGITS)
 _HASH_BYTES, _HASH_DIGITS = 9, 12
 
 
-# --- places in line -------------------------------------------------------------------------------
+# --- positions in line ----------------------------------------------------------------------------
 
 
 def tagged(order: str) -> bool:
@@ -168,7 +168,7 @@ def _named(value: str) -> str:
     return value
 
 
-Weight = Annotated[int, Field(ge=1, le=MAX_WEIGHT), BeforeValidator(whole_number)]
+Weight = Annotated[int, NumberRange(1, MAX_WEIGHT)]
 Named = Annotated[str, AfterValidator(_named)]
 
 
@@ -189,15 +189,15 @@ class TenantFairnessRequest(BaseModel):
 SYSTEM: Mapping[str, Any] = {"enabled": False, "strategy": FAIR_SHARE, "default_weight": 1}
 
 
-def in_force(given: Mapping[str, Any]) -> Fairness | None:
+def in_force(configured: Mapping[str, Any]) -> Fairness | None:
     """The weights in force for a stored configuration; None when fairness is not enabled."""
-    full = {**SYSTEM, **given}
+    full = {**SYSTEM, **configured}
     if not full["enabled"]:
         return None
     weights = {name.removeprefix(PREFIX): w for name, w in full.get("weights", {}).items()}
     return Fairness(full["default_weight"], weights)
 
 
-def shown(given: Mapping[str, Any]) -> dict[str, Any]:
+def shown(configured: Mapping[str, Any]) -> dict[str, Any]:
     """A stored configuration with its defaults, as shown."""
-    return {**SYSTEM, "weights": {}, **given}
+    return {**SYSTEM, "weights": {}, **configured}

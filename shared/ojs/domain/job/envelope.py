@@ -33,7 +33,7 @@ from ojs.domain.errors import (
     ValidationFailed,
 )
 from ojs.domain.job import retry as retries
-from ojs.domain.job.job import DEFAULT_QUEUE, SPECVERSION
+from ojs.domain.job.job import DEFAULT_QUEUE, SHOWN, SPECVERSION
 from ojs.domain.job.retry import BackoffStrategy, OnExhaustion, RetryPolicy
 from ojs.domain.rate_limit.limiter import RateLimit, RateLimitRequest
 
@@ -60,16 +60,11 @@ _QUEUE = re.compile(QUEUE_PATTERN)
 _SPECVERSION = re.compile(r"1(\.0(\.[0-9]{1,3})?(-rc\.[0-9]{1,3})?)?")
 _URI = re.compile(r"[A-Za-z][A-Za-z0-9+.\-]*:\S+")
 
-# Fields set by the backend, which are ignored in requests (ojs-core, section 5.3).
-SYSTEM_FIELDS = frozenset(
-    {
-        "state", "attempt", "created_at", "enqueued_at", "activated_at", "started_at",
-        "completed_at", "cancelled_at", "discarded_at", "error", "errors", "result",
-        "retry_delay_ms", "next_attempt_at", "next_retry_at", "worker_id", "parent_results",
-        "workflow_id", "progress", "previous_state", "lease_token", "lease_expires_at",
-        "dead_letter", "dead_letter_job_id", "omitted", "errors_omitted",
-    }
-)  # fmt: skip
+# Fields set by the backend, which are ignored in requests (ojs-core, section 5.3): those that it
+# shows, but for some that clients may send, too; and some that no job of this backend has.
+SYSTEM_FIELDS = frozenset(SHOWN) - {
+    "max_attempts", "metadata", "priority", "producer", "scheduled_at",
+} | {"errors_omitted", "omitted", "parent_results", "workflow_id"}  # fmt: skip
 
 
 def check_type(value: str) -> str:
@@ -127,6 +122,10 @@ class _Model(BaseModel):
     model_config = ConfigDict(strict=True, extra="forbid", allow_inf_nan=False)
 
 
+Backoff = Literal["exponential", "linear", "polynomial", "constant", "none"]
+Name = Annotated[str, Field(min_length=1, max_length=MAX_NAME_BYTES)]
+
+
 class RetryRequest(_Model):
     """A retry policy in a request; absent fields take the queue's or the system's value."""
 
@@ -137,13 +136,9 @@ class RetryRequest(_Model):
     max_interval: str | None = Field(None, description="ISO 8601 duration")
     max_interval_ms: int | None = Field(None, ge=1, le=times.MAX_DURATION_MS)
     jitter: bool | None = None
-    backoff_strategy: Literal["exponential", "linear", "polynomial", "constant", "none"] | None = (
-        None
-    )
-    backoff_type: Literal["exponential", "linear", "polynomial", "constant", "none"] | None = None
-    non_retryable_errors: (
-        list[Annotated[str, Field(min_length=1, max_length=MAX_NAME_BYTES)]] | None
-    ) = Field(None, max_length=100)
+    backoff_strategy: Backoff | None = None
+    backoff_type: Backoff | None = None
+    non_retryable_errors: list[Name] | None = Field(None, max_length=100)
     on_exhaustion: Literal["discard", "dead_letter"] | None = None
 
     def over(self, base: RetryPolicy, field: str = "retry") -> RetryPolicy:
@@ -160,7 +155,7 @@ class RetryRequest(_Model):
                 raise ValidationFailed(f"{field}.{name}", "must be above zero", value=text)
             return found
 
-        def given(value: Any, default: Any) -> Any:
+        def chosen(value: Any, default: Any) -> Any:
             return default if value is None else value
 
         initial = interval(
@@ -178,15 +173,15 @@ class RetryRequest(_Model):
             raise ValidationFailed(
                 f"{field}.non_retryable_errors", f"must have at most {MAX_NAMES_BYTES} bytes in all"
             )
-        strategy = given(given(self.backoff_strategy, self.backoff_type), base.strategy)
+        strategy = chosen(chosen(self.backoff_strategy, self.backoff_type), base.strategy)
         return RetryPolicy(
-            max_attempts=given(self.max_attempts, base.max_attempts),
+            max_attempts=chosen(self.max_attempts, base.max_attempts),
             initial_ms=initial,
-            coefficient=given(self.backoff_coefficient, base.coefficient),
+            coefficient=chosen(self.backoff_coefficient, base.coefficient),
             max_ms=longest,
-            jitter=given(self.jitter, base.jitter),
+            jitter=chosen(self.jitter, base.jitter),
             strategy=BackoffStrategy("constant" if strategy == "none" else strategy),
-            non_retryable=tuple(given(self.non_retryable_errors, base.non_retryable)),
+            non_retryable=tuple(chosen(self.non_retryable_errors, base.non_retryable)),
             on_exhaustion=OnExhaustion(self.on_exhaustion or base.on_exhaustion),
         )
 
@@ -196,16 +191,13 @@ UniqueState = Literal[
     "scheduled", "available", "pending", "active", "completed", "retryable", "cancelled",
     "discarded",
 ]  # fmt: skip
-KeyNames = Annotated[
-    list[Annotated[str, Field(min_length=1, max_length=MAX_NAME_BYTES)]],
-    Field(min_length=1, max_length=MAX_UNIQUE_KEYS),
-]
+KeyNames = Annotated[list[Name], Field(min_length=1, max_length=MAX_UNIQUE_KEYS)]
 
 
 # A list is another form of `keys`; a text is the unique key itself, among jobs of one type.
 UniqueKey = Annotated[
     Annotated[list[Dimension], Field(min_length=1, max_length=4), Tag("|names")]
-    | Annotated[str, Field(min_length=1, max_length=MAX_NAME_BYTES), Tag("|text")],
+    | Annotated[Name, Tag("|text")],
     Discriminator(lambda value: "|text" if isinstance(value, str) else "|names"),
 ]
 
@@ -234,9 +226,7 @@ class Timing(_Model):
     expires_at: str | None = None
     visibility_timeout_ms: int | None = Field(None, ge=1, le=MAX_VISIBILITY_MS)
     pending: bool | None = None
-    tags: list[Annotated[str, Field(min_length=1, max_length=MAX_NAME_BYTES)]] | None = Field(
-        None, max_length=MAX_TAGS
-    )
+    tags: list[Name] | None = Field(None, max_length=MAX_TAGS)
     max_attempts: int | None = Field(None, ge=0, le=retries.MAX_ATTEMPTS)
     retry: RetryRequest | None = None
     unique: UniqueRequest | None = None
@@ -270,6 +260,10 @@ class JobRequest(Timing):
         if self.options is not None and getattr(self.options, name) is not None:
             return getattr(self.options, name), f"options.{name}"
         return getattr(self, name), name
+
+    def value_of(self, name: str) -> Any:
+        """The value of a shared field, as `choose` has it."""
+        return self.choose(name)[0]
 
 
 # A broken rule in these fields answers 422 `validation_error`.
@@ -388,24 +382,21 @@ def resolve(
     for key, value in (request.model_extra or {}).items():
         content.setdefault(key, value)
     _check_sizes(content, request.meta, prefix)
-    queue, _ = request.choose("queue")
-    limited, _ = request.choose("rate_limit")
-    priority, _ = request.choose("priority")
-    visibility_ms, _ = request.choose("visibility_timeout_ms")
+    limit: RateLimitRequest | None = request.value_of("rate_limit")
     return Specification(
         id=request.id,
         type=request.type,
-        queue=queue or DEFAULT_QUEUE,
-        priority=priority or 0,
+        queue=request.value_of("queue") or DEFAULT_QUEUE,
+        priority=request.value_of("priority") or 0,
         pending=bool(pending),
         scheduled_ms=scheduled_ms if in_future else None,
         expires_ms=expires_ms,
         timeout_ms=timeout_ms,
-        visibility_ms=visibility_ms,
+        visibility_ms=request.value_of("visibility_timeout_ms"),
         policy=policy,
         unique=_unique(request, prefix),
         content=content,
-        limit=None if limited is None else limited.limit(),
+        limit=None if limit is None else limit.limit(),
     )
 
 
@@ -430,8 +421,7 @@ def _content(request: JobRequest) -> dict[str, Any]:
     if request.schema_ is not None:
         content["schema"] = request.schema_
     for name in ("tags", "retry", "unique", "rate_limit", "visibility_timeout_ms"):
-        value, _ = request.choose(name)
-        if value is not None:
+        if (value := request.value_of(name)) is not None:
             shown = value.model_dump(exclude_none=True) if isinstance(value, BaseModel) else value
             content[name] = shown
     if request.options is not None:
@@ -444,11 +434,9 @@ def _content(request: JobRequest) -> dict[str, Any]:
 
 
 def _policy(request: JobRequest, base: RetryPolicy, prefix: str) -> RetryPolicy:
-    asked, path = request.choose("retry")
+    requested, path = request.choose("retry")
     attempts, attempts_path = request.choose("max_attempts")
-    if asked is None:
-        asked, path = RetryRequest(), "retry"
-    retry = cast("RetryRequest", asked)
+    retry: RetryRequest = requested or RetryRequest()
     # `retry.max_attempts` counts before `max_attempts`, except a flat one before one in `options`.
     outranked = attempts_path.startswith("options.") and not path.startswith("options.")
     if attempts is not None and (retry.max_attempts is None or outranked):
@@ -478,19 +466,19 @@ def _moment(
     prefix: str,
 ) -> int | None:
     """The first present of `names`, in ms. A relative time is stored as an absolute one."""
-    given = [(name, *request.choose(name)) for name in names]
-    given = [one for one in given if one[1] is not None]
-    if not given:
+    present = [(name, *request.choose(name)) for name in names]
+    present = [one for one in present if one[1] is not None]
+    if not present:
         return None
     # Any of the names in `options` counts before all of the flat form.
-    given.sort(key=lambda one: not one[2].startswith("options."))
-    name, text, path = given[0]
+    present.sort(key=lambda one: not one[2].startswith("options."))
+    name, requested, path = present[0]
     try:
-        ms = times.timestamp_ms(text, now_ms=now_ms)
+        ms = times.timestamp_ms(requested, now_ms=now_ms)
     except ValueError as error:
-        raise InvalidRequest(prefix + path, str(error), value=text) from None
+        raise InvalidRequest(prefix + path, str(error), value=requested) from None
     shown = "scheduled_at" if name == "delay_until" else name
-    content[shown] = times.format_ms(ms) if text.startswith("+") else text
+    content[shown] = times.format_ms(ms) if requested.startswith("+") else requested
     return ms
 
 
@@ -498,8 +486,10 @@ DEFAULT_UNIQUE_STATES = frozenset({"available", "active", "scheduled", "retryabl
 
 
 def _unique(request: JobRequest, prefix: str) -> Unique | None:
-    asked, path = request.choose("unique")
-    return None if asked is None else _policy_of(cast("UniqueRequest", asked), prefix + path)
+    requested, path = request.choose("unique")
+    return (
+        None if requested is None else _policy_of(cast("UniqueRequest", requested), prefix + path)
+    )
 
 
 def kept_unique(content: Mapping[str, Any]) -> Unique:

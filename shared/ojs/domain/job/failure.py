@@ -72,17 +72,11 @@ def reported(error: Mapping[str, Any], *, attempt: int, now_ms: int) -> Failure:
     """
     code = _name(error, "code")
     kind = _name(error, "type")
-    message = error.get("message")
-    if message is not None and not isinstance(message, str):
-        raise InvalidRequest("error.message", "must be a string", value=message)
+    message: str | None = _typed(error, "message", str, "a string")
     if code is None and kind is None and message is None:
         raise InvalidRequest("error.message", "is required")
-    retryable = error.get("retryable")
-    if retryable is not None and not isinstance(retryable, bool):
-        raise InvalidRequest("error.retryable", "must be a boolean", value=retryable)
-    details = error.get("details")
-    if details is not None and not isinstance(details, Mapping):
-        raise InvalidRequest("error.details", "must be an object", value=details)
+    retryable: bool | None = _typed(error, "retryable", bool, "a boolean")
+    details: Mapping[str, Any] | None = _typed(error, "details", Mapping, "an object")
     backtrace = error.get("backtrace", error.get("stack_trace"))
     if details and kind is None:
         kind = next(
@@ -139,13 +133,18 @@ def observed(
     )
 
 
-def _name(error: Mapping[str, Any], field: str) -> str | None:
+def _typed(error: Mapping[str, Any], field: str, wanted: type, called: str) -> Any:
     value = error.get(field)
-    if value is None:
-        return None
-    if not isinstance(value, str) or not value:
+    if value is not None and not isinstance(value, wanted):
+        raise InvalidRequest(f"error.{field}", f"must be {called}", value=value)
+    return value
+
+
+def _name(error: Mapping[str, Any], field: str) -> str | None:
+    value: str | None = _typed(error, field, str, "a non-empty string")
+    if value == "":
         raise InvalidRequest(f"error.{field}", "must be a non-empty string", value=value)
-    return value[:MAX_NAME_CHARACTERS]
+    return None if value is None else value[:MAX_NAME_CHARACTERS]
 
 
 def _frames(backtrace: Any) -> tuple[str, ...]:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
+from operator import attrgetter
 from typing import Any, Final
 
 from ojs.domain import jsontext, times
@@ -42,8 +43,21 @@ class Lease:
     worker_id: str | None = None
 
 
-# Places that a running job may take in its pool.
+# The permit scopes of a running job in its pool.
 POOL_PERMIT, WORKER_PERMIT = "p", "w"
+
+
+@dataclass(frozen=True)
+class JobPermits:
+    """The permits of a running job, as its record notes them: whether it has one of its queue, the
+    name of that of its rate limit key, and the scopes of those in the `pool` that it was handed out
+    to (`POOL_PERMIT`, `WORKER_PERMIT`).
+    """
+
+    queue: bool = False
+    key: str | None = None
+    pool: str | None = None
+    scopes: str = ""
 
 
 @dataclass(frozen=True)
@@ -103,16 +117,16 @@ class Job:
     trimmed: bool = False
     unique_key: str | None = None
     # Whether it has one of its queue's concurrency permits while it runs.
-    slot: bool = False
+    queue_permit: bool = False
     # The worker pool it was handed out to last, and the permits that it has there while it runs:
     # one of the pool's, one of its worker's, or both (`POOL_PERMIT`, `WORKER_PERMIT`).
     pool: str | None = None
-    seats: str = ""
+    pool_permits: str = ""
     # Bytes reserved for it at the depth counter of its bounded queue, until it is done.
     reserved_bytes: int | None = None
     # Its rate limit, and the name of its permit there while it is active (`limiter.permit_name`).
     limit: RateLimit | None = None
-    place: str | None = None
+    key_permit: str | None = None
     batch: str | None = None
     # The name of the key that pushed it, if known.
     producer: str | None = None
@@ -175,6 +189,106 @@ def expired(job: Job, now_ms: int) -> bool:
     return job.expires_ms is not None and job.expires_ms <= now_ms
 
 
+def _time(field: str) -> Callable[[Job], str | None]:
+    """What shows a time of the job, if it is set."""
+    ms_of = attrgetter(field)
+
+    def shown(job: Job) -> str | None:
+        ms = ms_of(job)
+        return None if ms is None else times.format_ms(ms)
+
+    return shown
+
+
+def _start(job: Job) -> str | None:
+    """The start time of a job that its rate limit may have rescheduled: as the client wrote it, if
+    it is still the same.
+    """
+    if job.state is not State.SCHEDULED or job.limit is None:
+        return None
+    ms = job.scheduled_ms or 0
+    requested = (job.content or {}).get("scheduled_at")
+    try:
+        same = times.timestamp_ms(requested, now_ms=job.created_ms) == ms
+    except ValueError:
+        same = False
+    return str(requested) if same else times.format_ms(ms)
+
+
+def _next_attempt(job: Job) -> str | None:
+    if job.state is not State.RETRYABLE or job.retry_at_ms is None:
+        return None
+    return times.format_ms(job.retry_at_ms)
+
+
+def _running(job: Job) -> Lease | None:
+    return job.lease if job.state is State.ACTIVE else None
+
+
+def _error(job: Job) -> Any:
+    # A completed job does not show its last error.
+    if job.state is State.COMPLETED or not (job.errors or job.copy_of):
+        return None
+    if job.errors:
+        return job.errors[-1].to_dict()
+    # The error of the dead letter that it is a copy of, until it has an error of its own.
+    meta = (job.content or {}).get("meta")
+    origin = meta.get(META) if isinstance(meta, Mapping) else None
+    return origin.get("error") if isinstance(origin, Mapping) else None
+
+
+def _progress(job: Job) -> Any:
+    """Reported progress between 0 and 1; 1 for a completed job."""
+    if job.progress is None:
+        return None
+    return 1.0 if job.state is State.COMPLETED else job.progress.get("progress")
+
+
+def _metadata(job: Job) -> dict[str, Any] | None:
+    if not job.dead_letter:
+        return None
+    # The client's own `metadata` is kept beside it (ojs-dead-letter, section 9.2).
+    own = (job.content or {}).get("metadata")
+    return {
+        **(own if isinstance(own, dict) else {}),
+        "created_at": times.format_ms(job.created_ms),
+        "discarded_at": times.format_ms(job.discarded_ms or 0),
+    }
+
+
+# The fields of a job's JSON object beside its content, in order. None is not shown, except as the
+# result. Those of clients are in `ojs.domain.job.envelope`.
+SHOWN: Mapping[str, Callable[[Job], Any]] = {
+    "scheduled_at": _start,
+    "priority": attrgetter("priority"),
+    "state": attrgetter("state.value"),
+    "attempt": attrgetter("attempt"),
+    "max_attempts": attrgetter("policy.max_attempts"),
+    "created_at": _time("created_ms"),
+    "enqueued_at": _time("enqueued_ms"),
+    "activated_at": _time("activated_ms"),
+    "started_at": _time("started_ms"),
+    "completed_at": _time("completed_ms"),
+    "cancelled_at": _time("cancelled_ms"),
+    "discarded_at": _time("discarded_ms"),
+    "producer": attrgetter("producer"),
+    "retry_delay_ms": attrgetter("retry_delay_ms"),
+    "next_attempt_at": _next_attempt,
+    "next_retry_at": _next_attempt,
+    "worker_id": attrgetter("worker_id"),
+    "lease_token": lambda job: (lease := _running(job)) and lease.token,
+    "lease_expires_at": lambda job: (lease := _running(job)) and times.format_ms(lease.until_ms),
+    "errors": lambda job: [error.to_dict() for error in job.errors] if job.errors else None,
+    "error": _error,
+    "result": attrgetter("result"),
+    "progress": _progress,
+    "dead_letter": lambda job: job.dead_letter or None,
+    "dead_letter_job_id": lambda job: job.copy_id if job.dead_letter else None,
+    "metadata": _metadata,
+    "previous_state": lambda job: job.previous_state and job.previous_state.value,
+}
+
+
 def to_dict(job: Job) -> dict[str, Any]:
     """The JSON object of a job. A field that is not set is absent, never null."""
     content = dict(job.content or {})
@@ -184,93 +298,12 @@ def to_dict(job: Job) -> dict[str, Any]:
         "type": job.type,
         "queue": job.queue,
     }
-    if job.state is State.SCHEDULED and job.limit is not None:
-        # Its rate limit may have rescheduled it.
-        content["scheduled_at"] = _start(job, content.get("scheduled_at"))
     if job.content is not None:
         shown["args"] = content.pop("args", [])
         shown["meta"] = replay.shown(content.pop("meta", {}), job.replayed)
     shown |= content
-    shown |= {
-        "priority": job.priority,
-        "state": job.state.value,
-        "attempt": job.attempt,
-        "max_attempts": job.max_attempts,
-        "created_at": times.format_ms(job.created_ms),
-    }
-    for name, ms in (
-        ("enqueued_at", job.enqueued_ms),
-        ("activated_at", job.activated_ms),
-        ("started_at", job.started_ms),
-        ("completed_at", job.completed_ms),
-        ("cancelled_at", job.cancelled_ms),
-        ("discarded_at", job.discarded_ms),
-    ):
-        if ms is not None:
-            shown[name] = times.format_ms(ms)
-    if job.producer is not None:
-        shown["producer"] = job.producer
-    shown |= _attempt(job)
-    if job.result is not MISSING:
-        shown["result"] = job.result
-    if job.progress is not None and (value := _fraction(job)) is not None:
-        shown["progress"] = value
-    if job.dead_letter:
-        shown |= _dead_letter(job, shown)
-    if job.previous_state is not None:
-        shown["previous_state"] = job.previous_state.value
+    for name, value_of in SHOWN.items():
+        value = value_of(job)
+        if value is not MISSING and (value is not None or name == "result"):
+            shown[name] = value
     return shown
-
-
-def _dead_letter(job: Job, shown: Mapping[str, Any]) -> dict[str, Any]:
-    """The fields that only a dead letter has."""
-    # The client's own `metadata` is kept beside it (ojs-dead-letter, section 9.2).
-    own = shown.get("metadata")
-    metadata = {
-        **(own if isinstance(own, dict) else {}),
-        "created_at": shown["created_at"],
-        "discarded_at": times.format_ms(job.discarded_ms or 0),
-    }
-    copied = {} if job.copy_id is None else {"dead_letter_job_id": job.copy_id}
-    return {"dead_letter": True, **copied, "metadata": metadata}
-
-
-def _start(job: Job, requested: Any) -> str:
-    """The start time of a scheduled job: as the client wrote it, if it is still the same."""
-    ms = job.scheduled_ms or 0
-    try:
-        same = times.timestamp_ms(requested, now_ms=job.created_ms) == ms
-    except ValueError:
-        same = False
-    return str(requested) if same else times.format_ms(ms)
-
-
-def _attempt(job: Job) -> dict[str, Any]:
-    """The fields of the current or last attempt: lease, delay, errors."""
-    shown: dict[str, Any] = {}
-    if job.retry_delay_ms is not None:
-        shown["retry_delay_ms"] = job.retry_delay_ms
-    if job.state is State.RETRYABLE and job.retry_at_ms is not None:
-        shown["next_attempt_at"] = shown["next_retry_at"] = times.format_ms(job.retry_at_ms)
-    if job.worker_id is not None:
-        shown["worker_id"] = job.worker_id
-    if job.state is State.ACTIVE and job.lease is not None:
-        shown["lease_token"] = job.lease.token
-        shown["lease_expires_at"] = times.format_ms(job.lease.until_ms)
-    if job.errors:
-        shown["errors"] = [failure.to_dict() for failure in job.errors]
-        # A completed job does not show its last error.
-        if job.state is not State.COMPLETED:
-            shown["error"] = job.errors[-1].to_dict()
-    elif job.copy_of is not None and job.state is not State.COMPLETED:
-        # The error of the dead letter that it is a copy of, until it has an error of its own.
-        meta = (job.content or {}).get("meta")
-        origin = meta.get(META) if isinstance(meta, Mapping) else None
-        if isinstance(origin, Mapping) and "error" in origin:
-            shown["error"] = origin["error"]
-    return shown
-
-
-def _fraction(job: Job) -> Any:
-    """Reported progress between 0 and 1; 1 for a completed job."""
-    return 1.0 if job.state is State.COMPLETED else (job.progress or {}).get("progress")

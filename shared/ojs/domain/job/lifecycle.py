@@ -57,11 +57,8 @@ def fail(job: Job, failure: Failure, *, now_ms: int, chance: float) -> Job:
 def time_out(job: Job, *, now_ms: int, chance: float) -> tuple[Job, Failure]:
     """The attempt ran longer than its timeout: it fails with the type `timeout`."""
     check(job.state, Trigger.TIME_OUT, job.id)
-    failure = failures.observed(
-        "timeout",
-        f"The job ran longer than its timeout of {job.timeout_ms} ms.",
-        attempt=job.attempt,
-        now_ms=now_ms,
+    failure = _observed(
+        job, "timeout", f"The job ran longer than its timeout of {job.timeout_ms} ms.", now_ms
     )
     return _after_failure(job, failure, now_ms=now_ms, chance=chance), failure
 
@@ -69,11 +66,11 @@ def time_out(job: Job, *, now_ms: int, chance: float) -> tuple[Job, Failure]:
 def stall(job: Job, *, now_ms: int, order: str) -> tuple[Job, Failure]:
     """The lease ended: available again at once, or discarded after the last attempt."""
     check(job.state, Trigger.STALL, job.id)
-    failure = failures.observed(
+    failure = _observed(
+        job,
         "visibility_timeout",
         "The worker neither finished the job nor extended its lease in time.",
-        attempt=job.attempt,
-        now_ms=now_ms,
+        now_ms,
     )
     if job.attempt < job.max_attempts:
         back = _available(job, now_ms=now_ms, order=order)
@@ -153,11 +150,8 @@ def cancel(job: Job, *, now_ms: int) -> Job:
 def expire(job: Job, *, now_ms: int) -> tuple[Job, Failure]:
     """Not started before `expires_at`: discarded, without `completed_at`."""
     check(job.state, Trigger.EXPIRE, job.id)
-    failure = failures.observed(
-        "expired",
-        "The job was not started before its deadline (expires_at).",
-        attempt=job.attempt,
-        now_ms=now_ms,
+    failure = _observed(
+        job, "expired", "The job was not started before its deadline (expires_at).", now_ms
     )
     return _discarded(job, now_ms=now_ms, dead_letter=False), failure
 
@@ -165,27 +159,17 @@ def expire(job: Job, *, now_ms: int) -> tuple[Job, Failure]:
 def drop(job: Job, *, now_ms: int) -> tuple[Job, Failure]:
     """Discarded to make room for a new job in a bounded queue."""
     check(job.state, Trigger.DROP, job.id)
-    failure = failures.observed(
-        "overflow",
-        "The queue was full, and this was the oldest job in line.",
-        attempt=job.attempt,
-        now_ms=now_ms,
+    return _dropped(job, now_ms), _observed(
+        job, "overflow", "The queue was full, and this was the oldest job in line.", now_ms
     )
-    gone = replace(_discarded(job, now_ms=now_ms, dead_letter=False), batch=None)
-    return gone, failure
 
 
 def withdraw(job: Job, *, now_ms: int) -> tuple[Job, Failure]:
     """Discarded because its queue was deleted."""
     check(job.state, Trigger.WITHDRAW, job.id)
-    failure = failures.observed(
-        "queue_deleted",
-        f"The queue '{job.queue}' was deleted.",
-        attempt=job.attempt,
-        now_ms=now_ms,
+    return _dropped(job, now_ms), _observed(
+        job, "queue_deleted", f"The queue '{job.queue}' was deleted.", now_ms
     )
-    gone = replace(_discarded(job, now_ms=now_ms, dead_letter=False), batch=None)
-    return gone, failure
 
 
 def move(job: Job, *, queue: str, lane: int, order: str, reserved_bytes: int | None) -> Job:
@@ -216,14 +200,12 @@ def give_up(job: Job, *, now_ms: int) -> tuple[Job, Failure]:
     """Its rate limit is reached: discarded, as the job asks (ojs-rate-limiting, section 6.2)."""
     check(job.state, Trigger.DROP, job.id)
     key = job.limit.key_in(job.queue) if job.limit else ""
-    failure = failures.observed(
+    return _dropped(job, now_ms), _observed(
+        job,
         "rate_limited",
         f"The rate limit '{key}' was reached, and the job asked to be dropped then.",
-        attempt=job.attempt,
-        now_ms=now_ms,
+        now_ms,
     )
-    gone = replace(_discarded(job, now_ms=now_ms, dead_letter=False), batch=None)
-    return gone, failure
 
 
 def revive(job: Job, *, now_ms: int, order: str) -> Job:
@@ -288,6 +270,15 @@ def _after_failure(job: Job, failure: Failure, *, now_ms: int, chance: float) ->
         retry_delay_ms=delay_ms,
         retry_at_ms=now_ms + delay_ms,
     )
+
+
+def _observed(job: Job, kind: str, message: str, now_ms: int) -> Failure:
+    return failures.observed(kind, message, attempt=job.attempt, now_ms=now_ms)
+
+
+def _dropped(job: Job, now_ms: int) -> Job:
+    """Discarded without having run; whether its batch is committed no longer matters."""
+    return replace(_discarded(job, now_ms=now_ms, dead_letter=False), batch=None)
 
 
 def _available(job: Job, *, now_ms: int, order: str) -> Job:

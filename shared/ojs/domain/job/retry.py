@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, fields
 from enum import StrEnum
 from typing import Any, assert_never
@@ -77,30 +77,30 @@ class RetryPolicy:
             for pattern in self.non_retryable
         )
 
-    def compact(self) -> str | None:
-        """The fields that differ from the defaults as JSON text; None when none does."""
+    def compact(self) -> str:
+        """The fields that differ from the defaults as JSON text."""
         changed = {
             field.name: getattr(self, field.name)
             for field in fields(self)
             if getattr(self, field.name) != field.default
         }
-        return jsontext.dumps(changed) if changed else None
+        return jsontext.dumps(changed)
 
     @classmethod
-    def from_compact(cls, text: str | None) -> RetryPolicy:
-        """The policy that `compact` wrote."""
-        if not text:
-            return DEFAULT
-        given: dict[str, Any] = jsontext.stored(text)
-        if "non_retryable" in given:
-            given["non_retryable"] = tuple(given["non_retryable"])
-        if "coefficient" in given:
-            given["coefficient"] = float(given["coefficient"])
-        if "strategy" in given:
-            given["strategy"] = BackoffStrategy(given["strategy"])
-        if "on_exhaustion" in given:
-            given["on_exhaustion"] = OnExhaustion(given["on_exhaustion"])
-        return cls(**given)
+    def of(cls, text: str) -> RetryPolicy:
+        """Read back what `compact` wrote."""
+        changed: dict[str, Any] = jsontext.stored(text)
+        read = {name: _READ[name](changed[name]) for name in _READ.keys() & changed.keys()}
+        return cls(**changed | read)
+
+
+# How the fields are read that JSON text has in another form.
+_READ: dict[str, Callable[[Any], Any]] = {
+    "non_retryable": tuple,
+    "coefficient": float,
+    "strategy": BackoffStrategy,
+    "on_exhaustion": OnExhaustion,
+}
 
 
 DEFAULT = RetryPolicy()

@@ -4,36 +4,17 @@ from __future__ import annotations
 
 import hashlib
 import unicodedata
-from collections.abc import Mapping
 from decimal import Decimal
-from typing import Any, Protocol
+from typing import Any
 
 from ojs.domain import jsontext
 from ojs.domain.errors import ValidationFailed
-from ojs.domain.job.envelope import Unique
+from ojs.domain.job.envelope import Specification, Unique
+from ojs.domain.job.job import Job
 
 
-class Described(Protocol):
-    """What a fingerprint is computed from: a request, or a stored job."""
-
-    @property
-    def type(self) -> str:
-        """Its type."""
-        ...
-
-    @property
-    def queue(self) -> str:
-        """Its queue."""
-        ...
-
-    @property
-    def content(self) -> Mapping[str, Any] | None:
-        """Its args, meta and the rest; loaded."""
-        ...
-
-
-def fingerprint(job: Described, policy: Unique) -> str:
-    """SHA-256 (hex) of the canonical JSON of the chosen dimensions.
+def fingerprint(job: Specification | Job, policy: Unique) -> str:
+    """SHA-256 (hex) of the canonical JSON of the chosen dimensions; the payload must be loaded.
 
     Raises ValidationFailed when `args_keys` or `meta_keys` names a key the job does not have.
     """

@@ -151,19 +151,19 @@ def _sequence(queues: tuple[str, ...], weights: tuple[int, ...]) -> tuple[str, .
     divisor = math.gcd(*weights)
     parts = [weight // divisor for weight in weights]
     total = sum(parts)
-    # Open windows: where they close, the queue, and its places so far. Shut ones: where they open,
+    # Open windows: where they close, the queue, and its places so far. Closed: where they open,
     # and then the same.
     opened = sorted((-(-total // part), at, 0) for at, part in enumerate(parts))
-    shut: list[tuple[int, int, int, int]] = []
+    closed: list[tuple[int, int, int, int]] = []
     sequence = []
     for place in range(total):
-        while shut and shut[0][0] <= place:
-            heappush(opened, heappop(shut)[1:])
+        while closed and closed[0][0] <= place:
+            heappush(opened, heappop(closed)[1:])
         _, at, had = heappop(opened)
         sequence.append(queues[at])
         if (had := had + 1) < parts[at]:
             opens, closes = had * total // parts[at], -(-(had + 1) * total // parts[at])
-            heappush(shut, (opens, closes, at, had))
+            heappush(closed, (opens, closes, at, had))
     return tuple(sequence)
 
 

@@ -14,9 +14,9 @@ from ojs.domain import times
 from ojs.domain.errors import InvalidRequest
 from ojs.domain.fair_queue.tags import Fairness, TenantFairnessRequest, in_force
 from ojs.domain.fair_queue.tags import shown as tenant_fairness_shown
+from ojs.domain.fields import NumberRange
 from ojs.domain.job import envelope
 from ojs.domain.job.envelope import Number, QueueName
-from ojs.domain.numbers import whole_number
 from ojs.domain.pool.dispatch import DispatchSequence, DispatchStrategy
 
 # Workers that name no pool belong to this one.
@@ -33,8 +33,6 @@ MAX_WEIGHTS = 10_000
 DEFAULT_ROTATION = "PT30S"
 DEFAULT_RATIO = 0.05
 MAX_ROTATION_MS = 86_400_000
-# The counter of a worker's permits is removed when the worker got no job for so long.
-SEATS_KEPT_S = 30 * 86_400
 
 Strategy = Literal["strict", "round-robin", "weighted", "least-loaded"]
 _POOL = re.compile(POOL_PATTERN)
@@ -60,7 +58,7 @@ PoolName = Annotated[
     AfterValidator(check_pool),
     Field(json_schema_extra={"pattern": POOL_PATTERN, "maxLength": MAX_POOL_BYTES}),
 ]
-Weight = Annotated[int, Field(ge=1, le=MAX_WEIGHT), BeforeValidator(whole_number)]
+Weight = Annotated[int, NumberRange(1, MAX_WEIGHT)]
 
 
 class _Model(BaseModel):
@@ -92,9 +90,9 @@ class PoolRequest(_Model):
         Annotated[list[QueueName], Field(min_length=1, max_length=MAX_POOL_QUEUES)]
         | Annotated[dict[QueueName, QueueOfPool], Field(min_length=1, max_length=MAX_POOL_QUEUES)]
     )
-    concurrency: (
-        Annotated[int, Field(ge=1, le=MAX_POOL_CONCURRENCY), BeforeValidator(whole_number)] | None
-    ) = Field(None, description="most jobs that run at a time over all workers of the pool")
+    concurrency: Annotated[int, NumberRange(1, MAX_POOL_CONCURRENCY)] | None = Field(
+        None, description="most jobs that run at a time over all workers of the pool"
+    )
     strategy: Strategy | None = Field(
         None, description="round-robin when not given; weighted when there are weights"
     )
@@ -142,12 +140,12 @@ class Pool:
     # Number of changes.
     changes: int = 0
     # Running jobs take permits although no limit is in force yet: one is being set.
-    seating: bool = False
+    limiting: bool = False
 
     @property
-    def seated(self) -> bool:
+    def limits_concurrency(self) -> bool:
         """Whether running jobs of the pool take permits of its semaphore."""
-        return self.seating or self.concurrency is not None
+        return self.limiting or self.concurrency is not None
 
     @property
     def version(self) -> int:
@@ -160,9 +158,9 @@ class Pool:
         return in_force(self.tenants) if self.tenants else None
 
     @property
-    def gate(self) -> str:
+    def semaphore(self) -> str:
         """The name of its semaphore; no queue can have this name."""
-        return gate_of(self.name)
+        return pool_semaphore(self.name)
 
     @cached_property
     def sequence(self) -> DispatchSequence:
@@ -171,12 +169,12 @@ class Pool:
         return DispatchSequence.of(self.queues, self.strategy, self.weights, ratio)
 
 
-def gate_of(pool: str) -> str:
+def pool_semaphore(pool: str) -> str:
     """The name of a pool's semaphore."""
     return f":{pool}"
 
 
-def seat_of(pool: str, worker_id: str) -> str:
+def worker_semaphore(pool: str, worker_id: str) -> str:
     """The name of the semaphore of one worker of a pool."""
     return f":{pool}:{worker_id}"
 

@@ -16,9 +16,9 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Annotated, Any, Final, Literal
+from typing import Annotated, Any, Final, Literal, assert_never
 
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
 
 from ojs.domain import jsontext, times
 from ojs.domain.dead_letter import replay_rules
@@ -27,6 +27,7 @@ from ojs.domain.dead_letter.replay_rules import MAX_RULES, ReplayRuleRequest
 from ojs.domain.errors import InvalidRequest
 from ojs.domain.fair_queue import tags as tenants
 from ojs.domain.fair_queue.tags import Fairness, TenantFairnessRequest
+from ojs.domain.fields import Duration, NumberRange, Printable
 from ojs.domain.job import envelope
 from ojs.domain.job.envelope import MAX_NAME_BYTES, MAX_TIMEOUT_MS, MAX_VISIBILITY_MS, Number
 from ojs.domain.job.job import DEFAULT_TIMEOUT_MS, DEFAULT_VISIBILITY_MS
@@ -38,7 +39,6 @@ from ojs.domain.job.retention import (
     Retention,
 )
 from ojs.domain.job.retry import DEFAULT, RetryPolicy
-from ojs.domain.numbers import whole_number
 
 # The reserved name of the policy for new queues, which is not a valid queue name.
 DEFAULT_QUEUE_POLICY: Final = "_default"
@@ -66,15 +66,20 @@ class OverflowPolicy(StrEnum):
     BLOCK = "block"
     DROP_OLDEST = "drop_oldest"
 
+    def allows(self, *, waiting: bool = False, dropping: bool = False) -> bool:
+        """Whether a push may wait for room, or jobs may be dropped to make room for it."""
+        match self:
+            case OverflowPolicy.REJECT:
+                return False
+            case OverflowPolicy.BLOCK:
+                return waiting
+            case OverflowPolicy.DROP_OLDEST:
+                return dropping
+            case _:
+                assert_never(self)
+
 
 _TYPE_WITH_WILDCARDS = re.compile(r"[a-z0-9_\-.*]+")
-_PRODUCER = re.compile(r"[^\x00-\x1f\x7f]+")
-
-
-def _duration(value: object) -> str:
-    if times.duration_ms(value) <= 0:
-        raise ValueError("must be above zero")
-    return str(value)
 
 
 def _pattern(value: str) -> str:
@@ -83,18 +88,13 @@ def _pattern(value: str) -> str:
     return value
 
 
-def _producer(value: str) -> str:
-    if not _PRODUCER.fullmatch(value) or not value.isprintable():
-        raise ValueError("must hold printable characters only")
-    return value
-
-
-Duration = Annotated[str, BeforeValidator(_duration)]
-Bound = Annotated[int, Field(ge=0, le=MAX_BOUND), BeforeValidator(whole_number)]
+Bound = Annotated[int, NumberRange(0, MAX_BOUND)]
+BoundBytes = Annotated[int, NumberRange(0, MAX_BOUND_BYTES)]
+Threshold = Annotated[Number, Field(ge=0.0, le=1.0)]
 JobTypePattern = Annotated[
     str, Field(min_length=1, max_length=MAX_NAME_BYTES), AfterValidator(_pattern)
 ]
-Producer = Annotated[str, Field(min_length=1, max_length=MAX_NAME_BYTES), AfterValidator(_producer)]
+Producer = Annotated[Printable, Field(min_length=1, max_length=MAX_NAME_BYTES)]
 
 
 class _Model(BaseModel):
@@ -104,7 +104,7 @@ class _Model(BaseModel):
 class QueueRateLimit(_Model):
     """At most `limit` jobs handed out in each `period`."""
 
-    limit: Annotated[int, Field(ge=1, le=MAX_RATE), BeforeValidator(whole_number)]
+    limit: Annotated[int, NumberRange(1, MAX_RATE)]
     period: Duration
 
 
@@ -120,9 +120,7 @@ class DeadLetterRetentionRequest(_Model):
     """Which dead letters are kept: older ones, or more than the latest so many, are pruned."""
 
     max_age: Duration | None = None
-    max_count: (
-        Annotated[int, Field(ge=1, le=MAX_DEAD_LETTERS), BeforeValidator(whole_number)] | None
-    ) = None
+    max_count: Annotated[int, NumberRange(1, MAX_DEAD_LETTERS)] | None = None
 
 
 class DeadLetterRequest(_Model):
@@ -136,11 +134,9 @@ class Backpressure(_Model):
     """The bounds, by their names in ojs-backpressure (section 6.2)."""
 
     max_depth: Bound | None = None
-    max_size_bytes: (
-        Annotated[int, Field(ge=0, le=MAX_BOUND_BYTES), BeforeValidator(whole_number)] | None
-    ) = None
+    max_size_bytes: BoundBytes | None = None
     strategy: Strategy | None = None
-    warning_threshold: Annotated[Number, Field(ge=0.0, le=1.0)] | None = None
+    warning_threshold: Threshold | None = None
 
 
 class QueueConfigRequest(_Model):
@@ -150,24 +146,15 @@ class QueueConfigRequest(_Model):
 
     max_size: Bound | None = None
     max_depth: Bound | None = None
-    max_size_bytes: (
-        Annotated[int, Field(ge=0, le=MAX_BOUND_BYTES), BeforeValidator(whole_number)] | None
-    ) = None
+    max_size_bytes: BoundBytes | None = None
     overflow_policy: Strategy | None = None
     strategy: Strategy | None = None
-    warning_threshold: Annotated[Number, Field(ge=0.0, le=1.0)] | None = None
+    warning_threshold: Threshold | None = None
     backpressure: Backpressure | None = None
-    concurrency: (
-        Annotated[int, Field(ge=1, le=MAX_CONCURRENCY), BeforeValidator(whole_number)] | None
-    ) = None
+    concurrency: Annotated[int, NumberRange(1, MAX_CONCURRENCY)] | None = None
     rate_limit: QueueRateLimit | None = None
-    visibility_timeout: (
-        Annotated[int, Field(ge=1, le=MAX_VISIBILITY_MS // 1000), BeforeValidator(whole_number)]
-        | None
-    ) = None
-    default_timeout: (
-        Annotated[int, Field(ge=1, le=MAX_TIMEOUT_MS // 1000), BeforeValidator(whole_number)] | None
-    ) = None
+    visibility_timeout: Annotated[int, NumberRange(1, MAX_VISIBILITY_MS // 1000)] | None = None
+    default_timeout: Annotated[int, NumberRange(1, MAX_TIMEOUT_MS // 1000)] | None = None
     default_retry: envelope.RetryRequest | None = None
     retention: RetentionRequest | None = None
     dead_letter_queue: envelope.QueueName | None = None
@@ -177,13 +164,14 @@ class QueueConfigRequest(_Model):
     replay_rules: list[ReplayRuleRequest] | None = Field(None, max_length=MAX_RULES)
     allowed_job_types: list[JobTypePattern] | None = Field(None, min_length=1, max_length=MAX_NAMES)
     producers: list[Producer] | None = Field(None, min_length=1, max_length=MAX_NAMES)
-    lanes: Annotated[int, Field(ge=1, le=MAX_LANES), BeforeValidator(whole_number)] | None = None
+    lanes: Annotated[int, NumberRange(1, MAX_LANES)] | None = None
     tenant_fairness: TenantFairnessRequest | None = None
 
 
 # Field of a request → field of the layer, where the names differ.
 _ALIASES = {"max_depth": "max_size", "strategy": "overflow_policy"}
 _NESTED = ("retention", "default_retry", "dead_letter", "tenant_fairness")
+_UNLIMITED_AT_ZERO = ("max_size", "max_size_bytes", "dead_letter_max_size")
 _RETRY_ALIASES = {
     "initial_interval_ms": "initial_interval",
     "max_interval_ms": "max_interval",
@@ -255,6 +243,11 @@ class Layers:
         return _over(self.own, self.inherited)
 
     @property
+    def full(self) -> dict[str, Any]:
+        """All fields that are set, over the system's defaults."""
+        return _over(self.document, SYSTEM)
+
+    @property
     def max_age(self) -> str:
         """How long dead letters are kept. `dead_letter_ttl` is another name for it; if a layer has
         both, `max_age` counts.
@@ -284,7 +277,7 @@ class Layers:
 
     def in_force(self) -> QueueConfig:
         """The configuration in force."""
-        return _in_force(self.document, self.max_age)
+        return _in_force(self)
 
 
 # The default for queues that have a dead-letter queue.
@@ -324,52 +317,34 @@ def parse(raw: object, *, prefix: str = "", policy: bool = False) -> dict[str, A
     if not isinstance(raw, Mapping):
         raise InvalidRequest(prefix.rstrip(".") or "body", "must be a JSON object", value=raw)
     try:
-        given = QueueConfigRequest.model_validate(raw)
+        request = QueueConfigRequest.model_validate(raw)
     except ValidationError as error:
-        raise _plain(envelope.from_pydantic(error, prefix)) from None
-    changes = _changes(given)
-    if given.replay_rules is not None:
-        changes["replay_rules"] = replay_rules.stored_form(given.replay_rules, prefix)
+        # A plain InvalidRequest (400), also within `default_retry`.
+        invalid = envelope.from_pydantic(error, prefix)
+        raise InvalidRequest(invalid.field, invalid.reason, details=invalid.details) from None
+    changes = _changes(request)
+    if request.replay_rules is not None:
+        changes["replay_rules"] = replay_rules.stored_form(request.replay_rules, prefix)
     whole(Layers(merge({}, changes, prefix=prefix)), prefix=prefix)
     if policy and changes.get("overflow_policy") == OverflowPolicy.DROP_OLDEST:
+        flat = (name for name in ("overflow_policy", "strategy") if raw.get(name) == "drop_oldest")
         raise InvalidRequest(
-            prefix + _strategy_as_sent(raw),
+            prefix + next(flat, "backpressure.strategy"),
             "must not be drop_oldest for all queues; choose it for each queue",
             value=OverflowPolicy.DROP_OLDEST.value,
         )
     return changes
 
 
-def _strategy_as_sent(raw: Mapping[str, Any]) -> str:
-    return next(
-        (
-            name
-            for name in ("overflow_policy", "strategy")
-            if raw.get(name) == OverflowPolicy.DROP_OLDEST
-        ),
-        "backpressure.strategy",
-    )
-
-
-def _plain(error: InvalidRequest) -> InvalidRequest:
-    """The same error as InvalidRequest (400), also within `default_retry`."""
-    return InvalidRequest(error.field, error.reason, details=error.details)
-
-
-def _is_own_name(name: str) -> bool:
-    return name not in _ALIASES
-
-
-def _changes(given: QueueConfigRequest) -> dict[str, Any]:
+def _changes(request: QueueConfigRequest) -> dict[str, Any]:
+    """The fields of a request that were sent, by the names of the layer."""
     changes: dict[str, Any] = {}
-    nested = given.backpressure
     # Nested names first, then flat ones: a later one replaces an earlier one.
-    for holder in (nested, given):
-        if holder is None:
-            continue
+    for part in filter(None, (request.backpressure, request)):
         # Of two flat names for one field the layer's own counts: it comes last.
-        for name in sorted(holder.model_fields_set - {"backpressure"}, key=_is_own_name):
-            value = getattr(holder, name)
+        sent = part.model_fields_set - {"backpressure"}
+        for name in sorted(sent, key=lambda name: name not in _ALIASES):
+            value = getattr(part, name)
             if isinstance(value, BaseModel):
                 value = value.model_dump(exclude_unset=True)
             if name == "default_retry" and value is not None:
@@ -378,15 +353,15 @@ def _changes(given: QueueConfigRequest) -> dict[str, Any]:
     return changes
 
 
-def _retry_by_one_name(given: Mapping[str, Any]) -> dict[str, Any]:
+def _retry_by_one_name(sent: Mapping[str, Any]) -> dict[str, Any]:
     """A retry policy by the names that are shown, so that a field set by its alias replaces it."""
-    named = {_RETRY_ALIASES.get(name, name): value for name, value in given.items()}
+    named = {_RETRY_ALIASES.get(name, name): value for name, value in sent.items()}
     for alias, name in _RETRY_ALIASES.items():
-        if alias in given and given.get(name) is None:
-            value = given[alias]
+        if alias in sent and sent.get(name) is None:
+            value = sent[alias]
             named[name] = times.format_duration(value) if isinstance(value, int) else value
-        elif name in given:
-            named[name] = given[name]
+        elif name in sent:
+            named[name] = sent[name]
     return named
 
 
@@ -400,7 +375,7 @@ def merge(layer: Layer, changes: Mapping[str, Any], *, prefix: str = "") -> dict
         if value is None:
             merged.pop(name, None)
         elif name in _NESTED:
-            merged[name] = _given(_over(value, merged.get(name, {})))
+            merged[name] = _without_nulls(_over(value, merged.get(name, {})))
             if not merged[name]:
                 del merged[name]
         else:
@@ -429,18 +404,18 @@ def _over(above: Mapping[str, Any], below: Mapping[str, Any]) -> dict[str, Any]:
     return merged
 
 
-def _given(layer: Mapping[str, Any]) -> dict[str, Any]:
+def _without_nulls(layer: Mapping[str, Any]) -> dict[str, Any]:
     """The layer without null fields and without empty objects."""
     left = {
-        name: _given(value) if isinstance(value, Mapping) else value
+        name: _without_nulls(value) if isinstance(value, Mapping) else value
         for name, value in layer.items()
     }
     return {name: value for name, value in left.items() if value is not None and value != {}}
 
 
 def whole(layers: Layers, *, prefix: str = "") -> QueueConfig:
-    """The configuration in force. Raises InvalidRequest if layers contradict each other: stored,
-    they would make every push fail.
+    """The configuration in force. Raises InvalidRequest for layers that contradict each other:
+    stored, they would make every push fail.
     """
     try:
         return layers.in_force()
@@ -457,28 +432,14 @@ def check(before: Layers, own: Layer) -> None:
 
 def shown(layers: Layers) -> dict[str, Any]:
     """The merged configuration as shown. A limit that is not set is absent."""
-    document = layers.document
-    full = {**SYSTEM, **document}
-    for name in _NESTED:
-        if name in SYSTEM:
-            full[name] = _over(document.get(name, {}), SYSTEM[name])
+    full = _over({"dead_letter": {"retention": {"max_age": layers.max_age}}}, layers.full)
     if "tenant_fairness" in full:
         full["tenant_fairness"] = tenants.shown(full["tenant_fairness"])
-    kept = full["dead_letter"]["retention"] | {"max_age": layers.max_age}
-    full["dead_letter"] = full["dead_letter"] | {"retention": kept}
-    full = {name: value for name, value in full.items() if not _unlimited(name, value)}
+    full = {name: value for name, value in full.items() if value or name not in _UNLIMITED_AT_ZERO}
     if "dead_letter_queue" in full:
         full.setdefault("dead_letter_ttl", _DEAD_LETTER_TTL)
-    full["backpressure"] = {
-        theirs: full[ours]
-        for theirs, ours in (
-            ("max_depth", "max_size"),
-            ("max_size_bytes", "max_size_bytes"),
-            ("strategy", "overflow_policy"),
-            ("warning_threshold", "warning_threshold"),
-        )
-        if ours in full
-    }
+    named = ((name, _ALIASES.get(name, name)) for name in Backpressure.model_fields)
+    full["backpressure"] = {name: full[field] for name, field in named if field in full}
     return full
 
 
@@ -509,50 +470,36 @@ def sources(layers: Layers) -> dict[str, str]:
     return found | {name: "queue" for name in own if name in found}
 
 
-def _unlimited(name: str, value: Any) -> bool:
-    return name in ("max_size", "max_size_bytes", "dead_letter_max_size") and value == 0
-
-
-def _in_force(document: Mapping[str, Any], max_age: str) -> QueueConfig:
-    retention = {**SYSTEM["retention"], **document.get("retention", {})}
-    seconds = {name: times.duration_ms(text) // 1000 for name, text in retention.items()}
-    rate = document.get("rate_limit")
-    ttl_ms = times.duration_ms(document.get("dead_letter_ttl", _DEAD_LETTER_TTL))
-    dead_letter = _over(document.get("dead_letter", {}), SYSTEM["dead_letter"])
-    base = QueueConfig()
+def _in_force(layers: Layers) -> QueueConfig:
+    full, retry = layers.full, layers.document.get("default_retry")
+    seconds = {name: times.duration_ms(text) // 1000 for name, text in full["retention"].items()}
+    rate = full.get("rate_limit")
+    dead_letter = full["dead_letter"]
+    if retry:
+        retry = envelope.RetryRequest.model_validate(dict(retry)).over(DEFAULT, "default_retry")
     return QueueConfig(
-        max_size=document.get("max_size") or None,
-        max_size_bytes=document.get("max_size_bytes") or None,
-        overflow_policy=OverflowPolicy(document.get("overflow_policy", base.overflow_policy)),
-        warning_threshold=float(document.get("warning_threshold", base.warning_threshold)),
-        concurrency=document.get("concurrency"),
+        max_size=full.get("max_size") or None,
+        max_size_bytes=full.get("max_size_bytes") or None,
+        overflow_policy=OverflowPolicy(full["overflow_policy"]),
+        warning_threshold=float(full["warning_threshold"]),
+        concurrency=full.get("concurrency"),
         rate_limit=rate["limit"] if rate else None,
         rate_period_ms=times.duration_ms(rate["period"]) if rate else 0,
-        visibility_ms=document.get("visibility_timeout", base.visibility_ms // 1000) * 1000,
-        timeout_ms=document.get("default_timeout", base.timeout_ms // 1000) * 1000,
-        retry=_retry(document.get("default_retry")),
-        retention=Retention(
-            completed_s=seconds["completed"],
-            cancelled_s=seconds["cancelled"],
-            discarded_s=seconds["discarded"],
-        ),
-        dead_letter_queue=document.get("dead_letter_queue"),
-        dead_letter_max_size=document.get("dead_letter_max_size") or None,
-        dead_letter_ttl_ms=ttl_ms,
+        visibility_ms=full["visibility_timeout"] * 1000,
+        timeout_ms=full["default_timeout"] * 1000,
+        retry=retry or DEFAULT,
+        retention=Retention(**{f"{state}_s": kept_s for state, kept_s in seconds.items()}),
+        dead_letter_queue=full.get("dead_letter_queue"),
+        dead_letter_max_size=full.get("dead_letter_max_size") or None,
+        dead_letter_ttl_ms=times.duration_ms(full.get("dead_letter_ttl", _DEAD_LETTER_TTL)),
         dead_letter=DeadLetterRetention(
-            max_age_ms=times.duration_ms(max_age),
+            max_age_ms=times.duration_ms(layers.max_age),
             max_count=dead_letter["retention"]["max_count"],
             pruning_policy=PruningPolicy(dead_letter["pruning_policy"]),
         ),
-        replay_rules=document.get("replay_rules"),
-        allowed_job_types=tuple(document.get("allowed_job_types", base.allowed_job_types)),
-        producers=tuple(document.get("producers", base.producers)),
-        lanes=document.get("lanes", base.lanes),
-        tenant_fairness=tenants.in_force(document.get("tenant_fairness", {})),
+        replay_rules=full.get("replay_rules"),
+        allowed_job_types=tuple(full["allowed_job_types"]),
+        producers=tuple(full["producers"]),
+        lanes=full["lanes"],
+        tenant_fairness=tenants.in_force(full.get("tenant_fairness", {})),
     )
-
-
-def _retry(given: Mapping[str, Any] | None) -> RetryPolicy:
-    if not given:
-        return DEFAULT
-    return envelope.RetryRequest.model_validate(dict(given)).over(DEFAULT, "default_retry")

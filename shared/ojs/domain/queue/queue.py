@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from functools import cached_property
 from typing import Any, assert_never
 
 from ojs.domain import times
+from ojs.domain.errors import JobTypeNotAllowed, PermissionDenied, QueueDraining, QueueMayStay
 from ojs.domain.fair_queue.tags import Fairness
 from ojs.domain.queue.config import Layers, QueueConfig
 
@@ -85,9 +86,9 @@ class Queue:
     layers: Layers = field(default_factory=Layers)
     deletion: Deletion | None = None
     # Its jobs are counted at the depth counter, though its bound may not be in force yet.
-    charging: bool = False
+    tracking: bool = False
     # The same for running jobs and the concurrency limit.
-    slotting: bool = False
+    limiting: bool = False
     # The worker pools it is in.
     pools: Mapping[str, PoolMark] = field(default_factory=dict)
     # How often its configuration has changed.
@@ -101,14 +102,14 @@ class Queue:
         return self.layers.in_force()
 
     @property
-    def charged(self) -> bool:
+    def tracks_depth(self) -> bool:
         """Whether new jobs are counted at the queue's depth counter."""
-        return self.charging or self.config.bounded
+        return self.tracking or self.config.bounded
 
     @property
-    def slotted(self) -> bool:
+    def limits_concurrency(self) -> bool:
         """Whether running jobs need concurrency permits of the queue."""
-        return self.slotting or self.config.concurrency is not None
+        return self.limiting or self.config.concurrency is not None
 
     @property
     def fairness(self) -> Fairness | None:
@@ -131,10 +132,34 @@ class Queue:
         """The pool whose workers alone are served from it (ojs-fair-scheduling, section 6.3)."""
         return next((name for name, mark in self.pools.items() if mark.isolated), None)
 
+    def check_job(self, job_type: str, producer: str | None) -> None:
+        """Raise QueueDraining, JobTypeNotAllowed or PermissionDenied if it refuses a new job.
+
+        `producer` is the caller's name, if known. Raises QueueMayStay for a queue whose deletion
+        may still be refused: the caller may try again.
+        """
+        self.check_type(job_type)
+        if not self.config.allows_producer(producer):
+            raise PermissionDenied(
+                f"This producer may not push to the queue '{self.name}'.",
+                details={"queue": self.name, "producer": producer},
+            )
+
+    def check_type(self, job_type: str) -> None:
+        """The same without a producer: for dead letters that an operator retries."""
+        if self.state is QueueState.DRAINING:
+            raise QueueMayStay(self.name) if self.may_stay else QueueDraining(self.name)
+        if not self.config.allows_type(job_type):
+            raise JobTypeNotAllowed(self.name, job_type, self.config.allowed_job_types)
+
     @property
     def lanes(self) -> int:
         """Number of parallel ready lines."""
         return self.config.lanes
+
+    def choose_lane(self, choose: Callable[[int], int]) -> int:
+        """A random lane for a new job; `choose` returns a number below the one given."""
+        return choose(self.lanes) if self.lanes > 1 else 0
 
     @property
     def paused(self) -> bool:

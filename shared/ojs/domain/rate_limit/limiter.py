@@ -30,7 +30,7 @@ from pydantic import (
 )
 
 from ojs.domain import times
-from ojs.domain.numbers import whole_number
+from ojs.domain.fields import NumberRange
 from ojs.domain.rate_limit.window import STEPS, RateWindow
 
 KEY_PATTERN = r"[a-zA-Z0-9][a-zA-Z0-9._:\-]*"
@@ -81,7 +81,7 @@ def queue_key(queue: str) -> str:
     return f"queue:{queue}"
 
 
-def cell_name(key: str) -> str:
+def limiter_name(key: str) -> str:
     """A key's short name of 12 characters, which is part of sort keys in the ready line."""
     digest = hashlib.blake2b(key.encode("utf-8"), digest_size=9).digest()
     return base64.urlsafe_b64encode(digest).decode("ascii")
@@ -159,9 +159,9 @@ class RateLimit:
         """As stored in the job record: limits, what happens at the limit, and the key."""
         return f"{self._rules()}|{self.key or ''}"
 
-    def hint(self, queue: str) -> str:
+    def spec(self, queue: str) -> str:
         """As part of a sort key in the ready line: all that a claim needs except the key itself."""
-        return ";".join(filter(None, (cell_name(self.key_in(queue)), self._rules())))
+        return ";".join(filter(None, (limiter_name(self.key_in(queue)), self._rules())))
 
     def _rules(self) -> str:
         return ";".join(filter(None, (self.bounds.compact(), _ON_LIMIT[self.on_limit])))
@@ -177,15 +177,15 @@ class RateLimit:
 class LimitSpec:
     """The rate limit of a job as the sort key in the ready line has it."""
 
-    cell: str
+    limiter: str
     bounds: LimitBounds
     on_limit: OnLimit
 
     @classmethod
     def of(cls, text: str) -> LimitSpec:
-        """Read back what `RateLimit.hint` wrote."""
-        cell, _, rules = text.partition(";")
-        return cls(cell, LimitBounds.of(rules), _on_limit(rules))
+        """Read back what `RateLimit.spec` wrote."""
+        limiter, _, rules = text.partition(";")
+        return cls(limiter, LimitBounds.of(rules), _on_limit(rules))
 
 
 def _on_limit(rules: str) -> OnLimit:
@@ -221,8 +221,8 @@ class _Model(BaseModel):
     model_config = ConfigDict(strict=True, extra="forbid", allow_inf_nan=False, defer_build=True)
 
 
-Number = Annotated[int, Field(ge=1, le=MAX_RATE), BeforeValidator(whole_number)]
-Concurrency = Annotated[int, Field(ge=0, le=MAX_CONCURRENCY), BeforeValidator(whole_number)]
+Number = Annotated[int, NumberRange(1, MAX_RATE)]
+Concurrency = Annotated[int, NumberRange(0, MAX_CONCURRENCY)]
 Key = Annotated[str, Field(min_length=1, max_length=MAX_KEY), AfterValidator(check_key)]
 
 
@@ -413,29 +413,29 @@ class LimiterState:
         """How many of `wanted` jobs with these bounds may start now."""
         if self.paused_ms is not None and now_ms < self.paused_ms:
             return LimitDecision(0, PAUSE, free_ms=self.paused_ms)
-        force = self.in_force(bounds, now_ms)
-        verdicts = [
-            verdict
-            for verdict in (
-                self._places(force, now_ms),
-                self._rate(force.rate, now_ms),
-                self._throttle(force.throttle, now_ms),
+        applied = self.in_force(bounds, now_ms)
+        decisions = [
+            decision
+            for decision in (
+                self._concurrency(applied, now_ms),
+                self._rate(applied.rate, now_ms),
+                self._throttle(applied.throttle, now_ms),
             )
-            if verdict is not None
+            if decision is not None
         ]
-        least = min(verdicts, key=lambda verdict: verdict.count, default=LimitDecision(wanted))
+        least = min(decisions, key=lambda decision: decision.count, default=LimitDecision(wanted))
         if least.count >= wanted:
             return LimitDecision(wanted)
         if least.count:
             return least
         # Of several limits that block, the one that blocks longest counts.
-        shut = [verdict for verdict in verdicts if not verdict.count]
-        return max(shut, key=lambda verdict: verdict.free_ms or now_ms)
+        blocking = [decision for decision in decisions if not decision.count]
+        return max(blocking, key=lambda decision: decision.free_ms or now_ms)
 
-    def _places(self, force: LimitBounds, now_ms: int) -> LimitDecision | None:
-        if not self.takes_permits(force, now_ms):
+    def _concurrency(self, applied: LimitBounds, now_ms: int) -> LimitDecision | None:
+        if not self.takes_permits(applied, now_ms):
             return None
-        limit = MAX_CONCURRENCY if force.concurrency is None else force.concurrency
+        limit = MAX_CONCURRENCY if applied.concurrency is None else applied.concurrency
         used = len(self.holders)
         return LimitDecision(max(0, limit - used), CONCURRENCY, limit, used)
 
@@ -485,31 +485,33 @@ class LimiterState:
         recent = {period: window.recent(now_ms, period) for period, window in self.windows.items()}
         return {period: window for period, window in recent.items() if window.passed}
 
-    def taking(
-        self, bounds: LimitBounds, places: Mapping[str, Holder], now_ms: int, count: int
+    def with_starts(
+        self, bounds: LimitBounds, permits: Mapping[str, Holder], now_ms: int, count: int
     ) -> LimiterState:
         """The state after `count` starts now that took these permits."""
         windows = self._recent(now_ms)
-        force = self.in_force(bounds, now_ms)
-        if force.rate is not None:
-            windows.setdefault(force.rate.period_ms, RateWindow())
-        windows = {
-            period: window.taking(count, now_ms, period) for period, window in windows.items()
-        }
+        rate = self.in_force(bounds, now_ms).rate
+        if rate is not None:
+            windows.setdefault(rate.period_ms, RateWindow())
         return replace(
             self,
-            holders={**self.holders, **places},
-            windows=windows,
+            holders={**self.holders, **permits},
+            windows={
+                period: window.with_starts(count, now_ms, period)
+                for period, window in windows.items()
+            },
             # Another container's clock may be ahead.
             last_ms=max(now_ms, self.last_ms or 0),
         )
 
-    def giving_back(self, places: Iterable[str], taken_ms: int, count: int) -> LimiterState:
+    def without_starts(self, permits: Iterable[str], taken_ms: int, count: int) -> LimiterState:
         """The state without `count` starts of `taken_ms` that did not happen, and their permits."""
-        gone = frozenset(places)
-        windows = {
-            period: window.taking(-count, taken_ms, period)
-            for period, window in self.windows.items()
-        }
-        kept = {name: holder for name, holder in self.holders.items() if name not in gone}
-        return replace(self, holders=kept, windows=windows)
+        gone = frozenset(permits)
+        return replace(
+            self,
+            holders={name: holder for name, holder in self.holders.items() if name not in gone},
+            windows={
+                period: window.with_starts(-count, taken_ms, period)
+                for period, window in self.windows.items()
+            },
+        )

@@ -33,7 +33,7 @@ class RateWindow:
         """How many jobs may start now."""
         return max(0, limit - self.recent(now_ms, period_ms).used)
 
-    def taking(self, count: int, now_ms: int, period_ms: int) -> RateWindow:
+    def with_starts(self, count: int, now_ms: int, period_ms: int) -> RateWindow:
         """The window after `count` starts now; a negative number gives back unused ones."""
         step = _step(now_ms, period_ms)
         steps = dict(self.recent(now_ms, period_ms).passed)

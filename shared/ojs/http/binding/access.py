@@ -64,14 +64,13 @@ class Guard:
             case Reach.JOB:
                 request.touches(self._current().jobs.queue_of(request.named))
             case Reach.FILTER:
-                asked = filtered(request.query)
-                request.touches(*asked) if asked else request.touches(None)
+                request.touches(*(filtered(request.query) or (None,)))
 
 
 def filtered(query: Mapping[str, str]) -> list[str]:
     """The queues that a query asks for; an empty list stands for all."""
-    given = [query[name] for name in _FILTERS if query.get(name)]
-    return [name.strip() for text in given for name in text.split(",")]
+    texts = [query[name] for name in _FILTERS if query.get(name)]
+    return [name.strip() for text in texts for name in text.split(",")]
 
 
 def _anybody(_context: Mapping[str, Any]) -> Principal | None:

@@ -89,15 +89,15 @@ class _Resolver(APIGatewayHttpResolver):
 class Application:
     """One HTTP function: binds implementations to the operations of the contract."""
 
-    def __init__(self, function: str, guard: Guard, clock: Clock | None = None) -> None:
+    def __init__(self, function: str, guard: Guard) -> None:
         self.function = function
         self._guard = guard
         # Not the runtime's clock: a request is answered, with an id, even if that cannot be built.
-        self._clock = clock or SystemClock()
+        self._clock: Clock = SystemClock()
         self._started_ms = self._clock.now_ms()
         self._ids = IdSource(self._clock)
         self._expected = {op.id: op for op in contract.operations_of(function)}
-        self._bound: dict[str, Implementation] = {}
+        self._bound: set[str] = set()
         self._resolver = _Resolver()
         self._resolver.not_found(self._no_route)
         self._resolver.exception_handler(OjsError)(self._refused)
@@ -109,8 +109,13 @@ class Application:
         """Seconds since this container (or the local server) started."""
         return (self._clock.now_ms() - self._started_ms) // 1_000
 
-    def operation(self, *operation_ids: str) -> Callable[[Implementation], Implementation]:
-        """Bind an implementation. Raises ValueError for an operation unknown or bound already."""
+    def operation(
+        self, *operation_ids: str, strict_query: bool = False
+    ) -> Callable[[Implementation], Implementation]:
+        """Bind an implementation. Raises ValueError for an operation unknown or bound already.
+
+        `strict_query`: a query parameter that the operation does not have is refused.
+        """
 
         def bind(implementation: Implementation) -> Implementation:
             for operation_id in operation_ids:
@@ -118,15 +123,15 @@ class Application:
                     raise ValueError(f"{self.function} has no operation {operation_id}")
                 if operation_id in self._bound:
                     raise ValueError(f"operation {operation_id} is bound twice")
-                self._bound[operation_id] = implementation
-                self._install(self._expected[operation_id], implementation)
+                self._bound.add(operation_id)
+                self._install(self._expected[operation_id], implementation, strict_query)
             return implementation
 
         return bind
 
     def complete(self) -> Application:
         """Raise ValueError unless every operation of the function is bound."""
-        if missing := self._expected.keys() - self._bound.keys():
+        if missing := self._expected.keys() - self._bound:
             raise ValueError(f"not bound in {self.function}: {', '.join(sorted(missing))}")
         return self
 
@@ -147,7 +152,9 @@ class Application:
             event = {**event, "requestContext": request_context}
         return self._resolver.resolve(event, context)
 
-    def _install(self, operation: Operation, implementation: Implementation) -> None:
+    def _install(
+        self, operation: Operation, implementation: Implementation, strict_query: bool
+    ) -> None:
         def route(**path: str) -> Response[str]:
             context, event = self._resolver.context, self._resolver.current_event.raw_event
             context["operation"] = operation
@@ -171,6 +178,8 @@ class Application:
             )
             self._guard.admit(request)
             request.check_no_body()
+            if strict_query:
+                request.check_query()
             return self._respond(implementation(request))
 
         self._resolver.route(operation.path, operation.method)(route)
@@ -207,23 +216,20 @@ class Application:
         return self._error(errors.internal(), cause=error)
 
     def _error(self, error: OjsError, cause: Exception) -> Response[str]:
-        request_id = self._resolver.context["request_id"]
-        status = errors.kind_of(error).status
-        answer = Answer(errors.body(error, request_id), status, errors.headers(error))
-        self._log(status, error.code, cause)
-        return self._response(answer)
+        body = errors.body(error, self._resolver.context["request_id"])
+        answer = Answer(body, errors.kind_of(error).status, errors.headers(error))
+        return self._respond(answer, error.code, cause)
 
-    def _respond(self, answer: Answer) -> Response[str]:
-        self._log(answer.status)
-        return self._response(answer)
-
-    def _response(self, answer: Answer) -> Response[str]:
+    def _respond(
+        self, answer: Answer, code: str | None = None, cause: Exception | None = None
+    ) -> Response[str]:
+        self._log(answer.status, code, cause)
         context = self._resolver.context
         headers = negotiation.answer_headers(context["request_id"], closed=context["closed"])
         if answer.body is not None:
-            asked = context["headers"]
+            requested = context["headers"]
             headers["Content-Type"] = client_quirks.media_type(
-                asked.get("accept"), asked.get("user-agent")
+                requested.get("accept"), requested.get("user-agent")
             )
         headers |= answer.headers
         text = "" if answer.body is None else answer.body
@@ -234,18 +240,7 @@ class Application:
             text = text.encode("utf-8", "backslashreplace").decode("utf-8")
         return Response(status_code=answer.status, body=text, headers=headers)
 
-    def _log(self, status: int, code: str | None = None, cause: Exception | None = None) -> None:
-        # Successes are logged at DEBUG only: storing a line for each request costs about as much as
-        # serving it, and the API's access log has them.
-        fields = self._log_fields(status, code)
-        if status >= 500:
-            logger.error("request failed", exc_info=cause, **fields)
-        elif code is not None:
-            logger.info("request refused", **fields)
-        else:
-            logger.debug("request served", **fields)
-
-    def _log_fields(self, status: int, code: str | None = None) -> dict[str, Any]:
+    def _log(self, status: int, code: str | None, cause: Exception | None) -> None:
         # Never the body, the query or values in the path: they may be confidential.
         context = self._resolver.context
         operation: Operation | None = context.get("operation")
@@ -260,7 +255,14 @@ class Application:
             fields |= {"principal": principal.name[:100], "key": principal.key}
         if code is not None:
             fields["code"] = code
-        return fields
+        # Successes are logged at DEBUG only: storing a line for each request costs about as much as
+        # serving it, and the API's access log has them.
+        if status >= 500:
+            logger.error("request failed", exc_info=cause, **fields)
+        elif code is not None:
+            logger.info("request refused", **fields)
+        else:
+            logger.debug("request served", **fields)
 
 
 def _remaining(lambda_context: object) -> Callable[[], int]:

@@ -39,58 +39,45 @@ class ErrorKind:
         return f"{_CATALOGUE}#{_CHAPTERS[self.catalogue[4]]}"
 
 
+# One row for each: the formatter would split it.
+# fmt: off
 KINDS: dict[str, ErrorKind] = {
     "invalid_payload": ErrorKind(400, "OJS-1000", "Send one JSON object, encoded as UTF-8."),
-    "invalid_request": ErrorKind(
-        400, "OJS-1000", "Correct the field named in details and send again."
-    ),
-    "validation_error": ErrorKind(
-        422, "OJS-1006", "Correct the policy field named in details and send again."
-    ),
-    "unsupported": ErrorKind(
-        422, "OJS-7000", "See /ojs/manifest and /ojs/v1/openapi.json for what is offered."
-    ),
-    "not_found": ErrorKind(
-        404, "OJS-3000", "Check the id or path; finished jobs are removed after their retention."
-    ),
-    "queue_not_found": ErrorKind(
-        404, "OJS-3000", "Make the queue first: POST /ojs/v1/queues. This server is in strict mode."
-    ),
-    "JOB_TYPE_NOT_ALLOWED": ErrorKind(
-        422, "OJS-1001", "Push to a queue that takes this type, or let an operator allow it."
-    ),
-    "unauthenticated": ErrorKind(
-        401, "OJS-5000", "Ask an operator for a key, or for a new one if yours has ended."
-    ),
-    "permission_denied": ErrorKind(
-        403, "OJS-5001", "Ask an operator for a key that allows it, or to add you to the producers."
-    ),
+    "invalid_request": ErrorKind(400, "OJS-1000",
+        "Correct the field named in details and send again."),
+    "validation_error": ErrorKind(422, "OJS-1006",
+        "Correct the policy field named in details and send again."),
+    "unsupported": ErrorKind(422, "OJS-7000",
+        "See /ojs/manifest and /ojs/v1/openapi.json for what is offered."),
+    "not_found": ErrorKind(404, "OJS-3000",
+        "Check the id or path; finished jobs are removed after their retention."),
+    "queue_not_found": ErrorKind(404, "OJS-3000",
+        "Make the queue first: POST /ojs/v1/queues. This server is in strict mode."),
+    "JOB_TYPE_NOT_ALLOWED": ErrorKind(422, "OJS-1001",
+        "Push to a queue that takes this type, or let an operator allow it."),
+    "unauthenticated": ErrorKind(401, "OJS-5000",
+        "Ask an operator for a key, or for a new one if yours has ended."),
+    "permission_denied": ErrorKind(403, "OJS-5001",
+        "Ask an operator for a key that allows it, or to add you to the producers."),
     "method_not_allowed": ErrorKind(405, "OJS-1000", "Use one of the methods in the Allow header."),
-    "conflict": ErrorKind(
-        409, "OJS-1005", "Read the job or queue: somebody else may have changed it in the meantime."
-    ),
-    "queue_draining": ErrorKind(
-        409,
-        "OJS-1005",
+    "conflict": ErrorKind(409, "OJS-1005",
+        "Read the job or queue: somebody else may have changed it in the meantime."),
+    "queue_draining": ErrorKind(409, "OJS-1005",
         "Push again after Retry-After if there is one; otherwise to another queue, or when this "
-        "one is gone: it is made anew.",
-    ),
-    "duplicate": ErrorKind(
-        409, "OJS-3001", "The job named in details exists already; use that one."
-    ),
-    "payload_too_large": ErrorKind(
-        413, "OJS-1009", "Store large data elsewhere and send a reference to it."
-    ),
+        "one is gone: it is made anew."),
+    "duplicate": ErrorKind(409, "OJS-3001",
+        "The job named in details exists already; use that one."),
+    "payload_too_large": ErrorKind(413, "OJS-1009",
+        "Store large data elsewhere and send a reference to it."),
     "metadata_too_large": ErrorKind(413, "OJS-1010", "Keep meta for small facts about the job."),
     "QUEUE_FULL": ErrorKind(429, "OJS-6001", "Nothing was stored; try again after Retry-After."),
-    "backend_error": ErrorKind(
-        500, "OJS-2000", "Try again; report it with the request id if it stays."
-    ),
+    "backend_error": ErrorKind(500, "OJS-2000",
+        "Try again; report it with the request id if it stays."),
     "backend_unavailable": ErrorKind(503, "OJS-2001", "Try again after the time in Retry-After."),
-    "backend_timeout": ErrorKind(
-        504, "OJS-2002", "The outcome is unknown: read the job before trying again."
-    ),
+    "backend_timeout": ErrorKind(504, "OJS-2002",
+        "The outcome is unknown: read the job before trying again."),
 }
+# fmt: on
 
 _DEFAULT_RETRY_AFTER_S = 1
 

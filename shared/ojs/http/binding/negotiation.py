@@ -62,9 +62,9 @@ def preflight_headers(methods: Iterable[str]) -> dict[str, str]:
     }
 
 
-def request_id(given: str | None) -> str | None:
+def request_id(header: str | None) -> str | None:
     """The client's own request id, if it can be echoed and logged safely."""
-    text = (given or "").strip()
+    text = (header or "").strip()
     return text if _REQUEST_ID.fullmatch(text) else None
 
 
@@ -103,25 +103,25 @@ def _weight(parameters: Iterable[str]) -> float:
     return 1.0
 
 
-def check_content_type(given: str | None) -> None:
+def check_content_type(header: str | None) -> None:
     """Raise InvalidRequest unless a body of this type can be read; the header may be missing."""
-    if given is None or not given.strip():
+    if header is None or not header.strip():
         return
-    name = given.partition(";")[0].strip().lower()
+    name = header.partition(";")[0].strip().lower()
     if name not in (MEDIA_TYPE, JSON):
         raise InvalidRequest(
             "Content-Type",
             f"must be {MEDIA_TYPE} or {JSON}",
-            value=given,
+            value=header,
             details={"supported": [MEDIA_TYPE, JSON]},
         )
 
 
-def check_version(asked: str | None) -> None:
+def check_version(requested: str | None) -> None:
     """Raise Unsupported unless the requested version of the specification is served."""
-    if asked is not None and not _VERSION.fullmatch(asked.strip()):
+    if requested is not None and not _VERSION.fullmatch(requested.strip()):
         raise Unsupported(
-            f"OJS version '{shorten(asked, 40)}' is not served here.",
+            f"OJS version '{shorten(requested, 40)}' is not supported by this server.",
             field="OJS-Version",
-            details={"requested": shorten(asked, 40), "supported": [VERSION]},
+            details={"requested": shorten(requested, 40), "supported": [VERSION]},
         )

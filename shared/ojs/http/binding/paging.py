@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import base64
 import binascii
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar, cast
 
-from ojs.domain.errors import InvalidRequest
+from ojs.domain.errors import BAD_CURSOR, InvalidRequest
 from ojs.domain.page import Page
 from ojs.http.contract.operations import DEFAULT_LIMIT, MAX_LIMIT, MAX_OFFSET
 
@@ -54,45 +54,64 @@ def integer(query: Mapping[str, str], name: str, *, default: int, least: int, mo
     raise InvalidRequest(name, f"must be an integer from {least} to {most}", value=text)
 
 
+def limit(query: Mapping[str, str], *, default: int, most: int) -> int:
+    """Read how many items a page may have. Raises InvalidRequest naming a parameter."""
+    per_page = integer(query, "per_page", default=default, least=1, most=most)
+    return integer(query, "limit", default=per_page, least=1, most=most)
+
+
 def window(query: Mapping[str, str]) -> PageWindow:
     """Read which part of a listing a query asks for. Raises InvalidRequest naming a parameter."""
-    per_page = integer(query, "per_page", default=DEFAULT_LIMIT, least=1, most=MAX_LIMIT)
-    limit = integer(query, "limit", default=per_page, least=1, most=MAX_LIMIT)
+    most = limit(query, default=DEFAULT_LIMIT, most=MAX_LIMIT)
     any_page = 10**_MAX_DIGITS - 1
     page = integer(query, "page", default=1, least=1, most=any_page)
     offset = integer(query, "offset", default=0, least=0, most=any_page)
     name = "offset" if offset else "page"
-    offset = offset or (page - 1) * limit
+    offset = offset or (page - 1) * most
     cursor = opened(query["cursor"]) if query.get("cursor") else None
     if cursor is not None and offset:
         raise InvalidRequest(name, "cannot be combined with cursor", value=query.get(name))
     if offset > MAX_OFFSET:
         raise InvalidRequest(
             name,
-            f"must not skip more than {MAX_OFFSET} items; go on with cursor instead",
+            f"must not skip more than {MAX_OFFSET} items; use cursor instead",
             value=query.get(name),
         )
-    return PageWindow(limit, offset, cursor)
+    return PageWindow(most, offset, cursor)
 
 
-def collect(asked: PageWindow, listing: Callable[[int, str | None], Page[T]]) -> Page[T]:
-    """Read the page asked for from `listing`, which takes a limit and a cursor.
+class _Listing(Protocol[T]):
+    """Reads at most `limit` items of a listing, from a cursor on."""
+
+    def __call__(self, *, limit: int, cursor: str | None) -> Page[T]: ...
+
+
+def read(query: Mapping[str, str], listing: _Listing[T]) -> tuple[Page[T], answers.Pagination]:
+    """Read the page that a query asks for, with its `pagination`. Raises InvalidRequest."""
+    part = window(query)
+    page = collect(part, listing)
+    return page, described(part, page)
+
+
+def collect(window: PageWindow, listing: _Listing[T]) -> Page[T]:
+    """Read one page of `listing`.
 
     Short pages of the listing are put together until the page is full, so that numbered pages
     follow one another without a gap. Raises InvalidRequest when skipping takes too many reads.
     """
-    cursor = asked.cursor
+    cursor = window.cursor
     found: list[T] = []
     for _ in range(_MAX_READS):
         # Never read more than fits: the cursor must be that of the last item shown.
-        passed = listing(min(asked.offset + asked.limit - len(found), MAX_LIMIT), cursor)
+        most = min(window.offset + window.limit - len(found), MAX_LIMIT)
+        passed = listing(limit=most, cursor=cursor)
         found += passed.items
         cursor = passed.next_cursor
-        if cursor is None or len(found) == asked.offset + asked.limit:
+        if cursor is None or len(found) == window.offset + window.limit:
             break
-    if len(found) < asked.offset and cursor is not None:
-        raise InvalidRequest("offset", "skips too much; go on with cursor instead")
-    return Page(found[asked.offset :], cursor)
+    if len(found) < window.offset and cursor is not None:
+        raise InvalidRequest("offset", "skips too many items; use cursor instead")
+    return Page(found[window.offset :], cursor)
 
 
 # The store's cursors contain keys of items. Encoded, they are opaque and need no quoting in a URL.
@@ -109,28 +128,36 @@ def opened(text: str, name: str = "cursor") -> str:
         padded = text.encode("ascii") + b"=" * (-len(text) % 4)
         return base64.b64decode(padded, altchars=b"-_", validate=True).decode("utf-8")
     except (UnicodeError, binascii.Error):
-        raise InvalidRequest(name, "is not one this server gave", value=text) from None
+        raise InvalidRequest(name, BAD_CURSOR, value=text) from None
 
 
-def described(asked: PageWindow, page: Page[Any], total: int | None = None) -> answers.Pagination:
-    """Build the `pagination` object; it has `total` only where that is known without counting."""
-    shown: answers.Pagination = {
-        "has_more": page.next_cursor is not None,
-        "limit": asked.limit,
-        "offset": asked.offset,
-        "page": asked.page,
-        "per_page": asked.limit,
+def position(window: PageWindow, next_cursor: str | None) -> answers.EventsPagination:
+    """Build the `pagination` object of a listing whose length is not known."""
+    shown: answers.EventsPagination = {
+        "has_more": next_cursor is not None,
+        "limit": window.limit,
+        "offset": window.offset,
+        "page": window.page,
+        "per_page": window.limit,
     }
-    if page.next_cursor is not None:
-        shown["next_cursor"] = sealed(page.next_cursor)
-    if (
-        total is None
-        and not asked.cursor
-        and page.next_cursor is None
-        and (page.items or not asked.offset)
-    ):
-        # The listing ends here, so its length is known.
-        total = asked.offset + len(page.items)
+    if next_cursor is not None:
+        shown["next_cursor"] = sealed(next_cursor)
+    return shown
+
+
+def described(window: PageWindow, page: Page[Any], total: int | None = None) -> answers.Pagination:
+    """Build the `pagination` object; it has `total` only where that is known without counting."""
+    shown = cast("answers.Pagination", position(window, page.next_cursor))
+    ends_here = page.next_cursor is None and (page.items or not window.offset)
+    if total is None and ends_here and not window.cursor:
+        total = window.offset + len(page.items)
     if total is not None:
         shown["total"] = total
     return shown
+
+
+def with_total(pagination: answers.Pagination) -> answers.Paged:
+    """The last fields of a page's answer; clients look for the total beside `pagination`, too."""
+    if "total" not in pagination:
+        return {"pagination": pagination}
+    return {"pagination": pagination, "total": pagination["total"]}

@@ -2,23 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
+from typing import TypeVar
 
 from ojs.domain import times
-from ojs.domain.errors import InvalidRequest, shorten
-from ojs.http.contract.operations import MAX_FILTER_NAMES, Operation
+from ojs.domain.errors import InvalidRequest
+from ojs.http.contract.operations import MAX_FILTER_NAMES
+
+T = TypeVar("T")
 
 
-def check_known(operation: Operation, query: Mapping[str, str]) -> None:
-    """Refuse unknown parameters: a mistyped filter that is ignored would mislead."""
-    known = [parameter.name for parameter in operation.query]
-    for name in query:
-        if name not in known:
-            taken = f"it takes {', '.join(known)}" if known else "it takes none"
-            raise InvalidRequest(shorten(name), f"is not a parameter of this operation; {taken}")
+def checked(name: str, check: Callable[[str], T], value: str) -> T:
+    """What `check` makes of a value; its ValueError becomes an InvalidRequest naming `name`."""
+    try:
+        return check(value)
+    except ValueError as error:
+        raise InvalidRequest(name, str(error), value=value) from None
 
 
-def given(query: Mapping[str, str], *names: str) -> tuple[str, str] | None:
+def either(query: Mapping[str, str], *names: str) -> tuple[str, str] | None:
     """Name and value of the one parameter of `names` that has a value; None if none has."""
     found = [(name, query[name]) for name in names if query.get(name)]
     if len(found) > 1:
@@ -30,30 +33,27 @@ def names(
     query: Mapping[str, str], parameters: Iterable[str], check: Callable[[str], str]
 ) -> tuple[str, ...]:
     """The names, separated by commas, in one of these parameters; () if none is given."""
-    found = given(query, *parameters)
+    found = either(query, *parameters)
     if found is None:
         return ()
     name, text = found
     parts = text.split(",")
     if len(parts) > MAX_FILTER_NAMES:
         raise InvalidRequest(name, f"must have at most {MAX_FILTER_NAMES} entries")
-    checked = []
-    for part in parts:
-        try:
-            checked.append(check(part))
-        except ValueError as error:
-            raise InvalidRequest(name, str(error), value=part) from None
-    return tuple(dict.fromkeys(checked))
+    return tuple(dict.fromkeys(checked(name, check, part) for part in parts))
 
 
 def single(query: Mapping[str, str], name: str, check: Callable[[str], str]) -> str | None:
     """The name in this parameter, if given."""
-    if not query.get(name):
-        return None
-    try:
-        return check(query[name])
-    except ValueError as error:
-        raise InvalidRequest(name, str(error), value=query[name]) from None
+    return checked(name, check, query[name]) if query.get(name) else None
+
+
+def choice(query: Mapping[str, str], name: str, choices: Sequence[str], *, default: str) -> str:
+    """The one of these choices that is in this parameter."""
+    text = query.get(name) or default
+    if text not in choices:
+        raise InvalidRequest(name, f"must be one of {', '.join(choices)}", value=text)
+    return text
 
 
 def moment(query: Mapping[str, str], name: str, *, now_ms: int) -> int | None:
@@ -65,10 +65,7 @@ def moment(query: Mapping[str, str], name: str, *, now_ms: int) -> int | None:
     if text.startswith("+"):
         rule = "must be an RFC 3339 timestamp with a time zone"
         raise InvalidRequest(name, rule, value=text)
-    try:
-        return times.timestamp_ms(text, now_ms=now_ms)
-    except ValueError as error:
-        raise InvalidRequest(name, str(error), value=text) from None
+    return checked(name, partial(times.timestamp_ms, now_ms=now_ms), text)
 
 
 def span(query: Mapping[str, str], *, now_ms: int) -> tuple[int | None, int | None]:

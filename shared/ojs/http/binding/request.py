@@ -10,12 +10,13 @@ from urllib.parse import unquote
 
 from ojs.domain import jsontext
 from ojs.domain.access import KEY_ID, Principal
-from ojs.domain.errors import InvalidPayload, InvalidRequest, forbidden
+from ojs.domain.errors import InvalidPayload, InvalidRequest, forbidden, shorten
 from ojs.domain.job import envelope
 from ojs.domain.pool.pool import check_pool
 from ojs.domain.pool.worker import check_worker_id
 from ojs.domain.rate_limit import limiter as limits
 from ojs.http.binding import negotiation
+from ojs.http.binding.query import checked
 from ojs.http.contract import models
 from ojs.http.contract.operations import Operation
 
@@ -77,10 +78,7 @@ class Request:
             value = unquote(self.path_value, errors="strict")
         except UnicodeDecodeError:
             raise InvalidRequest(parameter, "must be UTF-8", value=self.path_value) from None
-        try:
-            return _CHECKS[subject](value)
-        except ValueError as error:
-            raise InvalidRequest(parameter, str(error), value=value) from None
+        return checked(parameter, _CHECKS[subject], value)
 
     def object(self) -> dict[str, Any]:
         """Read the body, a JSON object; `{}` for an empty body where it is optional.
@@ -107,11 +105,22 @@ class Request:
             raise TypeError(f"{self.operation.id} takes no {model.__name__}")
         return models.parse(model, self.object())
 
+    def check_query(self) -> None:
+        """Raise InvalidRequest for an unknown parameter: ignoring a mistyped one would mislead."""
+        known = [parameter.name for parameter in self.operation.query]
+        for name in self.query:
+            if name not in known:
+                taken = f"it takes {', '.join(known)}" if known else "it takes none"
+                rule = f"is not a parameter of this operation; {taken}"
+                raise InvalidRequest(shorten(name), rule)
+
     def check_no_body(self) -> None:
-        """Raise InvalidRequest if there is a body and the operation takes none.
+        """Raise InvalidRequest if the body says anything to an operation that takes nothing.
 
         White space and `{}` are allowed: some clients send them with every request.
         """
+        if self.operation.request is models.NoOptions:
+            self.parsed(models.NoOptions)
         if self.operation.request is not None or not self.raw_body:
             return
         try:
@@ -135,4 +144,4 @@ class Request:
                 "The body is not valid UTF-8.", details={"position": error.start}
             ) from None
         except ValueError:  # binascii.Error, or characters beyond ASCII
-            raise InvalidPayload("The body did not arrive as valid base64.") from None
+            raise InvalidPayload("The body is not valid base64.") from None

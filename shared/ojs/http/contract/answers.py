@@ -36,6 +36,18 @@ JobState = Literal[
     "discarded",
 ]  # fmt: skip
 Directive = Literal["running", "quiet", "terminate"]
+QueueStateName = Literal["active", "paused", "draining"]
+DeletionStrategy = Literal["reject", "discard", "move", "drain"]
+DispatchStrategy = Literal["strict", "round-robin", "weighted", "least-loaded"]
+OverflowPolicy = Literal["reject", "block", "drop_oldest"]
+Rate = Annotated[float, Field(ge=0)]
+Milliseconds = Annotated[int, Field(ge=0, description="ms")]
+Bound = Annotated[int, Field(ge=1, description="absent when there is none")]
+Fraction = Annotated[float, Field(ge=0, le=1)]
+ConfigSources = Annotated[
+    dict[str, Literal["queue", "_default", "system"]],
+    Field(description="where each field comes from: set here, in the policy, or nowhere"),
+]
 
 
 class JobError(TypedDict):
@@ -123,16 +135,28 @@ class Job(TypedDict):
     ]
 
 
-class Pagination(TypedDict):
-    """Where a page stands in its listing."""
+class EventsPagination(TypedDict):
+    """How to go on in the direction of the listing."""
 
-    total: NotRequired[Annotated[int, Field(ge=0, description="only where it is known")]]
     has_more: bool
     next_cursor: NotRequired[Annotated[str, Field(min_length=1)]]
     limit: int
     offset: int
     page: int
     per_page: int
+
+
+class Pagination(EventsPagination):
+    """Where a page stands in its listing."""
+
+    total: NotRequired[Annotated[int, Field(ge=0, description="only where it is known")]]
+
+
+class Paged(TypedDict):
+    """What every answer with a page has, and its total where that is known."""
+
+    total: NotRequired[Count]
+    pagination: Pagination
 
 
 class JobAnswer(TypedDict):
@@ -232,13 +256,11 @@ class ProgressAnswer(TypedDict):
     updated_at: Moment | None
 
 
-class JobsPageAnswer(TypedDict):
+class JobsPageAnswer(Paged):
     """A page of jobs."""
 
     jobs: list[Job]
     items: list[Job]
-    total: NotRequired[Count]
-    pagination: Pagination
 
 
 class DeadLetterRetentionStats(TypedDict):
@@ -340,13 +362,11 @@ class BulkOperationAnswer(TypedDict):
     operation: BulkOperation
 
 
-class BulkOperationsAnswer(TypedDict):
+class BulkOperationsAnswer(Paged):
     """A page of bulk operations."""
 
     operations: list[BulkOperation]
     items: list[BulkOperation]
-    total: NotRequired[Count]
-    pagination: Pagination
 
 
 class HeartbeatAnswer(TypedDict):
@@ -433,23 +453,26 @@ class WorkersSummary(TypedDict):
     stale: Count
 
 
-class WorkersAnswer(TypedDict):
+class WorkersAnswer(Paged):
     """A page of workers."""
 
     items: list[Worker]
     workers: list[Worker]
-    total: NotRequired[Count]
     summary: NotRequired[Annotated[WorkersSummary, Field(description="when all are here")]]
-    pagination: Pagination
 
 
-class Queue(TypedDict):
-    """A queue's state."""
+class QueueStatus(TypedDict):
+    """Whether a queue's jobs are handed out."""
 
     name: str
-    state: Literal["active", "paused", "draining"]
-    status: Literal["active", "paused", "draining"]
+    state: QueueStateName
+    status: QueueStateName
     paused: bool
+
+
+class Queue(QueueStatus):
+    """A queue's state."""
+
     created_at: Moment
     configured_at: NotRequired[Moment]
     paused_at: NotRequired[Moment]
@@ -460,10 +483,6 @@ class QueueAnswer(Queue):
     """A queue, at the top level and wrapped."""
 
     queue: Queue
-
-
-Rate = Annotated[float, Field(ge=0)]
-Milliseconds = Annotated[int, Field(ge=0, description="ms")]
 
 
 class JobCounts(TypedDict):
@@ -507,17 +526,12 @@ class Retention(TypedDict):
     cancelled: str
 
 
-Bound = Annotated[int, Field(ge=1, description="absent when there is none")]
-Fraction = Annotated[float, Field(ge=0, le=1)]
-Strategy = Literal["reject", "block", "drop_oldest"]
-
-
 class BackpressureConfig(TypedDict):
     """Bounds as the backpressure extension names them."""
 
     max_depth: NotRequired[Bound]
     max_size_bytes: NotRequired[Bound]
-    strategy: Strategy
+    strategy: OverflowPolicy
     warning_threshold: Fraction
 
 
@@ -571,7 +585,7 @@ class QueueConfig(TypedDict):
 
     max_size: NotRequired[Bound]
     max_size_bytes: NotRequired[Bound]
-    overflow_policy: Strategy
+    overflow_policy: OverflowPolicy
     warning_threshold: Fraction
     backpressure: Annotated[
         BackpressureConfig, Field(description="the bounds, by their other names")
@@ -595,17 +609,11 @@ class QueueConfig(TypedDict):
     tenant_fairness: NotRequired[TenantFairness]
 
 
-ConfigSources = Annotated[
-    dict[str, Literal["queue", "_default", "system"]],
-    Field(description="where each field comes from: set here, in the policy, or nowhere"),
-]
-
-
 class QueueConfigAnswer(TypedDict):
     """A queue's configuration."""
 
     name: str
-    state: Literal["active", "paused", "draining"]
+    state: QueueStateName
     config: QueueConfig
     config_sources: ConfigSources
     created_at: Moment
@@ -623,18 +631,14 @@ class QueuePolicyAnswer(TypedDict):
 class QueueDeletion(TypedDict):
     """The deletion of a queue in progress. The queue's depth shows how far it is."""
 
-    strategy: Literal["reject", "discard", "move", "drain"]
+    strategy: DeletionStrategy
     target_queue: NotRequired[str]
     started_at: Moment
 
 
-class QueueState(TypedDict):
+class QueueState(QueueStatus):
     """A queue's state."""
 
-    name: str
-    state: Literal["active", "paused", "draining"]
-    status: Literal["active", "paused", "draining"]
-    paused: bool
     deletion: NotRequired[QueueDeletion]
     created_at: NotRequired[Moment]
     configured_at: NotRequired[Moment]
@@ -653,19 +657,17 @@ class QueueDeletedAnswer(TypedDict):
     """How a queue is deleted, and how many jobs that concerns."""
 
     queue: str
-    strategy: Literal["reject", "discard", "move", "drain"]
+    strategy: DeletionStrategy
     target_queue: NotRequired[str]
     jobs_affected: Count
     state: Literal["draining", "deleted"]
 
 
-class QueuesAnswer(TypedDict):
+class QueuesAnswer(Paged):
     """A page of queues."""
 
     queues: list[QueueSummary]
     items: list[QueueSummary]
-    total: NotRequired[Count]
-    pagination: Pagination
 
 
 class OldestAvailable(TypedDict, total=False):
@@ -722,14 +724,10 @@ class QueueDetailAnswer(QueueState, LastUpdate):
     queue: QueueState
 
 
-class QueueCounts(JobCounts):
+class QueueCounts(QueueStatus, JobCounts):
     """A queue's counts and state."""
 
-    name: str
     depth: Count
-    state: Literal["active", "paused", "draining"]
-    status: Literal["active", "paused", "draining"]
-    paused: bool
 
 
 class QueueStatsAnswer(QueueCounts):
@@ -762,12 +760,10 @@ class AdminQueue(QueueState):
     configuration: QueueConfig
 
 
-class AdminQueuesAnswer(TypedDict):
+class AdminQueuesAnswer(Paged):
     """A page of queues."""
 
     items: list[AdminQueue]
-    total: NotRequired[Count]
-    pagination: Pagination
 
 
 class AdminQueueAnswer(AdminQueue, OldestAvailable):
@@ -816,17 +812,6 @@ class Event(TypedDict):
     time: Moment
     subject: Annotated[str, Field(description="a job's id, a queue's or a worker's name")]
     data: dict[str, Any]
-
-
-class EventsPagination(TypedDict):
-    """How to go on in the direction of the listing."""
-
-    has_more: bool
-    next_cursor: NotRequired[Annotated[str, Field(min_length=1)]]
-    limit: int
-    offset: int
-    page: int
-    per_page: int
 
 
 class EventsAnswer(TypedDict):
@@ -953,7 +938,7 @@ class FullQueue(TypedDict, total=False):
     queue: Annotated[str, Field(description="QUEUE_FULL only, as the next three")]
     depth: Count
     bound: Count
-    strategy: Strategy
+    strategy: OverflowPolicy
 
 
 class ErrorDetail(FullQueue):
@@ -987,28 +972,21 @@ class Places(TypedDict):
     available: NotRequired[Count]
 
 
-class Window(TypedDict):
+class Starts(RateLimit):
+    """So many starts in each period."""
+
+
+class Window(Starts):
     """Starts in a sliding window."""
 
-    limit: Annotated[int, Field(ge=1)]
-    period: str
     current_count: Count
     window_resets_at: Annotated[Moment, Field(description="when one more may start")]
 
 
-class Spacing(TypedDict):
+class Spacing(Starts):
     """Evenly spaced starts."""
 
-    limit: Annotated[int, Field(ge=1)]
-    period: str
     next_allowed_at: Moment
-
-
-class Starts(TypedDict):
-    """So many starts in each period."""
-
-    limit: Annotated[int, Field(ge=1)]
-    period: str
 
 
 class RateLimitOverride(TypedDict):
@@ -1072,7 +1050,7 @@ class Pool(TypedDict):
     concurrency: NotRequired[
         Annotated[int, Field(ge=1, description="most jobs that run at a time")]
     ]
-    strategy: Literal["strict", "round-robin", "weighted", "least-loaded"]
+    strategy: DispatchStrategy
     weights: NotRequired[dict[str, Annotated[int, Field(ge=1)]]]
     isolated: Annotated[bool, Field(description="whether others get nothing of its queues")]
     starvation_prevention: NotRequired[StarvationPrevention]
@@ -1088,13 +1066,11 @@ class PoolAnswer(Pool):
     pool: Pool
 
 
-class PoolsAnswer(TypedDict):
+class PoolsAnswer(Paged):
     """A page of worker pools."""
 
     items: list[Pool]
     pools: list[Pool]
-    total: NotRequired[Count]
-    pagination: Pagination
 
 
 class PoolDeletedAnswer(TypedDict):
@@ -1129,10 +1105,9 @@ class KeyAnswer(TypedDict):
     key: AccessKey
 
 
-class KeyMadeAnswer(TypedDict):
+class KeyMadeAnswer(KeyAnswer):
     """A new access key."""
 
-    key: AccessKey
     secret: Annotated[str, Field(description="what to send as bearer token; never shown again")]
 
 
@@ -1171,7 +1146,7 @@ class SchedulingStatsAnswer(QueueShares):
     """Statistics of scheduling, at the top level and in `stats`."""
 
     strategy: Annotated[
-        Literal["strict", "round-robin", "weighted", "least-loaded"],
+        DispatchStrategy,
         Field(description="of the pool asked for, or of the only one there is"),
     ]
     stats: QueueShares

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Literal
 
-from ojs.domain.errors import Unsupported
-
 if TYPE_CHECKING:
     from ojs.http.contract import answers
 
@@ -32,7 +30,6 @@ CAPABILITIES = {
 # Extensions of which all requirements and recommendations are met.
 EXTENSIONS = ("backpressure", "dead-letter", "fair-scheduling", "queue-config", "rate-limiting")
 _EXTENSION_VERSION = "1.0.0-rc.1"
-
 
 # Authorizer → the ways in which callers authenticate (ojs-http-binding section 5).
 AUTHENTICATION: dict[str, tuple[Literal["api-key", "jwt", "aws-sigv4"], ...]] = {
@@ -77,8 +74,3 @@ def manifest(version: str, authorizer: str = "none") -> answers.ManifestAnswer:
             "openapi": "/ojs/v1/openapi.json",
         },
     }
-
-
-def not_offered(field: str, reason: str) -> Unsupported:
-    """The error for a field that clients may know and this server does not support."""
-    return Unsupported(f"'{field}': {reason}", field=field)

@@ -38,6 +38,7 @@ from ojs.domain.dead_letter.filter import (
 )
 from ojs.domain.dead_letter.override import JobOverride, JobOverrideRequest
 from ojs.domain.errors import InvalidRequest, Unsupported
+from ojs.domain.fields import Duration
 from ojs.domain.job import envelope
 from ojs.domain.job.envelope import (
     MAX_BATCH,
@@ -53,12 +54,7 @@ from ojs.domain.pool.dispatch import DispatchStrategy
 from ojs.domain.pool.pool import PoolName, Strategy, Weight
 from ojs.domain.pool.worker import MAX_FETCH, MAX_FETCH_QUEUES, MAX_ID_BYTES, check_worker_id
 from ojs.domain.queue.config import MAX_CONCURRENCY as MAX_RUNNING
-from ojs.domain.queue.config import (
-    MAX_RATE,
-    Duration,
-    QueueConfigRequest,
-    QueueRateLimit,
-)
+from ojs.domain.queue.config import MAX_RATE, QueueConfigRequest, QueueRateLimit
 
 if TYPE_CHECKING:
     from pydantic_core import CoreSchema
@@ -155,11 +151,11 @@ def parse(model: type[Model], raw: Mapping[str, Any], prefix: str = "") -> Model
     """Read `raw` as `model`. Raises InvalidRequest or Unsupported naming the field."""
     model.refuse(raw)
     try:
-        given = model.model_validate(raw)
+        body = model.model_validate(raw)
     except ValidationError as error:
         raise from_pydantic(error, prefix) from None
-    given.check(prefix)
-    return given
+    body.check(prefix)
+    return body
 
 
 _STRATEGY = Field(
@@ -184,7 +180,9 @@ def _check_strategy(
     """Raise InvalidRequest for weights that a strategy lacks or does not use."""
     for name in weights or ():
         if queues is not None and name not in queues:
-            raise InvalidRequest(f"{prefix}weights.{name}", "is none of the queues", value=name)
+            raise InvalidRequest(
+                f"{prefix}weights.{name}", "is not one of the queues of this request", value=name
+            )
     if strategy == DispatchStrategy.WEIGHTED:
         for name in queues or ():
             if name not in (weights or {}):
@@ -234,20 +232,26 @@ class FetchRequest(RequestModel):
         return self.strategy or (DispatchStrategy.WEIGHTED.value if self.weights else None)
 
 
-class AckOptions(RequestModel):
-    """A job is done; the job is named by the path."""
+class _Lease(RequestModel):
+    """What shows that a job is still the worker's."""
 
     worker_id: WorkerId | None = None
     attempt: Attempt | None = None
     lease_token: LeaseToken | None = None
+
+    def _holder(self) -> dict[str, Any]:
+        return {name: getattr(self, name) for name in _Lease.model_fields}
+
+
+class AckOptions(_Lease):
+    """A job is done; the job is named by the path."""
+
     result: Any = Field(None, description="any JSON value; null counts as a value")
 
     def outcome(self) -> dict[str, Any]:
         """The arguments of the use case beside the job. A result of null is a result."""
-        given = {name: getattr(self, name) for name in ("worker_id", "attempt", "lease_token")}
-        if "result" in self.model_fields_set:
-            given["result"] = self.result
-        return given
+        result = {"result": self.result} if "result" in self.model_fields_set else {}
+        return self._holder() | result
 
 
 class AckRequest(AckOptions):
@@ -257,7 +261,7 @@ class AckRequest(AckOptions):
 
 
 def _texts(value: Any) -> Any:
-    if isinstance(value, str):
+    if value is None or isinstance(value, str):
         return value
     if isinstance(value, list) and all(isinstance(line, str) for line in value):
         return value
@@ -308,7 +312,7 @@ class ErrorReport(RequestModel):
     details: dict[str, Any] | None = None
     backtrace: Annotated[
         Any,
-        BeforeValidator(lambda value: None if value is None else _texts(value)),
+        BeforeValidator(_texts),
         Field(json_schema_extra={"type": ["array", "string", "null"], "items": {"type": "string"}}),
     ] = None
 
@@ -322,12 +326,9 @@ def _one_of(*fields: tuple[str, str]) -> dict[str, Any]:
     }
 
 
-class NackOptions(RequestModel):
+class NackOptions(_Lease):
     """A job failed; the job is named by the path."""
 
-    worker_id: WorkerId | None = None
-    attempt: Attempt | None = None
-    lease_token: LeaseToken | None = None
     error: ErrorReport | None = Field(None, description="required unless requeue is true")
     requeue: bool | None = Field(
         None, description="hand the job back unprocessed: available at once"
@@ -348,20 +349,12 @@ class NackOptions(RequestModel):
         ]
     }
 
-    @classmethod
-    def refuse(cls, raw: Mapping[str, Any]) -> None:
-        """Raise Unsupported for fields inside `error` too."""
-        super().refuse(raw)
-        if isinstance(raw.get("error"), Mapping):
-            ErrorReport.refuse(raw["error"])
-
     def outcome(self) -> dict[str, Any]:
         """The arguments of the use case beside the job. Raises InvalidRequest without an error."""
         if self.error is None and not self.requeue:
             raise InvalidRequest("error", "is required unless requeue is true")
-        given = {name: getattr(self, name) for name in ("worker_id", "attempt", "lease_token")}
         error = None if self.error is None else self.error.model_dump(exclude_unset=True)
-        return given | {"error": error, "requeue": bool(self.requeue)}
+        return self._holder() | {"error": error, "requeue": bool(self.requeue)}
 
 
 class NackRequest(NackOptions):
@@ -371,12 +364,12 @@ class NackRequest(NackOptions):
 
 
 def _labels(value: Any) -> Any:
-    texts = value.values() if isinstance(value, dict) else value
+    if value is None:
+        return None
+    names, texts = (value, value.values()) if isinstance(value, dict) else ((), value)
     if not isinstance(value, list | dict) or not all(isinstance(text, str) for text in texts):
         raise ValueError("must be an array of strings, or an object of strings")
-    if len(value) > MAX_LABELS or any(
-        len(text) > MAX_NAME_BYTES for text in (*texts, *(value if isinstance(value, dict) else ()))
-    ):
+    if len(value) > MAX_LABELS or any(len(text) > MAX_NAME_BYTES for text in (*texts, *names)):
         raise ValueError(
             f"must have at most {MAX_LABELS} labels of at most {MAX_NAME_BYTES} characters"
         )
@@ -392,7 +385,7 @@ class WorkerInfo(RequestModel):
     concurrency: Annotated[int, Field(ge=0, le=MAX_CONCURRENCY)] | None = None
     labels: Annotated[
         Any,
-        BeforeValidator(lambda value: None if value is None else _labels(value)),
+        BeforeValidator(_labels),
         Field(
             json_schema_extra={
                 "type": ["array", "object", "null"],
@@ -415,14 +408,13 @@ class WorkerInfo(RequestModel):
         _check_strategy(self.queues, self.strategy, self.weights, prefix)
 
     def info(self) -> dict[str, Any]:
-        """The fields given, for the worker's record, without the pool."""
-        names = [name for name in WorkerInfo.model_fields if name != "pool"]
-        given = {name: value for name in names if (value := getattr(self, name)) is not None}
-        return {"strategy": DispatchStrategy.WEIGHTED.value, **given} if self.weights else given
+        """The fields that are set, for the worker's record, without the pool."""
+        info = self.model_dump(include=set(WorkerInfo.model_fields) - {"pool"}, exclude_none=True)
+        return {"strategy": DispatchStrategy.WEIGHTED.value, **info} if self.weights else info
 
 
 def _active(value: Any) -> Any:
-    if isinstance(value, list) and len(value) <= MAX_ACTIVE_JOBS:
+    if value is None or (isinstance(value, list) and len(value) <= MAX_ACTIVE_JOBS):
         return value
     if isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= MAX_ACTIVE_COUNT:
         return value
@@ -431,7 +423,7 @@ def _active(value: Any) -> Any:
 
 ActiveJobs = Annotated[
     Any,
-    BeforeValidator(lambda value: None if value is None else _active(value)),
+    BeforeValidator(_active),
     Field(
         json_schema_extra={
             "type": ["array", "integer", "null"],
@@ -457,8 +449,8 @@ class _Busy(WorkerInfo):
     def check(self, prefix: str = "") -> None:
         """Raise InvalidRequest for the first malformed id, or for too many ids."""
         for field in ("active_jobs", "active_job_ids"):
-            given = getattr(self, field)
-            for index, value in enumerate(given if isinstance(given, list) else ()):
+            listed = getattr(self, field)
+            for index, value in enumerate(listed if isinstance(listed, list) else ()):
                 if not ids.is_uuid7(value):
                     place = f"{prefix}{field}[{index}]"
                     raise InvalidRequest(place, "must be a lowercase UUIDv7", value=value)
@@ -573,8 +565,8 @@ class RetryDeadLetterRequest(RequestModel):
 
 
 class _BulkRequest(RequestModel):
-    """What all requests for many dead letters have. A field that is none is refused: one that was
-    misspelt would mean more jobs than it was to. So is one that is empty or null.
+    """What all requests for many dead letters have. An unknown field is refused, since a misspelt
+    filter would mean more jobs than intended. So is a field that is empty or null.
     """
 
     model_config = ConfigDict(extra="forbid", json_schema_extra=never_null)
@@ -597,12 +589,12 @@ class _BulkRequest(RequestModel):
             raise InvalidRequest(f"{prefix}confirm", CONFIRM, value=False)
 
     def filters(self) -> dict[str, Mapping[str, Any]]:
-        """The filters given, by the prefix of their fields' paths."""
+        """The filters that are set, by the prefix of their fields' paths."""
         return {} if self.filter is None else {"filter.": self.filter.model_dump(exclude_none=True)}
 
 
 class RetryDeadLettersRequest(_BulkRequest):
-    """Retry all dead letters that a filter means, or all there are."""
+    """Retry all dead letters that a filter matches, or all there are."""
 
     # One of `filter` and `all`, beside `confirm`.
     described = {"required": ["confirm"], "minProperties": 2, "maxProperties": 2}
@@ -615,7 +607,7 @@ class RetryDeadLettersRequest(_BulkRequest):
 
 
 class PurgeDeadLettersRequest(_BulkRequest, FilterRequest):
-    """Purge all dead letters that a filter means (under `filter`, beside it, or in the query), or
+    """Purge all dead letters that a filter matches (under `filter`, beside it, or in the query), or
     all there are.
     """
 
@@ -633,7 +625,7 @@ class PurgeDeadLettersRequest(_BulkRequest, FilterRequest):
     }
 
     def filters(self) -> dict[str, Mapping[str, Any]]:
-        """The filters given, by the prefix of their fields' paths."""
+        """The filters that are set, by the prefix of their fields' paths."""
         own = self.model_dump(exclude_none=True, include=set(FIELDS))
         return super().filters() | ({"": own} if own else {})
 
@@ -675,30 +667,30 @@ class QueueLimitsRequest(RequestModel):
 
     def check(self, prefix: str = "") -> None:
         """One way of naming the rate, whole. Raises InvalidRequest."""
-        given = self.model_fields_set
-        flat = given & {"limit", "period"}
+        named = self.model_fields_set
+        flat = named & {"limit", "period"}
         if flat and (self.limit is None or self.period is None):
-            missing = "limit" if self.limit is None else "period"
-            raise InvalidRequest(prefix + missing, "is required where the other is given")
-        ways = [*(["limit"] if flat else []), *sorted(given & {"rate", "rate_limit"})]
+            missing, other = ("limit", "period") if self.limit is None else ("period", "limit")
+            raise InvalidRequest(prefix + missing, f"is required together with {other}")
+        ways = [*(["limit"] if flat else []), *sorted(named & {"rate", "rate_limit"})]
         if len(ways) > 1:
             # Which of them counts would be a guess.
-            raise InvalidRequest(prefix + ways[1], f"cannot be given together with {ways[0]}")
-        if not ways and "concurrency" not in given:
+            raise InvalidRequest(prefix + ways[1], f"cannot be combined with {ways[0]}")
+        if not ways and "concurrency" not in named:
             raise InvalidRequest(
                 f"{prefix}rate_limit", "is required, or limit and period, or concurrency"
             )
 
     def config(self) -> dict[str, Any]:
         """What it changes of the queue's configuration."""
-        given = self.model_fields_set
+        named = self.model_fields_set
         changes: dict[str, Any] = {}
-        if "concurrency" in given:
+        if "concurrency" in named:
             changes["concurrency"] = self.concurrency
-        if given & {"limit", "period"}:
+        if named & {"limit", "period"}:
             changes["rate_limit"] = {"limit": self.limit, "period": self.period}
-        elif given & {"rate", "rate_limit"}:
-            rate = self.rate if "rate" in given else self.rate_limit
+        elif named & {"rate", "rate_limit"}:
+            rate = self.rate if "rate" in named else self.rate_limit
             changes["rate_limit"] = None if rate is None else rate.model_dump()
         return changes
 
@@ -738,8 +730,8 @@ def _scopes(value: list[str]) -> list[str]:
 
 
 class CreateKeyRequest(RequestModel):
-    """A key to make. A field that is none is refused: one that was misspelt would mean more than
-    it was to.
+    """A key to make. An unknown field is refused, since a misspelt restriction would allow more
+    than intended.
     """
 
     model_config = ConfigDict(extra="forbid")

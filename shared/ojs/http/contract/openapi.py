@@ -24,25 +24,32 @@ from ojs.http.contract.permissions import permissions
 
 _REF = "#/components/schemas/{model}"
 
-_DESCRIPTIONS = {
-    400: "The request is malformed: a field, the body, a header or a parameter.",
-    401: "There is no key, or none that is good.",
-    403: "The key does not allow this, or the queue does not take this producer's jobs.",
-    404: "There is no such job, queue, worker, pool, key or route.",
-    405: "The path does not take this method.",
-    409: "The job is in another state, or exists already; nothing was changed.",
-    413: "Something is larger than allowed.",
-    422: "Understood, but against a policy's rules, or not offered by this server.",
-    429: "A queue is full, and nothing was stored; try again after `Retry-After` seconds.",
-    500: "An internal error.",
-    503: "The store is busy or cannot be reached; try again after `Retry-After` seconds.",
-    504: "The store did not answer in time; the outcome is unknown.",
+# Status → name of the response, and what it means.
+_ERRORS = {
+    400: ("BadRequest", "The request is malformed: a field, the body, a header or a parameter."),
+    401: ("Unauthenticated", "There is no key, or none that is good."),
+    403: (
+        "Forbidden",
+        "The key does not allow this, or the queue does not take this producer's jobs.",
+    ),
+    404: ("NotFound", "There is no such job, queue, worker, pool, key or route."),
+    409: ("Conflict", "The job is in another state, or exists already; nothing was changed."),
+    413: ("TooLarge", "Something is larger than allowed."),
+    422: (
+        "Unprocessable",
+        "Understood, but against a policy's rules, or not offered by this server.",
+    ),
+    429: (
+        "QueueFull",
+        "A queue is full, and nothing was stored; try again after `Retry-After` seconds.",
+    ),
+    500: ("InternalError", "An internal error."),
+    503: (
+        "Unavailable",
+        "The store is busy or cannot be reached; try again after `Retry-After` seconds.",
+    ),
+    504: ("Timeout", "The store did not answer in time; the outcome is unknown."),
 }
-_NAMES = {
-    400: "BadRequest", 401: "Unauthenticated", 403: "Forbidden", 404: "NotFound", 409: "Conflict",
-    413: "TooLarge", 422: "Unprocessable", 429: "QueueFull", 500: "InternalError",
-    503: "Unavailable", 504: "Timeout",
-}  # fmt: skip
 
 _HEADERS: Mapping[str, tuple[dict[str, Any], str]] = {
     "OJS-Version": ({"type": "string", "const": negotiation.VERSION}, "version that was served"),
@@ -60,9 +67,6 @@ _HEADERS: Mapping[str, tuple[dict[str, Any], str]] = {
         {"type": "number", "minimum": 0, "maximum": 1},
         "depth divided by bound, beyond the queue's warning threshold; of several the fullest",
     ),
-}
-_HEADERS = {
-    **_HEADERS,
     "X-RateLimit-Limit": (
         {"type": "integer", "minimum": 0},
         "of a job with a rate limit: how many may start, by the one of its limits with least room",
@@ -122,7 +126,7 @@ _TIMING: Mapping[str, Mapping[str, Any]] = {
     "delay_until": _MOMENT,
     "expires_at": _MOMENT,
 }
-_CHECKED: Mapping[str, Mapping[str, Mapping[str, Any]]] = {
+_FIELD_RULES: Mapping[str, Mapping[str, Mapping[str, Any]]] = {
     "JobRequest": {
         **_TIMING,
         "type": {"maxLength": envelope.MAX_NAME_BYTES},
@@ -182,7 +186,7 @@ _META_KEYS = {
 }
 # `CreateQueueRequest`: the configuration is under `config`, or else beside the name.
 _CONFIGURATION = {"$ref": _REF.format(model=models.ConfigureQueueRequest.__name__)}
-_PLACES = {
+_CONFIG_UNDER_OR_BESIDE = {
     "if": {"required": ["config"], "properties": {"config": {"not": {"type": "null"}}}},
     "then": {
         "properties": {
@@ -193,30 +197,30 @@ _PLACES = {
 }  # fmt: skip
 
 
-def _given(name: str) -> dict[str, Any]:
+def _present(name: str) -> dict[str, Any]:
     return {"required": [name], "properties": {name: {"not": {"type": "null"}}}}
 
 
 # `RateLimitRequest`: a number of starts has its period beside it, an object has it inside.
 _RATE_LIMIT: dict[str, Any] = {
     "anyOf": [
-        _given(name) for name in ("key", "concurrency", "rate", "max_per_second", "throttle")
+        _present(name) for name in ("key", "concurrency", "rate", "max_per_second", "throttle")
     ],
-    "not": {"allOf": [_given("rate"), _given("max_per_second")]},
+    "not": {"allOf": [_present("rate"), _present("max_per_second")]},
     "if": {"required": ["rate"], "properties": {"rate": {"type": "integer"}}},
-    "then": _given("period"),
+    "then": _present("period"),
     "else": {"properties": {"period": {"type": "null"}}},
 }
-_WHOLE: Mapping[str, dict[str, Any]] = {
+_TYPE_RULES: Mapping[str, dict[str, Any]] = {
     "RateLimitRequest": _RATE_LIMIT,
     "OverrideRequest": {
         "anyOf": [{"required": [name]} for name in ("concurrency", "rate", "throttle")]
     },
     "UniqueRequest": _META_KEYS,
-    "CreateQueueRequest": _PLACES,
+    "CreateQueueRequest": _CONFIG_UNDER_OR_BESIDE,
 }
 
-_MANY = {
+_BULK_RETRY = {
     "filter": {
         "queue": "billing",
         "type": "invoice.generate",
@@ -240,6 +244,7 @@ _PAYMENTS = {
 }
 # Operation → example of a request.
 EXAMPLES: Mapping[str, dict[str, Any]] = {
+    **{each.id: {} for each in contract.OPERATIONS if each.request is models.NoOptions},
     "enqueue_job": {
         "type": "email.send",
         "args": ["user@example.com", "welcome", {"locale": "en"}],
@@ -257,8 +262,6 @@ EXAMPLES: Mapping[str, dict[str, Any]] = {
             {"type": "email.send", "args": ["bob@example.com"], "options": {"queue": "email"}},
         ]
     },
-    "cancel_job_by_post": {},
-    "activate_job": {},
     "ack_job_by_path": {"result": {"delivered": True}},
     "nack_job_by_path": {"error": {"type": "SmtpError", "message": "connection refused"}},
     "report_progress": {"progress": 0.47, "message": "rows", "data": {"rows": 14_000}},
@@ -286,7 +289,6 @@ EXAMPLES: Mapping[str, dict[str, Any]] = {
         "labels": ["canary"],
     },
     "direct_worker": {"worker_id": "worker-1", "directive": "quiet"},
-    "quiet_worker": {},
     "create_queue": {"name": "payments", "config": _PAYMENTS},
     "configure_queue": {"max_size": 50_000, "overflow_policy": "block", "concurrency": 40},
     "admin_configure_queue": {
@@ -337,10 +339,6 @@ EXAMPLES: Mapping[str, dict[str, Any]] = {
         "expires_at": "+P90D",
     },
     "delete_queue": {"strategy": "move", "target_queue": "email"},
-    "pause_queue": {},
-    "resume_queue": {},
-    "admin_pause_queue": {},
-    "admin_resume_queue": {},
     "retry_dead_letter": {
         "override": {
             "queue": "billing-retry",
@@ -350,12 +348,10 @@ EXAMPLES: Mapping[str, dict[str, Any]] = {
         }
     },
     "admin_retry_dead_letter": {},
-    "retry_dead_letters": _MANY,
+    "retry_dead_letters": _BULK_RETRY,
     "admin_retry_dead_letters": {"all": True, "confirm": True},
     "purge_dead_letters": {"filter": {"queue": "billing", "older_than": "P90D"}, "confirm": True},
     "admin_purge_dead_letters": {"queue": "billing", "older_than": "P90D", "confirm": True},
-    "stop_dead_letter_operation": {},
-    "admin_stop_dead_letter_operation": {},
 }
 
 _ERROR_EXAMPLE = {
@@ -380,10 +376,8 @@ def document(version: str, authorizer: str = "none") -> dict[str, Any]:
     _define("ErrorAnswer", answers.ErrorAnswer, schemas, "serialization")
     paths: dict[str, dict[str, Any]] = {}
     for operation in contract.OPERATIONS:
-        described = paths.setdefault(operation.path, {})
-        described[operation.method.lower()] = _operation(operation, schemas)
-        if authorizer != "none":
-            _secure(described[operation.method.lower()], operation)
+        described = _operation(operation, schemas, closed=authorizer != "none")
+        paths.setdefault(operation.path, {})[operation.method.lower()] = described
     return {
         "openapi": "3.1.0",
         "info": {
@@ -398,7 +392,7 @@ def document(version: str, authorizer: str = "none") -> dict[str, Any]:
         "components": {
             "schemas": schemas,
             "headers": {name: _header(name, required=True) for name in _HEADERS},
-            "responses": {_NAMES[status]: _error(status) for status in _NAMES},
+            "responses": {name: _error(status) for status, (name, _) in _ERRORS.items()},
             **_SCHEMES[authorizer],
         },
     }
@@ -424,18 +418,8 @@ _SCHEMES: Mapping[str, Mapping[str, Any]] = {
 }
 
 
-def _secure(described: dict[str, Any], operation: Operation) -> None:
-    """Add the authentication that the operation needs."""
-    scope = permissions()[operation.id].scope
-    described["security"] = [{"key": [] if scope is None else [scope.value]}]
-    for status in ("401", "403"):
-        described["responses"].setdefault(
-            status, {"$ref": f"#/components/responses/{_NAMES[int(status)]}"}
-        )
-    described["responses"] = dict(sorted(described["responses"].items()))
-
-
-def _operation(operation: Operation, schemas: dict[str, Any]) -> dict[str, Any]:
+def _operation(operation: Operation, schemas: dict[str, Any], *, closed: bool) -> dict[str, Any]:
+    """Describe an operation and define its types. `closed`: callers must authenticate."""
     described: dict[str, Any] = {
         "operationId": operation.id,
         "tags": [operation.tag],
@@ -469,10 +453,14 @@ def _operation(operation: Operation, schemas: dict[str, Any]) -> dict[str, Any]:
         if success.text:
             content = responses[str(status)].setdefault("content", {})
             content["text/plain"] = {"schema": {"type": "string"}}
-    for status in sorted({*operation.errors, *contract.COMMON_ERRORS}):
+    for status in (*operation.errors, *contract.COMMON_ERRORS, *((401, 403) if closed else ())):
         # A failing health check answers with its own body.
-        responses.setdefault(str(status), {"$ref": f"#/components/responses/{_NAMES[status]}"})
+        ref = f"#/components/responses/{_ERRORS[status][0]}"
+        responses.setdefault(str(status), {"$ref": ref})
     described["responses"] = dict(sorted(responses.items()))
+    if closed:
+        scope = permissions()[operation.id].scope
+        described["security"] = [{"key": [] if scope is None else [scope.value]}]
     return described
 
 
@@ -493,16 +481,8 @@ def _body(model: str) -> dict[str, Any]:
 def _path_parameters(operation: Operation) -> list[dict[str, Any]]:
     if operation.path_parameter is None or operation.subject is None:
         return []
-    schema, text = _PATH_PARAMETERS[operation.subject]
-    return [
-        {
-            "name": operation.path_parameter,
-            "in": "path",
-            "required": True,
-            "schema": _anchored(schema),
-            "description": text,
-        }
-    ]
+    parameter = Parameter(operation.path_parameter, *_PATH_PARAMETERS[operation.subject])
+    return [{**_parameter(parameter, "path"), "required": True}]
 
 
 def _parameter(parameter: Parameter, place: str) -> dict[str, Any]:
@@ -540,7 +520,7 @@ def _error(status: int) -> dict[str, Any]:
     sometimes = {409: ("Retry-After",)}
     example = _ERROR_EXAMPLE if status == 404 else None
     return {
-        "description": _DESCRIPTIONS[status],
+        "description": _ERRORS[status][1],
         "headers": _headers((*_ALWAYS, *extra.get(status, ())))
         | _sometimes(sometimes.get(status, ())),
         "content": _content(_REF.format(model="ErrorAnswer"), example),
@@ -560,14 +540,14 @@ def _define(name: str, shape: Any, schemas: dict[str, Any], mode: Any) -> None:
 
 
 def _completed(name: str, schema: dict[str, Any]) -> dict[str, Any]:
-    """Add the rules of `_CHECKED` and `_WHOLE` to a type."""
-    for field, keywords in _CHECKED.get(name, {}).items():
+    """Add the rules of `_FIELD_RULES` and `_TYPE_RULES` to a type."""
+    for field, keywords in _FIELD_RULES.get(name, {}).items():
         described = schema["properties"][field]
         described |= {word: keywords[word] for word in keywords if word == "description"}
         rules = {word: keywords[word] for word in keywords if word != "description"}
         # An optional field is its type or null; only the type has rules.
         (described["anyOf"][0] if "anyOf" in described else described).update(rules)
-    return schema | _WHOLE.get(name, {})
+    return schema | _TYPE_RULES.get(name, {})
 
 
 def _anchored(schema: Any) -> Any:

@@ -78,12 +78,11 @@ class Success:
 
 @dataclass(frozen=True)
 class Operation:
-    """One method on one path; `subject` is the kind of thing that the path's parameter names."""
+    """One method on one path."""
 
     id: str
     method: str
     path: str
-    function: str
     tag: str
     summary: str
     answers: Mapping[int, Success]
@@ -93,7 +92,6 @@ class Operation:
     body_required: bool = True
     query: tuple[Parameter, ...] = ()
     headers: tuple[Parameter, ...] = ()
-    subject: Subject | None = None
     # Whether the answer is made from projections. In the cloud these lag by the stream's delay; the
     # local server projects everything written before it answers.
     derived: bool = False
@@ -104,99 +102,39 @@ class Operation:
         found = _PARAMETER.search(self.path)
         return found[1] if found else None
 
+    @property
+    def subject(self) -> Subject | None:
+        """The kind of thing that the path's parameter names."""
+        before, brace, _ = self.path.partition("/{")
+        return _SUBJECTS[before.rpartition("/")[2]] if brace else None
+
+    @property
+    def function(self) -> str:
+        """The function that serves it."""
+        return function_for(self.path)
+
 
 _PARAMETER = re.compile(r"\{(\w+)\}")
+# What stands before a parameter in a path → what the parameter names.
+_SUBJECTS: Mapping[str, Subject] = {
+    "jobs": "job", "dead-letter": "job", "operations": "operation", "workers": "worker",
+    "queues": "queue", "rate-limits": "rate limit", "pools": "pool", "keys": "key",
+}  # fmt: skip
 
 # For a wrong request, a wrong version, or a store that fails.
 COMMON_ERRORS = (400, 422, 500, 503, 504)
 
-_LIMIT = {"type": "integer", "minimum": 1, "maximum": MAX_LIMIT, "default": DEFAULT_LIMIT}
-PAGING = (
-    Parameter("limit", _LIMIT, "most items of one page"),
-    Parameter(
-        "cursor",
-        {"type": "string", "pattern": "[A-Za-z0-9_-]*={0,2}"},
-        "`next_cursor` of the page before; not together with offset or page",
-    ),
-    Parameter(
-        "offset",
-        {"type": "integer", "minimum": 0, "maximum": MAX_OFFSET, "default": 0},
-        "items to skip; a cursor has no such bound",
-    ),
-    Parameter(
-        "page",
-        {"type": "integer", "minimum": 1, "maximum": MAX_OFFSET + 1, "default": 1},
-        f"page number; the pages before it may have {MAX_OFFSET} items in all",
-    ),
-    Parameter("per_page", _LIMIT, "the same as limit"),
-)
-QUEUE_SCHEMA: Mapping[str, Any] = {
-    "type": "string",
-    "pattern": QUEUE_PATTERN,
-    "maxLength": MAX_NAME_BYTES,
-}
-_TYPE_SCHEMA: Mapping[str, Any] = {
-    "type": "string",
-    "pattern": TYPE_PATTERN,
-    "maxLength": MAX_NAME_BYTES,
-}
-_MOMENT_SCHEMA: Mapping[str, Any] = {"type": "string", "format": "date-time"}
-_FILTERS = (
-    Parameter("queue", QUEUE_SCHEMA, "only jobs of this queue"),
-    Parameter("type", _TYPE_SCHEMA, "only jobs of this type"),
-    Parameter(
-        "error_type",
-        {"type": "string", "minLength": 1, "maxLength": MAX_NAME_CHARACTERS},
-        "only jobs whose latest error is of this type; `Unknown` where there is none",
-    ),
-    Parameter("since", _MOMENT_SCHEMA, "only jobs discarded at this time or later"),
-    Parameter("until", _MOMENT_SCHEMA, "only jobs discarded before this time"),
-    Parameter("before", _MOMENT_SCHEMA, "the same as until"),
-    Parameter(
-        "older_than",
-        {"type": "string", "minLength": 1},
-        "only jobs discarded before this time, or so long ago: `P30D`, `72h`",
-    ),
-    Parameter(
-        "args",
-        {"type": "string", "minLength": 1, "maxLength": MAX_ARGS_CHARACTERS},
-        "only jobs whose args, as compact JSON, contain this text; or, beginning with `$`, whose "
-        "args have what this JSON path leads to, with `=` and a value if it is to be that",
-    ),
-    Parameter("state", {"type": "string", "enum": ["discarded"]}, "dead letters have no other"),
-)
-_BULK_FILTERS = tuple(each for each in _FILTERS if each.name != "state")
-_CONFIRM = Parameter("confirm", {"type": "string", "enum": ["true"]}, "needed, here or in the body")
-_ALL = Parameter(
-    "all",
-    {"type": "string", "enum": ["true"]},
-    "all dead letters; needed, here or in the body, where there is no filter, and refused with one",
-)
-POOL_SCHEMA: Mapping[str, Any] = {
-    "type": "string",
-    "pattern": POOL_PATTERN,
-    "maxLength": MAX_POOL_BYTES,
-}
-_POOL = Parameter("pool", POOL_SCHEMA, "only queues of this worker pool")
-_QUEUES_LIMIT = {**_LIMIT, "maximum": MAX_QUEUES_LIMIT}
-_QUEUES_PAGING = tuple(
-    replace(each, schema=_QUEUES_LIMIT) if each.schema is _LIMIT else each for each in PAGING
-)
-_HISTORY = (
-    Parameter(
-        "period",
-        {"type": "string", "enum": [*Period], "default": Period.FIVE_MINUTES},
-        "length of one point",
-    ),
-    Parameter(
-        "since",
-        _MOMENT_SCHEMA,
-        "the first point is that of this time; when not given an hour, a day (`1h`) or 30 days "
-        "(`1d`) before the end",
-    ),
-    Parameter("until", _MOMENT_SCHEMA, "points begin before this time; now when not given"),
-    Parameter("queue", QUEUE_SCHEMA, "this queue instead of all"),
-)
+
+def _whole(least: int, most: int, default: int) -> dict[str, Any]:
+    return {"type": "integer", "minimum": least, "maximum": most, "default": default}
+
+
+def _text(pattern: str, most: int) -> dict[str, Any]:
+    return {"type": "string", "pattern": pattern, "maxLength": most}
+
+
+def _one_of(*values: str) -> dict[str, Any]:
+    return {"type": "string", "enum": [*values]}
 
 
 def _listed(*names: str, pattern: str, what: str) -> Iterable[Parameter]:
@@ -206,563 +144,407 @@ def _listed(*names: str, pattern: str, what: str) -> Iterable[Parameter]:
         yield Parameter(name, schema, f"the same as {names[0]}")
 
 
-_PLACE: Mapping[str, Any] = {"type": "string", "pattern": "[A-Za-z0-9_-]+={0,2}"}
-_EVENTS_LIMIT = {
-    "type": "integer", "minimum": 1, "maximum": MAX_EVENTS, "default": DEFAULT_EVENTS,
-}  # fmt: skip
+# The tables below have a row for each parameter or operation: the formatter would split each row.
+# fmt: off
+QUEUE_SCHEMA = _text(QUEUE_PATTERN, MAX_NAME_BYTES)
+POOL_SCHEMA = _text(POOL_PATTERN, MAX_POOL_BYTES)
+_MOMENT_SCHEMA = {"type": "string", "format": "date-time"}
+_LIMIT = _whole(1, MAX_LIMIT, DEFAULT_LIMIT)
+_PAGE = _whole(1, MAX_OFFSET + 1, 1)
+PAGING = (
+    Parameter("limit", _LIMIT, "most items of one page"),
+    Parameter("cursor", {"type": "string", "pattern": "[A-Za-z0-9_-]*={0,2}"},
+        "`next_cursor` of the page before; not together with offset or page"),
+    Parameter("offset", _whole(0, MAX_OFFSET, 0), "items to skip; a cursor has no such bound"),
+    Parameter("page", _PAGE,
+        f"page number; the pages before it may have {MAX_OFFSET} items in all"),
+    Parameter("per_page", _LIMIT, "the same as limit"),
+)
+_QUEUES_LIMIT = _whole(1, MAX_QUEUES_LIMIT, DEFAULT_LIMIT)
+_QUEUES_PAGING = tuple(
+    replace(each, schema=_QUEUES_LIMIT) if each.schema is _LIMIT else each for each in PAGING
+)
+_FILTERS = (
+    Parameter("queue", QUEUE_SCHEMA, "only jobs of this queue"),
+    Parameter("type", _text(TYPE_PATTERN, MAX_NAME_BYTES), "only jobs of this type"),
+    Parameter("error_type", {"type": "string", "minLength": 1, "maxLength": MAX_NAME_CHARACTERS},
+        "only jobs whose latest error is of this type; `Unknown` where there is none"),
+    Parameter("since", _MOMENT_SCHEMA, "only jobs discarded at this time or later"),
+    Parameter("until", _MOMENT_SCHEMA, "only jobs discarded before this time"),
+    Parameter("before", _MOMENT_SCHEMA, "the same as until"),
+    Parameter("older_than", {"type": "string", "minLength": 1},
+        "only jobs discarded before this time, or so long ago: `P30D`, `72h`"),
+    Parameter("args", {"type": "string", "minLength": 1, "maxLength": MAX_ARGS_CHARACTERS},
+        "only jobs whose args, as compact JSON, contain this text; or, beginning with `$`, whose "
+        "args have what this JSON path leads to, with `=` and a value if it is to be that"),
+)
+_STATE = Parameter("state", _one_of("discarded"), "dead letters have no other")
+_CONFIRM = Parameter("confirm", _one_of("true"), "needed, here or in the body")
+_ALL = Parameter("all", _one_of("true"),
+    "all dead letters; needed, here or in the body, where there is no filter, and refused with one")
+_POOL = Parameter("pool", POOL_SCHEMA, "only queues of this worker pool")
+_HISTORY = (
+    Parameter("period", _one_of(*Period) | {"default": Period.FIVE_MINUTES}, "length of one point"),
+    Parameter("since", _MOMENT_SCHEMA,
+        "the first point is that of this time; when not given an hour, a day (`1h`) or 30 days "
+        "(`1d`) before the end"),
+    Parameter("until", _MOMENT_SCHEMA, "points begin before this time; now when not given"),
+    Parameter("queue", QUEUE_SCHEMA, "this queue instead of all"),
+)
+_CURSOR = {"type": "string", "pattern": "[A-Za-z0-9_-]+={0,2}"}
+_EVENTS_LIMIT = _whole(1, MAX_EVENTS, DEFAULT_EVENTS)
 _EVENTS = (
-    *_listed(
-        "types", "type", pattern=EVENT_TYPE_PATTERN,
-        what="types of event, separated by commas; each may end in `*`",
-    ),
+    *_listed("types", "type", pattern=EVENT_TYPE_PATTERN,
+        what="types of event, separated by commas; each may end in `*`"),
     *_listed("queues", "queue", pattern=f"({QUEUE_PATTERN})", what="only events of these queues"),
-    *_listed(
-        "job_types", "job_type", pattern=f"({TYPE_PATTERN})",
-        what="only events of jobs of these types",
-    ),
-    *_listed(
-        "sources", "source", pattern=EVENT_SOURCE_PATTERN,
-        what="only events from these sources; each may end in `*`",
-    ),
+    *_listed("job_types", "job_type", pattern=f"({TYPE_PATTERN})",
+        what="only events of jobs of these types"),
+    *_listed("sources", "source", pattern=EVENT_SOURCE_PATTERN,
+        what="only events from these sources; each may end in `*`"),
     Parameter("since", _MOMENT_SCHEMA, "only events of this time or later"),
     Parameter("until", _MOMENT_SCHEMA, "only events before this time"),
-    Parameter(
-        "after",
-        _PLACE,
+    Parameter("after", _CURSOR,
         "go forward from here: `cursor` of an answer, or an event's id; without it the answer has "
-        "the latest events",
-    ),
-    Parameter("cursor", _PLACE, "`pagination.next_cursor` of an answer; not together with after"),
+        "the latest events"),
+    Parameter("cursor", _CURSOR, "`pagination.next_cursor` of an answer; not together with after"),
     Parameter("limit", _EVENTS_LIMIT, "most events of one answer"),
     Parameter("per_page", _EVENTS_LIMIT, "the same as limit"),
-    Parameter(
-        "page",
-        {"type": "integer", "minimum": 1, "maximum": MAX_OFFSET + 1, "default": 1},
+    Parameter("page", _PAGE,
         f"page number, from the latest events back; the pages before it may have {MAX_OFFSET} "
-        "events in all",
-    ),
-)  # fmt: skip
-METRIC_FORMATS = ("json", "prometheus")
-_FORMAT = (
-    Parameter(
-        "format",
-        {"type": "string", "enum": [*METRIC_FORMATS], "default": METRIC_FORMATS[0]},
-        "JSON, or Prometheus text",
-    ),
+        "events in all"),
 )
+METRIC_FORMATS = ("json", "prometheus")
+_FORMAT = Parameter("format", _one_of(*METRIC_FORMATS) | {"default": METRIC_FORMATS[0]},
+    "JSON, or Prometheus text")
 _WAIT = (
     Parameter("wait", {"type": "boolean", "default": False}, "wait until the job is done"),
-    Parameter(
-        "timeout",
-        {"type": "integer", "minimum": 0, "maximum": MAX_TIMEOUT_S, "default": MAX_RESULT_WAIT_S},
-        f"longest wait in seconds; never more than {MAX_RESULT_WAIT_S}",
-    ),
+    Parameter("timeout", _whole(0, MAX_TIMEOUT_S, MAX_RESULT_WAIT_S),
+        f"longest wait in seconds; never more than {MAX_RESULT_WAIT_S}"),
 )
-
+# The unprintable characters that the regular expressions of all JSON Schema validators can name.
+_PRINTABLE = r"[^\u0000-\u001f\u007f-\u00a0\u00ad\u2028\u2029]+"
 _PUSHING = (
-    Parameter(
-        "X-OJS-Producer",
-        # Unprintable characters that JSON Schema's regular expressions can name everywhere.
-        {
-            "type": "string",
-            "minLength": 1,
-            "maxLength": MAX_PRODUCER,
-            "pattern": r"[^\u0000-\u001f\u007f-\u00a0\u00ad\u2028\u2029]+",
-        },
-        "who enqueues, for queues that take jobs of some producers only",
-    ),
-    Parameter(
-        "OJS-Block-Timeout",
+    Parameter("X-OJS-Producer", _text(_PRINTABLE, MAX_PRODUCER) | {"minLength": 1},
+        "who enqueues, for queues that take jobs of some producers only"),
+    Parameter("OJS-Block-Timeout",
         {"type": "string", "pattern": r"[0-9]+(\.[0-9]+)?", "default": "0"},
         "seconds to wait for room, when a queue is full and its overflow_policy is `block`; never "
-        f"more than {MAX_BLOCK_S}",
-    ),
+        f"more than {MAX_BLOCK_S}"),
 )
 # On the answer to a push, when a queue is filled beyond its warning threshold.
 _RATE_LIMIT = ("X-RateLimit-Limit", "X-RateLimit-Remaining", "X-RateLimit-Reset")
 _PRESSURE = ("X-OJS-Queue-Depth", "X-OJS-Queue-Bound", "X-OJS-Queue-Pressure")
-
-
-def _jobs() -> Iterable[Operation]:
-    shown = {200: Success("JobAnswer", "The job.")}
-    yield Operation(
-        "enqueue_job", "POST", f"{BASE}/jobs", JOBS, "jobs", "Enqueue a job",
-        {
-            201: Success("JobAnswer", "The job is durably stored.", ("Location",), _PRESSURE),
-            200: Success("DeduplicatedAnswer", "A unique job with this key exists; here it is."),
-        },
-        (403, 404, 409, 413, 429), JobRequest, headers=_PUSHING,
-    )  # fmt: skip
-    yield Operation(
-        "enqueue_batch", "POST", f"{BASE}/jobs/batch", JOBS, "jobs", "Enqueue many jobs, or none",
-        {
-            201: Success(
-                "BatchAnswer", "All jobs are stored, in the order of the request.",
-                sometimes=(*_PRESSURE, *_RATE_LIMIT),
-            ),
-        },
-        (403, 404, 409, 413, 429), models.BatchRequest, headers=_PUSHING,
-    )  # fmt: skip
-    one = f"{BASE}/jobs/{{id}}"
-    yield Operation(
-        "get_job", "GET", one, JOBS, "jobs", "Read a job",
-        {200: Success("JobDetailAnswer", "The job, wrapped and at the top level.")},
-        (404,), subject="job",
-    )  # fmt: skip
-    for name, method, path in (
-        ("cancel_job", "DELETE", one),
-        ("cancel_job_by_post", "POST", f"{one}/cancel"),
-    ):
-        yield Operation(
-            name, method, path, JOBS, "jobs", "Cancel a job that is not final", shown,
-            (404, 409), models.NoOptions if method == "POST" else None, body_required=False,
-            subject="job",
-        )  # fmt: skip
-    yield Operation(
-        "activate_job", "POST", f"{one}/activate", JOBS, "jobs", "Make a pending job available",
-        shown, (404, 409), models.NoOptions, body_required=False, subject="job",
-    )  # fmt: skip
-    yield Operation(
-        "ack_job_by_path", "POST", f"{one}/ack", JOBS, "jobs", "Acknowledge a job as done",
-        {200: Success("AckAnswer", "The job is completed.")},
-        (404, 409, 413), models.AckOptions, body_required=False, subject="job",
-    )  # fmt: skip
-    yield Operation(
-        "nack_job_by_path", "POST", f"{one}/nack", JOBS, "jobs", "Report a job as failed",
-        {200: Success("NackAnswer", "What the failure led to.")},
-        (404, 409), models.NackOptions, subject="job",
-    )  # fmt: skip
-    yield Operation(
-        "get_result", "GET", f"{one}/result", JOBS, "jobs", "Read, or wait for, a job's result",
-        {
-            200: Success("ResultAnswer", "The job is final."),
-            202: Success("ResultAnswer", "The job is not done yet.", ("Retry-After",)),
-        },
-        (404,), query=_WAIT, subject="job",
-    )  # fmt: skip
-    yield Operation(
-        "list_retries", "GET", f"{one}/retries", JOBS, "jobs", "Read a job's error history",
-        {200: Success("RetriesAnswer", "The failures so far, oldest first.")},
-        (404,), subject="job",
-    )  # fmt: skip
-    yield Operation(
-        "get_progress", "GET", f"{one}/progress", JOBS, "jobs", "Read how far a job is",
-        {200: Success("ProgressAnswer", "The last report; nulls when there was none.")},
-        (404,), subject="job",
-    )  # fmt: skip
-    yield Operation(
-        "report_progress", "PUT", f"{one}/progress", JOBS, "jobs", "Report how far a job is",
-        {200: Success("ProgressAnswer", "The progress as it stands now.")},
-        (404, 413), models.ProgressRequest, subject="job",
-    )  # fmt: skip
-
-
-def _workers() -> Iterable[Operation]:
-    base = f"{BASE}/workers"
-
-    def post(
-        name: str,
-        path: str,
-        summary: str,
-        shape: str,
-        request: type[BaseModel],
-        *errors: int,
-    ) -> Operation:
-        return Operation(
-            name, "POST", f"{base}/{path}", WORKERS, "workers", summary,
-            {200: Success(shape, summary + ".")}, errors, request,
-        )  # fmt: skip
-
-    yield post("fetch_jobs", "fetch", "Claim jobs", "FetchAnswer", models.FetchRequest, 409)
-    yield post(
-        "ack_job", "ack", "Acknowledge a job as done", "AckAnswer", models.AckRequest,
-        404, 409, 413,
-    )  # fmt: skip
-    yield post(
-        "nack_job", "nack", "Report a job as failed", "NackAnswer", models.NackRequest,
-        404, 409,
-    )  # fmt: skip
-    yield post(
-        "heartbeat", "heartbeat", "Extend leases, take directives", "HeartbeatAnswer",
-        models.HeartbeatRequest, 409, 413,
-    )  # fmt: skip
-    yield post("beat", "beat", "Announce draining", "BeatAnswer", models.BeatRequest, 409, 413)
-    yield post(
-        "report_worker_progress", "progress", "Report how far a job is", "ProgressAnswer",
-        models.WorkerProgressRequest, 404, 413,
-    )  # fmt: skip
-    yield post(
-        "register_worker", "register", "Introduce a worker", "RegisterAnswer",
-        models.RegisterRequest, 409, 413,
-    )  # fmt: skip
-    yield Operation(
-        "remove_worker", "DELETE", f"{base}/{{id}}", WORKERS, "workers", "Sign a worker off",
-        {200: Success("WorkerRemovedAnswer", "The worker is no longer listed.")},
-        (404,), subject="worker",
-    )  # fmt: skip
-    yield Operation(
-        "worker_health", "GET", f"{base}/{{id}}/health", WORKERS, "workers",
-        "Read whether a worker takes jobs",
-        {200: Success("WorkerHealthAnswer", "The worker's state.")},
-        (404,), subject="worker",
-    )  # fmt: skip
-    yield Operation(
-        "list_workers", "GET", base, WORKERS, "workers", "List workers",
-        {200: Success("WorkersAnswer", "One page of workers.")}, query=PAGING,
-    )  # fmt: skip
-
-
-def _admin_workers() -> Iterable[Operation]:
-    base = f"{BASE}/admin/workers"
-    one = f"{base}/{{id}}"
-    shown = {200: Success("WorkerAnswer", "The worker.")}
-    yield Operation(
-        "admin_list_workers", "GET", base, ADMIN, "admin", "List workers",
-        {200: Success("WorkersAnswer", "One page of workers.")}, query=PAGING,
-    )  # fmt: skip
-    yield Operation(
-        "direct_worker", "POST", f"{base}/directive", ADMIN, "admin",
-        "Tell a worker to run, go quiet or terminate", shown, (404,), models.DirectiveRequest,
-    )  # fmt: skip
-    yield Operation(
-        "get_worker", "GET", one, ADMIN, "admin", "Read a worker", shown, (404,),
-        subject="worker",
-    )  # fmt: skip
-    yield Operation(
-        "quiet_worker", "POST", f"{one}/quiet", ADMIN, "admin", "Tell a worker to go quiet",
-        shown, (404,), models.NoOptions, body_required=False, subject="worker",
-    )  # fmt: skip
-    yield Operation(
-        "admin_remove_worker", "DELETE", one, ADMIN, "admin", "Remove a worker's record",
-        {200: Success("WorkerRemovedAnswer", "The worker is no longer listed.")},
-        (404,), subject="worker",
-    )  # fmt: skip
-
-
-def _dead_letter() -> Iterable[Operation]:
-    for prefix, base in (("", f"{BASE}/dead-letter"), ("admin_", f"{BASE}/admin/dead-letter")):
-        one = f"{base}/{{id}}"
-        tag = "admin" if prefix else "dead-letter"
-        yield Operation(
-            f"{prefix}list_dead_letters", "GET", base, ADMIN, tag, "List dead letters",
-            {200: Success("JobsPageAnswer", "One page of dead letters, latest first.")},
-            query=(*_FILTERS, *PAGING),
-        )  # fmt: skip
-        yield Operation(
-            f"{prefix}dead_letter_stats", "GET", f"{base}/stats", ADMIN, tag,
-            "Read statistics of dead letters",
-            {200: Success("DeadLetterStatsAnswer", "All queues together.")}, derived=True,
-        )  # fmt: skip
-        yield Operation(
-            f"{prefix}get_dead_letter", "GET", one, ADMIN, tag, "Read a dead letter",
-            {200: Success("JobDetailAnswer", "The job with its whole error history.")},
-            (404,), subject="job",
-        )  # fmt: skip
-        yield Operation(
-            f"{prefix}retry_dead_letter", "POST", f"{one}/retry", ADMIN, tag,
-            "Make a dead letter available again",
-            {200: Success("JobAnswer", "The job, with attempt 0 and its errors kept.")},
-            (404, 409, 413, 429), models.RetryDeadLetterRequest, body_required=False,
-            subject="job",
-        )  # fmt: skip
-        yield Operation(
-            f"{prefix}delete_dead_letter", "DELETE", one, ADMIN, tag,
-            "Delete a dead letter for good",
-            {204: Success(None, "It is gone.")} if prefix
-            else {200: Success("DeadLetterDeletedAnswer", "It is gone.")},
-            (404,), subject="job",
-        )  # fmt: skip
-        yield from _bulk(prefix, base, tag)
-
-
-def _bulk(prefix: str, base: str, tag: str) -> Iterable[Operation]:
-    """Many dead letters at a time."""
-    purged = {200: Success("DeadLettersPurgedAnswer", "What was done, and what goes on.")}
-    yield Operation(
-        f"{prefix}retry_dead_letters", "POST", f"{base}/retry", ADMIN, tag,
-        "Make many dead letters available again",
-        {200: Success("DeadLettersRetriedAnswer", "What was done, and what goes on.")},
-        (), models.RetryDeadLettersRequest,
-    )  # fmt: skip
-    yield Operation(
-        f"{prefix}purge_dead_letters", "DELETE", base, ADMIN, tag,
-        "Delete many dead letters for good", purged, (), models.PurgeDeadLettersRequest,
-        body_required=False, query=(*_BULK_FILTERS, _ALL, _CONFIRM),
-    )  # fmt: skip
-    yield Operation(
-        f"{prefix}purge_old_dead_letters", "POST", f"{base}/purge", ADMIN, tag,
-        "Delete dead letters of an age for good", purged, query=_BULK_FILTERS,
-    )  # fmt: skip
-    operations = f"{base}/operations"
-    one = {200: Success("BulkOperationAnswer", "The operation.")}
-    yield Operation(
-        f"{prefix}list_dead_letter_operations", "GET", operations, ADMIN, tag,
-        "List bulk operations on dead letters",
-        {200: Success("BulkOperationsAnswer", "One page of operations, latest first.")},
-        query=PAGING,
-    )  # fmt: skip
-    yield Operation(
-        f"{prefix}get_dead_letter_operation", "GET", f"{operations}/{{id}}", ADMIN, tag,
-        "Read a bulk operation on dead letters", one, (404,), subject="operation",
-    )  # fmt: skip
-    yield Operation(
-        f"{prefix}stop_dead_letter_operation", "POST", f"{operations}/{{id}}/stop", ADMIN, tag,
-        "Stop a bulk operation on dead letters", one, (404, 409), models.NoOptions,
-        body_required=False, subject="operation",
-    )  # fmt: skip
-
-
 # For clients that send no body with DELETE. What the body says counts.
-_DELETING = (
-    Parameter(
-        "strategy",
-        {"type": "string", "enum": list(DeletionStrategy)},
-        "what becomes of its jobs; needed, here or in the body",
-    ),
+_DELETION = (
+    Parameter("strategy", _one_of(*DeletionStrategy),
+        "what becomes of its jobs; needed, here or in the body"),
     Parameter("target_queue", {"type": "string"}, "with `move`, the queue they go to"),
 )
+# fmt: on
 
 
-def _queues() -> Iterable[Operation]:
-    yield Operation(
-        "create_queue", "POST", f"{BASE}/queues", ADMIN, "queues", "Make a queue",
+def _row(
+    route: str,
+    name: str,
+    summary: str,
+    answers: Success | str | Mapping[int, Success],
+    *errors: int,
+    tag: str | None = None,
+    request: type[BaseModel] | None = None,
+    body_required: bool = True,
+    query: tuple[Parameter, ...] = (),
+    headers: tuple[Parameter, ...] = (),
+    derived: bool = False,
+) -> Operation:
+    """One operation. `route` is its method and its path below BASE, or from the root with a slash.
+
+    The tag is the first part of the path, unless another is given. An answer that is only named is
+    described by the summary.
+    """
+    if isinstance(answers, str):
+        answers = Success(answers, f"{summary}.")
+    method, path = route.split()
+    return Operation(
+        name,
+        method,
+        path if path.startswith("/") else f"{BASE}/{path}",
+        tag or path.split("/")[0],
+        summary,
+        {200: answers} if isinstance(answers, Success) else answers,
+        errors,
+        request,
+        body_required and request is not models.NoOptions,
+        query,
+        headers,
+        derived,
+    )
+
+
+def _under_admin(operation: Operation) -> Operation:
+    """The same operation where the admin API has it."""
+    path = operation.path.replace(BASE, f"{BASE}/admin", 1)
+    return replace(operation, id=f"admin_{operation.id}", path=path, tag="admin")
+
+
+# fmt: off
+_JOB = Success("JobAnswer", "The job.")
+_JOBS = (
+    _row("POST jobs", "enqueue_job", "Enqueue a job", {
+            201: Success("JobAnswer", "The job is durably stored.", ("Location",), _PRESSURE),
+            200: Success("DeduplicatedAnswer", "A unique job with this key exists; here it is."),
+        }, 403, 404, 409, 413, 429, request=JobRequest, headers=_PUSHING),
+    _row("POST jobs/batch", "enqueue_batch", "Enqueue many jobs, or none", {
+            201: Success("BatchAnswer", "All jobs are stored, in the order of the request.",
+                         sometimes=(*_PRESSURE, *_RATE_LIMIT)),
+        }, 403, 404, 409, 413, 429, request=models.BatchRequest, headers=_PUSHING),
+    _row("GET jobs/{id}", "get_job", "Read a job",
+        Success("JobDetailAnswer", "The job, wrapped and at the top level."), 404),
+    _row("DELETE jobs/{id}", "cancel_job", "Cancel a job that is not final", _JOB,
+        404, 409),
+    _row("POST jobs/{id}/cancel", "cancel_job_by_post", "Cancel a job that is not final", _JOB,
+        404, 409, request=models.NoOptions),
+    _row("POST jobs/{id}/activate", "activate_job", "Make a pending job available", _JOB,
+        404, 409, request=models.NoOptions),
+    _row("POST jobs/{id}/ack", "ack_job_by_path", "Acknowledge a job as done",
+        Success("AckAnswer", "The job is completed."), 404, 409, 413,
+        request=models.AckOptions, body_required=False),
+    _row("POST jobs/{id}/nack", "nack_job_by_path", "Report a job as failed",
+        Success("NackAnswer", "What the failure led to."), 404, 409, request=models.NackOptions),
+    _row("GET jobs/{id}/result", "get_result", "Read, or wait for, a job's result", {
+            200: Success("ResultAnswer", "The job is final."),
+            202: Success("ResultAnswer", "The job is not done yet.", ("Retry-After",)),
+        }, 404, query=_WAIT),
+    _row("GET jobs/{id}/retries", "list_retries", "Read a job's error history",
+        Success("RetriesAnswer", "The failures so far, oldest first."), 404),
+    _row("GET jobs/{id}/progress", "get_progress", "Read how far a job is",
+        Success("ProgressAnswer", "The last report; nulls when there was none."), 404),
+    _row("PUT jobs/{id}/progress", "report_progress", "Report how far a job is",
+        Success("ProgressAnswer", "The progress as it stands now."), 404, 413,
+        request=models.ProgressRequest),
+)
+_WORKER_REMOVED = Success("WorkerRemovedAnswer", "The worker is no longer listed.")
+_WORKERS = (
+    _row("POST workers/fetch", "fetch_jobs", "Claim jobs", "FetchAnswer", 409,
+        request=models.FetchRequest),
+    _row("POST workers/ack", "ack_job", "Acknowledge a job as done", "AckAnswer", 404, 409, 413,
+        request=models.AckRequest),
+    _row("POST workers/nack", "nack_job", "Report a job as failed", "NackAnswer", 404, 409,
+        request=models.NackRequest),
+    _row("POST workers/heartbeat", "heartbeat", "Extend leases, take directives",
+        "HeartbeatAnswer", 409, 413, request=models.HeartbeatRequest),
+    _row("POST workers/beat", "beat", "Announce draining", "BeatAnswer", 409, 413,
+        request=models.BeatRequest),
+    _row("POST workers/progress", "report_worker_progress", "Report how far a job is",
+        "ProgressAnswer", 404, 413, request=models.WorkerProgressRequest),
+    _row("POST workers/register", "register_worker", "Introduce a worker", "RegisterAnswer",
+        409, 413, request=models.RegisterRequest),
+    _row("DELETE workers/{id}", "remove_worker", "Sign a worker off", _WORKER_REMOVED, 404),
+    _row("GET workers/{id}/health", "worker_health", "Read whether a worker takes jobs",
+        Success("WorkerHealthAnswer", "The worker's state."), 404),
+    _row("GET workers", "list_workers", "List workers",
+        Success("WorkersAnswer", "One page of workers."), query=PAGING),
+)
+_BULK_OPERATION = Success("BulkOperationAnswer", "The operation.")
+_PURGED = Success("DeadLettersPurgedAnswer", "What was done, and what goes on.")
+_DEAD_LETTERS = (
+    _row("GET dead-letter", "list_dead_letters", "List dead letters",
+        Success("JobsPageAnswer", "One page of dead letters, latest first."),
+        query=(*_FILTERS, _STATE, *PAGING)),
+    _row("GET dead-letter/stats", "dead_letter_stats", "Read statistics of dead letters",
+        Success("DeadLetterStatsAnswer", "All queues together."), derived=True),
+    _row("GET dead-letter/{id}", "get_dead_letter", "Read a dead letter",
+        Success("JobDetailAnswer", "The job with its whole error history."), 404),
+    _row("POST dead-letter/{id}/retry", "retry_dead_letter", "Make a dead letter available again",
+        Success("JobAnswer", "The job, with attempt 0 and its errors kept."), 404, 409, 413, 429,
+        request=models.RetryDeadLetterRequest, body_required=False),
+    _row("DELETE dead-letter/{id}", "delete_dead_letter", "Delete a dead letter for good",
+        Success("DeadLetterDeletedAnswer", "It is gone."), 404),
+    _row("POST dead-letter/retry", "retry_dead_letters", "Make many dead letters available again",
+        Success("DeadLettersRetriedAnswer", "What was done, and what goes on."),
+        request=models.RetryDeadLettersRequest),
+    _row("DELETE dead-letter", "purge_dead_letters", "Delete many dead letters for good", _PURGED,
+        request=models.PurgeDeadLettersRequest, body_required=False,
+        query=(*_FILTERS, _ALL, _CONFIRM)),
+    _row("POST dead-letter/purge", "purge_old_dead_letters",
+        "Delete dead letters of an age for good", _PURGED, query=_FILTERS),
+    _row("GET dead-letter/operations", "list_dead_letter_operations",
+        "List bulk operations on dead letters",
+        Success("BulkOperationsAnswer", "One page of operations, latest first."), query=PAGING),
+    _row("GET dead-letter/operations/{id}", "get_dead_letter_operation",
+        "Read a bulk operation on dead letters", _BULK_OPERATION, 404),
+    _row("POST dead-letter/operations/{id}/stop", "stop_dead_letter_operation",
+        "Stop a bulk operation on dead letters", _BULK_OPERATION, 404, 409,
+        request=models.NoOptions),
+)
+_POLICY = Success("QueuePolicyAnswer", "What holds for queues made from now on.")
+_QUEUE_CONFIG = (
+    _row("GET queues/{name}/config", "get_queue_config", "Read a queue's configuration",
+        Success("QueueConfigAnswer", "What is in force, and where it comes from."), 404),
+    _row("PUT queues/{name}/config", "configure_queue", "Change a queue's configuration",
+        Success("QueueConfigAnswer", "What is in force now. Makes an unknown queue."),
+        request=models.ConfigureQueueRequest),
+)
+_PAUSING = tuple(
+    _row(f"POST queues/{{name}}/{verb}", f"{verb}_queue", summary,
+        Success("QueueAnswer", "The queue's state."), 409, request=models.NoOptions)
+    for verb, summary in (
+        ("pause", "Hand out no more jobs of a queue"),
+        ("resume", "Hand out jobs of a queue again"),
+    )
+)
+_QUEUES = (
+    _row("POST queues", "create_queue", "Make a queue",
         {201: Success("QueueConfigAnswer", "The queue and its configuration.", ("Location",))},
-        (409,), models.CreateQueueRequest,
-    )  # fmt: skip
-    for prefix, base in (("", f"{BASE}/queues"), ("admin_", f"{BASE}/admin/queues")):
-        path, tag = f"{base}/{{name}}/config", "admin" if prefix else "queues"
-        yield Operation(
-            f"{prefix}get_queue_config", "GET", path, ADMIN, tag, "Read a queue's configuration",
-            {200: Success("QueueConfigAnswer", "What is in force, and where it comes from.")},
-            (404,), subject="queue",
-        )  # fmt: skip
-        yield Operation(
-            f"{prefix}configure_queue", "PUT", path, ADMIN, tag, "Change a queue's configuration",
-            {200: Success("QueueConfigAnswer", "What is in force now. Makes an unknown queue.")},
-            (), models.ConfigureQueueRequest, subject="queue",
-        )  # fmt: skip
-    yield Operation(
-        "delete_queue", "DELETE", f"{BASE}/queues/{{name}}", ADMIN, "queues",
-        "Delete a queue and see to its jobs",
+        409, request=models.CreateQueueRequest),
+    *_QUEUE_CONFIG,
+    *map(_under_admin, _QUEUE_CONFIG),
+    _row("DELETE queues/{name}", "delete_queue", "Delete a queue and see to its jobs",
         {202: Success("QueueDeletedAnswer", "It is gone, or ends once its jobs are seen to.")},
-        (404, 409), models.DeleteQueueRequest, body_required=False, query=_DELETING,
-        subject="queue",
-    )  # fmt: skip
-    path = f"{BASE}/queues/_default/config"
-    yield Operation(
-        "get_queue_policy", "GET", path, ADMIN, "queues", "Read the policy for new queues",
-        {200: Success("QueuePolicyAnswer", "What holds for queues made from now on.")},
-    )  # fmt: skip
-    yield Operation(
-        "set_queue_policy", "PUT", path, ADMIN, "queues", "Change the policy for new queues",
-        {200: Success("QueuePolicyAnswer", "What holds for queues made from now on.")},
-        (), models.ConfigureQueueRequest,
-    )  # fmt: skip
-    for prefix, base in (("", f"{BASE}/queues"), ("admin_", f"{BASE}/admin/queues")):
-        for verb, summary in (
-            ("pause", "Hand out no more jobs of a queue"),
-            ("resume", "Hand out jobs of a queue again"),
-        ):
-            yield Operation(
-                f"{prefix}{verb}_queue", "POST", f"{base}/{{name}}/{verb}", ADMIN,
-                "admin" if prefix else "queues", summary,
-                {200: Success("QueueAnswer", "The queue's state.")},
-                (409,), models.NoOptions, body_required=False, subject="queue",
-            )  # fmt: skip
-
-
-def _statistics() -> Iterable[Operation]:
-    def read(
-        name: str,
-        path: str,
-        tag: str,
-        summary: str,
-        success: Success,
-        query: tuple[Parameter, ...] = (),
-        *,
-        root: bool = False,
-    ) -> Operation:
-        of_queue = "{name}" in path
-        return Operation(
-            name, "GET", path if root else f"{BASE}/{path}", ADMIN, tag, summary, {200: success},
-            (404,) if name.endswith("get_queue") else (), query=query,
-            subject="queue" if of_queue else None, derived=True,
-        )  # fmt: skip
-
-    yield read(
-        "list_queues", "queues", "queues", "List queues with their counts",
-        Success("QueuesAnswer", "One page of queues, in order of name."), _QUEUES_PAGING,
-    )  # fmt: skip
-    yield read(
-        "get_queue", "queues/{name}", "queues", "Read a queue, its configuration and statistics",
-        Success("QueueDetailAnswer", "The queue."),
-    )  # fmt: skip
-    yield read(
-        "queue_stats", "queues/{name}/stats", "queues", "Read a queue's statistics",
-        Success("QueueStatsAnswer", "Zeros for a queue that does not exist."),
-    )  # fmt: skip
-    yield read(
-        "priority_stats", "queues/{name}/priority-stats", "queues",
+        404, 409, request=models.DeleteQueueRequest, body_required=False, query=_DELETION),
+    _row("GET queues/_default/config", "get_queue_policy", "Read the policy for new queues",
+        _POLICY),
+    _row("PUT queues/_default/config", "set_queue_policy", "Change the policy for new queues",
+        _POLICY, request=models.ConfigureQueueRequest),
+    *_PAUSING,
+    *map(_under_admin, _PAUSING),
+)
+_WORKER = Success("WorkerAnswer", "The worker.")
+_ADMIN_WORKERS = (
+    _row("GET admin/workers", "admin_list_workers", "List workers",
+        Success("WorkersAnswer", "One page of workers."), query=PAGING),
+    _row("POST admin/workers/directive", "direct_worker",
+        "Tell a worker to run, go quiet or terminate", _WORKER, 404,
+        request=models.DirectiveRequest),
+    _row("GET admin/workers/{id}", "get_worker", "Read a worker", _WORKER, 404),
+    _row("POST admin/workers/{id}/quiet", "quiet_worker", "Tell a worker to go quiet", _WORKER,
+        404, request=models.NoOptions),
+    _row("DELETE admin/workers/{id}", "admin_remove_worker", "Remove a worker's record",
+        _WORKER_REMOVED, 404),
+)
+_STATISTICS = (
+    _row("GET queues", "list_queues", "List queues with their counts",
+        Success("QueuesAnswer", "One page of queues, in order of name."), query=_QUEUES_PAGING,
+        derived=True),
+    _row("GET queues/{name}", "get_queue", "Read a queue, its configuration and statistics",
+        Success("QueueDetailAnswer", "The queue."), 404, derived=True),
+    _row("GET queues/{name}/stats", "queue_stats", "Read a queue's statistics",
+        Success("QueueStatsAnswer", "Zeros for a queue that does not exist."), derived=True),
+    _row("GET queues/{name}/priority-stats", "priority_stats",
         "Count a queue's available jobs by priority",
-        Success("PriorityStatsAnswer", "The priorities in use, the highest first."),
-    )  # fmt: skip
-    yield read(
-        "admin_list_queues", "admin/queues", "admin", "List queues with their counts",
-        Success("AdminQueuesAnswer", "One page of queues, in order of name."), _QUEUES_PAGING,
-    )  # fmt: skip
-    yield read(
-        "admin_get_queue", "admin/queues/{name}", "admin", "Read a queue and its counts",
-        Success("AdminQueueAnswer", "The queue."),
-    )  # fmt: skip
-    yield read(
-        "admin_stats", "admin/stats", "admin", "Read the totals of all queues",
-        Success("StatsAnswer", "All queues and workers together."),
-    )  # fmt: skip
-    yield read(
-        "admin_stats_history", "admin/stats/history", "admin", "Read what happened when",
-        Success("StatsHistoryAnswer", "Points in time, oldest first."), _HISTORY,
-    )  # fmt: skip
-    yield read(
-        "list_events", "events", "events", "List lifecycle events",
-        Success("EventsAnswer", "Events in the order in which they were recorded."), _EVENTS,
-    )  # fmt: skip
-    yield read(
-        "metrics", "metrics", "system", "Read metrics",
-        Success("MetricsAnswer", "Metrics as JSON, or as Prometheus text.", text=True), _FORMAT,
-    )  # fmt: skip
-    yield read(
-        "root_metrics", "/metrics", "system", "Read metrics as Prometheus scrapes them",
-        Success(None, "Metrics in the text exposition format.", text=True), root=True,
-    )  # fmt: skip
-
-
-def _rate_limits() -> Iterable[Operation]:
-    base = f"{BASE}/rate-limits"
-    one = f"{base}/{{key}}"
-    yield Operation(
-        "list_rate_limits", "GET", base, ADMIN, "rate limits", "List the keys of rate limits",
-        {200: Success("RateLimitsAnswer", "One page of keys, in order.")}, query=PAGING,
-    )  # fmt: skip
-    yield Operation(
-        "get_rate_limit", "GET", one, ADMIN, "rate limits", "Read how a key's rate limit stands",
-        {200: Success("RateLimitAnswer", "What is limited, and how much of it is used.")},
-        (404,), subject="rate limit",
-    )  # fmt: skip
-    for suffix in ("", "/override"):
-        name = "rate_limit_override" if suffix else "rate_limit"
-        yield Operation(
-            f"put_{name}", "PUT", f"{one}{suffix}", ADMIN, "rate limits",
-            "Override a key's rate limit",
-            {200: Success("RateLimitAnswer", "The key under the override.")},
-            (), OverrideRequest, subject="rate limit",
-        )  # fmt: skip
-        yield Operation(
-            f"delete_{name}", "DELETE", f"{one}{suffix}", ADMIN, "rate limits",
-            "Take back a key's override and pause",
-            {200: Success("RateLimitAnswer", "The key as its jobs have it.")},
-            (404,), subject="rate limit",
-        )  # fmt: skip
-    yield Operation(
-        "set_queue_limits", "PUT", f"{BASE}/admin/queues/{{name}}/rate-limit", ADMIN, "rate limits",
-        "Set a queue's own limits",
-        {200: Success("QueueLimitsAnswer", "What holds for the queue, and how much is used.")},
-        (), models.QueueLimitsRequest, subject="queue",
-    )  # fmt: skip
-    yield Operation(
-        "admin_get_job", "GET", f"{BASE}/admin/jobs/{{id}}", ADMIN, "admin", "Read a job",
-        {200: Success("JobDetailAnswer", "The job, wrapped and at the top level.")},
-        (404,), subject="job",
-    )  # fmt: skip
-
-
-def _scheduling() -> Iterable[Operation]:
-    base = f"{BASE}/admin/pools"
-    one = f"{base}/{{name}}"
-    yield Operation(
-        "list_pools", "GET", base, ADMIN, "scheduling", "List worker pools",
-        {200: Success("PoolsAnswer", "One page of pools, in order of name.")}, query=PAGING,
-        derived=True,
-    )  # fmt: skip
-    yield Operation(
-        "put_pool", "PUT", one, ADMIN, "scheduling", "Make or replace a worker pool",
-        {
+        Success("PriorityStatsAnswer", "The priorities in use, the highest first."), derived=True),
+    _row("GET admin/queues", "admin_list_queues", "List queues with their counts",
+        Success("AdminQueuesAnswer", "One page of queues, in order of name."),
+        query=_QUEUES_PAGING, derived=True),
+    _row("GET admin/queues/{name}", "admin_get_queue", "Read a queue and its counts",
+        Success("AdminQueueAnswer", "The queue."), 404, derived=True),
+    _row("GET admin/stats", "admin_stats", "Read the totals of all queues",
+        Success("StatsAnswer", "All queues and workers together."), derived=True),
+    _row("GET admin/stats/history", "admin_stats_history", "Read what happened when",
+        Success("StatsHistoryAnswer", "Points in time, oldest first."), query=_HISTORY,
+        derived=True),
+    _row("GET events", "list_events", "List lifecycle events",
+        Success("EventsAnswer", "Events in the order in which they were recorded."),
+        query=_EVENTS, derived=True),
+    _row("GET metrics", "metrics", "Read metrics",
+        Success("MetricsAnswer", "Metrics as JSON, or as Prometheus text.", text=True),
+        tag="system", query=(_FORMAT,), derived=True),
+    _row("GET /metrics", "root_metrics", "Read metrics as Prometheus scrapes them",
+        Success(None, "Metrics in the text exposition format.", text=True),
+        tag="system", derived=True),
+)
+_RATE_LIMITS = (
+    _row("GET rate-limits", "list_rate_limits", "List the keys of rate limits",
+        Success("RateLimitsAnswer", "One page of keys, in order."), tag="rate limits",
+        query=PAGING),
+    _row("GET rate-limits/{key}", "get_rate_limit", "Read how a key's rate limit stands",
+        Success("RateLimitAnswer", "What is limited, and how much of it is used."), 404,
+        tag="rate limits"),
+    *(
+        row
+        for name, path in (
+            ("rate_limit", "rate-limits/{key}"),
+            ("rate_limit_override", "rate-limits/{key}/override"),
+        )
+        for row in (
+            _row(f"PUT {path}", f"put_{name}", "Override a key's rate limit",
+                Success("RateLimitAnswer", "The key under the override."),
+                tag="rate limits", request=OverrideRequest),
+            _row(f"DELETE {path}", f"delete_{name}", "Take back a key's override and pause",
+                Success("RateLimitAnswer", "The key as its jobs have it."), 404,
+                tag="rate limits"),
+        )
+    ),
+    _row("PUT admin/queues/{name}/rate-limit", "set_queue_limits", "Set a queue's own limits",
+        Success("QueueLimitsAnswer", "What holds for the queue, and how much is used."),
+        tag="rate limits", request=models.QueueLimitsRequest),
+    _row("GET admin/jobs/{id}", "admin_get_job", "Read a job",
+        Success("JobDetailAnswer", "The job, wrapped and at the top level."), 404),
+)
+_SCHEDULING = (
+    _row("GET admin/pools", "list_pools", "List worker pools",
+        Success("PoolsAnswer", "One page of pools, in order of name."), tag="scheduling",
+        query=PAGING, derived=True),
+    _row("PUT admin/pools/{name}", "put_pool", "Make or replace a worker pool", {
             200: Success("PoolAnswer", "The pool as it is now."),
             201: Success("PoolAnswer", "The pool, which is new.", ("Location",)),
-        },
-        (404, 409), PoolRequest, subject="pool",
-    )  # fmt: skip
-    yield Operation(
-        "get_pool", "GET", one, ADMIN, "scheduling", "Read a worker pool",
-        {200: Success("PoolAnswer", "The pool, and how many workers and jobs it has.")},
-        (404,), subject="pool", derived=True,
-    )  # fmt: skip
-    yield Operation(
-        "delete_pool", "DELETE", one, ADMIN, "scheduling", "Remove a worker pool",
-        {200: Success("PoolDeletedAnswer", "It is gone; its queues and jobs stay.")},
-        (404, 409), subject="pool",
-    )  # fmt: skip
-    yield Operation(
-        "scheduling_stats", "GET", f"{BASE}/admin/scheduling/stats", ADMIN, "scheduling",
+        }, 404, 409, tag="scheduling", request=PoolRequest),
+    _row("GET admin/pools/{name}", "get_pool", "Read a worker pool",
+        Success("PoolAnswer", "The pool, and how many workers and jobs it has."), 404,
+        tag="scheduling", derived=True),
+    _row("DELETE admin/pools/{name}", "delete_pool", "Remove a worker pool",
+        Success("PoolDeletedAnswer", "It is gone; its queues and jobs stay."), 404, 409,
+        tag="scheduling"),
+    _row("GET admin/scheduling/stats", "scheduling_stats",
         "Read what queues were given in the last minute",
-        {200: Success("SchedulingStatsAnswer", "One page of queues, in order of name.")},
-        (404,), query=(_POOL, *_QUEUES_PAGING), derived=True,
-    )  # fmt: skip
-
-
-def _keys() -> Iterable[Operation]:
-    base = f"{BASE}/admin/keys"
-    one = f"{base}/{{id}}"
-    yield Operation(
-        "create_key", "POST", base, ADMIN, "keys", "Make an access key",
+        Success("SchedulingStatsAnswer", "One page of queues, in order of name."), 404,
+        tag="scheduling", query=(_POOL, *_QUEUES_PAGING), derived=True),
+)
+_KEYS = (
+    _row("POST admin/keys", "create_key", "Make an access key",
         {201: Success("KeyMadeAnswer", "The key, and its secret, shown once.", ("Location",))},
-        (403,), models.CreateKeyRequest,
-    )  # fmt: skip
-    yield Operation(
-        "list_keys", "GET", base, ADMIN, "keys", "List access keys",
-        {200: Success("KeysAnswer", "One page of keys, oldest first.")}, query=PAGING,
-    )  # fmt: skip
-    yield Operation(
-        "get_key", "GET", one, ADMIN, "keys", "Read an access key",
-        {200: Success("KeyAnswer", "The key without its secret.")}, (404,), subject="key",
-    )  # fmt: skip
-    yield Operation(
-        "revoke_key", "DELETE", one, ADMIN, "keys", "Revoke an access key",
-        {200: Success("KeyAnswer", "The key, which is of no use any more.")},
-        (403, 404), subject="key",
-    )  # fmt: skip
+        403, tag="keys", request=models.CreateKeyRequest),
+    _row("GET admin/keys", "list_keys", "List access keys",
+        Success("KeysAnswer", "One page of keys, oldest first."), tag="keys", query=PAGING),
+    _row("GET admin/keys/{id}", "get_key", "Read an access key",
+        Success("KeyAnswer", "The key without its secret."), 404, tag="keys"),
+    _row("DELETE admin/keys/{id}", "revoke_key", "Revoke an access key",
+        Success("KeyAnswer", "The key, which is of no use any more."), 403, 404, tag="keys"),
+)
+_SYSTEM = (
+    _row("GET /ojs/manifest", "manifest", "Read what this server offers",
+        Success("ManifestAnswer", "The conformance manifest."), tag="system"),
+    *(
+        row
+        for prefix, base in (("", ""), ("root_", "/"))
+        for row in (
+            _row(f"GET {base}health", f"{prefix}health",
+                "Read whether the server and its store work", {
+                    200: Success("HealthAnswer", "Both work."),
+                    503: Success("HealthAnswer", "The store does not answer.", ("Retry-After",)),
+                }, tag="system"),
+            _row(f"GET {base}ready", f"{prefix}ready", "Read whether requests can be served", {
+                    200: Success("ReadyAnswer", "They can."),
+                    503: Success("ReadyAnswer", "They cannot.", ("Retry-After",)),
+                }, tag="system"),
+        )
+    ),
+    _row("GET openapi.json", "openapi", "Read this description",
+        Success("OpenApiAnswer", "The OpenAPI 3.1 document."), tag="system"),
+)
+# fmt: on
 
 
-def _system() -> Iterable[Operation]:
-    yield Operation(
-        "manifest", "GET", "/ojs/manifest", ADMIN, "system", "Read what this server offers",
-        {200: Success("ManifestAnswer", "The conformance manifest.")},
-    )  # fmt: skip
-    for prefix, base in (("", BASE), ("root_", "")):
-        yield Operation(
-            f"{prefix}health", "GET", f"{base}/health", ADMIN, "system",
-            "Read whether the server and its store work",
-            {
-                200: Success("HealthAnswer", "Both work."),
-                503: Success("HealthAnswer", "The store does not answer.", ("Retry-After",)),
-            },
-        )  # fmt: skip
-        yield Operation(
-            f"{prefix}ready", "GET", f"{base}/ready", ADMIN, "system",
-            "Read whether requests can be served",
-            {
-                200: Success("ReadyAnswer", "They can."),
-                503: Success("ReadyAnswer", "They cannot.", ("Retry-After",)),
-            },
-        )  # fmt: skip
-    yield Operation(
-        "openapi", "GET", f"{BASE}/openapi.json", ADMIN, "system", "Read this description",
-        {200: Success("OpenApiAnswer", "The OpenAPI 3.1 document.")},
-    )  # fmt: skip
+def _dead_letters_under_admin() -> Iterable[Operation]:
+    for operation in map(_under_admin, _DEAD_LETTERS):
+        if operation.id == "admin_delete_dead_letter":
+            yield replace(operation, answers={204: Success(None, "It is gone.")})
+        else:
+            yield operation
 
 
 OPERATIONS: tuple[Operation, ...] = (
-    *_jobs(), *_workers(), *_dead_letter(), *_queues(), *_admin_workers(), *_statistics(),
-    *_rate_limits(), *_scheduling(), *_keys(), *_system(),
+    *_JOBS, *_WORKERS, *_DEAD_LETTERS, *_dead_letters_under_admin(), *_QUEUES, *_ADMIN_WORKERS,
+    *_STATISTICS, *_RATE_LIMITS, *_SCHEDULING, *_KEYS, *_SYSTEM,
 )  # fmt: skip
 
 

@@ -26,13 +26,13 @@ def producer(headers: Mapping[str, str], principal: Principal) -> str | None:
 
     Raises InvalidRequest naming the header, PermissionDenied if it names another than the holder.
     """
-    given = headers.get("x-ojs-producer")
-    if given is None:
+    header = headers.get("x-ojs-producer")
+    if header is None:
         return principal.name
-    name = given.strip()
+    name = header.strip()
     if not 1 <= len(name) <= MAX_PRODUCER or not name.isprintable():
         raise InvalidRequest(
-            "X-OJS-Producer", f"must hold 1 to {MAX_PRODUCER} printable characters", value=given
+            "X-OJS-Producer", f"must hold 1 to {MAX_PRODUCER} printable characters", value=header
         )
     if principal.name is not None and name != principal.name:
         raise forbidden()
@@ -45,16 +45,16 @@ def wait_ms(headers: Mapping[str, str], remaining_ms: Callable[[], int]) -> int:
     It is at most MAX_BLOCK_S, whatever the client asks for. `remaining_ms` returns how long the
     function still runs. Raises InvalidRequest naming the header.
     """
-    given = headers.get("ojs-block-timeout")
-    if given is None:
+    header = headers.get("ojs-block-timeout")
+    if header is None:
         return 0
-    if not _SECONDS.fullmatch(given.strip()):
+    if not _SECONDS.fullmatch(header.strip()):
         raise InvalidRequest(
-            "OJS-Block-Timeout", "must be a number of seconds, such as 10 or 2.5", value=given
+            "OJS-Block-Timeout", "must be a number of seconds, such as 10 or 2.5", value=header
         )
     # Before multiplying: thousands of digits are an infinite float.
-    asked_ms = int(min(float(given), MAX_BLOCK_S) * 1_000)
-    return max(0, min(asked_ms, remaining_ms() - _SPARE_MS))
+    requested_ms = int(min(float(header), MAX_BLOCK_S) * 1_000)
+    return max(0, min(requested_ms, remaining_ms() - _SPARE_MS))
 
 
 def pressure_headers(pushed: Iterable[Pushed]) -> dict[str, str]:

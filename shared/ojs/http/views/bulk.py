@@ -11,21 +11,18 @@ from ojs.domain.dead_letter.bulk import MAX_ERRORS, BulkOperation, Refusal
 from ojs.domain.dead_letter.filter import FIELDS, DeadLetterFilter
 from ojs.domain.errors import InvalidRequest, shorten
 from ojs.domain.page import Page
+from ojs.http.binding import paging
 from ojs.http.binding.request import Request
 from ojs.http.contract import models
 
 if TYPE_CHECKING:
     from ojs.http.contract import answers
 
-_OLDER_THAN = "older_than"
-_CONFIRM = "confirm"
-_ALL = "all"
-
 
 def to_retry(request: Request, *, now_ms: int) -> DeadLetterFilter:
     """Read from the body which dead letters to retry. Raises InvalidPayload, InvalidRequest."""
-    given = request.parsed(models.RetryDeadLettersRequest)
-    return dead_letter_filter.parse_bulk(given.filters(), given.all, now_ms=now_ms)
+    body = request.parsed(models.RetryDeadLettersRequest)
+    return dead_letter_filter.parse_bulk(body.filters(), body.all, now_ms=now_ms)
 
 
 def to_purge(request: Request, *, now_ms: int) -> DeadLetterFilter:
@@ -34,27 +31,27 @@ def to_purge(request: Request, *, now_ms: int) -> DeadLetterFilter:
     Raises InvalidPayload, InvalidRequest.
     """
     _check_once(request)
-    given = request.parsed(models.PurgeDeadLettersRequest)
-    confirmed = request.query.get(_CONFIRM)
-    if confirmed != "true" and not (confirmed is None and given.confirm):
-        raise InvalidRequest(_CONFIRM, models.CONFIRM, value=confirmed)
-    found = given.filters()
+    body = request.parsed(models.PurgeDeadLettersRequest)
+    confirmed = request.query.get("confirm")
+    if confirmed != "true" and not (confirmed is None and body.confirm):
+        raise InvalidRequest("confirm", models.CONFIRM, value=confirmed)
+    found = body.filters()
     if in_query := _filter_of(request.query):
         if found:
             first = next(iter(in_query))
             raise InvalidRequest(first, "cannot be combined with a filter in the body")
         found = {"": in_query}
-    every: object = given.all
-    if (asked := request.query.get(_ALL)) is not None:
-        every = True if asked == "true" else asked
+    every: object = body.all
+    if (requested := request.query.get("all")) is not None:
+        every = True if requested == "true" else requested
     return dead_letter_filter.parse_bulk(found, every, now_ms=now_ms)
 
 
 def older(request: Request, *, now_ms: int) -> DeadLetterFilter:
     """Read from the query from which age on dead letters are purged. Raises InvalidRequest."""
     _check_once(request)
-    if not request.query.get(_OLDER_THAN):
-        raise InvalidRequest(_OLDER_THAN, "is required: a duration such as P30D, or a time")
+    if not request.query.get("older_than"):
+        raise InvalidRequest("older_than", "is required: a duration such as P30D, or a time")
     return dead_letter_filter.parse_bulk({"": _filter_of(request.query)}, None, now_ms=now_ms)
 
 
@@ -63,11 +60,11 @@ def _filter_of(query: Mapping[str, str]) -> dict[str, str]:
 
 
 def _check_once(request: Request) -> None:
-    """Refuse a parameter given twice: API Gateway joins the values by a comma."""
+    """Refuse a parameter that appears twice: API Gateway joins the values by a comma."""
     seen = set()
     for name, _ in parse_qsl(request.raw_query, keep_blank_values=True):
         if name in seen:
-            raise InvalidRequest(shorten(name), "must be given once")
+            raise InvalidRequest(shorten(name), "must appear only once")
         seen.add(name)
 
 
@@ -107,9 +104,4 @@ def page(
 ) -> answers.BulkOperationsAnswer:
     """A page of operations, under both names that clients know."""
     items = [shown(operation) for operation in found.items]
-    answer: answers.BulkOperationsAnswer = {
-        "operations": items, "items": items, "pagination": pagination,
-    }  # fmt: skip
-    if "total" in pagination:
-        answer["total"] = pagination["total"]
-    return answer
+    return {"operations": items, "items": items, **paging.with_total(pagination)}

@@ -22,47 +22,43 @@ class EventRequest:
     """A request for events. At most one of `after` and `cursor` is set, decoded by then."""
 
     wanted: EventFilter
-    limit: int
-    page: int
-    after: str | None
-    cursor: str | None
-
-    @property
-    def skip(self) -> int:
-        """How many of the latest events to leave out."""
-        return (self.page - 1) * self.limit
+    # Its offset counts from the latest event.
+    window: paging.PageWindow
+    after: str | None = None
+    cursor: str | None = None
 
 
-def asked(given: Mapping[str, str], *, now_ms: int) -> EventRequest:
+def read(parameters: Mapping[str, str], *, now_ms: int) -> EventRequest:
     """Read which events a query asks for. Raises InvalidRequest naming a parameter."""
-    since_ms, until_ms = query.span(given, now_ms=now_ms)
+    since_ms, until_ms = query.span(parameters, now_ms=now_ms)
     wanted = EventFilter(
-        types=query.names(given, ("types", "type"), event_query.check_type),
-        queues=query.names(given, ("queues", "queue"), envelope.check_queue),
-        job_types=query.names(given, ("job_types", "job_type"), envelope.check_type),
-        sources=query.names(given, ("sources", "source"), event_query.check_source),
+        types=query.names(parameters, ("types", "type"), event_query.check_type),
+        queues=query.names(parameters, ("queues", "queue"), envelope.check_queue),
+        job_types=query.names(parameters, ("job_types", "job_type"), envelope.check_type),
+        sources=query.names(parameters, ("sources", "source"), event_query.check_source),
         since_ms=since_ms,
         until_ms=until_ms,
     )
-    per_page = paging.integer(given, "per_page", default=DEFAULT_EVENTS, least=1, most=MAX_EVENTS)
-    limit = paging.integer(given, "limit", default=per_page, least=1, most=MAX_EVENTS)
-    page = paging.integer(given, "page", default=1, least=1, most=MAX_OFFSET + 1)
-    if (page - 1) * limit > MAX_OFFSET:
-        rule = f"must not skip more than {MAX_OFFSET} events; go on with cursor instead"
-        raise InvalidRequest("page", rule, value=given["page"])
-    position = query.given(given, "after", "cursor")
+    limit = paging.limit(parameters, default=DEFAULT_EVENTS, most=MAX_EVENTS)
+    page = paging.integer(parameters, "page", default=1, least=1, most=MAX_OFFSET + 1)
+    window = paging.PageWindow(limit, offset=(page - 1) * limit)
+    if window.offset > MAX_OFFSET:
+        rule = f"must not skip more than {MAX_OFFSET} events; use cursor instead"
+        raise InvalidRequest("page", rule, value=parameters["page"])
+    position = query.either(parameters, "after", "cursor")
     if position is None:
-        return EventRequest(wanted, limit, page, None, None)
+        return EventRequest(wanted, window)
     name, text = position
     if page > 1:
-        raise InvalidRequest("page", f"cannot be combined with {name}", value=given["page"])
-    if name == "after":
-        text = text if text.startswith(EVENT_PREFIX) else paging.opened(text, name)
-        return EventRequest(wanted, limit, page, text, None)
-    return EventRequest(wanted, limit, page, None, paging.opened(text, name))
+        raise InvalidRequest("page", f"cannot be combined with {name}", value=parameters["page"])
+    # Of an event's id no cursor was made.
+    opened = (
+        text if text.startswith(EVENT_PREFIX) and name == "after" else paging.opened(text, name)
+    )
+    return EventRequest(wanted, window, **{name: opened})
 
 
-def answer(given: EventRequest, found: EventPage) -> answers.EventsAnswer:
+def answer(request: EventRequest, found: EventPage) -> answers.EventsAnswer:
     """A page of events, under both names that clients know.
 
     `cursor` continues forward from the newest event; `pagination.next_cursor` continues in the
@@ -70,19 +66,10 @@ def answer(given: EventRequest, found: EventPage) -> answers.EventsAnswer:
     """
     events = cast("list[answers.Event]", found.events)
     following = found.older or (found.cursor if found.has_more else None)
-    pagination: answers.EventsPagination = {
-        "has_more": following is not None,
-        "limit": given.limit,
-        "offset": given.skip,
-        "page": given.page,
-        "per_page": given.limit,
-    }
-    if following is not None:
-        pagination["next_cursor"] = paging.sealed(following)
     return {
         "events": events,
         "items": events,
         "cursor": paging.sealed(found.cursor),
         "has_more": found.has_more,
-        "pagination": pagination,
+        "pagination": paging.position(request.window, following),
     }

@@ -36,25 +36,18 @@ _ERRORS_OMITTED: Final = "errors_omitted"
 # In `omitted`: the client's own fields.
 REST = "*"
 
-# The fields that a job is cut down to: those that the server writes or checks, of a few hundred
-# characters at most. A list of what stays, since a client may add fields of any name.
-SMALL_FIELDS = frozenset(
-    {
-        "specversion", "id", "type", "queue", "priority", "state", "previous_state", "attempt",
-        "max_attempts", "created_at", "enqueued_at", "activated_at", "started_at", "completed_at",
-        "cancelled_at", "discarded_at", "scheduled_at", "expires_at", "timeout", "timeout_ms",
-        "visibility_timeout_ms", "worker_id", "producer", "lease_token", "lease_expires_at",
-        "retry_delay_ms",
-        "next_attempt_at", "next_retry_at", "progress", "dead_letter", "dead_letter_job_id",
-        "rate_limit",
-    }
-)  # fmt: skip
 # Fields that may be large; each is named when it is left out. The client's own fields, of any
 # number and length, are named together as `REST`.
 LARGE_FIELDS = (
     "args", "meta", "result", "error", "errors", "options", "retry", "unique", "tags", "schema",
     "metadata",
 )  # fmt: skip
+# The fields that a job is cut down to: those that the server writes or checks, of a few hundred
+# characters at most. A list of what stays, since a client may add fields of any name.
+SMALL_FIELDS = frozenset(jobs.SHOWN) - set(LARGE_FIELDS) | {
+    "specversion", "id", "type", "queue", "expires_at", "timeout", "timeout_ms",
+    "visibility_timeout_ms", "rate_limit",
+}  # fmt: skip
 # What is left out of a single job that does not fit into an answer, in this order.
 _LEFT_OUT_FIRST: tuple[Literal["result", "errors"], ...] = ("result", "errors")
 
@@ -258,11 +251,11 @@ def dead_letter_deleted(job_id: str) -> answers.DeadLetterDeletedAnswer:
 
 
 def jobs_page(
-    asked: paging.PageWindow, page: Page[Job], total: int | None = None
+    window: paging.PageWindow, page: Page[Job], total: int | None = None
 ) -> answers.JobsPageAnswer:
     """A page of jobs, under both names that clients know; whole as far as they fit."""
     shown = _listed(page.items, (MAX_ANSWER_BYTES - _AROUND_BYTES) // 2)
-    pagination = paging.described(asked, page, total)
+    pagination = paging.described(window, page, total)
     answer: answers.JobsPageAnswer = {"jobs": shown, "items": shown, "pagination": pagination}
     if "total" in pagination:
         answer["total"] = pagination["total"]

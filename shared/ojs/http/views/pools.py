@@ -7,12 +7,10 @@ from typing import TYPE_CHECKING, cast
 
 from ojs.domain.pool import pool as pools
 from ojs.domain.pool.statistics import WINDOW, PoolStatus, QueueShare, SchedulingStats
+from ojs.http.binding import paging
 
 if TYPE_CHECKING:
     from ojs.http.contract import answers
-
-# Decimal places of a ratio.
-_DIGITS = 4
 
 
 def shown(status: PoolStatus) -> answers.Pool:
@@ -39,10 +37,7 @@ def deleted(name: str) -> answers.PoolDeletedAnswer:
 def page(found: Sequence[PoolStatus], pagination: answers.Pagination) -> answers.PoolsAnswer:
     """A page of pools, under both names that clients know."""
     items = [shown(status) for status in found]
-    answer: answers.PoolsAnswer = {"items": items, "pools": items, "pagination": pagination}
-    if "total" in pagination:
-        answer["total"] = pagination["total"]
-    return answer
+    return {"items": items, "pools": items, **paging.with_total(pagination)}
 
 
 def stats(found: SchedulingStats, pagination: answers.Pagination) -> answers.SchedulingStatsAnswer:
@@ -61,7 +56,7 @@ def _share(share: QueueShare) -> answers.QueueShare:
     queue: answers.QueueShare = {
         "name": share.name,
         "dispatch_count_1m": share.dispatches,
-        "dispatch_ratio_1m": round(share.ratio, _DIGITS),
+        "dispatch_ratio_1m": round(share.ratio, 4),
         "avg_wait_ms": share.average_wait_ms,
         "active_jobs": share.active_jobs,
         "weight": share.weight,

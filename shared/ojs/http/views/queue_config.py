@@ -32,7 +32,7 @@ def to_create(raw: Mapping[str, Any]) -> tuple[str, Mapping[str, Any], str]:
     for field in models.QUEUE_FIELDS:
         if raw.get(field) is not None:
             # It would be a guess which of the two holds.
-            raise InvalidRequest(field, "belongs into config, since there is one")
+            raise InvalidRequest(field, "must be inside config when config is present")
     return name, config, "config."
 
 

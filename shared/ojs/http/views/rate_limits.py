@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from pydantic import ValidationError
@@ -18,6 +19,7 @@ from ojs.domain.rate_limit.limiter import (
     Rate,
     queue_key,
 )
+from ojs.http.binding import query
 
 if TYPE_CHECKING:
     from ojs.domain.page import Page
@@ -34,23 +36,21 @@ def override(raw: Mapping[str, Any], *, now_ms: int) -> Override:
     Raises InvalidRequest, ValidationFailed.
     """
     try:
-        asked = OverrideRequest.model_validate(dict(raw))
+        body = OverrideRequest.model_validate(dict(raw))
     except ValidationError as error:
         raise envelope.from_pydantic(error) from None
     until_ms = None
-    if asked.expires_at is not None:
-        try:
-            until_ms = times.timestamp_ms(asked.expires_at, now_ms=now_ms)
-        except ValueError as error:
-            raise InvalidRequest("expires_at", str(error), value=asked.expires_at) from None
+    if body.expires_at is not None:
+        check = partial(times.timestamp_ms, now_ms=now_ms)
+        until_ms = query.checked("expires_at", check, body.expires_at)
         if until_ms <= now_ms:
-            raise InvalidRequest("expires_at", "must be in the future", value=asked.expires_at)
-    return asked.override(until_ms)
+            raise InvalidRequest("expires_at", "must be in the future", value=body.expires_at)
+    return body.override(until_ms)
 
 
 def shown(status: RateLimitStatus) -> answers.RateLimitAnswer:
     """A key's limits and how much of them is used. What is not limited is absent."""
-    limiter, now_ms, bounds = status.cell, status.now_ms, status.bounds
+    limiter, now_ms, bounds = status.limiter, status.now_ms, status.bounds
     answer: answers.RateLimitAnswer = {"key": status.key}
     if bounds.concurrency is not None:
         answer["concurrency"] = _permits(bounds.concurrency, len(limiter.holders))
@@ -99,7 +99,7 @@ def headers(status: RateLimitStatus | None) -> dict[str, str]:
     """The `X-RateLimit-*` headers of a push (ojs-rate-limiting section 10.4)."""
     if status is None:
         return {}
-    limiter, now_ms = status.cell, status.now_ms
+    limiter, now_ms = status.limiter, status.now_ms
     found = _tightest(status.bounds, limiter, now_ms)
     if found is None:
         return {}

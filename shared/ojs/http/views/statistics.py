@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, Any, cast
 
 from ojs.domain import times
 from ojs.domain.dead_letter.statistics import DeadLetterStats
@@ -26,6 +26,7 @@ from ojs.domain.stats import (
     Totals,
 )
 from ojs.http.binding import paging
+from ojs.http.binding import query as queries
 from ojs.http.contract.operations import MAX_QUEUES_LIMIT
 from ojs.http.views import queue_config
 
@@ -41,62 +42,47 @@ _DEFAULT_SPAN_MS = {
 }
 
 
-# --- what was asked for ---------------------------------------------------------------------------
+# --- what a query requests ------------------------------------------------------------------------
 
 
 def queues_window(query: Mapping[str, str]) -> paging.PageWindow:
     """Read which part of the list of queues a query asks for. Raises InvalidRequest."""
-    asked = paging.window(query)
-    if asked.limit > MAX_QUEUES_LIMIT:
+    window = paging.window(query)
+    if window.limit > MAX_QUEUES_LIMIT:
         name = "limit" if query.get("limit") else "per_page"
         rule = f"must be an integer from 1 to {MAX_QUEUES_LIMIT}"
         raise InvalidRequest(name, rule, value=query.get(name))
-    return asked
+    return window
 
 
 def period(query: Mapping[str, str]) -> Period:
     """Read the length of a history's points. Raises InvalidRequest."""
-    text = query.get("period") or Period.FIVE_MINUTES
-    try:
-        return Period(text)
-    except ValueError:
-        rule = f"must be one of {', '.join(Period)}"
-        raise InvalidRequest("period", rule, value=text) from None
+    return Period(queries.choice(query, "period", tuple(Period), default=Period.FIVE_MINUTES))
 
 
 def span_of(
-    asked: Period, since_ms: int | None, until_ms: int | None, *, now_ms: int
+    period: Period, since_ms: int | None, until_ms: int | None, *, now_ms: int
 ) -> tuple[int, int]:
     """The start and end (ms) of a history, defaults filled in."""
     end_ms = now_ms + 1 if until_ms is None else until_ms
-    return (max(0, end_ms - _DEFAULT_SPAN_MS[asked]) if since_ms is None else since_ms), end_ms
+    return (max(0, end_ms - _DEFAULT_SPAN_MS[period]) if since_ms is None else since_ms), end_ms
 
 
 # --- queues ---------------------------------------------------------------------------------------
 
 
-def queues_page(asked: paging.PageWindow, page: Page[QueueSummary]) -> answers.QueuesAnswer:
+def queues_page(page: Page[QueueSummary], pagination: answers.Pagination) -> answers.QueuesAnswer:
     """A page of queues, under both names that clients know."""
     queues = [_summary(found) for found in page.items]
-    pagination = paging.described(asked, page)
-    answer: answers.QueuesAnswer = {"queues": queues, "items": queues, "pagination": pagination}
-    if "total" in pagination:
-        answer["total"] = pagination["total"]
-    return answer
+    return {"queues": queues, "items": queues, **paging.with_total(pagination)}
 
 
 def admin_queues_page(
-    asked: paging.PageWindow, page: Page[QueueSummary]
+    page: Page[QueueSummary], pagination: answers.Pagination
 ) -> answers.AdminQueuesAnswer:
     """A page of queues as the admin API shows them."""
-    pagination = paging.described(asked, page)
-    answer: answers.AdminQueuesAnswer = {
-        "items": [_admin_queue(found) for found in page.items],
-        "pagination": pagination,
-    }
-    if "total" in pagination:
-        answer["total"] = pagination["total"]
-    return answer
+    queues = [_admin_queue(found) for found in page.items]
+    return {"items": queues, **paging.with_total(pagination)}
 
 
 def queue_detail(stats: QueueStats) -> answers.QueueDetailAnswer:
@@ -115,14 +101,10 @@ def queue_detail(stats: QueueStats) -> answers.QueueDetailAnswer:
 
 
 def _updated(state: answers.QueueState) -> answers.LastUpdate:
-    changes = (
-        state.get("configured_at"),
-        state.get("paused_at"),
-        state.get("resumed_at"),
-        state.get("created_at"),
-    )
+    names = ("configured_at", "paused_at", "resumed_at", "created_at")
     # Times in this format sort as text.
-    last = max(filter(None, changes), default=None)
+    moments: Mapping[str, Any] = state
+    last = max(filter(None, map(moments.get, names)), default=None)
     return {} if last is None else {"updated_at": last}
 
 
@@ -288,7 +270,7 @@ def dead_letters(found: DeadLetterStats) -> answers.DeadLetterStatsAnswer:
     return answer
 
 
-def history(asked: Period, points: Sequence[Point]) -> answers.StatsHistoryAnswer:
+def history(period: Period, points: Sequence[Point]) -> answers.StatsHistoryAnswer:
     """Points in time (ojs-admin-api section 10.2), under both names that clients know."""
     shown: list[answers.HistoryPoint] = [
         {
@@ -300,4 +282,4 @@ def history(asked: Period, points: Sequence[Point]) -> answers.StatsHistoryAnswe
         }
         for point in points
     ]
-    return {"period": asked.value, "data": shown, "data_points": shown}
+    return {"period": period.value, "data": shown, "data_points": shown}

@@ -9,7 +9,6 @@ from ojs.domain import times
 from ojs.domain.job.job import DEFAULT_VISIBILITY_MS
 from ojs.domain.page import Page
 from ojs.domain.pool.worker import DEAD_AFTER_MS, HEARTBEAT_INTERVAL_S, Worker
-from ojs.http.binding import paging
 
 if TYPE_CHECKING:
     from ojs.http.contract import answers
@@ -72,16 +71,15 @@ def detail(known: Worker, now_ms: int) -> answers.WorkerAnswer:
     return {**worker, "worker": worker}
 
 
-def page(asked: paging.PageWindow, found: Page[Worker], now_ms: int) -> answers.WorkersAnswer:
+def page(found: Page[Worker], pagination: answers.Pagination, now_ms: int) -> answers.WorkersAnswer:
     """A page of workers; with a summary if the page holds them all."""
     workers = [shown(known, now_ms) for known in found.items]
-    pagination = paging.described(asked, found)
     answer: answers.WorkersAnswer = {
         "items": workers, "workers": workers, "pagination": pagination,
     }  # fmt: skip
     if "total" in pagination:
         answer["total"] = pagination["total"]
-        if not asked.offset:
+        if not pagination["offset"]:
             answer["summary"] = _summary(workers)
     return answer
 

@@ -15,11 +15,13 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import accumulate
 
 from ojs.clock import Clock
 from ojs.domain.dead_letter.bulk import Action, BulkOperation, Phase, Refusal
 from ojs.domain.dead_letter.filter import DeadLetterFilter
 from ojs.domain.errors import (
+    BAD_CURSOR,
     BackendTimeout,
     BackendUnavailable,
     Conflict,
@@ -34,10 +36,9 @@ from ojs.domain.job.job import Job
 from ojs.domain.page import Page
 from ojs.domain.queue.queue import Queue
 from ojs.services.dead_letter.redrive import Redrive
-from ojs.services.dead_letter.search import DeadLetterSearch
+from ojs.services.dead_letter.search import DeadLetterSearch, still_listed
 from ojs.services.sweeps import GoOn, SweepReport, always
 from ojs.store.dead_letter.bulk import BulkOperationStore, ClaimedOperation
-from ojs.store.jobs import items
 from ojs.store.jobs.records import JobStore
 from ojs.store.queues.queues import QueueStore
 from ojs.store.table.errors import LostRace
@@ -62,47 +63,40 @@ _TRIES = 3
 
 
 @dataclass
-class Done:
-    """What one run did: the operation as it is then, and the jobs that were handled."""
-
-    operation: BulkOperation
-    job_ids: list[str] = field(default_factory=list)
-    errors: list[Refusal] = field(default_factory=list)
-    # The store failed; do not go on at once.
-    troubled: bool = False
-
-    @property
-    def rests(self) -> bool:
-        """Whether the operation needs no further run now."""
-        return self.troubled or self.operation.phase.over or self.operation.waiting_for_room
-
-
-@dataclass
-class _BulkRun:
-    """One run under way: what it may still do, and what it did."""
+class BulkRun:
+    """One run of an operation: what it may still do, and what it did."""
 
     claim: ClaimedOperation
     jobs_left: int
     looks_left: int
     go_on: GoOn
+    # When the sweep should look at it next.
+    look_at_ms: int
     job_ids: list[str] = field(default_factory=list)
     errors: list[Refusal] = field(default_factory=list)
-    # When the sweep should look at it next.
-    look_at_ms: int = 0
-    # The scan has reached the end; the store failed.
+    # The scan has reached the end.
     over: bool = False
+    # The store failed; do not go on at once.
     troubled: bool = False
 
     @property
     def operation(self) -> BulkOperation:
+        """The operation as it is now."""
         return self.claim.operation
 
     def now(self, operation: BulkOperation) -> None:
+        """Replace the operation by what it is now."""
         self.claim = replace(self.claim, operation=operation)
 
     @property
     def may_go_on(self) -> bool:
+        """Whether there is time, and the limits of the run are not reached."""
         return not self.troubled and self.jobs_left > 0 and self.looks_left > 0 and self.go_on()
+
+    @property
+    def rests(self) -> bool:
+        """Whether the operation needs no further run now."""
+        return self.troubled or self.operation.phase.over or self.operation.waiting_for_room
 
 
 class BulkRunner:
@@ -135,7 +129,7 @@ class BulkRunner:
         wanted: DeadLetterFilter,
         *,
         go_on: GoOn = always,
-    ) -> Done:
+    ) -> BulkRun:
         """Begin an operation, and handle up to REQUEST_JOBS jobs while `go_on` says so.
 
         It is stored before anything is done, and the sweep carries on whatever is left. Raises
@@ -161,11 +155,11 @@ class BulkRunner:
                 if left <= 0 or not go_on():
                     counts["more"] = 1
                     return SweepReport(counts)
-                done = self._run(operation_id, min(left, RUN_JOBS), go_on, counts)
-                if done is None or done.rests:
+                run = self._run(operation_id, min(left, RUN_JOBS), go_on, counts)
+                if run is None or run.rests:
                     waiting.remove(operation_id)
-                if done is not None:
-                    left -= max(1, len(done.job_ids) + len(done.errors))
+                if run is not None:
+                    left -= max(1, len(run.job_ids) + len(run.errors))
         return SweepReport(counts)
 
     def get(self, operation_id: str) -> BulkOperation:
@@ -178,7 +172,7 @@ class BulkRunner:
     def list(self, *, limit: int = 50, cursor: str | None = None) -> Page[BulkOperation]:
         """A page of running and recent operations, latest first. Raises InvalidRequest."""
         if cursor is not None and not is_uuid7(cursor):
-            raise InvalidRequest("cursor", "is not one this server gave", value=cursor)
+            raise InvalidRequest("cursor", BAD_CURSOR, value=cursor)
         return self._store.list(now_ms=self._clock.now_ms(), limit=limit, before=cursor)
 
     def stop(self, operation_id: str) -> BulkOperation:
@@ -200,37 +194,35 @@ class BulkRunner:
 
     # --- one run ----------------------------------------------------------------------------
 
-    def _run(self, operation_id: str, jobs: int, go_on: GoOn, counts: Counter[str]) -> Done | None:
+    def _run(
+        self, operation_id: str, jobs: int, go_on: GoOn, counts: Counter[str]
+    ) -> BulkRun | None:
         """One run of an operation that is not claimed; None if it is claimed or over."""
         now_ms = self._clock.now_ms()
         try:
             claim = self._store.take(operation_id, now_ms=now_ms, until_ms=now_ms + CLAIM_MS)
             if claim is None:
                 return None
-            done = self._work(claim, jobs, go_on)
+            run = self._work(claim, jobs, go_on)
         except OjsError:
             # The claim expires, and a later run finds the operation as it was saved last.
             counts["failed"] += 1
             return None
-        name = "retried" if done.operation.action is Action.RETRY else "purged"
-        counts[name] += len(done.job_ids)
-        counts["refused"] += len(done.errors)
-        counts["waiting"] += done.operation.waiting_for_room
-        counts["ended"] += done.operation.phase.over
-        return done
+        name = "retried" if run.operation.action is Action.RETRY else "purged"
+        counts[name] += len(run.job_ids)
+        counts["refused"] += len(run.errors)
+        counts["waiting"] += run.operation.waiting_for_room
+        counts["ended"] += run.operation.phase.over
+        return run
 
-    def _work(self, claim: ClaimedOperation, jobs: int, go_on: GoOn) -> Done:
+    def _work(self, claim: ClaimedOperation, jobs: int, go_on: GoOn) -> BulkRun:
         """Work on slices of an operation until it is over or the limits of this run are reached.
         Raises OjsError when the progress could not be saved.
         """
-        run = _BulkRun(claim, jobs, jobs * LOOKS_PER_JOB, go_on)
-        began_ms = self._clock.now_ms()
-        run.look_at_ms = began_ms
+        run = BulkRun(claim, jobs, jobs * LOOKS_PER_JOB, go_on, self._clock.now_ms())
         run.now(replace(run.operation, waiting_for_room=False))
         try:
-            while True:
-                if self._ended(run):
-                    break
+            while not self._ended(run):
                 try:
                     self._slice(run)
                 except (BackendUnavailable, BackendTimeout, QueueMayStay):
@@ -243,13 +235,13 @@ class BulkRunner:
             if run.over and not run.operation.phase.over:
                 now_ms = self._clock.now_ms()
                 run.now(run.operation.ended(Phase.COMPLETED, now_ms=now_ms))
-            operation = self._store.release(run.claim, look_at_ms=run.look_at_ms)
+            run.now(self._store.release(run.claim, look_at_ms=run.look_at_ms))
         except LostRace:
             # The claim expired, or the operation was stopped: use what is stored.
-            operation = self.get(run.operation.id)
-        return Done(operation, run.job_ids, run.errors, run.troubled)
+            run.now(self.get(run.operation.id))
+        return run
 
-    def _ended(self, run: _BulkRun) -> bool:
+    def _ended(self, run: BulkRun) -> bool:
         """Whether it is to end before the scan is complete."""
         now_ms = self._clock.now_ms()
         late = now_ms - run.operation.started_ms > LIFETIME_MS
@@ -258,7 +250,7 @@ class BulkRunner:
             return True
         return False
 
-    def _slice(self, run: _BulkRun) -> None:
+    def _slice(self, run: BulkRun) -> None:
         """Handle one page of the index, and advance the operation's cursor accordingly."""
         wanted, size = run.operation.wanted, min(SLICE, run.jobs_left, run.looks_left)
         entries = self._jobs.index.dead(
@@ -271,15 +263,15 @@ class BulkRunner:
             oldest_first=True,
         )
         more, entries = len(entries) > size, entries[:size]
-        heads = self._jobs.heads(job_id for job_id, _ in entries)
+        records = self._jobs.read_records(job_id for job_id, _ in entries)
         # Read once for each slice: a change of configuration holds from the next slice on.
         known: dict[str, Queue] = {}
         if run.operation.action is Action.RETRY:
-            known, _ = self._queues.get_many(sorted({job.queue for job in heads.values()}))
-        for key, job in self._candidates(wanted, entries, heads):
+            known, _ = self._queues.get_many(sorted({job.queue for job in records.values()}))
+        for key, job in self._candidates(wanted, entries, records):
             try:
                 meant = job is not None and wanted.matches_args(job)
-                if meant and job is not None and not self._handle(run, job, known):
+                if meant and job is not None and not self._handle(run, job, key, known):
                     return
             except QueueFull:
                 run.now(replace(run.operation, waiting_for_room=True))
@@ -294,51 +286,40 @@ class BulkRunner:
         self,
         wanted: DeadLetterFilter,
         entries: Sequence[tuple[str, str]],
-        heads: dict[str, Job],
+        records: dict[str, Job],
     ) -> Iterator[tuple[str, Job | None]]:
         """The keys in order, each with its job if the job record may match, else None.
 
         Jobs come with their payload if the filter looks at args, MAX_ARGS_BYTES at a time.
         """
-        part: list[tuple[str, Job | None]] = []
-        size = 0
+        likely: list[tuple[str, Job | None]] = []
         for job_id, key in entries:
-            job = heads.get(job_id)
-            # The index may be behind: a job that was removed or discarded again is not the one
-            # listed.
-            if job is not None and not (wanted.matches_head(job) and _place(job) == key):
-                job = None
-            more = job.content_bytes if job is not None and wanted.args is not None else 0
-            if part and size + more > MAX_ARGS_BYTES:
-                yield from self._filled(wanted, part)
-                part, size = [], 0
-            part.append((key, job))
-            size += more
-        yield from self._filled(wanted, part)
-
-    def _filled(
-        self, wanted: DeadLetterFilter, part: Sequence[tuple[str, Job | None]]
-    ) -> Iterator[tuple[str, Job | None]]:
+            job = records.get(job_id)
+            meant = job is not None and wanted.matches_record(job) and still_listed(job, key)
+            likely.append((key, job if meant else None))
         if wanted.args is None:
-            yield from part
+            yield from likely
             return
-        jobs = self._jobs.with_contents([job for _, job in part if job is not None])
-        by_id = {job.id: job for job in jobs}
-        for key, job in part:
-            yield key, None if job is None else by_id[job.id]
+        while likely:
+            sizes = accumulate(0 if job is None else job.content_bytes for _, job in likely)
+            fitting = max(1, sum(size <= MAX_ARGS_BYTES for size in sizes))
+            part, likely = likely[:fitting], likely[fitting:]
+            jobs = self._jobs.with_contents([job for _, job in part if job is not None])
+            by_id = {job.id: job for job in jobs}
+            for key, job in part:
+                yield key, None if job is None else by_id[job.id]
 
-    def _handle(self, run: _BulkRun, job: Job, known: dict[str, Queue]) -> bool:
+    def _handle(self, run: BulkRun, job: Job, key: str, known: dict[str, Queue]) -> bool:
         """Retry or purge one job; False when there is no time for it.
 
         Raises QueueFull, BackendUnavailable, BackendTimeout, QueueMayStay.
         """
         if not run.may_go_on:
             return False
-        place = _place(job)
         found: Job | None = job
         for _ in range(_TRIES):
             # After a lost race look again: the change may only be that its copy was made.
-            if found is None or not found.dead_letter or _place(found) != place:
+            if found is None or not still_listed(found, key):
                 return True
             try:
                 if run.operation.action is Action.PURGE:
@@ -346,7 +327,7 @@ class BulkRunner:
                 else:
                     self._redrive.bring_back(found, drops=False, known=known)
             except LostRace:
-                found = self._jobs.head(job.id)
+                found = self._jobs.read_record(job.id)
                 continue
             except (BackendUnavailable, BackendTimeout, QueueMayStay):
                 raise
@@ -362,8 +343,3 @@ class BulkRunner:
             run.jobs_left -= 1
             return True
         raise BackendUnavailable("Others are changing this job.")
-
-
-def _place(job: Job) -> str:
-    """The position of a dead letter in the index."""
-    return str(items.index_entries(job).get("wsk", ""))

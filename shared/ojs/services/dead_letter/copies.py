@@ -25,6 +25,7 @@ from ojs.domain.job.states import State
 from ojs.domain.queue.queue import Queue, QueueState
 from ojs.services.jobs.placement import FairQueuePlacement
 from ojs.services.permits.backpressure import QueueBounds
+from ojs.services.permits.lifecycle import Permits
 from ojs.store.dead_letter import copies as store
 from ojs.store.jobs.new_jobs import JobIdTaken
 from ojs.store.jobs.records import JobStore
@@ -50,6 +51,7 @@ class DeadLetterCopies:
         self,
         *,
         jobs: JobStore,
+        permits: Permits,
         queues: QueueStore,
         bounds: QueueBounds,
         waiting: store.WaitingCopies,
@@ -59,6 +61,7 @@ class DeadLetterCopies:
         choose: Callable[[int], int] = random.randrange,
     ) -> None:
         self._jobs = jobs
+        self._permits = permits
         self._queues = queues
         self._bounds = bounds
         self._waiting = waiting
@@ -89,7 +92,7 @@ class DeadLetterCopies:
             try:
                 return self._make(record, record.copies_to)
             except (LostRace, Duplicate) as lost:
-                found = self._jobs.head(record.id)
+                found = self._jobs.read_record(record.id)
                 if found is None:
                     return record
                 if isinstance(lost, Duplicate) and found.copy_due and found.op == record.op:
@@ -115,21 +118,21 @@ class DeadLetterCopies:
             target,
             queue,
             now_ms=now_ms,
-            lane=self._choose(queue.lanes) if queue.lanes > 1 else 0,
+            lane=queue.choose_lane(self._choose),
             order=self._ids.order(),
         )
         copy = self._placement.with_share(copy, queue)
         # Races: another container makes the same copy, or the dead letter is retried or deleted.
         # Each changes the job record; the loser stores no copy and reads the record again.
-        made, mark = self._jobs.replacing(record, replace(record, copy_due=False))
+        made, recording = self._jobs.replacing(record, replace(record, copy_due=False))
         try:
-            with self._bounds.room([copy], {queue.name: queue}, copies=True) as entry:
+            with self._bounds.room([copy], {queue.name: queue}, copies=True) as reservation:
                 copy = self._placement.assign_position(copy)
                 try:
-                    stored = self._jobs.create(copy, [mark])
+                    stored = self._jobs.create(copy, [recording])
                 except JobIdTaken:
                     raise Duplicate(f"There is a job '{copy.id}'.") from None
-                entry.keep([stored])
+                reservation.keep([stored])
         except QueueFull:
             return self._without(record)
         return made
@@ -155,13 +158,14 @@ class DeadLetterCopies:
             # The page holds the whole line, which is more exact than the counter.
             over = min(over, len(found) - most)
         dropped = found[: max(0, over)]
-        heads = self._jobs.heads(dropped)
-        for copy in (heads[job_id] for job_id in dropped if job_id in heads):
+        records = self._jobs.read_records(dropped)
+        for copy in (records[job_id] for job_id in dropped if job_id in records):
             if copy.queue != queue or not copy.waiting_copy:
                 continue
             after, failure = lifecycle.drop(copy, now_ms=self._clock.now_ms())
             try:
                 self._waiting.drop(copy, after, failure, most=most)
+                self._permits.release_unused(copy, after)
             except store.NothingToTrim:
                 return True
             except LostRace:
@@ -190,7 +194,7 @@ def _copy(record: Job, target: Target, queue: Queue, *, now_ms: int, lane: int, 
         policy=config.retry,
         retention=config.retention,
         order=order,
-        reserved_bytes=jsontext.size_of(content) if queue.charged else None,
+        reserved_bytes=jsontext.size_of(content) if queue.tracks_depth else None,
         copy_of=Origin(record.id, target.max_size),
         chosen_id=True,
     )

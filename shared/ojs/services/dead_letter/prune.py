@@ -16,12 +16,19 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
 
-from ojs.domain.errors import OjsError
 from ojs.domain.job.job import Job
 from ojs.domain.job.retention import PRUNED_EVERY_MS, DeadLetterRetention, PruningPolicy
 from ojs.services.dead_letter.archive import Archive
 from ojs.services.dead_letter.copies import DeadLetterCopies
-from ojs.services.sweeps import GoOn, SweepReport, always
+from ojs.services.dead_letter.search import still_listed
+from ojs.services.sweeps import (
+    GoOn,
+    SweepReport,
+    SweepRun,
+    always,
+    counting_failures,
+    rotated,
+)
 from ojs.store.dead_letter.pruning import DeadQueue, Pruning
 from ojs.store.jobs import items
 from ojs.store.jobs.records import JobStore
@@ -58,21 +65,12 @@ class _Kept:
 
 
 @dataclass
-class _Run:
-    """One run under way."""
-
-    now_ms: int
-    limit: int
-    go_on: GoOn
-    counts: Counter[str] = field(default_factory=Counter)
+class _Run(SweepRun):
     # Removed by this run, by queue; the projected counts may include them or not.
     pruned: Counter[str] = field(default_factory=Counter)
 
-    def stop(self) -> bool:
-        """Whether time is up, or the limit reached; says so in the counts."""
-        if self.counts["pruned"] >= self.limit or not self.go_on():
-            self.counts["more"] = 1
-        return bool(self.counts["more"])
+    def over(self) -> bool:
+        return self.stop(self.counts["pruned"])
 
 
 class PruneSweep:
@@ -102,31 +100,29 @@ class PruneSweep:
         is still due), failed (queues), `more`. Begins at a random queue, so that a run cut short
         starves none.
         """
-        mark_ms = now_ms - now_ms % PRUNED_EVERY_MS
-        turn = self._pruning.take(mark_ms, now_ms=now_ms)
-        if turn is None:
+        due_ms = now_ms - now_ms % PRUNED_EVERY_MS
+        token = self._pruning.lock(due_ms, now_ms=now_ms)
+        if token is None:
             return SweepReport()
         run = _Run(now_ms, limit, go_on)
         self._all(run)
         # The next minute looks again at what is left or failed.
-        over = not run.counts["more"] and not run.counts["failed"]
-        self._pruning.give_back(turn, done_ms=mark_ms if over else None)
-        return SweepReport({name: count for name, count in run.counts.items() if count})
+        done = not run.counts["more"] and not run.counts["failed"]
+        self._pruning.unlock(token, done_ms=due_ms if done else None)
+        return SweepReport(+run.counts)
 
     def _all(self, run: _Run) -> None:
         oldest = self._jobs.index.dead(limit=1, oldest_first=True)
-        if not oldest or run.stop():
+        if not oldest or run.over():
             return
         overall = self._pruning.policy().in_force().dead_letter
         found = self._pruning.queues()
-        there = [_Kept.of(queue, overall) for queue in found.queues]
-        start = self._choose(len(there)) if there else 0
-        there = there[start:] + there[:start]
+        there = rotated([_Kept.of(queue, overall) for queue in found.queues], self._choose)
         oldest_ms = keys.instant_of(oldest[0][1])
         for kept in there:
             until_ms = run.now_ms - kept.retention.max_age_ms
             # If even the oldest of all is young enough, nothing needs to be read.
-            if oldest_ms < until_ms and not self._safely(run, self._by_age, kept, until_ms):
+            if oldest_ms < until_ms and not self._safely(run, self._line, kept, until_ms):
                 return
         for kept in there:
             name, most = kept.queue.name, kept.retention.max_count
@@ -138,21 +134,14 @@ class PruneSweep:
 
     @staticmethod
     def _safely(run: _Run, step: Callable[..., None], *what: object) -> bool:
-        """Run a step; False when there is no time for another. A failure is counted and must not
-        hold up the other queues.
-        """
-        if run.stop():
+        """Run a step, whose failure is counted; False when there is no time for another."""
+        if run.over():
             return False
-        try:
+        with counting_failures(run.counts):
             step(run, *what)
-        except OjsError:
-            run.counts["failed"] += 1
         return not run.counts["more"]
 
     # --- which dead letters -------------------------------------------------------------------
-
-    def _by_age(self, run: _Run, kept: _Kept, until_ms: int) -> None:
-        self._line(run, kept, until_ms=until_ms)
 
     def _by_count(
         self, run: _Run, some: Sequence[_Kept], most: int, names: Sequence[str | None]
@@ -175,16 +164,13 @@ class PruneSweep:
     def _latest_first(self, run: _Run, names: Sequence[str | None]) -> Iterator[str]:
         """The index keys of several lines, merged, latest first; ends when time is up."""
         size = max(_SMALLEST_PAGE, _PAGE // len(names))
-        return heapq.merge(*(self._places(run, name, size) for name in names), reverse=True)
+        return heapq.merge(*(self._keys(run, name, size) for name in names), reverse=True)
 
-    def _places(self, run: _Run, name: str | None, size: int) -> Iterator[str]:
+    def _keys(self, run: _Run, name: str | None, size: int) -> Iterator[str]:
         before: str | None = None
-        while True:
-            if run.stop():
-                return
+        while not run.over():
             entries = self._jobs.index.dead(name, limit=size, before=before)
-            for _, place in entries:
-                yield place
+            yield from (key for _, key in entries)
             if len(entries) < size:
                 return
             before = entries[-1][1]
@@ -192,14 +178,14 @@ class PruneSweep:
     # --- slices -------------------------------------------------------------------------------
 
     def _line(
-        self, run: _Run, kept: _Kept, *, until_ms: int | None = None, before: str | None = None
+        self, run: _Run, kept: _Kept, until_ms: int | None = None, before: str | None = None
     ) -> None:
         """Remove a queue's dead letters that were discarded before a time, or are listed before a
         key.
         """
         name = kept.queue.name
         after: str | None = None
-        while not run.stop():
+        while not run.over():
             size = min(_SLICE, run.limit - run.counts["pruned"])
             entries = self._jobs.index.dead(
                 name, limit=size, until_ms=until_ms, before=before, after=after, oldest_first=True
@@ -217,17 +203,17 @@ class PruneSweep:
         at.
         """
         name = kept.queue.name
-        heads = self._jobs.heads(job_id for job_id, _ in entries)
+        records = self._jobs.read_records(job_id for job_id, _ in entries)
         dead: list[Job] = []
-        for job_id, place in entries:
-            job = heads.get(job_id)
-            if job is None or not _stands(job, name, place):
+        for job_id, key in entries:
+            job = records.get(job_id)
+            if job is None or job.queue != name or not still_listed(job, key):
                 continue
             # Make its copy first: afterwards it is too late.
             job = self._copies.follow(job)
             if job.copy_due:
                 run.counts["waiting"] += 1
-            elif _stands(job, name, place):
+            elif job.queue == name and still_listed(job, key):
                 dead.append(job)
         last = entries[-1][1]
         if kept.retention.pruning_policy == PruningPolicy.ARCHIVE:
@@ -246,8 +232,3 @@ class PruneSweep:
             else:
                 run.counts["moved_on"] += 1
         return last
-
-
-def _stands(job: Job, queue: str, place: str) -> bool:
-    """Whether a job is still the listed dead letter, and was not retried and discarded again."""
-    return job.dead_letter and job.queue == queue and items.index_entries(job)["wsk"] == place

@@ -25,10 +25,10 @@ from ojs.domain.job import envelope, lifecycle
 from ojs.domain.job.job import Job
 from ojs.domain.job.states import State
 from ojs.domain.job.unique import fingerprint
-from ojs.domain.queue import admission
 from ojs.domain.queue.queue import Queue
 from ojs.services.jobs.placement import FairQueuePlacement
 from ojs.services.jobs.time_transitions import TimeTransitions
+from ojs.services.jobs.transitions import JobChanges
 from ojs.services.permits.backpressure import QueueBounds
 from ojs.services.permits.rate_limits import RateLimits, registered
 from ojs.store.jobs.payload_change import PayloadChange
@@ -39,7 +39,6 @@ from ojs.store.table.errors import LostRace
 from ojs.store.table.races import retry_on_race
 from ojs.store.table.table import Put
 
-_TRIES = 5
 _AS_IT_IS = JobOverride()
 
 
@@ -50,6 +49,7 @@ class Redrive:
         self,
         *,
         jobs: JobStore,
+        changes: JobChanges,
         contents: PayloadChange,
         queues: QueueStore,
         locks: UniqueLocks,
@@ -63,6 +63,7 @@ class Redrive:
         choose: Callable[[int], int] = random.randrange,
     ) -> None:
         self._jobs = jobs
+        self._changes = changes
         self._contents = contents
         self._queues = queues
         self._locks = locks
@@ -84,21 +85,19 @@ class Redrive:
         """
 
         def attempt() -> Job:
-            job = self._jobs.head(job_id)
-            if job is None:
-                raise NotFound("dead_letter_job", job_id)
-            if not job.dead_letter:
-                if job.life and job.state is not State.DISCARDED:
-                    raise Conflict(
-                        "The job is not in dead letter any more.",
-                        current_state=job.state,
-                        expected_states=[State.DISCARDED],
-                        details={"job_id": job_id},
-                    )
-                raise NotFound("dead_letter_job", job_id)
-            return self.bring_back(job, override)
+            job = self._jobs.read_record(job_id)
+            if job is not None and job.dead_letter:
+                return self.bring_back(job, override)
+            if job is not None and job.life and job.state is not State.DISCARDED:
+                raise Conflict(
+                    "The job is not in dead letter any more.",
+                    current_state=job.state,
+                    expected_states=[State.DISCARDED],
+                    details={"job_id": job_id},
+                )
+            raise NotFound("dead_letter_job", job_id)
 
-        back = retry_on_race(attempt, tries=_TRIES, busy="Others are changing this job; try again.")
+        back = retry_on_race(attempt)
         # A worker may have changed it by now; the answer is what this retry stored.
         now = self._jobs.load(job_id)
         errors = () if now is None else now.errors
@@ -134,13 +133,13 @@ class Redrive:
                 raise LostRace([None])
         wanted = override.applied(job)
         queue = self._queue(wanted.queue, {} if known is None else known)
-        admission.check_type(queue, job.type)
+        queue.check_type(job.type)
         after = lifecycle.revive(wanted, now_ms=self._clock.now_ms(), order=self._ids.order())
         after = replace(
             after,
             # The queue may have been made again with fewer lanes since the job was pushed.
-            lane=self._choose(queue.lanes) if queue.lanes > 1 else 0,
-            reserved_bytes=wanted.size if queue.charged else None,
+            lane=queue.choose_lane(self._choose),
+            reserved_bytes=wanted.size if queue.tracks_depth else None,
             replayed=replayed or job.replayed,
         )
         after, lock = self._locked(job, after)
@@ -148,14 +147,14 @@ class Redrive:
         copy = self._waiting_copy(job)
         if after.queue != job.queue:
             self._limits.register(registered([after]))
-        with self._bounds.room([after], {queue.name: queue}, drops=drops) as entry:
+        with self._bounds.room([after], {queue.name: queue}, drops=drops) as reservation:
             after = self._placement.assign_position(after)
             if override.of_content:
                 with self._contents.changed(job, after) as placed:
                     stored = self._swap(job, placed, lock, copy)
             else:
                 stored = self._swap(job, after, lock, copy)
-            entry.keep([stored])
+            reservation.keep([stored])
         return stored
 
     def _queue(self, name: str, known: MutableMapping[str, Queue]) -> Queue:
@@ -180,10 +179,9 @@ class Redrive:
             digest = _fingerprint(after, policy)
         seen = self._locks.get(digest)
         now_ms = self._clock.now_ms()
-        if seen is not None and seen.job_id != job.id and not seen.over(now_ms):
-            holder = self._transitions.apply(self._jobs.head(seen.job_id))
-            # The job that took the lock may be gone, and another job may have its id.
-            if holder is not None and holder.unique_key == digest and holder.state in policy.states:
+        if seen is not None and seen.job_id != job.id:
+            holder = self._transitions.holder_of(seen, now_ms)
+            if holder is not None and holder.state in policy.states:
                 raise Duplicate(
                     "Another job with the same unique key exists.",
                     details={
@@ -202,7 +200,7 @@ class Redrive:
         """The copy of the dead letter, unless a worker has claimed it."""
         if job.copy_id is None or job.copy_due:
             return None
-        copy = self._jobs.head(job.copy_id)
+        copy = self._jobs.read_record(job.copy_id)
         if copy is None or copy.copy_of is None or copy.copy_of.job_id != job.id:
             return None
         return None if copy.state is State.ACTIVE or copy.state.terminal else copy
@@ -213,11 +211,11 @@ class Redrive:
         # unique key; another container makes the copy, which changes the job record, too. The loser
         # reads again and decides by what is stored then.
         if copy is None and lock is None:
-            return self._jobs.replace(job, after)
+            return self._changes.replace(job, after)
         changes = [(job, after)]
         if copy is not None:
             changes.append((copy, lifecycle.cancel(copy, now_ms=self._clock.now_ms())))
-        return self._jobs.replace_all(changes, [] if lock is None else [lock])[0]
+        return self._changes.replace_all(changes, [] if lock is None else [lock])[0]
 
 
 def _fingerprint(after: Job, policy: envelope.Unique) -> str:

@@ -9,8 +9,7 @@ replayed once, however many sweeps look at it, also after a crash.
 from __future__ import annotations
 
 import random
-from collections import Counter
-from collections.abc import Callable, Collection, Iterator, Mapping, MutableMapping, Sequence
+from collections.abc import Callable, Collection, Iterator, MutableMapping, Sequence
 from dataclasses import dataclass, field
 
 from ojs.domain.dead_letter import replay
@@ -19,15 +18,20 @@ from ojs.domain.errors import BackendError, OjsError, QueueDraining, QueueFull
 from ojs.domain.job.job import Job
 from ojs.domain.queue.queue import Queue, QueueState
 from ojs.services.dead_letter.redrive import Redrive
-from ojs.services.sweeps import GoOn, SweepReport, always
+from ojs.services.dead_letter.search import still_listed
+from ojs.services.sweeps import (
+    GoOn,
+    SweepReport,
+    SweepRun,
+    always,
+    counting_failures,
+    queue_names,
+)
 from ojs.store.dead_letter.replay import ReplayCursor, ReplayCursors
-from ojs.store.jobs import items
 from ojs.store.jobs.records import JobStore
 from ojs.store.queues.queues import QueueStore
 from ojs.store.table.errors import LostRace
 
-_NAMES = 1_000
-_QUEUES = 100  # one call
 _SLICE = 100
 _TRIES = 3
 # Skipped jobs that the report names.
@@ -56,20 +60,11 @@ class ReplayReport(SweepReport):
 
 
 @dataclass
-class _Run:
-    """One run under way."""
-
-    now_ms: int
-    limit: int
-    go_on: GoOn
-    counts: Counter[str] = field(default_factory=Counter)
+class _Run(SweepRun):
     skipped: list[Skipped] = field(default_factory=list)
 
-    def stop(self) -> bool:
-        """Whether time is up or the limit is reached; records it as `more`."""
-        if self.counts["looked"] >= self.limit or not self.go_on():
-            self.counts["more"] = 1
-        return bool(self.counts["more"])
+    def over(self) -> bool:
+        return self.stop(self.counts["looked"])
 
 
 class _Blocked(Exception):
@@ -104,46 +99,34 @@ class ReplaySweep:
         for each dead letter and rule.
         """
         run = _Run(now_ms, limit, go_on)
-        for queue in self._ruled(run):
+        for queue in self._with_rules(run):
             # A queue that is being deleted gets no more jobs.
             if queue.state is QueueState.DRAINING:
                 continue
-            try:
+            with counting_failures(run.counts):
                 self._queue(run, queue)
-            except OjsError:
-                # One queue must not hold up the others; the next minute finds it again.
-                run.counts["failed"] += 1
             if run.counts["more"]:
                 break
-        return ReplayReport({name: n for name, n in run.counts.items() if n}, run.skipped)
+        return ReplayReport(+run.counts, run.skipped)
 
-    def _ruled(self, run: _Run) -> Iterator[Queue]:
-        names: list[str] = []
-        after: str | None = None
-        while True:
-            page, after = self._queues.names(limit=_NAMES, after=after)
-            names += page
-            if after is None:
-                break
-        start = self._choose(len(names)) if names else 0
-        names = names[start:] + names[:start]
-        for at in range(0, len(names), _QUEUES):
-            if run.stop():
+    def _with_rules(self, run: _Run) -> Iterator[Queue]:
+        for names in queue_names(self._queues, self._choose):
+            if run.over():
                 return
-            yield from self._replays.ruled(names[at : at + _QUEUES])
+            queues, _ = self._queues.get_many(names, consistent=False)
+            yield from (queue for queue in queues.values() if queue.layers.replay_rules)
 
     def _queue(self, run: _Run, queue: Queue) -> None:
         rules = read(queue.layers.replay_rules)
         named = [rule.name for rule in rules]
         cursors = self._replays.cursors(queue.name)
-        gone = [cursor for name, cursor in cursors.items() if name not in named]
-        if gone:
+        if gone := [cursor for name, cursor in cursors.items() if name not in named]:
             self._replays.forget(gone)
         for rule in rules:
             # A rule of the policy for new queues may name another queue.
             if not rule.enabled or rule.filter.queue not in (None, queue.name):
                 continue
-            if run.stop():
+            if run.over():
                 return
             self._rule(run, queue.name, rule, cursors.get(rule.name), named)
 
@@ -155,14 +138,14 @@ class ReplaySweep:
         cursor: ReplayCursor | None,
         rules: Collection[str],
     ) -> None:
-        upto = cursor.upto if cursor is not None and cursor.mark == rule.mark else None
+        upto = cursor.upto if cursor is not None and cursor.digest == rule.digest else None
         first = upto
         # Exclusive, in ms.
         until_ms = rule.due_ms(run.now_ms) + 1
         if rule.filter.until_ms is not None:
             until_ms = min(until_ms, rule.filter.until_ms)
         blocked = False
-        while not blocked and not run.stop():
+        while not blocked and not run.over():
             size = min(_SLICE, run.limit - run.counts["looked"])
             entries = self._jobs.index.dead(
                 queue,
@@ -174,8 +157,8 @@ class ReplaySweep:
             )
             last = upto
             try:
-                for place in self._slice(run, entries, queue, rule, rules):
-                    last = place
+                for key in self._slice(run, entries, queue, rule, rules):
+                    last = key
             except _Blocked:
                 blocked = True
             if last != upto and last is not None:
@@ -200,14 +183,14 @@ class ReplaySweep:
 
         Raises _Blocked.
         """
-        heads = self._jobs.heads(job_id for job_id, _ in entries)
+        records = self._jobs.read_records(job_id for job_id, _ in entries)
         known: dict[str, Queue] = {}
-        for job_id, place in entries:
+        for job_id, key in entries:
             run.counts["looked"] += 1
-            job = heads.get(job_id)
+            job = records.get(job_id)
             try:
-                if job is not None and self._matches(rule, job, place):
-                    self._replay(run, job, place, rule, rules, known)
+                if job is not None and self._matches(rule, job, key):
+                    self._replay(run, job, key, rule, rules, known)
             except (QueueFull, QueueDraining):
                 run.counts["blocked"] += 1
                 raise _Blocked from None
@@ -220,16 +203,16 @@ class ReplaySweep:
                 if len(run.skipped) < MAX_SKIPPED:
                     skipped = Skipped(job_id, queue, rule.name, f"{error.code}: {error}")
                     run.skipped.append(skipped)
-            yield place
+            yield key
 
-    def _matches(self, rule: ReplayRule, job: Job, place: str) -> bool:
+    def _matches(self, rule: ReplayRule, job: Job, key: str) -> bool:
         """Whether a job is still the listed dead letter, and one that the rule replays."""
-        # If it was retried and discarded again it is listed elsewhere, and due later.
-        if not job.dead_letter or items.index_entries(job)["wsk"] != place or job.deleting:
+        # If it was retried and discarded again it is due later.
+        if not still_listed(job, key) or job.deleting:
             return False
         if replay.count(job.replayed, rule.name) >= rule.max_replays:
             return False
-        if not rule.filter.matches_head(job):
+        if not rule.filter.matches_record(job):
             return False
         if rule.filter.args is not None and job.content is None:
             (job,) = self._jobs.with_contents([job])
@@ -239,7 +222,7 @@ class ReplaySweep:
         self,
         run: _Run,
         job: Job,
-        place: str,
+        key: str,
         rule: ReplayRule,
         rules: Collection[str],
         known: MutableMapping[str, Queue],
@@ -257,10 +240,10 @@ class ReplaySweep:
                 # No waiting job is dropped to make room for it.
                 self._redrive.bring_back(job, drops=False, known=known, replayed=replayed)
             except LostRace:
-                found: Mapping[str, Job] = self._jobs.heads([job.id])
-                if job.id not in found or not self._matches(rule, found[job.id], place):
+                found = self._jobs.read_records([job.id]).get(job.id)
+                if found is None or not self._matches(rule, found, key):
                     return
-                job = found[job.id]
+                job = found
                 continue
             run.counts["replayed"] += 1
             return

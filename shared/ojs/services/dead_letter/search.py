@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 from ojs.domain.dead_letter.filter import EVERYTHING, DeadLetterFilter
-from ojs.domain.errors import InvalidRequest, NotFound
+from ojs.domain.errors import BAD_CURSOR, InvalidRequest, NotFound
 from ojs.domain.ids import UUID7
 from ojs.domain.job.job import Job
 from ojs.domain.page import Page
@@ -32,7 +32,15 @@ _ROUND = 100
 MAX_PAGE_BYTES = 2_000_000
 # Errors shown of each job in a listing. They may have some 100 KB; `get` shows all.
 ERRORS_LISTED = 10
-_TRIES = 5
+
+
+def still_listed(job: Job, key: str) -> bool:
+    """Whether a job is still the dead letter that the index lists at a key.
+
+    The index may be behind: a job that was retried or deleted since is no dead letter, and one that
+    was discarded again is listed at its new position only.
+    """
+    return job.dead_letter and items.index_entries(job)["wsk"] == key
 
 
 @dataclass
@@ -62,12 +70,8 @@ class _SearchPage:
         return min(wanted, MAX_READ - self.read)
 
     def may_match(self, key: str, job: Job) -> bool:
-        """Whether an index entry may match, by the job record as it is now.
-
-        The index may be behind: a job that was retried or deleted since is not listed, and one that
-        was discarded again is listed at its new position only.
-        """
-        return self.wanted.matches_head(job) and items.index_entries(job)["wsk"] == key
+        """Whether an index entry may match, by the job record as it is now."""
+        return self.wanted.matches_record(job) and still_listed(job, key)
 
     def passed(self, key: str) -> None:
         """Record that an entry was looked at."""
@@ -106,7 +110,7 @@ class DeadLetterSearch:
         InvalidRequest for a bad cursor, or when more is to be skipped than may be read.
         """
         if cursor is not None and not _CURSOR.fullmatch(cursor):
-            raise InvalidRequest("cursor", "is not one this server gave", value=cursor)
+            raise InvalidRequest("cursor", BAD_CURSOR, value=cursor)
         look = _SearchPage(wanted, skip, limit, cursor)
         more = self._look_through(look)
         if more and look.matched < skip:
@@ -144,11 +148,11 @@ class DeadLetterSearch:
         """The jobs that match by their records, by key; with their payloads where args are
         searched, and then also the key of the first job whose payload is too much for one request.
         """
-        heads = self._jobs.heads(job_id for job_id, _ in entries)
+        records = self._jobs.read_records(job_id for job_id, _ in entries)
         likely = {
-            key: heads[job_id]
+            key: records[job_id]
             for job_id, key in entries
-            if job_id in heads and look.may_match(key, heads[job_id])
+            if job_id in records and look.may_match(key, records[job_id])
         }
         if look.wanted.args is None:
             return likely, None
@@ -188,12 +192,12 @@ class DeadLetterSearch:
         """Delete a dead letter. Raises NotFound."""
 
         def attempt() -> None:
-            job = self._jobs.head(job_id)
+            job = self._jobs.read_record(job_id)
             if job is None or not job.dead_letter:
                 raise NotFound("dead_letter_job", job_id)
             self.remove(job)
 
-        retry_on_race(attempt, tries=_TRIES, busy="Others are changing this job; try again.")
+        retry_on_race(attempt)
 
     def remove(self, job: Job) -> None:
         """Delete a dead letter as read, by request. First it is marked as being deleted, from which

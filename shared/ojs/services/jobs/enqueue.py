@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
@@ -14,7 +14,6 @@ from ojs.domain import jsontext, times
 from ojs.domain.access import Reaches, everything
 from ojs.domain.errors import (
     BackendError,
-    BackendUnavailable,
     Duplicate,
     InvalidRequest,
     OjsError,
@@ -24,42 +23,40 @@ from ojs.domain.errors import (
 )
 from ojs.domain.ids import IdSource
 from ojs.domain.job import envelope, lifecycle, retry
-from ojs.domain.job.envelope import MAX_BATCH, JobRequest, OnConflict, Specification, Unique
+from ojs.domain.job.envelope import MAX_BATCH, JobRequest, OnConflict, Specification
 from ojs.domain.job.job import DEFAULT_TIMEOUT_MS, Job
 from ojs.domain.job.states import State
 from ojs.domain.job.unique import fingerprint
-from ojs.domain.queue import admission
 from ojs.domain.queue.queue import Queue
 from ojs.services.jobs import middleware
 from ojs.services.jobs.middleware import Middleware
 from ojs.services.jobs.placement import FairQueuePlacement, FinishTags
 from ojs.services.jobs.time_transitions import TimeTransitions
 from ojs.services.permits.backpressure import QueueBounds, QueuePressure, Reservation
+from ojs.services.permits.lifecycle import Permits
 from ojs.services.permits.rate_limits import RateLimits, RateLimitStatus, registered
 from ojs.store.jobs.new_jobs import JobIdTaken
 from ojs.store.jobs.records import JobStore
 from ojs.store.jobs.unique_locks import UniqueLock, UniqueLocks
 from ojs.store.queues.queues import QueueStore
-from ojs.store.table.errors import LostRace
+from ojs.store.table.races import retry_on_race
 from ojs.store.table.table import MAX_TRANSACTION, Put, Update
 
 _TRIES = 6
-# Assigns jobs their positions in line.
-AssignPositions = Callable[[Sequence[Job]], list[Job]]
 
 
 @dataclass(frozen=True)
 class Pushed:
     """The job of a push; `deduplicated` when the unique job existed before.
 
-    `pressure` is set when its queue is bounded and filled beyond its warning threshold, `standing`
-    is the status of its rate limit, if it has one.
+    `pressure` is set when its queue is bounded and filled beyond its warning threshold,
+    `limit_status` is that of its rate limit, if it has one.
     """
 
     job: Job
     deduplicated: bool = False
     pressure: QueuePressure | None = None
-    standing: RateLimitStatus | None = None
+    limit_status: RateLimitStatus | None = None
 
 
 @dataclass(frozen=True)
@@ -88,6 +85,7 @@ class _ResolvedPush:
     queues: Mapping[str, Queue]
     finish_tags: FinishTags
     now_ms: int
+    reaches: Reaches
 
 
 @dataclass(frozen=True)
@@ -115,6 +113,7 @@ class Enqueue:
         self,
         *,
         jobs: JobStore,
+        permits: Permits,
         queues: QueueStore,
         locks: UniqueLocks,
         transitions: TimeTransitions,
@@ -128,6 +127,7 @@ class Enqueue:
         choose: Callable[[int], int] = random.randrange,
     ) -> None:
         self._jobs = jobs
+        self._permits = permits
         self._queues = queues
         self._locks = locks
         self._transitions = transitions
@@ -161,12 +161,7 @@ class Enqueue:
         in strict mode, QueueFull, Duplicate when the id or the unique key is taken, and
         BackendUnavailable.
         """
-        now_ms = self._clock.now_ms()
-        request = middleware.run(self._chain, request)
-        specification = envelope.resolve(request, now_ms=now_ms)
-        _check_reach(specification.queue, reaches)
-        ids = [specification.id or self._ids.uuid7()]
-        push = _Push([request], [specification], ids, now_ms, producer, reaches)
+        push = self._request([request], producer, reaches, batch=False)
         return self._bounds.wait(lambda: self._push(push), wait_ms)
 
     def _push(self, push: _Push) -> Pushed:
@@ -175,28 +170,20 @@ class Enqueue:
         Raises NoRoomYet, and what `push` raises.
         """
         resolved = self._resolve(push)
-        (job,), (specification,) = resolved.jobs, resolved.specifications
-        now_ms, reaches = resolved.now_ms, push.reaches
-        may_enter = partial(self._check_new, resolved, reaches)
+        may_enter = partial(self._check_new, resolved)
         try:
             with self._bounds.room(
-                [job], resolved.queues, waits=True, may_enter=may_enter
-            ) as entry:
-                pushed = self._store(
-                    job,
-                    specification,
-                    now_ms,
-                    partial(self._placed, resolved.finish_tags, entry),
-                    reaches,
-                )
-                entry.keep([] if pushed.deduplicated else [pushed.job])
+                resolved.jobs, resolved.queues, waits=True, may_enter=may_enter
+            ) as reservation:
+                pushed = self._store(resolved, reservation)
+                reservation.keep([] if pushed.deduplicated else [pushed.job])
         except _AlreadyEnqueued as already:
             (existing,) = self._jobs.with_contents([already.job])
-            return Pushed(existing, deduplicated=True, standing=self._standing(existing))
-        pressure = entry.pressure(job.queue)
-        return replace(pushed, pressure=pressure, standing=self._standing(pushed.job))
+            return Pushed(existing, deduplicated=True, limit_status=self._limit_status(existing))
+        pressure = reservation.pressure(resolved.jobs[0].queue)
+        return replace(pushed, pressure=pressure, limit_status=self._limit_status(pushed.job))
 
-    def _standing(self, job: Job) -> RateLimitStatus | None:
+    def _limit_status(self, job: Job) -> RateLimitStatus | None:
         """The status of the job's rate limit, for the answer; None after an error."""
         if job.limit is None:
             return None
@@ -205,39 +192,35 @@ class Enqueue:
         except OjsError:
             return None
 
-    def _store(
-        self,
-        job: Job,
-        specification: Specification,
-        now_ms: int,
-        placed: AssignPositions,
-        reaches: Reaches,
-    ) -> Pushed:
-        if specification.unique is None:
-            (job,) = placed([job])
-            try:
-                return Pushed(self._jobs.create(job))
-            except JobIdTaken:
-                raise _taken(job.id) from None
-        for _ in range(_TRIES):
-            plan = self._plan(job, specification, specification.unique, now_ms, reaches)
+    def _store(self, resolved: _ResolvedPush, reservation: Reservation) -> Pushed:
+        (job,) = resolved.jobs
+
+        def attempt() -> Pushed:
+            nonlocal job
+            plan = self._plan(resolved, 0)
             if plan.existing:
                 (existing,) = self._jobs.with_contents([plan.job])
                 return Pushed(existing, deduplicated=True)
-            if plan.job.order is not None:
+            entering = plan.job
+            if entering.order is not None:
                 # Only once: after a lost race the job keeps the position it was assigned.
-                (job,) = placed([job])
-            entering = plan.job if plan.job.order is None else replace(plan.job, order=job.order)
+                (job,) = self._placed(resolved, reservation, [job])
+                entering = replace(entering, order=job.order)
             try:
                 stored = self._jobs.create(entering, plan.also)
             except JobIdTaken:
                 raise _taken(job.id) from None
-            except LostRace:
-                continue
-            if plan.replaces is not None:
-                self._jobs.permits.release_all(plan.replaces, now_ms=now_ms)
+            self._release([plan], resolved.now_ms)
             return Pushed(stored)
-        raise BackendUnavailable("Others are pushing the same unique job; try again.")
+
+        busy = "Others are pushing the same unique job; try again."
+        return retry_on_race(attempt, tries=_TRIES, busy=busy)
+
+    def _release(self, plans: Iterable[_Plan], now_ms: int) -> None:
+        """Release the permits of jobs that were replaced."""
+        for plan in plans:
+            if plan.replaces is not None:
+                self._permits.release(plan.replaces, ended_ms=now_ms)
 
     def push_batch(
         self,
@@ -255,18 +238,24 @@ class Enqueue:
             raise InvalidRequest("jobs", "must hold at least one job")
         if len(requests) > MAX_BATCH:
             raise InvalidRequest("jobs", f"must hold at most {MAX_BATCH} jobs")
-        now_ms = self._clock.now_ms()
-        asked, specifications = [], []
-        for index, request in enumerate(requests):
-            with _naming_job(index):
-                asked.append(middleware.run(self._chain, request))
-                resolved = envelope.resolve(asked[-1], now_ms=now_ms, prefix=_at(index))
-                _check_reach(resolved.queue, reaches)
-            specifications.append(resolved)
-        _check_ids(specifications)
-        ids = [given.id or self._ids.uuid7() for given in specifications]
-        push = _Push(asked, specifications, ids, now_ms, producer, reaches, batch=True)
+        push = self._request(requests, producer, reaches, batch=True)
         return self._bounds.wait(lambda: self._push_all(push), wait_ms)
+
+    def _request(
+        self, requests: Sequence[JobRequest], producer: str | None, reaches: Reaches, *, batch: bool
+    ) -> _Push:
+        """The requests after the middleware, resolved as of now. Raises what `push` raises."""
+        now_ms = self._clock.now_ms()
+        changed, specifications = [], []
+        for index, request in enumerate(requests):
+            with _naming_job(index) if batch else nullcontext():
+                changed.append(middleware.run(self._chain, request))
+                prefix = _at(index) if batch else ""
+                specifications.append(envelope.resolve(changed[-1], now_ms=now_ms, prefix=prefix))
+                _check_reach(specifications[-1].queue, reaches)
+        _check_ids(specifications)
+        ids = [specification.id or self._ids.uuid7() for specification in specifications]
+        return _Push(changed, specifications, ids, now_ms, producer, reaches, batch)
 
     def _push_all(self, push: _Push) -> list[Pushed]:
         """Store a batch, under its queues' present configuration.
@@ -274,19 +263,15 @@ class Enqueue:
         Raises NoRoomYet, and what `push_batch` raises.
         """
         resolved = self._resolve(push)
-        jobs, specifications = resolved.jobs, resolved.specifications
-        now_ms = resolved.now_ms
-        may_enter = partial(self._check_new, resolved, push.reaches)
-        with self._bounds.room(jobs, resolved.queues, waits=True, may_enter=may_enter) as entry:
-            if any(s.unique for s in specifications):
-                placed = partial(self._placed, resolved.finish_tags, entry)
-                pushed = self._push_unique_batch(jobs, specifications, now_ms, placed, push.reaches)
-            else:
-                chosen = any(s.id for s in specifications)
-                entering = self._placed(resolved.finish_tags, entry, jobs)
-                pushed = self._store_batch(entering, entry, now_ms, chosen=chosen)
-            entry.keep([one.job for one in pushed if not one.deduplicated])
-        return [replace(one, pressure=entry.pressure(one.job.queue)) for one in pushed]
+        unique = any(specification.unique for specification in push.specifications)
+        store = self._store_unique_batch if unique else self._store_batch
+        may_enter = partial(self._check_new, resolved)
+        with self._bounds.room(
+            resolved.jobs, resolved.queues, waits=True, may_enter=may_enter
+        ) as reservation:
+            pushed = store(resolved, reservation)
+            reservation.keep([one.job for one in pushed if not one.deduplicated])
+        return [replace(one, pressure=reservation.pressure(one.job.queue)) for one in pushed]
 
     def _resolve(self, push: _Push) -> _ResolvedPush:
         """Read the queues of a push, and resolve its jobs under their configuration.
@@ -300,7 +285,7 @@ class Enqueue:
         for index, resolved in enumerate(push.specifications):
             queue = queues[resolved.queue]
             with _naming_job(index) if push.batch else nullcontext():
-                admission.check(queue, resolved.type, push.producer)
+                queue.check_job(resolved.type, push.producer)
                 under = _with_queue_defaults(
                     queue,
                     resolved,
@@ -312,64 +297,54 @@ class Enqueue:
             jobs.append(self._job(push.ids[index], under, queue, now_ms, push.producer))
         # When it is repeated this writes nothing: the keys are remembered.
         self._limits.register(registered(jobs))
-        return _ResolvedPush(jobs, specifications, queues, finish_tags, now_ms)
+        return _ResolvedPush(jobs, specifications, queues, finish_tags, now_ms, push.reaches)
 
-    def _check_new(self, resolved: _ResolvedPush, reaches: Reaches) -> None:
+    def _check_new(self, resolved: _ResolvedPush) -> None:
         """Raise Duplicate if an id or a unique key is taken, before jobs are evicted for the push.
 
         The write itself decides again: the answer may change in between.
         """
-        jobs, specifications = resolved.jobs, resolved.specifications
-        now_ms = resolved.now_ms
-        chosen = [job.id for job, given in zip(jobs, specifications, strict=True) if given.id]
-        for job_id in self._jobs.heads(chosen) if chosen else ():
+        jobs = resolved.jobs
+        chosen = [job.id for job in jobs if job.chosen_id]
+        for job_id in self._jobs.read_records(chosen) if chosen else ():
             raise _taken(job_id) if len(jobs) == 1 else _taken_in_batch(job_id, jobs)
-        for index, (job, given) in enumerate(zip(jobs, specifications, strict=True)):
-            if given.unique is None:
-                continue
-            alone = len(jobs) == 1
+        alone = len(jobs) == 1
+        for index in range(len(jobs)):
             with nullcontext() if alone else _naming_job(index):
-                plan = self._plan(job, given, given.unique, now_ms, reaches)
+                plan = self._plan(resolved, index)
             if alone and plan.existing:
                 raise _AlreadyEnqueued(plan.job)
 
-    def _store_batch(
-        self, jobs: Sequence[Job], entry: Reservation, now_ms: int, *, chosen: bool
-    ) -> list[Pushed]:
+    def _store_batch(self, resolved: _ResolvedPush, reservation: Reservation) -> list[Pushed]:
+        jobs = self._placed(resolved, reservation, resolved.jobs)
         try:
             if len(jobs) <= MAX_TRANSACTION:
                 stored = self._jobs.create_all(jobs)
             else:
                 # From here on undoing the batch releases its room, which its item records.
-                entry.keep(jobs)
-                stored = self._jobs.batches.create(jobs, now_ms=now_ms, chosen_ids=chosen)
+                reservation.keep(jobs)
+                chosen = any(job.chosen_id for job in jobs)
+                stored = self._jobs.batches.create(jobs, now_ms=resolved.now_ms, chosen_ids=chosen)
         except JobIdTaken as taken:
             raise _taken_in_batch(taken.job_id, jobs) from None
         return [Pushed(job) for job in stored]
 
-    def _push_unique_batch(
-        self,
-        jobs: Sequence[Job],
-        specifications: Sequence[Specification],
-        now_ms: int,
-        placed: AssignPositions,
-        reaches: Reaches,
+    def _store_unique_batch(
+        self, resolved: _ResolvedPush, reservation: Reservation
     ) -> list[Pushed]:
+        jobs = resolved.jobs
         if 2 * len(jobs) > MAX_TRANSACTION:
             raise Unsupported(
                 f"A batch with unique jobs may hold at most {MAX_TRANSACTION // 2} jobs.",
                 field="jobs",
             )
-        _check_fingerprints(specifications)
-        for _ in range(_TRIES):
+        _check_fingerprints(resolved.specifications)
+
+        def attempt() -> list[Pushed]:
             plans = []
-            for index, (job, specification) in enumerate(zip(jobs, specifications, strict=True)):
-                if specification.unique is None:
-                    plans.append(_Plan(job))
-                    continue
+            for index in range(len(jobs)):
                 with _naming_job(index):
-                    plan = self._plan(job, specification, specification.unique, now_ms, reaches)
-                plans.append(plan)
+                    plans.append(self._plan(resolved, index))
             new = [plan for plan in plans if not plan.existing]
             _check_replaced(new, jobs)
             also = [write for plan in new for write in plan.also]
@@ -377,63 +352,52 @@ class Enqueue:
                 raise Unsupported(
                     "The batch replaces more jobs than one transaction can.", field="jobs"
                 )
-            entering = placed([plan.job for plan in new])
+            entering = self._placed(resolved, reservation, [plan.job for plan in new])
             try:
-                stored = self._jobs.create_all(entering, also) if new else []
+                stored = iter(self._jobs.create_all(entering, also) if new else [])
             except JobIdTaken as taken:
                 raise _taken_in_batch(taken.job_id, jobs) from None
-            except LostRace:
-                continue
-            for plan in new:
-                if plan.replaces is not None:
-                    self._jobs.permits.release_all(plan.replaces, now_ms=now_ms)
-            fresh = iter(stored)
+            self._release(new, resolved.now_ms)
             return [
                 Pushed(self._jobs.with_contents([plan.job])[0], deduplicated=True)
                 if plan.existing
-                else Pushed(next(fresh))
+                else Pushed(next(stored))
                 for plan in plans
             ]
-        raise BackendUnavailable("Others are pushing the same unique jobs; try again.")
+
+        busy = "Others are pushing the same unique jobs; try again."
+        return retry_on_race(attempt, tries=_TRIES, busy=busy)
 
     def _placed(
-        self, finish_tags: FinishTags, entry: Reservation, jobs: Sequence[Job]
+        self, resolved: _ResolvedPush, reservation: Reservation, jobs: Sequence[Job]
     ) -> list[Job]:
         """Jobs with their positions in line. Raises OjsError after releasing the jobs' room."""
         try:
-            return self._placement.assign_positions(jobs, finish_tags)
+            return self._placement.assign_positions(jobs, resolved.finish_tags)
         except BackendError:
             # Nothing is stored yet, so the room is certainly not needed.
-            self._bounds.leave(entry)
+            self._bounds.leave(reservation)
             raise
 
-    def _plan(
-        self,
-        job: Job,
-        specification: Specification,
-        policy: Unique,
-        now_ms: int,
-        reaches: Reaches,
-    ) -> _Plan:
-        """How to store a unique job, given the present holder of its fingerprint.
+    def _plan(self, resolved: _ResolvedPush, index: int) -> _Plan:
+        """How to store a job; a unique one by the present holder of its fingerprint.
 
         Raises Duplicate, and PermissionDenied when the holder is in a queue out of reach.
         """
+        job, specification = resolved.jobs[index], resolved.specifications[index]
+        policy, now_ms = specification.unique, resolved.now_ms
+        if policy is None:
+            return _Plan(job)
         digest = fingerprint(specification, policy)
         seen = self._locks.get(digest)
-        holder = None
-        if seen is not None and not seen.over(now_ms):
-            holder = self._transitions.apply(self._jobs.head(seen.job_id))
-            if holder is not None and holder.unique_key != digest:
-                # The job that took the lock is gone, and another one has its id.
-                holder = None
+        holder = self._transitions.holder_of(seen, now_ms)
         until_ms = None if policy.period_ms is None else now_ms + policy.period_ms
         job = replace(job, unique_key=digest)
         lock = UniqueLocks.taking(UniqueLock(digest, job.id, until_ms), seen)
         if holder is None or holder.state not in policy.states:
             return _Plan(job, (lock,))
         # The holder is shown, named in an error, or cancelled below.
-        _check_reach(holder.queue, reaches)
+        _check_reach(holder.queue, resolved.reaches)
         if policy.on_conflict is OnConflict.IGNORE:
             return _Plan(holder, existing=True)
         if policy.on_conflict is OnConflict.REJECT or holder.state.terminal:
@@ -481,18 +445,16 @@ class Enqueue:
     ) -> tuple[dict[str, Queue], FinishTags]:
         """The queues of a push, and the tenants' finish tags in those that are fair."""
         coming = [
-            (s.queue, s.priority if _is_ready(s) else None, s.content) for s in specifications
+            (s.queue, s.priority if _first_state(s) is State.AVAILABLE else None, s.content)
+            for s in specifications
         ]
         found, finish_tags = self._placement.read(coming)
-        for name in sorted({s.queue for s in specifications} - found.keys()):
-            found[name] = self._create_queue(name, now_ms)
-        return found, finish_tags
-
-    def _create_queue(self, name: str, now_ms: int) -> Queue:
         # The first push to a queue creates it, except in strict mode.
-        if self._strict:
-            raise QueueNotFound(name)
-        return self._queues.ensure(name, now_ms=now_ms)
+        for name in sorted({s.queue for s in specifications} - found.keys()):
+            if self._strict:
+                raise QueueNotFound(name)
+            found[name] = self._queues.ensure(name, now_ms=now_ms)
+        return found, finish_tags
 
     def _job(
         self,
@@ -502,11 +464,7 @@ class Enqueue:
         now_ms: int,
         producer: str | None,
     ) -> Job:
-        state = State.AVAILABLE
-        if specification.pending:
-            state = State.PENDING
-        elif specification.scheduled_ms is not None:
-            state = State.SCHEDULED
+        state = _first_state(specification)
         ready = state is State.AVAILABLE
         fairness = queue.fairness
         return Job(
@@ -515,7 +473,7 @@ class Enqueue:
             queue=queue.name,
             state=state,
             created_ms=now_ms,
-            lane=self._choose(queue.lanes) if queue.lanes > 1 else 0,
+            lane=queue.choose_lane(self._choose),
             priority=specification.priority,
             content=specification.content,
             enqueued_ms=now_ms if ready else None,
@@ -528,7 +486,7 @@ class Enqueue:
             copies_to=queue.config.copies_to,
             order=self._ids.order() if ready else None,
             share=None if fairness is None else fairness.share(specification.content),
-            reserved_bytes=jsontext.size_of(specification.content) if queue.charged else None,
+            reserved_bytes=jsontext.size_of(specification.content) if queue.tracks_depth else None,
             limit=specification.limit,
             producer=producer,
             chosen_id=specification.id is not None,
@@ -541,9 +499,10 @@ def _check_reach(queue: str, reaches: Reaches) -> None:
         raise forbidden()
 
 
-def _is_ready(specification: Specification) -> bool:
-    """Whether the job is available at once."""
-    return not specification.pending and specification.scheduled_ms is None
+def _first_state(specification: Specification) -> State:
+    if specification.pending:
+        return State.PENDING
+    return State.AVAILABLE if specification.scheduled_ms is None else State.SCHEDULED
 
 
 def _with_queue_defaults(

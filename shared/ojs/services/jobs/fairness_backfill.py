@@ -17,6 +17,7 @@ from __future__ import annotations
 import random
 from collections import Counter
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import replace
 
 from ojs.domain.errors import OjsError
@@ -25,7 +26,7 @@ from ojs.domain.job.job import Job
 from ojs.domain.job.states import State
 from ojs.domain.queue.queue import Queue
 from ojs.services.jobs.placement import FairQueuePlacement
-from ojs.services.sweeps import GoOn, SweepReport, always
+from ojs.services.sweeps import GoOn, SweepReport, always, counting_failures, queue_names
 from ojs.store.jobs.fair_queue import BackfillCursor, BackfillCursors
 from ojs.store.jobs.records import JobStore
 from ojs.store.queues.queues import QueueStore
@@ -43,8 +44,6 @@ _PAGE = 100
 # Pages that the request itself reads.
 _REQUEST_PAGES = 20
 _KINDS = (keys.ready, keys.pending, keys.due)
-_NAMES = 100
-_REGISTRY = 1_000
 
 
 class FairnessBackfill:
@@ -70,12 +69,10 @@ class FairnessBackfill:
     def begin(self, queue: Queue, *, now_ms: int) -> None:
         """Begin the first pass in the request that makes a queue fair. The sweep does the rest."""
         looks = iter(range(_REQUEST_PAGES))
-        try:
+        with suppress(OjsError):
             self._continue_pass(
                 queue, now_ms, AT_ONCE, lambda: next(looks, None) is not None, Counter()
             )
-        except OjsError:
-            return
 
     def run_once(self, now_ms: int, limit: int, go_on: GoOn = always) -> SweepReport:
         """Continue the passes of all marked queues, updating about `limit` jobs.
@@ -86,26 +83,23 @@ class FairnessBackfill:
         cut short does not always leave out the same ones.
         """
         counts: Counter[str] = Counter()
-        names = self._names()
-        start = self._choose(len(names)) if names else 0
-        names = names[start:] + names[:start]
-        for at in range(0, len(names), _NAMES):
-            for queue in self._queues.backfilling(names[at : at + _NAMES]):
+        for names in queue_names(self._queues, self._choose):
+            queues, _ = self._queues.get_many(names, consistent=False)
+            for queue in queues.values():
+                if queue.backfill_since_ms is None or queue.deletion is not None:
+                    continue
                 left = limit - counts["tagged"] - counts["shared"]
                 if left <= 0 or not go_on():
                     counts["more"] = 1
                     return SweepReport(counts)
                 counts["tagging"] += 1
-                try:
+                with counting_failures(counts):
                     if queue.fairness is None:
                         # It is not fair any more, for another reason than its own configuration.
                         self._queues.end_backfill(queue)
-                        continue
-                    self._continue_pass(queue, now_ms, left, go_on, counts)
-                except OjsError:
-                    # A queue that fails must not delay the others; the next run finds it again.
-                    counts["failed"] += 1
-        return SweepReport({name: count for name, count in counts.items() if count})
+                    else:
+                        self._continue_pass(queue, now_ms, left, go_on, counts)
+        return SweepReport(+counts)
 
     def _continue_pass(
         self,
@@ -158,11 +152,11 @@ class FairnessBackfill:
             found = [
                 (job_id, key) for job_id, key in found if not tagged(Position.parse(key).order)
             ]
-        heads = self._jobs.heads(job_id for job_id, _ in found)
+        records = self._jobs.read_records(job_id for job_id, _ in found)
         jobs = [
-            heads[job_id]
+            records[job_id]
             for job_id, _ in found
-            if job_id in heads and _lacks_tag(heads[job_id], queue)
+            if job_id in records and _lacks_tag(records[job_id], queue)
         ]
         done = self._update(jobs, queue, counts) if jobs else 0
         following = (
@@ -181,15 +175,6 @@ class FairnessBackfill:
                 counts["tagged" if after.order is not None else "shared"] += 1
                 done += 1
         return done
-
-    def _names(self) -> list[str]:
-        names: list[str] = []
-        after: str | None = None
-        while True:
-            page, after = self._queues.names(limit=_REGISTRY, after=after)
-            names += page
-            if after is None:
-                return names
 
 
 def _lacks_tag(job: Job, queue: Queue) -> bool:

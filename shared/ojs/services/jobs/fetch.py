@@ -8,19 +8,23 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, assert_never
 
 from ojs.bounded import BoundedMap, BoundedSet
 from ojs.clock import Clock
 from ojs.domain.errors import BackendUnavailable, OjsError
+from ojs.domain.job import lifecycle
 from ojs.domain.job.job import Job, expired
 from ojs.domain.job.states import State
 from ojs.domain.pool.dispatch import DispatchStrategy
 from ojs.domain.queue.queue import Queue
+from ojs.domain.rate_limit.limiter import LimitDecision, OnLimit
 from ojs.services.jobs.time_transitions import TimeTransitions
-from ojs.services.permits.queue_limits import QueueLimits, QueueLimitUse
-from ojs.services.permits.rate_limits import FetchRateLimits, FetchRateLimitState
+from ojs.services.jobs.transitions import JobChanges
+from ojs.services.permits.key_permits import Candidate
+from ojs.services.permits.lifecycle import Acquired, FetchPermits, Permits
 from ojs.services.pools.dispatch import PAGE, DispatchPlan, DispatchPlanner
 from ojs.services.pools.membership import FetchContext, Membership
 from ojs.store.jobs import items
@@ -47,9 +51,8 @@ _SMALL_JOB_KIB = 2
 _RESUME_MS = 10_000
 _REMEMBERED = 20_000
 _MAX_ROTATIONS = 1_000
-
-# A job's id, its position in the ready line, and the position as the index stores it.
-_Entry = tuple[str, Position, str]
+# How long a job is postponed when it is unknown when there will be room under its rate limit.
+_UNKNOWN_MS = 5_000
 
 
 @dataclass
@@ -61,13 +64,15 @@ class _FetchState:
     worker_id: str | None
     visibility_ms: int | None
     go_on: Callable[[], bool] = lambda: True
-    quotas: dict[str, QueueLimitUse] = field(default_factory=dict)
-    limits: FetchRateLimitState = field(default_factory=FetchRateLimitState)
     jobs: list[Job] = field(default_factory=list)
     kib: int = 0
     lost: int = 0
     # Whether another fetch won the last claim, rather than the job's own deadline.
     contended: bool = False
+    permits: FetchPermits = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.permits = FetchPermits(self.plan.permits)
 
     @property
     def wanted(self) -> int:
@@ -136,8 +141,8 @@ class Fetch:
         membership: Membership,
         planner: DispatchPlanner,
         transitions: TimeTransitions,
-        quotas: QueueLimits,
-        limits: FetchRateLimits,
+        changes: JobChanges,
+        permits: Permits,
         clock: Clock,
         choose: Callable[[int], int] = random.randrange,
     ) -> None:
@@ -145,8 +150,8 @@ class Fetch:
         self._membership = membership
         self._planner = planner
         self._transitions = transitions
-        self._queue_limits = quotas
-        self._limits = limits
+        self._changes = changes
+        self._permits = permits
         self._clock = clock
         self._choose = choose
         # Jobs that this container has seen claimed: the index may still list them for a moment.
@@ -191,9 +196,7 @@ class Fetch:
             if not state.jobs:
                 raise
         finally:
-            self._queue_limits.close(state.quotas)
-            self._limits.close(state.limits)
-            self._planner.settle(plan)
+            self._permits.close(state.permits, self._end_blocked)
         return self._with_contents(state)
 
     # --- order ------------------------------------------------------------------------------
@@ -212,7 +215,7 @@ class Fetch:
         return self._planner.for_request(names, chosen, weights or {})
 
     def _claim_all(self, state: _FetchState, queues: Sequence[Queue]) -> None:
-        plain = len(queues) == 1 and not state.plan.permit_scopes
+        plain = len(queues) == 1 and not state.plan.permits.scopes
         if plain or state.plan.plain:
             for queue in queues:
                 source = _Source(self._all_parts(state, queue))
@@ -278,13 +281,12 @@ class Fetch:
             lost = False
             while waiting and not lost:
                 yield len(waiting)
-                entry = self._next(state, queue, waiting, crowded=crowded)
-                if entry is None:
+                acquired = self._next(state, queue, waiting, crowded=crowded)
+                if acquired is None:
                     break
                 blocked = False
-                job_id, position, key = entry
-                job = self._claim(state, queue, lane, job_id, position)
-                self._claimed.add(job_id + key)
+                job = self._claim(state, lane, acquired)
+                self._claimed.add(acquired.candidate.job_id + acquired.candidate.key)
                 if job is not None:
                     yield job
                 elif state.contended and not crowded:
@@ -301,43 +303,40 @@ class Fetch:
 
     def _page(
         self, state: _FetchState, found: list[tuple[str, str]], joining: list[tuple[str, str]]
-    ) -> tuple[list[_Entry], bool]:
-        """The claimable entries of a page, and whether all new ones are still being stored."""
+    ) -> tuple[list[Candidate], bool]:
+        """The claimable jobs of a page, and whether all new ones are still being stored."""
         entries = sorted({*found, *joining}, key=lambda entry: entry[1]) if joining else found
         unclaimed = [
-            (job_id, Position.parse(key), key)
+            Candidate(job_id, Position.parse(key), key)
             for job_id, key in entries
             if job_id + key not in self._claimed
         ]
         waiting = self._committed_only(unclaimed)
-        self._limits.prefetch(state.limits, (position for _, position, _ in waiting))
+        self._permits.prefetch(state.permits, waiting)
         return waiting, bool(unclaimed) and not waiting
 
     def _next(
-        self, state: _FetchState, queue: Queue, waiting: list[_Entry], *, crowded: bool
-    ) -> _Entry | None:
-        """The next entry to claim; None when none is left in the page, or no more are wanted."""
+        self, state: _FetchState, queue: Queue, waiting: list[Candidate], *, crowded: bool
+    ) -> Acquired | None:
+        """The permits of the next job to claim; None when none is left in the page, or no more are
+        wanted.
+        """
         while waiting:
-            # In order while races are won. After a lost one: a random entry of a wider page, so
-            # that fetches do not compete for the head of the line.
+            # In order while races are won. After a lost one: a random job of a wider page, so that
+            # fetches do not compete for the first of the line.
             at = self._choose(len(waiting)) if crowded else 0
-            job_id, position, _ = waiting[at]
-            if not state.wanted or not state.has_room(position):
+            if not state.wanted or not state.has_room(waiting[at].position):
                 return None
-            if not self._limits.is_blocked(state.limits, job_id, position):
-                if not self._queue_limits.acquire(
-                    state.quotas,
-                    queue,
-                    job_id,
-                    wanted=min(state.wanted, len(waiting)),
-                    waiting=len(waiting),
-                ):
-                    return None
-                entry = waiting.pop(at)
-                if self._allowed(state, queue, job_id, position, waiting):
-                    return entry
-            else:
+            if self._permits.is_blocked(state.permits, waiting[at]):
                 waiting.pop(at)
+                continue
+            following = [*waiting[:at], *waiting[at + 1 :]]
+            acquired = self._acquire(state, queue, waiting[at], following, wanted=state.wanted)
+            if acquired is None and state.permits.exhausted(queue):
+                return None
+            waiting.pop(at)
+            if acquired is not None:
+                return acquired
         return None
 
     def _after_blocked_page(self, queue: str, lane: int, following: Any, *, first: bool) -> Any:
@@ -353,25 +352,23 @@ class Fetch:
         at_ms, resume = self._resume_at.get((queue, lane), (0, None))
         return resume if resume is not None and now_ms - at_ms < _RESUME_MS else following
 
-    def _allowed(
+    def _acquire(
         self,
         state: _FetchState,
         queue: Queue,
-        job_id: str,
-        position: Position,
-        following: Sequence[_Entry] = (),
-    ) -> bool:
-        """Whether a job's own rate limit allows it to start; True without a limit."""
-        if position.limit is None:
-            return True
-        taken = self._limits.acquire(
-            state.limits,
-            (job_id, position),
-            [(other, where) for other, where, _ in following],
-            wanted=state.wanted,
-            lease=lambda where: self._lease_ms(state, queue, where),
+        candidate: Candidate,
+        following: Sequence[Candidate] = (),
+        *,
+        wanted: int,
+    ) -> Acquired | None:
+        return self._permits.acquire(
+            state.permits,
+            queue,
+            candidate,
+            following,
+            wanted=wanted,
+            lease_ms=lambda position: self._lease_ms(state, queue, position),
         )
-        return taken is not None
 
     @staticmethod
     def _lease_ms(state: _FetchState, queue: Queue, position: Position) -> int:
@@ -389,7 +386,7 @@ class Fetch:
         promoted = self._promote(state, queue, lane)
         return [(job.id, items.position(job).key()) for job in promoted]
 
-    def _committed_only(self, entries: list[_Entry]) -> list[_Entry]:
+    def _committed_only(self, entries: list[Candidate]) -> list[Candidate]:
         """The entries without jobs of uncommitted batches, which do not exist yet."""
         unknown = {
             position.batch
@@ -403,16 +400,12 @@ class Fetch:
             self._committed.add(token)
         return [entry for entry in entries if entry[1].batch not in staged]
 
-    def _claim(
-        self, state: _FetchState, queue: Queue, lane: int, job_id: str, position: Position
-    ) -> Job | None:
-        lease_ms = self._lease_ms(state, queue, position)
-        limited = self._limits.commit(state.limits, job_id, position)
+    def _claim(self, state: _FetchState, lane: int, acquired: Acquired) -> Job | None:
+        queue, permits = acquired.queue, acquired.noted
+        job_id, position, _ = acquired.candidate
         # A rate-limited job starts when its start was counted.
-        now_ms = self._clock.now_ms() if limited is None else limited.now_ms
-        self._queue_limits.commit(state.quotas, queue, job_id)
-        state.plan.used += 1
-        pool = state.plan.pool
+        now_ms = self._clock.now_ms() if acquired.start_ms is None else acquired.start_ms
+        self._permits.commit(acquired)
         try:
             job = self._jobs.claim(
                 job_id,
@@ -420,30 +413,22 @@ class Fetch:
                 queue=queue.name,
                 lane=lane,
                 now_ms=now_ms,
-                lease_ms=lease_ms,
+                lease_ms=self._lease_ms(state, queue, position),
                 worker_id=state.worker_id,
-                slot=queue.slotted,
-                place=None if limited is None else limited.permit(job_id, position.order),
-                pool=pool.name if pool is not None else None,
-                seats=state.plan.permit_scopes,
+                permits=permits,
             )
         except LostRace as lost:
+            # Race: an earlier try may have claimed the job, its answer was lost, and the job ended
+            # before the SDK tried again (`repeated`).
             state.lost += 1
-            there = winner(lost)
-            self._limits.rollback(limited, job_id, position, there, started=lost.repeated)
-            if lost.repeated and (queue.slotted or state.plan.permit_scopes):
-                # Race: an earlier try may have claimed the job, and its end may have released the
-                # permits already. As when no answer comes, keep the permits: repair releases them.
+            found = winner(lost)
+            self._permits.rollback(acquired, found, unknown=lost.repeated)
+            if lost.repeated and (permits.queue or permits.scopes):
                 raise BackendUnavailable("It is unknown whether a job was claimed.") from None
-            state.plan.used -= 1
-            if not lost.repeated:
-                # Race: an earlier try claimed the job, its answer was lost, and the job ended
-                # before the SDK tried again. Then (`repeated`) it did start, and stays counted.
-                self._queue_limits.rollback(state.quotas, queue)
-            over = there is not None and there.state is State.AVAILABLE and expired(there, now_ms)
+            over = found is not None and found.state is State.AVAILABLE and expired(found, now_ms)
             state.contended = not over
             if over:
-                self._transitions.apply(there)
+                self._transitions.apply(found)
             return None
         state.jobs.append(job)
         state.kib += _kib(position)
@@ -454,19 +439,19 @@ class Fetch:
         promoted = self._promote(state, queue.name, lane)
         for job in sorted(promoted, key=lambda job: items.position(job).key()):
             position = items.position(job)
-            if self._limits.is_blocked(state.limits, job.id, position):
+            candidate = Candidate(job.id, position, position.key())
+            if self._permits.is_blocked(state.permits, candidate):
                 continue
             yield 1
             if not state.wanted or not state.has_room(position):
                 return
-            if not self._queue_limits.acquire(state.quotas, queue, job.id, wanted=1, waiting=1):
+            acquired = self._acquire(state, queue, candidate, wanted=1)
+            if acquired is not None:
+                claimed = self._claim(state, lane, acquired)
+                if claimed is not None:
+                    yield claimed
+            elif state.permits.exhausted(queue):
                 return
-            self._limits.prefetch(state.limits, [position])
-            if not self._allowed(state, queue, job.id, position):
-                continue
-            claimed = self._claim(state, queue, lane, job.id, position)
-            if claimed is not None:
-                yield claimed
 
     def _promote(self, state: _FetchState, queue: str, lane: int) -> list[Job]:
         """Apply time transitions to as many jobs as are wanted. Returns those available now."""
@@ -475,16 +460,34 @@ class Fetch:
         )
         if not ids:
             return []
-        heads = self._jobs.heads(ids)
+        records = self._jobs.read_records(ids)
         promoted = []
         for job_id in ids:
             if not state.go_on():
                 break
-            head = heads.get(job_id)
-            settled = self._transitions.apply_indexed(head) if head is not None else None
+            record = records.get(job_id)
+            settled = self._transitions.apply_indexed(record) if record is not None else None
             if settled is not None and settled.state is State.AVAILABLE:
                 promoted.append(settled)
         return promoted
+
+    def _end_blocked(self, job: Job, decision: LimitDecision) -> None:
+        """Postpone or drop a job whose rate limit is reached (ojs-rate-limiting section 6.2)."""
+        now_ms = self._clock.now_ms()
+        if job.state is not State.AVAILABLE or job.limit is None:
+            return
+        failure = None
+        match job.limit.on_limit:
+            case OnLimit.DROP:
+                after, failure = lifecycle.give_up(job, now_ms=now_ms)
+            case OnLimit.RESCHEDULE | OnLimit.WAIT:
+                free_ms = decision.free_ms or now_ms + _UNKNOWN_MS
+                after = lifecycle.postpone(job, until_ms=max(free_ms, now_ms + 1))
+            case _:
+                assert_never(job.limit.on_limit)
+        # Race: a fetch that found room after all, a cancel, a deadline. The loser changes nothing.
+        with suppress(LostRace):
+            self._changes.replace(job, after, failure=failure)
 
     def _with_contents(self, state: _FetchState) -> list[Job]:
         """The claimed jobs with their contents; a job without content is never handed out."""

@@ -19,6 +19,7 @@ from ojs.domain.job.states import State, Trigger
 from ojs.services.dead_letter.copies import DeadLetterCopies
 from ojs.services.jobs.placement import FairQueuePlacement
 from ojs.services.jobs.time_transitions import TimeTransitions
+from ojs.services.jobs.transitions import JobChanges
 from ojs.services.permits.rate_limits import RateLimits
 from ojs.store.jobs.records import JobStore, winner
 from ojs.store.table.errors import LostRace
@@ -33,6 +34,7 @@ class Finish:
         self,
         *,
         jobs: JobStore,
+        changes: JobChanges,
         transitions: TimeTransitions,
         copies: DeadLetterCopies,
         limits: RateLimits,
@@ -42,6 +44,7 @@ class Finish:
         chance: Callable[[], float] = random.random,
     ) -> None:
         self._jobs = jobs
+        self._changes = changes
         self._transitions = transitions
         self._copies = copies
         self._limits = limits
@@ -68,7 +71,7 @@ class Finish:
         if result is not MISSING and (size := jsontext.size_of(result)) > MAX_JOB_BYTES:
             raise PayloadTooLarge("result", size=size, limit=MAX_JOB_BYTES)
         try:
-            return self._jobs.ack(
+            return self._changes.ack(
                 job_id,
                 now_ms=self._clock.now_ms(),
                 worker_id=worker_id,
@@ -115,7 +118,7 @@ class Finish:
         9.1). Raises InvalidRequest for a malformed error, NotFound, Conflict.
         """
         for _ in range(_TRIES):
-            job = self._jobs.head(job_id)
+            job = self._jobs.read_record(job_id)
             if job is None:
                 raise NotFound("job", job_id)
             if self._resumed(job, worker_id, attempt, lease_token):
@@ -136,7 +139,7 @@ class Finish:
                     self._limits.pause(job, pause_ms, failure.message)
                 after = lifecycle.fail(job, failure, now_ms=now_ms, chance=self._chance())
             try:
-                stored = self._jobs.replace(
+                stored = self._changes.replace(
                     job, after, failure=failure, reported=True, guard="lease"
                 )
             except LostRace:
@@ -150,17 +153,13 @@ class Finish:
         self, job: Job, worker_id: str | None, attempt: int | None, lease_token: str | None
     ) -> bool:
         """Restore the lease of a worker that lost it, if the job was not claimed since."""
-        if not lifecycle.resumable(
-            job, worker_id=worker_id, attempt=attempt, lease_token=lease_token
-        ):
-            return False
-        # Race: a fetch claims the job at the same time. The worker that loses is refused, as any
-        # former owner is.
-        try:
-            self._jobs.replace(job, lifecycle.resume(job, now_ms=self._clock.now_ms()))
-        except LostRace:
-            return False
-        return True
+        return self._changes.resume(
+            job,
+            worker_id=worker_id,
+            attempt=attempt,
+            lease_token=lease_token,
+            now_ms=self._clock.now_ms(),
+        )
 
     @staticmethod
     def _refusal(

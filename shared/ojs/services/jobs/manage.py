@@ -15,12 +15,12 @@ from ojs.domain.job.job import Job
 from ojs.domain.job.states import State
 from ojs.services.jobs.placement import FairQueuePlacement
 from ojs.services.jobs.time_transitions import TimeTransitions
+from ojs.services.jobs.transitions import JobChanges
 from ojs.store.jobs import records as store
 from ojs.store.table.errors import LostRace
 from ojs.store.table.races import retry_on_race
 
 MAX_PROGRESS_BYTES = 4_096
-_TRIES = 5
 
 
 @dataclass(frozen=True)
@@ -53,12 +53,14 @@ class JobManagement:
         self,
         *,
         jobs: store.JobStore,
+        changes: JobChanges,
         transitions: TimeTransitions,
         placement: FairQueuePlacement,
         clock: Clock,
         ids: IdSource,
     ) -> None:
         self._jobs = jobs
+        self._changes = changes
         self._transitions = transitions
         self._placement = placement
         self._clock = clock
@@ -66,31 +68,31 @@ class JobManagement:
 
     def get(self, job_id: str) -> Job:
         """The whole job, after due time transitions. Raises NotFound."""
-        return self._settled(self._jobs.load, job_id)
+        return self._current(self._jobs.load, job_id)
 
-    def _settled(self, read: Callable[[str], Job | None], job_id: str) -> Job:
+    def _current(self, read: Callable[[str], Job | None], job_id: str) -> Job:
         job = read(job_id)
-        settled = self._transitions.apply(job)
-        if settled is not None and settled is not job:
-            settled = read(job_id)
-        if settled is None:
+        current = self._transitions.apply(job)
+        if current is not None and current is not job:
+            current = read(job_id)
+        if current is None:
             raise NotFound("job", job_id)
-        return settled
+        return current
 
     def queue_of(self, job_id: str) -> str:
         """The queue that a job is in. Raises NotFound."""
-        head = self._jobs.head(job_id)
-        if head is None:
+        record = self._jobs.read_record(job_id)
+        if record is None:
             raise NotFound("job", job_id)
-        return head.queue
+        return record.queue
 
     def queues_of(self, job_ids: Sequence[str]) -> set[str]:
         """The queues of those of these jobs that exist."""
-        return {head.queue for head in self._jobs.heads(job_ids).values()}
+        return {record.queue for record in self._jobs.read_records(job_ids).values()}
 
     def state(self, job_id: str) -> State:
         """Only the state, after due time transitions: for clients that poll. Raises NotFound."""
-        return self._settled(self._jobs.head, job_id).state
+        return self._current(self._jobs.read_record, job_id).state
 
     def cancel(self, job_id: str) -> Job:
         """Cancel a job that is not terminal. The worker of a running job hears it at its heartbeat.
@@ -108,15 +110,13 @@ class JobManagement:
 
     def _change(self, job_id: str, change: Any) -> Job:
         def attempt() -> tuple[Job, Job]:
-            before = self._transitions.apply(self._jobs.head(job_id))
+            before = self._transitions.apply(self._jobs.read_record(job_id))
             if before is None:
                 raise NotFound("job", job_id)
             after = self._placement.assign_position(change(before, self._clock.now_ms()))
-            return before, self._jobs.replace(before, replace(after, batch=None))
+            return before, self._changes.replace(before, replace(after, batch=None))
 
-        before, stored = retry_on_race(
-            attempt, tries=_TRIES, busy="Others are changing this job; try again."
-        )
+        before, stored = retry_on_race(attempt)
         (stored,) = self._jobs.with_contents([stored])
         return replace(stored, previous_state=before.state)
 
@@ -148,22 +148,22 @@ class JobManagement:
             if store.winner(lost) is None:
                 raise NotFound("job", job_id) from None
             return self.progress(job_id)
-        told = {"message": message, "data": data}
-        saved = self._jobs.progress.save(job, value, told, now_ms=now_ms)
+        details = {"message": message, "data": data}
+        saved = self._jobs.progress.save(job, value, details, now_ms=now_ms)
         if value is None or not saved:
             return self.progress(job_id)
         return Progress(job_id, job.state, value, message, data, now_ms)
 
     def progress(self, job_id: str) -> Progress:
         """The progress of the current attempt. Raises NotFound."""
-        job = self._settled(self._jobs.with_progress, job_id)
-        told = job.progress or {}
-        value = told.get("progress")
+        job = self._current(self._jobs.with_progress, job_id)
+        reported = job.progress or {}
+        value = reported.get("progress")
         return Progress(
             job_id,
             job.state,
             None if value is None else float(value),
-            told.get("message"),
-            told.get("data"),
-            told.get("updated_ms"),
+            reported.get("message"),
+            reported.get("data"),
+            reported.get("updated_ms"),
         )

@@ -20,7 +20,7 @@ from ojs.domain.fair_queue.tags import Fairness, Share, tagged, tags, ticks_at, 
 from ojs.domain.job.job import Job
 from ojs.domain.job.states import State
 from ojs.domain.queue.queue import Queue
-from ojs.store.jobs.fair_queue import FairLine, TenantFinishTags, ends_of
+from ojs.store.jobs.fair_queue import FairLine, TenantFinishTags, finish_tags_of
 from ojs.store.jobs.reading import JobReader
 from ojs.store.queues.queues import QueueStore
 
@@ -58,7 +58,7 @@ class FairQueuePlacement:
             names.append(name)
             fairness = self._fair.get(name)
             if fairness is not None and priority is not None:
-                wanted.append(FairLine(name, 0, priority).end(fairness.share(content).tenant))
+                wanted.append(FairLine(name, 0, priority).key_of(fairness.share(content).tenant))
         names, wanted = list(dict.fromkeys(names)), list(dict.fromkeys(wanted))
         finish_tags: FinishTags = {}
         if len(names) == 1 and not wanted:
@@ -66,7 +66,7 @@ class FairQueuePlacement:
             found = {} if queue is None else {names[0]: queue}
         else:
             found, items = self._queues.get_many(sorted(names), wanted)
-            finish_tags = ends_of(wanted, items)
+            finish_tags = finish_tags_of(wanted, items)
         self._remember(found.values())
         return found, finish_tags
 
@@ -113,27 +113,23 @@ class FairQueuePlacement:
         comers = [job for job in jobs if _needs_tag(job)]
         if not comers:
             return list(jobs)
-        groups: dict[Key, list[Job]] = {}
-        lines: dict[FairLine, list[Key]] = {}
+        lines: dict[FairLine, dict[Key, list[Job]]] = {}
         for job in comers:
             line = FairLine.of(job)
-            key = line.end(_share(job).tenant)
-            if key not in groups:
-                lines.setdefault(line, []).append(key)
-            groups.setdefault(key, []).append(job)
+            key = line.key_of(_share(job).tenant)
+            lines.setdefault(line, {}).setdefault(key, []).append(job)
         known = dict(finish_tags or {})
-        if unread := [key for key in groups if key not in known]:
-            known |= self._tenants.ends(unread)
+        if unread := [key for tenants in lines.values() for key in tenants if key not in known]:
+            known |= self._tenants.finish_tags(unread)
         now_ms = self._clock.now_ms()
         placed: dict[str, Job] = {}
         for line, tenants in lines.items():
-            virtual = self._tenants.virtual(line)
+            virtual = self._tenants.virtual_time(line)
             if virtual is None:
                 virtual = ticks_at(now_ms)
-            for key in tenants:
-                group = groups[key]
+            for key, group in tenants.items():
                 shares = [_share(job) for job in group]
-                first = self._tenants.take(
+                first = self._tenants.advance(
                     key,
                     sum(share.step for share in shares),
                     virtual=virtual,

@@ -12,14 +12,12 @@ from collections.abc import Callable, Iterable
 
 from ojs.domain.errors import OjsError
 from ojs.domain.job.states import State
-from ojs.domain.queue.queue import Queue
 from ojs.services.jobs.time_transitions import TimeTransitions
 from ojs.services.queues.deletion import QueueDeletion
-from ojs.services.sweeps import GoOn, SweepReport, always
+from ojs.services.sweeps import GoOn, SweepReport, always, counting_failures, queue_names
 from ojs.store.jobs.records import JobStore
 from ojs.store.queues.queues import QueueStore
 
-_NAMES = 100
 _PAGE = 100
 _BATCHES = 10
 
@@ -54,15 +52,12 @@ class JobSweep:
         """
         counts: Counter[str] = Counter()
         self._undo_batches(now_ms, counts, go_on)
-        names = self._names()
-        if names:
-            start = self._choose(len(names))
-            names = names[start:] + names[:start]
-        for at in range(0, len(names), _NAMES):
-            queues, _ = self._queues.get_many(names[at : at + _NAMES])
+        for names in queue_names(self._queues, self._choose):
+            queues, _ = self._queues.get_many(names)
             for queue in queues.values():
                 if queue.deletion is not None and go_on():
-                    self._end(queue, limit, counts, go_on)
+                    with counting_failures(counts):
+                        counts.update(self._deletion.carry_on(queue, limit=limit, go_on=go_on))
                 for lane in range(queue.lanes):
                     if counts.total() >= limit or not go_on():
                         counts["more"] = 1
@@ -70,12 +65,6 @@ class JobSweep:
                     self._line(queue.name, lane, now_ms, counts)
         counts.update(self._deletion.look_after(limit, go_on))
         return SweepReport(counts)
-
-    def _end(self, queue: Queue, limit: int, counts: Counter[str], go_on: GoOn) -> None:
-        try:
-            counts.update(self._deletion.carry_on(queue, limit=limit, go_on=go_on))
-        except OjsError:
-            counts["failed"] += 1
 
     def _line(self, queue: str, lane: int, now_ms: int, counts: Counter[str]) -> None:
         due = self._jobs.index.due(queue, lane, now_ms=now_ms, limit=_PAGE)
@@ -85,18 +74,15 @@ class JobSweep:
         self._apply(dict.fromkeys([*due, *expiring]), frozenset(due), counts)
 
     def _apply(self, job_ids: Iterable[str], due: frozenset[str], counts: Counter[str]) -> None:
-        heads = self._jobs.heads(job_ids)
-        for job in heads.values():
-            try:
+        records = self._jobs.read_records(job_ids)
+        for job in records.values():
+            after = None
+            with counting_failures(counts):
                 # Only jobs found in the due index have an entry there to update.
                 apply = (
                     self._transitions.apply_indexed if job.id in due else self._transitions.apply
                 )
                 after = apply(job)
-            except OjsError:
-                # A job that fails must not delay the others; the next pass finds it again.
-                counts["failed"] += 1
-                continue
             if after is None:
                 continue
             if after is job:
@@ -127,12 +113,3 @@ class JobSweep:
             # A batch that is undone again counts only if some of its jobs were stored late.
             if undone.first or undone.jobs:
                 counts["batches_undone"] += 1
-
-    def _names(self) -> list[str]:
-        names: list[str] = []
-        after: str | None = None
-        while True:
-            page, after = self._queues.names(limit=1_000, after=after)
-            names += page
-            if after is None:
-                return names

@@ -18,7 +18,9 @@ from ojs.domain.job import lifecycle
 from ojs.domain.job.job import Job
 from ojs.services.dead_letter.copies import DeadLetterCopies
 from ojs.services.jobs.placement import FairQueuePlacement
+from ojs.services.jobs.transitions import JobChanges
 from ojs.store.jobs.records import JobStore
+from ojs.store.jobs.unique_locks import UniqueLock
 from ojs.store.table.errors import LostRace
 
 _TRIES = 5
@@ -31,6 +33,7 @@ class TimeTransitions:
         self,
         *,
         jobs: JobStore,
+        changes: JobChanges,
         copies: DeadLetterCopies,
         placement: FairQueuePlacement,
         clock: Clock,
@@ -38,6 +41,7 @@ class TimeTransitions:
         chance: Callable[[], float] = random.random,
     ) -> None:
         self._jobs = jobs
+        self._changes = changes
         self._copies = copies
         self._placement = placement
         self._clock = clock
@@ -69,18 +73,26 @@ class TimeTransitions:
                 after = changed(after, batch=None)
             after = self._placement.assign_position(after)
             try:
-                job = self._jobs.replace(job, after, failure=failure)
+                job = self._changes.replace(job, after, failure=failure)
                 if job.copy_due:
                     job = self._copies.follow(job)
             except LostRace:
-                job = self._jobs.head(job.id)
+                job = self._jobs.read_record(job.id)
         raise BackendUnavailable("Others are changing this job; try again.")
+
+    def holder_of(self, lock: UniqueLock | None, now_ms: int) -> Job | None:
+        """The job that holds a unique lock, after due time transitions; None if none does."""
+        if lock is None or lock.over(now_ms):
+            return None
+        holder = self.apply(self._jobs.read_record(lock.job_id))
+        # The job that took the lock may be gone, and another one may have its id.
+        return holder if holder is not None and holder.unique_key == lock.digest else None
 
     def give_back(self, job: Job) -> None:
         """Requeue a claimed job that did not reach its worker. If that fails, its lease ends it."""
         try:
             back = lifecycle.requeue(job, now_ms=self._clock.now_ms(), order=self._ids.order())
-            self._jobs.replace(job, self._placement.assign_position(back), guard="lease")
+            self._changes.replace(job, self._placement.assign_position(back), guard="lease")
         except (LostRace, OjsError):
             return
 
@@ -92,7 +104,7 @@ class TimeTransitions:
         its policy applies and an operator finds it. If that fails, the lease ends the attempt.
         """
         with suppress(LostRace, OjsError):
-            job = self._jobs.head(claimed.id)
+            job = self._jobs.read_record(claimed.id)
             if job is None or job.lease is None or job.lease != claimed.lease:
                 return
             now_ms = self._clock.now_ms()
@@ -105,7 +117,7 @@ class TimeTransitions:
             )
             after = lifecycle.fail(job, failure, now_ms=now_ms, chance=self._chance())
             # Race: the job or its lease ended. The loser changes nothing.
-            after = self._jobs.replace(job, after, failure=failure, guard="lease")
+            after = self._changes.replace(job, after, failure=failure, guard="lease")
             if after.copy_due:
                 self._copies.follow(after)
 
@@ -114,8 +126,8 @@ class TimeTransitions:
 
         Returns the same object if nothing was due; then its index entry is brought up to date.
         """
-        settled = self.apply(job)
-        if settled is job and job.lease is not None:
+        after = self.apply(job)
+        if after is job and job.lease is not None:
             # The index has the first end of its lease, which was extended since.
             self._jobs.update_due_index(job)
-        return settled
+        return after

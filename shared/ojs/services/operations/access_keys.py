@@ -8,7 +8,13 @@ from collections.abc import Callable, Iterable, Sequence
 
 from ojs.clock import Clock
 from ojs.domain.access import AccessKey, Credential, Principal, covers
-from ojs.domain.errors import BackendUnavailable, InvalidRequest, NotFound, forbidden
+from ojs.domain.errors import (
+    BAD_CURSOR,
+    BackendUnavailable,
+    InvalidRequest,
+    NotFound,
+    forbidden,
+)
 from ojs.domain.page import Page
 from ojs.store.deployment import access_keys
 from ojs.store.table.errors import LostRace
@@ -69,7 +75,7 @@ class AccessKeys:
     def list(self, *, limit: int = 50, cursor: str | None = None) -> Page[AccessKey]:
         """A page of keys in order of creation, revoked ones included. Raises InvalidRequest."""
         if cursor is not None and not _CURSOR.fullmatch(cursor):
-            raise InvalidRequest("cursor", "is not one this server gave", value=cursor)
+            raise InvalidRequest("cursor", BAD_CURSOR, value=cursor)
         return self._keys.list(limit=limit, after=cursor)
 
     def get(self, key_id: str) -> AccessKey:

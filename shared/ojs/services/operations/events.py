@@ -16,7 +16,7 @@ from typing import Any
 
 from ojs.clock import Clock
 from ojs.domain import ids, jsontext
-from ojs.domain.errors import InvalidRequest
+from ojs.domain.errors import BAD_CURSOR, InvalidRequest
 from ojs.domain.events.query import EVENT_PREFIX, RETAIN_MS, EventFilter, EventPage
 from ojs.store.derived import event_log
 from ojs.store.derived.event_log import Budget, EventLog, StoredPage, just_after, just_before
@@ -131,36 +131,36 @@ class Events:
         """
         now_ms = self._clock.now_ms()
         if after is not None and after.startswith(EVENT_PREFIX):
-            return self._forward(wanted, limit, *self._place_of(after, now_ms), now_ms=now_ms)
+            return self._forward(wanted, limit, *self._position_after(after, now_ms), now_ms=now_ms)
         if after is not None:
-            follow = _follow(after, "after", now_ms)
-            return self._forward(wanted, limit, follow, Budget(), now_ms=now_ms)
-        if cursor is None:
+            forward = _forward_cursor(after, "after", now_ms)
+        elif cursor is None:
             return self._latest(wanted, limit, skip, now_ms=now_ms)
-        if cursor.startswith("f"):
-            follow = _follow(cursor, "cursor", now_ms)
-            return self._forward(wanted, limit, follow, Budget(), now_ms=now_ms)
-        back = _back(cursor, now_ms)
-        return self._older(wanted, limit, back, now_ms=now_ms)
+        elif cursor.startswith("f"):
+            forward = _forward_cursor(cursor, "cursor", now_ms)
+        else:
+            return self._older(wanted, limit, _backward_cursor(cursor, now_ms), now_ms=now_ms)
+        return self._forward(wanted, limit, forward, Budget(), now_ms=now_ms)
 
     # --- forward ------------------------------------------------------------------------------
 
     def _forward(
-        self, wanted: EventFilter, limit: int, place: ForwardCursor, budget: Budget, *, now_ms: int
+        self, wanted: EventFilter, limit: int, cursor: ForwardCursor, budget: Budget, *, now_ms: int
     ) -> EventPage:
         horizon = keys.instant(now_ms - HOLD_BACK_MS)
-        first = max(place.first, _earliest(wanted, now_ms))
+        first = max(cursor.first, _earliest(wanted, now_ms))
         found = _Found(wanted, limit)
         # The keys of the named pages; None if not found yet.
-        places: dict[str, str | None] = dict.fromkeys(place.read)
-        read = dict(place.read)
-        settled: str | None = None
-        more = held = False
+        page_keys: dict[str, str | None] = dict.fromkeys(cursor.read)
+        read = dict(cursor.read)
+        read_up_to: str | None = None
+        more = too_many_young = False
         last = _latest_key(wanted, now_ms)
         for page in self._log.forward(first, last, budget):
-            young = sum(key is None or key > horizon for key in places.values())
-            held = page.token not in read and page.key > horizon and young >= MAX_NAMED
-            if held:
+            young = sum(key is None or key > horizon for key in page_keys.values())
+            new_and_young = page.token not in read and page.key > horizon
+            too_many_young = new_and_young and young >= MAX_NAMED
+            if too_many_young:
                 break
             if read.get(page.token) != _ALL:
                 if found.full:
@@ -170,19 +170,19 @@ class Events:
                 if taken != _ALL:
                     more = True
                     if taken:
-                        read[page.token], places[page.token] = taken, page.key
+                        read[page.token], page_keys[page.token] = taken, page.key
                     break
-            read[page.token], places[page.token] = _ALL, page.key
-            settled = just_after(page.key)
-        ended = not (more or held or budget.exhausted)
+            read[page.token], page_keys[page.token] = _ALL, page.key
+            read_up_to = just_after(page.key)
+        ended = not (more or too_many_young or budget.exhausted)
         if ended:
             first = max(first, min(horizon, last))
-        elif settled is not None:
-            first = max(first, min(settled, horizon))
+        elif read_up_to is not None:
+            first = max(first, min(read_up_to, horizon))
         # Pages before the position need not be named, nor named pages that are gone.
         kept = {
             token: read[token]
-            for token, key in places.items()
+            for token, key in page_keys.items()
             if (not ended if key is None else key >= first)
         }
         follow = ForwardCursor(first, kept)
@@ -198,7 +198,7 @@ class Events:
                 return at
         return _ALL
 
-    def _place_of(self, event_id: str, now_ms: int) -> tuple[ForwardCursor, Budget]:
+    def _position_after(self, event_id: str, now_ms: int) -> tuple[ForwardCursor, Budget]:
         """The position after an event, and the budget left.
 
         The id tells when the event happened, not where it was recorded, so the log is searched from
@@ -211,20 +211,19 @@ class Events:
         happened_ms = int(event_id.removeprefix(EVENT_PREFIX).replace("-", "")[:12], 16)
         happened_ms = min(happened_ms, now_ms + _AHEAD_MS)
         # The clock of the writer of the page may have been behind.
-        place = ForwardCursor(keys.instant(max(0, happened_ms - HOLD_BACK_MS)))
-        first = max(place.first, _earliest(EventFilter(), now_ms))
-        whole = Budget()
-        budget = Budget(whole.queries // 2, whole.bytes // 2, whole.unpacked_bytes // 2)
+        position = ForwardCursor(keys.instant(max(0, happened_ms - HOLD_BACK_MS)))
+        first = max(position.first, _earliest(EventFilter(), now_ms))
+        budget = Budget.half()
         for page in self._log.forward(first, _latest_key(EventFilter(), now_ms), budget):
             budget.spend(page)
             for at, event in enumerate(page.events(), start=1):
                 if event["id"] == event_id:
-                    place = ForwardCursor(page.key, {page.token: at})
+                    position = ForwardCursor(page.key, {page.token: at})
                     break
             else:
                 continue
             break
-        return place, Budget(whole.queries // 2, whole.bytes // 2, whole.unpacked_bytes // 2)
+        return position, Budget.half()
 
     # --- back ---------------------------------------------------------------------------------
 
@@ -273,7 +272,7 @@ class Events:
 
         The latest `skip` of those found are left out.
         """
-        place: tuple[str, int] | None = None
+        position: tuple[str, int] | None = None
         more = False
         for page, left in pages:
             if found.full:
@@ -281,17 +280,17 @@ class Events:
                 break
             budget.spend(page)
             events = page.events()[:left]
-            place = page.key, 0
+            position = page.key, 0
             while events:
                 if not found.take(events[-1], show=len(found.events) >= skip):
-                    place, more = (page.key, len(events)), True
+                    position, more = (page.key, len(events)), True
                     break
                 events.pop()
             if more:
                 break
         older = None
-        if place is not None and (more or budget.exhausted):
-            older = BackwardCursor(*place, follow).text()
+        if position is not None and (more or budget.exhausted):
+            older = BackwardCursor(*position, follow).text()
         shown = found.events[skip:]
         return EventPage(shown[::-1], follow.text(), has_more=False, older=older)
 
@@ -312,15 +311,12 @@ def _latest_key(wanted: EventFilter, now_ms: int) -> str:
     )
 
 
-def _bad(name: str, text: str) -> InvalidRequest:
-    return InvalidRequest(name, "is not one this server gave", value=text)
-
-
-def _follow(text: str, name: str, now_ms: int) -> ForwardCursor:
+def _forward_cursor(text: str, name: str, now_ms: int) -> ForwardCursor:
+    """Read a forward cursor from the parameter of this name. Raises InvalidRequest."""
     found = _FOLLOW.fullmatch(text)
     # This server gives no cursor that is ahead of the clock.
     if found is None or event_log.ms_of(found[1]) > now_ms + _AHEAD_MS:
-        raise _bad(name, text)
+        raise InvalidRequest(name, BAD_CURSOR, value=text)
     read: dict[str, int] = {}
     for part in filter(None, found[2].split(",")):
         token, _, count = part.partition(":")
@@ -328,8 +324,10 @@ def _follow(text: str, name: str, now_ms: int) -> ForwardCursor:
     return ForwardCursor(found[1], read)
 
 
-def _back(text: str, now_ms: int) -> BackwardCursor:
+def _backward_cursor(text: str, now_ms: int) -> BackwardCursor:
+    """Read a backward cursor. Raises InvalidRequest."""
     found = _BACK.fullmatch(text)
     if found is None or event_log.ms_of(found[1]) > now_ms + _AHEAD_MS:
-        raise _bad("cursor", text)
-    return BackwardCursor(found[1], int(found[2]), _follow(found[3], "cursor", now_ms))
+        raise InvalidRequest("cursor", BAD_CURSOR, value=text)
+    follow = _forward_cursor(found[3], "cursor", now_ms)
+    return BackwardCursor(found[1], int(found[2]), follow)

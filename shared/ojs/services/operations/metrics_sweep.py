@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import random
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from dataclasses import replace as changed
 
@@ -24,16 +24,16 @@ from ojs.domain.stats import (
     HOUR_MS,
     MINUTE_MS,
     Activity,
-    Filling,
     Levels,
     Point,
+    QueueGauges,
     Totals,
     WorkerCounts,
     rates,
 )
-from ojs.services.sweeps import GoOn, SweepReport, always
+from ojs.services.sweeps import GoOn, SweepReport, SweepRun, always, rotated
 from ojs.store.dead_letter.counters import BY_ERROR, BY_TYPE, DeadLetterCounters
-from ojs.store.derived.statistics import KEPT_MS, StatisticsStore, Sweepable
+from ojs.store.derived.statistics import KEPT_MS, StatisticsStore
 from ojs.store.queues import queues as queue_store
 from ojs.store.queues import workers as worker_store
 from ojs.store.queues.pool_health import PoolHealthStore
@@ -52,17 +52,6 @@ _POOLS = 1_000
 _SETTLED_MS = DAY_MS
 
 
-@dataclass(frozen=True)
-class QueueGauges:
-    """The values of a queue's gauges."""
-
-    name: str
-    levels: Levels
-    oldest_available_ms: int | None
-    # None if the queue is not bounded.
-    filling: Filling | None = None
-
-
 @dataclass(frozen=True, eq=False)
 class MetricsReport(SweepReport):
     """What a run did and what it measured.
@@ -78,22 +67,10 @@ class MetricsReport(SweepReport):
 
 
 @dataclass
-class _Run:
-    """One run under way."""
-
-    now_ms: int
-    limit: int
-    go_on: GoOn
-    counts: Counter[str] = field(default_factory=Counter)
-    queues: dict[str, Sweepable] = field(default_factory=dict)
+class _Run(SweepRun):
+    queues: dict[str, QueueGauges] = field(default_factory=dict)
     # The number of dead letters of deleted queues.
     left: dict[str, int] = field(default_factory=dict)
-
-    def stop(self) -> bool:
-        """Whether time is up; records it as `more`."""
-        if not self.go_on():
-            self.counts["more"] = 1
-        return bool(self.counts["more"])
 
 
 class MetricsSweep:
@@ -126,37 +103,22 @@ class MetricsSweep:
         small `limit` starves no queue.
         """
         run = _Run(now_ms, limit, go_on)
-        totals = None
-        if self._read(run):
-            totals = self._together(run)
+        totals = self._together(run) if self._read(run) else None
         if not run.counts["more"]:
             self._probe(run)
-        gauges = [
-            QueueGauges(
-                name,
-                found.levels,
-                found.oldest_ms if found.levels.of(State.AVAILABLE) else None,
-                found.filling,
-            )
-            for name, found in sorted(run.queues.items())
-        ]
+        gauges = [found for _, found in sorted(run.queues.items())]
         counts = {name: count for name, count in run.counts.items() if count}
         return MetricsReport(counts, now_ms, gauges, totals)
 
     def _read(self, run: _Run) -> bool:
         """Read the counters of all queues; False when time is up before."""
-        after: str | None = None
-        while True:
-            names, after = self._queues.names(limit=_NAMES, after=after)
-            for at in range(0, len(names), _QUEUES):
-                if run.stop():
-                    return False
-                chunk = names[at : at + _QUEUES]
-                found = self._stats.sweepable(chunk)
-                run.queues.update((each.queue.name, each) for each in found)
-                run.counts["queues"] += len(found)
-            if after is None:
-                break
+        names = self._queues.all_names()
+        for at in range(0, len(names), _QUEUES):
+            if run.stop():
+                return False
+            found = self._stats.gauges(names[at : at + _QUEUES])
+            run.queues.update((each.queue.name, each) for each in found)
+            run.counts["queues"] += len(found)
         return self._read_left(run)
 
     def _read_left(self, run: _Run) -> bool:
@@ -167,8 +129,8 @@ class MetricsSweep:
                 return False
             page, after = self._queues.deleted(limit=_NAMES, after=after)
             # A queue that was created again is counted like any other.
-            gone = {name: at_ms for name, at_ms in page if name not in run.queues}
-            for found in self._stats.sweepable(list(gone)):
+            gone = {name: at_ms for name, at_ms, _ in page if name not in run.queues}
+            for found in self._stats.gauges(list(gone)):
                 name = found.queue.name
                 if found.levels.dead:
                     run.left[name] = found.levels.dead
@@ -195,8 +157,10 @@ class MetricsSweep:
         totals = Totals(
             at_ms=now_ms,
             queues=len(run.queues),
-            levels=_sum(found.levels for found in run.queues.values())
-            + Levels(dead=sum(run.left.values())),
+            levels=sum(
+                (found.levels for found in run.queues.values()),
+                start=Levels(dead=sum(run.left.values())),
+            ),
             workers=workers,
             rates=rates(
                 minutes.get(this_minute, Activity()),
@@ -302,7 +266,7 @@ class MetricsSweep:
     def _probe(self, run: _Run) -> None:
         """Look for the oldest available job of each queue that has any."""
         left = run.limit
-        for name in self._shuffled(list(run.queues)):
+        for name in rotated(list(run.queues), self._choose):
             found = run.queues[name]
             if not found.levels.of(State.AVAILABLE) and found.oldest_ms is None:
                 continue
@@ -317,20 +281,6 @@ class MetricsSweep:
                 self._stats.save_oldest(name, oldest.ms, now_ms=run.now_ms)
                 run.queues[name] = changed(found, oldest_ms=oldest.ms)
                 run.counts["oldest"] += 1
-
-    def _shuffled(self, names: Sequence[str]) -> Iterator[str]:
-        start = self._choose(len(names)) if names else 0
-        yield from names[start:]
-        yield from names[:start]
-
-
-def _sum(levels: Iterable[Levels]) -> Levels:
-    states: Counter[State] = Counter()
-    dead = 0
-    for each in levels:
-        states.update(each.states)
-        dead += each.dead
-    return Levels(dict(states), dead)
 
 
 def _kind(worker: Worker, now_ms: int) -> str:

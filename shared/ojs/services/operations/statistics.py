@@ -6,16 +6,17 @@ in listings one call for every 50 queues, for metrics one for every 25.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 
 from ojs.clock import Clock
-from ojs.domain.errors import InvalidRequest, NotFound
+from ojs.domain.errors import BAD_CURSOR, NotFound, naming_field
 from ojs.domain.job import envelope
 from ojs.domain.job.states import State
 from ojs.domain.page import Page
 from ojs.domain.pool.pool import Pool
 from ojs.domain.pool.statistics import metrics_of
-from ojs.domain.rate_limit.limiter import cell_name
+from ojs.domain.rate_limit.limiter import limiter_name
 from ojs.domain.stats import (
     DAY_MS,
     HOUR_MS,
@@ -60,7 +61,7 @@ class Statistics:
         stats: store.StatisticsStore,
         queues: queue_store.QueueStore,
         limits: KeyLimits,
-        edges: ThrottleStates,
+        throttle_states: ThrottleStates,
         pools: PoolStore,
         health: PoolHealthStore,
         clock: Clock,
@@ -68,7 +69,7 @@ class Statistics:
         self._stats = stats
         self._queues = queues
         self._limits = limits
-        self._edges = edges
+        self._throttle_states = throttle_states
         self._pools = pools
         self._health = health
         self._clock = clock
@@ -92,7 +93,7 @@ class Statistics:
         priorities: Mapping[int, int] = counters.priorities
         if ready.whole:
             states[State.AVAILABLE] = len(ready.positions)
-            priorities = _by_priority(ready)
+            priorities = Counter(position.priority for position in ready.positions)
         states.update(waiting or {})
         return QueueStats(
             name=name,
@@ -118,11 +119,8 @@ class Statistics:
         One call, and one for every 50 queues shown. Raises InvalidRequest for a bad cursor.
         """
         if cursor is not None:
-            try:
+            with naming_field("cursor", cursor, BAD_CURSOR):
                 envelope.check_queue(cursor)
-            except ValueError:
-                rule = "is not one this server gave"
-                raise InvalidRequest("cursor", rule, value=cursor) from None
         # Names are small, so skipped ones are read, too; and one more to see whether there is more.
         end = skip + limit
         names, _ = self._queues.names(limit=end + 1, after=cursor, consistent=True)
@@ -200,27 +198,21 @@ class Statistics:
         known, _ = self._limits.keys(limit=MAX_METRIC_KEYS)
         if not known:
             return []
-        cells = self._limits.get_many((cell_name(key) for key in known), consistent=False)
-        edges = self._edges.get_many(LimitName.of_key(key) for key in known)
+        names = [limiter_name(key) for key in known]
+        found = self._limits.get_many(names, consistent=False)
+        limiters = (found[name] for name in names)
+        states = self._throttle_states.get_many(LimitName.of_key(key) for key in known)
         return [
             LimitMetrics(
                 key=key,
-                active=len(cell.holders) if cell.counted else None,
-                waiting=edge.waiting or 0,
-                exceeded=edge.exceeded,
-                waits=edge.waits,
-                waited_ms=edge.waited_ms,
+                active=len(limiter.holders) if limiter.counted else None,
+                waiting=state.waiting or 0,
+                exceeded=state.exceeded,
+                waits=state.waits,
+                waited_ms=state.waited_ms,
             )
-            for key, edge in zip(known, edges, strict=True)
-            for cell in (cells[cell_name(key)],)
+            for key, limiter, state in zip(known, limiters, states, strict=True)
         ]
-
-
-def _by_priority(ready: ReadyLine) -> dict[int, int]:
-    counted: dict[int, int] = {}
-    for position in ready.positions:
-        counted[position.priority] = counted.get(position.priority, 0) + 1
-    return counted
 
 
 def _oldest(ready: ReadyLine, counters: Counters) -> int | None:

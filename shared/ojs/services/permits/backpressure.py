@@ -24,8 +24,8 @@ from ojs.domain.errors import BackendError, BackendUnavailable, OjsError, QueueF
 from ojs.domain.job import lifecycle
 from ojs.domain.job.job import Job
 from ojs.domain.job.states import State
-from ojs.domain.queue.config import OverflowPolicy
 from ojs.domain.queue.queue import Queue
+from ojs.services.jobs.transitions import JobChanges
 from ojs.store.jobs.records import JobStore
 from ojs.store.permits.counter_items import CounterValue
 from ojs.store.permits.depth_counter import BoundReached, DepthCounter
@@ -113,6 +113,7 @@ class QueueBounds:
         self,
         *,
         jobs: JobStore,
+        changes: JobChanges,
         clock: Clock,
         depth: DepthCounter,
         sleep: Callable[[float], None] = time.sleep,
@@ -120,6 +121,7 @@ class QueueBounds:
     ) -> None:
         self._depth = depth
         self._jobs = jobs
+        self._changes = changes
         self._clock = clock
         self._sleep = sleep
         self._chance = chance
@@ -150,7 +152,7 @@ class QueueBounds:
             return full
         if (
             waits
-            and request.queue.config.overflow_policy == OverflowPolicy.BLOCK
+            and request.queue.config.overflow_policy.allows(waiting=True)
             and request.fits_at_all
         ):
             raise NoRoomYet(request, full.value)
@@ -218,7 +220,12 @@ class QueueBounds:
         for request in reservation.requests:
             count, size = kept.get(request.queue.name, (0, 0))
             if request.count > count:
-                self._release(request, request.count - count, request.size - size)
+                self._depth.release(
+                    request.queue.name,
+                    count=request.count - count,
+                    size=request.size - size,
+                    now_ms=self._clock.now_ms(),
+                )
 
     def _all(
         self,
@@ -232,7 +239,7 @@ class QueueBounds:
 
         def may_drop(request: _CapacityRequest) -> bool:
             policy = request.queue.config.overflow_policy
-            return drops and (copies or policy == OverflowPolicy.DROP_OLDEST)
+            return drops and (copies or policy.allows(dropping=True))
 
         reservation = Reservation()
         left = requests
@@ -276,7 +283,16 @@ class QueueBounds:
         full: list[tuple[_CapacityRequest, BoundReached]] = []
         for request in requests:
             try:
-                reservation.values[request.queue.name] = self._reserve(request)
+                config = request.queue.config
+                reservation.values[request.queue.name] = self._depth.reserve(
+                    request.queue.name,
+                    count=request.count,
+                    size=request.size,
+                    max_count=config.max_size,
+                    max_size=config.max_size_bytes,
+                    warn_at=config.warning_threshold,
+                    now_ms=self._clock.now_ms(),
+                )
             except BoundReached as refusal:
                 if not may_drop(request):
                     return [(request, refusal)]
@@ -284,21 +300,6 @@ class QueueBounds:
             else:
                 reservation.requests.append(request)
         return full
-
-    def _reserve(self, request: _CapacityRequest) -> CounterValue:
-        config = request.queue.config
-        return self._depth.reserve(
-            request.queue.name,
-            count=request.count,
-            size=request.size,
-            max_count=config.max_size,
-            max_size=config.max_size_bytes,
-            warn_at=config.warning_threshold,
-            now_ms=self._clock.now_ms(),
-        )
-
-    def _release(self, request: _CapacityRequest, count: int, size: int) -> None:
-        self._depth.release(request.queue.name, count=count, size=size, now_ms=self._clock.now_ms())
 
     def _oldest(
         self, request: _CapacityRequest, value: CounterValue, *, spare: int, copies: bool
@@ -318,7 +319,7 @@ class QueueBounds:
             found = self._jobs.index.oldest(
                 request.queue.name, request.queue.lanes, limit=limit, copies=copies
             )
-            records = self._jobs.heads(found)
+            records = self._jobs.read_records(found)
             line = [records[job_id] for job_id in found if job_id in records]
             line = [j for j in line if j.state is State.AVAILABLE and j.queue == request.queue.name]
             freed = 0
@@ -337,7 +338,7 @@ class QueueBounds:
         for job in oldest:
             try:
                 after, failure = lifecycle.drop(job, now_ms=self._clock.now_ms())
-                self._jobs.replace(job, after, failure=failure)
+                self._changes.replace(job, after, failure=failure)
             except (LostRace, OjsError):
                 # The job was fetched or cancelled meanwhile: that may have made room as well.
                 continue

@@ -1,53 +1,44 @@
-"""The reconcile sweep: repairs the depth counters of bounded queues.
-
-The semaphores of running jobs are repaired by `ojs.services.permits.repair`.
+"""The sweeps that repair counters (`ojs.services.permits.repair`): of queues, and of worker pools.
 
 A depth counter has a tracked part, for jobs that were counted one by one, and an untracked part,
-for jobs stored before the queue had a bound. Both drift over time, and only upwards:
-
-- an untracked job that is done is not subtracted: the untracked part is recounted each minute
-- a function that dies after counting a job and before storing it, or after ending it and before
-  subtracting it, leaves the tracked part one too high
-
-The counter must never be too low. So the tracked part is repaired only when no function can be
-about to store a counted job, or to subtract a job that is done:
-
-1. the counter has not changed for SETTLED_MS, which is longer than any function runs, and no batch
-   has room that is yet to be committed or undone: all counted jobs are stored, or never will be
-2. the jobs are counted, by the records that the index lists and by the projection. The larger
-   number counts
-3. the number is recorded, and nothing else happens for SETTLED_MS: a job that was done but not yet
-   subtracted when it was counted is subtracted by then, which changes the counter
-4. if the counter did not change in that time, it was too high already: it is set to the recorded
-   number, or to the number counted now if that is larger, on condition that it is still unchanged
-
-Under constant traffic drift stays: the queue is full a little early until it is at rest for two
-minutes. It also stays in a queue with more than MOST_COUNTED jobs.
+for jobs stored before the queue had a bound. An untracked job that is done is not subtracted: the
+untracked part is recounted each minute. The tracked part is repaired as all counters are, when no
+batch has room that is yet to be committed or undone. In a queue with more than MOST_COUNTED jobs
+drift stays.
 """
 
 from __future__ import annotations
 
 import random
-from collections import Counter
-from collections.abc import Callable, Collection, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Callable, Collection, Mapping, Sequence
 
 from ojs.domain.errors import OjsError
-from ojs.services.permits.repair import CountedPermits, PermitRepair
-from ojs.services.sweeps import GoOn, SweepReport, always
-from ojs.store.permits.counter_items import CounterValue
+from ojs.domain.pool.dispatch import DispatchStrategy
+from ojs.domain.pool.pool import DEFAULT_POOL, Pool
+from ojs.services.permits.repair import (
+    SETTLED_MS,
+    CountedPermits,
+    PermitRepair,
+    Repair,
+    at_rest,
+    larger,
+    repair,
+)
+from ojs.services.sweeps import GoOn, SweepReport, always, rotated
 from ojs.store.permits.depth_counter import DepthCounter
 from ojs.store.permits.recount import Occupancy, Recount, RecountedQueue
+from ojs.store.queues.pools import PoolStore
 from ojs.store.queues.queues import QueueStore
+from ojs.store.queues.workers import WorkerStore
 
-# The sweep runs for 55 s, a request for 29 s; the index is late by less than the rest.
-SETTLED_MS = 60_000
 # For so long after a bound was set, untracked jobs may still be stored, and are looked for.
 _CONFIGURED_MS = 600_000
 # Jobs of one queue that are read one by one; each costs a read unit or half of one.
 MOST_COUNTED = 5_000
 _DRAIN_MINUTES = 5
-_NAMES = 1_000
 _QUEUES = 33  # one call
+_PAGE = 100
 
 
 class ReconcileSweep:
@@ -79,9 +70,7 @@ class ReconcileSweep:
         that every queue gets its turn when runs end early.
         """
         counts: Counter[str] = Counter()
-        names = self._names()
-        start = self._choose(len(names)) if names else 0
-        names = names[start:] + names[:start]
+        names = rotated(self._queues.all_names(), self._choose)
         staged: Collection[str] | None = None
         asked = False
         for at in range(0, len(names), _QUEUES):
@@ -91,7 +80,7 @@ class ReconcileSweep:
             for known in found:
                 if not known.queue.config.bounded:
                     counts["unbounded"] += 1
-                if not known.queue.charged:
+                if not known.queue.tracks_depth:
                     continue
                 if counts["counted"] >= limit or not go_on():
                     counts["more"] = 1
@@ -112,7 +101,7 @@ class ReconcileSweep:
         """
         for known in self._recount.known([name]):
             counted, _ = self._recount.count(known.queue, most=MOST_COUNTED)
-            untracked, size = _larger(counted, known.projected)
+            untracked, size = _most_untracked(counted, known.projected)
             self._depth.recount(
                 name, known.value, untracked=untracked, untracked_bytes=size, drain=None
             )
@@ -125,7 +114,11 @@ class ReconcileSweep:
         go_on: GoOn,
     ) -> bool:
         """Repair the semaphores of these queues; False when there is no time left to do so."""
-        limited = [CountedPermits.of_queue(known.queue) for known in found if known.queue.slotted]
+        limited = [
+            CountedPermits.of_queue(known.queue)
+            for known in found
+            if known.queue.limits_concurrency
+        ]
         if limited and not go_on():
             counts["more"] = 1
             return False
@@ -155,7 +148,7 @@ class ReconcileSweep:
                 name, value, untracked=untracked[0], untracked_bytes=untracked[1], drain=drain
             )
             counts["recounted"] += not same
-        if not same or counted is None or not counted[1] or not _at_rest(value, now_ms):
+        if not same or counted is None or not counted[1] or not at_rest(value, now_ms):
             return
         # A batch that is undone releases all its room, whether its jobs were stored or not. Until
         # then fewer jobs are in line than were counted, and nothing is wrong.
@@ -172,7 +165,7 @@ class ReconcileSweep:
             projected.tracked_bytes,
         )
         if not self._may_have_untracked(known, now_ms) and not (
-            looks_wrong and _at_rest(value, now_ms)
+            looks_wrong and at_rest(value, now_ms)
         ):
             return None
         counts["counted"] += 1
@@ -196,7 +189,7 @@ class ReconcileSweep:
         if counted is None:
             return value.untracked, value.untracked_bytes
         found, whole = counted
-        untracked, size = _larger(found, known.projected)
+        untracked, size = _most_untracked(found, known.projected)
         configured_ms = known.queue.configured_ms or 0
         if not whole and now_ms - configured_ms < SETTLED_MS:
             # The projection may not have seen all of them yet.
@@ -206,49 +199,84 @@ class ReconcileSweep:
     def _repair_tracked(
         self, known: RecountedQueue, counted: Occupancy, now_ms: int, counts: Counter[str]
     ) -> None:
-        value, projected, name = known.value, known.projected, known.queue.name
-        tracked = (value.tracked, value.tracked_bytes)
-        # The larger number counts; but the projection may be late, so that it alone is no reason to
-        # count more than the counter shows.
-        count = max(counted.tracked, min(projected.tracked, value.tracked))
-        size = max(counted.tracked_bytes, min(projected.tracked_bytes, value.tracked_bytes))
-        if (count, size) == tracked:
-            return
-        drift = value.drift
-        if count > value.tracked or size > value.tracked_bytes:
-            # The counter is too low: repair it at once.
-            count, size = max(count, value.tracked), max(size, value.tracked_bytes)
-        elif drift is None:
-            self._depth.record_drift(name, value, count=count, size=size, now_ms=now_ms)
-            counts["suspected"] += 1
-            return
-        elif now_ms - drift.at_ms < SETTLED_MS:
-            return
-        else:
-            count, size = max(count, drift.count), max(size, drift.size)
-            if (count, size) == tracked:
-                return
-        if self._depth.repair(name, value, count=count, size=size):
-            counts["healed"] += 1
+        value, projected = known.value, known.projected
+        count = larger(counted.tracked, projected.tracked, value.tracked)
+        size = larger(counted.tracked_bytes, projected.tracked_bytes, value.tracked_bytes)
+        match repair(self._depth, known.queue.name, value, count, size, now_ms):
+            case Repair.SUSPECTED:
+                counts["suspected"] += 1
+            case Repair.RAISED | Repair.LOWERED:
+                counts["healed"] += 1
 
-    def _names(self) -> list[str]:
-        names: list[str] = []
+
+class PoolPermitSweep:
+    """Repairs the semaphores of pools and of their workers."""
+
+    name = "pool_permits"
+
+    def __init__(
+        self, *, pools: PoolStore, queues: QueueStore, workers: WorkerStore, repair: PermitRepair
+    ) -> None:
+        self._pools = pools
+        self._queues = queues
+        self._workers = workers
+        self._repair = repair
+
+    def run_once(self, now_ms: int, limit: int, go_on: GoOn = always) -> SweepReport:
+        """Check every pool with permits, and the permits of about `limit` workers.
+
+        Counts: those of `PermitRepair.check`, failed (pools), and `more` (1 when it ended early).
+        """
+        counts: Counter[str] = Counter()
+        workers: Mapping[str, Sequence[str]] | None = None
         after: str | None = None
         while True:
-            page, after = self._queues.names(limit=_NAMES, after=after)
-            names += page
+            names, after = self._pools.names(limit=_PAGE, after=after)
+            for pool in self._pools.get_many(names):
+                by_worker = pool.strategy == DispatchStrategy.LEAST_LOADED
+                if not pool.limits_concurrency and not by_worker:
+                    continue
+                if not go_on():
+                    counts["more"] = 1
+                    return SweepReport(counts)
+                if by_worker and workers is None:
+                    workers = self._by_pool(limit)
+                try:
+                    self._one(pool, (workers or {}).get(pool.name, ()), now_ms, counts)
+                except OjsError:
+                    # One failure must not stop the others; the next run checks this pool again.
+                    counts["failed"] += 1
             if after is None:
-                return names
+                return SweepReport(counts)
+
+    def _one(self, pool: Pool, workers: Sequence[str], now_ms: int, counts: Counter[str]) -> None:
+        found, _ = self._queues.get_many(pool.queues)
+        counted = CountedPermits.of_pool(
+            pool, [found[name] for name in pool.queues if name in found]
+        )
+        if pool.limits_concurrency:
+            self._repair.check([counted], now_ms, counts)
+        if workers:
+            self._repair.check_workers(counted, workers, now_ms, counts)
+
+    def _by_pool(self, limit: int) -> Mapping[str, Sequence[str]]:
+        """About `limit` workers that have a record, by the pool they belong to."""
+        found: defaultdict[str, list[str]] = defaultdict(list)
+        after: str | None = None
+        seen = 0
+        while seen < limit:
+            page, after = self._workers.page(limit=_PAGE, after=after)
+            seen += len(page)
+            for worker in page:
+                found[worker.pool or DEFAULT_POOL].append(worker.id)
+            if after is None:
+                break
+        return found
 
 
-def _larger(counted: Occupancy, projected: Occupancy) -> tuple[int, int]:
+def _most_untracked(counted: Occupancy, projected: Occupancy) -> tuple[int, int]:
     """Untracked jobs and their bytes, by the source that knows of more."""
     return (
         max(counted.untracked, projected.untracked),
         max(counted.untracked_bytes, projected.untracked_bytes),
     )
-
-
-def _at_rest(value: CounterValue, now_ms: int) -> bool:
-    """Whether every function that changed the counter has ended by now."""
-    return now_ms - value.changed_ms >= SETTLED_MS

@@ -1,18 +1,23 @@
-"""Repairs the semaphores of queues and pools with `concurrency`, and of workers that are given jobs
-by their load.
+"""Repairs counters that have drifted: depth counters, and semaphores of queues, pools and workers.
 
-Every job gets a permit before it is claimed, has it noted in its record, and the permit is released
-after the job has stopped running. So a semaphore never counts too few, except for jobs that ran
-before there was a limit; and it counts too many when a function died in between.
+A counter is raised before the write that it counts, and lowered after the write that ends it. So it
+drifts only when a function dies in between, and only upwards: it never shows too few. It must not
+do so after a repair either, so a counter is lowered only when no function can be about to make a
+write that it counts, or to lower it:
 
-- Before a limit applies, running jobs without a permit are given one (`count_running`). From then
-  on there is no difference between them and the others. The operator's request is answered when
-  fetches that could not know of the limit have ended (`wait`).
-- A leaked permit is reclaimed after two recounts SETTLED_MS apart with no acquire or release in
-  between, as `ojs.services.permits.reconcile` does for depth counters: no fetch can be about to
-  claim a job with it, nor any function to release it.
+1. it has not changed for SETTLED_MS, which is longer than any function runs: everything counted is
+   stored, or never will be
+2. the jobs are counted, by their records and by the projection. The larger number counts
+3. the number is recorded, and nothing else happens for SETTLED_MS: a job that had ended when it was
+   counted, but was not yet subtracted, is subtracted by then, which changes the counter
+4. if the counter did not change in that time, it was too high already: it is set to the recorded
+   number, or to the number counted now if that is larger, on condition that it is still unchanged
 
-Under constant traffic a leaked permit stays lost; when all permits are, the semaphore is at rest.
+Under constant traffic drift stays: a full queue or pool gets its permits back when it is at rest.
+
+Jobs that ran before there was a limit have no permits. Before the limit applies they are given one
+(`PermitRepair.count_running`). From then on there is no difference between them and the others. The
+operator's request is answered when fetches that could not know of the limit have ended (`wait`).
 """
 
 from __future__ import annotations
@@ -21,18 +26,19 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from enum import Enum, auto
 
 from ojs.domain.errors import BackendUnavailable
-from ojs.domain.job.job import POOL_PERMIT, WORKER_PERMIT
-from ojs.domain.pool.pool import Pool, seat_of
+from ojs.domain.job.job import POOL_PERMIT, WORKER_PERMIT, Job
+from ojs.domain.pool.pool import Pool, worker_semaphore
 from ojs.domain.queue.queue import Queue
-from ojs.store.jobs.job_permits import JobPermits
-from ojs.store.permits.counter_items import ANY_VERSION, CounterValue
-from ojs.store.permits.recount import Recount, RunningJobs
+from ojs.store.jobs.records import JobStore
+from ojs.store.permits.counter_items import ANY_VERSION, CounterStore, CounterValue
+from ojs.store.permits.recount import Recount
 from ojs.store.permits.semaphore import ConcurrencySemaphore
 from ojs.store.table import keys
 
-# The sweep runs for 55 s, a request for 29 s.
+# The sweep runs for 55 s, a request for 29 s; the index is late by less than the rest.
 SETTLED_MS = 60_000
 # How long to wait for fetches that began before they could know of a limit, in seconds.
 GRACE_S = 1.0
@@ -44,6 +50,52 @@ _CONFIGURED_MS = 180_000
 MOST_COUNTED = 20_000
 # Running jobs that one request gives a permit, a write each.
 MOST_TAKEN = 1_000
+
+
+class Repair(Enum):
+    """What was done about a counter that differs from a recount."""
+
+    NOTHING = auto()
+    SUSPECTED = auto()
+    RAISED = auto()
+    LOWERED = auto()
+
+
+def at_rest(value: CounterValue, now_ms: int) -> bool:
+    """Whether every function that changed the counter has ended by now."""
+    return now_ms - value.changed_ms >= SETTLED_MS
+
+
+def larger(recounted: int, projected: int, shown: int) -> int:
+    """The larger of two counts; but the projection may be late, so that it alone is no reason to
+    count more than the counter shows.
+    """
+    return max(recounted, min(projected, shown))
+
+
+def repair(
+    store: CounterStore, name: str, value: CounterValue, count: int, size: int, now_ms: int
+) -> Repair:
+    """Set the tracked part of a counter at rest to what was recounted: at once when it is too low,
+    otherwise when a second recount, SETTLED_MS later, finds it too high as well. Raises OjsError.
+    """
+    tracked = (value.tracked, value.tracked_bytes)
+    if (count, size) == tracked:
+        return Repair.NOTHING
+    done = Repair.LOWERED
+    if count > value.tracked or size > value.tracked_bytes:
+        done = Repair.RAISED
+        count, size = max(count, value.tracked), max(size, value.tracked_bytes)
+    elif value.drift is None:
+        store.record_drift(name, value, count=count, size=size, now_ms=now_ms)
+        return Repair.SUSPECTED
+    elif now_ms - value.drift.at_ms < SETTLED_MS:
+        return Repair.NOTHING
+    else:
+        count, size = max(count, value.drift.count), max(size, value.drift.size)
+    if (count, size) == tracked or not store.repair(name, value, count=count, size=size):
+        return Repair.NOTHING
+    return done
 
 
 @dataclass(frozen=True)
@@ -68,11 +120,11 @@ class CountedPermits:
     def of_pool(cls, pool: Pool, queues: Sequence[Queue]) -> CountedPermits:
         """The running jobs of a pool with these queues."""
         stats = keys.pool_stats(pool.name)
-        return cls(pool.gate, stats, tuple(queues), pool.configured_ms, pool.name)
+        return cls(pool.semaphore, stats, tuple(queues), pool.configured_ms, pool.name)
 
-    def has_permit(self, job: RunningJobs) -> bool:
+    def has_permit(self, job: Job) -> bool:
         """Whether a running job has a permit of this semaphore."""
-        return job.slot if self.pool is None else POOL_PERMIT in job.seats
+        return job.queue_permit if self.pool is None else POOL_PERMIT in job.pool_permits
 
 
 class PermitRepair:
@@ -81,12 +133,12 @@ class PermitRepair:
     def __init__(
         self,
         *,
-        permits: JobPermits,
+        jobs: JobStore,
         semaphore: ConcurrencySemaphore,
         recount: Recount,
         sleep: Callable[[float], None] = time.sleep,
     ) -> None:
-        self._permits = permits
+        self._jobs = jobs
         self._semaphore = semaphore
         self._recount = recount
         self._sleep = sleep
@@ -145,12 +197,12 @@ class PermitRepair:
     ) -> None:
         """Repair the semaphores of a pool's workers, by the jobs they run. Raises OjsError."""
         assert counted.pool is not None
-        names = {worker: seat_of(counted.pool, worker) for worker in workers}
+        names = {worker: worker_semaphore(counted.pool, worker) for worker in workers}
         values = self._semaphore.values(list(names.values()))
         resting = {
             worker: values[name]
             for worker, name in names.items()
-            if values[name].count and now_ms - values[name].changed_ms >= SETTLED_MS
+            if values[name].count and at_rest(values[name], now_ms)
         }
         if not resting:
             return
@@ -158,7 +210,7 @@ class PermitRepair:
         for at, job in enumerate(self._running(counted)):
             if at == MOST_COUNTED:
                 return
-            running[job.worker] += WORKER_PERMIT in job.seats
+            running[job.worker_id] += WORKER_PERMIT in job.pool_permits
         for worker, value in resting.items():
             self._compare(names[worker], value, running[worker], now_ms, counts)
 
@@ -171,39 +223,26 @@ class PermitRepair:
         counts: Counter[str],
     ) -> None:
         lately = now_ms - counted.configured_ms < _CONFIGURED_MS
-        at_rest = now_ms - value.changed_ms >= SETTLED_MS
-        if not lately and (active == value.count or (active < value.count and not at_rest)):
+        rests = at_rest(value, now_ms)
+        if not lately and (active == value.count or (active < value.count and not rests)):
             return
         taken, running = self._take_all(counted, now_ms, most=MOST_COUNTED)
         if taken:
             counts["slots_taken"] += taken
-        if running is None or taken or not at_rest:
-            return
-        # The larger number counts; but the projection may be late, so that it alone is no reason to
-        # count more than the semaphore shows.
-        count = max(running, min(active, value.count))
-        self._compare(counted.semaphore, value, count, now_ms, counts)
+        if running is not None and not taken and rests:
+            count = larger(running, active, value.count)
+            self._compare(counted.semaphore, value, count, now_ms, counts)
 
     def _compare(
         self, name: str, value: CounterValue, count: int, now_ms: int, counts: Counter[str]
     ) -> None:
-        """Set a semaphore at rest to what was counted: at once when it is too low, otherwise when
-        two sweeps found it too high.
-        """
-        drift = value.drift
-        if count == value.count:
-            return
-        if count > value.count:
-            self._semaphore.repair(name, value, count=count)
-        elif drift is None:
-            self._semaphore.record_drift(name, value, count=count, now_ms=now_ms)
-            counts["slots_suspected"] += 1
-        elif now_ms - drift.at_ms >= SETTLED_MS:
-            count = max(count, drift.count)
-            if count < value.count:
-                counts["slots_freed"] += self._semaphore.repair(name, value, count=count)
+        match repair(self._semaphore, name, value, count, 0, now_ms):
+            case Repair.SUSPECTED:
+                counts["slots_suspected"] += 1
+            case Repair.LOWERED:
+                counts["slots_freed"] += 1
 
-    def _running(self, counted: CountedPermits) -> Iterator[RunningJobs]:
+    def _running(self, counted: CountedPermits) -> Iterator[Job]:
         for queue in counted.queues:
             for job in self._recount.running(queue):
                 if counted.pool in (None, job.pool):
@@ -227,16 +266,18 @@ class PermitRepair:
                 return taken, None
         return taken, count
 
-    def _take(self, counted: CountedPermits, job: RunningJobs, now_ms: int) -> bool:
+    def _take(self, counted: CountedPermits, job: Job, now_ms: int) -> bool:
         """Give a running job a permit, whether one is free or not; False if it needs none."""
+        if job.lease is None:
+            return False
         # The permit first, then the note on the job: if we die in between, one too many is counted.
         self._semaphore.acquire(
             counted.semaphore, count=1, limit=None, version=ANY_VERSION, now_ms=now_ms
         )
         if counted.pool is None:
-            taken = self._permits.note_queue_permit(job.id, job.lease)
+            taken = self._jobs.note_queue_permit(job.id, job.lease.token)
         else:
-            taken = self._permits.note_pool_permit(job.id, job.lease, job.seats)
+            taken = self._jobs.note_pool_permit(job.id, job.lease.token, job.pool_permits)
         if not taken:
             self._semaphore.release(counted.semaphore, count=1, now_ms=now_ms)
         return taken

@@ -12,7 +12,7 @@ from collections import Counter
 from dataclasses import replace
 
 from ojs.domain.errors import OjsError
-from ojs.domain.rate_limit.limiter import CONCURRENCY, LimitBounds, cell_name
+from ojs.domain.rate_limit.limiter import CONCURRENCY, LimitBounds, limiter_name
 from ojs.services.permits.rate_limits import RateLimits
 from ojs.services.sweeps import GoOn, SweepReport, always
 from ojs.store.jobs.finding import JobIndex
@@ -80,7 +80,7 @@ class ThrottleSweep:
 
     def _of_key(self, state: ThrottleState, now_ms: int) -> tuple[int, bool]:
         """How many jobs of the key wait in the first pages, and whether one may start now."""
-        name = cell_name(state.limiter.key)
+        name = limiter_name(state.limiter.key)
         limiter = self._key_limits.get(name)
         if limiter is None:
             return 0, True
@@ -100,7 +100,7 @@ class ThrottleSweep:
         )
         permits, use = self._rate_windows.usage(name)
         config = queue.config
-        if state.limiter.counts == keys.SLOTS:
+        if state.limiter.counts == keys.SEMAPHORE:
             return waiting, config.concurrency is None or permits.count < config.concurrency
         if config.rate_limit is None:
             return waiting, True

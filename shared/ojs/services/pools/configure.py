@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from ojs.clock import Clock
-from ojs.domain.errors import BackendUnavailable, Conflict, InvalidRequest, NotFound, QueueNotFound
+from ojs.domain.errors import BAD_CURSOR, Conflict, NotFound, QueueNotFound, naming_field
 from ojs.domain.fair_queue.tags import Fairness
 from ojs.domain.page import Page
 from ojs.domain.pool import pool as domain
@@ -17,10 +17,8 @@ from ojs.services.permits.repair import CountedPermits, PermitRepair
 from ojs.store.permits.semaphore import ConcurrencySemaphore
 from ojs.store.queues import pools as store
 from ojs.store.queues.queues import QueueStore
-from ojs.store.table.errors import LostRace
 from ojs.store.table.races import retry_on_race
 
-_TRIES = 5
 _BUSY = "Others are changing this pool or its queues; try again."
 
 
@@ -32,7 +30,7 @@ class PoolConfiguration:
         *,
         pools: store.PoolStore,
         queues: QueueStore,
-        slots: PermitRepair,
+        repair: PermitRepair,
         backfill: FairnessBackfill,
         clock: Clock,
         semaphore: ConcurrencySemaphore,
@@ -41,7 +39,7 @@ class PoolConfiguration:
         self._pools = pools
         self._queues = queues
         self._semaphore = semaphore
-        self._slots = slots
+        self._repair = repair
         self._backfill = backfill
         self._clock = clock
         self._strict = strict
@@ -56,7 +54,7 @@ class PoolConfiguration:
         be repeated.
         """
         wanted = domain.parse(name, body)
-        return retry_on_race(lambda: self._put(wanted), tries=_TRIES, busy=_BUSY)
+        return retry_on_race(lambda: self._put(wanted), busy=_BUSY)
 
     def _put(self, wanted: Pool) -> tuple[Pool, bool]:
         now_ms = self._clock.now_ms()
@@ -70,7 +68,7 @@ class PoolConfiguration:
             # Race: a pool of this name was deleted a moment ago, and its workers still run jobs
             # without permits. So create the pool without a limit and then set the limit as for an
             # existing pool. After a crash in between, the caller has no answer and repeats.
-            uncapped = replace(requested, concurrency=None, seating=True)
+            uncapped = replace(requested, concurrency=None, limiting=True)
             before = self._pools.save(None, uncapped, list(queues.values()))
             queues = self._read(wanted, before, now_ms)
         begins = before is not None and limit is not None and before.concurrency is None
@@ -80,21 +78,21 @@ class PoolConfiguration:
         if before is not None and begins:
             # First have every job that is handed out take a permit, then take permits for the
             # running ones, then put the limit in force: so it holds when this returns.
-            before = before if before.seating else self._pools.seat(before)
-            taken = self._slots.count_running(
+            before = before if before.limiting else self._pools.begin_limit(before)
+            taken = self._repair.count_running(
                 CountedPermits.of_pool(before, running), now_ms=now_ms
             )
         stored = self._pools.save(before, requested, list(queues.values()))
         self._tag(untagged, now_ms)
         if limit is not None:
             self._semaphore.set_limit(
-                stored.gate, limit=limit, version=stored.version, now_ms=now_ms
+                stored.semaphore, limit=limit, version=stored.version, now_ms=now_ms
             )
             was = known.concurrency if known is not None else None
             # No worker fetches for a pool that did not exist, unless jobs ran from before.
             if (not new or taken) and (was is None or limit < was):
                 counted = CountedPermits.of_pool(stored, running)
-                self._slots.wait(counted, now_ms=now_ms, again=begins)
+                self._repair.wait(counted, now_ms=now_ms, again=begins)
         return stored, new
 
     def _tag(self, before: Mapping[str, Queue], now_ms: int) -> None:
@@ -126,11 +124,8 @@ class PoolConfiguration:
     def list(self, *, limit: int, cursor: str | None = None) -> Page[Pool]:
         """A page of pools in order of name. Raises InvalidRequest for a bad cursor."""
         if cursor is not None:
-            try:
+            with naming_field("cursor", cursor, BAD_CURSOR):
                 domain.check_pool(cursor)
-            except ValueError:
-                rule = "is not one this server gave"
-                raise InvalidRequest("cursor", rule, value=cursor) from None
         names, following = self._pools.names(limit=limit, after=cursor)
         return Page(self._pools.get_many(names), following)
 
@@ -138,19 +133,20 @@ class PoolConfiguration:
         """Delete a pool's configuration; its workers go on as in a pool without one. Raises
         NotFound, BackendUnavailable.
         """
-        for tried in range(_TRIES):
+        tried = False
+
+        def attempt() -> None:
+            nonlocal tried
             pool = self._pools.get(name)
             if pool is None and tried:
                 # Removed by an earlier try whose answer was lost, or by another request.
                 return
             pool = pool or self.get(name)
+            tried = True
             found, _ = self._queues.get_many(pool.queues)
-            try:
-                self._pools.remove(pool, list(found.values()))
-            except LostRace:
-                continue
-            return
-        raise BackendUnavailable(_BUSY)
+            self._pools.remove(pool, list(found.values()))
+
+        retry_on_race(attempt, busy=_BUSY)
 
 
 def _check(wanted: Pool, queues: Mapping[str, Queue]) -> None:

@@ -18,12 +18,11 @@ from typing import Protocol
 
 from ojs.bounded import BoundedMap
 from ojs.clock import Clock
-from ojs.domain.job.job import POOL_PERMIT, WORKER_PERMIT
 from ojs.domain.pool.dispatch import DispatchSequence, DispatchStrategy
-from ojs.domain.pool.pool import SEATS_KEPT_S, Pool, seat_of
+from ojs.domain.pool.pool import Pool
 from ojs.domain.pool.worker import Worker
-from ojs.store.permits.semaphore import ConcurrencySemaphore
-from ojs.store.permits.sequencer import Sequencer, SequenceRange, SequencerState, StarvationOverride
+from ojs.services.permits.pool_permits import PoolPermits, PoolPermitUse
+from ojs.store.permits.sequencer import SequenceRange, SequencerState, StarvationOverride
 from ojs.store.table import keys
 
 # Numbers looked ahead, as a multiple of the number of queues.
@@ -52,52 +51,30 @@ class JobSource(Protocol):
 
 @dataclass
 class DispatchPlan:
-    """The order in which one fetch serves its queues. `pool` is None if none is configured."""
+    """The order in which one fetch serves its queues, and the pool's permits that it has."""
 
     sequence: DispatchSequence
     strategy: DispatchStrategy
-    pool: Pool | None = None
-    worker: Worker | None = None
+    permits: PoolPermitUse = field(default_factory=PoolPermitUse)
     state: SequencerState = field(default_factory=SequencerState)
-    # Permits acquired from the pool and from the worker, and the jobs that have taken one.
-    acquired: int = 0
-    acquired_by_worker: int = 0
-    used: int = 0
     # The sequence number that is likely to come next.
     next_number: int = 0
     # Jobs left in the queues whose lines are deeper than one page, as projected.
     deep: dict[str, int] = field(default_factory=dict)
 
     @property
-    def permit_scopes(self) -> str:
-        """The permit scopes of each job claimed by this plan: pool, worker, both or none."""
-        by_pool = POOL_PERMIT if self.pool is not None and self.pool.seated else ""
-        return by_pool + (WORKER_PERMIT if self.worker_limit is not None else "")
-
-    @property
-    def worker_limit(self) -> int | None:
-        """The most jobs that the worker runs at a time; None if this plan does not limit them."""
-        if (
-            self.pool is None
-            or self.strategy != DispatchStrategy.LEAST_LOADED
-            or self.worker is None
-        ):
-            return None
-        registered = self.worker.info.get("concurrency")
-        return registered if isinstance(registered, int) and registered > 0 else None
-
-    @property
     def full(self) -> bool:
         """Whether the pool had no permit left when it was read."""
-        if self.pool is None or self.pool.concurrency is None:
+        pool = self.permits.pool
+        if pool is None or pool.concurrency is None:
             return False
-        return self.state.permits >= self.pool.concurrency
+        return self.state.permits >= pool.concurrency
 
     @property
     def plain(self) -> bool:
         """Whether queues are served as listed, without sequence numbers or permits."""
         free = not self.sequence.counted and self.strategy != DispatchStrategy.LEAST_LOADED
-        return free and not self.permit_scopes
+        return free and not self.permits.scopes
 
     def prefer(self, left: Collection[str], sources: Mapping[str, JobSource]) -> str:
         """The queue that a free number goes to: the deepest backlog, or the first as listed."""
@@ -129,14 +106,12 @@ class DispatchPlanner:
         self,
         *,
         clock: Clock,
-        sequencer: Sequencer,
-        semaphore: ConcurrencySemaphore,
+        permits: PoolPermits,
         depths: Callable[[Sequence[str]], Mapping[str, int]],
     ) -> None:
         """`depths` returns how many jobs queues have in line, as projected."""
         self._depths = depths
-        self._sequencer = sequencer
-        self._semaphore = semaphore
+        self._permits = permits
         self._clock = clock
         self._own: BoundedMap[tuple[object, ...], int] = BoundedMap(_REMEMBERED)
         self._empty: BoundedMap[str, int] = BoundedMap(_REMEMBERED)
@@ -144,7 +119,11 @@ class DispatchPlanner:
     def for_pool(self, pool: Pool, state: SequencerState, worker: Worker | None) -> DispatchPlan:
         """The plan of a fetch by a worker of a configured pool."""
         return DispatchPlan(
-            pool.sequence, pool.strategy, pool, worker, state, next_number=state.next_number
+            pool.sequence,
+            pool.strategy,
+            PoolPermitUse(pool, worker),
+            state,
+            next_number=state.next_number,
         )
 
     def for_request(
@@ -178,21 +157,6 @@ class DispatchPlanner:
                 if not (wanted() and self._one(plan, sources, idle, number, at_once)):
                     break
                 at_once = None
-
-    def settle(self, plan: DispatchPlan) -> None:
-        """Release the permits that no job took."""
-        now_ms = self._clock.now_ms()
-        if plan.pool is None:
-            return
-        if plan.pool.seated and plan.acquired > plan.used:
-            unused = plan.acquired - plan.used
-            self._semaphore.release(plan.pool.gate, count=unused, now_ms=now_ms)
-        if plan.worker is not None and plan.acquired_by_worker > plan.used:
-            self._semaphore.release(
-                seat_of(plan.pool.name, plan.worker.id),
-                count=plan.acquired_by_worker - plan.used,
-                now_ms=now_ms,
-            )
 
     # --- which queue is next ------------------------------------------------------------------
 
@@ -263,11 +227,11 @@ class DispatchPlanner:
         """The starving queue that must be served next, if any, and the queues that were due even
         earlier but have no jobs.
         """
-        pool = plan.pool
+        pool = plan.permits.pool
         if pool is None or pool.prevention is None or len(sources) < 2:
             return None, []
         limit_ms = self._clock.now_ms() - pool.prevention.interval_ms
-        last = {name: plan.state.overrides.get(keys.forced(name)) for name in sources}
+        last = {name: plan.state.overrides.get(keys.override(name)) for name in sources}
         since = {name: pool.configured_ms if at is None else at for name, at in last.items()}
         empty: list[str] = []
         for name in sorted(sources, key=lambda name: since[name]):
@@ -288,27 +252,14 @@ class DispatchPlanner:
         empty: Sequence[str],
     ) -> SequenceRange:
         """Sequence numbers for up to `count` jobs, and the permits that these jobs need."""
-        if plan.pool is None:
+        if plan.permits.pool is None:
             return self._own_numbers(plan, count)
-        now_ms = self._clock.now_ms()
-        if (limit := plan.worker_limit) is not None and plan.worker is not None:
-            # Other fetches of the same worker may hold some of its permits.
-            count = self._semaphore.acquire(
-                seat_of(plan.pool.name, plan.worker.id),
-                count=count,
-                limit=limit,
-                version=plan.worker.first_seen_ms,
-                now_ms=now_ms,
-                kept_s=SEATS_KEPT_S,
-            ).count
-            plan.acquired_by_worker += count
-        if not count or not (plan.sequence.counted or plan.pool.seated):
-            return SequenceRange(count)
-        numbers = self._sequencer.next_numbers(
-            plan.pool, count, now_ms=now_ms, override=override, empty=empty
+        numbered = plan.sequence.counted
+        numbers = self._permits.acquire(
+            plan.permits, count, numbered=numbered, override=override, empty=empty
         )
-        plan.acquired += numbers.count
-        plan.next_number = numbers.first + numbers.count
+        if numbered:
+            plan.next_number = numbers.first + numbers.count
         return numbers
 
     def _own_numbers(self, plan: DispatchPlan, count: int) -> SequenceRange:

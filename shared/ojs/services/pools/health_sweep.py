@@ -8,11 +8,9 @@ that write becomes the event, so each condition is reported once until it is ove
 from __future__ import annotations
 
 import random
-from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from ojs.domain.errors import OjsError
 from ojs.domain.pool.pool import Pool
 from ojs.domain.pool.statistics import (
     Overload,
@@ -24,7 +22,14 @@ from ojs.domain.pool.statistics import (
     patience_ms,
 )
 from ojs.domain.stats import DAY_MS, MINUTE_MS, PoolMetrics
-from ojs.services.sweeps import GoOn, SweepReport, always
+from ojs.services.sweeps import (
+    GoOn,
+    SweepReport,
+    SweepRun,
+    always,
+    counting_failures,
+    rotated,
+)
 from ojs.store.derived.statistics import StatisticsStore
 from ojs.store.permits.throttle_state import LimitName, ThrottleStates
 from ojs.store.queues.pool_health import KEPT_S, PoolHealth, PoolHealthStore
@@ -51,11 +56,7 @@ class PoolHealthReport(SweepReport):
 
 
 @dataclass
-class _Run:
-    """One run under way."""
-
-    now_ms: int
-    counts: Counter[str] = field(default_factory=Counter)
+class _Run(SweepRun):
     seen: list[PoolMetrics] = field(default_factory=list)
 
 
@@ -70,13 +71,13 @@ class PoolHealthSweep:
         pools: PoolStore,
         health: PoolHealthStore,
         stats: StatisticsStore,
-        edges: ThrottleStates,
+        throttle_states: ThrottleStates,
         choose: Callable[[int], int] = random.randrange,
     ) -> None:
         self._pools = pools
         self._health = health
         self._stats = stats
-        self._edges = edges
+        self._throttle_states = throttle_states
         self._choose = choose
 
     def run_once(self, now_ms: int, limit: int, go_on: GoOn = always) -> PoolHealthReport:
@@ -86,14 +87,13 @@ class PoolHealthSweep:
         queues, and one if any queue has limits. One more for each queue not known to be starved
         that nothing was started from lately, and one write for each pool whose alerts change.
         """
-        run = _Run(now_ms)
+        run = _Run(now_ms, limit, go_on)
         for chunk in self._chunks(limit):
-            if not go_on():
-                run.counts["more"] = 1
+            if run.stop(0):
                 break
             self._look(run, chunk)
         run.seen.sort(key=lambda pool: pool.name)
-        return PoolHealthReport({name: n for name, n in run.counts.items() if n}, run.seen)
+        return PoolHealthReport(+run.counts, run.seen)
 
     def _chunks(self, limit: int) -> Iterator[list[Pool]]:
         """The pools to look at, in groups that are read together."""
@@ -105,8 +105,7 @@ class PoolHealthSweep:
             if after is None:
                 break
         # A random start, so that no pool is left out however few fit into one run.
-        start = self._choose(len(names)) if len(names) > limit else 0
-        wanted = [*names[start:], *names[:start]][:limit]
+        wanted = rotated(names, self._choose)[:limit] if len(names) > limit else names
         for at in range(0, len(wanted), _QUEUES):
             chunk: list[Pool] = []
             for pool in self._pools.get_many(wanted[at : at + _QUEUES]):
@@ -128,12 +127,9 @@ class PoolHealthSweep:
             health = health_of[pool.name]
             run.counts["pools"] += 1
             run.seen.append(metrics_of(pool, health.active, of_pool, run.now_ms))
-            try:
+            with counting_failures(run.counts):
                 starved = self._starved(run, pool, health, of_pool, throttled)
-                self._note(run, pool, health, of_pool, starved)
-            except OjsError:
-                # One pool must not hold up the others; the next minute looks at it again.
-                run.counts["failed"] += 1
+                self._save(run, pool, health, of_pool, starved)
 
     def _throttled(self, snapshots: Sequence[QueueSnapshot]) -> set[str]:
         """Queues that their own limits throttle. One call if any has limits."""
@@ -141,15 +137,15 @@ class PoolHealthSweep:
             LimitName.of_queue(snapshot.queue.name, counts)
             for snapshot in snapshots
             for counts, limit in (
-                (keys.SLOTS, snapshot.queue.config.concurrency),
+                (keys.SEMAPHORE, snapshot.queue.config.concurrency),
                 (keys.RATE, snapshot.queue.config.rate_limit),
             )
             if limit is not None and snapshot.waiting
         ]
         full = {snapshot.queue.name for snapshot in snapshots if snapshot.full}
-        edges = self._edges.get_many(limiters) if limiters else []
+        states = self._throttle_states.get_many(limiters) if limiters else []
         return full | {
-            edge.limiter.queue for edge in edges if edge.throttled and edge.limiter.queue
+            state.limiter.queue for state in states if state.throttled and state.limiter.queue
         }
 
     def _starved(
@@ -188,7 +184,7 @@ class PoolHealthSweep:
         ends = (point.start_ms + MINUTE_MS for point in points if point.activity.started)
         return max([first_ms, *ends])
 
-    def _note(
+    def _save(
         self,
         run: _Run,
         pool: Pool,

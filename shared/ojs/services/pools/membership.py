@@ -71,8 +71,9 @@ class Membership:
         found, items = self._queues.get_many(wanted, others)
         record = items.get(worker_key) if worker_key else None
         worker = worker_store.from_item(record) if record is not None else None
-        name = self._belongs(worker_id, worker, declared)
-        if name == DEFAULT_POOL and names is not None and not _of_default(found):
+        name: str | None = self._belongs(worker_id, worker, declared)
+        of_default = any(DEFAULT_POOL in queue.pools for queue in found.values())
+        if name == DEFAULT_POOL and names is not None and not of_default:
             name = None
         if name is None:
             pool, state = None, SequencerState()
@@ -99,17 +100,12 @@ class Membership:
         ]
         return FetchContext(open_queues, worker, pool, state)
 
-    def _belongs(
-        self,
-        worker_id: str | None,
-        worker: Worker | None,
-        declared: str | None,
-    ) -> str | None:
-        """The pool that a fetch is for."""
-        recorded = worker.pool if worker is not None else None
-        if worker_id and declared and declared != recorded and _matters(declared, recorded):
+    def _belongs(self, worker_id: str | None, worker: Worker | None, declared: str | None) -> str:
+        """The pool that a fetch is for, which is recorded if the worker declares another one."""
+        recorded = (worker and worker.pool) or DEFAULT_POOL
+        if worker_id and declared and declared != recorded:
             self._workers.join(worker_id, declared, now_ms=self._clock.now_ms())
-        return declared or recorded or DEFAULT_POOL
+        return declared or recorded
 
     def _remember(self, worker_id: str | None, name: str | None, pool: Pool | None) -> None:
         if worker_id and name is not None:
@@ -120,16 +116,6 @@ class Membership:
             self._queues_of.put(pool.name, pool.queues)
         elif name is not None:
             self._queues_of.forget(name)
-
-
-def _matters(declared: str, recorded: str | None) -> bool:
-    """Whether a declared pool differs from the recorded one; without a record it is `default`."""
-    return recorded is not None or declared != DEFAULT_POOL
-
-
-def _of_default(found: Mapping[str, Queue]) -> bool:
-    """Whether any of these queues is in the pool `default`."""
-    return any(DEFAULT_POOL in queue.pools for queue in found.values())
 
 
 def _of_pool(name: str) -> list[_Key]:

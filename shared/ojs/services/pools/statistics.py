@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Sequence
 
 from ojs.clock import Clock
-from ojs.domain.errors import InvalidRequest, NotFound
+from ojs.domain.errors import BAD_CURSOR, NotFound, naming_field
 from ojs.domain.job import envelope
 from ojs.domain.pool.dispatch import DispatchStrategy
 from ojs.domain.pool.pool import DEFAULT_POOL, Pool
@@ -100,11 +100,8 @@ class PoolStatistics:
         if one is given. Raises NotFound for an unknown pool, InvalidRequest for a bad cursor.
         """
         if cursor is not None:
-            try:
+            with naming_field("cursor", cursor, BAD_CURSOR):
                 envelope.check_queue(cursor)
-            except ValueError:
-                rule = "is not one this server gave"
-                raise InvalidRequest("cursor", rule, value=cursor) from None
         if pool is not None:
             return self._of_pool(pool, limit=limit, skip=skip, cursor=cursor)
         end = skip + limit
@@ -112,11 +109,9 @@ class PoolStatistics:
         following = names[end - 1] if len(names) > end else None
         now_ms = self._clock.now_ms()
         snapshots = self._stats.snapshots(names[skip:end], now_ms=now_ms)
-        only = self._only_pool()
-        homes = {name for snapshot in snapshots if (name := home_of(snapshot.queue)) is not None}
-        known = {
-            each.name: each for each in self._pools.get_many(homes | ({only} if only else set()))
-        }
+        pool_names, _ = self._pools.names(limit=2)
+        only = pool_names[0] if len(pool_names) == 1 else None
+        known = self._homes(snapshots, *([only] if only else []))
         shares = self._shares(snapshots, known, ratios(snapshots, now_ms), now_ms)
         strategy = known[only].strategy if only in known else DispatchStrategy.ROUND_ROBIN
         return SchedulingStats(shares, strategy, following)
@@ -133,15 +128,17 @@ class PoolStatistics:
         ][skip:]
         shown = left[:limit]
         following = shown[-1].queue.name if len(left) > limit else None
-        homes = {home for snapshot in shown if (home := home_of(snapshot.queue)) is not None}
-        known = {each.name: each for each in self._pools.get_many(homes - {name})} | {name: pool}
+        known = self._homes(shown, without=name) | {name: pool}
         shares = self._shares(shown, known, of_all, now_ms, of=pool)
         return SchedulingStats(shares, pool.strategy, following)
 
-    def _only_pool(self) -> str | None:
-        """The name of the only pool; None if there is none or more than one."""
-        names, _ = self._pools.names(limit=2)
-        return names[0] if len(names) == 1 else None
+    def _homes(
+        self, snapshots: Sequence[QueueSnapshot], *more: str, without: str | None = None
+    ) -> dict[str, Pool]:
+        """The pools that these queues belong to, and `more`, by name."""
+        homes = {home_of(snapshot.queue) for snapshot in snapshots} - {None, without}
+        read = self._pools.get_many({name for name in (*homes, *more) if name is not None})
+        return {pool.name: pool for pool in read}
 
     def _shares(
         self,

@@ -9,12 +9,11 @@ from typing import Any
 from ojs.bounded import BoundedMap
 from ojs.clock import Clock
 from ojs.domain import jsontext, times
-from ojs.domain.errors import InvalidRequest, NotFound, PayloadTooLarge
-from ojs.domain.job import lifecycle
-from ojs.domain.job.job import Job
+from ojs.domain.errors import NotFound, PayloadTooLarge, naming_field
 from ojs.domain.job.states import State
 from ojs.domain.page import Page
 from ojs.domain.pool.worker import Directive, Worker, check_worker_id
+from ojs.services.jobs.transitions import JobChanges
 from ojs.store.jobs.records import JobStore, winner
 from ojs.store.queues import workers as store
 from ojs.store.table.errors import LostRace
@@ -39,9 +38,12 @@ class HeartbeatAnswer:
 class WorkerRegistry:
     """Keeps records of workers, and tells them which directive and cancellations to follow."""
 
-    def __init__(self, *, workers: store.WorkerStore, jobs: JobStore, clock: Clock) -> None:
+    def __init__(
+        self, *, workers: store.WorkerStore, jobs: JobStore, changes: JobChanges, clock: Clock
+    ) -> None:
         self._workers = workers
         self._jobs = jobs
+        self._changes = changes
         self._clock = clock
         self._heard: BoundedMap[str, tuple[int, Directive, str | None]] = BoundedMap(_REMEMBERED)
 
@@ -69,7 +71,8 @@ class WorkerRegistry:
         if pool is not None and self._recent(worker_id, now_ms, pool) is None:
             # Before any lease: a worker that is refused extends none.
             count = active_count if active_count is not None else len(set(active_jobs))
-            directive = self._touch(worker_id, now_ms, state, count, info, pool)
+            worker = self._touch(worker_id, now_ms, state, count, info, pool)
+            directive = self._remember(worker)
         extended: list[str] = []
         cancelled: list[str] = []
         for job_id in dict.fromkeys(active_jobs):
@@ -82,19 +85,19 @@ class WorkerRegistry:
                 there = winner(lost)
                 if there is None or there.worker_id not in (None, worker_id):
                     continue
-                if self._resumed(there, worker_id, visibility_timeout_ms, now_ms):
+                resumed = self._changes.resume(
+                    there, worker_id=worker_id, lease_ms=visibility_timeout_ms, now_ms=now_ms
+                )
+                # An active job's lease lasts longer than requested now.
+                if resumed or there.state is State.ACTIVE:
                     extended.append(job_id)
-                    continue
-                if there.state is State.CANCELLED and there.attempt:
+                elif there.state is State.CANCELLED and there.attempt:
                     cancelled.append(job_id)
-                elif there.state is State.ACTIVE:
-                    # The lease lasts longer than requested now.
-                    extended.append(job_id)
         count = active_count if active_count is not None else len(extended)
         if directive is None and extended and state is None:
             directive = self._recent(worker_id, now_ms, pool)
         if directive is None:
-            directive = self._touch(worker_id, now_ms, state, count, info, pool)
+            directive = self._remember(self._touch(worker_id, now_ms, state, count, info, pool))
         return HeartbeatAnswer(directive, times.format_ms(now_ms), extended, cancelled)
 
     def _touch(
@@ -102,29 +105,17 @@ class WorkerRegistry:
         worker_id: str,
         now_ms: int,
         state: str | None,
-        active_jobs: int,
+        active_jobs: int | None,
         info: Mapping[str, Any] | None,
         pool: str | None,
-    ) -> Directive:
-        """Write a worker's record; returns the worker's directive."""
+    ) -> Worker:
+        """Write what a worker reports to its record. Raises Conflict for another pool."""
         try:
-            worker = self._workers.touch(
+            return self._workers.touch(
                 worker_id, now_ms=now_ms, state=state, active_jobs=active_jobs, info=info, pool=pool
             )
         except LostRace as lost:
             raise store.of_another(worker_id, str(pool), lost) from None
-        return self._remember(worker)
-
-    def _resumed(self, job: Job, worker_id: str, lease_ms: int | None, now_ms: int) -> bool:
-        """Give a job whose lease ran out back to its worker, if no other worker got it since."""
-        if not lifecycle.resumable(job, worker_id=worker_id):
-            return False
-        # Race: a fetch claims the job at the same time. If this loses, the worker has lost the job.
-        try:
-            self._jobs.replace(job, lifecycle.resume(job, now_ms=now_ms, lease_ms=lease_ms))
-        except LostRace:
-            return False
-        return True
 
     def _recent(self, worker_id: str, now_ms: int, pool: str | None) -> Directive | None:
         """The worker's directive, if this container wrote its record a moment ago with the same
@@ -166,17 +157,7 @@ class WorkerRegistry:
         _check_id(worker_id)
         _check_info(info)
         self._heard.forget(worker_id)
-        try:
-            return self._workers.touch(
-                worker_id,
-                now_ms=self._clock.now_ms(),
-                state=state,
-                active_jobs=active_jobs,
-                info=info,
-                pool=pool,
-            )
-        except LostRace as lost:
-            raise store.of_another(worker_id, str(pool), lost) from None
+        return self._touch(worker_id, self._clock.now_ms(), state, active_jobs, info, pool)
 
     def direct(self, worker_id: str, directive: str) -> Worker:
         """Set a worker's directive: go on, go quiet or terminate. Raises NotFound, InvalidRequest.
@@ -184,11 +165,8 @@ class WorkerRegistry:
         Fetches obey from the next request on; the worker learns of it with a heartbeat, at the
         latest RECORD_EVERY_MS later.
         """
-        try:
+        with naming_field("directive", directive, f"must be one of {', '.join(Directive)}"):
             chosen = Directive(directive)
-        except ValueError:
-            rule = f"must be one of {', '.join(Directive)}"
-            raise InvalidRequest("directive", rule, value=directive) from None
         try:
             worker = self._workers.touch(
                 worker_id, now_ms=self._clock.now_ms(), directive=chosen, only_known=True
@@ -220,10 +198,8 @@ class WorkerRegistry:
 
 
 def _check_id(worker_id: str, field_name: str = "worker_id") -> None:
-    try:
+    with naming_field(field_name, worker_id):
         check_worker_id(worker_id)
-    except ValueError as error:
-        raise InvalidRequest(field_name, str(error), value=worker_id) from None
 
 
 def _check_info(info: Mapping[str, Any] | None) -> None:

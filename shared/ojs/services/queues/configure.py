@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeVar
 
 from ojs.clock import Clock
-from ojs.domain.errors import Conflict, InvalidRequest, NotFound
+from ojs.domain.errors import Conflict, NotFound, naming_field
 from ojs.domain.job import envelope
 from ojs.domain.queue import config as queue_config
 from ojs.domain.queue.config import Layers
@@ -23,7 +23,6 @@ if TYPE_CHECKING:
     from ojs.services.jobs.fairness_backfill import FairnessBackfill
     from ojs.services.permits.repair import PermitRepair
 
-_TRIES = 5
 # How long to wait for requests that began before they could see a new bound; seconds.
 GRACE_S = 1.0
 T = TypeVar("T")
@@ -51,18 +50,18 @@ class QueueConfiguration:
         clock: Clock,
         semaphore: ConcurrencySemaphore,
         rate_windows: RateWindowStore,
-        settle: Callable[[str], None],
-        slots: Callable[[], PermitRepair],
+        count_untracked: Callable[[str], None],
+        repair: Callable[[], PermitRepair],
         backfill: Callable[[], FairnessBackfill],
         sleep: Callable[[float], None],
     ) -> None:
-        """`settle` adds the jobs of a queue to its depth counter; `sleep` takes seconds."""
+        """`count_untracked` counts the jobs of a queue at its depth counter; `sleep` takes s."""
         self._queues = queues
         self._clock = clock
-        self._settle = settle
+        self._count_untracked = count_untracked
         self._semaphore = semaphore
         self._rate_windows = rate_windows
-        self._slots = slots
+        self._repair = repair
         self._backfill = backfill
         self._sleep = sleep
 
@@ -117,12 +116,12 @@ class QueueConfiguration:
                 # In three steps, so that the bound (the limit) holds from the answer on: count new
                 # jobs (acquire permits for jobs handed out), count the existing ones, then put the
                 # bound (the limit) in force.
-                self._queues.count(queue, charging=bounds, slotting=limits)
+                self._queues.count(queue, depth=bounds, permits=limits)
             if bounds:
-                self._settle(name)
+                self._count_untracked(name)
             if limits:
-                slots = self._slots()
-                slots.count_running(slots.of_queue(queue), now_ms=now_ms)
+                repair = self._repair()
+                repair.count_running(repair.of_queue(queue), now_ms=now_ms)
             configured = self._queues.configure(queue, own, now_ms=now_ms)
             if after.concurrency is not None:
                 self._semaphore.set_limit(
@@ -131,25 +130,25 @@ class QueueConfiguration:
                 before = queue.config.concurrency
                 # Nothing was fetched from a queue that did not exist.
                 if there is not None and (before is None or after.concurrency < before):
-                    slots = self._slots()
-                    slots.wait(slots.of_queue(configured), now_ms=now_ms, again=limits)
+                    repair = self._repair()
+                    repair.wait(repair.of_queue(configured), now_ms=now_ms, again=limits)
             if bounds and there is not None:
                 # Pushes that began before they could see the bound are stored by now, and are
                 # counted here. The sweep finds those that take longer.
                 self._sleep(GRACE_S)
-                self._settle(name)
+                self._count_untracked(name)
             if configured.backfill_since_ms is not None and queue.fairness is None:
                 self._backfill().begin(configured, now_ms=now_ms)
             return configured
 
         return until_won(change)
 
-    def standing(self, queue: Queue) -> QueueUsage:
+    def usage(self, queue: Queue) -> QueueUsage:
         """The usage of the queue's own limits."""
         now_ms = self._clock.now_ms()
-        level, passed = self._rate_windows.usage(queue.name)
-        window = passed.window(queue.config.rate_period_ms or 1, now_ms)
-        return QueueUsage(queue, level.count, window, now_ms)
+        permits, starts = self._rate_windows.usage(queue.name)
+        window = starts.window(queue.config.rate_period_ms or 1, now_ms)
+        return QueueUsage(queue, permits.count, window, now_ms)
 
     def policy(self) -> Layers:
         """The policy for new queues (`_default`); empty when none was set."""
@@ -191,12 +190,10 @@ class QueueConfiguration:
 
 
 def _check_name(name: str) -> None:
-    try:
+    with naming_field("name", name):
         envelope.check_queue(name)
-    except ValueError as error:
-        raise InvalidRequest("name", str(error), value=name) from None
 
 
 def until_won(change: Callable[[], T]) -> T:
     """Repeat a change that lost a race. Raises BackendUnavailable."""
-    return retry_on_race(change, tries=_TRIES, busy="Others are changing this queue; try again.")
+    return retry_on_race(change, busy="Others are changing this queue; try again.")

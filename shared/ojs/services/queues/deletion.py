@@ -13,10 +13,19 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from itertools import islice
+from typing import assert_never
 
 from ojs.clock import Clock
 from ojs.domain import jsontext
-from ojs.domain.errors import Conflict, InvalidRequest, NotFound, OjsError, QueueFull, QueueNotFound
+from ojs.domain.errors import (
+    Conflict,
+    InvalidRequest,
+    NotFound,
+    OjsError,
+    QueueFull,
+    QueueNotFound,
+    naming_field,
+)
 from ojs.domain.ids import IdSource
 from ojs.domain.job import envelope, lifecycle
 from ojs.domain.job.job import Job
@@ -24,7 +33,9 @@ from ojs.domain.job.states import State
 from ojs.domain.queue.queue import Deletion, DeletionStrategy, Queue, QueueState
 from ojs.services.jobs.placement import FairQueuePlacement
 from ojs.services.jobs.time_transitions import TimeTransitions
+from ojs.services.jobs.transitions import JobChanges
 from ojs.services.permits.backpressure import QueueBounds
+from ojs.services.permits.lifecycle import Permits
 from ojs.services.queues.configure import until_won
 from ojs.store.jobs.records import JobStore
 from ojs.store.permits.depth_counter import DepthCounter
@@ -48,6 +59,8 @@ class QueueDeletion:
         *,
         queues: store.QueueStore,
         jobs: JobStore,
+        changes: JobChanges,
+        permits: Permits,
         transitions: TimeTransitions,
         bounds: QueueBounds,
         clock: Clock,
@@ -62,6 +75,8 @@ class QueueDeletion:
         """`depth` returns the counted number of jobs in a queue."""
         self._queues = queues
         self._jobs = jobs
+        self._changes = changes
+        self._permits = permits
         self._transitions = transitions
         self._bounds = bounds
         self._counter = counter
@@ -91,22 +106,18 @@ class QueueDeletion:
         # Race: the queue is paused, resumed, added to a pool or deleted after it was read. The
         # loser reads it again and decides anew.
         queue = until_won(lambda: self._begin(name, deletion))
-        if deletion.strategy == DeletionStrategy.REJECT:
-            # Race: a push stored a job after the queue was found empty. The push wins.
-            if self._holds_jobs(queue):
-                self._queues.cancel_deletion(queue, queue.deletion or deletion)
+        if deletion.strategy is DeletionStrategy.REJECT:
+            if not self._delete_if_empty(queue, queue.deletion or deletion):
                 raise _still_holds_jobs(queue)
-            self._finish(queue, deletion)
             return deletion, True
         counted = self._depth(name)
         done = self.carry_on(queue, limit=_REQUEST_JOBS, go_on=go_on)
-        left = 0
-        if not done["queues_deleted"]:
-            left = sum(1 for _ in self._waiting(queue, pages=1, running=True))
+        if done["queues_deleted"]:
+            return replace(deletion, affected=done["ended"]), True
+        left = sum(1 for _ in self._waiting(queue, pages=1, running=True))
         # The counted number may be late, and only one page of the remaining jobs is read.
         affected = max(counted, done["ended"] + left) if left else done["ended"]
-        ended = replace(deletion, affected=affected)
-        return ended, bool(done["queues_deleted"])
+        return replace(deletion, affected=affected), False
 
     def carry_on(
         self, queue: Queue, *, limit: int, go_on: Callable[[], bool] = lambda: True
@@ -119,23 +130,34 @@ class QueueDeletion:
         deletion = queue.deletion
         if deletion is None:
             return counts
-        if deletion.strategy == DeletionStrategy.REJECT:
-            # The request crashed before it decided: decide now as it would have.
-            if self._holds_jobs(queue):
-                self._queues.cancel_deletion(queue, deletion)
-                return counts
-            self._finish(queue, deletion)
-            counts["queues_deleted"] += 1
-            return counts
         full = False
-        if deletion.strategy != DeletionStrategy.DRAIN:
-            full = self._end_jobs(queue, deletion, limit, go_on, counts)
+        match deletion.strategy:
+            case DeletionStrategy.REJECT:
+                # The request crashed before it decided: decide now as it would have.
+                if self._delete_if_empty(queue, deletion):
+                    counts["queues_deleted"] += 1
+                return counts
+            case DeletionStrategy.DISCARD | DeletionStrategy.MOVE:
+                full = self._end_jobs(queue, deletion, limit, go_on, counts)
+            case DeletionStrategy.DRAIN:
+                pass
+            case _:
+                assert_never(deletion.strategy)
         # Jobs may have come to a lane that was read before: the queue is deleted only when all
         # lanes are empty in one look.
         if not full and counts["ended"] < limit and not self._occupied(queue):
-            self._finish(queue, deletion)
+            self._queues.finish_deletion(queue, deletion)
             counts["queues_deleted"] += 1
         return counts
+
+    def _delete_if_empty(self, queue: Queue, deletion: Deletion) -> bool:
+        """Finish or cancel a deletion with `reject`; returns whether the queue is gone."""
+        # Race: a push stored a job after the queue was found empty. The push wins.
+        if self._holds_jobs(queue):
+            self._queues.cancel_deletion(queue, deletion)
+            return False
+        self._queues.finish_deletion(queue, deletion)
+        return True
 
     def look_after(self, limit: int, go_on: Callable[[], bool] = lambda: True) -> Counter[str]:
         """Deal with jobs that came to deleted queues, and remove old tombstones."""
@@ -157,16 +179,19 @@ class QueueDeletion:
                 continue
             if there is not None:
                 # A run crashed after it wrote the tombstone: finish the deletion.
-                self._finish(there, deletion)
-            if deletion.strategy in (DeletionStrategy.REJECT, DeletionStrategy.DRAIN):
-                if self._occupied(gone):
-                    # A push was under way: it wins, and the queue is restored.
-                    self._queues.restore(gone)
-                    continue
-            else:
-                # Also running jobs, if the index did not show them when the queue was deleted: no
-                # other sweep checks their leases.
-                self._end_jobs(gone, deletion, limit, go_on, counts, running=True)
+                self._queues.finish_deletion(there, deletion)
+            match deletion.strategy:
+                case DeletionStrategy.REJECT | DeletionStrategy.DRAIN:
+                    if self._occupied(gone):
+                        # A push was under way: it wins, and the queue is restored.
+                        self._queues.restore(gone)
+                        continue
+                case DeletionStrategy.DISCARD | DeletionStrategy.MOVE:
+                    # Also running jobs, if the index did not show them when the queue was deleted:
+                    # no other sweep checks their leases.
+                    self._end_jobs(gone, deletion, limit, go_on, counts, running=True)
+                case _:
+                    assert_never(deletion.strategy)
             if now_ms - deletion.began_ms > TOMBSTONE_KEPT_MS and not self._occupied(gone):
                 # The counter first: after a crash in between the tombstone is still there.
                 before_ms = now_ms - TOMBSTONE_KEPT_MS
@@ -182,10 +207,8 @@ class QueueDeletion:
         choices = f"one of {', '.join(DeletionStrategy)}"
         if strategy is None:
             raise InvalidRequest("strategy", f"is required: {choices}")
-        try:
+        with naming_field("strategy", strategy, f"must be {choices}"):
             chosen = DeletionStrategy(str(strategy))
-        except ValueError:
-            raise InvalidRequest("strategy", f"must be {choices}", value=strategy) from None
         if chosen is not DeletionStrategy.MOVE:
             if target is not None:
                 raise InvalidRequest("target_queue", "is for the strategy 'move' only")
@@ -194,10 +217,8 @@ class QueueDeletion:
             raise InvalidRequest("target_queue", "is required for the strategy 'move'")
         if not isinstance(target, str):
             raise InvalidRequest("target_queue", "must be a queue's name", value=target)
-        try:
+        with naming_field("target_queue", target):
             envelope.check_queue(target)
-        except ValueError as error:
-            raise InvalidRequest("target_queue", str(error), value=target) from None
         if target == name:
             raise InvalidRequest("target_queue", "must be another queue", value=target)
         return Deletion(chosen, target)
@@ -216,7 +237,7 @@ class QueueDeletion:
             self._check_target(deletion.target)
         # Checked before anything is written, so that pushes and fetches of a queue that is not
         # empty never see it draining.
-        if deletion.strategy == DeletionStrategy.REJECT and self._holds_jobs(queue):
+        if deletion.strategy is DeletionStrategy.REJECT and self._holds_jobs(queue):
             raise _still_holds_jobs(queue)
         return self._queues.begin_deletion(queue, deletion, now_ms=self._clock.now_ms())
 
@@ -232,9 +253,6 @@ class QueueDeletion:
                 details={"queue": target, "field": "target_queue"},
             )
 
-    def _finish(self, queue: Queue, deletion: Deletion) -> None:
-        self._queues.finish_deletion(queue, deletion)
-
     def _holds_jobs(self, queue: Queue) -> bool:
         """Whether jobs are in the queue, or are about to be.
 
@@ -242,8 +260,8 @@ class QueueDeletion:
         the sweep repairs what a crash left in it too much. The counters of the statistics are not
         used: they are seconds late.
         """
-        charged = queue.charged and self._counter.value(queue.name).tracked > 0
-        return charged or self._occupied(queue)
+        counted = queue.tracks_depth and self._counter.value(queue.name).tracked > 0
+        return counted or self._occupied(queue)
 
     def _occupied(self, queue: Queue) -> bool:
         """Whether the index shows any job in the queue."""
@@ -276,7 +294,7 @@ class QueueDeletion:
         waiting = self._waiting(queue, pages=_PAGES, running=running)
         ids = list(islice(waiting, limit))
         for start in range(0, len(ids), _PAGE):
-            for job in self._jobs.heads(ids[start : start + _PAGE]).values():
+            for job in self._jobs.read_records(ids[start : start + _PAGE]).values():
                 if not go_on():
                     counts["more"] = 1
                     return False
@@ -293,28 +311,29 @@ class QueueDeletion:
 
     def _end(self, job: Job, queue: Queue, deletion: Deletion, target: Queue | None) -> bool:
         """Discard or move one waiting job. Raises LostRace, QueueFull."""
-        settled = self._transitions.apply(job)
-        waits = settled is not None and settled.queue == queue.name and not settled.state.terminal
-        if settled is None or not waits or settled.state is State.ACTIVE:
+        before = self._transitions.apply(job)
+        if before is None or before.queue != queue.name:
+            return False
+        if before.state is State.ACTIVE or before.state.terminal:
             return False
         now_ms = self._clock.now_ms()
         if target is None:
-            after, failure = lifecycle.withdraw(settled, now_ms=now_ms)
-            self._jobs.replace(settled, after, failure=failure)
+            after, failure = lifecycle.withdraw(before, now_ms=now_ms)
+            self._changes.replace(before, after, failure=failure)
             return True
-        lane = self._choose(target.lanes) if target.lanes > 1 else 0
+        lane = target.choose_lane(self._choose)
         reserved = None
-        if target.charged:
-            reserved = settled.content_bytes or jsontext.size_of(settled.content or {})
+        if target.tracks_depth:
+            reserved = before.content_bytes or jsontext.size_of(before.content or {})
         moved = lifecycle.move(
-            settled, queue=target.name, lane=lane, order=self._ids.order(), reserved_bytes=reserved
+            before, queue=target.name, lane=lane, order=self._ids.order(), reserved_bytes=reserved
         )
         moved = self._placement.with_share(moved, target)
-        with self._bounds.room([moved], {target.name: target}, drops=False) as entry:
+        with self._bounds.room([moved], {target.name: target}, drops=False) as reservation:
             moved = self._placement.assign_position(moved)
-            self._jobs.replace(settled, moved)
-            entry.keep([moved])
-        self._jobs.permits.release_all(settled, now_ms=now_ms)
+            self._changes.replace(before, moved)
+            reservation.keep([moved])
+        self._permits.release(before, ended_ms=now_ms)
         return True
 
 

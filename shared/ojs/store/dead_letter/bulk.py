@@ -56,7 +56,7 @@ class BulkOperationStore:
             item = self._table.update(
                 Update(
                     keys.operation(operation_id),
-                    keys.HEAD,
+                    keys.RECORD,
                     set=_hold(token, until_ms),
                     condition="attribute_exists(#wpk) "
                     "AND (attribute_not_exists(#hold) OR #held_until <= :now)",
@@ -81,12 +81,8 @@ class BulkOperationStore:
         Raises LostRace as `save` does.
         """
         if claim.operation.phase.over:
-            changes: dict[str, Value] = {
-                "state": claim.operation.phase.value,
-                "finished": claim.operation.finished_ms or 0,
-                "ttl": (claim.operation.finished_ms or 0) // 1000 + KEPT_S,
-            }
-            return self._save(claim, changes, ["wpk", "wsk", "held_until"]).operation
+            ended = _ended(claim.operation.phase, claim.operation.finished_ms or 0)
+            return self._save(claim, ended, ["wpk", "wsk", "held_until"]).operation
         free: dict[str, Value] = {"wsk": keys.instant(look_at_ms), "held_until": 0}
         return self._save(claim, free).operation
 
@@ -100,7 +96,7 @@ class BulkOperationStore:
         item = self._table.update(
             Update(
                 keys.operation(claim.operation.id),
-                keys.HEAD,
+                keys.RECORD,
                 set=new | changes,
                 remove=[*(["waits"] if "waits" not in new else []), *remove],
                 condition="#hold = :token",
@@ -114,41 +110,32 @@ class BulkOperationStore:
 
         Raises LostRace when it is stopping or over already.
         """
-        pk = keys.operation(operation.id)
         running: dict[str, Value] = {":running": Phase.RUNNING.value}
         # Race: a container claims it. Then that container is to stop.
+        stop = Update(
+            keys.operation(operation.id),
+            keys.RECORD,
+            set=_ended(Phase.STOPPED, now_ms) | {"updated": now_ms},
+            remove=["wpk", "wsk", "waits", "hold", "held_until"],
+            condition="#state = :running AND #held_until <= :now",
+            values=running | {":now": now_ms},
+        )
+        # Race: it ends by itself. The caller gets LostRace.
+        stop_later = Update(
+            keys.operation(operation.id),
+            keys.RECORD,
+            set={"state": Phase.STOPPING.value},
+            condition="#state = :running",
+            values=running,
+        )
         try:
-            item = self._table.update(
-                Update(
-                    pk,
-                    keys.HEAD,
-                    set={
-                        "state": Phase.STOPPED.value,
-                        "updated": now_ms,
-                        "finished": now_ms,
-                        "ttl": now_ms // 1000 + KEPT_S,
-                    },
-                    remove=["wpk", "wsk", "waits", "hold", "held_until"],
-                    condition="#state = :running AND #held_until <= :now",
-                    values=running | {":now": now_ms},
-                )
-            )
+            return _from(self._table.update(stop))
         except LostRace:
-            # Race: it ends by itself. The caller gets LostRace.
-            item = self._table.update(
-                Update(
-                    pk,
-                    keys.HEAD,
-                    set={"state": Phase.STOPPING.value},
-                    condition="#state = :running",
-                    values=running,
-                )
-            )
-        return _from(item)
+            return _from(self._table.update(stop_later))
 
     def get(self, operation_id: str, *, now_ms: int) -> BulkOperation | None:
         """One operation, read consistently."""
-        item = self._table.get(keys.operation(operation_id), keys.HEAD)
+        item = self._table.get(keys.operation(operation_id), keys.RECORD)
         return None if item is None or _gone(item, now_ms) else _from(item)
 
     def due(self, *, now_ms: int, limit: int) -> list[str]:
@@ -172,11 +159,11 @@ class BulkOperationStore:
             condition, dict(values), index="expiry", limit=limit + 1, forward=False
         )
         pks = [str(item["pk"]) for item in found.items[:limit]]
-        heads = self._table.batch_get((pk, keys.HEAD) for pk in pks)
+        items = self._table.batch_get((pk, keys.RECORD) for pk in pks)
         kept = [
-            _from(heads[pk, keys.HEAD])
+            _from(items[pk, keys.RECORD])
             for pk in pks
-            if (pk, keys.HEAD) in heads and not _gone(heads[pk, keys.HEAD], now_ms)
+            if (pk, keys.RECORD) in items and not _gone(items[pk, keys.RECORD], now_ms)
         ]
         return Page(kept, keys.operation_id(pks[-1]) if len(found.items) > limit else None)
 
@@ -189,6 +176,11 @@ def _hold(token: str, until_ms: int) -> dict[str, Value]:
         "wpk": keys.OPERATIONS,
         "wsk": keys.instant(until_ms),
     }
+
+
+def _ended(phase: Phase, at_ms: int) -> dict[str, Value]:
+    """The attributes of an operation that is over."""
+    return {"state": phase.value, "finished": at_ms, "ttl": at_ms // 1000 + KEPT_S}
 
 
 def _gone(item: Item, now_ms: int) -> bool:
@@ -212,22 +204,16 @@ def _progress(operation: BulkOperation) -> dict[str, Value]:
 
 
 def _item(operation: BulkOperation) -> dict[str, Value]:
-    wanted = operation.wanted
-    fields = {
-        "queue": wanted.queue,
-        "type": wanted.type,
-        "error_type": wanted.error_type,
-        "since_ms": wanted.since_ms,
-        "until_ms": wanted.until_ms,
-        "args": None if wanted.args is None else wanted.args.given,
-    }
+    fields = {name: value for name, value in vars(operation.wanted).items() if value is not None}
+    if operation.wanted.args is not None:
+        fields["args"] = operation.wanted.args.text
     return {
         "pk": keys.operation(operation.id),
-        "sk": keys.HEAD,
+        "sk": keys.RECORD,
         "epk": keys.OPERATIONS,
         "esk": operation.id,
         "action": operation.action.value,
-        "wanted": jsontext.dumps({name: each for name, each in fields.items() if each is not None}),
+        "wanted": jsontext.dumps(fields),
         "state": operation.phase.value,
         "started": operation.started_ms,
         **_progress(operation),

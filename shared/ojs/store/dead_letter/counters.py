@@ -145,7 +145,7 @@ class DeadLetterCounters:
 
     def counts(self) -> tuple[Counts, Layers]:
         """The counts of all queues together, and the policy for new queues. One call."""
-        policy = keys.queue(DEFAULT_QUEUE_POLICY), keys.HEAD
+        policy = keys.queue(DEFAULT_QUEUE_POLICY), keys.RECORD
         swept = keys.stats(keys.ALL_QUEUES), keys.NOW
         found = self._table.batch_get([_TOGETHER, policy, swept])
         layers = from_item(DEFAULT_QUEUE_POLICY, found.get(policy, {})).layers

@@ -9,12 +9,10 @@ not.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from ojs.domain.dead_letter.replay_rules import ReplayRule
-from ojs.domain.queue.queue import Queue
-from ojs.store.queues.queues import from_item
 from ojs.store.table import keys
 from ojs.store.table.errors import LostRace
 from ojs.store.table.table import Put, Table
@@ -31,7 +29,7 @@ class ReplayCursor:
 
     queue: str
     rule: str
-    mark: str
+    digest: str
     upto: str
     rev: int
     ends_s: int
@@ -47,13 +45,6 @@ class ReplayCursors:
     def __init__(self, table: Table) -> None:
         self._table = table
 
-    def ruled(self, names: Sequence[str]) -> list[Queue]:
-        """The queues that have replay rules. One call for a hundred."""
-        wanted = {name: (keys.queue(name), keys.HEAD) for name in names}
-        found = self._table.batch_get(wanted.values(), consistent=False)
-        there = (from_item(name, found[key]) for name, key in wanted.items() if key in found)
-        return [queue for queue in there if queue.layers.replay_rules]
-
     def cursors(self, queue: str) -> dict[str, ReplayCursor]:
         """The cursors of a queue's rules, by the name of the rule. One query."""
         found = self._table.query_all("pk = :queue", {":queue": keys.replays(queue)})
@@ -63,15 +54,13 @@ class ReplayCursors:
         self, queue: str, rule: ReplayRule, seen: ReplayCursor | None, upto: str, *, now_ms: int
     ) -> ReplayCursor | None:
         """Advance a rule's cursor; None when another sweep has moved it."""
-        rev = 1 if seen is None else seen.rev + 1
-        ends_s = now_ms // 1000 + _KEPT_S
         item: Item = {
             "pk": keys.replays(queue),
             "sk": rule.name,
-            "mark": rule.mark,
+            "mark": rule.digest,
             "upto": upto,
-            "rev": rev,
-            "ttl": ends_s,
+            "rev": 1 if seen is None else seen.rev + 1,
+            "ttl": now_ms // 1000 + _KEPT_S,
         }
         cursor = _cursor(queue, item)
         # Race: another sweep looks at the same jobs. The condition on the job record lets only one
@@ -94,7 +83,7 @@ def _cursor(queue: str, item: Item) -> ReplayCursor:
     return ReplayCursor(
         queue=queue,
         rule=str(item["sk"]),
-        mark=str(item["mark"]),
+        digest=str(item["mark"]),
         upto=str(item["upto"]),
         rev=int(item["rev"]),
         ends_s=int(item["ttl"]),

@@ -51,7 +51,7 @@ class AccessKeyStore:
             item = self._table.update(
                 Update(
                     keys.access_key(credential.id),
-                    keys.HEAD,
+                    keys.RECORD,
                     set={"used": now_ms},
                     condition="#digest = :digest AND attribute_not_exists(#revoked) "
                     "AND (attribute_not_exists(#expires) OR #expires > :now)",
@@ -65,7 +65,7 @@ class AccessKeyStore:
 
     def get(self, key_id: str) -> AccessKey | None:
         """One key, read consistently."""
-        item = self._table.get(keys.access_key(key_id), keys.HEAD)
+        item = self._table.get(keys.access_key(key_id), keys.RECORD)
         return None if item is None else _from(item)
 
     def revoke(self, key: AccessKey) -> AccessKey:
@@ -75,7 +75,7 @@ class AccessKeyStore:
         item = self._table.update(
             Update(
                 keys.access_key(key.id),
-                keys.HEAD,
+                keys.RECORD,
                 compute={
                     "revoked": "if_not_exists(#revoked, :revoked)",
                     "ttl": "if_not_exists(#ttl, :ttl)",
@@ -98,16 +98,16 @@ class AccessKeyStore:
         # One more than the page: DynamoDB returns a position also after the very last item.
         found = self._table.query(condition, dict(values), index="expiry", limit=limit + 1)
         there = found.items[:limit]
-        heads = self._table.batch_get((str(item["pk"]), keys.HEAD) for item in there)
-        kept = [heads[place] for item in there if (place := (str(item["pk"]), keys.HEAD)) in heads]
+        wanted = [(str(item["pk"]), keys.RECORD) for item in there]
+        stored = self._table.batch_get(wanted)
         last = str(there[-1]["esk"]) if len(found.items) > limit else None
-        return Page([_from(item) for item in kept], last)
+        return Page([_from(stored[key]) for key in wanted if key in stored], last)
 
 
 def _item(key: AccessKey, digest: str) -> Item:
     item: dict[str, Value | None] = {
         "pk": keys.access_key(key.id),
-        "sk": keys.HEAD,
+        "sk": keys.RECORD,
         "digest": digest,
         "name": key.name,
         "scopes": " ".join(sorted(key.scopes)),

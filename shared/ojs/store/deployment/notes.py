@@ -35,7 +35,7 @@ class DeploymentStore:
         """The record of the latest deployment, read consistently; None if the table is new or has
         none yet.
         """
-        item: dict[str, Any] | None = self._table.get(keys.DEPLOYMENT, keys.HEAD)
+        item: dict[str, Any] | None = self._table.get(keys.DEPLOYMENT, keys.RECORD)
         if item is None:
             return None
         return DeploymentNotes(item["schema"], item["needs"], item.get("first_key"))
@@ -50,7 +50,7 @@ class DeploymentStore:
             self._table.update(
                 Update(
                     keys.DEPLOYMENT,
-                    keys.HEAD,
+                    keys.RECORD,
                     set={
                         "schema": schema,
                         "needs": min(NEEDED_VERSION, schema),
@@ -69,4 +69,4 @@ class DeploymentStore:
         """Record that the first key is stored, so that it is not created again after its
         revocation.
         """
-        self._table.update(Update(keys.DEPLOYMENT, keys.HEAD, set={"first_key": key_id}))
+        self._table.update(Update(keys.DEPLOYMENT, keys.RECORD, set={"first_key": key_id}))

@@ -9,14 +9,13 @@ if TYPE_CHECKING:
 
 
 class Secret:
-    """A secret of AWS Secrets Manager, which the deployment creates without a value."""
+    """A `SecretStore` in AWS Secrets Manager, which the deployment creates without a value."""
 
     def __init__(self, client: SecretsManagerClient, arn: str) -> None:
         self._client = client
         self._arn = arn
 
     def read(self) -> str | None:
-        """The value; None if there is none yet."""
         try:
             answer = self._client.get_secret_value(SecretId=self._arn)
         except self._client.exceptions.ResourceNotFoundException:
@@ -24,7 +23,6 @@ class Secret:
         return answer.get("SecretString") or None
 
     def write_once(self, text: str, token: str) -> str:
-        """Set the value, unless it was set with this token before; returns the value then."""
         # Race: the same deployment step twice at once. Secrets Manager accepts one value for a
         # token; the loser continues with that value.
         try:

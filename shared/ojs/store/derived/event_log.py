@@ -1,7 +1,7 @@
 """Reads event pages from the table, by the time of writing, in bounded numbers.
 
-A page holds the events of one batch of stream records, as compressed JSON. Its key tells when it
-was written: the day is the partition key; the time and a token of the writer are the sort key.
+A page holds the events of one batch of stream records, as compressed JSON. The day on which it was
+written is its partition key; the time, and a token of the writer, are its sort key.
 """
 
 from __future__ import annotations
@@ -64,6 +64,11 @@ class Budget:
     bytes: int = MAX_BYTES
     unpacked_bytes: int = MAX_UNPACKED_BYTES
     exhausted: bool = False
+
+    @classmethod
+    def half(cls) -> Budget:
+        """Half of what a request may read."""
+        return cls(MAX_QUERIES // 2, MAX_BYTES // 2, MAX_UNPACKED_BYTES // 2)
 
     def allows(self) -> bool:
         """Whether anything is left."""

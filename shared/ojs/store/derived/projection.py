@@ -100,7 +100,7 @@ class DedupRecord:
     def write(self, now_ms: int) -> Put:
         """The conditional write of the open item."""
         item: Item = {
-            "pk": keys.marker(self.second),
+            "pk": keys.dedup_records(self.second),
             "sk": f"{self.number:04d}",
             "seen": self.packed,
             "rev": self.rev,
@@ -145,7 +145,7 @@ class ProjectionStore:
         """
         seconds, errors, days = set(seconds), set(errors), set(days)
         dead_keys = {queue: (keys.stats(queue), keys.DEAD) for queue in dead}
-        first = {second: (keys.marker(second), f"{0:04d}") for second in seconds}
+        first = {second: (keys.dedup_records(second), f"{0:04d}") for second in seconds}
         day_keys = {(queue, sk): (keys.stats(queue), sk) for queue, sk in days}
         found = self._table.batch_get(
             [*first.values(), *day_keys.values(), *dead_keys.values(), *errors]
@@ -171,7 +171,7 @@ class ProjectionStore:
             return record
         record = record.found(first)
         if record.full:
-            values: dict[str, Value] = {":second": keys.marker(second), ":first": f"{0:04d}"}
+            values: dict[str, Value] = {":second": keys.dedup_records(second), ":first": f"{0:04d}"}
             for item in self._table.query_all("pk = :second AND sk > :first", values):
                 record = record.found(item)
         return record
@@ -226,7 +226,7 @@ def committed_jobs(token: str, item: Mapping[str, Any]) -> Iterator[Job]:
     runs = _unpacked(item["runs"])
     if sum(run[0] for run in runs) * 16 != len(packed):
         raise ValueError("ids and runs of a batch do not belong together")
-    held, loose = (
+    tracked, untracked = (
         {queue: _shares(*sums) for queue, sums in _unpacked(item[name]).items()}
         if name in item
         else {}
@@ -244,8 +244,8 @@ def committed_jobs(token: str, item: Mapping[str, Any]) -> Iterator[Job]:
                 priority=priority,
                 enqueued_ms=created_ms if state == State.AVAILABLE else None,
                 scheduled_ms=scheduled_ms,
-                reserved_bytes=next(held[queue], 0) if queue in held else None,
-                content_bytes=next(loose[queue], 0) if queue in loose else 0,
+                reserved_bytes=next(tracked[queue], 0) if queue in tracked else None,
+                content_bytes=next(untracked[queue], 0) if queue in untracked else 0,
                 op=token,
             )
             at += 16

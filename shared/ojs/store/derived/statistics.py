@@ -8,7 +8,7 @@ lags less, so what fits on one page of it is counted there.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from itertools import islice
 from typing import Any
 
@@ -30,6 +30,7 @@ from ojs.domain.stats import (
     Filling,
     Levels,
     Point,
+    QueueGauges,
     QueueMetrics,
     QueueSummary,
     Rates,
@@ -58,14 +59,10 @@ _ENTRY_STATES = {
     keys.RETRY: State.RETRYABLE,
     keys.LEASE_END: State.ACTIVE,
 }
-_PRIORITY = "p"
-_OVERFLOW = "o_"
-_DEAD_ADDED = "dead_added"
-_EXCEEDED = "x_"
-# Attributes: jobs handed out to a worker pool, by its name; all jobs ever handed out from the
-# queue.
-_OF_POOL = "s_"
+# The attribute of all jobs ever handed out from the queue.
 _DISPATCHED = "t_started"
+# Counters of a day that are named as the fields of `Day`.
+_DAY_COUNTERS = ("rejected", "dropped", "dead_retried", "dead_pruned", "starved")
 _EARLIEST = "0"  # before every sort key of a ready line
 _MILLI = 1_000
 
@@ -100,17 +97,6 @@ class Counters:
     minute_before: Activity
     oldest_ms: int | None
     staged: frozenset[str]
-
-
-@dataclass(frozen=True)
-class Sweepable:
-    """A queue as the metrics sweep reads it."""
-
-    queue: Queue
-    levels: Levels
-    changed_ms: int
-    oldest_ms: int | None
-    filling: Filling | None = None
 
 
 @dataclass(frozen=True)
@@ -163,120 +149,100 @@ class StatisticsStore:
         Batches beyond what fits into one call count as not committed.
         """
         stats = keys.stats(name)
-        wanted = {
-            "queue": (keys.queue(name), keys.HEAD),
-            "now": (stats, keys.NOW),
-            "gauge": (stats, keys.GAUGE),
-            "today": (stats, _sort_key(DAY_MS, now_ms)),
-            "minute": (stats, _sort_key(MINUTE_MS, now_ms)),
-            "before": (stats, _sort_key(MINUTE_MS, max(0, now_ms - MINUTE_MS))),
-        }
+        wanted = [
+            (keys.queue(name), keys.RECORD),
+            (stats, keys.NOW),
+            (stats, keys.GAUGE),
+            *((stats, _sort_key(*of)) for of in ((DAY_MS, now_ms), *_minutes(now_ms))),
+        ]
         looked_up = list(islice(batches, MAX_BATCH_GET - len(wanted)))
-        staged = [(keys.batch(token), keys.HEAD) for token in looked_up]
-        found = self._table.batch_get([*wanted.values(), *staged])
-        item = {what: found.get(key, {}) for what, key in wanted.items()}
+        staged = [(keys.batch(token), keys.RECORD) for token in looked_up]
+        found = self._table.batch_get([*wanted, *staged])
+        queue, now, gauge, today, minute, before = (found.get(key, {}) for key in wanted)
         return Counters(
-            queue=from_item(name, item["queue"]) if item["queue"] else None,
-            levels=_levels(item["now"]),
-            priorities=_priorities(item["now"]),
-            today=_activity(item["today"]),
-            minute=_activity(item["minute"]),
-            minute_before=_activity(item["before"]),
-            oldest_ms=_optional(item["gauge"], "oldest"),
+            queue=from_item(name, queue) if queue else None,
+            levels=_levels(now),
+            priorities=_priorities(now),
+            today=_activity(today),
+            minute=_activity(minute),
+            minute_before=_activity(before),
+            oldest_ms=_optional(gauge, "oldest"),
             staged=frozenset(batches)
-            - {token for token in looked_up if (keys.batch(token), keys.HEAD) not in found},
+            - {token for token in looked_up if (keys.batch(token), keys.RECORD) not in found},
         )
 
     # --- several queues -----------------------------------------------------------------------
+
+    def _items(
+        self, names: Sequence[str], *sort_keys: str, consistent: bool = False
+    ) -> Iterator[tuple[str, Item, list[Item]]]:
+        """Each queue's name, its own item, and those of its statistics; {} for what is not there.
+
+        One call for MAX_BATCH_GET items.
+        """
+        keys_of = {
+            name: [(keys.queue(name), keys.RECORD), *((keys.stats(name), sk) for sk in sort_keys)]
+            for name in names
+        }
+        found = self._table.batch_get(
+            (key for of_one in keys_of.values() for key in of_one), consistent=consistent
+        )
+        for name in names:
+            queue, *statistics = (found.get(key, {}) for key in keys_of[name])
+            yield name, queue, statistics
 
     def available(self, names: Sequence[str]) -> dict[str, int]:
         """The number of available jobs of these queues, as projected. One call for a hundred."""
         found = self._table.batch_get(
             ((keys.stats(name), keys.NOW) for name in names), consistent=False
         )
-        items = {name: found.get((keys.stats(name), keys.NOW), {}) for name in names}
-        return {name: _levels(item).of(State.AVAILABLE) for name, item in items.items()}
+        return {
+            name: projected(found.get((keys.stats(name), keys.NOW), {}), State.AVAILABLE)
+            for name in names
+        }
 
     def summaries(self, names: Sequence[str]) -> list[QueueSummary]:
         """Queues with their counts, in the order of the names. One call for 50."""
-        found = self._table.batch_get(
-            key
-            for name in names
-            for key in ((keys.queue(name), keys.HEAD), (keys.stats(name), keys.NOW))
-        )
-        summaries = []
-        for name in names:
-            queue = found.get((keys.queue(name), keys.HEAD))
-            levels = _levels(found.get((keys.stats(name), keys.NOW), {}))
-            summaries.append(QueueSummary(name, from_item(name, queue) if queue else None, levels))
-        return summaries
+        return [
+            QueueSummary(name, from_item(name, queue) if queue else None, _levels(now))
+            for name, queue, (now,) in self._items(names, keys.NOW, consistent=True)
+        ]
 
     def snapshots(self, names: Sequence[str], *, now_ms: int) -> list[QueueSnapshot]:
         """Snapshots of queues, in the order of the names; may be slightly stale.
 
         A queue that does not exist has zeros. One call for 20.
         """
-        minutes = (now_ms, max(0, now_ms - MINUTE_MS))
-        current, before = (_sort_key(MINUTE_MS, ms) for ms in minutes)
-        found = self._table.batch_get(
-            (
-                key
-                for name in names
-                for key in (
-                    (keys.queue(name), keys.HEAD),
-                    *((keys.stats(name), sk) for sk in (keys.NOW, keys.GAUGE, current, before)),
-                )
-            ),
-            consistent=False,
-        )
-        snapshots = []
-        for name in names:
-            pk = keys.stats(name)
-            now = found.get((pk, keys.NOW), {})
-            snapshots.append(
-                QueueSnapshot(
-                    queue=from_item(name, found.get((keys.queue(name), keys.HEAD), {})),
-                    levels=_levels(now),
-                    dispatched=projected(now, _DISPATCHED),
-                    oldest_ms=_optional(found.get((pk, keys.GAUGE), {}), "oldest"),
-                    minute=_activity(found.get((pk, current), {})),
-                    minute_before=_activity(found.get((pk, before), {})),
-                )
+        minutes = (_sort_key(*minute) for minute in _minutes(now_ms))
+        return [
+            QueueSnapshot(
+                queue=from_item(name, queue),
+                levels=_levels(now),
+                dispatched=projected(now, _DISPATCHED),
+                oldest_ms=_optional(gauge, "oldest"),
+                minute=_activity(minute),
+                minute_before=_activity(before),
             )
-        return snapshots
+            for name, queue, (now, gauge, minute, before) in self._items(
+                names, keys.NOW, keys.GAUGE, *minutes
+            )
+        ]
+
+    def gauges(self, names: Sequence[str]) -> list[QueueGauges]:
+        """The gauges of these queues; one call for 33."""
+        return [
+            _gauges(name, queue, now, gauge)
+            for name, queue, (now, gauge) in self._items(names, keys.NOW, keys.GAUGE)
+        ]
 
     def metrics(self, names: Sequence[str], *, now_ms: int) -> Iterator[QueueMetrics]:
         """The values of metrics of these queues, in order; read lazily, 25 in a call."""
         today = _sort_key(DAY_MS, now_ms)
         size = MAX_BATCH_GET // 4
         for at in range(0, len(names), size):
-            chunk = names[at : at + size]
-            found = self._table.batch_get(
-                (
-                    key
-                    for name in chunk
-                    for key in (
-                        (keys.queue(name), keys.HEAD),
-                        *((keys.stats(name), sk) for sk in (keys.NOW, keys.GAUGE, today)),
-                    )
-                ),
-                consistent=False,
-            )
-            for name in chunk:
-                pk = keys.stats(name)
-                now = found.get((pk, keys.NOW), {})
-                levels = _levels(now)
-                queue = from_item(name, found.get((keys.queue(name), keys.HEAD), {}))
-                oldest = _optional(found.get((pk, keys.GAUGE), {}), "oldest")
-                yield QueueMetrics(
-                    name=name,
-                    levels=levels,
-                    today=_day(found.get((pk, today), {})),
-                    # A queue that was emptied since the last sweep has no oldest job.
-                    oldest_available_ms=oldest if levels.of(State.AVAILABLE) else None,
-                    filling=_filling(queue, now),
-                    pooled=bool(queue.pools),
-                )
+            part = self._items(names[at : at + size], keys.NOW, keys.GAUGE, today)
+            for name, queue, (now, gauge, day) in part:
+                yield QueueMetrics(**vars(_gauges(name, queue, now, gauge)), today=_day(day))
 
     def totals(self) -> tuple[Totals, int | None]:
         """The totals, and the begin (ms) of the minute up to which points are written."""
@@ -330,27 +296,6 @@ class StatisticsStore:
 
     # --- the metrics sweep --------------------------------------------------------------------
 
-    def sweepable(self, names: Sequence[str]) -> list[Sweepable]:
-        """Queues as the sweep reads them; one call for 33."""
-        sorts = ((keys.queue, keys.HEAD), (keys.stats, keys.NOW), (keys.stats, keys.GAUGE))
-        found = self._table.batch_get(
-            ((pk(name), sk) for name in names for pk, sk in sorts), consistent=False
-        )
-        swept = []
-        for name in names:
-            item, now, gauge = (found.get((pk(name), sk), {}) for pk, sk in sorts)
-            queue = from_item(name, item)
-            swept.append(
-                Sweepable(
-                    queue=queue,
-                    levels=_levels(now),
-                    changed_ms=projected(now, "changed"),
-                    oldest_ms=_optional(gauge, "oldest"),
-                    filling=_filling(queue, now),
-                )
-            )
-        return swept
-
     def oldest(self, queue: Queue, *, probes: int) -> Oldest:
         """When the oldest available job became so: the first job of each priority, compared.
 
@@ -375,12 +320,12 @@ class StatisticsStore:
                 )
                 if not found.items:
                     break
-                places = [keys.Position.parse(str(item["wsk"])) for item in found.items]
-                if size == 1 and tagged(places[0].order):
+                positions = [keys.Position.parse(str(item["wsk"])) for item in found.items]
+                if size == 1 and tagged(positions[0].order):
                     size = MAX_SHALLOW
                     continue
-                first = places[0].priority
-                since = min(ready_since_ms(p) for p in places if p.priority == first)
+                first = positions[0].priority
+                since = min(ready_since_ms(p) for p in positions if p.priority == first)
                 oldest = since if oldest is None else min(oldest, since)
                 after = keys.below(first)
         return Oldest(oldest, used, sure=True)
@@ -400,7 +345,7 @@ class StatisticsStore:
         return self._save_total(
             _sort_key(length_ms, point.start_ms),
             {
-                **{name: getattr(point.activity, name) for name in COUNTERS},
+                **asdict(point.activity),
                 "ttl": (point.start_ms + length_ms) // 1_000 + kept_s,
             },
             now_ms,
@@ -447,6 +392,11 @@ def ready_since_ms(position: keys.Position) -> int:
     return int(arrival(position.order)[:11], 16)
 
 
+def _minutes(now_ms: int) -> tuple[tuple[int, int], tuple[int, int]]:
+    """This minute and the one before, as `_sort_key` takes them."""
+    return (MINUTE_MS, now_ms), (MINUTE_MS, max(0, now_ms - MINUTE_MS))
+
+
 def _sort_key(length_ms: int, ms: int) -> str:
     """The sort key of the minute, hour or day that `ms` is in."""
     text = times.format_ms(ms)
@@ -463,22 +413,26 @@ def _levels(item: Item) -> Levels:
     return Levels({state: projected(item, state.value) for state in State}, projected(item, "dead"))
 
 
-def _filling(queue: Queue, item: Item) -> Filling | None:
+def _gauges(name: str, item: Item, now: Item, gauge: Item) -> QueueGauges:
+    queue, levels = from_item(name, item), _levels(now)
     config = queue.config
-    if not config.bounded:
-        return None
-    return Filling(
-        depth=_levels(item).depth,
-        max_size=config.max_size,
-        size=projected(item, "loose_b") + projected(item, "held_b"),
-        max_size_bytes=config.max_size_bytes,
+    filling = None
+    if config.bounded:
+        filling = Filling(
+            depth=levels.depth,
+            max_size=config.max_size,
+            size=projected(now, "loose_b") + projected(now, "held_b"),
+            max_size_bytes=config.max_size_bytes,
+        )
+    return QueueGauges(
+        queue, levels, projected(now, "changed"), _optional(gauge, "oldest"), filling
     )
 
 
 def _priorities(item: Item) -> dict[int, int]:
     counted = {}
     for name, count in item.items():
-        digits = name.removeprefix(_PRIORITY)
+        digits = name.removeprefix("p")
         if name != digits and digits.removeprefix("-").isdecimal() and int(count) > 0:
             counted[int(digits)] = int(count)
     return counted
@@ -489,30 +443,22 @@ def _activity(item: Item) -> Activity:
 
 
 def _day(item: Item) -> Day:
-    by_type: dict[str, dict[str, int]] = {counter: {} for counter in (*BY_TYPE, _DEAD_ADDED)}
-    for name, count in item.items():
-        counter, separator, job_type = name.partition("|")
-        if separator and counter in by_type and int(count) > 0:
-            by_type[counter][job_type] = int(count)
-    dead_added = by_type.pop(_DEAD_ADDED)
+    """A queue's day, of the attributes that `ojs.projections.counters` writes."""
     return Day(
         activity=_activity(item),
-        by_type=by_type,
+        by_type={counter: _named(item, f"{counter}|") for counter in BY_TYPE},
         durations=[projected(item, f"bd{at}") for at in range(len(DURATION_BUCKETS_S) + 1)],
         queue_times=[projected(item, f"bw{at}") for at in range(len(QUEUE_TIME_BUCKETS_S) + 1)],
-        rejected=projected(item, "rejected"),
-        dropped=projected(item, "dropped"),
-        dead_added=dead_added,
-        dead_retried=projected(item, "dead_retried"),
-        dead_pruned=projected(item, "dead_pruned"),
-        overflow=_named(item, _OVERFLOW),
-        exceeded=_named(item, _EXCEEDED),
-        dispatched=_named(item, _OF_POOL),
-        starved=projected(item, "starved"),
+        dead_added=_named(item, "dead_added|"),
+        overflow=_named(item, "o_"),
+        exceeded=_named(item, "x_"),
+        dispatched=_named(item, "s_"),
+        **{name: projected(item, name) for name in _DAY_COUNTERS},
     )
 
 
 def _named(item: Item, prefix: str) -> dict[str, int]:
+    """The counters whose names begin so, by the rest of the name."""
     return {
         name.removeprefix(prefix): projected(item, name) for name in item if name.startswith(prefix)
     }

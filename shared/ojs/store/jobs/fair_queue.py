@@ -27,7 +27,7 @@ from ojs.store.table.values import Item
 _KEPT_S = 30 * 86_400
 _TRIES = 10
 # Entries read from the front of a line: one read unit or half of one.
-HEAD = 20
+FRONT = 20
 
 
 @dataclass(frozen=True)
@@ -43,9 +43,9 @@ class FairLine:
         """The line that a job is in, or will be in when it is available."""
         return cls(job.queue, job.lane, job.priority)
 
-    def end(self, tenant: str) -> tuple[str, str]:
+    def key_of(self, tenant: str) -> tuple[str, str]:
         """The key of a tenant's finish tag."""
-        return keys.tenant(self.queue, self.lane, self.priority, tenant), keys.HEAD
+        return keys.tenant(self.queue, self.lane, self.priority, tenant), keys.RECORD
 
 
 class TenantFinishTags:
@@ -54,7 +54,7 @@ class TenantFinishTags:
     def __init__(self, table: Table) -> None:
         self._table = table
 
-    def virtual(self, line: FairLine) -> int | None:
+    def virtual_time(self, line: FairLine) -> int | None:
         """The virtual time of a line, in ticks; None if it is empty. May be stale. One query.
 
         It is the start tag of the first job. Jobs under a rate limit may be throttled for hours,
@@ -65,10 +65,10 @@ class TenantFinishTags:
             "wpk = :ready AND begins_with(wsk, :level)",
             {
                 ":ready": keys.ready(line.queue, line.lane),
-                ":level": keys.level(line.priority),
+                ":level": keys.of_priority(line.priority),
             },
             index="work",
-            limit=HEAD,
+            limit=FRONT,
         )
         positions = [keys.Position.parse(str(item["wsk"])) for item in found.items]
         if not positions:
@@ -76,14 +76,14 @@ class TenantFinishTags:
         unlimited = next((one for one in positions if one.limit is None), positions[-1])
         return ticks_of(unlimited.order)
 
-    def ends(self, wanted: Iterable[tuple[str, str]]) -> dict[tuple[str, str], int | None]:
-        """Tenants' finish tags, by `FairLine.end`; None for those not seen lately. One call for
+    def finish_tags(self, wanted: Iterable[tuple[str, str]]) -> dict[tuple[str, str], int | None]:
+        """Tenants' finish tags, by `FairLine.key_of`; None for those not seen lately. One call for
         each hundred.
         """
         wanted = list(wanted)
-        return ends_of(wanted, self._table.batch_get(wanted))
+        return finish_tags_of(wanted, self._table.batch_get(wanted))
 
-    def take(
+    def advance(
         self, key: tuple[str, str], ticks: int, *, virtual: int, seen: int | None, now_ms: int
     ) -> int:
         """Advance a tenant's finish tag by so many ticks; returns where they begin. One write.
@@ -126,7 +126,7 @@ class TenantFinishTags:
         raise BackendUnavailable("Others are pushing jobs of this tenant; try again.")
 
 
-def ends_of(
+def finish_tags_of(
     wanted: Iterable[tuple[str, str]], found: Mapping[tuple[str, str], Item]
 ) -> dict[tuple[str, str], int | None]:
     """Tenants' finish tags, from items that were read."""
@@ -164,7 +164,7 @@ class BackfillCursors:
 
     def get(self, queue: str) -> BackfillCursor | None:
         """The cursor of the backfill that is under way."""
-        return _cursor(self._table.get(keys.backfill(queue), keys.HEAD))
+        return _cursor(self._table.get(keys.backfill(queue), keys.RECORD))
 
     def begin(
         self, queue: str, *, now_ms: int, until_ms: int
@@ -179,7 +179,7 @@ class BackfillCursors:
             item = self._table.update(
                 Update(
                     keys.backfill(queue),
-                    keys.HEAD,
+                    keys.RECORD,
                     set={"busy": until_ms, "ttl": now_ms // 1000 + _KEPT_S},
                     condition="attribute_not_exists(#busy) OR #busy <= :now",
                     values={":now": now_ms},
@@ -199,7 +199,7 @@ class BackfillCursors:
             Put(
                 {
                     "pk": keys.backfill(queue),
-                    "sk": keys.HEAD,
+                    "sk": keys.RECORD,
                     "pass": jsontext.dumps(cursor),
                     "busy": until_ms,
                     "ttl": now_ms // 1000 + _KEPT_S,
@@ -209,7 +209,7 @@ class BackfillCursors:
 
     def forget(self, queue: str) -> None:
         """Remove the cursor of a backfill that is done."""
-        self._table.delete(keys.backfill(queue), keys.HEAD)
+        self._table.delete(keys.backfill(queue), keys.RECORD)
 
 
 def _cursor(item: Item | None) -> BackfillCursor | None:

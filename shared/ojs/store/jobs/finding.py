@@ -12,7 +12,7 @@ from typing import Any
 from ojs.domain import times
 from ojs.domain.fair_queue.tags import arrival, tagged
 from ojs.store.table import keys
-from ojs.store.table.table import Table
+from ojs.store.table.table import Found, Table
 from ojs.store.table.values import Item, pack, unpack
 
 _PAGE = 100
@@ -30,11 +30,13 @@ class JobIndex:
         self, queue: str, lane: int, *, limit: int, after: Any = None
     ) -> tuple[list[tuple[str, str]], Any]:
         """The front of a ready line: (job id, sort key) in order, and the key to go on after."""
-        found = self._table.query(
-            "wpk = :ready", {":ready": keys.ready(queue, lane)}, index="work", limit=limit,
-            after=after,
-        )  # fmt: skip
+        found = self._page(keys.ready(queue, lane), limit, after)
         return _entries(found.items), found.last
+
+    def _page(self, line: str, limit: int, after: Any) -> Found:
+        return self._table.query(
+            "wpk = :line", {":line": line}, index="work", limit=limit, after=after
+        )
 
     def listed(
         self, line: str, *, limit: int, after: Mapping[str, str] | None = None
@@ -42,13 +44,7 @@ class JobIndex:
         """A page of a partition of the index: (job id, sort key) in order, and the key to go on
         after, in plain values that can be stored.
         """
-        found = self._table.query(
-            "wpk = :line",
-            {":line": line},
-            index="work",
-            limit=limit,
-            after=pack(after) if after else None,
-        )
+        found = self._page(line, limit, pack(after) if after else None)
         last = {name: str(value) for name, value in unpack(found.last or {}).items()}
         return _entries(found.items), last or None
 
@@ -105,9 +101,7 @@ class JobIndex:
         for line in (keys.ready(queue, lane), keys.pending(queue, lane), due):
             after: Any = None
             for _ in range(pages):
-                found = self._table.query(
-                    "wpk = :line", {":line": line}, index="work", limit=_PAGE, after=after
-                )
+                found = self._page(line, _PAGE, after)
                 for job_id, key in _entries(found.items):
                     # Only keys of the due line say at their end what the job waits for.
                     runs = line == due and key.endswith(keys.LEASE_END)
@@ -152,7 +146,8 @@ class JobIndex:
         Discarded at `since_ms` or later and before `until_ms`; between the sort keys `after` and
         `before`, both excluded.
         """
-        index, line, place = ("expiry", "epk", "esk") if queue is None else ("work", "wpk", "wsk")
+        index, letter = ("expiry", "e") if queue is None else ("work", "w")
+        line, position = f"{letter}pk", f"{letter}sk"
         # BETWEEN includes its ends; no stored key equals one of these: stored keys have one length,
         # and a bare time has no id.
         first = max(keys.instant(since_ms or 0), "" if after is None else keys.just_after(after))
@@ -163,7 +158,7 @@ class JobIndex:
         if first > last:
             return []
         found = self._table.query(
-            f"{line} = :dead AND {place} BETWEEN :first AND :last",
+            f"{line} = :dead AND {position} BETWEEN :first AND :last",
             {
                 ":dead": keys.all_dead() if queue is None else keys.dead(queue),
                 ":first": first,
@@ -173,9 +168,9 @@ class JobIndex:
             limit=limit,
             forward=oldest_first,
         )
-        return _entries(found.items, place)
+        return _entries(found.items, position)
 
 
-def _entries(found: list[Item], place: str = "wsk") -> list[tuple[str, str]]:
+def _entries(found: list[Item], sort_key: str = "wsk") -> list[tuple[str, str]]:
     """(job id, sort key) of entries of an index."""
-    return [(keys.job_id(str(item["pk"])), str(item[place])) for item in found]
+    return [(keys.job_id(str(item["pk"])), str(item[sort_key])) for item in found]

@@ -6,7 +6,9 @@ Attributes that have their default are left out, so that the record of a small j
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from dataclasses import fields
+from operator import attrgetter
 from typing import Any
 
 from ojs.domain import jsontext
@@ -23,12 +25,12 @@ from ojs.store.table.values import Item, Value, size
 
 # A job record should fit one write unit. This much of it is kept free for what a job gains later:
 # lease, worker, times, a small result.
-HEAD_BYTES = 1_024
+RECORD_BYTES = 1_024
 GROWTH_BYTES = 230
 # And this much more for a pending job, which gains the time of its activation.
 ACTIVATION_BYTES = 28
 # And this much for a job under a rate limit, which gains the name of a permit.
-PLACE_BYTES = 34
+PERMIT_BYTES = 34
 # And this much for a job with a dead letter queue: the id of its copy, and that it is to be made.
 COPY_BYTES = 50
 # And this much for a job of a tenant without a start tag: the position in line that it will have.
@@ -41,74 +43,62 @@ _WAITS_FOR = {
 INLINE_RESULT_BYTES = 128
 
 
-def head(job: Job) -> Item:
-    """The record of a job, with its index entries. The content is in it unless it was offloaded."""
-    item: dict[str, Value | None] = {
-        "pk": keys.job(job.id),
-        "sk": keys.HEAD,
-        "state": job.state.value,
-        "type": job.type,
-        "queue": job.queue,
-        "lane": job.lane or None,
-        "priority": job.priority or None,
-        "attempt": job.attempt or None,
-        "created": job.created_ms,
-        "enqueued": job.enqueued_ms,
-        "scheduled": job.scheduled_ms,
-        "expires": job.expires_ms,
-        "timeout": job.timeout_ms if job.timeout_ms != DEFAULT_TIMEOUT_MS else None,
-        "visibility": job.visibility_ms,
-        "retry": job.policy.compact(),
-        **_kept(job.retention),
-        "payload": job.content_ref,
-        "payload_bytes": job.content_bytes or None,
-        "life": job.life or None,
-        "activated": job.activated_ms,
-        "started": job.started_ms,
-        "completed": job.completed_ms,
-        "cancelled": job.cancelled_ms,
-        "discarded": job.discarded_ms,
-        "worker": job.worker_id,
-        "stalled": job.stalled,
-        "retry_at": job.retry_at_ms,
-        "retry_delay": job.retry_delay_ms,
-        "dead": 1 if job.dead_letter else None,
-        "etype": job.error_type,
-        "deleting": 1 if job.deleting else None,
-        "replayed": job.replayed,
-        "dlq": job.copies_to.compact() if job.copies_to else None,
-        "copy": job.copy_id,
-        "copy_due": 1 if job.copy_due else None,
-        "copy_of": job.copy_of.compact() if job.copy_of else None,
-        "trimmed": 1 if job.trimmed else None,
-        "unique": job.unique_key,
-        "held": job.reserved_bytes,
-        "slot": 1 if job.slot else None,
-        "pool": job.pool,
-        "seats": job.seats or None,
-        "limit": job.limit.compact() if job.limit else None,
-        "place": job.place,
-        "fair": job.share.compact() if job.share else None,
-        "batch": job.batch,
-        "by": job.producer,
-        "made": job.made_by,
-        "result_ref": job.result_ref,
-        "op": job.op,
-        "ttl": job.ttl_s,
-    }
-    if job.content_ref is None and job.content is not None:
-        item["body"] = jsontext.dumps(job.content)
-    if job.result_ref is None and job.result is not MISSING:
-        item["result"] = jsontext.dumps(job.result)
-    if job.lease is not None:
-        item["lease"] = job.lease.token
-        item["lease_until"] = job.lease.until_ms
-        item["lease_ms"] = job.lease.length_ms
-    item |= index_entries(job)
-    return {name: value for name, value in item.items() if value is not None}
-
-
-# Attribute of the record → field of the retention. An ack computes with the first one unread.
+# Attribute of the record → field of the job that is stored as it is.
+PLAIN = {
+    "type": "type",
+    "queue": "queue",
+    "lane": "lane",
+    "priority": "priority",
+    "attempt": "attempt",
+    "created": "created_ms",
+    "enqueued": "enqueued_ms",
+    "scheduled": "scheduled_ms",
+    "expires": "expires_ms",
+    "timeout": "timeout_ms",
+    "visibility": "visibility_ms",
+    "payload": "content_ref",
+    "payload_bytes": "content_bytes",
+    "life": "life",
+    "activated": "activated_ms",
+    "started": "started_ms",
+    "completed": "completed_ms",
+    "cancelled": "cancelled_ms",
+    "discarded": "discarded_ms",
+    "worker": "worker_id",
+    "stalled": "stalled",
+    "retry_at": "retry_at_ms",
+    "retry_delay": "retry_delay_ms",
+    "etype": "error_type",
+    "replayed": "replayed",
+    "copy": "copy_id",
+    "unique": "unique_key",
+    "held": "reserved_bytes",
+    "pool": "pool",
+    "seats": "pool_permits",
+    "place": "key_permit",
+    "batch": "batch",
+    "by": "producer",
+    "made": "made_by",
+    "result_ref": "result_ref",
+    "op": "op",
+    "ttl": "ttl_s",
+}
+# Attribute → field of the job that is stored in another form, how it is written, and how read.
+CODED: Mapping[str, tuple[str, Callable[[Any], Value], Callable[[Any], Any]]] = {
+    "state": ("state", str, State),
+    "retry": ("policy", RetryPolicy.compact, RetryPolicy.of),
+    "dlq": ("copies_to", Target.compact, Target.of),
+    "copy_of": ("copy_of", Origin.compact, Origin.of),
+    "limit": ("limit", RateLimit.compact, RateLimit.of),
+    "fair": ("share", Share.compact, Share.of),
+    # Flags: 1, or not there. The permit of a queue's semaphore may be stored as a token.
+    "slot": ("queue_permit", int, bool),
+    "dead": ("dead_letter", int, bool),
+    "deleting": ("deleting", int, bool),
+    "copy_due": ("copy_due", int, bool),
+    "trimmed": ("trimmed", int, bool),
+}
+# Attribute → field of the job's retention, in seconds. An ack computes with the first one unread.
 KEEP_COMPLETED = "keep_c"
 _KEEP = {
     KEEP_COMPLETED: "completed_s",
@@ -116,19 +106,58 @@ _KEEP = {
     "keep_d": "discarded_s",
 }
 
+_FIELDS = [*PLAIN.values(), *(field for field, _, _ in CODED.values())]
+_DEFAULTS = {field.name: field.default for field in fields(Job)}
+_values_of = attrgetter(*_FIELDS)
+# For each of `_FIELDS`: its attribute, its default, and how it is written if not as it is.
+_WRITTEN = [
+    *((name, _DEFAULTS[field], None) for name, field in PLAIN.items()),
+    *((name, _DEFAULTS[field], write) for name, (field, write, _) in CODED.items()),
+]
 
-def _kept(retention: Retention) -> dict[str, Value | None]:
-    """Retention periods (s) that differ from the default."""
-    return {
-        name: getattr(retention, field)
-        for name, field in _KEEP.items()
-        if getattr(retention, field) != getattr(RETENTION, field)
-    }
+
+def record_of(job: Job) -> Item:
+    """The record of a job, with its index entries. The content is in it unless it was offloaded."""
+    record: Item = {"pk": keys.job(job.id), "sk": keys.RECORD}
+    for (name, default, write), value in zip(_WRITTEN, _values_of(job), strict=True):
+        if value is not default and value != default:
+            record[name] = value if write is None else write(value)
+    for name, field in _KEEP.items():
+        if (kept_s := getattr(job.retention, field)) != getattr(RETENTION, field):
+            record[name] = kept_s
+    if job.content_ref is None and job.content is not None:
+        record["body"] = jsontext.dumps(job.content)
+    if job.result_ref is None and job.result is not MISSING:
+        record["result"] = jsontext.dumps(job.result)
+    if job.lease is not None:
+        record["lease"] = job.lease.token
+        record["lease_until"] = job.lease.until_ms
+        record["lease_ms"] = job.lease.length_ms
+    return record | index_entries(job)
 
 
-def _retention(item: Mapping[str, Any]) -> Retention:
-    given = {field: item[name] for name, field in _KEEP.items() if name in item}
-    return Retention(**given) if given else RETENTION
+def job_of(record: Mapping[str, Any]) -> Job:
+    """The job that a record holds, with its content and result unless they were offloaded."""
+    stored: dict[str, Any] = {"id": keys.job_id(record["pk"])}
+    for name, value in record.items():
+        if name in PLAIN:
+            stored[PLAIN[name]] = value
+        elif name in CODED:
+            field, _, read = CODED[name]
+            stored[field] = read(value)
+    if kept := {field: record[name] for name, field in _KEEP.items() if name in record}:
+        stored["retention"] = Retention(**kept)
+    if "body" in record:
+        stored["content"] = jsontext.stored(record["body"])
+    if "result" in record:
+        stored["result"] = jsontext.stored(record["result"])
+    if "lease_until" in record:
+        stored["lease"] = Lease(
+            record["lease"], record["lease_until"], record["lease_ms"], record.get("worker")
+        )
+    if stored["state"] is State.AVAILABLE and "wsk" in record:
+        stored["order"] = keys.Position.parse(record["wsk"]).order
+    return Job(**stored)
 
 
 def index_entries(job: Job) -> Item:
@@ -160,7 +189,7 @@ def index_entries(job: Job) -> Item:
 
 
 def position(job: Job) -> keys.Position:
-    """An available job's position in the ready line, with the hints a claim needs."""
+    """An available job's position in the ready line, with what a claim must know."""
     return keys.Position(
         priority=job.priority,
         order=job.order or "",
@@ -168,75 +197,8 @@ def position(job: Job) -> keys.Position:
         timeout_ms=job.timeout_ms if job.timeout_ms != DEFAULT_TIMEOUT_MS else None,
         batch=job.batch,
         size_kib=job.content_bytes // 1024,
-        limit=job.limit.hint(job.queue) if job.limit is not None else None,
+        limit=job.limit.spec(job.queue) if job.limit is not None else None,
         copy=job.copy_of is not None,
-    )
-
-
-def job_from_head(item: Mapping[str, Any]) -> Job:
-    """The job that a record holds, with its content and result unless they were offloaded."""
-    state = State(item["state"])
-    lease = None
-    if "lease_until" in item:
-        lease = Lease(item["lease"], item["lease_until"], item["lease_ms"], item.get("worker"))
-    order = None
-    if state is State.AVAILABLE and "wsk" in item:
-        order = keys.Position.parse(item["wsk"]).order
-    return Job(
-        id=keys.job_id(item["pk"]),
-        type=item["type"],
-        queue=item["queue"],
-        state=state,
-        created_ms=item["created"],
-        lane=item.get("lane", 0),
-        priority=item.get("priority", 0),
-        attempt=item.get("attempt", 0),
-        content=jsontext.stored(item["body"]) if "body" in item else None,
-        enqueued_ms=item.get("enqueued"),
-        scheduled_ms=item.get("scheduled"),
-        expires_ms=item.get("expires"),
-        timeout_ms=item.get("timeout", DEFAULT_TIMEOUT_MS),
-        visibility_ms=item.get("visibility"),
-        policy=RetryPolicy.from_compact(item.get("retry")),
-        retention=_retention(item),
-        order=order,
-        life=item.get("life", 0),
-        activated_ms=item.get("activated"),
-        started_ms=item.get("started"),
-        completed_ms=item.get("completed"),
-        cancelled_ms=item.get("cancelled"),
-        discarded_ms=item.get("discarded"),
-        lease=lease,
-        worker_id=item.get("worker"),
-        stalled=item.get("stalled"),
-        retry_at_ms=item.get("retry_at"),
-        retry_delay_ms=item.get("retry_delay"),
-        dead_letter="dead" in item,
-        error_type=item.get("etype"),
-        deleting="deleting" in item,
-        replayed=item.get("replayed"),
-        copies_to=Target.of(item["dlq"]) if "dlq" in item else None,
-        copy_id=item.get("copy"),
-        copy_due="copy_due" in item,
-        copy_of=Origin.of(item["copy_of"]) if "copy_of" in item else None,
-        trimmed="trimmed" in item,
-        unique_key=item.get("unique"),
-        reserved_bytes=item.get("held"),
-        slot="slot" in item,
-        pool=item.get("pool"),
-        seats=item.get("seats", ""),
-        limit=RateLimit.of(item["limit"]) if "limit" in item else None,
-        place=item.get("place"),
-        share=Share.of(item["fair"]) if "fair" in item else None,
-        batch=item.get("batch"),
-        producer=item.get("by"),
-        made_by=item.get("made"),
-        content_bytes=item.get("payload_bytes", 0),
-        content_ref=item.get("payload"),
-        result=jsontext.stored(item["result"]) if "result" in item else MISSING,
-        result_ref=item.get("result_ref"),
-        op=item.get("op"),
-        ttl_s=item.get("ttl"),
     )
 
 
@@ -245,14 +207,14 @@ def fits_inline(job: Job) -> bool:
 
     This allows for worker ids of up to 48 bytes; a longer one may cost a second unit.
     """
-    return size(head(job)) + growth(job) <= HEAD_BYTES
+    return size(record_of(job)) + growth(job) <= RECORD_BYTES
 
 
 def growth(job: Job) -> int:
     """How many bytes a new job's record may gain in its life."""
     more = ACTIVATION_BYTES if job.state is State.PENDING else 0
     more += COPY_BYTES if job.copies_to is not None else 0
-    more += PLACE_BYTES if job.limit is not None else 0
+    more += PERMIT_BYTES if job.limit is not None else 0
     if job.share is not None:
         # The tag is in the name of a permit, too; a job that waits for a time has none yet.
         more += TAG_DIGITS if job.limit is not None else 0

@@ -34,10 +34,10 @@ def prepare(job: Job, payloads: PayloadStore, ids: IdSource) -> PreparedJob:
     job = changed(job, op=token, made_by=token if job.chosen_id else None)
     if items.fits_inline(job):
         return job, []
-    text = jsontext.dumps(job.content)
-    size = len(text.encode("utf-8"))
+    payload = jsontext.dumps(job.content)
+    size = len(payload.encode("utf-8"))
     at = payloads.new_ref(job.id, keys.PAYLOAD, ids.token(), size)
-    return changed(job, content_ref=at.ref, content_bytes=size), [(at, text)]
+    return changed(job, content_ref=at.ref, content_bytes=size), [(at, payload)]
 
 
 def is_own(found: Item | None, job: Job) -> bool:

@@ -47,7 +47,10 @@ class Orphans:
                 TableName=self._table.name,
                 ProjectionExpression="pk, sk",
                 FilterExpression="begins_with(pk, :job) AND sk <> :head",
-                ExpressionAttributeValues={":job": {"S": keys.job("")}, ":head": {"S": keys.HEAD}},
+                ExpressionAttributeValues={
+                    ":job": {"S": keys.job("")},
+                    ":head": {"S": keys.RECORD},
+                },
                 **after,
             )
             found = [(item["pk"]["S"], item["sk"]["S"]) for item in answer["Items"]]
@@ -76,11 +79,11 @@ class Orphans:
     def unnamed(self, parts: Iterable[OrphanCandidate]) -> list[OrphanCandidate]:
         """Those of these parts that belong to no stored job, read consistently."""
         wanted = list(parts)
-        records = self._table.batch_get((keys.job(part.job_id), keys.HEAD) for part in wanted)
+        records = self._table.batch_get((keys.job(part.job_id), keys.RECORD) for part in wanted)
         return [
             part
             for part in wanted
-            if not _referenced(part, records.get((keys.job(part.job_id), keys.HEAD)))
+            if not _referenced(part, records.get((keys.job(part.job_id), keys.RECORD)))
         ]
 
     def remove(self, parts: Iterable[OrphanCandidate]) -> None:
@@ -108,5 +111,5 @@ def _referenced(part: OrphanCandidate, record: Any) -> bool:
     if not part.sk.startswith(_KINDS):
         # Errors, progress and notes are found by the id of their job, and removed with it.
         return True
-    job = items.job_from_head(record)
+    job = items.job_of(record)
     return part.sk in (f"{keys.PAYLOAD}{job.content_ref}", f"{keys.RESULT}{job.result_ref}")

@@ -69,7 +69,7 @@ class PayloadChange:
         if not payloads:
             return
         with suppress(OjsError):
-            job = self._jobs.head(job_id)
+            job = self._jobs.read_record(job_id)
             current = None if job is None else job.content_ref
             self._drop([at for at in payloads if at.ref != current])
 

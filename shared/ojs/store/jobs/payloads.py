@@ -62,11 +62,11 @@ class PayloadStore:
     def save(self, payloads: Sequence[tuple[PayloadRef, str]]) -> None:
         """Write payloads. Nothing refers to them yet, so no condition is needed."""
         items = []
-        for at, text in payloads:
+        for at, payload in payloads:
             if at.in_bucket:
-                self._blobs.put(at.blob_key, text.encode("utf-8"))
+                self._blobs.put(at.blob_key, payload.encode("utf-8"))
             else:
-                items.append(_item(at, text))
+                items.append(_item(at, payload))
         if len(items) == 1:
             self._table.put(Put(items[0]))
         elif items:
@@ -92,7 +92,7 @@ class PayloadStore:
             missing = [at for at in in_table if at not in found]
             if missing:
                 items = self._table.batch_get((at.key for at in missing), consistent=consistent)
-                found |= {at: text_of(items[at.key]) for at in missing if at.key in items}
+                found |= {at: payload_of(items[at.key]) for at in missing if at.key in items}
         return found
 
     def delete(self, refs: Iterable[PayloadRef]) -> None:
@@ -116,7 +116,7 @@ def payloads_of(job: Job) -> list[PayloadRef]:
     return found
 
 
-def text_of(item: Item) -> str:
+def payload_of(item: Item) -> str:
     """The payload that an item holds."""
     packed = item.get("zip")
     if isinstance(packed, bytes):
@@ -124,11 +124,11 @@ def text_of(item: Item) -> str:
     return str(item["text"])
 
 
-def _item(at: PayloadRef, text: str) -> Item:
+def _item(at: PayloadRef, payload: str) -> Item:
     pk, sk = at.key
-    raw = text.encode("utf-8")
+    raw = payload.encode("utf-8")
     # Write units are charged by the KiB: compress where that saves at least one.
     packed = zlib.compress(raw, 6) if len(raw) > _UNIT else raw
     if len(packed) // _UNIT < len(raw) // _UNIT:
         return {"pk": pk, "sk": sk, "zip": packed}
-    return {"pk": pk, "sk": sk, "text": text}
+    return {"pk": pk, "sk": sk, "text": payload}

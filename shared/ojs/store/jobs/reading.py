@@ -10,7 +10,7 @@ from ojs.domain.job.failure import Failure
 from ojs.domain.job.job import Job
 from ojs.domain.job.states import State
 from ojs.store.jobs import items
-from ojs.store.jobs.payloads import PayloadRef, PayloadStore, payloads_of, text_of
+from ojs.store.jobs.payloads import PayloadRef, PayloadStore, payload_of, payloads_of
 from ojs.store.jobs.progress import progress_of
 from ojs.store.table import keys
 from ojs.store.table.table import Table
@@ -24,23 +24,23 @@ class JobReader:
         self._table = table
         self._payloads = payloads
 
-    def head(self, job_id: str) -> Job | None:
+    def read_record(self, job_id: str) -> Job | None:
         """The job record alone: what decisions are made on."""
-        item = self._table.get(keys.job(job_id), keys.HEAD)
-        return items.job_from_head(item) if item else None
+        item = self._table.get(keys.job(job_id), keys.RECORD)
+        return items.job_of(item) if item else None
 
-    def heads(self, job_ids: Iterable[str]) -> dict[str, Job]:
+    def read_records(self, job_ids: Iterable[str]) -> dict[str, Job]:
         """Several job records by id; those that do not exist are left out."""
-        found = self._table.batch_get((keys.job(job_id), keys.HEAD) for job_id in job_ids)
-        return {keys.job_id(pk): items.job_from_head(item) for (pk, _), item in found.items()}
+        found = self._table.batch_get((keys.job(job_id), keys.RECORD) for job_id in job_ids)
+        return {keys.job_id(pk): items.job_of(item) for (pk, _), item in found.items()}
 
     def with_progress(self, job_id: str) -> Job | None:
         """The job record and the progress alone: one call whatever the size of the job."""
-        head, progress = (keys.job(job_id), keys.HEAD), (keys.job(job_id), keys.PROGRESS)
+        head, progress = (keys.job(job_id), keys.RECORD), (keys.job(job_id), keys.PROGRESS)
         found = self._table.batch_get([head, progress])
         if head not in found:
             return None
-        job = items.job_from_head(found[head])
+        job = items.job_of(found[head])
         return changed(job, progress=progress_of(found.get(progress), job))
 
     def load(self, job_id: str) -> Job | None:
@@ -53,9 +53,9 @@ class JobReader:
         values: dict[str, Value] = {":job": keys.job(job_id)}
         found = self._table.query(everything, values, consistent=True)
         by_key = {str(item["sk"]): item for item in found.items}
-        if keys.HEAD not in by_key:
+        if keys.RECORD not in by_key:
             return None
-        job = items.job_from_head(by_key[keys.HEAD])
+        job = items.job_of(by_key[keys.RECORD])
         if found.last is not None:
             latest = self._table.query(
                 f"{everything} AND begins_with(sk, :error)",
@@ -63,7 +63,7 @@ class JobReader:
                 consistent=True,
                 forward=False,
             )
-            by_key = {keys.HEAD: by_key[keys.HEAD]}
+            by_key = {keys.RECORD: by_key[keys.RECORD]}
             by_key |= {str(item["sk"]): item for item in latest.items}
             in_table = [at.key for at in payloads_of(job) if not at.in_bucket]
             apart = [(keys.job(job_id), keys.PROGRESS), *in_table]
@@ -74,12 +74,14 @@ class JobReader:
         """As `load`, with every error there ever was, however long that takes."""
         found = self._table.query_all("pk = :job", {":job": keys.job(job_id)})
         by_key = {str(item["sk"]): item for item in found}
-        return self._assembled(by_key) if keys.HEAD in by_key else None
+        return self._assembled(by_key) if keys.RECORD in by_key else None
 
     def _assembled(self, by_key: Mapping[str, Item]) -> Job:
         """A job from the items of its partition."""
-        job = items.job_from_head(by_key[keys.HEAD])
-        texts = {at: text_of(by_key[at.key[1]]) for at in payloads_of(job) if at.key[1] in by_key}
+        job = items.job_of(by_key[keys.RECORD])
+        payloads = {
+            at: payload_of(by_key[at.key[1]]) for at in payloads_of(job) if at.key[1] in by_key
+        }
         ended = job.state is State.DISCARDED and not job.dead_letter
         errors = [
             by_key[sk]
@@ -88,7 +90,9 @@ class JobReader:
             if sk.startswith(keys.ERROR) and (ended or not keys.is_of_end(sk))
         ]
         progress = progress_of(by_key.get(keys.PROGRESS), job)
-        return changed(self._filled(job, texts), errors=_failures(errors, job), progress=progress)
+        return changed(
+            self._filled(job, payloads), errors=_failures(errors, job), progress=progress
+        )
 
     def with_contents(self, jobs: Sequence[Job]) -> list[Job]:
         """The same jobs with contents and results filled in; one call for all in the table."""
@@ -98,18 +102,18 @@ class JobReader:
             for at in payloads_of(job)
             if at.kind != keys.PAYLOAD or job.content is None
         ]
-        texts = self._payloads.load(missing)
-        return [self._filled(job, texts) for job in jobs]
+        payloads = self._payloads.load(missing)
+        return [self._filled(job, payloads) for job in jobs]
 
-    def _filled(self, job: Job, texts: dict[PayloadRef, str]) -> Job:
-        """A job with its content and result, of the texts that were read."""
+    def _filled(self, job: Job, payloads: dict[PayloadRef, str]) -> Job:
+        """A job with its content and result, of the payloads that were read."""
         # What no query of the table found may be in the bucket.
-        missing = [at for at in payloads_of(job) if at not in texts and at.in_bucket]
+        missing = [at for at in payloads_of(job) if at not in payloads and at.in_bucket]
         if missing:
-            texts = texts | self._payloads.load(missing)
+            payloads = payloads | self._payloads.load(missing)
         for at in payloads_of(job):
-            if at in texts:
-                value = jsontext.stored(texts[at])
+            if at in payloads:
+                value = jsontext.stored(payloads[at])
                 job = (
                     changed(job, content=value)
                     if at.kind == keys.PAYLOAD

@@ -22,12 +22,11 @@ from ojs.domain import jsontext
 from ojs.domain.fair_queue.tags import Share
 from ojs.domain.ids import IdSource
 from ojs.domain.job.failure import Failure
-from ojs.domain.job.job import DEFAULT_TIMEOUT_MS, MISSING, Job
+from ojs.domain.job.job import DEFAULT_TIMEOUT_MS, MISSING, POOL_PERMIT, Job, JobPermits
 from ojs.domain.job.retention import RETENTION
 from ojs.domain.job.states import State, Trigger, sources
 from ojs.store.jobs import items
 from ojs.store.jobs.finding import JobIndex
-from ojs.store.jobs.job_permits import JobPermits
 from ojs.store.jobs.new_jobs import IS_NEW, PreparedJob, any_own, is_own, prepare
 from ojs.store.jobs.payloads import PayloadRef, PayloadStore
 from ojs.store.jobs.progress import JobProgress
@@ -35,31 +34,25 @@ from ojs.store.jobs.reading import JobReader
 from ojs.store.jobs.removal import JobRemoval
 from ojs.store.jobs.staged_batches import StagedBatches
 from ojs.store.permits.depth_counter import DepthCounter
-from ojs.store.permits.key_limits import KeyLimits
-from ojs.store.permits.pool_permits import PoolPermits
-from ojs.store.permits.semaphore import ConcurrencySemaphore
-from ojs.store.queues.queues import QueueStore
 from ojs.store.table import keys
 from ojs.store.table.errors import LostRace
 from ojs.store.table.table import OwnMark, Put, Table, Update
 from ojs.store.table.values import Value
-
-_NO_SEATS = " AND attribute_not_exists(#seats)"
 
 
 def winner(lost: LostRace) -> Job | None:
     """The job as the winner left it, from a lost write of its record; None when there is none."""
     if not lost.item or "state" not in lost.item:
         return None
-    return items.job_from_head(lost.item)
+    return items.job_of(lost.item)
 
 
 class JobStore(JobReader):
     """Reads and writes job records.
 
     What concerns other items of a job has parts of its own: `index` finds jobs, `batches` stores
-    large batches, `permits` gives back what running jobs hold, `progress` stores progress reports,
-    `removal` removes jobs for good.
+    large batches, `progress` stores progress reports, `removal` removes jobs for good. The permits
+    of jobs are no concern of it (`ojs.services.permits.lifecycle`).
     """
 
     def __init__(
@@ -69,7 +62,6 @@ class JobStore(JobReader):
         ids: IdSource,
         *,
         depth: DepthCounter,
-        semaphore: ConcurrencySemaphore,
     ) -> None:
         super().__init__(table, payloads)
         self._ids = ids
@@ -77,15 +69,6 @@ class JobStore(JobReader):
         self.progress = JobProgress(table)
         self.removal = JobRemoval(table, payloads, ids)
         self.batches = StagedBatches(table, ids, payloads=payloads, records=self, depth=depth)
-        self.permits = JobPermits(
-            table,
-            ids,
-            depth=depth,
-            semaphore=semaphore,
-            limits=KeyLimits(table, ids),
-            queues=QueueStore(table),
-            pools=PoolPermits(table, semaphore=semaphore),
-        )
 
     # --- new jobs ---------------------------------------------------------------------------
 
@@ -102,7 +85,7 @@ class JobStore(JobReader):
         self._payloads.save(payloads)
         # Race: two pushes with one client id. The loser finds the winner's record and stores
         # nothing; its payload, under a name of its own, is removed again.
-        record = Put(items.head(job), condition=IS_NEW)
+        record = Put(items.record_of(job), condition=IS_NEW)
         try:
             if also:
                 self._table.transact([record, *also])
@@ -129,7 +112,7 @@ class JobStore(JobReader):
         payloads = [payload for _, of_job in prepared for payload in of_job]
         self._payloads.save(payloads)
         try:
-            records = [Put(items.head(job), condition=IS_NEW) for job in stored]
+            records = [Put(items.record_of(job), condition=IS_NEW) for job in stored]
             self._table.transact([*records, *also])
         except LostRace as lost:
             if not any_own(lost, stored):
@@ -149,16 +132,9 @@ class JobStore(JobReader):
         now_ms: int,
         lease_ms: int,
         worker_id: str | None,
-        slot: bool = False,
-        place: str | None = None,
-        pool: str | None = None,
-        seats: str = "",
+        permits: JobPermits,
     ) -> Job:
-        """Available to active. Raises LostRace.
-
-        The permits that were acquired for the job: `slot` of its queue, `place` (a name) of its
-        rate limit key, `seats` of the `pool` that it is handed out to and of the worker.
-        """
+        """Available to active, with the permits that were acquired for it. Raises LostRace."""
         token = self._ids.token()
         timeout_ms = position.timeout_ms or DEFAULT_TIMEOUT_MS
         setting: dict[str, Value] = {
@@ -171,34 +147,26 @@ class JobStore(JobReader):
             "lease_ms": lease_ms,
             "op": token,
         }
-        if worker_id is not None:
-            setting["worker"] = worker_id
-        if slot:
-            setting["slot"] = 1
-        if place is not None:
-            setting["place"] = place
-        if pool is not None:
-            setting["pool"] = pool
-        if seats:
-            setting["seats"] = seats
+        optional: dict[str, Value | None] = {
+            "worker": worker_id,
+            "slot": 1 if permits.queue else None,
+            "place": permits.key,
+            "pool": permits.pool,
+            "seats": permits.scopes or None,
+        }
+        setting |= {name: value for name, value in optional.items() if value is not None}
         item = self._table.update(
             Update(
                 keys.job(job_id),
-                keys.HEAD,
+                keys.RECORD,
                 set=setting,
                 compute={"attempt": "if_not_exists(#attempt, :zero) + :one"},
                 # A deadline ends with the start; the expiry index must not list it any more.
-                remove=[
-                    "batch",
-                    "epk",
-                    "esk",
-                    "stalled",
-                    *([] if worker_id else ["worker"]),
-                    *([] if pool else ["pool"]),
-                ],
+                remove=["batch", "epk", "esk", "stalled"]
+                + [name for name in ("worker", "pool") if name not in setting],
                 # Race: other fetchers, a cancel, a promotion to another position, a stale index.
                 # One wins; the losers see another state or position and try the next job.
-                # The position is compared too: it carries the hints this claim relied on. And the
+                # The position is compared too: it carries what this claim relied on. And the
                 # line: moved to another queue, a job may stand at an equal position.
                 condition="#state = :available AND #wpk = :line AND #wsk = :seen "
                 "AND (attribute_not_exists(#expires) OR #expires > :now)",
@@ -213,7 +181,7 @@ class JobStore(JobReader):
             ),
             own=("op", token),
         )
-        return items.job_from_head(item)
+        return items.job_of(item)
 
     def ack(
         self,
@@ -225,7 +193,7 @@ class JobStore(JobReader):
         lease_token: str | None = None,
         result: Any = MISSING,
     ) -> Job:
-        """Active to completed; releases the job's permits. Raises LostRace."""
+        """Active to completed. Raises LostRace."""
         token = self._ids.token()
         setting: dict[str, Value] = {
             "state": State.COMPLETED.value,
@@ -235,16 +203,16 @@ class JobStore(JobReader):
         own: OwnMark = ("op", token)
         offloaded: PayloadRef | None = None
         if result is not MISSING:
-            text = jsontext.dumps(result)
-            size = len(text.encode("utf-8"))
+            payload = jsontext.dumps(result)
+            size = len(payload.encode("utf-8"))
             if size <= items.INLINE_RESULT_BYTES:
-                setting["result"] = text
+                setting["result"] = payload
             else:
                 offloaded = self._payloads.new_ref(job_id, keys.RESULT, token, size)
                 setting["result_ref"] = offloaded.ref
                 # Stays when others change the record later, unlike `op`.
                 own = ("result_ref", offloaded.ref)
-                self._payloads.save([(offloaded, text)])
+                self._payloads.save([(offloaded, payload)])
         # Race: the lease ran out and the job went to another worker, was cancelled or finished.
         # The loser sees the state, worker and attempt that are stored now.
         conditions, values = _lease_owner_condition(worker_id, attempt, lease_token)
@@ -253,7 +221,7 @@ class JobStore(JobReader):
             item = self._table.update(
                 Update(
                     keys.job(job_id),
-                    keys.HEAD,
+                    keys.RECORD,
                     set=setting,
                     compute={"ttl": f"if_not_exists(#{items.KEEP_COMPLETED}, :keep) + :now_s"},
                     remove=[
@@ -268,9 +236,7 @@ class JobStore(JobReader):
             if offloaded is not None:
                 self._payloads.delete([offloaded])
             raise
-        job = items.job_from_head(item)
-        self.permits.release_all(job, now_ms=now_ms)
-        return changed(job, result=result)
+        return changed(items.job_of(item), result=result)
 
     def extend(
         self,
@@ -303,7 +269,7 @@ class JobStore(JobReader):
         item = self._table.update(
             Update(
                 keys.job(job_id),
-                keys.HEAD,
+                keys.RECORD,
                 set=setting,
                 compute=compute,
                 condition=" AND ".join(conditions),
@@ -311,7 +277,7 @@ class JobStore(JobReader):
             ),
             own=("op", token),
         )
-        return items.job_from_head(item)
+        return items.job_of(item)
 
     # --- changes of a record that was read --------------------------------------------------
 
@@ -332,18 +298,8 @@ class JobStore(JobReader):
         """
         if failure is not None:
             self._add_failure(before, failure, reported=reported)
-        if before.state is State.AVAILABLE and after.state is State.ACTIVE:
-            after = self.permits.reacquire(before, after)
         after, update = self.replacing(before, after, guard=guard)
-        try:
-            self._table.update(update, own=("op", update.set["op"]))
-        except LostRace as lost:
-            # After a repetition the job may have gone on, and its permits be released by now.
-            resumed = after.lease if before.state is State.AVAILABLE else None
-            if resumed is not None and not lost.repeated:
-                self.permits.roll_back(after, now_ms=resumed.until_ms - resumed.length_ms)
-            raise
-        self.permits.release_unused(before, after)
+        self._table.update(update, own=("op", update.set["op"]))
         return after
 
     def replace_all(
@@ -361,10 +317,7 @@ class JobStore(JobReader):
             records = zip(lost.items, made, strict=False)
             if not all(found and found.get("op") == after.op for found, (after, _) in records):
                 raise
-        stored = [after for after, _ in made]
-        for (before, _), after in zip(changes, stored, strict=True):
-            self.permits.release_unused(before, after)
-        return stored
+        return [after for after, _ in made]
 
     def replacing(
         self, before: Job, after: Job, *, guard: Literal["op", "lease"] = "op"
@@ -372,9 +325,9 @@ class JobStore(JobReader):
         """The write that `replace` makes, for use in a transaction."""
         # Only a running job holds concurrency permits.
         if after.state is not State.ACTIVE:
-            after = changed(after, slot=False, place=None, seats="")
+            after = changed(after, queue_permit=False, key_permit=None, pool_permits="")
         after = changed(after, op=self._ids.token())
-        old, new = items.head(before), items.head(after)
+        old, new = items.record_of(before), items.record_of(after)
         setting = {name: value for name, value in new.items() if old.get(name) != value}
         # A heartbeat may have left the stored due entry behind the one worked out from the record:
         # index keys are always written out.
@@ -396,13 +349,13 @@ class JobStore(JobReader):
         if before.state is State.ACTIVE:
             # Race: a permit is noted on a job that ran before its queue had a limit. The loser
             # would not release it, and reads again.
-            condition += f" AND attribute_{'' if before.slot else 'not_'}exists(#slot)"
+            condition += f" AND attribute_{'' if before.queue_permit else 'not_'}exists(#slot)"
             # The same of its permits in a pool.
-            condition += " AND #seats = :seats" if before.seats else _NO_SEATS
-            values |= {":seats": before.seats} if before.seats else {}
+            condition += f" AND {_same_pool_permits(before.pool_permits)}"
+            values |= {":seats": before.pool_permits} if before.pool_permits else {}
         return after, Update(
             keys.job(before.id),
-            keys.HEAD,
+            keys.RECORD,
             set=setting,
             remove=removing,
             condition=condition,
@@ -424,6 +377,55 @@ class JobStore(JobReader):
         except LostRace:
             return
 
+    def note_queue_permit(self, job_id: str, lease: str) -> bool:
+        """Note on a running job that it holds a permit of its queue; False if it had one noted, or
+        does not run under this lease any more.
+        """
+        # Race: the job ends, and would release no permit; or another sweep notes one. The loser
+        # releases the permit that it acquired for the job. A token tells our note from theirs.
+        token = self._ids.token()
+        try:
+            self._table.update(
+                Update(
+                    keys.job(job_id),
+                    keys.RECORD,
+                    set={"slot": token},
+                    condition="#state = :active AND #lease = :lease "
+                    "AND attribute_not_exists(#slot)",
+                    values={":active": State.ACTIVE.value, ":lease": lease},
+                ),
+                own=("slot", token),
+            )
+        except LostRace as lost:
+            # After a repetition it may have been noted, and the permit be released by now.
+            return lost.repeated
+        return True
+
+    def note_pool_permit(self, job_id: str, lease: str, scopes: str) -> bool:
+        """Note on a running job that it holds a permit of its pool, beside the `scopes` noted
+        before; False if it had one noted, or does not run under this lease any more.
+        """
+        # Race: as in `note_queue_permit`. The note carries no token: if two sweeps write the same
+        # at once both have acquired a permit, and one too many counts until it is repaired.
+        try:
+            self._table.update(
+                Update(
+                    keys.job(job_id),
+                    keys.RECORD,
+                    set={"seats": POOL_PERMIT + scopes},
+                    condition="#state = :active AND #lease = :lease AND "
+                    + _same_pool_permits(scopes),
+                    values={
+                        ":active": State.ACTIVE.value,
+                        ":lease": lease,
+                        **({":seats": scopes} if scopes else {}),
+                    },
+                )
+            )
+        except LostRace as lost:
+            return lost.repeated
+        return True
+
     def tag(self, job: Job, share: Share, order: str | None) -> bool:
         """Give a job its tenant's share, and one in a ready line this order; False when it has
         changed.
@@ -438,14 +440,14 @@ class JobStore(JobReader):
         if order is not None:
             setting["wsk"] = items.position(tagged_job).key()
             own = ("wsk", setting["wsk"])
-            condition += " AND #wsk = :place"
-            values[":place"] = items.position(job).key()
+            condition += " AND #wsk = :position"
+            values[":position"] = items.position(job).key()
         # Race: a claim, a cancel, a promotion, another backfill. The loser leaves the job alone;
         # if it still needs a tag the next backfill finds it.
         try:
             self._table.update(
                 Update(
-                    keys.job(job.id), keys.HEAD, set=setting, condition=condition, values=values
+                    keys.job(job.id), keys.RECORD, set=setting, condition=condition, values=values
                 ),
                 own=own,
             )
@@ -460,7 +462,7 @@ class JobStore(JobReader):
             self._table.update(
                 Update(
                     keys.job(job.id),
-                    keys.HEAD,
+                    keys.RECORD,
                     set={
                         "wsk": keys.due_at(job.due_ms, keys.LEASE_END),
                         "op": self._ids.token(),
@@ -471,6 +473,10 @@ class JobStore(JobReader):
             )
         except LostRace:
             return
+
+
+def _same_pool_permits(seats: str) -> str:
+    return "#seats = :seats" if seats else "attribute_not_exists(#seats)"
 
 
 def _lease_owner_condition(

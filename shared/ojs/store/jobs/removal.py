@@ -31,7 +31,7 @@ class JobRemoval:
         self._table.update(
             Update(
                 keys.job(job.id),
-                keys.HEAD,
+                keys.RECORD,
                 set={"deleting": 1, "op": token},
                 condition="#op = :seen",
                 values={":seen": job.op or ""},
@@ -69,7 +69,7 @@ class JobRemoval:
 
     def _delete_record(self, job: Job) -> None:
         self._table.delete(
-            keys.job(job.id), keys.HEAD, condition="#op = :seen", values={":seen": job.op or ""}
+            keys.job(job.id), keys.RECORD, condition="#op = :seen", values={":seen": job.op or ""}
         )
 
     def remove_rest(self, job: Job) -> int:
@@ -108,7 +108,7 @@ class JobRemoval:
             or sk.startswith((keys.ERROR, keys.SPARE))
         ]
         objects = [at for at in payloads if at.in_bucket]
-        return rest, objects, any(sk == keys.HEAD for _, sk in keys_found)
+        return rest, objects, any(sk == keys.RECORD for _, sk in keys_found)
 
     def _remove(self, objects: Iterable[PayloadRef], rest: Sequence[tuple[str, str]]) -> None:
         self._payloads.delete(objects)

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from dataclasses import replace as changed
 from itertools import groupby
 from typing import Any
+from uuid import UUID
 
 from ojs.domain import jsontext
 from ojs.domain.errors import BackendUnavailable, OjsError
@@ -93,11 +94,11 @@ class StagedBatches:
         if not chosen_ids:
             # Generated ids: no other job can have them, so no condition is needed. A write that
             # had no answer may still come, even after the batch is undone (`undo`).
-            self._table.write_many(puts=[items.head(job) for job in jobs])
+            self._table.write_many(puts=[items.record_of(job) for job in jobs])
             return
         # Race: another job with an id that the client chose. The batch fails as a whole.
         try:
-            self._table.transact([Put(items.head(job), condition=IS_NEW) for job in jobs])
+            self._table.transact([Put(items.record_of(job), condition=IS_NEW) for job in jobs])
         except LostRace as lost:
             if not any_own(lost, jobs):
                 raise self.refusal(lost, jobs) from None
@@ -109,7 +110,7 @@ class StagedBatches:
         try:
             self._table.delete(
                 keys.batch(token),
-                keys.HEAD,
+                keys.RECORD,
                 condition="attribute_not_exists(pk) OR #state = :staging",
                 values={":staging": _STAGING},
             )
@@ -127,9 +128,9 @@ class StagedBatches:
 
     def id_in_use(self, found: Item) -> JobIdTaken | BackendUnavailable:
         """The error for a new job whose id this stored record has."""
-        there = items.job_from_head(found)
+        there = items.job_of(found)
         if there.batch is not None:
-            batch = self._table.get(keys.batch(there.batch), keys.HEAD)
+            batch = self._table.get(keys.batch(there.batch), keys.RECORD)
             if batch is not None:
                 # Perhaps left by an earlier try of the same caller: until that batch is committed
                 # or undone it is open whether the id is taken.
@@ -155,7 +156,7 @@ class StagedBatches:
             batch = self._table.update(
                 Update(
                     keys.batch(token),
-                    keys.HEAD,
+                    keys.RECORD,
                     set={"state": _UNDONE},
                     condition="attribute_exists(pk)",
                 )
@@ -181,8 +182,8 @@ class StagedBatches:
         )
         # An id that the client chose may belong to an older job: only records of this batch go.
         # Jobs of an undone batch are never claimed or changed, so that what was read still holds.
-        ours = [job for job in self._records.heads(job_ids).values() if job.batch == token]
-        self._table.write_many(deletes=[(keys.job(job.id), keys.HEAD) for job in ours])
+        ours = [job for job in self._records.read_records(job_ids).values() if job.batch == token]
+        self._table.write_many(deletes=[(keys.job(job.id), keys.RECORD) for job in ours])
         return len(ours)
 
     def _give_back_room(self, token: str, batch: Item, now_ms: int) -> None:
@@ -193,7 +194,7 @@ class StagedBatches:
             self._table.update(
                 Update(
                     keys.batch(token),
-                    keys.HEAD,
+                    keys.RECORD,
                     set={
                         "wsk": keys.instant(now_ms + UNDONE_AGAIN_MS),
                         "ttl": (now_ms + _UNDONE_KEPT_MS) // 1000,
@@ -215,7 +216,7 @@ class StagedBatches:
             self._table.update(
                 Update(
                     keys.batch(token),
-                    keys.HEAD,
+                    keys.RECORD,
                     remove=["wpk", "wsk"],
                     condition="attribute_exists(#ttl) AND #wsk <= :now",
                     values={":now": keys.instant(now_ms)},
@@ -224,7 +225,7 @@ class StagedBatches:
 
     def uncommitted(self, tokens: Iterable[str]) -> set[str]:
         """Those of these batches that are not committed."""
-        found = self._table.batch_get((keys.batch(token), keys.HEAD) for token in tokens)
+        found = self._table.batch_get((keys.batch(token), keys.RECORD) for token in tokens)
         return {pk.removeprefix(keys.batch("")) for pk, _ in found}
 
     def stale(self, *, now_ms: int, limit: int) -> list[str]:
@@ -245,10 +246,10 @@ def batch_item(token: str, prepared: Sequence[PreparedJob], now_ms: int) -> dict
     jobs = [job for job, _ in prepared]
     item: dict[str, Value] = {
         "pk": keys.batch(token),
-        "sk": keys.HEAD,
+        "sk": keys.RECORD,
         "state": _STAGING,
         "created": now_ms,
-        "ids": b"".join(_id_bytes(job.id) for job in jobs),
+        "ids": b"".join(UUID(job.id).bytes for job in jobs),
         "runs": _runs(jobs),
         "wpk": keys.STAGED,
         "wsk": keys.instant(now_ms + STAGING_GRACE_MS),
@@ -288,11 +289,6 @@ def _unpacked(packed: Any) -> Any:
     return jsontext.stored(zlib.decompress(bytes(packed)).decode("utf-8"))
 
 
-def _id_bytes(job_id: str) -> bytes:
-    return bytes.fromhex(job_id.replace("-", ""))
-
-
 def _ids_of(packed: Any) -> list[str]:
     raw = bytes(packed)
-    texts = (raw[start : start + 16].hex() for start in range(0, len(raw), 16))
-    return [f"{t[:8]}-{t[8:12]}-{t[12:16]}-{t[16:20]}-{t[20:]}" for t in texts]
+    return [str(UUID(bytes=raw[start : start + 16])) for start in range(0, len(raw), 16)]

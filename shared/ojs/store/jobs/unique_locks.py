@@ -35,7 +35,7 @@ class UniqueLocks:
 
     def get(self, digest: str) -> UniqueLock | None:
         """The lock on a fingerprint, read consistently. It may be `over`."""
-        item = self._table.get(keys.unique(digest), keys.HEAD)
+        item = self._table.get(keys.unique(digest), keys.RECORD)
         if item is None:
             return None
         until = item.get("until")
@@ -51,7 +51,7 @@ class UniqueLocks:
         """The write that takes a fingerprint, for the transaction that stores its job."""
         item: dict[str, Value] = {
             "pk": keys.unique(lock.digest),
-            "sk": keys.HEAD,
+            "sk": keys.RECORD,
             "job": lock.job_id,
         }
         if lock.until_ms is not None:

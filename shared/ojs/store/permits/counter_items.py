@@ -7,9 +7,10 @@ repeated by the SDK: after a lost answer, a repetition might count twice.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from typing import TypedDict, Unpack
 
 from ojs.domain.errors import OjsError
 from ojs.store.table import keys
@@ -79,6 +80,16 @@ class PermitGrant:
         return self.current >= self.limit
 
 
+class CounterUpdate(TypedDict, total=False):
+    """What a write changes of a counter item, and its condition, as an `Update` has them."""
+
+    set: Mapping[str, Value]
+    remove: Sequence[str]
+    add: Mapping[str, int]
+    condition: str | None
+    values: Mapping[str, Value]
+
+
 class CounterStore:
     """Counter items with the sort key `SORT_KEY`, one for each name.
 
@@ -91,35 +102,31 @@ class CounterStore:
         self._table = table
 
     def record_drift(
-        self, name: str, seen: CounterValue, *, count: int, size: int = 0, now_ms: int
+        self, name: str, seen: CounterValue, *, count: int, size: int, now_ms: int
     ) -> None:
         """Store what a sweep counted, less than the counter shows, for a later sweep to confirm."""
         # Race: the counter changes meanwhile. Nothing is stored then; the next sweep counts again.
+        condition, values = unchanged(seen, *_RAISED)
         with suppress(LostRace):
-            self._table.update(
-                Update(
-                    keys.gate(name),
-                    self.SORT_KEY,
-                    set={"c": count, "c_b": size, "c_at": now_ms, "c_of": seen.changed_ms},
-                    condition=unchanged(seen, *_RAISED),
-                    values=values_of(seen, *_RAISED),
-                )
+            self._update(
+                name,
+                set={"c": count, "c_b": size, "c_at": now_ms, "c_of": seen.changed_ms},
+                condition=condition,
+                values=values,
             )
 
-    def repair(self, name: str, seen: CounterValue, *, count: int, size: int = 0) -> bool:
+    def repair(self, name: str, seen: CounterValue, *, count: int, size: int) -> bool:
         """Set the tracked part to what was counted; False if the counter changed since `seen`."""
         # Race: the counter changes meanwhile, by a job or by another sweep. Then the count is out
         # of date, nothing is written, and the next sweep counts again.
+        condition, values = unchanged(seen, *_RAISED)
         try:
-            self._table.update(
-                Update(
-                    keys.gate(name),
-                    self.SORT_KEY,
-                    set={"n": count + seen.untracked, "b": size + seen.untracked_bytes},
-                    remove=["c", "c_b", "c_at", "c_of"],
-                    condition=unchanged(seen, *_RAISED),
-                    values=values_of(seen, *_RAISED),
-                )
+            self._update(
+                name,
+                set={"n": count + seen.untracked, "b": size + seen.untracked_bytes},
+                remove=["c", "c_b", "c_at", "c_of"],
+                condition=condition,
+                values=values,
             )
         except LostRace:
             return False
@@ -129,22 +136,26 @@ class CounterStore:
         """Lower a counter. If this fails, it stays too high until a sweep repairs it."""
         # Race: the queue is deleted, and its counter with it. Nothing is left to lower.
         with suppress(LostRace, OjsError):
-            self._table.update(
-                Update(
-                    keys.gate(name),
-                    self.SORT_KEY,
-                    set={"at": now_ms},
-                    add={attribute: -amount for attribute, amount in amounts.items()},
-                    condition="attribute_exists(pk)",
-                )
+            self._update(
+                name,
+                set={"at": now_ms},
+                add={attribute: -amount for attribute, amount in amounts.items()},
+                condition="attribute_exists(pk)",
             )
+
+    def _update(self, name: str, **change: Unpack[CounterUpdate]) -> Item:
+        """Write a change of a counter, with the fields of `Update`. Raises LostRace."""
+        return self._table.update(Update(keys.counter(name), self.SORT_KEY, **change))
 
     def _remove(self, name: str, sort_key: str, *, before_ms: int) -> None:
         # Race: the queue is created again, and a job is counted. Then the item belongs to the new
         # queue and stays; what the old queue left in it is repaired like any drift.
         with suppress(LostRace):
             self._table.delete(
-                keys.gate(name), sort_key, condition="#at < :before", values={":before": before_ms}
+                keys.counter(name),
+                sort_key,
+                condition="#at < :before",
+                values={":before": before_ms},
             )
 
 
@@ -173,8 +184,10 @@ def throttled_since_ms(item: Item) -> int | None:
 _RAISED = ("at", "n", "b")
 
 
-def values_of(seen: CounterValue, *names: str) -> dict[str, Value]:
-    """The expression values of these attributes, as they were read."""
+def unchanged(seen: CounterValue, *names: str) -> tuple[str, dict[str, Value]]:
+    """The condition, and its values, that these attributes are as they were read; a missing one
+    counts as 0.
+    """
     stored = {
         "n": seen.count,
         "b": seen.size,
@@ -182,15 +195,10 @@ def values_of(seen: CounterValue, *names: str) -> dict[str, Value]:
         "loose_b": seen.untracked_bytes,
         "at": seen.changed_ms,
     }
-    return {f":{name}": stored[name] for name in names}
-
-
-def unchanged(seen: CounterValue, *names: str) -> str:
-    """The condition that these attributes are as they were read; a missing one counts as 0."""
-    values = values_of(seen, *names)
-    return " AND ".join(
+    condition = " AND ".join(
         f"#{name} = :{name}"
-        if values[f":{name}"]
+        if stored[name]
         else f"(attribute_not_exists(#{name}) OR #{name} = :{name})"
         for name in names
     )
+    return condition, {f":{name}": stored[name] for name in names}

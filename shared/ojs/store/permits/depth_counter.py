@@ -14,7 +14,6 @@ from ojs.store.permits.counter_items import (
     CounterValue,
     unchanged,
     value_from,
-    values_of,
 )
 from ojs.store.table import keys
 from ojs.store.table.errors import LostRace
@@ -73,17 +72,14 @@ class DepthCounter(CounterStore):
             values[":space"] = max_size - size
             setting |= {"bound_b": max_size, "warn_b": _warning(max_size, warn_at)}
         try:
-            item = self._table.update(
-                Update(
-                    keys.gate(queue),
-                    keys.DEPTH,
-                    set=setting,
-                    add={"n": count, "b": size},
-                    # A bound that was lifted must not lead to warnings.
-                    remove=[name for name in _BOUNDS if name not in setting],
-                    condition=" AND ".join(conditions) or None,
-                    values=values,
-                )
+            item = self._update(
+                queue,
+                set=setting,
+                add={"n": count, "b": size},
+                # A bound that was lifted must not lead to warnings.
+                remove=[name for name in _BOUNDS if name not in setting],
+                condition=" AND ".join(conditions) or None,
+                values=values,
             )
         except LostRace as lost:
             raise BoundReached(value_from(lost.item or {})) from None
@@ -95,7 +91,7 @@ class DepthCounter(CounterStore):
 
     def value(self, queue: str) -> CounterValue:
         """What the counter shows now, consistently."""
-        return value_from(self._table.get(keys.gate(queue), keys.DEPTH) or {})
+        return value_from(self._table.get(keys.counter(queue), keys.DEPTH) or {})
 
     def refused(
         self,
@@ -111,7 +107,7 @@ class DepthCounter(CounterStore):
         """Store that a push was refused: the stream record becomes the event and the metric."""
         self._table.update(
             Update(
-                keys.gate(queue),
+                keys.counter(queue),
                 keys.REFUSED,
                 set={
                     "type": job_type,
@@ -139,19 +135,14 @@ class DepthCounter(CounterStore):
             setting["drain"] = drain
         # Race: another sweep. The loser's count is as good as the winner's. Pushes and completions
         # meanwhile change the tracked part only, and do no harm.
+        condition, values = unchanged(seen, *_UNTRACKED)
         with suppress(LostRace):
-            self._table.update(
-                Update(
-                    keys.gate(queue),
-                    keys.DEPTH,
-                    set=setting,
-                    add={
-                        "n": untracked - seen.untracked,
-                        "b": untracked_bytes - seen.untracked_bytes,
-                    },
-                    condition=unchanged(seen, *_UNTRACKED),
-                    values=values_of(seen, *_UNTRACKED),
-                )
+            self._update(
+                queue,
+                set=setting,
+                add={"n": untracked - seen.untracked, "b": untracked_bytes - seen.untracked_bytes},
+                condition=condition,
+                values=values,
             )
 
     def remove(self, queue: str, *, before_ms: int) -> None:

@@ -16,6 +16,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from typing import Unpack
 
 from ojs.domain import jsontext
 from ojs.domain.errors import OjsError
@@ -29,10 +30,11 @@ from ojs.domain.rate_limit.limiter import (
     LimiterState,
     Override,
     RateLimit,
-    cell_name,
+    limiter_name,
     permit_name,
 )
 from ojs.domain.rate_limit.window import RateWindow
+from ojs.store.permits.counter_items import CounterUpdate
 from ojs.store.table import keys
 from ojs.store.table.errors import LostRace
 from ojs.store.table.table import Put, Table, Update
@@ -91,17 +93,17 @@ class KeyLimits:
     # --- read and register ------------------------------------------------------------------
 
     def get(self, name: str, *, consistent: bool = True) -> LimiterState | None:
-        """The state under a name of `ojs.domain.rate_limit.limiter.cell_name`."""
-        item = self._table.get(keys.limiter(name), keys.HEAD, consistent=consistent)
+        """The state under a name of `ojs.domain.rate_limit.limiter.limiter_name`."""
+        item = self._table.get(keys.limiter(name), keys.RECORD, consistent=consistent)
         return limiter_from(item) if item else None
 
     def get_many(self, names: Iterable[str], *, consistent: bool = True) -> dict[str, LimiterState]:
         """Several states by name; an empty one where none is stored."""
         wanted = list(dict.fromkeys(names))
         found = self._table.batch_get(
-            ((keys.limiter(name), keys.HEAD) for name in wanted), consistent=consistent
+            ((keys.limiter(name), keys.RECORD) for name in wanted), consistent=consistent
         )
-        return {name: limiter_from(found.get((keys.limiter(name), keys.HEAD))) for name in wanted}
+        return {name: limiter_from(found.get((keys.limiter(name), keys.RECORD))) for name in wanted}
 
     def keys(self, *, limit: int, after: str | None = None) -> tuple[list[str], str | None]:
         """A page of all keys, in order, and the key to continue after."""
@@ -123,11 +125,7 @@ class KeyLimits:
         if limit.bounds.concurrency is not None:
             # From now on all active jobs of the key have a permit, also those without this limit.
             setting["counted"] = 1
-        item = self._table.update(
-            Update(
-                keys.limiter(cell_name(key)), keys.HEAD, set=setting, add={f"{_QUEUE}{queue}": 1}
-            )
-        )
+        item = self._update(limiter_name(key), set=setting, add={f"{_QUEUE}{queue}": 1})
         return limiter_from(item)
 
     # --- acquire and release ----------------------------------------------------------------
@@ -162,7 +160,7 @@ class KeyLimits:
                 for one in requests
                 if takes_permits and one.permit in names
             }
-            return limiter.taking(bounds, holders, now_ms, len(names))
+            return limiter.with_starts(bounds, holders, now_ms, len(names))
 
         before, after = self._swap(name, seen, change, now_ms=now_ms)
         if after is None:
@@ -177,7 +175,7 @@ class KeyLimits:
         gone = frozenset(names)
 
         def change(limiter: LimiterState) -> LimiterState:
-            after = limiter.giving_back(gone, grant.now_ms, 0 if started else len(gone))
+            after = limiter.without_starts(gone, grant.now_ms, 0 if started else len(gone))
             if not started and limiter.op == grant.after.op and len(gone) == len(grant.names):
                 # Nothing was acquired since: the last start is the one before.
                 after = replace(after, last_ms=grant.before.last_ms)
@@ -221,24 +219,15 @@ class KeyLimits:
         Does not change the version: a fetch that decides on one with more permits taken only grants
         less.
         """
-        if job.limit is None or job.place is None:
+        if job.limit is None or job.key_permit is None:
             return
-        self._remove(cell_name(job.limit.key_in(job.queue)), job.place)
+        self._remove(limiter_name(job.limit.key_in(job.queue)), job.key_permit)
 
     def _remove(self, limiter: str, name: str) -> None:
         permit = f"{_PERMIT}{name}"
         # Race: it was released already, by our own call whose answer was lost, or by a repair.
-        try:
-            self._table.update(
-                Update(
-                    keys.limiter(limiter),
-                    keys.HEAD,
-                    remove=[permit],
-                    condition=f"attribute_exists(#{permit})",
-                )
-            )
-        except (LostRace, OjsError):
-            return
+        with suppress(LostRace, OjsError):
+            self._update(limiter, remove=[permit], condition=f"attribute_exists(#{permit})")
 
     def reacquire(self, job: Job, *, now_ms: int, lease_ms: int) -> str | None:
         """The permit of a job that goes on after its lease ended: its name, "" if it needs none,
@@ -247,7 +236,7 @@ class KeyLimits:
         if job.limit is None or job.order is None:
             return ""
         permit = permit_name(job.id, job.order)
-        name = cell_name(job.limit.key_in(job.queue))
+        name = limiter_name(job.limit.key_in(job.queue))
         # The job has started before: rate, spacing and pause do not apply.
         bounds = LimitBounds(concurrency=job.limit.bounds.concurrency)
         needed = True
@@ -289,14 +278,11 @@ class KeyLimits:
             return False
         # Race: other fetches that find no room. One of them checks for all.
         try:
-            self._table.update(
-                Update(
-                    keys.limiter(name),
-                    keys.HEAD,
-                    set={"checked": now_ms},
-                    condition="attribute_not_exists(#checked) OR #checked = :seen",
-                    values={":seen": limiter.checked_ms},
-                )
+            self._update(
+                name,
+                set={"checked": now_ms},
+                condition="attribute_not_exists(#checked) OR #checked = :seen",
+                values={":seen": limiter.checked_ms},
             )
         except LostRace:
             return False
@@ -321,14 +307,19 @@ class KeyLimits:
         key = job.limit.key_in(job.queue)
         # Race: two workers report a pause. The later end counts.
         try:
-            self._change(key, {"paused": until_ms}, "#paused < :paused", now_ms=now_ms)
+            self._update(
+                limiter_name(key),
+                set=self._new_version(key, now_ms) | {"paused": until_ms},
+                condition="attribute_not_exists(#paused) OR #paused < :paused",
+                values={":paused": until_ms},
+            )
         except LostRace:
             return
         # Its stream record becomes the event.
         self._table.put(
             Put(
                 {
-                    "pk": keys.limiter(cell_name(key)),
+                    "pk": keys.limiter(limiter_name(key)),
                     "sk": keys.ADJUSTED,
                     "key": key,
                     "until": until_ms,
@@ -343,52 +334,32 @@ class KeyLimits:
     def override(self, key: str, override: Override, *, now_ms: int) -> LimiterState:
         """Override the bounds of a key's jobs; replaces an earlier override."""
         self._table.put(Put({"pk": keys.LIMITERS, "sk": key, "ttl": now_ms // 1000 + KEPT_S}))
-        setting: dict[str, Value] = {"over": override.compact()}
+        setting = self._new_version(key, now_ms) | {"over": override.compact()}
         if override.bounds.concurrency is not None:
             setting["counted"] = 1
-        return self._change(key, setting, None, now_ms=now_ms)
+        return limiter_from(self._update(limiter_name(key), set=setting))
 
     def lift(self, key: str) -> LimiterState | None:
         """Remove the override and the pause of a key; None for a key that is not registered."""
         try:
-            item = self._table.update(
-                Update(
-                    keys.limiter(cell_name(key)),
-                    keys.HEAD,
-                    set={"op": self._ids.token()},
-                    remove=["over", "paused"],
-                    # This must not create a key that was never used.
-                    condition="attribute_exists(pk)",
-                )
+            item = self._update(
+                limiter_name(key),
+                set={"op": self._ids.token()},
+                remove=["over", "paused"],
+                # This must not create a key that was never used.
+                condition="attribute_exists(pk)",
             )
         except LostRace:
             return None
         return limiter_from(item)
 
-    def _change(
-        self, key: str, setting: Mapping[str, Value], condition: str | None, *, now_ms: int
-    ) -> LimiterState:
-        """Make a change under a new version: fetches that decided on the old one decide again."""
-        unless = None
-        values: dict[str, Value] = {}
-        if condition is not None:
-            unless = f"attribute_not_exists(#paused) OR {condition}"
-            values = {f":{name}": value for name, value in setting.items()}
-        item = self._table.update(
-            Update(
-                keys.limiter(cell_name(key)),
-                keys.HEAD,
-                set={
-                    **setting,
-                    "key": key,
-                    "op": self._ids.token(),
-                    "ttl": now_ms // 1000 + KEPT_S,
-                },
-                condition=unless,
-                values=values,
-            )
-        )
-        return limiter_from(item)
+    def _new_version(self, key: str, now_ms: int) -> dict[str, Value]:
+        """What each change by hand sets: fetches that decided on the old version decide again."""
+        return {"key": key, "op": self._ids.token(), "ttl": now_ms // 1000 + KEPT_S}
+
+    def _update(self, limiter: str, **change: Unpack[CounterUpdate]) -> Item:
+        """Write a change of a limiter, with the fields of `Update`. Raises LostRace."""
+        return self._table.update(Update(keys.limiter(limiter), keys.RECORD, **change))
 
 
 def unchanged(limiter: LimiterState) -> tuple[str, Mapping[str, Value]]:
@@ -434,7 +405,7 @@ def _needed(job: Job | None, permit: str, holder: Holder, now_ms: int) -> bool:
     if job is None:
         return False
     if job.state is State.ACTIVE:
-        return job.place == permit
+        return job.key_permit == permit
     in_line = job.state is State.AVAILABLE and permit_name(job.id, job.order or "") == permit
     return in_line and now_ms < holder.until_ms
 
@@ -460,7 +431,7 @@ def _write(name: str, before: LimiterState, after: LimiterState, *, now_ms: int)
         removed.append("last")
     return Update(
         keys.limiter(name),
-        keys.HEAD,
+        keys.RECORD,
         set=setting,
         remove=removed,
         condition="attribute_not_exists(#op)" if before.op is None else "#op = :seen",

@@ -41,11 +41,11 @@ class RateWindowStore:
         self._table = table
 
     def acquire(
-        self, queue: str, *, count: int, limit: int, period_ms: int, now_ms: int
+        self, queue: str, limit: int, period_ms: int, *, count: int, now_ms: int
     ) -> PermitGrant:
         """Count up to `count` jobs as handed out; how many may be. A negative count gives back."""
         for _ in range(_TRIES):
-            item = self._table.get(keys.gate(queue), keys.RATE) or {}
+            item = self._table.get(keys.counter(queue), keys.RATE) or {}
             seen = use_from(item)
             window = seen.window(period_ms, now_ms)
             granted = min(count, window.room(now_ms, limit=limit, period_ms=period_ms))
@@ -53,13 +53,13 @@ class RateWindowStore:
             if granted == 0 and seen.period_ms in (0, period_ms):
                 used, stored = window.recent(now_ms, period_ms).used, seen.window_json
             else:
-                after = window.taking(granted, now_ms, period_ms)
+                after = window.with_starts(granted, now_ms, period_ms)
                 used, stored = after.used, jsontext.dumps(after.pairs())
                 # Race: another fetch acquires at the same time. The loser reads again.
                 try:
                     self._table.update(
                         Update(
-                            keys.gate(queue),
+                            keys.counter(queue),
                             keys.RATE,
                             set={
                                 "passed": stored,
@@ -79,7 +79,7 @@ class RateWindowStore:
 
     def usage(self, queue: str) -> tuple[CounterValue, WindowUse]:
         """The queue's semaphore and its rate window. One call."""
-        permits, rate = (keys.gate(queue), keys.SLOTS), (keys.gate(queue), keys.RATE)
+        permits, rate = (keys.counter(queue), keys.SEMAPHORE), (keys.counter(queue), keys.RATE)
         found = self._table.batch_get([permits, rate])
         return value_from(found.get(permits, {})), use_from(found.get(rate, {}))
 

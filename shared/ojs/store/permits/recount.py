@@ -13,10 +13,12 @@ from itertools import islice
 from typing import Any
 
 from ojs.domain import jsontext
+from ojs.domain.job.job import Job
 from ojs.domain.job.states import State
 from ojs.domain.queue.queue import Queue
 from ojs.domain.stats import MINUTE_MS
 from ojs.store.derived.statistics import StatisticsStore
+from ojs.store.jobs import items
 from ojs.store.permits.counter_items import CounterValue, value_from
 from ojs.store.queues.queues import from_item
 from ojs.store.table import keys
@@ -54,20 +56,6 @@ class RecountedQueue:
     projected: Occupancy
 
 
-@dataclass(frozen=True)
-class RunningJobs:
-    """An active job: its lease, whether it has a permit of its queue, and which permits it has in
-    which worker pool (`Job.slot`, `Job.seats`).
-    """
-
-    id: str
-    lease: str
-    slot: bool
-    pool: str | None = None
-    seats: str = ""
-    worker: str | None = None
-
-
 class Recount:
     """Counts jobs; changes nothing."""
 
@@ -82,8 +70,8 @@ class Recount:
         """
         wanted = {
             name: (
-                (keys.queue(name), keys.HEAD),
-                (keys.gate(name), keys.DEPTH),
+                (keys.queue(name), keys.RECORD),
+                (keys.counter(name), keys.DEPTH),
                 (keys.stats(name), keys.NOW),
             )
             for name in names
@@ -115,7 +103,7 @@ class Recount:
         Reads up to `most` jobs, and a few more. Jobs of batches that are being stored count, too.
         """
         ids, whole = self._listed(queue, most)
-        wanted = [(keys.job(job_id), keys.HEAD) for job_id in ids]
+        wanted = [(keys.job(job_id), keys.RECORD) for job_id in ids]
         tracked = tracked_bytes = untracked = untracked_bytes = 0
         for start in range(0, len(wanted), MAX_BATCH_GET):
             found = self._table.batch_get(wanted[start : start + MAX_BATCH_GET])
@@ -138,7 +126,7 @@ class Recount:
         found = self._table.batch_get(wanted.values())
         return {name: projected(found.get(key, {}), State.ACTIVE) for name, key in wanted.items()}
 
-    def running(self, queue: Queue) -> Iterator[RunningJobs]:
+    def running(self, queue: Queue) -> Iterator[Job]:
         """The queue's active jobs by their records, 100 a call, read as the caller goes on.
 
         Jobs claimed a moment ago may be missing, as the index is late.
@@ -146,18 +134,10 @@ class Recount:
         for lane in range(queue.lanes):
             listed = self._line(keys.due(queue.name, lane), ending=keys.LEASE_END)
             while ids := list(islice(listed, MAX_BATCH_GET)):
-                found = self._table.batch_get((keys.job(job_id), keys.HEAD) for job_id in ids)
-                for (pk, _), item in found.items():
+                found = self._table.batch_get((keys.job(job_id), keys.RECORD) for job_id in ids)
+                for item in found.values():
                     if item["state"] == State.ACTIVE.value and item["queue"] == queue.name:
-                        record: dict[str, Any] = dict(item)
-                        yield RunningJobs(
-                            keys.job_id(pk),
-                            record["lease"],
-                            "slot" in record,
-                            record.get("pool"),
-                            record.get("seats", ""),
-                            record.get("worker"),
-                        )
+                        yield items.job_of(item)
 
     def _listed(self, queue: Queue, most: int) -> tuple[set[str], bool]:
         ids: set[str] = set()
@@ -191,7 +171,7 @@ class Recount:
         )
         if found.last is not None:
             return None
-        batches = self._table.batch_get((str(item["pk"]), keys.HEAD) for item in found.items)
+        batches = self._table.batch_get((str(item["pk"]), keys.RECORD) for item in found.items)
         return {queue for batch in batches.values() for queue in _room(batch)}
 
 

@@ -19,7 +19,6 @@ from ojs.store.permits.counter_items import (
 )
 from ojs.store.table import keys
 from ojs.store.table.errors import LostRace
-from ojs.store.table.table import Update
 from ojs.store.table.values import Item, Value, number
 
 
@@ -68,7 +67,7 @@ class PermitRequest:
 class ConcurrencySemaphore(CounterStore):
     """The store of semaphores."""
 
-    SORT_KEY = keys.SLOTS
+    SORT_KEY = keys.SEMAPHORE
 
     def acquire(
         self,
@@ -91,15 +90,12 @@ class ConcurrencySemaphore(CounterStore):
             if kept_s is not None:
                 setting["ttl"] = now_ms // 1000 + kept_s
             try:
-                item = self._table.update(
-                    Update(
-                        keys.gate(name),
-                        keys.SLOTS,
-                        set=setting,
-                        add={"n": request.wanted},
-                        condition=" AND ".join(conditions),
-                        values=values,
-                    )
+                item = self._update(
+                    name,
+                    set=setting,
+                    add={"n": request.wanted},
+                    condition=" AND ".join(conditions),
+                    values=values,
                 )
             except LostRace as lost:
                 item = lost.item or {}
@@ -123,21 +119,20 @@ class ConcurrencySemaphore(CounterStore):
         """Apply a new limit also to fetches that still know the old one."""
         # Race: another operator's later change: that one counts.
         with suppress(LostRace):
-            self._table.update(
-                Update(
-                    keys.gate(name),
-                    keys.SLOTS,
-                    set={"limit": limit, "v": version, "at": now_ms},
-                    condition="attribute_not_exists(#v) OR #v <= :version",
-                    values={":version": version},
-                )
+            self._update(
+                name,
+                set={"limit": limit, "v": version, "at": now_ms},
+                condition="attribute_not_exists(#v) OR #v <= :version",
+                values={":version": version},
             )
 
     def values(self, names: Sequence[str]) -> dict[str, CounterValue]:
         """How many permits are taken of each semaphore, consistently."""
-        found = self._table.batch_get((keys.gate(name), keys.SLOTS) for name in names)
-        return {name: value_from(found.get((keys.gate(name), keys.SLOTS), {})) for name in names}
+        found = self._table.batch_get((keys.counter(name), keys.SEMAPHORE) for name in names)
+        return {
+            name: value_from(found.get((keys.counter(name), keys.SEMAPHORE), {})) for name in names
+        }
 
     def remove(self, name: str, *, before_ms: int) -> None:
         """Delete the semaphore of a deleted queue, unless it changed since `before_ms`."""
-        self._remove(name, keys.SLOTS, before_ms=before_ms)
+        self._remove(name, keys.SEMAPHORE, before_ms=before_ms)

@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Collection
 from dataclasses import dataclass, field
 
-from ojs.domain.pool.pool import Pool, gate_of
+from ojs.domain.pool.pool import Pool, pool_semaphore
 from ojs.store.permits.semaphore import PermitRequest
 from ojs.store.table import keys
 from ojs.store.table.errors import LostRace
@@ -28,7 +28,7 @@ class SequencerState:
     """A pool's sequencer as it was read.
 
     `permits` is how many are taken; `overrides` is when queues were served as starving last (ms, by
-    `keys.forced`).
+    `keys.override`).
     """
 
     next_number: int = 0
@@ -81,16 +81,16 @@ class Sequencer:
         """
         request = PermitRequest.of(count, limit=pool.concurrency, version=pool.version)
         while request.wanted > 0:
-            setting: dict[str, Value] = {keys.forced(name): now_ms for name in empty}
+            setting: dict[str, Value] = {keys.override(name): now_ms for name in empty}
             add = {"turns": request.wanted}
             conditions: list[str] = []
             values: dict[str, Value] = {}
-            if pool.seated:
+            if pool.limits_concurrency:
                 add["n"] = request.wanted
                 permits, conditions, values = request.write(now_ms)
                 setting |= permits
             if override is not None:
-                name = keys.forced(override.queue)
+                name = keys.override(override.queue)
                 setting[name] = now_ms
                 # Race: another fetch serves this queue, too. One does so out of turn; the loser
                 # goes by the numbers it gets.
@@ -124,7 +124,7 @@ class Sequencer:
 
 def key_of(pool: str) -> tuple[str, str]:
     """Key of a pool's sequencer, which is also its semaphore (`ojs.store.permits.semaphore`)."""
-    return keys.gate(gate_of(pool)), keys.SLOTS
+    return keys.counter(pool_semaphore(pool)), keys.SEMAPHORE
 
 
 def from_item(item: Item) -> SequencerState:
@@ -132,11 +132,11 @@ def from_item(item: Item) -> SequencerState:
     overrides = {
         name: value
         for name, value in item.items()
-        if name.startswith(keys.FORCED) and isinstance(value, int)
+        if name.startswith(keys.OVERRIDE) and isinstance(value, int)
     }
     return SequencerState(number(item, "turns"), number(item, "n"), overrides)
 
 
 def _overridden_ms(item: Item, override: StarvationOverride) -> int | None:
-    name = keys.forced(override.queue)
+    name = keys.override(override.queue)
     return number(item, name) if name in item else None

@@ -12,9 +12,11 @@ from bisect import bisect_left
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
+from typing import Unpack
 
-from ojs.domain.rate_limit.limiter import cell_name, queue_key
+from ojs.domain.rate_limit.limiter import limiter_name, queue_key
 from ojs.domain.stats import QUEUE_TIME_BUCKETS_S
+from ojs.store.permits.counter_items import CounterUpdate
 from ojs.store.permits.key_limits import KEPT_S
 from ojs.store.table import keys
 from ojs.store.table.errors import LostRace
@@ -40,17 +42,17 @@ class LimitName:
     @classmethod
     def of_key(cls, key: str) -> LimitName:
         """The limit of the jobs with this key."""
-        return cls(keys.limiter(cell_name(key)), keys.HEAD, key)
+        return cls(keys.limiter(limiter_name(key)), keys.RECORD, key)
 
     @classmethod
     def of_queue(cls, queue: str, counts: str) -> LimitName:
-        """A queue's concurrency limit (`keys.SLOTS`) or rate limit (`keys.RATE`)."""
-        return cls(keys.gate(queue), counts, queue_key(queue), queue)
+        """A queue's concurrency limit (`keys.SEMAPHORE`) or rate limit (`keys.RATE`)."""
+        return cls(keys.counter(queue), counts, queue_key(queue), queue)
 
     @property
     def state_key(self) -> tuple[str, str]:
         """The key of the limit's throttle state."""
-        return self.pk, keys.HELD if self.queue is None else f"{keys.HELD}_{self.counts}"
+        return self.pk, keys.THROTTLED if self.queue is None else f"{keys.THROTTLED}_{self.counts}"
 
 
 @dataclass(frozen=True)
@@ -96,7 +98,6 @@ class ThrottleStates:
         `unchanged` is the condition that what the limit counts is as it was read: if it is not, the
         next fetch decides.
         """
-        pk, sk = limiter.state_key
         setting: dict[str, Value] = {
             "held": 1,
             "key": limiter.key,
@@ -106,7 +107,7 @@ class ThrottleStates:
             "at": now_ms,
             "since": now_ms,
             "ttl": now_ms // 1000 + KEPT_S,
-            "wpk": keys.HOLDING,
+            "wpk": keys.THROTTLED_LIMITS,
             "wsk": keys.instant(now_ms),
         }
         if job_id is not None:
@@ -114,28 +115,22 @@ class ThrottleStates:
         # Race: many fetches find no room at once. One of them records it; the others only mark the
         # item that counts, as the one may have died before it did so.
         with suppress(LostRace):
-            self._table.update(
-                Update(
-                    pk,
-                    sk,
-                    set=setting,
-                    remove=["waiting", *([] if job_id else ["job"])],
-                    add={f"{_COUNT}{strategy}": 1},
-                    condition="attribute_not_exists(#held) OR #held = :no",
-                    values={":no": 0},
-                )
+            self._update(
+                limiter.state_key,
+                set=setting,
+                remove=["waiting", *([] if job_id else ["job"])],
+                add={f"{_COUNT}{strategy}": 1},
+                condition="attribute_not_exists(#held) OR #held = :no",
+                values={":no": 0},
             )
         # Race: a permit of the limit is acquired or released meanwhile. Then nothing is marked.
         condition, values = unchanged
         with suppress(LostRace):
-            self._table.update(
-                Update(
-                    limiter.pk,
-                    limiter.counts,
-                    set={"held": now_ms},
-                    condition=f"attribute_exists(pk) AND {condition}",
-                    values=values,
-                )
+            self._update(
+                (limiter.pk, limiter.counts),
+                set={"held": now_ms},
+                condition=f"attribute_exists(pk) AND {condition}",
+                values=values,
             )
 
     def clear(
@@ -145,7 +140,6 @@ class ThrottleStates:
 
         Raises OjsError.
         """
-        pk, sk = limiter.state_key
         setting: dict[str, Value] = {"held": 0, "at": now_ms}
         if job_id is not None:
             setting["job"] = job_id
@@ -153,38 +147,30 @@ class ThrottleStates:
         recorded = True
         # Race: two fetches claim a job under the limit. One of them records it.
         try:
-            self._table.update(
-                Update(
-                    pk,
-                    sk,
-                    set=setting,
-                    remove=["wpk", "wsk", "waiting"],
-                    add={
-                        f"{_BUCKET}{bisect_left(QUEUE_TIME_BUCKETS_S, waited_ms / 1_000)}": 1,
-                        "waited": waited_ms,
-                    },
-                    condition="#held = :yes",
-                    values={":yes": 1},
-                )
+            self._update(
+                limiter.state_key,
+                set=setting,
+                remove=["wpk", "wsk", "waiting"],
+                add={
+                    f"{_BUCKET}{bisect_left(QUEUE_TIME_BUCKETS_S, waited_ms / 1_000)}": 1,
+                    "waited": waited_ms,
+                },
+                condition="#held = :yes",
+                values={":yes": 1},
             )
         except LostRace:
             recorded = False
         # Race: the item is gone, with its queue or by its time to live.
         with suppress(LostRace):
-            self._table.update(
-                Update(
-                    limiter.pk,
-                    limiter.counts,
-                    remove=["held"],
-                    condition="attribute_exists(pk)",
-                )
+            self._update(
+                (limiter.pk, limiter.counts), remove=["held"], condition="attribute_exists(pk)"
             )
         return recorded
 
     def throttled(self, *, limit: int) -> list[ThrottleState]:
         """Limits that throttle, those first that have done so for longest."""
         found = self._table.query(
-            "wpk = :holding", {":holding": keys.HOLDING}, index="work", limit=limit
+            "wpk = :holding", {":holding": keys.THROTTLED_LIMITS}, index="work", limit=limit
         )
         items = self._table.batch_get((str(item["pk"]), str(item["sk"])) for item in found.items)
         return [state for item in items.values() if (state := state_from(item)).throttled]
@@ -200,26 +186,25 @@ class ThrottleStates:
 
     def save_waiting(self, state: ThrottleState, count: int) -> None:
         """Store how many jobs wait for a limit."""
-        pk, sk = state.limiter.state_key
         # Race: the limit stops throttling meanwhile. Then there is nothing to store.
         with suppress(LostRace):
-            self._table.update(
-                Update(
-                    pk,
-                    sk,
-                    set={"waiting": count},
-                    condition="#held = :yes",
-                    values={":yes": 1},
-                )
+            self._update(
+                state.limiter.state_key,
+                set={"waiting": count},
+                condition="#held = :yes",
+                values={":yes": 1},
             )
+
+    def _update(self, key: tuple[str, str], **change: Unpack[CounterUpdate]) -> None:
+        self._table.update(Update(*key, **change))
 
 
 def state_from(item: Item) -> ThrottleState:
     """The throttle state an item holds."""
     pk, sk, key = str(item["pk"]), str(item["sk"]), str(item["key"])
-    if pk.startswith(keys.gate("")):
-        queue = pk.removeprefix(keys.gate(""))
-        limiter = LimitName.of_queue(queue, sk.removeprefix(f"{keys.HELD}_"))
+    if pk.startswith(keys.counter("")):
+        queue = pk.removeprefix(keys.counter(""))
+        limiter = LimitName.of_queue(queue, sk.removeprefix(f"{keys.THROTTLED}_"))
     else:
         limiter = LimitName.of_key(key)
     return ThrottleState(

@@ -18,7 +18,7 @@ from ojs.store.permits import sequencer
 from ojs.store.table import keys
 from ojs.store.table.errors import LostRace
 from ojs.store.table.table import Put, Table
-from ojs.store.table.values import Value
+from ojs.store.table.values import Value, projected
 
 # Time to live of the alerts, also of a pool that is deleted. The sweep renews it when half is over.
 KEPT_S = 2 * 86_400
@@ -48,32 +48,17 @@ class PoolHealthStore:
         Running jobs of a pool with a limit are those that its semaphore counts now; those of other
         pools are as projected.
         """
-        wanted = list(pools)
-        found = self._table.batch_get(
-            key
-            for pool in wanted
-            for key in (
-                sequencer.key_of(pool.name),
-                (_counters(pool.name), keys.NOW),
-                (_counters(pool.name), keys.GAUGE),
-                (keys.pool(pool.name), keys.WATCH),
-            )
-        )
+        wanted = {pool.name: (pool, _keys(pool.name)) for pool in pools}
+        found = self._table.batch_get(key for _, read in wanted.values() for key in read)
         by_name = {}
-        for pool in wanted:
-            counters = _counters(pool.name)
-            gauge: Mapping[str, Any] = found.get((counters, keys.GAUGE), {})
+        for pool, read in wanted.values():
+            permits, now, gauge, watch = (found.get(key, {}) for key in read)
+            active = projected(now, State.ACTIVE.value)
             if pool.concurrency is not None:
-                active = sequencer.from_item(found.get(sequencer.key_of(pool.name), {})).permits
-            else:
-                now: Mapping[str, Any] = found.get((counters, keys.NOW), {})
-                active = int(now.get(State.ACTIVE.value, 0))
-            item = found.get((keys.pool(pool.name), keys.WATCH))
-            alerts = PoolAlerts(pool.created_ms) if item is None else alerts_from(item)
+                active = max(0, sequencer.from_item(permits).permits)
+            alerts = alerts_from(watch) if watch else PoolAlerts(pool.created_ms)
             by_name[pool.name] = PoolHealth(
-                # The stream may bring changes out of order, so a count may be below zero for a
-                # moment.
-                active=max(0, active),
+                active=active,
                 workers=int(gauge.get("workers", 0)),
                 counted_ms=int(gauge["at"]) if "at" in gauge else None,
                 alerts=alerts.of(pool.created_ms),
@@ -109,7 +94,7 @@ class PoolHealthStore:
                 item = _alerts_item(pk, after, rev=before.rev + 1)
                 self._table.put(Put(item, condition=condition, values=values))
             elif before.rev:
-                self._table.delete(pk, keys.WATCH, condition=condition, values=values)
+                self._table.delete(pk, keys.ALERTS, condition=condition, values=values)
         except LostRace:
             return False
         return True
@@ -119,10 +104,21 @@ def _counters(pool: str) -> str:
     return keys.stats(keys.pool_stats(pool))
 
 
+def _keys(pool: str) -> list[tuple[str, str]]:
+    """Keys of what is read of a pool: its semaphore, projected and swept counters, and alerts."""
+    counters = _counters(pool)
+    return [
+        sequencer.key_of(pool),
+        (counters, keys.NOW),
+        (counters, keys.GAUGE),
+        (keys.pool(pool), keys.ALERTS),
+    ]
+
+
 def _alerts_item(pk: str, alerts: PoolAlerts, *, rev: int) -> dict[str, Value]:
     item: dict[str, Value] = {
         "pk": pk,
-        "sk": keys.WATCH,
+        "sk": keys.ALERTS,
         "created": alerts.pool_ms,
         "starved": jsontext.dumps(
             {name: [each.since_ms, each.available] for name, each in alerts.starved.items()}

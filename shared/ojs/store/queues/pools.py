@@ -14,8 +14,8 @@ from typing import Any
 from ojs.domain import jsontext
 from ojs.domain.pool.dispatch import DispatchStrategy
 from ojs.domain.pool.pool import Pool, Prevention
-from ojs.domain.queue.queue import PoolMark, Queue, QueueState
-from ojs.store.queues.queues import as_read
+from ojs.domain.queue.queue import PoolMark, Queue
+from ojs.store.queues.queues import reconfiguring
 from ojs.store.table import keys
 from ojs.store.table.errors import LostRace
 from ojs.store.table.table import Delete, Put, Table, Update
@@ -67,17 +67,22 @@ class PoolStore:
         if before is None:
             writes.append(Put({"pk": keys.POOLS, "sk": pool.name}))
         writes += self._marks(stored, queues)
-        self._transact(writes, stored)
+        try:
+            self._table.transact(writes)
+        except LostRace as lost:
+            # The answer of an earlier try was lost: the pool is as it should be.
+            if _item(stored) not in lost.items:
+                raise
         return stored
 
-    def seat(self, pool: Pool) -> Pool:
+    def begin_limit(self, pool: Pool) -> Pool:
         """Have running jobs take permits, as if there were a limit; `save` ends that. Raises
         LostRace.
         """
-        seating = replace(pool, seating=True, changes=pool.changes + 1)
+        pending = replace(pool, limiting=True, changes=pool.changes + 1)
         condition, values = _as_read(pool)
-        self._table.put(Put(_item(seating), condition=condition, values=values))
-        return seating
+        self._table.put(Put(_item(pending), condition=condition, values=values))
+        return pending
 
     def remove(self, pool: Pool, queues: Sequence[Queue]) -> None:
         """Delete a pool and its marks in its queues. Raises LostRace as `save` does.
@@ -103,54 +108,25 @@ class PoolStore:
                 marks[pool.name] = PoolMark(pool.isolated, pool.fairness)
             if marks == queue.pools:
                 continue
-            setting: dict[str, Value] = {"pools": marks_text(marks)} if marks else {}
-            removing = [] if marks else ["pools"]
-            after = replace(queue, pools=marks)
-            if after.fairness is None:
-                removing.append("tagging")
-            elif queue.fairness is None:
-                # Stored jobs have no tags, nor have those being pushed: see
-                # `ojs.services.jobs.fairness_backfill`.
-                setting["tagging"] = pool.configured_ms
             # Race: another pool adds or removes the queue, or it is configured or deleted. The
             # loser reads again: two pools must not both isolate it, no pool may have a deleted
             # queue, and whether tenants share the queue depends on all its pools.
-            unchanged, values = as_read(queue)
             writes.append(
-                Update(
-                    keys.queue(queue.name),
-                    keys.HEAD,
-                    set=setting,
-                    compute={"changes": "if_not_exists(#changes, :none) + :one"},
-                    remove=removing,
-                    condition=f"attribute_exists(pk) AND #state <> :draining AND {unchanged}",
-                    values={
-                        ":draining": QueueState.DRAINING.value,
-                        ":none": 0,
-                        ":one": 1,
-                        **values,
-                    },
+                reconfiguring(
+                    queue,
+                    replace(queue, pools=marks),
+                    {"pools": marks_text(marks)} if marks else {},
+                    [] if marks else ["pools"],
+                    now_ms=pool.configured_ms,
+                    may_drain=False,
                 )
             )
         return writes
 
-    def _transact(self, writes: Sequence[Put | Update], stored: Pool) -> None:
-        try:
-            self._table.transact(writes)
-        except LostRace as lost:
-            # The answer of an earlier try was lost: the mark is as it should be.
-            found = next((item for item in lost.items if item and item["pk"] == _pk(stored)), None)
-            if found is None or dict(found) != _item(stored):
-                raise
-
 
 def key_of(name: str) -> tuple[str, str]:
     """Key of a pool's item."""
-    return keys.pool(name), keys.HEAD
-
-
-def _pk(pool: Pool) -> str:
-    return keys.pool(pool.name)
+    return keys.pool(name), keys.RECORD
 
 
 def marks_text(marks: Mapping[str, PoolMark]) -> str:
@@ -170,36 +146,31 @@ def _as_read(pool: Pool | None) -> tuple[str, dict[str, Value]]:
 
 
 def _item(pool: Pool) -> dict[str, Value]:
-    item: dict[str, Value] = {
+    def text(part: Mapping[str, Any]) -> str | None:
+        return jsontext.dumps(dict(part)) if part else None
+
+    item: dict[str, Value | None] = {
         "pk": keys.pool(pool.name),
-        "sk": keys.HEAD,
+        "sk": keys.RECORD,
         "queues": jsontext.dumps(list(pool.queues)),
         "strategy": pool.strategy.value,
         "created": pool.created_ms,
         "configured": pool.configured_ms,
         "changes": pool.changes,
+        "weights": text(pool.weights),
+        "concurrency": pool.concurrency,
+        "isolated": 1 if pool.isolated else None,
+        "prevention": text(pool.prevention_config),
+        "tenants": text(pool.tenants),
+        "seating": 1 if pool.limiting else None,
     }
-    if pool.weights:
-        item["weights"] = jsontext.dumps(dict(pool.weights))
-    if pool.concurrency is not None:
-        item["concurrency"] = pool.concurrency
-    if pool.isolated:
-        item["isolated"] = 1
-    if pool.prevention_config:
-        item["prevention"] = jsontext.dumps(dict(pool.prevention_config))
-    if pool.tenants:
-        item["tenants"] = jsontext.dumps(dict(pool.tenants))
-    if pool.seating:
-        item["seating"] = 1
-    return item
+    return {name: value for name, value in item.items() if value is not None}
 
 
 def from_item(item: Item) -> Pool:
     """The pool an item holds."""
     stored: dict[str, Any] = dict(item)
-    configured: dict[str, Any] = (
-        jsontext.stored(stored["prevention"]) if "prevention" in stored else {}
-    )
+    configured: dict[str, Any] = jsontext.stored(stored.get("prevention", "{}"))
     prevention = None
     if configured:
         # Numbers are stored as decimals.
@@ -210,14 +181,14 @@ def from_item(item: Item) -> Pool:
         name=stored["pk"].removeprefix(keys.pool("")),
         queues=tuple(jsontext.stored(stored["queues"])),
         strategy=DispatchStrategy(stored["strategy"]),
-        weights=jsontext.stored(stored["weights"]) if "weights" in stored else {},
+        weights=jsontext.stored(stored.get("weights", "{}")),
         concurrency=stored.get("concurrency"),
         isolated="isolated" in stored,
         prevention=prevention,
         prevention_config=configured,
-        tenants=jsontext.stored(stored["tenants"]) if "tenants" in stored else {},
+        tenants=jsontext.stored(stored.get("tenants", "{}")),
         created_ms=stored["created"],
         configured_ms=stored["configured"],
         changes=stored["changes"],
-        seating="seating" in stored,
+        limiting="seating" in stored,
     )

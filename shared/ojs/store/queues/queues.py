@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from typing import Any
@@ -12,8 +12,10 @@ from ojs.domain.queue.config import DEFAULT_QUEUE_POLICY, Layer, Layers, inherit
 from ojs.domain.queue.queue import Deletion, DeletionStrategy, PoolMark, Queue, QueueState
 from ojs.store.table import keys
 from ojs.store.table.errors import LostRace
-from ojs.store.table.table import Put, Table, Update
+from ojs.store.table.table import OwnMark, Put, Table, Update
 from ojs.store.table.values import Item, Value
+
+_NAMES = 1_000
 
 
 class QueueStore:
@@ -24,7 +26,7 @@ class QueueStore:
 
     def get(self, name: str) -> Queue | None:
         """One queue, read consistently."""
-        item = self._table.get(keys.queue(name), keys.HEAD)
+        item = self._table.get(keys.queue(name), keys.RECORD)
         return from_item(name, item) if item else None
 
     def ensure(self, name: str, *, now_ms: int) -> Queue:
@@ -51,123 +53,81 @@ class QueueStore:
 
     def policy(self) -> Layers:
         """The policy for new queues (`_default`), read consistently; empty if none is set."""
-        item = self._table.get(keys.queue(DEFAULT_QUEUE_POLICY), keys.HEAD)
+        item = self._table.get(keys.queue(DEFAULT_QUEUE_POLICY), keys.RECORD)
         return _layers(item or {})
 
     def configure(self, queue: Queue, own: Layer, *, now_ms: int) -> Queue:
         """Replace the own configuration of a queue as read. Raises LostRace."""
         # Race: another operator. The loser reads again and merges into what the winner set.
-        unchanged, values = as_read(queue)
-        after = replace(queue, layers=Layers(own, queue.layers.inherited))
-        setting: dict[str, Value] = {"config": _text(own), "configured": now_ms}
-        # From here on the configured bound and limit decide whether jobs are counted.
-        removing = ["charging", "slotting"]
-        if after.fairness is None:
-            removing.append("tagging")
-        elif queue.fairness is None:
-            # Stored jobs have no tags, nor have those being pushed: see
-            # `ojs.services.jobs.fairness_backfill`.
-            setting["tagging"] = now_ms
-        item = self._table.update(
-            Update(
-                keys.queue(queue.name),
-                keys.HEAD,
-                set=setting,
-                compute={"changes": "if_not_exists(#changes, :none) + :one"},
-                remove=removing,
-                condition=f"attribute_exists(pk) AND {unchanged}",
-                values=values | {":none": 0, ":one": 1},
-            )
+        change = reconfiguring(
+            queue,
+            replace(queue, layers=Layers(own, queue.layers.inherited)),
+            {"config": _text(own), "configured": now_ms},
+            # From here on the configured bound and limit decide whether jobs are counted.
+            ["charging", "slotting"],
+            now_ms=now_ms,
         )
-        return from_item(queue.name, item)
+        return from_item(queue.name, self._table.update(change))
 
-    def begin_backfill(self, name: str, *, now_ms: int) -> Queue:
-        """Mark a queue for the fairness backfill, when a pool makes it fair. Raises LostRace when
-        the queue does not exist.
-        """
-        # Race: the queue is deleted. Of two marks the later one counts, and the backfill starts
-        # again.
-        item = self._table.update(
-            Update(
-                keys.queue(name),
-                keys.HEAD,
-                set={"tagging": now_ms},
-                condition="attribute_exists(pk)",
-            )
+    def _change(
+        self,
+        name: str,
+        condition: str,
+        values: Mapping[str, Value] | None = None,
+        *,
+        setting: Mapping[str, Value] | None = None,
+        remove: Sequence[str] = (),
+        own: OwnMark | None = None,
+    ) -> Item:
+        """Change a queue's item, which is returned. Raises LostRace."""
+        change = Update(
+            keys.queue(name),
+            keys.RECORD,
+            set=setting or {},
+            remove=remove,
+            condition=condition,
+            values=values or {},
         )
-        return from_item(name, item)
+        return self._table.update(change, own=own)
 
     def end_backfill(self, queue: Queue) -> None:
         """Remove the mark: all jobs of a queue as read have tags."""
         # Race: fairness was switched off, or off and on again; then the new mark stays. If the mark
         # is gone already, nothing is left to do.
+        since: dict[str, Value] = {":since": queue.backfill_since_ms or 0}
         with suppress(LostRace):
-            self._table.update(
-                Update(
-                    keys.queue(queue.name),
-                    keys.HEAD,
-                    remove=["tagging"],
-                    condition="#tagging = :since",
-                    values={":since": queue.backfill_since_ms or 0},
-                )
-            )
+            self._change(queue.name, "#tagging = :since", since, remove=["tagging"])
 
-    def backfilling(self, names: Iterable[str]) -> list[Queue]:
-        """The queues that are marked for the backfill. One call for a hundred."""
-        wanted = {name: (keys.queue(name), keys.HEAD) for name in names}
-        found = self._table.batch_get(wanted.values(), consistent=False)
-        there = (from_item(name, found[key]) for name, key in wanted.items() if key in found)
-        return [
-            queue
-            for queue in there
-            if queue.backfill_since_ms is not None and queue.deletion is None
-        ]
-
-    def count(self, queue: Queue, *, charging: bool, slotting: bool) -> None:
+    def count(self, queue: Queue, *, depth: bool, permits: bool) -> None:
         """Count jobs at the depth counter, and running jobs at the semaphore, as if there were a
         bound and a limit; `configure` ends that. Raises LostRace when the queue's configuration has
         changed.
         """
         # Race: another operator sets or removes a bound. The loser reads again.
-        unchanged, values = as_read(queue)
-        wanted = {"charging": charging, "slotting": slotting}
-        self._table.update(
-            Update(
-                keys.queue(queue.name),
-                keys.HEAD,
-                set={name: 1 for name, missing in wanted.items() if missing},
-                condition=f"attribute_exists(pk) AND {unchanged}",
-                values=values,
-            )
-        )
+        unchanged, values = _as_read(queue)
+        wanted = {"charging": depth, "slotting": permits}
+        setting = {name: 1 for name, missing in wanted.items() if missing}
+        self._change(queue.name, f"attribute_exists(pk) AND {unchanged}", values, setting=setting)
 
     def set_policy(self, seen: Layer, own: Layer, *, now_ms: int) -> Layers:
         """Replace the policy for new queues as read. Raises LostRace."""
         # Race: as in `configure`.
-        unchanged, values = _unchanged(seen)
-        item = self._table.update(
-            Update(
-                keys.queue(DEFAULT_QUEUE_POLICY),
-                keys.HEAD,
-                set={"config": _text(own), "configured": now_ms},
-                condition=unchanged,
-                values=values,
-            )
-        )
-        return _layers(item)
+        unchanged = "#config = :seen"
+        if not seen:
+            unchanged = f"(attribute_not_exists(#config) OR {unchanged})"
+        setting: dict[str, Value] = {"config": _text(own), "configured": now_ms}
+        values: dict[str, Value] = {":seen": _text(seen)}
+        return _layers(self._change(DEFAULT_QUEUE_POLICY, unchanged, values, setting=setting))
 
     def set_state(self, name: str, state: QueueState, *, now_ms: int) -> Queue:
         """Pause or resume a queue. Raises LostRace when it is deleted or being deleted."""
         # Race: another operator. The last write counts, unless the queue is deleted or being
         # deleted.
-        item = self._table.update(
-            Update(
-                keys.queue(name),
-                keys.HEAD,
-                set={"state": state.value, "changed": now_ms},
-                condition="attribute_exists(pk) AND #state <> :draining",
-                values={":draining": QueueState.DRAINING.value},
-            )
+        item = self._change(
+            name,
+            "attribute_exists(pk) AND #state <> :draining",
+            {":draining": QueueState.DRAINING.value},
+            setting={"state": state.value, "changed": now_ms},
         )
         return from_item(name, item)
 
@@ -175,20 +135,9 @@ class QueueStore:
         """Cancel a deletion: the queue's item is as it was before. Safe to repeat."""
         # Race: the sweep and a request cancel the same deletion. The loser finds it done. If
         # another deletion has begun since, it stays.
+        state: dict[str, Value] = {"state": deletion.before.value}
         with suppress(LostRace):
-            self._table.update(
-                Update(
-                    keys.queue(queue.name),
-                    keys.HEAD,
-                    set={"state": deletion.before.value},
-                    remove=["ending"],
-                    condition="#state = :draining AND #ending = :ending",
-                    values={
-                        ":draining": QueueState.DRAINING.value,
-                        ":ending": _deletion_text(deletion),
-                    },
-                )
-            )
+            self._change(queue.name, *_being_deleted(deletion), setting=state, remove=["ending"])
 
     def begin_deletion(self, queue: Queue, deletion: Deletion, *, now_ms: int) -> Queue:
         """Begin a deletion: the queue accepts no more jobs. Changes only what `cancel_deletion`
@@ -204,14 +153,11 @@ class QueueStore:
         # the queue. Either the deletion is refused, or the pool finds the queue being deleted.
         # Race: the queue is paused or resumed. The deletion reads it again, so that its
         # cancellation does not undo that.
-        item = self._table.update(
-            Update(
-                keys.queue(queue.name),
-                keys.HEAD,
-                set={"state": QueueState.DRAINING.value, "ending": stored},
-                condition="#state = :before AND attribute_not_exists(#pools)",
-                values={":before": queue.state.value},
-            ),
+        item = self._change(
+            queue.name,
+            "#state = :before AND attribute_not_exists(#pools)",
+            {":before": queue.state.value},
+            setting={"state": QueueState.DRAINING.value, "ending": stored},
             own=("ending", stored),
         )
         return from_item(queue.name, item)
@@ -235,12 +181,10 @@ class QueueStore:
         # Race: the queue cannot be created again before it is gone; a repetition finds it gone, or
         # created again. Race: the sweep has cancelled this deletion, and perhaps another one began.
         # Then the queue stays, and the sweep adds its name to the registry again.
+        condition, values = _being_deleted(stored)
         with suppress(LostRace):
             self._table.delete(
-                keys.queue(queue.name),
-                keys.HEAD,
-                condition="#state = :draining AND #ending = :ending",
-                values={":draining": QueueState.DRAINING.value, ":ending": _deletion_text(stored)},
+                keys.queue(queue.name), keys.RECORD, condition=condition, values=values
             )
 
     def restore(self, gone: Queue) -> None:
@@ -271,19 +215,12 @@ class QueueStore:
 
     def deleted(
         self, *, limit: int, after: str | None = None
-    ) -> tuple[list[tuple[str, int]], str | None]:
-        """A page of deleted queues that may have dead letters, with the time of deletion (ms); and
-        where to continue. Some may have been created again.
+    ) -> tuple[list[tuple[str, int, Layers]], str | None]:
+        """A page of deleted queues that may have dead letters: name, time of deletion (ms) and
+        dead-letter configuration; and where to continue. Some may have been created again.
         """
         items, after = self._listed(keys.LEFT, limit, after, consistent=False)
-        return [(str(item["sk"]), int(item["at"])) for item in items], after
-
-    def deleted_layers(
-        self, *, limit: int, after: str | None = None
-    ) -> tuple[list[tuple[str, Layers]], str | None]:
-        """The same queues with their dead-letter configuration, and where to continue."""
-        items, after = self._listed(keys.LEFT, limit, after, consistent=False)
-        return [(str(item["sk"]), _layers(item)) for item in items], after
+        return [(str(item["sk"]), int(item["at"]), _layers(item)) for item in items], after
 
     def forget_deleted(self, name: str) -> None:
         """Remove a deleted queue that has no dead letters any more from that list."""
@@ -295,6 +232,14 @@ class QueueStore:
         """A page of the registry in order of name, and where to continue."""
         items, after = self._listed(keys.QUEUES, limit, after, consistent=consistent)
         return [str(item["sk"]) for item in items], after
+
+    def all_names(self) -> list[str]:
+        """The whole registry in order of name. One query for a thousand."""
+        names, after = self.names(limit=_NAMES)
+        while after is not None:
+            page, after = self.names(limit=_NAMES, after=after)
+            names += page
+        return names
 
     def _listed(
         self, registry: str, limit: int, after: str | None, *, consistent: bool
@@ -309,18 +254,18 @@ class QueueStore:
         return found.items, (str(found.items[-1]["sk"]) if more else None)
 
     def get_many(
-        self, names: Iterable[str], others: Sequence[tuple[str, str]] = ()
+        self,
+        names: Iterable[str],
+        others: Sequence[tuple[str, str]] = (),
+        *,
+        consistent: bool = True,
     ) -> tuple[dict[str, Queue], dict[tuple[str, str], Item]]:
-        """Several queues, read consistently, and with the same call other items, such as the record
-        of the worker.
+        """Several queues, and with the same call other items, such as the record of the worker.
+        One call for a hundred.
         """
-        wanted = [(keys.queue(name), keys.HEAD) for name in names]
-        found = self._table.batch_get([*wanted, *others])
-        queues = {}
-        for pk, sk in wanted:
-            if (pk, sk) in found:
-                name = pk.removeprefix(keys.queue(""))
-                queues[name] = from_item(name, found[pk, sk])
+        wanted = {name: (keys.queue(name), keys.RECORD) for name in names}
+        found = self._table.batch_get([*wanted.values(), *others], consistent=consistent)
+        queues = {name: from_item(name, found[key]) for name, key in wanted.items() if key in found}
         return queues, {key: found[key] for key in others if key in found}
 
 
@@ -335,8 +280,8 @@ def from_item(name: str, item: Item) -> Queue:
         configured_ms=stored.get("configured"),
         layers=_layers(item),
         deletion=_deletion(item),
-        charging="charging" in item,
-        slotting="slotting" in item,
+        tracking="charging" in item,
+        limiting="slotting" in item,
         changes=stored.get("changes", 0),
         pools=_pools(item),
         backfill_since_ms=stored.get("tagging"),
@@ -380,18 +325,55 @@ def _of_dead_letters(layers: Layers) -> dict[str, Value]:
     return {attribute: _text(layer) for attribute, layer in kept.items() if layer}
 
 
-def as_read(queue: Queue) -> tuple[str, dict[str, Value]]:
+def reconfiguring(
+    before: Queue,
+    after: Queue,
+    setting: Mapping[str, Value],
+    remove: Sequence[str] = (),
+    *,
+    now_ms: int,
+    may_drain: bool = True,
+) -> Update:
+    """The change of a queue's item that makes it `after`, unless the queue was configured since it
+    was read, or is being deleted and must not be (`may_drain`). It begins the fairness backfill
+    where tenants share the queue from now on.
+    """
+    unchanged, values = _as_read(before)
+    if not may_drain:
+        unchanged += " AND #state <> :draining"
+        values[":draining"] = QueueState.DRAINING.value
+    backfill: dict[str, Value] = {}
+    if after.fairness is None:
+        remove = [*remove, "tagging"]
+    elif before.fairness is None:
+        # Stored jobs have no tags, nor have those being pushed: see
+        # `ojs.services.jobs.fairness_backfill`.
+        backfill["tagging"] = now_ms
+    return Update(
+        keys.queue(before.name),
+        keys.RECORD,
+        set={**setting, **backfill},
+        compute={"changes": "if_not_exists(#changes, :none) + :one"},
+        remove=remove,
+        condition=f"attribute_exists(pk) AND {unchanged}",
+        values={**values, ":none": 0, ":one": 1},
+    )
+
+
+def _as_read(queue: Queue) -> tuple[str, dict[str, Value]]:
     """The condition that a queue was not configured since it was read, not even to the same."""
     if queue.changes:
         return "#changes = :seen", {":seen": queue.changes}
     return "attribute_not_exists(#changes)", {}
 
 
-def _unchanged(seen: Layer) -> tuple[str, dict[str, Value]]:
-    """The condition that a queue's own configuration is as read."""
-    if seen:
-        return "#config = :seen", {":seen": _text(seen)}
-    return "(attribute_not_exists(#config) OR #config = :seen)", {":seen": _text({})}
+def _being_deleted(deletion: Deletion) -> tuple[str, dict[str, Value]]:
+    """The condition that a queue is being deleted by this deletion."""
+    values: dict[str, Value] = {
+        ":draining": QueueState.DRAINING.value,
+        ":ending": _deletion_text(deletion),
+    }
+    return "#state = :draining AND #ending = :ending", values
 
 
 def _text(layer: Layer) -> str:
@@ -399,22 +381,17 @@ def _text(layer: Layer) -> str:
 
 
 def _item(queue: Queue) -> dict[str, Value]:
-    item: dict[str, Value] = {
+    layers = queue.layers
+    item: dict[str, Value | None] = {
         "pk": keys.queue(queue.name),
-        "sk": keys.HEAD,
+        "sk": keys.RECORD,
         "state": queue.state.value,
         "created": queue.created_ms,
+        "config": _text(layers.own) if layers.own else None,
+        "inherited": _text(layers.inherited) if layers.inherited else None,
+        "tagging": queue.backfill_since_ms,
+        "changed": queue.changed_ms,
+        "configured": queue.configured_ms,
+        "changes": queue.changes or None,
     }
-    if queue.layers.own:
-        item["config"] = _text(queue.layers.own)
-    if queue.layers.inherited:
-        item["inherited"] = _text(queue.layers.inherited)
-    if queue.backfill_since_ms is not None:
-        item["tagging"] = queue.backfill_since_ms
-    if queue.changed_ms is not None:
-        item["changed"] = queue.changed_ms
-    if queue.configured_ms is not None:
-        item["configured"] = queue.configured_ms
-    if queue.changes:
-        item["changes"] = queue.changes
-    return item
+    return {name: value for name, value in item.items() if value is not None}

@@ -40,8 +40,14 @@ def from_item(item: Item) -> Worker:
     )
 
 
-def _of_one_pool(pool: str, now_ms: int) -> tuple[str, dict[str, Value]]:
-    """The condition that a worker belongs to no other pool."""
+def _seen(now_ms: int) -> dict[str, Value]:
+    return {"seen": now_ms, "ttl": now_ms // 1000 + _FORGET_AFTER_S}
+
+
+def _of_one_pool(pool: str | None, now_ms: int) -> tuple[str | None, dict[str, Value]]:
+    """The condition that a worker belongs to no other pool than the one it declares, if any."""
+    if pool is None:
+        return None, {}
     # Race: two workers of the same id, or one that changes its pool. A fetch must belong to one
     # pool, so the second is refused while the first is alive.
     return "attribute_not_exists(#pool) OR #pool = :pool OR #seen < :alive", {
@@ -87,29 +93,23 @@ class WorkerStore:
         Raises LostRace when `only_known` and there is no such worker, or when it declares another
         pool than before.
         """
-        pk, sk = key_of(worker_id)
-        setting: dict[str, Value] = {}
-        if not only_known:
-            setting |= {"seen": now_ms, "ttl": now_ms // 1000 + _FORGET_AFTER_S}
-        if state is not None:
-            setting["state"] = state
-        if active_jobs is not None:
-            setting["active"] = active_jobs
-        if info:
-            setting["info"] = jsontext.dumps(info)
-        if directive is not None:
-            setting["directive"] = directive.value
-        # Race (only_known): the worker's record was removed meanwhile. The caller answers 404
-        # instead of creating an empty record.
-        condition = "attribute_exists(pk)" if only_known else None
-        values: dict[str, Value] = {}
-        if pool is not None:
-            setting["pool"] = pool
-            condition, values = _of_one_pool(pool, now_ms)
+        reported: dict[str, Value | None] = {
+            "state": state,
+            "active": active_jobs,
+            "info": jsontext.dumps(info) if info else None,
+            "directive": None if directive is None else directive.value,
+            "pool": pool,
+        }
+        setting = {} if only_known else _seen(now_ms)
+        setting |= {name: value for name, value in reported.items() if value is not None}
+        condition, values = _of_one_pool(pool, now_ms)
+        if only_known:
+            # Race: the worker's record was removed meanwhile. The caller answers 404 instead of
+            # creating an empty record.
+            condition = "attribute_exists(pk)"
         item = self._table.update(
             Update(
-                pk,
-                sk,
+                *key_of(worker_id),
                 set=setting,
                 compute={"first": "if_not_exists(#first, :now)"},
                 condition=condition,
@@ -133,19 +133,9 @@ class WorkerStore:
         Raises Conflict when a live worker of the same id belongs to another pool.
         """
         pk, sk = key_of(worker_id)
-        item: dict[str, Value] = {
-            "pk": pk,
-            "sk": sk,
-            "info": jsontext.dumps(info),
-            "first": now_ms,
-            "seen": now_ms,
-            "ttl": now_ms // 1000 + _FORGET_AFTER_S,
-        }
-        condition: str | None = None
-        values: dict[str, Value] = {}
-        if pool is not None:
-            item["pool"] = pool
-            condition, values = _of_one_pool(pool, now_ms)
+        fixed: dict[str, Value] = {"pk": pk, "sk": sk, "info": jsontext.dumps(info)}
+        item = fixed | {"first": now_ms} | _seen(now_ms) | ({} if pool is None else {"pool": pool})
+        condition, values = _of_one_pool(pool, now_ms)
         try:
             self._table.put(Put(item, condition=condition, values=values))
         except LostRace as lost:

@@ -23,26 +23,14 @@ from ojs.domain.errors import BackendError, BackendTimeout, BackendUnavailable, 
 
 _BUSY = frozenset(
     {
-        "ProvisionedThroughputExceededException",
-        "ProvisionedThroughputExceeded",
-        "ThrottlingException",
-        "Throttling",
-        "ThrottlingError",
-        "ThrottledException",
-        "RequestLimitExceeded",
-        "TooManyRequestsException",
-        "SlowDown",
-        "TransactionConflictException",
-        "TransactionConflict",
-        "TransactionInProgressException",
-        "InternalServerError",
-        "InternalError",
-        "ServiceUnavailable",
+        "ProvisionedThroughputExceededException", "ProvisionedThroughputExceeded",
+        "ThrottlingException", "Throttling", "ThrottlingError", "ThrottledException",
+        "RequestLimitExceeded", "TooManyRequestsException", "SlowDown",
+        "TransactionConflictException", "TransactionConflict", "TransactionInProgressException",
+        "InternalServerError", "InternalError", "ServiceUnavailable",
         "ServiceUnavailableException",
     }
-)
-
-
+)  # fmt: skip
 _SERVER_FAULT = 500
 
 

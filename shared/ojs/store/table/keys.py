@@ -7,9 +7,12 @@ by validation.
 from __future__ import annotations
 
 import zlib
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
-HEAD = "@"
+# Sort key of the one item that says what a partition is about: the record of a job, a queue …
+RECORD = "@"
 PAYLOAD = "payload|"
 RESULT = "result|"
 ERROR = "err|"
@@ -89,41 +92,39 @@ def backfill(queue_name: str) -> str:
 
 DEPTH = "depth"
 REFUSED = "refused"
-SLOTS = "active"
+SEMAPHORE = "active"
 RATE = "rate"
 
 
-def gate(queue_name: str) -> str:
+def counter(queue_name: str) -> str:
     """Partition of a queue's depth counter, semaphore and rate window."""
     return f"G|{queue_name}"
 
 
 LIMITERS = "LIMITERS"
 # Sort keys of throttle states, beside what a limit counts. Their stream records become events.
-HELD = "held"
-HELD_SLOTS = f"{HELD}_{SLOTS}"
-HELD_RATE = f"{HELD}_{RATE}"
+THROTTLED = "held"
+SEMAPHORE_THROTTLED = f"{THROTTLED}_{SEMAPHORE}"
+RATE_THROTTLED = f"{THROTTLED}_{RATE}"
 ADJUSTED = "adjusted"
+OVERRIDE = "f_"
 
 
-FORCED = "f_"
-
-
-def forced(queue_name: str) -> str:
+def override(queue_name: str) -> str:
     """Attribute of a pool's sequencer: when the starvation override last served this queue."""
-    return f"{FORCED}{zlib.crc32(queue_name.encode('utf-8')):08x}"
+    return f"{OVERRIDE}{zlib.crc32(queue_name.encode('utf-8')):08x}"
 
 
-def limiter(cell: str) -> str:
-    """Partition of the limiter state of a rate limit's key: `cell` is from `cell_name`."""
-    return f"L|{cell}"
+def limiter(name: str) -> str:
+    """Partition of the limiter state of a rate limit's key: `name` is from `limiter_name`."""
+    return f"L|{name}"
 
 
 # Projections: what is derived from the stream ----------------------------------------------------
 
 ALL_QUEUES = "*"
 # Sort key of a pool's health alerts, beside the pool. Its stream records become events.
-WATCH = "watch"
+ALERTS = "watch"
 NOW = "@"
 GAUGE = "gauge"
 DEAD = "dead"
@@ -154,7 +155,7 @@ def minute(text: str) -> str:
     return f"m|{text}"
 
 
-def marker(second: int) -> str:
+def dedup_records(second: int) -> str:
     """Partition of the dedup records of stream records written in one second of the epoch."""
     return f"M|{second}"
 
@@ -229,7 +230,7 @@ STAGED = "B"
 # all that are kept, by id.
 OPERATIONS = "O"
 # Limits that throttle.
-HOLDING = "H"
+THROTTLED_LIMITS = "H"
 # All access keys, by when they were created.
 ACCESS_KEYS = "A"
 
@@ -274,10 +275,10 @@ def due_at(ms: int, waits_for: str) -> str:
 class Position:
     """A position in the ready line, and what a claim must know before it reads the job record.
 
-    The index is keys-only, so its sort key carries hints at its end, where they cannot change the
-    order: the job's own lease and timeout (ms), the batch it was staged with, the size of its
-    offloaded payload (KiB), its rate limit (`ojs.domain.rate_limit.limiter.LimitSpec`), and whether
-    it is a copy of a dead letter.
+    The index is keys-only, so its sort key has this at its end, where it cannot change the order:
+    the job's own lease and timeout (ms), the batch it was staged with, the size of its offloaded
+    payload (KiB), its rate limit (`ojs.domain.rate_limit.limiter.LimitSpec`), and whether it is a
+    copy of a dead letter.
     """
 
     priority: int
@@ -290,46 +291,45 @@ class Position:
     copy: bool = False
 
     def key(self) -> str:
-        """The sort key: inverted priority, order, hints."""
-        hints = "".join(
-            f"|{letter}{value}"
-            for letter, value in (
-                ("v", self.visibility_ms),
-                ("t", self.timeout_ms),
-                ("b", self.batch),
-                ("s", self.size_kib or None),
-                ("l", self.limit),
-                ("c", 1 if self.copy else None),
-            )
-            if value is not None
-        )
-        return f"{_TOP_PRIORITY - self.priority:03d}{self.order}{hints}"
+        """The sort key: inverted priority, order, claim data."""
+        data = [
+            f"|{letter}{int(value) if value is True else value}"
+            for letter, (name, _) in _CLAIM_DATA.items()
+            if (value := getattr(self, name)) != getattr(Position, name)
+        ]
+        return f"{of_priority(self.priority)}{self.order}{''.join(data)}"
 
     @classmethod
     def parse(cls, key: str) -> Position:
         """Read back what `key` wrote."""
-        bare, *hints = key.split("|")
-        given = {hint[0]: hint[1:] for hint in hints}
+        bare, *data = key.split("|")
+        known = [(*_CLAIM_DATA[part[0]], part[1:]) for part in data if part[0] in _CLAIM_DATA]
         return cls(
             priority=_TOP_PRIORITY - int(bare[:3]),
             order=bare[3:],
-            visibility_ms=int(given["v"]) if "v" in given else None,
-            timeout_ms=int(given["t"]) if "t" in given else None,
-            batch=given.get("b"),
-            size_kib=int(given.get("s", 0)),
-            limit=given.get("l"),
-            copy="c" in given,
+            **{name: read(value) for name, read, value in known},
         )
 
 
-def level(priority: int) -> str:
+# Letter in the sort key → field of a position, and how it is read.
+_CLAIM_DATA: dict[str, tuple[str, Callable[[str], Any]]] = {
+    "v": ("visibility_ms", int),
+    "t": ("timeout_ms", int),
+    "b": ("batch", str),
+    "s": ("size_kib", int),
+    "l": ("limit", str),
+    "c": ("copy", bool),
+}
+
+
+def of_priority(priority: int) -> str:
     """The prefix of the sort keys of all jobs of a priority in the ready line."""
     return f"{_TOP_PRIORITY - priority:03d}"
 
 
 def below(priority: int) -> str:
     """A sort key after all jobs of a priority in the ready line and before the next priority."""
-    return f"{_TOP_PRIORITY - priority:03d}~"
+    return f"{of_priority(priority)}~"
 
 
 # Index `expiry` -------------------------------------------------------------------------------

@@ -11,7 +11,12 @@ from ojs.store.table.errors import LostRace
 T = TypeVar("T")
 
 
-def retry_on_race(attempt: Callable[[], T], *, tries: int, busy: str) -> T:
+def retry_on_race(
+    attempt: Callable[[], T],
+    *,
+    tries: int = 5,
+    busy: str = "Others are changing this job; try again.",
+) -> T:
     """The answer of the first attempt that loses no race, of so many tries.
 
     Each attempt must read afresh what it decides on. Raises BackendUnavailable, which says `busy`,

@@ -26,7 +26,7 @@ class StreamFilter:
     """
 
     prefixes: tuple[str, ...]
-    sort_keys: tuple[str, ...] = (keys.HEAD,)
+    sort_keys: tuple[str, ...] = (keys.RECORD,)
 
 
 @dataclass(frozen=True)
@@ -55,11 +55,11 @@ class TableSchema:
             # Of counters and limiters only the items that events follow from; the others change
             # with every job.
             StreamFilter(
-                (keys.gate(""),),
-                sort_keys=(keys.DEPTH, keys.REFUSED, keys.HELD_SLOTS, keys.HELD_RATE),
+                (keys.counter(""),),
+                sort_keys=(keys.DEPTH, keys.REFUSED, keys.SEMAPHORE_THROTTLED, keys.RATE_THROTTLED),
             ),
-            StreamFilter((keys.limiter(""),), sort_keys=(keys.HELD, keys.ADJUSTED)),
-            StreamFilter((keys.pool(""),), sort_keys=(keys.HEAD, keys.WATCH)),
+            StreamFilter((keys.limiter(""),), sort_keys=(keys.THROTTLED, keys.ADJUSTED)),
+            StreamFilter((keys.pool(""),), sort_keys=(keys.RECORD, keys.ALERTS)),
         )
     )
 
@@ -95,26 +95,27 @@ def create_table_arguments(name: str, *, stream: bool = False) -> dict[str, Any]
     return {
         "TableName": name,
         "BillingMode": "PAY_PER_REQUEST",
-        "KeySchema": [
-            {"AttributeName": TABLE.hash_key, "KeyType": "HASH"},
-            {"AttributeName": TABLE.range_key, "KeyType": "RANGE"},
-        ],
+        "KeySchema": _key_schema(TABLE),
         "AttributeDefinitions": [
             {"AttributeName": attribute, "AttributeType": "S"} for attribute in sorted(attributes)
         ],
         "GlobalSecondaryIndexes": [
             {
                 "IndexName": index.name,
-                "KeySchema": [
-                    {"AttributeName": index.hash_key, "KeyType": "HASH"},
-                    {"AttributeName": index.range_key, "KeyType": "RANGE"},
-                ],
+                "KeySchema": _key_schema(index),
                 "Projection": {"ProjectionType": "KEYS_ONLY"},
             }
             for index in TABLE.indexes
         ],
         **(stream_arguments() if stream else {}),
     }
+
+
+def _key_schema(of: TableSchema | IndexSchema) -> list[dict[str, str]]:
+    return [
+        {"AttributeName": of.hash_key, "KeyType": "HASH"},
+        {"AttributeName": of.range_key, "KeyType": "RANGE"},
+    ]
 
 
 def stream_arguments() -> dict[str, Any]:

@@ -104,14 +104,7 @@ class Put:
 
     def arguments(self) -> dict[str, Any]:
         """The arguments that PutItem and TransactWriteItems share."""
-        arguments: dict[str, Any] = {"Item": pack(self.item)}
-        if self.condition:
-            arguments["ConditionExpression"] = self.condition
-            if names := {f"#{n}": n for n in _RESERVED_SAFE.findall(self.condition)}:
-                arguments["ExpressionAttributeNames"] = names
-        if self.values:
-            arguments["ExpressionAttributeValues"] = pack(self.values)
-        return arguments
+        return {"Item": pack(self.item)} | _condition(self.condition, self.values)
 
 
 @dataclass(frozen=True)
@@ -124,15 +117,21 @@ class Delete:
     values: Mapping[str, Value] = field(default_factory=dict)
 
     def arguments(self) -> dict[str, Any]:
-        """The arguments that TransactWriteItems takes."""
-        arguments: dict[str, Any] = {"Key": pack({"pk": self.pk, "sk": self.sk})}
-        if self.condition:
-            arguments["ConditionExpression"] = self.condition
-            if names := {f"#{n}": n for n in _RESERVED_SAFE.findall(self.condition)}:
-                arguments["ExpressionAttributeNames"] = names
-        if self.values:
-            arguments["ExpressionAttributeValues"] = pack(self.values)
-        return arguments
+        """The arguments that DeleteItem and TransactWriteItems share."""
+        key = pack({"pk": self.pk, "sk": self.sk})
+        return {"Key": key} | _condition(self.condition, self.values)
+
+
+def _condition(condition: str | None, values: Mapping[str, Value]) -> dict[str, Any]:
+    """The arguments for a condition, if there is one."""
+    if not condition:
+        return {}
+    arguments: dict[str, Any] = {"ConditionExpression": condition}
+    if names := {f"#{name}": name for name in _RESERVED_SAFE.findall(condition)}:
+        arguments["ExpressionAttributeNames"] = names
+    if values:
+        arguments["ExpressionAttributeValues"] = pack(values)
+    return arguments
 
 
 # An attribute, and the value that only one write ever gives it: a fresh token, as a rule. An item
@@ -290,14 +289,9 @@ class Table:
         values: Mapping[str, Value] | None = None,
     ) -> None:
         """Delete an item. Raises LostRace when `condition` does not hold."""
-        arguments: dict[str, Any] = {"Key": pack({"pk": pk, "sk": sk})}
+        arguments = Delete(pk, sk, condition, values or {}).arguments()
         if condition:
-            arguments["ConditionExpression"] = condition
             arguments["ReturnValuesOnConditionCheckFailure"] = "ALL_OLD"
-            if names := {f"#{n}": n for n in _RESERVED_SAFE.findall(condition)}:
-                arguments["ExpressionAttributeNames"] = names
-            if values:
-                arguments["ExpressionAttributeValues"] = pack(values)
         self._call("DeleteItem", self.client.delete_item, TableName=self.name, **arguments)
 
     def query(

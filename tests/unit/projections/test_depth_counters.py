@@ -7,34 +7,30 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ojs.projections import depth_counters, metrics
+from ojs.projections import metrics
 from ojs.projections.counters import Tally
-from ojs.projections.depth_counters import Depth, DepthChange, PushRefusal, Refused
+from ojs.projections.queues import DepthChange, PushRefusal
 from ojs.projections.records import Malformed, parse
 from ojs.store.table import keys
 from ojs.store.table.schema import TABLE
 from tests.store.streams import FakeMetrics, lambda_form, made_record
 from tests.unit.domain.arbitrary import NOW_MS
 
-IDENTITY = b"12345678"
 BOUNDS = {"bound": 10, "warn": 8}
 
 
 def item(n: int, at: int = NOW_MS, **more: Any) -> dict[str, Any]:
-    return {"pk": keys.gate("mail"), "sk": keys.DEPTH, "n": n, "b": n * 7, "at": at, **more}
+    return {"pk": keys.counter("mail"), "sk": keys.DEPTH, "n": n, "b": n * 7, "at": at, **more}
 
 
 def told(*images: dict[str, Any] | None) -> list[tuple[str, dict[str, Any]]]:
-    """The events that follow when a gate's item changes from one to the next."""
+    """The events that follow when a depth counter changes from one to the next."""
     found = []
     for number, (old, new) in enumerate(pairwise(images)):
         record = made_record(number, old, new)
         (change,) = parse(record)
         assert parse(lambda_form(record)) == [change]
-        assert change.depth is not None
-        for event in depth_counters.of_depth(
-            change.depth, "s", identity=change.identity, written_ms=0
-        ):
+        for event in change.events("s"):
             assert (event.source, event.subject) == ("ojs://s/queues/mail", "mail")
             found.append((event.type, dict(event.data)))
     return found
@@ -97,45 +93,49 @@ def test_warnings_and_all_clears_take_turns(steps: list[tuple[int, int]]) -> Non
     assert len(kinds) % 2 == above
 
 
-def test_a_sweep_that_sets_a_gate_right_is_told_at_its_own_time() -> None:
-    change = DepthChange("mail", Depth.of(item(9, **BOUNDS)), Depth.of(item(0, **BOUNDS)))
-    (event,) = depth_counters.of_depth(change, "s", identity=IDENTITY, written_ms=NOW_MS + 90_000)
-    assert (event.type, event.time_ms) == ("backpressure.cleared", NOW_MS + 90_000)
+def test_a_sweep_that_repairs_a_counter_is_told_at_its_own_time() -> None:
+    change = DepthChange.of("mail", item(9, **BOUNDS), item(0, **BOUNDS))
+    (event,) = change.events(NOW_MS + 90_000)
+    assert (event.type, event.at_ms) == ("backpressure.cleared", NOW_MS + 90_000)
 
 
 def refused(n: int, **more: Any) -> dict[str, Any]:
     known = {"type": "email.send", "depth": 10, "bound": 10, "at": NOW_MS, "policy": "block"}
-    return {"pk": keys.gate("mail"), "sk": keys.REFUSED, "n": n, **known, **more}
+    return {"pk": keys.counter("mail"), "sk": keys.REFUSED, "n": n, **known, **more}
 
 
 def test_a_refusal_counts_its_jobs() -> None:
     first, second = (
-        parse(made_record(1, *images))[0].refusal
+        parse(made_record(1, *images))[0]
         for images in ((None, refused(1)), (refused(1), refused(4, depth=9)))
     )
-    assert first == PushRefusal("mail", 1, Refused(1, 10, 10, "email.send", "block", NOW_MS))
-    assert second is not None
-    assert (second.count, second.what.depth) == (3, 9)
-    (event,) = depth_counters.of_refusal(second, "s", identity=IDENTITY)
+    assert first.other == PushRefusal("mail", 1, 10, 10, "email.send", "block", NOW_MS)
+    assert isinstance(second.other, PushRefusal)
+    assert (second.other.count, second.other.depth) == (3, 9)
+    assert [(one.name, one.count) for one in second.other.counts(0)] == [
+        ("rejected", 3),
+        ("o_block", 3),
+    ]
+    (event,) = second.events("s")
     assert (event.type, event.time_ms) == ("backpressure.rejected", NOW_MS)
     assert event.data == {"queue": "mail", "depth": 9, "bound": 10, "job_type": "email.send"}
 
 
-def test_a_gate_that_goes_tells_nothing() -> None:
+def test_a_counter_that_goes_tells_nothing() -> None:
     assert parse(made_record(1, item(9, **BOUNDS), None)) == []
     assert parse(made_record(1, refused(3), None)) == []
 
 
-@pytest.mark.parametrize("sk", [keys.SLOTS, keys.RATE])
-def test_other_gates_are_passed_over(sk: str) -> None:
-    assert not TABLE.projects(keys.gate("mail"), sk)
+@pytest.mark.parametrize("sk", [keys.SEMAPHORE, keys.RATE])
+def test_other_counters_are_passed_over(sk: str) -> None:
+    assert not TABLE.projects(keys.counter("mail"), sk)
     assert parse(made_record(1, None, item(1) | {"sk": sk})) == []
 
 
 @pytest.mark.parametrize(
     "spoilt", [refused(1, depth="secret"), {**refused(1), "type": 5}, item(1, bound="secret")]
 )
-def test_a_malformed_gate(spoilt: dict[str, Any]) -> None:
+def test_a_malformed_counter(spoilt: dict[str, Any]) -> None:
     with pytest.raises(Malformed):
         parse(made_record(1, None, spoilt))
 
@@ -151,7 +151,7 @@ def test_metrics_of_bounds() -> None:
         tally.of_day("post", NOW_MS, "created")
     second.of_day("gone", NOW_MS, "deleted")
     found = FakeMetrics()
-    metrics.write_bounds(found, [first, second])
+    metrics.write(found, metrics.of_days([first, second]))
     assert found.sums == {
         (("queue", "mail"),): {"ojs.backpressure.rejected_total": 4},
         (("queue", "mail"), ("policy", "reject")): {"ojs.queue.overflow.count": 4},

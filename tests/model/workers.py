@@ -8,7 +8,7 @@ from typing import Any
 from hypothesis import strategies as st
 from hypothesis.stateful import precondition, rule
 
-from tests.model.look import fetched
+from tests.model.fetches import fetched
 from tests.model.machine import (
     COPIES,
     MEMBERS,
@@ -29,7 +29,7 @@ ALL = (*QUEUES, COPIES)
 WAIT_MS = 10 * SECOND
 
 
-class Laborers(Base):
+class Workers(Base):
     """Do jobs."""
 
     def fetch_as(
@@ -195,7 +195,7 @@ class Laborers(Base):
         if queue is not None and queue.limit is not None:
             room = len(self.model.running(job.queue)) < queue.limit
         if pool is not None and pool.limit is not None:
-            room = room and len(self.model.seats(pool.name)) < pool.limit
+            room = room and len(self.model.permit_holders(pool.name)) < pool.limit
         if job.limit is not None:
             most = 0 if job.limit in self.model.closed else LIMITS[job.limit].concurrency
             # It has started before: only how many run is asked.
@@ -235,7 +235,7 @@ class Laborers(Base):
         job_id = self.job(at)
         found = self.ask(lambda: self.exists(job_id), "GET", f"/jobs/{job_id}")
         if found is not None:
-            assert view_of(found["job"]) == self.now(job_id).settled(self.model.now_ms).view
+            assert view_of(found["job"]) == self.now(job_id).time_applied(self.model.now_ms).view
             errors = found["job"].get("errors", [])
             told = {(e["attempt"], e["code"], e["occurred_at"]) for e in errors}
             assert len(told) == len(errors)
@@ -243,7 +243,7 @@ class Laborers(Base):
     def exists(self, job_id: str) -> Job:
         if job_id not in self.model.jobs:
             raise Refused(404)
-        return self.now(job_id).settled(self.model.now_ms)
+        return self.now(job_id).time_applied(self.model.now_ms)
 
     @precondition(lambda self: self.ids)
     @rule(at=which)

@@ -1,4 +1,4 @@
-"""Events and metrics of rate limits (ojs-rate-limiting section 11; RL-006): once for each edge."""
+"""Events and metrics of rate limits (ojs-rate-limiting section 11; RL-006): once each change."""
 
 from __future__ import annotations
 
@@ -130,7 +130,7 @@ def test_each_strategy_is_named(
     assert told.kinds() == ["rate_limit.released"]
 
 
-def test_a_backlog_that_is_worked_off_job_by_job_has_one_edge_each(told: Told) -> None:
+def test_a_backlog_that_is_worked_off_job_by_job_begins_and_ends_once(told: Told) -> None:
     world = told.world
     for n in range(20):
         limited(world, ONE, n)
@@ -229,7 +229,7 @@ def test_what_no_fetch_notices_the_sweep_tells(told: Told) -> None:
 @pytest.mark.parametrize(
     ("config", "strategy", "counts"),
     [
-        ({"concurrency": 2}, "concurrency", keys.SLOTS),
+        ({"concurrency": 2}, "concurrency", keys.SEMAPHORE),
         ({"rate_limit": {"limit": 2, "period": "PT10S"}}, "rate", keys.RATE),
     ],
 )
@@ -260,13 +260,13 @@ def test_a_queue_s_own_limits_tell_too(
         "held_ms": 12 * SECOND,
     }  # fmt: skip
     limiter = LimitName.of_queue("default", counts)
-    (edge,) = ThrottleStates(world.run.table).get_many([limiter])
-    assert (edge.throttled, edge.exceeded) == (False, {strategy: 1})
+    (state,) = ThrottleStates(world.run.table).get_many([limiter])
+    assert (state.throttled, state.exceeded) == (False, {strategy: 1})
     (queue,) = world.run.stats.metrics().queues
     assert queue.today.exceeded == {strategy: 1}
 
 
-def test_a_backlog_of_a_queue_has_one_edge_each(told: Told) -> None:
+def test_a_backlog_of_a_queue_begins_and_ends_once(told: Told) -> None:
     world = told.world
     world.run.queues.configure("default", {"concurrency": 1})
     for n in range(12):
@@ -302,7 +302,7 @@ def test_a_queue_s_limit_that_holds_nothing_back_any_more(told: Told, how: str) 
 # --- cost, many at once, dying --------------------------------------------------------------------
 
 
-def test_between_the_edges_nothing_is_written(exact: World) -> None:
+def test_between_beginning_and_end_nothing_is_written(exact: World) -> None:
     """The same calls whether a key is told to hold jobs back or not; others pay nothing."""
     limited(exact, ONE)
     limited(exact, ONE)
@@ -327,7 +327,7 @@ def test_between_the_edges_nothing_is_written(exact: World) -> None:
     assert [name for name in exact.run.table.meter.calls if name == "UpdateItem"] == ["UpdateItem"]
 
 
-def test_16_fetchers_at_once_tell_of_an_edge_once(told: Told) -> None:
+def test_16_fetchers_at_once_tell_of_a_beginning_once(told: Told) -> None:
     world = told.world
     for n in range(40):
         limited(world, {"key": "k", "concurrency": 2}, n)
@@ -346,7 +346,7 @@ def test_16_fetchers_at_once_tell_of_an_edge_once(told: Told) -> None:
     assert told.kinds() == ["rate_limit.exceeded"]
 
 
-def test_edges_take_turns_whatever_happens_at_once(told: Told) -> None:
+def test_beginnings_and_ends_take_turns_whatever_happens_at_once(told: Told) -> None:
     """Exceeded and released alternate, and the last one is true."""
     world = told.world
     for n in range(120):
@@ -372,7 +372,7 @@ def test_edges_take_turns_whatever_happens_at_once(told: Told) -> None:
 
 
 @pytest.mark.exhaustive
-def test_a_fetch_that_dies_anywhere_loses_no_edge(told: Told) -> None:
+def test_a_fetch_that_dies_anywhere_loses_no_event(told: Told) -> None:
     world = told.world
     for run, _ in faults(world):
         first, second = limited(world, ONE), limited(world, ONE)

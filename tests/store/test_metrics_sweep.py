@@ -1,4 +1,4 @@
-"""The gauges sweep: oldest jobs, totals, points; cut short, repeated, late, twice at once."""
+"""The metrics sweep: oldest jobs, totals, points; cut short, repeated, late, twice at once."""
 
 from __future__ import annotations
 
@@ -33,6 +33,7 @@ from ojs.store.queues import queues as queue_store
 from ojs.store.queues import workers as worker_store
 from ojs.store.queues.pool_health import PoolHealthStore
 from ojs.store.table import keys
+from tests.spread import spread
 
 if TYPE_CHECKING:
     from tests.store.conftest import World
@@ -80,7 +81,7 @@ def test_the_oldest_job_is_found_over_all_priorities(exact: World) -> None:
     exact.run.queues.resume("empty")
     levels(exact, "default", available=7)
     swept = sweep(exact)
-    by_name = {found.name: found for found in swept.queues}
+    by_name = {found.queue.name: found for found in swept.queues}
     assert by_name["default"].oldest_available_ms == start_ms + 1_000
     assert by_name["empty"].oldest_available_ms is None
     assert swept.counts == {"queues": 2, "oldest": 1}
@@ -143,7 +144,7 @@ def test_probes_are_bounded_and_no_queue_starves(exact: World) -> None:
         swept = gauges.run_once(exact.clock.now_ms(), 4)
         assert swept.counts["more"] == 1
         assert swept.totals is not None, "what costs no probes is whole"
-        seen.update(q.name for q in swept.queues if q.oldest_available_ms is not None)
+        seen.update(q.queue.name for q in swept.queues if q.oldest_available_ms is not None)
     assert set(seen) == set(names)
     assert "more" not in gauges.run_once(exact.clock.now_ms(), 100).counts
 
@@ -152,7 +153,12 @@ def test_several_lanes_are_looked_at(exact: World) -> None:
     exact.run.table.write_many(
         [
             {"pk": keys.QUEUES, "sk": "wide"},
-            {"pk": keys.queue("wide"), "sk": keys.HEAD, "state": "active", "config": '{"lanes":3}'},
+            {
+                "pk": keys.queue("wide"),
+                "sk": keys.RECORD,
+                "state": "active",
+                "config": '{"lanes":3}',
+            },
         ]
     )
     levels(exact, "wide", available=3)
@@ -161,7 +167,7 @@ def test_several_lanes_are_looked_at(exact: World) -> None:
         exact.run.table.write_many(
             [
                 {
-                    "pk": keys.job(f"j{lane}"), "sk": keys.HEAD,
+                    "pk": keys.job(f"j{lane}"), "sk": keys.RECORD,
                     "wpk": keys.ready("wide", lane), "wsk": position.key(),
                 }
             ]
@@ -197,7 +203,9 @@ def test_totals_are_the_sum_of_all_queues(exact: World) -> None:
         ),
         workers=WorkerCounts(running=3, quiet=2, stale=1),
     )  # fmt: skip
-    assert [found.name for found in swept.queues] == [f"q{number:02d}" for number in range(40)]
+    assert [found.queue.name for found in swept.queues] == [
+        f"q{number:02d}" for number in range(40)
+    ]
 
 
 def test_rates_are_those_of_the_last_minute(exact: World) -> None:
@@ -300,7 +308,7 @@ def test_the_first_sweep_takes_the_day_before(exact: World) -> None:
     assert sums(exact, Period.MINUTE) == 5
 
 
-@pytest.mark.parametrize("steps", range(8))
+@pytest.mark.parametrize("steps", spread(range(8), 3))
 def test_a_sweep_that_is_cut_short_is_made_up_for(exact: World, steps: int) -> None:
     for number in range(40):
         exact.run.queues.resume(f"q{number:02d}")

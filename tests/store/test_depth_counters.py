@@ -1,7 +1,7 @@
-"""Gates of bounded queues: exact under load, and what each costs.
+"""Depth counters of bounded queues: exact under load, and what each costs.
 
 The stream of the table has every write in order. Replayed, it shows what stood at every moment: how
-many jobs there were, and what the gate said.
+many jobs there were, and what the counter said.
 """
 
 from __future__ import annotations
@@ -22,10 +22,12 @@ from ojs.domain.job import envelope
 from ojs.domain.job.job import Job
 from ojs.services.jobs import enqueue
 from ojs.services.permits.backpressure import QueueBounds
-from ojs.services.permits.reconcile import SETTLED_MS
+from ojs.services.permits.repair import SETTLED_MS
 from ojs.store.jobs import staged_batches
 from ojs.store.table import keys, values
 from tests.store.doubles import Projecting
+from tests.store.faults import Killed
+from tests.store.permits import reconcile, reconcile_at_rest
 from tests.store.spending import Spent, spending
 from tests.store.streams import Projected, Record, Stream, recount_behind
 
@@ -48,34 +50,21 @@ def configure(world: World, queue: str = QUEUE, **config: Any) -> None:
     world.run.queues.configure(queue, config)
 
 
-def level(world: World, queue: str = QUEUE) -> CounterValue:
+def value_of(world: World, queue: str = QUEUE) -> CounterValue:
     return world.run.stores.depth.value(queue)
 
 
 def counts(world: World, queue: str = QUEUE) -> tuple[int, int]:
-    """Jobs and bytes as the gate has them."""
-    found = level(world, queue)
+    """Jobs and bytes as the counter has them."""
+    found = value_of(world, queue)
     return found.count, found.size
 
 
 def behind(world: World, queue: str = QUEUE) -> tuple[int, int]:
-    """Jobs and bytes as the heads have them."""
-    heads = [dict(values.unpack(item)) for item in world.items()]
-    found = recount_behind(heads)[queue]
+    """Jobs and bytes as the job records have them."""
+    job_records = [dict(values.unpack(item)) for item in world.items()]
+    found = recount_behind(job_records)[queue]
     return found["held"] + found["loose"], found["held_b"] + found["loose_b"]
-
-
-def reconcile(world: World) -> Counter[str]:
-    return Counter(world.run.reconcile.run_once(world.clock.now_ms(), 100))
-
-
-def settle(world: World, rounds: int = 3) -> Counter[str]:
-    """So many minutes in which nobody does anything but the sweep."""
-    done: Counter[str] = Counter()
-    for _ in range(rounds):
-        world.clock.advance(SETTLED_MS)
-        done += reconcile(world)
-    return done
 
 
 def drain(run: Runtime, count: int = 10, queue: str = QUEUE) -> int:
@@ -90,11 +79,11 @@ class History:
     """What stood at every moment."""
 
     most_jobs: int = 0
-    most_charged: int = 0
-    # Moments at which the gate said less than there was.
+    most_counted: int = 0
+    # Moments at which the counter said less than there was.
     too_few: int = 0
     jobs: int = 0
-    charged: int = 0
+    counted: int = 0
     events: Counter[str] = field(default_factory=Counter)
 
     @classmethod
@@ -107,13 +96,13 @@ class History:
                 values.unpack(stream[name]) if name in stream else None
                 for name in ("OldImage", "NewImage")
             )
-            if key[0].startswith(keys.job("")) and key[1] == keys.HEAD:
+            if key[0].startswith(keys.job("")) and key[1] == keys.RECORD:
                 found.jobs += _there(new, queue) - _there(old, queue)
-            elif key == (keys.gate(queue), keys.DEPTH):
-                found.charged = int(new["n"]) if new else 0
+            elif key == (keys.counter(queue), keys.DEPTH):
+                found.counted = int(new["n"]) if new else 0
             found.most_jobs = max(found.most_jobs, found.jobs)
-            found.most_charged = max(found.most_charged, found.charged)
-            found.too_few += found.charged < found.jobs
+            found.most_counted = max(found.most_counted, found.counted)
+            found.too_few += found.counted < found.jobs
         return found
 
 
@@ -207,15 +196,15 @@ def test_64_producers_never_get_past_the_bound(streamed: Worlds, lanes: int) -> 
         history = History.of(Stream(world.client, world.table).take())
         assert (history.most_jobs <= bound, history.too_few) == (True, 0)
         # Batches do not fill the last few places.
-        assert bound - 15 < history.most_charged <= bound
+        assert bound - 15 < history.most_counted <= bound
         assert counts(world) == behind(world) == (0, 0)
-        assert settle(world)["healed"] == 0
+        assert reconcile_at_rest(world)["healed"] == 0
         assert counts(world) == (0, 0)
         done = Counter(item["state"]["S"] for item in world.items() if "state" in item)
         assert done["completed"] == 32 * times * 16
 
 
-def test_one_gate_serves_all_lanes(streamed: Worlds) -> None:
+def test_one_counter_serves_all_lanes(streamed: Worlds) -> None:
     with streamed() as world:
         configure(world, max_size=40, lanes=4)
 
@@ -234,7 +223,7 @@ def test_one_gate_serves_all_lanes(streamed: Worlds) -> None:
         while drain(world.run, 40):
             pass
         history = History.of(stream.take())
-        assert (history.most_jobs, history.most_charged, history.too_few) == (40, 40, 0)
+        assert (history.most_jobs, history.most_counted, history.too_few) == (40, 40, 0)
         assert counts(world) == behind(world) == (0, 0)
 
 
@@ -262,7 +251,7 @@ def test_batches_get_in_whole_or_not_at_all(streamed: Worlds, staged: bool) -> N
         assert counts(world) == behind(world)
         assert counts(world)[0] == 90
         history = History.of(Stream(world.client, world.table).take())
-        assert (history.most_charged, history.too_few) == (90, 0)
+        assert (history.most_counted, history.too_few) == (90, 0)
         # More than could ever fit.
         with pytest.raises(QueueFull):
             world.run.enqueue.push_batch([request(n) for n in range(101)])
@@ -298,7 +287,7 @@ def test_the_oldest_give_way_to_many_at_once(streamed: Worlds) -> None:
         crowd(world, [push] * 12)
         records = Stream(world.client, world.table).take()
         history = History.of(records)
-        assert (history.most_jobs, history.most_charged, history.too_few) == (20, 20, 0)
+        assert (history.most_jobs, history.most_counted, history.too_few) == (20, 20, 0)
         assert counts(world) == behind(world)
         assert counts(world)[0] == 20
         states = Counter(world.run.jobs.get(job_id).state for job_id in accepted)
@@ -323,7 +312,11 @@ def test_who_waits_for_room_gets_it_when_there_is_some(exact: World) -> None:
 
     def pushing(run: Runtime, sleep: Callable[[float], None]) -> None:
         run.enqueue._bounds = QueueBounds(
-            jobs=run.enqueue._jobs, clock=exact.clock, depth=run.stores.depth, sleep=sleep
+            jobs=run.enqueue._jobs,
+            changes=run.changes,
+            clock=exact.clock,
+            depth=run.stores.depth,
+            sleep=sleep,
         )
 
     for n in range(5):
@@ -420,7 +413,7 @@ def test_a_bound_on_a_queue_that_has_jobs_counts_them(streamed: Worlds, late: bo
         fill(world, 10, 100)
         with pytest.raises(QueueFull):
             world.run.enqueue.push(request())
-        # Jobs from before the bound do not pass the gate when they are done; the sweep counts anew.
+        # Jobs from before the bound are not counted when they are done; the sweep counts anew.
         drain(world.run, 25)
         if not late:
             projecting.catch_up()
@@ -433,9 +426,9 @@ def test_a_bound_on_a_queue_that_has_jobs_counts_them(streamed: Worlds, late: bo
         while drain(world.run, 40):
             pass
         projecting.catch_up()
-        settle(world)
+        reconcile_at_rest(world)
         assert counts(world) == behind(world) == (0, 0)
-        assert level(world).untracked == 0
+        assert value_of(world).untracked == 0
 
 
 def test_a_bound_that_is_raised_lowered_removed_and_set_again(streamed: Worlds) -> None:
@@ -466,7 +459,7 @@ def test_a_bound_that_is_raised_lowered_removed_and_set_again(streamed: Worlds) 
         drain(world.run, 2)
         configure(world, max_size=30)
         assert counts(world) == behind(world)
-        assert level(world).untracked == 20
+        assert value_of(world).untracked == 20
         fill(world, 9)
         with pytest.raises(QueueFull):
             world.run.enqueue.push(request())
@@ -475,10 +468,11 @@ def test_a_bound_that_is_raised_lowered_removed_and_set_again(streamed: Worlds) 
         while drain(world.run, 40):
             pass
         projecting.catch_up()
-        settle(world)
+        reconcile_at_rest(world)
         assert counts(world) == behind(world) == (0, 0)
 
 
+@pytest.mark.exhaustive
 def test_bounds_set_and_removed_under_load(streamed: Worlds) -> None:
     with streamed() as world:
         projecting = Projecting(world)
@@ -501,13 +495,13 @@ def test_bounds_set_and_removed_under_load(streamed: Worlds) -> None:
 
         crowd(world, [push] * 10 + [operate, sweep, sweep])
         projecting.catch_up()
-        settle(world)
+        reconcile_at_rest(world)
         assert counts(world) == behind(world)
         assert counts(world)[0] > 0
         while drain(world.run, 40):
             pass
         projecting.catch_up()
-        settle(world)
+        reconcile_at_rest(world)
         assert counts(world) == behind(world) == (0, 0)
 
 
@@ -539,17 +533,13 @@ def test_bytes_are_counted_as_jobs_are(streamed: Worlds) -> None:
 # --- leaks ----------------------------------------------------------------------------------------
 
 
-class Died(BaseException):
-    """The container is gone."""
-
-
 def leak(world: World, kind: str) -> None:
-    """One charge that nobody will ever let go."""
+    """One reservation that nobody will ever release."""
     run = world.another()
     jobs = run.enqueue._jobs
     if kind == "died before it was stored":
-        jobs.create = mock.Mock(side_effect=Died)  # type: ignore[method-assign]
-        with pytest.raises(Died):
+        jobs.create = mock.Mock(side_effect=Killed)  # type: ignore[method-assign]
+        with pytest.raises(Killed):
             run.enqueue.push(request())
     elif kind == "nobody knows whether it was stored":
         jobs.create = mock.Mock(side_effect=BackendTimeout("?"))  # type: ignore[method-assign]
@@ -558,19 +548,21 @@ def leak(world: World, kind: str) -> None:
     else:
         world.run.enqueue.push(request())
         (job,) = run.fetch.fetch([QUEUE], 1, "w")
-        run.finish._jobs.permits.release_all = mock.Mock(side_effect=Died)  # type: ignore[method-assign]
-        with pytest.raises(Died):
+        run.finish._changes._permits.release = mock.Mock(side_effect=Killed)  # type: ignore[method-assign]
+        with pytest.raises(Killed):
             run.finish.ack(job.id, worker_id="w")
 
 
 LEAKS = (
-    "died before it was stored", "nobody knows whether it was stored", "died before it was let go",
-)  # fmt: skip
+    "died before it was stored",
+    "nobody knows whether it was stored",
+    "died before it was released",
+)
 
 
 @pytest.mark.parametrize("kind", LEAKS)
 @pytest.mark.parametrize("stale", [False, True], ids=["projected", "projection stands still"])
-def test_a_leak_is_healed_when_the_gate_is_at_rest(
+def test_a_leak_is_repaired_when_the_counter_is_at_rest(
     streamed: Worlds, kind: str, stale: bool
 ) -> None:
     with streamed() as world:
@@ -583,23 +575,23 @@ def test_a_leak_is_healed_when_the_gate_is_at_rest(
             projecting.catch_up()
         there = behind(world)
         assert counts(world)[0] == there[0] + 1
-        # Not at once: somebody may be about to store what was charged for.
+        # Not at once: somebody may be about to store what it reserved room for.
         for _ in range(3):
             world.clock.advance(SETTLED_MS // 4)
             assert reconcile(world)["healed"] == 0
             assert counts(world)[0] == there[0] + 1
-        done = settle(world)
+        done = reconcile_at_rest(world)
         assert (done["suspected"], done["healed"]) == (1, 1)
         assert counts(world) == behind(world) == there
-        assert settle(world)["healed"] == 0
+        assert reconcile_at_rest(world)["healed"] == 0
         while drain(world.run, 10):
             pass
         projecting.catch_up()
-        settle(world)
+        reconcile_at_rest(world)
         assert counts(world) == (0, 0)
 
 
-def test_a_job_stored_long_after_it_was_charged_for_counts(exact: World) -> None:
+def test_a_job_stored_long_after_its_reservation_counts(exact: World) -> None:
     """The slowest request there can be: 29 s."""
     configure(exact, max_size=10)
     run, create = exact.another(), exact.run.enqueue._jobs.create
@@ -616,33 +608,33 @@ def test_a_job_stored_long_after_it_was_charged_for_counts(exact: World) -> None
     assert counts(exact)[0] == 1
 
 
-def test_a_job_let_go_long_after_it_was_done_is_let_go_once(exact: World) -> None:
+def test_a_job_released_long_after_it_was_done_is_released_once(exact: World) -> None:
     """However often the sweep looks between the end of a job and its release."""
     configure(exact, max_size=10)
     exact.run.enqueue.push(request())
     exact.run.enqueue.push(request())
     run = exact.another()
     (job,) = run.fetch.fetch([QUEUE], 1, "w")
-    # The gate was at rest for long when the job is done.
+    # The counter was at rest for long when the job is done.
     exact.clock.advance(10 * SETTLED_MS)
     exact.run.workers.beat("w", active_jobs=[job.id])
-    let_go = run.finish._jobs.permits.release_all
+    release_all = run.finish._changes._permits.release
 
     def slowly(*arguments: Any, **more: Any) -> None:
         for _ in range(29):
             exact.clock.advance(1_000)
             reconcile(exact)
             assert counts(exact)[0] >= 1
-        let_go(*arguments, **more)
+        release_all(*arguments, **more)
 
-    run.finish._jobs.permits.release_all = slowly  # type: ignore[method-assign]
+    run.finish._changes._permits.release = slowly  # type: ignore[method-assign]
     run.finish.ack(job.id, worker_id="w")
     assert counts(exact) == behind(exact)
-    assert settle(exact)["healed"] == 0
+    assert reconcile_at_rest(exact)["healed"] == 0
     assert counts(exact)[0] == 1
 
 
-def test_who_passes_meanwhile_is_not_overwritten(exact: World) -> None:
+def test_a_reservation_made_meanwhile_is_not_overwritten(exact: World) -> None:
     configure(exact, max_size=10)
     leak(exact, LEAKS[0])
     exact.clock.advance(SETTLED_MS)
@@ -675,7 +667,7 @@ def test_jobs_that_the_index_does_not_show_yet_count(streamed: Worlds) -> None:
         fill(world, 5)
         projecting.catch_up()
         with mock.patch.object(type(world.run.reconcile._recount), "_line", return_value=()):
-            settle(world)
+            reconcile_at_rest(world)
         assert counts(world) == behind(world)
         assert counts(world)[0] == 5
 
@@ -687,11 +679,11 @@ def test_a_late_projection_is_no_reason_to_count_more(streamed: Worlds) -> None:
         fill(world, 8)
         projecting.catch_up()
         drain(world.run, 8)
-        settle(world)
+        reconcile_at_rest(world)
         assert counts(world) == (0, 0)
 
 
-def test_the_room_of_a_batch_that_is_yet_to_be_undone_is_not_healed(exact: World) -> None:
+def test_the_room_of_a_batch_that_is_yet_to_be_undone_is_not_repaired(exact: World) -> None:
     """Undoing gives back all of it, also what was never stored."""
     configure(exact, max_size=50)
     run = exact.another()
@@ -703,23 +695,23 @@ def test_the_room_of_a_batch_that_is_yet_to_be_undone_is_not_healed(exact: World
 
         def dying(*arguments: Any, **more: Any) -> None:
             if next(calls) == 2:
-                raise Died
+                raise Killed
             stage(*arguments, **more)
 
         run.enqueue._jobs.batches._stage = dying  # type: ignore[method-assign]
-        with pytest.raises(Died):
+        with pytest.raises(Killed):
             run.enqueue.push_batch([request(n) for n in range(40)])
     assert counts(exact)[0] == 40
-    assert settle(exact, 4)["healed"] == 0
+    assert reconcile_at_rest(exact, 4)["healed"] == 0
     assert counts(exact)[0] == 40
     exact.clock.advance(staged_batches.STAGING_GRACE_MS)
     exact.sweep()
     assert counts(exact) == behind(exact) == (0, 0)
-    settle(exact)
+    reconcile_at_rest(exact)
     assert counts(exact) == (0, 0)
 
 
-def test_a_gate_that_counts_too_few_is_raised_at_once(exact: World) -> None:
+def test_a_counter_that_counts_too_few_is_raised_at_once(exact: World) -> None:
     configure(exact, max_size=10)
     for n in range(5):
         exact.run.enqueue.push(request(n))
@@ -752,9 +744,9 @@ def test_a_crowd_with_crashes_ends_as_a_recount(streamed: Worlds) -> None:
         crowd(world, [push] * 8 + [crash, crash, sweep, sweep])
         records = projecting.catch_up()
         history = History.of(records)
-        assert (history.most_charged <= 60, history.too_few) == (True, 0)
+        assert (history.most_counted <= 60, history.too_few) == (True, 0)
         assert counts(world)[0] == behind(world)[0] + 4
-        settle(world)
+        reconcile_at_rest(world)
         assert counts(world) == behind(world)
         while drain(world.run, 60):
             pass
@@ -763,7 +755,7 @@ def test_a_crowd_with_crashes_ends_as_a_recount(streamed: Worlds) -> None:
         assert history.too_few == 0
 
 
-def test_a_look_at_the_gates_ends_in_time_and_goes_on_elsewhere(exact: World) -> None:
+def test_a_reconciliation_ends_in_time_and_goes_on_elsewhere(exact: World) -> None:
     for queue in ("a", "b", "c"):
         configure(exact, queue, max_size=5)
     exact.run.enqueue.push(request(queue="unbounded"))
@@ -786,7 +778,7 @@ def test_a_quiet_bounded_queue_costs_next_to_nothing(streamed: Worlds) -> None:
         world.clock.advance(3_600_000)
         with spending(world) as spent:
             assert reconcile(world) == {"bounded": 1}
-        # Names; queue, gate and counters; batches under way; completions.
+        # Names; queue, depth counter and statistics; batches under way; completions.
         assert (spent.calls, spent.writes) == (4, 0)
         assert spent.reads <= 4.5
 
@@ -832,7 +824,7 @@ def test_a_rejection_is_three_calls(exact: World) -> None:
     assert (spent.calls, spent.reads) == (3, 1)
 
 
-def test_a_batch_pays_its_gate_once(exact: World) -> None:
+def test_a_batch_pays_its_depth_counter_once(exact: World) -> None:
     configure(exact, max_size=100)
     exact.run.enqueue.push(request(queue="plain"))
     spent = []

@@ -21,17 +21,17 @@ def fetched(
     served = [n for n in names if n in model.queues and model.queues[n].open]
     others = {n for p in model.pools.values() if p.isolated and p is not pool for n in p.queues}
     served = [name for name in served if name not in others]
-    look = Look(model, served, pool)
+    possible = PossibleFetch(model, served, pool)
     assert len(set(got)) == len(got), "a job was handed out twice in one answer"
-    low, high = look.size(count)
-    assert low <= len(got) <= high, f"{[i[-4:] for i in got]}, and not {low} to {high}: {look}"
-    plenty = look.plenty(count)
+    low, high = possible.size(count)
+    assert low <= len(got) <= high, f"{[i[-4:] for i in got]}, and not {low} to {high}: {possible}"
+    plenty = possible.plenty(count)
     for job_id in got:
-        look.take(model.jobs[job_id])
+        possible.take(model.jobs[job_id])
         job = model.jobs[job_id]
         if job.state != "available" and job.weight is not None:
             model.vague.add((job.queue, job.priority, job.tenant))
-        job = job.settled(model.now_ms)
+        job = job.time_applied(model.now_ms)
         model.jobs[job_id] = job.claimed(worker, model.now_ms, pool.name if pool else None)
         model.queues[job.queue].started.append(model.now_ms)
         if job.limit is not None:
@@ -41,11 +41,11 @@ def fetched(
     if plenty and len(got) == count and set(served) == set(pool.queues):
         pool.runs += [model.jobs[job_id].queue for job_id in got]
         pool.check_turns(model.now_ms)
-    elif got or not look.quiet:
+    elif got or not possible.quiet:
         pool.runs.clear()
 
 
-class Look:
+class PossibleFetch:
     """A fetch as it might go: what each queue has, and how much of it may be handed out."""
 
     def __init__(self, model: Model, names: Iterable[str], pool: Pool | None) -> None:
@@ -139,9 +139,9 @@ class Look:
         if not bound:
             low += sum(min(n, self.room[limit][0]) for limit, n in keyed.items())
         if self.pool is not None and self.pool.limit is not None:
-            seats = self.model.seats(self.pool.name)
-            sure = [job for job in self.model.sure(seats) if job.id not in self.model.forsaken]
-            low = min(low, max(0, self.pool.limit - len(seats)))
+            holders = self.model.permit_holders(self.pool.name)
+            sure = [job for job in self.model.sure(holders) if job.id not in self.model.forsaken]
+            low = min(low, max(0, self.pool.limit - len(holders)))
             high = min(high, max(0, self.pool.limit - len(sure)))
         return min(count, low), min(count, high)
 

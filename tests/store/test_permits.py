@@ -17,13 +17,14 @@ import pytest
 from ojs.domain.errors import BackendUnavailable, Conflict
 from ojs.domain.job import envelope
 from ojs.domain.rate_limit.window import RateWindow
-from ojs.services.permits import repair as slots
+from ojs.services.permits import repair as permit_repair
 from ojs.services.permits.repair import SETTLED_MS
 from ojs.store.permits.recount import Recount
 from ojs.store.permits.semaphore import ConcurrencySemaphore
 from ojs.store.table import keys, values
-from tests.store.doubles import Once, Projecting
-from tests.store.faults import FAULTS, Died, Faulty, attempt
+from tests.store.doubles import Projecting
+from tests.store.faults import Died, attempt, faults
+from tests.store.permits import STOPPABLE, reconcile, reconcile_at_rest, stop
 from tests.store.streams import Stream
 
 if TYPE_CHECKING:
@@ -42,31 +43,18 @@ def configure(world: World, **config: Any) -> None:
     world.run.queues.configure(QUEUE, config)
 
 
-def level(world: World) -> CounterValue:
+def value_of(world: World) -> CounterValue:
     return world.run.stores.semaphore.values([QUEUE])[QUEUE]
 
 
 def active(world: World) -> int:
-    heads = [item for item in world.items() if item["pk"]["S"].startswith(keys.job(""))]
-    return sum(1 for item in heads if item.get("state", {}).get("S") == "active")
+    job_records = [item for item in world.items() if item["pk"]["S"].startswith(keys.job(""))]
+    return sum(1 for item in job_records if item.get("state", {}).get("S") == "active")
 
 
 def push(world: World, count: int, **options: Any) -> None:
     for n in range(count):
         world.push(n, **options)
-
-
-def reconcile(world: World) -> Counter[str]:
-    return Counter(world.run.reconcile.run_once(world.clock.now_ms(), 100))
-
-
-def settle(world: World, rounds: int = 3) -> Counter[str]:
-    """So many minutes in which nobody does anything but the sweep."""
-    done: Counter[str] = Counter()
-    for _ in range(rounds):
-        world.clock.advance(SETTLED_MS)
-        done += reconcile(world)
-    return done
 
 
 def end(world: World, jobs: list[Job], count: int = 1) -> None:
@@ -89,33 +77,20 @@ def test_a_limit_counts_jobs_that_ran_before_it(world: World) -> None:
         assert world.fetch(count=5, worker="v") == []
         end(world, running)
     running += world.fetch(count=5, worker="v")
-    assert len(running) == active(world) == level(world).count == 3
+    assert len(running) == active(world) == value_of(world).count == 3
 
 
 @pytest.mark.parametrize("how", ["ack", "nack", "requeue", "cancel", "stall", "time out"])
-def test_a_job_that_ran_before_the_limit_gives_its_place_back_however_it_ends(
+def test_a_job_that_ran_before_the_limit_gives_its_permit_back_however_it_ends(
     world: World, how: str
 ) -> None:
-    world.push(visibility_timeout_ms=60_000, timeout_ms=90_000, retry={"max_attempts": 1})
+    world.push(**STOPPABLE, retry={"max_attempts": 1})
     (job,) = world.fetch(worker="w")
     configure(world, concurrency=1)
     world.push(priority=100)
     assert world.fetch(worker="v") == []
-    match how:
-        case "ack":
-            world.run.finish.ack(job.id)
-        case "cancel":
-            world.run.jobs.cancel(job.id)
-        case "stall":
-            world.clock.advance(60_000)
-            world.sweep()
-        case "time out":
-            world.run.workers.beat("w", active_jobs=[job.id], visibility_timeout_ms=600_000)
-            world.clock.advance(90_000)
-            world.sweep()
-        case _:
-            world.run.finish.nack(job.id, error={"code": "x"}, requeue=how == "requeue")
-    assert level(world).count == 0
+    stop(world, job, how, "w")
+    assert value_of(world).count == 0
     assert len(world.fetch(worker="v")) == 1
 
 
@@ -145,9 +120,9 @@ def test_a_limit_that_is_raised_lowered_removed_and_set_again(world: World) -> N
     assert world.fetch(count=9) == []
     end(world, running, 2)
     running += world.fetch(count=9)
-    assert len(running) == active(world) == level(world).count == 6
+    assert len(running) == active(world) == value_of(world).count == 6
     end(world, running, 6)
-    assert level(world).count == 0
+    assert value_of(world).count == 0
 
 
 def test_other_changes_leave_a_limit_as_it_is(world: World) -> None:
@@ -156,7 +131,7 @@ def test_other_changes_leave_a_limit_as_it_is(world: World) -> None:
     world.fetch(count=9)
     configure(world, retention={"completed": "P1D"})
     assert world.fetch() == []
-    assert level(world).count == 2
+    assert value_of(world).count == 2
 
 
 def test_a_queue_that_is_made_with_a_limit_waits_for_nobody(world: World) -> None:
@@ -172,13 +147,13 @@ def test_a_queue_that_is_made_with_a_limit_waits_for_nobody(world: World) -> Non
     assert waited == []
     configure(world, concurrency=2)
     configure(world, concurrency=3)
-    assert waited == [slots.GRACE_S]
+    assert waited == [permit_repair.GRACE_S]
     configure(world, concurrency=2)
-    assert waited == [slots.GRACE_S] * 2
+    assert waited == [permit_repair.GRACE_S] * 2
 
 
 def test_a_fetch_under_way_heeds_a_limit_that_was_lowered(world: World) -> None:
-    """It read the queue before the change, and asks for places after it."""
+    """It read the queue before the change, and asks for permits after it."""
     push(world, 9)
     configure(world, concurrency=9)
     run, take = world.another(), ConcurrencySemaphore.acquire
@@ -198,7 +173,7 @@ def test_a_fetch_that_began_while_jobs_were_counted_heeds_the_limit(world: World
     run, take = world.another(), ConcurrencySemaphore.acquire
     found = world.run.enqueue._queues.get(QUEUE)
     assert found is not None
-    world.run.enqueue._queues.count(found, charging=False, slotting=True)
+    world.run.enqueue._queues.count(found, depth=False, permits=True)
 
     def late(self: ConcurrencySemaphore, *arguments: Any, **more: Any) -> Any:
         with mock.patch.object(ConcurrencySemaphore, "acquire", take):
@@ -217,30 +192,30 @@ def test_a_fetch_that_was_slower_than_any_counts_a_minute_later(exact: World) ->
     claim = run.fetch._jobs.claim
 
     def late(*arguments: Any, **more: Any) -> Job:
-        if not exact.run.queues.get(QUEUE).slotted:
+        if not exact.run.queues.get(QUEUE).limits_concurrency:
             configure(exact, concurrency=3)
         return claim(*arguments, **more)
 
     run.fetch._jobs.claim = late  # type: ignore[method-assign]
     (job,) = run.fetch.fetch([QUEUE], 1, "w")
-    assert level(exact).count == 0
+    assert value_of(exact).count == 0
     exact.clock.advance(SETTLED_MS)
     assert reconcile(exact)["slots_taken"] == 1
     assert len(exact.fetch(count=9)) == 2
     exact.run.finish.ack(job.id)
-    assert level(exact).count == 2
+    assert value_of(exact).count == 2
 
 
 def test_more_jobs_than_one_request_can_count_are_counted_by_several(
     exact: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(slots, "MOST_TAKEN", 4)
+    monkeypatch.setattr(permit_repair, "MOST_TAKEN", 4)
     push(exact, 20)
     exact.fetch(count=10)
     for counted in (4, 8):
         with pytest.raises(BackendUnavailable):
             configure(exact, concurrency=11)
-        assert level(exact).count == counted
+        assert value_of(exact).count == counted
         assert exact.run.queues.get(QUEUE).config.concurrency is None
     configure(exact, concurrency=11)
     assert len(exact.fetch(count=9)) == 1
@@ -251,12 +226,12 @@ def test_two_operators_who_set_a_limit_at_once_leave_it_exact(world: World) -> N
     push(world, 9)
     world.fetch(count=3)
     run = world.another()
-    census = Recount.running
+    recount = Recount.running
 
     def disturbed(self: Recount, *arguments: Any, **more: Any) -> Any:
-        found = list(census(self, *arguments, **more))
-        with mock.patch.object(Recount, "running", census):
-            # Nothing changes by it but that jobs take no places meanwhile.
+        found = list(recount(self, *arguments, **more))
+        with mock.patch.object(Recount, "running", recount):
+            # Nothing changes by it but that jobs take no permits meanwhile.
             configure(world, concurrency=None)
             world.fetch()
         disturb.stop()
@@ -266,29 +241,29 @@ def test_two_operators_who_set_a_limit_at_once_leave_it_exact(world: World) -> N
     disturb.start()
     run.queues.configure(QUEUE, {"concurrency": 5})
     assert len(world.fetch(count=9)) == 1
-    assert active(world) == level(world).count == 5
+    assert active(world) == value_of(world).count == 5
 
 
-def test_a_nack_loses_no_place_that_is_noted_meanwhile(world: World) -> None:
+def test_a_nack_loses_no_permit_that_is_noted_meanwhile(world: World) -> None:
     push(world, 3)
     (job,) = world.fetch(worker="w")
     run = world.another()
-    head = run.finish._jobs.head
+    job_record = run.finish._jobs.read_record
 
     def late(job_id: str) -> Job | None:
-        found = head(job_id)
-        run.finish._jobs.head = head  # type: ignore[method-assign]
+        found = job_record(job_id)
+        run.finish._jobs.read_record = job_record  # type: ignore[method-assign]
         configure(world, concurrency=1)
         return found
 
-    run.finish._jobs.head = late  # type: ignore[method-assign]
+    run.finish._jobs.read_record = late  # type: ignore[method-assign]
     run.finish.nack(job.id, error={"code": "x"}, worker_id="w")
-    assert level(world).count == 0
+    assert value_of(world).count == 0
     assert len(world.fetch(count=3)) == 1
 
 
 @pytest.mark.requirement("QC-24")
-def test_a_late_worker_gets_its_job_back_only_if_a_place_is_free(world: World) -> None:
+def test_a_late_worker_gets_its_job_back_only_if_a_permit_is_free(world: World) -> None:
     """Also a job that goes on after its lease ran out is one that runs."""
     configure(world, concurrency=1)
     late = world.push(visibility_timeout_ms=1_000)
@@ -300,12 +275,12 @@ def test_a_late_worker_gets_its_job_back_only_if_a_place_is_free(world: World) -
     assert world.run.workers.beat("w", active_jobs=[late.id]).jobs_extended == []
     with pytest.raises(Conflict):
         world.run.finish.ack(late.id, worker_id="w")
-    assert active(world) == level(world).count == 1
+    assert active(world) == value_of(world).count == 1
     world.run.finish.ack(other.id, worker_id="v")
     assert world.run.workers.beat("w", active_jobs=[late.id]).jobs_extended == [late.id]
-    assert level(world).count == 1
+    assert value_of(world).count == 1
     assert world.run.finish.ack(late.id, worker_id="w").state == "completed"
-    assert level(world).count == 0
+    assert value_of(world).count == 0
 
 
 # --- many at once ---------------------------------------------------------------------------------
@@ -335,6 +310,7 @@ def most_running(records: list[Any], marks: int) -> Counter[int]:
     return most
 
 
+@pytest.mark.exhaustive
 @pytest.mark.requirement("QC-6", "QC-24")
 def test_a_limit_holds_from_the_answer_on_whatever_is_set_under_load(streamed: Worlds) -> None:
     """12 workers at full speed, limits set, lowered, raised, removed and set again.
@@ -377,44 +353,32 @@ def test_a_limit_holds_from_the_answer_on_whatever_is_set_under_load(streamed: W
         most = most_running(stream.take(), len(limits))
         # And it was of use.
         assert all(most[at + 1] for at, limit in enumerate(limits) if limit)
-        assert level(world).count == active(world)
+        assert value_of(world).count == active(world)
 
 
 # --- dying ----------------------------------------------------------------------------------------
-
-
-def faults(world: World) -> Iterator[Runtime]:
-    """As `tests.store.test_crashes.faults`, with a client for gates as in the cloud."""
-    for fault in FAULTS:
-        for number in range(1, 60):
-            client = Faulty(world.client, number, fault)
-            yield world.another(client, Once(client))
-            if client.calls < number:
-                break
-        else:
-            pytest.fail("a path with too many calls")
 
 
 def let_all_end(world: World) -> None:
     """Leases run out, the sweeps set all right."""
     world.clock.advance(1_800 * SECOND)
     world.sweep()
-    settle(world)
+    reconcile_at_rest(world)
 
 
 @pytest.mark.exhaustive
 @pytest.mark.parametrize("count", [1, 3])
-def test_a_fetch_that_dies_anywhere_passes_no_limit_and_loses_no_place(
+def test_a_fetch_that_dies_anywhere_passes_no_limit_and_loses_no_permit(
     exact: World, count: int
 ) -> None:
     configure(exact, concurrency=2)
-    for run in faults(exact):
+    for run, _ in faults(exact, once=True):
         push(exact, 3)
         attempt(partial(run.fetch.fetch, [QUEUE], count, "w"))
         exact.another().fetch.fetch([QUEUE], 3, "v")
-        assert active(exact) <= min(2, level(exact).count)
+        assert active(exact) <= min(2, value_of(exact).count)
         let_all_end(exact)
-        assert level(exact).count == active(exact) == 0
+        assert value_of(exact).count == active(exact) == 0
         while got := exact.another().fetch.fetch([QUEUE], 9, "x"):
             assert len(got) == min(2, active(exact))
             for job in got:
@@ -423,9 +387,9 @@ def test_a_fetch_that_dies_anywhere_passes_no_limit_and_loses_no_place(
 
 @pytest.mark.exhaustive
 @pytest.mark.parametrize("how", ["ack", "fail", "requeue", "cancel", "late"])
-def test_the_end_of_a_job_that_dies_anywhere_loses_no_place(exact: World, how: str) -> None:
+def test_the_end_of_a_job_that_dies_anywhere_loses_no_permit(exact: World, how: str) -> None:
     configure(exact, concurrency=2)
-    for run in faults(exact):
+    for run, _ in faults(exact, once=True):
         push(exact, 1, retry={"max_attempts": 2}, visibility_timeout_ms=60_000)
         (job,) = exact.another().fetch.fetch([QUEUE], 1, "w")
         if how == "late":
@@ -447,11 +411,11 @@ def test_the_end_of_a_job_that_dies_anywhere_loses_no_place(exact: World, how: s
         if attempt(partial(act, run)) is None:
             with suppress(Conflict):
                 act(exact.run)
-        assert level(exact).count >= active(exact)
+        assert value_of(exact).count >= active(exact)
         let_all_end(exact)
         push(exact, 3)
         got = exact.another().fetch.fetch([QUEUE], 9, "x")
-        assert len(got) == level(exact).count == active(exact) == 2
+        assert len(got) == value_of(exact).count == active(exact) == 2
         while got:
             for job in got:
                 exact.run.finish.ack(job.id, worker_id="x")
@@ -460,42 +424,42 @@ def test_the_end_of_a_job_that_dies_anywhere_loses_no_place(exact: World, how: s
 
 @pytest.mark.exhaustive
 def test_setting_a_limit_that_dies_anywhere_and_is_asked_again_is_exact(exact: World) -> None:
-    for run in faults(exact):
+    for run, _ in faults(exact, once=True):
         push(exact, 6)
         running = exact.fetch(count=3)
         if attempt(partial(run.queues.configure, QUEUE, {"concurrency": 4})) is None:
             exact.run.queues.configure(QUEUE, {"concurrency": 4})
-        assert level(exact).count >= 3
+        assert value_of(exact).count >= 3
         running += exact.another().fetch.fetch([QUEUE], 9, "v")
         assert active(exact) <= 4
-        settle(exact)
+        reconcile_at_rest(exact)
         running += exact.another().fetch.fetch([QUEUE], 9, "v")
-        assert active(exact) == level(exact).count == 4
+        assert active(exact) == value_of(exact).count == 4
         configure(exact, concurrency=None)
         running += exact.another().fetch.fetch([QUEUE], 9, "v")
         for job in running:
             exact.run.finish.ack(job.id)
-        assert level(exact).count == 0
+        assert value_of(exact).count == 0
 
 
 def lose(world: World, kind: str = "before the claim") -> None:
-    """One place that nobody will ever give back."""
+    """One permit that nobody will ever give back."""
     run = world.another()
     if kind == "before the claim":
         run.fetch._jobs.claim = mock.Mock(side_effect=Died)  # type: ignore[method-assign]
-        run.fetch._queue_limits.close = mock.Mock()  # type: ignore[method-assign]
+        run.fetch._permits._queues.close = mock.Mock()  # type: ignore[method-assign]
         with pytest.raises(Died):
             run.fetch.fetch([QUEUE], 1, "w")
     else:
         (job,) = run.fetch.fetch([QUEUE], 1, "w")
-        run.finish._jobs.permits.release_all = mock.Mock(side_effect=Died)  # type: ignore[method-assign]
+        run.finish._changes._permits.release = mock.Mock(side_effect=Died)  # type: ignore[method-assign]
         with pytest.raises(Died):
             run.finish.ack(job.id, worker_id="w")
 
 
 @pytest.mark.parametrize("kind", ["before the claim", "after the end"])
 @pytest.mark.parametrize("stale", [False, True], ids=["projected", "projection stands still"])
-def test_a_lost_place_is_free_again_when_the_gate_is_at_rest(
+def test_a_lost_permit_is_free_again_when_the_semaphore_is_at_rest(
     streamed: Worlds, kind: str, stale: bool
 ) -> None:
     with streamed() as world:
@@ -506,20 +470,20 @@ def test_a_lost_place_is_free_again_when_the_gate_is_at_rest(
         lose(world, kind)
         if not stale:
             projecting.catch_up()
-        assert (active(world), level(world).count) == (2, 3)
+        assert (active(world), value_of(world).count) == (2, 3)
         # Not at once: somebody may be about to claim a job with it.
         for _ in range(3):
             world.clock.advance(SETTLED_MS // 4)
             assert reconcile(world)["slots_freed"] == 0
-        done = settle(world)
+        done = reconcile_at_rest(world)
         assert (done["slots_suspected"], done["slots_freed"]) == (1, 1)
-        assert level(world).count == active(world) == 2
-        assert settle(world)["slots_freed"] == 0
+        assert value_of(world).count == active(world) == 2
+        assert reconcile_at_rest(world)["slots_freed"] == 0
         assert len(world.fetch(count=9)) == 2
 
 
-def test_a_claim_long_after_its_place_was_taken_passes_no_limit(exact: World) -> None:
-    """The slowest request there can be, 29 s, at a gate that was at rest for long before."""
+def test_a_claim_long_after_its_permit_was_taken_passes_no_limit(exact: World) -> None:
+    """The slowest request there can be, 29 s, of a semaphore that was at rest for long before."""
     configure(exact, concurrency=2)
     push(exact, 9)
     exact.fetch()
@@ -535,11 +499,11 @@ def test_a_claim_long_after_its_place_was_taken_passes_no_limit(exact: World) ->
 
     run.fetch._jobs.claim = slowly  # type: ignore[method-assign]
     run.fetch.fetch([QUEUE], 1, "w")
-    assert active(exact) == level(exact).count == 2
+    assert active(exact) == value_of(exact).count == 2
     assert exact.fetch() == []
 
 
-def test_a_place_given_back_long_after_its_job_ended_is_given_back_once(exact: World) -> None:
+def test_a_permit_given_back_long_after_its_job_ended_is_given_back_once(exact: World) -> None:
     configure(exact, concurrency=2)
     push(exact, 9)
     exact.fetch(count=2, worker="w")
@@ -548,21 +512,21 @@ def test_a_place_given_back_long_after_its_job_ended_is_given_back_once(exact: W
     (first, *_) = [job for job in exact.items() if job.get("state", {}).get("S") == "active"]
     job_id = keys.job_id(first["pk"]["S"])
     exact.run.workers.beat("w", active_jobs=[job_id])
-    let_go = run.finish._jobs.permits.release_all
+    release_all = run.finish._changes._permits.release
 
     def slowly(*arguments: Any, **more: Any) -> None:
         for _ in range(29):
             exact.clock.advance(SECOND)
             reconcile(exact)
-        let_go(*arguments, **more)
+        release_all(*arguments, **more)
 
-    run.finish._jobs.permits.release_all = slowly  # type: ignore[method-assign]
+    run.finish._changes._permits.release = slowly  # type: ignore[method-assign]
     run.finish.ack(job_id, worker_id="w")
-    assert active(exact) == level(exact).count == 1
-    assert settle(exact)["slots_freed"] == 0
+    assert active(exact) == value_of(exact).count == 1
+    assert reconcile_at_rest(exact)["slots_freed"] == 0
 
 
-def test_who_takes_a_place_while_the_sweep_decides_is_not_overwritten(exact: World) -> None:
+def test_who_takes_a_permit_while_the_sweep_decides_is_not_overwritten(exact: World) -> None:
     configure(exact, concurrency=3)
     push(exact, 9)
     lose(exact)
@@ -577,12 +541,12 @@ def test_who_takes_a_place_while_the_sweep_decides_is_not_overwritten(exact: Wor
 
     with mock.patch.object(exact.run.stores.semaphore, "repair", late):
         assert reconcile(exact)["slots_freed"] == 0
-    assert (active(exact), level(exact).count) == (1, 2)
-    assert settle(exact, 2)["slots_freed"] == 1
-    assert active(exact) == level(exact).count == 1
+    assert (active(exact), value_of(exact).count) == (1, 2)
+    assert reconcile_at_rest(exact, 2)["slots_freed"] == 1
+    assert active(exact) == value_of(exact).count == 1
 
 
-def test_jobs_that_the_index_does_not_show_yet_keep_their_places(streamed: Worlds) -> None:
+def test_jobs_that_the_index_does_not_show_yet_keep_their_permits(streamed: Worlds) -> None:
     with streamed() as world:
         projecting = Projecting(world)
         configure(world, concurrency=5)
@@ -591,8 +555,8 @@ def test_jobs_that_the_index_does_not_show_yet_keep_their_places(streamed: World
         world.fetch(count=3)
         projecting.catch_up()
         with mock.patch.object(Recount, "_line", return_value=()):
-            settle(world)
-        assert active(world) == level(world).count == 3
+            reconcile_at_rest(world)
+        assert active(world) == value_of(world).count == 3
 
 
 class Calm:
@@ -623,14 +587,14 @@ class Calm:
             self._lock.notify_all()
 
 
-def test_places_heal_under_fetches_and_sweeps_at_once_and_no_limit_is_passed(
+def test_permits_are_repaired_under_fetches_and_sweeps_at_once_and_no_limit_is_passed(
     exact: World,
 ) -> None:
     limit, workers = 3, 8
     configure(exact, concurrency=limit)
     push(exact, 200)
     calm, running, lock = Calm(), set[str](), threading.Lock()
-    done, most, healed = threading.Event(), [0], Counter[str]()
+    done, most, repaired = threading.Event(), [0], Counter[str]()
 
     def work(number: int) -> int:
         run, name, ended = exact.another(), f"w{number}", 0
@@ -643,7 +607,7 @@ def test_places_heal_under_fetches_and_sweeps_at_once_and_no_limit_is_passed(
             if got and number == 0 and ended < 3:
                 with calm.busy(), lock:
                     # It dies after the end of its job.
-                    with mock.patch.object(run.finish._jobs.permits, "release_all"):
+                    with mock.patch.object(run.finish._changes._permits, "release"):
                         run.finish.ack(got[0].id, worker_id=name)
                     running.discard(got.pop(0).id)
                 ended += 1
@@ -660,7 +624,7 @@ def test_places_heal_under_fetches_and_sweeps_at_once_and_no_limit_is_passed(
         while not done.is_set():
             counts = run.reconcile.run_once(exact.clock.now_ms(), 100)
             with lock:
-                healed.update(counts)
+                repaired.update(counts)
 
     with ThreadPoolExecutor(workers + 2) as pool:
         tasks = [pool.submit(work, number) for number in range(workers)]
@@ -674,11 +638,11 @@ def test_places_heal_under_fetches_and_sweeps_at_once_and_no_limit_is_passed(
         for task in sweeps:
             task.result(timeout=60)
     assert lost == 3
-    assert healed["slots_freed"]
+    assert repaired["slots_freed"]
     assert most[0] <= limit
-    assert level(exact).count >= active(exact) == 0
-    settle(exact)
-    assert level(exact).count == 0
+    assert value_of(exact).count >= active(exact) == 0
+    reconcile_at_rest(exact)
+    assert value_of(exact).count == 0
     assert len(exact.fetch(count=9)) == limit
 
 
@@ -696,7 +660,7 @@ def test_a_quiet_limited_queue_costs_the_sweep_two_calls(streamed: Worlds) -> No
         world.run.table.meter.reset()
         counts = reconcile(world)
         assert (counts["slotted"], counts["failed"]) == (1, 0)
-        # Names; queue, gate and counters; places; running jobs as the projection has them.
+        # Names; queue, semaphore and statistics; permits; running jobs as the projection has them.
         assert len(world.run.table.meter.calls) == 4
         assert world.run.table.meter.write_units == 0
 
@@ -724,9 +688,11 @@ def test_a_rate_that_is_changed_holds_at_once(world: World) -> None:
 
 def test_what_passed_is_never_forgotten_early_by_another_period() -> None:
     now_ms = 1_795_272_604_321
-    window = RateWindow().taking(3, now_ms - 1_500, 1_000).taking(2, now_ms, 60_000)
+    window = RateWindow().with_starts(3, now_ms - 1_500, 1_000).with_starts(2, now_ms, 60_000)
     for period_ms in (1_000, 7_000, 60_000, 3_600_000):
-        passed = RateWindow().taking(4, now_ms - 500, 60_000).in_period(60_000, period_ms, now_ms)
+        passed = (
+            RateWindow().with_starts(4, now_ms - 500, 60_000).in_period(60_000, period_ms, now_ms)
+        )
         assert passed.recent(now_ms, period_ms).used == 4
         assert not passed.recent(now_ms + 2 * period_ms, period_ms).used
     assert window.in_period(60_000, 60_000, now_ms) is window

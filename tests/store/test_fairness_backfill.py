@@ -21,6 +21,7 @@ from ojs.store.jobs.fair_queue import BackfillCursor, BackfillCursors
 from ojs.store.jobs.records import JobStore
 from ojs.store.table import keys
 from ojs.store.table.schema import TABLE
+from ojs.store.table.table import Update
 from tests.store.doubles import Meddled
 from tests.store.faults import Died, attempt, drain, faults
 from tests.store.streams import Projected, Stream
@@ -30,7 +31,7 @@ from tests.store.tenants import (
     WAYS,
     fair,
     flood,
-    heads,
+    job_records,
     places,
     push,
     push_all,
@@ -58,7 +59,7 @@ def sweep(world: World, limit: int = 10_000, run: Runtime | None = None) -> Coun
     return Counter((run or world.run).backfill.run_once(world.clock.now_ms(), limit))
 
 
-def settle(world: World) -> Counter[str]:
+def sweep_to_the_end(world: World) -> Counter[str]:
     """Minutes until the mark is gone, the first of them when nobody can be about to push."""
     done: Counter[str] = Counter()
     world.clock.advance(SETTLED_MS)
@@ -114,7 +115,7 @@ def untagged(world: World) -> list[keys.Position]:
 
 
 def unshared(world: World) -> list[Job]:
-    return [job for job in heads(world) if job.share is None and not job.state.terminal]
+    return [job for job in job_records(world) if job.share is None and not job.state.terminal]
 
 
 def all_done(world: World) -> bool:
@@ -149,7 +150,9 @@ def test_jobs_of_each_priority_and_lane_take_turns_by_themselves(exact: World) -
     assert {arrival(place.order) for place in line} == before
     for lane in (0, 1):
         for priority in (5, -5):
-            there = [job for job in heads(exact) if (job.lane, job.priority) == (lane, priority)]
+            there = [
+                job for job in job_records(exact) if (job.lane, job.priority) == (lane, priority)
+            ]
             there.sort(key=lambda job: job.order or "")
             turns = whose(exact.run.enqueue._jobs.with_contents(there))
             shorter = min(turns.count("a"), turns.count("b"))
@@ -160,9 +163,9 @@ def test_each_tenant_keeps_its_order_and_each_job_its_age(world: World) -> None:
     for n in range(6):
         push(world, "ab"[n % 2], n)
         world.clock.advance(1_000)
-    before = {job.id: job.order for job in heads(world)}
+    before = {job.id: job.order for job in job_records(world)}
     fair(world)
-    assert {job.id: arrival(job.order or "") for job in heads(world)} == before
+    assert {job.id: arrival(job.order or "") for job in job_records(world)} == before
     assert [(job.content or {})["args"] for job in world.fetch(count=6)] == [[n] for n in range(6)]
 
 
@@ -170,16 +173,16 @@ def test_what_waits_for_something_else_gets_a_share_and_pays_when_it_comes(exact
     everywhere(exact, each=3)
     fair(exact)
     assert unshared(exact) == []
-    assert {job.state.value for job in heads(exact)} == {
+    assert {job.state.value for job in job_records(exact)} == {
         "available", "active", "retryable", "scheduled", "pending",
     }  # fmt: skip
     # However they come into line by and by, they do with a tag.
-    for job in heads(exact):
+    for job in job_records(exact):
         if job.state.value == "pending":
             exact.run.jobs.activate(job.id)
     exact.clock.advance(9_000_000)
     exact.sweep()
-    assert len(places(exact)) == len(heads(exact)) == 3 * 3 * 10
+    assert len(places(exact)) == len(job_records(exact)) == 3 * 3 * 10
     assert untagged(exact) == []
 
 
@@ -211,11 +214,11 @@ def test_a_request_reads_so_many_pages_at_most(exact: World) -> None:
 def test_a_request_that_cannot_go_on_has_switched_it_on_all_the_same(exact: World) -> None:
     flood(exact, "a", 5)
     busy = BackendUnavailable("busy")
-    with mock.patch.object(JobStore, "heads", side_effect=busy):
+    with mock.patch.object(JobStore, "read_records", side_effect=busy):
         fair(exact)
     assert len(untagged(exact)) == 5
     assert marked(exact)
-    with mock.patch.object(JobStore, "heads", side_effect=busy):
+    with mock.patch.object(JobStore, "read_records", side_effect=busy):
         assert sweep(exact)["failed"] == 1
     assert sweep(exact)["tagged"] == 5
 
@@ -258,7 +261,7 @@ def test_switching_it_off_ends_the_passes_and_on_again_begins_anew(world: World)
     assert sweep(world) == {}
     fair(world)
     assert untagged(world) == []
-    assert settle(world)["settled"] == 1
+    assert sweep_to_the_end(world)["settled"] == 1
 
 
 def test_a_pass_of_an_earlier_marking_does_not_count(exact: World) -> None:
@@ -291,7 +294,7 @@ def test_only_the_mark_that_was_read_is_taken_away(exact: World) -> None:
 
 def test_other_changes_and_queues_that_are_made_fair_need_no_pass(world: World) -> None:
     fair(world)
-    settle(world)
+    sweep_to_the_end(world)
     world.run.queues.configure(QUEUE, {"max_size": 10})
     fair(world, weights={"tenant:a": 2})
     assert not marked(world)
@@ -302,14 +305,14 @@ def test_other_changes_and_queues_that_are_made_fair_need_no_pass(world: World) 
     assert not marked(world, "third")
     assert world.run.queues.get("third").fairness is not None
     assert all(tagged(place.order) for place in places(world, "third"))
-    assert DEFAULT_QUEUE_POLICY not in world.run.backfill._names()
+    assert DEFAULT_QUEUE_POLICY not in world.run.enqueue._queues.all_names()
 
 
 def test_a_queue_may_be_marked_for_another_reason_than_its_own_configuration(exact: World) -> None:
     flood(exact, "a", 3)
     store = exact.run.enqueue._queues
-    found = store.begin_backfill(QUEUE, now_ms=exact.clock.now_ms())
-    assert found.backfill_since_ms == exact.clock.now_ms()
+    mark = {"tagging": exact.clock.now_ms()}
+    store._table.update(Update(keys.queue(QUEUE), keys.RECORD, set=mark))
     with mock.patch.object(Queue, "fairness", Fairness()):
         assert sweep(exact) == {"tagging": 1, "passes": 1, "tagged": 3}
     # When nobody says that it is fair any more, nothing is left to do.
@@ -352,14 +355,14 @@ def test_whoever_comes_first_has_the_job(exact: World, what: str) -> None:
         run.queues.configure(QUEUE, {"tenant_fairness": {"enabled": True}})
     states = {"claim": "active", "cancel": "cancelled", "move on": "available"}
     assert exact.state(job) == states[what]
-    settle(exact)
+    sweep_to_the_end(exact)
     assert all_done(exact)
-    assert rest.id in {found.id for found in heads(exact)}
+    assert rest.id in {found.id for found in job_records(exact)}
 
 
 def test_a_tag_whose_answer_was_lost_is_given(exact: World) -> None:
     push(exact, "a")
-    (job,) = heads(exact)
+    (job,) = job_records(exact)
     order = with_tag(5, job.order or "")
     client = Meddled(exact.client, "update_item", lambda: None)
     store = exact.another(client).enqueue._jobs
@@ -408,7 +411,7 @@ def test_of_several_runs_at_once_one_works_and_all_stay_in_order(exact: World) -
 def test_300_jobs_in_all_states_with_others_at_work(exact: World) -> None:
     """Claims, pushes and retries between the steps of every pass."""
     everywhere(exact, each=10)
-    assert len(heads(exact)) == 300
+    assert len(job_records(exact)) == 300
     with mock.patch.object(fairness_backfill, "AT_ONCE", 100):
         fair(exact)
     slow = exact.another()
@@ -421,11 +424,11 @@ def test_300_jobs_in_all_states_with_others_at_work(exact: World) -> None:
                 push(exact, "c", n, run=slow)
         exact.run.backfill.run_once(exact.clock.now_ms(), 20)
         exact.clock.advance(5_000)
-    settle(exact)
+    sweep_to_the_end(exact)
     assert all_done(exact)
-    assert len(heads(exact)) == 350
+    assert len(job_records(exact)) == 350
     exact.clock.advance(9_000_000)
-    for job in heads(exact):
+    for job in job_records(exact):
         if job.state.value == "pending":
             exact.run.jobs.activate(job.id)
     assert len(drain(exact)) == 350
@@ -449,7 +452,7 @@ def test_dying_at_any_call_leaves_work_for_the_next_minute_and_nothing_else(
             with mock.patch.object(fairness_backfill.FairnessBackfill, "begin"):
                 fair(exact)
             attempt(partial(run.backfill.run_once, exact.clock.now_ms(), 1_000))
-        settle(exact)
+        sweep_to_the_end(exact)
         assert all_done(exact)
         assert Counter(whose(drain(exact))) == {"a": 3, "b": 1}
 
@@ -515,15 +518,15 @@ def test_the_stream_tells_of_nothing(streamed: Worlds) -> None:
         before, told = derived.stats(QUEUE), len(derived.events())
         assert before["available"] == 36
         fair(world)
-        settle(world)
+        sweep_to_the_end(world)
         derived.run(stream.take())
         assert derived.stats(QUEUE) == before
         assert [event["type"] for event in derived.events()[told:]] == ["queue.config_updated"]
 
 
 def test_what_is_noted_of_tenants_and_passes_is_not_in_the_stream() -> None:
-    assert not TABLE.projects(keys.tenant(QUEUE, 0, 0, "x" * 12), keys.HEAD)
-    assert not TABLE.projects(keys.backfill(QUEUE), keys.HEAD)
+    assert not TABLE.projects(keys.tenant(QUEUE, 0, 0, "x" * 12), keys.RECORD)
+    assert not TABLE.projects(keys.backfill(QUEUE), keys.RECORD)
 
 
 def test_tags_are_where_the_line_was(world: World) -> None:

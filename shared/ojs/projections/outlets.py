@@ -1,8 +1,8 @@
-"""Publishes events on EventBridge."""
+"""What the projection writes to besides the table and CloudWatch: a bus, and a failure queue."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any, Protocol
 
@@ -95,3 +95,28 @@ def _calls(events: Sequence[Event]) -> Iterator[list[tuple[Event, dict[str, Any]
         size += length
     if call:
         yield call
+
+
+class FailureQueue(Protocol):
+    """Stores entries that an operator must look at."""
+
+    def send(self, entry: Mapping[str, Any]) -> bool:
+        """Store an entry; False when that failed."""
+        ...
+
+
+class SqsFailureQueue:
+    """An SQS queue, whose depth raises an alarm."""
+
+    def __init__(self, url: str, client: Any = None) -> None:
+        self._url = url
+        self._client = client
+
+    def send(self, entry: Mapping[str, Any]) -> bool:
+        if self._client is None:
+            self._client = boto3.client("sqs", config=CONFIG)
+        try:
+            self._client.send_message(QueueUrl=self._url, MessageBody=jsontext.dumps(entry))
+        except (BotoCoreError, ClientError):
+            return False
+        return True

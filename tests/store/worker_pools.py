@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from ojs.domain.job import envelope
-from ojs.domain.pool.pool import gate_of
+from ojs.domain.job.job import JobPermits
+from ojs.domain.pool.pool import pool_semaphore
 from ojs.domain.times import format_ms
 from ojs.store.table import keys
 
@@ -28,7 +29,7 @@ def claim(world: World, queue: str, pool: str | None, count: int = 1) -> list[Jo
     return [
         jobs.claim(
             job_id, keys.Position.parse(key), queue=queue, lane=0, now_ms=world.clock.now_ms(),
-            lease_ms=30_000, worker_id="w1", pool=pool,
+            lease_ms=30_000, worker_id="w1", permits=JobPermits(pool=pool),
         )
         for job_id, key in found
     ]  # fmt: skip
@@ -80,5 +81,5 @@ def prevent(ratio: float, interval: str = "PT30S") -> dict[str, Any]:
 
 
 def taken(world: World, name: str = "p") -> int:
-    """Places that the pool's gate counts."""
-    return world.run.stores.semaphore.values([gate_of(name)])[gate_of(name)].count
+    """Permits that the pool's semaphore counts."""
+    return world.run.stores.semaphore.values([pool_semaphore(name)])[pool_semaphore(name)].count

@@ -19,7 +19,7 @@ from ojs.store.queues import pools as pool_store
 from ojs.store.queues.pool_health import PoolHealthStore
 from ojs.store.table import keys
 from ojs.store.table.table import Update
-from tests.store import pooling
+from tests.store import worker_pools
 
 if TYPE_CHECKING:
     from tests.store.conftest import World
@@ -32,14 +32,14 @@ def look(world: World, limit: int = 100) -> PoolHealthReport:
 
 
 def seen(world: World, pool: str = POOL) -> dict[str, Any]:
-    return world.run.table.get(keys.pool(pool), keys.WATCH) or {}
+    return world.run.table.get(keys.pool(pool), keys.ALERTS) or {}
 
 
 def starving(world: World, **more: Any) -> None:
     """A pool with a queue that waits for long, and one that does not."""
-    pooling.make(world, POOL, ["critical", "low"], **more)
-    pooling.counted(world, "critical", available=5, oldest_ago_ms=20_000)
-    pooling.counted(world, "low", available=9, oldest_ago_ms=45_000)
+    worker_pools.make(world, POOL, ["critical", "low"], **more)
+    worker_pools.counted(world, "critical", available=5, oldest_ago_ms=20_000)
+    worker_pools.counted(world, "low", available=9, oldest_ago_ms=45_000)
 
 
 @pytest.mark.requirement("FS-25")
@@ -52,7 +52,7 @@ def test_a_queue_that_is_given_nothing_is_starved(world: World) -> None:
     assert pool_health.alerts_from(found).starved == {"low": Starved(now_ms - 45_000, 9)}
     assert look(world).counts == {"pools": 1}
     assert seen(world) == found
-    pooling.happened(world, "low", started=1)
+    worker_pools.happened(world, "low", started=1)
     assert look(world).counts == {"pools": 1, "over": 1}
     assert seen(world) == {}
 
@@ -71,8 +71,8 @@ def test_the_interval_is_the_pool_s_whether_it_is_enforced_or_not(
 def test_a_queue_that_was_given_something_lately_is_not(exact: World) -> None:
     """Whenever that was within the interval, also when that is longer than what is read first."""
     starving(exact, starvation_prevention={"rotation_interval": "PT10M"})
-    pooling.counted(exact, "low", available=9, oldest_ago_ms=3_600_000)
-    pooling.happened(exact, "low", 8 * MINUTE_MS, started=1)
+    worker_pools.counted(exact, "low", available=9, oldest_ago_ms=3_600_000)
+    worker_pools.happened(exact, "low", 8 * MINUTE_MS, started=1)
     assert "starved" not in look(exact).counts
     exact.clock.advance(2 * MINUTE_MS)
     assert "starved" not in look(exact).counts
@@ -86,9 +86,9 @@ def test_a_queue_that_was_given_something_lately_is_not(exact: World) -> None:
 
 def test_a_queue_without_jobs_or_without_age_is_not(exact: World) -> None:
     starving(exact)
-    pooling.counted(exact, "low", available=0, active=9, oldest_ago_ms=90_000)
+    worker_pools.counted(exact, "low", available=0, active=9, oldest_ago_ms=90_000)
     assert "starved" not in look(exact).counts
-    pooling.counted(exact, "low", available=9)
+    worker_pools.counted(exact, "low", available=9)
     exact.run.table.delete(keys.stats("low"), keys.GAUGE)
     assert "starved" not in look(exact).counts
 
@@ -100,12 +100,12 @@ def test_a_queue_that_hands_out_nothing_is_not(exact: World) -> None:
     assert "starved" not in look(exact).counts
     exact.run.queues.resume("low")
     exact.run.queues.configure("low", {"concurrency": 3})
-    pooling.counted(exact, "low", available=9, active=3, oldest_ago_ms=45_000)
+    worker_pools.counted(exact, "low", available=9, active=3, oldest_ago_ms=45_000)
     assert "starved" not in look(exact).counts
-    pooling.counted(exact, "low", available=9, active=2, oldest_ago_ms=45_000)
+    worker_pools.counted(exact, "low", available=9, active=2, oldest_ago_ms=45_000)
     assert look(exact).counts["starved"] == 1
     # Being deleted: a pool's queue cannot be, but what was begun before the pool had it goes on.
-    exact.run.table.update(Update(keys.queue("low"), keys.HEAD, set={"state": "draining"}))
+    exact.run.table.update(Update(keys.queue("low"), keys.RECORD, set={"state": "draining"}))
     assert look(exact).counts == {"pools": 1, "over": 1}
 
 
@@ -116,7 +116,7 @@ def test_a_queue_that_its_rate_holds_back_is_not(exact: World) -> None:
         exact.push(number, queue="low")
     assert len(exact.fetch("low")) == 1
     assert exact.fetch("low") == []
-    pooling.counted(exact, "low", available=9, oldest_ago_ms=45_000)
+    worker_pools.counted(exact, "low", available=9, oldest_ago_ms=45_000)
     assert "starved" not in look(exact).counts
     exact.run.queues.configure("low", {"rate_limit": None})
     assert look(exact).counts["starved"] == 1
@@ -124,8 +124,8 @@ def test_a_queue_that_its_rate_holds_back_is_not(exact: World) -> None:
 
 def test_a_queue_in_several_pools_is_told_of_under_one(exact: World) -> None:
     starving(exact)
-    pooling.make(exact, "other", ["low"])
-    pooling.make(exact, "another", ["low"])
+    worker_pools.make(exact, "other", ["low"])
+    worker_pools.make(exact, "another", ["low"])
     assert look(exact).counts == {"pools": 3, "starved": 1}
     assert seen(exact, "another")
     assert not seen(exact)
@@ -137,11 +137,11 @@ def test_a_queue_in_several_pools_is_told_of_under_one(exact: World) -> None:
 @pytest.mark.requirement("FS-25")
 def test_a_pool_that_runs_all_it_may_while_others_wait_is_overloaded(world: World) -> None:
     """By the places that running jobs take, which are exact."""
-    pooling.make(world, POOL, ["critical", "low"], concurrency=20)
-    slots = (keys.gate(f":{POOL}"), keys.SLOTS)
+    worker_pools.make(world, POOL, ["critical", "low"], concurrency=20)
+    slots = (keys.counter(f":{POOL}"), keys.SEMAPHORE)
     world.run.table.update(Update(*slots, set={"n": 19}))
-    pooling.counted(world, "critical", available=3)
-    pooling.counted(world, "low", available=2)
+    worker_pools.counted(world, "critical", available=3)
+    worker_pools.counted(world, "low", available=2)
     assert look(world).counts == {"pools": 1}
     world.run.table.update(Update(*slots, set={"n": 20}))
     (pool,) = look(world).pools
@@ -152,15 +152,15 @@ def test_a_pool_that_runs_all_it_may_while_others_wait_is_overloaded(world: Worl
     assert look(world).counts == {"pools": 1}
     assert seen(world) == found
     # Nothing waits any more; what is paused does not wait.
-    pooling.counted(world, "critical", available=0)
+    worker_pools.counted(world, "critical", available=0)
     world.run.queues.pause("low")
     assert look(world).counts == {"pools": 1, "over": 1}
     assert seen(world) == {}
 
 
 def test_a_pool_without_a_limit_is_never_overloaded(exact: World) -> None:
-    pooling.make(exact, POOL, ["critical"])
-    pooling.counted(exact, "critical", available=3)
+    worker_pools.make(exact, POOL, ["critical"])
+    worker_pools.counted(exact, "critical", available=3)
     exact.run.table.update(Update(keys.stats(f"@{POOL}"), keys.NOW, set={"active": 10_000}))
     assert look(exact).counts == {"pools": 1}
     (pool,) = look(exact).pools
@@ -172,13 +172,13 @@ def test_what_was_wrong_with_a_pool_that_is_gone_is_not_this_one_s(exact: World)
     look(exact)
     exact.run.pools.delete(POOL)
     exact.clock.advance(1_000)
-    pooling.make(exact, POOL, ["critical", "low"])
+    worker_pools.make(exact, POOL, ["critical", "low"])
     assert look(exact).counts["starved"] == 1
 
 
 def test_what_goes_on_for_days_stays_known(exact: World) -> None:
     starving(exact)
-    pooling.counted(exact, "critical", available=0)
+    worker_pools.counted(exact, "critical", available=0)
     look(exact)
     before = seen(exact)
     exact.clock.advance(pool_health.KEPT_S * 1_000 // 2)
@@ -209,7 +209,7 @@ def test_two_looks_at_once_tell_once(exact: World) -> None:
     assert raced[0].counts == {"pools": 1, "starved": 1}
     assert late.counts == {"pools": 1, "raced": 1}
     # The same when it ends.
-    pooling.happened(exact, "low", started=1)
+    worker_pools.happened(exact, "low", started=1)
     raced.clear()
     with mock.patch.object(PoolHealthStore, "save_alerts", meanwhile):
         late = first.pool_health_sweep.run_once(exact.clock.now_ms(), 10)
@@ -219,8 +219,8 @@ def test_two_looks_at_once_tell_once(exact: World) -> None:
 
 def test_a_pool_that_cannot_be_written_does_not_hold_up_the_others(exact: World) -> None:
     for name in ("a", "b"):
-        pooling.make(exact, name, [f"{name}-low"])
-        pooling.counted(exact, f"{name}-low", available=1, oldest_ago_ms=45_000)
+        worker_pools.make(exact, name, [f"{name}-low"])
+        worker_pools.counted(exact, f"{name}-low", available=1, oldest_ago_ms=45_000)
     save = PoolHealthStore.save_alerts
 
     def fails(self: PoolHealthStore, name: str, before: PoolAlerts, after: PoolAlerts) -> bool:
@@ -245,11 +245,11 @@ def test_it_costs_the_same_however_many_jobs_there_are(exact: World, jobs: int) 
     pools stand; then a write where something begins. No unit more for more jobs.
     """
     queues = [f"q{number:02d}" for number in range(48)]
-    pooling.make(exact, POOL, queues, concurrency=5)
+    worker_pools.make(exact, POOL, queues, concurrency=5)
     for queue in queues:
-        pooling.counted(exact, queue, available=jobs, active=jobs, oldest_ago_ms=45_000)
-        pooling.happened(exact, queue, started=jobs)
-    exact.run.table.update(Update(keys.gate(f":{POOL}"), keys.SLOTS, set={"n": 5}))
+        worker_pools.counted(exact, queue, available=jobs, active=jobs, oldest_ago_ms=45_000)
+        worker_pools.happened(exact, queue, started=jobs)
+    exact.run.table.update(Update(keys.counter(f":{POOL}"), keys.SEMAPHORE, set={"n": 5}))
     assert calls(exact) == 1 + 1 + 3 + 1 + 1
     assert calls(exact) == 1 + 1 + 3 + 1
     assert exact.run.table.meter.read_units <= 5 * 48
@@ -258,29 +258,29 @@ def test_it_costs_the_same_however_many_jobs_there_are(exact: World, jobs: int) 
 
 def test_queues_that_begin_to_starve_cost_a_call_each(exact: World) -> None:
     queues = [f"q{number:02d}" for number in range(48)]
-    pooling.make(exact, POOL, queues)
+    worker_pools.make(exact, POOL, queues)
     for queue in queues:
-        pooling.counted(exact, queue, available=1, oldest_ago_ms=45_000)
+        worker_pools.counted(exact, queue, available=1, oldest_ago_ms=45_000)
     assert calls(exact) == 6 + 48 + 1
     assert calls(exact) == 6
 
 
 def test_small_pools_are_looked_at_together(exact: World) -> None:
     for number in range(20):
-        pooling.make(exact, f"pool-{number:02d}", [f"a{number}", f"b{number}"])
+        worker_pools.make(exact, f"pool-{number:02d}", [f"a{number}", f"b{number}"])
     assert calls(exact) == 1 + 1 + 2 + 1
 
 
 def test_a_run_looks_at_so_many_pools_and_the_next_at_others(exact: World) -> None:
     for number in range(5):
-        pooling.make(exact, f"pool-{number}", [f"q{number}"])
+        worker_pools.make(exact, f"pool-{number}", [f"q{number}"])
     starts = iter((0, 3))
     table = exact.run.table
     alerts = PoolHealthSweep(
         pools=pool_store.PoolStore(table),
         health=PoolHealthStore(table),
         stats=stats_store.StatisticsStore(table),
-        edges=ThrottleStates(table),
+        throttle_states=ThrottleStates(table),
         choose=lambda _: next(starts),
     )
     names = [[pool.name for pool in alerts.run_once(1, 3).pools] for _ in range(2)]

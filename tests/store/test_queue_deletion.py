@@ -21,9 +21,10 @@ from ojs.domain.errors import (
     QueueNotFound,
 )
 from ojs.domain.job import envelope
+from ojs.domain.job.job import JobPermits
 from ojs.domain.queue.queue import Deletion, DeletionStrategy, QueueState
 from ojs.store.table import keys
-from tests.store.bounded import BIG, bound, level
+from tests.store.bounded import BIG, bound, counter_value
 from tests.store.faults import attempt, faults
 from tests.store.streams import Projected, Stream
 
@@ -118,7 +119,7 @@ def test_discard_ends_what_waits_and_lets_what_runs_go_on(world: World) -> None:
     assert world.sweep()["queues_deleted"] == 1
     assert world.state(jobs["active"]) == "discarded"
     assert names(world) == []
-    assert level(world, "old") == (0, 0)
+    assert counter_value(world, "old") == (0, 0)
 
 
 @pytest.mark.requirement("QC-17", "QC-48", "QC-55")
@@ -135,7 +136,7 @@ def test_move_takes_what_waits_along_and_what_runs_when_it_fails(world: World) -
     world.run.finish.nack(jobs["active"].id, worker_id="w", error={"message": "no"})
     assert world.sweep()["queues_deleted"] == 1
     assert names(world) == ["new"]
-    assert (level(world, "old")[0], level(world, "new")[0]) == (0, 5)
+    assert (counter_value(world, "old")[0], counter_value(world, "new")[0]) == (0, 5)
     # All of them can be worked off in their new queue.
     world.clock.advance(3_700 * SECOND)
     world.run.jobs.activate(jobs["pending"].id)
@@ -145,7 +146,7 @@ def test_move_takes_what_waits_along_and_what_runs_when_it_fails(world: World) -
     assert {job.content["args"][0] for job in got if job.content and job.content["args"]} == {BIG}
     for job in got:
         world.run.finish.ack(job.id, worker_id="v")
-    assert level(world, "new") == (0, 0)
+    assert counter_value(world, "new") == (0, 0)
 
 
 def test_no_place_in_line_is_taken_for_a_running_job(world: World) -> None:
@@ -169,6 +170,7 @@ def test_a_stale_fetch_of_the_old_queue_cannot_claim_a_moved_job(world: World) -
         store.claim(
             job_id, Position.parse(key), queue="old", lane=0,
             now_ms=world.clock.now_ms(), lease_ms=1_000, worker_id="w",
+            permits=JobPermits(),
         )  # fmt: skip
     assert [found.id for found in world.fetch("new")] == [job.id]
 
@@ -179,7 +181,7 @@ def test_a_full_target_takes_the_rest_when_it_has_room(world: World) -> None:
     bound(world, "new", max_size=2)
     _, deleted = world.run.deletion.delete("old", "move", "new")
     assert not deleted
-    assert level(world, "new")[0] == 2
+    assert counter_value(world, "new")[0] == 2
     done = 0
     for _ in range(5):
         for job in world.fetch("new", 5, worker="w"):
@@ -287,7 +289,7 @@ def test_a_deletion_that_dies_anywhere_is_carried_on(exact: World, strategy: str
         assert "old" not in names(exact)
         exact.clock.advance(700 * SECOND)
         exact.sweep()
-        assert level(exact, "old")[0] == 0
+        assert counter_value(exact, "old")[0] == 0
         for job in exact.run.fetch.fetch(["new"], 100, "drain"):
             exact.run.finish.ack(job.id, worker_id="drain")
 
@@ -363,7 +365,7 @@ def test_an_end_that_others_began_is_not_taken_back(exact: World) -> None:
 
 def item(world: World, queue: str = "old") -> Item | None:
     """The queue's item as it is stored."""
-    return world.run.table.get(keys.queue(queue), keys.HEAD)
+    return world.run.table.get(keys.queue(queue), keys.RECORD)
 
 
 @contextmanager
@@ -518,7 +520,7 @@ def test_a_pause_while_a_deletion_begins_is_not_lost_with_it(world: World, pause
     assert queues.get("old").paused is pauses
 
 
-def test_a_job_that_the_index_does_not_show_yet_is_known_to_the_gate(world: World) -> None:
+def test_a_job_that_the_index_does_not_show_yet_is_known_to_the_depth_counter(world: World) -> None:
     bound(world, "old", max_size=5)
     world.push(queue="old")
     before = item(world)
@@ -531,12 +533,12 @@ def test_a_job_that_the_index_does_not_show_yet_is_known_to_the_gate(world: Worl
 
 
 def test_jobs_from_before_the_bound_that_are_done_do_not_keep_a_queue(world: World) -> None:
-    """The gate counts them until the sweep looks."""
+    """The depth counter counts them until the sweep looks."""
     world.push(queue="old")
     bound(world, "old", max_size=5)
     (job,) = world.fetch("old")
     world.run.finish.ack(job.id, worker_id=job.worker_id)
-    assert level(world, "old")[0] == 1
+    assert counter_value(world, "old")[0] == 1
     assert world.run.deletion.delete("old", "reject")[1]
 
 
@@ -582,7 +584,7 @@ def test_a_queue_that_comes_back_is_as_it_was(exact: World) -> None:
 def test_an_end_that_was_taken_back_and_begun_otherwise_is_not_finished(exact: World) -> None:
     """A deletion with `reject` finds the queue empty, and is slow to let it go."""
     exact.run.queues.configure("old", {})
-    finish = exact.run.deletion._finish
+    finish = exact.run.deletion._queues.finish_deletion
 
     def late(queue: Queue, deletion: Deletion) -> None:
         other = exact.another()
@@ -593,7 +595,7 @@ def test_an_end_that_was_taken_back_and_begun_otherwise_is_not_finished(exact: W
         other.deletion.delete("old", "discard")
         finish(queue, deletion)
 
-    with mock.patch.object(exact.run.deletion, "_finish", late):
+    with mock.patch.object(exact.run.deletion._queues, "finish_deletion", late):
         exact.run.deletion.delete("old", "reject")
     exact.sweep()
     found = exact.run.queues.get("old")
@@ -607,7 +609,7 @@ def test_an_end_that_an_older_version_began_is_read_as_before(exact: World, paus
     exact.push(queue="old")
     exact.client.update_item(
         TableName=exact.table,
-        Key={"pk": {"S": keys.queue("old")}, "sk": {"S": keys.HEAD}},
+        Key={"pk": {"S": keys.queue("old")}, "sk": {"S": keys.RECORD}},
         UpdateExpression="SET #s = :s, ending = :e, changed = :c",
         ExpressionAttributeNames={"#s": "state"},
         ExpressionAttributeValues={

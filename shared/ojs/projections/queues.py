@@ -1,0 +1,177 @@
+"""Changes of queues and of their depth counters (`ojs.store.permits.depth_counter`), and the events
+that follow.
+
+Each image of a depth counter is below its warning threshold, above it, or full. Each step between
+two images leads to an event, so that a warning is cleared before there is another.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from ojs.domain.events.types import EventType
+from ojs.domain.queue.queue import Queue, QueueState
+from ojs.projections import counters
+from ojs.projections.changes import DayCount, NewEvent, TableChange
+
+
+@dataclass(frozen=True)
+class QueueChange(TableChange):
+    """A queue before and after; `explicit` if it was created by request, and not by a push."""
+
+    before: Queue | None
+    after: Queue | None
+    explicit: bool = False
+
+    def events(self, written_ms: int) -> Iterator[NewEvent]:
+        """The events of a queue: created by request, paused, resumed, configured, deleted."""
+        queue = self.after or self.before
+        if queue is None:
+            return
+        for kind, at_ms, data in self._steps(written_ms):
+            yield NewEvent(kind, at_ms, queue.name, ("api",), {"queue": queue.name, **data})
+
+    def _steps(self, written_ms: int) -> Iterator[tuple[EventType, int, Mapping[str, Any]]]:
+        """The types of events, their times, and their data beside the queue."""
+        before, after = self.before, self.after
+        if after is None:
+            yield EventType.QUEUE_DELETED, written_ms, {}
+            return
+        if before is None and self.explicit:
+            yield EventType.QUEUE_CREATED, after.created_ms, {}
+        if before is not None and before.layers.own != after.layers.own:
+            was, own = before.layers.own, after.layers.own
+            names = sorted(name for name in {*was, *own} if was.get(name) != own.get(name))
+            at_ms = after.configured_ms or written_ms
+            yield EventType.QUEUE_CONFIG_UPDATED, at_ms, {"changed": names}
+        # A queue that is being deleted is neither paused nor active, until that is undone.
+        state = QueueState.ACTIVE if before is None else before.state
+        if (state, after.state) == (QueueState.ACTIVE, QueueState.PAUSED):
+            yield EventType.QUEUE_PAUSED, after.changed_ms or 0, {}
+        elif (state, after.state) == (QueueState.PAUSED, QueueState.ACTIVE):
+            yield EventType.QUEUE_RESUMED, after.changed_ms or 0, {}
+
+    def counts(self, written_ms: int) -> Iterator[DayCount]:
+        """Queues that were created, also by a push, or deleted."""
+        if self.before is None and self.after is not None:
+            yield DayCount(self.after.name, self.after.created_ms, counters.CREATED)
+        elif self.before is not None and self.after is None:
+            yield DayCount(self.before.name, written_ms, counters.DELETED)
+
+
+@dataclass(frozen=True)
+class Depth:
+    """How much of one unit a queue has, and its bound and warning threshold as of the last push."""
+
+    unit: str
+    used: int
+    bound: int | None
+    threshold: int | None
+
+    @property
+    def warned(self) -> bool:
+        """Whether it is at its warning threshold or above."""
+        return self.threshold is not None and self.used >= self.threshold
+
+    @property
+    def full(self) -> bool:
+        """Whether the bound is reached."""
+        return self.bound is not None and self.used >= self.bound
+
+
+def _depths(item: Mapping[str, Any]) -> tuple[Depth, Depth]:
+    """What a depth counter holds: jobs, and their bytes."""
+    return (
+        Depth("jobs", item.get("n", 0), item.get("bound"), item.get("warn")),
+        Depth("bytes", item.get("b", 0), item.get("bound_b"), item.get("warn_b")),
+    )
+
+
+@dataclass(frozen=True)
+class DepthChange(TableChange):
+    """A depth counter before (nothing if it is new) and after, in jobs and then in bytes.
+
+    `at_ms` is the time of the last push or completion.
+    """
+
+    queue: str
+    before: tuple[Depth, ...]
+    after: tuple[Depth, Depth]
+    at_ms: int
+
+    @classmethod
+    def of(cls, queue: str, old: Mapping[str, Any] | None, new: Mapping[str, Any]) -> DepthChange:
+        """Read the change from two images of the item."""
+        return cls(queue, _depths(old) if old is not None else (), _depths(new), new.get("at", 0))
+
+    def events(self, written_ms: int) -> Iterator[NewEvent]:
+        """The events of a warning, a full queue, and a warning that is cleared."""
+        # A repair by a sweep does not change the time of the last push or completion.
+        at_ms = max(self.at_ms, written_ms)
+        for kind, depth in self._steps():
+            data: dict[str, Any] = {"queue": self.queue, "depth": depth.used, "bound": depth.bound}
+            if depth.unit != "jobs":
+                data["unit"] = depth.unit
+            yield NewEvent(kind, at_ms, self.queue, ("queues", self.queue), data)
+
+    def _steps(self) -> Iterator[tuple[EventType, Depth]]:
+        """The types of the events, in order, each with its unit: jobs before bytes."""
+        warned_before, warned = (_first_warned(depths) for depths in (self.before, self.after))
+        if warned is not None and warned_before is None:
+            yield EventType.BACKPRESSURE_WARNING, warned
+        full = next((depth for depth in self.after if depth.full), None)
+        if full is not None and not any(depth.full for depth in self.before):
+            yield EventType.QUEUE_FULL, full
+        if warned is None and warned_before is not None:
+            # As it is now; if the bound was lifted, with the bound before.
+            (now,) = (depth for depth in self.after if depth.unit == warned_before.unit)
+            bound = warned_before.bound if now.bound is None else now.bound
+            yield EventType.BACKPRESSURE_CLEARED, replace(now, bound=bound)
+
+
+def _first_warned(depths: tuple[Depth, ...]) -> Depth | None:
+    return next((depth for depth in depths if depth.warned), None)
+
+
+@dataclass(frozen=True)
+class PushRefusal(TableChange):
+    """`count` more jobs were refused, and what the last refused push found."""
+
+    queue: str
+    count: int
+    depth: int
+    bound: int
+    job_type: str
+    policy: str
+    at_ms: int
+
+    @classmethod
+    def of(cls, queue: str, old: Mapping[str, Any] | None, new: Mapping[str, Any]) -> PushRefusal:
+        """Read the refusal from two images of the item. Raises KeyError."""
+        return cls(
+            queue=queue,
+            count=new["n"] - (0 if old is None else old["n"]),
+            depth=new["depth"],
+            bound=new["bound"],
+            job_type=new["type"],
+            policy=new.get("policy", "reject"),
+            at_ms=new["at"],
+        )
+
+    def events(self, written_ms: int) -> Iterator[NewEvent]:
+        """The event of a refused push, one for all its jobs."""
+        data = {
+            "queue": self.queue,
+            "depth": self.depth,
+            "bound": self.bound,
+            "job_type": self.job_type,
+        }
+        kind, source = EventType.BACKPRESSURE_REJECTED, ("queues", self.queue)
+        yield NewEvent(kind, self.at_ms, self.queue, source, data)
+
+    def counts(self, written_ms: int) -> Iterator[DayCount]:
+        """Jobs that were refused, in all and by policy."""
+        for name in (counters.REJECTED, counters.overflow(self.policy)):
+            yield DayCount(self.queue, self.at_ms, name, self.count)

@@ -1,0 +1,102 @@
+"""Changes of a job's state: the write of its record, and then the release of its permits."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Literal
+
+from ojs.domain.job import lifecycle
+from ojs.domain.job.failure import Failure
+from ojs.domain.job.job import MISSING, Job
+from ojs.services.permits.lifecycle import Permits
+from ojs.store.jobs.records import JobStore
+from ojs.store.table.errors import LostRace
+from ojs.store.table.table import Put, Update
+
+
+class JobChanges:
+    """Changes jobs, and releases what they need no more. What is not written releases nothing."""
+
+    def __init__(self, *, jobs: JobStore, permits: Permits) -> None:
+        self._jobs = jobs
+        self._permits = permits
+
+    def ack(
+        self,
+        job_id: str,
+        *,
+        now_ms: int,
+        worker_id: str | None,
+        attempt: int | None,
+        lease_token: str | None,
+        result: Any = MISSING,
+    ) -> Job:
+        """Active to completed, as `JobStore.ack` writes it. Raises LostRace."""
+        job = self._jobs.ack(
+            job_id,
+            now_ms=now_ms,
+            worker_id=worker_id,
+            attempt=attempt,
+            lease_token=lease_token,
+            result=result,
+        )
+        self._permits.release(job, ended_ms=now_ms)
+        return job
+
+    def replace(
+        self,
+        before: Job,
+        after: Job,
+        *,
+        failure: Failure | None = None,
+        reported: bool = False,
+        guard: Literal["op", "lease"] = "op",
+    ) -> Job:
+        """Compare-and-swap of a job record (`JobStore.replace`). Raises LostRace."""
+        after = self._jobs.replace(before, after, failure=failure, reported=reported, guard=guard)
+        self._permits.release_unused(before, after)
+        return after
+
+    def replace_all(
+        self, changes: Sequence[tuple[Job, Job]], also: Sequence[Put | Update] = ()
+    ) -> list[Job]:
+        """Several compare-and-swaps and `also`, all or none (`JobStore.replace_all`).
+
+        Raises LostRace.
+        """
+        stored = self._jobs.replace_all(changes, also)
+        for (before, _), after in zip(changes, stored, strict=True):
+            self._permits.release_unused(before, after)
+        return stored
+
+    def resume(
+        self,
+        job: Job,
+        *,
+        worker_id: str | None,
+        attempt: int | None = None,
+        lease_token: str | None = None,
+        lease_ms: int | None = None,
+        now_ms: int,
+    ) -> bool:
+        """Restore the lease of a worker that lost it, for `lease_ms` or the job's own time; False
+        if another worker got the job since, or no permits are left for it.
+        """
+        if not lifecycle.resumable(
+            job, worker_id=worker_id, attempt=attempt, lease_token=lease_token
+        ):
+            return False
+        after = lifecycle.resume(job, now_ms=now_ms, lease_ms=lease_ms)
+        resumed = self._permits.reacquire(job, after)
+        if resumed is None:
+            return False
+        # Race: a fetch claims the job at the same time. The worker that loses has lost the job, as
+        # any former owner has.
+        try:
+            self._jobs.replace(job, resumed)
+        except LostRace as lost:
+            # After a repetition the job may have gone on, and its permits be released by now.
+            if not lost.repeated:
+                self._permits.undo_reacquire(resumed)
+            return False
+        return True

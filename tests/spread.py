@@ -1,0 +1,24 @@
+"""Long lists of parameters, of which `make test` has a part that is spread over the whole."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import pytest
+
+
+def spread(cases: Iterable[Any], every: int, ids: Sequence[str] | None = None) -> list[Any]:
+    """The cases as parameters; all but each `every`-th are left to `make test-exhaustive`.
+
+    A tuple has one value for each name. Of a product `every` has no divisor in common with the
+    length of its parts, so that each value of a part comes up.
+    """
+    return [
+        pytest.param(
+            *(case if isinstance(case, tuple) else (case,)),
+            id=None if ids is None else ids[at],
+            marks=() if at % every == 0 else pytest.mark.exhaustive,
+        )
+        for at, case in enumerate(cases)
+    ]
