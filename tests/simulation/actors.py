@@ -205,7 +205,7 @@ class Operator(Actor):
     def reconcile(self) -> None:
         self.ask("reconcile", lambda: self.run.reconcile.run_once(self.world.clock.now_ms(), 100))
 
-    def seat(self) -> None:
+    def sweep_pool_permits(self) -> None:
         self.ask(
             "seating", lambda: self.run.pool_permit_sweep.run_once(self.world.clock.now_ms(), 2_000)
         )

@@ -65,9 +65,9 @@ class Answered:
 
 @dataclass
 class Counting:
-    """Gates that count, by kind of limit and name; and the queues of pools, by gate."""
+    """Counters that count, by kind of limit and name; and the queues of pools, by counter."""
 
-    gates: set[tuple[str, str]] = field(default_factory=set)
+    counters: set[tuple[str, str]] = field(default_factory=set)
     queues: dict[str, set[str]] = field(default_factory=dict)
 
 
@@ -84,9 +84,9 @@ class Watch:
         # Runs of the current life, by partition key; what `attempt` must say.
         self._runs: Counter[str] = Counter()
         self._leases: set[str] = set()
-        # Jobs that were charged and are not done, places that running ones take, by gate.
-        self.charged: Counter[str] = Counter()
-        self.places: Counter[str] = Counter()
+        # Jobs that were tracked and are not done, permits that running ones hold, by counter.
+        self.tracked: Counter[str] = Counter()
+        self.permits: Counter[str] = Counter()
         # Running jobs by the key of their rate limit.
         self.limited: Counter[str] = Counter()
         self._unique: defaultdict[str, set[str]] = defaultdict(set)
@@ -106,7 +106,7 @@ class Watch:
         # How many writes there had been when each job came, and when it was handed out.
         self._came: dict[str, int] = {}
         self._claimed: dict[str, int] = {}
-        # Of jobs that a late worker went on with, its gate.
+        # Of jobs that a late worker went on with, its counter.
         self._resumed: dict[str, str] = {}
         # Jobs that were written after their batch was undone.
         self._late: set[str] = set()
@@ -143,8 +143,8 @@ class Watch:
             elif pk.startswith(keys.counter("")):
                 self._gate(pk, sk, before, after)
                 touched.add(pk.removeprefix(keys.counter("")))
-        for gate in touched:
-            self._covered(gate)
+        for counter in touched:
+            self._covered(counter)
         for key, holders in self._unique.items():
             if len(holders) > 1:
                 raise broken("one job for a unique key", key=key[:8], jobs=sorted(holders))
@@ -162,7 +162,7 @@ class Watch:
     # --- a job ------------------------------------------------------------------------------------
 
     def _job(self, pk: str, before: Item | None, after: Item | None) -> set[str]:
-        """Look at one that came, changed or went; returns the gates it counts at."""
+        """Look at one that came, changed or went; returns the counters it counts at."""
         if self._hidden(pk, before, after):
             return set()
         self._record(pk, before, after)
@@ -219,8 +219,8 @@ class Watch:
             self._came[pk] = self.writes
             queue = after["queue"]
             most = self._holds("bound", queue)
-            if most is not None and self.charged[queue] > most:
-                there = self.charged[queue]
+            if most is not None and self.tracked[queue] > most:
+                there = self.tracked[queue]
                 raise broken("a bound holds from the answer on", queue=queue, bound=most, n=there)
         elif before["state"] != after["state"] == State.ACTIVE.value:
             self._claimed[pk] = self.writes
@@ -245,17 +245,19 @@ class Watch:
             raise broken("an isolated queue serves its pool alone", job=pk, pool=pool)
 
     def _within_limits(self, pk: str, item: Item) -> None:
-        """A job that runs takes a place, and there is one."""
-        seated = POOL_PERMIT in item.get("seats", "")
-        for gate, taken in (
+        """A job that runs takes a permit, and there is one."""
+        in_pool = POOL_PERMIT in item.get("seats", "")
+        for counter, taken in (
             (item["queue"], "slot" in item),
-            (pool_semaphore(item.get("pool", "")), seated),
+            (pool_semaphore(item.get("pool", "")), in_pool),
         ):
-            most, runs = self._holds("limit", gate), self.places[gate]
+            most, runs = self._holds("limit", counter), self.permits[counter]
             if most is not None and not taken:
-                raise broken("a limited job takes a place", job=pk, gate=gate)
+                raise broken("a limited job takes a permit", job=pk, counter=counter)
             if most is not None and runs > most:
-                raise broken("a limit holds from the answer on", gate=gate, limit=most, runs=runs)
+                raise broken(
+                    "a limit holds from the answer on", counter=counter, limit=most, runs=runs
+                )
 
     def _holds(self, kind: str, name: str) -> Any:
         """What was set before whoever acts began; None if nothing was, or it is being changed."""
@@ -265,18 +267,18 @@ class Watch:
         return answered.value
 
     def counting(self) -> Counting:
-        """Which gates count already, and which queues each pool has."""
+        """Which counters count already, and which queues each pool has."""
         found = Counting()
         for (pk, sk), typed in self._memory.items.items():
             if sk != keys.RECORD:
                 continue
             if pk.startswith(keys.queue("")):
                 queue = queues.from_item(pk.removeprefix(keys.queue("")), values.unpack(typed))
-                found.gates |= {("bound", queue.name)} if queue.tracks_depth else set()
-                found.gates |= {("limit", queue.name)} if queue.limits_concurrency else set()
+                found.counters |= {("bound", queue.name)} if queue.tracks_depth else set()
+                found.counters |= {("limit", queue.name)} if queue.limits_concurrency else set()
             elif pk.startswith(keys.pool("")):
                 pool = pools.from_item(values.unpack(typed))
-                found.gates |= {("limit", pool.semaphore)} if pool.limits_concurrency else set()
+                found.counters |= {("limit", pool.semaphore)} if pool.limits_concurrency else set()
                 found.queues[pool.semaphore] = set(pool.queues)
         return found
 
@@ -284,25 +286,29 @@ class Watch:
         """Whoever sets a bound or a limit where there was none is answered when all counts that was
         there before; of a pool, what runs from queues that it has or had until then.
         """
-        fresh = {one for one in what if one not in before.gates and self.set[one].value is not None}
+        fresh = {
+            one for one in what if one not in before.counters and self.set[one].value is not None
+        }
         now = self.counting()
-        loose: Counter[str] = Counter()
+        untracked: Counter[str] = Counter()
         for (pk, sk), typed in self._memory.items.items():
             if not pk.startswith(keys.job("")) or sk != keys.RECORD:
                 continue
             item: Item = dict(values.unpack(typed))
-            queue, gate = item["queue"], pool_semaphore(item.get("pool", ""))
+            queue, counter = item["queue"], pool_semaphore(item.get("pool", ""))
             if item["state"] == State.ACTIVE.value and self._claimed[pk] < began:
-                of_pool = queue in before.queues.get(gate, set()) | now.queues.get(gate, set())
-                seated = not of_pool or POOL_PERMIT in item.get("seats", "")
-                for name, counts in ((queue, "slot" in item), (gate, seated)):
+                of_pool = queue in before.queues.get(counter, set()) | now.queues.get(
+                    counter, set()
+                )
+                in_pool = not of_pool or POOL_PERMIT in item.get("seats", "")
+                for name, counts in ((queue, "slot" in item), (counter, in_pool)):
                     if ("limit", name) in fresh and not counts:
-                        raise broken("what runs counts from the answer on", job=pk, gate=name)
+                        raise broken("what runs counts from the answer on", job=pk, counter=name)
             if item["state"] not in TERMINAL and "held" not in item and self._came[pk] < began:
-                loose[queue] += 1
+                untracked[queue] += 1
         for name in (name for kind, name in fresh if kind == "bound"):
             level = _unpacked(self._memory.items.get((keys.counter(name), keys.DEPTH))) or {}
-            if level.get("loose", 0) < loose[name]:
+            if level.get("loose", 0) < untracked[name]:
                 raise broken("what is there counts from the answer on", queue=name)
 
     def _given(self, item: Item) -> None:
@@ -311,11 +317,11 @@ class Watch:
         """
         if WORKER_PERMIT not in item.get("seats", ""):
             return
-        seat = worker_semaphore(item["pool"], item["worker"])
-        most = _unpacked(self._memory.items.get((keys.counter(seat), keys.SEMAPHORE))) or {}
-        runs = self.places[seat] - Counter(self._resumed.values())[seat]
+        semaphore = worker_semaphore(item["pool"], item["worker"])
+        most = _unpacked(self._memory.items.get((keys.counter(semaphore), keys.SEMAPHORE))) or {}
+        runs = self.permits[semaphore] - Counter(self._resumed.values())[semaphore]
         if runs > most["limit"]:
-            raise broken("a worker gets what it can run", worker=seat, runs=runs)
+            raise broken("a worker gets what it can run", worker=semaphore, runs=runs)
 
     def _started(self, item: Item) -> None:
         """No stretch of time as long as the period has more starts than the rate."""
@@ -385,7 +391,7 @@ class Watch:
                 "each run counts once", job=pk, runs=self._runs[pk], attempt=after.get("attempt", 0)
             )
 
-    # --- gates ------------------------------------------------------------------------------------
+    # --- counters ------------------------------------------------------------------------------
 
     def _count(self, pk: str, before: Item | None, after: Item | None) -> set[str]:
         touched = set()
@@ -394,12 +400,12 @@ class Watch:
                 continue
             live = item["state"] not in TERMINAL
             if live and "held" in item:
-                self.charged[item["queue"]] += by
+                self.tracked[item["queue"]] += by
                 touched.add(item["queue"])
             if item["state"] == State.ACTIVE.value:
-                for gate in _places(item):
-                    self.places[gate] += by
-                    touched.add(gate)
+                for counter in _permits(item):
+                    self.permits[counter] += by
+                    touched.add(counter)
                 self._limited(item, by)
             if live and "unique" in item:
                 holders = self._unique[item["unique"]]
@@ -434,7 +440,7 @@ class Watch:
             return
         was, now = ((item or {}).get("n", 0) for item in (before, after))
         if now < 0:
-            raise broken("a gate counts no less than nothing", gate=pk, of=sk, n=now)
+            raise broken("a counter counts no less than nothing", counter=pk, of=sk, n=now)
         of_worker = pk.count(":") > 1
         if sk == keys.SEMAPHORE and (self.changes or of_worker):
             # Jobs that ran before the limit are given places beyond it, and a late worker goes on
@@ -444,23 +450,26 @@ class Watch:
         more = now - after.get("loose", 0) > was - (before or {}).get("loose", 0)
         most = after.get("bound" if sk == keys.DEPTH else "limit")
         if more and most is not None and now > most:
-            raise broken("a bound is never passed", gate=pk, of=sk, n=now, bound=most)
+            raise broken("a bound is never passed", counter=pk, of=sk, n=now, bound=most)
 
-    def _covered(self, gate: str) -> None:
-        """A gate counts no less than there are."""
-        for sk, there in ((keys.DEPTH, self.charged[gate]), (keys.SEMAPHORE, self.places[gate])):
-            item = _unpacked(self._memory.items.get((keys.counter(gate), sk))) or {}
+    def _covered(self, counter: str) -> None:
+        """A counter counts no less than there are."""
+        for sk, there in (
+            (keys.DEPTH, self.tracked[counter]),
+            (keys.SEMAPHORE, self.permits[counter]),
+        ):
+            item = _unpacked(self._memory.items.get((keys.counter(counter), sk))) or {}
             if there > item.get("n", 0):
                 raise broken(
-                    "a gate counts no less than there are",
-                    gate=gate,
+                    "a counter counts no less than there are",
+                    counter=counter,
                     of=sk,
                     n=item.get("n", 0),
                     there=there,
                 )
 
 
-def _places(item: Mapping[str, Any]) -> Iterable[str]:
+def _permits(item: Mapping[str, Any]) -> Iterable[str]:
     if "slot" in item:
         yield item["queue"]
     if POOL_PERMIT in item.get("seats", ""):

@@ -135,7 +135,7 @@ def release_twice() -> AbstractContextManager[Any]:
     return mock.patch.object(DepthCounter, "release", twice)
 
 
-def slot_is_kept() -> AbstractContextManager[Any]:
+def permit_is_kept() -> AbstractContextManager[Any]:
     """A release is skipped: places of running jobs are not given back."""
     return mock.patch.object(ConcurrencySemaphore, "release", return_value=None)
 
@@ -399,10 +399,10 @@ MUTATIONS: dict[str, tuple[Mutation, str]] = {
     "each try of a transaction is another": (a_token_for_each_try, "dropped"),
     "a job is handed out without its content": (handed_out_without_content, "bucket"),
     "a unique key is taken blindly": (lock_without_condition, "unique"),
-    "a gate reserves without condition": (_dropped(":room", of="G|default"), "bounded"),
+    "a counter reserves without condition": (_dropped(":room", of="G|default"), "bounded"),
     "room is given back twice": (release_twice, "bounded"),
     "room is given back before the end": (release_before_the_end, "bounded"),
-    "a place is not given back": (slot_is_kept, "slots"),
+    "a permit is not released": (permit_is_kept, "slots"),
     "a ledger draws without limit": (_dropped(":room", of="G|:"), "pool"),
     "a queue goes without a note": (end_without_note, "ending"),
     "a claim does not name its line": (_dropped("#wpk = :line"), "ending"),

@@ -81,7 +81,7 @@ def least_loaded(world: World) -> list[Acts]:
         acts: Acts = [partial(worker.fetch, 3), worker.fetch, worker.ack, worker.any, worker.any]
         made.append([worker.does(act) for act in some(world.chance, acts, 6)])
     hand = Operator(world, "o")
-    acts = [hand.wait, hand.wait, hand.sweep, hand.seat, hand.cancel, hand.look]
+    acts = [hand.wait, hand.wait, hand.sweep, hand.sweep_pool_permits, hand.cancel, hand.look]
     return [*made, [hand.does(act) for act in some(world.chance, acts, 6)]]
 
 
@@ -108,7 +108,7 @@ def pools(world: World) -> list[Acts]:
         partial(hand.put_pool, "q", {"queues": ["b"], "isolated": True}),
         partial(hand.delete_pool, "q"),
     ]
-    looking: Acts = [hand.sweep, hand.seat, hand.wait, hand.tag, hand.cancel]
+    looking: Acts = [hand.sweep, hand.sweep_pool_permits, hand.wait, hand.tag, hand.cancel]
     looking += [partial(producer.push, queue="a", meta={"tenant_id": "x"}, retry=RETRY)]
     mine = Worker(world, "w1", ["a", "b"], "p")
     other = Worker(world, "w2", ["a", "b"], world.chance.choice(("p", "q", None)))

@@ -41,29 +41,33 @@ def job_records(found: Mapping[Key, Item]) -> dict[str, Job]:
 
 
 def gates_are_exact(found: Mapping[Key, Item], watch: Watch) -> None:
-    """Every gate counts what is there, once it was healed. That of a queue or pool which is gone,
-    or has no limit now, may stay as it was left: it is healed like others once it has one again.
+    """Every counter counts what is there, once it was repaired. That of a queue or pool which is
+    gone, or has no limit now, may stay as it was left: it is repaired once it has one again.
     """
     for (pk, sk), item in found.items():
-        gate = pk.removeprefix(keys.counter(""))
+        counter = pk.removeprefix(keys.counter(""))
         if not pk.startswith(keys.counter("")) or sk not in (keys.DEPTH, keys.SEMAPHORE):
             continue
-        if not (_of_pool(found, gate) if gate.startswith(":") else _of_queue(found, gate, sk)):
+        if not (
+            _of_pool(found, counter) if counter.startswith(":") else _of_queue(found, counter, sk)
+        ):
             continue
-        there = watch.charged[gate] if sk == keys.DEPTH else watch.places[gate]
+        there = watch.tracked[counter] if sk == keys.DEPTH else watch.permits[counter]
         if item.get("n", 0) - item.get("loose", 0) != there:
-            raise broken("a gate is exact once healed", gate=gate, of=sk, n=item["n"], there=there)
+            raise broken(
+                "a counter is exact once repaired", counter=counter, of=sk, n=item["n"], there=there
+            )
 
 
-def _of_queue(found: Mapping[Key, Item], gate: str, sk: str) -> bool:
-    """Whether a queue's gate is in use."""
-    queue = queues.from_item(gate, found.get((keys.queue(gate), keys.RECORD), {}))
+def _of_queue(found: Mapping[Key, Item], counter: str, sk: str) -> bool:
+    """Whether a queue's counter is in use."""
+    queue = queues.from_item(counter, found.get((keys.queue(counter), keys.RECORD), {}))
     return queue.tracks_depth if sk == keys.DEPTH else queue.limits_concurrency
 
 
-def _of_pool(found: Mapping[Key, Item], gate: str) -> bool:
-    """Whether the gate of a pool, or of one of its workers, is in use."""
-    name, _, worker = gate[1:].partition(":")
+def _of_pool(found: Mapping[Key, Item], counter: str) -> bool:
+    """Whether the counter of a pool, or of one of its workers, is in use."""
+    name, _, worker = counter[1:].partition(":")
     there = found.get((keys.pool(name), keys.RECORD))
     if there is None:
         return False
@@ -86,26 +90,28 @@ def limits_count_all(found: Mapping[Key, Item]) -> None:
         if item["state"] != State.ACTIVE.value:
             continue
         if queue.limits_concurrency and "slot" not in item:
-            raise broken("what runs under a limit takes a place", job=pk)
+            raise broken("what runs under a limit takes a permit", job=pk)
         there = found.get((keys.pool(item.get("pool", "")), keys.RECORD))
         if there is not None and POOL_PERMIT not in item.get("seats", ""):
             pool = pools.from_item(there)
             if pool.limits_concurrency and item["queue"] in pool.queues:
-                raise broken("what runs in a limited pool takes a place", job=pk)
+                raise broken("what runs in a limited pool takes a permit", job=pk)
 
 
-def loose_are_counted(found: Mapping[Key, Item]) -> None:
-    """The gate of a queue with a bound counts jobs that came before the bound, too."""
-    loose: Counter[str] = Counter()
+def untracked_are_counted(found: Mapping[Key, Item]) -> None:
+    """The counter of a queue with a bound counts jobs that came before the bound, too."""
+    untracked: Counter[str] = Counter()
     for job in job_records(found).values():
         if not job.state.terminal and job.reserved_bytes is None:
-            loose[job.queue] += 1
+            untracked[job.queue] += 1
     for (pk, sk), item in found.items():
         if not pk.startswith(keys.counter("")) or sk != keys.DEPTH:
             continue
         name = pk.removeprefix(keys.counter(""))
-        if _of_queue(found, name, sk) and item.get("loose", 0) != loose[name]:
-            raise broken("a gate counts what came before its bound", gate=name, there=loose[name])
+        if _of_queue(found, name, sk) and item.get("loose", 0) != untracked[name]:
+            raise broken(
+                "a counter counts what came before its bound", counter=name, there=untracked[name]
+            )
 
 
 def tenants_take_turns(found: Mapping[Key, Item]) -> None:

@@ -180,7 +180,7 @@ def pool(world: World) -> list[Acts]:
     producer = Producer(world, "p")
     for queue in ("a", "b", "a", "b"):
         producer.push(queue=queue, visibility_timeout_ms=2_000, retry=RETRY)
-    return fetched(world, [Operator(world, "s").seat])
+    return fetched(world, [Operator(world, "s").sweep_pool_permits])
 
 
 def tenants(world: World) -> list[Acts]:

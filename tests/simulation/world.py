@@ -303,7 +303,7 @@ class World:
         self.project()
         self.check_projected(quiet.everything(self.memory))
         for name, body in self.pools.items():
-            # Wherever it is now: what its gate counts is healed like others. Not where another
+            # Wherever it is now: what its counter counts is repaired like others. Not where another
             # has its queues to itself.
             with suppress(Conflict):
                 self.run.pools.put(name, body)
@@ -377,7 +377,7 @@ class World:
         found = quiet.everything(self.memory)
         quiet.gates_are_exact(found, self.watch)
         quiet.limits_count_all(found)
-        quiet.loose_are_counted(found)
+        quiet.untracked_are_counted(found)
         quiet.tenants_take_turns(found)
         self.check_projected(found)
         jobs = quiet.job_records(found)

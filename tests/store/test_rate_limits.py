@@ -33,8 +33,8 @@ def limited(world: World, limit: dict[str, Any], n: int = 0, **options: Any) -> 
 
 
 def permits(world: World, key: str) -> int:
-    cell = world.run.limits.get(key).limiter
-    return len(cell.holders)
+    limiter = world.run.limits.get(key).limiter
+    return len(limiter.holders)
 
 
 def active(world: World) -> int:
@@ -452,13 +452,13 @@ def test_a_permit_that_no_job_takes_is_found_by_whoever_finds_no_room(
 ) -> None:
     job = limited(exact, ONE)
     (held,) = exact.fetch()
-    cell = exact.run.limits.get("one").limiter
+    limiter = exact.run.limits.get("one").limiter
     if then == "gone":
         exact.run.table.delete(keys.job(job.id), keys.RECORD)
     else:
         (exact.run.finish.ack if then == "completed" else exact.run.jobs.cancel)(held.id)
         # The call that would have given it back was lost.
-        (place,) = cell.holders
+        (place,) = limiter.holders
         item = exact.run.table.get(keys.limiter(limiter_name("one")), keys.RECORD) or {}
         value = f"{job.id}|{exact.clock.now_ms() + 1_800_000}|{exact.clock.now_ms()}"
         exact.client.put_item(

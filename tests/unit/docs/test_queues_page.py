@@ -13,7 +13,7 @@ from ojs.domain.queue.config import SYSTEM, QueueConfig, QueueConfigRequest
 from ojs.http.contract import operations as contract
 from ojs.services.dead_letter.copies import MAX_DROPS
 from ojs.services.permits import backpressure as bounds
-from ojs.services.permits import repair as slots
+from ojs.services.permits import repair
 
 PAGE = (Path(__file__).resolve().parents[3] / "docs" / "queues.md").read_text("utf-8")
 ROWS = re.findall(r"^\| `(\w+)` \|([\w ]*)\|([^|]*)\| (.+) \|$", PAGE, re.MULTILINE)
@@ -57,9 +57,9 @@ def test_the_default_is_the_code_s(name: str, unit: str, default: str, _text: st
         ("30 days when not set", copies.TTL_MS == 30 * 86_400_000),
         ("In a line of 100 copies or more", MAX_DROPS == 100),
         ("with up to 255 printable characters", contract.MAX_PRODUCER == 255),
-        ("is answered a second or so later", slots.GRACE_S == 1),
-        ("With more than 1000 running jobs", slots.MOST_TAKEN == 1_000),
-        ("was handed out or ended for a minute, twice", slots.SETTLED_MS == 60_000),
+        ("is answered a second or so later", repair.GRACE_S == 1),
+        ("With more than 1000 running jobs", repair.MOST_TAKEN == 1_000),
+        ("was handed out or ended for a minute, twice", repair.SETTLED_MS == 60_000),
     ],
 )
 def test_what_is_said_holds(text: str, holds: bool) -> None:

@@ -45,7 +45,7 @@ _QUEUE = r"[a-z0-9][a-z0-9.-]*"
 _PLACEHOLDERS = {
     "attempt": r"\d{6}",
     "bucket": r"\d+",
-    "cell": r"[\w-]{12}",
+    "limiter": r"[\w-]{12}",
     "crc": r"[0-9a-f]{8}",
     "date": r"\d{4}-\d\d-\d\d",
     "hash": r"[\w-]+",

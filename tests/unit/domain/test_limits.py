@@ -140,18 +140,18 @@ def test_a_refusal_says_when_there_is_room_again(data: st.DataObject) -> None:
     rate = Rate(data.draw(st.integers(1, 5)), data.draw(st.sampled_from([7, 1_000, MINUTE])))
     # Others with the same key, under another rate.
     other = Rate(data.draw(st.integers(1, 5)), 3 * rate.period_ms)
-    cell, now_ms = LimiterState(), NOW_MS
+    limiter, now_ms = LimiterState(), NOW_MS
     for _ in range(40):
         now_ms += data.draw(st.integers(0, rate.period_ms // 2))
         mine = LimitBounds(rate=data.draw(st.sampled_from([rate, other])))
-        verdict = cell.room(mine, now_ms, data.draw(st.integers(1, 4)))
-        if not verdict.count:
-            assert verdict.strategy == RATE
-            assert verdict.free_ms is not None
-            assert cell.room(mine, verdict.free_ms, 1).count == 1
-            assert now_ms < verdict.free_ms <= now_ms + mine_period(mine) * 1.2 + 1
+        decision = limiter.room(mine, now_ms, data.draw(st.integers(1, 4)))
+        if not decision.count:
+            assert decision.strategy == RATE
+            assert decision.free_ms is not None
+            assert limiter.room(mine, decision.free_ms, 1).count == 1
+            assert now_ms < decision.free_ms <= now_ms + mine_period(mine) * 1.2 + 1
             continue
-        cell = cell.with_starts(mine, {}, now_ms, verdict.count)
+        limiter = limiter.with_starts(mine, {}, now_ms, decision.count)
 
 
 def mine_period(asked_for: LimitBounds) -> int:
@@ -161,13 +161,13 @@ def mine_period(asked_for: LimitBounds) -> int:
 
 @given(st.integers(1, 6), st.lists(st.tuples(st.integers(0, 800), st.integers(1, 4)), max_size=60))
 def test_a_sliding_window_is_strict(limit: int, tries: list[tuple[int, int]]) -> None:
-    cell, now_ms, starts = LimiterState(), NOW_MS, list[int]()
+    limiter, now_ms, starts = LimiterState(), NOW_MS, list[int]()
     mine = LimitBounds(rate=Rate(limit, 1_000))
     for pause_ms, wanted in tries:
         now_ms += pause_ms
-        count = cell.room(mine, now_ms, wanted).count
+        count = limiter.room(mine, now_ms, wanted).count
         if count:
-            cell = cell.with_starts(mine, {}, now_ms, count)
+            limiter = limiter.with_starts(mine, {}, now_ms, count)
             starts += [now_ms] * count
     for at in starts:
         assert sum(at <= other < at + 1_000 for other in starts) <= limit
@@ -175,17 +175,17 @@ def test_a_sliding_window_is_strict(limit: int, tries: list[tuple[int, int]]) ->
 
 @given(st.lists(st.integers(0, 400), max_size=60))
 def test_throttled_starts_are_never_closer_than_their_spacing(pauses: list[int]) -> None:
-    cell, now_ms, starts = LimiterState(), NOW_MS, list[int]()
+    limiter, now_ms, starts = LimiterState(), NOW_MS, list[int]()
     mine = LimitBounds(throttle=Rate(3, 1_000))
     for pause_ms in pauses:
         now_ms += pause_ms
-        verdict = cell.room(mine, now_ms, 5)
-        if verdict.count:
-            assert verdict.count == 1
-            cell = cell.with_starts(mine, {}, now_ms, 1)
+        decision = limiter.room(mine, now_ms, 5)
+        if decision.count:
+            assert decision.count == 1
+            limiter = limiter.with_starts(mine, {}, now_ms, 1)
             starts.append(now_ms)
         else:
-            assert (verdict.strategy, verdict.free_ms) == (THROTTLE, starts[-1] + 334)
+            assert (decision.strategy, decision.free_ms) == (THROTTLE, starts[-1] + 334)
     assert all(later - earlier >= 334 for earlier, later in itertools.pairwise(starts))
 
 
@@ -196,30 +196,31 @@ def held(count: int) -> dict[str, Holder]:
 
 
 def test_of_several_limits_the_tightest_counts() -> None:
-    cell = LimiterState(holders=held(3))
-    assert cell.room(LimitBounds(5), NOW_MS, 10).count == 2
-    assert cell.room(LimitBounds(5, Rate(1, MINUTE)), NOW_MS, 10).count == 1
-    assert cell.room(LimitBounds(3, Rate(1, MINUTE)), NOW_MS, 10).strategy == CONCURRENCY
-    assert cell.room(LimitBounds(), NOW_MS, 10).count == 10
+    limiter = LimiterState(holders=held(3))
+    assert limiter.room(LimitBounds(5), NOW_MS, 10).count == 2
+    assert limiter.room(LimitBounds(5, Rate(1, MINUTE)), NOW_MS, 10).count == 1
+    assert limiter.room(LimitBounds(3, Rate(1, MINUTE)), NOW_MS, 10).strategy == CONCURRENCY
+    assert limiter.room(LimitBounds(), NOW_MS, 10).count == 10
     assert (
-        replace(cell, counted=True).room(LimitBounds(), NOW_MS, 2_000).count == MAX_CONCURRENCY - 3
+        replace(limiter, counted=True).room(LimitBounds(), NOW_MS, 2_000).count
+        == MAX_CONCURRENCY - 3
     )
 
 
 def test_while_a_key_is_paused_nothing_starts() -> None:
-    cell = LimiterState(paused_ms=NOW_MS + 5)
-    verdict = cell.room(LimitBounds(), NOW_MS, 1)
-    assert (verdict.count, verdict.strategy, verdict.free_ms) == (0, PAUSE, NOW_MS + 5)
-    assert cell.room(LimitBounds(), NOW_MS + 5, 1).count == 1
+    limiter = LimiterState(paused_ms=NOW_MS + 5)
+    decision = limiter.room(LimitBounds(), NOW_MS, 1)
+    assert (decision.count, decision.strategy, decision.free_ms) == (0, PAUSE, NOW_MS + 5)
+    assert limiter.room(LimitBounds(), NOW_MS + 5, 1).count == 1
 
 
 def test_an_override_replaces_what_it_names_and_lifts_what_it_says_is_null() -> None:
     request = OverrideRequest(concurrency=None, rate=None)
     override = request.override(NOW_MS + 10)
-    cell = LimiterState(override=override)
+    limiter = LimiterState(override=override)
     mine = LimitBounds(1, Rate(1, MINUTE), Rate(1, MINUTE))
-    assert cell.in_force(mine, NOW_MS) == LimitBounds(None, None, Rate(1, MINUTE))
-    assert cell.in_force(mine, NOW_MS + 10) == mine
+    assert limiter.in_force(mine, NOW_MS) == LimitBounds(None, None, Rate(1, MINUTE))
+    assert limiter.in_force(mine, NOW_MS + 10) == mine
 
 
 def test_what_is_given_back_was_never_taken() -> None:
@@ -231,9 +232,9 @@ def test_what_is_given_back_was_never_taken() -> None:
 
 
 def test_a_key_counts_so_many_periods_and_starts_no_job_with_another_one() -> None:
-    cell = LimiterState()
+    limiter = LimiterState()
     for n in range(MAX_WINDOWS):
-        cell = cell.with_starts(LimitBounds(rate=Rate(9, MINUTE + n)), {}, NOW_MS, 1)
+        limiter = limiter.with_starts(LimitBounds(rate=Rate(9, MINUTE + n)), {}, NOW_MS, 1)
     ninth = LimitBounds(rate=Rate(9, MINUTE + MAX_WINDOWS))
-    assert cell.room(ninth, NOW_MS, 1).count == 0
-    assert cell.room(ninth, NOW_MS + 2 * MINUTE, 1).count == 1
+    assert limiter.room(ninth, NOW_MS, 1).count == 0
+    assert limiter.room(ninth, NOW_MS + 2 * MINUTE, 1).count == 1

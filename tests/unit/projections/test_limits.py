@@ -14,7 +14,7 @@ from tests.store.streams import FakeMetrics, made_record
 
 SERVICE = "mail-service"
 AT_MS = 1_780_000_000_000
-EDGE = {
+THROTTLED = {
     "pk": keys.limiter("cell"), "sk": keys.THROTTLED, "held": 1, "key": "api", "strategy": "rate",
     "bound": 10, "current": 10, "job": "j1", "at": AT_MS, "since": AT_MS, "n_rate": 1,
 }  # fmt: skip
@@ -28,7 +28,7 @@ def changes(old: Any, new: Any) -> list[Change]:
     return records.parse(made_record(1, old, new))
 
 
-def edge(old: Any, new: Any) -> ThrottleChange:
+def change(old: Any, new: Any) -> ThrottleChange:
     (change,) = changes(old, new)
     assert isinstance(change.other, ThrottleChange)
     return change.other
@@ -44,17 +44,17 @@ def released(item: dict[str, Any], after_ms: int = 1_500) -> dict[str, Any]:
 
 
 def test_an_edge_is_told_where_it_is_one() -> None:
-    assert kinds(None, EDGE) == ["rate_limit.exceeded"]
-    assert kinds(EDGE, released(EDGE)) == ["rate_limit.released"]
-    assert kinds(released(EDGE), EDGE) == ["rate_limit.exceeded"]
+    assert kinds(None, THROTTLED) == ["rate_limit.exceeded"]
+    assert kinds(THROTTLED, released(THROTTLED)) == ["rate_limit.released"]
+    assert kinds(released(THROTTLED), THROTTLED) == ["rate_limit.exceeded"]
     # The sweep keeps how many wait.
-    assert kinds(EDGE, {**EDGE, "waiting": 3}) == []
-    assert kinds(None, released(EDGE)) == []
-    assert changes(EDGE, None) == changes(ADJUSTED, None) == []
+    assert kinds(THROTTLED, {**THROTTLED, "waiting": 3}) == []
+    assert kinds(None, released(THROTTLED)) == []
+    assert changes(THROTTLED, None) == changes(ADJUSTED, None) == []
 
 
 def test_a_queue_s_own_limit_names_the_queue() -> None:
-    item = {**EDGE, "pk": keys.counter("mail"), "sk": keys.RATE_THROTTLED, "key": "queue:mail"}
+    item = {**THROTTLED, "pk": keys.counter("mail"), "sk": keys.RATE_THROTTLED, "key": "queue:mail"}
     del item["job"]
     ((event,),) = (change.events(SERVICE) for change in changes(None, item))
     assert (event.source, event.subject) == (f"ojs://{SERVICE}/queues/mail", "queue:mail")
@@ -69,8 +69,8 @@ def test_ids_are_the_same_each_time_and_differ() -> None:
         (change,) = changes(old, new)
         return [event.id for event in change.events(SERVICE)]
 
-    assert ids(None, EDGE) == ids(None, EDGE)
-    assert ids(None, EDGE) != ids(EDGE, released(EDGE))
+    assert ids(None, THROTTLED) == ids(None, THROTTLED)
+    assert ids(None, THROTTLED) != ids(THROTTLED, released(THROTTLED))
 
 
 def test_a_reason_is_cut() -> None:
@@ -81,7 +81,7 @@ def test_a_reason_is_cut() -> None:
     assert len(event.data["reason"]) == limits.MAX_REASON
 
 
-@pytest.mark.parametrize("item", [EDGE, ADJUSTED])
+@pytest.mark.parametrize("item", [THROTTLED, ADJUSTED])
 def test_a_malformed_item_goes_elsewhere(item: dict[str, Any]) -> None:
     for name in ("key", "at"):
         spoilt = {key: value for key, value in item.items() if key != name}
@@ -93,18 +93,18 @@ def test_a_malformed_item_goes_elsewhere(item: dict[str, Any]) -> None:
 
 def test_metrics_of_limits() -> None:
     mail = {
-        **EDGE,
+        **THROTTLED,
         "pk": keys.counter("mail"),
         "sk": keys.SEMAPHORE_THROTTLED,
         "strategy": "concurrency",
     }
     found = FakeMetrics()
     changed = [
-        edge(None, EDGE),
-        edge(released(EDGE), EDGE),
-        edge(EDGE, released(EDGE)),
-        edge(EDGE, {**EDGE, "waiting": 2}),
-        edge(mail, released(mail, 2_000)),
+        change(None, THROTTLED),
+        change(released(THROTTLED), THROTTLED),
+        change(THROTTLED, released(THROTTLED)),
+        change(THROTTLED, {**THROTTLED, "waiting": 2}),
+        change(mail, released(mail, 2_000)),
     ]
     metrics.write(found, metrics.of_limits(changed))
     assert found.sums == {
