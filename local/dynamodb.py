@@ -27,7 +27,7 @@ class StaleData(Exception):
 
 def connect(url: str) -> DynamoDBClient:
     """A client for a local engine, with credentials that are worth nothing."""
-    config = clients.CONFIG.merge(Config(max_pool_connections=_CONNECTIONS))
+    config = clients.DYNAMODB_CONFIG.merge(Config(max_pool_connections=_CONNECTIONS))
     return clients.dynamodb(**_arguments(url, config))
 
 

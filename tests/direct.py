@@ -54,7 +54,7 @@ def connected(url: str) -> Iterator[DynamoDBClient]:
         aws_access_key_id="local",
         aws_secret_access_key="local",
         # Many threads; and the SDK works out anew with each call how it describes itself.
-        config=clients.CONFIG.merge(Config(max_pool_connections=128, user_agent="tests")),
+        config=clients.DYNAMODB_CONFIG.merge(Config(max_pool_connections=128, user_agent="tests")),
     )
     direct = _Direct(url)
     first = _OPEN.setdefault(url, direct) is direct
@@ -87,7 +87,7 @@ class _Direct:
         self._closed = False
 
     def call(self, params: Mapping[str, Any], **_: Any) -> Any:
-        """The answer to a request; without one the SDK asks, and repeats, as it always does."""
+        """The answer to a request; without one the SDK asks."""
         body: bytes = params["body"]
         head = _HEAD.format(
             host=self._host, target=params["headers"]["X-Amz-Target"], length=len(body)

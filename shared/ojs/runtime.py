@@ -81,10 +81,11 @@ if TYPE_CHECKING:
 
 
 class Stores:
-    """The stores that several services share. `counter_table` has a client that asks once."""
+    """The stores that several services share."""
 
-    def __init__(self, table: Table, counter_table: Table, blobs: Blobs, ids: IdSource) -> None:
+    def __init__(self, table: Table, blobs: Blobs, ids: IdSource) -> None:
         self.table = table
+        counter_table = table.without_repeats()
         self.blobs = blobs
         self.depth = DepthCounter(counter_table)
         self.semaphore = ConcurrencySemaphore(counter_table)
@@ -523,7 +524,6 @@ def build(
     settings: Settings,
     *,
     client: DynamoDBClient | None = None,
-    once: DynamoDBClient | None = None,
     blobs: Blobs | None = None,
     clock: Clock | None = None,
     ids: IdSource | None = None,
@@ -533,17 +533,14 @@ def build(
 ) -> Runtime:
     """Wire the services together; the default of each part is that of AWS.
 
-    `once` is a client that does not repeat calls, for counters: repeating a call whose answer was
-    lost would count twice. `sleep` takes seconds.
+    `sleep` takes seconds.
     """
     clock = clock or SystemClock()
     ids = ids or IdSource(clock)
-    table = Table(client or clients.dynamodb(), settings.table, measure=measure)
-    once = once or client or clients.dynamodb(config=clients.ONCE)
-    counter_table = Table(once, settings.table, measure=measure, meter=table.meter)
+    table = Table(client or clients.dynamodb(), settings.table, measure=measure, sleep=sleep)
     if blobs is None:
         blobs = S3Blobs(clients.s3, settings.bucket or "")
-    stores = Stores(table, counter_table, blobs, ids)
+    stores = Stores(table, blobs, ids)
     return Runtime(settings, stores, clock=clock, ids=ids, middleware=middleware, sleep=sleep)
 
 

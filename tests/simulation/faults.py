@@ -9,8 +9,7 @@
     died before, died after   whoever calls is gone
     stale       an index, or a read that is not consistent, answers from some writes ago
 
-The SDK repeats what is refused or without an answer, twice; the client whose calls must not count
-twice repeats nothing. Each try is a step of its own: others may come in between.
+Each call is a step: others may come in between the tries of `ojs.store.table.table.Table`.
 """
 
 from __future__ import annotations
@@ -20,6 +19,7 @@ import re
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from io import BytesIO
 from typing import Any
 
@@ -109,11 +109,12 @@ class Plan:
 class Client:
     """What `ojs.store.table.table.Table` calls. One for each container and kind."""
 
-    def __init__(self, memory: Memory, plan: Plan, scheduler: Scheduler, *, once: bool) -> None:
+    def __init__(self, memory: Memory, plan: Plan, scheduler: Scheduler) -> None:
         self._memory = memory
         self._plan = plan
         self._scheduler = scheduler
-        self._tries = 1 if once else _TRIES
+        # By caller and arguments: tries that are still to come of a call that is late.
+        self._late: Counter[tuple[int | None, str]] = Counter()
 
     def get_item(self, **arguments: Any) -> Any:
         return self._call("get_item", arguments)
@@ -143,37 +144,36 @@ class Client:
         return self._call("transact_write_items", arguments)
 
     def _call(self, operation: str, arguments: dict[str, Any]) -> Any:
-        if self._plan.is_late(operation, lambda: self._do(operation, arguments)):
+        late = (self._scheduler.current, str(arguments))
+        act = partial(self._do, operation, arguments)
+        if self._late[late] or self._plan.is_late(operation, act):
+            # No try is answered.
+            self._late[late] = (self._late[late] or _TRIES) - 1
             self._note(operation, arguments, "late")
-            self._fail(operation, arguments, "unheard", last=True)
-        for left in reversed(range(self._tries)):
-            self._scheduler.step()
-            self._plan.arrive()
-            transaction = operation == "transact_write_items"
-            fault = self._plan.fault(operation, transaction=transaction)
-            self._note(operation, arguments, fault)
-            if fault is None:
-                return self._do(operation, arguments, self._tries - left - 1)
-            if fault == "partial":
-                return self._part(operation, arguments)
-            if fault in ("lost", "died after"):
-                self._do(operation, arguments, self._tries - left - 1)
-            self._fail(operation, arguments, fault, last=not left)
-        raise AssertionError("the last try returns or raises")
+            self._fail(operation, arguments, "unheard")
+        self._scheduler.step()
+        self._plan.arrive()
+        fault = self._plan.fault(operation, transaction=operation == "transact_write_items")
+        self._note(operation, arguments, fault)
+        if fault is None:
+            return self._do(operation, arguments)
+        if fault == "partial":
+            return self._part(operation, arguments)
+        if fault in ("lost", "died after"):
+            self._do(operation, arguments)
+        self._fail(operation, arguments, fault)
+        raise AssertionError("every fault raises")
 
-    def _fail(
-        self, operation: str, arguments: Mapping[str, Any], fault: str, *, last: bool
-    ) -> None:
-        """Raise what goes wrong, but for what the SDK repeats."""
+    def _fail(self, operation: str, arguments: Mapping[str, Any], fault: str) -> None:
+        """Raise what goes wrong."""
         if fault in _DEATHS:
             raise Died
         if fault == "conflict":
             raise _conflict(operation, arguments)
-        if last and fault == "refused":
+        if fault == "refused":
             code, status = self._plan.chance.choice(_REFUSALS)
             raise _error(code, status, operation)
-        if last:
-            raise ReadTimeoutError(endpoint_url="dynamodb")
+        raise ReadTimeoutError(endpoint_url="dynamodb")
 
     def _note(self, operation: str, arguments: Mapping[str, Any], fault: str | None) -> None:
         if self._plan.timeline is not None:
@@ -181,16 +181,11 @@ class Client:
             told = f"{'-' if who is None else who} {operation} {_about(arguments)}"
             self._plan.timeline.append(told + (f"  <- {fault}" if fault else ""))
 
-    def _do(self, operation: str, arguments: Mapping[str, Any], repeated: int = 0) -> Any:
+    def _do(self, operation: str, arguments: Mapping[str, Any]) -> Any:
         act = getattr(self._memory, operation)
         if operation in _READS and _may_be_stale(operation, arguments):
             return act(arguments, self._plan.writes_ago())
-        try:
-            return act(arguments)
-        except ClientError as error:
-            # As the SDK tells it.
-            error.response["ResponseMetadata"] = {"RetryAttempts": repeated}  # type: ignore[typeddict-item]
-            raise
+        return act(arguments)
 
     def _part(self, operation: str, arguments: Mapping[str, Any]) -> Any:
         ((table, asked),) = arguments["RequestItems"].items()

@@ -241,12 +241,8 @@ def end_is_taken_back_once() -> AbstractContextManager[Any]:
 
 def repetition_is_a_lost_race() -> AbstractContextManager[Any]:
     """As it was: a claim that was repeated and lost cannot have gone through (found likewise)."""
-
-    class Lost(LostRace):
-        def __init__(self, found: Any, *, repeated: bool = False) -> None:
-            super().__init__(found, repeated=False)
-
-    return mock.patch("ojs.store.table.errors.LostRace", Lost)
+    never = property(lambda _: False, lambda _, __: None)
+    return mock.patch.object(LostRace, "repeated", never, create=True)
 
 
 # --- what operators set, and what is counted ------------------------------------------------------

@@ -121,21 +121,14 @@ class World:
 
     def container(self) -> runtime.Runtime:
         """A container, with nothing in its memory."""
-        client, once = (
-            cast("Any", Client(self.memory, self.plan, self.scheduler, once=once))
-            for once in (False, True)
-        )
         made = runtime.build(
             Settings(table="simulated"),
-            client=client,
-            once=once,
+            client=cast("Any", Client(self.memory, self.plan, self.scheduler)),
             blobs=self.blobs,
             clock=self.clock,
             ids=IdSource(self.clock, self.chance.randbytes),
             sleep=self.sleep,
         )
-        for table in (made.table, made.stores.semaphore._table):
-            table._sleep = self.sleep
         made.enqueue._bounds._sleep = self.sleep
         return made
 

@@ -43,14 +43,11 @@ class World:
     def __post_init__(self) -> None:
         self.run = self.another()
 
-    def another(self, client: Any = None, once: Any = None) -> runtime.Runtime:
-        """One more container on the same table, with nothing in its memory. `once` is a client
-        that does not repeat calls.
-        """
+    def another(self, client: Any = None) -> runtime.Runtime:
+        """One more container on the same table, with nothing in its memory."""
         return runtime.build(
             Settings(table=self.table),
             client=client or self.client,
-            once=once,
             blobs=self.blobs,
             clock=self.clock,
             measure=True,

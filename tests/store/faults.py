@@ -15,6 +15,9 @@ from ojs.runtime import Runtime
 if TYPE_CHECKING:
     from tests.store.conftest import World
 
+# As many tries as `ojs.store.table.table.Table` makes of a call without an answer, or refused.
+_TRIES, _REFUSED_TRIES = 3, 4
+
 
 class Died(Exception):
     """The process is gone: nothing after this line runs."""
@@ -25,61 +28,49 @@ class Killed(BaseException):
 
 
 class Faulty:
-    """A DynamoDB client on which the call of one number goes wrong in one way."""
+    """A DynamoDB client on which the call of one number goes wrong in one way.
+
+    All tries of that call go wrong, but for "answer lost" and "contended": their second succeeds.
+    """
 
     def __init__(
         self, client: Any, fail_at: int, fault: str, death: type[BaseException] = Died
     ) -> None:
         self._client, self._fail_at, self._fault = client, fail_at, fault
         self._death = death
+        self._tries: list[tuple[str, Any]] = []
         self.calls = 0
 
     def __getattr__(self, name: str) -> Any:
         method = getattr(self._client, name)
 
         def call(**arguments: Any) -> Any:
+            if (name, arguments) in self._tries:
+                self._tries.pop()
+                raise self._no_answer(name)
             self.calls += 1
             if self.calls != self._fail_at:
                 return method(**arguments)
-            match self._fault:
-                case "died before":
-                    raise self._death
-                case "died after":
-                    method(**arguments)
-                    raise self._death
-                case "answer lost":
-                    # It took effect, the answer did not arrive, the SDK asks again.
-                    method(**arguments)
-                    return method(**arguments)
-                case "timed out":
-                    method(**arguments)
-                    raise ReadTimeoutError(endpoint_url="dynamodb")
-                case "request lost":
-                    raise ReadTimeoutError(endpoint_url="dynamodb")
-                case "contended":
-                    raise cancelled("TransactionConflict", name)
-                case _:
-                    raise ClientError({"Error": {"Code": self._fault}}, name)
+            if self._fault in ("died after", "answer lost", "timed out"):
+                method(**arguments)
+            if self._fault.startswith("died"):
+                raise self._death
+            if self._fault not in ("answer lost", "contended"):
+                unanswered = self._fault in ("timed out", "request lost")
+                tries = _TRIES if unanswered else _REFUSED_TRIES
+                self._tries = [(name, arguments)] * (tries - 1)
+            raise self._no_answer(name)
 
         return call
 
-
-class Once:
-    """The semaphores' client beside a faulty one: the same calls and fault, but never repeated."""
-
-    def __init__(self, faulty: Faulty) -> None:
-        self._faulty = faulty
-
-    def __getattr__(self, name: str) -> Any:
-        def call(**arguments: Any) -> Any:
-            faulty = self._faulty
-            if faulty._fault != "answer lost" or faulty.calls + 1 != faulty._fail_at:
-                return getattr(faulty, name)(**arguments)
-            faulty.calls += 1
-            getattr(faulty._client, name)(**arguments)
-            raise ReadTimeoutError(endpoint_url="dynamodb")
-
-        return call
+    def _no_answer(self, name: str) -> Exception:
+        match self._fault:
+            case "answer lost" | "timed out" | "request lost":
+                return ReadTimeoutError(endpoint_url="dynamodb")
+            case "contended":
+                return cancelled("TransactionConflict", name)
+            case _:
+                return ClientError({"Error": {"Code": self._fault}}, name)
 
 
 def cancelled(reason: str, operation: str) -> ClientError:
@@ -94,15 +85,12 @@ def cancelled(reason: str, operation: str) -> ClientError:
 FAULTS = ("died before", "died after", "answer lost", "timed out", "ThrottlingException")
 
 
-def faults(world: World, *, once: bool = False) -> Iterator[tuple[Runtime, Faulty]]:
-    """A fresh container for each number of call and each fault, until no call is left to fail.
-
-    With `once` its semaphores have a client that repeats nothing, as in the cloud.
-    """
+def faults(world: World) -> Iterator[tuple[Runtime, Faulty]]:
+    """A fresh container for each number of call and each fault, until no call is left to fail."""
     for fault in FAULTS:
         for number in range(1, 100):
             client = Faulty(world.client, number, fault)
-            yield world.another(client, Once(client) if once else None), client
+            yield world.another(client), client
             if client.calls < number:
                 break
         else:

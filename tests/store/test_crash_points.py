@@ -31,7 +31,7 @@ from ojs.runtime import Runtime
 from ojs.store.permits import counter_items
 from ojs.store.table import keys, values
 from tests.store.conftest import make_world
-from tests.store.faults import Faulty, Once, attempt, orphans
+from tests.store.faults import Faulty, attempt, orphans
 
 if TYPE_CHECKING:
     from mypy_boto3_dynamodb import DynamoDBClient
@@ -131,7 +131,7 @@ def scenes(engine: DynamoDBClient, row: Row) -> Iterator[Scene]:
             world = make_world(engine)
             of_writes = fault in ("died after", "answer lost")
             client = (Writing if of_writes else Faulty)(engine, at, fault)
-            scene = Scene(world, world.another(client, Once(client)), f"{fault} at call {at}")
+            scene = Scene(world, world.another(client), f"{fault} at call {at}")
             row.before(scene)
             yield scene
             assert orphans(world) == []

@@ -372,7 +372,7 @@ def test_a_fetch_that_dies_anywhere_passes_no_limit_and_loses_no_permit(
     exact: World, count: int
 ) -> None:
     configure(exact, concurrency=2)
-    for run, _ in faults(exact, once=True):
+    for run, _ in faults(exact):
         push(exact, 3)
         attempt(partial(run.fetch.fetch, [QUEUE], count, "w"))
         exact.another().fetch.fetch([QUEUE], 3, "v")
@@ -389,7 +389,7 @@ def test_a_fetch_that_dies_anywhere_passes_no_limit_and_loses_no_permit(
 @pytest.mark.parametrize("how", ["ack", "fail", "requeue", "cancel", "late"])
 def test_the_end_of_a_job_that_dies_anywhere_loses_no_permit(exact: World, how: str) -> None:
     configure(exact, concurrency=2)
-    for run, _ in faults(exact, once=True):
+    for run, _ in faults(exact):
         push(exact, 1, retry={"max_attempts": 2}, visibility_timeout_ms=60_000)
         (job,) = exact.another().fetch.fetch([QUEUE], 1, "w")
         if how == "late":
@@ -424,7 +424,7 @@ def test_the_end_of_a_job_that_dies_anywhere_loses_no_permit(exact: World, how: 
 
 @pytest.mark.exhaustive
 def test_setting_a_limit_that_dies_anywhere_and_is_asked_again_is_exact(exact: World) -> None:
-    for run, _ in faults(exact, once=True):
+    for run, _ in faults(exact):
         push(exact, 6)
         running = exact.fetch(count=3)
         if attempt(partial(run.queues.configure, QUEUE, {"concurrency": 4})) is None:

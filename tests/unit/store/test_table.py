@@ -8,6 +8,7 @@ import pytest
 from botocore.exceptions import (
     BotoCoreError,
     ClientError,
+    ConnectionClosedError,
     ConnectTimeoutError,
     EndpointConnectionError,
     NoCredentialsError,
@@ -16,7 +17,7 @@ from botocore.exceptions import (
 )
 
 from ojs.domain.errors import BackendError, BackendTimeout, BackendUnavailable
-from ojs.store.table.errors import Contended, LostRace, classify
+from ojs.store.table.errors import LostRace, NotDone, classify
 from ojs.store.table.races import retry_on_race
 from ojs.store.table.table import Put, Table, Update
 
@@ -34,12 +35,15 @@ def _client_error(code: str, status: int = 400, **more: Any) -> ClientError:
     ("error", "kind"),
     [
         (ReadTimeoutError(endpoint_url="x"), BackendTimeout),
-        (ConnectTimeoutError(endpoint_url="x"), BackendUnavailable),
-        (EndpointConnectionError(endpoint_url="x"), BackendUnavailable),
+        (ConnectTimeoutError(endpoint_url="x"), NotDone),
+        (EndpointConnectionError(endpoint_url="x"), NotDone),
         (NoCredentialsError(), BackendError),
         (ParamValidationError(report="x"), BackendError),
-        (_client_error("ProvisionedThroughputExceeded"), BackendUnavailable),
-        (_client_error("ThrottlingException"), BackendUnavailable),
+        (_client_error("ProvisionedThroughputExceeded"), NotDone),
+        (_client_error("ThrottlingException"), NotDone),
+        (_client_error("TransactionConflictException"), NotDone),
+        (ConnectionClosedError(endpoint_url="x"), BackendUnavailable),
+        (_client_error("TransactionInProgressException"), BackendUnavailable),
         (_client_error("NobodyKnowsThis", 500), BackendUnavailable),
         (_client_error("NobodyKnowsThis", 503), BackendUnavailable),
         (_client_error("ValidationException"), BackendError),
@@ -50,7 +54,7 @@ def _client_error(code: str, status: int = 400, **more: Any) -> ClientError:
                 "TransactionCanceledException",
                 CancellationReasons=[{"Code": "None"}, {"Code": "TransactionConflict"}],
             ),
-            Contended,
+            NotDone,
         ),
         (
             _client_error(
@@ -127,6 +131,82 @@ def test_a_transaction_that_meets_others_again_and_again_is_given_up() -> None:
     with pytest.raises(BackendUnavailable):
         table.transact([Put({"pk": "a", "sk": "b"})])
     assert len(pauses) == 3
+
+
+THROTTLED = _client_error("ThrottlingException")
+SILENT = ReadTimeoutError(endpoint_url="x")
+FAILED = _client_error("ConditionalCheckFailedException", Item={"op": {"S": "other"}})
+UPDATE = Update("a", "b", set={"op": "mine"})
+
+
+@pytest.mark.parametrize(
+    ("script", "kind", "asked"),
+    [
+        # Refused each time: certainly nothing was done.
+        ([THROTTLED] * 4, NotDone, 4),
+        ([_client_error("TransactionConflictException")] * 4, NotDone, 4),
+        # After a try without an answer nobody can say that.
+        ([SILENT, THROTTLED, THROTTLED, THROTTLED], BackendUnavailable, 4),
+        ([THROTTLED, SILENT, SILENT], BackendTimeout, 3),
+        ([SILENT] * 3, BackendTimeout, 3),
+        ([_client_error("InternalServerError", 500)] * 3, BackendUnavailable, 3),
+        ([_client_error("ValidationException")], BackendError, 1),
+        ([THROTTLED, {}], None, 2),
+        ([SILENT, {}], None, 2),
+    ],
+)
+def test_a_call_is_repeated_and_what_became_of_it_is_told(
+    script: list[Any], kind: type[Exception] | None, asked: int
+) -> None:
+    client = Scripted(*script)
+    table, pauses = _table(client)
+    if kind is None:
+        table.update(UPDATE)
+    else:
+        with pytest.raises(kind) as caught:
+            table.update(UPDATE)
+        assert type(caught.value) is kind
+    assert len(client.asked) == len(pauses) + 1 == asked
+    assert all(arguments == client.asked[0] for arguments in client.asked)
+
+
+@pytest.mark.parametrize(
+    ("script", "kind", "asked"),
+    [
+        # What was refused was not counted: it is made again.
+        ([THROTTLED, {}], None, 2),
+        ([EndpointConnectionError(endpoint_url="x"), {}], None, 2),
+        ([THROTTLED] * 4, NotDone, 4),
+        ([SILENT], BackendTimeout, 1),
+        ([THROTTLED, SILENT], BackendTimeout, 2),
+        ([_client_error("InternalServerError", 500)], BackendUnavailable, 1),
+    ],
+)
+def test_what_may_have_been_counted_is_not_counted_again(
+    script: list[Any], kind: type[Exception] | None, asked: int
+) -> None:
+    client = Scripted(*script)
+    table = _table(client)[0].without_repeats()
+    if kind is None:
+        table.update(UPDATE)
+    else:
+        with pytest.raises(kind) as caught:
+            table.update(UPDATE)
+        assert type(caught.value) is kind
+    assert len(client.asked) == asked
+
+
+@pytest.mark.parametrize(
+    ("script", "repeated"),
+    [([FAILED], False), ([THROTTLED, FAILED], False), ([SILENT, FAILED], True)],
+)
+def test_a_lost_race_is_in_doubt_only_after_a_try_without_an_answer(
+    script: list[Any], repeated: bool
+) -> None:
+    table, _ = _table(Scripted(*script))
+    with pytest.raises(LostRace) as caught:
+        table.update(UPDATE)
+    assert caught.value.repeated is repeated
 
 
 @pytest.mark.parametrize("found", [{"op": {"S": "mine"}}, {"op": {"S": "other"}}, {}, None])

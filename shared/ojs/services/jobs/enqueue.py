@@ -39,6 +39,7 @@ from ojs.store.jobs.new_jobs import JobIdTaken
 from ojs.store.jobs.records import JobStore
 from ojs.store.jobs.unique_locks import UniqueLock, UniqueLocks
 from ojs.store.queues.queues import QueueStore
+from ojs.store.table.errors import NotDone
 from ojs.store.table.races import retry_on_race
 from ojs.store.table.table import MAX_TRANSACTION, Put, Update
 
@@ -374,6 +375,8 @@ class Enqueue:
         """Jobs with their positions in line. Raises OjsError after releasing the jobs' room."""
         try:
             return self._placement.assign_positions(jobs, resolved.finish_tags)
+        except NotDone:
+            raise  # `room` releases it
         except BackendError:
             # Nothing is stored yet, so the room is certainly not needed.
             self._bounds.leave(reservation)

@@ -29,7 +29,7 @@ from ojs.services.pools.dispatch import PAGE, DispatchPlan, DispatchPlanner
 from ojs.services.pools.membership import FetchContext, Membership
 from ojs.store.jobs import items
 from ojs.store.jobs.records import JobStore, winner
-from ojs.store.table.errors import LostRace
+from ojs.store.table.errors import LostRace, NotDone
 from ojs.store.table.keys import Position
 
 # Entries queried beyond those wanted, so that a few lost races need no second query.
@@ -417,6 +417,9 @@ class Fetch:
                 worker_id=state.worker_id,
                 permits=permits,
             )
+        except NotDone:
+            self._permits.rollback(acquired, None, unknown=False)
+            raise
         except LostRace as lost:
             # Race: an earlier try may have claimed the job, its answer was lost, and the job ended
             # before the SDK tried again (`repeated`).

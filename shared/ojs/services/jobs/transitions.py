@@ -10,7 +10,7 @@ from ojs.domain.job.failure import Failure
 from ojs.domain.job.job import MISSING, Job
 from ojs.services.permits.lifecycle import Permits
 from ojs.store.jobs.records import JobStore
-from ojs.store.table.errors import LostRace
+from ojs.store.table.errors import LostRace, NotDone
 from ojs.store.table.table import Put, Update
 
 
@@ -94,6 +94,9 @@ class JobChanges:
         # any former owner has.
         try:
             self._jobs.replace(job, resumed)
+        except NotDone:
+            self._permits.undo_reacquire(resumed)
+            raise
         except LostRace as lost:
             # After a repetition the job may have gone on, and its permits be released by now.
             if not lost.repeated:

@@ -29,7 +29,7 @@ from ojs.services.jobs.transitions import JobChanges
 from ojs.store.jobs.records import JobStore
 from ojs.store.permits.counter_items import CounterValue
 from ojs.store.permits.depth_counter import BoundReached, DepthCounter
-from ojs.store.table.errors import LostRace
+from ojs.store.table.errors import LostRace, NotDone
 
 # API Gateway gives up after 29 s.
 MAX_BLOCK_MS = 25_000
@@ -191,18 +191,17 @@ class QueueBounds:
     ) -> Iterator[Reservation]:
         """Room for these jobs while they are stored; what is not kept is released afterwards.
 
-        Arguments and exceptions are those of `enter`. When the store fails it is unknown whether
-        the jobs are stored: then the room stays reserved.
+        Arguments and exceptions are those of `enter`. When the store fails without an answer it is
+        unknown whether the jobs are stored: then the room stays reserved.
         """
         reservation = self.enter(
             jobs, queues, waits=waits, drops=drops, copies=copies, may_enter=may_enter
         )
         try:
             yield reservation
-        except BackendError:
-            raise
-        except OjsError:
-            self.leave(reservation)
+        except OjsError as error:
+            if isinstance(error, NotDone) or not isinstance(error, BackendError):
+                self.leave(reservation)
             raise
         except LostRace as lost:
             # After a repetition they may be stored, and have moved on: the room stays reserved.

@@ -15,10 +15,12 @@ condition fails, but the record found carries our own token: the write did happe
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import replace as changed
 from typing import Any, Literal
 
 from ojs.domain import jsontext
+from ojs.domain.errors import OjsError
 from ojs.domain.fair_queue.tags import Share
 from ojs.domain.ids import IdSource
 from ojs.domain.job.failure import Failure
@@ -35,7 +37,7 @@ from ojs.store.jobs.removal import JobRemoval
 from ojs.store.jobs.staged_batches import StagedBatches
 from ojs.store.permits.depth_counter import DepthCounter
 from ojs.store.table import keys
-from ojs.store.table.errors import LostRace
+from ojs.store.table.errors import LostRace, NotDone
 from ojs.store.table.table import OwnMark, Put, Table, Update
 from ojs.store.table.values import Value
 
@@ -91,6 +93,10 @@ class JobStore(JobReader):
                 self._table.transact([record, *also])
             else:
                 self._table.put(record)
+        except NotDone:
+            with suppress(OjsError):
+                self._payloads.delete([at for at, _ in payloads])
+            raise
         except LostRace as lost:
             found = lost.item
             if is_own(found, job):
@@ -114,6 +120,10 @@ class JobStore(JobReader):
         try:
             records = [Put(items.record_of(job), condition=IS_NEW) for job in stored]
             self._table.transact([*records, *also])
+        except NotDone:
+            with suppress(OjsError):
+                self._payloads.delete([at for at, _ in payloads])
+            raise
         except LostRace as lost:
             if not any_own(lost, stored):
                 self._payloads.delete(at for at, _ in payloads)
@@ -232,7 +242,7 @@ class JobStore(JobReader):
                 ),
                 own=own,
             )  # fmt: skip
-        except LostRace:
+        except (LostRace, NotDone):
             if offloaded is not None:
                 self._payloads.delete([offloaded])
             raise

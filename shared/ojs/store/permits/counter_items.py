@@ -2,7 +2,7 @@
 
 A counter is raised before the job's write and lowered after it. If a function dies in between, the
 counter stays one too high until a sweep recounts the jobs; it is never too low. So no write here is
-repeated by the SDK: after a lost answer, a repetition might count twice.
+repeated after a try without an answer: it might count twice.
 """
 
 from __future__ import annotations
@@ -93,7 +93,7 @@ class CounterUpdate(TypedDict, total=False):
 class CounterStore:
     """Counter items with the sort key `SORT_KEY`, one for each name.
 
-    `table` must have a client that does not repeat calls.
+    `table` must not repeat calls (`Table.without_repeats`).
     """
 
     SORT_KEY: str

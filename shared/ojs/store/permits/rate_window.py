@@ -35,7 +35,7 @@ class WindowUse:
 
 
 class RateWindowStore:
-    """The store of rate windows. `table` must have a client that does not repeat calls."""
+    """The store of rate windows. `table` must not repeat calls."""
 
     def __init__(self, table: Table) -> None:
         self._table = table

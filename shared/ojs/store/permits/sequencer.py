@@ -59,7 +59,7 @@ class StarvationOverride:
 
 
 class Sequencer:
-    """The store of sequencers. `table` must have a client that does not repeat calls."""
+    """The store of sequencers. `table` must not repeat calls."""
 
     def __init__(self, table: Table) -> None:
         self._table = table

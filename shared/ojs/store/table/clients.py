@@ -13,9 +13,8 @@ if TYPE_CHECKING:
     from mypy_boto3_s3 import S3Client
     from mypy_boto3_secretsmanager import SecretsManagerClient
 
-# Retrying is safe: a write whose answer was lost is recognised by what it stored (`Table.update`).
-# DynamoDB answers in milliseconds: three tries of at most 2 s leave a request time to answer by
-# itself before API Gateway ends it after 29 s.
+# AWS answers in milliseconds: three tries of at most 2 s leave a request time to answer by itself
+# before API Gateway ends it after 29 s.
 CONFIG = Config(
     connect_timeout=1,
     read_timeout=2,
@@ -23,16 +22,19 @@ CONFIG = Config(
     max_pool_connections=64,
     tcp_keepalive=True,
 )
-# For writes that add to a counter: after a lost answer they must not be repeated
-# (`ojs.store.permits.counter_items`).
-ONCE = CONFIG.merge(Config(retries={"mode": "standard", "total_max_attempts": 1}))
+# `Table` repeats calls itself, since it must know what became of each try. One client makes all
+# calls: after a container was frozen, the first call, which may be repeated, finds out that a
+# connection of the pool is dead, and not one that may not.
+DYNAMODB_CONFIG = CONFIG.merge(Config(retries={"mode": "standard", "total_max_attempts": 1}))
 # S3 takes longer for a large object.
 BUCKET_CONFIG = CONFIG.merge(Config(read_timeout=5))
 
 
 def dynamodb(**arguments: Any) -> DynamoDBClient:
-    """A DynamoDB client; `arguments` go to boto3 (endpoint, region, credentials)."""
-    return boto3.client("dynamodb", **({"config": CONFIG} | arguments))
+    """A DynamoDB client that makes each call once; `arguments` go to boto3 (endpoint, region,
+    credentials).
+    """
+    return boto3.client("dynamodb", **({"config": DYNAMODB_CONFIG} | arguments))
 
 
 def secrets_manager() -> SecretsManagerClient:

@@ -1,13 +1,15 @@
 """What an error of the SDK means: lost race, contention, throttling, outage, or a bug.
 
 - LostRace: a condition did not hold, because another write came first; nothing was written
-- BackendUnavailable: throttled, contended or unreachable; try again (HTTP 503)
+- NotDone: throttled, contended or not reached; certainly nothing was written (HTTP 503)
+- BackendUnavailable: the store failed, or the connection to it; the outcome is unknown (HTTP 503)
 - BackendTimeout: no answer; the outcome is unknown (HTTP 504)
 - BackendError: anything else, a defect of the code or of the deployment (HTTP 500)
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from botocore.exceptions import (
@@ -21,32 +23,33 @@ from botocore.exceptions import ConnectionError as NoConnection
 
 from ojs.domain.errors import BackendError, BackendTimeout, BackendUnavailable, OjsError
 
-_BUSY = frozenset(
+# Refused before anything was done.
+_REFUSED = frozenset(
     {
         "ProvisionedThroughputExceededException", "ProvisionedThroughputExceeded",
         "ThrottlingException", "Throttling", "ThrottlingError", "ThrottledException",
         "RequestLimitExceeded", "TooManyRequestsException", "SlowDown",
-        "TransactionConflictException", "TransactionConflict", "TransactionInProgressException",
-        "InternalServerError", "InternalError", "ServiceUnavailable",
-        "ServiceUnavailableException",
+        "TransactionConflictException", "TransactionConflict",
     }
 )  # fmt: skip
+# An earlier try of the same transaction is under way.
+_UNDER_WAY = "TransactionInProgressException"
 _SERVER_FAULT = 500
+_FAILED_CONDITION = "ConditionalCheckFailed"
 
 
-class Contended(BackendUnavailable):
-    """A transaction conflicted with another on the same item, and this try wrote nothing.
+class NotDone(BackendUnavailable):
+    """The store was too busy, or could not be reached: certainly nothing was written.
 
-    It may be repeated, with the same client token: an earlier try, whose answer was lost, may have
-    succeeded all the same.
+    What was acquired for the write can be given back at once.
     """
 
 
 class LostRace(Exception):
     """A condition did not hold. `items` are the items as found, in the order of the writes.
 
-    `repeated` says that the SDK sent the write more than once: an earlier try may have succeeded
-    and others have changed the item since, so that the outcome is unknown.
+    `repeated` says that an earlier try of the write got no answer: it may have succeeded and others
+    have changed the item since, so that the outcome is unknown.
     """
 
     def __init__(self, items: list[dict[str, Any] | None], *, repeated: bool = False) -> None:
@@ -65,7 +68,7 @@ def classify(error: BotoCoreError | ClientError) -> LostRace | OjsError:
     if isinstance(error, ReadTimeoutError):
         return BackendTimeout("The store did not answer in time; the outcome is unknown.")
     if isinstance(error, NoConnection):
-        return BackendUnavailable("The store cannot be reached.")
+        return NotDone("The store cannot be reached.")
     if isinstance(error, HTTPClientError | IncompleteReadError):
         return BackendUnavailable("The connection to the store failed.")
     if not isinstance(error, ClientError):
@@ -74,23 +77,23 @@ def classify(error: BotoCoreError | ClientError) -> LostRace | OjsError:
     code = error.response.get("Error", {}).get("Code", "")
     if code == "ConditionalCheckFailedException":
         item: Any = error.response.get("Item")
-        tries = error.response.get("ResponseMetadata", {}).get("RetryAttempts", 0)
-        return LostRace([item], repeated=tries > 0)
+        return LostRace([item])
     if code == "TransactionCanceledException":
-        reasons: list[Any] = list(error.response.get("CancellationReasons", []))
-        if any(reason.get("Code") == "ConditionalCheckFailed" for reason in reasons):
-            return LostRace(
-                [
-                    reason.get("Item", {})
-                    if reason.get("Code") == "ConditionalCheckFailed"
-                    else None
-                    for reason in reasons
-                ]
-            )
-        if all(reason.get("Code", "None") in _BUSY | {"None"} for reason in reasons):
-            return Contended("The store is busy with these jobs.")
-        return BackendError(f"The store refused a transaction: {code}.")
+        return _cancelled(error.response.get("CancellationReasons", []))
     status = error.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0)
-    if code in _BUSY or status >= _SERVER_FAULT:
-        return BackendUnavailable("The store is busy.")
+    if code in _REFUSED:
+        return NotDone("The store is busy.")
+    if code == _UNDER_WAY or status >= _SERVER_FAULT:
+        return BackendUnavailable("The store failed to answer.")
     return BackendError(f"The store refused a request: {code or 'unknown error'}.")
+
+
+def _cancelled(reasons: Sequence[Any]) -> LostRace | OjsError:
+    """Why a transaction was cancelled, from the reasons of its writes."""
+    codes = [reason.get("Code", "None") for reason in reasons]
+    if _FAILED_CONDITION in codes:
+        found = zip(codes, reasons, strict=True)
+        return LostRace([r.get("Item", {}) if c == _FAILED_CONDITION else None for c, r in found])
+    if _REFUSED.issuperset(set(codes) - {"None"}):
+        return NotDone("The store is busy with these jobs.")
+    return BackendError("The store refused a transaction: TransactionCanceledException.")

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 from botocore.exceptions import BotoCoreError, ClientError
 
-from ojs.domain.errors import BackendUnavailable
-from ojs.store.table.errors import Contended, LostRace, classify
+from ojs.domain.errors import BackendTimeout, BackendUnavailable, OjsError
+from ojs.store.table.errors import LostRace, NotDone, classify
 from ojs.store.table.values import Item, Value, pack, unpack
 
 if TYPE_CHECKING:
@@ -24,7 +24,8 @@ MAX_BATCH_GET = 100
 MAX_BATCH_WRITE = 25
 MAX_TRANSACTION = 100
 _BATCH_ROUNDS = 8
-_TRANSACTION_TRIES = 4
+# How often a call is made that gets no answer, and one that is refused before anything is done.
+_TRIES, _REFUSED_TRIES = 3, 4
 _FIRST_PAUSE_S = 0.025
 _LONGEST_PAUSE_S = 0.4
 
@@ -44,6 +45,9 @@ class Meter:
 
 
 _READS = frozenset({"GetItem", "BatchGetItem", "Query"})
+# All its tries have one client token: one that loses a race after a try without an answer was
+# not made before, or it would be answered with the success of that try.
+_TRANSACT = "TransactWriteItems"
 
 
 @dataclass(frozen=True)
@@ -148,20 +152,25 @@ class Found:
 
 
 class Table:
-    """One table. Raises LostRace for conditions that fail, OjsError for everything else."""
+    """One table. Raises LostRace for conditions that fail, OjsError for everything else: NotDone if
+    certainly nothing was written.
+    """
 
     def __init__(
         self,
         client: DynamoDBClient,
         name: str,
         *,
+        repeats: bool = True,
         measure: bool = False,
         meter: Meter | None = None,
         sleep: Callable[[float], None] = time.sleep,
         chance: Callable[[], float] = random.random,
         new_token: Callable[[], str] = lambda: uuid.uuid4().hex,
     ) -> None:
+        """`client` must make each call once: the table `repeats` one that got no answer."""
         self.client = client
+        self._repeats = repeats
         self.name = name
         self.measure = measure
         self.meter = meter or Meter()
@@ -169,25 +178,62 @@ class Table:
         self._chance = chance
         self._new_token = new_token
 
+    def without_repeats(self) -> Table:
+        """The same table, for calls that must not be made again if their answer may be lost."""
+        return Table(
+            self.client,
+            self.name,
+            repeats=False,
+            measure=self.measure,
+            meter=self.meter,
+            sleep=self._sleep,
+            chance=self._chance,
+            new_token=self._new_token,
+        )
+
     def _back_off(self, times: int) -> None:
         """Wait before the next try: exponential back-off with jitter."""
         longest = min(_LONGEST_PAUSE_S, _FIRST_PAUSE_S * 2**times)
         self._sleep(longest * (0.5 + self._chance() / 2))
 
     def _call(self, operation: str, call: Callable[..., Any], **arguments: Any) -> Any:
+        """Make a call, up to a few times. Every try has the same arguments, and so the same tokens.
+
+        After a try without an answer, no later one can say that nothing was done.
+        """
         if self.measure:
-            self.meter.calls.append(operation)
             arguments["ReturnConsumedCapacity"] = "INDEXES"
-        try:
-            answer = call(**arguments)
-        except (ClientError, BotoCoreError) as error:
-            meaning = classify(error)
-            if isinstance(meaning, LostRace):
-                meaning.items = [item and unpack(item) for item in meaning.items]
-            raise meaning from error
-        if self.measure:
-            self._spend(operation, answer.get("ConsumedCapacity"))
-        return answer
+        unanswered = False
+        for tried in range(1, _REFUSED_TRIES + 1):
+            if self.measure:
+                self.meter.calls.append(operation)
+            try:
+                answer = call(**arguments)
+            except (ClientError, BotoCoreError) as error:
+                meaning = classify(error)
+                if isinstance(meaning, LostRace):
+                    meaning.items = [item and unpack(item) for item in meaning.items]
+                    meaning.repeated = unanswered and operation != _TRANSACT
+                    raise meaning from error
+                refused = isinstance(meaning, NotDone)
+                unanswered = unanswered or not refused
+                if not self._may_repeat(meaning, tried, unanswered=unanswered):
+                    if refused and unanswered:
+                        meaning = BackendUnavailable(meaning.message)
+                    raise meaning from error
+                self._back_off(tried - 1)
+            else:
+                if self.measure:
+                    self._spend(operation, answer.get("ConsumedCapacity"))
+                return answer
+        raise AssertionError("the last try returns or raises")
+
+    def _may_repeat(self, meaning: OjsError, tried: int, *, unanswered: bool) -> bool:
+        """Whether a call that was `tried` so many times is made again."""
+        if isinstance(meaning, NotDone):
+            return tried < _REFUSED_TRIES and (self._repeats or not unanswered)
+        passing = isinstance(meaning, BackendUnavailable | BackendTimeout)
+        return passing and self._repeats and tried < _TRIES
 
     def _spend(self, operation: str, consumed: Any) -> None:
         spent = consumed if isinstance(consumed, list) else [consumed or {}]
@@ -344,8 +390,7 @@ class Table:
 
         Raises:
             LostRace: a condition failed; nothing is written.
-            Contended: every try conflicted with other writes. An earlier try may have succeeded
-                without an answer: the outcome is unknown.
+            NotDone: every try conflicted with other writes, or was refused; nothing is written.
             OjsError: the outcome is unknown.
         """
         actions: list[Any] = []
@@ -354,23 +399,12 @@ class Table:
             if write.condition:
                 arguments["ReturnValuesOnConditionCheckFailure"] = "ALL_OLD"
             actions.append({type(write).__name__: arguments})
-        token = self._new_token()
-        for tried in range(_TRANSACTION_TRIES):
-            try:
-                self._call(
-                    "TransactWriteItems",
-                    self.client.transact_write_items,
-                    TransactItems=actions,
-                    ClientRequestToken=token,
-                )
-            except Contended:
-                # The SDK does not repeat a cancelled transaction. This try wrote nothing; if an
-                # earlier one succeeded, the next one is answered so because of the token.
-                if tried == _TRANSACTION_TRIES - 1:
-                    raise
-                self._back_off(tried)
-            else:
-                return
+        self._call(
+            _TRANSACT,
+            self.client.transact_write_items,
+            TransactItems=actions,
+            ClientRequestToken=self._new_token(),
+        )
 
     def write_many(
         self, puts: Iterable[Mapping[str, Value]] = (), deletes: Iterable[tuple[str, str]] = ()
