@@ -88,7 +88,7 @@ def test_a_refused_push_gives_its_room_back_at_once(world: World, code: str) -> 
         with pytest.raises(BackendUnavailable):
             world.another(Refusing(world.client, code, 4)).enqueue.push(request)
     assert world.run.stores.depth.value(QUEUE).count == 0
-    assert world.another(Refusing(world.client, code, 3)).enqueue.push(request).job
+    assert world.another(Refusing(world.client, code, 3)).enqueue.push(request).job.id
     assert world.run.stores.depth.value(QUEUE).count == 1
 
 

@@ -15,6 +15,7 @@ from ojs.store.jobs import items
 from ojs.store.jobs.payloads import PayloadRef
 from ojs.store.table import keys
 from ojs.store.table.table import Table
+from ojs.store.table.values import Value
 
 if TYPE_CHECKING:
     from mypy_boto3_s3 import S3Client
@@ -41,23 +42,17 @@ class Orphans:
 
     def pages(self) -> Iterator[Sequence[OrphanCandidate]]:
         """All parts of jobs, page by page: those in the table, then those in the bucket."""
-        after: dict[str, Any] = {}
+        beside = "begins_with(pk, :job) AND sk <> :record"
+        values: dict[str, Value] = {":job": keys.job(""), ":record": keys.RECORD}
+        after: dict[str, Any] | None = None
         while True:
-            answer = self._table.client.scan(
-                TableName=self._table.name,
-                ProjectionExpression="pk, sk",
-                FilterExpression="begins_with(pk, :job) AND sk <> :head",
-                ExpressionAttributeValues={
-                    ":job": {"S": keys.job("")},
-                    ":head": {"S": keys.RECORD},
-                },
-                **after,
-            )
-            found = [(item["pk"]["S"], item["sk"]["S"]) for item in answer["Items"]]
-            yield [OrphanCandidate(keys.job_id(pk), sk) for pk, sk in found]
-            if "LastEvaluatedKey" not in answer:
+            page = self._table.scan("pk, sk", beside, values, after)
+            yield [
+                OrphanCandidate(keys.job_id(str(item["pk"])), str(item["sk"]))
+                for item in page.items
+            ]
+            if (after := page.last) is None:
                 break
-            after = {"ExclusiveStartKey": answer["LastEvaluatedKey"]}
         yield from self._objects()
 
     def _objects(self) -> Iterator[Sequence[OrphanCandidate]]:

@@ -44,7 +44,7 @@ class Meter:
         self.write_units = self.read_units = 0.0
 
 
-_READS = frozenset({"GetItem", "BatchGetItem", "Query"})
+_READS = frozenset({"GetItem", "BatchGetItem", "Query", "Scan"})
 # All its tries have one client token: one that loses a race after a try without an answer was
 # not made before, or it would be answered with the success of that try.
 _TRANSACT = "TransactWriteItems"
@@ -366,6 +366,21 @@ class Table:
         if after:
             arguments["ExclusiveStartKey"] = after
         answer = self._call("Query", self.client.query, TableName=self.name, **arguments)
+        return Found([unpack(item) for item in answer["Items"]], answer.get("LastEvaluatedKey"))
+
+    def scan(
+        self, names: str, condition: str, values: Mapping[str, Value], after: dict[str, Any] | None
+    ) -> Found:
+        """One page of all items of the table that meet a condition, with these attributes."""
+        answer = self._call(
+            "Scan",
+            self.client.scan,
+            TableName=self.name,
+            ProjectionExpression=names,
+            FilterExpression=condition,
+            ExpressionAttributeValues=pack(values),
+            **({"ExclusiveStartKey": after} if after else {}),
+        )
         return Found([unpack(item) for item in answer["Items"]], answer.get("LastEvaluatedKey"))
 
     def query_all(
