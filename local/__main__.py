@@ -189,6 +189,8 @@ def _greeting(server: LocalServer) -> str:
         first = shlex.quote(str(server.access.first.path))
         access = f"keys; the first one, which may do everything, is in {first}"
         header += f""" -H "Authorization: Bearer $(cat {first})\""""
+    unbounded = server.unbounded()
+    bounds = [f"  queues  {unbounded} without a bound: see max_size in docs/queues.md"]
     pages = [f"  pages   of {', '.join(server.origins)} may use it"] if server.origins else []
     return "\n".join([
         f"OJS local server {server.version}",
@@ -197,6 +199,7 @@ def _greeting(server: LocalServer) -> str:
         *pages,
         f"  engine  {engine}",
         f"  data    {data}",
+        *(bounds if unbounded else []),
         "Try, in another terminal:",
         f"""  curl {url}/jobs {header} -d '{{"type": "hello", "args": ["world"]}}'""",
         f"""  curl {url}/workers/fetch {header} -d '{{"queues": ["default"]}}'""",

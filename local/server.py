@@ -29,6 +29,7 @@ from ojs.services.operations.setup import Setup
 from ojs.settings import Settings
 from ojs.store.deployment.access_keys import AccessKeyStore
 from ojs.store.deployment.notes import DeploymentStore
+from ojs.store.queues.queues import QueueStore
 from ojs.store.table.table import Table
 
 if TYPE_CHECKING:
@@ -137,6 +138,12 @@ class LocalServer:
     def stop(self) -> None:
         """Let requests finish, then end everything."""
         self._undo.close()
+
+    def unbounded(self) -> int:
+        """How many queues have no bound."""
+        store = QueueStore(Table(self._client, TABLE_NAME))
+        found, _ = store.get_many(store.all_names())
+        return sum(not queue.config.bounded for queue in found.values())
 
     def reset(self) -> dict[str, bool]:
         """Empty the server: a test hook."""

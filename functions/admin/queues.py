@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from functions.admin.app import app
 from ojs import runtime
+from ojs.domain.queue.queue import QueueState
 from ojs.http.binding.application import Answer
 from ojs.http.binding.request import Request
 from ojs.http.contract import models
@@ -17,13 +18,18 @@ _DELETION_SPARE_MS = 8_000
 @app.operation("pause_queue", "admin_pause_queue")
 def pause_queue(request: Request) -> Answer:
     """Pause a queue: no more of its jobs are handed out."""
-    return Answer(queue_configs.queue_state(runtime.current().queues.pause(request.named)))
+    return _set(request.named, QueueState.PAUSED)
 
 
 @app.operation("resume_queue", "admin_resume_queue")
 def resume_queue(request: Request) -> Answer:
     """Resume a queue: its jobs are handed out again."""
-    return Answer(queue_configs.queue_state(runtime.current().queues.resume(request.named)))
+    return _set(request.named, QueueState.ACTIVE)
+
+
+def _set(name: str, state: QueueState) -> Answer:
+    queue, created = runtime.current().queues.set_state(name, state)
+    return Answer(queue_configs.queue_state(queue, created=created))
 
 
 @app.operation("create_queue")

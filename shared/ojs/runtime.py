@@ -264,6 +264,7 @@ class Runtime:
             backfill=lambda: self.backfill,
             clock=clock,
             sleep=sleep,
+            strict=settings.strict_queues,
         )
         self.deletion = QueueDeletion(
             queues=stores.queues,

@@ -103,6 +103,18 @@ def test_prints_what_a_newcomer_needs(server: RunningServer) -> None:
     assert '"state":"active"' in answers[1]
 
 
+def test_queues_without_a_bound_are_told_at_the_start(tmp_path: Path) -> None:
+    first = RunningServer(tmp_path / "data", tmp_path / "printed")
+    assert "  queues  " not in first.printed
+    first.enqueue(queue="a")
+    first.enqueue(queue="b")
+    first.call("PUT", "/ojs/v1/queues/c/config", {"max_size": 5})
+    assert first.end() == 0
+    again = RunningServer(tmp_path / "data", tmp_path / "again")
+    assert "queues  2 without a bound" in again.printed
+    assert again.end() == 0
+
+
 def test_every_function_is_reached(server: RunningServer) -> None:
     assert server.call("GET", "/ojs/v1/health")[0] == 200
     assert server.call("GET", "/ojs/manifest")[0] == 200

@@ -84,7 +84,7 @@ def told_by(stream: Iterable[Record], errors: Mapping[Place, str]) -> Told:
         elif kind == "B" and new is None and old is not None and old["state"] == "staging":
             for record in staged.pop(name, []):
                 _job(told, None, record, second, errors)
-        elif kind == "Q" and name != DEFAULT_QUEUE_POLICY:
+        elif kind == "Q":
             _queue(told, name, old, new, second)
         elif kind in _OTHERS:
             _OTHERS[kind](told, item, old, new)
@@ -223,6 +223,10 @@ def _discarded(
 
 
 def _queue(told: Told, name: str, old: Item | None, new: Item | None, second: int) -> None:
+    if name == DEFAULT_QUEUE_POLICY:
+        if (old or {}).get("config", "{}") != (new or {}).get("config", "{}"):
+            told.tell("queue.config_updated", name)
+        return
     if new is None:
         told.tell("queue.deleted", name)
         told.count(name, second * 1_000, "deleted", often=False)

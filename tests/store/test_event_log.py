@@ -220,6 +220,35 @@ def test_a_job_s_events_are_listed_in_order(
         assert [event["subject"] for event in jobs.events] == [job.id]
 
 
+def test_queues_that_operators_make_and_the_policy_are_told(
+    streamed: Callable[[], AbstractContextManager[World]],
+) -> None:
+    with streamed() as world:
+        stream = Stream(world.client, world.table)
+        projected = Projected(world.client, world.table, world.clock)
+        world.run.queues.set_policy({"max_size": 9})
+        world.run.queues.set_policy({"max_size": 9})
+        world.run.queues.set_policy({"max_size": 8, "lanes": 2})
+        world.run.queues.configure("configured", {"concurrency": 5})
+        world.run.queues.pause("paused")
+        world.push(queue="pushed")
+        assert projected.run(stream.take()) == []
+        found = world.run.events.list(ALL, limit=100).events
+        # In no order: the clock stands still.
+        assert sorted(
+            (event["data"]["queue"], event["type"], event["data"].get("changed"))
+            for event in found
+            if event["type"].startswith("queue.")
+        ) == [
+            ("_default", "queue.config_updated", ["lanes", "max_size"]),
+            ("_default", "queue.config_updated", ["max_size"]),
+            ("configured", "queue.config_updated", ["concurrency"]),
+            ("configured", "queue.created", None),
+            ("paused", "queue.created", None),
+            ("paused", "queue.paused", None),
+        ]
+
+
 def test_many_events_of_one_batch_are_one_page(
     streamed: Callable[[], AbstractContextManager[World]],
 ) -> None:

@@ -212,12 +212,13 @@ def _stored_job(item: Item) -> Job:
     return replace(job, content_bytes=job.content_bytes or int(item.get(_CONTENT_BYTES, 0)))
 
 
-def _queue(record: _Record) -> QueueChange | None:
+def _queue(record: _Record) -> QueueChange:
     name = record.pk.removeprefix(_QUEUE)
-    if name == DEFAULT_QUEUE_POLICY:
-        return None
+    policy = name == DEFAULT_QUEUE_POLICY
     before, after = (
-        None if item is None else queues.from_item(name, item) for item in (record.old, record.new)
+        # There always is a policy; nobody makes it.
+        None if item is None and not policy else queues.from_item(name, item or {})
+        for item in (record.old, record.new)
     )
     return QueueChange(before, after, explicit="explicit" in (record.new or {}))
 

@@ -113,7 +113,7 @@ def test_nested_objects_are_merged_not_replaced() -> None:
             {"backpressure": {"strategy": "drop_oldest", "warning_threshold": 0.9}},
             {"overflow_policy": "drop_oldest", "warning_threshold": 0.9},
         ),
-        ({"max_size": 4, "backpressure": {"max_depth": 5}}, {"max_size": 4}),
+        ({"max_size": 5, "backpressure": {"max_depth": 5}}, {"max_size": 5}),
         ({"backpressure": {"warning_threshold": Decimal("0.25")}}, {"warning_threshold": 0.25}),
     ],
 )
@@ -254,8 +254,8 @@ def test_a_retry_policy_is_kept_under_one_name_for_each_field() -> None:
     }  # fmt: skip
     retry = Layers(layer).in_force().retry
     assert (retry.initial_ms, retry.max_ms, retry.strategy) == (250, 90_000, "constant")
-    # Given both, the name that is shown counts; null under either takes the field back.
-    layer = policy(layer, initial_interval="PT2S", initial_interval_ms=7)
+    # Given both, they must say the same; null under either takes the field back.
+    layer = policy(layer, initial_interval="PT2S", initial_interval_ms=2_000)
     assert layer["default_retry"]["initial_interval"] == "PT2S"
     layer = policy(layer, initial_interval_ms=None, backoff_type=None)
     assert layer["default_retry"] == {"max_interval": "PT90S"}
@@ -392,8 +392,9 @@ def test_where_copies_go_is_read_back_as_it_was_written(
         assert Origin.of(origin.compact()) == origin
 
 
-def test_keys_that_nobody_knows_are_passed_over() -> None:
-    assert queue_config.parse({"colour": "red"}) == {}
+def test_keys_that_nobody_knows_are_refused() -> None:
+    with pytest.raises(InvalidRequest, match=r"'c\.colour': is not a known field; there are"):
+        queue_config.parse({"colour": "red"}, prefix="c.")
 
 
 @pytest.mark.requirement("QC-35")

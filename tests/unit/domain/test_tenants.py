@@ -319,7 +319,6 @@ ON = {"enabled": True}
         ([{**ON, "weights": {"tenant:a": 5, "tenant:b": 2}}, {"weights": {"tenant:a": None}}],
          Fairness(1, {"b": 2})),
         ([{**ON, "strategy": "fair-share"}], Fairness()),
-        ([{**ON, "unknown": 1}], Fairness()),
     ],
 )  # fmt: skip
 def test_what_is_set_is_in_force(changes: list[Any], fairness: Fairness | None) -> None:

@@ -129,7 +129,12 @@ EXAMPLES = {
         **EVERY_FIELD,
         "max_depth": 10,
         "strategy": "block",
-        "backpressure": openapi.EXAMPLES["admin_configure_queue"]["backpressure"],
+        "backpressure": {
+            "max_depth": 10,
+            "max_size_bytes": 10_000,
+            "strategy": "block",
+            "warning_threshold": 0.5,
+        },
     },
     "set_queue_policy": EVERY_FIELD,
     "enqueue_job": EVERY_OPTION,

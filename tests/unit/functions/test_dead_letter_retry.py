@@ -65,7 +65,7 @@ def test_a_retry_with_modifications(api: Api, base: str) -> None:
 
 @pytest.mark.requirement("DL-13", "DL-24")
 @AT_BOTH
-@pytest.mark.parametrize("body", [{}, {"override": None}, {"override": {}}, {"note": "by hand"}])
+@pytest.mark.parametrize("body", [{}, {"override": None}, {"override": {}}])
 def test_a_retry_as_it_is(api: Api, base: str, body: dict[str, Any]) -> None:
     job_id = api.dead()
     before = api.get(f"{base}/{job_id}").json

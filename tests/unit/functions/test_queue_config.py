@@ -584,6 +584,22 @@ def test_a_producer_without_a_proper_name_is_refused(api: Api, name: str) -> Non
     assert api.fetch() == []
 
 
+def test_a_mistyped_name_is_not_paused_in_strict_mode(strict: Api) -> None:
+    for verb in ("pause", "resume"):
+        for place in PLACES:
+            reply = strict.post(f"{BASE}/{place}/ordrs/{verb}", {})
+            assert (reply.status, reply.error["code"]) == (404, "queue_not_found")
+    assert strict.get(f"{BASE}/queues/ordrs/config").status == 404
+
+
+def test_pausing_says_that_it_made_the_queue(api: Api) -> None:
+    for number, place in enumerate(PLACES):
+        first = api.post(f"{BASE}/{place}/new-{number}/pause", {}).json
+        assert (first["paused"], first["created"]) == (True, True)
+        assert "created" not in first["queue"]
+        assert "created" not in api.post(f"{BASE}/{place}/new-{number}/resume", {}).json
+
+
 # --- the policy for new queues ----------------------------------------------------------------
 
 

@@ -203,7 +203,7 @@ def parse(raw: object, *, now_ms: int, prefix: str = "filter.") -> DeadLetterFil
     try:
         request = FilterRequest.model_validate(raw)
     except ValidationError as error:
-        raise envelope.from_pydantic(error, prefix) from None
+        raise envelope.from_pydantic(error, FilterRequest, prefix) from None
     bounds = {
         name: _moment(text, name, prefix, now_ms)
         for name in ("since", "until", "before", "older_than")

@@ -10,16 +10,17 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from ojs.domain import jsontext
 from ojs.domain.errors import InvalidRequest, MetadataTooLarge, PayloadTooLarge
-from ojs.domain.job.envelope import MAX_JOB_BYTES, MAX_META_BYTES, QueueName, RetryRequest
+from ojs.domain.fields import MAX_SHOWN, not_known
+from ojs.domain.job.envelope import (
+    MAX_JOB_BYTES,
+    MAX_META_BYTES,
+    RETRY_ALIASES,
+    QueueName,
+    RetryRequest,
+)
 from ojs.domain.job.job import Job
 
 _AT = "override"
-# Two names of one setting: a value under one of them replaces what the job shows under both.
-_TWINS = (
-    ("initial_interval", "initial_interval_ms"),
-    ("max_interval", "max_interval_ms"),
-    ("backoff_strategy", "backoff_type"),
-)
 
 
 class JobOverrideRequest(BaseModel):
@@ -41,10 +42,13 @@ class JobOverrideRequest(BaseModel):
         """Raise InvalidRequest naming an unknown field."""
         for name in raw if isinstance(raw, Mapping) else ():
             if name not in cls.model_fields:
-                known = ", ".join(cls.model_fields)
-                raise InvalidRequest(
-                    f"{_AT}.{name[:100]}", f"is not a known field; there are {known}"
-                )
+                rule = not_known(name, cls.model_fields)
+                raise InvalidRequest(f"{_AT}.{name[:MAX_SHOWN]}", rule)
+
+    def check(self) -> None:
+        """Raise InvalidRequest if two names of one setting have different values."""
+        if self.retry is not None:
+            self.retry.check_aliases(f"{_AT}.retry")
 
     def override(self) -> JobOverride:
         """The changes in the form in which they are applied."""
@@ -105,5 +109,11 @@ class JobOverride:
 def _shown(before: Mapping[str, Any], changes: RetryRequest) -> dict[str, Any]:
     """The retry policy that the job shows: the new values over those requested before."""
     new = changes.model_dump(exclude_none=True)
-    outdated = {name for twins in _TWINS if not new.keys().isdisjoint(twins) for name in twins}
+    # A value under one of two names of a setting replaces what the job shows under both.
+    outdated = {
+        name
+        for twins in RETRY_ALIASES.items()
+        if not new.keys().isdisjoint(twins)
+        for name in twins
+    }
     return {name: value for name, value in before.items() if name not in outdated} | new

@@ -177,7 +177,7 @@ class TenantFairnessRequest(BaseModel):
     weight.
     """
 
-    model_config = ConfigDict(strict=True, extra="ignore", allow_inf_nan=False, defer_build=True)
+    model_config = ConfigDict(strict=True, extra="forbid", allow_inf_nan=False, defer_build=True)
 
     enabled: bool | None = None
     strategy: Literal["fair-share"] | None = None

@@ -7,12 +7,13 @@ system-managed ones are ignored.
 
 from __future__ import annotations
 
+import inspect
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from decimal import Decimal
 from enum import StrEnum
-from typing import TYPE_CHECKING, Annotated, Any, Literal, cast
+from typing import TYPE_CHECKING, Annotated, Any, Literal, cast, get_args
 
 from pydantic import (
     BaseModel,
@@ -32,6 +33,7 @@ from ojs.domain.errors import (
     PayloadTooLarge,
     ValidationFailed,
 )
+from ojs.domain.fields import MAX_SHOWN, not_known
 from ojs.domain.job import retry as retries
 from ojs.domain.job.job import DEFAULT_QUEUE, SHOWN, SPECVERSION
 from ojs.domain.job.retry import BackoffStrategy, OnExhaustion, RetryPolicy
@@ -124,6 +126,12 @@ class _Model(BaseModel):
 
 Backoff = Literal["exponential", "linear", "polynomial", "constant", "none"]
 Name = Annotated[str, Field(min_length=1, max_length=MAX_NAME_BYTES)]
+# Setting of a retry policy → its other name.
+RETRY_ALIASES: Mapping[str, str] = {
+    "initial_interval": "initial_interval_ms",
+    "max_interval": "max_interval_ms",
+    "backoff_strategy": "backoff_type",
+}
 
 
 class RetryRequest(_Model):
@@ -140,6 +148,21 @@ class RetryRequest(_Model):
     backoff_type: Backoff | None = None
     non_retryable_errors: list[Name] | None = Field(None, max_length=100)
     on_exhaustion: Literal["discard", "dead_letter"] | None = None
+
+    def check_aliases(self, field: str) -> None:
+        """Raise InvalidRequest if two names of one setting have different values."""
+        for name, alias in RETRY_ALIASES.items():
+            value, other = getattr(self, name), getattr(self, alias)
+            if value is None or other is None:
+                continue
+            if isinstance(other, int):
+                try:
+                    value = times.duration_ms(value)
+                except ValueError:
+                    continue  # `over` says what is wrong with it.
+            if value != other:
+                rule = f"differs from {field}.{alias}, which is another name for it"
+                raise InvalidRequest(f"{field}.{name}", rule)
 
     def over(self, base: RetryPolicy, field: str = "retry") -> RetryPolicy:
         """The policy `base` with the fields of this request. Raises ValidationFailed."""
@@ -282,32 +305,56 @@ def parse(raw: object, prefix: str = "") -> JobRequest:
     try:
         return JobRequest.model_validate(known)
     except ValidationError as error:
-        raise from_pydantic(error, prefix) from None
+        raise from_pydantic(error, JobRequest, prefix) from None
 
 
-def from_pydantic(error: ValidationError, prefix: str = "") -> InvalidRequest:
-    """Pydantic's errors as an OjsError, with paths like `options.retry.max_attempts`."""
+def from_pydantic(
+    error: ValidationError, model: type[BaseModel], prefix: str = ""
+) -> InvalidRequest:
+    """Pydantic's errors about `model` as an OjsError, with paths like `options.retry.jitter`."""
     found: list[dict[str, Any]] = []
     entries = error.errors(include_url=False, include_context=False)
     # Malformed fields first: a broken rule of a policy (422) supposes a well-formed request.
     entries.sort(key=_breaks_policy)
     for entry in entries:
-        path = prefix + "".join(
-            f"[{part}]" if isinstance(part, int) else f".{part}"
-            for part in entry["loc"]
-            # Tags of alternatives are not part of the path; a wrong key is reported by its name.
-            if not str(part).startswith("|") and part != "[key]"
-        ).lstrip(".")
+        *above, last = entry["loc"] or ("",)
         reason = entry["msg"].removeprefix("Value error, ")
         if entry["type"] == "missing":
             reason = "is required"
         elif entry["type"] == "extra_forbidden":
-            reason = "is not a known field"
+            last = str(last)[:MAX_SHOWN]
+            reason = not_known(last, _fields_at(model, above))
+        elif entry["type"] in ("model_type", "dict_type"):
+            # Pydantic names the class here.
+            reason = "must be an object"
+        path = prefix + "".join(
+            f"[{part}]" if isinstance(part, int) else f".{part}"
+            for part in (*above, last)
+            # Tags of alternatives are not part of the path; a wrong key is reported by its name.
+            if part != "" and not str(part).startswith("|") and part != "[key]"
+        ).lstrip(".")
         found.append({"field": path or "body", "reason": reason[:1].lower() + reason[1:]})
     first = entries[0]
     kind = ValidationFailed if _breaks_policy(first) else InvalidRequest
     value = None if first["type"] == "missing" else first.get("input")
     return kind(found[0]["field"], found[0]["reason"], value=value, details={"errors": found[:20]})
+
+
+def _fields_at(model: type[BaseModel], path: Iterable[int | str]) -> set[str]:
+    """The fields that the object at a path of pydantic's may have."""
+    models = [model]
+    for part in path:
+        # Anything else is a place in an array, the key of an object, or the tag of an alternative.
+        if fields := [each.model_fields[str(part)] for each in models if part in each.model_fields]:
+            models = [inner for field in fields for inner in _models_in(field.annotation)]
+    return {field.alias or name for each in models for name, field in each.model_fields.items()}
+
+
+def _models_in(annotation: Any) -> Iterator[type[BaseModel]]:
+    if inspect.isclass(annotation) and issubclass(annotation, BaseModel):
+        yield annotation
+    for part in get_args(annotation):
+        yield from _models_in(part)
 
 
 def _breaks_policy(entry: ErrorDetails) -> bool:

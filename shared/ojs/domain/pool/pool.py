@@ -14,11 +14,13 @@ from ojs.domain import times
 from ojs.domain.errors import InvalidRequest
 from ojs.domain.fair_queue.tags import Fairness, TenantFairnessRequest, in_force
 from ojs.domain.fair_queue.tags import shown as tenant_fairness_shown
-from ojs.domain.fields import NumberRange
+from ojs.domain.fields import MAX_SHOWN, NumberRange, not_known
 from ojs.domain.job import envelope
 from ojs.domain.job.envelope import Number, QueueName
 from ojs.domain.pool.dispatch import DispatchSequence, DispatchStrategy
 
+# What a pool is shown with beside its configuration: UIs and the conformance suites send it back.
+SHOWN_BACK = frozenset({"name", "created_at", "configured_at", "active_workers", "active_jobs"})
 # Workers that name no pool belong to this one.
 DEFAULT_POOL = "default"
 POOL_PATTERN = r"[A-Za-z0-9][A-Za-z0-9._\-]*"
@@ -62,7 +64,7 @@ Weight = Annotated[int, NumberRange(1, MAX_WEIGHT)]
 
 
 class _Model(BaseModel):
-    model_config = ConfigDict(strict=True, extra="ignore", allow_inf_nan=False, defer_build=True)
+    model_config = ConfigDict(strict=True, extra="forbid", allow_inf_nan=False, defer_build=True)
 
 
 class QueueOfPool(_Model):
@@ -187,17 +189,28 @@ def parse(name: str, raw: object) -> Pool:
         raise InvalidRequest("name", str(error), value=name) from None
     if not isinstance(raw, Mapping):
         raise InvalidRequest("body", "must be a JSON object", value=raw)
-    # The conformance suites and a UI send back what they were shown.
     inner, prefix = (raw["pool"], "pool.") if isinstance(raw.get("pool"), Mapping) else (raw, "")
     if inner.get("name") not in (None, name):
         raise InvalidRequest(f"{prefix}name", "must be that of the path", value=inner["name"])
+    if inner is not raw:
+        _check_beside(raw, inner)
     _check_queues(inner, prefix)
     try:
-        given = PoolRequest.model_validate(dict(inner))
+        given = PoolRequest.model_validate({k: v for k, v in inner.items() if k not in SHOWN_BACK})
     except ValidationError as error:
-        found = envelope.from_pydantic(error, prefix)
+        found = envelope.from_pydantic(error, PoolRequest, prefix)
         raise InvalidRequest(found.field, found.reason, details=found.details) from None
     return _pool(name, given, prefix)
+
+
+def _check_beside(raw: Mapping[str, Any], inner: Mapping[str, Any]) -> None:
+    """Raise InvalidRequest for a field beside `pool` that says what is not inside."""
+    known = {"pool", *PoolRequest.model_fields, *SHOWN_BACK}
+    for name, value in raw.items():
+        if name not in known:
+            raise InvalidRequest(name[:MAX_SHOWN], not_known(name, known))
+        if name in PoolRequest.model_fields and value != inner.get(name):
+            raise InvalidRequest(name, "differs from that inside pool, which alone counts")
 
 
 def _check_queues(given: Mapping[str, Any], prefix: str) -> None:
@@ -228,7 +241,7 @@ def _check_queue(where: str, settings: object) -> None:
     try:
         QueueOfPool.model_validate(settings)
     except ValidationError as error:
-        found = envelope.from_pydantic(error, f"{where}.")
+        found = envelope.from_pydantic(error, QueueOfPool, f"{where}.")
         raise InvalidRequest(
             found.field if isinstance(settings, Mapping) else where,
             found.reason if isinstance(settings, Mapping) else "must be an object",

@@ -27,6 +27,14 @@ def check_worker_id(value: str) -> str:
     return value
 
 
+def check_new_worker_id(value: str) -> str:
+    """The id of a worker that introduces itself. Raises ValueError with the rule."""
+    if "/" in value or "%" in value:
+        # In a path, servers in front of this one decode them or not.
+        raise ValueError("must hold no '/' and no '%': paths name workers by their ids")
+    return check_worker_id(value)
+
+
 class Directive(StrEnum):
     """What the answer to a heartbeat tells a worker to do."""
 

@@ -94,11 +94,21 @@ Threshold = Annotated[Number, Field(ge=0.0, le=1.0)]
 JobTypePattern = Annotated[
     str, Field(min_length=1, max_length=MAX_NAME_BYTES), AfterValidator(_pattern)
 ]
-Producer = Annotated[Printable, Field(min_length=1, max_length=MAX_NAME_BYTES)]
+
+
+def _producer(value: str) -> str:
+    if "*" in value and value != "*":
+        raise ValueError("must be a producer's whole name, or '*' for all: it is no pattern")
+    return value
+
+
+Producer = Annotated[
+    Printable, Field(min_length=1, max_length=MAX_NAME_BYTES), AfterValidator(_producer)
+]
 
 
 class _Model(BaseModel):
-    model_config = ConfigDict(strict=True, extra="ignore", allow_inf_nan=False, defer_build=True)
+    model_config = ConfigDict(strict=True, extra="forbid", allow_inf_nan=False, defer_build=True)
 
 
 class QueueRateLimit(_Model):
@@ -140,8 +150,8 @@ class Backpressure(_Model):
 
 
 class QueueConfigRequest(_Model):
-    """A configuration in a request. Null resets a field to the layer below; unknown fields are
-    ignored.
+    """A configuration in a request. Null resets a field to the layer below. An unknown field is
+    refused: a misspelt bound would bound nothing.
     """
 
     max_size: Bound | None = None
@@ -172,11 +182,14 @@ class QueueConfigRequest(_Model):
 _ALIASES = {"max_depth": "max_size", "strategy": "overflow_policy"}
 _NESTED = ("retention", "default_retry", "dead_letter", "tenant_fairness")
 _UNLIMITED_AT_ZERO = ("max_size", "max_size_bytes", "dead_letter_max_size")
-_RETRY_ALIASES = {
-    "initial_interval_ms": "initial_interval",
-    "max_interval_ms": "max_interval",
-    "backoff_type": "backoff_strategy",
-}
+_RETRY_ALIASES = {alias: name for name, alias in envelope.RETRY_ALIASES.items()}
+# The names of one setting in a request.
+_SAME = (
+    ("max_size", "max_depth", "backpressure.max_depth"),
+    ("max_size_bytes", "backpressure.max_size_bytes"),
+    ("overflow_policy", "strategy", "backpressure.strategy"),
+    ("warning_threshold", "backpressure.warning_threshold"),
+)
 
 
 @dataclass(frozen=True)
@@ -320,8 +333,9 @@ def parse(raw: object, *, prefix: str = "", policy: bool = False) -> dict[str, A
         request = QueueConfigRequest.model_validate(raw)
     except ValidationError as error:
         # A plain InvalidRequest (400), also within `default_retry`.
-        invalid = envelope.from_pydantic(error, prefix)
+        invalid = envelope.from_pydantic(error, QueueConfigRequest, prefix)
         raise InvalidRequest(invalid.field, invalid.reason, details=invalid.details) from None
+    _check_aliases(request, prefix)
     changes = _changes(request)
     if request.replay_rules is not None:
         changes["replay_rules"] = replay_rules.stored_form(request.replay_rules, prefix)
@@ -334,6 +348,23 @@ def parse(raw: object, *, prefix: str = "", policy: bool = False) -> dict[str, A
             value=OverflowPolicy.DROP_OLDEST.value,
         )
     return changes
+
+
+def _check_aliases(request: QueueConfigRequest, prefix: str) -> None:
+    """Raise InvalidRequest if names of one setting have different values: which of them counts
+    would be a guess. Null is a value, too: it resets.
+    """
+    given = {name: getattr(request, name) for name in request.model_fields_set}
+    for name in request.backpressure.model_fields_set if request.backpressure is not None else ():
+        given[f"backpressure.{name}"] = getattr(request.backpressure, name)
+    for names in _SAME:
+        first, *others = [name for name in names if name in given] or [""]
+        for name in others:
+            if given[name] != given[first]:
+                rule = f"differs from {prefix}{first}, which is another name for it"
+                raise InvalidRequest(prefix + name, rule)
+    if request.default_retry is not None:
+        request.default_retry.check_aliases(f"{prefix}default_retry")
 
 
 def _changes(request: QueueConfigRequest) -> dict[str, Any]:

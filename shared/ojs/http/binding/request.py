@@ -14,6 +14,7 @@ from ojs.domain.errors import InvalidPayload, InvalidRequest, forbidden, shorten
 from ojs.domain.job import envelope
 from ojs.domain.pool.pool import check_pool
 from ojs.domain.pool.worker import check_worker_id
+from ojs.domain.queue.config import DEFAULT_QUEUE_POLICY
 from ojs.domain.rate_limit import limiter as limits
 from ojs.http.binding import negotiation
 from ojs.http.binding.query import checked
@@ -29,10 +30,16 @@ def _check_key_id(value: str) -> str:
     return value
 
 
+def _check_queue(value: str) -> str:
+    if value == DEFAULT_QUEUE_POLICY:
+        raise ValueError("is not a queue, but the policy for new ones: it has …/config only")
+    return envelope.check_queue(value)
+
+
 _CHECKS: Mapping[str, Callable[[str], str]] = {
     "job": envelope.check_job_id,
     "worker": check_worker_id,
-    "queue": envelope.check_queue,
+    "queue": _check_queue,
     "rate limit": limits.check_any_key,
     "operation": envelope.check_job_id,
     "pool": check_pool,
@@ -74,7 +81,8 @@ class Request:
         if parameter is None or subject is None or self.path_value is None:
             raise TypeError(f"{self.operation.id} has no path parameter")
         try:
-            # API Gateway decodes the path, other servers do not.
+            # API Gateway decodes the path, other servers do not. No name holds '%', so that what
+            # is decoded stays as it is.
             value = unquote(self.path_value, errors="strict")
         except UnicodeDecodeError:
             raise InvalidRequest(parameter, "must be UTF-8", value=self.path_value) from None

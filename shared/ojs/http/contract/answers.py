@@ -480,9 +480,10 @@ class Queue(QueueStatus):
 
 
 class QueueAnswer(Queue):
-    """A queue, at the top level and wrapped."""
+    """A queue, at the top level and wrapped; `created` if the request made it."""
 
     queue: Queue
+    created: NotRequired[Literal[True]]
 
 
 class JobCounts(TypedDict):

@@ -6,8 +6,10 @@ Rules for all of them:
   field is optional, since SDKs serialise unset options that way.
 - A field that is listed works. A field that clients may know and this server does not offer is
   refused with 422 `unsupported` (`not_offered`), never ignored.
-- An unknown key is ignored: workers add facts about themselves (host, runtime version, trace ids),
-  and new optional request fields may come within a major version (ojs-http-binding section 3.3).
+- What configures something (`Configuration`) refuses an unknown key: a misspelt limit would limit
+  nothing. Elsewhere it is ignored: workers add facts about themselves (host, runtime version, trace
+  ids), and new optional request fields may come within a major version (ojs-http-binding, section
+  3.3).
 - Rules that types do not express are written as JSON Schema beside the check (`described`), so that
   the OpenAPI document refuses what the server refuses, as far as JSON Schema can.
 """
@@ -38,7 +40,7 @@ from ojs.domain.dead_letter.filter import (
 )
 from ojs.domain.dead_letter.override import JobOverride, JobOverrideRequest
 from ojs.domain.errors import InvalidRequest, Unsupported
-from ojs.domain.fields import Duration
+from ojs.domain.fields import MAX_SHOWN, NOT_KNOWN, Duration, nearest
 from ojs.domain.job import envelope
 from ojs.domain.job.envelope import (
     MAX_BATCH,
@@ -52,7 +54,13 @@ from ojs.domain.job.envelope import (
 )
 from ojs.domain.pool.dispatch import DispatchStrategy
 from ojs.domain.pool.pool import PoolName, Strategy, Weight
-from ojs.domain.pool.worker import MAX_FETCH, MAX_FETCH_QUEUES, MAX_ID_BYTES, check_worker_id
+from ojs.domain.pool.worker import (
+    MAX_FETCH,
+    MAX_FETCH_QUEUES,
+    MAX_ID_BYTES,
+    check_new_worker_id,
+    check_worker_id,
+)
 from ojs.domain.queue.config import MAX_CONCURRENCY as MAX_RUNNING
 from ojs.domain.queue.config import MAX_RATE, QueueConfigRequest, QueueRateLimit
 
@@ -89,6 +97,16 @@ WorkerId = Annotated[
     str,
     AfterValidator(check_worker_id),
     Field(json_schema_extra=dict(WORKER_ID_SCHEMA)),
+]
+NEW_WORKER_ID_SCHEMA: Mapping[str, Any] = {
+    **WORKER_ID_SCHEMA,
+    "pattern": r"[^|/%\u0000-\u001f\u007f-\u00a0\u00ad\u2028\u2029]+",
+    "description": f"printable, without '|', '/' and '%', at most {MAX_ID_BYTES} bytes of UTF-8",
+}
+NewWorkerId = Annotated[
+    str,
+    AfterValidator(check_new_worker_id),
+    Field(json_schema_extra=dict(NEW_WORKER_ID_SCHEMA)),
 ]
 ShortText = Annotated[str, Field(max_length=MAX_NAME_BYTES)]
 VisibilityMs = Annotated[
@@ -144,6 +162,12 @@ class RequestModel(BaseModel):
         return schema
 
 
+class Configuration(RequestModel):
+    """Base of requests in which an unknown field is refused, since it would not count."""
+
+    model_config = ConfigDict(extra="forbid")
+
+
 Model = TypeVar("Model", bound=RequestModel)
 
 
@@ -153,7 +177,7 @@ def parse(model: type[Model], raw: Mapping[str, Any], prefix: str = "") -> Model
     try:
         body = model.model_validate(raw)
     except ValidationError as error:
-        raise from_pydantic(error, prefix) from None
+        raise from_pydantic(error, model, prefix) from None
     body.check(prefix)
     return body
 
@@ -484,7 +508,7 @@ class BeatRequest(_Busy):
 class RegisterRequest(WorkerInfo):
     """A worker introduces itself. `id` stands for `worker_id` when that is not there."""
 
-    worker_id: WorkerId
+    worker_id: NewWorkerId
 
     described = {
         **WorkerInfo.described,
@@ -494,25 +518,49 @@ class RegisterRequest(WorkerInfo):
             {
                 "not": {"required": ["worker_id"]},
                 "required": ["id"],
-                "properties": {"id": WORKER_ID_SCHEMA},
+                "properties": {"id": NEW_WORKER_ID_SCHEMA},
             },
         ],
     }
 
 
+# Workers may add facts about themselves. What is as like as this to the name of a field is no fact,
+# but a slip of the pen, as `concurency`; `os_version` is less like `version`.
+SLIP = 0.85
+_REGISTERED = frozenset({"worker", "id", *RegisterRequest.model_fields})
+
+
 def registration(raw: Mapping[str, Any]) -> tuple[Mapping[str, Any], str]:
     """A registration's fields, taken out of `worker`, and the prefix of their paths.
 
-    Raises InvalidRequest if `worker` is not an object.
+    Raises InvalidRequest if `worker` is not an object, and for what is nearly the name of a field.
     """
     prefix = ""
+    _check_slips(raw, prefix)
     if "worker" in raw:
-        if not isinstance(raw["worker"], Mapping):
-            raise InvalidRequest("worker", "must be an object", value=raw["worker"])
-        raw, prefix = raw["worker"], "worker."
-    if "worker_id" not in raw and "id" in raw:
-        raw = {**raw, "worker_id": raw["id"]}
+        inner, prefix = raw["worker"], "worker."
+        if not isinstance(inner, Mapping):
+            raise InvalidRequest("worker", "must be an object", value=inner)
+        _check_slips(inner, prefix)
+        for name in _REGISTERED & raw.keys() - {"worker"}:
+            if raw[name] != inner.get(name):
+                raise InvalidRequest(name, "differs from that inside worker, which alone counts")
+        raw = inner
+    if "id" in raw:
+        worker_id = raw.get("worker_id", raw["id"])
+        if worker_id != raw["id"]:
+            rule = f"differs from {prefix}worker_id, which is another name for it"
+            raise InvalidRequest(f"{prefix}id", rule)
+        raw = {**raw, "worker_id": worker_id}
     return raw, prefix
+
+
+def _check_slips(raw: Mapping[str, Any], prefix: str) -> None:
+    for name in raw:
+        meant = None if name in _REGISTERED else nearest(name, _REGISTERED, least=SLIP)
+        if meant is not None:
+            rule = f"{NOT_KNOWN}; did you mean '{meant}'?"
+            raise InvalidRequest(prefix + name[:MAX_SHOWN], rule)
 
 
 class _Report(RequestModel):
@@ -548,7 +596,7 @@ class DirectiveRequest(RequestModel):
     directive: Directive
 
 
-class RetryDeadLetterRequest(RequestModel):
+class RetryDeadLetterRequest(Configuration):
     """Retry a dead letter, as it is or with changes."""
 
     override: JobOverrideRequest | None = None
@@ -559,17 +607,22 @@ class RetryDeadLetterRequest(RequestModel):
         super().refuse(raw)
         JobOverrideRequest.refuse(raw.get("override"))
 
+    def check(self, prefix: str = "") -> None:
+        """Raise InvalidRequest if two names of one setting in `override` disagree."""
+        if self.override is not None:
+            self.override.check()
+
     def changes(self) -> JobOverride:
         """The changes to the job."""
         return JobOverride() if self.override is None else self.override.override()
 
 
-class _BulkRequest(RequestModel):
+class _BulkRequest(Configuration):
     """What all requests for many dead letters have. An unknown field is refused, since a misspelt
     filter would mean more jobs than intended. So is a field that is empty or null.
     """
 
-    model_config = ConfigDict(extra="forbid", json_schema_extra=never_null)
+    model_config = ConfigDict(json_schema_extra=never_null)
 
     filter: FilterRequest | None = Field(
         None, description="which dead letters", json_schema_extra={"minProperties": 1}
@@ -630,14 +683,14 @@ class PurgeDeadLettersRequest(_BulkRequest, FilterRequest):
         return super().filters() | ({"": own} if own else {})
 
 
-class ConfigureQueueRequest(RequestModel, QueueConfigRequest):
+class ConfigureQueueRequest(Configuration, QueueConfigRequest):
     """Fields of a queue's configuration. What is left out stays as it is; null takes it back.
 
     Described here; parsed by `ojs.domain.queue.config.parse`.
     """
 
 
-class QueueLimitsRequest(RequestModel):
+class QueueLimitsRequest(Configuration):
     """A queue's own limits: the rate as `limit` and `period`, or under `rate_limit` or `rate`. What
     is left out stays as it is; null takes it back.
     """
@@ -707,7 +760,7 @@ class CreateQueueRequest(RequestModel):
     name: QueueName
 
 
-class DeleteQueueRequest(RequestModel):
+class DeleteQueueRequest(Configuration):
     """What becomes of a queue's jobs; here or in the query."""
 
     strategy: Literal["reject", "discard", "move", "drain"] | None = Field(
@@ -729,12 +782,10 @@ def _scopes(value: list[str]) -> list[str]:
     return value
 
 
-class CreateKeyRequest(RequestModel):
+class CreateKeyRequest(Configuration):
     """A key to make. An unknown field is refused, since a misspelt restriction would allow more
     than intended.
     """
-
-    model_config = ConfigDict(extra="forbid")
 
     name: Annotated[
         str,
@@ -754,12 +805,8 @@ class CreateKeyRequest(RequestModel):
     )
 
 
-class NoOptions(RequestModel):
-    """An operation without options: `{}` or no body at all. Anything else is refused, since it
-    would not count.
-    """
-
-    model_config = ConfigDict(extra="forbid")
+class NoOptions(Configuration):
+    """An operation without options: `{}` or no body at all."""
 
 
 class BatchRequest(RequestModel):

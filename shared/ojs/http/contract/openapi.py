@@ -14,7 +14,7 @@ from pydantic import TypeAdapter
 from ojs.domain.access import KEY_ID
 from ojs.domain.ids import UUID7
 from ojs.domain.job import envelope
-from ojs.domain.pool.pool import PoolRequest
+from ojs.domain.pool.pool import SHOWN_BACK, PoolRequest
 from ojs.domain.rate_limit import limiter as limits
 from ojs.http.binding import errors, negotiation
 from ojs.http.contract import answers, models
@@ -187,13 +187,18 @@ _META_KEYS = {
 # `CreateQueueRequest`: the configuration is under `config`, or else beside the name.
 _CONFIGURATION = {"$ref": _REF.format(model=models.ConfigureQueueRequest.__name__)}
 _CONFIG_UNDER_OR_BESIDE = {
+    "properties": {
+        "config": {"anyOf": [_CONFIGURATION, {"type": "null"}]},
+        **{
+            name: {"$ref": f"{_CONFIGURATION['$ref']}/properties/{name}"}
+            for name in models.QUEUE_FIELDS
+        },
+    },
+    "additionalProperties": False,
     "if": {"required": ["config"], "properties": {"config": {"not": {"type": "null"}}}},
     "then": {
-        "properties": {
-            "config": _CONFIGURATION, **{name: {"type": "null"} for name in models.QUEUE_FIELDS},
-        }
+        "properties": {name: {"type": "null"} for name in models.QUEUE_FIELDS}
     },
-    "else": _CONFIGURATION,
 }  # fmt: skip
 
 
@@ -211,6 +216,7 @@ _RATE_LIMIT: dict[str, Any] = {
     "then": _present("period"),
     "else": {"properties": {"period": {"type": "null"}}},
 }
+_SHOWN_BACK = {"description": "as shown; without effect, but a name must be that of the path"}
 _TYPE_RULES: Mapping[str, dict[str, Any]] = {
     "RateLimitRequest": _RATE_LIMIT,
     "OverrideRequest": {
@@ -218,6 +224,7 @@ _TYPE_RULES: Mapping[str, dict[str, Any]] = {
     },
     "UniqueRequest": _META_KEYS,
     "CreateQueueRequest": _CONFIG_UNDER_OR_BESIDE,
+    "PoolRequest": {"properties": dict.fromkeys(sorted(SHOWN_BACK), _SHOWN_BACK)},
 }
 
 _BULK_RETRY = {
@@ -468,12 +475,16 @@ def _body(model: str) -> dict[str, Any]:
     ref = {"$ref": _REF.format(model=model)}
     if model == models.RegisterRequest.__name__:
         # `ojs.http.contract.models.registration`
-        wrapped = {"type": "object", "required": ["worker"], "properties": {"worker": ref}}
-        return {"oneOf": [{**ref, "not": {"required": ["worker"]}}, wrapped]}
+        whole = {"type": "object", "required": ["worker"], "properties": {"worker": ref}}
+        return {"oneOf": [{**ref, "not": {"required": ["worker"]}}, whole]}
     if model == PoolRequest.__name__:
         # `ojs.domain.pool.pool.parse`
         inside = {"required": ["pool"], "properties": {"pool": {"type": "object"}}}
-        wrapped = {"type": "object", "required": ["pool"], "properties": {"pool": ref}}
+        beside: dict[str, Any] = {name: {} for name in (*PoolRequest.model_fields, *SHOWN_BACK)}
+        wrapped: dict[str, Any] = {
+            "type": "object", "required": ["pool"], "properties": {**beside, "pool": ref},
+            "additionalProperties": False,
+        }  # fmt: skip
         return {"oneOf": [{**ref, "not": inside}, wrapped]}
     return ref
 
@@ -547,7 +558,9 @@ def _completed(name: str, schema: dict[str, Any]) -> dict[str, Any]:
         rules = {word: keywords[word] for word in keywords if word != "description"}
         # An optional field is its type or null; only the type has rules.
         (described["anyOf"][0] if "anyOf" in described else described).update(rules)
-    return schema | _TYPE_RULES.get(name, {})
+    rules = _TYPE_RULES.get(name, {})
+    named = {**schema.get("properties", {}), **rules.get("properties", {})}
+    return schema | rules | ({"properties": named} if named else {})
 
 
 def _anchored(schema: Any) -> Any:

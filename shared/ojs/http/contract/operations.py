@@ -386,7 +386,7 @@ _QUEUE_CONFIG = (
 )
 _PAUSING = tuple(
     _row(f"POST queues/{{name}}/{verb}", f"{verb}_queue", summary,
-        Success("QueueAnswer", "The queue's state."), 409, request=models.NoOptions)
+        Success("QueueAnswer", "The queue's state."), 404, 409, request=models.NoOptions)
     for verb, summary in (
         ("pause", "Hand out no more jobs of a queue"),
         ("resume", "Hand out jobs of a queue again"),

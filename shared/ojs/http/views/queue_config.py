@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from ojs.domain import times
 from ojs.domain.errors import InvalidRequest
+from ojs.domain.fields import MAX_SHOWN, not_known
 from ojs.domain.queue import config as queue_config
 from ojs.domain.queue import queue as queues
 from ojs.domain.queue.config import DEFAULT_QUEUE_POLICY, Layers
@@ -26,11 +27,14 @@ def to_create(raw: Mapping[str, Any]) -> tuple[str, Mapping[str, Any], str]:
     name = models.parse(models.CreateQueueRequest, raw).name
     config = raw.get("config")
     if config is None:
-        return name, {key: value for key, value in raw.items() if key != "name"}, ""
+        return name, {key: value for key, value in raw.items() if key not in ("name", "config")}, ""
     if not isinstance(config, Mapping):
         raise InvalidRequest("config", "must be an object", value=config)
-    for field in models.QUEUE_FIELDS:
-        if raw.get(field) is not None:
+    known = ("name", "config", *models.QUEUE_FIELDS)
+    for field, value in raw.items():
+        if field not in known:
+            raise InvalidRequest(field[:MAX_SHOWN], not_known(field, known))
+        if field in models.QUEUE_FIELDS and value is not None:
             # It would be a guess which of the two holds.
             raise InvalidRequest(field, "must be inside config when config is present")
     return name, config, "config."
@@ -42,10 +46,13 @@ def named(config: Mapping[str, Any]) -> list[str]:
     return [target] if isinstance(target, str) else []
 
 
-def queue_state(changed: Queue) -> answers.QueueAnswer:
-    """A queue after pause or resume, at the top level and wrapped."""
+def queue_state(changed: Queue, *, created: bool) -> answers.QueueAnswer:
+    """A queue after pause or resume, at the top level and wrapped; `created` if that made it."""
     queue = cast("answers.Queue", queues.to_dict(changed))
-    return {**queue, "queue": queue}
+    answer = cast("answers.QueueAnswer", {**queue, "queue": queue})
+    if created:
+        answer["created"] = True
+    return answer
 
 
 def shown(queue: Queue) -> answers.QueueConfigAnswer:

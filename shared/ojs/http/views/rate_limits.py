@@ -38,7 +38,7 @@ def override(raw: Mapping[str, Any], *, now_ms: int) -> Override:
     try:
         body = OverrideRequest.model_validate(dict(raw))
     except ValidationError as error:
-        raise envelope.from_pydantic(error) from None
+        raise envelope.from_pydantic(error, OverrideRequest) from None
     until_ms = None
     if body.expires_at is not None:
         check = partial(times.timestamp_ms, now_ms=now_ms)

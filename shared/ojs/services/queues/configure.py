@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeVar
 
 from ojs.clock import Clock
-from ojs.domain.errors import Conflict, NotFound, naming_field
+from ojs.domain.errors import Conflict, NotFound, QueueNotFound, naming_field
 from ojs.domain.job import envelope
 from ojs.domain.queue import config as queue_config
 from ojs.domain.queue.config import Layers
@@ -54,6 +54,7 @@ class QueueConfiguration:
         repair: Callable[[], PermitRepair],
         backfill: Callable[[], FairnessBackfill],
         sleep: Callable[[float], None],
+        strict: bool = False,
     ) -> None:
         """`count_untracked` counts the jobs of a queue at its depth counter; `sleep` takes s."""
         self._queues = queues
@@ -64,6 +65,7 @@ class QueueConfiguration:
         self._repair = repair
         self._backfill = backfill
         self._sleep = sleep
+        self._strict = strict
 
     def create(self, name: str, config: object, *, prefix: str = "config.") -> Queue:
         """Create a queue. `prefix` is put before the names of invalid fields.
@@ -106,7 +108,7 @@ class QueueConfiguration:
         def change() -> Queue:
             now_ms = self._clock.now_ms()
             there = self._queues.get(name)
-            queue = there or self._queues.ensure(name, now_ms=now_ms)
+            queue = there or self._made(name, now_ms)[0]
             own = queue_config.merge(queue.layers.own, changes)
             queue_config.check(queue.layers, own)
             after = Layers(own, queue.layers.inherited).in_force()
@@ -167,26 +169,42 @@ class QueueConfiguration:
         return until_won(change)
 
     def pause(self, name: str) -> Queue:
-        """Stop handing out jobs; enqueueing and running jobs continue. Creates a missing queue."""
-        return self._set(name, QueueState.PAUSED)
+        """Stop handing out jobs; enqueueing and running jobs continue. As `set_state`."""
+        return self.set_state(name, QueueState.PAUSED)[0]
 
     def resume(self, name: str) -> Queue:
-        """Hand out jobs again."""
-        return self._set(name, QueueState.ACTIVE)
+        """Hand out jobs again. As `set_state`."""
+        return self.set_state(name, QueueState.ACTIVE)[0]
 
-    def _set(self, name: str, state: QueueState) -> Queue:
+    def set_state(self, name: str, state: QueueState) -> tuple[Queue, bool]:
+        """Pause or resume a queue; returns it and whether it is new. A missing queue is created,
+        so that it can be paused before its first job. Raises QueueNotFound in strict mode, Conflict
+        when the queue is being deleted.
+        """
         _check_name(name)
         now_ms = self._clock.now_ms()
-        queue = self._queues.get(name) or self._queues.ensure(name, now_ms=now_ms)
+        created = False
+        if self._queues.get(name) is None:
+            if self._strict:
+                raise QueueNotFound(name)
+            _, created = self._made(name, now_ms)
         try:
-            return self._queues.set_state(name, state, now_ms=now_ms)
+            return self._queues.set_state(name, state, now_ms=now_ms), created
         except LostRace:
             raise Conflict(
                 f"The queue '{name}' is being deleted.",
                 current_state=QueueState.DRAINING,
                 expected_states=[QueueState.ACTIVE, QueueState.PAUSED],
-                details={"queue": queue.name},
+                details={"queue": name},
             ) from None
+
+    def _made(self, name: str, now_ms: int) -> tuple[Queue, bool]:
+        """A missing queue, created because an operator asked for it; and whether this did so."""
+        try:
+            return self._queues.create(name, {}, now_ms=now_ms, explicit=True), True
+        except LostRace as lost:
+            # Race: another request creates it. The loser takes the queue that is there.
+            return store.from_item(name, lost.item or {}), False
 
 
 def _check_name(name: str) -> None:
