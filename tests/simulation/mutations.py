@@ -393,7 +393,7 @@ MUTATIONS: dict[str, tuple[Mutation, str]] = {
     "a batch is undone without a mark": (undo_without_mark, "batches"),
     "late jobs of an undone batch stay": (late_jobs_stay, "late"),
     "each try of a transaction is another": (a_token_for_each_try, "dropped"),
-    "a job is handed out without its content": (handed_out_without_content, "bucket"),
+    "a job is handed out without its content": (handed_out_without_content, "contents"),
     "a unique key is taken blindly": (lock_without_condition, "unique"),
     "a counter reserves without condition": (_dropped(":room", of="G|default"), "bounded"),
     "room is given back twice": (release_twice, "bounded"),

@@ -316,6 +316,18 @@ def bulk(world: World) -> list[Acts]:
     return [*made, [worker.does(act) for act in [worker.fetch, *[worker.any] * 3]]]
 
 
+def contents(world: World) -> list[Acts]:
+    """A job whose payload is offloaded dies and is deleted while a fetch has claimed it."""
+    producer, worker, hand = Producer(world, "p"), Worker(world, "w"), Operator(world, "o")
+    for _ in range(2):
+        producer.push(large=True, retry={"max_attempts": 1}, visibility_timeout_ms=2_000)
+    acts: Acts = [partial(hand.wait, 3_001), hand.sweep, hand.delete, hand.delete]
+    return [
+        [worker.does(act) for act in [worker.fetch, worker.fetch, worker.any]],
+        [hand.does(act) for act in [*acts, *acts]],
+    ]
+
+
 def streamed(world: World) -> list[Acts]:
     """The life of jobs, while two read the stream, and fail at it."""
     acts = life(world)[1:2]
@@ -340,6 +352,7 @@ SCENARIOS: dict[str, Callable[[World], list[Acts]]] = {
     "limits": limits,
     "copies": copies,
     "bulk": bulk,
+    "contents": contents,
     "streamed": streamed,
     **OPERATED,
 }
