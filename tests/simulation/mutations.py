@@ -78,7 +78,7 @@ def ack_without_lease() -> AbstractContextManager[Any]:
     """Whoever acks is believed."""
     owner_condition = job_store._lease_owner_condition
 
-    def anybody(*_: object) -> Any:
+    def anybody(*_: object, **__: object) -> Any:
         return owner_condition(None, None, None)
 
     return mock.patch.object(job_store, "_lease_owner_condition", anybody)

@@ -477,6 +477,21 @@ def test_each_interval_every_queue_is_served_once(world: World) -> None:
     assert served(world, 1) == "a"
 
 
+@pytest.mark.requirement("FS-17")
+def test_each_interval_every_queue_is_served_once_without_a_ratio(world: World) -> None:
+    """Nothing else needs a number there: no ratio, no limit."""
+    pool(world, strategy="strict", **prevent(0, "PT10S"))
+    fill(world, "a", 60)
+    fill(world, "b", 9)
+    assert Counter(served(world, 8)) == {"a": 8}
+    for _ in range(2):
+        world.clock.advance(10 * SECOND)
+        assert Counter(served(world, 4)) == {"a": 3, "b": 1}
+    others = [world.another() for _ in range(3)]
+    world.clock.advance(10 * SECOND)
+    assert Counter(fetch(world, by=other)[0].queue for other in others) == {"a": 2, "b": 1}
+
+
 # --- the limit on running jobs --------------------------------------------------------------------
 
 

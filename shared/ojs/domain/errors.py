@@ -7,7 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any, ClassVar
+from enum import Enum
+from typing import Any, ClassVar, TypeVar
 
 
 class OjsError(Exception):
@@ -270,6 +271,32 @@ class BackendUnavailable(BackendError):
 
     def __init__(self, message: str, *, retry_after_s: int = 1) -> None:
         super().__init__(message, retry_after_s=retry_after_s)
+
+
+class UnknownForm(BackendUnavailable):
+    """What is stored has a form that only a newer version knows; nothing was changed."""
+
+    def __init__(self, what: str, value: object) -> None:
+        super().__init__(
+            f"What is stored needs a newer version: {what} '{shorten(str(value))}'.",
+            retry_after_s=60,
+        )
+
+
+K = TypeVar("K", bound=Enum)
+
+
+def known(kind: type[K], stored: object, what: str, otherwise: K | None = None) -> K:
+    """A stored member of a closed set, to which newer versions may have added members.
+
+    One that is unknown is read as `otherwise`; without that, UnknownForm is raised.
+    """
+    try:
+        return kind(stored)
+    except ValueError:
+        if otherwise is None:
+            raise UnknownForm(what, stored) from None
+        return otherwise
 
 
 class BackendTimeout(BackendError):

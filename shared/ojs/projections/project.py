@@ -23,6 +23,7 @@ import threading
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 from itertools import chain
 from typing import Any
 
@@ -30,7 +31,13 @@ from aws_lambda_powertools import Logger
 
 from ojs.clock import Clock
 from ojs.domain import jsontext
-from ojs.domain.errors import BackendError, BackendTimeout, BackendUnavailable, OjsError
+from ojs.domain.errors import (
+    BackendError,
+    BackendTimeout,
+    BackendUnavailable,
+    OjsError,
+    UnknownForm,
+)
 from ojs.domain.events.event import Event, matches
 from ojs.domain.events.types import EventType
 from ojs.domain.ids import IdSource
@@ -177,6 +184,9 @@ class Projector:
             try:
                 for change in records.parse(raw):
                     found.setdefault(change.identity, change)
+            except UnknownForm as unknown:
+                # Nothing is counted of it, and nothing is lost: the item itself is left alone.
+                _log_unknown(unknown.message)
             except Malformed as malformed:
                 if not self._put_aside(malformed.to_dict()):
                     batch.failed.add(_name(raw))
@@ -395,6 +405,12 @@ class Projector:
     def _pause(self, tried: int) -> None:
         longest = min(_LONGEST_PAUSE_S, _FIRST_PAUSE_S * 2**tried)
         self._sleep(longest * (0.5 + self._chance() / 2))
+
+
+@lru_cache(maxsize=100)
+def _log_unknown(reason: str) -> None:
+    """Log once in a container that changes of this form are passed over."""
+    logger.warning("stream records of a newer version are passed over", extra={"reason": reason})
 
 
 def _groups(effects: Sequence[_Effect]) -> Iterator[list[_Effect]]:

@@ -55,7 +55,7 @@ _NUMBERS = frozenset(
         "discarded", "retry_at", "retry_delay", "dead", "copy_due", "trimmed", "lease_until",
         "lease_ms", "ttl", "changed", "first", "seen", "active", "n", "b", "bound", "warn",
         "bound_b", "warn_b", "at", "since", "current", "until", "depth", "configured",
-        "deleting", "changes", "isolated", "seating", "waiting", "rev",
+        "deleting", "fenced", "changes", "isolated", "seating", "waiting", "rev",
     )
 )  # fmt: skip
 
@@ -138,7 +138,10 @@ class _Record:
 
 
 def parse(raw: Mapping[str, Any]) -> list[Change]:
-    """The changes in a stream record; none when nothing follows from it. Raises Malformed."""
+    """The changes in a stream record; none when nothing follows from it.
+
+    Raises Malformed, and UnknownForm for a record that only a newer version knows.
+    """
     try:
         return list(_changes(raw))
     except KeyError as error:

@@ -217,6 +217,9 @@ def _states(run: Run) -> None:
     """Jobs in every state."""
     run.ask("POST", "/jobs", run.job("plain"), x_ojs_producer="billing")
     run.ask("POST", "/queues", {"name": "made", "config": {"lanes": 64}})
+    run.ask("POST", "/queues", {"name": "fenced", "config": {"require_lease_token": True}})
+    run.push("fenced")
+    run.fetch("fenced")
     for priority in (-5, 10):
         run.push("made", priority=priority)
         run.push("made")

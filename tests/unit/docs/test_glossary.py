@@ -120,6 +120,7 @@ ERRORS = {
     "denied": "HTTP 403",
     "duplicate": "it exists already",
     "failed": "did not succeed",
+    "form": "how something is stored",
     "found": "HTTP 404",
     "full": "no room",
     "invalid": "HTTP 400",
@@ -133,6 +134,7 @@ ERRORS = {
     "trim": "remove what is too much",
     "unauthenticated": "HTTP 401",
     "unavailable": "HTTP 503",
+    "unknown": "only a newer version knows it",
     "unsupported": "not offered here",
     "validation": "HTTP 422",
 }

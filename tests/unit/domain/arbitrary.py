@@ -210,6 +210,7 @@ def _after_a_claim(draw: st.DrawFn, job: Job, tries: int) -> Job:
         enqueued_ms=draw(instants),
         started_ms=started_ms,
         worker_id=draw(worker_ids),
+        fenced=draw(st.booleans()),
     )
     match job.state:
         case State.ACTIVE:

@@ -75,7 +75,7 @@ def test_the_caps_are_those_of_the_core_specification() -> None:
 @pytest.mark.parametrize(
     ("error", "code", "kind"),
     [
-        ({"message": "no"}, "handler_error", "handler_error"),
+        ({"message": "no"}, "handler_error", "Unknown"),
         ({"code": "timeout"}, "timeout", "timeout"),
         ({"type": "SmtpError"}, "SmtpError", "SmtpError"),
         ({"code": "c", "type": "T"}, "c", "T"),
@@ -85,7 +85,7 @@ def test_the_caps_are_those_of_the_core_specification() -> None:
         ({"code": "c", "details": {"error_class": ""}}, "c", "c"),
         ({"code": "c", "type": "T", "details": {"error_class": "C"}}, "c", "T"),
         ({"message": "m", "details": {"error_class": "C"}}, "C", "C"),
-        ({"code": None, "type": None, "message": ""}, "handler_error", "handler_error"),
+        ({"code": None, "type": None, "message": ""}, "handler_error", "Unknown"),
     ],
 )
 def test_the_type_is_the_one_given_else_the_class_in_the_details_else_the_code(

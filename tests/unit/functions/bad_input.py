@@ -117,6 +117,7 @@ EVERY_FIELD = {
     "allowed_job_types": ["payment.*", "test.echo"],
     "producers": ["billing", "*"],
     "lanes": 2,
+    "require_lease_token": True,
     "dead_letter": {
         "retention": {"max_age": "P365D", "max_count": 50_000},
         "pruning_policy": "archive",

@@ -484,6 +484,37 @@ def test_default_retry_is_the_policy_of_jobs_that_bring_none(api: Api) -> None:
     assert (reply.json["max_attempts"], reply.json["retry_delay_ms"]) == (7, 9_000)
 
 
+@pytest.mark.requirement("QC-27", "QC-28")
+def test_a_worker_sees_the_limits_that_the_queue_sets(api: Api) -> None:
+    configured(api, "q", default_timeout=60, default_retry={"max_interval": "PT9S"})
+    for queue in ("q", "plain"):
+        api.push(queue)
+        api.push(queue, options={"timeout": 5, "retry": {"max_attempts": 2}})
+    jobs = {
+        queue: api.post(f"{BASE}/workers/fetch", {"queues": [queue], "count": 2}).json["jobs"]
+        for queue in ("q", "plain")
+    }
+    by_queue, own = jobs["q"]
+    assert (by_queue["timeout"], by_queue["timeout_ms"]) == (60, 60_000)
+    assert by_queue["retry"]["max_interval"] == "PT9S"
+    assert (own["timeout"], own["timeout_ms"], own["retry"]) == (5, 5_000, {"max_attempts": 2})
+    none, own = jobs["plain"]
+    assert not {"timeout", "timeout_ms", "retry"} & none.keys()
+    assert (own["timeout"], own["retry"]) == (5, {"max_attempts": 2})
+
+
+def test_an_ack_without_the_token_that_a_queue_demands_is_a_bad_request(api: Api) -> None:
+    configured(api, "q", require_lease_token=True)
+    api.push("q")
+    (job,) = api.post(f"{BASE}/workers/fetch", {"queues": ["q"]}).json["jobs"]
+    for path, body in (("ack", {}), ("nack", {"error": {"message": "no"}})):
+        reply = api.post(f"{BASE}/workers/{path}", {"job_id": job["id"], **body})
+        assert reply.status == 400
+        assert reply.json["error"]["details"]["field"] == "lease_token"
+    body = {"job_id": job["id"], "lease_token": job["lease_token"]}
+    assert api.post(f"{BASE}/workers/ack", body).status == 200
+
+
 @pytest.mark.requirement("QC-29")
 def test_what_a_job_says_comes_first(api: Api) -> None:
     configured(

@@ -87,11 +87,12 @@ def reported(error: Mapping[str, Any], *, attempt: int, now_ms: int) -> Failure:
             ),
             None,
         )
-    code = code or kind or "handler_error"
     return Failure(
         attempt=attempt,
-        code=code,
-        type=kind or code,
+        code=code or kind or "handler_error",
+        # Of an error that names neither, dead letters are counted and found as `Unknown`
+        # (ojs-dead-letter, section 10.1).
+        type=kind or code or UNKNOWN_TYPE,
         message=(message or "")[:MAX_MESSAGE_CHARACTERS],
         occurred_ms=now_ms,
         retryable=retryable is not False,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import Enum
 from operator import attrgetter
 from typing import Any, Final
@@ -122,6 +122,8 @@ class Job:
     # one of the pool's, one of its worker's, or both (`POOL_PERMIT`, `WORKER_PERMIT`).
     pool: str | None = None
     pool_permits: str = ""
+    # Whether an ack or nack must show the lease token: its queue demanded it at the claim.
+    fenced: bool = False
     # Bytes reserved for it at the depth counter of its bounded queue, until it is done.
     reserved_bytes: int | None = None
     # Its rate limit, and the name of its permit there while it is active (`limiter.permit_name`).
@@ -289,6 +291,20 @@ SHOWN: Mapping[str, Callable[[Job], Any]] = {
 }
 
 
+def _from_queue(job: Job) -> dict[str, Any]:
+    """The limits that a job got from its queue's configuration: workers go by them. Those that its
+    client chose are in its content, and the system's are not shown.
+    """
+    content, found = job.content or {}, dict[str, Any]()
+    if job.timeout_ms != DEFAULT_TIMEOUT_MS and not {"timeout", "timeout_ms"} & content.keys():
+        found = {"timeout": job.timeout_ms // 1_000, "timeout_ms": job.timeout_ms}
+    # `max_attempts` is always shown, and may be given alone.
+    default = replace(DEFAULT, max_attempts=job.policy.max_attempts)
+    if job.policy != default and "retry" not in content:
+        found["retry"] = job.policy.to_dict()
+    return found
+
+
 def to_dict(job: Job) -> dict[str, Any]:
     """The JSON object of a job. A field that is not set is absent, never null."""
     content = dict(job.content or {})
@@ -302,6 +318,8 @@ def to_dict(job: Job) -> dict[str, Any]:
         shown["args"] = content.pop("args", [])
         shown["meta"] = replay.shown(content.pop("meta", {}), job.replayed)
     shown |= content
+    if job.content is not None:
+        shown |= _from_queue(job)
     for name, value_of in SHOWN.items():
         value = value_of(job)
         if value is not MISSING and (value is not None or name == "result"):

@@ -8,7 +8,8 @@ from dataclasses import dataclass, fields
 from enum import StrEnum
 from typing import Any, assert_never
 
-from ojs.domain import jsontext
+from ojs.domain import jsontext, times
+from ojs.domain.errors import known
 
 MAX_ATTEMPTS = 10_000
 
@@ -77,6 +78,19 @@ class RetryPolicy:
             for pattern in self.non_retryable
         )
 
+    def to_dict(self) -> dict[str, Any]:
+        """The JSON object of a policy, by the names of ojs-retry."""
+        return {
+            "max_attempts": self.max_attempts,
+            "initial_interval": times.format_duration(self.initial_ms),
+            "backoff_coefficient": self.coefficient,
+            "max_interval": times.format_duration(self.max_ms),
+            "jitter": self.jitter,
+            "backoff_strategy": self.strategy.value,
+            "on_exhaustion": self.on_exhaustion.value,
+            **({"non_retryable_errors": list(self.non_retryable)} if self.non_retryable else {}),
+        }
+
     def compact(self) -> str:
         """The fields that differ from the defaults as JSON text."""
         changed = {
@@ -89,7 +103,9 @@ class RetryPolicy:
     @classmethod
     def of(cls, text: str) -> RetryPolicy:
         """Read back what `compact` wrote."""
-        changed: dict[str, Any] = jsontext.stored(text)
+        stored: dict[str, Any] = jsontext.stored(text)
+        named = {field.name for field in fields(cls)}
+        changed = {name: value for name, value in stored.items() if name in named}
         read = {name: _READ[name](changed[name]) for name in _READ.keys() & changed.keys()}
         return cls(**changed | read)
 
@@ -98,8 +114,9 @@ class RetryPolicy:
 _READ: dict[str, Callable[[Any], Any]] = {
     "non_retryable": tuple,
     "coefficient": float,
-    "strategy": BackoffStrategy,
-    "on_exhaustion": OnExhaustion,
+    # One that only a newer version knows is read as the default, and stays stored as it is.
+    "strategy": lambda text: known(BackoffStrategy, text, "", BackoffStrategy.EXPONENTIAL),
+    "on_exhaustion": lambda text: known(OnExhaustion, text, "", OnExhaustion.DEAD_LETTER),
 }
 
 

@@ -24,7 +24,7 @@ from ojs.domain import jsontext, times
 from ojs.domain.dead_letter import replay_rules
 from ojs.domain.dead_letter.copies import TTL_MS, Target
 from ojs.domain.dead_letter.replay_rules import MAX_RULES, ReplayRuleRequest
-from ojs.domain.errors import InvalidRequest
+from ojs.domain.errors import InvalidRequest, known
 from ojs.domain.fair_queue import tags as tenants
 from ojs.domain.fair_queue.tags import Fairness, TenantFairnessRequest
 from ojs.domain.fields import Duration, NumberRange, Printable
@@ -175,6 +175,7 @@ class QueueConfigRequest(_Model):
     allowed_job_types: list[JobTypePattern] | None = Field(None, min_length=1, max_length=MAX_NAMES)
     producers: list[Producer] | None = Field(None, min_length=1, max_length=MAX_NAMES)
     lanes: Annotated[int, NumberRange(1, MAX_LANES)] | None = None
+    require_lease_token: bool | None = None
     tenant_fairness: TenantFairnessRequest | None = None
 
 
@@ -215,6 +216,8 @@ class QueueConfig:
     allowed_job_types: tuple[str, ...] = ("*",)
     producers: tuple[str, ...] = ("*",)
     lanes: int = 1
+    # Whether an ack or nack must show the lease token.
+    require_lease_token: bool | None = None
     tenant_fairness: Fairness | None = None
 
     @property
@@ -511,7 +514,10 @@ def _in_force(layers: Layers) -> QueueConfig:
     return QueueConfig(
         max_size=full.get("max_size") or None,
         max_size_bytes=full.get("max_size_bytes") or None,
-        overflow_policy=OverflowPolicy(full["overflow_policy"]),
+        # Of members that only a newer version knows, what loses no job.
+        overflow_policy=known(
+            OverflowPolicy, full["overflow_policy"], "", otherwise=OverflowPolicy.REJECT
+        ),
         warning_threshold=float(full["warning_threshold"]),
         concurrency=full.get("concurrency"),
         rate_limit=rate["limit"] if rate else None,
@@ -526,11 +532,14 @@ def _in_force(layers: Layers) -> QueueConfig:
         dead_letter=DeadLetterRetention(
             max_age_ms=times.duration_ms(layers.max_age),
             max_count=dead_letter["retention"]["max_count"],
-            pruning_policy=PruningPolicy(dead_letter["pruning_policy"]),
+            pruning_policy=known(
+                PruningPolicy, dead_letter["pruning_policy"], "", otherwise=PruningPolicy.ARCHIVE
+            ),
         ),
         replay_rules=full.get("replay_rules"),
         allowed_job_types=tuple(full["allowed_job_types"]),
         producers=tuple(full["producers"]),
         lanes=full["lanes"],
+        require_lease_token=full.get("require_lease_token"),
         tenant_fairness=tenants.in_force(full.get("tenant_fairness", {})),
     )

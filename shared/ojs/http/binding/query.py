@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from functools import partial
 from typing import TypeVar
 
 from ojs.domain import times
-from ojs.domain.errors import InvalidRequest
+from ojs.domain.errors import InvalidRequest, naming_field
 from ojs.http.contract.operations import MAX_FILTER_NAMES
 
 T = TypeVar("T")
@@ -61,11 +60,12 @@ def moment(query: Mapping[str, str], name: str, *, now_ms: int) -> int | None:
     text = query.get(name)
     if not text:
         return None
+    rule = "must be an RFC 3339 timestamp with a time zone"
     # Relative times in the future, which an enqueue accepts, make no sense here.
     if text.startswith("+"):
-        rule = "must be an RFC 3339 timestamp with a time zone"
         raise InvalidRequest(name, rule, value=text)
-    return checked(name, partial(times.timestamp_ms, now_ms=now_ms), text)
+    with naming_field(name, text, rule):
+        return times.timestamp_ms(text, now_ms=now_ms)
 
 
 def span(query: Mapping[str, str], *, now_ms: int) -> tuple[int | None, int | None]:

@@ -607,6 +607,9 @@ class QueueConfig(TypedDict):
     allowed_job_types: list[str]
     producers: list[str]
     lanes: Annotated[int, Field(ge=1, description="parallel lines")]
+    require_lease_token: NotRequired[
+        Annotated[bool, Field(description="whether an ack or nack must show the lease token")]
+    ]
     tenant_fairness: NotRequired[TenantFairness]
 
 

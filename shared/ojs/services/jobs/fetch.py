@@ -416,6 +416,7 @@ class Fetch:
                 lease_ms=self._lease_ms(state, queue, position),
                 worker_id=state.worker_id,
                 permits=permits,
+                fenced=bool(queue.config.require_lease_token),
             )
         except NotDone:
             self._permits.rollback(acquired, None, unknown=False)
@@ -424,7 +425,7 @@ class Fetch:
             # Race: an earlier try may have claimed the job, its answer was lost, and the job ended
             # before the SDK tried again (`repeated`).
             state.lost += 1
-            found = winner(lost)
+            found = winner(lost, known_only=True)
             self._permits.rollback(acquired, found, unknown=lost.repeated)
             if lost.repeated and (permits.queue or permits.scopes):
                 raise BackendUnavailable("It is unknown whether a job was claimed.") from None

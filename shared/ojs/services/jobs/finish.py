@@ -9,7 +9,13 @@ from typing import Any
 
 from ojs.clock import Clock
 from ojs.domain import jsontext
-from ojs.domain.errors import BackendUnavailable, Conflict, NotFound, PayloadTooLarge
+from ojs.domain.errors import (
+    BackendUnavailable,
+    Conflict,
+    InvalidRequest,
+    NotFound,
+    PayloadTooLarge,
+)
 from ojs.domain.ids import IdSource
 from ojs.domain.job import failure as failures
 from ojs.domain.job import lifecycle, states
@@ -66,7 +72,7 @@ class Finish:
 
         Accepts a lease that ended, as long as the job was not claimed again. A worker that repeats
         its ack of the same attempt (after a lost answer) gets the same answer. Raises NotFound,
-        Conflict, PayloadTooLarge.
+        InvalidRequest (its queue demands the lease token), Conflict, PayloadTooLarge.
         """
         if result is not MISSING and (size := jsontext.size_of(result)) > MAX_JOB_BYTES:
             raise PayloadTooLarge("result", size=size, limit=MAX_JOB_BYTES)
@@ -83,6 +89,7 @@ class Finish:
             there = winner(lost)
         if there is None:
             raise NotFound("job", job_id)
+        _check_token(there, lease_token)
         if self._resumed(there, worker_id, attempt, lease_token):
             return self.ack(
                 job_id,
@@ -121,6 +128,7 @@ class Finish:
             job = self._jobs.read_record(job_id)
             if job is None:
                 raise NotFound("job", job_id)
+            _check_token(job, lease_token)
             if self._resumed(job, worker_id, attempt, lease_token):
                 continue
             owned = job.lease is not None and _owns_lease(job, worker_id, attempt, lease_token)
@@ -187,6 +195,16 @@ class Finish:
             current_state=job.state,
             expected_states=[State.ACTIVE],
             details={"job_id": job.id, "field": field, "reason": reason},
+        )
+
+
+def _check_token(job: Job, lease_token: str | None) -> None:
+    """Refuse an ack or nack without the lease token that the job's queue demands."""
+    if job.fenced and lease_token is None:
+        raise InvalidRequest(
+            "lease_token",
+            f"is required: the queue '{job.queue}' has require_lease_token",
+            details={"job_id": job.id, "queue": job.queue},
         )
 
 

@@ -93,7 +93,10 @@ class PoolPermits:
                 kept_s=WORKER_KEPT_S,
             ).count
             use.acquired_by_worker += count
-        if not count or not (numbered or use.pool.limits_concurrency):
+        # Without numbers and permits the sequencer is only written for a starving queue: once in an
+        # interval.
+        written = numbered or use.pool.limits_concurrency or override is not None or bool(empty)
+        if not count or not written:
             return SequenceRange(count)
         numbers = self._sequencer.next_numbers(
             use.pool, count, now_ms=now_ms, override=override, empty=empty

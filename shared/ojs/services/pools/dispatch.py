@@ -74,7 +74,14 @@ class DispatchPlan:
     def plain(self) -> bool:
         """Whether queues are served as listed, without sequence numbers or permits."""
         free = not self.sequence.counted and self.strategy != DispatchStrategy.LEAST_LOADED
-        return free and not self.permits.scopes
+        return free and not self.permits.scopes and not self.rotates
+
+    @property
+    def rotates(self) -> bool:
+        """Whether a starving queue is served before its turn."""
+        pool = self.permits.pool
+        prevents = pool is not None and pool.prevention is not None
+        return prevents and len(self.sequence.queues) > 1
 
     def prefer(self, left: Collection[str], sources: Mapping[str, JobSource]) -> str:
         """The queue that a free number goes to: the deepest backlog, or the first as listed."""

@@ -82,7 +82,7 @@ class WorkerRegistry:
                 )
                 extended.append(job_id)
             except LostRace as lost:
-                there = winner(lost)
+                there = winner(lost, known_only=True)
                 if there is None or there.worker_id not in (None, worker_id):
                     continue
                 resumed = self._changes.resume(

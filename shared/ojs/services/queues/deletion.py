@@ -264,8 +264,14 @@ class QueueDeletion:
         return counted or self._occupied(queue)
 
     def _occupied(self, queue: Queue) -> bool:
-        """Whether the index shows any job in the queue."""
-        return next(self._waiting(queue, pages=1, running=True), None) is not None
+        """Whether the index shows anything in the queue.
+
+        Also what only a newer version knows, such as a job in a state of its own. It is not ended
+        here, and the queue must not go from under it: `reject` refuses, and any other deletion
+        stays under way, at a few queries a sweep, until a version that knows it is deployed.
+        """
+        index = self._jobs.index
+        return any(index.occupied(queue.name, lane) for lane in range(queue.lanes))
 
     def _waiting(self, queue: Queue, *, pages: int, running: bool = False) -> Iterator[str]:
         """Ids of the jobs in a queue's lanes, from the index."""
@@ -292,21 +298,25 @@ class QueueDeletion:
             target = self._queues.get(deletion.target)
             target = target or self._queues.ensure(deletion.target, now_ms=now_ms)
         waiting = self._waiting(queue, pages=_PAGES, running=running)
-        ids = list(islice(waiting, limit))
-        for start in range(0, len(ids), _PAGE):
-            for job in self._jobs.read_records(ids[start : start + _PAGE]).values():
-                if not go_on():
-                    counts["more"] = 1
-                    return False
-                try:
-                    if self._end(job, queue, deletion, target):
-                        counts["ended"] += 1
-                except QueueFull:
-                    return True
-                except LostRace:
-                    continue  # fetched or cancelled meanwhile, or met again in the next run
-                except OjsError:
-                    counts["failed"] += 1
+        left = limit
+        # Usually one round. Jobs that are gone, or that only a newer version knows, are not read,
+        # and must not keep the others from their turn.
+        while left > 0 and (ids := list(islice(waiting, left))):
+            for start in range(0, len(ids), _PAGE):
+                for job in self._jobs.read_records(ids[start : start + _PAGE]).values():
+                    left -= 1
+                    if not go_on():
+                        counts["more"] = 1
+                        return False
+                    try:
+                        if self._end(job, queue, deletion, target):
+                            counts["ended"] += 1
+                    except QueueFull:
+                        return True
+                    except LostRace:
+                        continue  # fetched or cancelled meanwhile, or met again in the next run
+                    except OjsError:
+                        counts["failed"] += 1
         return False
 
     def _end(self, job: Job, queue: Queue, deletion: Deletion, target: Queue | None) -> bool:

@@ -20,6 +20,7 @@ from itertools import repeat
 from typing import Any
 
 from ojs.domain import jsontext, times
+from ojs.domain.errors import known
 from ojs.domain.job.failure import Failure
 from ojs.domain.job.job import Job
 from ojs.domain.job.states import State
@@ -239,7 +240,7 @@ def committed_jobs(token: str, item: Mapping[str, Any]) -> Iterator[Job]:
                 id=str(uuid.UUID(bytes=packed[at : at + 16])),
                 type=kind,
                 queue=queue,
-                state=State(state),
+                state=known(State, state, "jobs in state"),
                 created_ms=created_ms,
                 priority=priority,
                 enqueued_ms=created_ms if state == State.AVAILABLE else None,

@@ -122,8 +122,8 @@ class StatisticsStore:
         found = self._table.query(
             "wpk = :line", {":line": keys.ready(name, 0)}, index="work", limit=MAX_SHALLOW + 1
         )
-        positions = [keys.Position.parse(str(item["wsk"])) for item in found.items]
-        return ReadyLine(positions, found.last is None and len(positions) <= MAX_SHALLOW)
+        positions = keys.positions(found.items)
+        return ReadyLine(positions, found.last is None and len(found.items) <= MAX_SHALLOW)
 
     def waiting(self, name: str) -> Mapping[State, int] | None:
         """How many jobs wait for a time or run, by state; None if too many to count. One call.
@@ -137,6 +137,8 @@ class StatisticsStore:
             return None
         counted = dict.fromkeys(_ENTRY_STATES.values(), 0)
         for item in found.items:
+            if not keys.is_job_entry(item):
+                continue
             state = _ENTRY_STATES.get(str(item["wsk"])[-1:])
             if state is None:
                 return None
@@ -320,7 +322,10 @@ class StatisticsStore:
                 )
                 if not found.items:
                     break
-                positions = [keys.Position.parse(str(item["wsk"])) for item in found.items]
+                positions = keys.positions(found.items)
+                if not positions:
+                    after = str(found.items[-1]["wsk"])
+                    continue
                 if size == 1 and tagged(positions[0].order):
                     size = MAX_SHALLOW
                     continue

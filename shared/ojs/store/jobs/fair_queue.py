@@ -70,7 +70,7 @@ class TenantFinishTags:
             index="work",
             limit=FRONT,
         )
-        positions = [keys.Position.parse(str(item["wsk"])) for item in found.items]
+        positions = keys.positions(found.items)
         if not positions:
             return None
         unlimited = next((one for one in positions if one.limit is None), positions[-1])

@@ -1,23 +1,26 @@
 """Finding jobs by the table's indexes.
 
 An index may be a moment behind the table: its answers are candidates, and the condition of the
-write that follows decides.
+write that follows decides. Entries of a form that this version does not know are passed over: a
+newer version wrote them, and deals with them when it is deployed again.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import Any
+from typing import Any, Literal
 
 from ojs.domain import times
 from ojs.domain.fair_queue.tags import arrival, tagged
 from ojs.store.table import keys
 from ojs.store.table.table import Found, Table
-from ojs.store.table.values import Item, pack, unpack
+from ojs.store.table.values import Item, Value, pack, unpack
 
 _PAGE = 100
 # Entries of one priority that are looked through for copies of dead letters.
 _MAX_SKIPPED = 1_000
+# Pages of a line that are read on behind entries of unknown form.
+_MAX_UNKNOWN_PAGES = 20
 
 
 class JobIndex:
@@ -67,9 +70,12 @@ class JobIndex:
                     index="work",
                     limit=size,
                 )
+                if not page.items:
+                    break
                 entries = [(key, job_id) for job_id, key in _entries(page.items)]
                 if not entries:
-                    break
+                    after = str(page.items[-1]["wsk"])
+                    continue
                 first = keys.Position.parse(entries[0][0])
                 if size < _PAGE and tagged(first.order):
                     # A fair line is not in order of arrival: look further.
@@ -111,6 +117,16 @@ class JobIndex:
                 if after is None:
                     break
 
+    def occupied(self, queue: str, lane: int) -> bool:
+        """Whether anything waits or runs in a lane, whatever its form.
+
+        An entry that this version does not know is not dealt with, but its queue must not end under
+        it: the deletion stays under way until a version that knows it has dealt with it.
+        """
+        due = keys.due(queue, lane)
+        lines = (keys.ready(queue, lane), keys.pending(queue, lane), due)
+        return any(self._page(line, 1, None).items for line in lines)
+
     def due(self, queue: str, lane: int, *, now_ms: int, limit: int) -> list[str]:
         """Jobs whose start, retry or end of lease is due, earliest first."""
         return self._upto("work", "wpk", "wsk", keys.due(queue, lane), now_ms, limit)
@@ -120,15 +136,54 @@ class JobIndex:
         return self._upto("expiry", "epk", "esk", keys.expiry(queue, lane), now_ms, limit)
 
     def _upto(
-        self, index: str, hash_key: str, range_key: str, value: str, now_ms: int, limit: int
+        self,
+        index: Literal["work", "expiry"],
+        hash_key: str,
+        range_key: str,
+        value: str,
+        now_ms: int,
+        limit: int,
     ) -> list[str]:
-        found = self._table.query(
+        found = self._known(
             f"{hash_key} = :where AND {range_key} <= :now",
             {":where": value, ":now": keys.upto(now_ms)},
             index=index,
             limit=limit,
         )
-        return [keys.job_id(str(item["pk"])) for item in found.items]
+        return [job_id for job_id, _ in found]
+
+    def _known(
+        self,
+        condition: str,
+        values: Mapping[str, Value],
+        *,
+        index: Literal["work", "expiry"],
+        limit: int,
+        forward: bool = True,
+    ) -> list[tuple[str, str]]:
+        """The first jobs of a partition of an index: (job id, sort key). One query, and more only
+        where entries of unknown form stand in between: jobs behind them must be found.
+        """
+        sort_key = "wsk" if index == "work" else "esk"
+        entries: list[tuple[str, str]] = []
+        after: Any = None
+        size = limit
+        for _ in range(_MAX_UNKNOWN_PAGES):
+            found = self._table.query(
+                condition,
+                values,
+                index=index,
+                limit=size,
+                forward=forward,
+                after=after,
+            )
+            known = _entries(found.items, sort_key)
+            entries += known
+            after = found.last
+            if after is None or len(known) == len(found.items) or len(entries) >= limit:
+                break
+            size = _PAGE
+        return entries[:limit]
 
     def dead(
         self,
@@ -146,7 +201,8 @@ class JobIndex:
         Discarded at `since_ms` or later and before `until_ms`; between the sort keys `after` and
         `before`, both excluded.
         """
-        index, letter = ("expiry", "e") if queue is None else ("work", "w")
+        index: Literal["work", "expiry"] = "expiry" if queue is None else "work"
+        letter = "e" if queue is None else "w"
         line, position = f"{letter}pk", f"{letter}sk"
         # BETWEEN includes its ends; no stored key equals one of these: stored keys have one length,
         # and a bare time has no id.
@@ -157,7 +213,7 @@ class JobIndex:
         )
         if first > last:
             return []
-        found = self._table.query(
+        return self._known(
             f"{line} = :dead AND {position} BETWEEN :first AND :last",
             {
                 ":dead": keys.all_dead() if queue is None else keys.dead(queue),
@@ -168,9 +224,12 @@ class JobIndex:
             limit=limit,
             forward=oldest_first,
         )
-        return _entries(found.items, position)
 
 
 def _entries(found: list[Item], sort_key: str = "wsk") -> list[tuple[str, str]]:
     """(job id, sort key) of entries of an index."""
-    return [(keys.job_id(str(item["pk"])), str(item[sort_key])) for item in found]
+    return [
+        (keys.job_id(str(item["pk"])), str(item[sort_key]))
+        for item in found
+        if keys.is_job_entry(item, sort_key[0])
+    ]

@@ -13,6 +13,7 @@ from typing import Any
 
 from ojs.domain import jsontext
 from ojs.domain.dead_letter.copies import Origin, Target
+from ojs.domain.errors import known
 from ojs.domain.fair_queue.tags import TAG_DIGITS, Share, tagged
 from ojs.domain.job.failure import Failure
 from ojs.domain.job.job import DEFAULT_TIMEOUT_MS, MISSING, Job, Lease
@@ -41,6 +42,11 @@ _WAITS_FOR = {
     State.ACTIVE: keys.LEASE_END,
 }
 INLINE_RESULT_BYTES = 128
+
+
+def _state(stored: object) -> State:
+    """Raises UnknownForm for a state that only a newer version knows."""
+    return known(State, stored, "a job in state")
 
 
 # Attribute of the record → field of the job that is stored as it is.
@@ -85,7 +91,7 @@ PLAIN = {
 }
 # Attribute → field of the job that is stored in another form, how it is written, and how read.
 CODED: Mapping[str, tuple[str, Callable[[Any], Value], Callable[[Any], Any]]] = {
-    "state": ("state", str, State),
+    "state": ("state", str, _state),
     "retry": ("policy", RetryPolicy.compact, RetryPolicy.of),
     "dlq": ("copies_to", Target.compact, Target.of),
     "copy_of": ("copy_of", Origin.compact, Origin.of),
@@ -97,6 +103,7 @@ CODED: Mapping[str, tuple[str, Callable[[Any], Value], Callable[[Any], Any]]] = 
     "deleting": ("deleting", int, bool),
     "copy_due": ("copy_due", int, bool),
     "trimmed": ("trimmed", int, bool),
+    "fenced": ("fenced", int, bool),
 }
 # Attribute → field of the job's retention, in seconds. An ack computes with the first one unread.
 KEEP_COMPLETED = "keep_c"
@@ -137,7 +144,11 @@ def record_of(job: Job) -> Item:
 
 
 def job_of(record: Mapping[str, Any]) -> Job:
-    """The job that a record holds, with its content and result unless they were offloaded."""
+    """The job that a record holds, with its content and result unless they were offloaded.
+
+    Attributes that this version does not know stay as they are: what changes a record writes the
+    attributes that it knows, and no others. Raises UnknownForm.
+    """
     stored: dict[str, Any] = {"id": keys.job_id(record["pk"])}
     for name, value in record.items():
         if name in PLAIN:

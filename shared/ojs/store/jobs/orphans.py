@@ -11,7 +11,6 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from ojs.store.jobs import items
 from ojs.store.jobs.payloads import PayloadRef
 from ojs.store.table import keys
 from ojs.store.table.table import Table
@@ -106,5 +105,6 @@ def _referenced(part: OrphanCandidate, record: Any) -> bool:
     if not part.sk.startswith(_KINDS):
         # Errors, progress and notes are found by the id of their job, and removed with it.
         return True
-    job = items.job_of(record)
-    return part.sk in (f"{keys.PAYLOAD}{job.content_ref}", f"{keys.RESULT}{job.result_ref}")
+    # Not as a job: a record that only a newer version knows names its payloads, too.
+    named = record.get("payload"), record.get("result_ref")
+    return part.sk in (f"{keys.PAYLOAD}{named[0]}", f"{keys.RESULT}{named[1]}")

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace as changed
 
 from ojs.domain import jsontext
+from ojs.domain.errors import UnknownForm
 from ojs.domain.job.failure import Failure
 from ojs.domain.job.job import Job
 from ojs.domain.job.states import State
@@ -25,14 +27,20 @@ class JobReader:
         self._payloads = payloads
 
     def read_record(self, job_id: str) -> Job | None:
-        """The job record alone: what decisions are made on."""
+        """The job record alone: what decisions are made on. Raises UnknownForm."""
         item = self._table.get(keys.job(job_id), keys.RECORD)
         return items.job_of(item) if item else None
 
     def read_records(self, job_ids: Iterable[str]) -> dict[str, Job]:
-        """Several job records by id; those that do not exist are left out."""
+        """Several job records by id; those that do not exist are left out, and those that only a
+        newer version knows: sweeps, fetches and listings pass over them.
+        """
         found = self._table.batch_get((keys.job(job_id), keys.RECORD) for job_id in job_ids)
-        return {keys.job_id(pk): items.job_of(item) for (pk, _), item in found.items()}
+        jobs = {}
+        for (pk, _), item in found.items():
+            with suppress(UnknownForm):
+                jobs[keys.job_id(pk)] = items.job_of(item)
+        return jobs
 
     def with_progress(self, job_id: str) -> Job | None:
         """The job record and the progress alone: one call whatever the size of the job."""

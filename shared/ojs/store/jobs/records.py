@@ -20,7 +20,7 @@ from dataclasses import replace as changed
 from typing import Any, Literal
 
 from ojs.domain import jsontext
-from ojs.domain.errors import OjsError
+from ojs.domain.errors import OjsError, UnknownForm
 from ojs.domain.fair_queue.tags import Share
 from ojs.domain.ids import IdSource
 from ojs.domain.job.failure import Failure
@@ -42,11 +42,20 @@ from ojs.store.table.table import OwnMark, Put, Table, Update
 from ojs.store.table.values import Value
 
 
-def winner(lost: LostRace) -> Job | None:
-    """The job as the winner left it, from a lost write of its record; None when there is none."""
+def winner(lost: LostRace, *, known_only: bool = False) -> Job | None:
+    """The job as the winner left it, from a lost write of its record; None when there is none.
+
+    One in a form that only a newer version knows raises UnknownForm; with `known_only` it counts as
+    none, for callers that have other jobs to deal with.
+    """
     if not lost.item or "state" not in lost.item:
         return None
-    return items.job_of(lost.item)
+    try:
+        return items.job_of(lost.item)
+    except UnknownForm:
+        if known_only:
+            return None
+        raise
 
 
 class JobStore(JobReader):
@@ -143,8 +152,11 @@ class JobStore(JobReader):
         lease_ms: int,
         worker_id: str | None,
         permits: JobPermits,
+        fenced: bool = False,
     ) -> Job:
-        """Available to active, with the permits that were acquired for it. Raises LostRace."""
+        """Available to active, with the permits that were acquired for it; `fenced` if the queue
+        demands the lease token. Raises LostRace.
+        """
         token = self._ids.token()
         timeout_ms = position.timeout_ms or DEFAULT_TIMEOUT_MS
         setting: dict[str, Value] = {
@@ -163,6 +175,7 @@ class JobStore(JobReader):
             "place": permits.key,
             "pool": permits.pool,
             "seats": permits.scopes or None,
+            "fenced": 1 if fenced else None,
         }
         setting |= {name: value for name, value in optional.items() if value is not None}
         item = self._table.update(
@@ -173,7 +186,7 @@ class JobStore(JobReader):
                 compute={"attempt": "if_not_exists(#attempt, :zero) + :one"},
                 # A deadline ends with the start; the expiry index must not list it any more.
                 remove=["batch", "epk", "esk", "stalled"]
-                + [name for name in ("worker", "pool") if name not in setting],
+                + [name for name in ("worker", "pool", "fenced") if name not in setting],
                 # Race: other fetchers, a cancel, a promotion to another position, a stale index.
                 # One wins; the losers see another state or position and try the next job.
                 # The position is compared too: it carries what this claim relied on. And the
@@ -225,7 +238,7 @@ class JobStore(JobReader):
                 self._payloads.save([(offloaded, payload)])
         # Race: the lease ran out and the job went to another worker, was cancelled or finished.
         # The loser sees the state, worker and attempt that are stored now.
-        conditions, values = _lease_owner_condition(worker_id, attempt, lease_token)
+        conditions, values = _lease_owner_condition(worker_id, attempt, lease_token, demanded=True)
         values |= {":now_s": now_ms // 1000, ":keep": RETENTION.completed_s}
         try:
             item = self._table.update(
@@ -267,7 +280,10 @@ class JobStore(JobReader):
         compute: dict[str, str] = {}
         # Race: the job was finished, cancelled, or taken back after its lease ran out. The loser
         # sees who has it now.
-        conditions, values = _lease_owner_condition(worker_id, None, lease_token)
+        # A heartbeat says whose it is by the worker's id; a progress report may say nothing.
+        conditions, values = _lease_owner_condition(
+            worker_id, None, lease_token, demanded=worker_id is None
+        )
         if lease_ms is None:
             compute["lease_until"] = ":now + #lease_ms"
             values[":now"] = now_ms
@@ -490,9 +506,12 @@ def _same_pool_permits(seats: str) -> str:
 
 
 def _lease_owner_condition(
-    worker_id: str | None, attempt: int | None, lease_token: str | None
+    worker_id: str | None, attempt: int | None, lease_token: str | None, *, demanded: bool = True
 ) -> tuple[list[str], dict[str, Value]]:
-    """Conditions: the job is active, and its lease is the caller's."""
+    """Conditions: the job is active, and its lease is the caller's.
+
+    `demanded`: the caller must show the token where the job's queue demands it.
+    """
     (active,) = sources(Trigger.ACK)
     conditions = ["#state = :active"]
     values: dict[str, Value] = {":active": active.value}
@@ -506,4 +525,8 @@ def _lease_owner_condition(
     if lease_token is not None:
         conditions.append("#lease = :lease")
         values[":lease"] = lease_token
+    elif demanded:
+        # Race: a former owner that shows no token reports on the run of another. In a queue that
+        # demands the token the loser is told to show it.
+        conditions.append("attribute_not_exists(#fenced)")
     return conditions, values

@@ -128,19 +128,20 @@ class StagedBatches:
 
     def id_in_use(self, found: Item) -> JobIdTaken | BackendUnavailable:
         """The error for a new job whose id this stored record has."""
-        there = items.job_of(found)
-        if there.batch is not None:
-            batch = self._table.get(keys.batch(there.batch), keys.RECORD)
+        # Not as a job: it may have a state that only a newer version knows.
+        token = found.get("batch")
+        if token is not None:
+            batch = self._table.get(keys.batch(str(token)), keys.RECORD)
             if batch is not None:
                 # Perhaps left by an earlier try of the same caller: until that batch is committed
                 # or undone it is open whether the id is taken.
                 if batch["state"] == _UNDONE:
                     # This record was written after the batch was undone: it goes now.
-                    self._remove_jobs(there.batch, batch)
+                    self._remove_jobs(str(token), batch)
                 return BackendUnavailable(
                     "A batch with this id is being stored or undone; try again.", retry_after_s=5
                 )
-        return JobIdTaken(there.id)
+        return JobIdTaken(keys.job_id(str(found["pk"])))
 
     def undo(self, token: str, *, now_ms: int) -> UndoneBatch:
         """Remove a batch that was never committed, jobs first.

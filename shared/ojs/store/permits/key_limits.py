@@ -13,6 +13,7 @@ release failed.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -48,6 +49,7 @@ SETTLED_MS = 5_000
 CHECK_EVERY_MS = 5_000
 _CHECKED_AT_ONCE = 25
 _PERMIT, _QUEUE = "h_", "q|"
+_PERMIT_FORM = re.compile(r"([^|]+)\|(\d+)\|(\d+)")
 
 
 @dataclass(frozen=True)
@@ -450,8 +452,9 @@ def limiter_from(item: Item | None) -> LimiterState:
 
     holders = {}
     for name, value in item.items():
-        if name.startswith(_PERMIT):
-            job_id, until_ms, taken_ms = str(value).split("|")
+        # A permit in a form that only a newer version knows is not counted, and stays as it is.
+        if name.startswith(_PERMIT) and (holder := _PERMIT_FORM.fullmatch(str(value))):
+            job_id, until_ms, taken_ms = holder.groups()
             holders[name.removeprefix(_PERMIT)] = Holder(job_id, int(until_ms), int(taken_ms))
     passed = jsontext.stored(str(item.get("passed", "{}")))
     return LimiterState(

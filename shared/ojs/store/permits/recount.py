@@ -14,7 +14,7 @@ from typing import Any
 
 from ojs.domain import jsontext
 from ojs.domain.job.job import Job
-from ojs.domain.job.states import State
+from ojs.domain.job.states import TERMINAL, State
 from ojs.domain.queue.queue import Queue
 from ojs.domain.stats import MINUTE_MS
 from ojs.store.derived.statistics import StatisticsStore
@@ -109,7 +109,8 @@ class Recount:
             found = self._table.batch_get(wanted[start : start + MAX_BATCH_GET])
             for item in found.values():
                 record: dict[str, Any] = dict(item)
-                if State(record["state"]).terminal or record["queue"] != queue.name:
+                # A state that only a newer version knows counts: its room is not to be given away.
+                if record["state"] in TERMINAL or record["queue"] != queue.name:
                     continue
                 if "held" in record:
                     tracked += 1
@@ -158,8 +159,11 @@ class Recount:
             found = self._table.query(
                 "wpk = :line", {":line": line}, index="work", limit=_PAGE, after=after
             )
-            listed = (item for item in found.items if str(item["wsk"]).endswith(ending))
-            yield from (keys.job_id(str(item["pk"])) for item in listed)
+            yield from (
+                keys.job_id(str(entry["pk"]))
+                for entry in found.items
+                if keys.is_job_entry(entry) and str(entry["wsk"]).endswith(ending)
+            )
             after = found.last
             if after is None:
                 return

@@ -12,6 +12,7 @@ from dataclasses import replace
 from typing import Any
 
 from ojs.domain import jsontext
+from ojs.domain.errors import known
 from ojs.domain.pool.dispatch import DispatchStrategy
 from ojs.domain.pool.pool import Pool, Prevention
 from ojs.domain.queue.queue import PoolMark, Queue
@@ -63,7 +64,11 @@ class PoolStore:
             changes=0 if before is None else before.changes + 1,
         )
         condition, values = _as_read(before)
-        writes: list[Put | Update] = [Put(_item(stored), condition=condition, values=values)]
+        writes: list[Put | Update] = [
+            Put(_item(stored), condition=condition, values=values)
+            if before is None
+            else _rewriting(before, stored)
+        ]
         if before is None:
             writes.append(Put({"pk": keys.POOLS, "sk": pool.name}))
         writes += self._marks(stored, queues)
@@ -80,8 +85,7 @@ class PoolStore:
         LostRace.
         """
         pending = replace(pool, limiting=True, changes=pool.changes + 1)
-        condition, values = _as_read(pool)
-        self._table.put(Put(_item(pending), condition=condition, values=values))
+        self._table.update(_rewriting(pool, pending))
         return pending
 
     def remove(self, pool: Pool, queues: Sequence[Queue]) -> None:
@@ -145,6 +149,19 @@ def _as_read(pool: Pool | None) -> tuple[str, dict[str, Value]]:
     )
 
 
+def _rewriting(before: Pool, pool: Pool) -> Update:
+    """The write of a pool over what was read. Attributes of newer versions stay."""
+    condition, values = _as_read(before)
+    old, item = _item(before), _item(pool)
+    return Update(
+        *key_of(pool.name),
+        set={name: value for name, value in item.items() if old.get(name) != value},
+        remove=[name for name in old if name not in item],
+        condition=condition,
+        values=values,
+    )
+
+
 def _item(pool: Pool) -> dict[str, Value]:
     def text(part: Mapping[str, Any]) -> str | None:
         return jsontext.dumps(dict(part)) if part else None
@@ -180,7 +197,7 @@ def from_item(item: Item) -> Pool:
     return Pool(
         name=stored["pk"].removeprefix(keys.pool("")),
         queues=tuple(jsontext.stored(stored["queues"])),
-        strategy=DispatchStrategy(stored["strategy"]),
+        strategy=known(DispatchStrategy, stored["strategy"], "", DispatchStrategy.ROUND_ROBIN),
         weights=jsontext.stored(stored.get("weights", "{}")),
         concurrency=stored.get("concurrency"),
         isolated="isolated" in stored,

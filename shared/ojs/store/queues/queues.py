@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
 from ojs.domain import jsontext
+from ojs.domain.errors import UnknownForm, known
 from ojs.domain.queue.config import DEFAULT_QUEUE_POLICY, Layer, Layers, inherited
 from ojs.domain.queue.queue import Deletion, DeletionStrategy, PoolMark, Queue, QueueState
 from ojs.store.table import keys
@@ -199,7 +200,7 @@ class QueueStore:
     def tombstones(self, *, limit: int) -> list[Queue]:
         """The queues that were deleted lately, from their tombstones."""
         found = self._table.query("pk = :gone", {":gone": keys.GONE}, limit=limit, consistent=True)
-        return [from_item(str(item["sk"]), item) for item in found.items]
+        return list(_known((str(item["sk"]), item) for item in found.items))
 
     def register(self, name: str) -> None:
         """Add a queue to the registry. Safe to repeat."""
@@ -261,20 +262,28 @@ class QueueStore:
         consistent: bool = True,
     ) -> tuple[dict[str, Queue], dict[tuple[str, str], Item]]:
         """Several queues, and with the same call other items, such as the record of the worker.
-        One call for a hundred.
+        One call for a hundred. Queues that only a newer version knows are left out.
         """
         wanted = {name: (keys.queue(name), keys.RECORD) for name in names}
         found = self._table.batch_get([*wanted.values(), *others], consistent=consistent)
-        queues = {name: from_item(name, found[key]) for name, key in wanted.items() if key in found}
+        stored = [(name, found[key]) for name, key in wanted.items() if key in found]
+        queues = {queue.name: queue for queue in _known(stored)}
         return queues, {key: found[key] for key in others if key in found}
 
 
+def _known(stored: Iterable[tuple[str, Item]]) -> Iterator[Queue]:
+    """The queues that these items hold, without those that only a newer version knows."""
+    for name, item in stored:
+        with suppress(UnknownForm):
+            yield from_item(name, item)
+
+
 def from_item(name: str, item: Item) -> Queue:
-    """The queue an item holds."""
+    """The queue an item holds. Raises UnknownForm."""
     stored: dict[str, Any] = dict(item)
     return Queue(
         name=name,
-        state=QueueState(stored.get("state", QueueState.ACTIVE)),
+        state=known(QueueState, stored.get("state", QueueState.ACTIVE), "a queue in state"),
         created_ms=stored.get("created", 0),
         changed_ms=stored.get("changed"),
         configured_ms=stored.get("configured"),
@@ -299,7 +308,8 @@ def _deletion(item: Item) -> Deletion | None:
     if "ending" not in item:
         return None
     strategy, target, began_ms, *paused = jsontext.stored(str(item["ending"]))
-    return Deletion(DeletionStrategy(strategy), target, began_ms, paused=bool(paused))
+    strategy = known(DeletionStrategy, strategy, "a queue that is deleted by")
+    return Deletion(strategy, target, began_ms, paused=bool(paused and paused[0]))
 
 
 def _deletion_text(deletion: Deletion) -> str:

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from ojs.domain import jsontext
-from ojs.domain.errors import Conflict
+from ojs.domain.errors import Conflict, known
 from ojs.domain.pool.worker import DEAD_AFTER_MS, Directive, Worker
 from ojs.store.table import keys
 from ojs.store.table.errors import LostRace
@@ -31,7 +31,9 @@ def from_item(item: Item) -> Worker:
     return Worker(
         id=stored["sk"],
         state=stored.get("state", "running"),
-        directive=Directive(stored.get("directive", Directive.RUNNING)),
+        directive=known(
+            Directive, stored.get("directive", Directive.RUNNING), "", Directive.RUNNING
+        ),
         active_jobs=stored.get("active", 0),
         info=jsontext.stored(stored["info"]) if "info" in stored else {},
         first_seen_ms=stored.get("first", 0),

@@ -6,8 +6,9 @@ by validation.
 
 from __future__ import annotations
 
+import re
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -320,6 +321,38 @@ _CLAIM_DATA: dict[str, tuple[str, Callable[[str], Any]]] = {
     "l": ("limit", str),
     "c": ("copy", bool),
 }
+
+
+# First letter of a line → the sort keys that its jobs have there (0.1.0 did not say what a job
+# waits for). Newer versions may put other
+# entries in these lines: who reads a line passes over them.
+_JOB_ENTRIES = {
+    "R": re.compile(rf"\d{{3}}[^|]*(\|[{''.join(_CLAIM_DATA)}][^|]*)*"),
+    "D": re.compile(rf"\d{{15}}[{START}{RETRY}{LEASE_END}]?"),
+    "P": re.compile(r"\d{15}"),
+    "X": re.compile(r"\d{15}\|.+"),
+    "T": re.compile(r"\d{15}"),
+}
+
+
+def is_job_entry(entry: Mapping[str, Any], index: str = "w") -> bool:
+    """Whether an entry of an index (`w` or `e`) is a job's, in a form that this version knows.
+
+    A claim must know all that stands in a sort key of the ready line: with one hint unknown, the
+    job is left to the version that wrote it.
+    """
+    form = _JOB_ENTRIES.get(str(entry[f"{index}pk"])[:1])
+    return (
+        entry["sk"] == RECORD
+        and str(entry["pk"]).startswith(job(""))
+        and form is not None
+        and form.fullmatch(str(entry[f"{index}sk"])) is not None
+    )
+
+
+def positions(entries: Iterable[Mapping[str, Any]]) -> list[Position]:
+    """The positions of the jobs among entries of a ready line."""
+    return [Position.parse(str(entry["wsk"])) for entry in entries if is_job_entry(entry)]
 
 
 def of_priority(priority: int) -> str:

@@ -75,9 +75,11 @@ TABLE = TableSchema()
 
 # The version of the form of the items. It goes up with each change that items already stored do
 # not have; code can read all forms up to its own.
-SCHEMA_VERSION = 1
-# The lowest SCHEMA_VERSION of code that works on these items. It goes up only with a change that
-# breaks older code: from then on a deployment cannot go back to an earlier version.
+# 2: readers pass over entries, records, permits and attributes of forms that they do not know.
+SCHEMA_VERSION = 2
+# The lowest SCHEMA_VERSION of code that works on these items: which readers a writer needs. It goes
+# up only with a change that breaks older code: from then on a deployment cannot go back to an
+# earlier version. What readers of schema 2 pass over needs 2.
 NEEDED_VERSION = 1
 
 # Stream records in one invocation of the projection; docs/performance.md counts per such batch.
