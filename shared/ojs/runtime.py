@@ -182,9 +182,7 @@ class Runtime:
             depth=stores.depth,
         )
         self.changes = JobChanges(jobs=stores.jobs, permits=self.permits)
-        self.bounds = QueueBounds(
-            jobs=stores.jobs, changes=self.changes, depth=stores.depth, clock=clock
-        )
+        self.bounds = QueueBounds(jobs=stores.jobs, depth=stores.depth, clock=clock, sleep=sleep)
         self.placement = FairQueuePlacement(
             jobs=stores.jobs, queues=stores.queues, tenants=stores.finish_tags, clock=clock
         )

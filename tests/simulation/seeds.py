@@ -8,7 +8,7 @@ FOUND: dict[tuple[str, int], str] = {
         "A fetch that saw a job in the queue that it was just moved from could claim it there, "
         "when its place was the same in both lines: the claim did not name the line."
     ),
-    ("rejected", 68): (
+    ("rejected", 304): (
         "A queue with jobs was to be deleted with `reject`. When taking the end back was repeated "
         "for a lost answer, or done by the sweep as well, LostRace went to whoever asked, or ended "
         "the sweep."

@@ -6,6 +6,7 @@ import threading
 from collections import Counter
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -20,6 +21,7 @@ from ojs.domain.errors import (
     JobTypeNotAllowed,
     NotFound,
     OjsError,
+    PayloadTooLarge,
     PermissionDenied,
     QueueDraining,
     QueueFull,
@@ -396,7 +398,7 @@ CHANGES: dict[str, tuple[Callable[[World], None], type[OjsError]]] = {
     "job types are narrowed": (_narrowed, JobTypeNotAllowed),
     "the producer is taken off the list": (_of_others, PermissionDenied),
     "the policy is reject now": (_refusing, QueueFull),
-    "it could never fit any more": (_too_small, QueueFull),
+    "it could never fit any more": (_too_small, PayloadTooLarge),
     "the queue is drained": (_draining, QueueDraining),
     "the queue is being discarded": (_discarded_slowly, QueueDraining),
     "the queue is being deleted if empty": (_about_to_be_rejected, QueueMayStay),
@@ -793,9 +795,9 @@ def test_a_drop_costs_no_more_than_it_must(exact: World) -> None:
         exact.push(n)
     exact.run.table.meter.reset()
     exact.push()
-    # The queue, the depth counter twice and once more for who went; the line, its end, a record;
-    # the error, the job that went and the one that came.
-    assert len(exact.run.table.meter.calls) <= 10
+    # The queue, the depth counter twice; the line, its end, a record; the error, the job that went
+    # and the one that came.
+    assert len(exact.run.table.meter.calls) <= 9
 
 
 # --- configuration ------------------------------------------------------------------------------
@@ -969,10 +971,158 @@ def test_a_batch_that_could_never_fit_does_not_wait(world: World) -> None:
     waited: list[float] = []
     world.run.enqueue._bounds._sleep = waited.append
     requests = [envelope.parse({"type": "a", "args": [n]}) for n in range(4)]
-    with pytest.raises(QueueFull):
+    with pytest.raises(QueueFull) as refused:
         world.run.enqueue.push_batch(requests, wait_ms=5_000)
+    assert (refused.value.retryable, refused.value.retry_after_s) == (False, None)
     assert waited == []
     assert records(world) == 0
+
+
+@pytest.mark.parametrize("bounds", [{"max_size": 2}, {"max_size_bytes": 100}])
+def test_what_could_never_fit_drops_nothing_and_is_no_refusal_of_a_full_queue(
+    world: World, bounds: dict[str, Any]
+) -> None:
+    bound(world, overflow_policy="drop_oldest", **bounds)
+    jobs = [world.push(n) for n in range(2)]
+    before = counter_value(world)
+    with pytest.raises((QueueFull, PayloadTooLarge)) as refused:
+        batch(world, 20)
+    assert not refused.value.retryable
+    assert [world.state(job) for job in jobs] == ["available"] * 2
+    assert counter_value(world) == before
+    assert world.run.table.get(keys.counter("default"), keys.REFUSED) is None
+
+
+# --- duplicates and full queues -------------------------------------------------------------------
+
+
+def unique(conflict: str, number: int = 0, **more: Any) -> envelope.JobRequest:
+    options = {"unique": {"keys": ["type"], "on_conflict": conflict}, **more}
+    return envelope.parse({"type": "u", "args": [number], "options": options})
+
+
+@pytest.mark.parametrize("policy", ["reject", "block", "drop_oldest"])
+@pytest.mark.parametrize("batched", [False, True])
+def test_a_full_queue_answers_a_duplicate_with_the_job_that_is_there(
+    world: World, policy: str, batched: bool
+) -> None:
+    bound(world, max_size=2, overflow_policy=policy)
+    oldest = world.push()
+    there = world.run.enqueue.push(unique("ignore")).job
+    before = counter_value(world)
+    if batched:
+        (pushed,) = world.run.enqueue.push_batch([unique("ignore")])
+    else:
+        pushed = world.run.enqueue.push(unique("ignore"))
+    assert (pushed.job.id, pushed.deduplicated) == (there.id, True)
+    with pytest.raises(Duplicate):
+        world.run.enqueue.push(unique("reject"))
+    with pytest.raises(Duplicate):
+        world.run.enqueue.push(envelope.parse({"type": "b", "args": [], "id": there.id}))
+    assert world.state(oldest) == "available"
+    assert counter_value(world) == before
+    assert world.run.table.get(keys.counter("default"), keys.REFUSED) is None
+
+
+@pytest.mark.parametrize("policy", ["reject", "drop_oldest"])
+@pytest.mark.parametrize("batched", [False, True])
+def test_a_job_that_replaces_another_takes_over_its_place(
+    world: World, policy: str, batched: bool
+) -> None:
+    bound(world, max_size=2, max_size_bytes=6_000, overflow_policy=policy)
+    oldest = world.push()
+    job = world.run.enqueue.push(unique("replace")).job
+    for content in (1, BIG, 2, 2):
+        request = unique("replace", content)  # type: ignore[arg-type]
+        if batched:
+            ((after,), before) = ([o.job for o in world.run.enqueue.push_batch([request])], job)
+        else:
+            after, before = world.run.enqueue.push(request).job, job
+        assert (world.state(before), world.state(after)) == ("cancelled", "available")
+        assert world.state(oldest) == "available"
+        sizes = (oldest.reserved_bytes or 0) + (after.reserved_bytes or 0)
+        assert counter_value(world) == (2, sizes)
+        job = after
+    if policy == "reject":
+        # No more bytes than the bound has.
+        bound(world, max_size_bytes=1_000)
+        with pytest.raises(PayloadTooLarge):
+            world.run.enqueue.push(unique("replace", BIG))  # type: ignore[arg-type]
+        bound(world, max_size_bytes=None)
+        assert world.state(job) == "available"
+
+
+def test_a_job_that_replaces_one_of_another_queue_needs_room_in_its_own(world: World) -> None:
+    bound(world, max_size=1)
+    bound(world, "other", max_size=1)
+    there = world.run.enqueue.push(unique("replace")).job
+    filler = world.push(queue="other")
+    with pytest.raises(QueueFull):
+        world.run.enqueue.push(unique("replace", queue="other"))
+    assert world.state(there) == "available"
+    world.run.jobs.cancel(filler.id)
+    world.run.enqueue.push(unique("replace", queue="other"))
+    assert world.state(there) == "cancelled"
+    assert (counter_value(world)[0], counter_value(world, "other")[0]) == (0, 1)
+
+
+@pytest.mark.parametrize("how", ["ignore", "reject", "replace", "id"])
+def test_a_duplicate_takes_no_room_while_it_is_looked_at(world: World, how: str) -> None:
+    """Whoever comes meanwhile finds the room that there is."""
+    bound(world, max_size=2)
+    there = world.run.enqueue.push(unique("ignore")).job
+    late = world.another()
+    counts: list[int] = []
+    looked = late.stores.jobs.read_records, late.enqueue._locks.get
+
+    def read(ids: Any) -> Any:
+        counts.append(counter_value(world)[0])
+        return looked[0](ids)
+
+    def get(digest: str) -> Any:
+        counts.append(counter_value(world)[0])
+        return looked[1](digest)
+
+    taken = envelope.parse({"type": "b", "args": [], "id": there.id})
+    request = taken if how == "id" else unique(how)
+    with (
+        mock.patch.object(late.enqueue._jobs, "read_records", read),
+        mock.patch.object(late.enqueue._locks, "get", get),
+        suppress(Duplicate),
+    ):
+        late.enqueue.push(request)
+    assert set(counts) == {1}
+    assert counter_value(world)[0] == 1
+
+
+@pytest.mark.parametrize("batched", [False, True])
+def test_a_unique_job_that_came_while_room_was_made_is_the_answer(
+    exact: World, batched: bool
+) -> None:
+    """And a batch of one is answered as a single push is."""
+    bound(exact, max_size=2, overflow_policy="drop_oldest")
+    for n in range(2):
+        exact.push(n)
+    late = exact.another()
+    bounds = late.enqueue._bounds
+    there: list[Job] = []
+    drop = bounds._jobs.replace
+
+    def slow(*args: Any, **more: Any) -> Job:
+        if not there:
+            # All that could be dropped is taken, and the same unique job comes.
+            there.append(exact.run.enqueue.push(unique("ignore")).job)
+        return drop(*args, **more)
+
+    with mock.patch.object(bounds._jobs, "replace", slow):
+        if batched:
+            (pushed,) = late.enqueue.push_batch([unique("ignore")])
+        else:
+            pushed = late.enqueue.push(unique("ignore"))
+    assert (pushed.job.id, pushed.deduplicated) == (there[0].id, True)
+    left = Counter(i["state"]["S"] for i in exact.items() if "state" in i and "type" in i)
+    assert left == {"available": 2, "discarded": 1}
+    assert counter_value(exact)[0] == 2
 
 
 # --- limits on what is handed out ---------------------------------------------------------------

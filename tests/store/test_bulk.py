@@ -174,7 +174,7 @@ def test_what_cannot_come_back_is_counted_and_the_rest_goes_on(world: World) -> 
         (second.id, "duplicate"),
         (taken.id, "JOB_TYPE_NOT_ALLOWED"),
         (draining.id, "queue_draining"),
-        (huge.id, "QUEUE_FULL"),
+        (huge.id, "payload_too_large"),
     ]
     assert (done.operation.matched, done.operation.failed) == (6, 4)
     assert done.errors == list(done.operation.errors)

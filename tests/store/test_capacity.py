@@ -73,6 +73,26 @@ def test_a_half_kilobyte_job_fetched_by_tens(exact: World) -> None:
     assert spent.reads <= 20
 
 
+def test_a_unique_job_in_a_bounded_queue(exact: World) -> None:
+    """New: the queue, the lock, the counter, and a transaction; one that is there takes no room."""
+    exact.run.queues.configure("bounded", {"max_size": 2, "overflow_policy": "drop_oldest"})
+    exact.push(queue="bounded")
+
+    def push(conflict: str) -> Spent:
+        unique = {"keys": ["type"], "on_conflict": conflict}
+        with spending(exact) as spent:
+            exact.push(kind="unique", queue="bounded", unique=unique)
+        return spent
+
+    new, there, replaced = push("ignore"), push("ignore"), push("replace")
+    assert (new.calls, new.writes) == (4, 6)
+    assert (there.calls, there.writes) == (3, 0)
+    assert (replaced.calls, replaced.writes) == (5, 9)
+    with spending(exact) as dropped:
+        exact.push(queue="bounded")
+    assert (dropped.calls, dropped.writes) == (9, 6)
+
+
 def test_a_job_of_2_4_kilobytes(exact: World) -> None:
     warm(exact)
     assert total(one_job(exact, 2_400)).writes <= 10

@@ -17,7 +17,7 @@ from unittest import mock
 
 import pytest
 
-from ojs.domain.errors import BackendTimeout, QueueFull
+from ojs.domain.errors import BackendContended, BackendTimeout, QueueFull
 from ojs.domain.job import envelope
 from ojs.domain.job.job import Job
 from ojs.services.jobs import enqueue
@@ -25,6 +25,7 @@ from ojs.services.permits.backpressure import QueueBounds
 from ojs.services.permits.repair import SETTLED_MS
 from ojs.store.jobs import staged_batches
 from ojs.store.table import keys, values
+from ojs.store.table.errors import LostRace
 from tests.store.doubles import Projecting
 from tests.store.faults import Killed
 from tests.store.permits import reconcile, reconcile_at_rest
@@ -122,6 +123,21 @@ def crowd(world: World, work: Sequence[Callable[[Runtime], None]]) -> None:
     with ThreadPoolExecutor(len(work)) as pool:
         for done in [pool.submit(start, *pair) for pair in zip(runs, work, strict=True)]:
             done.result()
+
+
+def pushing(
+    requests: Sequence[envelope.JobRequest], *, batch: bool = False
+) -> Callable[[Runtime], None]:
+    """Push them one by one, or in one batch."""
+
+    def push(run: Runtime) -> None:
+        if batch:
+            run.enqueue.push_batch(requests)
+            return
+        for one in requests:
+            run.enqueue.push(one)
+
+    return push
 
 
 def until_accepted(run: Runtime, requests: Sequence[envelope.JobRequest]) -> int:
@@ -285,6 +301,7 @@ def test_the_oldest_give_way_to_many_at_once(streamed: Worlds) -> None:
                     refused.append(n)
 
         crowd(world, [push] * 12)
+        assert (len(accepted), refused) == (120, [])
         records = Stream(world.client, world.table).take()
         history = History.of(records)
         assert (history.most_jobs, history.most_counted, history.too_few) == (20, 20, 0)
@@ -304,6 +321,167 @@ def test_the_oldest_give_way_to_many_at_once(streamed: Worlds) -> None:
         (one,) = [e for e in projected.events() if e["type"] == "queue.overflow"][:1]
         assert one["subject"] == one["data"]["queue"] == QUEUE
         assert set(one["data"]) == {"queue", "job_id", "job_type"}
+        # It became full once, and stayed so.
+        assert told["queue.full"] == told["backpressure.warning"] == 1
+
+
+def test_a_full_queue_takes_all_as_long_as_something_can_be_dropped(streamed: Worlds) -> None:
+    """32 producers that come at once, with four jobs each."""
+    with streamed() as world:
+        configure(world, max_size=100, overflow_policy="drop_oldest")
+        fill(world, 100)
+        crowd(world, [pushing([request(n) for n in range(4)])] * 32)
+        records = Stream(world.client, world.table).take()
+        history = History.of(records)
+        assert (history.most_jobs, history.most_counted, history.too_few) == (100, 100, 0)
+        assert counts(world) == behind(world)
+        assert counts(world)[0] == 100
+        projected = Projected(world.client, world.table, world.clock)
+        assert projected.run(records) == []
+        dropped = [e["data"]["job_id"] for e in projected.events() if e["type"] == "queue.overflow"]
+        assert len(dropped) == len(set(dropped)) == 128
+        told = Counter(event["type"] for event in projected.events())
+        assert (told["queue.full"], told["backpressure.rejected"]) == (1, 0)
+
+
+def test_batches_drop_many_at_once(exact: World) -> None:
+    """50 in each transaction, without those that others are quicker with; each once."""
+    configure(exact, max_size=200, overflow_policy="drop_oldest")
+    fill(exact, 200)
+    with spending(exact) as spent:
+        exact.run.enqueue.push_batch([request(n) for n in range(150)])
+    # The queue; the counter twice; the line, its end, the records; who went, and the new ones.
+    assert spent.calls <= 3 + 4 + 3 + 10
+    crowd(exact, [pushing([request(n) for n in range(60)], batch=True)] * 6)
+    assert counts(exact) == behind(exact)
+    assert counts(exact)[0] == 200
+    states = Counter(i["state"]["S"] for i in exact.items() if "state" in i and "type" in i)
+    assert states == {"available": 200, "discarded": 150 + 6 * 60}
+
+
+def test_a_job_that_was_taken_spoils_no_transaction_of_others(exact: World) -> None:
+    configure(exact, max_size=20, overflow_policy="drop_oldest")
+    fill(exact, 20)
+    store = exact.run.enqueue._bounds._jobs
+    all_at_once = store.replace_all
+    taken: list[Job] = []
+
+    def late(*args: Any) -> list[Job]:
+        if not taken:
+            taken.extend(exact.run.fetch.fetch([QUEUE], 3, "w"))
+        return all_at_once(*args)
+
+    with mock.patch.object(store, "replace_all", late):
+        exact.run.enqueue.push_batch([request(n) for n in range(10)])
+    states = Counter(i["state"]["S"] for i in exact.items() if "state" in i and "type" in i)
+    assert states == {"available": 17, "active": 3, "discarded": 10}
+    assert all(not exact.run.jobs.get(job.id).errors for job in taken)
+    assert counts(exact) == behind(exact)
+
+
+def test_dropping_ends_when_the_time_is_over(exact: World) -> None:
+    configure(exact, max_size=200, overflow_policy="drop_oldest")
+    fill(exact, 200)
+    store = exact.run.enqueue._bounds._jobs
+    all_at_once = store.replace_all
+
+    def slow(*args: Any) -> list[Job]:
+        exact.clock.advance(15_000)
+        return all_at_once(*args)
+
+    with (
+        mock.patch.object(store, "replace_all", slow),
+        pytest.raises(BackendContended),
+    ):
+        exact.run.enqueue.push_batch([request(n) for n in range(200)])
+    assert counts(exact) == behind(exact)
+    assert counts(exact)[0] == 100
+
+
+def test_others_that_are_always_quicker_are_no_full_queue(exact: World) -> None:
+    """The pauses between the tries are at random, and ever longer."""
+    configure(exact, max_size=5, overflow_policy="drop_oldest")
+    fill(exact, 5)
+    bounds = exact.run.enqueue._bounds
+    paused: list[float] = []
+    bounds._sleep, bounds._chance = paused.append, lambda: 1.0
+
+    def lost(*_: Any, **__: Any) -> Job:
+        raise LostRace([None])
+
+    with mock.patch.object(bounds._jobs, "replace", lost), pytest.raises(BackendContended):
+        exact.run.enqueue.push(request())
+    assert paused[:3] == [0.02, 0.04, 0.08]
+    assert len(paused) == 16
+    assert paused == sorted(paused)
+    assert sum(paused) < 6
+    assert counts(exact)[0] == 5
+    assert exact.run.table.get(keys.counter(QUEUE), keys.REFUSED) is None
+
+
+UNIQUE = {"keys": ["type"], "on_conflict": "replace"}
+
+
+@pytest.mark.parametrize("policy", ["reject", "drop_oldest"])
+def test_all_that_replace_the_same_unique_job_get_in(exact: World, policy: str) -> None:
+    configure(exact, max_size=2, overflow_policy=policy)
+    other = exact.run.enqueue.push(request()).job
+    other_type = envelope.parse({"type": "other", "args": [], "queue": QUEUE})
+    exact.run.jobs.cancel(other.id)
+    other = exact.run.enqueue.push(other_type).job
+    exact.run.enqueue.push(request(unique=UNIQUE))
+    crowd(exact, [pushing([request(unique=UNIQUE)] * 3)] * 4)
+    states = Counter(i["state"]["S"] for i in exact.items() if "state" in i and "type" in i)
+    assert states == {"available": 2, "cancelled": 13}
+    assert exact.state(other) == "available"
+    assert counts(exact) == behind(exact)
+    assert counts(exact)[0] == 2
+
+
+@pytest.mark.parametrize("quicker", [11, 99])
+def test_a_unique_push_that_others_are_quicker_with_tries_again(exact: World, quicker: int) -> None:
+    """Up to fifteen times, after pauses at random; then it is told to try again."""
+    exact.run.enqueue.push(request(unique=UNIQUE))
+    late = exact.another()
+    paused: list[float] = []
+    late.enqueue._bounds._sleep, late.enqueue._bounds._chance = paused.append, lambda: 0.0
+    create = late.stores.jobs.create
+    others: list[Job] = []
+
+    def slow(*args: Any) -> Job:
+        if len(others) < quicker:
+            others.append(exact.run.enqueue.push(request(unique=UNIQUE)).job)
+        return create(*args)
+
+    with mock.patch.object(late.enqueue._jobs, "create", slow):
+        if quicker == 11:
+            pushed = late.enqueue.push(request(unique=UNIQUE)).job
+            assert exact.state(pushed) == "available"
+            assert exact.state(others[-1]) == "cancelled"
+        else:
+            with pytest.raises(BackendContended) as refused:
+                late.enqueue.push(request(unique=UNIQUE))
+            assert refused.value.retryable
+            assert exact.state(others[-1]) == "available"
+    assert len(paused) == min(quicker, 15)
+    assert paused[:3] == [0.02, 0.04, 0.08]
+    assert max(paused) == 0.2
+
+
+def test_what_it_costs_to_replace_a_unique_job_of_a_bounded_queue(exact: World) -> None:
+    """One write of the counter more than in an unbounded queue; a new unique job as any other."""
+    configure(exact, max_size=10)
+    spent = []
+    for queue in ("plain", QUEUE):
+        asked = request(queue=queue, unique={"keys": ["type", "queue"], "on_conflict": "replace"})
+        exact.run.enqueue.push(request(queue=queue))
+        for _ in range(2):
+            with spending(exact) as one:
+                exact.run.enqueue.push(asked)
+            spent.append((one.calls, one.writes))
+    (new, replaced), (new_bounded, replaced_bounded) = spent[:2], spent[2:]
+    assert (new_bounded[0] - new[0], new_bounded[1] - new[1]) == (1, 1)
+    assert (replaced_bounded[0] - replaced[0], replaced_bounded[1] - replaced[1]) == (1, 1)
 
 
 def test_who_waits_for_room_gets_it_when_there_is_some(exact: World) -> None:
@@ -313,7 +491,6 @@ def test_who_waits_for_room_gets_it_when_there_is_some(exact: World) -> None:
     def pushing(run: Runtime, sleep: Callable[[float], None]) -> None:
         run.enqueue._bounds = QueueBounds(
             jobs=run.enqueue._jobs,
-            changes=run.changes,
             clock=exact.clock,
             depth=run.stores.depth,
             sleep=sleep,

@@ -197,9 +197,9 @@ def test_a_bounded_queue_must_have_room(world: World) -> None:
         world.run.redrive.retry(job.id, override(args=[LARGE + LARGE]))
     assert [i for i in world.items() if i["sk"]["S"] != "refused"] == before
     world.run.jobs.cancel(other.id)
-    with pytest.raises(QueueFull) as refused:
+    with pytest.raises(PayloadTooLarge) as refused:
         world.run.redrive.retry(job.id, override(args=[HUGE]))
-    assert refused.value.details["unit"] == "bytes"
+    assert (refused.value.details["queue"], refused.value.details["limit"]) == ("mail", 20_000)
     world.run.redrive.retry(job.id, override(args=[LARGE, LARGE]))
     record = world.run.redrive._jobs.read_record(job.id)
     assert record is not None

@@ -94,10 +94,18 @@ class PayloadTooLarge(OjsError):
 
     code = "payload_too_large"
 
-    def __init__(self, what: str, *, size: int, limit: int) -> None:
+    def __init__(self, what: str, *, size: int, limit: int, queue: str | None = None) -> None:
+        """`limit` is that of a `queue`, if one is given: in all of its jobs together."""
+        rule = f"{what} has {size} bytes; at most {limit} are allowed."
+        if queue is not None:
+            rule = (
+                f"{what} has {size} bytes and can never fit into the queue '{queue}': "
+                f"all its jobs together may have {limit}."
+            )
         super().__init__(
-            f"{what} has {size} bytes; at most {limit} are allowed.",
-            details={"field": what, "size": size, "limit": limit},
+            rule,
+            details={"field": what, "size": size, "limit": limit}
+            | ({} if queue is None else {"queue": queue}),
         )
 
 
@@ -241,21 +249,39 @@ class QueueFull(OjsError):
         bound: int,
         strategy: str,
         unit: str = "jobs",
-        retry_after_s: int = 5,
+        retry_after_s: int | None = 5,
+        message: str | None = None,
     ) -> None:
         kind = "depth" if unit == "jobs" else "size"
         shown = bound if unit == "jobs" else f"{bound} bytes"
         self.queue = {"queue": queue, "depth": depth, "bound": bound, "strategy": strategy}
-        self._most_bytes = bound if unit == "bytes" else None
         super().__init__(
-            f"Queue '{queue}' has reached its {kind} bound ({shown}).",
+            message or f"Queue '{queue}' has reached its {kind} bound ({shown}).",
             details={**self.queue, "unit": unit},
             retry_after_s=retry_after_s,
         )
 
-    def never(self, size: int) -> bool:
-        """Whether a job of so many bytes would not fit into the empty queue either."""
-        return self._most_bytes is not None and size > self._most_bytes
+
+class BatchTooLarge(QueueFull):
+    """A batch has more jobs for a queue than it may ever hold; nothing was stored.
+
+    A refusal of a bounded queue, as ojs-backpressure section 9.3 has it, but no reason to try
+    again.
+    """
+
+    retryable = False
+
+    def __init__(self, queue: str, *, count: int, depth: int, bound: int, strategy: str) -> None:
+        super().__init__(
+            queue,
+            depth=depth,
+            bound=bound,
+            strategy=strategy,
+            retry_after_s=None,
+            message=f"{count} jobs can never fit into the queue '{queue}', which holds at most "
+            f"{bound}: send them in smaller batches.",
+        )
+        self.details |= {"field": "jobs", "size": count, "limit": bound}
 
 
 class BackendError(OjsError):
@@ -297,6 +323,10 @@ def known(kind: type[K], stored: object, what: str, otherwise: K | None = None) 
         if otherwise is None:
             raise UnknownForm(what, stored) from None
         return otherwise
+
+
+class BackendContended(BackendUnavailable):
+    """Others changed the same items first, each time; nothing is wrong with the store."""
 
 
 class BackendTimeout(BackendError):

@@ -286,9 +286,10 @@ def _batches(run: Run) -> None:
     run.config("room", max_size=1_000)
     jobs = [run.job("staged", [n]) for n in range(149)]
     run.ask("POST", "/jobs/batch", {"jobs": [*jobs, run.job("staged", [_APART])]})
+    run.ask("POST", "/jobs/batch", {"jobs": [run.job("room", [n]) for n in range(101)]})
     there = run.push("staged", id=_CHOSEN.format(120))
     jobs = [run.job("room", [n], id=_CHOSEN.format(1_000 + n)) for n in range(119)]
-    run.refused("POST", "/jobs/batch", {"jobs": [*jobs, run.job("room", id=there)]})
+    run.refused("POST", "/jobs/batch", {"jobs": [*jobs, run.job("staged", id=there)]})
     run.minutes()
     # An undone batch is undone once more an hour later.
     run.clock.advance(_HOUR_MS)

@@ -9,7 +9,7 @@ from jsonschema import Draft202012Validator
 
 from functions.admin import handler as module
 from ojs.clock import ManualClock, SystemClock
-from ojs.domain.errors import BackendUnavailable
+from ojs.domain.errors import BackendContended, BackendUnavailable
 from ojs.http.contract import manifest
 from ojs.http.contract import operations as contract
 
@@ -79,6 +79,21 @@ def test_a_defect_is_500_without_its_cause(
     assert record.__dict__["operation"] == "enqueue_job"
     assert "secret-name" in caplog.text
     assert "private-argument" not in caplog.text
+
+
+def test_others_that_are_quicker_are_a_warning_without_a_stack(
+    api: Api, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def contended(*_: Any, **__: Any) -> None:
+        raise BackendContended("Others are pushing the same unique job; try again.")
+
+    monkeypatch.setattr(api.runtime.enqueue, "push", contended)
+    reply = api.post("/ojs/v1/jobs", {"type": "a", "args": []})
+    assert (reply.status, reply.error["code"]) == (503, "backend_unavailable")
+    assert reply.headers["Retry-After"] == "1"
+    (record,) = caplog.records
+    assert (record.levelname, record.exc_info) == ("WARNING", None)
+    assert record.__dict__["status"] == 503
 
 
 def test_the_manifest_is_true(api: Api) -> None:

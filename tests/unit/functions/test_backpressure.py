@@ -167,8 +167,11 @@ def test_the_first_bound_reached_counts(api: Api) -> None:
     bounded(api, "small", max_depth=1_000, max_size_bytes=50)
     assert push(api, "few").status == 201
     refused(push(api, "few"), "few", 1, 1)
-    reply = api.post(f"{BASE}/jobs", job("small", args=["x" * 100]))
-    refused(reply, "small", 0, 50)
+    assert push(api, "small").status == 201
+    reply = api.post(f"{BASE}/jobs", job("small", args=["x" * 30]))
+    used = reply.error["depth"]
+    assert 0 < used <= 50
+    refused(reply, "small", used, 50)
 
 
 @pytest.mark.requirement("BP-o", "BP-w")
@@ -238,7 +241,38 @@ def test_a_batch_that_could_never_fit_is_refused(api: Api) -> None:
     for strategy in ("reject", "drop_oldest", "block"):
         queue = strategy.replace("_", "-")
         bounded(api, queue, max_depth=2, strategy=strategy)
-        refused(push_batch(api, *[queue] * 3), queue, 0, 2, strategy)
+        assert push(api, queue).status == 201
+        reply = push_batch(api, *[queue] * 3, headers={"OJS-Block-Timeout": "5"})
+        assert (reply.status, reply.error["code"]) == (429, "QUEUE_FULL")
+        assert reply.error["message"].startswith(f"3 jobs can never fit into the queue '{queue}'")
+        details = reply.error["details"]
+        assert (details["field"], details["size"], details["limit"]) == ("jobs", 3, 2)
+        assert reply.error["retryable"] is False
+        assert "Retry-After" not in reply.headers
+        assert (reply.headers[DEPTH], reply.headers[BOUND]) == ("1", "2")
+        assert stored(api, queue) == 1
+
+
+def test_a_job_that_could_never_fit_is_too_large(api: Api) -> None:
+    for strategy in ("reject", "drop_oldest", "block"):
+        queue = strategy.replace("_", "-")
+        bounded(api, queue, max_size_bytes=1_000, strategy=strategy)
+        assert push(api, queue).status == 201
+        large, half = (job(queue, args=["x" * size]) for size in (2_000, 600))
+        told = [
+            (api.post(f"{BASE}/jobs", large), "body"),
+            (api.post(f"{BASE}/jobs/batch", {"jobs": [job(queue), large]}), "jobs[1].body"),
+            (api.post(f"{BASE}/jobs/batch", {"jobs": [half, half]}), "jobs"),
+        ]
+        for reply, what in told:
+            assert (reply.status, reply.error["code"]) == (413, "payload_too_large")
+            details = reply.error["details"]
+            assert (details["field"], details["limit"]) == (what, 1_000)
+            assert details["size"] > 1_000
+            assert f"can never fit into the queue '{queue}'" in reply.error["message"]
+            assert reply.error["retryable"] is False
+            assert "Retry-After" not in reply.headers
+        assert stored(api, queue) == 1
 
 
 # --- warnings ---------------------------------------------------------------------------------

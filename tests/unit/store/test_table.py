@@ -17,7 +17,7 @@ from botocore.exceptions import (
 )
 
 from ojs.domain.errors import BackendError, BackendTimeout, BackendUnavailable
-from ojs.store.table.errors import LostRace, NotDone, classify
+from ojs.store.table.errors import Contended, LostRace, NotDone, classify
 from ojs.store.table.races import retry_on_race
 from ojs.store.table.table import Put, Table, Update
 
@@ -41,7 +41,7 @@ def _client_error(code: str, status: int = 400, **more: Any) -> ClientError:
         (ParamValidationError(report="x"), BackendError),
         (_client_error("ProvisionedThroughputExceeded"), NotDone),
         (_client_error("ThrottlingException"), NotDone),
-        (_client_error("TransactionConflictException"), NotDone),
+        (_client_error("TransactionConflictException"), Contended),
         (ConnectionClosedError(endpoint_url="x"), BackendUnavailable),
         (_client_error("TransactionInProgressException"), BackendUnavailable),
         (_client_error("NobodyKnowsThis", 500), BackendUnavailable),
@@ -54,7 +54,7 @@ def _client_error(code: str, status: int = 400, **more: Any) -> ClientError:
                 "TransactionCanceledException",
                 CancellationReasons=[{"Code": "None"}, {"Code": "TransactionConflict"}],
             ),
-            NotDone,
+            Contended,
         ),
         (
             _client_error(
@@ -144,7 +144,7 @@ UPDATE = Update("a", "b", set={"op": "mine"})
     [
         # Refused each time: certainly nothing was done.
         ([THROTTLED] * 4, NotDone, 4),
-        ([_client_error("TransactionConflictException")] * 4, NotDone, 4),
+        ([_client_error("TransactionConflictException")] * 4, Contended, 4),
         # After a try without an answer nobody can say that.
         ([SILENT, THROTTLED, THROTTLED, THROTTLED], BackendUnavailable, 4),
         ([THROTTLED, SILENT, SILENT], BackendTimeout, 3),

@@ -19,7 +19,7 @@ from aws_lambda_powertools.utilities.data_classes import APIGatewayProxyEventV2
 from ojs.clock import Clock, SystemClock
 from ojs.domain import jsontext
 from ojs.domain.access import Principal
-from ojs.domain.errors import NotFound, OjsError
+from ojs.domain.errors import BackendContended, NotFound, OjsError
 from ojs.domain.ids import IdSource
 from ojs.http.binding import client_quirks, errors, negotiation
 from ojs.http.binding.access import Guard
@@ -257,7 +257,10 @@ class Application:
             fields["code"] = code
         # Successes are logged at DEBUG only: storing a line for each request costs about as much as
         # serving it, and the API's access log has them.
-        if status >= 500:
+        if isinstance(cause, BackendContended):
+            # Others were quicker: no defect, and no stack that could tell anything.
+            logger.warning("request contended", **fields)
+        elif status >= 500:
             logger.error("request failed", exc_info=cause, **fields)
         elif code is not None:
             logger.info("request refused", **fields)

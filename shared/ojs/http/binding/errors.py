@@ -70,7 +70,8 @@ KINDS: dict[str, ErrorKind] = {
     "payload_too_large": ErrorKind(413, "OJS-1009",
         "Store large data elsewhere and send a reference to it."),
     "metadata_too_large": ErrorKind(413, "OJS-1010", "Keep meta for small facts about the job."),
-    "QUEUE_FULL": ErrorKind(429, "OJS-6001", "Nothing was stored; try again after Retry-After."),
+    "QUEUE_FULL": ErrorKind(429, "OJS-6001",
+        "Nothing was stored; try again after Retry-After, or with fewer jobs if there is none."),
     "backend_error": ErrorKind(500, "OJS-2000",
         "Try again; report it with the request id if it stays."),
     "backend_unavailable": ErrorKind(503, "OJS-2001", "Try again after the time in Retry-After."),
@@ -133,7 +134,8 @@ def headers(error: OjsError) -> dict[str, str]:
     if isinstance(error, QueueFull):
         added["X-OJS-Queue-Depth"] = str(error.queue["depth"])
         added["X-OJS-Queue-Bound"] = str(error.queue["bound"])
-    if error.retry_after_s is not None or kind_of(error).status in (429, 503):
+    waits = error.retryable and kind_of(error).status in (429, 503)
+    if error.retry_after_s is not None or waits:
         added["Retry-After"] = str(error.retry_after_s or _DEFAULT_RETRY_AFTER_S)
     return added
 

@@ -41,7 +41,7 @@ _ERRORS = {
     ),
     429: (
         "QueueFull",
-        "A queue is full, and nothing was stored; try again after `Retry-After` seconds.",
+        "A queue is full, and nothing was stored; try again after `Retry-After` seconds, if given.",
     ),
     500: ("InternalError", "An internal error."),
     503: (
@@ -527,8 +527,9 @@ def _content(ref: str, example: Any = None) -> dict[str, Any]:
 
 
 def _error(status: int) -> dict[str, Any]:
-    extra = {503: ("Retry-After",), 429: ("Retry-After", "X-OJS-Queue-Depth", "X-OJS-Queue-Bound")}
-    sometimes = {409: ("Retry-After",)}
+    extra = {503: ("Retry-After",), 429: ("X-OJS-Queue-Depth", "X-OJS-Queue-Bound")}
+    # Not with a batch that could never fit: it need not be tried again.
+    sometimes = {409: ("Retry-After",), 429: ("Retry-After",)}
     example = _ERROR_EXAMPLE if status == 404 else None
     return {
         "description": _ERRORS[status][1],

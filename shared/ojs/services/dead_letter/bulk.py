@@ -332,7 +332,7 @@ class BulkRunner:
             except (BackendUnavailable, BackendTimeout, QueueMayStay):
                 raise
             except OjsError as error:
-                if isinstance(error, QueueFull) and not error.never(found.size):
+                if isinstance(error, QueueFull):
                     raise
                 refusal = Refusal.of(job.id, error)
                 run.errors.append(refusal)

@@ -17,7 +17,13 @@ from ojs.clock import Clock
 from ojs.domain import jsontext, times
 from ojs.domain.dead_letter import copies as domain
 from ojs.domain.dead_letter.copies import Origin, Target
-from ojs.domain.errors import BackendUnavailable, Duplicate, OjsError, QueueFull
+from ojs.domain.errors import (
+    BackendUnavailable,
+    Duplicate,
+    OjsError,
+    PayloadTooLarge,
+    QueueFull,
+)
 from ojs.domain.ids import IdSource
 from ojs.domain.job import lifecycle
 from ojs.domain.job.job import Job
@@ -133,7 +139,7 @@ class DeadLetterCopies:
                 except JobIdTaken:
                     raise Duplicate(f"There is a job '{copy.id}'.") from None
                 reservation.keep([stored])
-        except QueueFull:
+        except (QueueFull, PayloadTooLarge):
             return self._without(record)
         return made
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import assert_never
+from typing import Any, assert_never
 
 from ojs.clock import Clock
 from ojs.domain import jsontext, times
@@ -32,18 +32,24 @@ from ojs.services.jobs import middleware
 from ojs.services.jobs.middleware import Middleware
 from ojs.services.jobs.placement import FairQueuePlacement, FinishTags
 from ojs.services.jobs.time_transitions import TimeTransitions
-from ojs.services.permits.backpressure import QueueBounds, QueuePressure, Reservation
+from ojs.services.permits.backpressure import (
+    QueueBounds,
+    QueuePressure,
+    Reservation,
+    check_size,
+)
 from ojs.services.permits.lifecycle import Permits
 from ojs.services.permits.rate_limits import RateLimits, RateLimitStatus, registered
 from ojs.store.jobs.new_jobs import JobIdTaken
 from ojs.store.jobs.records import JobStore
 from ojs.store.jobs.unique_locks import UniqueLock, UniqueLocks
 from ojs.store.queues.queues import QueueStore
-from ojs.store.table.errors import NotDone
+from ojs.store.table.errors import LostRace, NotDone
 from ojs.store.table.races import retry_on_race
 from ojs.store.table.table import MAX_TRANSACTION, Put, Update
 
-_TRIES = 6
+# Of a push that others are quicker with: with pauses in between, some four seconds.
+_TRIES = 16
 
 
 @dataclass(frozen=True)
@@ -98,13 +104,10 @@ class _Plan:
     existing: bool = False
     replaces: Job | None = None
 
-
-class _AlreadyEnqueued(Exception):
-    """The unique job exists already, and the push accepts that."""
-
-    def __init__(self, job: Job) -> None:
-        super().__init__(job.id)
-        self.job = job
+    @property
+    def seen(self) -> list[Mapping[str, Any]]:
+        """What the conditions of the writes compare with: what the plan was made of."""
+        return [write.values for write in self.also]
 
 
 class Enqueue:
@@ -171,18 +174,9 @@ class Enqueue:
         Raises NoRoomYet, and what `push` raises.
         """
         resolved = self._resolve(push)
-        may_enter = partial(self._check_new, resolved)
-        try:
-            with self._bounds.room(
-                resolved.jobs, resolved.queues, waits=True, may_enter=may_enter
-            ) as reservation:
-                pushed = self._store(resolved, reservation)
-                reservation.keep([] if pushed.deduplicated else [pushed.job])
-        except _AlreadyEnqueued as already:
-            (existing,) = self._jobs.with_contents([already.job])
-            return Pushed(existing, deduplicated=True, limit_status=self._limit_status(existing))
-        pressure = reservation.pressure(resolved.jobs[0].queue)
-        return replace(pushed, pressure=pressure, limit_status=self._limit_status(pushed.job))
+        self._check_ids_free(resolved)
+        pushed = self._store(resolved)
+        return replace(pushed, limit_status=self._limit_status(pushed.job))
 
     def _limit_status(self, job: Job) -> RateLimitStatus | None:
         """The status of the job's rate limit, for the answer; None after an error."""
@@ -193,35 +187,52 @@ class Enqueue:
         except OjsError:
             return None
 
-    def _store(self, resolved: _ResolvedPush, reservation: Reservation) -> Pushed:
+    def _store(self, resolved: _ResolvedPush) -> Pushed:
         (job,) = resolved.jobs
 
         def attempt() -> Pushed:
             nonlocal job
+            # First who holds the unique key: a duplicate takes no room.
             plan = self._plan(resolved, 0)
             if plan.existing:
                 (existing,) = self._jobs.with_contents([plan.job])
                 return Pushed(existing, deduplicated=True)
             entering = plan.job
-            if entering.order is not None:
-                # Only once: after a lost race the job keeps the position it was assigned.
-                (job,) = self._placed(resolved, reservation, [job])
-                entering = replace(entering, order=job.order)
-            try:
-                stored = self._jobs.create(entering, plan.also)
-            except JobIdTaken:
-                raise _taken(job.id) from None
+            with self._room(resolved, [plan]) as reservation:
+                if entering.order is not None:
+                    # Only once: after a lost race the job keeps the position it was assigned.
+                    (job,) = self._placed(resolved, reservation, [job])
+                    entering = replace(entering, order=job.order)
+                try:
+                    stored = self._jobs.create(entering, plan.also)
+                except JobIdTaken:
+                    raise _taken(job.id) from None
+                reservation.keep([stored], _replaced([plan]))
             self._release([plan], resolved.now_ms)
-            return Pushed(stored)
+            return Pushed(stored, pressure=reservation.pressure(stored.queue))
 
         busy = "Others are pushing the same unique job; try again."
-        return retry_on_race(attempt, tries=_TRIES, busy=busy)
+        return retry_on_race(attempt, tries=_TRIES, busy=busy, pause=self._bounds.pause)
+
+    def _room(
+        self, resolved: _ResolvedPush, plans: Sequence[_Plan]
+    ) -> AbstractContextManager[Reservation]:
+        """Room for the new jobs of these plans, which are those of a push in order; what they
+        replace leaves its room to them. Raises LostRace when the plans hold no more.
+        """
+        new = [plan for plan in plans if not plan.existing]
+        return self._bounds.room(
+            [plan.job for plan in new],
+            resolved.queues,
+            replaced=_replaced(new),
+            waits=True,
+            may_enter=partial(self._check_new, resolved, plans),
+        )
 
     def _release(self, plans: Iterable[_Plan], now_ms: int) -> None:
-        """Release the permits of jobs that were replaced."""
-        for plan in plans:
-            if plan.replaces is not None:
-                self._permits.release(plan.replaces, ended_ms=now_ms)
+        """Release the permits of jobs that were replaced; their room is the reservation's."""
+        for job in _replaced(plans):
+            self._permits.release(replace(job, reserved_bytes=None), ended_ms=now_ms)
 
     def push_batch(
         self,
@@ -264,15 +275,9 @@ class Enqueue:
         Raises NoRoomYet, and what `push_batch` raises.
         """
         resolved = self._resolve(push)
+        self._check_ids_free(resolved)
         unique = any(specification.unique for specification in push.specifications)
-        store = self._store_unique_batch if unique else self._store_batch
-        may_enter = partial(self._check_new, resolved)
-        with self._bounds.room(
-            resolved.jobs, resolved.queues, waits=True, may_enter=may_enter
-        ) as reservation:
-            pushed = store(resolved, reservation)
-            reservation.keep([one.job for one in pushed if not one.deduplicated])
-        return [replace(one, pressure=reservation.pressure(one.job.queue)) for one in pushed]
+        return self._store_unique_batch(resolved) if unique else self._store_batch(resolved)
 
     def _resolve(self, push: _Push) -> _ResolvedPush:
         """Read the queues of a push, and resolve its jobs under their configuration.
@@ -294,45 +299,58 @@ class Enqueue:
                     now_ms=push.came_ms,
                     prefix=_at(index) if push.batch else "",
                 )
+                job = self._job(push.ids[index], under, queue, now_ms, push.producer)
+                field = f"{_at(index)}body" if push.batch else "body"
+                check_size(queue, job.reserved_bytes or 0, field)
             specifications.append(under)
-            jobs.append(self._job(push.ids[index], under, queue, now_ms, push.producer))
+            jobs.append(job)
         # When it is repeated this writes nothing: the keys are remembered.
         self._limits.register(registered(jobs))
         return _ResolvedPush(jobs, specifications, queues, finish_tags, now_ms, push.reaches)
 
-    def _check_new(self, resolved: _ResolvedPush) -> None:
-        """Raise Duplicate if an id or a unique key is taken, before jobs are evicted for the push.
+    def _check_ids_free(self, resolved: _ResolvedPush) -> None:
+        """Raise Duplicate if an id that the client chose is taken, before room is reserved for it.
+
+        The write itself decides: where nothing is reserved, nothing is read.
+        """
+        jobs = resolved.jobs
+        chosen = [job.id for job in jobs if job.chosen_id and job.reserved_bytes is not None]
+        for job_id in self._jobs.read_records(chosen) if chosen else ():
+            raise _taken(job_id) if len(jobs) == 1 else _taken_in_batch(job_id, jobs)
+
+    def _check_new(self, resolved: _ResolvedPush, plans: Sequence[_Plan]) -> None:
+        """Raise Duplicate if an id or a unique key is taken by now, and LostRace if another job
+        holds a unique key than the plans say: before the push is refused for want of room that it
+        may not need, or jobs are dropped for it.
 
         The write itself decides again: the answer may change in between.
         """
-        jobs = resolved.jobs
-        chosen = [job.id for job in jobs if job.chosen_id]
-        for job_id in self._jobs.read_records(chosen) if chosen else ():
-            raise _taken(job_id) if len(jobs) == 1 else _taken_in_batch(job_id, jobs)
-        alone = len(jobs) == 1
-        for index in range(len(jobs)):
-            with nullcontext() if alone else _naming_job(index):
-                plan = self._plan(resolved, index)
-            if alone and plan.existing:
-                raise _AlreadyEnqueued(plan.job)
+        self._check_ids_free(resolved)
+        for index, plan in enumerate(plans):
+            with nullcontext() if len(plans) == 1 else _naming_job(index):
+                now = self._plan(resolved, index)
+            if now.existing != plan.existing or now.seen != plan.seen:
+                raise LostRace([])
 
-    def _store_batch(self, resolved: _ResolvedPush, reservation: Reservation) -> list[Pushed]:
-        jobs = self._placed(resolved, reservation, resolved.jobs)
-        try:
-            if len(jobs) <= MAX_TRANSACTION:
-                stored = self._jobs.create_all(jobs)
-            else:
-                # From here on undoing the batch releases its room, which its item records.
-                reservation.keep(jobs)
-                chosen = any(job.chosen_id for job in jobs)
-                stored = self._jobs.batches.create(jobs, now_ms=resolved.now_ms, chosen_ids=chosen)
-        except JobIdTaken as taken:
-            raise _taken_in_batch(taken.job_id, jobs) from None
-        return [Pushed(job) for job in stored]
+    def _store_batch(self, resolved: _ResolvedPush) -> list[Pushed]:
+        with self._room(resolved, [_Plan(job) for job in resolved.jobs]) as reservation:
+            jobs = self._placed(resolved, reservation, resolved.jobs)
+            try:
+                if len(jobs) <= MAX_TRANSACTION:
+                    stored = self._jobs.create_all(jobs)
+                else:
+                    # From here on undoing the batch releases its room, which its item records.
+                    reservation.keep(jobs)
+                    chosen = any(job.chosen_id for job in jobs)
+                    stored = self._jobs.batches.create(
+                        jobs, now_ms=resolved.now_ms, chosen_ids=chosen
+                    )
+            except JobIdTaken as taken:
+                raise _taken_in_batch(taken.job_id, jobs) from None
+            reservation.keep(stored)
+        return [Pushed(job, pressure=reservation.pressure(job.queue)) for job in stored]
 
-    def _store_unique_batch(
-        self, resolved: _ResolvedPush, reservation: Reservation
-    ) -> list[Pushed]:
+    def _store_unique_batch(self, resolved: _ResolvedPush) -> list[Pushed]:
         jobs = resolved.jobs
         if 2 * len(jobs) > MAX_TRANSACTION:
             raise Unsupported(
@@ -353,21 +371,24 @@ class Enqueue:
                 raise Unsupported(
                     "The batch replaces more jobs than one transaction can.", field="jobs"
                 )
-            entering = self._placed(resolved, reservation, [plan.job for plan in new])
-            try:
-                stored = iter(self._jobs.create_all(entering, also) if new else [])
-            except JobIdTaken as taken:
-                raise _taken_in_batch(taken.job_id, jobs) from None
+            with self._room(resolved, plans) as reservation:
+                entering = self._placed(resolved, reservation, [plan.job for plan in new])
+                try:
+                    created = self._jobs.create_all(entering, also) if new else []
+                except JobIdTaken as taken:
+                    raise _taken_in_batch(taken.job_id, jobs) from None
+                reservation.keep(created, _replaced(new))
             self._release(new, resolved.now_ms)
+            stored = iter(created)
             return [
                 Pushed(self._jobs.with_contents([plan.job])[0], deduplicated=True)
                 if plan.existing
-                else Pushed(next(stored))
+                else Pushed(job := next(stored), pressure=reservation.pressure(job.queue))
                 for plan in plans
             ]
 
         busy = "Others are pushing the same unique jobs; try again."
-        return retry_on_race(attempt, tries=_TRIES, busy=busy)
+        return retry_on_race(attempt, tries=_TRIES, busy=busy, pause=self._bounds.pause)
 
     def _placed(
         self, resolved: _ResolvedPush, reservation: Reservation, jobs: Sequence[Job]
@@ -574,6 +595,10 @@ def _check_replaced(new: Sequence[_Plan], jobs: Sequence[Job]) -> None:
     for plan in new:
         if plan.job.id in replaced:
             raise _taken_in_batch(plan.job.id, jobs)
+
+
+def _replaced(plans: Iterable[_Plan]) -> list[Job]:
+    return [plan.replaces for plan in plans if plan.replaces is not None]
 
 
 def _taken(job_id: str) -> Duplicate:

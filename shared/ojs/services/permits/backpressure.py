@@ -15,53 +15,81 @@ import random
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
-from itertools import count
+from dataclasses import dataclass, field, replace
 from typing import TypeVar
 
 from ojs.clock import Clock
-from ojs.domain.errors import BackendError, BackendUnavailable, OjsError, QueueFull
+from ojs.domain.errors import (
+    BackendContended,
+    BackendError,
+    BatchTooLarge,
+    OjsError,
+    PayloadTooLarge,
+    QueueFull,
+)
 from ojs.domain.job import lifecycle
 from ojs.domain.job.job import Job
 from ojs.domain.job.states import State
 from ojs.domain.queue.queue import Queue
-from ojs.services.jobs.transitions import JobChanges
 from ojs.store.jobs.records import JobStore
 from ojs.store.permits.counter_items import CounterValue
 from ojs.store.permits.depth_counter import BoundReached, DepthCounter
 from ojs.store.table.errors import LostRace, NotDone
+from ojs.store.table.table import MAX_TRANSACTION
 
 # API Gateway gives up after 29 s.
 MAX_BLOCK_MS = 25_000
 _FIRST_PAUSE_MS = 100
 _LONGEST_PAUSE_MS = 1_000
-_TRIES = 8
-# A batch has no more jobs; no more are dropped at once.
+# A batch has no more jobs; no more are dropped for one push.
 _MOST_DROPPED = 1_000
+# Jobs dropped in one transaction: each is two writes.
+_AT_ONCE = MAX_TRANSACTION // 2
+# How often a push looks for jobs to drop that others do not drop first, and for how long.
+_TRIES = 16
+_DROPPING_MS = 20_000
+# Pushes that meet on the same jobs choose at random among so many times what they need.
+_SPREAD, _LARGEST_SPREAD = 4, 64
+_FIRST_RETRY_S, _LONGEST_RETRY_PAUSE_S = 0.02, 0.4
 _UNKNOWN_RETRY_S, _LONGEST_RETRY_S = 5, 60
 T = TypeVar("T")
 
 
 @dataclass(frozen=True)
 class _CapacityRequest:
-    """The jobs and bytes that one queue should take."""
+    """What one queue should take: jobs and their bytes.
+
+    `freed` and `freed_bytes` are what leaves the queue with the very write that stores them.
+    """
 
     queue: Queue
     count: int
     size: int
     job_type: str
+    freed: int = 0
+    freed_bytes: int = 0
 
     @property
-    def fits_at_all(self) -> bool:
-        """Whether there would be room if the queue were empty."""
-        most, space = self.queue.config.max_size, self.queue.config.max_size_bytes
-        return (most is None or self.count <= most) and (space is None or self.size <= space)
+    def wanted(self) -> int:
+        """Jobs to reserve room for."""
+        return max(0, self.count - self.freed)
 
-    def beyond(self, value: CounterValue) -> tuple[int, int]:
-        """Jobs and bytes that must leave the queue first."""
-        most, space = self.queue.config.max_size, self.queue.config.max_size_bytes
-        count = 0 if most is None else max(0, value.count + self.count - most)
-        return count, 0 if space is None else max(0, value.size + self.size - space)
+    @property
+    def wanted_bytes(self) -> int:
+        """Their bytes."""
+        return max(0, self.size - self.freed_bytes)
+
+    def beyond(self, value: CounterValue, taken: tuple[int, int]) -> tuple[int, int]:
+        """Jobs and bytes that must leave the queue first, with this room taken already."""
+        config = self.queue.config
+        return (
+            _beyond(value.count, self.wanted - taken[0], config.max_size),
+            _beyond(value.size, self.wanted_bytes - taken[1], config.max_size_bytes),
+        )
+
+
+def _beyond(used: int, more: int, bound: int | None) -> int:
+    return 0 if bound is None or more <= 0 else max(0, used + more - bound)
 
 
 @dataclass(frozen=True)
@@ -75,15 +103,36 @@ class QueuePressure:
 
 @dataclass
 class Reservation:
-    """Room that was reserved, by queue, and what each depth counter showed after it."""
+    """Room that was reserved, jobs and bytes by queue, and what each depth counter showed after it.
 
-    requests: list[_CapacityRequest] = field(default_factory=list)
+    `freed` are counted jobs that ended with the write that stored the `kept` ones.
+    """
+
+    requests: Sequence[_CapacityRequest] = ()
+    taken: dict[str, tuple[int, int]] = field(default_factory=dict)
     values: dict[str, CounterValue] = field(default_factory=dict)
     kept: Sequence[Job] = ()
+    freed: Sequence[Job] = ()
 
-    def keep(self, stored: Sequence[Job]) -> None:
-        """Keep the room of these jobs, which were stored; that of all others is released."""
-        self.kept = stored
+    def keep(self, stored: Sequence[Job], freed: Sequence[Job] = ()) -> None:
+        """Keep the room of these jobs, which were stored; that of all others is released, and that
+        of the `freed` ones, as far as it was not taken over.
+        """
+        self.kept, self.freed = stored, freed
+
+    def take(self, queue: str, count: int, size: int) -> None:
+        """Note more room in a queue as reserved."""
+        jobs, space = self.taken.get(queue, (0, 0))
+        self.taken[queue] = (jobs + count, space + size)
+
+    def left(self) -> Mapping[str, tuple[int, int]]:
+        """What is to be released, by queue."""
+        left = Reservation(taken=dict(self.taken))
+        for jobs, sign in ((self.kept, -1), (self.freed, 1)):
+            for job in jobs:
+                if job.reserved_bytes is not None:
+                    left.take(job.queue, sign, sign * job.reserved_bytes)
+        return left.taken
 
     def pressure(self, queue: str) -> QueuePressure | None:
         """How full the queue is, if the caller should be warned."""
@@ -113,7 +162,6 @@ class QueueBounds:
         self,
         *,
         jobs: JobStore,
-        changes: JobChanges,
         clock: Clock,
         depth: DepthCounter,
         sleep: Callable[[float], None] = time.sleep,
@@ -121,7 +169,6 @@ class QueueBounds:
     ) -> None:
         self._depth = depth
         self._jobs = jobs
-        self._changes = changes
         self._clock = clock
         self._sleep = sleep
         self._chance = chance
@@ -131,6 +178,7 @@ class QueueBounds:
         jobs: Sequence[Job],
         queues: Mapping[str, Queue],
         *,
+        replaced: Sequence[Job] = (),
         waits: bool = False,
         drops: bool = True,
         copies: bool = False,
@@ -138,25 +186,46 @@ class QueueBounds:
     ) -> Reservation:
         """Reserve room for all of these jobs, in every bounded queue they go to, or for none.
 
-        Where a queue's policy is `block`, raises NoRoomYet for a caller that `waits`, if the jobs
-        would have room in the empty queue. Without `drops` no other job is dropped. `copies` of
-        dead letters make other copies drop, and nothing else, whatever the policy; they are refused
-        only when too few copies are in line. `may_enter` is called before any job is dropped, and
-        raises what the push is refused for. Raises QueueFull, BackendUnavailable.
+        Jobs that are `replaced` by the write that stores the new ones leave their room to them,
+        where both are in one queue.
+
+        Where a queue's policy is `block`, raises NoRoomYet for a caller that `waits`. Without
+        `drops` no other job is dropped. `copies` of dead letters make other copies drop, and
+        nothing else, whatever the policy; they are refused only when too few copies are in line.
+        `may_enter` is called where a queue is full, before any job is dropped, and raises what the
+        push is refused for instead. Raises QueueFull, BackendUnavailable, and for what has no room
+        in the empty queue either BatchTooLarge or PayloadTooLarge.
         """
-        requests = _requests(jobs, queues)
+        requests = _requests(jobs, queues, replaced)
         if not requests:
             return Reservation()
+        for request in requests:
+            self._check_fits(request)
         full, request = self._all(requests, drops=drops, copies=copies, may_enter=may_enter)
         if isinstance(full, Reservation):
             return full
-        if (
-            waits
-            and request.queue.config.overflow_policy.allows(waiting=True)
-            and request.fits_at_all
-        ):
+        if waits and request.queue.config.overflow_policy.allows(waiting=True):
             raise NoRoomYet(request, full.value)
         raise self._refusal(request, full.value)
+
+    def _check_fits(self, request: _CapacityRequest) -> None:
+        """Raise BatchTooLarge or PayloadTooLarge for what would not fit into the empty queue."""
+        queue, config = request.queue.name, request.queue.config
+        if config.max_size is not None and request.count > config.max_size:
+            raise BatchTooLarge(
+                queue,
+                count=request.count,
+                depth=self._depth.value(queue).count,
+                bound=config.max_size,
+                strategy=config.overflow_policy.value,
+            )
+        check_size(request.queue, request.size, "body" if request.count == 1 else "jobs")
+
+    def pause(self, tried: int) -> None:
+        """Wait before a try that others were quicker with so many times."""
+        longest = min(_LONGEST_RETRY_PAUSE_S, _FIRST_RETRY_S * 2**tried)
+        # Random, so that those who met do not meet again.
+        self._sleep(longest * (0.5 + self._chance() / 2))
 
     def wait(self, attempt: Callable[[], T], wait_ms: int) -> T:
         """What `attempt` returns, which is called again as long as it raises NoRoomYet.
@@ -184,6 +253,7 @@ class QueueBounds:
         jobs: Sequence[Job],
         queues: Mapping[str, Queue],
         *,
+        replaced: Sequence[Job] = (),
         waits: bool = False,
         drops: bool = True,
         copies: bool = False,
@@ -195,7 +265,13 @@ class QueueBounds:
         unknown whether the jobs are stored: then the room stays reserved.
         """
         reservation = self.enter(
-            jobs, queues, waits=waits, drops=drops, copies=copies, may_enter=may_enter
+            jobs,
+            queues,
+            replaced=replaced,
+            waits=waits,
+            drops=drops,
+            copies=copies,
+            may_enter=may_enter,
         )
         try:
             yield reservation
@@ -212,19 +288,9 @@ class QueueBounds:
 
     def leave(self, reservation: Reservation) -> None:
         """Release what was reserved, except for what is kept."""
-        kept: dict[str, tuple[int, int]] = {}
-        for job in reservation.kept:
-            count, size = kept.get(job.queue, (0, 0))
-            kept[job.queue] = (count + 1, size + (job.reserved_bytes or 0))
-        for request in reservation.requests:
-            count, size = kept.get(request.queue.name, (0, 0))
-            if request.count > count:
-                self._depth.release(
-                    request.queue.name,
-                    count=request.count - count,
-                    size=request.size - size,
-                    now_ms=self._clock.now_ms(),
-                )
+        for queue, (jobs, size) in reservation.left().items():
+            if jobs or size:
+                self._depth.release(queue, count=jobs, size=size, now_ms=self._clock.now_ms())
 
     def _all(
         self,
@@ -234,41 +300,50 @@ class QueueBounds:
         copies: bool,
         may_enter: Callable[[], None],
     ) -> tuple[Reservation | BoundReached, _CapacityRequest]:
-        """Reserve room in all queues; or which queue is full, with nothing reserved or dropped."""
+        """Reserve room in all queues; or which queue is full, with nothing reserved."""
 
         def may_drop(request: _CapacityRequest) -> bool:
             policy = request.queue.config.overflow_policy
             return drops and (copies or policy.allows(dropping=True))
 
-        reservation = Reservation()
-        left = requests
-        for tried in count():
-            full = self._take(reservation, left, may_drop)
-            drop: list[tuple[_CapacityRequest, CounterValue, Sequence[Job]]] = []
-            # Check every queue before dropping anything, so that a batch that will be refused does
-            # not discard jobs.
-            for request, refusal in full:
-                oldest = None
-                if may_drop(request) and tried < _TRIES:
-                    oldest = self._oldest(request, refusal.value, spare=tried, copies=copies)
-                elif copies:
-                    # Copies are in line, but other pushes were quicker each time: not a refusal.
-                    raise BackendUnavailable("Others are coming into this queue; try again.")
-                if oldest is None:
-                    self.leave(reservation)
-                    return refusal, request
-                drop.append((request, refusal.value, oldest))
-            if not drop:
-                break
-            try:
+        reservation = Reservation(requests)
+        until_ms = self._clock.now_ms() + _DROPPING_MS
+        left, lost = requests, 0
+        try:
+            while True:
+                full = self._take(reservation, left, may_drop)
+                if not full:
+                    return reservation, requests[-1]
                 may_enter()
-            except Exception:
-                self.leave(reservation)
-                raise
-            for request, value, oldest in drop:
-                self._drop(request, value, oldest)
-            left = [request for request, _ in full]
-        return reservation, requests[-1]
+                victims: list[Sequence[Job]] = []
+                # Check every queue before dropping anything, so that a batch that will be refused
+                # does not discard jobs.
+                for request, refusal in full:
+                    oldest = None
+                    if may_drop(request):
+                        oldest = self._oldest(
+                            request, reservation, refusal.value, lost=lost, copies=copies
+                        )
+                    if oldest is None:
+                        self.leave(reservation)
+                        return refusal, request
+                    victims.append(oldest)
+                if not self._drop_all(reservation, full, victims, until_ms):
+                    lost = self._lost(lost, until_ms)
+                left = [request for request, _ in full]
+        except (OjsError, LostRace):
+            # Nothing is stored; what was dropped stays so.
+            self.leave(reservation)
+            raise
+
+    def _lost(self, lost: int, until_ms: int) -> int:
+        """Pause after a round that dropped nothing; how many there were. Others dropped or fetched
+        the jobs, which need not have made room for this push. Raises BackendContended.
+        """
+        if lost == _TRIES or self._clock.now_ms() >= until_ms:
+            raise BackendContended("Others are coming into this queue; try again.")
+        self.pause(lost)
+        return lost + 1
 
     def _take(
         self,
@@ -276,17 +351,21 @@ class QueueBounds:
         requests: Sequence[_CapacityRequest],
         may_drop: Callable[[_CapacityRequest], bool],
     ) -> list[tuple[_CapacityRequest, BoundReached]]:
-        """Reserve room in each queue. Returns the full queues; if one of them may not drop jobs,
-        only that one.
+        """Reserve in each queue what is still missing, or release what is too much. Returns the
+        full queues; if one of them may not drop jobs, only that one.
         """
         full: list[tuple[_CapacityRequest, BoundReached]] = []
         for request in requests:
+            name, config = request.queue.name, request.queue.config
+            jobs, size = reservation.taken.get(name, (0, 0))
+            missing, missing_bytes = request.wanted - jobs, request.wanted_bytes - size
             try:
-                config = request.queue.config
-                reservation.values[request.queue.name] = self._depth.reserve(
-                    request.queue.name,
-                    count=request.count,
-                    size=request.size,
+                # Also when nothing is missing: a sweep that recounts while a job takes over the
+                # room of another must find that the counter was written.
+                reservation.values[name] = self._depth.reserve(
+                    name,
+                    count=missing,
+                    size=missing_bytes,
                     max_count=config.max_size,
                     max_size=config.max_size_bytes,
                     warn_at=config.warning_threshold,
@@ -297,67 +376,133 @@ class QueueBounds:
                     return [(request, refusal)]
                 full.append((request, refusal))
             else:
-                reservation.requests.append(request)
+                reservation.take(name, missing, missing_bytes)
         return full
 
     def _oldest(
-        self, request: _CapacityRequest, value: CounterValue, *, spare: int, copies: bool
+        self,
+        request: _CapacityRequest,
+        reservation: Reservation,
+        value: CounterValue,
+        *,
+        lost: int,
+        copies: bool,
     ) -> Sequence[Job] | None:
-        """The oldest jobs in line that must be dropped; None if dropping makes no room.
+        """Jobs in line that must be dropped; None if dropping makes no room.
 
-        Returns an empty list if the index was stale; the caller retries and looks at `spare` more
-        entries.
+        They are the oldest; after rounds that were `lost` to others, some of the oldest. Returns an
+        empty list if the index was stale; the caller tries again.
         """
-        jobs, size = request.beyond(value)
-        if not request.fits_at_all or jobs > _MOST_DROPPED:
+        name = request.queue.name
+        jobs, size = request.beyond(value, reservation.taken.get(name, (0, 0)))
+        if jobs > _MOST_DROPPED:
             return None
+        if not jobs and not size:
+            return ()
         # Assumes jobs of the mean size; reads more if those in front are smaller.
         by_size = math.ceil(size * value.count / value.size) if size and value.size else 0
-        limit = min(max(jobs, by_size) + spare, _MOST_DROPPED)
+        wanted = min(max(jobs, by_size, 1), _MOST_DROPPED)
         while True:
-            found = self._jobs.index.oldest(
-                request.queue.name, request.queue.lanes, limit=limit, copies=copies
-            )
-            records = self._jobs.read_records(found)
-            line = [records[job_id] for job_id in found if job_id in records]
-            line = [j for j in line if j.state is State.AVAILABLE and j.queue == request.queue.name]
+            limit = min(wanted * min(_SPREAD**lost, _LARGEST_SPREAD), _MOST_DROPPED)
+            found = self._jobs.index.oldest(name, request.queue.lanes, limit=limit, copies=copies)
+            some = found
+            if lost:
+                some = sorted(found, key=lambda _: self._chance())[: 2 * wanted]
+            records = self._jobs.read_records(some)
+            line = [records[job_id] for job_id in some if job_id in records]
+            line = [j for j in line if j.state is State.AVAILABLE and j.queue == name]
             freed = 0
             for number, job in enumerate(line, start=1):
                 freed += _bytes(job)
                 if number >= jobs and freed >= size:
                     return line[:number]
-            if len(line) < len(found):
+            if len(line) < len(some):
                 return ()
-            if len(found) < limit or limit == _MOST_DROPPED:
+            if len(some) == len(found) and (len(found) < limit or limit == _MOST_DROPPED):
                 return None
-            limit = min(4 * limit, _MOST_DROPPED)
+            wanted = min(4 * wanted, _MOST_DROPPED)
 
-    def _drop(self, request: _CapacityRequest, value: CounterValue, oldest: Sequence[Job]) -> None:
-        untracked = []
-        for job in oldest:
-            try:
-                after, failure = lifecycle.drop(job, now_ms=self._clock.now_ms())
-                self._changes.replace(job, after, failure=failure)
-            except (LostRace, OjsError):
-                # The job was fetched or cancelled meanwhile: that may have made room as well.
-                continue
-            if job.reserved_bytes is None:
-                untracked.append(_bytes(job))
-        if untracked:
-            # Jobs stored before the bound existed are untracked, so that dropping them does not
-            # lower the counter. Subtract them here, or the push is refused all the same, and the
-            # next one drops jobs again. If a sweep recounted meanwhile, this is not written.
-            self._depth.recount(
-                request.queue.name,
-                value,
-                untracked=max(0, value.untracked - len(untracked)),
-                untracked_bytes=max(0, value.untracked_bytes - sum(untracked)),
-                drain=None,
+    def _drop_all(
+        self,
+        reservation: Reservation,
+        full: Sequence[tuple[_CapacityRequest, BoundReached]],
+        victims: Sequence[Sequence[Job]],
+        until_ms: int,
+    ) -> bool:
+        """Drop jobs of full queues; whether any was."""
+        return (
+            sum(
+                self._drop(reservation, request, refusal.value, oldest, until_ms)
+                for (request, refusal), oldest in zip(full, victims, strict=True)
             )
+            > 0
+        )
+
+    def _drop(
+        self,
+        reservation: Reservation,
+        request: _CapacityRequest,
+        value: CounterValue,
+        oldest: Sequence[Job],
+        until_ms: int,
+    ) -> int:
+        """Drop jobs; their room is the reservation's, and the counter stays as it is. Returns how
+        many were dropped.
+
+        If the function dies, the counter stays too high until a sweep repairs it.
+        """
+        name = request.queue.name
+        dropped: list[Job] = []
+        for start in range(0, len(oldest), _AT_ONCE):
+            if self._clock.now_ms() >= until_ms:
+                break
+            dropped += self._drop_some(oldest[start : start + _AT_ONCE])
+        untracked = 0
+        untracked_bytes = 0
+        for job in dropped:
+            if job.reserved_bytes is None:
+                untracked, untracked_bytes = untracked + 1, untracked_bytes + job.size
+            else:
+                reservation.take(name, 1, job.reserved_bytes)
+        # Jobs stored before the bound existed are in the untracked part of the counter.
+        untracked = min(untracked, value.untracked)
+        untracked_bytes = min(untracked_bytes, value.untracked_bytes)
+        if untracked and self._depth.take_over(name, value, count=untracked, size=untracked_bytes):
+            reservation.take(name, untracked, untracked_bytes)
+        return len(dropped)
+
+    def _drop_some(self, jobs: Sequence[Job]) -> list[Job]:
+        """Drop these jobs; returns those that were. The others were fetched, cancelled or dropped
+        by somebody else, or nobody knows: then their room stays counted until a sweep repairs it.
+        """
+        now_ms = self._clock.now_ms()
+        dropping = [(job, *lifecycle.drop(job, now_ms=now_ms)) for job in jobs]
+        # Race: a fetch, a cancel, another push that drops them. Whoever changes a record first has
+        # it; the loser takes no room for it. A job in line holds no permits to release.
+        try:
+            if len(jobs) == 1:
+                ((job, after, failure),) = dropping
+                self._jobs.replace(job, after, failure=failure)
+            else:
+                self._jobs.replace_all(
+                    [(job, after) for job, after, _ in dropping],
+                    [self._jobs.noting(job, failure) for job, _, failure in dropping],
+                )
+        except LostRace as lost:
+            if len(jobs) == 1:
+                return []
+            left = [job for job, met in zip(jobs, lost.items, strict=False) if met is None]
+            if len(left) < len(jobs):
+                return self._drop_some(left) if left else []
+            # An entry of a history was in the way, which is left as it is.
+            return [dropped for job in jobs for dropped in self._drop_some([job])]
+        except OjsError:
+            return []
+        return list(jobs)
 
     def _refusal(self, request: _CapacityRequest, value: CounterValue) -> QueueFull:
         config = request.queue.config
-        by_count = config.max_size is not None and value.count + request.count > config.max_size
+        by_count = config.max_size is not None and value.count + request.wanted > config.max_size
         unit = "jobs" if by_count or config.max_size_bytes is None else "bytes"
         depth = value.count if unit == "jobs" else value.size
         bound = (config.max_size if unit == "jobs" else config.max_size_bytes) or 0
@@ -380,16 +525,30 @@ class QueueBounds:
         )
 
 
-def _requests(jobs: Sequence[Job], queues: Mapping[str, Queue]) -> list[_CapacityRequest]:
+def check_size(queue: Queue, size: int, field: str) -> None:
+    """Raise PayloadTooLarge for more bytes than a queue may ever hold."""
+    limit = queue.config.max_size_bytes
+    if limit is not None and size > limit:
+        raise PayloadTooLarge(field, size=size, limit=limit, queue=queue.name)
+
+
+def _requests(
+    jobs: Sequence[Job], queues: Mapping[str, Queue], replaced: Sequence[Job]
+) -> list[_CapacityRequest]:
     """The request to each bounded queue, in order of name."""
     requests: dict[str, _CapacityRequest] = {}
     for job in jobs:
         if job.reserved_bytes is None:
             continue
-        before = requests.get(job.queue) or _CapacityRequest(queues[job.queue], 0, 0, job.type)
-        requests[job.queue] = _CapacityRequest(
-            before.queue, before.count + 1, before.size + job.reserved_bytes, before.job_type
-        )
+        one = requests.get(job.queue) or _CapacityRequest(queues[job.queue], 0, 0, job.type)
+        requests[job.queue] = replace(one, count=one.count + 1, size=one.size + job.reserved_bytes)
+    for job in replaced:
+        if job.reserved_bytes is not None and (seen := requests.get(job.queue)):
+            requests[job.queue] = replace(
+                seen,
+                freed=seen.freed + 1,
+                freed_bytes=seen.freed_bytes + job.reserved_bytes,
+            )
     return [requests[name] for name in sorted(requests)]
 
 

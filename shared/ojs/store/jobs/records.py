@@ -388,7 +388,9 @@ class JobStore(JobReader):
             values=values,
         )
 
-    def _add_failure(self, job: Job, failure: Failure, *, reported: bool) -> None:
+    @staticmethod
+    def noting(job: Job, failure: Failure, *, reported: bool = False) -> Put:
+        """The write of an entry of the error history, for use in a transaction."""
         item = items.error(job, failure)
         # Races: a worker reports the very attempt that the sweep is ending. The worker's entry
         # says more and replaces the backend's. And an entry may be left from before this run began
@@ -398,10 +400,11 @@ class JobStore(JobReader):
         if reported:
             condition += " OR #lease = :lease"
             values[":lease"] = job.lease.token if job.lease else ""
-        try:
-            self._table.put(Put(item, condition=condition, values=values))
-        except LostRace:
-            return
+        return Put(item, condition=condition, values=values)
+
+    def _add_failure(self, job: Job, failure: Failure, *, reported: bool) -> None:
+        with suppress(LostRace):
+            self._table.put(self.noting(job, failure, reported=reported))
 
     def note_queue_permit(self, job_id: str, lease: str) -> bool:
         """Note on a running job that it holds a permit of its queue; False if it had one noted, or

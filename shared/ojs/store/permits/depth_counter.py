@@ -51,8 +51,9 @@ class DepthCounter(CounterStore):
     ) -> CounterValue:
         """Count `count` jobs of `size` bytes in all, if the queue stays within its bounds.
 
-        `warn_at` is the fraction of a bound, 0 to 1, from which the stream record leads to a
-        warning. Raises BoundReached.
+        Either may be 0 or less, for a caller that has room already: then that part is not limited,
+        it is lowered. `warn_at` is the fraction of a bound, 0 to 1, from which the stream record
+        leads to a warning. Raises BoundReached.
         """
         if (max_count is not None and count > max_count) or (
             max_size is not None and size > max_size
@@ -64,12 +65,14 @@ class DepthCounter(CounterStore):
         # Race: any number of pushes at once. Each is counted only while the sum stays within the
         # bound; the losers get the counter's value.
         if max_count is not None:
-            conditions.append("(attribute_not_exists(#n) OR #n <= :room)")
-            values[":room"] = max_count - count
+            if count > 0:
+                conditions.append("(attribute_not_exists(#n) OR #n <= :room)")
+                values[":room"] = max_count - count
             setting |= {"bound": max_count, "warn": _warning(max_count, warn_at)}
         if max_size is not None:
-            conditions.append("(attribute_not_exists(#b) OR #b <= :space)")
-            values[":space"] = max_size - size
+            if size > 0:
+                conditions.append("(attribute_not_exists(#b) OR #b <= :space)")
+                values[":space"] = max_size - size
             setting |= {"bound_b": max_size, "warn_b": _warning(max_size, warn_at)}
         try:
             item = self._update(
@@ -144,6 +147,24 @@ class DepthCounter(CounterStore):
                 condition=condition,
                 values=values,
             )
+
+    def take_over(self, queue: str, seen: CounterValue, *, count: int, size: int) -> bool:
+        """Turn a part of what is untracked into room of the caller, who ended those jobs; False if
+        it was recounted since `seen`. The sums stay as they are.
+        """
+        # Race: a sweep recounts, or another push takes some over. What is left is known to the
+        # winner only: the loser has no room, and tries to reserve it.
+        condition, values = unchanged(seen, *_UNTRACKED)
+        try:
+            self._update(
+                queue,
+                set={"loose": seen.untracked - count, "loose_b": seen.untracked_bytes - size},
+                condition=condition,
+                values=values,
+            )
+        except LostRace:
+            return False
+        return True
 
     def remove(self, queue: str, *, before_ms: int) -> None:
         """Delete the counter of a deleted queue, unless it changed since `before_ms`."""

@@ -1,7 +1,8 @@
 """What an error of the SDK means: lost race, contention, throttling, outage, or a bug.
 
 - LostRace: a condition did not hold, because another write came first; nothing was written
-- NotDone: throttled, contended or not reached; certainly nothing was written (HTTP 503)
+- NotDone: throttled or not reached; certainly nothing was written (HTTP 503)
+- Contended: the same, since a transaction was at the item
 - BackendUnavailable: the store failed, or the connection to it; the outcome is unknown (HTTP 503)
 - BackendTimeout: no answer; the outcome is unknown (HTTP 504)
 - BackendError: anything else, a defect of the code or of the deployment (HTTP 500)
@@ -21,7 +22,13 @@ from botocore.exceptions import (
 )
 from botocore.exceptions import ConnectionError as NoConnection
 
-from ojs.domain.errors import BackendError, BackendTimeout, BackendUnavailable, OjsError
+from ojs.domain.errors import (
+    BackendContended,
+    BackendError,
+    BackendTimeout,
+    BackendUnavailable,
+    OjsError,
+)
 
 # Refused before anything was done.
 _REFUSED = frozenset(
@@ -29,9 +36,9 @@ _REFUSED = frozenset(
         "ProvisionedThroughputExceededException", "ProvisionedThroughputExceeded",
         "ThrottlingException", "Throttling", "ThrottlingError", "ThrottledException",
         "RequestLimitExceeded", "TooManyRequestsException", "SlowDown",
-        "TransactionConflictException", "TransactionConflict",
     }
 )  # fmt: skip
+_CONFLICTS = frozenset({"TransactionConflictException", "TransactionConflict"})
 # An earlier try of the same transaction is under way.
 _UNDER_WAY = "TransactionInProgressException"
 _SERVER_FAULT = 500
@@ -43,6 +50,10 @@ class NotDone(BackendUnavailable):
 
     What was acquired for the write can be given back at once.
     """
+
+
+class Contended(NotDone, BackendContended):
+    """Each try conflicted with a transaction on the same item: certainly nothing was written."""
 
 
 class LostRace(Exception):
@@ -81,6 +92,8 @@ def classify(error: BotoCoreError | ClientError) -> LostRace | OjsError:
     if code == "TransactionCanceledException":
         return _cancelled(error.response.get("CancellationReasons", []))
     status = error.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0)
+    if code in _CONFLICTS:
+        return Contended("The store is busy with these jobs.")
     if code in _REFUSED:
         return NotDone("The store is busy.")
     if code == _UNDER_WAY or status >= _SERVER_FAULT:
@@ -94,6 +107,8 @@ def _cancelled(reasons: Sequence[Any]) -> LostRace | OjsError:
     if _FAILED_CONDITION in codes:
         found = zip(codes, reasons, strict=True)
         return LostRace([r.get("Item", {}) if c == _FAILED_CONDITION else None for c, r in found])
-    if _REFUSED.issuperset(set(codes) - {"None"}):
-        return NotDone("The store is busy with these jobs.")
+    if _CONFLICTS.issuperset(set(codes) - {"None"}):
+        return Contended("The store is busy with these jobs.")
+    if (_REFUSED | _CONFLICTS).issuperset(set(codes) - {"None"}):
+        return NotDone("The store is busy.")
     return BackendError("The store refused a transaction: TransactionCanceledException.")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TypeVar
 
-from ojs.domain.errors import BackendUnavailable
+from ojs.domain.errors import BackendContended
 from ojs.store.table.errors import LostRace
 
 T = TypeVar("T")
@@ -16,15 +16,17 @@ def retry_on_race(
     *,
     tries: int = 5,
     busy: str = "Others are changing this job; try again.",
+    pause: Callable[[int], None] = lambda _: None,
 ) -> T:
     """The answer of the first attempt that loses no race, of so many tries.
 
-    Each attempt must read afresh what it decides on. Raises BackendUnavailable, which says `busy`,
-    when all of them lost.
+    Each attempt must read afresh what it decides on. `pause` is called between two of them, with
+    how many were made. Raises BackendContended, which says `busy`, when all of them lost.
     """
-    for _ in range(tries):
+    for tried in range(1, tries + 1):
         try:
             return attempt()
         except LostRace:
-            continue
-    raise BackendUnavailable(busy)
+            if tried < tries:
+                pause(tried)
+    raise BackendContended(busy)
