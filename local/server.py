@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import sys
+import traceback
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -26,6 +27,7 @@ from ojs.clock import SystemClock
 from ojs.domain.errors import OjsError
 from ojs.services.operations.authentication import Authentication
 from ojs.services.operations.setup import Setup
+from ojs.services.sweeps import SweepCounts, counting_failures
 from ojs.settings import Settings
 from ojs.store.deployment.access_keys import AccessKeyStore
 from ojs.store.deployment.notes import DeploymentStore
@@ -43,8 +45,10 @@ TABLE_NAME = "ojs"
 _SWEEP_LIMIT = 1000
 # Other sweeps: how often they run (s), and how much each does at a time.
 _SWEEPS = (
-    # Queues whose jobs are counted one by one; limits that throttle.
-    (60.0, {"reconcile": 50, "throttle": 100}),
+    # Queues whose jobs are counted one by one; workers whose permits are; limits that throttle.
+    (60.0, {"reconcile": 50, "pool_permits": 2_000, "throttle": 100}),
+    # Jobs that get start tags. Where no queue became fair it reads the queues.
+    (60.0, {"fairness_backfill": 10_000}),
     # Worker pools.
     (60.0, {"pool_health": 100}),
     # Dead letters. A minute would be long to wait; where nothing is to be done it is one query.
@@ -58,6 +62,9 @@ _PROBES = 100
 _GAUGES_INTERVAL_S = 60.0
 # Where nothing has been written, gauges change only by the time that passes.
 _GAUGES_GOOD_MS = 1_000
+# Every sweep that the server runs: the job sweep has its own interval, and metrics are measured by
+# `_derive`.
+SCHEDULED = frozenset({"jobs", "metrics", *(name for _, sweeps in _SWEEPS for name in sweeps)})
 
 
 class LocalServer:
@@ -222,10 +229,16 @@ class LocalServer:
         return self._checked(request)
 
     def _sweep(self, limits: Mapping[str, int]) -> None:
-        """Run the sweeps of these names, each with its limit."""
+        """Run the sweeps of these names, each with its limit; what fails is told of."""
         for sweep in self._runtime.sweeps():
             if sweep.name in limits:
-                sweep.run_once(self._clock.now_ms(), limits[sweep.name])
+                counts = SweepCounts()
+                with counting_failures(counts, "the whole sweep"):
+                    report = sweep.run_once(self._clock.now_ms(), limits[sweep.name])
+                    counts.failures += report.failures
+                for failure in counts.failures:
+                    print(f"{sweep.name} failed: {failure.what}", file=sys.stderr)
+                    traceback.print_exception(failure.error, file=sys.stderr)
 
     def _catch_up(self) -> None:
         """Bring what is projected from the stream up to date with all writes before this call."""

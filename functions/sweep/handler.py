@@ -4,8 +4,7 @@ work, repair of counters, and metrics last.
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 from weakref import WeakSet
@@ -14,8 +13,16 @@ from aws_lambda_powertools import Logger
 
 from functions.sweep import metrics
 from ojs import runtime
+from ojs.domain.errors import OjsError
 from ojs.runtime import Runtime
-from ojs.services.sweeps import GoOn, Sweep, SweepReport
+from ojs.services.sweeps import (
+    GoOn,
+    Sweep,
+    SweepCounts,
+    SweepFailure,
+    SweepReport,
+    counting_failures,
+)
 
 if TYPE_CHECKING:
     from ojs.services.dead_letter.replay import ReplayReport
@@ -37,6 +44,7 @@ GAUGES_SPARE_MS = 5_000
 RECOUNTS = 50
 PROBES = 1_000
 _DEFAULT_MS = 55_000
+_WHOLE = "the whole sweep"
 _USUAL_COUNTS = frozenset({"unbounded", "bounded", "counted", "slotted"})
 _warned: WeakSet[Runtime] = WeakSet()
 
@@ -78,8 +86,15 @@ PARTS = {
 }
 
 
+class SweepFailed(Exception):
+    """Something failed in this minute. All the rest was done, and each failure has been logged."""
+
+
 def handler(event: Mapping[str, Any], context: object) -> dict[str, int]:
-    """Run every sweep; returns what the job sweep did, and `more` if it could not finish."""
+    """Run every sweep; returns what the job sweep did, and `more` if it could not finish.
+
+    Raises SweepFailed after all of them when something failed, so that the alarm sees it.
+    """
     current = runtime.current()
     remaining = getattr(context, "get_remaining_time_in_millis", None)
     end_ms = current.clock.now_ms() + _DEFAULT_MS
@@ -92,40 +107,84 @@ def handler(event: Mapping[str, Any], context: object) -> dict[str, int]:
         return go_on
 
     reports: dict[str, SweepReport] = {}
+    failed: list[str] = []
     # Of the event that EventBridge sent; everything logged below this call carries it.
     logger.thread_safe_append_keys(correlation_id=event.get("id"))
     try:
         for sweep in current.sweeps():
             part = PARTS[sweep.name]
             report = _run(current, sweep, part, more_than(part.spare_ms))
-            if reporter := _REPORTERS.get(sweep.name):
-                reporter(current, report)
+            problems = SweepCounts()
+            problems.failures += report.failures
+            if (reporter := _REPORTERS.get(sweep.name)) and not _broke_off(report):
+                with counting_failures(problems, "the report"):
+                    reporter(current, report)
             if part.message and report.has_news(part.usual):
                 logger.info(part.message, extra={"counts": dict(report)})
             reports[sweep.name] = report
+            if problems.failures:
+                failed.append(sweep.name)
+                _tell_of(sweep.name, problems.failures)
     finally:
         logger.thread_safe_remove_keys(["correlation_id"])
+    if failed:
+        raise SweepFailed(f"Failed in part: {', '.join(failed)}.")
     return dict(reports["jobs"])
 
 
+def _tell_of(sweep: str, failures: Iterable[SweepFailure]) -> None:
+    """Log each failure in a line; with its place in the code where nobody has foreseen it."""
+    for failure in failures:
+        error = failure.error
+        logger.error(
+            "a part of a sweep failed",
+            extra={
+                "sweep": sweep,
+                "what": failure.what,
+                "error": type(error).__name__,
+                "reason": str(error),
+            },
+            exc_info=None if isinstance(error, OjsError) else error,
+        )
+
+
+def _broke_off(report: SweepReport) -> bool:
+    """Whether there is no report of the sweep but that it failed."""
+    return any(failure.what == _WHOLE for failure in report.failures) and report.counts.keys() <= {
+        "failed"
+    }
+
+
 def _run(current: Runtime, sweep: Sweep, part: Part, go_on: GoOn) -> SweepReport:
-    """Run a sweep; one with several passes until it is done, only fails, or time is up."""
+    """Run a sweep; one with several passes until it is done, only fails, or time is up.
+
+    What it raises is in the report: a sweep in trouble must not stop those after it.
+    """
+    counts = SweepCounts()
+    reports: list[SweepReport] = []
     if part.passes == 1:
-        return sweep.run_once(current.clock.now_ms(), part.limit, go_on)
-    counts: Counter[str] = Counter()
+        with counting_failures(counts, _WHOLE):
+            reports.append(sweep.run_once(current.clock.now_ms(), part.limit, go_on))
+        return reports[0] if reports else SweepReport(counts, failures=counts.failures)
     more = True
+    failures: list[SweepFailure] = []
     for _ in range(part.passes):
         if not (more and go_on()):
             break
-        report = sweep.run_once(current.clock.now_ms(), part.limit, go_on)
+        report = SweepReport()
+        with counting_failures(counts, _WHOLE):
+            report = sweep.run_once(current.clock.now_ms(), part.limit, go_on)
         more = report.more
+        failures += [one for one in report.failures if one.what not in {f.what for f in failures}]
         done = {name: count for name, count in report.items() if name != "more"}
         counts.update(done)
         # What cannot be moved now is found again and again: leave it to the next minute.
         if done and done.keys() <= {"failed"}:
             break
     result = {name: count for name, count in counts.items() if count}
-    return SweepReport(result | ({"more": 1} if more else {}))
+    return SweepReport(
+        result | ({"more": 1} if more else {}), failures=[*failures, *counts.failures]
+    )
 
 
 # --- what is reported besides the counts ---------------------------------------------------------

@@ -31,7 +31,7 @@ from ojs.services.pools.dispatch import DispatchPlanner
 from ojs.services.pools.membership import Membership
 from ojs.services.pools.workers import WorkerRegistry
 from ojs.services.queues.configure import QueueConfiguration
-from ojs.services.queues.deletion import QueueDeletion
+from ojs.services.queues.deletion import ForEach, QueueDeletion, in_threads
 from ojs.settings import Settings
 from ojs.store.dead_letter.copies import WaitingCopies
 from ojs.store.jobs.blobs import Blobs, S3Blobs
@@ -152,6 +152,7 @@ class Runtime:
         ids: IdSource,
         middleware: Sequence[Middleware],
         sleep: Callable[[float], None],
+        for_each: ForEach,
     ) -> None:
         self.settings = settings
         self.stores = stores
@@ -278,6 +279,7 @@ class Runtime:
             clock=clock,
             ids=ids,
             strict=settings.strict_queues,
+            for_each=for_each,
         )
         self.sweep = JobSweep(
             jobs=stores.jobs,
@@ -529,10 +531,11 @@ def build(
     middleware: Sequence[Middleware] = (),
     measure: bool = False,
     sleep: Callable[[float], None] = time.sleep,
+    for_each: ForEach = in_threads,
 ) -> Runtime:
     """Wire the services together; the default of each part is that of AWS.
 
-    `sleep` takes seconds.
+    `sleep` takes seconds. `for_each` may make calls at the same time.
     """
     clock = clock or SystemClock()
     ids = ids or IdSource(clock)
@@ -540,7 +543,15 @@ def build(
     if blobs is None:
         blobs = S3Blobs(clients.s3, settings.bucket or "")
     stores = Stores(table, blobs, ids)
-    return Runtime(settings, stores, clock=clock, ids=ids, middleware=middleware, sleep=sleep)
+    return Runtime(
+        settings,
+        stores,
+        clock=clock,
+        ids=ids,
+        middleware=middleware,
+        sleep=sleep,
+        for_each=for_each,
+    )
 
 
 _lock = threading.Lock()

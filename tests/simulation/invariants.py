@@ -31,8 +31,10 @@ Item = dict[str, Any]
 BUCKET = "s3"
 
 
-class Broken(AssertionError):
-    """A promise that was not kept."""
+class Broken(BaseException):
+    """A promise that was not kept. What is under test must not catch it: sweeps catch every
+    `Exception` of a job or a queue.
+    """
 
 
 def broken(promise: str, **what: Any) -> Broken:

@@ -11,6 +11,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, field
 
+from tests.simulation.invariants import Broken
 from tests.simulation.scenarios import SCENARIOS, run
 
 
@@ -67,7 +68,7 @@ def cover(cases: Iterable[tuple[str, int]]) -> Covered:
         covered.runs[scenario] += 1
         try:
             outcome = run(scenario, seed)
-        except Exception as error:  # noqa: BLE001 - whatever it is, this seed shows it
+        except (Exception, Broken) as error:  # noqa: BLE001 - whatever it is, this seed shows it
             covered.failures.append((scenario, seed, f"{type(error).__name__}: {error}"))
             continue
         covered.operations.update(outcome.operations)
@@ -113,7 +114,7 @@ def _once(names: Sequence[str], seed: int) -> int:
         timeline: list[str] = []
         try:
             outcome = run(name, seed, timeline)
-        except Exception:  # noqa: BLE001 - this is what it is run for
+        except (Exception, Broken):  # noqa: BLE001 - this is what it is run for
             print("\n".join(timeline))
             traceback.print_exc()
             print(replay(name, seed))

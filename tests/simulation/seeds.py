@@ -13,7 +13,7 @@ FOUND: dict[tuple[str, int], str] = {
         "for a lost answer, or done by the sweep as well, LostRace went to whoever asked, or ended "
         "the sweep."
     ),
-    ("ending", 250): (
+    ("ending", 859): (
         "A queue was deleted with `discard` while the index did not show a job of it that ran. "
         "When its worker died nobody looked at the lease any more."
     ),
@@ -41,7 +41,7 @@ FOUND: dict[tuple[str, int], str] = {
         "job before the SDK asked again. Its room was given back, though the job was there: the "
         "queue could hold more than its bound."
     ),
-    ("pools", 28): (
+    ("pools", 43): (
         "A pool without a limit was deleted and made anew with one. What its workers had got "
         "before ran on and did not count: more could run than the limit until the sweep looked."
     ),

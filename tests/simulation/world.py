@@ -28,6 +28,8 @@ from ojs.domain.job import envelope
 from ojs.domain.job.job import Job
 from ojs.domain.job.states import State
 from ojs.services.operations.tidy import Tidied, Tidy
+from ojs.services.queues.deletion import one_by_one
+from ojs.services.sweeps import SweepReport
 from ojs.settings import Settings
 from ojs.store.jobs.blobs import ARCHIVE, S3Blobs
 from ojs.store.jobs.orphans import Orphans
@@ -128,6 +130,8 @@ class World:
             clock=self.clock,
             ids=IdSource(self.clock, self.chance.randbytes),
             sleep=self.sleep,
+            # Whose turn it is must follow from the seed.
+            for_each=one_by_one,
         )
         made.enqueue._bounds._sleep = self.sleep
         return made
@@ -187,6 +191,8 @@ class World:
         known = True
         try:
             answer = act()
+            if isinstance(answer, SweepReport):
+                self.check_swept(answer)
             self.note(f"{kind} is answered")
         except Died:
             known = False
@@ -312,16 +318,23 @@ class World:
         """What runs each minute."""
         now_ms = self.clock.now_ms()
         self.project()
-        self.run.sweep.run_once(now_ms, 10_000)
-        self.run.reconcile.run_once(now_ms, 10_000)
+        self.check_swept(self.run.sweep.run_once(now_ms, 10_000))
+        self.check_swept(self.run.reconcile.run_once(now_ms, 10_000))
         if self.pool is not None or self.pools:
-            self.run.pool_permit_sweep.run_once(now_ms, 2_000)
-        self.run.throttle_sweep.run_once(now_ms, 1_000)
-        self.run.backfill.run_once(now_ms, 1_000)
-        self.run.replay.run_once(now_ms, 1_000)
+            self.check_swept(self.run.pool_permit_sweep.run_once(now_ms, 2_000))
+        self.check_swept(self.run.throttle_sweep.run_once(now_ms, 1_000))
+        self.check_swept(self.run.backfill.run_once(now_ms, 1_000))
+        self.check_swept(self.run.replay.run_once(now_ms, 1_000))
         if self.watch.purged:
-            self.run.prune.run_once(now_ms, 1_000)
+            self.check_swept(self.run.prune.run_once(now_ms, 1_000))
         self.project()
+
+    def check_swept(self, report: SweepReport) -> None:
+        """What a sweep counted as failed was the store's trouble, and none of ours."""
+        for failure in report.failures:
+            error = failure.error
+            if not self.plan.on or not isinstance(error, BackendUnavailable | BackendTimeout):
+                raise broken("no sweep fails by a defect of ours", what=failure.what) from error
 
     def projector(self, run: runtime.Runtime) -> projections.Projector:
         """What reads the stream, in the container of `run`."""

@@ -15,6 +15,7 @@ from ojs import runtime
 from ojs.clock import ManualClock
 from ojs.domain.job import envelope
 from ojs.domain.job.job import Job
+from ojs.services.queues.deletion import ForEach, one_by_one
 from ojs.settings import Settings
 from ojs.store.jobs.blobs import MemoryBlobs
 from ojs.store.table import schema
@@ -38,6 +39,9 @@ class World:
     # What waits for others, in seconds, waits so.
     sleep: Callable[[float], None] = lambda _: None
 
+    # Where calls are counted, or fail by their number, they come in order.
+    for_each: ForEach = one_by_one
+
     run: runtime.Runtime = field(init=False)
 
     def __post_init__(self) -> None:
@@ -52,6 +56,7 @@ class World:
             clock=self.clock,
             measure=True,
             sleep=self.sleep,
+            for_each=self.for_each,
         )
 
     def push(self, *args: Any, kind: str = "test.job", **options: Any) -> Job:

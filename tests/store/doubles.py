@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -54,6 +54,28 @@ class Broken:
                 self.calls += 1
                 if self.broken and self.calls >= self._first:
                     raise ClientError({"Error": {"Code": "ThrottlingException"}}, name)
+            return method(**arguments)
+
+        return call
+
+
+class Throttled:
+    """A client on which all calls are throttled whose arguments have any of some texts in them, but
+    for those of some operations.
+    """
+
+    def __init__(self, client: Any, *texts: str, spared: Sequence[str] = ()) -> None:
+        self._client, self._texts, self._spared = client, texts, spared
+        self.refused = 0
+
+    def __getattr__(self, name: str) -> Any:
+        method = getattr(self._client, name)
+
+        def call(**arguments: Any) -> Any:
+            told = repr(arguments)
+            if name not in self._spared and any(text in told for text in self._texts):
+                self.refused += 1
+                raise ClientError({"Error": {"Code": "ThrottlingException"}}, name)
             return method(**arguments)
 
         return call

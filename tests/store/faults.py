@@ -19,8 +19,8 @@ if TYPE_CHECKING:
 _TRIES, _REFUSED_TRIES = 3, 4
 
 
-class Died(Exception):
-    """The process is gone: nothing after this line runs."""
+class Died(BaseException):
+    """The process is gone: nothing after this line runs, whatever the code under test catches."""
 
 
 class Killed(BaseException):

@@ -340,8 +340,8 @@ def test_what_was_retried_meanwhile_stays(exact: World, monkeypatch: pytest.Monk
     ids = dying(exact, 4)
     records = exact.run.prune._jobs.read_records
 
-    def late(wanted: Iterable[str]) -> dict[str, Job]:
-        found = records(wanted)
+    def late(wanted: Iterable[str], *more: Any) -> dict[str, Job]:
+        found = records(wanted, *more)
         if ids[0] in found:
             exact.another().redrive.retry(ids[0])
         return found

@@ -290,11 +290,11 @@ def test_one_that_died_anew_meanwhile_waits_for_its_delay(
     slow = exact.another()
     records = slow.replay._jobs.read_records
 
-    def late(wanted: Iterable[str]) -> dict[str, Job]:
+    def late(wanted: Iterable[str], *more: Any) -> dict[str, Job]:
         if exact.run.jobs.get(job.id).life == 0:
             assert run(exact) == {"looked": 1, "replayed": 1}
             again(exact)
-        return records(wanted)
+        return records(wanted, *more)
 
     monkeypatch.setattr(slow.replay._jobs, "read_records", late)
     assert run(exact, slow) == {"looked": 1}

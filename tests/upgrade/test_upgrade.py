@@ -23,6 +23,7 @@ from ojs.domain.errors import NotFound
 from ojs.domain.job.job import Job, to_dict
 from ojs.domain.job.states import State
 from ojs.services.operations.setup import Setup
+from ojs.services.sweeps import SweepCounts
 from ojs.settings import Settings
 from ojs.store.deployment.access_keys import AccessKeyStore
 from ojs.store.deployment.notes import DeploymentStore
@@ -55,7 +56,7 @@ class Upgraded:
         self.clock.advance(minutes * _MINUTE_MS)
         now_ms = self.clock.now_ms()
         self.run.sweep.run_once(now_ms, 10_000)
-        self.run.deletion.look_after(10_000)
+        self.run.deletion.look_after(10_000, SweepCounts())
         self.run.replay.run_once(now_ms, 1_000)
         self.run.throttle_sweep.run_once(now_ms, 1_000)
         self.run.reconcile.run_once(now_ms, 1_000)

@@ -8,14 +8,15 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol, TypeVar
 
-from ojs.domain.errors import OjsError
-
 if TYPE_CHECKING:
+    from ojs.domain.queue.queue import Queue
     from ojs.store.queues.queues import QueueStore
 
 T = TypeVar("T")
 
 _QUEUES = 100  # one call
+# Failures that a run names; any beyond are only counted.
+MAX_NAMED = 50
 # Returns whether there is time left.
 GoOn = Callable[[], bool]
 
@@ -38,6 +39,28 @@ def queue_names(queues: QueueStore, choose: Callable[[int], int]) -> Iterator[li
         yield names[at : at + _QUEUES]
 
 
+@dataclass(frozen=True)
+class SweepFailure:
+    """What a run could not do, and why."""
+
+    what: str
+    error: Exception
+
+
+class SweepCounts(Counter[str]):
+    """How often a run did each kind of work, and the first MAX_NAMED things that failed."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.failures: list[SweepFailure] = []
+
+    def fail(self, what: str, error: Exception) -> None:
+        """Count a failure, and name what failed: the function that runs sweeps tells the alarm."""
+        self["failed"] += 1
+        if len(self.failures) < MAX_NAMED:
+            self.failures.append(SweepFailure(what, error))
+
+
 @dataclass
 class SweepRun:
     """One run under way: what it may do, and what it did."""
@@ -45,7 +68,7 @@ class SweepRun:
     now_ms: int
     limit: int
     go_on: GoOn
-    counts: Counter[str] = field(default_factory=Counter)
+    counts: SweepCounts = field(default_factory=SweepCounts)
 
     def stop(self, done: int = 0) -> bool:
         """Whether time is up, or the limit is reached by what was done; recorded as `more`."""
@@ -62,6 +85,8 @@ class SweepReport(Mapping[str, int]):
     """
 
     counts: Mapping[str, int] = field(default_factory=dict)
+    # What failed; everything else was done all the same.
+    failures: Sequence[SweepFailure] = field(default=(), kw_only=True)
 
     @property
     def more(self) -> bool:
@@ -87,14 +112,25 @@ class SweepReport(Mapping[str, int]):
 
 
 @contextmanager
-def counting_failures(counts: Counter[str]) -> Iterator[None]:
-    """Count an OjsError as `failed` and go on: one queue or job must not hold up the others. The
-    next run meets it again.
+def counting_failures(counts: SweepCounts, what: str) -> Iterator[None]:
+    """Count an error as `failed`, name what failed, and go on: one queue or job in trouble must
+    not hold up the others. The next run meets it again.
     """
     try:
         yield
-    except OjsError:
-        counts["failed"] += 1
+    # A damaged record raises anything. It is not hidden: see `SweepCounts.fail`.
+    except Exception as error:  # noqa: BLE001
+        counts.fail(what, error)
+
+
+def read_queues(
+    queues: QueueStore, names: Sequence[str], counts: SweepCounts, *, consistent: bool = True
+) -> list[Queue]:
+    """These queues, which one call can read; those that cannot be read are counted as failed."""
+    found: Mapping[str, Queue] = {}
+    with counting_failures(counts, f"queues {names[0]} to {names[-1]}"):
+        found, _ = queues.get_many(names, consistent=consistent, unreadable=counts.fail)
+    return list(found.values())
 
 
 class Sweep(Protocol):

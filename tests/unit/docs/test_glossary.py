@@ -191,6 +191,10 @@ PLAIN = {
     "happened": "of an event",
     "level": "counts by state",
     "yet": "",
+    "for": "",
+    "each": "",
+    "unreadable": "damaged, or of a newer form",
+    "item": "of the table",
 }
 
 

@@ -309,10 +309,71 @@ def test_everything_logged_meanwhile_has_the_id_of_the_event(
             raise BackendUnavailable("down")
 
     monkeypatch.setattr(api.runtime, "sweep", Looking())
-    with pytest.raises(BackendUnavailable):
+    with pytest.raises(module.SweepFailed):
         handler(EVENT, None)
     assert seen == [{"correlation_id": EVENT["id"]}]
     assert module.logger.thread_safe_get_current_keys() == {}
+
+
+@pytest.mark.parametrize("name", ["sweep", "bulk", "reconcile", "replay", "pool_health_sweep"])
+def test_a_sweep_in_trouble_stops_no_other(
+    api: Api,
+    gauges: Gauges,
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
+    name: str,
+) -> None:
+    """Whatever it raises is logged in a line, and the alarm counts the failure at the end."""
+    sweeps = [sweep.name for sweep in api.runtime.sweeps()]
+    ran: list[str] = []
+    broken = getattr(api.runtime, name).name
+
+    class Noted:
+        def __init__(self, name: str) -> None:
+            self.name = name
+
+        def run_once(self, *_: Any) -> SweepReport:
+            ran.append(self.name)
+            if self.name == broken:
+                raise KeyError("a damaged record")
+            return SweepReport({"failed": 0})
+
+    monkeypatch.setattr(module, "_REPORTERS", {})
+    monkeypatch.setattr(type(api.runtime), "sweeps", lambda _: map(Noted, sweeps))
+    with pytest.raises(module.SweepFailed, match=f"Failed in part: {broken}\\."):
+        handler(EVENT, Context(50_000))
+    assert list(dict.fromkeys(ran)) == sweeps
+    (told,) = (vars(line) for line in caplog.records if line.levelname == "ERROR")
+    assert (told["sweep"], told["what"]) == (broken, "the whole sweep")
+    assert (told["error"], told["reason"]) == ("KeyError", "'a damaged record'")
+    assert told["exc_info"]
+
+
+def test_what_failed_is_named_and_the_rest_is_counted(
+    api: Api, gauges: Gauges, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A throttled line of one queue, with everything else swept, and measured."""
+    caplog.set_level("INFO")
+    for queue in ("good", "hot"):
+        api.push(queue, options={"scheduled_at": "+PT5S"})
+    api.clock.advance(6_000)
+    index = api.runtime.stores.jobs.index
+    due = index.due
+
+    def throttled(queue: str, lane: int, **more: Any) -> list[str]:
+        if queue == "hot":
+            raise BackendUnavailable("The store is busy.")
+        return due(queue, lane, **more)
+
+    monkeypatch.setattr(index, "due", throttled)
+    with pytest.raises(module.SweepFailed, match="jobs"):
+        handler(EVENT, Context(50_000))
+    told = [vars(line) for line in caplog.records]
+    (swept,) = (line for line in told if line["message"] == "swept")
+    assert swept["counts"] == {"promoted": 1, "failed": 1}
+    (failed,) = (line for line in told if line["levelname"] == "ERROR")
+    assert (failed["what"], failed["error"]) == ("queue hot, lane 0", "BackendUnavailable")
+    assert len(gauges.asked) == 1
 
 
 def test_the_real_gauges_are_measured(

@@ -12,7 +12,6 @@ those done but not counted yet stay uncounted.
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import accumulate
@@ -37,7 +36,7 @@ from ojs.domain.page import Page
 from ojs.domain.queue.queue import Queue
 from ojs.services.dead_letter.redrive import Redrive
 from ojs.services.dead_letter.search import DeadLetterSearch, still_listed
-from ojs.services.sweeps import GoOn, SweepReport, always
+from ojs.services.sweeps import GoOn, SweepCounts, SweepReport, always, counting_failures
 from ojs.store.dead_letter.bulk import BulkOperationStore, ClaimedOperation
 from ojs.store.jobs.records import JobStore
 from ojs.store.queues.queues import QueueStore
@@ -147,20 +146,20 @@ class BulkRunner:
         (operations), failed (operations), `more`. Operations alternate, so that a large one does
         not hold up the others.
         """
-        counts: Counter[str] = Counter()
+        counts = SweepCounts()
         waiting = self._store.due(now_ms=now_ms, limit=_OPERATIONS)
         left = limit
         while waiting:
             for operation_id in list(waiting):
                 if left <= 0 or not go_on():
                     counts["more"] = 1
-                    return SweepReport(counts)
+                    return SweepReport(counts, failures=counts.failures)
                 run = self._run(operation_id, min(left, RUN_JOBS), go_on, counts)
                 if run is None or run.rests:
                     waiting.remove(operation_id)
                 if run is not None:
                     left -= max(1, len(run.job_ids) + len(run.errors))
-        return SweepReport(counts)
+        return SweepReport(counts, failures=counts.failures)
 
     def get(self, operation_id: str) -> BulkOperation:
         """One operation. Raises NotFound."""
@@ -195,18 +194,17 @@ class BulkRunner:
     # --- one run ----------------------------------------------------------------------------
 
     def _run(
-        self, operation_id: str, jobs: int, go_on: GoOn, counts: Counter[str]
+        self, operation_id: str, jobs: int, go_on: GoOn, counts: SweepCounts
     ) -> BulkRun | None:
         """One run of an operation that is not claimed; None if it is claimed or over."""
         now_ms = self._clock.now_ms()
-        try:
+        run = None
+        # After a failure the claim expires, and a later run finds the operation as saved last.
+        with counting_failures(counts, f"bulk operation {operation_id}"):
             claim = self._store.take(operation_id, now_ms=now_ms, until_ms=now_ms + CLAIM_MS)
-            if claim is None:
-                return None
-            run = self._work(claim, jobs, go_on)
-        except OjsError:
-            # The claim expires, and a later run finds the operation as it was saved last.
-            counts["failed"] += 1
+            if claim is not None:
+                run = self._work(claim, jobs, go_on)
+        if run is None:
             return None
         name = "retried" if run.operation.action is Action.RETRY else "purged"
         counts[name] += len(run.job_ids)
@@ -263,7 +261,13 @@ class BulkRunner:
             oldest_first=True,
         )
         more, entries = len(entries) > size, entries[:size]
-        records = self._jobs.read_records(job_id for job_id, _ in entries)
+        unreadable: dict[str, OjsError] = {}
+        records = self._jobs.read_records((job_id for job_id, _ in entries), unreadable.setdefault)
+        damaged = {
+            key: Refusal.of(job_id, unreadable[f"job {job_id}"])
+            for job_id, key in entries
+            if f"job {job_id}" in unreadable
+        }
         # Read once for each slice: a change of configuration holds from the next slice on.
         known: dict[str, Queue] = {}
         if run.operation.action is Action.RETRY:
@@ -278,6 +282,9 @@ class BulkRunner:
                 run.look_at_ms = self._clock.now_ms() + ROOM_MS
                 run.jobs_left = 0
                 return
+            if (refusal := damaged.get(key)) is not None:
+                run.errors.append(refusal)
+                run.now(run.operation.refused(refusal))
             run.looks_left -= 1
             run.now(run.operation.passed(key))
         run.over = not more

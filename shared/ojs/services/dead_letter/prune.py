@@ -105,11 +105,12 @@ class PruneSweep:
         if token is None:
             return SweepReport()
         run = _Run(now_ms, limit, go_on)
-        self._all(run)
+        with counting_failures(run.counts, "the list of dead letters"):
+            self._all(run)
         # The next minute looks again at what is left or failed.
         done = not run.counts["more"] and not run.counts["failed"]
         self._pruning.unlock(token, done_ms=due_ms if done else None)
-        return SweepReport(+run.counts)
+        return SweepReport(+run.counts, failures=run.counts.failures)
 
     def _all(self, run: _Run) -> None:
         oldest = self._jobs.index.dead(limit=1, oldest_first=True)
@@ -122,22 +123,23 @@ class PruneSweep:
         for kept in there:
             until_ms = run.now_ms - kept.retention.max_age_ms
             # If even the oldest of all is young enough, nothing needs to be read.
-            if oldest_ms < until_ms and not self._safely(run, self._line, kept, until_ms):
+            what = f"queue {kept.queue.name}"
+            if oldest_ms < until_ms and not self._safely(run, what, self._line, kept, until_ms):
                 return
         for kept in there:
             name, most = kept.queue.name, kept.retention.max_count
-            if not self._safely(run, self._by_count, [kept], most, [name]):
+            if not self._safely(run, f"queue {name}", self._by_count, [kept], most, [name]):
                 return
         shared = [kept for kept in there if not kept.own_count]
         names = [kept.queue.name for kept in shared] if found.own_counts else [None]
-        self._safely(run, self._by_count, shared, overall.max_count, names)
+        self._safely(run, "all queues", self._by_count, shared, overall.max_count, names)
 
     @staticmethod
-    def _safely(run: _Run, step: Callable[..., None], *what: object) -> bool:
+    def _safely(run: _Run, name: str, step: Callable[..., None], *what: object) -> bool:
         """Run a step, whose failure is counted; False when there is no time for another."""
         if run.over():
             return False
-        with counting_failures(run.counts):
+        with counting_failures(run.counts, name):
             step(run, *what)
         return not run.counts["more"]
 
@@ -203,18 +205,19 @@ class PruneSweep:
         at.
         """
         name = kept.queue.name
-        records = self._jobs.read_records(job_id for job_id, _ in entries)
+        records = self._jobs.read_records((job_id for job_id, _ in entries), run.counts.fail)
         dead: list[Job] = []
         for job_id, key in entries:
             job = records.get(job_id)
             if job is None or job.queue != name or not still_listed(job, key):
                 continue
-            # Make its copy first: afterwards it is too late.
-            job = self._copies.follow(job)
-            if job.copy_due:
-                run.counts["waiting"] += 1
-            elif job.queue == name and still_listed(job, key):
-                dead.append(job)
+            with counting_failures(run.counts, f"job {job_id}"):
+                # Make its copy first: afterwards it is too late.
+                job = self._copies.follow(job)
+                if job.copy_due:
+                    run.counts["waiting"] += 1
+                elif job.queue == name and still_listed(job, key):
+                    dead.append(job)
         last = entries[-1][1]
         if kept.retention.pruning_policy == PruningPolicy.ARCHIVE:
             # A job that was deleted by hand is not archived.
@@ -226,9 +229,10 @@ class PruneSweep:
                 last = str(items.index_entries(wanted[looked - 1])["wsk"])
             dead = deleted + written
         for job in dead:
-            if self._jobs.removal.prune(job):
-                run.pruned[name] += 1
-                run.counts["pruned"] += 1
-            else:
-                run.counts["moved_on"] += 1
+            with counting_failures(run.counts, f"job {job.id}"):
+                if self._jobs.removal.prune(job):
+                    run.pruned[name] += 1
+                    run.counts["pruned"] += 1
+                else:
+                    run.counts["moved_on"] += 1
         return last

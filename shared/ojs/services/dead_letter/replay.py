@@ -26,6 +26,7 @@ from ojs.services.sweeps import (
     always,
     counting_failures,
     queue_names,
+    read_queues,
 )
 from ojs.store.dead_letter.replay import ReplayCursor, ReplayCursors
 from ojs.store.jobs.records import JobStore
@@ -103,18 +104,18 @@ class ReplaySweep:
             # A queue that is being deleted gets no more jobs.
             if queue.state is QueueState.DRAINING:
                 continue
-            with counting_failures(run.counts):
+            with counting_failures(run.counts, f"queue {queue.name}"):
                 self._queue(run, queue)
             if run.counts["more"]:
                 break
-        return ReplayReport(+run.counts, run.skipped)
+        return ReplayReport(+run.counts, run.skipped, failures=run.counts.failures)
 
     def _with_rules(self, run: _Run) -> Iterator[Queue]:
         for names in queue_names(self._queues, self._choose):
             if run.over():
                 return
-            queues, _ = self._queues.get_many(names, consistent=False)
-            yield from (queue for queue in queues.values() if queue.layers.replay_rules)
+            queues = read_queues(self._queues, names, run.counts, consistent=False)
+            yield from (queue for queue in queues if queue.layers.replay_rules)
 
     def _queue(self, run: _Run, queue: Queue) -> None:
         rules = read(queue.layers.replay_rules)
@@ -128,7 +129,8 @@ class ReplaySweep:
                 continue
             if run.over():
                 return
-            self._rule(run, queue.name, rule, cursors.get(rule.name), named)
+            with counting_failures(run.counts, f"rule {rule.name} of queue {queue.name}"):
+                self._rule(run, queue.name, rule, cursors.get(rule.name), named)
 
     def _rule(
         self,
@@ -183,7 +185,8 @@ class ReplaySweep:
 
         Raises _Blocked.
         """
-        records = self._jobs.read_records(job_id for job_id, _ in entries)
+        # The rule does not come back to what it cannot read.
+        records = self._jobs.read_records((job_id for job_id, _ in entries), run.counts.fail)
         known: dict[str, Queue] = {}
         for job_id, key in entries:
             run.counts["looked"] += 1
@@ -194,9 +197,9 @@ class ReplaySweep:
             except (QueueFull, QueueDraining):
                 run.counts["blocked"] += 1
                 raise _Blocked from None
-            except BackendError:
+            except BackendError as error:
                 # It is unknown whether it was replayed: the next minute looks at it again.
-                run.counts["failed"] += 1
+                run.counts.fail(f"job {job_id}", error)
                 raise _Blocked from None
             except OjsError as error:
                 run.counts["skipped"] += 1

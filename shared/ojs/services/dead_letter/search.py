@@ -17,6 +17,7 @@ from ojs.domain.job.job import Job
 from ojs.domain.page import Page
 from ojs.store.jobs import items
 from ojs.store.jobs.records import JobStore
+from ojs.store.table.errors import pass_over
 from ojs.store.table.races import retry_on_race
 
 _CURSOR = re.compile(r"\d{15}\|" + UUID7.pattern)
@@ -148,7 +149,8 @@ class DeadLetterSearch:
         """The jobs that match by their records, by key; with their payloads where args are
         searched, and then also the key of the first job whose payload is too much for one request.
         """
-        records = self._jobs.read_records(job_id for job_id, _ in entries)
+        # The rest of the page is shown.
+        records = self._jobs.read_records((job_id for job_id, _ in entries), pass_over)
         likely = {
             key: records[job_id]
             for job_id, key in entries
@@ -165,7 +167,7 @@ class DeadLetterSearch:
                 break
             look.args_bytes += size
             within[key] = job
-        contents = self._jobs.with_contents(list(within.values()))
+        contents = self._jobs.with_contents(list(within.values()), pass_over)
         return dict(zip(within, contents, strict=True)), too_much
 
     def _filled(self, found: Sequence[Job]) -> Sequence[Job]:
@@ -176,7 +178,7 @@ class DeadLetterSearch:
             if job.content_bytes <= room:
                 room -= job.content_bytes
                 loaded.append(job)
-        by_id = {job.id: job for job in self._jobs.with_contents(loaded)}
+        by_id = {job.id: job for job in self._jobs.with_contents(loaded, pass_over)}
         # A search of args may have loaded the payload of a job beyond the limit.
         jobs = [by_id[job.id] if job.id in by_id else replace(job, content=None) for job in found]
         return self._jobs.with_errors(jobs, latest=ERRORS_LISTED)

@@ -15,7 +15,6 @@ may crash anywhere and be repeated.
 from __future__ import annotations
 
 import random
-from collections import Counter
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import replace
@@ -26,7 +25,15 @@ from ojs.domain.job.job import Job
 from ojs.domain.job.states import State
 from ojs.domain.queue.queue import Queue
 from ojs.services.jobs.placement import FairQueuePlacement
-from ojs.services.sweeps import GoOn, SweepReport, always, counting_failures, queue_names
+from ojs.services.sweeps import (
+    GoOn,
+    SweepCounts,
+    SweepReport,
+    always,
+    counting_failures,
+    queue_names,
+    read_queues,
+)
 from ojs.store.jobs.fair_queue import BackfillCursor, BackfillCursors
 from ojs.store.jobs.records import JobStore
 from ojs.store.queues.queues import QueueStore
@@ -71,7 +78,7 @@ class FairnessBackfill:
         looks = iter(range(_REQUEST_PAGES))
         with suppress(OjsError):
             self._continue_pass(
-                queue, now_ms, AT_ONCE, lambda: next(looks, None) is not None, Counter()
+                queue, now_ms, AT_ONCE, lambda: next(looks, None) is not None, SweepCounts()
             )
 
     def run_once(self, now_ms: int, limit: int, go_on: GoOn = always) -> SweepReport:
@@ -82,24 +89,23 @@ class FairnessBackfill:
         early and another run should follow). Begins at a random queue, so that a run
         cut short does not always leave out the same ones.
         """
-        counts: Counter[str] = Counter()
+        counts = SweepCounts()
         for names in queue_names(self._queues, self._choose):
-            queues, _ = self._queues.get_many(names, consistent=False)
-            for queue in queues.values():
+            for queue in read_queues(self._queues, names, counts, consistent=False):
                 if queue.backfill_since_ms is None or queue.deletion is not None:
                     continue
                 left = limit - counts["tagged"] - counts["shared"]
                 if left <= 0 or not go_on():
                     counts["more"] = 1
-                    return SweepReport(counts)
+                    return SweepReport(counts, failures=counts.failures)
                 counts["tagging"] += 1
-                with counting_failures(counts):
+                with counting_failures(counts, f"queue {queue.name}"):
                     if queue.fairness is None:
                         # It is not fair any more, for another reason than its own configuration.
                         self._queues.end_backfill(queue)
                     else:
                         self._continue_pass(queue, now_ms, left, go_on, counts)
-        return SweepReport(+counts)
+        return SweepReport(+counts, failures=counts.failures)
 
     def _continue_pass(
         self,
@@ -107,7 +113,7 @@ class FairnessBackfill:
         now_ms: int,
         limit: int,
         go_on: GoOn,
-        counts: Counter[str],
+        counts: SweepCounts,
     ) -> None:
         """Continue the pass of a queue, to its end at most."""
         since_ms = queue.backfill_since_ms or 0
@@ -137,7 +143,7 @@ class FairnessBackfill:
         self._cursors.save(queue.name, BackfillCursor(since_ms, now_ms), now_ms=now_ms)
 
     def _page(
-        self, queue: Queue, at: BackfillCursor, counts: Counter[str]
+        self, queue: Queue, at: BackfillCursor, counts: SweepCounts
     ) -> tuple[BackfillCursor, int]:
         """Update the jobs of one page. Returns where to continue, and how many jobs were updated.
 
@@ -152,7 +158,7 @@ class FairnessBackfill:
             found = [
                 (job_id, key) for job_id, key in found if not tagged(Position.parse(key).order)
             ]
-        records = self._jobs.read_records(job_id for job_id, _ in found)
+        records = self._jobs.read_records((job_id for job_id, _ in found), counts.fail)
         jobs = [
             records[job_id]
             for job_id, _ in found
@@ -164,7 +170,7 @@ class FairnessBackfill:
         )
         return replace(following, found=at.found or bool(jobs)), done
 
-    def _update(self, jobs: Sequence[Job], queue: Queue, counts: Counter[str]) -> int:
+    def _update(self, jobs: Sequence[Job], queue: Queue, counts: SweepCounts) -> int:
         """Give jobs shares, and available jobs tags. Returns how many jobs were changed."""
         bare = [job for job in jobs if job.share is None]
         shared = {job.id: job for job in self._placement.with_shares(bare, queue)}

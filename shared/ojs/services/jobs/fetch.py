@@ -29,7 +29,7 @@ from ojs.services.pools.dispatch import PAGE, DispatchPlan, DispatchPlanner
 from ojs.services.pools.membership import FetchContext, Membership
 from ojs.store.jobs import items
 from ojs.store.jobs.records import JobStore, winner
-from ojs.store.table.errors import LostRace, NotDone
+from ojs.store.table.errors import LostRace, NotDone, UnreadableItem, pass_over
 from ojs.store.table.keys import Position
 
 # Entries queried beyond those wanted, so that a few lost races need no second query.
@@ -40,6 +40,8 @@ _MAX_STAGED_PAGES = 30
 # A fetch ends after this many claims of jobs that are gone or past their deadline, so that it
 # answers in time. The next fetch and the sweep deal with the other stale or expired entries.
 _LOST_CLAIMS = 20
+# With so many failed lines a queue is left alone by this fetch.
+_FAILED_LINES = 2
 # How often each container reads the due line while the ready line is long enough, so that jobs that
 # became due are handed out by their priority.
 _DUE_EVERY_MS = 1_000
@@ -69,6 +71,10 @@ class _FetchState:
     lost: int = 0
     # Whether another fetch won the last claim, rather than the job's own deadline.
     contended: bool = False
+    # Whether the last claim took a job that cannot be handed out, and its permits.
+    spent: bool = False
+    # Why lines of some queues were closed.
+    errors: list[OjsError] = field(default_factory=list)
     permits: FetchPermits = field(init=False)
 
     def __post_init__(self) -> None:
@@ -91,44 +97,77 @@ def _kib(position: Position) -> int:
     return position.size_kib * (2 if position.copy else 1) + _SMALL_JOB_KIB
 
 
-# What a part of a queue yields: the number of jobs that can be claimed, or the job just claimed.
-_CountOrJob = int | Job
+def _position(key: str) -> Position | None:
+    """The position that an index entry says; None for one that is damaged, which is passed over."""
+    try:
+        return Position.parse(key)
+    except (ValueError, KeyError):
+        return None
+
+
+# What a part of a queue yields: the number of jobs that can be claimed, or the job just claimed;
+# None when a permit was spent on a job that is not handed out.
+_CountOrJob = int | Job | None
 
 
 class _Source:
-    """The jobs of one queue, claimed one by one. Reads nothing before it is asked."""
+    """The jobs of one queue, claimed one by one. Reads nothing before it is asked.
 
-    def __init__(self, parts: Sequence[Iterator[_CountOrJob]]) -> None:
+    A line that raises an OjsError is closed for this fetch, and with the second one the queue: its
+    other lines may be as slow to fail. The other queues are served all the same.
+    """
+
+    def __init__(self, parts: Sequence[Iterator[_CountOrJob]], errors: list[OjsError]) -> None:
+        """`errors` takes what the lines of all queues raise."""
         # Each yields the number of jobs before it claims one, and claims when it is resumed.
         self._parts = list(parts)
         self._known = 0
+        self._errors = errors
+        self._failed = 0
 
     def peek(self) -> int:
         """The number of jobs known to be claimable; 0 if there are none."""
         while not self._known and self._parts:
-            found = next(self._parts[0], None)
-            if found is None:
-                self._parts.pop(0)
-            elif isinstance(found, int):
+            found = self._resume()
+            if isinstance(found, int):
                 self._known = found
         return self._known
 
     def claim(self) -> bool:
-        """Claim the next job. Returns False when none is left."""
+        """Claim the next job. Returns False when none is left.
+
+        True also when it is unknown whether it was claimed, or it cannot be handed out: the permit
+        that came with its sequence number may be taken, and must not serve for another job.
+        """
         while self.peek():
             self._known = 0
-            found = next(self._parts[0], None)
-            if isinstance(found, Job):
+            found = self._resume()
+            if found is None or isinstance(found, Job):
                 return True
-            if found is None:
-                self._parts.pop(0)
-            else:
-                self._known = found
+            self._known = found
         return False
 
     def extend(self, parts: Sequence[Iterator[_CountOrJob]]) -> None:
         """Add parts to claim from after the present ones."""
-        self._parts += parts
+        if self._failed < _FAILED_LINES:
+            self._parts += parts
+
+    def _resume(self) -> _CountOrJob:
+        """What the first part yields next; 0 when it is over and None when it failed. Both remove
+        it.
+        """
+        try:
+            return next(self._parts[0])
+        except StopIteration:
+            self._parts.pop(0)
+            return 0
+        except OjsError as error:
+            # Permits acquired for a job that was not claimed are released by `Permits.close`; if it
+            # is unknown whether it was claimed, they are left to repair.
+            self._errors.append(error)
+            self._failed += 1
+            self._parts = [] if self._failed == _FAILED_LINES else self._parts[1:]
+            return None
 
 
 class Fetch:
@@ -180,8 +219,10 @@ class Fetch:
         round-robin. Without `queues` all queues of the pool are used. Each job gets a lease of
         `visibility_timeout_ms`, or its own, or its queue's (in ms). Claims no more jobs once
         `go_on` returns False. Returns an empty list when there are no jobs, or when the worker was
-        told to stop. Raises Conflict when the worker belongs to another pool, InvalidRequest
-        without any queues, BackendUnavailable.
+        told to stop. A queue in trouble does not keep the jobs of the others back. Raises Conflict
+        when the worker belongs to another pool, InvalidRequest without any queues, and
+        BackendUnavailable when nothing was claimed and any of the queues is in trouble: an empty
+        answer would hide it.
         """
         read = self._membership.read(queues, worker_id, pool)
         if read.worker is not None and not read.worker.may_fetch:
@@ -190,6 +231,8 @@ class Fetch:
         state = _FetchState(plan, count, worker_id, visibility_timeout_ms, go_on)
         try:
             self._claim_all(state, read.queues)
+            if state.errors and not state.jobs:
+                raise state.errors[0]
         except OjsError:
             # Jobs already claimed must reach the worker; otherwise they wait for their leases to
             # end.
@@ -218,12 +261,12 @@ class Fetch:
         plain = len(queues) == 1 and not state.plan.permits.scopes
         if plain or state.plan.plain:
             for queue in queues:
-                source = _Source(self._all_parts(state, queue))
+                source = _Source(self._all_parts(state, queue), state.errors)
                 while state.wanted and source.claim():
                     pass
             return
         strict = state.plan.strategy == DispatchStrategy.STRICT
-        sources = {queue.name: _Source([]) for queue in queues}
+        sources = {queue.name: _Source([], state.errors) for queue in queues}
         # While all permits of the pool are taken only due jobs are looked at: leases that ended
         # give permits back.
         if not state.plan.full:
@@ -287,7 +330,8 @@ class Fetch:
                 blocked = False
                 job = self._claim(state, lane, acquired)
                 self._claimed.add(acquired.candidate.job_id + acquired.candidate.key)
-                if job is not None:
+                if job is not None or state.spent:
+                    state.spent = False
                     yield job
                 elif state.contended and not crowded:
                     crowded, after, lost = True, None, True
@@ -307,9 +351,9 @@ class Fetch:
         """The claimable jobs of a page, and whether all new ones are still being stored."""
         entries = sorted({*found, *joining}, key=lambda entry: entry[1]) if joining else found
         unclaimed = [
-            Candidate(job_id, Position.parse(key), key)
+            Candidate(job_id, position, key)
             for job_id, key in entries
-            if job_id + key not in self._claimed
+            if job_id + key not in self._claimed and (position := _position(key)) is not None
         ]
         waiting = self._committed_only(unclaimed)
         self._permits.prefetch(state.permits, waiting)
@@ -421,6 +465,12 @@ class Fetch:
         except NotDone:
             self._permits.rollback(acquired, None, unknown=False)
             raise
+        except UnreadableItem:
+            # It has its lease and permits now, and is passed over; the sweep tells of it when its
+            # lease ends.
+            state.lost += 1
+            state.spent = True
+            return None
         except LostRace as lost:
             # Race: an earlier try may have claimed the job, its answer was lost, and the job ended
             # before the SDK tried again (`repeated`).
@@ -452,7 +502,8 @@ class Fetch:
             acquired = self._acquire(state, queue, candidate, wanted=1)
             if acquired is not None:
                 claimed = self._claim(state, lane, acquired)
-                if claimed is not None:
+                if claimed is not None or state.spent:
+                    state.spent = False
                     yield claimed
             elif state.permits.exhausted(queue):
                 return
@@ -464,7 +515,7 @@ class Fetch:
         )
         if not ids:
             return []
-        records = self._jobs.read_records(ids)
+        records = self._jobs.read_records(ids, pass_over)
         promoted = []
         for job_id in ids:
             if not state.go_on():
@@ -495,8 +546,9 @@ class Fetch:
 
     def _with_contents(self, state: _FetchState) -> list[Job]:
         """The claimed jobs with their contents; a job without content is never handed out."""
+        damaged: dict[str, UnreadableItem] = {}
         try:
-            jobs = self._jobs.with_contents(state.jobs)
+            jobs = self._jobs.with_contents(state.jobs, damaged.setdefault)
         except OjsError:
             # The worker will not receive these jobs: requeue them rather than wait for their leases
             # to end. If this fails, too, the leases still end.
@@ -505,5 +557,8 @@ class Fetch:
             raise
         missing = [job for job in jobs if job.content is None]
         for job in missing:
-            self._transitions.end_without_content(job)
+            # One whose content is damaged is passed over, and comes again when its lease ends: it
+            # may be in the form of a newer version.
+            if f"job {job.id}" not in damaged:
+                self._transitions.end_without_content(job)
         return [job for job in jobs if job.content is not None] if missing else jobs

@@ -7,14 +7,21 @@ It may run twice at the same time: every step is the conditional write that a fe
 from __future__ import annotations
 
 import random
-from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 
-from ojs.domain.errors import OjsError
 from ojs.domain.job.states import State
+from ojs.domain.queue.queue import Queue
 from ojs.services.jobs.time_transitions import TimeTransitions
 from ojs.services.queues.deletion import QueueDeletion
-from ojs.services.sweeps import GoOn, SweepReport, always, counting_failures, queue_names
+from ojs.services.sweeps import (
+    GoOn,
+    SweepCounts,
+    SweepReport,
+    always,
+    counting_failures,
+    queue_names,
+    read_queues,
+)
 from ojs.store.jobs.records import JobStore
 from ojs.store.queues.queues import QueueStore
 
@@ -50,34 +57,50 @@ class JobSweep:
         (1 when the pass ended early and another should follow). `go_on` says whether there is time
         left. Begins at a random queue, so that a pass cut short starves no queue.
         """
-        counts: Counter[str] = Counter()
-        self._undo_batches(now_ms, counts, go_on)
+        counts = SweepCounts()
+        # Each part on its own: what is in trouble must not hold up the others.
+        with counting_failures(counts, "staged batches"):
+            self._undo_batches(now_ms, counts, go_on)
+        deleting: list[Queue] = []
+        with counting_failures(counts, "the list of queues"):
+            self._lines(now_ms, limit, go_on, counts, deleting)
+        self._deletion.carry_on(deleting, counts, limit=limit, go_on=go_on)
+        with counting_failures(counts, "deleted queues"):
+            self._deletion.look_after(limit, counts, go_on)
+        return SweepReport(counts, failures=counts.failures)
+
+    def _lines(
+        self, now_ms: int, limit: int, go_on: GoOn, counts: SweepCounts, deleting: list[Queue]
+    ) -> None:
+        """Sweep the lines of all queues, up to the limit, and find those that are being deleted."""
         for names in queue_names(self._queues, self._choose):
-            queues, _ = self._queues.get_many(names)
-            for queue in queues.values():
-                if queue.deletion is not None and go_on():
-                    with counting_failures(counts):
-                        counts.update(self._deletion.carry_on(queue, limit=limit, go_on=go_on))
+            for queue in read_queues(self._queues, names, counts):
+                if queue.deletion is not None:
+                    deleting.append(queue)
                 for lane in range(queue.lanes):
                     if counts.total() >= limit or not go_on():
+                        # The rest of the queues is read all the same: their deletions have a
+                        # limit of their own.
                         counts["more"] = 1
-                        return SweepReport(counts)
-                    self._line(queue.name, lane, now_ms, counts)
-        counts.update(self._deletion.look_after(limit, go_on))
-        return SweepReport(counts)
+                        break
+                    with counting_failures(counts, f"queue {queue.name}, lane {lane}"):
+                        self._line(queue.name, lane, now_ms, counts)
 
-    def _line(self, queue: str, lane: int, now_ms: int, counts: Counter[str]) -> None:
+    def _line(self, queue: str, lane: int, now_ms: int, counts: SweepCounts) -> None:
         due = self._jobs.index.due(queue, lane, now_ms=now_ms, limit=_PAGE)
-        expiring = self._jobs.index.expiring(queue, lane, now_ms=now_ms, limit=_PAGE)
+        expiring: Sequence[str] = ()
+        # The two are in different indexes: one may answer while the other is throttled.
+        with counting_failures(counts, f"deadlines of queue {queue}, lane {lane}"):
+            expiring = self._jobs.index.expiring(queue, lane, now_ms=now_ms, limit=_PAGE)
         if len(due) == _PAGE or len(expiring) == _PAGE:
             counts["more"] = 1
         self._apply(dict.fromkeys([*due, *expiring]), frozenset(due), counts)
 
-    def _apply(self, job_ids: Iterable[str], due: frozenset[str], counts: Counter[str]) -> None:
-        records = self._jobs.read_records(job_ids)
+    def _apply(self, job_ids: Iterable[str], due: frozenset[str], counts: SweepCounts) -> None:
+        records = self._jobs.read_records(job_ids, counts.fail)
         for job in records.values():
             after = None
-            with counting_failures(counts):
+            with counting_failures(counts, f"job {job.id}"):
                 # Only jobs found in the due index have an entry there to update.
                 apply = (
                     self._transitions.apply_indexed if job.id in due else self._transitions.apply
@@ -95,21 +118,14 @@ class JobSweep:
             else:
                 counts["promoted"] += 1
 
-    def _undo_batches(self, now_ms: int, counts: Counter[str], go_on: GoOn) -> None:
-        failures = 0
+    def _undo_batches(self, now_ms: int, counts: SweepCounts, go_on: GoOn) -> None:
         for token in self._jobs.batches.stale(now_ms=now_ms, limit=_BATCHES):
             if not go_on():
                 counts["more"] = 1
                 return
-            try:
+            # A batch that fails must not delay the others, nor the jobs of the queues.
+            with counting_failures(counts, f"staged batch {token}"):
                 undone = self._jobs.batches.undo(token, now_ms=now_ms)
-            except OjsError:
-                # A batch that fails must not delay the others, nor the jobs of the queues.
-                counts["failed"] += 1
-                failures += 1
-                if failures > 1:
-                    return
-                continue
-            # A batch that is undone again counts only if some of its jobs were stored late.
-            if undone.first or undone.jobs:
-                counts["batches_undone"] += 1
+                # A batch that is undone again counts only if some of its jobs were stored late.
+                if undone.first or undone.jobs:
+                    counts["batches_undone"] += 1

@@ -31,7 +31,14 @@ from ojs.domain.stats import (
     WorkerCounts,
     rates,
 )
-from ojs.services.sweeps import GoOn, SweepReport, SweepRun, always, rotated
+from ojs.services.sweeps import (
+    GoOn,
+    SweepReport,
+    SweepRun,
+    always,
+    counting_failures,
+    rotated,
+)
 from ojs.store.dead_letter.counters import BY_ERROR, BY_TYPE, DeadLetterCounters
 from ojs.store.derived.statistics import KEPT_MS, StatisticsStore
 from ojs.store.queues import queues as queue_store
@@ -57,8 +64,8 @@ class MetricsReport(SweepReport):
     """What a run did and what it measured.
 
     `counts` has: queues (read), oldest (stored anew), points (written), tidied (queues whose unused
-    names in dead-letter counts were removed), `more`. If the run ended early, `totals` is None and
-    `queues` has those that were read.
+    names in dead-letter counts were removed), failed, `more`. If the run ended early or something
+    could not be read, `totals` is None and `queues` has those that were read.
     """
 
     at_ms: int = 0
@@ -103,12 +110,17 @@ class MetricsSweep:
         small `limit` starves no queue.
         """
         run = _Run(now_ms, limit, go_on)
-        totals = self._together(run) if self._read(run) else None
+        totals = None
+        # What cannot be read is left out of the gauges, and there are no totals without it. The
+        # rest is measured.
+        with counting_failures(run.counts, "totals"):
+            if self._read(run) and not run.counts["failed"]:
+                totals = self._together(run)
         if not run.counts["more"]:
             self._probe(run)
         gauges = [found for _, found in sorted(run.queues.items())]
         counts = {name: count for name, count in run.counts.items() if count}
-        return MetricsReport(counts, now_ms, gauges, totals)
+        return MetricsReport(counts, now_ms, gauges, totals, failures=run.counts.failures)
 
     def _read(self, run: _Run) -> bool:
         """Read the counters of all queues; False when time is up before."""
@@ -116,7 +128,10 @@ class MetricsSweep:
         for at in range(0, len(names), _QUEUES):
             if run.stop():
                 return False
-            found = self._stats.gauges(names[at : at + _QUEUES])
+            part = names[at : at + _QUEUES]
+            found: Sequence[QueueGauges] = ()
+            with counting_failures(run.counts, f"queues {part[0]} to {part[-1]}"):
+                found = self._stats.gauges(part, run.counts.fail)
             run.queues.update((each.queue.name, each) for each in found)
             run.counts["queues"] += len(found)
         return self._read_left(run)
@@ -272,15 +287,16 @@ class MetricsSweep:
                 continue
             if run.stop():
                 return
-            oldest = self._stats.oldest(found.queue, probes=left)
-            left -= oldest.probes
-            if not oldest.sure:
-                run.counts["more"] = 1
-                return
-            if oldest.ms != found.oldest_ms:
-                self._stats.save_oldest(name, oldest.ms, now_ms=run.now_ms)
-                run.queues[name] = changed(found, oldest_ms=oldest.ms)
-                run.counts["oldest"] += 1
+            with counting_failures(run.counts, f"oldest job of queue {name}"):
+                oldest = self._stats.oldest(found.queue, probes=left)
+                left -= oldest.probes
+                if not oldest.sure:
+                    run.counts["more"] = 1
+                    return
+                if oldest.ms != found.oldest_ms:
+                    self._stats.save_oldest(name, oldest.ms, now_ms=run.now_ms)
+                    run.queues[name] = changed(found, oldest_ms=oldest.ms)
+                    run.counts["oldest"] += 1
 
 
 def _kind(worker: Worker, now_ms: int) -> str:

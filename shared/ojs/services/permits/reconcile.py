@@ -13,7 +13,6 @@ import random
 from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Mapping, Sequence
 
-from ojs.domain.errors import OjsError
 from ojs.domain.pool.dispatch import DispatchStrategy
 from ojs.domain.pool.pool import DEFAULT_POOL, Pool
 from ojs.services.permits.repair import (
@@ -25,7 +24,14 @@ from ojs.services.permits.repair import (
     larger,
     repair,
 )
-from ojs.services.sweeps import GoOn, SweepReport, always, rotated
+from ojs.services.sweeps import (
+    GoOn,
+    SweepCounts,
+    SweepReport,
+    always,
+    counting_failures,
+    rotated,
+)
 from ojs.store.permits.depth_counter import DepthCounter
 from ojs.store.permits.recount import Occupancy, Recount, RecountedQueue
 from ojs.store.queues.pools import PoolStore
@@ -69,14 +75,18 @@ class ReconcileSweep:
         `more` (1 when it ended early and another run should follow). Begins at a random queue, so
         that every queue gets its turn when runs end early.
         """
-        counts: Counter[str] = Counter()
+        counts = SweepCounts()
         names = rotated(self._queues.all_names(), self._choose)
         staged: Collection[str] | None = None
         asked = False
         for at in range(0, len(names), _QUEUES):
-            found = self._recount.known(names[at : at + _QUEUES])
+            part = names[at : at + _QUEUES]
+            found: Sequence[RecountedQueue] = ()
+            # One failure must not stop the others; the next run checks these queues again.
+            with counting_failures(counts, f"queues {part[0]} to {part[-1]}"):
+                found = self._recount.known(part, counts.fail)
             if not self._check_permits(found, now_ms, counts, go_on):
-                return SweepReport(counts)
+                return SweepReport(counts, failures=counts.failures)
             for known in found:
                 if not known.queue.config.bounded:
                     counts["unbounded"] += 1
@@ -84,15 +94,12 @@ class ReconcileSweep:
                     continue
                 if counts["counted"] >= limit or not go_on():
                     counts["more"] = 1
-                    return SweepReport(counts)
-                if not asked:
-                    staged, asked = self._recount.staged(), True
-                try:
+                    return SweepReport(counts, failures=counts.failures)
+                with counting_failures(counts, f"depth of queue {known.queue.name}"):
+                    if not asked:
+                        staged, asked = self._recount.staged(), True
                     self._check(known, staged, now_ms, counts)
-                except OjsError:
-                    # One failure must not stop the others; the next run checks this queue again.
-                    counts["failed"] += 1
-        return SweepReport(counts)
+        return SweepReport(counts, failures=counts.failures)
 
     def count_untracked(self, name: str) -> None:
         """Count the jobs in a queue into its depth counter, before the queue gets a bound.
@@ -110,7 +117,7 @@ class ReconcileSweep:
         self,
         found: Sequence[RecountedQueue],
         now_ms: int,
-        counts: Counter[str],
+        counts: SweepCounts,
         go_on: GoOn,
     ) -> bool:
         """Repair the semaphores of these queues; False when there is no time left to do so."""
@@ -122,10 +129,9 @@ class ReconcileSweep:
         if limited and not go_on():
             counts["more"] = 1
             return False
-        try:
+        names = " ".join(counted.semaphore for counted in limited)
+        with counting_failures(counts, f"permits of {names}"):
             self._repair.check(limited, now_ms, counts)
-        except OjsError:
-            counts["failed"] += 1
         return True
 
     # --- one queue ----------------------------------------------------------------------------
@@ -227,27 +233,25 @@ class PoolPermitSweep:
 
         Counts: those of `PermitRepair.check`, failed (pools), and `more` (1 when it ended early).
         """
-        counts: Counter[str] = Counter()
+        counts = SweepCounts()
         workers: Mapping[str, Sequence[str]] | None = None
         after: str | None = None
         while True:
             names, after = self._pools.names(limit=_PAGE, after=after)
-            for pool in self._pools.get_many(names):
+            for pool in self._pools.get_many(names, counts.fail):
                 by_worker = pool.strategy == DispatchStrategy.LEAST_LOADED
                 if not pool.limits_concurrency and not by_worker:
                     continue
                 if not go_on():
                     counts["more"] = 1
-                    return SweepReport(counts)
-                if by_worker and workers is None:
-                    workers = self._by_pool(limit)
-                try:
+                    return SweepReport(counts, failures=counts.failures)
+                # One failure must not stop the others; the next run checks this pool again.
+                with counting_failures(counts, f"pool {pool.name}"):
+                    if by_worker and workers is None:
+                        workers = self._by_pool(limit)
                     self._one(pool, (workers or {}).get(pool.name, ()), now_ms, counts)
-                except OjsError:
-                    # One failure must not stop the others; the next run checks this pool again.
-                    counts["failed"] += 1
             if after is None:
-                return SweepReport(counts)
+                return SweepReport(counts, failures=counts.failures)
 
     def _one(self, pool: Pool, workers: Sequence[str], now_ms: int, counts: Counter[str]) -> None:
         found, _ = self._queues.get_many(pool.queues)

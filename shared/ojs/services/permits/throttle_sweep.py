@@ -8,13 +8,11 @@ does.
 
 from __future__ import annotations
 
-from collections import Counter
 from dataclasses import replace
 
-from ojs.domain.errors import OjsError
 from ojs.domain.rate_limit.limiter import CONCURRENCY, LimitBounds, limiter_name
 from ojs.services.permits.rate_limits import RateLimits
-from ojs.services.sweeps import GoOn, SweepReport, always
+from ojs.services.sweeps import GoOn, SweepCounts, SweepReport, always, counting_failures
 from ojs.store.jobs.finding import JobIndex
 from ojs.store.permits.key_limits import KeyLimits
 from ojs.store.permits.rate_window import RateWindowStore
@@ -52,18 +50,16 @@ class ThrottleSweep:
 
         Counts: holding (limits checked), released, failed, and `more` (1 when it ended early).
         """
-        counts: Counter[str] = Counter()
+        counts = SweepCounts()
         for state in self._states.throttled(limit=limit):
             if not go_on():
                 counts["more"] = 1
                 break
             counts["holding"] += 1
-            try:
+            # One failure must not stop the others; the next run checks this limit again.
+            with counting_failures(counts, f"limit of {state.limiter}"):
                 counts["released"] += self._check(state, now_ms)
-            except OjsError:
-                # One failure must not stop the others; the next run checks this limit again.
-                counts["failed"] += 1
-        return SweepReport({name: count for name, count in counts.items() if count})
+        return SweepReport(+counts, failures=counts.failures)
 
     def _check(self, state: ThrottleState, now_ms: int) -> bool:
         """Whether the limit stopped throttling, which is recorded."""

@@ -88,14 +88,15 @@ class PoolHealthSweep:
         that nothing was started from lately, and one write for each pool whose alerts change.
         """
         run = _Run(now_ms, limit, go_on)
-        for chunk in self._chunks(limit):
+        for chunk in self._chunks(run):
             if run.stop(0):
                 break
-            self._look(run, chunk)
+            with counting_failures(run.counts, f"pools {chunk[0].name} to {chunk[-1].name}"):
+                self._look(run, chunk)
         run.seen.sort(key=lambda pool: pool.name)
-        return PoolHealthReport(+run.counts, run.seen)
+        return PoolHealthReport(+run.counts, run.seen, failures=run.counts.failures)
 
-    def _chunks(self, limit: int) -> Iterator[list[Pool]]:
+    def _chunks(self, run: _Run) -> Iterator[list[Pool]]:
         """The pools to look at, in groups that are read together."""
         names: list[str] = []
         after: str | None = None
@@ -105,10 +106,10 @@ class PoolHealthSweep:
             if after is None:
                 break
         # A random start, so that no pool is left out however few fit into one run.
-        wanted = rotated(names, self._choose)[:limit] if len(names) > limit else names
+        wanted = rotated(names, self._choose)[: run.limit] if len(names) > run.limit else names
         for at in range(0, len(wanted), _QUEUES):
             chunk: list[Pool] = []
-            for pool in self._pools.get_many(wanted[at : at + _QUEUES]):
+            for pool in self._pools.get_many(wanted[at : at + _QUEUES], run.counts.fail):
                 if chunk and sum(len(each.queues) for each in [*chunk, pool]) > _QUEUES:
                     yield chunk
                     chunk = []
@@ -123,11 +124,11 @@ class PoolHealthSweep:
         health_of = self._health.read(pools)
         throttled = self._throttled(found)
         for pool in pools:
-            of_pool = [snapshots[name] for name in pool.queues]
-            health = health_of[pool.name]
             run.counts["pools"] += 1
-            run.seen.append(metrics_of(pool, health.active, of_pool, run.now_ms))
-            with counting_failures(run.counts):
+            with counting_failures(run.counts, f"pool {pool.name}"):
+                of_pool = [snapshots[name] for name in pool.queues]
+                health = health_of[pool.name]
+                run.seen.append(metrics_of(pool, health.active, of_pool, run.now_ms))
                 starved = self._starved(run, pool, health, of_pool, throttled)
                 self._save(run, pool, health, of_pool, starved)
 

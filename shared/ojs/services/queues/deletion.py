@@ -10,14 +10,15 @@ from __future__ import annotations
 
 import random
 from collections import Counter
-from collections.abc import Callable, Iterator
-from dataclasses import replace
-from itertools import islice
-from typing import assert_never
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from itertools import islice, zip_longest
+from typing import Protocol, TypeVar, assert_never
 
 from ojs.clock import Clock
 from ojs.domain import jsontext
 from ojs.domain.errors import (
+    BackendError,
     Conflict,
     InvalidRequest,
     NotFound,
@@ -37,6 +38,7 @@ from ojs.services.jobs.transitions import JobChanges
 from ojs.services.permits.backpressure import QueueBounds
 from ojs.services.permits.lifecycle import Permits
 from ojs.services.queues.configure import until_won
+from ojs.services.sweeps import GoOn, SweepCounts, always, counting_failures
 from ojs.store.jobs.records import JobStore
 from ojs.store.permits.depth_counter import DepthCounter
 from ojs.store.permits.semaphore import ConcurrencySemaphore
@@ -49,6 +51,55 @@ _PAGE = 100
 # Jobs that the request itself deals with; the sweep does the rest.
 _REQUEST_JOBS = 500
 _PAGES = 20
+# Queues that take turns in one round, and jobs that are dealt with at the same time. The SDK keeps
+# 64 connections, and a lane of the index takes some 1,000 writes a second.
+_SIDE_BY_SIDE = 8
+_THREADS = 8
+
+T = TypeVar("T")
+R = TypeVar("R")
+
+
+class ForEach(Protocol):
+    """Calls an action for each of some things, and returns what it returned, in their order."""
+
+    def __call__(self, act: Callable[[T], R], each: Sequence[T], /) -> list[R]:
+        """As a list comprehension, perhaps with several calls at the same time."""
+        ...
+
+
+def one_by_one(act: Callable[[T], R], each: Sequence[T], /) -> list[R]:
+    """One call after the other, in order: for simulations that must be repeatable."""
+    return [act(one) for one in each]
+
+
+def in_threads(act: Callable[[T], R], each: Sequence[T], /) -> list[R]:
+    """A few calls at the same time. The threads end with it: between two invocations a Lambda
+    function stands still.
+    """
+    from concurrent.futures import ThreadPoolExecutor
+
+    if len(each) < 2:
+        return one_by_one(act, each)
+    with ThreadPoolExecutor(min(_THREADS, len(each)), "deletion") as pool:
+        return list(pool.map(act, each))
+
+
+@dataclass
+class _DeletionRun:
+    """What one run does for one queue that is being deleted."""
+
+    queue: Queue
+    deletion: Deletion
+    # The ids of its waiting jobs; read as it goes on.
+    waiting: Iterator[str]
+    target: Queue | None = None
+    # All waiting jobs were looked at.
+    over: bool = False
+    # The target has no room for more.
+    full: bool = False
+    # The queue cannot be read; the next run tries again.
+    troubled: bool = False
 
 
 class QueueDeletion:
@@ -71,8 +122,10 @@ class QueueDeletion:
         depth: Callable[[str], int],
         strict: bool = False,
         choose: Callable[[int], int] = random.randrange,
+        for_each: ForEach = in_threads,
     ) -> None:
         """`depth` returns the counted number of jobs in a queue."""
+        self._for_each = for_each
         self._queues = queues
         self._jobs = jobs
         self._changes = changes
@@ -94,7 +147,7 @@ class QueueDeletion:
         strategy: object,
         target: object = None,
         *,
-        go_on: Callable[[], bool] = lambda: True,
+        go_on: GoOn = always,
     ) -> tuple[Deletion, bool]:
         """Begin to delete a queue. Returns the deletion, and whether the queue is gone already.
 
@@ -111,7 +164,8 @@ class QueueDeletion:
                 raise _still_holds_jobs(queue)
             return deletion, True
         counted = self._depth(name)
-        done = self.carry_on(queue, limit=_REQUEST_JOBS, go_on=go_on)
+        done = SweepCounts()
+        self.carry_on([queue], done, limit=_REQUEST_JOBS, go_on=go_on)
         if done["queues_deleted"]:
             return replace(deletion, affected=done["ended"]), True
         left = sum(1 for _ in self._waiting(queue, pages=1, running=True))
@@ -120,35 +174,65 @@ class QueueDeletion:
         return replace(deletion, affected=affected), False
 
     def carry_on(
-        self, queue: Queue, *, limit: int, go_on: Callable[[], bool] = lambda: True
-    ) -> Counter[str]:
-        """Deal with up to `limit` jobs of a draining queue, and delete it when it is empty.
+        self,
+        queues: Sequence[Queue],
+        counts: SweepCounts,
+        *,
+        limit: int,
+        go_on: GoOn = always,
+    ) -> None:
+        """Deal with up to about `limit` jobs of draining queues, and delete those that are empty.
 
-        Counts `ended` and `failed` jobs, and `queues_deleted`.
+        The queues take turns, a slice of jobs each, so that a large or stuck one does not hold up
+        the others; the jobs of a round are dealt with at the same time. Counts `ended` and `failed`
+        jobs, `queues_deleted`, and `more` when the limit or the time was reached.
         """
-        counts: Counter[str] = Counter()
+        left: list[_DeletionRun] = []
+        for queue in queues:
+            with counting_failures(counts, f"deletion of queue {queue.name}"):
+                if (run := self._run(queue)) is not None:
+                    left.append(run)
+        done = 0
+        share = max(1, min(_PAGE, limit // max(1, min(len(left), _SIDE_BY_SIDE))))
+        while left:
+            if done >= limit or not go_on():
+                counts["more"] = 1
+                break
+            # A round; those that are not done go to the end of the line.
+            turn, left = left[:_SIDE_BY_SIDE], left[_SIDE_BY_SIDE:]
+            done += self._end_slices(turn, min(share, limit - done), go_on, counts)
+            for run in turn:
+                if run.troubled or run.full:
+                    continue
+                if not run.over:
+                    left.append(run)
+                    continue
+                with counting_failures(counts, f"deletion of queue {run.queue.name}"):
+                    self._finish(run, counts)
+
+    def _run(self, queue: Queue) -> _DeletionRun | None:
+        """What one run has to do for the deletion of a queue."""
         deletion = queue.deletion
         if deletion is None:
-            return counts
-        full = False
+            return None
         match deletion.strategy:
-            case DeletionStrategy.REJECT:
-                # The request crashed before it decided: decide now as it would have.
-                if self._delete_if_empty(queue, deletion):
-                    counts["queues_deleted"] += 1
-                return counts
             case DeletionStrategy.DISCARD | DeletionStrategy.MOVE:
-                full = self._end_jobs(queue, deletion, limit, go_on, counts)
-            case DeletionStrategy.DRAIN:
-                pass
+                return self._ending(queue, deletion)
+            case DeletionStrategy.REJECT | DeletionStrategy.DRAIN:
+                return _DeletionRun(queue, deletion, iter(()))
             case _:
                 assert_never(deletion.strategy)
+
+    def _finish(self, run: _DeletionRun, counts: Counter[str]) -> None:
+        """Delete a queue whose jobs were dealt with, if it is empty."""
+        if run.deletion.strategy is DeletionStrategy.REJECT:
+            # The request crashed before it decided: decide now as it would have.
+            counts["queues_deleted"] += self._delete_if_empty(run.queue, run.deletion)
         # Jobs may have come to a lane that was read before: the queue is deleted only when all
         # lanes are empty in one look.
-        if not full and counts["ended"] < limit and not self._occupied(queue):
-            self._queues.finish_deletion(queue, deletion)
+        elif not self._occupied(run.queue):
+            self._queues.finish_deletion(run.queue, run.deletion)
             counts["queues_deleted"] += 1
-        return counts
 
     def _delete_if_empty(self, queue: Queue, deletion: Deletion) -> bool:
         """Finish or cancel a deletion with `reject`; returns whether the queue is gone."""
@@ -159,46 +243,52 @@ class QueueDeletion:
         self._queues.finish_deletion(queue, deletion)
         return True
 
-    def look_after(self, limit: int, go_on: Callable[[], bool] = lambda: True) -> Counter[str]:
+    def look_after(self, limit: int, counts: SweepCounts, go_on: GoOn = always) -> None:
         """Deal with jobs that came to deleted queues, and remove old tombstones."""
-        counts: Counter[str] = Counter()
-        now_ms = self._clock.now_ms()
-        for gone in self._queues.tombstones(limit=_PAGE):
+        for gone in self._queues.tombstones(limit=_PAGE, unreadable=counts.fail):
             if counts["ended"] >= limit or not go_on():
                 counts["more"] = 1
                 break
-            there = self._queues.get(gone.name)
-            if there is not None and there.deletion != gone.deletion:
-                # The queue was created again, and its jobs are its own. Race: its name may have
-                # been registered before the deletion removed it, so it is registered once more.
-                self._queues.register(gone.name)
-                self._queues.remove_tombstone(gone)
-                continue
-            deletion = gone.deletion
-            if deletion is None:
-                continue
-            if there is not None:
-                # A run crashed after it wrote the tombstone: finish the deletion.
-                self._queues.finish_deletion(there, deletion)
-            match deletion.strategy:
-                case DeletionStrategy.REJECT | DeletionStrategy.DRAIN:
-                    if self._occupied(gone):
-                        # A push was under way: it wins, and the queue is restored.
-                        self._queues.restore(gone)
-                        continue
-                case DeletionStrategy.DISCARD | DeletionStrategy.MOVE:
-                    # Also running jobs, if the index did not show them when the queue was deleted:
-                    # no other sweep checks their leases.
-                    self._end_jobs(gone, deletion, limit, go_on, counts, running=True)
-                case _:
-                    assert_never(deletion.strategy)
-            if now_ms - deletion.began_ms > TOMBSTONE_KEPT_MS and not self._occupied(gone):
-                # The counter first: after a crash in between the tombstone is still there.
-                before_ms = now_ms - TOMBSTONE_KEPT_MS
-                self._counter.remove(gone.name, before_ms=before_ms)
-                self._semaphore.remove(gone.name, before_ms=before_ms)
-                self._queues.remove_tombstone(gone)
-        return counts
+            with counting_failures(counts, f"deleted queue {gone.name}"):
+                self._look_after(gone, limit, counts, go_on)
+
+    def _look_after(self, gone: Queue, limit: int, counts: SweepCounts, go_on: GoOn) -> None:
+        now_ms = self._clock.now_ms()
+        there = self._queues.get(gone.name)
+        if there is not None and there.deletion != gone.deletion:
+            # The queue was created again, and its jobs are its own. Race: its name may have
+            # been registered before the deletion removed it, so it is registered once more.
+            self._queues.register(gone.name)
+            self._queues.remove_tombstone(gone)
+            return
+        deletion = gone.deletion
+        if deletion is None:
+            return
+        if there is not None:
+            # A run crashed after it wrote the tombstone: finish the deletion.
+            self._queues.finish_deletion(there, deletion)
+        match deletion.strategy:
+            case DeletionStrategy.REJECT | DeletionStrategy.DRAIN:
+                if self._occupied(gone):
+                    # A push was under way: it wins, and the queue is restored.
+                    self._queues.restore(gone)
+                    return
+            case DeletionStrategy.DISCARD | DeletionStrategy.MOVE:
+                # Also running jobs, if the index did not show them when the queue was deleted:
+                # no other sweep checks their leases.
+                run = self._ending(gone, deletion, running=True)
+                while not (run.over or run.full or run.troubled) and go_on():
+                    if counts["ended"] >= limit:
+                        break
+                    self._end_slices([run], _PAGE, go_on, counts)
+            case _:
+                assert_never(deletion.strategy)
+        if now_ms - deletion.began_ms > TOMBSTONE_KEPT_MS and not self._occupied(gone):
+            # The counter first: after a crash in between the tombstone is still there.
+            before_ms = now_ms - TOMBSTONE_KEPT_MS
+            self._counter.remove(gone.name, before_ms=before_ms)
+            self._semaphore.remove(gone.name, before_ms=before_ms)
+            self._queues.remove_tombstone(gone)
 
     # --- steps ------------------------------------------------------------------------------
 
@@ -278,45 +368,65 @@ class QueueDeletion:
         for lane in range(queue.lanes):
             yield from self._jobs.index.lined_up(queue.name, lane, pages=pages, running=running)
 
-    def _end_jobs(
-        self,
-        queue: Queue,
-        deletion: Deletion,
-        limit: int,
-        go_on: Callable[[], bool],
-        counts: Counter[str],
-        *,
-        running: bool = False,
-    ) -> bool:
-        """Discard or move waiting jobs, and with `running` those whose lease ended.
-
-        Returns True when the target has no room for more.
-        """
+    def _ending(self, queue: Queue, deletion: Deletion, *, running: bool = False) -> _DeletionRun:
+        """A run that discards or moves waiting jobs, and with `running` those whose lease ended."""
         target = None
         if deletion.target is not None:
             now_ms = self._clock.now_ms()
             target = self._queues.get(deletion.target)
             target = target or self._queues.ensure(deletion.target, now_ms=now_ms)
         waiting = self._waiting(queue, pages=_PAGES, running=running)
-        left = limit
-        # Usually one round. Jobs that are gone, or that only a newer version knows, are not read,
-        # and must not keep the others from their turn.
-        while left > 0 and (ids := list(islice(waiting, left))):
-            for start in range(0, len(ids), _PAGE):
-                for job in self._jobs.read_records(ids[start : start + _PAGE]).values():
-                    left -= 1
-                    if not go_on():
-                        counts["more"] = 1
-                        return False
-                    try:
-                        if self._end(job, queue, deletion, target):
-                            counts["ended"] += 1
-                    except QueueFull:
-                        return True
-                    except LostRace:
-                        continue  # fetched or cancelled meanwhile, or met again in the next run
-                    except OjsError:
-                        counts["failed"] += 1
+        return _DeletionRun(queue, deletion, waiting, target)
+
+    def _end_slices(
+        self, turn: Sequence[_DeletionRun], size: int, go_on: GoOn, counts: SweepCounts
+    ) -> int:
+        """Discard or move the next jobs of several queues at the same time; returns how many were
+        looked at.
+        """
+        slices: list[list[tuple[_DeletionRun, Job]]] = []
+        for run in turn:
+            # Until the slice is read and dealt with.
+            run.troubled = True
+            with counting_failures(counts, f"deletion of queue {run.queue.name}"):
+                ids = list(islice(run.waiting, size))
+                run.over = len(ids) < size
+                found = self._jobs.read_records(ids, counts.fail)
+                slices.append([(run, found[job_id]) for job_id in ids if job_id in found])
+                run.troubled = False
+        # A job of each in turn, so that they share the threads.
+        mixed = [one for ones in zip_longest(*slices) for one in ones if one is not None]
+
+        def end(one: tuple[_DeletionRun, Job]) -> bool | Exception:
+            return self._try_to_end(one[0], one[1], go_on)
+
+        ended = self._for_each(end, mixed)
+        for (run, job), result in zip(mixed, ended, strict=True):
+            if isinstance(result, BackendError) or not isinstance(result, bool | OjsError):
+                counts.fail(f"job {job.id} of queue {run.queue.name}", result)
+            elif isinstance(result, OjsError):
+                # The target does not take it: that is for the operator, not for the alarm.
+                counts["failed"] += 1
+            else:
+                counts["ended"] += result
+        return len(mixed)
+
+    def _try_to_end(self, run: _DeletionRun, job: Job, go_on: GoOn) -> bool | Exception:
+        """Discard or move one waiting job, in any thread; whether that was done, or the error."""
+        if run.full:
+            return False
+        if not go_on():
+            run.over = False
+            return False
+        try:
+            return self._end(job, run.queue, run.deletion, run.target)
+        except QueueFull:
+            run.full = True
+        except LostRace:
+            pass  # fetched or cancelled meanwhile, or met again in the next run
+        # One job that cannot be dealt with must not hold up the others; `_end_slices` counts it.
+        except Exception as error:  # noqa: BLE001
+            return error
         return False
 
     def _end(self, job: Job, queue: Queue, deletion: Deletion, target: Queue | None) -> bool:

@@ -39,7 +39,7 @@ from ojs.domain.stats import (
 )
 from ojs.store.queues.queues import from_item
 from ojs.store.table import keys
-from ojs.store.table.errors import LostRace
+from ojs.store.table.errors import LostRace, Unreadable, readable
 from ojs.store.table.table import MAX_BATCH_GET, Put, Table
 from ojs.store.table.values import Item, Value, projected
 
@@ -230,12 +230,14 @@ class StatisticsStore:
             )
         ]
 
-    def gauges(self, names: Sequence[str]) -> list[QueueGauges]:
-        """The gauges of these queues; one call for 33."""
-        return [
-            _gauges(name, queue, now, gauge)
-            for name, queue, (now, gauge) in self._items(names, keys.NOW, keys.GAUGE)
-        ]
+    def gauges(
+        self, names: Sequence[str], unreadable: Unreadable | None = None
+    ) -> list[QueueGauges]:
+        """The gauges of these queues; one call for 33. With `unreadable` queues that cannot be read
+        are told to it and left out.
+        """
+        found = self._items(names, keys.NOW, keys.GAUGE)
+        return list(readable(lambda one: _gauges(one[0], one[1], *one[2]), found, unreadable))
 
     def metrics(self, names: Sequence[str], *, now_ms: int) -> Iterator[QueueMetrics]:
         """The values of metrics of these queues, in order; read lazily, 25 in a call."""

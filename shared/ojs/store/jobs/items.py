@@ -13,7 +13,7 @@ from typing import Any
 
 from ojs.domain import jsontext
 from ojs.domain.dead_letter.copies import Origin, Target
-from ojs.domain.errors import known
+from ojs.domain.errors import UnknownForm, known
 from ojs.domain.fair_queue.tags import TAG_DIGITS, Share, tagged
 from ojs.domain.job.failure import Failure
 from ojs.domain.job.job import DEFAULT_TIMEOUT_MS, MISSING, Job, Lease
@@ -22,6 +22,7 @@ from ojs.domain.job.retry import RetryPolicy
 from ojs.domain.job.states import TERMINAL, State
 from ojs.domain.rate_limit.limiter import RateLimit
 from ojs.store.table import keys
+from ojs.store.table.errors import UnreadableItem
 from ojs.store.table.values import Item, Value, size
 
 # A job record should fit one write unit. This much of it is kept free for what a job gains later:
@@ -147,8 +148,18 @@ def job_of(record: Mapping[str, Any]) -> Job:
     """The job that a record holds, with its content and result unless they were offloaded.
 
     Attributes that this version does not know stay as they are: what changes a record writes the
-    attributes that it knows, and no others. Raises UnknownForm.
+    attributes that it knows, and no others. Raises
+    UnknownForm, UnreadableItem.
     """
+    try:
+        return _job_of(record)
+    except UnknownForm:
+        raise
+    except Exception as error:
+        raise UnreadableItem(f"job {keys.job_id(str(record['pk']))}", error) from error
+
+
+def _job_of(record: Mapping[str, Any]) -> Job:
     stored: dict[str, Any] = {"id": keys.job_id(record["pk"])}
     for name, value in record.items():
         if name in PLAIN:

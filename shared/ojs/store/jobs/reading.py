@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
+import zlib
 from collections.abc import Iterable, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import replace as changed
 
 from ojs.domain import jsontext
-from ojs.domain.errors import UnknownForm
 from ojs.domain.job.failure import Failure
 from ojs.domain.job.job import Job
 from ojs.domain.job.states import State
@@ -15,6 +14,7 @@ from ojs.store.jobs import items
 from ojs.store.jobs.payloads import PayloadRef, PayloadStore, payload_of, payloads_of
 from ojs.store.jobs.progress import progress_of
 from ojs.store.table import keys
+from ojs.store.table.errors import Unreadable, UnreadableItem, readable
 from ojs.store.table.table import Table
 from ojs.store.table.values import Item, Value
 
@@ -31,16 +31,17 @@ class JobReader:
         item = self._table.get(keys.job(job_id), keys.RECORD)
         return items.job_of(item) if item else None
 
-    def read_records(self, job_ids: Iterable[str]) -> dict[str, Job]:
+    def read_records(
+        self, job_ids: Iterable[str], unreadable: Unreadable | None = None
+    ) -> dict[str, Job]:
         """Several job records by id; those that do not exist are left out, and those that only a
         newer version knows: sweeps, fetches and listings pass over them.
+
+        With `unreadable` those that cannot be read are told to it and left out, too; without it,
+        where a job that is left out would be taken to be gone, raises UnreadableItem.
         """
         found = self._table.batch_get((keys.job(job_id), keys.RECORD) for job_id in job_ids)
-        jobs = {}
-        for (pk, _), item in found.items():
-            with suppress(UnknownForm):
-                jobs[keys.job_id(pk)] = items.job_of(item)
-        return jobs
+        return {job.id: job for job in readable(items.job_of, found.values(), unreadable)}
 
     def with_progress(self, job_id: str) -> Job | None:
         """The job record and the progress alone: one call whatever the size of the job."""
@@ -102,16 +103,29 @@ class JobReader:
             self._filled(job, payloads), errors=_failures(errors, job), progress=progress
         )
 
-    def with_contents(self, jobs: Sequence[Job]) -> list[Job]:
-        """The same jobs with contents and results filled in; one call for all in the table."""
+    def with_contents(self, jobs: Sequence[Job], unreadable: Unreadable | None = None) -> list[Job]:
+        """The same jobs with contents and results filled in; one call for all in the table.
+
+        With `unreadable` jobs whose payloads are damaged are told to it, and stay as they are;
+        without it, raises UnreadableItem.
+        """
         missing = [
             at
             for job in jobs
             for at in payloads_of(job)
             if at.kind != keys.PAYLOAD or job.content is None
         ]
-        payloads = self._payloads.load(missing)
-        return [self._filled(job, payloads) for job in jobs]
+        try:
+            payloads = self._payloads.load(missing)
+            return [self._filled(job, payloads) for job in jobs]
+        except (KeyError, ValueError, zlib.error) as error:
+            damaged = UnreadableItem(" or ".join(f"job {job.id}" for job in jobs[:10]), error)
+            if unreadable is None:
+                raise damaged from error
+        if len(jobs) == 1:
+            unreadable(damaged.what, damaged)
+            return list(jobs)
+        return [one for job in jobs for one in self.with_contents([job], unreadable)]
 
     def _filled(self, job: Job, payloads: dict[PayloadRef, str]) -> Job:
         """A job with its content and result, of the payloads that were read."""

@@ -22,6 +22,7 @@ from ojs.store.jobs import items
 from ojs.store.permits.counter_items import CounterValue, value_from
 from ojs.store.queues.queues import from_item
 from ojs.store.table import keys
+from ojs.store.table.errors import Unreadable, readable
 from ojs.store.table.table import MAX_BATCH_GET, Table
 from ojs.store.table.values import Item, projected
 
@@ -63,10 +64,13 @@ class Recount:
         self._table = table
         self._stats = StatisticsStore(table)
 
-    def known(self, names: Sequence[str]) -> list[RecountedQueue]:
+    def known(
+        self, names: Sequence[str], unreadable: Unreadable | None = None
+    ) -> list[RecountedQueue]:
         """Existing queues with their depth counters, in order. One call for 33.
 
-        The counter and the queue are read consistently.
+        The counter and the queue are read consistently. With `unreadable` queues that cannot be
+        read are told to it and left out.
         """
         wanted = {
             name: (
@@ -77,15 +81,17 @@ class Recount:
             for name in names
         }
         found = self._table.batch_get(key for all_of in wanted.values() for key in all_of)
-        return [
-            RecountedQueue(
+
+        def read(name: str) -> RecountedQueue:
+            queue, depth, stats = wanted[name]
+            return RecountedQueue(
                 from_item(name, found[queue]),
                 value_from(found.get(depth, {})),
                 _projected(found.get(stats, {})),
             )
-            for name, (queue, depth, stats) in wanted.items()
-            if queue in found
-        ]
+
+        there = (name for name, (queue, *_) in wanted.items() if queue in found)
+        return list(readable(read, there, unreadable))
 
     def drain(self, name: str, *, now_ms: int, minutes: int) -> int:
         """How many jobs a minute left the queue in the last whole `minutes`. One call."""

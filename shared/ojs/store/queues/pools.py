@@ -18,7 +18,7 @@ from ojs.domain.pool.pool import Pool, Prevention
 from ojs.domain.queue.queue import PoolMark, Queue
 from ojs.store.queues.queues import reconfiguring
 from ojs.store.table import keys
-from ojs.store.table.errors import LostRace
+from ojs.store.table.errors import LostRace, Unreadable, UnreadableItem, readable
 from ojs.store.table.table import Delete, Put, Table, Update
 from ojs.store.table.values import Item, Value
 
@@ -34,12 +34,15 @@ class PoolStore:
         item = self._table.get(*key_of(name))
         return from_item(item) if item else None
 
-    def get_many(self, names: Iterable[str]) -> list[Pool]:
-        """Several pools in the order given; those that do not exist are left out."""
+    def get_many(self, names: Iterable[str], unreadable: Unreadable | None = None) -> list[Pool]:
+        """Several pools in the order given; those that do not exist are left out. With `unreadable`
+        so are those that cannot be read, which are told to it.
+        """
         wanted = list(names)
         found = self._table.batch_get(key_of(name) for name in wanted)
         items = (found.get(key_of(name)) for name in wanted)
-        return [from_item(item) for item in items if item is not None]
+        there = (item for item in items if item is not None)
+        return list(readable(from_item, there, unreadable))
 
     def names(self, *, limit: int, after: str | None = None) -> tuple[list[str], str | None]:
         """A page of the registry in order of name, and where to continue."""
@@ -185,7 +188,16 @@ def _item(pool: Pool) -> dict[str, Value]:
 
 
 def from_item(item: Item) -> Pool:
-    """The pool an item holds."""
+    """The pool an item holds. Raises UnreadableItem."""
+    try:
+        return _pool_of(item)
+    except Exception as error:
+        raise UnreadableItem(
+            f"pool {str(item['pk']).removeprefix(keys.pool(''))}", error
+        ) from error
+
+
+def _pool_of(item: Item) -> Pool:
     stored: dict[str, Any] = dict(item)
     configured: dict[str, Any] = jsontext.stored(stored.get("prevention", "{}"))
     prevention = None

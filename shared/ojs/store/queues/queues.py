@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from typing import Any
@@ -12,7 +12,7 @@ from ojs.domain.errors import UnknownForm, known
 from ojs.domain.queue.config import DEFAULT_QUEUE_POLICY, Layer, Layers, inherited
 from ojs.domain.queue.queue import Deletion, DeletionStrategy, PoolMark, Queue, QueueState
 from ojs.store.table import keys
-from ojs.store.table.errors import LostRace
+from ojs.store.table.errors import LostRace, Unreadable, UnreadableItem, readable
 from ojs.store.table.table import OwnMark, Put, Table, Update
 from ojs.store.table.values import Item, Value
 
@@ -197,10 +197,13 @@ class QueueStore:
             alive = replace(gone, state=before, deletion=None)
             self._table.put(Put(_item(alive), condition="attribute_not_exists(pk)"))
 
-    def tombstones(self, *, limit: int) -> list[Queue]:
-        """The queues that were deleted lately, from their tombstones."""
+    def tombstones(self, *, limit: int, unreadable: Unreadable | None = None) -> list[Queue]:
+        """The queues that were deleted lately, from their tombstones; `unreadable` as in
+        `get_many`.
+        """
         found = self._table.query("pk = :gone", {":gone": keys.GONE}, limit=limit, consistent=True)
-        return list(_known((str(item["sk"]), item) for item in found.items))
+        there = readable(lambda item: from_item(str(item["sk"]), item), found.items, unreadable)
+        return list(there)
 
     def register(self, name: str) -> None:
         """Add a queue to the registry. Safe to repeat."""
@@ -260,26 +263,34 @@ class QueueStore:
         others: Sequence[tuple[str, str]] = (),
         *,
         consistent: bool = True,
+        unreadable: Unreadable | None = None,
     ) -> tuple[dict[str, Queue], dict[tuple[str, str], Item]]:
         """Several queues, and with the same call other items, such as the record of the worker.
         One call for a hundred. Queues that only a newer version knows are left out.
+
+        With `unreadable` the queues that cannot be read are told to it and left out, as those that
+        do not exist; without it, raises UnreadableItem.
         """
         wanted = {name: (keys.queue(name), keys.RECORD) for name in names}
         found = self._table.batch_get([*wanted.values(), *others], consistent=consistent)
-        stored = [(name, found[key]) for name, key in wanted.items() if key in found]
-        queues = {queue.name: queue for queue in _known(stored)}
-        return queues, {key: found[key] for key in others if key in found}
-
-
-def _known(stored: Iterable[tuple[str, Item]]) -> Iterator[Queue]:
-    """The queues that these items hold, without those that only a newer version knows."""
-    for name, item in stored:
-        with suppress(UnknownForm):
-            yield from_item(name, item)
+        there = [(name, found[key]) for name, key in wanted.items() if key in found]
+        queues = readable(lambda one: from_item(*one), there, unreadable)
+        return {queue.name: queue for queue in queues}, {
+            key: found[key] for key in others if key in found
+        }
 
 
 def from_item(name: str, item: Item) -> Queue:
-    """The queue an item holds. Raises UnknownForm."""
+    """The queue an item holds. Raises UnknownForm, UnreadableItem."""
+    try:
+        return _queue_of(name, item)
+    except UnknownForm:
+        raise
+    except Exception as error:
+        raise UnreadableItem(f"queue {name}", error) from error
+
+
+def _queue_of(name: str, item: Item) -> Queue:
     stored: dict[str, Any] = dict(item)
     return Queue(
         name=name,

@@ -10,8 +10,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any, TypeVar
 
 from botocore.exceptions import (
     BotoCoreError,
@@ -28,8 +28,11 @@ from ojs.domain.errors import (
     BackendTimeout,
     BackendUnavailable,
     OjsError,
+    UnknownForm,
 )
 
+T = TypeVar("T")
+R = TypeVar("R")
 # Refused before anything was done.
 _REFUSED = frozenset(
     {
@@ -54,6 +57,41 @@ class NotDone(BackendUnavailable):
 
 class Contended(NotDone, BackendContended):
     """Each try conflicted with a transaction on the same item: certainly nothing was written."""
+
+
+class UnreadableItem(BackendError):
+    """An item is damaged, or in a form that this version does not know."""
+
+    def __init__(self, what: str, cause: Exception) -> None:
+        super().__init__(f"The record of {what} cannot be read: {type(cause).__name__}.")
+        self.what = what
+
+
+# Takes what cannot be read, such as "job 42", and why.
+Unreadable = Callable[[str, UnreadableItem], object]
+
+
+def readable(
+    read: Callable[[T], R], each: Iterable[T], unreadable: Unreadable | None
+) -> Iterator[R]:
+    """What is read of each item, without those that only a newer version knows, and those that
+    raise UnreadableItem: `unreadable` is told of them. Where it is None, they are raised.
+    """
+    for one in each:
+        try:
+            result = read(one)
+        except UnknownForm:
+            continue
+        except UnreadableItem as error:
+            if unreadable is None:
+                raise
+            unreadable(error.what, error)
+        else:
+            yield result
+
+
+def pass_over(_what: str, _error: UnreadableItem) -> None:
+    """For requests: the others are shown or handed out. The sweep tells of what cannot be read."""
 
 
 class LostRace(Exception):
