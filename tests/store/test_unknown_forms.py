@@ -9,6 +9,7 @@ import pytest
 
 from ojs.domain.errors import Conflict, UnknownForm
 from ojs.domain.job.states import State
+from ojs.services.sweeps import SweepCounts
 from ojs.store.permits.key_limits import limiter_from
 from ojs.store.table import keys
 from ojs.store.table.values import pack
@@ -155,7 +156,9 @@ def test_jobs_behind_many_unknown_ones_are_ended(world: World) -> None:
     queue = world.run.queues.pause("old")
     world.run.deletion._begin("old", world.run.deletion._parse_request("old", "discard", None))
     queue = world.run.queues.get("old")
-    assert world.run.deletion.carry_on(queue, limit=3)["ended"] == 3
+    counts = SweepCounts()
+    world.run.deletion.carry_on([queue], counts, limit=3)
+    assert counts["ended"] == 3
     assert [world.state(job) for job in known] == ["discarded"] * 3
 
 
