@@ -845,8 +845,8 @@ def _time(call: Caller) -> None:
 
 def _outdated(job_records: Any) -> Any:
     """Job records as they were a moment ago: a write that relies on them loses."""
-    return lambda self, ids: {
-        job_id: replace(job, op="outdated") for job_id, job in job_records(self, ids).items()
+    return lambda self, ids, *told: {
+        job_id: replace(job, op="outdated") for job_id, job in job_records(self, ids, *told).items()
     }
 
 

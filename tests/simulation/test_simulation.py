@@ -13,7 +13,7 @@ from tests.simulation.actors import Operator, Producer, Worker
 from tests.simulation.run import cover, main, replay
 from tests.simulation.scenarios import SCENARIOS, play
 from tests.simulation.scheduler import all_ways
-from tests.simulation.seeds import FOUND
+from tests.simulation.seeds import FOUND, FOUND_BEFORE
 from tests.simulation.world import Acts, World
 
 SEEDS = 30
@@ -36,7 +36,7 @@ def test_no_promise_is_broken(scenario: str, seeds: int) -> None:
         assert len(covered.interleavings) > seeds * 0.9
 
 
-@pytest.mark.parametrize(("scenario", "seed"), list(FOUND))
+@pytest.mark.parametrize(("scenario", "seed"), [*FOUND, *FOUND_BEFORE])
 def test_what_was_found_stays_mended(scenario: str, seed: int) -> None:
     scenarios.run(scenario, seed)
 

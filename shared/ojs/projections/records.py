@@ -26,6 +26,7 @@ from ojs.store.derived.projection import committed_jobs
 from ojs.store.jobs import items
 from ojs.store.queues import pool_health, pools, queues, workers
 from ojs.store.table import keys, values
+from ojs.store.table.errors import UnreadableItem
 from ojs.store.table.schema import TABLE
 from ojs.store.table.values import Item
 
@@ -137,6 +138,9 @@ class _Record:
         return Change(digest, self.sequence, self.second, f"{self.pk}|{self.sk}", **what)
 
 
+_UNREADABLE = (KeyError, ArithmeticError, AttributeError, TypeError, ValueError, zlib.error)
+
+
 def parse(raw: Mapping[str, Any]) -> list[Change]:
     """The changes in a stream record; none when nothing follows from it.
 
@@ -144,11 +148,12 @@ def parse(raw: Mapping[str, Any]) -> list[Change]:
     """
     try:
         return list(_changes(raw))
-    except KeyError as error:
-        raise Malformed(f"{error.args[0]!r} is missing", raw) from None
-    except (ArithmeticError, AttributeError, TypeError, ValueError, zlib.error) as error:
+    except (*_UNREADABLE, UnreadableItem) as error:
+        cause = error.__cause__ if isinstance(error, UnreadableItem) else error
+        if isinstance(cause, KeyError):
+            raise Malformed(f"{cause.args[0]!r} is missing", raw) from None
         # The text of such an error may quote the item's content.
-        raise Malformed(f"cannot be read: {type(error).__name__}", raw) from None
+        raise Malformed(f"cannot be read: {type(cause).__name__}", raw) from None
 
 
 def _changes(raw: Mapping[str, Any]) -> Iterator[Change]:

@@ -89,7 +89,7 @@ class Shelf:
             and (until_ms is None or keys.instant_of(key) < until_ms)
         ][:limit]
 
-    def read_records(self, job_ids: Iterable[str]) -> dict[str, Job]:
+    def read_records(self, job_ids: Iterable[str], _: object = None) -> dict[str, Job]:
         wanted = list(job_ids)
         self.read.append(len(wanted))
         found = {job_id: self.by_id[job_id] for job_id in wanted if job_id in self.by_id}
@@ -98,7 +98,7 @@ class Shelf:
             for job_id, job in found.items()
         }
 
-    def with_contents(self, jobs: Sequence[Job]) -> list[Job]:
+    def with_contents(self, jobs: Sequence[Job], _: object = None) -> list[Job]:
         self.loaded += [job.id for job in jobs]
         return [job if job.content is not None else self.by_id[job.id] for job in jobs]
 
