@@ -573,7 +573,7 @@ def test_only_a_record_that_cannot_be_read_fails(
     unreadable = {
         "pk": {"S": keys.job(str(uuid.uuid4()))},
         "sk": {"S": keys.RECORD},
-        "state": {"S": "no state of ours"},
+        "state": {"S": "available"},
     }
     client(cloud, "dynamodb").put_item(TableName=deployment.table, Item=unreadable)
     later = api.push(queue="later")["id"]
