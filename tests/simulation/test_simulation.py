@@ -177,6 +177,8 @@ SWITCHES = {
 }
 # Those of seconds.
 LONG = {
+    "two fetches of the last seat",
+    "two pushes for the last room",
     *SWITCHES,
     "two retries of a dead letter",
     "a push and the end of its queue, discard",
