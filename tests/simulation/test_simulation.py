@@ -177,7 +177,6 @@ SWITCHES = {
 }
 # Those of seconds.
 LONG = {
-    "two fetches of the last seat",
     "two pushes for the last room",
     *SWITCHES,
     "two retries of a dead letter",
