@@ -27,6 +27,7 @@ from ojs.services.permits.lifecycle import Permits
 from ojs.services.permits.pool_permits import PoolPermits
 from ojs.services.permits.queue_permits import QueuePermits
 from ojs.services.permits.rate_limits import RateLimits
+from ojs.services.permits.semaphore_permits import SemaphorePermits
 from ojs.services.pools.dispatch import DispatchPlanner
 from ojs.services.pools.membership import Membership
 from ojs.services.pools.workers import WorkerRegistry
@@ -64,8 +65,8 @@ if TYPE_CHECKING:
     from ojs.services.operations.events import Events
     from ojs.services.operations.metrics_sweep import MetricsSweep
     from ojs.services.operations.statistics import Statistics
+    from ojs.services.permits.permit_repair import PermitRepair
     from ojs.services.permits.reconcile import PoolPermitSweep, ReconcileSweep
-    from ojs.services.permits.repair import PermitRepair
     from ojs.services.permits.throttle_sweep import ThrottleSweep
     from ojs.services.pools.configure import PoolConfiguration
     from ojs.services.pools.health_sweep import PoolHealthSweep
@@ -88,7 +89,7 @@ class Stores:
         counter_table = table.without_repeats()
         self.blobs = blobs
         self.depth = DepthCounter(counter_table)
-        self.semaphore = ConcurrencySemaphore(counter_table)
+        self.semaphore = ConcurrencySemaphore(table)
         self.rate_windows = RateWindowStore(counter_table)
         self.sequencer = Sequencer(counter_table)
         self.payloads = PayloadStore(table, blobs)
@@ -159,18 +160,13 @@ class Runtime:
         self.clock = clock
         self.ids = ids
         self.sleep = sleep
-        pool_permits = PoolPermits(
-            semaphore=stores.semaphore,
-            sequencer=stores.sequencer,
-            pools=stores.pools,
-            clock=clock,
-        )
+        self.semaphores = SemaphorePermits(store=stores.semaphore, clock=clock, ids=ids)
+        pool_permits = PoolPermits(self.semaphores)
         self.permits = Permits(
             queues=QueuePermits(
-                semaphore=stores.semaphore,
+                semaphores=self.semaphores,
                 rate_windows=stores.rate_windows,
                 states=stores.throttle_states,
-                queues=stores.queues,
                 clock=clock,
             ),
             keys=KeyPermits(
@@ -180,7 +176,10 @@ class Runtime:
                 clock=clock,
             ),
             pools=pool_permits,
+            semaphores=self.semaphores,
             depth=stores.depth,
+            queue_store=stores.queues,
+            pool_store=stores.pools,
         )
         self.changes = JobChanges(jobs=stores.jobs, permits=self.permits)
         self.bounds = QueueBounds(jobs=stores.jobs, depth=stores.depth, clock=clock, sleep=sleep)
@@ -225,7 +224,12 @@ class Runtime:
         self.fetch = Fetch(
             jobs=stores.jobs,
             membership=Membership(queues=stores.queues, workers=stores.workers, clock=clock),
-            planner=DispatchPlanner(permits=pool_permits, depths=stores.available, clock=clock),
+            planner=DispatchPlanner(
+                permits=pool_permits,
+                sequencer=stores.sequencer,
+                depths=stores.available,
+                clock=clock,
+            ),
             transitions=self.transitions,
             changes=self.changes,
             permits=self.permits,
@@ -428,11 +432,11 @@ class Runtime:
 
     @cached_property
     def permit_repair(self) -> PermitRepair:
-        from ojs.services.permits.repair import PermitRepair
+        from ojs.services.permits.permit_repair import PermitRepair
 
         return PermitRepair(
             jobs=self.stores.jobs,
-            semaphore=self.stores.semaphore,
+            semaphores=self.semaphores,
             recount=self.stores.recount,
             sleep=self.sleep,
         )

@@ -5,10 +5,14 @@ from __future__ import annotations
 from collections import Counter
 from typing import TYPE_CHECKING, Any
 
-from ojs.services.permits.repair import SETTLED_MS
+from ojs.domain.ids import uuid7
+from ojs.domain.job.permits import permit_name
+from ojs.store.permits import semaphore
+from ojs.store.permits.semaphore import GONE_MS
 
 if TYPE_CHECKING:
     from ojs.domain.job.job import Job
+    from ojs.runtime import Runtime
     from tests.store.conftest import World
 
 # What `stop` needs of a job.
@@ -33,6 +37,17 @@ def stop(world: World, job: Job, how: str, worker: str) -> None:
             world.run.finish.nack(job.id, error={"code": "x"}, requeue=how == "requeue")
 
 
+def taken(run: Runtime, name: str) -> int:
+    """Permits of a semaphore that are taken."""
+    return semaphore.taken(item for _, item in run.stores.semaphore.read_all(name))
+
+
+def lost_permit(run: Runtime, name: str, *, now_ms: int, limit: int | None = None) -> None:
+    """Acquire a permit for a job that will never run with it."""
+    nobody = permit_name(uuid7(now_ms, 1, 2), "lost")
+    run.stores.semaphore.acquire(name, [nobody], limit=limit, version=2**53, now_ms=now_ms)
+
+
 def reconcile(world: World) -> Counter[str]:
     """One run of the reconciliation."""
     return Counter(world.run.reconcile.run_once(world.clock.now_ms(), 100))
@@ -42,6 +57,6 @@ def reconcile_at_rest(world: World, rounds: int = 3) -> Counter[str]:
     """So many minutes in which nobody does anything but the reconciliation."""
     done: Counter[str] = Counter()
     for _ in range(rounds):
-        world.clock.advance(SETTLED_MS)
+        world.clock.advance(2 * GONE_MS)
         done += reconcile(world)
     return done

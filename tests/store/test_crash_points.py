@@ -33,6 +33,7 @@ from ojs.store.permits import counter_items
 from ojs.store.table import keys, values
 from tests.store.conftest import make_world
 from tests.store.faults import Faulty, attempt, orphans
+from tests.store.permits import lost_permit
 
 if TYPE_CHECKING:
     from mypy_boto3_dynamodb import DynamoDBClient
@@ -229,13 +230,7 @@ def due(scene: Scene) -> None:
     scene.push(scheduled_at="+PT5S")
     (late,) = scene.push(pending=True, expires_at="+PT5S")
     scene.jobs[late] = False
-    scene.well.stores.semaphore.acquire(
-        pool_semaphore(scene.pool),
-        count=1,
-        limit=None,
-        version=2**53,
-        now_ms=scene.world.clock.now_ms(),
-    )
+    lost_permit(scene.well, pool_semaphore(scene.pool), now_ms=scene.world.clock.now_ms())
     scene.world.clock.advance(31 * SECOND)
 
 

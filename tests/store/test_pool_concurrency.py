@@ -17,12 +17,13 @@ import pytest
 
 from ojs.domain.job import envelope
 from ojs.domain.pool.pool import pool_semaphore, worker_semaphore
-from ojs.services.permits.repair import SETTLED_MS
 from ojs.store.jobs import items
+from ojs.store.permits.semaphore import GONE_MS
 from ojs.store.queues.queues import QueueStore
 from ojs.store.table import keys
 from ojs.store.table.table import MAX_BATCH_WRITE
 from tests.store.faults import attempt, faults
+from tests.store.permits import taken as taken_of
 from tests.store.worker_pools import SECOND, fill, pool, prevent, taken
 
 if TYPE_CHECKING:
@@ -175,7 +176,7 @@ def sweep(world: World) -> Counter[str]:
     """Two looks at the pools' permits, each after all that was under way is over."""
     counts: Counter[str] = Counter()
     for _ in range(3):
-        world.clock.advance(SETTLED_MS + SECOND)
+        world.clock.advance(2 * GONE_MS + SECOND)
         counts.update(world.run.pool_permit_sweep.run_once(world.clock.now_ms(), 2_000))
     return counts
 
@@ -198,22 +199,12 @@ def test_whoever_dies_in_a_fetch_loses_no_job_and_no_permit_for_good(
         exact.sweep()
         sweep(exact)
         semaphores = [pool_semaphore(name), worker_semaphore(name, worker)]
-        assert [
-            value.count for value in exact.run.stores.semaphore.values(semaphores).values()
-        ] == [
-            0,
-            0,
-        ]
+        assert [taken_of(exact.run, each) for each in semaphores] == [0, 0]
         jobs = exact.run.fetch.fetch(None, 3, worker, pool=name)
         assert len(jobs) == 2
         for job in jobs:
             exact.run.finish.ack(job.id, worker_id=worker)
-        assert [
-            value.count for value in exact.run.stores.semaphore.values(semaphores).values()
-        ] == [
-            0,
-            0,
-        ]
+        assert [taken_of(exact.run, each) for each in semaphores] == [0, 0]
         exact.run.pools.delete(name)
 
 
@@ -270,6 +261,6 @@ def test_a_limit_set_while_fetches_are_under_way_holds(exact: World) -> None:
         assert len(run.fetch.fetch(None, 3, "w", pool="p")) == 3
         operator.join()
     sweep(exact)
-    exact.clock.advance(-3 * (SETTLED_MS + SECOND))
+    exact.clock.advance(-3 * (2 * GONE_MS + SECOND))
     assert taken(exact) == 3
     assert run.fetch.fetch(None, 3, "w", pool="p") == []

@@ -9,6 +9,7 @@ from ojs.domain.job.job import JobPermits
 from ojs.domain.pool.pool import pool_semaphore
 from ojs.domain.times import format_ms
 from ojs.store.table import keys
+from tests.store import permits
 
 if TYPE_CHECKING:
     from ojs.domain.job.job import Job
@@ -82,4 +83,4 @@ def prevent(ratio: float, interval: str = "PT30S") -> dict[str, Any]:
 
 def taken(world: World, name: str = "p") -> int:
     """Permits that the pool's semaphore counts."""
-    return world.run.stores.semaphore.values([pool_semaphore(name)])[pool_semaphore(name)].count
+    return permits.taken(world.run, pool_semaphore(name))

@@ -27,6 +27,7 @@ from ojs.store.table import values
 from ojs.store.table.schema import TABLE
 from ojs.store.table.table import Table
 from tests.simulation.memory import Change, Memory
+from tests.store.permits import lost_permit
 from tests.store.streams import FakeMetrics, made_record
 from tests.unit.functions.client import HANDLERS, event_of
 
@@ -337,9 +338,7 @@ def _limits(run: Run) -> None:
     run.minutes(3)
     run.fetch("rated")
     # Taken by a process that died before it claimed the job.
-    run.run.stores.semaphore.acquire(
-        "slots", count=1, limit=None, version=2**53, now_ms=run.clock.now_ms()
-    )
+    lost_permit(run.run, "slots", now_ms=run.clock.now_ms())
     run.minutes(4)
 
 
@@ -395,8 +394,8 @@ def _pools(run: Run) -> None:
     run.push("la")
     run.fetch("la", pool="loaded", worker_id="w3")
     now_ms = run.clock.now_ms()
-    for gate in (":p", ":loaded:w3"):
-        run.run.stores.semaphore.acquire(gate, count=1, limit=None, version=2**53, now_ms=now_ms)
+    for semaphore in (":p", ":loaded:w3"):
+        lost_permit(run.run, semaphore, now_ms=now_ms)
     run.minutes(4)
 
 

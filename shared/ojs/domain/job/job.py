@@ -13,6 +13,7 @@ from ojs.domain.dead_letter import replay
 from ojs.domain.dead_letter.copies import META, Origin, Target
 from ojs.domain.fair_queue.tags import Share
 from ojs.domain.job.failure import Failure
+from ojs.domain.job.permits import RunPermits
 from ojs.domain.job.retention import RETENTION, Retention
 from ojs.domain.job.retry import DEFAULT, RetryPolicy
 from ojs.domain.job.states import State
@@ -43,21 +44,15 @@ class Lease:
     worker_id: str | None = None
 
 
-# The permit scopes of a running job in its pool.
-POOL_PERMIT, WORKER_PERMIT = "p", "w"
-
-
 @dataclass(frozen=True)
 class JobPermits:
-    """The permits of a running job, as its record notes them: whether it has one of its queue, the
-    name of that of its rate limit key, and the scopes of those in the `pool` that it was handed out
-    to (`POOL_PERMIT`, `WORKER_PERMIT`).
+    """The permits of a running job, as its record notes them: those of its queue, worker pool and
+    worker, the name of that of its rate limit key, and the `pool` that it was handed out to.
     """
 
-    queue: bool = False
+    run: RunPermits | None = None
     key: str | None = None
     pool: str | None = None
-    scopes: str = ""
 
 
 @dataclass(frozen=True)
@@ -116,11 +111,13 @@ class Job:
     # A copy that was dropped because too many waited; the one that dropped it has counted that.
     trimmed: bool = False
     unique_key: str | None = None
-    # Whether it has one of its queue's concurrency permits while it runs.
-    queue_permit: bool = False
-    # The worker pool it was handed out to last, and the permits that it has there while it runs:
-    # one of the pool's, one of its worker's, or both (`POOL_PERMIT`, `WORKER_PERMIT`).
+    # The worker pool it was handed out to last.
     pool: str | None = None
+    # The permits that it has while it runs, of its queue, its pool and its worker there.
+    permits: RunPermits | None = None
+    # The same of a job that version 0.2 claimed, whose permits have no names: whether it has one of
+    # its queue, and which it has of its pool (`POOL_PERMIT`, `WORKER_PERMIT`).
+    queue_permit: bool = False
     pool_permits: str = ""
     # Whether an ack or nack must show the lease token: its queue demanded it at the claim.
     fenced: bool = False

@@ -62,6 +62,12 @@ class Worker:
     pool: str | None = None
 
     @property
+    def concurrency(self) -> int | None:
+        """How many jobs it runs at most, as it registered; None if it did not say."""
+        registered = self.info.get("concurrency")
+        return registered if isinstance(registered, int) and registered > 0 else None
+
+    @property
     def may_fetch(self) -> bool:
         """Whether a fetch may give it jobs."""
         return self.directive is Directive.RUNNING and self.state not in STOPPING

@@ -105,9 +105,9 @@ def _position(key: str) -> Position | None:
         return None
 
 
-# What a part of a queue yields: the number of jobs that can be claimed, or the job just claimed;
-# None when a permit was spent on a job that is not handed out.
-_CountOrJob = int | Job | None
+# What a part of a queue yields: the ids of jobs that can be claimed, or the job just claimed; None
+# when a permit was spent on a job that is not handed out.
+_IdsOrJob = list[str] | Job | None
 
 
 class _Source:
@@ -117,21 +117,21 @@ class _Source:
     other lines may be as slow to fail. The other queues are served all the same.
     """
 
-    def __init__(self, parts: Sequence[Iterator[_CountOrJob]], errors: list[OjsError]) -> None:
+    def __init__(self, parts: Sequence[Iterator[_IdsOrJob]], errors: list[OjsError]) -> None:
         """`errors` takes what the lines of all queues raise."""
-        # Each yields the number of jobs before it claims one, and claims when it is resumed.
+        # Each yields the jobs before it claims one, and claims when it is resumed.
         self._parts = list(parts)
-        self._known = 0
+        self.known: list[str] = []
         self._errors = errors
         self._failed = 0
 
     def peek(self) -> int:
         """The number of jobs known to be claimable; 0 if there are none."""
-        while not self._known and self._parts:
+        while not self.known and self._parts:
             found = self._resume()
-            if isinstance(found, int):
-                self._known = found
-        return self._known
+            if isinstance(found, list):
+                self.known = found
+        return len(self.known)
 
     def claim(self) -> bool:
         """Claim the next job. Returns False when none is left.
@@ -140,30 +140,30 @@ class _Source:
         that came with its sequence number may be taken, and must not serve for another job.
         """
         while self.peek():
-            self._known = 0
+            self.known = []
             found = self._resume()
             if found is None or isinstance(found, Job):
                 return True
-            self._known = found
+            self.known = found
         return False
 
-    def extend(self, parts: Sequence[Iterator[_CountOrJob]]) -> None:
+    def extend(self, parts: Sequence[Iterator[_IdsOrJob]]) -> None:
         """Add parts to claim from after the present ones."""
         if self._failed < _FAILED_LINES:
             self._parts += parts
 
-    def _resume(self) -> _CountOrJob:
-        """What the first part yields next; 0 when it is over and None when it failed. Both remove
-        it.
+    def _resume(self) -> _IdsOrJob:
+        """What the first part yields next; no ids when it is over and None when it failed. Both
+        remove it.
         """
         try:
             return next(self._parts[0])
         except StopIteration:
             self._parts.pop(0)
-            return 0
+            return []
         except OjsError as error:
             # Permits acquired for a job that was not claimed are released by `Permits.close`; if it
-            # is unknown whether it was claimed, they are left to repair.
+            # is unknown whether it was claimed, they are left to be found out.
             self._errors.append(error)
             self._failed += 1
             self._parts = [] if self._failed == _FAILED_LINES else self._parts[1:]
@@ -258,7 +258,7 @@ class Fetch:
         return self._planner.for_request(names, chosen, weights or {})
 
     def _claim_all(self, state: _FetchState, queues: Sequence[Queue]) -> None:
-        plain = len(queues) == 1 and not state.plan.permits.scopes
+        plain = len(queues) == 1 and not state.plan.permits.limits
         if plain or state.plan.plain:
             for queue in queues:
                 source = _Source(self._all_parts(state, queue), state.errors)
@@ -282,11 +282,11 @@ class Fetch:
             sources[queue.name].extend(due)
         self._planner.serve(state.plan, sources, lambda: state.wanted)
 
-    def _ready_parts(self, state: _FetchState, queue: Queue) -> list[Iterator[_CountOrJob]]:
+    def _ready_parts(self, state: _FetchState, queue: Queue) -> list[Iterator[_IdsOrJob]]:
         """The ready line of each lane of a queue."""
         return [self._candidates(state, queue, lane) for lane in self._lanes(queue)]
 
-    def _all_parts(self, state: _FetchState, queue: Queue) -> list[Iterator[_CountOrJob]]:
+    def _all_parts(self, state: _FetchState, queue: Queue) -> list[Iterator[_IdsOrJob]]:
         """The ready line, then the due line, of each lane of a queue."""
         return [
             part
@@ -303,7 +303,7 @@ class Fetch:
 
     # --- claim ------------------------------------------------------------------------------
 
-    def _candidates(self, state: _FetchState, queue: Queue, lane: int) -> Iterator[_CountOrJob]:
+    def _candidates(self, state: _FetchState, queue: Queue, lane: int) -> Iterator[_IdsOrJob]:
         """Claim jobs of one ready line, in order, for as long as it is resumed."""
         after: Any = None
         # To find the deepest of several lines a whole page of each is read.
@@ -323,7 +323,7 @@ class Fetch:
             blocked = bool(waiting)
             lost = False
             while waiting and not lost:
-                yield len(waiting)
+                yield [candidate.job_id for candidate in waiting]
                 acquired = self._next(state, queue, waiting, crowded=crowded)
                 if acquired is None:
                     break
@@ -477,7 +477,7 @@ class Fetch:
             state.lost += 1
             found = winner(lost, known_only=True)
             self._permits.rollback(acquired, found, unknown=lost.repeated)
-            if lost.repeated and (permits.queue or permits.scopes):
+            if lost.repeated and permits.run is not None:
                 raise BackendUnavailable("It is unknown whether a job was claimed.") from None
             over = found is not None and found.state is State.AVAILABLE and expired(found, now_ms)
             state.contended = not over
@@ -488,7 +488,7 @@ class Fetch:
         state.kib += _kib(position)
         return job
 
-    def _take_due(self, state: _FetchState, queue: Queue, lane: int) -> Iterator[_CountOrJob]:
+    def _take_due(self, state: _FetchState, queue: Queue, lane: int) -> Iterator[_IdsOrJob]:
         """Apply time transitions in one lane, and claim the jobs that became available by them."""
         promoted = self._promote(state, queue.name, lane)
         for job in sorted(promoted, key=lambda job: items.position(job).key()):
@@ -496,7 +496,7 @@ class Fetch:
             candidate = Candidate(job.id, position, position.key())
             if self._permits.is_blocked(state.permits, candidate):
                 continue
-            yield 1
+            yield [job.id]
             if not state.wanted or not state.has_room(position):
                 return
             acquired = self._acquire(state, queue, candidate, wanted=1)

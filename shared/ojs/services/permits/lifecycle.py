@@ -5,8 +5,8 @@ pool and worker. A job in a bounded queue holds room there as well, from its pus
 (`ojs.services.permits.backpressure`) until it is done.
 
 Each permit is noted on the job record by the write that begins the run, and released once, after
-the write that ends it. If that fails, or the process dies in between, too many count until a sweep
-repairs it (`ojs.services.permits.repair`); there are never too few.
+the write that ends it. If that fails, or the process dies in between, one too many counts until it
+is found out that no job runs with it (`ojs.store.permits.semaphore`); there are never too few.
 """
 
 from __future__ import annotations
@@ -15,14 +15,24 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 
 from ojs.domain.job.job import Job, JobPermits
+from ojs.domain.job.permits import POOL_PERMIT, QUEUE_PERMIT, WORKER_PERMIT, RunPermits
 from ojs.domain.job.states import State
+from ojs.domain.pool.dispatch import DispatchStrategy
 from ojs.domain.queue.queue import Queue
 from ojs.domain.rate_limit.limiter import LimitDecision
 from ojs.services.permits.key_permits import Candidate, KeyPermits, KeyPermitUse
-from ojs.services.permits.pool_permits import PoolPermits, PoolPermitUse
-from ojs.services.permits.queue_permits import QueuePermits, QueuePermitUse
+from ojs.services.permits.pool_permits import WORKER_KEPT_S, PoolPermits, PoolPermitUse
+from ojs.services.permits.queue_permits import QueuePermits, QueuePermitUse, semaphore_use
+from ojs.services.permits.semaphore_permits import (
+    SemaphorePermits,
+    SemaphoreUse,
+    semaphore_of,
+)
+from ojs.store.permits.counter_items import ANY_VERSION
 from ojs.store.permits.depth_counter import DepthCounter
 from ojs.store.permits.key_limits import LimitGrant
+from ojs.store.queues.pools import PoolStore
+from ojs.store.queues.queues import QueueStore
 from ojs.store.table.keys import Position
 
 
@@ -59,11 +69,15 @@ class Acquired:
         """The permits as the job record notes them."""
         job_id, position, _ = self.candidate
         pool = self.fetch.pool.pool
+        of_queue = self.fetch.queues.get(self.queue.name)
+        uses = dict(self.fetch.pool.semaphores)
+        if of_queue is not None and of_queue.semaphore is not None:
+            uses[QUEUE_PERMIT] = of_queue.semaphore
+        shards = {limit: use.permits[job_id] for limit, use in uses.items()}
         return JobPermits(
-            queue=self.queue.limits_concurrency,
+            run=RunPermits(self.fetch.pool.run, shards) if shards else None,
             key=None if self.grant is None else self.grant.permit(job_id, position.order),
             pool=None if pool is None else pool.name,
-            scopes=self.fetch.pool.scopes,
         )
 
 
@@ -71,12 +85,23 @@ class Permits:
     """Acquires and releases what jobs hold of all limits that they are under."""
 
     def __init__(
-        self, *, queues: QueuePermits, keys: KeyPermits, pools: PoolPermits, depth: DepthCounter
+        self,
+        *,
+        queues: QueuePermits,
+        keys: KeyPermits,
+        pools: PoolPermits,
+        semaphores: SemaphorePermits,
+        depth: DepthCounter,
+        queue_store: QueueStore,
+        pool_store: PoolStore,
     ) -> None:
         self._queues = queues
         self._keys = keys
         self._pools = pools
+        self._semaphores = semaphores
         self._depth = depth
+        self._queue_store = queue_store
+        self._pool_store = pool_store
 
     # --- for a fetch ------------------------------------------------------------------------
 
@@ -100,14 +125,16 @@ class Permits:
     ) -> Acquired | None:
         """Acquire all permits that a candidate needs; None if one kind refuses them.
 
-        Those of the pool were acquired with the fetch's sequence numbers. Acquires also for jobs
+        Those of the pool were acquired before the fetch's sequence numbers. Acquires also for jobs
         that follow, up to `wanted` in all; what no job takes is released by `close`. `lease_ms`
         returns the length of the lease of a job at a position. Raises OjsError.
         """
-        waiting = 1 + len(following)
+        job_ids = [candidate.job_id, *(each.job_id for each in following)]
         if not self._queues.acquire(
-            fetch.queues, queue, candidate.job_id, wanted=min(wanted, waiting), waiting=waiting
+            fetch.queues, queue, job_ids, run=lambda: self._pools.run(fetch.pool), wanted=wanted
         ):
+            return None
+        if not self._pools.ensure(fetch.pool, candidate.job_id):
             return None
         if candidate.position.limit is None:
             return Acquired(fetch, queue, candidate, None)
@@ -120,23 +147,24 @@ class Permits:
     def commit(self, acquired: Acquired) -> None:
         """Take the permits for a claim that is about to be written.
 
-        If its result is unknown they are not released: repair finds out.
+        If its result is unknown they are not released: it is found out later.
         """
         self._keys.commit(acquired.fetch.keys, acquired.candidate)
         self._queues.commit(acquired.fetch.queues, acquired.queue, acquired.candidate.job_id)
-        acquired.fetch.pool.used += 1
+        self._pools.commit(acquired.fetch.pool, acquired.candidate.job_id)
 
     def rollback(self, acquired: Acquired, found: Job | None, *, unknown: bool) -> None:
         """Take the permits back from a claim that lost its race; `found` is the job now.
 
         `unknown` says that an earlier try of the claim may have succeeded, and the job have ended
-        since: then its end may have released the permits, so they are left to repair, and the start
-        stays counted.
+        since: then its end may have released the permits, so they are left to be found out, and the
+        start stays counted.
         """
         self._keys.rollback(acquired.grant, acquired.candidate, found, unknown=unknown)
         if not unknown:
-            acquired.fetch.pool.used -= 1
-            self._queues.rollback(acquired.fetch.queues, acquired.queue)
+            job_id = acquired.candidate.job_id
+            self._pools.rollback(acquired.fetch.pool, job_id)
+            self._queues.rollback(acquired.fetch.queues, acquired.queue, job_id)
 
     def close(self, fetch: FetchPermits, end: Callable[[Job, LimitDecision], None]) -> None:
         """Release what no job took, and record limits that start or stop throttling.
@@ -174,36 +202,52 @@ class Permits:
             return after
         lease_ms = after.lease.length_ms
         now_ms = after.lease.until_ms - lease_ms
-        of_queue = self._queues.reacquire(before, now_ms=now_ms)
-        if of_queue is None:
+        resumed = self._reacquire_counted(before)
+        if resumed is None:
             return None
-        after = replace(after, queue_permit=of_queue)
-        scopes = self._pools.reacquire(before, now_ms=now_ms)
-        if scopes is not None:
-            after = replace(after, pool_permits=scopes)
-            if before.limit is None:
-                return after
-            permit = self._keys.reacquire(before, now_ms=now_ms, lease_ms=lease_ms)
-            if permit is not None:
-                return replace(after, key_permit=permit or None)
-        self._release_counted(after, now_ms)
+        after = replace(after, permits=resumed if resumed.shards else None)
+        if before.limit is None:
+            return after
+        permit = self._keys.reacquire(before, now_ms=now_ms, lease_ms=lease_ms)
+        if permit is not None:
+            return replace(after, key_permit=permit or None)
+        self._semaphores.release(after, now_ms=now_ms)
         return None
+
+    def _reacquire_counted(self, job: Job) -> RunPermits | None:
+        """The permits of a job's queue, pool and worker, acquired anew; None if one is refused."""
+        run = self._semaphores.new_run()
+        queue = self._queue_store.get(job.queue)
+        pool = self._pool_store.get(job.pool) if job.pool is not None else None
+        uses: dict[str, SemaphoreUse] = {}
+        if queue is not None and (of_queue := semaphore_use(queue, lambda: run)) is not None:
+            uses[QUEUE_PERMIT] = of_queue
+        if pool is not None and pool.limits_concurrency:
+            uses[POOL_PERMIT] = PoolPermitUse(pool).semaphore(POOL_PERMIT, lambda: run)
+        if (
+            pool is not None
+            and pool.strategy == DispatchStrategy.LEAST_LOADED
+            and (name := semaphore_of(job, WORKER_PERMIT)) is not None
+        ):
+            # The worker runs the job already, so its own limit does not matter.
+            uses[WORKER_PERMIT] = SemaphoreUse(name, None, ANY_VERSION, run, WORKER_KEPT_S)
+        for use in uses.values():
+            if not self._semaphores.acquire(use, [job.id]).count:
+                for other in uses.values():
+                    self._semaphores.release_unused(other)
+                return None
+        return RunPermits(run, {limit: use.permits[job.id] for limit, use in uses.items()})
 
     def undo_reacquire(self, after: Job) -> None:
         """Release what `reacquire` acquired for a job whose write was lost.
 
-        The permit of its key is left to repair: a fetch may have acquired it for the same job,
-        under the same name.
+        The permit of its key is left to be found out: a fetch may have acquired it for the same
+        job, under the same name.
         """
         if after.lease is not None:
-            self._release_counted(after, after.lease.until_ms - after.lease.length_ms)
+            self._semaphores.release(after, now_ms=after.lease.until_ms - after.lease.length_ms)
 
     def _release_run(self, job: Job, now_ms: int) -> None:
         """Release the permits of a job that stopped running."""
-        self._release_counted(job, now_ms)
+        self._semaphores.release(job, now_ms=now_ms)
         self._keys.release(job)
-
-    def _release_counted(self, job: Job, now_ms: int) -> None:
-        """Release the permits of a job's queue, pool and worker."""
-        self._queues.release(job, now_ms=now_ms)
-        self._pools.release(job, now_ms=now_ms)

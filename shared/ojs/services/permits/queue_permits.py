@@ -5,19 +5,18 @@ Unlimited queues cost nothing here.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 
 from ojs.clock import Clock
 from ojs.domain.errors import OjsError
-from ojs.domain.job.job import Job
 from ojs.domain.queue.queue import Queue
 from ojs.domain.rate_limit.limiter import CONCURRENCY, RATE
+from ojs.services.permits.semaphore_permits import SemaphorePermits, SemaphoreUse
 from ojs.store.permits.counter_items import PermitGrant
 from ojs.store.permits.rate_window import RateWindowStore
-from ojs.store.permits.semaphore import ConcurrencySemaphore
 from ojs.store.permits.throttle_state import LimitName, ThrottleStates
-from ojs.store.queues.queues import QueueStore
 from ojs.store.table import keys
 
 _COUNTS = {CONCURRENCY: keys.SEMAPHORE, RATE: keys.RATE}
@@ -31,6 +30,7 @@ class QueuePermitUse:
     """
 
     queue: Queue
+    semaphore: SemaphoreUse | None = None
     granted: int = 0
     used: int = 0
     closed: bool = False
@@ -43,76 +43,73 @@ class QueuePermitUse:
 
 
 class QueuePermits:
-    """Acquires and releases permits of limited queues."""
+    """Acquires permits of limited queues."""
 
     def __init__(
         self,
         *,
-        semaphore: ConcurrencySemaphore,
+        semaphores: SemaphorePermits,
         rate_windows: RateWindowStore,
         states: ThrottleStates,
-        queues: QueueStore,
         clock: Clock,
     ) -> None:
-        self._semaphore = semaphore
+        self._semaphores = semaphores
         self._rate_windows = rate_windows
         self._states = states
-        self._queues = queues
         self._clock = clock
 
     def acquire(
         self,
         uses: dict[str, QueuePermitUse],
         queue: Queue,
-        job_id: str,
+        job_ids: Sequence[str],
         *,
+        run: Callable[[], str],
         wanted: int,
-        waiting: int,
     ) -> bool:
-        """Acquire permits for up to `wanted` jobs, once per queue and fetch.
+        """Acquire permits for up to `wanted` of these jobs, once per queue and fetch.
 
-        Returns whether this job may be claimed. `waiting` is how many candidates the fetch has
-        seen, for the throttle event. `close` releases what was not used.
+        Returns whether the first of them may be claimed. `run` returns the token of the fetch.
+        `close` releases what was not used.
         """
         if not queue.limits_concurrency and queue.config.rate_limit is None:
             return True
-        use = uses.setdefault(queue.name, QueuePermitUse(queue))
-        if use.used < use.granted:
-            return True
-        if use.closed:
+        if queue.name not in uses:
+            uses[queue.name] = QueuePermitUse(queue, semaphore_use(queue, run))
+        use = uses[queue.name]
+        if use.used == use.granted:
+            if use.closed:
+                return False
+            granted = self._grant(use, job_ids[:wanted])
+            use.granted += granted
+            use.closed = granted < min(wanted, len(job_ids))
+            use.waiting = max(0, len(job_ids) - granted)
+        if use.used == use.granted:
             return False
-        granted = self._grant(use, job_id, wanted)
-        use.granted += granted
-        use.closed = granted < wanted
-        use.waiting = max(0, waiting - granted)
-        return granted > 0
+        if use.semaphore is None or self._semaphores.ensure(use.semaphore, job_ids[0]):
+            return True
+        # Its permit was taken away, as this fetch was slow, and there is none left.
+        use.granted, use.closed = use.used, True
+        return False
 
     @staticmethod
     def commit(uses: dict[str, QueuePermitUse], queue: Queue, job_id: str) -> None:
-        """Take a permit for a job that is about to be claimed."""
+        """Take the permit of a job that is about to be claimed."""
         if queue.name in uses:
-            uses[queue.name].used += 1
-            uses[queue.name].started = job_id
+            use = uses[queue.name]
+            use.used += 1
+            use.started = job_id
+            if use.semaphore is not None:
+                use.semaphore.used.add(job_id)
 
     @staticmethod
-    def rollback(uses: dict[str, QueuePermitUse], queue: Queue) -> None:
+    def rollback(uses: dict[str, QueuePermitUse], queue: Queue, job_id: str) -> None:
         """Take the permit back: the job was not claimed."""
         if queue.name in uses:
-            uses[queue.name].used -= 1
-
-    def release(self, job: Job, *, now_ms: int) -> None:
-        """Release the permit of a job that stopped running."""
-        if job.queue_permit:
-            self._semaphore.release(job.queue, count=1, now_ms=now_ms)
-
-    def reacquire(self, job: Job, *, now_ms: int) -> bool | None:
-        """Whether a job that goes on after its lease ended has a permit again; None when it needs
-        one and none is left.
-        """
-        queue = self._queues.get(job.queue)
-        if queue is None or not queue.limits_concurrency:
-            return False
-        return True if self._acquire(queue, 1, now_ms).count else None
+            use = uses[queue.name]
+            use.used -= 1
+            if use.semaphore is not None:
+                use.semaphore.used.discard(job_id)
 
     def close(self, uses: dict[str, QueuePermitUse]) -> None:
         """Release unused permits, and record limits that start or stop throttling."""
@@ -120,8 +117,10 @@ class QueuePermits:
             # A failure here must not lose the jobs that were claimed.
             with suppress(OjsError):
                 self._record_throttling(use)
+            if use.semaphore is not None:
+                self._semaphores.release_unused(use.semaphore)
             if unused := use.granted - use.used:
-                self._release_unused(use.queue, permits=unused, starts=unused)
+                self._give_back_starts(use.queue, unused)
 
     def _record_throttling(self, use: QueuePermitUse) -> None:
         now_ms = self._clock.now_ms()
@@ -138,50 +137,59 @@ class QueuePermits:
                     job_id=blocked,
                     now_ms=now_ms,
                     unchanged=grant.unchanged,
+                    counted_at=grant.counted_at,
                 )
             # Still throttled: do not emit another event.
             still = blocked is not None or (grant.full and use.waiting > 0)
             if since_ms is not None and use.started is not None and not still:
-                self._states.clear(limiter, job_id=use.started, since_ms=since_ms, now_ms=now_ms)
+                self._states.clear(
+                    limiter,
+                    job_id=use.started,
+                    since_ms=since_ms,
+                    now_ms=now_ms,
+                    counted_at=grant.counted_at,
+                )
 
-    def _grant(self, use: QueuePermitUse, job_id: str, wanted: int) -> int:
-        queue, config, now_ms = use.queue, use.queue.config, self._clock.now_ms()
-        permits = wanted
-        if queue.limits_concurrency:
-            grant = self._acquire(queue, wanted, now_ms)
+    def _grant(self, use: QueuePermitUse, job_ids: Sequence[str]) -> int:
+        config, permits = use.queue.config, len(job_ids)
+        if use.semaphore is not None:
+            grant = self._semaphores.acquire(use.semaphore, job_ids)
             permits = grant.count
-            _note(use, CONCURRENCY, grant, job_id, missing=wanted - permits)
+            _note(use, CONCURRENCY, grant, job_ids[0], missing=len(job_ids) - permits)
         if config.rate_limit is None or permits == 0:
             return permits
         grant = self._rate_windows.acquire(
-            queue.name, config.rate_limit, config.rate_period_ms, count=permits, now_ms=now_ms
+            use.queue.name,
+            config.rate_limit,
+            config.rate_period_ms,
+            count=permits,
+            now_ms=self._clock.now_ms(),
         )
         starts = grant.count
-        _note(use, RATE, grant, job_id, missing=permits - starts)
-        if starts < permits:
-            self._release_unused(queue, permits=permits - starts, starts=0)
+        _note(use, RATE, grant, job_ids[0], missing=permits - starts)
+        if starts < permits and use.semaphore is not None:
+            self._semaphores.release_unused(use.semaphore, most=permits - starts)
         return starts
 
-    def _acquire(self, queue: Queue, count: int, now_ms: int) -> PermitGrant:
-        limit, version = queue.config.concurrency, queue.version
-        return self._semaphore.acquire(
-            queue.name, count=count, limit=limit, version=version, now_ms=now_ms
-        )
-
-    def _release_unused(self, queue: Queue, *, permits: int, starts: int) -> None:
-        config, now_ms = queue.config, self._clock.now_ms()
-        if permits and queue.limits_concurrency:
-            self._semaphore.release(queue.name, count=permits, now_ms=now_ms)
-        if starts and config.rate_limit is not None:
+    def _give_back_starts(self, queue: Queue, count: int) -> None:
+        config = queue.config
+        if config.rate_limit is not None:
             # If this fails, they count until their period is over.
             with suppress(OjsError):
                 self._rate_windows.acquire(
                     queue.name,
                     config.rate_limit,
                     config.rate_period_ms,
-                    count=-starts,
-                    now_ms=now_ms,
+                    count=-count,
+                    now_ms=self._clock.now_ms(),
                 )
+
+
+def semaphore_use(queue: Queue, run: Callable[[], str]) -> SemaphoreUse | None:
+    """A fetch's use of a queue's semaphore; None for a queue without."""
+    if not queue.limits_concurrency:
+        return None
+    return SemaphoreUse(queue.name, queue.config.concurrency, queue.version, run())
 
 
 def _note(

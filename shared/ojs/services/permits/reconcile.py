@@ -15,10 +15,9 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 
 from ojs.domain.pool.dispatch import DispatchStrategy
 from ojs.domain.pool.pool import DEFAULT_POOL, Pool
+from ojs.services.permits.permit_repair import CountedPermits, PermitRepair
 from ojs.services.permits.repair import (
     SETTLED_MS,
-    CountedPermits,
-    PermitRepair,
     Repair,
     at_rest,
     larger,
@@ -234,7 +233,7 @@ class PoolPermitSweep:
         Counts: those of `PermitRepair.check`, failed (pools), and `more` (1 when it ended early).
         """
         counts = SweepCounts()
-        workers: Mapping[str, Sequence[str]] | None = None
+        workers: Mapping[str, Mapping[str, int | None]] | None = None
         after: str | None = None
         while True:
             names, after = self._pools.names(limit=_PAGE, after=after)
@@ -249,11 +248,17 @@ class PoolPermitSweep:
                 with counting_failures(counts, f"pool {pool.name}"):
                     if by_worker and workers is None:
                         workers = self._by_pool(limit)
-                    self._one(pool, (workers or {}).get(pool.name, ()), now_ms, counts)
+                    self._one(pool, (workers or {}).get(pool.name, {}), now_ms, counts)
             if after is None:
                 return SweepReport(counts, failures=counts.failures)
 
-    def _one(self, pool: Pool, workers: Sequence[str], now_ms: int, counts: Counter[str]) -> None:
+    def _one(
+        self,
+        pool: Pool,
+        workers: Mapping[str, int | None],
+        now_ms: int,
+        counts: Counter[str],
+    ) -> None:
         found, _ = self._queues.get_many(pool.queues)
         counted = CountedPermits.of_pool(
             pool, [found[name] for name in pool.queues if name in found]
@@ -263,16 +268,18 @@ class PoolPermitSweep:
         if workers:
             self._repair.check_workers(counted, workers, now_ms, counts)
 
-    def _by_pool(self, limit: int) -> Mapping[str, Sequence[str]]:
-        """About `limit` workers that have a record, by the pool they belong to."""
-        found: defaultdict[str, list[str]] = defaultdict(list)
+    def _by_pool(self, limit: int) -> Mapping[str, Mapping[str, int | None]]:
+        """About `limit` workers that have a record, and how many jobs each runs at most, by the
+        pool they belong to.
+        """
+        found: defaultdict[str, dict[str, int | None]] = defaultdict(dict)
         after: str | None = None
         seen = 0
         while seen < limit:
             page, after = self._workers.page(limit=_PAGE, after=after)
             seen += len(page)
             for worker in page:
-                found[worker.pool or DEFAULT_POOL].append(worker.id)
+                found[worker.pool or DEFAULT_POOL][worker.id] = worker.concurrency
             if after is None:
                 break
         return found

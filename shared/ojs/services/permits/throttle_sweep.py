@@ -94,10 +94,10 @@ class ThrottleSweep:
         waiting = sum(
             len(self._index.ready(name, lane, limit=_PAGE)[0]) for lane in range(queue.lanes)
         )
-        permits, use = self._rate_windows.usage(name)
         config = queue.config
+        permits, use = self._rate_windows.usage(name, config.concurrency)
         if state.limiter.counts == keys.SEMAPHORE:
-            return waiting, config.concurrency is None or permits.count < config.concurrency
+            return waiting, config.concurrency is None or permits < config.concurrency
         if config.rate_limit is None:
             return waiting, True
         window = use.window(config.rate_period_ms, now_ms)

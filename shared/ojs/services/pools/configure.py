@@ -13,7 +13,7 @@ from ojs.domain.pool import pool as domain
 from ojs.domain.pool.pool import MAX_POOLS_OF_QUEUE, Pool
 from ojs.domain.queue.queue import Queue, QueueState
 from ojs.services.jobs.fairness_backfill import FairnessBackfill
-from ojs.services.permits.repair import CountedPermits, PermitRepair
+from ojs.services.permits.permit_repair import CountedPermits, PermitRepair
 from ojs.store.permits.semaphore import ConcurrencySemaphore
 from ojs.store.queues import pools as store
 from ojs.store.queues.queues import QueueStore
@@ -80,7 +80,7 @@ class PoolConfiguration:
             # running ones, then put the limit in force: so it holds when this returns.
             before = before if before.limiting else self._pools.begin_limit(before)
             taken = self._repair.count_running(
-                CountedPermits.of_pool(before, running), now_ms=now_ms
+                CountedPermits.of_pool(before, running, limit), now_ms=now_ms
             )
         stored = self._pools.save(before, requested, list(queues.values()))
         self._tag(untagged, now_ms)

@@ -12,6 +12,7 @@ and a single queue need no numbers, and an idle pool writes nothing.
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
@@ -22,7 +23,13 @@ from ojs.domain.pool.dispatch import DispatchSequence, DispatchStrategy
 from ojs.domain.pool.pool import Pool
 from ojs.domain.pool.worker import Worker
 from ojs.services.permits.pool_permits import PoolPermits, PoolPermitUse
-from ojs.store.permits.sequencer import SequenceRange, SequencerState, StarvationOverride
+from ojs.store.permits import semaphore
+from ojs.store.permits.sequencer import (
+    Sequencer,
+    SequenceRange,
+    SequencerState,
+    StarvationOverride,
+)
 from ojs.store.table import keys
 
 # Numbers looked ahead, as a multiple of the number of queues.
@@ -40,8 +47,13 @@ _REMEMBERED = 1_000
 class JobSource(Protocol):
     """A queue that a fetch takes jobs from."""
 
+    @property
+    def known(self) -> Sequence[str]:
+        """The jobs known to be claimable, in order."""
+        ...
+
     def peek(self) -> int:
-        """The number of jobs known to be claimable; 0 if there are none."""
+        """The number of jobs known to be claimable; looks for some if none are, 0 without any."""
         ...
 
     def claim(self) -> bool:
@@ -64,9 +76,9 @@ class DispatchPlan:
 
     @property
     def full(self) -> bool:
-        """Whether the pool had no permit left when it was read."""
+        """Whether the pool is known to have had no permit left when it was read."""
         pool = self.permits.pool
-        if pool is None or pool.concurrency is None:
+        if pool is None or pool.concurrency is None or semaphore.shards(pool.concurrency) > 1:
             return False
         return self.state.permits >= pool.concurrency
 
@@ -74,7 +86,7 @@ class DispatchPlan:
     def plain(self) -> bool:
         """Whether queues are served as listed, without sequence numbers or permits."""
         free = not self.sequence.counted and self.strategy != DispatchStrategy.LEAST_LOADED
-        return free and not self.permits.scopes and not self.rotates
+        return free and not self.permits.limits and not self.rotates
 
     @property
     def rotates(self) -> bool:
@@ -114,11 +126,13 @@ class DispatchPlanner:
         *,
         clock: Clock,
         permits: PoolPermits,
+        sequencer: Sequencer,
         depths: Callable[[Sequence[str]], Mapping[str, int]],
     ) -> None:
         """`depths` returns how many jobs queues have in line, as projected."""
         self._depths = depths
         self._permits = permits
+        self._sequencer = sequencer
         self._clock = clock
         self._own: BoundedMap[tuple[object, ...], int] = BoundedMap(_REMEMBERED)
         self._empty: BoundedMap[str, int] = BoundedMap(_REMEMBERED)
@@ -155,9 +169,14 @@ class DispatchPlanner:
             claimable = self._claimable(plan, sources, idle, wanted())
             if not claimable:
                 return
-            numbers = self._next_numbers(plan, min(claimable, wanted()), override, empty)
-            if not numbers.count:
-                return
+            count = min(claimable, wanted())
+            if plan.permits.limits:
+                # Permits first: numbers that no job is handed out for would upset the order.
+                expected = self._expected(plan, sources, idle, count)
+                count = self._permits.acquire(plan.permits, expected)
+                if not count:
+                    return
+            numbers = self._next_numbers(plan, count, override, empty)
             at_once = override.queue if override is not None and numbers.overridden else None
             override, empty = None, []
             for number in range(numbers.first, numbers.first + numbers.count):
@@ -249,7 +268,35 @@ class DispatchPlanner:
             empty.append(name)
         return None, empty
 
-    # --- sequence numbers and permits -------------------------------------------------------------
+    # --- permits and sequence numbers -------------------------------------------------------------
+
+    def _expected(
+        self,
+        plan: DispatchPlan,
+        sources: Mapping[str, JobSource],
+        idle: Collection[str],
+        count: int,
+    ) -> list[str]:
+        """The jobs that the next `count` numbers will hand out, if no other fetch gets in between:
+        permits are acquired for these.
+        """
+        jobs: list[str] = []
+        lines: dict[str, deque[str]] = {}
+        over = set(idle)
+        number = plan.next_number
+        while len(jobs) < count:
+            name = self._whose(plan, sources, over, number)
+            if name is None:
+                break
+            if name not in lines:
+                sources[name].peek()
+                lines[name] = deque(sources[name].known)
+            if lines[name]:
+                jobs.append(lines[name].popleft())
+                number += 1
+            else:
+                over.add(name)
+        return jobs
 
     def _next_numbers(
         self,
@@ -258,12 +305,15 @@ class DispatchPlanner:
         override: StarvationOverride | None,
         empty: Sequence[str],
     ) -> SequenceRange:
-        """Sequence numbers for up to `count` jobs, and the permits that these jobs need."""
-        if plan.permits.pool is None:
+        """Sequence numbers for `count` jobs, if the order of their queues needs any."""
+        pool, numbered = plan.permits.pool, plan.sequence.counted
+        if pool is None:
             return self._own_numbers(plan, count)
-        numbered = plan.sequence.counted
-        numbers = self._permits.acquire(
-            plan.permits, count, numbered=numbered, override=override, empty=empty
+        # Without numbers the sequencer is only written for a starving queue: once in an interval.
+        if not numbered and override is None and not empty:
+            return SequenceRange(count)
+        numbers = self._sequencer.next_numbers(
+            pool.name, count, now_ms=self._clock.now_ms(), override=override, empty=empty
         )
         if numbered:
             plan.next_number = numbers.first + numbers.count

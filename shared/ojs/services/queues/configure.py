@@ -21,7 +21,7 @@ from ojs.store.table.races import retry_on_race
 
 if TYPE_CHECKING:
     from ojs.services.jobs.fairness_backfill import FairnessBackfill
-    from ojs.services.permits.repair import PermitRepair
+    from ojs.services.permits.permit_repair import PermitRepair
 
 # How long to wait for requests that began before they could see a new bound; seconds.
 GRACE_S = 1.0
@@ -123,7 +123,8 @@ class QueueConfiguration:
                 self._count_untracked(name)
             if limits:
                 repair = self._repair()
-                repair.count_running(repair.of_queue(queue), now_ms=now_ms)
+                counted = repair.of_queue(queue, after.concurrency)
+                repair.count_running(counted, now_ms=now_ms)
             configured = self._queues.configure(queue, own, now_ms=now_ms)
             if after.concurrency is not None:
                 self._semaphore.set_limit(
@@ -148,9 +149,9 @@ class QueueConfiguration:
     def usage(self, queue: Queue) -> QueueUsage:
         """The usage of the queue's own limits."""
         now_ms = self._clock.now_ms()
-        permits, starts = self._rate_windows.usage(queue.name)
+        permits, starts = self._rate_windows.usage(queue.name, queue.config.concurrency)
         window = starts.window(queue.config.rate_period_ms or 1, now_ms)
-        return QueueUsage(queue, permits.count, window, now_ms)
+        return QueueUsage(queue, permits, window, now_ms)
 
     def policy(self) -> Layers:
         """The policy for new queues (`_default`); empty when none was set."""

@@ -17,6 +17,7 @@ from ojs.domain.errors import UnknownForm, known
 from ojs.domain.fair_queue.tags import TAG_DIGITS, Share, tagged
 from ojs.domain.job.failure import Failure
 from ojs.domain.job.job import DEFAULT_TIMEOUT_MS, MISSING, Job, Lease
+from ojs.domain.job.permits import RunPermits
 from ojs.domain.job.retention import RETENTION, Retention
 from ojs.domain.job.retry import RetryPolicy
 from ojs.domain.job.states import TERMINAL, State
@@ -98,6 +99,7 @@ CODED: Mapping[str, tuple[str, Callable[[Any], Value], Callable[[Any], Any]]] = 
     "copy_of": ("copy_of", Origin.compact, Origin.of),
     "limit": ("limit", RateLimit.compact, RateLimit.of),
     "fair": ("share", Share.compact, Share.of),
+    "permits": ("permits", RunPermits.compact, RunPermits.of),
     # Flags: 1, or not there. The permit of a queue's semaphore may be stored as a token.
     "slot": ("queue_permit", int, bool),
     "dead": ("dead_letter", int, bool),

@@ -24,7 +24,8 @@ from ojs.domain.errors import OjsError, UnknownForm
 from ojs.domain.fair_queue.tags import Share
 from ojs.domain.ids import IdSource
 from ojs.domain.job.failure import Failure
-from ojs.domain.job.job import DEFAULT_TIMEOUT_MS, MISSING, POOL_PERMIT, Job, JobPermits
+from ojs.domain.job.job import DEFAULT_TIMEOUT_MS, MISSING, Job, JobPermits
+from ojs.domain.job.permits import RunPermits
 from ojs.domain.job.retention import RETENTION
 from ojs.domain.job.states import State, Trigger, sources
 from ojs.store.jobs import items
@@ -171,10 +172,9 @@ class JobStore(JobReader):
         }
         optional: dict[str, Value | None] = {
             "worker": worker_id,
-            "slot": 1 if permits.queue else None,
+            "permits": None if permits.run is None else permits.run.compact(),
             "place": permits.key,
             "pool": permits.pool,
-            "seats": permits.scopes or None,
             "fenced": 1 if fenced else None,
         }
         setting |= {name: value for name, value in optional.items() if value is not None}
@@ -186,7 +186,7 @@ class JobStore(JobReader):
                 compute={"attempt": "if_not_exists(#attempt, :zero) + :one"},
                 # A deadline ends with the start; the expiry index must not list it any more.
                 remove=["batch", "epk", "esk", "stalled"]
-                + [name for name in ("worker", "pool", "fenced") if name not in setting],
+                + [name for name in ("worker", "pool", "permits", "fenced") if name not in setting],
                 # Race: other fetchers, a cancel, a promotion to another position, a stale index.
                 # One wins; the losers see another state or position and try the next job.
                 # The position is compared too: it carries what this claim relied on. And the
@@ -351,7 +351,9 @@ class JobStore(JobReader):
         """The write that `replace` makes, for use in a transaction."""
         # Only a running job holds concurrency permits.
         if after.state is not State.ACTIVE:
-            after = changed(after, queue_permit=False, key_permit=None, pool_permits="")
+            after = changed(
+                after, permits=None, queue_permit=False, pool_permits="", key_permit=None
+            )
         after = changed(after, op=self._ids.token())
         old, new = items.record_of(before), items.record_of(after)
         setting = {name: value for name, value in new.items() if old.get(name) != value}
@@ -373,12 +375,10 @@ class JobStore(JobReader):
                 ":lease": before.lease.token if before.lease else "",
             }
         if before.state is State.ACTIVE:
-            # Race: a permit is noted on a job that ran before its queue had a limit. The loser
-            # would not release it, and reads again.
-            condition += f" AND attribute_{'' if before.queue_permit else 'not_'}exists(#slot)"
-            # The same of its permits in a pool.
-            condition += f" AND {_same_pool_permits(before.pool_permits)}"
-            values |= {":seats": before.pool_permits} if before.pool_permits else {}
+            # Race: a permit is noted on a job that ran before there was a limit. The loser would
+            # not release it, and reads again.
+            condition += f" AND {_same_permits(before)}"
+            values |= _permit_values(before)
         return after, Update(
             keys.job(before.id),
             keys.RECORD,
@@ -406,53 +406,30 @@ class JobStore(JobReader):
         with suppress(LostRace):
             self._table.put(self.noting(job, failure, reported=reported))
 
-    def note_queue_permit(self, job_id: str, lease: str) -> bool:
-        """Note on a running job that it holds a permit of its queue; False if it had one noted, or
-        does not run under this lease any more.
+    def note_permits(self, job: Job, permits: RunPermits) -> bool:
+        """Note more permits on a running job than it had; False if it does not run under this lease
+        any more, or others were noted.
         """
-        # Race: the job ends, and would release no permit; or another sweep notes one. The loser
-        # releases the permit that it acquired for the job. A token tells our note from theirs.
-        token = self._ids.token()
+        # Race: the job ends, and would not release it; or another sweep notes one. The loser
+        # releases the permit that it acquired for the job. The name tells our note from theirs.
+        noted = permits.compact()
         try:
             self._table.update(
                 Update(
-                    keys.job(job_id),
+                    keys.job(job.id),
                     keys.RECORD,
-                    set={"slot": token},
-                    condition="#state = :active AND #lease = :lease "
-                    "AND attribute_not_exists(#slot)",
-                    values={":active": State.ACTIVE.value, ":lease": lease},
-                ),
-                own=("slot", token),
-            )
-        except LostRace as lost:
-            # After a repetition it may have been noted, and the permit be released by now.
-            return lost.repeated
-        return True
-
-    def note_pool_permit(self, job_id: str, lease: str, scopes: str) -> bool:
-        """Note on a running job that it holds a permit of its pool, beside the `scopes` noted
-        before; False if it had one noted, or does not run under this lease any more.
-        """
-        # Race: as in `note_queue_permit`. The note carries no token: if two sweeps write the same
-        # at once both have acquired a permit, and one too many counts until it is repaired.
-        try:
-            self._table.update(
-                Update(
-                    keys.job(job_id),
-                    keys.RECORD,
-                    set={"seats": POOL_PERMIT + scopes},
-                    condition="#state = :active AND #lease = :lease AND "
-                    + _same_pool_permits(scopes),
+                    set={"permits": noted},
+                    condition=f"#state = :active AND #lease = :lease AND {_same_permits(job)}",
                     values={
                         ":active": State.ACTIVE.value,
-                        ":lease": lease,
-                        **({":seats": scopes} if scopes else {}),
+                        ":lease": job.lease.token if job.lease else "",
+                        **_permit_values(job),
                     },
-                )
+                ),
+                own=("permits", noted),
             )
-        except LostRace as lost:
-            return lost.repeated
+        except LostRace:
+            return False
         return True
 
     def tag(self, job: Job, share: Share, order: str | None) -> bool:
@@ -504,8 +481,13 @@ class JobStore(JobReader):
             return
 
 
-def _same_pool_permits(seats: str) -> str:
-    return "#seats = :seats" if seats else "attribute_not_exists(#seats)"
+def _same_permits(job: Job) -> str:
+    """The condition that a record notes the permits that it did."""
+    return "attribute_not_exists(#permits)" if job.permits is None else "#permits = :permits"
+
+
+def _permit_values(job: Job) -> dict[str, Value]:
+    return {} if job.permits is None else {":permits": job.permits.compact()}
 
 
 def _lease_owner_condition(

@@ -65,7 +65,8 @@ class PermitGrant:
     """How many jobs may be handed out, and the limit's use after that.
 
     `throttled_since_ms` is since when the limit is known to hold jobs back. `unchanged` is the
-    condition expression that the counter still has the value that was read.
+    condition expression that the counter still has the value that was read, and `counted_at` the
+    sort key of its item, "" for the only one.
     """
 
     count: int
@@ -73,6 +74,7 @@ class PermitGrant:
     current: int
     throttled_since_ms: int | None = None
     unchanged: tuple[str, Mapping[str, Value]] = ("", {})
+    counted_at: str = ""
 
     @property
     def full(self) -> bool:

@@ -6,12 +6,8 @@ from dataclasses import dataclass
 
 from ojs.domain import jsontext
 from ojs.domain.rate_limit.window import RateWindow
-from ojs.store.permits.counter_items import (
-    CounterValue,
-    PermitGrant,
-    throttled_since_ms,
-    value_from,
-)
+from ojs.store.permits import semaphore
+from ojs.store.permits.counter_items import PermitGrant, throttled_since_ms
 from ojs.store.table import keys
 from ojs.store.table.errors import LostRace
 from ojs.store.table.table import Table, Update
@@ -77,11 +73,13 @@ class RateWindowStore:
         # Every attempt lost its race: whether there is room is unknown.
         return PermitGrant(0, limit, 0)
 
-    def usage(self, queue: str) -> tuple[CounterValue, WindowUse]:
-        """The queue's semaphore and its rate window. One call."""
-        permits, rate = (keys.counter(queue), keys.SEMAPHORE), (keys.counter(queue), keys.RATE)
-        found = self._table.batch_get([permits, rate])
-        return value_from(found.get(permits, {})), use_from(found.get(rate, {}))
+    def usage(self, queue: str, concurrency: int | None) -> tuple[int, WindowUse]:
+        """How many permits of the queue's semaphore with this limit are taken, and its rate window.
+        One call.
+        """
+        permits, rate = semaphore.keys_of(queue, concurrency), (keys.counter(queue), keys.RATE)
+        found = self._table.batch_get([*permits, rate])
+        return semaphore.taken(found.get(key) for key in permits), use_from(found.get(rate, {}))
 
 
 def use_from(item: Item) -> WindowUse:

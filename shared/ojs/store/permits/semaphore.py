@@ -1,138 +1,449 @@
-"""Concurrency semaphores: how many permits the running jobs of a queue, a pool or a worker have.
+"""Concurrency semaphores: the permits of the running jobs of a queue, a pool or a worker.
 
-A permit is acquired before a job is claimed and released when it stops running
-(`ojs.store.permits.counter_items`).
+A permit is acquired before a job is claimed and released when the job stops running. It has a name
+(`ojs.domain.job.permits`) that leads to the record of its job, so a permit that was left behind by
+a function that died, or whose release failed, is found out: its job does not run with it. Nothing
+waits until the semaphore is at rest.
+
+Each item holds so few permits that a write costs one unit; a larger limit is spread over several
+items, its shards. A fetch tries two of them at random, so it may be refused the last permits of a
+limit of more than two shards. After such a limit was lowered, jobs of the shards that are not used
+any more run on beside those that are started.
+
+    n          permits taken: those with names, and those of version 0.2 without
+    h_{name}   a permit, and from when on (ms) it is worth asking whether its job runs
+    limit, v   how many of the limit's permits are this shard's, and the configuration's version
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import random
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field
 
-from ojs.store.permits.counter_items import (
-    CounterStore,
-    CounterValue,
-    PermitGrant,
-    throttled_since_ms,
-    value_from,
-)
+from ojs.domain.errors import OjsError
+from ojs.domain.job.permits import RunPermits, holder_of
+from ojs.domain.job.states import State
+from ojs.store.permits.counter_items import PermitGrant, throttled_since_ms
 from ojs.store.table import keys
 from ojs.store.table.errors import LostRace
+from ojs.store.table.table import Table, Update
 from ojs.store.table.values import Item, Value, number
+
+# With the name of its queue, an item with so many permits has 1 KB: it is written for one unit.
+SHARD_PERMITS = 24
+_SHARDS_TRIED = 2
+# A permit that was acquired so long ago without a claim is worth a look. Each semaphore is looked
+# at as often, at most.
+SETTLED_MS = 5_000
+# Longer than a function runs: whoever acquired a permit so long ago will not claim its job.
+GONE_MS = 30_000
+# Permits without names that no running job has must stay so for as long: longer than any function
+# of version 0.2 runs that acquired one, or is about to release one.
+_UNNAMED_MS = 60_000
+_PERMIT = "h_"
+_STATES = frozenset(state.value for state in State)
+
+
+def shards(limit: int | None) -> int:
+    """The number of shards of a limit. Without one, running jobs are counted in one item."""
+    return max(1, -(-(limit or 0) // SHARD_PERMITS))
+
+
+def _share(limit: int | None, shard: int) -> int | None:
+    """How many permits of a limit are a shard's. It grows with the limit, never shrinks."""
+    return None if limit is None else max(0, min(SHARD_PERMITS, limit - shard * SHARD_PERMITS))
+
+
+def key_of(name: str, shard: int = 0) -> tuple[str, str]:
+    """The key of a shard of a semaphore."""
+    return keys.counter(name), f"{keys.SEMAPHORE}_{shard}" if shard else keys.SEMAPHORE
+
+
+def keys_of(name: str, limit: int | None) -> list[tuple[str, str]]:
+    """The keys of all shards of a semaphore with this limit."""
+    return [key_of(name, shard) for shard in range(shards(limit))]
+
+
+def taken(found: Iterable[Item | None]) -> int:
+    """How many permits these shards have given out."""
+    return sum(number(item or {}, "n") for item in found)
+
+
+def unnamed(item: Item) -> int:
+    """How many permits of a shard have no name: jobs have them that version 0.2 claimed."""
+    return number(item, "n") - sum(1 for name in item if name.startswith(_PERMIT))
 
 
 @dataclass(frozen=True)
-class PermitRequest:
-    """A request for up to `count` permits under a limit, of which the next write asks for `wanted`.
+class _Write:
+    """A try to acquire `wanted` permits of a shard, in place of those `returned` to it.
 
-    `version` is that of the configuration with this limit; a newer one stored with the semaphore
-    takes precedence. Without a limit, permits are only counted.
+    `version` is that of the configuration with this limit; a newer one stored with the shard takes
+    precedence. Without a `limit` permits are only counted.
     """
 
-    count: int
+    wanted: Sequence[str]
+    returned: Sequence[str]
     limit: int | None
     version: int
-    wanted: int
+    now_ms: int
 
-    @classmethod
-    def of(cls, count: int, *, limit: int | None, version: int) -> PermitRequest:
-        """The first attempt."""
-        return cls(count, limit, version, count if limit is None else min(count, limit))
+    @property
+    def more(self) -> int:
+        """How many more permits are taken after it."""
+        return len(self.wanted) - len(self.returned)
 
-    def write(self, now_ms: int) -> tuple[dict[str, Value], list[str], dict[str, Value]]:
-        """What to set, the conditions and their values, beside adding `wanted` to `n`."""
-        setting: dict[str, Value] = {"at": now_ms}
-        # Race: other fetches, and an operator who changes the limit. Each fetch takes only what is
-        # left under the latest limit; one that asks for more than that, or knows an older limit,
-        # gets the item, and asks again for the rest (`after_lost_race`).
+    def update(self, key: tuple[str, str], *, ttl: int | None) -> Update:
+        """The write."""
+        setting: dict[str, Value] = {"at": self.now_ms}
+        if ttl is not None:
+            setting["ttl"] = ttl
+        # Race: an operator changes the limit. A fetch that knows an older one is refused, gets the
+        # item, and tries again under the newer one.
         conditions = ["(attribute_not_exists(#v) OR #v <= :version)"]
         values: dict[str, Value] = {":version": self.version}
         if self.limit is not None:
-            conditions.append("(attribute_not_exists(#n) OR #n <= :room)")
-            values[":room"] = self.limit - self.wanted
             setting |= {"limit": self.limit, "v": self.version}
-        return setting, conditions, values
+            # Race: other fetches. Each takes what is left; who asks for more gets the item, and
+            # tries again for the rest.
+            if self.more > 0:
+                conditions.append("(attribute_not_exists(#n) OR #n <= :room)")
+                values[":room"] = self.limit - self.more
+        # Race: a permit that no job runs with is taken away from this fetch, which was slow.
+        conditions += [f"attribute_exists(#{_PERMIT}{name})" for name in self.returned]
+        look_ms = self.now_ms + SETTLED_MS
+        return Update(
+            *key,
+            set=setting | {f"{_PERMIT}{name}": look_ms for name in self.wanted},
+            remove=[f"{_PERMIT}{name}" for name in self.returned],
+            add={"n": self.more},
+            condition=" AND ".join(conditions),
+            values=values,
+        )
 
-    def after_lost_race(self, item: Item) -> PermitRequest:
-        """The next attempt, for at least one permit fewer, or under a newer limit."""
-        limit, version, wanted = self.limit, self.version, self.wanted
-        if number(item, "v") > version:
-            version, limit = number(item, "v"), number(item, "limit")
-            wanted = self.count + 1
-        wanted = min(wanted - 1, (limit or 0) - number(item, "n"))
-        return replace(self, limit=limit, version=version, wanted=wanted)
+    def after(self, found: Item) -> _Write:
+        """The next try, with at least one permit fewer, or under a newer limit."""
+        limit, version, most = self.limit, self.version, len(self.wanted) - 1
+        if number(found, "v") > version:
+            version, limit, most = number(found, "v"), number(found, "limit"), len(self.wanted)
+        returned = [name for name in self.returned if f"{_PERMIT}{name}" in found]
+        if len(returned) < len(self.returned):
+            most = len(self.wanted)
+        if limit is not None:
+            most = min(most, max(0, limit - number(found, "n")) + len(returned))
+        return _Write(self.wanted[:most], returned, limit, version, self.now_ms)
 
 
-class ConcurrencySemaphore(CounterStore):
+@dataclass
+class SemaphoreGrant:
+    """What a fetch was granted: the shard of each permit by name; and the limit's use after that.
+
+    `suspects` are the shards that refused, as they were found, with permits worth a look, and
+    `unreturned` the permits that were to be released and are not.
+    """
+
+    permits: dict[str, int] = field(default_factory=dict)
+    unreturned: dict[str, int] = field(default_factory=dict)
+    grant: PermitGrant = field(default_factory=lambda: PermitGrant(0, 0, 0))
+    suspects: dict[int, Item] = field(default_factory=dict)
+
+
+class ConcurrencySemaphore:
     """The store of semaphores."""
 
-    SORT_KEY = keys.SEMAPHORE
+    def __init__(self, table: Table, *, choose: Callable[[int], int] = random.randrange) -> None:
+        self._table = table
+        self._choose = choose
 
     def acquire(
         self,
         name: str,
+        wanted: Sequence[str],
         *,
-        count: int,
         limit: int | None,
         version: int,
         now_ms: int,
+        returned: Mapping[str, int] | None = None,
         kept_s: int | None = None,
-    ) -> PermitGrant:
-        """Acquire up to `count` of `limit` permits; how many were free (see `PermitRequest`).
+        limited: bool = True,
+    ) -> SemaphoreGrant:
+        """Acquire permits with the first of these names, as far as there are any.
 
-        `kept_s` is the item's time to live in seconds, refreshed on each call.
+        Permits that are `returned`, with their shards, are released by the same writes.
+        `version` is that of the configuration with this limit; without a limit, or unless they are
+        `limited`, permits are only counted. `kept_s` is the time to live of a shard in seconds,
+        refreshed on each call. Raises OjsError: then it is unknown what was acquired, and what no
+        job runs with is found out.
         """
-        request = PermitRequest.of(count, limit=limit, version=version)
-        item: Item = {}
-        while request.wanted > 0:
-            setting, conditions, values = request.write(now_ms)
-            if kept_s is not None:
-                setting["ttl"] = now_ms // 1000 + kept_s
-            try:
-                item = self._update(
-                    name,
-                    set=setting,
-                    add={"n": request.wanted},
-                    condition=" AND ".join(conditions),
-                    values=values,
-                )
-            except LostRace as lost:
-                item = lost.item or {}
-                request = request.after_lost_race(item)
-            else:
+        result = SemaphoreGrant(unreturned=dict(returned or {}))
+        for repeated in (False, True):
+            self._acquire(result, name, wanted, limit, version, now_ms, kept_s, limited=limited)
+            left = len(wanted) - len(result.permits)
+            if repeated or not left or not result.suspects:
                 break
-        taken = number(item, "n")
-        return PermitGrant(
-            max(0, request.wanted),
-            request.limit or 0,
-            taken,
-            throttled_since_ms(item),
-            ("#n = :n", {":n": taken}),
+            # What no job runs with is not to keep others waiting.
+            healed = [
+                self.heal(name, shard, item, now_ms=now_ms)
+                for shard, item in result.suspects.items()
+            ]
+            if not any(healed):
+                break
+        return result
+
+    def _acquire(
+        self,
+        result: SemaphoreGrant,
+        name: str,
+        wanted: Sequence[str],
+        limit: int | None,
+        version: int,
+        now_ms: int,
+        kept_s: int | None,
+        *,
+        limited: bool,
+    ) -> None:
+        result.suspects = {}
+        back = result.unreturned
+        current, since_ms, in_force, counted_at = 0, None, limit, keys.SEMAPHORE
+        unchanged: tuple[str, Mapping[str, Value]] = ("attribute_exists(pk)", {})
+        tried = list(dict.fromkeys([*back.values(), *self._pick(limit)]))
+        for shard in tried:
+            if len(result.permits) == len(wanted):
+                break
+            left = wanted[len(result.permits) :]
+            share = _share(limit, shard) if limited else None
+            spare = [permit for permit, at in back.items() if at == shard]
+            most = len(left) if share is None else share + len(spare)
+            write = _Write(left[:most], spare, share, version, now_ms)
+            ttl = None if kept_s is None else now_ms // 1000 + kept_s
+            write, item = self._write(key_of(name, shard), write, ttl)
+            result.permits |= dict.fromkeys(write.wanted, shard)
+            for permit in spare:
+                if write.wanted or permit not in write.returned:
+                    del back[permit]
+            current += number(item, "n")
+            since_ms, counted_at = throttled_since_ms(item), key_of(name, shard)[1]
+            if len(tried) == 1:
+                in_force = write.limit
+                unchanged = ("#n = :n", {":n": number(item, "n")})
+            if len(write.wanted) < len(left) and _suspects(item, now_ms):
+                result.suspects[shard] = item
+        full = len(result.permits) < len(wanted)
+        if in_force is not None and len(tried) > 1:
+            current = in_force if full else min(current, in_force - 1)
+        result.grant = PermitGrant(
+            len(result.permits), in_force or 0, current, since_ms, unchanged, counted_at
         )
 
-    def release(self, name: str, *, count: int, now_ms: int) -> None:
-        """Release permits. If this fails, the semaphore is repaired by a sweep."""
-        self._lower(name, {"n": count}, now_ms=now_ms)
+    def _write(self, key: tuple[str, str], write: _Write, ttl: int | None) -> tuple[_Write, Item]:
+        """Make a try, and others with less: what was acquired in the end, and the shard then."""
+        item: Item = {}
+        while write.wanted:
+            try:
+                item = self._table.update(write.update(key, ttl=ttl))
+            except LostRace as lost:
+                item = lost.item or {}
+                if f"{_PERMIT}{write.wanted[0]}" in item:
+                    # An earlier try of this very write succeeded, and its answer was lost.
+                    return write, item
+                write = write.after(item)
+            else:
+                return write, item
+        return write, item
+
+    def _pick(self, limit: int | None) -> list[int]:
+        """The shards to try."""
+        count = shards(limit)
+        first = self._choose(count) if count > 1 else 0
+        if count == 1:
+            return [first]
+        return [first, (first + 1 + self._choose(count - 1)) % count][:_SHARDS_TRIED]
+
+    def release(self, name: str, shard: int, permits: Collection[str], *, now_ms: int) -> None:
+        """Release permits. If this fails, it is found out that their jobs do not run with them."""
+        left = list(permits)
+        with suppress(OjsError):
+            while left:
+                held = [f"{_PERMIT}{permit}" for permit in left]
+                # Race: they were released already, by an earlier try of this call, or because
+                # their jobs did not run with them. Only those that are left are released.
+                try:
+                    self._table.update(
+                        Update(
+                            *key_of(name, shard),
+                            set={"at": now_ms},
+                            remove=held,
+                            add={"n": -len(held)},
+                            condition=" AND ".join(f"attribute_exists(#{each})" for each in held),
+                        )
+                    )
+                except LostRace as lost:
+                    left = [permit for permit in left if f"{_PERMIT}{permit}" in (lost.item or {})]
+                else:
+                    return
+
+    def release_unnamed(self, name: str, *, now_ms: int) -> None:
+        """Release a permit that has no name, of a job that version 0.2 claimed."""
+        # Race: the queue is deleted, and its semaphore with it. Nothing is left to release.
+        with suppress(LostRace, OjsError):
+            self._table.without_repeats().update(
+                Update(
+                    *key_of(name),
+                    set={"at": now_ms},
+                    add={"n": -1},
+                    condition="attribute_exists(pk)",
+                )
+            )
+
+    def heal(self, name: str, shard: int, item: Item, *, now_ms: int) -> bool:
+        """Release the permits of a shard whose jobs do not run with them; whether there were any.
+
+        `item` is the shard as it was read. One function at a time looks, every 5 seconds at most.
+        If it fails, the next one looks.
+        """
+        suspects = _suspects(item, now_ms)
+        checked_ms = number(item, "checked")
+        if not suspects or now_ms - checked_ms < SETTLED_MS:
+            return False
+        key = key_of(name, shard)
+        with suppress(LostRace, OjsError):
+            # Race: other fetches that were refused. One of them looks for all.
+            self._table.update(
+                Update(
+                    *key,
+                    set={"checked": now_ms},
+                    condition="attribute_not_exists(#checked) OR #checked = :seen",
+                    values={":seen": checked_ms},
+                ),
+                own=("checked", now_ms),
+            )
+            records = self._table.batch_get(
+                (keys.job(holder_of(permit)[0]), keys.RECORD) for permit in suspects
+            )
+            look_ms = {
+                permit: _look_again_ms(
+                    records.get((keys.job(holder_of(permit)[0]), keys.RECORD)),
+                    holder_of(permit)[1],
+                    at_ms,
+                    now_ms,
+                )
+                for permit, at_ms in suspects.items()
+            }
+            gone = [permit for permit, again_ms in look_ms.items() if again_ms is None]
+            # Race: a job ends meanwhile, and releases its permit; or another function looks. Then
+            # nothing is written, and the next one looks.
+            self._table.update(
+                Update(
+                    *key,
+                    set={"at": now_ms}
+                    | {f"{_PERMIT}{name}": at for name, at in look_ms.items() if at is not None},
+                    remove=[f"{_PERMIT}{permit}" for permit in gone],
+                    add={"n": -len(gone)},
+                    condition=" AND ".join(
+                        f"#{_PERMIT}{permit} = :seen_{permit}" for permit in suspects
+                    ),
+                    values={f":seen_{permit}": at_ms for permit, at_ms in suspects.items()},
+                )
+            )
+            return bool(gone)
+        return False
+
+    def drop_unnamed(self, name: str, item: Item, *, now_ms: int) -> bool:
+        """Release the permits without names of a semaphore that no running job has, as its caller
+        has found just now; whether that was done. The first call notes it, and a call a minute
+        later, when there are as many, does it: until then a function of version 0.2 may have
+        acquired them for jobs that it is about to claim.
+        """
+        count = unnamed(item)
+        noted = number(item, "c") == count and "c_at" in item
+        if noted and now_ms - number(item, "c_at") < _UNNAMED_MS:
+            return False
+        # Race: another sweep. One of them notes it, and one of them releases.
+        condition, values = "attribute_not_exists(#c_at)", dict[str, Value]()
+        if "c_at" in item:
+            condition, values = "#c_at = :seen", {":seen": number(item, "c_at")}
+        change = Update(*key_of(name), set={"c": count, "c_at": now_ms}, condition=condition,
+                        values=values)  # fmt: skip
+        if noted:
+            change = Update(*key_of(name), remove=["c", "c_at"], add={"n": -count},
+                            condition=condition, values=values)  # fmt: skip
+        with suppress(LostRace):
+            self._table.update(change)
+            return noted
+        return False
 
     def set_limit(self, name: str, *, limit: int, version: int, now_ms: int) -> None:
         """Apply a new limit also to fetches that still know the old one."""
-        # Race: another operator's later change: that one counts.
-        with suppress(LostRace):
-            self._update(
-                name,
-                set={"limit": limit, "v": version, "at": now_ms},
-                condition="attribute_not_exists(#v) OR #v <= :version",
-                values={":version": version},
-            )
+        known = [shard for shard, _ in self.read_all(name)]
+        for shard in sorted({*known, *range(shards(limit))}):
+            # Race: another operator's later change: that one counts.
+            with suppress(LostRace):
+                self._table.update(
+                    Update(
+                        *key_of(name, shard),
+                        set={"limit": _share(limit, shard) or 0, "v": version, "at": now_ms},
+                        condition="attribute_not_exists(#v) OR #v <= :version",
+                        values={":version": version},
+                    )
+                )
 
-    def values(self, names: Sequence[str]) -> dict[str, CounterValue]:
-        """How many permits are taken of each semaphore, consistently."""
-        found = self._table.batch_get((keys.counter(name), keys.SEMAPHORE) for name in names)
-        return {
-            name: value_from(found.get((keys.counter(name), keys.SEMAPHORE), {})) for name in names
-        }
+    def read(self, limits: Mapping[str, int | None]) -> dict[str, list[Item]]:
+        """The shards of semaphores with these limits, consistently; {} for one without permits."""
+        wanted = {name: keys_of(name, limit) for name, limit in limits.items()}
+        found = self._table.batch_get(key for of_one in wanted.values() for key in of_one)
+        return {name: [found.get(key, {}) for key in of_one] for name, of_one in wanted.items()}
+
+    def counts(self, limits: Mapping[str, int | None]) -> dict[str, int]:
+        """How many permits are taken of semaphores with these limits, consistently."""
+        return {name: taken(found) for name, found in self.read(limits).items()}
+
+    def read_all(self, name: str) -> list[tuple[int, Item]]:
+        """All shards that a semaphore ever had, by number."""
+        found = self._table.query_all(
+            "pk = :pk AND begins_with(sk, :sk)",
+            {":pk": keys.counter(name), ":sk": keys.SEMAPHORE},
+        )
+        return [
+            (int(str(item["sk"]).removeprefix(keys.SEMAPHORE).removeprefix("_") or 0), item)
+            for item in found
+        ]
 
     def remove(self, name: str, *, before_ms: int) -> None:
         """Delete the semaphore of a deleted queue, unless it changed since `before_ms`."""
-        self._remove(name, keys.SEMAPHORE, before_ms=before_ms)
+        for shard, _ in self.read_all(name):
+            # Race: the queue is created again, and jobs run. Then the item belongs to the new
+            # queue and stays; permits of the old one are found out.
+            with suppress(LostRace):
+                self._table.delete(
+                    *key_of(name, shard),
+                    condition="#at < :before",
+                    values={":before": before_ms},
+                )
+
+
+def _suspects(item: Item, now_ms: int) -> dict[str, int]:
+    """The permits of a shard that are worth a look, and since when (ms)."""
+    return {
+        name.removeprefix(_PERMIT): at_ms
+        for name, at_ms in item.items()
+        # A permit in a form that only a newer version knows stays as it is.
+        if name.startswith(_PERMIT) and isinstance(at_ms, int) and at_ms <= now_ms
+    }
+
+
+def _look_again_ms(record: Item | None, run: str, at_ms: int, now_ms: int) -> int | None:
+    """When to look at a permit again (ms), worth a look since `at_ms`; None if it is not needed."""
+    if record is None:
+        return None
+    state = record["state"]
+    if state == State.ACTIVE.value:
+        if RunPermits.of(str(record.get("permits", ""))).run != run:
+            return None
+        # Its lease may have been extended; and who has lost it may come back.
+        return max(now_ms + SETTLED_MS, number(record, "lease_until"))
+    if state == State.AVAILABLE.value and now_ms - at_ms < GONE_MS:
+        # The fetch may be about to claim it.
+        return at_ms
+    return None if state in _STATES else now_ms + SETTLED_MS

@@ -1,13 +1,11 @@
-"""Sequencers: each pool's next dispatch number, and the permits of its running jobs.
+"""Sequencers: each pool's next dispatch number.
 
-Both are in one item, so that a fetch gets its numbers and its permits by one write. Numbers are
-given out by adding, without a condition: any number of fetches get numbers of their own and none
-waits for another. What is done with a number (`ojs.domain.pool.dispatch`) is not stored: if its
-fetch dies, the queue it stands for misses that one dispatch.
+Numbers are given out by adding, without a condition: any number of fetches get numbers of their own
+and none waits for another. What is done with a number (`ojs.domain.pool.dispatch`) is not stored:
+if its fetch dies, the queue it stands for misses that one dispatch.
 
-Permits are released when a job has stopped running, as those of queues are
-(`ojs.services.permits.repair`), and under the same rules: never too few are counted. So no call
-here is repeated by the SDK: after a lost answer, a repetition might count twice.
+The item is also a shard of the pool's semaphore (`ojs.store.permits.semaphore`), so that a fetch
+reads with it whether the pool has permits left.
 """
 
 from __future__ import annotations
@@ -15,8 +13,8 @@ from __future__ import annotations
 from collections.abc import Collection
 from dataclasses import dataclass, field
 
-from ojs.domain.pool.pool import Pool, pool_semaphore
-from ojs.store.permits.semaphore import PermitRequest
+from ojs.domain.pool.pool import pool_semaphore
+from ojs.store.permits import semaphore
 from ojs.store.table import keys
 from ojs.store.table.errors import LostRace
 from ojs.store.table.table import Table, Update
@@ -27,8 +25,8 @@ from ojs.store.table.values import Item, Value, number
 class SequencerState:
     """A pool's sequencer as it was read.
 
-    `permits` is how many are taken; `overrides` is when queues were served as starving last (ms, by
-    `keys.override`).
+    `permits` is how many are taken of the semaphore's first shard; `overrides` is when queues were
+    served as starving last (ms, by `keys.override`).
     """
 
     next_number: int = 0
@@ -66,65 +64,49 @@ class Sequencer:
 
     def next_numbers(
         self,
-        pool: Pool,
+        pool: str,
         count: int,
         *,
         now_ms: int,
         override: StarvationOverride | None = None,
         empty: Collection[str] = (),
     ) -> SequenceRange:
-        """Up to `count` numbers, and as many permits where the pool's running jobs need them.
+        """The next `count` numbers.
 
         `override` asks for the first number to be for that queue, which one fetch at a time gets;
-        `empty` are starving queues that have no jobs. One write, and one more for each race that
-        was lost. Raises OjsError.
+        `empty` are starving queues that have no jobs. One write, and one more if another fetch
+        serves that queue. Raises OjsError.
         """
-        request = PermitRequest.of(count, limit=pool.concurrency, version=pool.version)
-        while request.wanted > 0:
+        while True:
             setting: dict[str, Value] = {keys.override(name): now_ms for name in empty}
-            add = {"turns": request.wanted}
-            conditions: list[str] = []
-            values: dict[str, Value] = {}
-            if pool.limits_concurrency:
-                add["n"] = request.wanted
-                permits, conditions, values = request.write(now_ms)
-                setting |= permits
+            condition, values = None, dict[str, Value]()
             if override is not None:
                 name = keys.override(override.queue)
                 setting[name] = now_ms
                 # Race: another fetch serves this queue, too. One does so out of turn; the loser
                 # goes by the numbers it gets.
-                if override.seen_ms is None:
-                    conditions.append(f"attribute_not_exists(#{name})")
-                else:
-                    conditions.append(f"#{name} = :forced")
-                    values[":forced"] = override.seen_ms
+                condition = f"attribute_not_exists(#{name})"
+                if override.seen_ms is not None:
+                    condition, values = f"#{name} = :forced", {":forced": override.seen_ms}
             try:
                 item = self._table.update(
                     Update(
-                        *key_of(pool.name),
+                        *key_of(pool),
                         set=setting,
-                        add=add,
-                        condition=" AND ".join(conditions) or None,
+                        add={"turns": count},
+                        condition=condition,
                         values=values,
                     )
                 )
-            except LostRace as lost:
-                found = lost.item or {}
-                if override is not None and _overridden_ms(found, override) != override.seen_ms:
-                    # Other conditions may have failed as well: the next attempt shows that.
-                    override = None
-                    continue
-                request = request.after_lost_race(found)
+            except LostRace:
+                override = None
             else:
-                first = number(item, "turns") - request.wanted
-                return SequenceRange(request.wanted, first, override is not None)
-        return SequenceRange(0)
+                return SequenceRange(count, number(item, "turns") - count, override is not None)
 
 
 def key_of(pool: str) -> tuple[str, str]:
-    """Key of a pool's sequencer, which is also its semaphore (`ojs.store.permits.semaphore`)."""
-    return keys.counter(pool_semaphore(pool)), keys.SEMAPHORE
+    """Key of a pool's sequencer."""
+    return semaphore.key_of(pool_semaphore(pool))
 
 
 def from_item(item: Item) -> SequencerState:
@@ -135,8 +117,3 @@ def from_item(item: Item) -> SequencerState:
         if name.startswith(keys.OVERRIDE) and isinstance(value, int)
     }
     return SequencerState(number(item, "turns"), number(item, "n"), overrides)
-
-
-def _overridden_ms(item: Item, override: StarvationOverride) -> int | None:
-    name = keys.override(override.queue)
-    return number(item, name) if name in item else None

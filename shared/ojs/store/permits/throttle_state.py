@@ -92,11 +92,13 @@ class ThrottleStates:
         job_id: str | None,
         now_ms: int,
         unchanged: tuple[str, Mapping[str, Value]],
+        counted_at: str = "",
     ) -> None:
         """Record that a limit starts to throttle. Raises OjsError.
 
         `unchanged` is the condition that what the limit counts is as it was read: if it is not, the
-        next fetch decides.
+        next fetch decides. `counted_at` is the sort key of the item that was read, where it is one
+        of several.
         """
         setting: dict[str, Value] = {
             "held": 1,
@@ -127,18 +129,24 @@ class ThrottleStates:
         condition, values = unchanged
         with suppress(LostRace):
             self._update(
-                (limiter.pk, limiter.counts),
+                (limiter.pk, counted_at or limiter.counts),
                 set={"held": now_ms},
                 condition=f"attribute_exists(pk) AND {condition}",
                 values=values,
             )
 
     def clear(
-        self, limiter: LimitName, *, job_id: str | None, since_ms: int | None, now_ms: int
+        self,
+        limiter: LimitName,
+        *,
+        job_id: str | None,
+        since_ms: int | None,
+        now_ms: int,
+        counted_at: str = "",
     ) -> bool:
         """Record that a limit stops throttling; False if that was recorded before.
 
-        Raises OjsError.
+        `counted_at` as for `mark_throttled`. Raises OjsError.
         """
         setting: dict[str, Value] = {"held": 0, "at": now_ms}
         if job_id is not None:
@@ -163,7 +171,9 @@ class ThrottleStates:
         # Race: the item is gone, with its queue or by its time to live.
         with suppress(LostRace):
             self._update(
-                (limiter.pk, limiter.counts), remove=["held"], condition="attribute_exists(pk)"
+                (limiter.pk, counted_at or limiter.counts),
+                remove=["held"],
+                condition="attribute_exists(pk)",
             )
         return recorded
 

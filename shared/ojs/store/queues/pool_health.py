@@ -14,7 +14,7 @@ from ojs.domain import jsontext
 from ojs.domain.job.states import State
 from ojs.domain.pool.pool import Pool
 from ojs.domain.pool.statistics import Overload, PoolAlerts, Starved
-from ojs.store.permits import sequencer
+from ojs.store.permits import semaphore
 from ojs.store.table import keys
 from ojs.store.table.errors import LostRace
 from ojs.store.table.table import Put, Table
@@ -48,14 +48,14 @@ class PoolHealthStore:
         Running jobs of a pool with a limit are those that its semaphore counts now; those of other
         pools are as projected.
         """
-        wanted = {pool.name: (pool, _keys(pool.name)) for pool in pools}
+        wanted = {pool.name: (pool, _keys(pool)) for pool in pools}
         found = self._table.batch_get(key for _, read in wanted.values() for key in read)
         by_name = {}
         for pool, read in wanted.values():
-            permits, now, gauge, watch = (found.get(key, {}) for key in read)
+            now, gauge, watch, *permits = (found.get(key, {}) for key in read)
             active = projected(now, State.ACTIVE.value)
             if pool.concurrency is not None:
-                active = max(0, sequencer.from_item(permits).permits)
+                active = max(0, semaphore.taken(permits))
             alerts = alerts_from(watch) if watch else PoolAlerts(pool.created_ms)
             by_name[pool.name] = PoolHealth(
                 active=active,
@@ -104,14 +104,14 @@ def _counters(pool: str) -> str:
     return keys.stats(keys.pool_stats(pool))
 
 
-def _keys(pool: str) -> list[tuple[str, str]]:
-    """Keys of what is read of a pool: its semaphore, projected and swept counters, and alerts."""
-    counters = _counters(pool)
+def _keys(pool: Pool) -> list[tuple[str, str]]:
+    """Keys of what is read of a pool: projected and swept counters, alerts, and its semaphore."""
+    counters = _counters(pool.name)
     return [
-        sequencer.key_of(pool),
         (counters, keys.NOW),
         (counters, keys.GAUGE),
-        (keys.pool(pool), keys.ALERTS),
+        (keys.pool(pool.name), keys.ALERTS),
+        *(semaphore.keys_of(pool.semaphore, pool.concurrency) if pool.concurrency else ()),
     ]
 
 

@@ -1,0 +1,122 @@
+"""The permits of semaphores that one fetch acquires, for the jobs that it is about to claim.
+
+A permit is named by the job that it is for. A fetch that loses the race for a job gives its permit
+to the next one, by one write.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from ojs.clock import Clock
+from ojs.domain.ids import IdSource
+from ojs.domain.job.job import Job
+from ojs.domain.job.permits import (
+    POOL_PERMIT,
+    QUEUE_PERMIT,
+    RUN_LENGTH,
+    WORKER_PERMIT,
+    permit_name,
+)
+from ojs.domain.pool.pool import pool_semaphore, worker_semaphore
+from ojs.store.permits.counter_items import PermitGrant
+from ojs.store.permits.semaphore import ConcurrencySemaphore
+
+
+@dataclass
+class SemaphoreUse:
+    """What a fetch has acquired of one semaphore: the shard of each permit, by job; and which of
+    these jobs have been claimed. `run` is the token of the fetch (`ojs.domain.job.permits`).
+    """
+
+    name: str
+    limit: int | None
+    version: int
+    run: str
+    kept_s: int | None = None
+    permits: dict[str, int] = field(default_factory=dict)
+    used: set[str] = field(default_factory=set)
+
+    @property
+    def unused(self) -> list[str]:
+        """The jobs that have a permit and are not claimed."""
+        return [job_id for job_id in self.permits if job_id not in self.used]
+
+
+class SemaphorePermits:
+    """Acquires and releases permits of semaphores."""
+
+    def __init__(self, *, store: ConcurrencySemaphore, clock: Clock, ids: IdSource) -> None:
+        self.store = store
+        self._clock = clock
+        self._ids = ids
+
+    def new_run(self) -> str:
+        """A token for the permits of one fetch."""
+        return self._ids.token().replace("-", "0").replace("_", "1")[:RUN_LENGTH]
+
+    def acquire(
+        self, use: SemaphoreUse, job_ids: Sequence[str], *, instead_of: Sequence[str] = ()
+    ) -> PermitGrant:
+        """Acquire permits for these jobs, the first of them first, as far as there are any; those
+        that jobs have `instead_of` them are released. Raises OjsError.
+        """
+        jobs = {permit_name(job_id, use.run): job_id for job_id in job_ids}
+        returned = {permit_name(job_id, use.run): job_id for job_id in instead_of}
+        acquired = self.store.acquire(
+            use.name,
+            list(jobs),
+            limit=use.limit,
+            version=use.version,
+            now_ms=self._clock.now_ms(),
+            returned={name: use.permits[job_id] for name, job_id in returned.items()},
+            kept_s=use.kept_s,
+        )
+        for name, job_id in returned.items():
+            if name not in acquired.unreturned:
+                del use.permits[job_id]
+        use.permits |= {jobs[name]: shard for name, shard in acquired.permits.items()}
+        return acquired.grant
+
+    def ensure(self, use: SemaphoreUse, job_id: str) -> bool:
+        """Whether a job has a permit, or gets one that the fetch acquired for another."""
+        if job_id in use.permits:
+            return True
+        unused = use.unused
+        if unused:
+            self.acquire(use, [job_id], instead_of=unused[:1])
+        return job_id in use.permits
+
+    def release_unused(self, use: SemaphoreUse, *, most: int | None = None) -> None:
+        """Release the permits, or `most` of them, that no job was claimed with."""
+        unused = use.unused if most is None else use.unused[-most:]
+        by_shard: dict[int, list[str]] = {}
+        for job_id in unused:
+            by_shard.setdefault(use.permits.pop(job_id), []).append(permit_name(job_id, use.run))
+        for shard, names in by_shard.items():
+            self.store.release(use.name, shard, names, now_ms=self._clock.now_ms())
+
+    def release(self, job: Job, *, now_ms: int) -> None:
+        """Release the permits of a job that stopped running, of its queue, pool and worker. What
+        cannot be released is found out later: no job runs with it.
+        """
+        if job.permits is not None:
+            permit = permit_name(job.id, job.permits.run)
+            for limit, shard in job.permits.shards.items():
+                if (name := semaphore_of(job, limit)) is not None:
+                    self.store.release(name, shard, [permit], now_ms=now_ms)
+        for limit in (QUEUE_PERMIT if job.queue_permit else "") + job.pool_permits:
+            if (name := semaphore_of(job, limit)) is not None:
+                self.store.release_unnamed(name, now_ms=now_ms)
+
+
+def semaphore_of(job: Job, limit: str) -> str | None:
+    """The name of the semaphore of one of a job's limits; None for one that is not known."""
+    if limit == QUEUE_PERMIT:
+        return job.queue
+    if limit == POOL_PERMIT and job.pool is not None:
+        return pool_semaphore(job.pool)
+    if limit == WORKER_PERMIT and job.pool is not None and job.worker_id is not None:
+        return worker_semaphore(job.pool, job.worker_id)
+    return None
