@@ -14,10 +14,18 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ojs.clock import Clock
-from ojs.domain.job.job import DEFAULT_TIMEOUT_MS, POOL_PERMIT, WORKER_PERMIT
+from ojs.domain.job.job import DEFAULT_TIMEOUT_MS
+from ojs.domain.job.permits import (
+    POOL_PERMIT,
+    QUEUE_PERMIT,
+    WORKER_PERMIT,
+    RunPermits,
+    permit_name,
+)
 from ojs.domain.job.states import TERMINAL, TRANSITIONS, State
 from ojs.domain.pool.pool import pool_semaphore, worker_semaphore
 from ojs.domain.rate_limit.limiter import RateLimit
+from ojs.store.permits.semaphore import key_of
 from ojs.store.queues import pools, queues
 from ojs.store.table import keys, values
 from ojs.store.table.schema import TABLE
@@ -227,11 +235,12 @@ class Watch:
         elif before["state"] != after["state"] == State.ACTIVE.value:
             self._claimed[pk] = self.writes
             self._within_limits(pk, after)
+            self._named(pk, after)
             if before.get("stalled") != after["lease"]:
                 self._open(pk, after)
                 self._given(after)
                 self._started(after)
-            elif WORKER_PERMIT in after.get("seats", ""):
+            elif WORKER_PERMIT in permits_of(after):
                 # A lost worker speaks up again.
                 self._resumed[pk] = worker_semaphore(after["pool"], after["worker"])
         elif after["state"] != State.ACTIVE.value:
@@ -248,9 +257,9 @@ class Watch:
 
     def _within_limits(self, pk: str, item: Item) -> None:
         """A job that runs takes a permit, and there is one."""
-        in_pool = POOL_PERMIT in item.get("seats", "")
+        in_pool = POOL_PERMIT in permits_of(item)
         for counter, taken in (
-            (item["queue"], "slot" in item),
+            (item["queue"], QUEUE_PERMIT in permits_of(item)),
             (pool_semaphore(item.get("pool", "")), in_pool),
         ):
             most, runs = self._holds("limit", counter), self.permits[counter]
@@ -260,6 +269,15 @@ class Watch:
                 raise broken(
                     "a limit holds from the answer on", counter=counter, limit=most, runs=runs
                 )
+
+    def _named(self, pk: str, item: Item) -> None:
+        """A job that is handed out has the permits that it notes."""
+        noted = RunPermits.of(item.get("permits", ""))
+        attribute = f"h_{permit_name(pk.removeprefix(keys.job('')), noted.run)}"
+        shards = zip(_permits(item), noted.shards.values(), strict=True)
+        for name, shard in shards:
+            if attribute not in self._memory.items.get(key_of(name, shard), {}):
+                raise broken("a job has the permit that it notes", job=pk, counter=name)
 
     def _holds(self, kind: str, name: str) -> Any:
         """What was set before whoever acts began; None if nothing was, or it is being changed."""
@@ -302,8 +320,9 @@ class Watch:
                 of_pool = queue in before.queues.get(counter, set()) | now.queues.get(
                     counter, set()
                 )
-                in_pool = not of_pool or POOL_PERMIT in item.get("seats", "")
-                for name, counts in ((queue, "slot" in item), (counter, in_pool)):
+                in_pool = not of_pool or POOL_PERMIT in permits_of(item)
+                in_queue = QUEUE_PERMIT in permits_of(item)
+                for name, counts in ((queue, in_queue), (counter, in_pool)):
                     if ("limit", name) in fresh and not counts:
                         raise broken("what runs counts from the answer on", job=pk, counter=name)
             if item["state"] not in TERMINAL and "held" not in item and self._came[pk] < began:
@@ -317,7 +336,7 @@ class Watch:
         """A worker is given no more jobs than it said that it can run. What it goes on with after
         its lease ran out it was not given: it may do so with others being under way to it.
         """
-        if WORKER_PERMIT not in item.get("seats", ""):
+        if WORKER_PERMIT not in permits_of(item):
             return
         semaphore = worker_semaphore(item["pool"], item["worker"])
         most = _unpacked(self._memory.items.get((keys.counter(semaphore), keys.SEMAPHORE))) or {}
@@ -471,12 +490,18 @@ class Watch:
                 )
 
 
+def permits_of(item: Mapping[str, Any]) -> Mapping[str, int]:
+    """The shards of the permits that a job's record notes, by limit."""
+    return RunPermits.of(item.get("permits", "")).shards
+
+
 def _permits(item: Mapping[str, Any]) -> Iterable[str]:
-    if "slot" in item:
+    permits = permits_of(item)
+    if QUEUE_PERMIT in permits:
         yield item["queue"]
-    if POOL_PERMIT in item.get("seats", ""):
+    if POOL_PERMIT in permits:
         yield pool_semaphore(item["pool"])
-    if WORKER_PERMIT in item.get("seats", ""):
+    if WORKER_PERMIT in permits:
         yield worker_semaphore(item["pool"], item["worker"])
 
 

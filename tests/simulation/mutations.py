@@ -20,13 +20,13 @@ from ojs.services.jobs.fetch import Fetch
 from ojs.services.jobs.sweep import JobSweep
 from ojs.services.jobs.transitions import JobChanges
 from ojs.services.permits.backpressure import NoRoomYet, QueueBounds, Reservation
-from ojs.services.permits.pool_permits import PoolPermits
+from ojs.services.permits.permit_repair import CountedPermits, PermitRepair
 from ojs.services.permits.reconcile import ReconcileSweep
-from ojs.services.permits.repair import CountedPermits, PermitRepair
 from ojs.services.pools.configure import PoolConfiguration
 from ojs.services.queues.deletion import QueueDeletion
 from ojs.store.jobs import records as job_store
 from ojs.store.jobs.staged_batches import StagedBatches
+from ojs.store.permits import semaphore
 from ojs.store.permits.depth_counter import DepthCounter
 from ojs.store.permits.semaphore import ConcurrencySemaphore
 from ojs.store.queues.queues import QueueStore
@@ -135,9 +135,31 @@ def release_twice() -> AbstractContextManager[Any]:
     return mock.patch.object(DepthCounter, "release", twice)
 
 
-def permit_is_kept() -> AbstractContextManager[Any]:
-    """A release is skipped: places of running jobs are not given back."""
-    return mock.patch.object(ConcurrencySemaphore, "release", return_value=None)
+@contextmanager
+def permit_is_kept() -> Iterator[None]:
+    """A permit whose job does not run with it is found out by nobody."""
+    with (
+        mock.patch.object(ConcurrencySemaphore, "release", return_value=None),
+        mock.patch.object(ConcurrencySemaphore, "heal", return_value=False),
+    ):
+        yield
+
+
+def permit_is_freed_early() -> AbstractContextManager[Any]:
+    """A permit is free five seconds after it was taken, though its job may be claimed yet."""
+    return mock.patch.object(semaphore, "GONE_MS", 0)
+
+
+def permit_ends_with_the_lease() -> AbstractContextManager[Any]:
+    """A permit is free when the lease that was given first is over, though it was extended."""
+    look = semaphore._look_again_ms
+
+    def mutated(record: Any, run: str, at_ms: int, now_ms: int) -> int | None:
+        again_ms = look(record, run, at_ms, now_ms)
+        active = record is not None and record["state"] == "active"
+        return None if active and at_ms > record["started"] + semaphore.SETTLED_MS else again_ms
+
+    return mock.patch.object(semaphore, "_look_again_ms", mutated)
 
 
 def undo_without_mark() -> AbstractContextManager[Any]:
@@ -281,7 +303,7 @@ def a_pool_is_counted_late() -> AbstractContextManager[Any]:
 
 def running_jobs_do_not_count() -> AbstractContextManager[Any]:
     """A limit is set, and what runs already is not given places."""
-    return mock.patch.object(PermitRepair, "_take_all", return_value=(0, 0))
+    return mock.patch.object(PermitRepair, "_give_all", return_value=(0, []))
 
 
 def waiting_jobs_do_not_count() -> AbstractContextManager[Any]:
@@ -314,16 +336,6 @@ def pool_forgets_queues() -> AbstractContextManager[Any]:
             return put(self, wanted)
 
     return mock.patch.object(PoolConfiguration, "_put", forgetful)
-
-
-def seat_of_worker_is_kept() -> AbstractContextManager[Any]:
-    """The place that a job took of its worker is not given back."""
-    release = PoolPermits.release
-
-    def only_of_pool(self: PoolPermits, job: Any, **how: Any) -> None:
-        release(self, replace(job, pool_permits=job.pool_permits.replace("w", "")), **how)
-
-    return mock.patch.object(PoolPermits, "release", only_of_pool)
 
 
 def isolation_is_ignored() -> AbstractContextManager[Any]:
@@ -398,7 +410,10 @@ MUTATIONS: dict[str, tuple[Mutation, str]] = {
     "a counter reserves without condition": (_dropped(":room", of="G|default"), "bounded"),
     "room is given back twice": (release_twice, "bounded"),
     "room is given back before the end": (release_before_the_end, "bounded"),
-    "a permit is not released": (permit_is_kept, "slots"),
+    "a permit that no job has is not found out": (permit_is_kept, "slots"),
+    "a permit is freed before its job may be claimed": (permit_is_freed_early, "slots"),
+    "a permit ends with the first lease": (permit_ends_with_the_lease, "slots"),
+    "a permit is released twice": (_dropped("attribute_exists(#h_", of="G|"), "slots"),
     "a ledger draws without limit": (_dropped(":room", of="G|:"), "pool"),
     "a queue goes without a note": (end_without_note, "ending"),
     "a claim does not name its line": (_dropped("#wpk = :line"), "ending"),
@@ -414,7 +429,6 @@ MUTATIONS: dict[str, tuple[Mutation, str]] = {
     "what runs does not count": (running_jobs_do_not_count, "configured"),
     "what is there does not count": (waiting_jobs_do_not_count, "configured"),
     "a pause is ignored": (_constant("ojs.domain.queue.queue.Queue.paused", False), "configured"),
-    "a worker's place is not given back": (seat_of_worker_is_kept, "least-loaded"),
     "a worker's places are not limited": (_dropped(":room", of="G|:p:"), "least-loaded"),
     "isolation is ignored": (isolation_is_ignored, "pools"),
     "a pool made anew forgets what runs": (pool_made_anew_forgets, "pools"),

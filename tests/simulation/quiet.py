@@ -9,7 +9,8 @@ from collections.abc import Collection, Iterable, Mapping
 from typing import Any
 
 from ojs.domain.fair_queue.tags import tagged
-from ojs.domain.job.job import POOL_PERMIT, Job
+from ojs.domain.job.job import Job
+from ojs.domain.job.permits import POOL_PERMIT, QUEUE_PERMIT
 from ojs.domain.job.states import State
 from ojs.domain.pool.dispatch import DispatchStrategy
 from ojs.domain.pool.pool import DEFAULT_POOL
@@ -20,7 +21,7 @@ from ojs.store.jobs.blobs import ARCHIVE
 from ojs.store.jobs.payloads import PayloadRef
 from ojs.store.queues import pools, queues, workers
 from ojs.store.table import keys, values
-from tests.simulation.invariants import BUCKET, Watch, broken
+from tests.simulation.invariants import BUCKET, Watch, broken, permits_of
 from tests.simulation.memory import Key, Memory
 from tests.simulation.recount import OF_DAY, OF_MINUTE, OF_NOW, Told, told_by
 
@@ -89,10 +90,10 @@ def limits_count_all(found: Mapping[Key, Item]) -> None:
         )
         if item["state"] != State.ACTIVE.value:
             continue
-        if queue.limits_concurrency and "slot" not in item:
+        if queue.limits_concurrency and QUEUE_PERMIT not in permits_of(item):
             raise broken("what runs under a limit takes a permit", job=pk)
         there = found.get((keys.pool(item.get("pool", "")), keys.RECORD))
-        if there is not None and POOL_PERMIT not in item.get("seats", ""):
+        if there is not None and POOL_PERMIT not in permits_of(item):
             pool = pools.from_item(there)
             if pool.limits_concurrency and item["queue"] in pool.queues:
                 raise broken("what runs in a limited pool takes a permit", job=pk)

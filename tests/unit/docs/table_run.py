@@ -23,9 +23,9 @@ from ojs.store.deployment.access_keys import AccessKeyStore
 from ojs.store.deployment.notes import DeploymentStore
 from ojs.store.jobs.blobs import MemoryBlobs
 from ojs.store.queues.pool_health import PoolHealthStore
-from ojs.store.table import values
+from ojs.store.table import keys, values
 from ojs.store.table.schema import TABLE
-from ojs.store.table.table import Table
+from ojs.store.table.table import Table, Update
 from tests.simulation.memory import Change, Memory
 from tests.store.permits import lost_permit
 from tests.store.streams import FakeMetrics, made_record
@@ -339,6 +339,18 @@ def _limits(run: Run) -> None:
     run.fetch("rated")
     # Taken by a process that died before it claimed the job.
     lost_permit(run.run, "slots", now_ms=run.clock.now_ms())
+    # As version 0.2 leaves them: a running job with a permit that has no name, and one too many.
+    run.config("wide", concurrency=25)
+    for _ in range(25):
+        run.push("wide")
+    job_id, *_ = run.fetch("wide", count=25)
+    for change in (
+        Update(keys.job(job_id), keys.RECORD, set={"slot": 1, "seats": "p"}, remove=["permits"]),
+        Update(keys.counter("wide"), keys.SEMAPHORE, add={"n": 2}),
+    ):
+        run.run.table.update(change)
+    run.minutes(4)
+    run.ack(job_id)
     run.minutes(4)
 
 
@@ -381,21 +393,34 @@ def _pools(run: Run) -> None:
     for queue in ("pa", "pb", "pa", "pb", "pa"):
         run.push(queue, meta={"tenant_id": "x"})
     run.minutes(2)
+    body = {"worker_id": "w2", "pool": "p", "count": 2}
+    running = run.ask("POST", "/workers/fetch", body)["jobs"]
+    run.minutes(2)
+    for job in running:
+        run.ack(job["id"], worker="w2")
     for _ in range(2):
         run.clock.advance(5_000)
         body = {"worker_id": "w2", "pool": "p"}
         for job in run.ask("POST", "/workers/fetch", body)["jobs"]:
             run.ack(job["id"], worker="w2")
     run.minutes(2)
-    run.ask("PUT", "/admin/pools/idle", {"queues": ["ia"], "concurrency": 5})
+    run.ask("PUT", "/admin/pools/idle", {"queues": ["ia"], "concurrency": 25})
+    for _ in range(25):
+        run.push("ia")
+    run.fetch("ia", pool="idle", worker_id="w5", count=25)
     loaded = {"queues": ["la"], "strategy": "least-loaded"}
     run.ask("PUT", "/admin/pools/loaded", loaded)
     run.ask("POST", "/workers/register", {"worker_id": "w3", "pool": "loaded", "concurrency": 2})
     run.push("la")
     run.fetch("la", pool="loaded", worker_id="w3")
+    run.ask("POST", "/workers/register", {"worker_id": "w4", "pool": "loaded", "concurrency": 25})
+    for _ in range(25):
+        run.push("la")
+    run.fetch("la", pool="loaded", worker_id="w4", count=25)
     now_ms = run.clock.now_ms()
     for semaphore in (":p", ":loaded:w3"):
         lost_permit(run.run, semaphore, now_ms=now_ms)
+        run.run.table.update(Update(keys.counter(semaphore), keys.SEMAPHORE, add={"n": 1}))
     run.minutes(4)
 
 

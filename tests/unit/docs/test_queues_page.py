@@ -13,7 +13,8 @@ from ojs.domain.queue.config import SYSTEM, QueueConfig, QueueConfigRequest
 from ojs.http.contract import operations as contract
 from ojs.services.dead_letter.copies import MAX_DROPS
 from ojs.services.permits import backpressure as bounds
-from ojs.services.permits import repair
+from ojs.services.permits import permit_repair as repair
+from ojs.store.permits import semaphore
 
 PAGE = (Path(__file__).resolve().parents[3] / "docs" / "queues.md").read_text("utf-8")
 ROWS = re.findall(r"^\| `(\w+)` \|([\w ]*)\|([^|]*)\| (.+) \|$", PAGE, re.MULTILINE)
@@ -59,7 +60,8 @@ def test_the_default_is_the_code_s(name: str, unit: str, default: str, _text: st
         ("with up to 255 printable characters", contract.MAX_PRODUCER == 255),
         ("is answered a second or so later", repair.GRACE_S == 1),
         ("With more than 1000 running jobs", repair.MOST_TAKEN == 1_000),
-        ("was handed out or ended for a minute, twice", repair.SETTLED_MS == 60_000),
+        ("within 35 seconds", semaphore.SETTLED_MS + semaphore.GONE_MS == 35_000),
+        ("A limit above 24 is spread", semaphore.SHARD_PERMITS == 24),
     ],
 )
 def test_what_is_said_holds(text: str, holds: bool) -> None:

@@ -34,6 +34,9 @@ from ojs.store.table.values import Item, Value, number
 # With the name of its queue, an item with so many permits has 1 KB: it is written for one unit.
 SHARD_PERMITS = 24
 _SHARDS_TRIED = 2
+# Limits beyond 6 144 have shards with more permits: their writes cost more only when so many jobs
+# run at once. Whoever counts all permits reads so many items at most.
+MAX_SHARDS = 256
 # A permit that was acquired so long ago without a claim is worth a look. Each semaphore is looked
 # at as often, at most.
 SETTLED_MS = 5_000
@@ -48,12 +51,16 @@ _STATES = frozenset(state.value for state in State)
 
 def shards(limit: int | None) -> int:
     """The number of shards of a limit. Without one, running jobs are counted in one item."""
-    return max(1, -(-(limit or 0) // SHARD_PERMITS))
+    return min(MAX_SHARDS, max(1, -(-(limit or 0) // SHARD_PERMITS)))
 
 
 def _share(limit: int | None, shard: int) -> int | None:
     """How many permits of a limit are a shard's. It grows with the limit, never shrinks."""
-    return None if limit is None else max(0, min(SHARD_PERMITS, limit - shard * SHARD_PERMITS))
+    if limit is None:
+        return None
+    if limit > MAX_SHARDS * SHARD_PERMITS:
+        return limit // MAX_SHARDS + (shard < limit % MAX_SHARDS)
+    return max(0, min(SHARD_PERMITS, limit - shard * SHARD_PERMITS))
 
 
 def key_of(name: str, shard: int = 0) -> tuple[str, str]:
@@ -376,8 +383,7 @@ class ConcurrencySemaphore:
 
     def set_limit(self, name: str, *, limit: int, version: int, now_ms: int) -> None:
         """Apply a new limit also to fetches that still know the old one."""
-        known = [shard for shard, _ in self.read_all(name)]
-        for shard in sorted({*known, *range(shards(limit))}):
+        for shard in sorted({0, *(shard for shard, _ in self.read_all(name))}):
             # Race: another operator's later change: that one counts.
             with suppress(LostRace):
                 self._table.update(
