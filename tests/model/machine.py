@@ -14,6 +14,8 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant
 
 from ojs.domain.dead_letter import replay
 from ojs.domain.fair_queue.tags import TICKS_PER_MS, tagged, ticks_of
+from ojs.domain.job.permits import RunPermits
+from ojs.services.permits.semaphore_permits import semaphore_of
 from ojs.store.jobs import items
 from ojs.store.permits import counter_items
 from ojs.store.table import keys, values
@@ -223,12 +225,11 @@ class Base(RuleBasedStateMachine):
         """Nobody died: each counter counts exactly what is there."""
         held = Counter(str(i["queue"]) for i in records.values() if live(i) and "held" in i)
         running = [item for item in records.values() if item["state"] == "active"]
-        in_queues = Counter(str(i["queue"]) for i in running if "slot" in i)
-        in_pools = Counter(str(i["pool"]) for i in running if "p" in str(i.get("seats", "")))
-        by_worker = Counter(
-            f":{i['pool']!s}:{i['worker']!s}" for i in running if "w" in str(i.get("seats", ""))
-        )
-        taken = in_queues + Counter({f":{name}": n for name, n in in_pools.items()}) + by_worker
+        taken: Counter[str] = Counter()
+        for item in running:
+            job = items.job_of(item)
+            limits = (job.permits or RunPermits("")).shards
+            taken.update(str(semaphore_of(job, limit)) for limit in limits)
         for (pk, sk), item in there.items():
             if not pk.startswith(keys.counter("")):
                 continue
