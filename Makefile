@@ -93,6 +93,20 @@ deploy-local: setup ## Deploy to a local cloud (MiniStack) and print the API's U
 .PHONY: plots
 plots: $(VENV)/.local $(VENV)/.engine $(PLOTS)/.installed ## Draw the pictures of the documentation anew
 	@$(PLOTS)/bin/python docs/plots/strategies.py $(abspath $(PY))
+	@$(PLOTS)/bin/python docs/plots/prices.py
+
+.PHONY: prices
+prices: | $(PY) ## Print what a million jobs cost (ARGS='request_ms=12 …')
+	@$(PY) -m docs.numbers.prices $(ARGS)
+
+.PHONY: scale
+scale: | $(PY) ## Print the ceiling of each path (ARGS='--lanes 16 --shards 64')
+	@$(PY) -m docs.numbers.scale $(ARGS)
+
+.PHONY: numbers
+numbers: setup ## Count units anew, and write them, prices and ceilings into the pages
+	@POWERTOOLS_LOG_LEVEL=CRITICAL $(PY) -m tests.performance.counted
+	@$(PY) -m docs.numbers.pages
 
 .PHONY: synth
 synth: setup ## Write the CloudFormation templates to cdk.out

@@ -98,11 +98,13 @@ class Bench:
         """Enqueue one such job."""
         return self.run.enqueue.push(envelope.parse(self.request(size, **more))).job
 
-    def push_batch(self, count: int, queue: str, *, chosen_ids: bool = False) -> None:
+    def push_batch(
+        self, count: int, queue: str, *, chosen_ids: bool = False, **options: Any
+    ) -> None:
         """Enqueue `count` of them at once."""
         requests = []
         for _ in range(count):
-            raw = self.request(options={"queue": queue})
+            raw = self.request(options={"queue": queue, **options})
             if chosen_ids:
                 raw["id"] = self.run.ids.uuid7()
             requests.append(envelope.parse(raw))

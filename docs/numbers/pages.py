@@ -1,0 +1,56 @@
+"""Writes the tables of prices and ceilings into the pages: `make numbers`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from docs.numbers import ROOT, assumed, counted, prices, scale
+
+
+def pages() -> dict[Path, str]:
+    """The pages as they should be. `<!-- name -->` and `<!-- end of name -->` enclose a block.
+
+    Raises ValueError for a page that has not all blocks.
+    """
+    money, most = prices.Model(counted(), assumed()), scale.Scale(counted(), assumed())
+    blocks = {
+        "README.md": {"price": prices.sentence(money)},
+        "docs/performance.md": {
+            "all in": _apart(prices.units(money)),
+            "consumer": _apart(prices.consumer(money)),
+        },
+        "docs/deploy.md": {
+            "durations": prices.durations(money.numbers),
+            "prices": _apart(*(prices.prices(money, life) for life in prices.LIVES)),
+            "idle month": _apart(prices.idle_month(money)),
+        },
+        "docs/limits.md": {
+            "first": _apart(scale.falls_first(most)),
+            "ceilings": _apart(scale.ceilings(most)),
+        },
+    }
+    found = {}
+    for name, texts in blocks.items():
+        text = (ROOT / name).read_text("utf-8")
+        for block, new in texts.items():
+            before, begin, rest = text.partition(f"<!-- {block} -->")
+            _, end, after = rest.partition(f"<!-- end of {block} -->")
+            if not end:
+                raise ValueError(f"{name} has no block {block}")
+            text = f"{before}{begin}{new}{end}{after}"
+        found[ROOT / name] = text
+    return found
+
+
+def _apart(*tables: str) -> str:
+    return "".join(f"\n\n{each}" for each in tables) + "\n\n"
+
+
+def main() -> None:
+    """Write them."""
+    for page, text in pages().items():
+        page.write_text(text, "utf-8")
+
+
+if __name__ == "__main__":
+    main()

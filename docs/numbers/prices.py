@@ -1,0 +1,356 @@
+"""What jobs cost: `make prices`, `make prices ARGS='request_ms=12 window_s=10'`.
+
+Units are counted; durations, and how stream records come, are not: they come independently of each
+other (Poisson), evenly on all shards. Lambda gathers them for the window from the first one on, or
+until there is a batch. Jobs whose records come soon after each other cost less than here, as these
+come together. What throttling, lost claims, retries and larger payloads add is not in it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+import sys
+from collections.abc import Mapping
+from dataclasses import astuple, dataclass
+from typing import Any
+
+from docs.numbers import Numbers, assumed, counted, number, table
+
+RATES = (0.4, 1, 10, 100, 1_000)
+# Those of the picture: from 0.4 to 1 000, evenly on its scale.
+DRAWN = tuple(0.4 * 2_500 ** (step / 60) for step in range(61))
+LIVES = ("one by one", "in tens")
+MONTH_S = 365 / 12 * 86_400
+_MILLION = 1e6
+# What a job itself costs; the rest of a bill is for workers and the deployment.
+JOB = ("requests", "consumer", "API", "Lambda", "traces", "logs")
+BILL = (*JOB, "heartbeats", "sweeps", "metrics")
+# Traces that Lambda records: one a second for each function, and this part of the others.
+_TRACED = 0.05
+
+
+@dataclass(frozen=True)
+class Load:
+    """What happens in a second."""
+
+    pushes: float = 0
+    others: float = 0  # requests of workers
+    write: float = 0
+    read: float = 0
+    records: float = 0
+    silent: float = 0  # of these records, those of which nothing follows
+
+    def __add__(self, other: Load) -> Load:
+        return Load(*(a + b for a, b in zip(astuple(self), astuple(other), strict=True)))
+
+
+@dataclass(frozen=True)
+class Invocations:
+    """Of the stream's consumer, in a second."""
+
+    count: float
+    records: float  # of one, on average
+    write: float
+    read: float
+    log_bytes: float
+
+
+class Model:
+    """Loads, and what they cost, from what is counted and assumed."""
+
+    def __init__(self, units: Mapping[str, Any], numbers: Numbers) -> None:
+        self.units, self.numbers = units, numbers
+
+    # --- loads ------------------------------------------------------------------------------
+
+    def jobs(self, life: str, rate: float) -> Load:
+        """So many jobs a second that live this way, and no worker that asks in vain."""
+        one = self.units["lives"][life]
+        return Load(
+            one["pushes"] * rate, one["fetches and acks"] * rate,
+            one["write"] * rate, one["read"] * rate, one["records"] * rate,
+        )  # fmt: skip
+
+    def heartbeats(self, rate: float) -> Load:
+        """Of the workers that it takes for so many jobs a second: one at least."""
+        at_once = rate * self.numbers["job_s"]
+        workers = max(1, at_once / self.numbers["jobs_at_once"])
+        return self._beats(workers, at_once / workers)
+
+    def _beats(self, workers: float, running: float) -> Load:
+        rate = workers / self.numbers["heartbeat_s"]
+        write, records = (
+            interpolated(self.units["heartbeats"], name, running) * rate
+            for name in ("write", "records")
+        )
+        return Load(others=rate, write=write, records=records, silent=records)
+
+    def idle_worker(self) -> Load:
+        """A worker that asks and finds nothing, again and again, and tells that it lives."""
+        rate = 1 / self.numbers["poll_s"]
+        empty = self.units["lives"]["nothing there"]
+        asking = Load(others=rate, write=empty["write"] * rate, read=empty["read"] * rate)
+        return asking + self._beats(1, 0)
+
+    # --- what follows from a load -----------------------------------------------------------
+
+    def invocations(self, load: Load, queues: str = "one queue") -> Invocations:
+        """Of the consumer, in a second: how many, how full, and what they spend."""
+        if not load.records:
+            return Invocations(0, 0, 0, 0, 0)
+        numbers = self.numbers
+        a_window = load.records / numbers["shards"] * numbers["window_s"]
+        sizes = batch_sizes(a_window, int(numbers["batch"]))
+        mean = sum(size * part for size, part in sizes.items())
+        count = load.records / mean
+        telling = load.records - load.silent
+        units = dict(self.units["consumer"][queues])
+        minutely = units.pop("a minute")
+        # Minutes of shards that have any records, in a second.
+        minutes = numbers["shards"] / 60 * (1 - math.exp(-60 * telling / numbers["shards"]))
+
+        def spent(name: str) -> float:
+            of_one = (
+                part * interpolated(units, name, size * telling / load.records)
+                for size, part in sizes.items()
+            )
+            return count * sum(of_one) + minutes * float(minutely.get(name, 0))
+
+        return Invocations(count, mean, spent("write"), spent("read"), spent("log_bytes"))
+
+    def _ddb(self, write: float, read: float) -> float:
+        return (write * self.numbers["write_units"] + read * self.numbers["read_units"]) / _MILLION
+
+    def _lambda(self, count: float, ms: float, memory: str = "memory_mb") -> float:
+        gb_s = ms / 1_000 * self.numbers[memory] / 1_024
+        price = self.numbers["lambda_requests"] + gb_s * self.numbers["lambda_gb_s"]
+        return count * price / _MILLION
+
+    def _traces(self, *counts: float) -> float:
+        recorded = sum(min(each, 1 + _TRACED * (each - 1)) for each in counts)
+        return self.numbers["tracing"] * recorded * self.numbers["traces"] / _MILLION
+
+    def _logs(self, a_second: float) -> float:
+        return a_second / 1e9 * self.numbers["log_gb"]
+
+    def cost(self, load: Load) -> dict[str, float]:
+        """Dollars a second of a load, by name of `JOB`."""
+        numbers, consumer = self.numbers, self.invocations(load)
+        requests = load.pushes + load.others
+        system = numbers["system_logs"] * numbers["system_log_bytes"]
+        consumer_ms = numbers["consumer_ms"] + numbers["record_ms"] * consumer.records
+        return {
+            "requests": self._ddb(load.write, load.read),
+            "consumer": self._ddb(consumer.write, consumer.read),
+            "API": requests * numbers["api_requests"] / _MILLION,
+            "Lambda": self._lambda(requests, numbers["request_ms"])
+            + self._lambda(consumer.count, consumer_ms, "stream_mb"),
+            "traces": self._traces(load.pushes, load.others, consumer.count),
+            "logs": self._logs(
+                requests * (numbers["access_log_bytes"] + system)
+                + consumer.count * system
+                + consumer.log_bytes
+            ),
+        }
+
+    def sweeps(self, queues: int = 1) -> float:
+        """Dollars a second of the sweep, each minute, with so many queues that are not in use."""
+        one, numbers = self.units["sweeps"][str(queues)], self.numbers
+        minutely = 1 / 60
+        written = one["log_bytes"] + numbers["system_logs"] * numbers["system_log_bytes"]
+        return (
+            self._ddb(one["write"], one["read"]) * minutely
+            + self._lambda(minutely, one["calls"] * numbers["call_ms"], "sweep_mb")
+            + self._traces(minutely)
+            + self._logs(written * minutely)
+        )
+
+    def metrics(self, queues: int = 1) -> float:
+        """Dollars a second of the metrics in CloudWatch, with so many queues in use."""
+        count: int = self.units["metrics"]["deployment"] + queues * self.units["metrics"]["queue"]
+        return count * self.numbers["metric_month"] / MONTH_S
+
+    # --- bills ------------------------------------------------------------------------------
+
+    def bill(self, life: str, rate: float) -> dict[str, float]:
+        """Dollars for a million jobs that come at this rate (jobs a second), by name of `BILL`; and
+        what an idle worker beside them adds.
+        """
+        jobs, beats = self.jobs(life, rate), self.heartbeats(rate)
+        alone, beating = self.cost(jobs), sum(self.cost(jobs + beats).values())
+        polled = sum(self.cost(jobs + beats + self.idle_worker()).values())
+        found = alone | {
+            "heartbeats": beating - sum(alone.values()),
+            "sweeps": self.sweeps(),
+            "metrics": self.metrics(),
+            "idle worker": polled - beating,
+        }
+        return {name: dollars / rate * _MILLION for name, dollars in found.items()}
+
+    def whole(self, life: str, rate: float) -> float:
+        """Dollars for a million jobs at this rate, with all but idle workers."""
+        bill = self.bill(life, rate)
+        return sum(bill[name] for name in BILL)
+
+
+def interpolated(points: Mapping[str, Numbers], name: str, at: float) -> float:
+    """A number between those counted, or beyond the last two; nothing costs nothing."""
+    values = {0.0: 0.0} | {float(x): y[name] for x, y in points.items()}
+    known = sorted(values)
+    right = next((place for place, x in enumerate(known) if place and x >= at), len(known) - 1)
+    x0, x1 = known[right - 1], known[right]
+    return values[x0] + (values[x1] - values[x0]) * (at - x0) / (x1 - x0)
+
+
+def batch_sizes(a_window: float, most: int) -> dict[int, float]:
+    """How likely a batch has so many records: the first, and those that come in the window that it
+    opens, of which there are `a_window` on average (Poisson); `most` at most.
+    """
+    found: dict[int, float] = {}
+    for more in range(most - 1):
+        log = more * math.log(a_window) - a_window - math.lgamma(more + 1) if a_window else 0.0
+        found[1 + more] = math.exp(log) if a_window or not more else 0.0
+    found[most] = max(0.0, 1 - sum(found.values()))
+    return found
+
+
+def curve(model: Model, life: str) -> dict[str, list[float]]:
+    """Dollars for a million jobs by name of `BILL`, for each rate of the picture."""
+    bills = [model.bill(life, rate) for rate in DRAWN]
+    return {name: [bill[name] for bill in bills] for name in BILL}
+
+
+def fingerprint(model: Model) -> str:
+    """What a picture of these curves is known by."""
+    parts = [part for life in LIVES for part in curve(model, life).values()]
+    told = [f"{value:.3g}" for part in parts for value in part]
+    return hashlib.sha256(" ".join(told).encode()).hexdigest()[:16]
+
+
+# --- tables -------------------------------------------------------------------------------------
+
+
+def dollars(value: float) -> str:
+    """With as many digits as say something."""
+    return f"{value:,.0f}" if value >= 100 else f"{value:.1f}" if value >= 1 else f"{value:.2f}"
+
+
+def prices(model: Model, life: str) -> str:
+    """Dollars for a million jobs, by rate."""
+    rows = []
+    for rate in RATES:
+        bill = model.bill(life, rate)
+        job, whole = sum(bill[name] for name in JOB), model.whole(life, rate)
+        idle = bill["idle worker"]
+        rows.append([
+            f"{rate:,}", *(dollars(bill[name]) for name in JOB), f"**{dollars(job)}**",
+            *(dollars(bill[name]) for name in BILL if name not in JOB), f"**{dollars(whole)}**",
+            dollars(whole + idle),
+        ])  # fmt: skip
+    header = (
+        f"{life}: jobs a second", "requests", "consumer", "API Gateway", "Lambda", "X-Ray", "logs",
+        "**a job itself**", "heartbeats", "sweeps", "metrics", "**all**", "and an idle worker",
+    )  # fmt: skip
+    return table(header, rows)
+
+
+def units(model: Model) -> str:
+    """Units of a job with the consumer's part, by rate."""
+    rows = []
+    for life in LIVES:
+        for rate in RATES:
+            load = model.jobs(life, rate)
+            consumer = model.invocations(load)
+            five = model.invocations(load, "five queues").write / rate
+            write = consumer.write / rate
+            rows.append([
+                life, f"{rate:,}", number(load.write / rate), f"{consumer.records:.1f}",
+                number(write), f"**{number(load.write / rate + write)}**",
+                number(load.write / rate + five), number((load.read + consumer.read) / rate),
+            ])  # fmt: skip
+    header = (
+        "", "jobs a second", "WU of requests", "records in an invocation", "WU of the consumer",
+        "**WU of a job**", "of five queues", "RU of a job",
+    )  # fmt: skip
+    return table(header, rows, words=2)
+
+
+def consumer(model: Model) -> str:
+    """Units of an invocation of the consumer, as counted."""
+    one, five = (model.units["consumer"][name] for name in ("one queue", "five queues"))
+    rows = [
+        [
+            "besides, for a shard in a minute" if size == "a minute" else size,
+            *(number(each[size][name]) for each in (one, five) for name in _SPENT),
+        ]
+        for size in one
+    ]
+    header = ["records in an invocation", *(f"one queue: {name}" for name in _SHOWN)]
+    return table([*header, *(f"five queues: {name}" for name in _SHOWN)], rows)
+
+
+_SPENT = ("calls", "write", "read")
+_SHOWN = ("calls", "WU", "RU")
+
+
+def idle_month(model: Model) -> str:
+    """A month in which nobody asks for anything."""
+    numbers, counted_metrics = model.numbers, model.units["metrics"]
+    sweep, many = (model.units["sweeps"][count] for count in ("1", "200"))
+    alarms, watched = int(numbers["alarms"]), int(numbers["alarm_metrics"])
+    idle = sum(model.cost(model.idle_worker()).values())
+    metric = numbers["metric_month"]
+    rows = [
+        (f"the sweep, every minute, one queue: {_spent(sweep)}", model.sweeps() * MONTH_S),
+        (f"the same with 200 queues: {_spent(many)}", model.sweeps(200) * MONTH_S),
+        ("the secret of the first key", numbers["secret_month"]),
+        (f"{alarms} alarms on {watched} metrics", watched * numbers["alarm_metric_month"]),
+        ("dashboard (the first three of an account are free)", numbers["dashboard_month"]),
+        (
+            f"{counted_metrics['deployment']} metrics of the whole, while they are written",
+            counted_metrics["deployment"] * metric,
+        ),
+        (
+            f"{counted_metrics['queue']} metrics of a queue with one type of job: for each queue",
+            counted_metrics["queue"] * metric,
+        ),
+        (f"an idle worker that asks every {numbers['poll_s']:g} s", idle * MONTH_S),
+    ]
+    return table(("", "dollars"), [(what, dollars(value)) for what, value in rows])
+
+
+def _spent(one: Numbers) -> str:
+    return f"{one['calls']:.0f} calls, {one['read']:.0f} RU, {one['write']:.0f} WU"
+
+
+def durations(numbers: Numbers) -> str:
+    """What is assumed of them, in a sentence."""
+    return (
+        f"{numbers['request_ms']:g} ms of {numbers['memory_mb']:g} MB for a request; for an "
+        f"invocation of the stream's consumer {numbers['consumer_ms']:g} ms, and "
+        f"{numbers['record_ms']:g} ms for each record, on {numbers['shards']:g} shards"
+    )
+
+
+def sentence(model: Model) -> str:
+    """The README's."""
+    busy, tens, quiet = (
+        f"${dollars(model.whole(life, rate))}"
+        for life, rate in (("one by one", 10), ("in tens", 10), ("one by one", 0.4))
+    )
+    return f"a million cost {busy} at 10 jobs a second ({tens} in tens), {quiet} at 0.4"
+
+
+def main(others: list[str]) -> None:
+    """Print all tables."""
+    model = Model(counted(), assumed(others))
+    for text in (
+        *(prices(model, life) for life in LIVES), idle_month(model), units(model), consumer(model),
+        sentence(model),
+    ):  # fmt: skip
+        sys.stdout.write(f"{text}\n\n")
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

@@ -1,0 +1,58 @@
+"""docs/numbers/assumed.toml against the deployment: what it has by default is what is priced."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+from docs.numbers import assumed
+from infra.settings import DeploymentSettings
+from ojs.domain.pool.worker import HEARTBEAT_INTERVAL_S
+
+# As an ordinary request has them.
+SAMPLES = {
+    "requestId": "ZK3jTjFCoAMEPxQ=", "requestTime": "22/Nov/2026:10:00:00 +0000",
+    "routeKey": "ANY /ojs/v1/workers/{proxy+}", "httpMethod": "POST",
+    "path": "/ojs/v1/workers/fetch", "status": "200", "responseLatency": "25",
+    "integrationLatency": "22", "responseLength": "600", "identity.sourceIp": "203.0.113.10",
+    "identity.userAgent": "python-httpx/0.28.1", "integrationErrorMessage": "-",
+    "authorizer.error": "-", "authorizer.principal": "billing-service",
+    "authorizer.key": "k_019414d4",
+}  # fmt: skip
+
+
+def test_functions_are_as_they_are_priced(synthesis: Any) -> None:
+    numbers = assumed()
+    functions = {
+        one["Handler"].split(".")[1]: one
+        for one in synthesis.resources("AWS::Lambda::Function").values()
+    }
+    for name, memory in (
+        ("jobs", "memory_mb"), ("workers", "memory_mb"), ("stream", "stream_mb"),
+        ("sweep", "sweep_mb"),
+    ):  # fmt: skip
+        function = functions[name]
+        assert function["MemorySize"] == numbers[memory]
+        assert (function.get("TracingConfig", {}).get("Mode") == "Active") == numbers["tracing"]
+        level = function["LoggingConfig"].get("SystemLogLevel", "INFO")
+        assert (level != "WARN") == numbers["system_logs"]
+
+
+def test_the_stream_is_mapped_as_it_is_priced(synthesis: Any) -> None:
+    mapping = synthesis.one("AWS::Lambda::EventSourceMapping")
+    assert mapping["MaximumBatchingWindowInSeconds"] == assumed()["window_s"]
+    assert mapping["BatchSize"] == assumed()["batch"]
+
+
+def test_the_rest_is_as_it_is_priced(synthesis: Any) -> None:
+    numbers = assumed()
+    assert DeploymentSettings().throttle_rate_per_s == numbers["throttle_rate_per_s"]
+    assert numbers["heartbeat_s"] == HEARTBEAT_INTERVAL_S
+    alarms = synthesis.resources("AWS::CloudWatch::Alarm")
+    assert len(alarms) == numbers["alarms"]
+
+
+def test_a_line_of_the_access_log_is_as_long_as_it_is_priced(synthesis: Any) -> None:
+    form = synthesis.one("AWS::ApiGatewayV2::Stage")["AccessLogSettings"]["Format"]
+    line = re.sub(r"\$context\.([\w.]+)", lambda found: SAMPLES[found[1]], form)
+    assert abs(len(line) - assumed()["access_log_bytes"]) <= 50

@@ -1,0 +1,530 @@
+"""Count the units that docs/numbers makes prices and ceilings of, on dynoxide.
+
+    PYTHONPATH=shared:. .venv/bin/python -m tests.performance.counted
+
+Writes docs/numbers/counted.json. Nothing in it is a time: calls and units are exact, the same each
+time they are counted.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+import re
+import sys
+import threading
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import redirect_stdout
+from functools import partial
+from io import StringIO
+from typing import TYPE_CHECKING, Any
+
+from docs.numbers import COUNTED
+from functions.stream.handler import handler as stream
+from functions.sweep.handler import handler as sweep
+from ojs import runtime
+from ojs.domain.ids import IdSource
+from ojs.domain.job.job import Job
+from ojs.services.queues.deletion import one_by_one
+from ojs.settings import Settings
+from ojs.store.jobs.blobs import MemoryBlobs
+from ojs.store.table.schema import STREAM_BATCH, TABLE
+from ojs.store.table.values import unpack
+from tests.performance.measure import ERROR, RESULT, WORKER, Bench
+from tests.store.streams import Record, lambda_form, made_record
+
+if TYPE_CHECKING:
+    from mypy_boto3_dynamodb import DynamoDBClient
+
+# Stream records in an invocation of the consumer, and the queues that they are of.
+SIZES = sorted({1, 3, 10, 30, 100, STREAM_BATCH})
+QUEUES = {"one queue": 1, "five queues": 5}
+# A consumer has counted for a day before it is measured: what it writes to is not new.
+_WARM_STEPS, _STEP_MS = 96, 900_000
+_SWEPT_EVERY = 8
+_MINUTE_MS, _MINUTES = 60_000, 120
+_DIGITS = 4
+
+Spent = dict[str, float]
+Key = tuple[str, str]
+# Table, key, and the item that is put; nothing that is deleted; None that is updated.
+Written = tuple[str, dict[str, Any], Mapping[str, Any] | None]
+
+
+class Recorder:
+    """A client that notes which partition keys pay, and what the stream says of each change.
+
+    It knows each item as it was, and so what entries of the indexes a write moved.
+    """
+
+    def __init__(self, client: Any, now_ms: Callable[[], int]) -> None:
+        self._client, self._now_ms = client, now_ms
+        self._lock = threading.Lock()
+        self._number = 0
+        self._items: dict[tuple[str, str, str], Any] = {}
+        # By the shape of a key, and the partition key itself.
+        self.write: defaultdict[Key, float] = defaultdict(float)
+        self.read: defaultdict[Key, float] = defaultdict(float)
+        self.records: list[Record] = []
+
+    def __getattr__(self, name: str) -> Any:
+        method = getattr(self._client, name)
+        if name in {"get_item", "batch_get_item", "query"}:
+            return lambda **arguments: self._reading(method, arguments)
+        if name in _WRITES:
+            return lambda **arguments: self._writing(name, arguments, _WRITES[name](arguments))
+        return method
+
+    def _reading(self, method: Any, arguments: Mapping[str, Any]) -> Any:
+        answer = method(**arguments)
+        spent = _units(answer)
+        if condition := arguments.get("KeyConditionExpression"):
+            name, _, value = condition.split(" AND ")[0].split()
+            key = arguments["ExpressionAttributeValues"][value]["S"]
+            found = [_shape({"wpk": "work", "epk": "expiry"}.get(name, "table"), key)]
+        else:
+            wanted = arguments.get("RequestItems", {}).values()
+            keys = [key for one in wanted for key in one["Keys"]] or [arguments["Key"]]
+            found = [_shape("table", *_names(key)) for key in keys]
+        with self._lock:
+            for shape in found:
+                self.read[shape] += sum(spent.values()) / len(found)
+        return answer
+
+    def _writing(self, name: str, arguments: Mapping[str, Any], written: list[Written]) -> Any:
+        with self._lock:
+            answer = getattr(self._client, name)(**arguments)
+            changes = []
+            for table, key, put in written:
+                after = put if put is not None else answer.get("Attributes", {})
+                if put is None and name == "transact_write_items" and TABLE.projects(*_names(key)):
+                    # Its answer does not say what came of an update.
+                    found = self._client.get_item(TableName=table, Key=key, ConsistentRead=True)
+                    after = found.get("Item", {})
+                before = self._items.get((table, *_names(key)))
+                self._items[table, *_names(key)] = unpack(after) if after else None
+                changes.append((key, before, unpack(after) if after else None))
+            self._share(_units(answer), changes)
+            self.records += [r for change in changes if (r := self._record(*change)) is not None]
+        return answer
+
+    def _share(self, spent: Mapping[str, float], changes: Iterable[tuple[Any, Any, Any]]) -> None:
+        """Divide the units of a call among what it wrote: by size, and by entry of an index."""
+        shares: defaultdict[str, Counter[Key]] = defaultdict(Counter)
+        for key, before, after in changes:
+            size = max(len(str(item)) for item in (before, after))
+            shares["table"][_shape("table", *_names(key))] += 1 + size // 1024
+            for index in TABLE.indexes:
+                entries = [
+                    (item or {}).get(index.hash_key)
+                    and (item[index.hash_key], item[index.range_key])
+                    for item in (before, after)
+                ]
+                if entries[0] != entries[1]:
+                    shares[index.name].update(_shape(index.name, one[0]) for one in entries if one)
+        for store, units in spent.items():
+            for shape, share in shares[store].items():
+                self.write[shape] += units * share / shares[store].total()
+
+    def _record(self, key: Mapping[str, Any], before: Any, after: Any) -> Record | None:
+        if before == after or not TABLE.projects(*_names(key)):
+            return None
+        made = made_record(0, before, after, second=self._now_ms() // 1_000)
+        return self.again(lambda_form(made))
+
+    def again(self, record: Record) -> Record:
+        """A record of the same change, made now, with all times in it as much later."""
+        self._number += 1
+        now_s, made_s = self._now_ms() // 1_000, record["dynamodb"]["ApproximateCreationDateTime"]
+        change = _later(record["dynamodb"], (now_s - int(made_s)) * 1_000) | {
+            "SequenceNumber": f"{self._number:021d}",
+            "ApproximateCreationDateTime": now_s,
+        }
+        return record | {"eventID": f"{self._number:032x}", "dynamodb": change}
+
+
+def _later(value: Any, ms: int) -> Any:
+    """What a stream record has, with times (of 13 digits) so much later."""
+    if not isinstance(value, dict):
+        return value
+    if len(text := value.get("N", "")) == 13:
+        return {"N": str(int(text) + ms)}
+    return {name: _later(one, ms) for name, one in value.items()}
+
+
+def _written(action: Mapping[str, Any], table: str) -> Written:
+    if "Item" in action:
+        return table, _key(action["Item"]), action["Item"]
+    return table, action["Key"], None if "UpdateExpression" in action else {}
+
+
+def _key(item: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: item[name] for name in (TABLE.hash_key, TABLE.range_key)}
+
+
+def _names(key: Mapping[str, Any]) -> tuple[str, str]:
+    return key["pk"]["S"], key["sk"]["S"]
+
+
+def _one(call: Mapping[str, Any]) -> list[Written]:
+    return [_written(call, call["TableName"])]
+
+
+# By operation: what a call writes.
+_WRITES: dict[str, Callable[[Mapping[str, Any]], list[Written]]] = {
+    "put_item": _one,
+    "update_item": _one,
+    "delete_item": _one,
+    "transact_write_items": lambda call: [
+        _written(one, one["TableName"]) for act in call["TransactItems"] for one in act.values()
+    ],
+    "batch_write_item": lambda call: [
+        _written(one, table)
+        for table, requests in call["RequestItems"].items()
+        for request in requests
+        for one in request.values()
+    ],
+}
+
+
+def _units(answer: Mapping[str, Any]) -> dict[str, float]:
+    """The units that a call says it took, of the table and of each index."""
+    found: Counter[str] = Counter()
+    consumed = answer["ConsumedCapacity"]
+    for one in consumed if isinstance(consumed, list) else [consumed]:
+        found["table"] += one.get("Table", {}).get("CapacityUnits", 0)
+        for name, index in one.get("GlobalSecondaryIndexes", {}).items():
+            found[name] += index["CapacityUnits"]
+    return dict(found)
+
+
+def _shape(store: str, pk: str, sk: str = "") -> Key:
+    """What a key is the key of, without names and numbers: `table G| depth`; and the key itself."""
+    prefix = re.match(r"[^|]*(\|(shardId-)?)?", pk)[0]  # type: ignore[index]  # it always matches
+    return f"{store} {prefix}{f' {sk}' if prefix in {'G|', 'P|'} else ''}", pk
+
+
+class Counting(Bench):
+    """A bench whose ids are the same each time, and of which each unit is noted."""
+
+    def __init__(self, client: Any) -> None:
+        self.recorder = Recorder(client, lambda: self.clock.now_ms())  # noqa: PLW0108
+        super().__init__(self.recorder)  # type: ignore[arg-type]  # it is used as one
+        runtime.use(self.run)
+
+    def another(self) -> runtime.Runtime:
+        return runtime.build(
+            Settings(table=self.table),
+            client=self.client,
+            blobs=MemoryBlobs(),
+            clock=self.clock,
+            ids=IdSource(self.clock, random.Random(1).randbytes),
+            measure=True,
+            for_each=one_by_one,
+            sleep=lambda _: None,
+        )
+
+    def reset(self) -> None:
+        """Forget what was spent, and the records."""
+        self.run.table.meter.reset()
+        self.recorder.write.clear()
+        self.recorder.read.clear()
+        self.recorder.records = []
+
+    def spent(self, divided_by: float = 1) -> Spent:
+        """What was spent since, and the stream records that came of it."""
+        meter = self.run.table.meter
+        found = {
+            "calls": len(meter.calls),
+            "write": meter.write_units,
+            "read": meter.read_units,
+            "records": len(self.recorder.records),
+        }
+        return {name: round(value / divided_by, _DIGITS) for name, value in found.items()}
+
+    def hot(self, divided_by: float = 1) -> dict[str, list[float]]:
+        """Write and read units by the shape of the key: of all job records, and of the one key
+        that takes most where jobs share it.
+        """
+        found: defaultdict[str, list[float]] = defaultdict(lambda: [0, 0])
+        for at, spent in enumerate((self.recorder.write, self.recorder.read)):
+            for (shape, _), units in spent.items():
+                so_far = found[shape][at]
+                found[shape][at] = so_far + units if shape == "table J|" else max(so_far, units)
+        return {
+            shape: [round(units / divided_by, _DIGITS) for units in found[shape]]
+            for shape in sorted(found)
+        }
+
+    def life(self, **options: Any) -> list[Job]:
+        """One job: pushed, fetched and acknowledged."""
+        self.push(options=options)
+        jobs = self.fetch(queue=options.get("queue", "default"))
+        self.ack(jobs)
+        return jobs
+
+    def ack(self, jobs: Iterable[Job], worker: str = WORKER) -> None:
+        """Acknowledge these jobs, one at a time."""
+        for job in jobs:
+            self.run.finish.ack(job.id, worker_id=worker, result=RESULT)
+
+    def recorded(self, count: int, queues: Sequence[str] = ("default",)) -> list[Record]:
+        """The stream records of so many jobs, one after the other, of these queues in turn."""
+        self.reset()
+        for number in range(count):
+            self.life(queue=queues[number % len(queues)])
+        return self.recorder.records
+
+    def ten_lives(self, queue: str = "default", **options: Any) -> None:
+        """Ten jobs: pushed and fetched at once, acknowledged one at a time."""
+        self.push_batch(10, queue, **options)
+        self.ack(self.fetch(10, queue))
+
+    def retried(self) -> None:
+        """A job that fails, and is done a minute later."""
+        self.push()
+        (job,) = self.fetch()
+        self.run.finish.nack(job.id, error=ERROR, worker_id=WORKER)
+        self.clock.advance(_MINUTE_MS)
+        self.ack(self.fetch())
+
+    def dies(self) -> None:
+        """A job that becomes a dead letter."""
+        self.push()
+        (job,) = self.fetch()
+        self.run.finish.nack(job.id, error=ERROR | {"retryable": False}, worker_id=WORKER)
+
+    def pooled(self) -> None:
+        """A job of a queue of `_POOL`."""
+        self.push(options={"queue": "pooled"})
+        self.ack(self.run.fetch.fetch(None, 1, "pooled", pool="pool"), "pooled")
+
+
+def lives(bench: Counting) -> dict[str, Spent]:
+    """A job one by one, and in tens; a request for jobs that finds none."""
+    found = {}
+    bench.reset()
+    bench.life()
+    found["one by one"] = bench.spent() | {"pushes": 1, "fetches and acks": 2}
+    bench.reset()
+    bench.ten_lives()
+    found["in tens"] = bench.spent(10) | {"pushes": 0.1, "fetches and acks": 1.1}
+    bench.reset()
+    assert not bench.fetch()
+    found["nothing there"] = bench.spent()
+    return found
+
+
+def heartbeats(bench: Counting) -> dict[str, Spent]:
+    """A heartbeat with so many running jobs, of those that follow each other every five seconds."""
+    found = {}
+    for running in (0, 1, 10):
+        jobs = []
+        if running:
+            bench.push_batch(running, "default")
+            jobs = bench.fetch(running)
+        bench.reset()
+        for _ in range(4):
+            bench.clock.advance(5_000)
+            bench.run.workers.beat(WORKER, active_jobs=[job.id for job in jobs])
+        found[str(running)] = bench.spent(4)
+        bench.ack(jobs)
+    return found
+
+
+class Consumer:
+    """The stream's consumer, called as Lambda calls it; what it writes to its log."""
+
+    def __init__(self) -> None:
+        self._state: Any = {}
+        self.log = ""
+
+    def __call__(self, records: list[Record]) -> None:
+        event = {
+            "Records": records,
+            "shardId": "shardId-00000000000000000001-1",
+            "state": self._state,
+        }
+        written = StringIO()
+        with redirect_stdout(written):
+            answer: Mapping[str, Any] = stream(event, None)
+        assert answer["batchItemFailures"] == []
+        self._state = answer.get("state", {})
+        self.log += written.getvalue()
+
+
+def swept() -> str:
+    """What one run of the sweep writes to its log."""
+    written = StringIO()
+    with redirect_stdout(written):
+        sweep({}, None)
+    return written.getvalue()
+
+
+def consumer(bench: Counting, queues: int) -> dict[str, Spent]:
+    """An invocation of the consumer with so many records, of jobs that are done one by one; and
+    what each minute adds in which a shard has any.
+    """
+    names = [f"queue-{number}" for number in range(queues)]
+    consume = Consumer()
+    a_life = bench.recorded(queues, names)
+
+    def again() -> None:
+        consume([bench.recorder.again(record) for record in a_life])
+
+    for step in range(_WARM_STEPS):
+        bench.clock.advance(_STEP_MS)
+        again()
+        if step % _SWEPT_EVERY == 0:
+            swept()
+    found = {}
+    for size in SIZES:
+        bench.clock.advance(_MINUTE_MS)
+        again()  # what the minute adds
+        bench.clock.advance(1_000)
+        records = bench.recorded(max(queues, size), names)
+        bench.reset()
+        consume.log = ""
+        for at in range(0, len(records), size):
+            consume(records[at : at + size])
+        batches = len(records) / size
+        found[str(size)] = bench.spent(batches) | {"log_bytes": _bytes(consume.log, batches)}
+    bench.clock.advance(1_000)
+    bench.reset()
+    again()
+    at_once = bench.spent()
+    bench.reset()
+    for _ in range(_MINUTES):
+        bench.clock.advance(_MINUTE_MS)
+        again()
+    minutely = bench.spent(_MINUTES)
+    found["a minute"] = {
+        name: round(minutely[name] - at_once[name], _DIGITS) for name in ("calls", "write", "read")
+    }
+    return found
+
+
+def sweeps(bench: Counting, queues: int, minutes: int) -> Spent:
+    """A run of the sweep with so many queues in which nothing happens any more."""
+    records = bench.recorded(queues, [f"queue-{number:03d}" for number in range(queues)])
+    consume = Consumer()
+    for at in range(0, len(records), STREAM_BATCH):
+        consume(records[at : at + STREAM_BATCH])
+    bench.clock.advance(_MINUTE_MS)
+    swept()
+    bench.reset()
+    log = ""
+    for _ in range(minutes):
+        bench.clock.advance(_MINUTE_MS)
+        log += swept()
+    return bench.spent(minutes) | {"log_bytes": _bytes(log, minutes)}
+
+
+def _bytes(log: str, runs: float) -> float:
+    """Of one run, to ten bytes: the numbers in it are not always as long."""
+    return round(len(log) / runs, -1)
+
+
+def metrics(bench: Counting) -> dict[str, int]:
+    """CloudWatch metrics of a deployment in which one queue has jobs of one type."""
+    consume = Consumer()
+    consume(bench.recorded(1))
+    found = set()
+    for line in map(json.loads, (consume.log + swept()).splitlines()):
+        for group in line.get("_aws", {}).get("CloudWatchMetrics", ()):
+            for names in group["Dimensions"]:
+                dimensions = tuple((name, line[name]) for name in names)
+                found |= {(dimensions, metric["Name"]) for metric in group["Metrics"]}
+    of_queue = [one for one in found if any(name == "queue" for name, _ in one[0])]
+    return {"queue": len(of_queue), "deployment": len(found) - len(of_queue)}
+
+
+_LIMIT = {"key": "one", "rate": {"limit": 1_000, "period": "PT1M"}}
+# What a queue has → its configuration.
+_CONFIGURED: dict[str, dict[str, Any]] = {
+    "bounded": {"max_size": 1_000},
+    "concurrency": {"concurrency": 100},
+    "bounded, concurrency": {"max_size": 1_000, "concurrency": 100},
+    "rate limit": {"rate_limit": {"limit": 1_000, "period": "PT1M"}},
+    "fair": {"tenant_fairness": {"enabled": True}},
+}
+
+
+_POOL: dict[str, Any] = {
+    "strategy": "weighted",
+    "weights": {"pooled": 3, "another": 2, "third": 1},
+}
+
+
+def paths(bench: Counting) -> dict[str, dict[str, list[float]]]:
+    """By path: the write and read units of a job by what kind of key takes them."""
+    found = {}
+
+    def note(path: str, work: Callable[[], Any], jobs: int = 1) -> None:
+        work()  # as in steady operation: what is written is there
+        bench.reset()
+        work()
+        found[path] = bench.hot(jobs)
+
+    note("one by one", bench.life)
+    note("in tens", bench.ten_lives, 10)
+    note("retried once", bench.retried)
+    for path, config in _CONFIGURED.items():
+        queue = path.replace(", ", "-").replace(" ", "-")
+        bench.run.queues.configure(queue, config)
+        note(path, partial(bench.life, queue=queue))
+        note(f"{path}, in tens", partial(bench.ten_lives, queue), 10)
+    note("key limit", partial(bench.life, rate_limit=_LIMIT))
+    note("key limit, in tens", partial(bench.ten_lives, rate_limit=_LIMIT), 10)
+    for queue in _POOL["weights"]:
+        bench.life(queue=queue)
+    bench.run.pools.put("pool", {**_POOL, "queues": list(_POOL["weights"])})
+    note("pool", bench.pooled)
+    note("dead letter", bench.dies)
+    records, consume = bench.recorded(STREAM_BATCH), Consumer()
+
+    def consumed() -> None:
+        for at in range(0, len(records), STREAM_BATCH):
+            consume([bench.recorder.again(record) for record in records[at : at + STREAM_BATCH]])
+
+    note("consumer", consumed, STREAM_BATCH)
+    return found
+
+
+# By part of the file: how it is counted. Each begins with an empty table.
+PARTS: dict[str, Callable[[DynamoDBClient], Any]] = {
+    "lives": lambda client: lives(Counting(client)),
+    "heartbeats": lambda client: heartbeats(Counting(client)),
+    "metrics": lambda client: metrics(Counting(client)),
+    "paths": lambda client: paths(Counting(client)),
+    "consumer": lambda client: {
+        name: consumer(Counting(client), count) for name, count in QUEUES.items()
+    },
+    "sweeps": lambda client: {
+        str(count): sweeps(Counting(client), count, minutes)
+        for count, minutes in ((1, 5), (200, 2))
+    },
+}
+
+
+def main() -> int:
+    """Count, and write the file."""
+    from local import engines
+    from tests.direct import connected
+
+    engine = engines.start("dynoxide", streams=False)
+    try:
+        with connected(engine.url) as client:
+            counted = {name: count(client) for name, count in PARTS.items()}
+    finally:
+        engine.stop()
+    text = json.dumps(counted, indent=1)
+    # What holds numbers alone is a line.
+    text = re.sub(r"[\[{][^\[\]{}]*[\]}]", lambda found: " ".join(found[0].split()), text)
+    COUNTED.write_text(f"{text}\n", "utf-8")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,305 @@
+"""The models of prices and ceilings, worked by hand; and the pages against them."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from docs import numbers
+from docs.numbers import pages, prices, scale
+
+ROOT = Path(__file__).resolve().parents[3]
+
+# Round numbers: what is not named costs nothing.
+FREE = dict.fromkeys(numbers.assumed(), 0.0)
+NUMBERS = FREE | {
+    "write_units": 1.0, "read_units": 0.5, "shards": 2.0, "batch": 100.0, "memory_mb": 512.0,
+    "stream_mb": 256.0, "sweep_mb": 512.0, "heartbeat_s": 5.0, "poll_s": 2.0, "jobs_at_once": 10.0,
+    "job_s": 1.0,
+    "partition_write": 1_000.0, "partition_read": 3_000.0, "call_ms": 5.0, "consumer_ms": 50.0,
+    "record_ms": 0.5, "table_write": 40_000.0, "api_per_s": 3_000.0, "lambda_at_once": 10.0,
+    "request_ms": 10.0, "throttle_rate_per_s": 300.0,
+}  # fmt: skip
+
+
+def spent(write: float = 0, read: float = 0, **more: float) -> dict[str, float]:
+    return {"write": write, "read": read, "records": 0, "log_bytes": 0, "calls": 0, **more}
+
+
+UNITS: dict[str, Any] = {
+    "lives": {
+        "one by one": spent(7, 4, records=3, pushes=1) | {"fetches and acks": 2},
+        "in tens": spent(8, 1, records=4, pushes=0.1) | {"fetches and acks": 1.1},
+        "nothing there": spent(0, 3),
+    },
+    "heartbeats": {"0": spent(1, records=1), "10": spent(11, records=6)},
+    "consumer": {
+        "one queue": {
+            "1": spent(2, log_bytes=100), "11": spent(12, log_bytes=200), "a minute": spent(0),
+        },
+        "five queues": {"1": spent(2), "11": spent(52), "a minute": spent(30)},
+    },
+    "sweeps": {"1": spent(1, 4, calls=10, log_bytes=1_000), "200": spent(1, 40, calls=100)},
+    "metrics": {"queue": 3, "deployment": 2},
+    "paths": {
+        "one by one": {"table J|": [3, 0], "table Q|": [0, 2], "work R|": [2, 0.5]},
+        "in tens": {"table J|": [4, 0], "table Q|": [0, 0.2], "work R|": [2, 0.5]},
+        "bounded, concurrency": {
+            "table G| active": [2, 0], "table G| depth": [2, 0], "table J|": [3, 0],
+        },
+        "rate limit": {"table G| rate": [1, 1], "table J|": [3, 0], "work R|": [2, 1]},
+        "rate limit, in tens": {"table G| rate": [0.1, 0.1], "work R|": [4, 1]},
+        "dead letter": {"expiry X": [1, 0], "work X|": [2, 0]},
+        "consumer": {"table E|": [0.25, 0], "table S|": [0, 0.03], "table S|shardId-": [0.5, 0]},
+    },
+}  # fmt: skip
+
+
+def model(**others: float) -> prices.Model:
+    return prices.Model(UNITS, NUMBERS | others)
+
+
+def million(found: dict[str, float]) -> dict[str, Any]:
+    """Dollars for a million seconds, without what costs nothing."""
+    return {name: pytest.approx(value * 1e6) for name, value in found.items() if value}
+
+
+# --- prices -------------------------------------------------------------------------------------
+
+
+def test_a_batch_is_the_first_record_and_those_that_come_in_its_window() -> None:
+    assert prices.batch_sizes(0, 3) == {1: 1, 2: 0, 3: 0}
+    of_one = prices.batch_sizes(1, 3)
+    assert of_one[1] == of_one[2] == pytest.approx(1 / math.e)
+    assert of_one[3] == pytest.approx(1 - 2 / math.e)
+    assert prices.batch_sizes(5_000, 100)[100] == 1
+    assert prices.batch_sizes(0, 1) == {1: 1}
+    many = prices.batch_sizes(7.5, 100)
+    assert sum(many.values()) == pytest.approx(1)
+    assert sum(size * part for size, part in many.items()) == pytest.approx(8.5)
+
+
+@pytest.mark.parametrize(("at", "value"), [(0.5, 1), (1, 2), (6, 7), (11, 12), (21, 22)])
+def test_what_was_not_counted_lies_between_and_beyond(at: float, value: float) -> None:
+    points = {"1": spent(2), "11": spent(12)}
+    assert prices.interpolated(points, "write", at) == value
+
+
+def test_one_that_was_counted_at_nothing_counts_there() -> None:
+    assert prices.interpolated(UNITS["heartbeats"], "write", 0) == 1
+    assert prices.interpolated(UNITS["heartbeats"], "write", 0.5) == 1.5
+
+
+def test_lone_records_are_an_invocation_each() -> None:
+    found = model().invocations(model().jobs("one by one", 2))
+    assert (found.count, found.records, found.write, found.log_bytes) == (6, 1, 12, 600)
+
+
+def test_a_long_window_fills_batches_on_each_shard() -> None:
+    busy = model(window_s=1_000, batch=11)
+    found = busy.invocations(busy.jobs("one by one", 22))
+    # 66 records are six batches of eleven, whatever the shards.
+    assert (found.count, found.records, found.write) == pytest.approx((6, 11, 72))
+    dearer = busy.invocations(busy.jobs("one by one", 22), "five queues")
+    assert dearer.write == pytest.approx(6 * 52 + 1)
+    # 4 records a second on 2 shards, for half a second: one more in a batch.
+    half = model(window_s=0.5)
+    assert half.invocations(prices.Load(records=4)).records == pytest.approx(2)
+
+
+def test_a_minute_in_which_a_shard_has_records_adds_its_part() -> None:
+    def added(**load: float) -> float:
+        units = UNITS["consumer"] | {"one queue": {"1": spent(0), "a minute": spent(30)}}
+        counts = prices.Model(UNITS | {"consumer": units}, NUMBERS)
+        return counts.invocations(prices.Load(**load)).write
+
+    # Two shards; with one record a minute on each, there are some in 1 - 1/e of the minutes.
+    assert added(records=100) == pytest.approx(1)
+    assert added(records=1 / 30) == pytest.approx(1 - 1 / math.e)
+    assert added(records=100, silent=100) == 0
+
+
+def test_records_of_which_nothing_follows_take_no_units() -> None:
+    found = model().invocations(prices.Load(records=4, silent=2))
+    assert (found.count, found.write) == (4, 4)  # half of a lone record's, four times
+    assert model().invocations(prices.Load()).count == 0
+
+
+def test_units_have_their_price() -> None:
+    assert million(model().cost(model().jobs("one by one", 1))) == {
+        "requests": 7 + 4 * 0.5, "consumer": 3 * 2,
+    }  # fmt: skip
+
+
+def test_requests_and_invocations_have_their_price() -> None:
+    """Three requests of 10 ms at half a GB, and three invocations of 50.5 ms at a quarter."""
+    paid = model(api_requests=2, lambda_requests=1, lambda_gb_s=200, write_units=0, read_units=0)
+    found = million(paid.cost(paid.jobs("one by one", 1)))
+    assert found == {"API": 6, "Lambda": 3 * (1 + 0.01 * 100) + 3 * (1 + 0.0505 * 50)}
+
+
+def test_a_function_has_a_trace_each_second_and_of_one_in_twenty_more() -> None:
+    traced = model(tracing=1, traces=1, write_units=0, read_units=0)
+    # 21 pushes; 42 requests of workers; 63 invocations.
+    assert million(traced.cost(traced.jobs("one by one", 21))) == {"traces": 2 + 3.05 + 4.1}
+    # Fewer than one a second are recorded all.
+    slow = million(traced.cost(traced.jobs("one by one", 0.1)))
+    assert slow == {"traces": 0.1 + 0.2 + 0.3}
+    assert million(model(traces=1).cost(model().jobs("one by one", 1))).keys() == {
+        "requests", "consumer",
+    }  # fmt: skip
+
+
+def test_logs_have_lines_of_the_api_of_lambda_and_of_metrics() -> None:
+    logged = model(
+        log_gb=1e3, access_log_bytes=400, system_log_bytes=1_000, write_units=0, read_units=0
+    )
+    alone = 3 * 400 + 3 * 100
+    assert million(logged.cost(logged.jobs("one by one", 1))) == {"logs": alone}
+    logged = prices.Model(UNITS, {**logged.numbers, "system_logs": 1})
+    assert million(logged.cost(logged.jobs("one by one", 1))) == {"logs": alone + 6 * 1_000}
+
+
+def test_heartbeats_are_of_as_many_workers_as_it_takes() -> None:
+    few, many = model().heartbeats(1), model().heartbeats(100)
+    # One worker with one job; ten with ten each.
+    assert (few.others, few.write, few.silent) == pytest.approx((0.2, 2 / 5, 1.5 / 5))
+    assert (many.others, many.write, many.silent) == pytest.approx((2, 22, 12))
+
+
+def test_an_idle_worker_asks_and_tells_that_it_lives() -> None:
+    found = model().idle_worker()
+    assert (found.others, found.read, found.write) == pytest.approx((0.5 + 0.2, 1.5, 0.2))
+
+
+def test_a_sweep_is_paid_each_minute() -> None:
+    one = model().sweeps() * 60e6
+    assert one == pytest.approx(1 + 4 * 0.5)
+    whole = model(lambda_requests=2, lambda_gb_s=400, log_gb=1e3, traces=5, tracing=1)
+    # 10 calls of 5 ms at half a GB; a line of a thousand bytes; always traced.
+    assert whole.sweeps() * 60e6 == pytest.approx(3 + 2 + 0.05 * 200 + 1_000 + 5)
+    assert model().sweeps(200) * 60e6 == pytest.approx(1 + 40 * 0.5)
+
+
+def test_a_bill_is_for_a_million_jobs() -> None:
+    paid = model(metric_month=1)
+    bill = paid.bill("one by one", 0.5)
+    assert bill["requests"] == pytest.approx(9)
+    assert bill["consumer"] == pytest.approx(6)
+    assert bill["metrics"] == pytest.approx(5 / prices.MONTH_S * 2e6)
+    assert bill["sweeps"] == pytest.approx(3 / 60 * 2)
+    # A worker: 0.2 heartbeats a second of 1.5 units; their records make batches no fuller here.
+    assert bill["heartbeats"] == pytest.approx(0.2 * 1.5 * 2)
+    assert bill["idle worker"] == pytest.approx((1.5 * 0.5 + 0.2) * 2)
+    assert paid.whole("one by one", 0.5) == pytest.approx(sum(bill.values()) - bill["idle worker"])
+
+
+# --- ceilings -----------------------------------------------------------------------------------
+
+
+def ceiling(what: str, path: str, lanes: int = 1, shards: int = 1, **others: float) -> float:
+    found = scale.Scale(UNITS, NUMBERS | others).ceilings()
+    (one,) = (one for one in found if (one.what, one.path) == (what, path))
+    return one.of(lanes, shards)
+
+
+def test_a_key_takes_its_units_and_no_more() -> None:
+    assert ceiling("the queue, read by each push and fetch", "one by one", 9, 9) == 1_500
+    assert ceiling("the queue, read by each push and fetch", "in tens") == 15_000
+    assert ceiling("ready line", "one by one") == 500
+    assert ceiling("ready line", "one by one", lanes=16) == 8_000
+    assert ceiling("ready line", "one by one", lanes=16, partition_read=200) == 400 * 16
+    assert ceiling("dead letters of all queues", "dead letter") == 1_000
+    assert ceiling("dead letters of a queue", "dead letter") == 500
+
+
+def test_items_of_one_partition_key_share_its_units() -> None:
+    assert ceiling("semaphore and depth counter", "bounded, concurrency", 9, 9) == 250
+
+
+def test_what_is_read_before_it_is_written_takes_one_at_a_time() -> None:
+    assert ceiling("rate window", "rate limit") == 1_000 / 10
+    assert ceiling("rate window", "rate limit, in tens") == 1_000
+    assert ceiling("counters", "consumer") == 100_000  # which are only read here
+    assert ceiling("counters of a shard", "consumer", shards=4) == 8_000
+
+
+def test_a_shard_s_batches_come_after_each_other() -> None:
+    # 100 ms for a hundred records; a job has three.
+    assert ceiling("full batches after each other", "consumer", shards=4) == pytest.approx(
+        4_000 / 3
+    )
+    assert ceiling("event pages", "consumer") == 4_000
+
+
+def test_a_deployment_has_quotas() -> None:
+    assert ceiling("job records", "one by one", shards=3) == 1_000
+    assert ceiling("quota: units of the table", "one by one") == pytest.approx(40_000 / 7.75)
+    assert ceiling("quota: requests", "one by one") == 1_000
+    assert ceiling("quota: functions at one time", "one by one") == pytest.approx(1_000 / 3)
+    assert ceiling("setting: throttle_rate_per_s", "in tens") == pytest.approx(250)
+
+
+def test_a_path_has_rows_for_what_it_adds_alone() -> None:
+    found = scale.Scale(UNITS, NUMBERS).ceilings()
+
+    def rows(path: str) -> list[str]:
+        return [one.what for one in found if one.path == path]
+
+    assert rows("rate limit") == ["rate window"]
+    # The line takes more than of other jobs, and so fewer jobs.
+    assert rows("rate limit, in tens") == ["rate window", "ready line"]
+
+
+def test_what_falls_first_depends_on_lanes_and_shards() -> None:
+    found = scale.Scale(UNITS, NUMBERS)
+
+    def first(lanes: int, shards: int, *, one_queue: bool = True, life: str = "one by one") -> str:
+        return found.first(life, lanes, shards, one_queue=one_queue).what
+
+    assert first(1, 4) == "ready line"
+    assert first(16, 2, life="in tens") == "job records"
+    assert first(16, 16) == "the queue, read by each push and fetch"
+    assert first(1, 16, one_queue=False) == "event pages"
+    assert first(64, 64, life="in tens") == "event pages"
+
+
+def test_a_key_that_nobody_named_is_refused() -> None:
+    """Whoever writes to a new kind of key says in `scale.KEYS` of what there is one."""
+    paths = UNITS["paths"] | {"fair": {"table ?|": [1, 0]}}
+    with pytest.raises(KeyError, match=r"table \?"):
+        scale.Scale(UNITS | {"paths": paths}, NUMBERS).ceilings()
+
+
+def test_two_digits_are_shown_rounded_down() -> None:
+    shown = [scale.rough(value) for value in (7, 99.9, 125, 444.4, 1_777, 32_000)]
+    assert shown == ["7", "99", "120", "440", "1,700", "32,000"]
+
+
+# --- what is given, and what is written ---------------------------------------------------------
+
+
+def test_others_take_the_place_of_what_is_assumed(tmp_path: Path) -> None:
+    mine = tmp_path / "mine.toml"
+    mine.write_text("[prices]\nwrite_units = 2\n[x]\ntracing = false\n")
+    found = numbers.assumed([str(mine), "request_ms=12.5"])
+    assert (found["write_units"], found["tracing"], found["request_ms"]) == (2, 0, 12.5)
+    assert found["read_units"] == numbers.assumed()["read_units"]
+    with pytest.raises(SystemExit, match=r"^nothing: there is write_units, "):
+        numbers.assumed(["nothing=1"])
+
+
+@pytest.mark.parametrize("page", pages.pages(), ids=lambda page: page.name)
+def test_the_page_has_what_follows(page: Path) -> None:
+    """If not: `make numbers`."""
+    assert page.read_text("utf-8") == pages.pages()[page]
+
+
+def test_the_picture_is_of_these_numbers() -> None:
+    """If not: `make plots`."""
+    picture = (ROOT / "docs" / "pictures" / "prices.svg").read_text("utf-8")
+    fingerprint = prices.fingerprint(prices.Model(numbers.counted(), numbers.assumed()))
+    assert f"<dc:description>{fingerprint}</dc:description>" in picture
