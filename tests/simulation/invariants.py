@@ -203,7 +203,7 @@ class Watch:
             return
         assert after is not None
         now = State(after["state"])
-        if now not in TERMINAL and not _found_by(after):
+        if now not in TERMINAL and not found_by(after):
             raise broken("each job is in a line of the index", job=pk, state=now.value)
         if before is None:
             self._runs[pk] = 0
@@ -505,7 +505,7 @@ def _permits(item: Mapping[str, Any]) -> Iterable[str]:
         yield worker_semaphore(item["pool"], item["worker"])
 
 
-def _found_by(record: Item) -> bool:
+def found_by(record: Item) -> bool:
     """Whether a sweep finds the job: by a line of its queue, where its state belongs."""
     line = {"available": "R", "pending": "P"}.get(record["state"], "D")
     return record.get("wpk") == f"{line}|{record['queue']}|{record.get('lane', 0)}" and isinstance(

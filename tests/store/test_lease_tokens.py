@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -104,3 +104,31 @@ def test_the_demand_ends_with_the_setting_for_jobs_fetched_later(world: World) -
     world.clock.advance(2_000)
     (job,) = world.fetch("q", worker="a")
     assert world.run.finish.ack(job.id).state == "completed"
+
+
+class Slow:
+    """A client whose writes take two seconds each."""
+
+    def __init__(self, world: World) -> None:
+        self._world = world
+
+    def __getattr__(self, name: str) -> Any:
+        def call(**arguments: Any) -> Any:
+            answer = getattr(self._world.client, name)(**arguments)
+            if name == "update_item":
+                self._world.clock.advance(2_000)
+            return answer
+
+        return call
+
+
+def test_a_lease_that_ends_in_its_own_fetch_is_not_handed_out_beside_the_next(
+    world: World,
+) -> None:
+    """Found by clients side by side: one answer had the same job twice, with two tokens."""
+    pushed = world.push()
+    slow = world.another(Slow(world))
+    (job,) = slow.fetch.fetch(["default"], 3, "w", visibility_timeout_ms=1_000)
+    assert (job.id, job.attempt) == (pushed.id, 2)
+    assert job.lease is not None
+    assert world.run.finish.ack(job.id, lease_token=job.lease.token).state == "completed"

@@ -484,7 +484,8 @@ class Fetch:
             if over:
                 self._transitions.apply(found)
             return None
-        state.jobs.append(job)
+        # A short lease may end while its own fetch goes on: the worker is told of the later one.
+        state.jobs = [*(one for one in state.jobs if one.id != job.id), job]
         state.kib += _kib(position)
         return job
 

@@ -1,0 +1,458 @@
+"""Measure what a fault does, and how long it takes until all is as before, on dynoxide.
+
+    PYTHONPATH=shared:. .venv/bin/python -m tests.performance.faults
+
+Prints the table of docs/reliability.md. Time is moved by hand; a sweep runs each minute.
+"""
+
+from __future__ import annotations
+
+import random
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from itertools import count
+from typing import TYPE_CHECKING, Any
+
+from botocore.exceptions import ConnectionClosedError
+
+from ojs.clock import ManualClock
+from ojs.domain.errors import Duplicate, OjsError, QueueFull
+from ojs.domain.job import envelope
+from ojs.runtime import Runtime
+from ojs.store.table import keys
+from ojs.store.table.table import Update
+from tests.performance.measure import Row
+from tests.simulation import saturation
+from tests.store.conftest import World, make_world
+from tests.store.doubles import Projecting, Throttled
+from tests.store.faults import Died, Faulty
+
+if TYPE_CHECKING:
+    from mypy_boto3_dynamodb import DynamoDBClient
+
+HEADER = ("fault", "what happens", "until it is healed")
+LEASE_MS = 30_000
+_STEP_MS = 1_000
+_MINUTE_MS = 60_000
+# Whatever has not healed by then never does.
+_LONGEST_MS = 600_000
+_ID = "01a1fc2e-3f3a-7000-81bc-5dfbf7d99b79"
+
+Act = Callable[[Runtime], Any]
+
+
+@contextmanager
+def world_of(client: DynamoDBClient, *, stream: bool = False) -> Iterator[World]:
+    """A world on a fresh table, which goes with the block."""
+    world = make_world(client, stream=stream)
+    try:
+        yield world
+    finally:
+        client.delete_table(TableName=world.table)
+
+
+def push(run: Runtime, queue: str = "default", **more: Any) -> Any:
+    """Push a job, under an id of the client's if there is one."""
+    request = {"type": "t", "args": [], "options": {"queue": queue}, **more}
+    return run.enqueue.push(envelope.parse(request))
+
+
+def fetch(run: Runtime, queue: str = "default", most: int = 1) -> Any:
+    """Claim jobs, for as long as LEASE_MS."""
+    return run.fetch.fetch([queue], most, "w", visibility_timeout_ms=LEASE_MS)
+
+
+def passing(world: World) -> Iterator[int]:
+    """Time that passes, in ms; sweeps run each minute."""
+    for passed in range(0, _LONGEST_MS, _STEP_MS):
+        yield passed
+        world.clock.advance(_STEP_MS)
+        if (passed + _STEP_MS) % _MINUTE_MS == 0:
+            for sweep in (world.run.sweep, world.run.reconcile):
+                sweep.run_once(world.clock.now_ms(), 1_000)
+    raise AssertionError("it does not heal")
+
+
+def worst(
+    client: DynamoDBClient,
+    config: dict[str, Any],
+    prepare: Act,
+    act: Act,
+    healed: Callable[[Runtime], bool],
+) -> int:
+    """How long it takes at most, in ms, after the process died before or after any of its calls."""
+    longest = 0
+    for death in ("died before", "died after"):
+        for number in count(1):
+            with world_of(client) as world:
+                world.run.queues.create("default", config)
+                prepare(world.run)
+                faulty = Faulty(world.client, number, death)
+                with suppress(Died):
+                    act(world.another(faulty))
+                if faulty.calls < number:
+                    break
+                fresh = world.another()
+                longest = max(longest, next(at for at in passing(world) if healed(fresh)))
+    return longest
+
+
+def seconds(ms: int) -> str:
+    return "at once" if ms == 0 else f"{ms // 1_000} s"
+
+
+# --- a process that dies --------------------------------------------------------------------------
+
+
+def killed_in_push(client: DynamoDBClient) -> Row:
+    def repeated(run: Runtime) -> bool:
+        try:
+            push(run, id=_ID)
+        except Duplicate as there:
+            return bool(there.details["existing_job_id"] == _ID)
+        except QueueFull:
+            return False
+        return True
+
+    plain = worst(client, {}, lambda _: None, lambda run: push(run, id=_ID), repeated)
+    bounded = worst(
+        client, {"max_size": 1}, lambda _: None, lambda run: push(run, id=_ID), repeated
+    )
+    return (
+        "process killed in a push",
+        (
+            "the job is stored or not, and the same push again says which; its room in a bounded "
+            "queue may stay taken"
+        ),
+        f"{seconds(plain)}; a bound {seconds(bounded)}",
+    )
+
+
+def killed_in_fetch(client: DynamoDBClient) -> Row:
+    def again(run: Runtime) -> bool:
+        return len(fetch(run)) == 1
+
+    def two(run: Runtime) -> None:
+        for _ in range(2):
+            push(run)
+
+    plain = worst(client, {}, push, fetch, again)
+    limited = worst(client, {"concurrency": 1}, two, fetch, again)
+    return (
+        "process killed in a fetch",
+        (
+            f"a claimed job runs nowhere until its lease is over, here {LEASE_MS // 1_000} s; "
+            "permits of a limit may stay taken"
+        ),
+        f"{seconds(plain)}; a limit {seconds(limited)}",
+    )
+
+
+def killed_in_ack(client: DynamoDBClient) -> Row:
+    held: list[Any] = []
+
+    def one(run: Runtime) -> None:
+        push(run)
+        held[:] = fetch(run)
+
+    def two(run: Runtime) -> None:
+        one(run)
+        push(run)
+
+    def ack(run: Runtime) -> None:
+        run.finish.ack(held[0].id, worker_id="w")
+
+    def done(run: Runtime) -> bool:
+        # The worker asks again.
+        ack(run)
+        return run.jobs.get(held[0].id).state.value == "completed"
+
+    def next_runs(run: Runtime) -> bool:
+        return done(run) and len(fetch(run)) == 1
+
+    plain = worst(client, {}, one, ack, done)
+    limited = worst(client, {"concurrency": 1}, two, ack, next_runs)
+    return (
+        "process killed in an ack",
+        (
+            "the job is done or not, and the same ack again ends it; the permit of a limit may "
+            "stay taken"
+        ),
+        f"{seconds(plain)}; a limit {seconds(limited)}",
+    )
+
+
+# --- what the table and the network do ------------------------------------------------------------
+
+
+def life(run: Runtime) -> None:
+    """One job from push to ack; raises OjsError."""
+    push(run)
+    (job,) = fetch(run)
+    run.finish.ack(job.id, worker_id="w")
+
+
+def in_one_life(
+    client: DynamoDBClient, faulty: Callable[[Any, int], Any], **config: Any
+) -> tuple[int, int, float]:
+    """Of a life with a fault at each of its calls in turn: how many there were, how many requests
+    failed, and the longest pause in ms.
+    """
+    failed, longest = 0, 0.0
+    for number in count(1):
+        with world_of(client) as world:
+            world.run.queues.create("default", config)
+            pauses: list[float] = []
+            world.sleep = pauses.append
+            double = faulty(world.client, number)
+            run = world.another(double)
+            try:
+                life(run)
+            except OjsError:
+                failed += 1
+            longest = max(longest, sum(pauses))
+            if double.calls < number:
+                return number - 1, failed, longest * 1_000
+    raise AssertionError
+
+
+def answer_lost(client: DynamoDBClient) -> Row:
+    calls, failed, pause_ms = in_one_life(client, lambda c, n: Faulty(c, n, "answer lost"))
+    assert pause_ms <= 25
+    return (
+        "the answer to a call is lost",
+        (
+            f"the call is repeated, and knows its own write: in push, fetch and ack at {calls} "
+            f"places {failed} requests failed"
+        ),
+        "in the request, after a pause of 25 ms at most",
+    )
+
+
+class Closed:
+    """A client whose connection was closed while its container was frozen: one call fails."""
+
+    def __init__(self, client: Any, number: int) -> None:
+        self._client, self._number = client, number
+        self.calls = 0
+
+    def __getattr__(self, name: str) -> Any:
+        def call(**arguments: Any) -> Any:
+            self.calls += 1
+            if self.calls == self._number:
+                raise ConnectionClosedError(endpoint_url="dynamodb")
+            return getattr(self._client, name)(**arguments)
+
+        return call
+
+
+def frozen(client: DynamoDBClient) -> Row:
+    calls, failed, pause_ms = in_one_life(client, Closed)
+    assert pause_ms <= 25
+    return (
+        "a container was frozen, and its connections are dead",
+        f"the call is repeated on another one: at {calls} places {failed} requests failed",
+        "in the request, after a pause of 25 ms at most",
+    )
+
+
+def throttled(client: DynamoDBClient) -> Row:
+    calls, failed, _ = in_one_life(client, lambda c, n: Faulty(c, n, "ThrottlingException"))
+    healthy, _ = saturation.run(10, 0.0, seed=2)
+    hurt, _ = saturation.run(10, 0.05, seed=2)
+    return (
+        "calls are throttled",
+        (
+            f"after four tries, at {failed} of {calls} places, the answer is 503: nothing was "
+            "done, and permits and room are free again. With 5 % of claims refused in every try, "
+            f"64 clients keep a queue with a `concurrency` of {saturation.LIMIT} at "
+            f"{hurt.used:.0%} of it ({healthy.used:.0%} without)"
+        ),
+        "with the next request",
+    )
+
+
+def hot_line(client: DynamoDBClient) -> Row:
+    with world_of(client) as world:
+        for queue in ("hot", "good"):
+            for _ in range(5):
+                push(world.run, queue)
+        hot = world.another(Throttled(world.client, keys.ready("hot", 0)))
+        got = hot.fetch.fetch(["hot", "good"], 10, "w")
+        after = world.another().fetch.fetch(["hot", "good"], 10, "w")
+    return (
+        "one queue's line is throttled",
+        f"it is left alone for this fetch: of five jobs of another queue {len(got)} are handed out",
+        f"with the next fetch, which had {len(after)} of 5",
+    )
+
+
+class Stale:
+    """A client that answers queries of the index as it did first."""
+
+    def __init__(self, client: Any) -> None:
+        self._client = client
+        self._seen: dict[str, Any] = {}
+
+    def __getattr__(self, name: str) -> Any:
+        def call(**arguments: Any) -> Any:
+            if name != "query" or "IndexName" not in arguments:
+                return getattr(self._client, name)(**arguments)
+            asked = str(arguments["ExpressionAttributeValues"])
+            if asked not in self._seen:
+                self._seen[asked] = getattr(self._client, name)(**arguments)
+            return self._seen[asked]
+
+        return call
+
+
+def stale_index(client: DynamoDBClient) -> Row:
+    # After a lost race a fetch takes any job of the page.
+    random.seed(1)
+    with world_of(client) as world:
+        for _ in range(10):
+            push(world.run)
+        stale = Stale(world.client)
+        given = [job.id for _ in range(5) for job in fetch(world.another(stale), most=2)]
+    twice = len(given) - len(set(given))
+    return (
+        "the index is behind",
+        (
+            f"it lists jobs that are gone: a lost race each; in five fetches of two jobs under one "
+            f"old page {len(set(given))} of 10 were handed out, {twice} of them twice"
+        ),
+        "when the index has caught up, usually within a second",
+    )
+
+
+# --- what is wrong elsewhere ----------------------------------------------------------------------
+
+
+def bus_is_down(client: DynamoDBClient) -> Row:
+    with world_of(client, stream=True) as world:
+        projecting = Projecting(world)
+        bus = projecting.projected.bus
+        bus.refuses = lambda _: True
+        for _ in range(10):
+            push(world.run)
+        world.run.queues.pause("default")
+        records = projecting.stream.take()
+        waiting = projecting.projected.run(records)
+        counted = projecting.projected.stats("default")["available"]
+        bus.refuses = lambda _: False
+        assert projecting.projected.run(records) == []
+        told = len(bus.taken)
+    return (
+        "EventBridge refuses",
+        (
+            f"jobs go on; only what the bus must be told waits in the stream, here {len(waiting)} "
+            f"record of {len(records)}, for six hours at most; {counted} of 10 pushes are counted"
+        ),
+        f"when the record is delivered again: {told} event, once",
+    )
+
+
+def stream_is_behind(client: DynamoDBClient) -> Row:
+    with world_of(client, stream=True) as world:
+        projecting = Projecting(world)
+        for _ in range(100):
+            push(world.run)
+        assert len(fetch(world.run, most=100)) == 100
+        before = projecting.projected.stats("default")
+        meter = projecting.projected.store.meter
+        meter.reset()
+        records = projecting.catch_up()
+        after = projecting.projected.stats("default")
+    assert not before
+    assert after["active"] == 100
+    return (
+        "the stream is behind",
+        "jobs go on; events, and counts of more than 100 jobs, are late; nothing is counted twice",
+        f"once it is read: {len(records)} records are {len(meter.calls)} calls",
+    )
+
+
+def damaged(client: DynamoDBClient) -> Row:
+    with world_of(client) as world:
+        pushed = [push(world.run).job for _ in range(10)]
+        world.run.table.update(Update(keys.job(pushed[0].id), keys.RECORD, set={"retry": "?"}))
+        given = len(fetch(world.run, most=10))
+        world.clock.advance(LEASE_MS)
+        told = [bool(world.run.sweep.run_once(world.clock.now_ms(), 1_000).failures) for _ in "ab"]
+    return (
+        "a job record is damaged",
+        (
+            f"it is passed over: the {given} others are handed out; the sweep names it "
+            f"({sum(told)} of {len(told)} runs), and the alarm is raised"
+        ),
+        "when somebody mends or deletes the item",
+    )
+
+
+def skewed(client: DynamoDBClient) -> Row:
+    with world_of(client) as world:
+        push(world.run)
+        (first,) = fetch(world.run)
+        ahead = World(world.client, world.table, ManualClock(world.clock.now_ms() + 2_000))
+        passed = 0
+        while not (second := fetch(ahead.run)):
+            passed += _STEP_MS
+            world.clock.advance(_STEP_MS)
+            ahead.clock.advance(_STEP_MS)
+        refused = "nothing"
+        try:
+            world.run.finish.ack(first.id, lease_token=first.lease.token)
+        except OjsError as error:
+            refused = type(error).__name__
+        assert refused == "Conflict"
+        assert second[0].lease.token != first.lease.token
+    return (
+        "clocks differ by 2 s",
+        (
+            f"times are early or late by as much: a lease of {LEASE_MS // 1_000} s is over after "
+            f"{seconds(passed)}; the former holder's token is refused"
+        ),
+        "nothing to heal",
+    )
+
+
+ROWS = (
+    killed_in_push,
+    killed_in_fetch,
+    killed_in_ack,
+    answer_lost,
+    frozen,
+    throttled,
+    hot_line,
+    stale_index,
+    bus_is_down,
+    stream_is_behind,
+    damaged,
+    skewed,
+)
+
+
+def line(row: Row) -> str:
+    """A line of the table, in Markdown."""
+    return f"| {' | '.join(row)} |"
+
+
+def main() -> int:
+    """Print the table."""
+    from local import engines
+    from local.dynamodb import connect
+
+    engine = engines.start("dynoxide")
+    try:
+        client = connect(engine.url)
+        sys.stdout.write(f"{line(HEADER)}\n|---|---|---|\n")
+        for measure in ROWS:
+            sys.stdout.write(line(measure(client)) + "\n")
+    finally:
+        engine.stop()
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
