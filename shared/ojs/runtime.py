@@ -183,7 +183,13 @@ class Runtime:
             depth=stores.depth,
         )
         self.changes = JobChanges(jobs=stores.jobs, permits=self.permits)
-        self.bounds = QueueBounds(jobs=stores.jobs, depth=stores.depth, clock=clock, sleep=sleep)
+        self.bounds = QueueBounds(
+            jobs=stores.jobs,
+            depth=stores.depth,
+            stored=lambda queue, most: len(stores.recount.listed(queue, most)[0]),
+            clock=clock,
+            sleep=sleep,
+        )
         self.placement = FairQueuePlacement(
             jobs=stores.jobs, queues=stores.queues, tenants=stores.finish_tags, clock=clock
         )
@@ -446,6 +452,7 @@ class Runtime:
             depth=self.stores.depth,
             recount=self.stores.recount,
             repair=self.permit_repair,
+            clock=self.clock,
         )
 
     @cached_property

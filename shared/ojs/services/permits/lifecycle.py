@@ -21,7 +21,7 @@ from ojs.domain.rate_limit.limiter import LimitDecision
 from ojs.services.permits.key_permits import Candidate, KeyPermits, KeyPermitUse
 from ojs.services.permits.pool_permits import PoolPermits, PoolPermitUse
 from ojs.services.permits.queue_permits import QueuePermits, QueuePermitUse
-from ojs.store.permits.depth_counter import DepthCounter
+from ojs.store.permits.depth_counter import DepthCounter, Room
 from ojs.store.permits.key_limits import LimitGrant
 from ojs.store.table.keys import Position
 
@@ -152,7 +152,7 @@ class Permits:
     def release(self, job: Job, *, ended_ms: int) -> None:
         """Release everything that a job held. Call it only after the write that ended the job."""
         if job.reserved_bytes is not None:
-            self._depth.release(job.queue, count=1, size=job.reserved_bytes, now_ms=ended_ms)
+            self._depth.release(job.queue, Room.of([job]), now_ms=ended_ms)
         self._release_run(job, ended_ms)
 
     def release_unused(self, before: Job, after: Job) -> None:
