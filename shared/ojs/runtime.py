@@ -65,8 +65,8 @@ if TYPE_CHECKING:
     from ojs.services.operations.events import Events
     from ojs.services.operations.metrics_sweep import MetricsSweep
     from ojs.services.operations.statistics import Statistics
-    from ojs.services.permits.permit_repair import PermitRepair
     from ojs.services.permits.reconcile import PoolPermitSweep, ReconcileSweep
+    from ojs.services.permits.repair import PermitRepair
     from ojs.services.permits.throttle_sweep import ThrottleSweep
     from ojs.services.pools.configure import PoolConfiguration
     from ojs.services.pools.health_sweep import PoolHealthSweep
@@ -182,7 +182,13 @@ class Runtime:
             pool_store=stores.pools,
         )
         self.changes = JobChanges(jobs=stores.jobs, permits=self.permits)
-        self.bounds = QueueBounds(jobs=stores.jobs, depth=stores.depth, clock=clock, sleep=sleep)
+        self.bounds = QueueBounds(
+            jobs=stores.jobs,
+            depth=stores.depth,
+            stored=lambda queue, most: len(stores.recount.listed(queue, most)[0]),
+            clock=clock,
+            sleep=sleep,
+        )
         self.placement = FairQueuePlacement(
             jobs=stores.jobs, queues=stores.queues, tenants=stores.finish_tags, clock=clock
         )
@@ -432,7 +438,7 @@ class Runtime:
 
     @cached_property
     def permit_repair(self) -> PermitRepair:
-        from ojs.services.permits.permit_repair import PermitRepair
+        from ojs.services.permits.repair import PermitRepair
 
         return PermitRepair(
             jobs=self.stores.jobs,
@@ -450,6 +456,7 @@ class Runtime:
             depth=self.stores.depth,
             recount=self.stores.recount,
             repair=self.permit_repair,
+            clock=self.clock,
         )
 
     @cached_property

@@ -17,7 +17,7 @@ from ojs.domain.fair_queue.tags import TICKS_PER_MS, tagged, ticks_of
 from ojs.domain.job.permits import RunPermits
 from ojs.services.permits.semaphore_permits import semaphore_of
 from ojs.store.jobs import items
-from ojs.store.permits import counter_items
+from ojs.store.permits import depth_counter
 from ojs.store.table import keys, values
 from tests.model.backend import Answer, Backend, Storage, There
 from tests.model.model import DONE, Job, Model, Refused, Shown
@@ -233,11 +233,11 @@ class Base(RuleBasedStateMachine):
         for (pk, sk), item in there.items():
             if not pk.startswith(keys.counter("")):
                 continue
-            name, level = pk.removeprefix(keys.counter("")), counter_items.value_from(item)
+            name, level = pk.removeprefix(keys.counter("")), depth_counter.value_from(item)
             if sk == keys.DEPTH:
                 assert level.tracked == held[name], f"the counter of {name} says {level}"
             elif sk == keys.SEMAPHORE:
-                assert level.count == taken.pop(name, 0), f"places of {name}: {level}"
+                assert item.get("n", 0) == taken.pop(name, 0), f"places of {name}: {item}"
         assert not taken, f"jobs run without a place: {taken}"
 
     def check_bounds(self) -> None:

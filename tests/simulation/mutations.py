@@ -20,14 +20,14 @@ from ojs.services.jobs.fetch import Fetch
 from ojs.services.jobs.sweep import JobSweep
 from ojs.services.jobs.transitions import JobChanges
 from ojs.services.permits.backpressure import NoRoomYet, QueueBounds, Reservation
-from ojs.services.permits.permit_repair import CountedPermits, PermitRepair
 from ojs.services.permits.reconcile import ReconcileSweep
+from ojs.services.permits.repair import CountedPermits, PermitRepair
 from ojs.services.pools.configure import PoolConfiguration
 from ojs.services.queues.deletion import QueueDeletion
 from ojs.store.jobs import records as job_store
 from ojs.store.jobs.staged_batches import StagedBatches
 from ojs.store.permits import semaphore
-from ojs.store.permits.depth_counter import DepthCounter
+from ojs.store.permits.depth_counter import DepthCounter, Room
 from ojs.store.permits.semaphore import ConcurrencySemaphore
 from ojs.store.queues.queues import QueueStore
 from ojs.store.table import keys
@@ -128,9 +128,9 @@ def release_twice() -> AbstractContextManager[Any]:
     """Room is given back once too often."""
     release = DepthCounter.release
 
-    def twice(self: DepthCounter, queue: str, **how: Any) -> None:
-        release(self, queue, **how)
-        release(self, queue, **how)
+    def twice(self: DepthCounter, queue: str, room: Room, **how: Any) -> None:
+        release(self, queue, room, **how)
+        release(self, queue, room, **how)
 
     return mock.patch.object(DepthCounter, "release", twice)
 

@@ -74,7 +74,7 @@ class Scene:
         self.running = self.worker.held[0].id
         self.producer.push(large=True)
 
-    def twice(self, act: Callable[[], None]) -> None:
+    def twice(self, act: Callable[[], object]) -> None:
         """Done, and done again if nobody knows how it ended."""
         act()
         for push in self.world.pushes:
@@ -98,7 +98,7 @@ class Scene:
         self.hand.reconcile()
 
 
-OPERATIONS: dict[str, Callable[[Scene], Callable[[], None]]] = {
+OPERATIONS: dict[str, Callable[[Scene], Callable[[], object]]] = {
     "push": lambda scene: partial(scene.producer.push, large=True),
     "push without an id": lambda scene: partial(scene.producer.push, large=True, chosen=False),
     "push a few": lambda scene: partial(scene.producer.push, 2, large=True),
@@ -126,7 +126,7 @@ OPERATIONS: dict[str, Callable[[Scene], Callable[[], None]]] = {
     "discard a queue": lambda scene: partial(scene.hand.end, "default", "discard"),
     "move a queue": lambda scene: partial(scene.hand.end, "default", "move", "there"),
 }
-MEANWHILE: dict[str, Callable[[Scene], Callable[[], None]]] = {
+MEANWHILE: dict[str, Callable[[Scene], Callable[[], object]]] = {
     "others work": lambda scene: scene.fetch_and_ack,
     "the lease ends": lambda scene: scene.end_of_the_lease,
     "others push": lambda scene: partial(scene.other.push, 5, large=True, chosen=False),
@@ -157,7 +157,7 @@ def test_an_answer_is_lost_while_somebody_acts(
         def scenario(world: World) -> list[Acts]:
             scene = Scene(world, bounds=bounds)
             act = OPERATIONS[operation](scene)
-            return [[partial(scene.twice, act)], [MEANWHILE[meanwhile](scene)]]
+            return [[partial(scene.twice, act)], [scene.worker.does(MEANWHILE[meanwhile](scene))]]
 
         random.seed(nth)
         try:

@@ -29,8 +29,8 @@ from ojs.domain.errors import Conflict, Duplicate, NotFound, QueueFull
 from ojs.domain.job import envelope
 from ojs.domain.pool.pool import pool_semaphore
 from ojs.runtime import Runtime
-from ojs.store.permits import counter_items
 from ojs.store.table import keys, values
+from ojs.store.table.values import number
 from tests.store.conftest import make_world
 from tests.store.faults import Faulty, attempt, orphans
 from tests.store.permits import lost_permit
@@ -514,7 +514,7 @@ def counted(scene: Scene) -> dict[str, int]:
     for item in map(values.unpack, scene.world.items()):
         pk, sk = str(item["pk"]), str(item["sk"])
         if pk.startswith(keys.counter("")) and sk in (keys.DEPTH, keys.SEMAPHORE):
-            found[f"{pk} {sk}"] = counter_items.value_from(item).count
+            found[f"{pk} {sk}"] = number(item, "n")
     return found
 
 

@@ -22,8 +22,8 @@ from ojs.domain.job import envelope
 from ojs.domain.job.job import Job
 from ojs.services.jobs import enqueue
 from ojs.services.permits.backpressure import QueueBounds
-from ojs.services.permits.repair import SETTLED_MS
 from ojs.store.jobs import staged_batches
+from ojs.store.permits.depth_counter import PERIOD_MS, Room, period_of
 from ojs.store.table import keys, values
 from ojs.store.table.errors import LostRace
 from tests.store.doubles import Projecting
@@ -34,11 +34,13 @@ from tests.store.streams import Projected, Record, Stream, recount_behind
 
 if TYPE_CHECKING:
     from ojs.runtime import Runtime
-    from ojs.store.permits.counter_items import CounterValue
+    from ojs.store.permits.depth_counter import DepthValue
     from tests.store.conftest import World
 
 Worlds = Callable[[], AbstractContextManager["World"]]
 QUEUE = "bounded"
+# From one sweep to the next.
+SETTLED_MS = 60_000
 TERMINAL = ("completed", "cancelled", "discarded")
 
 
@@ -51,7 +53,7 @@ def configure(world: World, queue: str = QUEUE, **config: Any) -> None:
     world.run.queues.configure(queue, config)
 
 
-def value_of(world: World, queue: str = QUEUE) -> CounterValue:
+def value_of(world: World, queue: str = QUEUE) -> DepthValue:
     return world.run.stores.depth.value(queue)
 
 
@@ -352,12 +354,12 @@ def test_batches_drop_many_at_once(exact: World) -> None:
         exact.run.enqueue.push_batch([request(n) for n in range(150)])
     # The queue; the counter twice; the line, its end, the records; who went, and the new ones.
     assert spent.calls <= 3 + 4 + 3 + 10
-    # Together no more than the queue holds: what others dropped for theirs cannot be dropped.
-    crowd(exact, [pushing([request(n) for n in range(60)], batch=True)] * 3)
+    # Together more than the queue holds: what others dropped for theirs cannot be dropped yet.
+    crowd(exact, [pushing([request(n) for n in range(60)], batch=True)] * 6)
     assert counts(exact) == behind(exact)
     assert counts(exact)[0] == 200
     states = Counter(i["state"]["S"] for i in exact.items() if "state" in i and "type" in i)
-    assert states == {"available": 200, "discarded": 150 + 3 * 60}
+    assert states == {"available": 200, "discarded": 150 + 6 * 60}
 
 
 def test_a_job_that_was_taken_spoils_no_transaction_of_others(exact: World) -> None:
@@ -494,6 +496,7 @@ def test_who_waits_for_room_gets_it_when_there_is_some(exact: World) -> None:
             jobs=run.enqueue._jobs,
             clock=exact.clock,
             depth=run.stores.depth,
+            stored=lambda *_: 0,
             sleep=sleep,
         )
 
@@ -815,25 +818,39 @@ def test_a_job_released_long_after_it_was_done_is_released_once(exact: World) ->
 def test_a_reservation_made_meanwhile_is_not_overwritten(exact: World) -> None:
     configure(exact, max_size=10)
     leak(exact, LEAKS[0])
-    exact.clock.advance(SETTLED_MS)
+    exact.clock.advance(SETTLED_MS + PERIOD_MS)
     assert reconcile(exact)["suspected"] == 1
     exact.clock.advance(SETTLED_MS)
-    repair = exact.run.stores.depth.repair
+    subtract = exact.run.stores.depth.subtract
 
     def late(*arguments: Any, **more: Any) -> bool:
         exact.run.enqueue.push(request())
-        return repair(*arguments, **more)
+        return subtract(*arguments, **more)
 
-    with mock.patch.object(exact.run.stores.depth, "repair", late):
-        assert reconcile(exact)["healed"] == 0
-    assert counts(exact)[0] == 2
-    assert behind(exact)[0] == 1
-    # What was noted before does not count any more: all of it begins anew.
-    exact.clock.advance(SETTLED_MS)
+    with mock.patch.object(exact.run.stores.depth, "subtract", late):
+        assert reconcile(exact)["healed"] == 1
+    assert counts(exact) == behind(exact)
+    assert counts(exact)[0] == 1
+
+
+def test_two_sweeps_at_once_subtract_once(exact: World) -> None:
+    configure(exact, max_size=10)
+    leak(exact, LEAKS[0])
+    exact.run.enqueue.push(request())
+    exact.clock.advance(SETTLED_MS + PERIOD_MS)
     assert reconcile(exact)["suspected"] == 1
     exact.clock.advance(SETTLED_MS)
-    assert reconcile(exact)["healed"] == 1
+    subtract, others = exact.run.stores.depth.subtract, []
+
+    def late(*arguments: Any, **more: Any) -> bool:
+        others.append(exact.another().reconcile.run_once(exact.clock.now_ms(), 10)["healed"])
+        return subtract(*arguments, **more)
+
+    with mock.patch.object(exact.run.stores.depth, "subtract", late):
+        assert reconcile(exact)["healed"] == 0
+    assert others == [1]
     assert counts(exact) == behind(exact)
+    assert counts(exact)[0] == 1
 
 
 def test_jobs_that_the_index_does_not_show_yet_count(streamed: Worlds) -> None:
@@ -893,7 +910,8 @@ def test_a_counter_that_counts_too_few_is_raised_at_once(exact: World) -> None:
     configure(exact, max_size=10)
     for n in range(5):
         exact.run.enqueue.push(request(n))
-    exact.run.stores.depth.release(QUEUE, count=3, size=3 * 10, now_ms=exact.clock.now_ms())
+    room = Room().plus(3, 3 * 10, period_of(exact.clock.now_ms()))
+    exact.run.stores.depth.release(QUEUE, room, now_ms=exact.clock.now_ms())
     exact.clock.advance(SETTLED_MS)
     assert reconcile(exact)["healed"] == 1
     assert counts(exact)[0] == 5

@@ -22,6 +22,7 @@ from ojs.settings import Settings
 from ojs.store.deployment.access_keys import AccessKeyStore
 from ojs.store.deployment.notes import DeploymentStore
 from ojs.store.jobs.blobs import MemoryBlobs
+from ojs.store.permits.depth_counter import Room, period_of
 from ojs.store.queues.pool_health import PoolHealthStore
 from ojs.store.table import keys, values
 from ojs.store.table.schema import TABLE
@@ -310,8 +311,8 @@ def _bounds(run: Run) -> None:
     run.minutes(3)
     # Charged by a process that died before it stored the job.
     run.run.stores.depth.reserve(
-        "bounded", count=1, size=10, max_count=3, max_size=None, warn_at=1.0,
-        now_ms=run.clock.now_ms(),
+        "bounded", Room({period_of(run.clock.now_ms()): (1, 10)}),
+        max_count=3, max_size=None, warn_at=1.0, now_ms=run.clock.now_ms(),
     )  # fmt: skip
     run.minutes(4)
 

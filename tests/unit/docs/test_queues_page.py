@@ -13,7 +13,7 @@ from ojs.domain.queue.config import SYSTEM, QueueConfig, QueueConfigRequest
 from ojs.http.contract import operations as contract
 from ojs.services.dead_letter.copies import MAX_DROPS
 from ojs.services.permits import backpressure as bounds
-from ojs.services.permits import permit_repair as repair
+from ojs.services.permits import repair
 from ojs.store.permits import semaphore
 
 PAGE = (Path(__file__).resolve().parents[3] / "docs" / "queues.md").read_text("utf-8")

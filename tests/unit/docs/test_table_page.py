@@ -58,6 +58,7 @@ _PLACEHOLDERS = {
     "minute": r"\d{4}-\d\d-\d\dT\d\d:\d\d",
     "ms": r"\d{15}",
     "number": r"\d{4}",
+    "period": r"\d+",
     "operation": _UUID,
     "order": r"[0-9a-f]+",
     "permit": r"[0-9A-Za-z]{26}",

@@ -123,6 +123,8 @@ class Job:
     fenced: bool = False
     # Bytes reserved for it at the depth counter of its bounded queue, until it is done.
     reserved_bytes: int | None = None
+    # The period in which they were reserved (`ojs.store.permits.depth_counter`).
+    reserved_in: int | None = None
     # Its rate limit, and the name of its permit there while it is active (`limiter.permit_name`).
     limit: RateLimit | None = None
     key_permit: str | None = None

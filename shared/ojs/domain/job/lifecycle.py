@@ -172,14 +172,28 @@ def withdraw(job: Job, *, now_ms: int) -> tuple[Job, Failure]:
     )
 
 
-def move(job: Job, *, queue: str, lane: int, order: str, reserved_bytes: int | None) -> Job:
+def move(
+    job: Job,
+    *,
+    queue: str,
+    lane: int,
+    order: str,
+    reserved_bytes: int | None,
+    reserved_in: int | None,
+) -> Job:
     """To another queue, in the same state.
 
     It gets a new position, so that a fetch that sees the old index entry cannot claim the job.
     """
     order_there = order if job.state is State.AVAILABLE else None
     return replace(
-        job, queue=queue, lane=lane, order=order_there, reserved_bytes=reserved_bytes, batch=None
+        job,
+        queue=queue,
+        lane=lane,
+        order=order_there,
+        reserved_bytes=reserved_bytes,
+        reserved_in=reserved_in,
+        batch=None,
     )
 
 
@@ -227,6 +241,7 @@ def revive(job: Job, *, now_ms: int, order: str) -> Job:
         retry_delay_ms=None,
         expires_ms=None,
         reserved_bytes=None,
+        reserved_in=None,
         ttl_s=None,
     )
     return _available(fresh, now_ms=now_ms, order=order)

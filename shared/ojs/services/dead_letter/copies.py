@@ -35,6 +35,7 @@ from ojs.services.permits.lifecycle import Permits
 from ojs.store.dead_letter import copies as store
 from ojs.store.jobs.new_jobs import JobIdTaken
 from ojs.store.jobs.records import JobStore
+from ojs.store.permits.depth_counter import period_of
 from ojs.store.queues.queues import QueueStore
 from ojs.store.table.errors import LostRace
 
@@ -201,6 +202,7 @@ def _copy(record: Job, target: Target, queue: Queue, *, now_ms: int, lane: int, 
         retention=config.retention,
         order=order,
         reserved_bytes=jsontext.size_of(content) if queue.tracks_depth else None,
+        reserved_in=period_of(now_ms) if queue.tracks_depth else None,
         copy_of=Origin(record.id, target.max_size),
         chosen_id=True,
     )

@@ -34,6 +34,7 @@ from ojs.services.permits.rate_limits import RateLimits, registered
 from ojs.store.jobs.payload_change import PayloadChange
 from ojs.store.jobs.records import JobStore
 from ojs.store.jobs.unique_locks import UniqueLock, UniqueLocks
+from ojs.store.permits.depth_counter import period_of
 from ojs.store.queues.queues import QueueStore
 from ojs.store.table.errors import LostRace
 from ojs.store.table.races import retry_on_race
@@ -134,12 +135,14 @@ class Redrive:
         wanted = override.applied(job)
         queue = self._queue(wanted.queue, {} if known is None else known)
         queue.check_type(job.type)
-        after = lifecycle.revive(wanted, now_ms=self._clock.now_ms(), order=self._ids.order())
+        now_ms = self._clock.now_ms()
+        after = lifecycle.revive(wanted, now_ms=now_ms, order=self._ids.order())
         after = replace(
             after,
             # The queue may have been made again with fewer lanes since the job was pushed.
             lane=queue.choose_lane(self._choose),
             reserved_bytes=wanted.size if queue.tracks_depth else None,
+            reserved_in=period_of(now_ms) if queue.tracks_depth else None,
             replayed=replayed or job.replayed,
         )
         after, lock = self._locked(job, after)

@@ -43,6 +43,7 @@ from ojs.services.permits.rate_limits import RateLimits, RateLimitStatus, regist
 from ojs.store.jobs.new_jobs import JobIdTaken
 from ojs.store.jobs.records import JobStore
 from ojs.store.jobs.unique_locks import UniqueLock, UniqueLocks
+from ojs.store.permits.depth_counter import period_of
 from ojs.store.queues.queues import QueueStore
 from ojs.store.table.errors import LostRace, NotDone
 from ojs.store.table.races import retry_on_race
@@ -511,6 +512,7 @@ class Enqueue:
             order=self._ids.order() if ready else None,
             share=None if fairness is None else fairness.share(specification.content),
             reserved_bytes=jsontext.size_of(specification.content) if queue.tracks_depth else None,
+            reserved_in=period_of(now_ms) if queue.tracks_depth else None,
             limit=specification.limit,
             producer=producer,
             chosen_id=specification.id is not None,

@@ -32,8 +32,7 @@ from ojs.domain.job.job import Job
 from ojs.domain.job.states import State
 from ojs.domain.queue.queue import Queue
 from ojs.store.jobs.records import JobStore
-from ojs.store.permits.counter_items import CounterValue
-from ojs.store.permits.depth_counter import BoundReached, DepthCounter
+from ojs.store.permits.depth_counter import BoundReached, DepthCounter, DepthValue, Room
 from ojs.store.table.errors import LostRace, NotDone
 from ojs.store.table.table import MAX_TRANSACTION
 
@@ -57,34 +56,23 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class _CapacityRequest:
-    """What one queue should take: jobs and their bytes.
-
-    `freed` and `freed_bytes` are what leaves the queue with the very write that stores them.
+    """What one queue should take: `count` jobs of `size` bytes in all. `wanted` is the room to
+    reserve: theirs, without that of jobs which leave the queue with the very write that stores
+    them.
     """
 
     queue: Queue
     count: int
     size: int
     job_type: str
-    freed: int = 0
-    freed_bytes: int = 0
+    wanted: Room
 
-    @property
-    def wanted(self) -> int:
-        """Jobs to reserve room for."""
-        return max(0, self.count - self.freed)
-
-    @property
-    def wanted_bytes(self) -> int:
-        """Their bytes."""
-        return max(0, self.size - self.freed_bytes)
-
-    def beyond(self, value: CounterValue, taken: tuple[int, int]) -> tuple[int, int]:
+    def beyond(self, value: DepthValue, taken: Room) -> tuple[int, int]:
         """Jobs and bytes that must leave the queue first, with this room taken already."""
         config = self.queue.config
         return (
-            _beyond(value.count, self.wanted - taken[0], config.max_size),
-            _beyond(value.size, self.wanted_bytes - taken[1], config.max_size_bytes),
+            _beyond(value.count, self.wanted.count - taken.count, config.max_size),
+            _beyond(value.size, self.wanted.size - taken.size, config.max_size_bytes),
         )
 
 
@@ -103,14 +91,14 @@ class QueuePressure:
 
 @dataclass
 class Reservation:
-    """Room that was reserved, jobs and bytes by queue, and what each depth counter showed after it.
+    """Room that was reserved, by queue, and what each depth counter showed after it.
 
     `freed` are counted jobs that ended with the write that stored the `kept` ones.
     """
 
     requests: Sequence[_CapacityRequest] = ()
-    taken: dict[str, tuple[int, int]] = field(default_factory=dict)
-    values: dict[str, CounterValue] = field(default_factory=dict)
+    taken: dict[str, Room] = field(default_factory=dict)
+    values: dict[str, DepthValue] = field(default_factory=dict)
     kept: Sequence[Job] = ()
     freed: Sequence[Job] = ()
 
@@ -120,19 +108,22 @@ class Reservation:
         """
         self.kept, self.freed = stored, freed
 
-    def take(self, queue: str, count: int, size: int) -> None:
-        """Note more room in a queue as reserved."""
-        jobs, space = self.taken.get(queue, (0, 0))
-        self.taken[queue] = (jobs + count, space + size)
+    def room(self, queue: str) -> Room:
+        """What is reserved in a queue."""
+        return self.taken.get(queue, Room())
 
-    def left(self) -> Mapping[str, tuple[int, int]]:
+    def take(self, queue: str, room: Room) -> None:
+        """Note more room in a queue as reserved."""
+        self.taken[queue] = self.room(queue).with_all(room)
+
+    def left(self) -> Mapping[str, Room]:
         """What is to be released, by queue."""
-        left = Reservation(taken=dict(self.taken))
-        for jobs, sign in ((self.kept, -1), (self.freed, 1)):
+        left = dict(self.taken)
+        for jobs, sign in ((self.kept, -1), (_leaving(self.freed, self.kept), 1)):
             for job in jobs:
-                if job.reserved_bytes is not None:
-                    left.take(job.queue, sign, sign * job.reserved_bytes)
-        return left.taken
+                room = left.get(job.queue, Room())
+                left[job.queue] = room.with_all(Room.of([job]), sign)
+        return left
 
     def pressure(self, queue: str) -> QueuePressure | None:
         """How full the queue is, if the caller should be warned."""
@@ -149,7 +140,7 @@ class Reservation:
 class NoRoomYet(Exception):
     """A queue has no room, and its policy is to wait for some; see `QueueBounds.wait`."""
 
-    def __init__(self, request: _CapacityRequest, value: CounterValue) -> None:
+    def __init__(self, request: _CapacityRequest, value: DepthValue) -> None:
         super().__init__(request.queue.name)
         self.request = request
         self.value = value
@@ -164,10 +155,15 @@ class QueueBounds:
         jobs: JobStore,
         clock: Clock,
         depth: DepthCounter,
+        stored: Callable[[Queue, int], int],
         sleep: Callable[[float], None] = time.sleep,
         chance: Callable[[], float] = random.random,
     ) -> None:
+        """`stored` counts the jobs that the index shows in a queue, up to so many and a few more;
+        `sleep` takes s.
+        """
         self._depth = depth
+        self._stored = stored
         self._jobs = jobs
         self._clock = clock
         self._sleep = sleep
@@ -288,9 +284,9 @@ class QueueBounds:
 
     def leave(self, reservation: Reservation) -> None:
         """Release what was reserved, except for what is kept."""
-        for queue, (jobs, size) in reservation.left().items():
-            if jobs or size:
-                self._depth.release(queue, count=jobs, size=size, now_ms=self._clock.now_ms())
+        for queue, room in reservation.left().items():
+            if any(map(any, room.parts.values())):
+                self._depth.release(queue, room, now_ms=self._clock.now_ms())
 
     def _all(
         self,
@@ -328,9 +324,13 @@ class QueueBounds:
                         self.leave(reservation)
                         return refusal, request
                     victims.append(oldest)
-                if not self._drop_all(reservation, full, victims, until_ms):
-                    lost = self._lost(lost, until_ms)
                 left = [request for request, _ in full]
+                if not self._drop_all(reservation, full, victims, until_ms):
+                    if lost:
+                        # Pushes that have dropped a part of what they need may wait for each other.
+                        self.leave(reservation)
+                        reservation, left = Reservation(requests), requests
+                    lost = self._lost(lost, until_ms)
         except (OjsError, LostRace):
             # Nothing is stored; what was dropped stays so.
             self.leave(reservation)
@@ -357,15 +357,13 @@ class QueueBounds:
         full: list[tuple[_CapacityRequest, BoundReached]] = []
         for request in requests:
             name, config = request.queue.name, request.queue.config
-            jobs, size = reservation.taken.get(name, (0, 0))
-            missing, missing_bytes = request.wanted - jobs, request.wanted_bytes - size
+            missing = request.wanted.with_all(reservation.room(name), -1)
             try:
-                # Also when nothing is missing: a sweep that recounts while a job takes over the
-                # room of another must find that the counter was written.
+                # Also when nothing is missing in all: a job that takes over the room of another
+                # counts in another period.
                 reservation.values[name] = self._depth.reserve(
                     name,
-                    count=missing,
-                    size=missing_bytes,
+                    missing,
                     max_count=config.max_size,
                     max_size=config.max_size_bytes,
                     warn_at=config.warning_threshold,
@@ -376,14 +374,14 @@ class QueueBounds:
                     return [(request, refusal)]
                 full.append((request, refusal))
             else:
-                reservation.take(name, missing, missing_bytes)
+                reservation.take(name, missing)
         return full
 
     def _oldest(
         self,
         request: _CapacityRequest,
         reservation: Reservation,
-        value: CounterValue,
+        value: DepthValue,
         *,
         lost: int,
         copies: bool,
@@ -391,10 +389,12 @@ class QueueBounds:
         """Jobs in line that must be dropped; None if dropping makes no room.
 
         They are the oldest; after rounds that were `lost` to others, some of the oldest. Returns an
-        empty list if the index was stale; the caller tries again.
+        empty list if the index was stale, or others are about to store jobs that may be dropped
+        then; the caller tries again.
         """
         name = request.queue.name
-        jobs, size = request.beyond(value, reservation.taken.get(name, (0, 0)))
+        taken = reservation.room(name)
+        jobs, size = request.beyond(value, taken)
         if jobs > _MOST_DROPPED:
             return None
         if not jobs and not size:
@@ -419,7 +419,9 @@ class QueueBounds:
             if len(line) < len(some):
                 return ()
             if len(some) == len(found) and (len(found) < limit or limit == _MOST_DROPPED):
-                return None
+                # Room that no job stands for yet: of pushes which are under way, and of this one.
+                coming = value.count - taken.count - self._stored(request.queue, value.count)
+                return () if coming >= max(1, jobs - len(line)) else None
             wanted = min(4 * wanted, _MOST_DROPPED)
 
     def _drop_all(
@@ -442,14 +444,14 @@ class QueueBounds:
         self,
         reservation: Reservation,
         request: _CapacityRequest,
-        value: CounterValue,
+        value: DepthValue,
         oldest: Sequence[Job],
         until_ms: int,
     ) -> int:
         """Drop jobs; their room is the reservation's, and the counter stays as it is. Returns how
         many were dropped.
 
-        If the function dies, the counter stays too high until a sweep repairs it.
+        If the function dies, a sweep finds that no job stands for this room.
         """
         name = request.queue.name
         dropped: list[Job] = []
@@ -463,12 +465,12 @@ class QueueBounds:
             if job.reserved_bytes is None:
                 untracked, untracked_bytes = untracked + 1, untracked_bytes + job.size
             else:
-                reservation.take(name, 1, job.reserved_bytes)
+                reservation.take(name, Room.of([job]))
         # Jobs stored before the bound existed are in the untracked part of the counter.
         untracked = min(untracked, value.untracked)
         untracked_bytes = min(untracked_bytes, value.untracked_bytes)
         if untracked and self._depth.take_over(name, value, count=untracked, size=untracked_bytes):
-            reservation.take(name, untracked, untracked_bytes)
+            reservation.take(name, Room().plus(untracked, untracked_bytes, 0))
         return len(dropped)
 
     def _drop_some(self, jobs: Sequence[Job]) -> list[Job]:
@@ -500,9 +502,11 @@ class QueueBounds:
             return []
         return list(jobs)
 
-    def _refusal(self, request: _CapacityRequest, value: CounterValue) -> QueueFull:
+    def _refusal(self, request: _CapacityRequest, value: DepthValue) -> QueueFull:
         config = request.queue.config
-        by_count = config.max_size is not None and value.count + request.wanted > config.max_size
+        by_count = (
+            config.max_size is not None and value.count + request.wanted.count > config.max_size
+        )
         unit = "jobs" if by_count or config.max_size_bytes is None else "bytes"
         depth = value.count if unit == "jobs" else value.size
         bound = (config.max_size if unit == "jobs" else config.max_size_bytes) or 0
@@ -536,20 +540,31 @@ def _requests(
     jobs: Sequence[Job], queues: Mapping[str, Queue], replaced: Sequence[Job]
 ) -> list[_CapacityRequest]:
     """The request to each bounded queue, in order of name."""
-    requests: dict[str, _CapacityRequest] = {}
-    for job in jobs:
-        if job.reserved_bytes is None:
-            continue
-        one = requests.get(job.queue) or _CapacityRequest(queues[job.queue], 0, 0, job.type)
-        requests[job.queue] = replace(one, count=one.count + 1, size=one.size + job.reserved_bytes)
-    for job in replaced:
-        if job.reserved_bytes is not None and (seen := requests.get(job.queue)):
-            requests[job.queue] = replace(
-                seen,
-                freed=seen.freed + 1,
-                freed_bytes=seen.freed_bytes + job.reserved_bytes,
-            )
-    return [requests[name] for name in sorted(requests)]
+    requests = []
+    for name in sorted({job.queue for job in jobs if job.reserved_bytes is not None}):
+        entering = [job for job in jobs if job.queue == name]
+        room = wanted = Room.of(entering)
+        for job in _leaving(replaced, entering):
+            if job.queue == name and job.reserved_bytes is not None:
+                # No more than is needed: the rest is released when the job has left.
+                count, size = min(1, wanted.count), min(job.reserved_bytes, wanted.size)
+                wanted = wanted.plus(-count, -size, job.reserved_in or 0)
+        first = entering[0].type
+        requests.append(_CapacityRequest(queues[name], room.count, room.size, first, wanted))
+    return requests
+
+
+def _leaving(replaced: Sequence[Job], entering: Sequence[Job]) -> list[Job]:
+    """Jobs whose room is taken over, reserved no later than those that enter.
+
+    Clocks differ. The other way round, those who die in between would leave room without a job in
+    an earlier period than the job without room, and a sweep would release it.
+    """
+    latest = max((job.reserved_in or 0 for job in entering), default=0)
+    return [
+        replace(job, reserved_in=min(job.reserved_in or 0, latest)) if entering else job
+        for job in replaced
+    ]
 
 
 def _bytes(job: Job) -> int:
@@ -557,7 +572,7 @@ def _bytes(job: Job) -> int:
     return job.reserved_bytes or job.size
 
 
-def _retry_after_s(value: CounterValue, count: int) -> int:
+def _retry_after_s(value: DepthValue, count: int) -> int:
     """In how many seconds there may be room, by how fast jobs left lately."""
     if not value.drain:
         return _UNKNOWN_RETRY_S

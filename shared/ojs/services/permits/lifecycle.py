@@ -29,7 +29,7 @@ from ojs.services.permits.semaphore_permits import (
     semaphore_of,
 )
 from ojs.store.permits.counter_items import ANY_VERSION
-from ojs.store.permits.depth_counter import DepthCounter
+from ojs.store.permits.depth_counter import DepthCounter, Room
 from ojs.store.permits.key_limits import LimitGrant
 from ojs.store.queues.pools import PoolStore
 from ojs.store.queues.queues import QueueStore
@@ -180,7 +180,7 @@ class Permits:
     def release(self, job: Job, *, ended_ms: int) -> None:
         """Release everything that a job held. Call it only after the write that ended the job."""
         if job.reserved_bytes is not None:
-            self._depth.release(job.queue, count=1, size=job.reserved_bytes, now_ms=ended_ms)
+            self._depth.release(job.queue, Room.of([job]), now_ms=ended_ms)
         self._release_run(job, ended_ms)
 
     def release_unused(self, before: Job, after: Job) -> None:

@@ -1,10 +1,23 @@
-"""The sweeps that repair counters (`ojs.services.permits.repair`): of queues, and of worker pools.
+"""The sweeps that repair counters: of queues, and of worker pools (`ojs.services.permits.repair`).
 
 A depth counter has a tracked part, for jobs that were counted one by one, and an untracked part,
 for jobs stored before the queue had a bound. An untracked job that is done is not subtracted: the
-untracked part is recounted each minute. The tracked part is repaired as all counters are, when no
-batch has room that is yet to be committed or undone. In a queue with more than MOST_COUNTED jobs
-drift stays.
+untracked part is recounted each minute.
+
+The tracked part shows too many after a function died between the write of a job and that of its
+counter, and it is repaired while others push and finish jobs:
+
+1. Of the periods that ended SETTLED_MS ago nobody will store a job any more. What the counter has
+   of them, and how many jobs, only becomes less.
+2. The jobs of these periods are counted, by their records. What the counter has more may belong to
+   jobs that were done by then, and are about to be subtracted.
+3. SETTLED_MS after that all these have been subtracted. All that the counter now has of these
+   periods belongs to jobs that were counted then, or to none. So what it has more than were counted
+   then, or are counted now, belongs to none, and is subtracted.
+
+It is not subtracted as far as the projection contradicts: where the index misses jobs, the stream
+has them. Functions of 0.2 count jobs without a period; as long as they do, nothing is subtracted.
+In a queue with more than MOST_COUNTED jobs all stays as it is.
 """
 
 from __future__ import annotations
@@ -13,16 +26,10 @@ import random
 from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Mapping, Sequence
 
+from ojs.clock import Clock
 from ojs.domain.pool.dispatch import DispatchStrategy
 from ojs.domain.pool.pool import DEFAULT_POOL, Pool
-from ojs.services.permits.permit_repair import CountedPermits, PermitRepair
-from ojs.services.permits.repair import (
-    SETTLED_MS,
-    Repair,
-    at_rest,
-    larger,
-    repair,
-)
+from ojs.services.permits.repair import CountedPermits, PermitRepair
 from ojs.services.sweeps import (
     GoOn,
     SweepCounts,
@@ -31,12 +38,24 @@ from ojs.services.sweeps import (
     counting_failures,
     rotated,
 )
-from ojs.store.permits.depth_counter import DepthCounter
+from ojs.store.permits.depth_counter import (
+    KEPT_PERIODS,
+    PERIOD_MS,
+    DepthCounter,
+    LastRecount,
+    period_of,
+)
 from ojs.store.permits.recount import Occupancy, Recount, RecountedQueue
 from ojs.store.queues.pools import PoolStore
 from ojs.store.queues.queues import QueueStore
 from ojs.store.queues.workers import WorkerStore
 
+# No function takes so long from reserving room to the last write of its jobs, nor from the end of a
+# job to releasing its room: a request ends after 29 s, and the other functions do both at once, for
+# each job or batch. Clocks differ by less than the rest.
+SETTLED_MS = 50_000
+# How long to wait after a recount until the next one, for each job in the queue.
+_PAUSE_MS = 100
 # For so long after a bound was set, untracked jobs may still be stored, and are looked for.
 _CONFIGURED_MS = 600_000
 # Jobs of one queue that are read one by one; each costs a read unit or half of one.
@@ -58,8 +77,10 @@ class ReconcileSweep:
         depth: DepthCounter,
         recount: Recount,
         repair: PermitRepair,
+        clock: Clock,
         choose: Callable[[int], int] = random.randrange,
     ) -> None:
+        self._clock = clock
         self._queues = queues
         self._depth = depth
         self._recount = recount
@@ -81,6 +102,7 @@ class ReconcileSweep:
         for at in range(0, len(names), _QUEUES):
             part = names[at : at + _QUEUES]
             found: Sequence[RecountedQueue] = ()
+            read_ms = self._clock.now_ms()
             # One failure must not stop the others; the next run checks these queues again.
             with counting_failures(counts, f"queues {part[0]} to {part[-1]}"):
                 found = self._recount.known(part, counts.fail)
@@ -96,8 +118,9 @@ class ReconcileSweep:
                     return SweepReport(counts, failures=counts.failures)
                 with counting_failures(counts, f"depth of queue {known.queue.name}"):
                     if not asked:
-                        staged, asked = self._recount.staged(), True
-                    self._check(known, staged, now_ms, counts)
+                        before_ms = (_over(now_ms) + 1) * PERIOD_MS
+                        staged, asked = self._recount.staged(before_ms), True
+                    self._check(known, staged, now_ms, read_ms, counts)
         return SweepReport(counts, failures=counts.failures)
 
     def count_untracked(self, name: str) -> None:
@@ -140,11 +163,16 @@ class ReconcileSweep:
         known: RecountedQueue,
         staged: Collection[str] | None,
         now_ms: int,
+        read_ms: int,
         counts: Counter[str],
     ) -> None:
         counts["bounded"] += 1
         value, name = known.value, known.queue.name
-        counted = self._count(known, now_ms, counts)
+        suspected = self._looks_wrong(known, now_ms, read_ms)
+        counted = None
+        if suspected or self._may_have_untracked(known, now_ms):
+            counts["counted"] += 1
+            counted = self._recount.count(known.queue, most=MOST_COUNTED)
         untracked = self._untracked(known, counted, now_ms)
         drain = self._recount.drain(name, now_ms=now_ms, minutes=_DRAIN_MINUTES)
         same = untracked == (value.untracked, value.untracked_bytes)
@@ -153,28 +181,38 @@ class ReconcileSweep:
                 name, value, untracked=untracked[0], untracked_bytes=untracked[1], drain=drain
             )
             counts["recounted"] += not same
-        if not same or counted is None or not counted[1] or not at_rest(value, now_ms):
+        if counted is None or not counted[1]:
             return
         # A batch that is undone releases all its room, whether its jobs were stored or not. Until
         # then fewer jobs are in line than were counted, and nothing is wrong.
-        if staged is not None and name not in staged:
-            self._repair_tracked(known, counted[0], now_ms, counts)
+        if staged is None or name in staged:
+            return
+        missed = _minus(counted[0].tracked_room, value.tracked_room)
+        if any(missed):
+            counts["healed"] += self._depth.add(name, value, count=missed[0], size=missed[1])
+        elif suspected:
+            self._subtract(known, counted[0], now_ms, read_ms, counts)
 
-    def _count(
-        self, known: RecountedQueue, now_ms: int, counts: Counter[str]
-    ) -> tuple[Occupancy, bool] | None:
-        """The queue's jobs, and whether all were counted; None if there is no need to count."""
+    @staticmethod
+    def _looks_wrong(known: RecountedQueue, now_ms: int, read_ms: int) -> bool:
+        """Whether the tracked jobs should be counted: they differ from what was projected, and it
+        is time to find out why.
+        """
         value, projected = known.value, known.projected
-        looks_wrong = (value.tracked, value.tracked_bytes) != (
-            projected.tracked,
-            projected.tracked_bytes,
-        )
-        if not self._may_have_untracked(known, now_ms) and not (
-            looks_wrong and at_rest(value, now_ms)
-        ):
-            return None
-        counts["counted"] += 1
-        return self._recount.count(known.queue, most=MOST_COUNTED)
+        shown, others = value.tracked_room, projected.tracked_room
+        if shown == others:
+            return False
+        if max(value.until(_over(now_ms))) <= 0:
+            # Under traffic the projection is a little late; at rest it knows of all jobs.
+            at_rest = read_ms - value.changed_ms >= SETTLED_MS
+            return at_rest and any(_minus(others, shown))
+        last = value.recount
+        if last is None:
+            return True
+        more = _minus(value.until(last.period), (last.count, last.size))
+        if _comparable(last, read_ms) and any(more):
+            return True
+        return read_ms - last.at_ms >= max(SETTLED_MS, _PAUSE_MS * value.count)
 
     @staticmethod
     def _may_have_untracked(known: RecountedQueue, now_ms: int) -> bool:
@@ -201,17 +239,35 @@ class ReconcileSweep:
             return max(untracked, value.untracked), max(size, value.untracked_bytes)
         return untracked, size
 
-    def _repair_tracked(
-        self, known: RecountedQueue, counted: Occupancy, now_ms: int, counts: Counter[str]
+    def _subtract(
+        self,
+        known: RecountedQueue,
+        counted: Occupancy,
+        now_ms: int,
+        read_ms: int,
+        counts: Counter[str],
     ) -> None:
-        value, projected = known.value, known.projected
-        count = larger(counted.tracked, projected.tracked, value.tracked)
-        size = larger(counted.tracked_bytes, projected.tracked_bytes, value.tracked_bytes)
-        match repair(self._depth, known.queue.name, value, count, size, now_ms):
-            case Repair.SUSPECTED:
-                counts["suspected"] += 1
-            case Repair.RAISED | Repair.LOWERED:
-                counts["healed"] += 1
+        """Subtract what no job stands for, as far as this recount and the last one show it, and
+        note this one. `read_ms` is when the counter was read.
+        """
+        value, last = known.value, known.value.recount
+        excess = 0, 0
+        if (
+            last is not None
+            and _comparable(last, read_ms)
+            and counted.undated_ms < last.period * PERIOD_MS
+        ):
+            there = counted.reserved.until(last.period)
+            of_both = max(last.count, there.count), max(last.size, there.size)
+            excess = _minus(value.until(last.period), of_both)
+            at_most = _minus(value.tracked_room, known.projected.tracked_room)
+            excess = min(excess[0], at_most[0]), min(excess[1], at_most[1])
+        period = _over(now_ms)
+        there = counted.reserved.until(period)
+        noted = LastRecount(period, there.count, there.size, self._clock.now_ms())
+        if self._depth.subtract(known.queue.name, value, noted, count=excess[0], size=excess[1]):
+            found_more = any(_minus(value.until(period), (there.count, there.size)))
+            counts["healed" if any(excess) else "suspected"] += found_more
 
 
 class PoolPermitSweep:
@@ -291,3 +347,21 @@ def _most_untracked(counted: Occupancy, projected: Occupancy) -> tuple[int, int]
         max(counted.untracked, projected.untracked),
         max(counted.untracked_bytes, projected.untracked_bytes),
     )
+
+
+def _over(now_ms: int) -> int:
+    """The last period of which nobody stores a job any more."""
+    return period_of(now_ms - SETTLED_MS) - 1
+
+
+def _comparable(last: LastRecount, read_ms: int) -> bool:
+    """Whether all that was about to be subtracted at a recount has been, and the parts of newer
+    periods are still exact.
+    """
+    settled = read_ms - last.at_ms >= SETTLED_MS
+    return settled and last.period >= period_of(read_ms) - KEPT_PERIODS + 1
+
+
+def _minus(one: tuple[int, int], other: tuple[int, int]) -> tuple[int, int]:
+    """Jobs and bytes by which one is more."""
+    return max(0, one[0] - other[0]), max(0, one[1] - other[1])

@@ -40,7 +40,7 @@ from ojs.services.permits.lifecycle import Permits
 from ojs.services.queues.configure import until_won
 from ojs.services.sweeps import GoOn, SweepCounts, always, counting_failures
 from ojs.store.jobs.records import JobStore
-from ojs.store.permits.depth_counter import DepthCounter
+from ojs.store.permits.depth_counter import DepthCounter, period_of
 from ojs.store.permits.semaphore import ConcurrencySemaphore
 from ojs.store.queues import queues as store
 from ojs.store.table.errors import LostRace
@@ -446,7 +446,12 @@ class QueueDeletion:
         if target.tracks_depth:
             reserved = before.content_bytes or jsontext.size_of(before.content or {})
         moved = lifecycle.move(
-            before, queue=target.name, lane=lane, order=self._ids.order(), reserved_bytes=reserved
+            before,
+            queue=target.name,
+            lane=lane,
+            order=self._ids.order(),
+            reserved_bytes=reserved,
+            reserved_in=None if reserved is None else period_of(now_ms),
         )
         moved = self._placement.with_share(moved, target)
         with self._bounds.room([moved], {target.name: target}, drops=False) as reservation:

@@ -81,6 +81,7 @@ PLAIN = {
     "copy": "copy_id",
     "unique": "unique_key",
     "held": "reserved_bytes",
+    "held_in": "reserved_in",
     "pool": "pool",
     "seats": "pool_permits",
     "place": "key_permit",

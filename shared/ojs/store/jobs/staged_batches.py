@@ -24,11 +24,11 @@ from ojs.store.jobs import items
 from ojs.store.jobs.new_jobs import IS_NEW, JobIdTaken, PreparedJob, any_own, prepare
 from ojs.store.jobs.payloads import PayloadRef, PayloadStore
 from ojs.store.jobs.reading import JobReader
-from ojs.store.permits.depth_counter import DepthCounter
+from ojs.store.permits.depth_counter import DepthCounter, Room
 from ojs.store.table import keys
 from ojs.store.table.errors import LostRace
 from ojs.store.table.table import MAX_TRANSACTION, Put, Table, Update
-from ojs.store.table.values import Item, Value
+from ojs.store.table.values import Item, Value, number
 
 # A batch that is not committed this long after it began is undone by the sweep.
 STAGING_GRACE_MS = 300_000
@@ -208,7 +208,9 @@ class StagedBatches:
             return
         reserved: dict[str, list[int]] = _unpacked(batch["held"]) if "held" in batch else {}
         for queue, (count, size) in reserved.items():
-            self._depth.release(queue, count=count, size=size, now_ms=int(batch["created"]))
+            # In a batch of an earlier version the period is unknown.
+            room = Room().plus(count, size, number(batch, "held_in"))
+            self._depth.release(queue, room, now_ms=int(batch["created"]))
 
     def _close(self, token: str, now_ms: int) -> None:
         """Note that a batch was undone the second time, if that was due."""
@@ -267,6 +269,8 @@ def batch_item(token: str, prepared: Sequence[PreparedJob], now_ms: int) -> dict
         sums[1] += length
     if counted:
         item["held"] = _packed(counted)
+        # That of all of them: they came in one request.
+        item["held_in"] = max(job.reserved_in or 0 for job in jobs)
     if uncounted:
         # The projection counts these, for a bound that may be set later.
         item["loose"] = _packed(uncounted)

@@ -1,60 +1,187 @@
 """Depth counters: exact, bounded counts of the jobs in each bounded queue, one item a queue.
 
-A job is added before it is stored, and subtracted when it is done
-(`ojs.store.permits.counter_items`).
+A job is added before it is stored, and subtracted after it is done. If a function dies in between,
+the counter shows too many until a sweep finds that no job stands for them
+(`ojs.services.permits.reconcile`); it never shows too few. So no write here is repeated after a try
+without an answer: it might count twice.
+
+Each job is also counted in a part for the period in which its room was reserved. What a period that
+is over has in the queue only becomes less. So the sweep can compare that with the jobs themselves
+while others come and go. The parts of a few minutes are kept; what is older is the rest of the sum,
+with the jobs that functions of earlier versions count, which know of no parts.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import dataclass, field
+from itertools import chain
 
-from ojs.store.permits.counter_items import (
-    CounterStore,
-    CounterValue,
-    unchanged,
-    value_from,
-)
+from ojs.domain.errors import OjsError
+from ojs.domain.job.job import Job
 from ojs.store.table import keys
 from ojs.store.table.errors import LostRace
-from ojs.store.table.table import Update
-from ojs.store.table.values import Value
+from ojs.store.table.table import Table, Update
+from ojs.store.table.values import Item, Value, number
 
+PERIOD_MS = 20_000
+# Parts of so many periods are kept exactly: four minutes. A part takes some 27 bytes of the item,
+# which must stay within 1 KB, one write unit.
+KEPT_PERIODS = 12
+# Older parts are removed when there are so many.
+_PARTS_REMOVED = 8
 # The bounds as of the last push, from which the projection derives events.
 _BOUNDS = ("bound", "warn", "bound_b", "warn_b")
 _UNTRACKED = ("loose", "loose_b")
 
 
+def period_of(ms: int) -> int:
+    """The number of the period that a time (ms) is in."""
+    return ms // PERIOD_MS
+
+
+@dataclass(frozen=True)
+class Room:
+    """Jobs and their bytes, by the period in which their room was reserved; 0 if that is unknown.
+
+    Either may be negative: less room than before.
+    """
+
+    parts: Mapping[int, tuple[int, int]] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, jobs: Iterable[Job]) -> Room:
+        """The room of those of these jobs that have some."""
+        return cls.sum(
+            (job.reserved_in or 0, 1, job.reserved_bytes)
+            for job in jobs
+            if job.reserved_bytes is not None
+        )
+
+    @classmethod
+    def sum(cls, all_of: Iterable[tuple[int, int, int]]) -> Room:
+        """The sum of these: period, jobs, bytes."""
+        parts: dict[int, tuple[int, int]] = {}
+        for period, count, size in all_of:
+            jobs, space = parts.get(period, (0, 0))
+            parts[period] = jobs + count, space + size
+        return cls(parts)
+
+    @property
+    def count(self) -> int:
+        """All jobs."""
+        return sum(count for count, _ in self.parts.values())
+
+    @property
+    def size(self) -> int:
+        """Their bytes."""
+        return sum(size for _, size in self.parts.values())
+
+    def plus(self, count: int, size: int, period: int) -> Room:
+        """With so many jobs, of so many bytes in all, more in this period."""
+        return self.with_all(Room({period: (count, size)}))
+
+    def with_all(self, other: Room, sign: int = 1) -> Room:
+        """With the other room too, or with `sign` -1 without it."""
+        mine = ((period, *part) for period, part in self.parts.items())
+        theirs = ((p, sign * count, sign * size) for p, (count, size) in other.parts.items())
+        return Room.sum(chain(mine, theirs))
+
+    def until(self, period: int) -> Room:
+        """What was reserved in this period or before."""
+        return Room({one: part for one, part in self.parts.items() if one <= period})
+
+    def added(self, now_ms: int) -> dict[str, int]:
+        """What a write that adds this room adds to each attribute of the item."""
+        added = {"n": self.count, "b": self.size}
+        oldest = period_of(now_ms) - KEPT_PERIODS
+        for period, part in self.parts.items():
+            if period > oldest and any(part):
+                added |= dict(zip(_part_names(period), part, strict=True))
+        return added
+
+
+@dataclass(frozen=True)
+class LastRecount:
+    """What a sweep counted: tracked jobs, and their bytes, whose room was reserved in `period` or
+    before, and when it had counted them (ms).
+    """
+
+    period: int
+    count: int
+    size: int
+    at_ms: int
+
+
+@dataclass(frozen=True)
+class DepthValue:
+    """What a counter shows: jobs and their bytes.
+
+    `untracked` and `untracked_bytes` are the part that stands for jobs stored before the queue had
+    a bound, as last recounted. `changed_ms` is when the counter was last raised or lowered. `drain`
+    is how many jobs a minute left the queue lately, None if unknown. `parts` are those of the
+    periods that the item still has.
+    """
+
+    count: int = 0
+    size: int = 0
+    untracked: int = 0
+    untracked_bytes: int = 0
+    changed_ms: int = 0
+    drain: int | None = None
+    parts: Room = Room()
+    recount: LastRecount | None = None
+
+    @property
+    def tracked(self) -> int:
+        """Jobs that were counted one by one."""
+        return self.count - self.untracked
+
+    @property
+    def tracked_room(self) -> tuple[int, int]:
+        """Those jobs, and their bytes."""
+        return self.tracked, self.size - self.untracked_bytes
+
+    def until(self, period: int) -> tuple[int, int]:
+        """The tracked jobs, and their bytes, whose room was reserved in this period or before."""
+        newer = self.parts.with_all(self.parts.until(period), -1)
+        jobs, size = self.tracked_room
+        return jobs - newer.count, size - newer.size
+
+
 class BoundReached(Exception):
     """The queue has no room for what was requested; `value` is what its counter shows."""
 
-    def __init__(self, value: CounterValue) -> None:
+    def __init__(self, value: DepthValue) -> None:
         super().__init__("no room")
         self.value = value
 
 
-class DepthCounter(CounterStore):
-    """The store of depth counters."""
+class DepthCounter:
+    """The store of depth counters. `table` must not repeat calls (`Table.without_repeats`)."""
 
-    SORT_KEY = keys.DEPTH
+    def __init__(self, table: Table) -> None:
+        self._table = table
 
     def reserve(
         self,
         queue: str,
+        room: Room,
         *,
-        count: int,
-        size: int,
         max_count: int | None,
         max_size: int | None,
         warn_at: float,
         now_ms: int,
-    ) -> CounterValue:
-        """Count `count` jobs of `size` bytes in all, if the queue stays within its bounds.
+    ) -> DepthValue:
+        """Count this room, if the queue stays within its bounds.
 
-        Either may be 0 or less, for a caller that has room already: then that part is not limited,
-        it is lowered. `warn_at` is the fraction of a bound, 0 to 1, from which the stream record
-        leads to a warning. Raises BoundReached.
+        Its jobs or bytes may be 0 or less in all, for a caller that has room already: then they are
+        not limited, the counter is lowered. `warn_at` is the fraction of a bound, 0 to 1, from
+        which the stream record leads to a warning. Raises BoundReached.
         """
+        count, size = room.count, room.size
         if (max_count is not None and count > max_count) or (
             max_size is not None and size > max_size
         ):
@@ -75,24 +202,39 @@ class DepthCounter(CounterStore):
                 values[":space"] = max_size - size
             setting |= {"bound_b": max_size, "warn_b": _warning(max_size, warn_at)}
         try:
-            item = self._update(
-                queue,
-                set=setting,
-                add={"n": count, "b": size},
-                # A bound that was lifted must not lead to warnings.
-                remove=[name for name in _BOUNDS if name not in setting],
-                condition=" AND ".join(conditions) or None,
-                values=values,
+            item = self._table.update(
+                Update(
+                    keys.counter(queue),
+                    keys.DEPTH,
+                    set=setting,
+                    add=room.added(now_ms),
+                    # A bound that was lifted must not lead to warnings.
+                    remove=[name for name in _BOUNDS if name not in setting],
+                    condition=" AND ".join(conditions) or None,
+                    values=values,
+                )
             )
         except LostRace as lost:
             raise BoundReached(value_from(lost.item or {})) from None
-        return value_from(item)
+        value = value_from(item)
+        self._remove_old_parts(queue, value, room)
+        return value
 
-    def release(self, queue: str, *, count: int, size: int, now_ms: int) -> None:
-        """Count jobs no more that are done. If this fails, the counter is repaired by a sweep."""
-        self._lower(queue, {"n": count, "b": size}, now_ms=now_ms)
+    def release(self, queue: str, room: Room, *, now_ms: int) -> None:
+        """Count no more what is done. If this fails, a sweep finds that no job stands for it."""
+        # Race: the queue is deleted, and its counter with it. Nothing is left to lower.
+        with suppress(LostRace, OjsError):
+            self._table.update(
+                Update(
+                    keys.counter(queue),
+                    keys.DEPTH,
+                    set={"at": now_ms},
+                    add=Room().with_all(room, -1).added(now_ms),
+                    condition="attribute_exists(pk)",
+                )
+            )
 
-    def value(self, queue: str) -> CounterValue:
+    def value(self, queue: str) -> DepthValue:
         """What the counter shows now, consistently."""
         return value_from(self._table.get(keys.counter(queue), keys.DEPTH) or {})
 
@@ -126,7 +268,7 @@ class DepthCounter(CounterStore):
     def recount(
         self,
         queue: str,
-        seen: CounterValue,
+        seen: DepthValue,
         *,
         untracked: int,
         untracked_bytes: int,
@@ -138,38 +280,145 @@ class DepthCounter(CounterStore):
             setting["drain"] = drain
         # Race: another sweep. The loser's count is as good as the winner's. Pushes and completions
         # meanwhile change the tracked part only, and do no harm.
-        condition, values = unchanged(seen, *_UNTRACKED)
-        with suppress(LostRace):
-            self._update(
-                queue,
-                set=setting,
-                add={"n": untracked - seen.untracked, "b": untracked_bytes - seen.untracked_bytes},
-                condition=condition,
-                values=values,
-            )
+        self._change(
+            queue,
+            seen,
+            _UNTRACKED,
+            setting,
+            {"n": untracked - seen.untracked, "b": untracked_bytes - seen.untracked_bytes},
+        )
 
-    def take_over(self, queue: str, seen: CounterValue, *, count: int, size: int) -> bool:
+    def take_over(self, queue: str, seen: DepthValue, *, count: int, size: int) -> bool:
         """Turn a part of what is untracked into room of the caller, who ended those jobs; False if
         it was recounted since `seen`. The sums stay as they are.
         """
         # Race: a sweep recounts, or another push takes some over. What is left is known to the
         # winner only: the loser has no room, and tries to reserve it.
-        condition, values = unchanged(seen, *_UNTRACKED)
+        left = {"loose": seen.untracked - count, "loose_b": seen.untracked_bytes - size}
+        return self._change(queue, seen, _UNTRACKED, left)
+
+    def subtract(
+        self, queue: str, seen: DepthValue, recount: LastRecount, *, count: int, size: int
+    ) -> bool:
+        """Count no more what no job stands for, and note a new recount; False if another one was
+        noted since `seen`.
+        """
+        # Race: another sweep that found the same. Its recount is noted by then, and the loser
+        # subtracts nothing. Pushes and ends of jobs may come between: they change nothing of what
+        # no job stands for.
+        noted = {
+            "counted_in": recount.period,
+            "counted": recount.count,
+            "counted_b": recount.size,
+            "counted_at": recount.at_ms,
+        }
+        return self._change(queue, seen, ("counted_at",), noted, {"n": -count, "b": -size})
+
+    def add(self, queue: str, seen: DepthValue, *, count: int, size: int) -> bool:
+        """Count what the counter missed; False if it has changed since `seen`."""
+        # Race: a push or the end of a job, which the recount may have seen or not. Nothing is
+        # written then, and the next sweep counts again.
+        return self._change(queue, seen, ("at", "n", "b"), {}, {"n": count, "b": size})
+
+    def remove(self, queue: str, *, before_ms: int) -> None:
+        """Delete the counter of a deleted queue, unless it changed since `before_ms`."""
+        for sort_key in (keys.DEPTH, keys.REFUSED):
+            # Race: the queue is created again, and a job is counted. Then the item belongs to the
+            # new queue and stays; what the old queue left in it is repaired like what a crash left.
+            with suppress(LostRace):
+                self._table.delete(
+                    keys.counter(queue),
+                    sort_key,
+                    condition="#at < :before",
+                    values={":before": before_ms},
+                )
+
+    def _change(
+        self,
+        queue: str,
+        seen: DepthValue,
+        names: Sequence[str],
+        setting: Mapping[str, Value],
+        added: Mapping[str, int] | None = None,
+    ) -> bool:
+        """Change the item if these attributes are as they were `seen`; a missing one is 0."""
+        stored = {
+            "n": seen.count,
+            "b": seen.size,
+            "loose": seen.untracked,
+            "loose_b": seen.untracked_bytes,
+            "at": seen.changed_ms,
+            "counted_at": seen.recount.at_ms if seen.recount is not None else 0,
+        }
+        condition = " AND ".join(
+            f"#{name} = :{name}"
+            if stored[name]
+            else f"(attribute_not_exists(#{name}) OR #{name} = :{name})"
+            for name in names
+        )
+        values = {f":{name}": stored[name] for name in names}
+        update = Update(
+            keys.counter(queue),
+            keys.DEPTH,
+            set=setting,
+            add=added or {},
+            condition=condition,
+            values=values,
+        )
         try:
-            self._update(
-                queue,
-                set={"loose": seen.untracked - count, "loose_b": seen.untracked_bytes - size},
-                condition=condition,
-                values=values,
-            )
+            self._table.update(update)
         except LostRace:
             return False
         return True
 
-    def remove(self, queue: str, *, before_ms: int) -> None:
-        """Delete the counter of a deleted queue, unless it changed since `before_ms`."""
-        self._remove(queue, keys.DEPTH, before_ms=before_ms)
-        self._remove(queue, keys.REFUSED, before_ms=before_ms)
+    def _remove_old_parts(self, queue: str, value: DepthValue, room: Room) -> None:
+        """Remove parts that nobody looks at any more, if there are many, and this push is the first
+        of its period: one unit for many minutes of pushes.
+        """
+        period = max(room.parts, default=0)
+        # A period more than is needed, as clocks differ.
+        old = [one for one in value.parts.parts if one < period - KEPT_PERIODS]
+        if len(old) < _PARTS_REMOVED or value.parts.parts.get(period) != room.parts[period]:
+            return
+        names = [name for one in old[: 10 * _PARTS_REMOVED] for name in _part_names(one)]
+        # Race: the queue is deleted. The room is reserved, whatever becomes of this. Ends of jobs
+        # write no old parts, so that none comes back; and one that did would count nowhere.
+        with suppress(LostRace, OjsError):
+            self._table.update(
+                Update(
+                    keys.counter(queue),
+                    keys.DEPTH,
+                    remove=names,
+                    condition="attribute_exists(pk)",
+                )
+            )
+
+
+def value_from(item: Item) -> DepthValue:
+    """What a counter item shows."""
+    parts: dict[int, tuple[int, int]] = {}
+    for name in item:
+        if name[:1] == "n" and name[1:].isdigit():
+            of_bytes = _part_names(period := int(name[1:]))[1]
+            parts[period] = number(item, name), number(item, of_bytes)
+    recount = None
+    if "counted_at" in item:
+        of_recount = ("counted_in", "counted", "counted_b", "counted_at")
+        recount = LastRecount(*(number(item, name) for name in of_recount))
+    return DepthValue(
+        count=number(item, "n"),
+        size=number(item, "b"),
+        untracked=number(item, "loose"),
+        untracked_bytes=number(item, "loose_b"),
+        changed_ms=number(item, "at"),
+        drain=number(item, "drain") if "drain" in item else None,
+        parts=Room(parts),
+        recount=recount,
+    )
+
+
+def _part_names(period: int) -> tuple[str, str]:
+    return f"n{period}", f"b{period}"
 
 
 def _warning(bound: int, part: float) -> int:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import islice
 from typing import Any
 
@@ -19,7 +19,8 @@ from ojs.domain.queue.queue import Queue
 from ojs.domain.stats import MINUTE_MS
 from ojs.store.derived.statistics import StatisticsStore
 from ojs.store.jobs import items
-from ojs.store.permits.counter_items import CounterValue, value_from
+from ojs.store.jobs.staged_batches import STAGING_GRACE_MS
+from ojs.store.permits.depth_counter import DepthValue, Room, value_from
 from ojs.store.queues.queues import from_item
 from ojs.store.table import keys
 from ojs.store.table.errors import Unreadable, readable
@@ -34,13 +35,21 @@ class Occupancy:
     """Jobs that are not done, and their bytes.
 
     Tracked jobs were counted by the depth counter, untracked ones stored before the queue had a
-    bound.
+    bound. `reserved` has the tracked ones by period, if that was counted. Of those whose period is
+    unknown the latest came at `undated_ms`.
     """
 
     tracked: int = 0
     tracked_bytes: int = 0
     untracked: int = 0
     untracked_bytes: int = 0
+    reserved: Room = field(default_factory=Room)
+    undated_ms: int = 0
+
+    @property
+    def tracked_room(self) -> tuple[int, int]:
+        """The tracked jobs, and their bytes."""
+        return self.tracked, self.tracked_bytes
 
     @property
     def jobs(self) -> int:
@@ -53,7 +62,7 @@ class RecountedQueue:
     """A queue, its depth counter, and what the projection counted."""
 
     queue: Queue
-    value: CounterValue
+    value: DepthValue
     projected: Occupancy
 
 
@@ -108,9 +117,10 @@ class Recount:
 
         Reads up to `most` jobs, and a few more. Jobs of batches that are being stored count, too.
         """
-        ids, whole = self._listed(queue, most)
+        ids, whole = self.listed(queue, most)
         wanted = [(keys.job(job_id), keys.RECORD) for job_id in ids]
-        tracked = tracked_bytes = untracked = untracked_bytes = 0
+        held: list[tuple[int, int, int]] = []
+        untracked = untracked_bytes = undated_ms = 0
         for start in range(0, len(wanted), MAX_BATCH_GET):
             found = self._table.batch_get(wanted[start : start + MAX_BATCH_GET])
             for item in found.values():
@@ -119,13 +129,16 @@ class Recount:
                 if record["state"] in TERMINAL or record["queue"] != queue.name:
                     continue
                 if "held" in record:
-                    tracked += 1
-                    tracked_bytes += record["held"]
+                    period = record.get("held_in", 0)
+                    held.append((period, 1, record["held"]))
+                    undated_ms = max(undated_ms, 0 if period else record["created"])
                 else:
                     untracked += 1
                     body = record.get("body", "")
                     untracked_bytes += record.get("payload_bytes") or len(body.encode("utf-8"))
-        return Occupancy(tracked, tracked_bytes, untracked, untracked_bytes), whole
+        tracked = Room.sum(held)
+        sums = tracked.count, tracked.size, untracked, untracked_bytes
+        return Occupancy(*sums, tracked, undated_ms), whole
 
     def active(self, names: Sequence[str]) -> dict[str, int]:
         """How many jobs of each queue run, as projected; may be late."""
@@ -146,7 +159,10 @@ class Recount:
                     if item["state"] == State.ACTIVE.value and item["queue"] == queue.name:
                         yield items.job_of(item)
 
-    def _listed(self, queue: Queue, most: int) -> tuple[set[str], bool]:
+    def listed(self, queue: Queue, most: int) -> tuple[set[str], bool]:
+        """Ids of the jobs that the index shows in a queue, at most one more than `most`; and
+        whether these are all.
+        """
         ids: set[str] = set()
         for lane in range(queue.lanes):
             ready, due = keys.ready(queue.name, lane), keys.due(queue.name, lane)
@@ -174,10 +190,13 @@ class Recount:
             if after is None:
                 return
 
-    def staged(self) -> Collection[str] | None:
-        """Queues in which unfinished batches have reserved room; None if there are too many."""
+    def staged(self, before_ms: int) -> Collection[str] | None:
+        """Queues in which batches that began before `before_ms` have reserved room, and are not
+        finished; None if there are too many.
+        """
+        until = {":staged": keys.STAGED, ":until": keys.instant(before_ms + STAGING_GRACE_MS)}
         found = self._table.query(
-            "wpk = :staged", {":staged": keys.STAGED}, index="work", limit=MAX_BATCH_GET
+            "wpk = :staged AND wsk < :until", until, index="work", limit=MAX_BATCH_GET
         )
         if found.last is not None:
             return None
@@ -195,4 +214,7 @@ def _room(batch: Item) -> Collection[str]:
 
 
 def _projected(item: Mapping[str, Any]) -> Occupancy:
-    return Occupancy(*(projected(item, name) for name in ("held", "held_b", "loose", "loose_b")))
+    held, held_b, loose, loose_b = (
+        projected(item, name) for name in ("held", "held_b", "loose", "loose_b")
+    )
+    return Occupancy(held, held_b, loose, loose_b)
