@@ -192,9 +192,12 @@ def test_a_staged_batch_that_failed_midway_can_be_sent_again_with_the_same_ids(
     assert len(exact.fetch(count=100)) == 100
 
 
+@pytest.mark.parametrize("bounds", [{}, {"max_size": 1_000}, {"max_size": 151}])
 def test_what_a_dead_container_left_staged_is_no_duplicate_until_it_is_undone(
-    exact: World, monkeypatch: pytest.MonkeyPatch
+    exact: World, monkeypatch: pytest.MonkeyPatch, bounds: dict[str, int]
 ) -> None:
+    """Nor when the same jobs are asked for again, and the room is taken for those left there."""
+    exact.run.queues.configure("default", bounds)
     raw = _batch(exact, 150)
     requests = [envelope.parse(one) for one in raw]
     run = exact.another()

@@ -130,18 +130,22 @@ class StagedBatches:
         """The error for a new job whose id this stored record has."""
         # Not as a job: it may have a state that only a newer version knows.
         token = found.get("batch")
+        return self.in_use(keys.job_id(str(found["pk"])), None if token is None else str(token))
+
+    def in_use(self, job_id: str, token: str | None) -> JobIdTaken | BackendUnavailable:
+        """The error for a new job whose id a stored job has, of the batch with this token if any."""
         if token is not None:
-            batch = self._table.get(keys.batch(str(token)), keys.RECORD)
+            batch = self._table.get(keys.batch(token), keys.RECORD)
             if batch is not None:
                 # Perhaps left by an earlier try of the same caller: until that batch is committed
                 # or undone it is open whether the id is taken.
                 if batch["state"] == _UNDONE:
                     # This record was written after the batch was undone: it goes now.
-                    self._remove_jobs(str(token), batch)
+                    self._remove_jobs(token, batch)
                 return BackendUnavailable(
                     "A batch with this id is being stored or undone; try again.", retry_after_s=5
                 )
-        return JobIdTaken(keys.job_id(str(found["pk"])))
+        return JobIdTaken(job_id)
 
     def undo(self, token: str, *, now_ms: int) -> UndoneBatch:
         """Remove a batch that was never committed, jobs first.
