@@ -5,9 +5,9 @@ hash-pinned requirements/runtime.txt. All functions share one bundle: it is uplo
 
 Four choices:
 
-- **boto3 is bundled**, although Lambda's runtime brings one. Lambda's own changes without notice
-  and differs by region; ours is the version the tests ran against. Its weight, the models of
-  400 AWS services, is left out but for the services used here (`SDK_SERVICES`): 29 MB become 5.
+- **The SDK (botocore) is bundled**, although Lambda's runtime brings one. Lambda's own changes
+  without notice and differs by region; ours is the version the tests ran against. Its weight, the
+  models of 400 AWS services, is left out but for those used here (`SDK_SERVICES`): 29 MB become 5.
 - **Bytecode is compiled, by the exact Python that will run it.** Lambda cannot write beside its
   code, so a missing .pyc is compiled anew by every cold start, which takes about three times as
   long. It is hash-based and unchecked: a .pyc that trusts its source's time stamp would be stale

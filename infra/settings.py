@@ -82,6 +82,9 @@ class DeploymentSettings(BaseModel):
     """days that logs are kept"""
     log_level: Literal["DEBUG", "INFO", "WARNING", "ERROR"] = "INFO"
     """level of the functions' own logs"""
+    tracing: bool = False
+    """X-Ray records how long calls of functions take: the first of each second, and one in twenty
+    of the others; where jobs are few that costs about as much as all the rest"""
     memory_mb: _Memory = 1024
     """memory of each function"""
     architecture: Architecture = "arm64"

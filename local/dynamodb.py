@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-import boto3
 from botocore.config import Config
 
 from ojs.clock import Clock
@@ -33,9 +32,7 @@ def connect(url: str) -> DynamoDBClient:
 
 def connect_to_streams(url: str) -> Any:
     """A client for the streams of a local engine's tables."""
-    # Dynoxide's shard ids are shorter than they may be on AWS, and the SDK would refuse them.
-    config = clients.CONFIG.merge(Config(parameter_validation=False))
-    return boto3.client("dynamodbstreams", **_arguments(url, config))
+    return clients.client("dynamodbstreams", **_arguments(url, clients.CONFIG))
 
 
 def _arguments(url: str, config: Config) -> dict[str, Any]:

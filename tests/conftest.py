@@ -13,7 +13,7 @@ from hypothesis import settings as hypothesis_settings
 from xdist.scheduler import LoadFileScheduling
 
 from ojs.clock import ManualClock
-from ojs.store.table import schema
+from ojs.store.table import clients, schema
 
 if TYPE_CHECKING:
     from mypy_boto3_dynamodb import DynamoDBClient
@@ -98,6 +98,7 @@ def moto() -> Iterator[DynamoDBClient]:
     from moto import mock_aws
 
     with mock_aws():
+        clients._session.cache_clear()  # it may be older than moto, which would not hear of it
         yield boto3.client("dynamodb", region_name="us-east-1")
 
 

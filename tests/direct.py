@@ -54,7 +54,10 @@ def connected(url: str) -> Iterator[DynamoDBClient]:
         aws_access_key_id="local",
         aws_secret_access_key="local",
         # Many threads; and the SDK works out anew with each call how it describes itself.
-        config=clients.DYNAMODB_CONFIG.merge(Config(max_pool_connections=128, user_agent="tests")),
+        # Parameters are checked here, if not in a deployment: a wrong one is a defect.
+        config=clients.DYNAMODB_CONFIG.merge(
+            Config(max_pool_connections=128, user_agent="tests", parameter_validation=True)
+        ),
     )
     direct = _Direct(url)
     first = _OPEN.setdefault(url, direct) is direct

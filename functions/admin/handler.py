@@ -15,7 +15,9 @@ from functions.admin import (  # noqa: F401 (imported for the operations that th
     workers,
 )
 from functions.admin.app import app
+from ojs import runtime
 
 __all__ = ["app", "handler"]
 
 handler = app.complete()
+runtime.prepare()

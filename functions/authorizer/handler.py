@@ -22,3 +22,6 @@ def handler(event: Mapping[str, Any], _context: object) -> dict[str, Any]:
     headers = {name.lower(): value for name, value in (event.get("headers") or {}).items()}
     principal = access_runtime.authentication().who(headers.get("authorization"))
     return {"isAuthorized": True, "context": principal.context() if principal else {}}
+
+
+access_runtime.prepare()

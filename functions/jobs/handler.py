@@ -167,3 +167,4 @@ def report_progress(request: Request) -> Answer:
 
 
 handler = app.complete()
+runtime.prepare()

@@ -61,3 +61,6 @@ def handler(event: Mapping[str, Any], context: object) -> dict[str, list[dict[st
     finally:
         logger.thread_safe_remove_keys(["correlation_id"])
     return {"batchItemFailures": [{"itemIdentifier": number} for number in failed]}
+
+
+runtime.prepare()

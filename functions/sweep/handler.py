@@ -111,20 +111,21 @@ def handler(event: Mapping[str, Any], context: object) -> dict[str, int]:
     # Of the event that EventBridge sent; everything logged below this call carries it.
     logger.thread_safe_append_keys(correlation_id=event.get("id"))
     try:
-        for sweep in current.sweeps():
-            part = PARTS[sweep.name]
-            report = _run(current, sweep, part, more_than(part.spare_ms))
-            problems = SweepCounts()
-            problems.failures += report.failures
-            if (reporter := _REPORTERS.get(sweep.name)) and not _broke_off(report):
-                with counting_failures(problems, "the report"):
-                    reporter(current, report)
-            if part.message and report.has_news(part.usual):
-                logger.info(part.message, extra={"counts": dict(report)})
-            reports[sweep.name] = report
-            if problems.failures:
-                failed.append(sweep.name)
-                _tell_of(sweep.name, problems.failures)
+        with current.sweep_queues.shared():
+            for sweep in current.sweeps():
+                part = PARTS[sweep.name]
+                report = _run(current, sweep, part, more_than(part.spare_ms))
+                problems = SweepCounts()
+                problems.failures += report.failures
+                if (reporter := _REPORTERS.get(sweep.name)) and not _broke_off(report):
+                    with counting_failures(problems, "the report"):
+                        reporter(current, report)
+                if part.message and report.has_news(part.usual):
+                    logger.info(part.message, extra={"counts": dict(report)})
+                reports[sweep.name] = report
+                if problems.failures:
+                    failed.append(sweep.name)
+                    _tell_of(sweep.name, problems.failures)
     finally:
         logger.thread_safe_remove_keys(["correlation_id"])
     if failed:
@@ -224,3 +225,6 @@ _REPORTERS: Mapping[str, Any] = {
     "pool_health": _checked_pools,
     "metrics": _measured,
 }
+
+
+runtime.prepare()

@@ -150,3 +150,4 @@ def list_workers(request: Request) -> Answer:
 
 
 handler = app.complete()
+runtime.prepare()

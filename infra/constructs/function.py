@@ -94,7 +94,11 @@ class Function(Construct):
             application_log_level_v2=lambda_.ApplicationLogLevel[
                 "WARN" if settings.log_level == "WARNING" else settings.log_level
             ],
-            tracing=lambda_.Tracing.ACTIVE,
+            # Not three lines for each call, which cost as much as the call: how long calls take is
+            # in the metrics, and one that fails is still told.
+            system_log_level_v2=lambda_.SystemLogLevel.WARN,
+            # Disabled is Lambda's PassThrough: API Gateway and EventBridge here pass no trace on.
+            tracing=lambda_.Tracing.ACTIVE if settings.tracing else lambda_.Tracing.DISABLED,
             environment={
                 "OJS_TABLE": resources.table.table_name,
                 "OJS_VERSION": project_version(),
@@ -118,12 +122,13 @@ class Function(Construct):
                 "Payload objects are named by job ids, which only the functions know: every object "
                 "of this one bucket, and nothing of the bucket itself.",
             )
-        acknowledge(
-            role,
-            "AwsSolutions-IAM5[Resource::*]",
-            "xray:PutTraceSegments and xray:PutTelemetryRecords, which active tracing needs, "
-            "cannot be limited to a resource.",
-        )
+        if settings.tracing:
+            acknowledge(
+                role,
+                "AwsSolutions-IAM5[Resource::*]",
+                "xray:PutTraceSegments and xray:PutTelemetryRecords, which active tracing needs, "
+                "cannot be limited to a resource.",
+            )
         acknowledge(
             self.function,
             "AwsSolutions-L1",

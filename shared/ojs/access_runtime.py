@@ -6,6 +6,7 @@ needed for one of the two.
 
 from __future__ import annotations
 
+from contextlib import suppress
 from functools import cache
 from typing import TYPE_CHECKING
 
@@ -25,6 +26,12 @@ _used: list[Authentication] = []
 def authentication() -> Authentication:
     """The container's, built from the environment on first use."""
     return _used[0] if _used else _deployed()
+
+
+def prepare() -> None:
+    """Build the container's as `ojs.runtime.prepare` does."""
+    with suppress(Exception):
+        authentication()
 
 
 def use(brought: Authentication) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from functools import cached_property
 from typing import TYPE_CHECKING
 
@@ -33,6 +34,7 @@ from ojs.services.pools.membership import Membership
 from ojs.services.pools.workers import WorkerRegistry
 from ojs.services.queues.configure import QueueConfiguration
 from ojs.services.queues.deletion import ForEach, QueueDeletion, in_threads
+from ojs.services.sweeps import SweepQueues
 from ojs.settings import Settings
 from ojs.store.dead_letter.copies import WaitingCopies
 from ojs.store.jobs.blobs import Blobs, S3Blobs
@@ -291,9 +293,10 @@ class Runtime:
             strict=settings.strict_queues,
             for_each=for_each,
         )
+        self.sweep_queues = SweepQueues(stores.queues)
         self.sweep = JobSweep(
             jobs=stores.jobs,
-            queues=stores.queues,
+            queues=self.sweep_queues,
             transitions=self.transitions,
             deletion=self.deletion,
         )
@@ -431,6 +434,7 @@ class Runtime:
 
         return FairnessBackfill(
             queues=self.stores.queues,
+            every=self.sweep_queues,
             jobs=self.stores.jobs,
             placement=self.placement,
             cursors=BackfillCursors(self.table),
@@ -452,7 +456,7 @@ class Runtime:
         from ojs.services.permits.reconcile import ReconcileSweep
 
         return ReconcileSweep(
-            queues=self.stores.queues,
+            every=self.sweep_queues,
             depth=self.stores.depth,
             recount=self.stores.recount,
             repair=self.permit_repair,
@@ -491,6 +495,7 @@ class Runtime:
         return ReplaySweep(
             jobs=self.stores.jobs,
             queues=self.stores.queues,
+            every=self.sweep_queues,
             replays=ReplayCursors(self.table),
             redrive=self.redrive,
         )
@@ -577,6 +582,15 @@ def current() -> Runtime:
             if _current is None:
                 _current = build(Settings.from_environment())
     return _current
+
+
+def prepare() -> None:
+    """Build the container's runtime while its function is initialized, with all of a CPU: only
+    where the environment is a function's, and names a table.
+    """
+    # A first request tries again, and is answered, with an error if need be.
+    with suppress(Exception):
+        current()
 
 
 def use(runtime: Runtime) -> None:

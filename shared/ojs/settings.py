@@ -2,63 +2,70 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
-
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, StringConstraints
+import re
+from dataclasses import dataclass, fields
+from typing import Any, Literal, get_args
 
 from ojs import environment
 
-
-def _listed(value: Any) -> Any:
-    """A list as the environment has it, separated by commas; anything else as it is."""
-    if not isinstance(value, str):
-        return value
-    return [part.strip() for part in value.split(",") if part.strip()]
-
-
+Authorizer = Literal["keys", "jwt", "iam", "none"]
 # An event type, or the beginning of some and `*`: `job.completed`, `job.*`, `*`.
-_Pattern = Annotated[str, StringConstraints(pattern=r"^(\*|[a-z_]+\.(\*|[a-z_]+\*?))$")]
+EVENT_PATTERN = r"^(\*|[a-z_]+\.(\*|[a-z_]+\*?))$"
+_SERVICE = re.compile(r"[A-Za-z0-9]([A-Za-z0-9.-]{0,62})")
+_EVENTS = re.compile(EVENT_PATTERN)
 
 
-class Settings(BaseModel):
-    """Settings of one running function."""
+@dataclass(frozen=True)
+class Settings:
+    """Settings of one running function; `bus` is OJS_BUS in its environment. Raises ValueError for
+    one that is wrong.
+    """
 
-    model_config = ConfigDict(frozen=True)
+    # Name of the DynamoDB table.
+    table: str
+    # Bucket for large payloads.
+    bucket: str | None = None
+    # Version of this deployment.
+    version: str = "0.2.1"
+    # Name of this service in the source of its events.
+    service: str = "ojs-backend-aws"
+    # EventBridge bus for events.
+    bus: str | None = None
+    # Event types that go to the bus beside the operational ones, as `job.failed` or `job.*`; in the
+    # environment separated by commas.
+    bus_types: tuple[str, ...] = ()
+    # URL of the SQS queue for stream records that cannot be read.
+    failure_queue: str | None = None
+    # How callers are identified: this service's keys, a JWT, IAM; or not at all, which is for a
+    # server that only its own machine reaches.
+    authorizer: Authorizer = "none"
+    # Refuse jobs for queues that no operator made; in the environment `true` or `false`.
+    strict_queues: bool = False
 
-    table: str = Field(min_length=3, description="name of the DynamoDB table (OJS_TABLE)")
-    bucket: str | None = Field(default=None, description="bucket for large payloads (OJS_BUCKET)")
-    version: str = Field(default="0.2.1", description="version of this deployment (OJS_VERSION)")
-    service: str = Field(
-        default="ojs-backend-aws",
-        pattern=r"^[A-Za-z0-9]([A-Za-z0-9.-]{0,62})$",
-        description="name of this service in the source of its events (OJS_SERVICE)",
-    )
-    bus: str | None = Field(default=None, description="EventBridge bus for events (OJS_BUS)")
-    bus_types: Annotated[tuple[_Pattern, ...], BeforeValidator(_listed)] = Field(
-        default=(),
-        description="event types that go to the bus beside the operational ones, as `job.failed` "
-        "or `job.*`, separated by commas (OJS_BUS_TYPES)",
-    )
-    failure_queue: str | None = Field(
-        default=None,
-        description="URL of the SQS queue for stream records that cannot be read "
-        "(OJS_FAILURE_QUEUE)",
-    )
-    authorizer: Literal["keys", "jwt", "iam", "none"] = Field(
-        default="none",
-        description="how callers are identified: this service's keys, a JWT, IAM; or not at all, "
-        "which is for a server that only its own machine reaches. Functions without "
-        "OJS_AUTHORIZER use keys",
-    )
-    strict_queues: bool = Field(
-        default=False,
-        description="refuse jobs for queues that no operator made "
-        "(OJS_STRICT_QUEUES: true or false)",
-    )
+    def __post_init__(self) -> None:
+        for name, right in (
+            ("table", len(self.table) >= 3),
+            ("service", _SERVICE.fullmatch(self.service)),
+            ("bus_types", all(_EVENTS.fullmatch(each) for each in self.bus_types)),
+            ("authorizer", self.authorizer in get_args(Authorizer)),
+        ):
+            if not right:
+                raise ValueError(f"{name} must not be {getattr(self, name)!r}")
 
     @classmethod
     def from_environment(cls) -> Settings:
-        """Read the settings; raises pydantic.ValidationError when OJS_TABLE is missing."""
-        # Without the setting a function asks every caller for a key.
-        closed = {"authorizer": "keys"}
-        return cls.model_validate(closed | environment.configured(cls.model_fields))
+        """Read the settings. Raises LookupError when OJS_TABLE is missing, ValueError for a setting
+        that is wrong.
+        """
+        found: dict[str, Any] = {
+            # Without the setting a function asks every caller for a key.
+            "authorizer": "keys",
+            **environment.configured(field.name for field in fields(cls)),
+            "table": environment.required("table"),
+        }
+        listed = (part.strip() for part in found.get("bus_types", "").split(","))
+        found["bus_types"] = tuple(filter(None, listed))
+        strict = found.get("strict_queues", "false").lower()
+        if strict not in ("true", "false"):
+            raise ValueError(f"strict_queues must be true or false, not {strict!r}")
+        return cls(**{**found, "strict_queues": strict == "true"})

@@ -170,14 +170,14 @@ def _python_files() -> Iterator[Path]:
 
 
 def _clients(tree: ast.AST) -> Iterator[str]:
-    """Names of services in calls like `boto3.client("s3")` or `session.create_client("s3")`."""
+    """Names of services in calls like `clients.client("s3")` or `session.create_client("s3")`."""
     for node in ast.walk(tree):
         if not isinstance(node, ast.Call) or not node.args:
             continue
-        name = node.func.attr if isinstance(node.func, ast.Attribute) else ""
+        name = getattr(node.func, "attr", getattr(node.func, "id", ""))
         service = node.args[0]
         if (
-            name in {"client", "create_client", "resource"}
+            name in {"client", "create_client"}
             and isinstance(service, ast.Constant)
             and isinstance(service.value, str)
         ):

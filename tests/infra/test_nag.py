@@ -17,7 +17,8 @@ def test_no_finding_without_a_written_reason(each_synthesis: Any) -> None:
 def test_none_in_what_is_there_only_if_asked_for(
     synthesise: Callable[[DeploymentSettings], Any],
 ) -> None:
-    assert findings(synthesise(DeploymentSettings(alarm_email="ops@example.com"))) == []
+    asked = DeploymentSettings(alarm_email="ops@example.com", tracing=True)
+    assert findings(synthesise(asked)) == []
 
 
 def findings(synthesis: Any) -> list[str]:

@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING
 
 import pytest
 from aws_cdk import App
-from pydantic import BaseModel, ValidationError
+from pydantic import ValidationError
 
 from infra import ROOT, app
 from infra.settings import DeploymentSettings, project_version
-from ojs.settings import Settings
+from ojs.settings import EVENT_PATTERN, Settings
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -214,19 +214,18 @@ def test_a_mistake_is_told_without_a_trace(
     [("", ()), ("job.*", ("job.*",)), ("job.failed, worker.*", ("job.failed", "worker.*"))],
 )
 def test_event_types_are_understood_as_the_functions_understand_them(
-    listed: str, types: tuple[str, ...]
+    listed: str, types: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     settings = DeploymentSettings.from_context({"bus_types": listed})
     assert settings.bus_types == types
-    assert Settings(table="any", bus_types=",".join(settings.bus_types)).bus_types == types  # type: ignore[arg-type]
+    monkeypatch.setenv("OJS_TABLE", "any")
+    monkeypatch.setenv("OJS_BUS_TYPES", ",".join(settings.bus_types))
+    assert Settings.from_environment().bus_types == types
 
 
 def test_the_two_settings_allow_the_same_event_types() -> None:
-    def pattern(model: type[BaseModel]) -> str:
-        found: str = model.model_json_schema()["properties"]["bus_types"]["items"]["pattern"]
-        return found
-
-    assert pattern(DeploymentSettings) == pattern(Settings)
+    described = DeploymentSettings.model_json_schema()["properties"]["bus_types"]
+    assert described["items"]["pattern"] == EVENT_PATTERN
 
 
 def test_the_local_target_is_this_machine() -> None:

@@ -142,8 +142,9 @@ def test_function(synthesis: Any, spec: Any) -> None:
     assert function["Runtime"] == "python3.13"
     assert function["Timeout"] == spec.timeout_s
     assert function["MemorySize"] == 1024
-    assert function["TracingConfig"] == {"Mode": "Active"}
-    assert function["LoggingConfig"]["LogFormat"] == "JSON"
+    assert "TracingConfig" not in function
+    logging = function["LoggingConfig"]
+    assert (logging["LogFormat"], logging["SystemLogLevel"]) == ("JSON", "WARN")
     more = {
         "stream": {"OJS_BUCKET", "OJS_BUS", "OJS_FAILURE_QUEUE"},
         "sweep": {"OJS_BUCKET"},
@@ -226,6 +227,11 @@ def test_stage(synthesis: Any) -> None:
         "ThrottlingBurstLimit": 1000,
     }
     access_log = json.loads(stage["AccessLogSettings"]["Format"])
+    # Each is paid for with each request.
+    assert set(access_log) == {
+        "request_id", "method", "path", "status", "latency_ms", "source_ip", "error",
+        "authorizer_error", "principal", "key",
+    }  # fmt: skip
     assert access_log["request_id"] == "$context.requestId"
     *_, last = stage["AccessLogSettings"]["DestinationArn"]["Fn::Join"][1]
     assert last["Ref"] in synthesis.resources("AWS::Logs::LogGroup")
@@ -333,6 +339,7 @@ def test_settings_reach_the_template(synthesise: Callable[[DeploymentSettings], 
             deletion_protection=False,
             log_retention_days=365,
             log_level="WARNING",
+            tracing=True,
             memory_mb=512,
             architecture="x86_64",
             python="3.14",
@@ -351,6 +358,7 @@ def test_settings_reach_the_template(synthesise: Callable[[DeploymentSettings], 
         assert function["MemorySize"] == 512
         assert function["Architectures"] == ["x86_64"]
         assert function["Runtime"] == "python3.14"
+        assert function["TracingConfig"] == {"Mode": "Active"}
         assert function["LoggingConfig"]["ApplicationLogLevel"] == "WARN"
         assert function["Environment"]["Variables"]["POWERTOOLS_LOG_LEVEL"] == "WARNING"
     assert other.one("AWS::ApiGatewayV2::Stage")["DefaultRouteSettings"] == {

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from tests.performance import cpu
 from tests.performance.measure import TABLES, table
 
 if TYPE_CHECKING:
@@ -27,3 +28,11 @@ def test_the_table_is_what_is_measured(
     header, measure = TABLES[name]
     shown = PAGE.partition(f"<!-- {name} -->\n\n")[2].partition("\n\n")[0]
     assert shown == table(header, measure(dynamodb))
+
+
+def test_what_is_said_of_memory_follows_from_the_cpu_measured() -> None:
+    """The CPU itself is a machine's, and is not measured again."""
+    shown = PAGE.partition("<!-- cpu -->\n\n")[2].partition("\n\n")[0]
+    lines = [[cell.strip() for cell in line.split("|")[1:-1]] for line in shown.splitlines()[2:]]
+    cpu_ms = {what: float(ms) for what, ms, *_ in lines}
+    assert shown == table(cpu.HEADER, cpu.rows(cpu_ms))

@@ -192,3 +192,31 @@ def test_a_fetch_costs_the_same_with_100_and_100_000_jobs_waiting(exact: World) 
             exact.push(queue=queue)
         spent[count] = (one, ten, push)
     assert spent[100] == spent[100_000]
+
+
+def test_a_minutes_sweeps_read_idle_queues_once(exact: World) -> None:
+    """Their records, two queries of each lane, and what the gauges are made of."""
+    for number in range(200):
+        exact.run.queues.create(f"idle-{number:03d}", {})
+    # The lists of earlier minutes are read once more.
+    exact.clock.advance(ms=3_600_000)
+    for _ in range(2):
+        with spending(exact) as spent, exact.run.sweep_queues.shared():
+            for sweep in exact.run.sweeps():
+                assert not sweep.run_once(exact.clock.now_ms(), 1_000).failures
+    assert spent.calls <= 450
+    assert spent.writes <= 2
+    assert spent.reads <= 730
+
+
+def test_a_queue_with_a_counter_is_read_once_more(exact: World) -> None:
+    exact.run.queues.create("plain", {})
+    exact.run.queues.create("bounded", {"max_size": 10})
+    exact.run.queues.create("limited", {"concurrency": 10})
+    with exact.run.sweep_queues.shared():
+        exact.run.sweep.run_once(exact.clock.now_ms(), 1_000)
+        with spending(exact) as spent:
+            report = exact.run.reconcile.run_once(exact.clock.now_ms(), 1_000)
+    assert (report["unbounded"], report["bounded"]) == (2, 1)
+    # The list, and three items of each of the two.
+    assert spent.reads <= 14

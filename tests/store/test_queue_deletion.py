@@ -39,7 +39,7 @@ SECOND = 1_000
 
 
 def names(world: World) -> list[str]:
-    found, _ = world.run.sweep._queues.names(limit=100, consistent=True)
+    found, _ = world.run.stores.queues.names(limit=100, consistent=True)
     return found
 
 
@@ -94,7 +94,7 @@ def test_an_empty_queue_is_gone_at_once_and_a_push_makes_it_anew(world: World) -
     world.clock.advance(700 * SECOND)
     world.sweep()
     assert [found.id for found in world.fetch("old")] == [again.id]
-    assert world.run.sweep._queues.tombstones(limit=10) == []
+    assert world.run.stores.queues.tombstones(limit=10) == []
 
 
 @pytest.mark.requirement("QC-10", "QC-16", "QC-47")

@@ -6,13 +6,12 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any, Protocol
 
-import boto3
 from aws_lambda_powertools import Logger
 from botocore.exceptions import BotoCoreError, ClientError
 
 from ojs.domain import jsontext
 from ojs.domain.events.event import Event
-from ojs.store.table.clients import CONFIG
+from ojs.store.table import clients
 
 logger = Logger()
 
@@ -64,7 +63,7 @@ class EventBridge:
     def _refused(self, call: Sequence[tuple[Event, dict[str, Any]]]) -> list[Event]:
         """Publish the events of one call; returns those that were refused."""
         if self._client is None:
-            self._client = boto3.client("events", config=CONFIG)
+            self._client = clients.client("events")
         entries = [entry | {"EventBusName": self._name} for _, entry in call]
         try:
             answer = self._client.put_events(Entries=entries)
@@ -114,7 +113,7 @@ class SqsFailureQueue:
 
     def send(self, entry: Mapping[str, Any]) -> bool:
         if self._client is None:
-            self._client = boto3.client("sqs", config=CONFIG)
+            self._client = clients.client("sqs")
         try:
             self._client.send_message(QueueUrl=self._url, MessageBody=jsontext.dumps(entry))
         except (BotoCoreError, ClientError):

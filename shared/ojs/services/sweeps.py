@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -30,13 +31,6 @@ def rotated(each: Sequence[T], choose: Callable[[int], int]) -> list[T]:
     """The same, beginning at a random one: runs that are cut short leave out others each time."""
     start = choose(len(each)) if each else 0
     return [*each[start:], *each[:start]]
-
-
-def queue_names(queues: QueueStore, choose: Callable[[int], int]) -> Iterator[list[str]]:
-    """The names of all queues from a random one on, in parts that one call can read."""
-    names = rotated(queues.all_names(), choose)
-    for at in range(0, len(names), _QUEUES):
-        yield names[at : at + _QUEUES]
 
 
 @dataclass(frozen=True)
@@ -123,14 +117,44 @@ def counting_failures(counts: SweepCounts, what: str) -> Iterator[None]:
         counts.fail(what, error)
 
 
-def read_queues(
-    queues: QueueStore, names: Sequence[str], counts: SweepCounts, *, consistent: bool = True
-) -> list[Queue]:
-    """These queues, which one call can read; those that cannot be read are counted as failed."""
-    found: Mapping[str, Queue] = {}
-    with counting_failures(counts, f"queues {names[0]} to {names[-1]}"):
-        found, _ = queues.get_many(names, consistent=consistent, unreadable=counts.fail)
-    return list(found.values())
+class SweepQueues:
+    """All queues, as sweeps read them: each sweep by itself, or all of one minute together."""
+
+    def __init__(self, queues: QueueStore, choose: Callable[[int], int] = random.randrange) -> None:
+        self._queues = queues
+        self._choose = choose
+        self._shared: dict[str, Queue] | None = None
+
+    @contextmanager
+    def shared(self) -> Iterator[None]:
+        """Within, a queue that one sweep has read is not read by those after it: its record may be
+        as old as the minute's run, and each write of theirs has a condition of its own.
+        """
+        self._shared = {}
+        try:
+            yield
+        finally:
+            self._shared = None
+
+    def parts(self, counts: SweepCounts, *, anew: bool = False) -> Iterator[list[Queue]]:
+        """All queues from a random one on, in parts that one call can read; each read `anew` if
+        asked for. Those that cannot be read are counted as failed.
+        """
+        names = rotated(self._queues.all_names(), self._choose)
+        known = {} if self._shared is None else self._shared
+        for at in range(0, len(names), _QUEUES):
+            part = names[at : at + _QUEUES]
+            wanted = [name for name in part if anew or name not in known]
+            found: Mapping[str, Queue] = {}
+            if wanted:
+                with counting_failures(counts, f"queues {part[0]} to {part[-1]}"):
+                    found, _ = self._queues.get_many(
+                        wanted, consistent=anew, unreadable=counts.fail
+                    )
+            for name in wanted:
+                known.pop(name, None)
+            known |= found
+            yield [known[name] for name in part if name in known]
 
 
 class Sweep(Protocol):

@@ -62,13 +62,14 @@ ROLES = {
     "default": "what holds unless said otherwise",
     "delta": "the difference between two values",
     "detail": "more about something",
+    "field": "a part of a request, by its name",
     "filter": "which of many are meant",
     "id": "an identifier",
     "info": "what somebody says of itself",
     "kind": "which of several",
     "listing": "gives items page by page",
     "management": "changes things one by one",
-    "model": "a Pydantic model",
+    "model": "a class that is a request's object",
     "name": "what something is called",
     "option": "a part of a request that may be left out",
     "outlet": "where measurements go",
@@ -141,8 +142,10 @@ ERRORS = {
 
 # Plain words, which mean in the code what they mean in a sentence.
 PLAIN = {
+    "after": "",
     "activity": "transitions in a span of time",
     "backward": "towards older",
+    "before": "",
     "bucket": "of a histogram, or of S3",
     "budget": "what may still be spent",
     "create": "make one",

@@ -14,7 +14,6 @@ from ojs.domain.dead_letter import filter as dead_letter_filter
 from ojs.domain.dead_letter.filter import (
     EVERYTHING,
     FIELDS,
-    FILLED,
     ArgsMatch,
     DeadLetterFilter,
     parse,
@@ -23,6 +22,7 @@ from ojs.domain.dead_letter.filter import (
 from ojs.domain.errors import InvalidRequest
 from ojs.domain.job.job import Job
 from ojs.domain.job.states import State
+from ojs.domain.requests import FILLED
 
 NOW_MS = 1_800_000_000_000
 NOW = "2027-01-15T08:00:00.000Z"

@@ -24,6 +24,7 @@ from ojs.services.operations.setup import FIRST_KEY_NAME, Setup, SetupError
 from ojs.store.deployment.access_keys import AccessKeyStore
 from ojs.store.deployment.notes import DeploymentStore
 from ojs.store.deployment.secrets import Secret
+from ojs.store.table import clients
 from ojs.store.table.schema import NEEDED_VERSION, SCHEMA_VERSION
 
 if TYPE_CHECKING:
@@ -231,6 +232,7 @@ def event(url: str, kind: str, **more: Any) -> dict[str, Any]:
 @pytest.fixture
 def secrets() -> Iterator[SecretsManagerClient]:
     with mock_aws():
+        clients._session.cache_clear()  # it may be older than moto, which would not hear of it
         yield boto3.client("secretsmanager", region_name="us-east-1")
 
 

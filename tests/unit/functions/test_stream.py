@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import json
 import logging
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -88,9 +89,7 @@ def test_one_that_cannot_be_read_goes_to_the_failure_queue_and_the_rest_goes_on(
 ) -> None:
     queue = boto3.client("sqs").create_queue(QueueName="failures-of-this")["QueueUrl"]
     built = make_runtime()
-    monkeypatch.setattr(
-        built, "settings", built.settings.model_copy(update={"failure_queue": queue})
-    )
+    monkeypatch.setattr(built, "settings", replace(built.settings, failure_queue=queue))
     runtime.use(built)
     assert handler(POISON, LambdaContext("stream")) == DONE
     (message,) = boto3.client("sqs").receive_message(QueueUrl=queue)["Messages"]

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from pydantic import ValidationError
 
 from ojs import projections
 from ojs.clock import ManualClock
@@ -30,6 +29,18 @@ def test_settings_come_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> 
     assert settings.failure_queue == "https://sqs.test/q"
 
 
+def test_the_environment_must_be_whole_and_right(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(LookupError, match="OJS_TABLE"):
+        Settings.from_environment()
+    monkeypatch.setenv("OJS_TABLE", "jobs")
+    for text, strict in (("", False), ("false", False), ("true", True), ("True", True)):
+        monkeypatch.setenv("OJS_STRICT_QUEUES", text)
+        assert Settings.from_environment().strict_queues is strict
+    monkeypatch.setenv("OJS_STRICT_QUEUES", "perhaps")
+    with pytest.raises(ValueError, match="strict_queues must be true or false"):
+        Settings.from_environment()
+
+
 def test_settings_that_are_not_given() -> None:
     settings = Settings(table="jobs")
     assert settings.service == "ojs-backend-aws"
@@ -39,17 +50,18 @@ def test_settings_that_are_not_given() -> None:
 @pytest.mark.parametrize(
     "wrong",
     [
+        {"authorizer": "nobody"},
         {"service": ""},
         {"service": "a/b"},
         {"service": "a b"},
-        {"bus_types": "job"},
-        {"bus_types": "job.failed;job.started"},
-        {"bus_types": "**"},
-        {"bus_types": ["Job.*"]},
+        {"bus_types": ("job",)},
+        {"bus_types": ("job.failed;job.started",)},
+        {"bus_types": ("**",)},
+        {"bus_types": ("Job.*",)},
     ],
 )
 def test_settings_that_are_wrong(wrong: dict[str, Any]) -> None:
-    with pytest.raises(ValidationError):
+    with pytest.raises(ValueError, match=f"^{next(iter(wrong))} must not be"):
         Settings(table="jobs", **wrong)
 
 

@@ -18,18 +18,14 @@ from dataclasses import dataclass, field
 from decimal import Decimal
 from typing import Annotated, Any
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
-
 from ojs.domain import jsontext, times
 from ojs.domain.errors import InvalidPayload, InvalidRequest, naming_field
-from ojs.domain.job import envelope
 from ojs.domain.job.envelope import JobType, QueueName
 from ojs.domain.job.failure import MAX_NAME_CHARACTERS, UNKNOWN_TYPE, kept_type
 from ojs.domain.job.job import Job
+from ojs.domain.requests import Field, Model
 
 MAX_ARGS_CHARACTERS = 1_000
-# The error of a field that is present but empty.
-FILLED = "must not be empty or null; leave it out if it is not meant"
 # The error of an `all` that is not true.
 EVERY = "must be true, or left out where a filter says which dead letters are meant"
 
@@ -41,28 +37,10 @@ _BRACKET = re.compile(
 )
 
 
-def check_filled(value: object) -> object:
-    """Return the value; raises ValueError for null and the empty text."""
-    if value is None or value == "":
-        raise ValueError(FILLED)
-    return value
-
-
-def never_null(schema: dict[str, Any]) -> None:
-    """Describe optional fields in JSON Schema as left out or of their type, and never null."""
-    for described in schema.get("properties", {}).values():
-        described.pop("default", None)
-        for choice in described.pop("anyOf", ()):
-            if choice != {"type": "null"}:
-                described.update(choice)
-
-
-class FilterRequest(BaseModel):
+class FilterRequest(Model):
     """A filter as sent, in the body of a bulk operation or as parameters of a listing."""
 
-    model_config = ConfigDict(
-        strict=True, extra="forbid", defer_build=True, json_schema_extra=never_null
-    )
+    filled = True
 
     queue: QueueName | None = None
     type: JobType | None = None
@@ -80,8 +58,6 @@ class FilterRequest(BaseModel):
         description="a part of the JSON text of args; or, beginning with `$`, a JSON path of "
         "children, indexes and `*` which leads somewhere, with `=` and a value that is found there",
     )
-
-    _filled = field_validator("*", mode="before")(check_filled)
 
 
 # The names of its fields, for tables of parameters.
@@ -200,10 +176,7 @@ def parse(raw: object, *, now_ms: int, prefix: str = "filter.") -> DeadLetterFil
     """
     if not isinstance(raw, Mapping):
         raise InvalidRequest(prefix.rstrip(".") or "body", "must be a JSON object", value=raw)
-    try:
-        request = FilterRequest.model_validate(raw)
-    except ValidationError as error:
-        raise envelope.from_pydantic(error, FilterRequest, prefix) from None
+    request = FilterRequest.model_validate(raw, prefix)
     bounds = {
         name: _moment(text, name, prefix, now_ms)
         for name in ("since", "until", "before", "older_than")

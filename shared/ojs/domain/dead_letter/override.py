@@ -6,11 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from pydantic import BaseModel, ConfigDict, Field
-
 from ojs.domain import jsontext
 from ojs.domain.errors import InvalidRequest, MetadataTooLarge, PayloadTooLarge
-from ojs.domain.fields import MAX_SHOWN, not_known
 from ojs.domain.job.envelope import (
     MAX_JOB_BYTES,
     MAX_META_BYTES,
@@ -19,14 +16,13 @@ from ojs.domain.job.envelope import (
     RetryRequest,
 )
 from ojs.domain.job.job import Job
+from ojs.domain.requests import MAX_SHOWN, Field, Model, not_known
 
 _AT = "override"
 
 
-class JobOverrideRequest(BaseModel):
+class JobOverrideRequest(Model):
     """Changes as sent. Null means "not given"."""
-
-    model_config = ConfigDict(strict=True, extra="forbid", defer_build=True)
 
     queue: QueueName | None = Field(None, description="moves the job there")
     args: list[Any] | None = Field(None, description="replaces the job's args")

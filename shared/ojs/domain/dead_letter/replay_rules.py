@@ -7,13 +7,12 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any
 
-from pydantic import BaseModel, ConfigDict, Field
-
 from ojs.domain import jsontext, times
 from ojs.domain.dead_letter import filter as dead_letter_filter
 from ojs.domain.dead_letter.filter import DeadLetterFilter, FilterRequest
 from ojs.domain.errors import InvalidRequest
 from ojs.domain.fields import Duration, NumberRange, Printable
+from ojs.domain.requests import Field, Model
 
 MAX_RULES = 20
 MAX_NAME_CHARACTERS = 100
@@ -22,10 +21,8 @@ MAX_REPLAYS = 1_000
 MARGIN_MS = 60_000
 
 
-class ReplayRuleRequest(BaseModel):
+class ReplayRuleRequest(Model):
     """A rule as sent."""
-
-    model_config = ConfigDict(strict=True, extra="forbid", defer_build=True)
 
     name: Annotated[Printable, Field(min_length=1, max_length=MAX_NAME_CHARACTERS)]
     filter: FilterRequest = Field(
@@ -70,8 +67,8 @@ def stored_form(requested: Iterable[ReplayRuleRequest], prefix: str) -> list[dic
                 f"{path}.filter.older_than", "is not allowed in a replay rule: use 'delay'"
             )
         dead_letter_filter.parse(wanted, now_ms=times.MAX_MS, prefix=f"{path}.filter.")
-        rules.append(rule.model_dump(exclude={"filter"}) | {"filter": wanted})
-    return [{name: rule[name] for name in ReplayRuleRequest.model_fields} for rule in rules]
+        rules.append(rule.model_dump() | {"filter": wanted})
+    return rules
 
 
 def read(stored: Iterable[Mapping[str, Any]]) -> list[ReplayRule]:

@@ -18,11 +18,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field
-
 from ojs.domain import jsontext
 from ojs.domain.fields import NumberRange
 from ojs.domain.ids import ORDER_DIGITS
+from ojs.domain.requests import After, Field, Model
 
 FAIR_SHARE = "fair-share"
 MAX_WEIGHT = 1_000
@@ -169,15 +168,13 @@ def _named(value: str) -> str:
 
 
 Weight = Annotated[int, NumberRange(1, MAX_WEIGHT)]
-Named = Annotated[str, AfterValidator(_named)]
+Named = Annotated[str, After(_named)]
 
 
-class TenantFairnessRequest(BaseModel):
+class TenantFairnessRequest(Model):
     """How tenants share a queue (ojs-fair-scheduling, section 9.2). Null resets a field, or a
     weight.
     """
-
-    model_config = ConfigDict(strict=True, extra="forbid", allow_inf_nan=False, defer_build=True)
 
     enabled: bool | None = None
     strategy: Literal["fair-share"] | None = None

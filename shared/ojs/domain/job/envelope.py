@@ -7,23 +7,11 @@ system-managed ones are ignored.
 
 from __future__ import annotations
 
-import inspect
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
-from decimal import Decimal
 from enum import StrEnum
-from typing import TYPE_CHECKING, Annotated, Any, Literal, cast, get_args
-
-from pydantic import (
-    BaseModel,
-    BeforeValidator,
-    ConfigDict,
-    Discriminator,
-    Field,
-    Tag,
-    ValidationError,
-)
+from typing import Annotated, Any, Literal, cast
 
 from ojs.domain import ids, jsontext, times
 from ojs.domain.errors import (
@@ -33,14 +21,11 @@ from ojs.domain.errors import (
     PayloadTooLarge,
     ValidationFailed,
 )
-from ojs.domain.fields import MAX_SHOWN, not_known
 from ojs.domain.job import retry as retries
 from ojs.domain.job.job import DEFAULT_QUEUE, SHOWN, SPECVERSION
 from ojs.domain.job.retry import BackoffStrategy, OnExhaustion, RetryPolicy
 from ojs.domain.rate_limit.limiter import RateLimit, RateLimitRequest
-
-if TYPE_CHECKING:
-    from pydantic_core import ErrorDetails
+from ojs.domain.requests import After, Field, Model
 
 MAX_BATCH = 1_000
 MAX_JOB_BYTES = 1_048_576
@@ -99,29 +84,17 @@ def check_job_id(value: str) -> str:
     return value
 
 
-def _number(value: Any) -> Any:
-    # JSON numbers arrive as Decimal (ojs.domain.jsontext); strict floats want a float.
-    return float(value) if isinstance(value, Decimal) else value
-
-
-def _checked(check: Any) -> BeforeValidator:
-    return BeforeValidator(lambda value: check(value) if isinstance(value, str) else value)
-
-
-Number = Annotated[float, BeforeValidator(_number)]
-JobType = Annotated[str, _checked(check_type), Field(json_schema_extra={"pattern": TYPE_PATTERN})]
+JobType = Annotated[
+    str,
+    After(check_type),
+    Field(json_schema_extra={"pattern": TYPE_PATTERN, "maxLength": MAX_NAME_BYTES}),
+]
 QueueName = Annotated[
     str,
-    _checked(check_queue),
+    After(check_queue),
     Field(json_schema_extra={"pattern": QUEUE_PATTERN, "maxLength": MAX_NAME_BYTES}),
 ]
-JobId = Annotated[
-    str, _checked(check_job_id), Field(json_schema_extra={"pattern": ids.UUID7.pattern})
-]
-
-
-class _Model(BaseModel):
-    model_config = ConfigDict(strict=True, extra="forbid", allow_inf_nan=False)
+JobId = Annotated[str, After(check_job_id), Field(json_schema_extra={"pattern": ids.UUID7.pattern})]
 
 
 Backoff = Literal["exponential", "linear", "polynomial", "constant", "none"]
@@ -134,13 +107,13 @@ RETRY_ALIASES: Mapping[str, str] = {
 }
 
 
-class RetryRequest(_Model):
+class RetryRequest(Model):
     """A retry policy in a request; absent fields take the queue's or the system's value."""
 
     max_attempts: int | None = Field(None, ge=0, le=retries.MAX_ATTEMPTS)
     initial_interval: str | None = Field(None, description="ISO 8601 duration above zero")
     initial_interval_ms: int | None = Field(None, ge=1, le=times.MAX_DURATION_MS)
-    backoff_coefficient: Number | None = Field(None, ge=1.0, le=1_000.0)
+    backoff_coefficient: float | None = Field(None, ge=1.0, le=1_000.0)
     max_interval: str | None = Field(None, description="ISO 8601 duration")
     max_interval_ms: int | None = Field(None, ge=1, le=times.MAX_DURATION_MS)
     jitter: bool | None = None
@@ -218,14 +191,10 @@ KeyNames = Annotated[list[Name], Field(min_length=1, max_length=MAX_UNIQUE_KEYS)
 
 
 # A list is another form of `keys`; a text is the unique key itself, among jobs of one type.
-UniqueKey = Annotated[
-    Annotated[list[Dimension], Field(min_length=1, max_length=4), Tag("|names")]
-    | Annotated[Name, Tag("|text")],
-    Discriminator(lambda value: "|text" if isinstance(value, str) else "|names"),
-]
+UniqueKey = Name | Annotated[list[Dimension], Field(min_length=1, max_length=4)]
 
 
-class UniqueRequest(_Model):
+class UniqueRequest(Model):
     """A uniqueness policy in a request (ojs-unique-jobs)."""
 
     keys: list[Dimension] | None = Field(None, min_length=1, max_length=4)
@@ -238,7 +207,7 @@ class UniqueRequest(_Model):
     on_conflict: Literal["reject", "replace", "replace_except_schedule", "ignore"] | None = None
 
 
-class Timing(_Model):
+class Timing(Model):
     """Fields that both forms of the envelope share."""
 
     priority: int | None = Field(None, ge=-MAX_PRIORITY, le=MAX_PRIORITY)
@@ -260,7 +229,7 @@ class Timing(_Model):
 class Options(Timing):
     """`options` of the HTTP binding. Unknown fields are stored and shown."""
 
-    model_config = ConfigDict(strict=True, extra="allow", allow_inf_nan=False)
+    unknown = "kept"
 
     metadata: dict[str, Any] | None = None
 
@@ -268,7 +237,7 @@ class Options(Timing):
 class JobRequest(Timing):
     """One job to enqueue. Unknown fields are stored and shown at the top level."""
 
-    model_config = ConfigDict(strict=True, extra="allow", allow_inf_nan=False)
+    unknown = "kept"
 
     type: JobType
     args: list[Any]
@@ -289,10 +258,6 @@ class JobRequest(Timing):
         return self.choose(name)[0]
 
 
-# A broken rule in these fields answers 422 `validation_error`.
-_POLICY_FIELDS = frozenset({"retry", "max_attempts", "unique", "rate_limit"})
-
-
 def parse(raw: object, prefix: str = "") -> JobRequest:
     """A request from parsed JSON.
 
@@ -302,63 +267,7 @@ def parse(raw: object, prefix: str = "") -> JobRequest:
     if not isinstance(raw, Mapping):
         raise InvalidRequest(prefix.rstrip(".") or "body", "must be a JSON object", value=raw)
     known = {key: value for key, value in raw.items() if key not in SYSTEM_FIELDS}
-    try:
-        return JobRequest.model_validate(known)
-    except ValidationError as error:
-        raise from_pydantic(error, JobRequest, prefix) from None
-
-
-def from_pydantic(
-    error: ValidationError, model: type[BaseModel], prefix: str = ""
-) -> InvalidRequest:
-    """Pydantic's errors about `model` as an OjsError, with paths like `options.retry.jitter`."""
-    found: list[dict[str, Any]] = []
-    entries = error.errors(include_url=False, include_context=False)
-    # Malformed fields first: a broken rule of a policy (422) supposes a well-formed request.
-    entries.sort(key=_breaks_policy)
-    for entry in entries:
-        *above, last = entry["loc"] or ("",)
-        reason = entry["msg"].removeprefix("Value error, ")
-        if entry["type"] == "missing":
-            reason = "is required"
-        elif entry["type"] == "extra_forbidden":
-            last = str(last)[:MAX_SHOWN]
-            reason = not_known(last, _fields_at(model, above))
-        elif entry["type"] in ("model_type", "dict_type"):
-            # Pydantic names the class here.
-            reason = "must be an object"
-        path = prefix + "".join(
-            f"[{part}]" if isinstance(part, int) else f".{part}"
-            for part in (*above, last)
-            # Tags of alternatives are not part of the path; a wrong key is reported by its name.
-            if part != "" and not str(part).startswith("|") and part != "[key]"
-        ).lstrip(".")
-        found.append({"field": path or "body", "reason": reason[:1].lower() + reason[1:]})
-    first = entries[0]
-    kind = ValidationFailed if _breaks_policy(first) else InvalidRequest
-    value = None if first["type"] == "missing" else first.get("input")
-    return kind(found[0]["field"], found[0]["reason"], value=value, details={"errors": found[:20]})
-
-
-def _fields_at(model: type[BaseModel], path: Iterable[int | str]) -> set[str]:
-    """The fields that the object at a path of pydantic's may have."""
-    models = [model]
-    for part in path:
-        # Anything else is a place in an array, the key of an object, or the tag of an alternative.
-        if fields := [each.model_fields[str(part)] for each in models if part in each.model_fields]:
-            models = [inner for field in fields for inner in _models_in(field.annotation)]
-    return {field.alias or name for each in models for name, field in each.model_fields.items()}
-
-
-def _models_in(annotation: Any) -> Iterator[type[BaseModel]]:
-    if inspect.isclass(annotation) and issubclass(annotation, BaseModel):
-        yield annotation
-    for part in get_args(annotation):
-        yield from _models_in(part)
-
-
-def _breaks_policy(entry: ErrorDetails) -> bool:
-    return any(part in _POLICY_FIELDS for part in entry["loc"])
+    return JobRequest.model_validate(known, prefix)
 
 
 class OnConflict(StrEnum):
@@ -426,7 +335,7 @@ def resolve(
         raise InvalidRequest(
             prefix + pending_path, "cannot be combined with a start time in the future"
         )
-    for key, value in (request.model_extra or {}).items():
+    for key, value in request.model_extra.items():
         content.setdefault(key, value)
     _check_sizes(content, request.meta, prefix)
     limit: RateLimitRequest | None = request.value_of("rate_limit")
@@ -469,10 +378,10 @@ def _content(request: JobRequest) -> dict[str, Any]:
         content["schema"] = request.schema_
     for name in ("tags", "retry", "unique", "rate_limit", "visibility_timeout_ms"):
         if (value := request.value_of(name)) is not None:
-            shown = value.model_dump(exclude_none=True) if isinstance(value, BaseModel) else value
+            shown = value.model_dump(exclude_none=True) if isinstance(value, Model) else value
             content[name] = shown
     if request.options is not None:
-        rest = dict(request.options.model_extra or {})
+        rest = dict(request.options.model_extra)
         if request.options.metadata is not None:
             rest["metadata"] = request.options.metadata
         if rest:

@@ -8,16 +8,15 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
-
 from ojs.domain import times
 from ojs.domain.errors import InvalidRequest
 from ojs.domain.fair_queue.tags import Fairness, TenantFairnessRequest, in_force
 from ojs.domain.fair_queue.tags import shown as tenant_fairness_shown
-from ojs.domain.fields import MAX_SHOWN, NumberRange, not_known
+from ojs.domain.fields import NumberRange
 from ojs.domain.job import envelope
-from ojs.domain.job.envelope import Number, QueueName
+from ojs.domain.job.envelope import QueueName
 from ojs.domain.pool.dispatch import DispatchSequence, DispatchStrategy
+from ojs.domain.requests import MAX_SHOWN, After, Before, Field, Model, not_known
 
 # What a pool is shown with beside its configuration: UIs and the conformance suites send it back.
 SHOWN_BACK = frozenset({"name", "created_at", "configured_at", "active_workers", "active_jobs"})
@@ -57,35 +56,31 @@ def _interval(value: object) -> str:
 
 PoolName = Annotated[
     str,
-    AfterValidator(check_pool),
+    After(check_pool),
     Field(json_schema_extra={"pattern": POOL_PATTERN, "maxLength": MAX_POOL_BYTES}),
 ]
 Weight = Annotated[int, NumberRange(1, MAX_WEIGHT)]
 
 
-class _Model(BaseModel):
-    model_config = ConfigDict(strict=True, extra="forbid", allow_inf_nan=False, defer_build=True)
-
-
-class QueueOfPool(_Model):
+class QueueOfPool(Model):
     """The settings of a queue where `queues` is an object."""
 
     weight: Weight | None = None
 
 
-class StarvationPreventionRequest(_Model):
+class StarvationPreventionRequest(Model):
     """What each queue of a pool is guaranteed."""
 
     enabled: bool = False
-    rotation_interval: Annotated[str, BeforeValidator(_interval)] = Field(
+    rotation_interval: Annotated[str, Before(_interval)] = Field(
         DEFAULT_ROTATION, description="how often each queue is served whatever the strategy says"
     )
-    min_dispatch_ratio: Annotated[Number, Field(ge=0.0, le=1.0)] = Field(
+    min_dispatch_ratio: Annotated[float, Field(ge=0.0, le=1.0)] = Field(
         DEFAULT_RATIO, description="part of all dispatches that each queue with jobs has at least"
     )
 
 
-class PoolRequest(_Model):
+class PoolRequest(Model):
     """A worker pool. It replaces the whole configuration: what is left out gets its default."""
 
     queues: (
@@ -196,10 +191,11 @@ def parse(name: str, raw: object) -> Pool:
         _check_beside(raw, inner)
     _check_queues(inner, prefix)
     try:
-        given = PoolRequest.model_validate({k: v for k, v in inner.items() if k not in SHOWN_BACK})
-    except ValidationError as error:
-        found = envelope.from_pydantic(error, PoolRequest, prefix)
-        raise InvalidRequest(found.field, found.reason, details=found.details) from None
+        wanted = {name: value for name, value in inner.items() if name not in SHOWN_BACK}
+        given = PoolRequest.model_validate(wanted, prefix)
+    except InvalidRequest as error:
+        # A plain InvalidRequest (400), whatever the field.
+        raise InvalidRequest(error.field, error.reason, details=error.details) from None
     return _pool(name, given, prefix)
 
 
@@ -214,7 +210,7 @@ def _check_beside(raw: Mapping[str, Any], inner: Mapping[str, Any]) -> None:
 
 
 def _check_queues(given: Mapping[str, Any], prefix: str) -> None:
-    """Validate `queues` by hand: for a union, pydantic would report an error of every branch."""
+    """Validate `queues` by hand: what is wrong with a name is said of its place."""
     queues = given.get("queues")
     field_name = f"{prefix}queues"
     if not isinstance(queues, (list, dict)):
@@ -238,15 +234,9 @@ def _check_queues(given: Mapping[str, Any], prefix: str) -> None:
 
 
 def _check_queue(where: str, settings: object) -> None:
-    try:
-        QueueOfPool.model_validate(settings)
-    except ValidationError as error:
-        found = envelope.from_pydantic(error, QueueOfPool, f"{where}.")
-        raise InvalidRequest(
-            found.field if isinstance(settings, Mapping) else where,
-            found.reason if isinstance(settings, Mapping) else "must be an object",
-            value=settings,
-        ) from None
+    if not isinstance(settings, Mapping):
+        raise InvalidRequest(where, "must be an object", value=settings)
+    QueueOfPool.model_validate(settings, f"{where}.")
 
 
 def _pool(name: str, given: PoolRequest, prefix: str) -> Pool:

@@ -18,8 +18,6 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Annotated, Any, Final, Literal, assert_never
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
-
 from ojs.domain import jsontext, times
 from ojs.domain.dead_letter import replay_rules
 from ojs.domain.dead_letter.copies import TTL_MS, Target
@@ -29,7 +27,7 @@ from ojs.domain.fair_queue import tags as tenants
 from ojs.domain.fair_queue.tags import Fairness, TenantFairnessRequest
 from ojs.domain.fields import Duration, NumberRange, Printable
 from ojs.domain.job import envelope
-from ojs.domain.job.envelope import MAX_NAME_BYTES, MAX_TIMEOUT_MS, MAX_VISIBILITY_MS, Number
+from ojs.domain.job.envelope import MAX_NAME_BYTES, MAX_TIMEOUT_MS, MAX_VISIBILITY_MS
 from ojs.domain.job.job import DEFAULT_TIMEOUT_MS, DEFAULT_VISIBILITY_MS
 from ojs.domain.job.retention import (
     DEAD_LETTERS,
@@ -39,6 +37,7 @@ from ojs.domain.job.retention import (
     Retention,
 )
 from ojs.domain.job.retry import DEFAULT, RetryPolicy
+from ojs.domain.requests import After, Field, Model
 
 # The reserved name of the policy for new queues, which is not a valid queue name.
 DEFAULT_QUEUE_POLICY: Final = "_default"
@@ -90,10 +89,8 @@ def _pattern(value: str) -> str:
 
 Bound = Annotated[int, NumberRange(0, MAX_BOUND)]
 BoundBytes = Annotated[int, NumberRange(0, MAX_BOUND_BYTES)]
-Threshold = Annotated[Number, Field(ge=0.0, le=1.0)]
-JobTypePattern = Annotated[
-    str, Field(min_length=1, max_length=MAX_NAME_BYTES), AfterValidator(_pattern)
-]
+Threshold = Annotated[float, Field(ge=0.0, le=1.0)]
+JobTypePattern = Annotated[str, Field(min_length=1, max_length=MAX_NAME_BYTES), After(_pattern)]
 
 
 def _producer(value: str) -> str:
@@ -102,23 +99,17 @@ def _producer(value: str) -> str:
     return value
 
 
-Producer = Annotated[
-    Printable, Field(min_length=1, max_length=MAX_NAME_BYTES), AfterValidator(_producer)
-]
+Producer = Annotated[Printable, Field(min_length=1, max_length=MAX_NAME_BYTES), After(_producer)]
 
 
-class _Model(BaseModel):
-    model_config = ConfigDict(strict=True, extra="forbid", allow_inf_nan=False, defer_build=True)
-
-
-class QueueRateLimit(_Model):
+class QueueRateLimit(Model):
     """At most `limit` jobs handed out in each `period`."""
 
     limit: Annotated[int, NumberRange(1, MAX_RATE)]
     period: Duration
 
 
-class RetentionRequest(_Model):
+class RetentionRequest(Model):
     """How long finished jobs are kept."""
 
     completed: Duration | None = None
@@ -126,21 +117,21 @@ class RetentionRequest(_Model):
     cancelled: Duration | None = None
 
 
-class DeadLetterRetentionRequest(_Model):
+class DeadLetterRetentionRequest(Model):
     """Which dead letters are kept: older ones, or more than the latest so many, are pruned."""
 
     max_age: Duration | None = None
     max_count: Annotated[int, NumberRange(1, MAX_DEAD_LETTERS)] | None = None
 
 
-class DeadLetterRequest(_Model):
+class DeadLetterRequest(Model):
     """How long dead letters are kept (ojs-dead-letter, sections 5 and 8)."""
 
     retention: DeadLetterRetentionRequest | None = None
     pruning_policy: Literal["delete", "archive"] | None = None
 
 
-class Backpressure(_Model):
+class Backpressure(Model):
     """The bounds, by their names in ojs-backpressure (section 6.2)."""
 
     max_depth: Bound | None = None
@@ -149,7 +140,7 @@ class Backpressure(_Model):
     warning_threshold: Threshold | None = None
 
 
-class QueueConfigRequest(_Model):
+class QueueConfigRequest(Model):
     """A configuration in a request. Null resets a field to the layer below. An unknown field is
     refused: a misspelt bound would bound nothing.
     """
@@ -333,10 +324,9 @@ def parse(raw: object, *, prefix: str = "", policy: bool = False) -> dict[str, A
     if not isinstance(raw, Mapping):
         raise InvalidRequest(prefix.rstrip(".") or "body", "must be a JSON object", value=raw)
     try:
-        request = QueueConfigRequest.model_validate(raw)
-    except ValidationError as error:
+        request = QueueConfigRequest.model_validate(raw, prefix)
+    except InvalidRequest as invalid:
         # A plain InvalidRequest (400), also within `default_retry`.
-        invalid = envelope.from_pydantic(error, QueueConfigRequest, prefix)
         raise InvalidRequest(invalid.field, invalid.reason, details=invalid.details) from None
     _check_aliases(request, prefix)
     changes = _changes(request)
@@ -379,7 +369,7 @@ def _changes(request: QueueConfigRequest) -> dict[str, Any]:
         sent = part.model_fields_set - {"backpressure"}
         for name in sorted(sent, key=lambda name: name not in _ALIASES):
             value = getattr(part, name)
-            if isinstance(value, BaseModel):
+            if isinstance(value, Model):
                 value = value.model_dump(exclude_unset=True)
             if name == "default_retry" and value is not None:
                 value = _retry_by_one_name(value)

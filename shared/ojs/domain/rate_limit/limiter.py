@@ -18,20 +18,10 @@ from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Annotated, Any, Literal
 
-from pydantic import (
-    AfterValidator,
-    BaseModel,
-    BeforeValidator,
-    ConfigDict,
-    Discriminator,
-    Field,
-    Tag,
-    model_validator,
-)
-
 from ojs.domain import times
 from ojs.domain.fields import NumberRange
 from ojs.domain.rate_limit.window import STEPS, RateWindow
+from ojs.domain.requests import After, Before, Field, Model
 
 KEY_PATTERN = r"[a-zA-Z0-9][a-zA-Z0-9._:\-]*"
 MAX_KEY = 255
@@ -211,48 +201,38 @@ def _iso(value: object) -> object:
     return value
 
 
-def _period(value: object) -> object:
-    if value is not None:
-        _period_ms(value, named=True)
+def _period(value: str) -> str:
+    _period_ms(value, named=True)
     return value
-
-
-class _Model(BaseModel):
-    model_config = ConfigDict(strict=True, extra="forbid", allow_inf_nan=False, defer_build=True)
 
 
 Number = Annotated[int, NumberRange(1, MAX_RATE)]
 Concurrency = Annotated[int, NumberRange(0, MAX_CONCURRENCY)]
-Key = Annotated[str, Field(min_length=1, max_length=MAX_KEY), AfterValidator(check_key)]
+Key = Annotated[str, Field(min_length=1, max_length=MAX_KEY), After(check_key)]
 
 
-class StartsRequest(_Model):
+class StartsRequest(Model):
     """At most `limit` starts in each `period`."""
 
     limit: Number
-    period: Annotated[
-        str, BeforeValidator(_iso), Field(description="ISO 8601 duration, at most 31 days")
-    ]
+    period: Annotated[str, Before(_iso), Field(description="ISO 8601 duration, at most 31 days")]
 
     def rate(self) -> Rate:
         """As a rate."""
         return Rate(self.limit, _period_ms(self.period))
 
 
-def _spaced(value: StartsRequest | None) -> StartsRequest | None:
-    if value is not None and value.limit > value.rate().period_ms:
+def _spaced(value: StartsRequest) -> StartsRequest:
+    if value.limit > value.rate().period_ms:
         raise ValueError("must not ask for more than one start a millisecond")
     return value
 
 
-Throttle = Annotated[StartsRequest, AfterValidator(_spaced)]
-Starts = Annotated[
-    Annotated[StartsRequest, Tag("|object")] | Annotated[Number, Tag("|number")],
-    Discriminator(lambda value: "|number" if isinstance(value, int) else "|object"),
-]
+Throttle = Annotated[StartsRequest, After(_spaced)]
+Starts = Number | StartsRequest
 
 
-class RateLimitRequest(_Model):
+class RateLimitRequest(Model):
     """A job's rate limit, in one of three forms: that of ojs-rate-limiting, section 6, with a
     number as `rate` beside `period`, or with `max_per_second`. Without a key the queue's own is
     used.
@@ -263,15 +243,14 @@ class RateLimitRequest(_Model):
     rate: Starts | None = Field(
         None, description="{limit, period}, or the number of starts in each `period`"
     )
-    period: Annotated[str | None, BeforeValidator(_period)] = Field(
+    period: Annotated[str, Before(_period)] | None = Field(
         None, description="of a `rate` that is a number: second, minute, hour, day or ISO 8601"
     )
     max_per_second: Number | None = None
     throttle: Throttle | None = None
     on_limit: Literal["wait", "reschedule", "drop"] | None = None
 
-    @model_validator(mode="after")
-    def _whole_of_it(self) -> RateLimitRequest:
+    def agree(self) -> None:
         if self.max_per_second is not None and self.rate is not None:
             raise ValueError("must not have both rate and max_per_second")
         number = isinstance(self.rate, int)
@@ -282,7 +261,6 @@ class RateLimitRequest(_Model):
             raise ValueError(
                 "must name a key or a limit: concurrency, rate, throttle or max_per_second"
             )
-        return self
 
     def limit(self) -> RateLimit:
         """The rate limit that is requested."""
@@ -298,7 +276,7 @@ class RateLimitRequest(_Model):
         return RateLimit(self.key, bounds, OnLimit(self.on_limit or "wait"))
 
 
-class OverrideRequest(_Model):
+class OverrideRequest(Model):
     """Limits of a key that replace those of its jobs. Null removes a limit; absent fields leave
     the limits of the jobs.
     """
@@ -308,11 +286,9 @@ class OverrideRequest(_Model):
     throttle: Throttle | None = None
     expires_at: str | None = Field(None, description="RFC 3339; when not given, until deleted")
 
-    @model_validator(mode="after")
-    def _whole_of_it(self) -> OverrideRequest:
+    def agree(self) -> None:
         if not self.model_fields_set & {"concurrency", "rate", "throttle"}:
             raise ValueError("must name concurrency, rate or throttle")
-        return self
 
     def override(self, until_ms: int | None) -> Override:
         """The override that is requested."""

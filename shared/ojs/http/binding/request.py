@@ -21,7 +21,7 @@ from ojs.http.binding.query import checked
 from ojs.http.contract import models
 from ojs.http.contract.operations import Operation
 
-Model = TypeVar("Model", bound=models.RequestModel)
+Body = TypeVar("Body", bound=models.RequestModel)
 
 
 def _check_key_id(value: str) -> str:
@@ -104,7 +104,7 @@ class Request:
             )
         return value
 
-    def parsed(self, model: type[Model]) -> Model:
+    def parsed(self, model: type[Body]) -> Body:
         """Read the body as `model`, the model of this operation in the contract.
 
         Raises InvalidPayload, InvalidRequest or Unsupported.

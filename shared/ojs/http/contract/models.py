@@ -17,30 +17,17 @@ Rules for all of them:
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, TypeVar
-
-from pydantic import (
-    AfterValidator,
-    BaseModel,
-    BeforeValidator,
-    ConfigDict,
-    Field,
-    GetJsonSchemaHandler,
-    ValidationError,
-    field_validator,
-)
+from typing import Annotated, Any, ClassVar, Literal, TypeVar
 
 from ojs.domain import access, ids, times
 from ojs.domain.dead_letter.filter import (
     EVERY,
     FIELDS,
     FilterRequest,
-    check_filled,
-    never_null,
 )
 from ojs.domain.dead_letter.override import JobOverride, JobOverrideRequest
 from ojs.domain.errors import InvalidRequest, Unsupported
-from ojs.domain.fields import MAX_SHOWN, NOT_KNOWN, Duration, nearest
+from ojs.domain.fields import Duration
 from ojs.domain.job import envelope
 from ojs.domain.job.envelope import (
     MAX_BATCH,
@@ -48,9 +35,7 @@ from ojs.domain.job.envelope import (
     MAX_VISIBILITY_MS,
     JobId,
     JobRequest,
-    Number,
     QueueName,
-    from_pydantic,
 )
 from ojs.domain.pool.dispatch import DispatchStrategy
 from ojs.domain.pool.pool import PoolName, Strategy, Weight
@@ -63,9 +48,16 @@ from ojs.domain.pool.worker import (
 )
 from ojs.domain.queue.config import MAX_CONCURRENCY as MAX_RUNNING
 from ojs.domain.queue.config import MAX_RATE, QueueConfigRequest, QueueRateLimit
-
-if TYPE_CHECKING:
-    from pydantic_core import CoreSchema
+from ojs.domain.requests import (
+    MAX_SHOWN,
+    NOT_KNOWN,
+    After,
+    Before,
+    Field,
+    Model,
+    Unknown,
+    nearest,
+)
 
 MAX_ACTIVE_JOBS = 1_000
 MAX_ACTIVE_COUNT = 1_000_000
@@ -95,7 +87,7 @@ WORKER_ID_SCHEMA: Mapping[str, Any] = {
 }
 WorkerId = Annotated[
     str,
-    AfterValidator(check_worker_id),
+    After(check_worker_id),
     Field(json_schema_extra=dict(WORKER_ID_SCHEMA)),
 ]
 NEW_WORKER_ID_SCHEMA: Mapping[str, Any] = {
@@ -105,7 +97,7 @@ NEW_WORKER_ID_SCHEMA: Mapping[str, Any] = {
 }
 NewWorkerId = Annotated[
     str,
-    AfterValidator(check_new_worker_id),
+    After(check_new_worker_id),
     Field(json_schema_extra=dict(NEW_WORKER_ID_SCHEMA)),
 ]
 ShortText = Annotated[str, Field(max_length=MAX_NAME_BYTES)]
@@ -122,14 +114,10 @@ LeaseToken = Annotated[
 ]
 
 
-class RequestModel(BaseModel):
+class RequestModel(Model):
     """Base of all request bodies."""
 
-    # Built on first use: a container serves few of these, and a cold start pays for each.
-    model_config = ConfigDict(
-        strict=True, extra="ignore", allow_inf_nan=False, defer_build=True, frozen=True
-    )
-
+    unknown: ClassVar[Unknown] = "ignored"
     # Field → reason why it is refused.
     not_offered: ClassVar[Mapping[str, str]] = {}
     # JSON Schema keywords for rules that types do not express.
@@ -145,39 +133,20 @@ class RequestModel(BaseModel):
     def check(self, prefix: str = "") -> None:
         """Raise InvalidRequest for rules that types cannot express; `prefix` goes before paths."""
 
-    @classmethod
-    def __get_pydantic_json_schema__(
-        cls, core_schema: CoreSchema, handler: GetJsonSchemaHandler
-    ) -> dict[str, Any]:
-        """Add `not_offered` and `described` to the schema for the OpenAPI document."""
-        schema = handler.resolve_ref_schema(handler(core_schema))
-        properties = schema.setdefault("properties", {})
-        for name, reason in cls.not_offered.items():
-            properties[name] = {"type": "null", "description": f"422 unless null: {reason}"}
-        for keyword, value in cls.described.items():
-            if keyword == "properties":
-                properties.update(value)
-            else:
-                schema[keyword] = value
-        return schema
-
 
 class Configuration(RequestModel):
     """Base of requests in which an unknown field is refused, since it would not count."""
 
-    model_config = ConfigDict(extra="forbid")
+    unknown = "refused"
 
 
-Model = TypeVar("Model", bound=RequestModel)
+Body = TypeVar("Body", bound=RequestModel)
 
 
-def parse(model: type[Model], raw: Mapping[str, Any], prefix: str = "") -> Model:
+def parse(model: type[Body], raw: Mapping[str, Any], prefix: str = "") -> Body:
     """Read `raw` as `model`. Raises InvalidRequest or Unsupported naming the field."""
     model.refuse(raw)
-    try:
-        body = model.model_validate(raw)
-    except ValidationError as error:
-        raise from_pydantic(error, model, prefix) from None
+    body = model.model_validate(raw, prefix)
     body.check(prefix)
     return body
 
@@ -223,7 +192,7 @@ class FetchRequest(RequestModel):
     """Claim jobs from one or more queues; without `queues`, from those of the worker's pool."""
 
     queues: list[QueueName] = Field(
-        default_factory=list,
+        (),
         min_length=1,
         max_length=MAX_FETCH_QUEUES,
         description="all of the worker's pool when not given",
@@ -237,13 +206,15 @@ class FetchRequest(RequestModel):
     weights: dict[str, Weight] | None = _WEIGHTS
     pool: PoolName | None = _POOL
 
-    not_offered = {
+    not_offered: ClassVar[Mapping[str, str]] = {
         "types": "fetching by job type is not offered by this server.",
         "job_types": "fetching by job type is not offered by this server.",
         "tags": "fetching by tag is not offered by this server.",
         "wait": "blocking fetch is not offered by this server; poll instead.",
     }
-    described = {"anyOf": [{"required": [name]} for name in ("queues", "pool", "worker_id")]}
+    described: ClassVar[Mapping[str, Any]] = {
+        "anyOf": [{"required": [name]} for name in ("queues", "pool", "worker_id")]
+    }
 
     def check(self, prefix: str = "") -> None:
         """Raise InvalidRequest where strategy and weights do not go together."""
@@ -302,7 +273,7 @@ def _queue_pattern(value: str) -> str:
 QueuePattern = Annotated[
     str,
     Field(max_length=MAX_NAME_BYTES),
-    AfterValidator(_queue_pattern),
+    After(_queue_pattern),
     Field(description="a queue's name, or the beginning of some and '*'"),
 ]
 
@@ -315,7 +286,7 @@ def _moment(value: str) -> str:
 class ErrorReport(RequestModel):
     """What went wrong. Long texts are cut: 50 frames or 10 000 characters of backtrace."""
 
-    model_config = ConfigDict(extra="allow")
+    unknown = "kept"
 
     code: Annotated[str, Field(min_length=1)] | None = Field(
         None, description="free text; DISCARD and DEAD_LETTER decide the outcome"
@@ -328,7 +299,7 @@ class ErrorReport(RequestModel):
     rate_limit_until: (
         Annotated[
             str,
-            AfterValidator(_moment),
+            After(_moment),
             Field(description="no job with the same rate limit key starts before this time"),
         ]
         | None
@@ -336,7 +307,7 @@ class ErrorReport(RequestModel):
     details: dict[str, Any] | None = None
     backtrace: Annotated[
         Any,
-        BeforeValidator(_texts),
+        Before(_texts),
         Field(json_schema_extra={"type": ["array", "string", "null"], "items": {"type": "string"}}),
     ] = None
 
@@ -358,7 +329,7 @@ class NackOptions(_Lease):
         None, description="hand the job back unprocessed: available at once"
     )
 
-    described = {
+    described: ClassVar[Mapping[str, Any]] = {
         "anyOf": [
             {
                 "required": ["error"],
@@ -409,7 +380,7 @@ class WorkerInfo(RequestModel):
     concurrency: Annotated[int, Field(ge=0, le=MAX_CONCURRENCY)] | None = None
     labels: Annotated[
         Any,
-        BeforeValidator(_labels),
+        Before(_labels),
         Field(
             json_schema_extra={
                 "type": ["array", "object", "null"],
@@ -447,7 +418,7 @@ def _active(value: Any) -> Any:
 
 ActiveJobs = Annotated[
     Any,
-    BeforeValidator(_active),
+    Before(_active),
     Field(
         json_schema_extra={
             "type": ["array", "integer", "null"],
@@ -510,7 +481,7 @@ class RegisterRequest(WorkerInfo):
 
     worker_id: NewWorkerId
 
-    described = {
+    described: ClassVar[Mapping[str, Any]] = {
         **WorkerInfo.described,
         "required": [],
         "anyOf": [
@@ -567,13 +538,15 @@ class _Report(RequestModel):
     message: Annotated[str, Field(max_length=MAX_PROGRESS_MESSAGE)] | None = None
     data: dict[str, Any] | None = None
 
-    not_offered = {"checkpoint": "checkpoints are not offered by this server."}
+    not_offered: ClassVar[Mapping[str, str]] = {
+        "checkpoint": "checkpoints are not offered by this server."
+    }
 
 
 class ProgressRequest(_Report):
     """How far a job is: progress, data or both, and a message if there is one."""
 
-    progress: Number | None = Field(None, description="0 to 1; values outside are clamped")
+    progress: float | None = Field(None, description="0 to 1; values outside are clamped")
     worker_id: WorkerId | None = None
 
     described = _one_of(("progress", "number"), ("data", "object"))
@@ -584,7 +557,7 @@ class WorkerProgressRequest(_Report):
 
     job_id: JobId
     worker_id: WorkerId | None = None
-    percentage: Number | None = Field(None, description="0 to 100; values outside are clamped")
+    percentage: float | None = Field(None, description="0 to 100; values outside are clamped")
 
     described = _one_of(("percentage", "number"), ("data", "object"))
 
@@ -622,7 +595,7 @@ class _BulkRequest(Configuration):
     filter would mean more jobs than intended. So is a field that is empty or null.
     """
 
-    model_config = ConfigDict(json_schema_extra=never_null)
+    filled = True
 
     filter: FilterRequest | None = Field(
         None, description="which dead letters", json_schema_extra={"minProperties": 1}
@@ -631,8 +604,6 @@ class _BulkRequest(Configuration):
         None, description="all dead letters, instead of a filter", json_schema_extra=_TRUE
     )
     confirm: bool | None = Field(None, description="needed", json_schema_extra=_TRUE)
-
-    _filled = field_validator("*", mode="before")(check_filled)
 
     def check(self, prefix: str = "") -> None:
         """Raise InvalidRequest for false in fields where only true has a meaning."""
@@ -650,7 +621,11 @@ class RetryDeadLettersRequest(_BulkRequest):
     """Retry all dead letters that a filter matches, or all there are."""
 
     # One of `filter` and `all`, beside `confirm`.
-    described = {"required": ["confirm"], "minProperties": 2, "maxProperties": 2}
+    described: ClassVar[Mapping[str, Any]] = {
+        "required": ["confirm"],
+        "minProperties": 2,
+        "maxProperties": 2,
+    }
 
     def check(self, prefix: str = "") -> None:
         """Raise InvalidRequest without a confirmation."""
@@ -668,7 +643,7 @@ class PurgeDeadLettersRequest(_BulkRequest, FilterRequest):
         None, description="needed, here or in the query", json_schema_extra=_TRUE
     )
 
-    described = {
+    described: ClassVar[Mapping[str, Any]] = {
         "not": {
             "anyOf": [
                 *({"required": ["all", name]} for name in ("filter", *FIELDS)),
@@ -695,7 +670,9 @@ class QueueLimitsRequest(Configuration):
     is left out stays as it is; null takes it back.
     """
 
-    not_offered = {"throttle": "queues have no throttle; jobs may have one."}
+    not_offered: ClassVar[Mapping[str, str]] = {
+        "throttle": "queues have no throttle; jobs may have one."
+    }
 
     limit: Annotated[int, Field(ge=1, le=MAX_RATE)] | None = None
     period: Duration | None = Field(None, description="ISO 8601 duration")
@@ -790,17 +767,17 @@ class CreateKeyRequest(Configuration):
     name: Annotated[
         str,
         Field(min_length=1, max_length=access.MAX_NAME_CHARACTERS),
-        AfterValidator(_key_name),
+        After(_key_name),
     ] = Field(description="who holds it: what `producers` of a queue names, and jobs show")
     scopes: Annotated[
         list[Literal["jobs:write", "jobs:read", "work", "admin:read", "admin:write"]],
         Field(min_length=1, max_length=len(access.Scope)),
-        AfterValidator(_scopes),
+        After(_scopes),
     ] = Field(description="what it may do; docs/access.md says what each is")
     queues: (
         Annotated[list[QueuePattern], Field(min_length=1, max_length=access.MAX_QUEUES)] | None
     ) = Field(None, description="the only queues it may touch; all when not given")
-    expires_at: Annotated[str, AfterValidator(_moment)] | None = Field(
+    expires_at: Annotated[str, After(_moment)] | None = Field(
         None, description="when it ends: RFC 3339, or '+' and an ISO 8601 duration; never without"
     )
 

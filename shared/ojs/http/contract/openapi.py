@@ -7,7 +7,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from functools import cache
-from typing import Any
+from inspect import cleandoc
+from types import NoneType, UnionType
+from typing import Any, Literal, Union, get_args, get_origin
 
 from pydantic import TypeAdapter
 
@@ -16,6 +18,7 @@ from ojs.domain.ids import UUID7
 from ojs.domain.job import envelope
 from ojs.domain.pool.pool import SHOWN_BACK, PoolRequest
 from ojs.domain.rate_limit import limiter as limits
+from ojs.domain.requests import Model, RequestField, split
 from ojs.http.binding import errors, negotiation
 from ojs.http.contract import answers, models
 from ojs.http.contract import operations as contract
@@ -106,7 +109,6 @@ _MOMENT = {
     "description": "RFC 3339 with a time zone, or '+' and an ISO 8601 duration from now",
 }
 _LENGTH = {"pattern": _DURATION, "maxLength": 64}
-_FRACTION = {"minimum": 0.0, "maximum": 1.0}
 _SHORT = r"(?=.)(\d{1,9}d)?(\d{1,9}h)?(\d{1,9}m)?(\d{1,9}s)?(\d{1,9}ms)?"
 _SHORT_LENGTH = {"pattern": f"{_SHORT}|{_DURATION}", "maxLength": 64}
 # A step of a path in a filter of dead letters, as in `ojs.domain.dead_letter.filter`.
@@ -129,7 +131,6 @@ _TIMING: Mapping[str, Mapping[str, Any]] = {
 _FIELD_RULES: Mapping[str, Mapping[str, Mapping[str, Any]]] = {
     "JobRequest": {
         **_TIMING,
-        "type": {"maxLength": envelope.MAX_NAME_BYTES},
         "specversion": {"pattern": r"1(\.0(\.[0-9]{1,3})?(-rc\.[0-9]{1,3})?)?"},
         "schema": {"pattern": r"[A-Za-z][A-Za-z0-9+.\-]*:\S+", "maxLength": envelope.MAX_URI},
         "args": {"description": f"the job in all has at most {envelope.MAX_JOB_BYTES} bytes"},
@@ -139,11 +140,9 @@ _FIELD_RULES: Mapping[str, Mapping[str, Mapping[str, Any]]] = {
     "RetryRequest": {
         "initial_interval": _LENGTH,
         "max_interval": _LENGTH,
-        "backoff_coefficient": {"minimum": 1.0, "maximum": 1_000.0},
     },
     "UniqueRequest": {"period": _LENGTH, "within": _SHORT_LENGTH},
     "ConfigureQueueRequest": {
-        "warning_threshold": _FRACTION,
         "dead_letter_ttl": _LENGTH,
         "allowed_job_types": {
             "items": {
@@ -155,15 +154,11 @@ _FIELD_RULES: Mapping[str, Mapping[str, Mapping[str, Any]]] = {
         },
         "producers": {"items": contract.get("enqueue_job").headers[0].schema},
     },
-    "Backpressure": {"warning_threshold": _FRACTION},
     "QueueRateLimit": {"period": _LENGTH},
     "StartsRequest": {"period": _LENGTH},
     # In an array; in an object each name is unique anyway.
     "PoolRequest": {"queues": {"uniqueItems": True}},
-    "StarvationPreventionRequest": {
-        "rotation_interval": _LENGTH,
-        "min_dispatch_ratio": _FRACTION,
-    },
+    "StarvationPreventionRequest": {"rotation_interval": _LENGTH},
     "RateLimitRequest": {
         "key": {"pattern": limits.KEY_PATTERN},
         "period": {"pattern": f"second|minute|hour|day|{_DURATION}", "maxLength": 64},
@@ -380,7 +375,7 @@ _ERROR_EXAMPLE = {
 def document(version: str, authorizer: str = "none") -> dict[str, Any]:
     """The document for a deployment of this version with this authorizer (`ojs.settings`)."""
     schemas: dict[str, Any] = {}
-    _define("ErrorAnswer", answers.ErrorAnswer, schemas, "serialization")
+    _define("ErrorAnswer", answers.ErrorAnswer, schemas)
     paths: dict[str, dict[str, Any]] = {}
     for operation in contract.OPERATIONS:
         described = _operation(operation, schemas, closed=authorizer != "none")
@@ -439,7 +434,7 @@ def _operation(operation: Operation, schemas: dict[str, Any], *, closed: bool) -
     ]:
         described["parameters"] = parameters
     if operation.request is not None:
-        _define(operation.request.__name__, operation.request, schemas, "validation")
+        _define_request(operation.request, schemas)
         content: dict[str, Any] = {
             "schema": _body(operation.request.__name__),
             "example": EXAMPLES[operation.id],
@@ -455,7 +450,7 @@ def _operation(operation: Operation, schemas: dict[str, Any], *, closed: bool) -
             "headers": _headers((*_ALWAYS, *success.headers)) | _sometimes(success.sometimes),
         }
         if success.shape is not None:
-            _define(success.shape, getattr(answers, success.shape), schemas, "serialization")
+            _define(success.shape, getattr(answers, success.shape), schemas)
             responses[str(status)]["content"] = _content(_REF.format(model=success.shape))
         if success.text:
             content = responses[str(status)].setdefault("content", {})
@@ -539,11 +534,97 @@ def _error(status: int) -> dict[str, Any]:
     }
 
 
-def _define(name: str, shape: Any, schemas: dict[str, Any], mode: Any) -> None:
-    """Add a type and all types it refers to to the schemas."""
+def _define_request(model: type[Model], schemas: dict[str, Any]) -> None:
+    """Add a request, and all that it is made of, to the schemas."""
+    name = model.__name__
     if name in schemas:
         return
-    schema = TypeAdapter(shape).json_schema(mode=mode, by_alias=True, ref_template=_REF)
+    schemas[name] = {}
+    properties: dict[str, Any] = {}
+    fields = {field.alias or at: field for at, field in model.resolved().items()}
+    for key, field in fields.items():
+        described = _type(field.annotation, schemas)
+        if model.filled:
+            # Left out, or of its type, and never null.
+            described = next(iter(described.pop("anyOf", ())), {}) | described
+        elif not field.required and field.default != ():
+            described["default"] = field.default
+        properties[key] = _bounded(described, field)
+    schema: dict[str, Any] = {
+        "type": "object",
+        "title": name,
+        "description": cleandoc(model.__doc__ or ""),
+        "properties": properties,
+    }
+    if required := [key for key, field in fields.items() if field.required]:
+        schema["required"] = required
+    if model.unknown != "ignored":
+        schema["additionalProperties"] = model.unknown == "kept"
+    if issubclass(model, models.RequestModel):
+        for key, reason in model.not_offered.items():
+            properties[key] = {"type": "null", "description": f"422 unless null: {reason}"}
+        properties |= model.described.get("properties", {})
+        schema |= {**model.described, "properties": properties}
+    schemas[name] = _anchored(_completed(name, schema))
+
+
+def _type(annotation: Any, schemas: dict[str, Any]) -> dict[str, Any]:
+    """The JSON schema of a field's type, as `ojs.domain.requests` reads it."""
+    kind, rules = split(annotation)
+    origin, inner = get_origin(kind), get_args(kind)
+    schema: dict[str, Any]
+    if kind is Any:
+        schema = {}
+    elif origin is Union or origin is UnionType:
+        choices = [_type(each, schemas) for each in inner]
+        schema = {"anyOf": [each for one in choices for each in one.get("anyOf", [one])]}
+    elif origin is Literal:
+        schema = {"type": "string", "enum": list(inner)}
+    elif origin is list:
+        schema = {"type": "array", "items": _type(inner[0], schemas)}
+    elif origin is dict:
+        schema = {"type": "object", "additionalProperties": _type(inner[1], schemas)}
+        names = _type(inner[0], schemas)
+        if names != {"type": "string"}:
+            schema["propertyNames"] = names
+    elif issubclass(kind, Model):
+        _define_request(kind, schemas)
+        schema = {"$ref": _REF.format(model=kind.__name__)}
+    else:
+        schema = {"type": _JSON_TYPES[kind]}
+    for rule in rules:
+        if isinstance(rule, RequestField):
+            schema = _bounded(schema, rule)
+    return schema
+
+
+_JSON_TYPES = {
+    str: "string", int: "integer", float: "number", bool: "boolean", NoneType: "null",
+}  # fmt: skip
+_LENGTHS = {"string": "Length", "array": "Items", "object": "Properties"}
+
+
+def _bounded(schema: dict[str, Any], field: RequestField) -> dict[str, Any]:
+    """A type with the bounds and the description of a field."""
+    # An optional field is its type or null; only the type has rules.
+    bounded = schema["anyOf"][0] if "anyOf" in schema else schema
+    unit = _LENGTHS.get(str(bounded.get("type")), "")
+    bounds = {
+        "minimum": field.ge,
+        "maximum": field.le,
+        f"min{unit}": field.min_length,
+        f"max{unit}": field.max_length,
+    }
+    bounded |= {word: value for word, value in bounds.items() if value is not None}
+    described = {} if field.description is None else {"description": field.description}
+    return {**schema, **described, **field.json_schema_extra}
+
+
+def _define(name: str, shape: Any, schemas: dict[str, Any]) -> None:
+    """Add a type of answers and all types it refers to to the schemas."""
+    if name in schemas:
+        return
+    schema = TypeAdapter(shape).json_schema(mode="serialization", ref_template=_REF)
     for inner, definition in schema.pop("$defs", {}).items():
         found = _anchored(_completed(inner, definition))
         if schemas.setdefault(inner, found).get("properties") != found.get("properties"):

@@ -25,7 +25,7 @@ from ojs.domain.stats import Period
 from ojs.http.contract import models
 
 if TYPE_CHECKING:
-    from pydantic import BaseModel
+    from ojs.domain.requests import Model
 
 BASE = "/ojs/v1"
 JOBS = "jobs"
@@ -88,7 +88,7 @@ class Operation:
     answers: Mapping[int, Success]
     # Statuses of error answers, besides those that any operation may give.
     errors: tuple[int, ...] = ()
-    request: type[BaseModel] | None = None
+    request: type[Model] | None = None
     body_required: bool = True
     query: tuple[Parameter, ...] = ()
     headers: tuple[Parameter, ...] = ()
@@ -250,7 +250,7 @@ def _row(
     answers: Success | str | Mapping[int, Success],
     *errors: int,
     tag: str | None = None,
-    request: type[BaseModel] | None = None,
+    request: type[Model] | None = None,
     body_required: bool = True,
     query: tuple[Parameter, ...] = (),
     headers: tuple[Parameter, ...] = (),

@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING, Any, cast
 
 from ojs.domain import times
 from ojs.domain.errors import InvalidRequest
-from ojs.domain.fields import MAX_SHOWN, not_known
 from ojs.domain.queue import config as queue_config
 from ojs.domain.queue import queue as queues
 from ojs.domain.queue.config import DEFAULT_QUEUE_POLICY, Layers
 from ojs.domain.queue.queue import Deletion, Queue, QueueState
+from ojs.domain.requests import MAX_SHOWN, not_known
 from ojs.http.contract import models
 
 if TYPE_CHECKING:

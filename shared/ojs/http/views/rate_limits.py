@@ -6,11 +6,8 @@ from collections.abc import Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from pydantic import ValidationError
-
 from ojs.domain import times
 from ojs.domain.errors import InvalidRequest
-from ojs.domain.job import envelope
 from ojs.domain.rate_limit.limiter import (
     LimitBounds,
     LimiterState,
@@ -35,10 +32,7 @@ def override(raw: Mapping[str, Any], *, now_ms: int) -> Override:
 
     Raises InvalidRequest, ValidationFailed.
     """
-    try:
-        body = OverrideRequest.model_validate(dict(raw))
-    except ValidationError as error:
-        raise envelope.from_pydantic(error, OverrideRequest) from None
+    body = OverrideRequest.model_validate(raw)
     until_ms = None
     if body.expires_at is not None:
         check = partial(times.timestamp_ms, now_ms=now_ms)

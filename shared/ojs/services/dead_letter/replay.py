@@ -8,8 +8,7 @@ replayed once, however many sweeps look at it, also after a crash.
 
 from __future__ import annotations
 
-import random
-from collections.abc import Callable, Collection, Iterator, MutableMapping, Sequence
+from collections.abc import Collection, Iterator, MutableMapping, Sequence
 from dataclasses import dataclass, field
 
 from ojs.domain.dead_letter import replay
@@ -21,12 +20,11 @@ from ojs.services.dead_letter.redrive import Redrive
 from ojs.services.dead_letter.search import still_listed
 from ojs.services.sweeps import (
     GoOn,
+    SweepQueues,
     SweepReport,
     SweepRun,
     always,
     counting_failures,
-    queue_names,
-    read_queues,
 )
 from ojs.store.dead_letter.replay import ReplayCursor, ReplayCursors
 from ojs.store.jobs.records import JobStore
@@ -82,15 +80,15 @@ class ReplaySweep:
         *,
         jobs: JobStore,
         queues: QueueStore,
+        every: SweepQueues,
         replays: ReplayCursors,
         redrive: Redrive,
-        choose: Callable[[int], int] = random.randrange,
     ) -> None:
         self._jobs = jobs
         self._queues = queues
+        self._every = every
         self._replays = replays
         self._redrive = redrive
-        self._choose = choose
 
     def run_once(self, now_ms: int, limit: int, go_on: GoOn = always) -> ReplayReport:
         """Replay what is due, looking at about `limit` dead letters at most.
@@ -111,11 +109,10 @@ class ReplaySweep:
         return ReplayReport(+run.counts, run.skipped, failures=run.counts.failures)
 
     def _with_rules(self, run: _Run) -> Iterator[Queue]:
-        for names in queue_names(self._queues, self._choose):
+        for part in self._every.parts(run.counts):
             if run.over():
                 return
-            queues = read_queues(self._queues, names, run.counts, consistent=False)
-            yield from (queue for queue in queues if queue.layers.replay_rules)
+            yield from (queue for queue in part if queue.layers.replay_rules)
 
     def _queue(self, run: _Run, queue: Queue) -> None:
         rules = read(queue.layers.replay_rules)

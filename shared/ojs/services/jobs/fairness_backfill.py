@@ -14,8 +14,7 @@ may crash anywhere and be repeated.
 
 from __future__ import annotations
 
-import random
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import replace
 
@@ -28,11 +27,10 @@ from ojs.services.jobs.placement import FairQueuePlacement
 from ojs.services.sweeps import (
     GoOn,
     SweepCounts,
+    SweepQueues,
     SweepReport,
     always,
     counting_failures,
-    queue_names,
-    read_queues,
 )
 from ojs.store.jobs.fair_queue import BackfillCursor, BackfillCursors
 from ojs.store.jobs.records import JobStore
@@ -62,16 +60,16 @@ class FairnessBackfill:
         self,
         *,
         queues: QueueStore,
+        every: SweepQueues,
         jobs: JobStore,
         placement: FairQueuePlacement,
         cursors: BackfillCursors,
-        choose: Callable[[int], int] = random.randrange,
     ) -> None:
         self._queues = queues
+        self._every = every
         self._jobs = jobs
         self._placement = placement
         self._cursors = cursors
-        self._choose = choose
 
     def begin(self, queue: Queue, *, now_ms: int) -> None:
         """Begin the first pass in the request that makes a queue fair. The sweep does the rest."""
@@ -90,8 +88,8 @@ class FairnessBackfill:
         cut short does not always leave out the same ones.
         """
         counts = SweepCounts()
-        for names in queue_names(self._queues, self._choose):
-            for queue in read_queues(self._queues, names, counts, consistent=False):
+        for part in self._every.parts(counts):
+            for queue in part:
                 if queue.backfill_since_ms is None or queue.deletion is not None:
                     continue
                 left = limit - counts["tagged"] - counts["shared"]

@@ -6,8 +6,7 @@ It may run twice at the same time: every step is the conditional write that a fe
 
 from __future__ import annotations
 
-import random
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 
 from ojs.domain.job.states import State
 from ojs.domain.queue.queue import Queue
@@ -16,14 +15,12 @@ from ojs.services.queues.deletion import QueueDeletion
 from ojs.services.sweeps import (
     GoOn,
     SweepCounts,
+    SweepQueues,
     SweepReport,
     always,
     counting_failures,
-    queue_names,
-    read_queues,
 )
 from ojs.store.jobs.records import JobStore
-from ojs.store.queues.queues import QueueStore
 
 _PAGE = 100
 _BATCHES = 10
@@ -38,16 +35,14 @@ class JobSweep:
         self,
         *,
         jobs: JobStore,
-        queues: QueueStore,
+        queues: SweepQueues,
         transitions: TimeTransitions,
         deletion: QueueDeletion,
-        choose: Callable[[int], int] = random.randrange,
     ) -> None:
         self._jobs = jobs
         self._queues = queues
         self._transitions = transitions
         self._deletion = deletion
-        self._choose = choose
 
     def run_once(self, now_ms: int, limit: int, go_on: GoOn = always) -> SweepReport:
         """One pass over every queue, moving at most about `limit` jobs; counts by what was done.
@@ -73,8 +68,8 @@ class JobSweep:
         self, now_ms: int, limit: int, go_on: GoOn, counts: SweepCounts, deleting: list[Queue]
     ) -> None:
         """Sweep the lines of all queues, up to the limit, and find those that are being deleted."""
-        for names in queue_names(self._queues, self._choose):
-            for queue in read_queues(self._queues, names, counts):
+        for part in self._queues.parts(counts, anew=True):
+            for queue in part:
                 if queue.deletion is not None:
                     deleting.append(queue)
                 for lane in range(queue.lanes):

@@ -22,9 +22,8 @@ In a queue with more than MOST_COUNTED jobs all stays as it is.
 
 from __future__ import annotations
 
-import random
 from collections import Counter, defaultdict
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 
 from ojs.clock import Clock
 from ojs.domain.pool.dispatch import DispatchStrategy
@@ -33,10 +32,10 @@ from ojs.services.permits.repair import CountedPermits, PermitRepair
 from ojs.services.sweeps import (
     GoOn,
     SweepCounts,
+    SweepQueues,
     SweepReport,
     always,
     counting_failures,
-    rotated,
 )
 from ojs.store.permits.depth_counter import (
     KEPT_PERIODS,
@@ -73,19 +72,17 @@ class ReconcileSweep:
     def __init__(
         self,
         *,
-        queues: QueueStore,
+        every: SweepQueues,
         depth: DepthCounter,
         recount: Recount,
         repair: PermitRepair,
         clock: Clock,
-        choose: Callable[[int], int] = random.randrange,
     ) -> None:
+        self._every = every
         self._clock = clock
-        self._queues = queues
         self._depth = depth
         self._recount = recount
         self._repair = repair
-        self._choose = choose
 
     def run_once(self, now_ms: int, limit: int, go_on: GoOn = always) -> SweepReport:
         """Check every bounded queue, counting the jobs of at most `limit` of them.
@@ -96,11 +93,9 @@ class ReconcileSweep:
         that every queue gets its turn when runs end early.
         """
         counts = SweepCounts()
-        names = rotated(self._queues.all_names(), self._choose)
         staged: Collection[str] | None = None
         asked = False
-        for at in range(0, len(names), _QUEUES):
-            part = names[at : at + _QUEUES]
+        for part in self._counted(counts):
             found: Sequence[RecountedQueue] = ()
             read_ms = self._clock.now_ms()
             # One failure must not stop the others; the next run checks these queues again.
@@ -109,8 +104,6 @@ class ReconcileSweep:
             if not self._check_permits(found, now_ms, counts, go_on):
                 return SweepReport(counts, failures=counts.failures)
             for known in found:
-                if not known.queue.config.bounded:
-                    counts["unbounded"] += 1
                 if not known.queue.tracks_depth:
                     continue
                 if counts["counted"] >= limit or not go_on():
@@ -122,6 +115,14 @@ class ReconcileSweep:
                         staged, asked = self._recount.staged(before_ms), True
                     self._check(known, staged, now_ms, read_ms, counts)
         return SweepReport(counts, failures=counts.failures)
+
+    def _counted(self, counts: SweepCounts) -> Iterator[list[str]]:
+        """The names of the queues that have counters, in parts that one call can read."""
+        for part in self._every.parts(counts):
+            counts.update("unbounded" for queue in part if not queue.config.bounded)
+            names = [each.name for each in part if each.tracks_depth or each.limits_concurrency]
+            for at in range(0, len(names), _QUEUES):
+                yield names[at : at + _QUEUES]
 
     def count_untracked(self, name: str) -> None:
         """Count the jobs in a queue into its depth counter, before the queue gets a bound.

@@ -133,7 +133,7 @@ class StagedBatches:
         return self.in_use(keys.job_id(str(found["pk"])), None if token is None else str(token))
 
     def in_use(self, job_id: str, token: str | None) -> JobIdTaken | BackendUnavailable:
-        """The error for a new job whose id a stored job has, of the batch with this token if any."""
+        """The error for a new job whose id a stored job has, which may be of a batch (`token`)."""
         if token is not None:
             batch = self._table.get(keys.batch(token), keys.RECORD)
             if batch is not None:
