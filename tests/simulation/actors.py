@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import suppress
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeVar
 
 from botocore.exceptions import BotoCoreError, ClientError
 
@@ -15,11 +15,13 @@ from ojs.domain.job.job import Job
 from ojs.domain.pool.pool import Pool
 from ojs.store.table import keys
 from tests.simulation.faults import Died
-from tests.simulation.invariants import broken
+from tests.simulation.invariants import OF_WORKER, broken
 from tests.simulation.world import BIG, HUGE, Acts, Set, World
 
 T = TypeVar("T")
-ERROR = {"code": "E", "message": "told by the worker"}
+# What a worker says of itself with an ack, a nack or a progress report.
+Shown = dict[str, Any]
+ERROR = {"code": OF_WORKER, "message": "told by the worker"}
 
 
 class Actor:
@@ -36,6 +38,7 @@ class Actor:
 
         def go() -> None:
             for act in acts:
+                self.world.freeze(self.run)
                 try:
                     act()
                 except Died:
@@ -49,7 +52,9 @@ class Actor:
 
 
 class Worker(Actor):
-    """Takes jobs, and ends them as a worker does: with the lease that it was given."""
+    """Takes jobs, and ends them as a worker does: it shows its name, the attempt and the lease that
+    it was given, its name alone, or nothing at all, as clients do that send the job's id alone.
+    """
 
     def __init__(
         self,
@@ -57,8 +62,13 @@ class Worker(Actor):
         name: str,
         queues: list[str] | None = None,
         pool: str | None = None,
+        shows: Literal["lease", "name", "nothing"] = "lease",
     ) -> None:
         super().__init__(world, name)
+        self.shows = shows
+        # Under which name it fetches, and what it calls itself when it ends a job.
+        self.called = None if shows == "nothing" and world.odd.random() < 0.5 else name
+        self.speaks_as = None if shows == "nothing" else name
         self.queues = queues or ["default"]
         self.pool = pool or world.pool
         self.held: list[Job] = []
@@ -68,7 +78,7 @@ class Worker(Actor):
         got = self.ask(
             "fetch",
             lambda: self.run.fetch.fetch(
-                queues, count, self.name, visibility_timeout_ms=lease_ms, pool=self.pool
+                queues, count, self.called, visibility_timeout_ms=lease_ms, pool=self.pool
             ),
         )
         for job in got or ():
@@ -76,63 +86,72 @@ class Worker(Actor):
                 raise broken("a job comes with its content", job=job.id)
             self.held.append(job)
 
-    def _one(self, kind: str, act: Callable[[Job], Any], *, keep: bool = False) -> Any:
+    def _one(
+        self, kind: str, act: Callable[[Job, Shown], Any], *, ends: bool = True
+    ) -> tuple[Job, Any] | None:
+        """Speak of one of its jobs; the job, and the answer, None if there was none."""
         if not self.held:
             return None
         job = self.held[self.chance.randrange(len(self.held))]
-        lease = job.lease.token if job.lease else None
+        lease = None
+        shown: Shown = {"worker_id": self.speaks_as}
+        if ends and self.shows == "lease":
+            # A progress report has no place for them.
+            lease = job.lease.token if job.lease else None
+            shown |= {"attempt": job.attempt, "lease_token": lease}
 
         def speak() -> Any:
-            self.world.watch.speech[self.world.scheduler.current].lease = lease
-            return act(job)
+            # A report goes by the time when it came, others may have extended the lease since.
+            self._speak(job.id, lease=lease, worker=self.speaks_as, extends=not ends, late=not ends)
+            return act(job, shown)
 
         answer, refused = self.world.request(kind, speak)
-        if not keep and (answer is not None or refused is not None):
+        if ends and (answer is not None or refused is not None):
             self.held.remove(job)
-        return answer
+        if ends and answer is not None and lease is None and self.world.demands_token(job.id):
+            raise broken("a queue that demands the token refuses who has none", job=job.id)
+        return None if answer is None else (job, answer)
+
+    def _speak(self, *job_ids: str, **shown: Any) -> None:
+        """Say of which jobs it speaks, and what it shows of itself."""
+        speech = self.world.watch.speech[self.world.scheduler.current]
+        speech.about = {keys.job(job_id) for job_id in job_ids}
+        for name, value in shown.items():
+            setattr(speech, name, value)
 
     def ack(self, large: str = BIG) -> None:
         result = large if self.chance.random() < 0.3 else 1
         done = self._one(
-            "ack",
-            lambda job: self.run.finish.ack(
-                job.id,
-                worker_id=self.name,
-                attempt=job.attempt,
-                lease_token=job.lease.token if job.lease else None,
-                result=result,
-            ),
+            "ack", lambda job, shown: self.run.finish.ack(job.id, result=result, **shown)
         )
         if done is not None:
-            self.world.acked.add(done.id)
+            self.world.acked.add(done[0].id)
 
     def nack(self, *, requeue: bool = False) -> None:
-        self._one(
+        told = self._one(
             "hand back" if requeue else "nack",
-            lambda job: self.run.finish.nack(
-                job.id,
-                error=ERROR,
-                worker_id=self.name,
-                attempt=job.attempt,
-                lease_token=job.lease.token if job.lease else None,
-                requeue=requeue,
-            ),
+            lambda job, shown: self.run.finish.nack(job.id, error=ERROR, requeue=requeue, **shown),
         )
+        if told is not None and not requeue:
+            self.world.check_error(told[1])
 
     def hand_back(self) -> None:
         self.nack(requeue=True)
 
     def beat(self) -> None:
         held = [job.id for job in self.held]
-        self.ask(
-            "heartbeat",
-            lambda: self.run.workers.beat(
+        lease_ms = self.world.odd.choice((1_000, 3_000, 5_000))
+
+        def act() -> Any:
+            self._speak(*held, worker=self.name, extends=True)
+            return self.run.workers.beat(
                 self.name,
                 active_jobs=held,
-                visibility_timeout_ms=3_000,
+                visibility_timeout_ms=lease_ms,
                 pool=self.pool,
-            ),
-        )
+            )
+
+        self.ask("heartbeat", act)
 
     def register(self, concurrency: int = 2) -> None:
         info = {"queues": self.queues, "concurrency": concurrency}
@@ -145,12 +164,13 @@ class Worker(Actor):
         self.ask("leave", lambda: self.run.workers.remove(self.name))
 
     def report(self) -> None:
+        part = self.world.odd.choice((0.2, 0.5, 0.9))
         self._one(
             "progress",
-            lambda job: self.run.jobs.report_progress(
-                job.id, progress=0.5, worker_id=self.name, message="half"
+            lambda job, shown: self.run.jobs.report_progress(
+                job.id, progress=part, message="so far", **shown
             ),
-            keep=True,
+            ends=False,
         )
 
     def forget(self) -> None:
@@ -200,14 +220,14 @@ class Operator(Actor):
     """Does things by hand, and is the sweeps and the clock."""
 
     def sweep(self) -> None:
-        self.ask("sweep", lambda: self.run.sweep.run_once(self.world.clock.now_ms(), 1_000))
+        self.ask("sweep", lambda: self.run.sweep.run_once(self.run.clock.now_ms(), 1_000))
 
     def reconcile(self) -> None:
-        self.ask("reconcile", lambda: self.run.reconcile.run_once(self.world.clock.now_ms(), 100))
+        self.ask("reconcile", lambda: self.run.reconcile.run_once(self.run.clock.now_ms(), 100))
 
     def sweep_pool_permits(self) -> None:
         self.ask(
-            "seating", lambda: self.run.pool_permit_sweep.run_once(self.world.clock.now_ms(), 2_000)
+            "seating", lambda: self.run.pool_permit_sweep.run_once(self.run.clock.now_ms(), 2_000)
         )
 
     def wait(self, ms: int | None = None) -> None:
@@ -277,6 +297,7 @@ class Operator(Actor):
             lambda made: {
                 ("bound", queue): made.config.max_size,
                 ("limit", queue): made.config.concurrency,
+                ("token", queue): made.config.require_lease_token,
             },
         )
 
@@ -297,10 +318,10 @@ class Operator(Actor):
         self.world.change("delete pool", "pools", act, lambda _: {})
 
     def tag(self) -> None:
-        self.ask("tagging", lambda: self.run.backfill.run_once(self.world.clock.now_ms(), 100))
+        self.ask("tagging", lambda: self.run.backfill.run_once(self.run.clock.now_ms(), 100))
 
     def replay(self) -> None:
-        self.ask("replay", lambda: self.run.replay.run_once(self.world.clock.now_ms(), 100))
+        self.ask("replay", lambda: self.run.replay.run_once(self.run.clock.now_ms(), 100))
 
     def begin_bulk(self) -> None:
         action = self.chance.choice((Action.RETRY, Action.PURGE))
@@ -308,15 +329,13 @@ class Operator(Actor):
         self.ask("bulk operation", lambda: self.run.bulk.begin(action, wanted))
 
     def go_on_with_bulk(self) -> None:
-        self.ask("bulk sweep", lambda: self.run.bulk.run_once(self.world.clock.now_ms(), 100))
+        self.ask("bulk sweep", lambda: self.run.bulk.run_once(self.run.clock.now_ms(), 100))
 
     def prune(self) -> None:
-        self.ask("prune", lambda: self.run.prune.run_once(self.world.clock.now_ms(), 100))
+        self.ask("prune", lambda: self.run.prune.run_once(self.run.clock.now_ms(), 100))
 
     def hold(self) -> None:
-        self.ask(
-            "holding", lambda: self.run.throttle_sweep.run_once(self.world.clock.now_ms(), 100)
-        )
+        self.ask("holding", lambda: self.run.throttle_sweep.run_once(self.run.clock.now_ms(), 100))
 
     def end(self, queue: str, strategy: str, target: str | None = None) -> None:
         self.ask("delete queue", lambda: self.run.deletion.delete(queue, strategy, target))

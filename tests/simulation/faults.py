@@ -5,7 +5,8 @@
     lost        it took effect, and no answer came
     unheard     nothing happened, and no answer came
     partial     a batch was done in part
-    late        no try of a batch of writes is answered, and it takes effect some calls later
+    late        no answer came, and it takes effect later, perhaps after what others wrote since
+    frozen      the container was frozen, and its pooled connection is dead: it was not sent
     died before, died after   whoever calls is gone
     stale       an index, or a read that is not consistent, answers from some writes ago
 
@@ -23,8 +24,9 @@ from functools import partial
 from io import BytesIO
 from typing import Any
 
-from botocore.exceptions import ClientError, ReadTimeoutError
+from botocore.exceptions import ClientError, ConnectionClosedError, ReadTimeoutError
 
+from ojs.store.table import keys
 from tests.simulation.memory import KEPT_WRITES, Memory, cancelled
 from tests.simulation.scheduler import Scheduler
 
@@ -36,6 +38,12 @@ _REFUSALS = (
     ("InternalServerError", 500),
 )
 _TRIES = 3
+# Calls of anybody after which a late write has taken effect at the latest, and ms.
+_LATE_CALLS = 120
+LATE_MS = 25_000
+# What operators set is written under no condition: a late write of it takes back what others set
+# since (docs/reliability.md).
+_SET = (keys.queue(""), keys.pool(""))
 _TEXTS = re.compile(r"'S': '([^']{1,60})'")
 _DEATHS = ("died before", "died after")
 
@@ -53,33 +61,54 @@ class Plan:
     chance: random.Random
     rate: float = 0.0
     stale: float = 0.0
-    # The part of the batches of writes that come late.
+    # The part of the batches of writes that come late, and of all writes that would never come.
     late: float = 0.0
+    delayed: float = 0.0
     deaths: bool = True
+    # The part of the refusals of which all tries are refused.
+    stubborn: float = 0.0
+    # An index partition of which each query is refused.
+    hot: str = ""
     # Nothing goes wrong any more once it is off.
     on: bool = True
     done: Counter[str] = field(default_factory=Counter)
     calls: int = 0
     # What happened, a line for each call, if somebody wants to know.
     timeline: list[str] | None = None
-    # What takes effect at which call.
-    waiting: list[tuple[int, Callable[[], Any]]] = field(default_factory=list)
+    # Decides what came later to the simulation, so that what the seeds found before stays.
+    odd: random.Random = field(default_factory=random.Random)
+    now_ms: Callable[[], int] = lambda: 0
+    # Takes a write, and has it take effect as whoever makes it now.
+    later: Callable[[Callable[[], Any]], Callable[[], None]] = lambda act: act
+    # What takes effect at which call, or before which time.
+    waiting: list[tuple[int, int, Callable[[], None]]] = field(default_factory=list)
 
-    def is_late(self, operation: str, act: Callable[[], Any]) -> bool:
-        """Whether this batch of writes comes late; it takes effect by `arrive` then."""
-        if operation != "batch_write_item" or not self.on or not self.late:
+    def is_late(self, operation: str, arguments: Mapping[str, Any], fault: str | None) -> bool:
+        """Whether this write, to which this would happen, comes late instead."""
+        if not self.on or operation in _READS:
             return False
-        if self.chance.random() >= self.late:
+        if operation == "batch_write_item" and self.late:
+            return self.chance.random() < self.late
+        if fault != "unheard" or not self.delayed or self.odd.random() >= self.delayed:
             return False
+        return not any(name.startswith(_SET) for name in _TEXTS.findall(str(arguments)))
+
+    def put_off(self, act: Callable[[], Any]) -> None:
+        """Have a write take effect later (`arrive`)."""
         self.done["late"] += 1
-        self.waiting.append((self.calls + self.chance.randint(1, 120), act))
-        return True
+        within_ms = LATE_MS if not self.late else 2**60
+        at = self.calls + self.odd.randint(1, _LATE_CALLS)
+        self.waiting.append((at, self.now_ms() + within_ms, self.later(act)))
 
-    def arrive(self) -> None:
-        """Have the late writes take effect whose call has come; all, when the faults are over."""
-        due = [one for one in self.waiting if not self.on or one[0] <= self.calls]
+    def arrive(self, until_ms: int = 0) -> None:
+        """Have the late writes take effect whose call has come, or that come before `until_ms`;
+        all, when the faults are over.
+        """
+        due = [
+            one for one in self.waiting if not self.on or one[0] <= self.calls or one[1] < until_ms
+        ]
         self.waiting = [one for one in self.waiting if one not in due]
-        for _, act in due:
+        for _, _, act in due:
             act()
 
     def fault(self, operation: str, *, transaction: bool) -> str | None:
@@ -113,8 +142,10 @@ class Client:
         self._memory = memory
         self._plan = plan
         self._scheduler = scheduler
-        # By caller and arguments: tries that are still to come of a call that is late.
-        self._late: Counter[tuple[int | None, str]] = Counter()
+        # Pooled connections that died while the container was frozen.
+        self.dead = 0
+        # Tries of a call that will be refused, too.
+        self._refused: Counter[str] = Counter()
 
     def get_item(self, **arguments: Any) -> Any:
         return self._call("get_item", arguments)
@@ -144,25 +175,37 @@ class Client:
         return self._call("transact_write_items", arguments)
 
     def _call(self, operation: str, arguments: dict[str, Any]) -> Any:
-        late = (self._scheduler.current, str(arguments))
-        act = partial(self._do, operation, arguments)
-        if self._late[late] or self._plan.is_late(operation, act):
-            # No try is answered.
-            self._late[late] = (self._late[late] or _TRIES) - 1
-            self._note(operation, arguments, "late")
-            self._fail(operation, arguments, "unheard")
         self._scheduler.step()
         self._plan.arrive()
-        fault = self._plan.fault(operation, transaction=operation == "transact_write_items")
+        fault = self._fault(operation, arguments)
         self._note(operation, arguments, fault)
         if fault is None:
             return self._do(operation, arguments)
         if fault == "partial":
             return self._part(operation, arguments)
-        if fault in ("lost", "died after"):
+        if fault == "late":
+            self._plan.put_off(partial(self._do, operation, arguments))
+        elif fault in ("lost", "died after"):
             self._do(operation, arguments)
         self._fail(operation, arguments, fault)
         raise AssertionError("every fault raises")
+
+    def _fault(self, operation: str, arguments: Mapping[str, Any]) -> str | None:
+        """What goes wrong with this call."""
+        if self.dead and self._plan.on:
+            self.dead -= 1
+            self._plan.done["frozen"] += 1
+            return "frozen"
+        plan = self._plan
+        call = f"{operation} {arguments}" if self._refused or plan.hot else ""
+        if plan.on and (self._refused[call] or (plan.hot and plan.hot in call)):
+            self._refused -= Counter([call])
+            plan.done["refused"] += 1
+            return "refused"
+        fault = plan.fault(operation, transaction=operation == "transact_write_items")
+        if fault == "refused" and plan.odd.random() < plan.stubborn:
+            self._refused[f"{operation} {arguments}"] = _TRIES
+        return "late" if plan.is_late(operation, arguments, fault) else fault
 
     def _fail(self, operation: str, arguments: Mapping[str, Any], fault: str) -> None:
         """Raise what goes wrong."""
@@ -173,6 +216,8 @@ class Client:
         if fault == "refused":
             code, status = self._plan.chance.choice(_REFUSALS)
             raise _error(code, status, operation)
+        if fault == "frozen":
+            raise ConnectionClosedError(endpoint_url="dynamodb")
         raise ReadTimeoutError(endpoint_url="dynamodb")
 
     def _note(self, operation: str, arguments: Mapping[str, Any], fault: str | None) -> None:

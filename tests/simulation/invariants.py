@@ -33,8 +33,15 @@ from tests.simulation.memory import Change, Key, Memory
 from tests.simulation.memory import Item as Typed
 from tests.simulation.scheduler import Scheduler
 
+_RESULT = ("result", "result_ref", "completed")
+# A request is answered, or given up, within 29 s; more time than this never passes in one, and what
+# is late takes effect within as much.
+REQUEST_MS = 25_000
+LONGEST_MS = 2 * REQUEST_MS
 _MOVES = {(before, to) for (before, _), after in TRANSITIONS.items() for to in after}
 Item = dict[str, Any]
+# The type of each error that a worker of the simulation reports.
+OF_WORKER = "E"
 # Stands for the bucket where the key of an item has its partition.
 BUCKET = "s3"
 
@@ -52,14 +59,37 @@ def broken(promise: str, **what: Any) -> Broken:
 
 @dataclass
 class Speech:
-    """What an actor does now: for which lease it speaks, and which jobs it was just given."""
+    """What an actor does now: of which jobs it speaks, what it shows, what it was just given."""
 
+    # Partition keys.
+    about: set[str] = field(default_factory=set)
     lease: str | None = None
+    worker: str | None = None
+    # A heartbeat or a progress report, which a worker's id is enough for.
+    extends: bool = False
+    # What it says goes by an earlier time.
+    late: bool = False
     claimed: set[str] = field(default_factory=set)
     # Texts that it wrote apart from a job record.
     texts: set[Key] = field(default_factory=set)
     # How many writes there had been when it began to ask; whoever heals comes after all.
     began: int = 2**60
+
+    def owns(self, pk: str, record: Item) -> bool:
+        """Whether the lease of a running job is the speaker's, by all that it shows. Who shows
+        nothing may speak for anybody, unless the job's queue demands the token.
+        """
+        if record["lease"] in self.claimed:
+            return True
+        if "fenced" in record and not self.lease and not (self.extends and self.worker):
+            return False
+        named = self.worker is None or record.get("worker") in (None, self.worker)
+        return pk in self.about and named and self.lease in (None, record["lease"])
+
+    def resumes(self, pk: str, before: Item) -> bool:
+        """Whether the lease of a job that ended was the speaker's."""
+        mine = before.get("worker") == self.worker or self.lease == before["stalled"]
+        return pk in self.about and mine
 
 
 @dataclass(frozen=True)
@@ -84,9 +114,13 @@ class Counting:
 class Watch:
     """Sees every write."""
 
-    def __init__(self, memory: Memory, clock: Clock, scheduler: Scheduler) -> None:
+    def __init__(
+        self, memory: Memory, clock: Clock, scheduler: Scheduler, *, spread_ms: int = 0
+    ) -> None:
+        """`spread_ms` is how far the clocks of two containers may differ."""
         self._memory = memory
         self._clock = clock
+        self._spread_ms = spread_ms
         self._scheduler = scheduler
         self.writes = 0
         # By actor, None for who heals.
@@ -167,7 +201,23 @@ class Watch:
             kind = json.loads(after["error"]["S"]).get("type", "")
             if kind == "content_missing":
                 raise broken("a job has its content as long as it is there", job=pk)
+            same = before is not None and before.get("lease") == after.get("lease")
+            if same and self.errors[pk, sk] == OF_WORKER != kind:
+                raise broken("what the worker said of its attempt stays", job=pk, now=kind)
             self.errors[pk, sk] = kind
+        if sk == keys.PROGRESS and before is not None and after is not None:
+            self._progress(pk, _unpacked(before) or {}, _unpacked(after) or {})
+
+    def _progress(self, pk: str, before: Item, after: Item) -> None:
+        """The progress of a run never goes back, and no former one hides it."""
+        record = _unpacked(self._memory.items.get((pk, keys.RECORD))) or {}
+        run = f"{record.get('life', 0)}.{record.get('attempt', 0)}.{record.get('started')}"
+        if before["run"] == after["run"] and after["value"] < before["value"]:
+            raise broken("progress never goes back", job=pk, was=before["value"])
+        # By when each report was received: a clock may be ahead.
+        newer = after["updated"] + self._spread_ms >= before["updated"]
+        if before["run"] == run != after["run"] and not (self._spread_ms and newer):
+            raise broken("a former run hides no progress", job=pk, run=run, of=after["run"])
 
     # --- a job ------------------------------------------------------------------------------------
 
@@ -216,6 +266,8 @@ class Watch:
         revived = after.get("life", 0) != before.get("life", 0)
         if was in TERMINAL and was is not now and not ("dead" in before and revived):
             raise broken("terminal is final", job=pk, was=was.value, now=now.value)
+        if was is now is State.COMPLETED and any(before.get(r) != after.get(r) for r in _RESULT):
+            raise broken("the result of a job is stored once", job=pk)
         self._lease(pk, before, after)
         self._attempt(pk, before, after)
         if revived and before.get("replayed") != after.get("replayed"):
@@ -251,6 +303,8 @@ class Watch:
         queue, pool = item["queue"], item.get("pool", "")
         if self._holds("paused", queue):
             raise broken("a paused queue hands out nothing", job=pk)
+        if self._holds("token", queue) and "fenced" not in item:
+            raise broken("what is handed out demands the token", job=pk)
         alone = self._holds("isolated", queue)
         if alone is not None and pool != alone:
             raise broken("an isolated queue serves its pool alone", job=pk, pool=pool)
@@ -375,28 +429,55 @@ class Watch:
 
     def _lease(self, pk: str, before: Item, after: Item) -> None:
         """Only who holds a live lease ends it, or an operator; nobody gets a second one."""
-        mine, now_ms = self.speech[self._scheduler.current], self._clock.now_ms()
-        if after["state"] == State.ACTIVE.value and before["state"] != State.ACTIVE.value:
-            resumed = before.get("stalled") == after["lease"]
-            if after["lease"] in self._leases and not resumed:
-                raise broken("each lease is new", job=pk)
-            self._leases.add(after["lease"])
-            mine.claimed.add(after["lease"])
+        if after["state"] == State.ACTIVE.value:
+            if before["state"] == State.ACTIVE.value:
+                self._extended(pk, before, after)
+            else:
+                self._leased(pk, before, after)
+            return
         if before["state"] != State.ACTIVE.value:
             return
-        lease = before["lease"]
-        if after["state"] == State.ACTIVE.value:
-            if after["lease"] != lease:
-                raise broken("one lease at a time", job=pk, was=lease, now=after["lease"])
-            return
+        mine, lease = self.speech[self._scheduler.current], before["lease"]
         until_ms = min(
             before["lease_until"], before["started"] + before.get("timeout", DEFAULT_TIMEOUT_MS)
         )
-        by_holder = lease == mine.lease or lease in mine.claimed
+        by_holder = mine.owns(pk, before)
         if after["state"] == State.COMPLETED.value and not by_holder:
             raise broken("only the holder of a lease acks", job=pk, lease=lease, by=mine.lease)
-        if until_ms > now_ms and not by_holder and after["state"] != State.CANCELLED.value:
+        live = until_ms > self._clock.now_ms() + self._spread_ms
+        if live and not by_holder and after["state"] != State.CANCELLED.value:
             raise broken("a live lease is its holder's", job=pk, lease=lease, now=after["state"])
+
+    def _leased(self, pk: str, before: Item, after: Item) -> None:
+        mine = self.speech[self._scheduler.current]
+        resumed = before.get("stalled") == after["lease"]
+        if after["lease"] in self._leases and not resumed:
+            raise broken("each lease is new", job=pk)
+        if resumed and not mine.resumes(pk, before):
+            raise broken("who lost a lease alone goes on with it", job=pk, by=mine.worker)
+        if not resumed:
+            self._in_time(pk, before, after)
+        self._leases.add(after["lease"])
+        mine.claimed.add(after["lease"])
+
+    def _extended(self, pk: str, before: Item, after: Item) -> None:
+        mine = self.speech[self._scheduler.current]
+        if after["lease"] != before["lease"]:
+            raise broken("one lease at a time", job=pk, was=before["lease"], now=after["lease"])
+        longer_ms = after["lease_until"] - before["lease_until"]
+        if longer_ms and not mine.owns(pk, before):
+            raise broken("only its holder extends a lease", job=pk, by=mine.worker)
+        if longer_ms < -self._spread_ms and not mine.late:
+            raise broken("no lease is made shorter", job=pk, by_ms=-longer_ms)
+
+    def _in_time(self, pk: str, before: Item, after: Item) -> None:
+        """No job is handed out after its `expires_at`, as its container has the time; what a
+        request takes for the time is no older than it is.
+        """
+        if before.get("expires", 2**60) <= after["started"]:
+            raise broken("no job starts after its deadline", job=pk, started=after["started"])
+        if self._clock.now_ms() - after["started"] > LONGEST_MS + self._spread_ms:
+            raise broken("a job starts when it is handed out", job=pk, started=after["started"])
 
     def _attempt(self, pk: str, before: Item, after: Item) -> None:
         """Each run counts once, one that was handed back not at all."""

@@ -74,11 +74,18 @@ class Memory:
     def query(self, arguments: Mapping[str, Any], writes_ago: int = 0) -> Item:
         index = arguments.get("IndexName")
         hash_key, range_key = _INDEXES[index] if index else ("pk", "sk")
-        condition = _condition(arguments["KeyConditionExpression"])
+        text = arguments["KeyConditionExpression"]
+        condition = _condition(text)
         values = arguments["ExpressionAttributeValues"]
+        name, equals, wanted = text.split(" ")[:3]
+        assert (name, equals) == (hash_key, "="), text
+        partition = values[wanted]
         found = []
         for (pk, sk), item in self.as_of(writes_ago).items():
-            if hash_key in item and range_key in item and condition(item, {}, values):
+            # Few are of the partition: a quick look first.
+            if item.get(hash_key) != partition or range_key not in item:
+                continue
+            if condition(item, {}, values):
                 found.append(((item[range_key]["S"], pk, sk), item))
         forward = arguments.get("ScanIndexForward", True)
         found.sort(key=lambda one: one[0], reverse=not forward)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
 from itertools import count
@@ -34,33 +34,7 @@ from ojs.store.table import keys
 from ojs.store.table.errors import LostRace
 from ojs.store.table.table import Delete, Put, Table, Update
 from tests.simulation.faults import Client
-
-Mutation = Callable[[], AbstractContextManager[Any]]
-
-
-@contextmanager
-def _updates(mutate: Callable[[Update], Update]) -> Iterator[None]:
-    """Every single update is made like this instead."""
-    update = Table.update
-
-    def mutated(table: Table, wanted: Update, **how: Any) -> Any:
-        return update(table, mutate(wanted), **how)
-
-    with mock.patch.object(Table, "update", mutated):
-        yield
-
-
-def _dropped(part: str, *, of: str = "") -> Mutation:
-    """The part of a condition that says so is left out, of items whose key begins with `of`."""
-
-    def mutate(wanted: Update) -> Update:
-        condition = wanted.condition
-        if condition is None or part not in condition or not wanted.pk.startswith(of):
-            return wanted
-        left = [one for one in condition.split(" AND ") if part not in one]
-        return replace(wanted, condition=" AND ".join(left) or None)
-
-    return lambda: _updates(mutate)
+from tests.simulation.mutations_late import LATE, Mutation, dropped, updates
 
 
 def claim_without_state() -> AbstractContextManager[None]:
@@ -71,7 +45,7 @@ def claim_without_state() -> AbstractContextManager[None]:
             return replace(wanted, condition="attribute_exists(pk)")
         return wanted
 
-    return _updates(mutate)
+    return updates(mutate)
 
 
 def ack_without_lease() -> AbstractContextManager[Any]:
@@ -407,16 +381,16 @@ MUTATIONS: dict[str, tuple[Mutation, str]] = {
     "each try of a transaction is another": (a_token_for_each_try, "dropped"),
     "a job is handed out without its content": (handed_out_without_content, "contents"),
     "a unique key is taken blindly": (lock_without_condition, "unique"),
-    "a counter reserves without condition": (_dropped(":room", of="G|default"), "bounded"),
+    "a counter reserves without condition": (dropped(":room", of="G|default"), "bounded"),
     "room is given back twice": (release_twice, "bounded"),
     "room is given back before the end": (release_before_the_end, "bounded"),
     "a permit that no job has is not found out": (permit_is_kept, "slots"),
     "a permit is freed before its job may be claimed": (permit_is_freed_early, "slots"),
     "a permit ends with the first lease": (permit_ends_with_the_lease, "slots"),
-    "a permit is released twice": (_dropped("attribute_exists(#h_", of="G|"), "slots"),
-    "a ledger draws without limit": (_dropped(":room", of="G|:"), "pool"),
+    "a permit is released twice": (dropped("attribute_exists(#h_", of="G|"), "slots"),
+    "a ledger draws without limit": (dropped(":room", of="G|:"), "pool"),
     "a queue goes without a note": (end_without_note, "ending"),
-    "a claim does not name its line": (_dropped("#wpk = :line"), "ending"),
+    "a claim does not name its line": (dropped("#wpk = :line"), "ending"),
     "nobody looks at what runs in a queue that is gone": (nobody_looks_at_what_runs, "ending"),
     "a repetition is a lost race": (repetition_is_a_lost_race, "pool"),
     "room is given back after a repetition": (repetition_is_a_lost_race, "dead-letters"),
@@ -429,7 +403,7 @@ MUTATIONS: dict[str, tuple[Mutation, str]] = {
     "what runs does not count": (running_jobs_do_not_count, "configured"),
     "what is there does not count": (waiting_jobs_do_not_count, "configured"),
     "a pause is ignored": (_constant("ojs.domain.queue.queue.Queue.paused", False), "configured"),
-    "a worker's places are not limited": (_dropped(":room", of="G|:p:"), "least-loaded"),
+    "a worker's places are not limited": (dropped(":room", of="G|:p:"), "least-loaded"),
     "isolation is ignored": (isolation_is_ignored, "pools"),
     "a pool made anew forgets what runs": (pool_made_anew_forgets, "pools"),
     "a pool forgets queues that it had": (pool_forgets_queues, "pools"),
@@ -451,4 +425,5 @@ MUTATIONS: dict[str, tuple[Mutation, str]] = {
     "one lane is swept": (one_lane_is_swept, "lanes"),
     "a rate forgets too early": (a_tenth_too_short, "rates"),
     "a drop is not told": (_constant("ojs.projections.events._DROPPED", {}), "dropped"),
+    **LATE,
 }

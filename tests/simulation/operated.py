@@ -275,7 +275,7 @@ def lanes(world: World) -> list[Acts]:
     pushing: Acts = [
         partial(producer.push, retry=RETRY),
         partial(producer.push, 3, retry=RETRY),
-        partial(producer.push, 5, retry=RETRY),
+        partial(producer.push, 5, retry=RETRY, chosen=False),
         partial(producer.push, scheduled_at="+PT2S", expires_at="+PT3S", retry=RETRY),
     ]
     made = fetched(world, [])

@@ -12,9 +12,10 @@ from unittest import mock
 
 from tests.simulation.actors import Operator, Producer, Stream, Worker
 from tests.simulation.acts import RETRY, fetched, some
+from tests.simulation.invariants import REQUEST_MS
 from tests.simulation.operated import OPERATED
 from tests.simulation.scheduler import Choose, Scheduler, by_chance
-from tests.simulation.world import REQUEST_MS, Acts, World
+from tests.simulation.world import Acts, World
 
 RATES = (0.0, 0.02, 0.05, 0.15)
 # A batch of more jobs than this is staged; DynamoDB's own number makes runs far dearer.
@@ -75,7 +76,8 @@ def batches(world: World) -> list[Acts]:
         partial(producer.push, 2),
         partial(producer.push, 5),
         partial(producer.push, 4, large=True),
-        partial(producer.push, 4),
+        partial(producer.push, 4, chosen=False),
+        partial(producer.push, 5, chosen=False, large=False),
     ]
     other = Producer(world, "p2")
     looking: Acts = [hand.sweep, hand.wait, hand.cancel, hand.look, hand.reconcile]
@@ -105,6 +107,33 @@ def late(world: World) -> list[Acts]:
         [hand.does(act) for act in some(world.chance, looking, 5)],
         [worker.does(act) for act in [worker.any] * 5],
     ]
+
+
+def owners(world: World) -> list[Acts]:
+    """Leases are short, and workers speak up late, when others have their jobs. Some show their
+    lease, some their name alone, some nothing, as clients do that send the job's id alone; the
+    queue may demand the token, or run two jobs at once.
+    """
+    producer, hand = Producer(world, "p"), Operator(world, "o")
+    config = world.chance.choice(({}, {}, {"require_lease_token": True}, {"concurrency": 2}))
+    if config:
+        hand.configure(config)
+    retry = {"max_attempts": 3, "initial_interval": "PT1S", "jitter": False}
+    options: list[dict[str, Any]] = [{}, {"expires_at": "+PT2S"}, {"timeout_ms": 2_000}]
+    for _ in range(3):
+        producer.push(retry=retry, large=False, **world.chance.choice(options))
+    made: list[Acts] = []
+    for name in ("w1", "w2"):
+        shows: Any = world.chance.choice(("nothing", "nothing", "name", "lease"))
+        worker = Worker(world, name, shows=shows)
+        take: Callable[[], None] = partial(worker.fetch, 2, 1_000)
+        acts: Acts = [worker.ack, worker.nack, worker.nack, worker.hand_back, worker.beat]
+        acts += [worker.report, worker.report, take, take]
+        acts += [partial(hand.wait, 900), partial(hand.wait, 1_001)]
+        made.append([worker.does(act) for act in [take, *some(world.chance, acts, 8)]])
+    acts = [hand.wait, hand.sweep, hand.sweep, hand.cancel, hand.look, hand.retry]
+    acts.append(partial(producer.push, retry=retry, expires_at="+PT1S"))
+    return [*made, [hand.does(act) for act in some(world.chance, acts, 6)]]
 
 
 def unique(world: World) -> list[Acts]:
@@ -166,7 +195,8 @@ def slots(world: World) -> list[Acts]:
     producer = Producer(world, "p")
     for _ in range(4):
         producer.push(visibility_timeout_ms=2_000, retry=RETRY)
-    return fetched(world, [])
+    hand = Operator(world, "r")
+    return fetched(world, [hand.does(hand.reconcile, hand.reconcile)])
 
 
 def pool(world: World) -> list[Acts]:
@@ -339,6 +369,7 @@ def streamed(world: World) -> list[Acts]:
 
 SCENARIOS: dict[str, Callable[[World], list[Acts]]] = {
     "life": life,
+    "owners": owners,
     "batches": batches,
     "late": late,
     "unique": unique,
@@ -358,6 +389,10 @@ SCENARIOS: dict[str, Callable[[World], list[Acts]]] = {
 }
 
 
+# Where clocks do not differ: starts in a period are counted by the clock of who hands a job out.
+EXACT = frozenset({"rates"})
+
+
 def run(name: str, seed: int, timeline: list[str] | None = None) -> Outcome:
     """One run; what happens is added to `timeline`, if given. Raises what it finds wrong."""
     chance = random.Random(f"{name} {seed}")
@@ -366,6 +401,9 @@ def run(name: str, seed: int, timeline: list[str] | None = None) -> Outcome:
         rate=chance.choice(RATES),
         stale=chance.choice((0.0, 0.3)),
         stay=chance.choice((0.0, 0.3, 0.7)),
+        skew_ms=0 if name in EXACT else chance.choice((0, 1_000)),
+        frozen=chance.choice((0.0, 0.1)),
+        delayed=chance.choice((0.0, 0.7)),
     )
     world.plan.timeline = timeline
     return play(world, SCENARIOS[name], by_chance(world.chance, world.stay))

@@ -8,8 +8,10 @@ import random
 from collections import Counter
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar, cast
+
+from botocore.exceptions import ClientError
 
 from ojs import projections, runtime
 from ojs.clock import ManualClock
@@ -37,7 +39,15 @@ from ojs.store.table import keys
 from ojs.store.table.table import Table
 from tests.simulation import quiet
 from tests.simulation.faults import Bucket, Client, Died, Plan
-from tests.simulation.invariants import BUCKET, Answered, Watch, broken
+from tests.simulation.invariants import (
+    BUCKET,
+    OF_WORKER,
+    REQUEST_MS,
+    Answered,
+    Speech,
+    Watch,
+    broken,
+)
 from tests.simulation.memory import Memory
 from tests.simulation.recount import levels
 from tests.simulation.scheduler import Scheduler
@@ -48,15 +58,12 @@ Acts = list[Callable[[], None]]
 # A kind of thing that is set, and of what.
 Set = tuple[str, str]
 SECOND = 1_000
-# A request is answered, or given up, within 29 s; more time than this never passes in one.
-REQUEST_MS = 25_000
 # Longer than the grace of a staged batch and the note of a deleted queue.
 LONG_MS = 700_000
 MINUTE_MS = 61_000
 BIG = "x" * 1_500
 # Beyond what is kept in the table, as it is here (`scenarios.play`).
 HUGE = "y" * 5_000
-ERROR = {"code": "E", "message": "told by the worker"}
 _DRAINED = 60
 
 
@@ -74,6 +81,18 @@ class Push:
     count: int = 0
 
 
+@dataclass(frozen=True)
+class ContainerClock:
+    """The clock of one container, which is ahead of the others or behind them."""
+
+    clock: ManualClock
+    ahead_ms: int
+
+    def now_ms(self) -> int:
+        """What this container takes for the time, in ms."""
+        return self.clock.now_ms() + self.ahead_ms
+
+
 @dataclass
 class World:
     """One run of the simulation."""
@@ -82,6 +101,12 @@ class World:
     rate: float = 0.0
     stale: float = 0.0
     stay: float = 0.5
+    # How far the clock of a container is ahead or behind, at most, in ms.
+    skew_ms: int = 0
+    # How often a container was frozen before it is asked for something.
+    frozen: float = 0.0
+    # The part of the writes without an effect that have one later.
+    delayed: float = 0.0
     # The engine, for one that is not of this process.
     memory: Memory = field(default_factory=Memory)
     scheduler: Scheduler = field(init=False)
@@ -93,7 +118,17 @@ class World:
         self.clock = ManualClock()
         # The bucket.
         self.objects: dict[str, bytes] = {}
-        self.plan = Plan(self.chance, self.rate, self.stale)
+        # Decides what came later to the simulation, so that what the seeds found before stays.
+        self.odd = random.Random(f"odd {self.seed}")
+        self.plan = Plan(
+            self.chance,
+            self.rate,
+            self.stale,
+            delayed=self.delayed,
+            odd=self.odd,
+            now_ms=self.clock.now_ms,
+            later=self._later,
+        )
         self.pushes: list[Push] = []
         self.acked: set[str] = set()
         self.queues: set[str] = set()
@@ -116,25 +151,48 @@ class World:
     def start(self, scheduler: Scheduler) -> None:
         """Begin, with who decides who goes next."""
         self.scheduler = scheduler
-        self.watch = Watch(self.memory, self.clock, scheduler)
+        self.watch = Watch(self.memory, self.clock, scheduler, spread_ms=2 * self.skew_ms)
         self.bucket: Any = Bucket(self.objects, self.plan, scheduler, self._wrote)
         self.blobs = S3Blobs(lambda: self.bucket, "simulated")
         self.run = self.container()
 
     def container(self) -> runtime.Runtime:
-        """A container, with nothing in its memory."""
+        """A container, with nothing in its memory, and a clock of its own."""
+        clock = ContainerClock(self.clock, self.odd.randint(-self.skew_ms, self.skew_ms))
         made = runtime.build(
             Settings(table="simulated"),
             client=cast("Any", Client(self.memory, self.plan, self.scheduler)),
             blobs=self.blobs,
-            clock=self.clock,
-            ids=IdSource(self.clock, self.chance.randbytes),
+            clock=clock,
+            ids=IdSource(clock, self.chance.randbytes),
             sleep=self.sleep,
             # Whose turn it is must follow from the seed.
             for_each=one_by_one,
         )
         made.enqueue._bounds._sleep = self.sleep
         return made
+
+    def freeze(self, run: runtime.Runtime) -> None:
+        """By chance this container was frozen, and some of its connections died meanwhile."""
+        if self.plan.on and self.odd.random() < self.frozen:
+            client: Any = run.table.client
+            client.dead = self.odd.randint(1, 2)
+
+    def _later(self, act: Callable[[], Any]) -> Callable[[], None]:
+        """A write that takes effect as whoever makes it now, if it still may."""
+        speech = replace(self.watch.speech[self.scheduler.current], late=True)
+
+        def late() -> None:
+            me, speeches = self.scheduler.current, self.watch.speech
+            before = speeches[me]
+            speeches[me] = speech
+            self.note("what comes late is tried")
+            with suppress(ClientError):
+                act()
+            speeches[me] = before
+            self.watch.left |= speech.texts
+
+        return late
 
     def _wrote(self, name: str) -> None:
         if not name.startswith(ARCHIVE):
@@ -171,6 +229,7 @@ class World:
         most_ms = 0 if self.still else REQUEST_MS
         if any(now_ms + ms - began > most_ms for began in others):
             return False
+        self.plan.arrive(now_ms + ms)
         self.clock.advance(ms)
         self.note(f"{ms} ms pass")
         return True
@@ -316,7 +375,7 @@ class World:
 
     def look_after(self) -> None:
         """What runs each minute."""
-        now_ms = self.clock.now_ms()
+        now_ms = self.run.clock.now_ms()
         self.project()
         self.check_swept(self.run.sweep.run_once(now_ms, 10_000))
         self.check_swept(self.run.reconcile.run_once(now_ms, 10_000))
@@ -336,13 +395,26 @@ class World:
             if not self.plan.on or not isinstance(error, BackendUnavailable | BackendTimeout):
                 raise broken("no sweep fails by a defect of ours", what=failure.what) from error
 
+    def demands_token(self, job_id: str) -> bool:
+        """Whether a job was handed out from a queue that demands the lease token."""
+        return "fenced" in self.memory.items.get((keys.job(job_id), keys.RECORD), {})
+
+    def check_error(self, job: Job) -> None:
+        """The error that a worker was told is stored is that of its attempt, if the job is there
+        still. Of two runs with one number the clock tells which came later.
+        """
+        place = (keys.job(job.id), keys.error(job.life, job.attempt))
+        there = (place[0], keys.RECORD) in self.memory.items
+        if there and not self.skew_ms and self.watch.errors.get(place) != OF_WORKER:
+            raise broken("the error that a worker reported is stored", job=job.id)
+
     def projector(self, run: runtime.Runtime) -> projections.Projector:
         """What reads the stream, in the container of `run`."""
         return projections.build(
             Settings(table="simulated"),
             Table(run.table.client, "simulated", sleep=self.sleep, chance=lambda: 0.5),
-            self.clock,
-            ids=IdSource(self.clock, self.chance.randbytes),
+            run.clock,
+            ids=IdSource(run.clock, self.chance.randbytes),
             blobs=self.blobs,
             metrics=FakeMetrics(),
             copies=run.copies,
@@ -436,8 +508,9 @@ class World:
         done = 0
         while jobs := self._take(queue):
             for job in jobs:
-                self.watch.speech[None].lease = job.lease.token if job.lease else None
-                self.run.finish.ack(job.id, worker_id="drainer")
+                token = job.lease.token if job.lease else None
+                self.watch.speech[None] = Speech({keys.job(job.id)}, token, "drainer")
+                self.run.finish.ack(job.id, worker_id="drainer", lease_token=token)
                 done += 1
         return done
 

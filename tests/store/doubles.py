@@ -39,10 +39,13 @@ class Meddled:
 
 
 class Broken:
-    """A client on which calls of one operation fail, from the n-th on, for as long as it says."""
+    """A client on which calls of one operation fail, from the n-th on, for as long as it says, or
+    up to the `last`.
+    """
 
-    def __init__(self, client: Any, operation: str, first: int) -> None:
+    def __init__(self, client: Any, operation: str, first: int, last: int | None = None) -> None:
         self._client, self._operation, self._first = client, operation, first
+        self._last = last
         self.calls = 0
         self.broken = True
 
@@ -52,7 +55,8 @@ class Broken:
         def call(**arguments: Any) -> Any:
             if name == self._operation:
                 self.calls += 1
-                if self.broken and self.calls >= self._first:
+                over = self._last is not None and self.calls > self._last
+                if self.broken and self.calls >= self._first and not over:
                     raise ClientError({"Error": {"Code": "ThrottlingException"}}, name)
             return method(**arguments)
 

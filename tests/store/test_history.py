@@ -73,6 +73,30 @@ def test_a_refused_nack_leaves_the_history_of_a_later_run_alone(world: World) ->
     assert [e.message for e in world.run.jobs.get(job.id).errors or ()] == ["second"]
 
 
+def test_what_a_worker_said_takes_the_place_of_what_an_earlier_run_left(world: World) -> None:
+    job = world.push(retry={"max_attempts": 2})
+    (held,) = world.fetch(worker="v")
+    # A sweep noted that the lease ended, and lost its race to the worker, who hands the job back;
+    # all that in one millisecond.
+    left = Failure(1, "visibility_timeout", "visibility_timeout", "", world.clock.now_ms())
+    world.run.jobs._jobs._add_failure(held, left, reported=False)
+    world.run.finish.nack(job.id, worker_id="v", error=None, requeue=True)
+    world.fetch(worker="w")
+    world.run.finish.nack(job.id, worker_id="w", error={"code": "E", "message": "mine"})
+    assert _kinds(world, job.id) == ["E"]
+
+
+def test_what_a_worker_said_stays_though_its_clock_is_behind(world: World) -> None:
+    job = world.push(visibility_timeout_ms=SECOND)
+    world.clock.advance(10 * SECOND)
+    (held,) = world.fetch(worker="w")
+    # Noted by a container whose clock is two seconds behind; it died before it ended the attempt.
+    told = Failure(1, "E", "E", "mine", world.clock.now_ms() - 2 * SECOND)
+    world.run.jobs._jobs._add_failure(held, told, reported=True)
+    world.clock.advance(SECOND)
+    assert _kinds(world, job.id) == ["E"]
+
+
 def test_a_run_that_stalls_is_noted_though_a_dead_worker_left_an_entry(world: World) -> None:
     """A nack died between its entry and its change of the record; then the job was handed back."""
     job = world.push(visibility_timeout_ms=SECOND)
@@ -183,6 +207,20 @@ def test_data_alone_is_told_beside_the_value_that_stands(world: World) -> None:
     assert (told.progress, told.message, told.data) == (0.3, None, {"rows": 4})
     assert report(job.id, progress=0.2, worker_id="w").data == {"rows": 4}
     assert report(job.id, progress=0.4, worker_id="w").progress == 0.4
+
+
+def test_a_late_report_of_a_former_run_does_not_hide_the_present_one(world: World) -> None:
+    job = world.push(visibility_timeout_ms=SECOND)
+    (former,) = world.fetch(worker="v")
+    began_ms = world.clock.now_ms()
+    world.clock.advance(SECOND)
+    assert world.fetch(worker="w")
+    report = world.run.jobs.report_progress
+    report(job.id, progress=0.4, worker_id="w")
+    # Its lease was extended in time, and the report itself comes now.
+    store = world.run.jobs._jobs.progress
+    assert not store.save(former, 0.9, {"message": None, "data": None}, now_ms=began_ms)
+    assert world.run.jobs.progress(job.id).progress == 0.4
 
 
 def test_data_alone_begins_a_run_without_a_value(world: World) -> None:

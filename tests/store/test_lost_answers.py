@@ -181,11 +181,10 @@ def test_a_staged_batch_that_failed_midway_can_be_sent_again_with_the_same_ids(
 ) -> None:
     raw = _batch(exact, 150)
     requests = [envelope.parse(one) for one in raw]
-    client = Broken(exact.client, "transact_write_items", first=2)
+    client = Broken(exact.client, "transact_write_items", first=2, last=5)
     run = exact.another(client)
     with pytest.raises(BackendUnavailable):
         run.enqueue.push_batch(requests)
-    client.broken = False
     # It was undone at once: nothing of it is in the way, nothing is left behind.
     assert not [i for i in exact.items() if i["pk"]["S"].startswith(("J|", "B|"))]
     assert len(run.enqueue.push_batch(requests)) == 150
@@ -285,18 +284,33 @@ def test_one_batch_that_cannot_be_undone_holds_up_neither_others_nor_jobs(
 
 
 class Late:
-    """A client on which one write of a batch has no answer, and takes effect when it is told to."""
+    """A client on which one write has no answer, and takes effect when it is told to: the first
+    batch of writes, or the first call of one of `operations` that has `about` in it. With `once`
+    its repetition is answered.
+    """
 
-    def __init__(self, client: Any) -> None:
+    def __init__(
+        self,
+        client: Any,
+        *operations: str,
+        about: str = "",
+        once: bool = False,
+    ) -> None:
         self._client = client
+        self._operations = operations or ("batch_write_item",)
+        self._about = about
+        self._once = once
+        self._operation = ""
         self.writes: list[dict[str, Any]] = []
 
     def __getattr__(self, name: str) -> Any:
         method = getattr(self._client, name)
 
         def call(**arguments: Any) -> Any:
-            if name == "batch_write_item" and (not self.writes or arguments == self.writes[0]):
-                self.writes = [arguments]
+            again = not self._once and arguments in self.writes
+            first = not self.writes and self._about in str(arguments)
+            if name in self._operations and (first or again):
+                self._operation, self.writes = name, [arguments]
                 raise ReadTimeoutError(endpoint_url="dynamodb")
             return method(**arguments)
 
@@ -304,7 +318,8 @@ class Late:
 
     def arrive(self) -> None:
         """Have the write take effect now."""
-        self._client.batch_write_item(**self.writes[0])
+        with suppress(ClientError):
+            getattr(self._client, self._operation)(**self.writes[0])
 
 
 def _staged_late(world: World, *, max_size: int | None = None) -> Late:
@@ -345,6 +360,44 @@ def test_jobs_that_are_written_after_their_batch_was_undone_never_run(
     assert "wpk" not in note
     assert int(note["ttl"]["N"]) * 1000 > exact.clock.now_ms() + 86_400_000
     assert "batches_undone" not in exact.sweep()
+
+
+@pytest.mark.parametrize("operation", ["batch_write_item", "put_item"])
+def test_a_staged_batch_with_a_write_that_may_still_come_is_not_committed(
+    exact: World, operation: str
+) -> None:
+    client = Late(exact.client, operation, once=True)
+    requests = [envelope.parse({"type": "a", "args": [n]}) for n in range(101)]
+    exact.push()
+    run = exact.another(client)
+    with pytest.raises(BackendError):
+        run.enqueue.push_batch(requests)
+    # The caller asks again; what came late changes nothing of what was stored then.
+    first = run.enqueue.push_batch(requests)
+    taken = exact.fetch(count=102)
+    assert len(taken) == 102
+    exact.run.finish.ack(taken[1].id, worker_id=None)
+    client.arrive()
+    assert exact.fetch(count=10) == []
+    exact.clock.advance(400_000)
+    exact.sweep()
+    states = [exact.run.jobs.get(one.job.id).state.value for one in first]
+    assert sorted(set(states)) == ["active", "completed"]
+
+
+def test_a_late_removal_spares_the_jobs_that_the_client_stored_again(exact: World) -> None:
+    late = Late(exact.client, "batch_write_item", "transact_write_items", about="Delete", once=True)
+    client = Broken(late, "transact_write_items", first=2, last=5)
+    requests = [
+        envelope.parse({"type": "a", "args": [n], "id": exact.run.ids.uuid7()}) for n in range(101)
+    ]
+    with pytest.raises(BackendUnavailable):
+        exact.another(client).enqueue.push_batch(requests)
+    # They were removed by the second try of that.
+    assert _late_jobs(exact) == []
+    assert len(exact.run.enqueue.push_batch(requests)) == 101
+    late.arrive()
+    assert len(_late_jobs(exact)) == 101
 
 
 def test_an_undone_batch_is_looked_at_once_more_and_never_again(exact: World) -> None:

@@ -311,17 +311,17 @@ class Enqueue:
 
     def _check_ids_free(self, resolved: _ResolvedPush) -> None:
         """Raise Duplicate if an id that the client chose is taken, before room is reserved for it,
-        and BackendUnavailable if it is open whether it is.
+        and BackendUnavailable if it is not certain yet, as a batch with it is not committed.
 
         The write itself decides: where nothing is reserved, nothing is read.
         """
         jobs = resolved.jobs
         chosen = [job.id for job in jobs if job.chosen_id and job.reserved_bytes is not None]
-        for there in self._jobs.read_records(chosen).values() if chosen else ():
-            error = self._jobs.batches.in_use(there.id, there.batch)
-            if isinstance(error, JobIdTaken):
-                raise _taken(there.id) if len(jobs) == 1 else _taken_in_batch(there.id, jobs)
-            raise error
+        for found in self._jobs.read_records(chosen).values() if chosen else ():
+            error = self._jobs.batches.id_in_use(found.id, found.batch)
+            if not isinstance(error, JobIdTaken):
+                raise error
+            raise _taken(found.id) if len(jobs) == 1 else _taken_in_batch(found.id, jobs)
 
     def _check_new(self, resolved: _ResolvedPush, plans: Sequence[_Plan]) -> None:
         """Raise Duplicate if an id or a unique key is taken by now, and LostRace if another job

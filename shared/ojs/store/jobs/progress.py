@@ -49,14 +49,15 @@ class JobProgress:
         stored["value"] = millionths
         if value is not None:
             stored["number"] = jsontext.dumps(value)
-        # Race: two reports of one attempt. The higher one stays (ojs-progress section 5.1); a new
-        # attempt starts afresh.
+        # Races: two reports of one attempt. The higher one stays (ojs-progress section 5.1); a new
+        # attempt starts afresh. And the late report of a former attempt: the new one's stays.
         try:
             self._table.put(
                 Put(
                     {"pk": pk, "sk": sk, **stored},
-                    condition="attribute_not_exists(pk) OR #run <> :run OR #value <= :value",
-                    values={":run": stored["run"], ":value": millionths},
+                    condition="attribute_not_exists(pk) OR (#run = :run AND #value <= :value) "
+                    "OR (#run <> :run AND #updated <= :now)",
+                    values={":run": stored["run"], ":value": millionths, ":now": now_ms},
                 )
             )
         except LostRace:

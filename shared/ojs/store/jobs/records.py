@@ -114,7 +114,7 @@ class JobStore(JobReader):
             named = (found or {}).get("payload")
             self._payloads.delete([at for at, _ in payloads if at.ref != named])
             if found is not None:
-                raise self.batches.id_in_use(found) from None
+                raise self.batches.id_in_use(job.id, found.get("batch")) from None
             raise
         return job
 
@@ -393,13 +393,16 @@ class JobStore(JobReader):
         """The write of an entry of the error history, for use in a transaction."""
         item = items.error(job, failure)
         # Races: a worker reports the very attempt that the sweep is ending. The worker's entry
-        # says more and replaces the backend's. And an entry may be left from before this run began
-        # (a job handed back does not count the attempt): it is replaced, too.
-        condition = "attribute_not_exists(pk) OR #occurred < :began"
-        values: dict[str, Value] = {":began": job.started_ms or job.created_ms}
-        if reported:
-            condition += " OR #lease = :lease"
-            values[":lease"] = job.lease.token if job.lease else ""
+        # says more and replaces the backend's. And an entry may be left of an earlier run (a job
+        # handed back does not count the attempt): it is replaced, too, and that of a later one is
+        # not. Runs are told apart by their leases, as clocks differ.
+        condition = "attribute_not_exists(pk) OR #occurred <= :occurred OR #lease = :lease"
+        if not reported:
+            condition = "attribute_not_exists(pk) OR (#occurred <= :occurred AND #lease <> :lease)"
+        values: dict[str, Value] = {
+            ":occurred": failure.occurred_ms,
+            ":lease": job.lease.token if job.lease else "",
+        }
         return Put(item, condition=condition, values=values)
 
     def _add_failure(self, job: Job, failure: Failure, *, reported: bool) -> None:

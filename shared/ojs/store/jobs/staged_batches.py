@@ -27,7 +27,7 @@ from ojs.store.jobs.reading import JobReader
 from ojs.store.permits.depth_counter import DepthCounter, Room
 from ojs.store.table import keys
 from ojs.store.table.errors import LostRace
-from ojs.store.table.table import MAX_TRANSACTION, Put, Table, Update
+from ojs.store.table.table import MAX_TRANSACTION, Delete, Put, Table, Update
 from ojs.store.table.values import Item, Value, number
 
 # A batch that is not committed this long after it began is undone by the sweep.
@@ -62,6 +62,7 @@ class StagedBatches:
         depth: DepthCounter,
     ) -> None:
         self._table = table
+        self._unrepeated = table.without_repeats()
         self._ids = ids
         self._payloads = payloads
         self._records = records
@@ -75,8 +76,10 @@ class StagedBatches:
         """
         token = self._ids.token()
         prepared = [prepare(changed(job, batch=token), self._payloads, self._ids) for job in jobs]
-        self._table.put(Put(batch_item(token, prepared, now_ms)))
         try:
+            # Not repeated: a first try that has no answer could come after the commit, and have
+            # the sweep undo what was committed. The batch fails, with no job stored.
+            self._unrepeated.put(Put(batch_item(token, prepared, now_ms)))
             for start in range(0, len(prepared), MAX_TRANSACTION):
                 self._stage(prepared[start : start + MAX_TRANSACTION], chosen_ids=chosen_ids)
             self._commit(token)
@@ -93,8 +96,10 @@ class StagedBatches:
         jobs = [job for job, _ in prepared]
         if not chosen_ids:
             # Generated ids: no other job can have them, so no condition is needed. A write that
-            # had no answer may still come, even after the batch is undone (`undo`).
-            self._table.write_many(puts=[items.record_of(job) for job in jobs])
+            # had no answer may still come, even after the batch is undone (`undo`): it is not
+            # repeated, and the batch fails. After a repetition the first try could put a job back
+            # in line that was claimed, or done, meanwhile.
+            self._unrepeated.write_many(puts=[items.record_of(job) for job in jobs])
             return
         # Race: another job with an id that the client chose. The batch fails as a whole.
         try:
@@ -123,25 +128,22 @@ class StagedBatches:
         """
         for found, _ in zip(lost.items, jobs, strict=False):
             if found:
-                return self.id_in_use(found)
+                return self.id_in_use(keys.job_id(str(found["pk"])), found.get("batch"))
         return lost
 
-    def id_in_use(self, found: Item) -> JobIdTaken | BackendUnavailable:
-        """The error for a new job whose id this stored record has."""
-        # Not as a job: it may have a state that only a newer version knows.
-        token = found.get("batch")
-        return self.in_use(keys.job_id(str(found["pk"])), None if token is None else str(token))
-
-    def in_use(self, job_id: str, token: str | None) -> JobIdTaken | BackendUnavailable:
-        """The error for a new job whose id a stored job has, which may be of a batch (`token`)."""
+    def id_in_use(self, job_id: str, token: Value | None) -> JobIdTaken | BackendUnavailable:
+        """The error for a new job whose id a stored record has, of the batch of this token, if of
+        any.
+        """
+        # Not from a job: the record may have a state that only a newer version knows.
         if token is not None:
-            batch = self._table.get(keys.batch(token), keys.RECORD)
+            batch = self._table.get(keys.batch(str(token)), keys.RECORD)
             if batch is not None:
                 # Perhaps left by an earlier try of the same caller: until that batch is committed
                 # or undone it is open whether the id is taken.
                 if batch["state"] == _UNDONE:
                     # This record was written after the batch was undone: it goes now.
-                    self._remove_jobs(token, batch)
+                    self._remove_jobs(str(token), batch)
                 return BackendUnavailable(
                     "A batch with this id is being stored or undone; try again.", retry_after_s=5
                 )
@@ -185,10 +187,27 @@ class StagedBatches:
         self._payloads.delete(
             [PayloadRef(job_ids[int(at)], keys.PAYLOAD, ref) for at, ref in refs.items()]
         )
-        # An id that the client chose may belong to an older job: only records of this batch go.
-        # Jobs of an undone batch are never claimed or changed, so that what was read still holds.
+        # An id that the client chose may belong to another job: only records of this batch go. Jobs
+        # of an undone batch are never claimed or changed, so that what was read still holds.
         ours = [job for job in self._records.read_records(job_ids).values() if job.batch == token]
-        self._table.write_many(deletes=[(keys.job(job.id), keys.RECORD) for job in ours])
+        generated = [job for job in ours if job.made_by is None]
+        self._table.write_many(deletes=[(keys.job(job.id), keys.RECORD) for job in generated])
+        chosen = [job for job in ours if job.made_by is not None]
+        for start in range(0, len(chosen), MAX_TRANSACTION):
+            # Race: the client stores its jobs again, once they are gone. A removal that comes after
+            # that removes nothing: those of this batch are gone by then.
+            with contextlib.suppress(LostRace):
+                self._table.transact(
+                    [
+                        Delete(
+                            keys.job(job.id),
+                            keys.RECORD,
+                            condition="attribute_not_exists(pk) OR #batch = :batch",
+                            values={":batch": token},
+                        )
+                        for job in chosen[start : start + MAX_TRANSACTION]
+                    ]
+                )
         return len(ours)
 
     def _give_back_room(self, token: str, batch: Item, now_ms: int) -> None:

@@ -1,0 +1,38 @@
+"""With 5 % of all calls refused or without an answer, work goes on at half the speed or more; a
+minute after the last of them it is as fast as before.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+from unittest import mock
+
+import pytest
+
+from tests.simulation.liveness import KINDS, measure
+
+SEED = 1
+# Of which `make test` runs one.
+AT_FIRST = "limited"
+
+
+@pytest.mark.parametrize(
+    "kind",
+    [
+        kind if kind == AT_FIRST else pytest.param(kind, marks=pytest.mark.exhaustive)
+        for kind in KINDS
+    ],
+)
+def test_work_goes_on_while_calls_fail(kind: str) -> None:
+    told = measure(kind, SEED)
+    assert told.healthy > 60
+    assert told.kept, told
+
+
+@pytest.mark.exhaustive
+def test_a_queue_in_trouble_that_stops_the_others_is_found() -> None:
+    def stopping(source: Any) -> Any:
+        return next(source._parts[0], 0) or source._parts.clear() or 0
+
+    with mock.patch("ojs.services.jobs.fetch._Source._resume", stopping):
+        assert not measure("hot", SEED).kept
