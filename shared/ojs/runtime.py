@@ -164,6 +164,13 @@ class Runtime:
         self.sleep = sleep
         self.semaphores = SemaphorePermits(store=stores.semaphore, clock=clock, ids=ids)
         pool_permits = PoolPermits(self.semaphores)
+        self.key_permits = KeyPermits(
+            store=stores.key_limits,
+            semaphores=self.semaphores,
+            states=stores.throttle_states,
+            jobs=stores.jobs,
+            clock=clock,
+        )
         self.permits = Permits(
             queues=QueuePermits(
                 semaphores=self.semaphores,
@@ -171,12 +178,7 @@ class Runtime:
                 states=stores.throttle_states,
                 clock=clock,
             ),
-            keys=KeyPermits(
-                store=stores.key_limits,
-                states=stores.throttle_states,
-                jobs=stores.jobs,
-                clock=clock,
-            ),
+            keys=self.key_permits,
             pools=pool_permits,
             semaphores=self.semaphores,
             depth=stores.depth,
@@ -481,6 +483,7 @@ class Runtime:
         return ThrottleSweep(
             states=self.stores.throttle_states,
             key_limits=self.stores.key_limits,
+            key_permits=self.key_permits,
             rate_windows=self.stores.rate_windows,
             queues=self.stores.queues,
             index=self.stores.jobs.index,

@@ -16,6 +16,7 @@ from typing import Any
 from ojs.clock import Clock
 from ojs.domain.job.job import DEFAULT_TIMEOUT_MS
 from ojs.domain.job.permits import (
+    KEY_PERMIT,
     POOL_PERMIT,
     QUEUE_PERMIT,
     WORKER_PERMIT,
@@ -24,7 +25,7 @@ from ojs.domain.job.permits import (
 )
 from ojs.domain.job.states import TERMINAL, TRANSITIONS, State
 from ojs.domain.pool.pool import pool_semaphore, worker_semaphore
-from ojs.domain.rate_limit.limiter import RateLimit
+from ojs.domain.rate_limit.limiter import RateLimit, limiter_name
 from ojs.store.permits.semaphore import key_of
 from ojs.store.queues import pools, queues
 from ojs.store.table import keys, values
@@ -177,14 +178,15 @@ class Watch:
                 self.set.pop(("paused", pk.removeprefix(keys.queue(""))), None)
             wanted = sk == keys.RECORD and pk.startswith(keys.job(""))
             told = TABLE.projects(pk, sk)
-            if not wanted and not told and not pk.startswith(keys.counter("")):
+            counts = pk.startswith((keys.counter(""), keys.limiter("")))
+            if not wanted and not told and not counts:
                 continue
             before, after = _unpacked(typed_before), _unpacked(typed_after)
             if told:
                 self.stream.append((before, after, second))
             if wanted:
                 touched |= self._job(pk, before, after)
-            elif pk.startswith(keys.counter("")):
+            elif counts:
                 self._gate(pk, sk, before, after)
                 touched.add(pk.removeprefix(keys.counter("")))
         for counter in touched:
@@ -560,7 +562,7 @@ class Watch:
             (keys.DEPTH, self.tracked[counter]),
             (keys.SEMAPHORE, self.permits[counter]),
         ):
-            item = _unpacked(self._memory.items.get((keys.counter(counter), sk))) or {}
+            item = _unpacked(self._memory.items.get((keys.semaphore(counter), sk))) or {}
             if there > item.get("n", 0):
                 raise broken(
                     "a counter counts no less than there are",
@@ -577,13 +579,17 @@ def permits_of(item: Mapping[str, Any]) -> Mapping[str, int]:
 
 
 def _permits(item: Mapping[str, Any]) -> Iterable[str]:
-    permits = permits_of(item)
-    if QUEUE_PERMIT in permits:
-        yield item["queue"]
-    if POOL_PERMIT in permits:
-        yield pool_semaphore(item["pool"])
-    if WORKER_PERMIT in permits:
-        yield worker_semaphore(item["pool"], item["worker"])
+    """The semaphores of the permits that a job's record notes, as it notes them."""
+    for limit in permits_of(item):
+        if limit == QUEUE_PERMIT:
+            yield item["queue"]
+        elif limit == POOL_PERMIT:
+            yield pool_semaphore(item["pool"])
+        elif limit == WORKER_PERMIT:
+            yield worker_semaphore(item["pool"], item["worker"])
+        elif limit == KEY_PERMIT:
+            key = RateLimit.of(item["limit"]).key_in(item["queue"])
+            yield keys.limiter(limiter_name(key))
 
 
 def found_by(record: Item) -> bool:

@@ -119,7 +119,7 @@ def test_a_permit_of_unknown_form_counts_for_nothing_and_stays(world: World) -> 
         if i["pk"]["S"].startswith(keys.limiter("")) and i["sk"]["S"] == keys.RECORD
     )
     assert after["h_future"]["S"] == "v2:abc"
-    assert limiter_from({"h_future": "v2:abc"}).holders == {}
+    assert limiter_from({"h_future": "v2:abc"}).active == 0
 
 
 def test_a_queue_does_not_end_under_what_is_not_known(world: World) -> None:

@@ -15,6 +15,7 @@ from ojs import projections, runtime
 from ojs.clock import ManualClock
 from ojs.domain.access import ANYBODY, Principal
 from ojs.domain.ids import IdSource
+from ojs.domain.rate_limit.limiter import limiter_name
 from ojs.http.contract import operations as contract
 from ojs.services.operations.authentication import Authentication
 from ojs.services.operations.setup import Setup
@@ -365,6 +366,21 @@ def _rates(run: Run) -> None:
     run.minutes()
     run.ack(running)
     run.fetch("limited")
+    # A key whose permits need two shards; and one of them as version 0.2 leaves it.
+    for _ in range(25):
+        run.push("wide-key", rate_limit={"key": "wide", "concurrency": 25})
+    job_id, *_ = run.fetch("wide-key", count=25)
+    place = f"0123456789abcde_{job_id[-12:]}"
+    now_ms = run.clock.now_ms()
+    for change in (
+        Update(keys.job(job_id), keys.RECORD, set={"place": place}),
+        Update(
+            keys.limiter(limiter_name("wide")),
+            keys.RECORD,
+            set={f"h_{place}": f"{job_id}|{now_ms + 1}|{now_ms}"},
+        ),
+    ):
+        run.run.table.update(change)
     throttled = {
         "key": "t",
         "throttle": {"limit": 1, "period": "PT1S"},

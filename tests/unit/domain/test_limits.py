@@ -20,7 +20,6 @@ from ojs.domain.rate_limit.limiter import (
     PAUSE,
     RATE,
     THROTTLE,
-    Holder,
     LimitBounds,
     LimiterState,
     LimitSpec,
@@ -30,7 +29,6 @@ from ojs.domain.rate_limit.limiter import (
     Rate,
     RateLimit,
     limiter_name,
-    permit_name,
 )
 from ojs.store.table.values import size
 
@@ -151,7 +149,7 @@ def test_a_refusal_says_when_there_is_room_again(data: st.DataObject) -> None:
             assert limiter.room(mine, decision.free_ms, 1).count == 1
             assert now_ms < decision.free_ms <= now_ms + mine_period(mine) * 1.2 + 1
             continue
-        limiter = limiter.with_starts(mine, {}, now_ms, decision.count)
+        limiter = limiter.with_starts(mine, now_ms, decision.count)
 
 
 def mine_period(asked_for: LimitBounds) -> int:
@@ -167,7 +165,7 @@ def test_a_sliding_window_is_strict(limit: int, tries: list[tuple[int, int]]) ->
         now_ms += pause_ms
         count = limiter.room(mine, now_ms, wanted).count
         if count:
-            limiter = limiter.with_starts(mine, {}, now_ms, count)
+            limiter = limiter.with_starts(mine, now_ms, count)
             starts += [now_ms] * count
     for at in starts:
         assert sum(at <= other < at + 1_000 for other in starts) <= limit
@@ -182,21 +180,15 @@ def test_throttled_starts_are_never_closer_than_their_spacing(pauses: list[int])
         decision = limiter.room(mine, now_ms, 5)
         if decision.count:
             assert decision.count == 1
-            limiter = limiter.with_starts(mine, {}, now_ms, 1)
+            limiter = limiter.with_starts(mine, now_ms, 1)
             starts.append(now_ms)
         else:
             assert (decision.strategy, decision.free_ms) == (THROTTLE, starts[-1] + 334)
     assert all(later - earlier >= 334 for earlier, later in itertools.pairwise(starts))
 
 
-def held(count: int) -> dict[str, Holder]:
-    return {
-        permit_name(f"job-{n:012}", f"{n:015x}"): Holder(f"{n}", NOW_MS, 0) for n in range(count)
-    }
-
-
 def test_of_several_limits_the_tightest_counts() -> None:
-    limiter = LimiterState(holders=held(3))
+    limiter = LimiterState(active=3)
     assert limiter.room(LimitBounds(5), NOW_MS, 10).count == 2
     assert limiter.room(LimitBounds(5, Rate(1, MINUTE)), NOW_MS, 10).count == 1
     assert limiter.room(LimitBounds(3, Rate(1, MINUTE)), NOW_MS, 10).strategy == CONCURRENCY
@@ -223,18 +215,46 @@ def test_an_override_replaces_what_it_names_and_lifts_what_it_says_is_null() -> 
     assert limiter.in_force(mine, NOW_MS + 10) == mine
 
 
-def test_what_is_given_back_was_never_taken() -> None:
+def test_what_is_given_back_was_never_started() -> None:
     mine = LimitBounds(5, Rate(5, MINUTE))
-    before = LimiterState().with_starts(mine, held(1), NOW_MS, 1)
-    places = {permit_name("x" * 12, "f"): Holder("x", NOW_MS + 1, NOW_MS)}
-    after = before.with_starts(mine, places, NOW_MS, 1).without_starts(places, NOW_MS, 1)
-    assert (after.holders, after.windows) == (before.holders, before.windows)
+    before = LimiterState().with_starts(mine, NOW_MS, 1)
+    after = before.with_starts(mine, NOW_MS, 1).without_starts(NOW_MS, 1)
+    assert after.windows == before.windows
+
+
+@pytest.mark.parametrize(
+    ("limiter", "of", "counted"),
+    [
+        (LimiterState(), None, False),
+        (LimiterState(counted=True), MAX_CONCURRENCY, False),
+        (LimiterState(timed=True), None, True),
+        (LimiterState(override=OverrideRequest(concurrency=3).override(None)), 3, False),
+        (LimiterState(override=OverrideRequest(concurrency=None).override(None)), None, False),
+        (
+            LimiterState(
+                counted=True, override=OverrideRequest(throttle=None, concurrency=2).override(None)
+            ),
+            2,
+            False,
+        ),
+    ],
+)
+def test_what_a_start_takes_follows_from_the_key_and_the_bounds_in_force(
+    limiter: LimiterState, of: int | None, counted: bool
+) -> None:
+    bare = LimitBounds()
+    assert (limiter.permits(bare, NOW_MS), limiter.counts_starts(bare, NOW_MS)) == (of, counted)
+    own = LimitBounds(7, throttle=Rate(1, MINUTE))
+    lifted = limiter.override is not None and "throttle" in limiter.override.named
+    assert limiter.counts_starts(own, NOW_MS) is not lifted
+    if limiter.override is None:
+        assert limiter.permits(own, NOW_MS) == 7
 
 
 def test_a_key_counts_so_many_periods_and_starts_no_job_with_another_one() -> None:
     limiter = LimiterState()
     for n in range(MAX_WINDOWS):
-        limiter = limiter.with_starts(LimitBounds(rate=Rate(9, MINUTE + n)), {}, NOW_MS, 1)
+        limiter = limiter.with_starts(LimitBounds(rate=Rate(9, MINUTE + n)), NOW_MS, 1)
     ninth = LimitBounds(rate=Rate(9, MINUTE + MAX_WINDOWS))
     assert limiter.room(ninth, NOW_MS, 1).count == 0
     assert limiter.room(ninth, NOW_MS + 2 * MINUTE, 1).count == 1

@@ -46,12 +46,11 @@ class Lease:
 
 @dataclass(frozen=True)
 class JobPermits:
-    """The permits of a running job, as its record notes them: those of its queue, worker pool and
-    worker, the name of that of its rate limit key, and the `pool` that it was handed out to.
+    """The permits of a running job, as its record notes them, and the `pool` that it was handed out
+    to.
     """
 
     run: RunPermits | None = None
-    key: str | None = None
     pool: str | None = None
 
 
@@ -113,7 +112,7 @@ class Job:
     unique_key: str | None = None
     # The worker pool it was handed out to last.
     pool: str | None = None
-    # The permits that it has while it runs, of its queue, its pool and its worker there.
+    # The permits that it has while it runs, of its queue, its pool, its worker there, and its key.
     permits: RunPermits | None = None
     # The same of a job that version 0.2 claimed, whose permits have no names: whether it has one of
     # its queue, and which it has of its pool (`POOL_PERMIT`, `WORKER_PERMIT`).
@@ -125,7 +124,8 @@ class Job:
     reserved_bytes: int | None = None
     # The period in which they were reserved (`ojs.store.permits.depth_counter`).
     reserved_in: int | None = None
-    # Its rate limit, and the name of its permit there while it is active (`limiter.permit_name`).
+    # Its rate limit; and the name of its permit there while it is active, if version 0.2 claimed
+    # it.
     limit: RateLimit | None = None
     key_permit: str | None = None
     batch: str | None = None

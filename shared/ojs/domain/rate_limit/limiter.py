@@ -13,7 +13,7 @@ from __future__ import annotations
 import base64
 import hashlib
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Annotated, Any, Literal
@@ -25,8 +25,8 @@ from ojs.domain.requests import After, Before, Field, Model
 
 KEY_PATTERN = r"[a-zA-Z0-9][a-zA-Z0-9._:\-]*"
 MAX_KEY = 255
-# Each active job of a key with a concurrency limit is listed in the key's item, which is written
-# with each start.
+# The permits of the active jobs of a key are spread over as many items as its largest limit needs
+# (`ojs.store.permits.semaphore`). All of them are read for jobs with a smaller limit.
 MAX_CONCURRENCY = 1_000
 MAX_RATE = 1_000_000
 # The longest period of a rate.
@@ -77,14 +77,6 @@ def limiter_name(key: str) -> str:
     return base64.urlsafe_b64encode(digest).decode("ascii")
 
 
-def permit_name(job_id: str, order: str) -> str:
-    """The name of the permit of a job at this position in line: a new one for each attempt.
-
-    Two processes may give the same position to two jobs; part of the id tells them apart.
-    """
-    return f"{order}_{job_id[-12:]}"
-
-
 @dataclass(frozen=True)
 class Rate:
     """So many starts in a period, in ms."""
@@ -105,6 +97,11 @@ class LimitBounds:
     concurrency: int | None = None
     rate: Rate | None = None
     throttle: Rate | None = None
+
+    @property
+    def timed(self) -> bool:
+        """Whether starts are limited."""
+        return self.rate is not None or self.throttle is not None
 
     def compact(self) -> str:
         """As stored in job records and sort keys: `c5;r100/60000;t10/1000`."""
@@ -336,15 +333,6 @@ class Override:
 
 
 @dataclass(frozen=True)
-class Holder:
-    """The permit of an active job, taken at `taken_ms` and kept until `until_ms` at least."""
-
-    job_id: str
-    until_ms: int
-    taken_ms: int
-
-
-@dataclass(frozen=True)
 class LimitDecision:
     """How many jobs may start; if none, the limit that blocks them, and until when, if known."""
 
@@ -357,20 +345,29 @@ class LimitDecision:
 
 @dataclass(frozen=True)
 class LimiterState:
-    """The counters of one key. `counted` tells whether all its active jobs are in `holders`."""
+    """What is counted for one key.
+
+    `active` is how many permits are taken, as far as they were read, and `look_ms` from when on
+    (ms) it is worth asking whether their jobs run. `most` is the largest limit under which any were
+    taken, if it needs several shards. `counted` tells whether all its active jobs take permits, and
+    `timed` whether all its starts are counted.
+    """
 
     key: str | None = None
-    # Permits taken, by `permit_name`.
-    holders: Mapping[str, Holder] = field(default_factory=dict)
+    active: int = 0
+    look_ms: int | None = None
+    most: int = 0
+    # Permits of jobs that version 0.2 claimed, part of `active`: job and when it was taken (ms).
+    left: Mapping[str, tuple[str, int]] = field(default_factory=dict)
     windows: Mapping[int, RateWindow] = field(default_factory=dict)
     last_ms: int | None = None
     paused_ms: int | None = None
     override: Override | None = None
     counted: bool = False
+    timed: bool = False
     # Limits of the last job pushed, to be shown, and the queues of its jobs.
     bounds: LimitBounds = LimitBounds()
     queues: tuple[str, ...] = ()
-    checked_ms: int = 0
     # Since when it is known to throttle jobs.
     throttled_since_ms: int | None = None
     op: str | None = None
@@ -381,9 +378,14 @@ class LimiterState:
             return self.override.over(bounds)
         return bounds
 
-    def takes_permits(self, bounds: LimitBounds, now_ms: int) -> bool:
-        """Whether a start takes a permit."""
-        return self.counted or self.in_force(bounds, now_ms).concurrency is not None
+    def permits(self, bounds: LimitBounds, now_ms: int) -> int | None:
+        """Of how many permits a start takes one; None if it takes none."""
+        most = self.in_force(bounds, now_ms).concurrency
+        return MAX_CONCURRENCY if most is None and self.counted else most
+
+    def counts_starts(self, bounds: LimitBounds, now_ms: int) -> bool:
+        """Whether a start is counted."""
+        return self.timed or self.in_force(bounds, now_ms).timed
 
     def room(self, bounds: LimitBounds, now_ms: int, wanted: int) -> LimitDecision:
         """How many of `wanted` jobs with these bounds may start now."""
@@ -393,7 +395,7 @@ class LimiterState:
         decisions = [
             decision
             for decision in (
-                self._concurrency(applied, now_ms),
+                self._concurrency(bounds, now_ms),
                 self._rate(applied.rate, now_ms),
                 self._throttle(applied.throttle, now_ms),
             )
@@ -408,12 +410,11 @@ class LimiterState:
         blocking = [decision for decision in decisions if not decision.count]
         return max(blocking, key=lambda decision: decision.free_ms or now_ms)
 
-    def _concurrency(self, applied: LimitBounds, now_ms: int) -> LimitDecision | None:
-        if not self.takes_permits(applied, now_ms):
+    def _concurrency(self, bounds: LimitBounds, now_ms: int) -> LimitDecision | None:
+        limit = self.permits(bounds, now_ms)
+        if limit is None:
             return None
-        limit = MAX_CONCURRENCY if applied.concurrency is None else applied.concurrency
-        used = len(self.holders)
-        return LimitDecision(max(0, limit - used), CONCURRENCY, limit, used)
+        return LimitDecision(max(0, limit - self.active), CONCURRENCY, limit, self.active)
 
     def _rate(self, rate: Rate | None, now_ms: int) -> LimitDecision | None:
         if rate is None:
@@ -461,17 +462,14 @@ class LimiterState:
         recent = {period: window.recent(now_ms, period) for period, window in self.windows.items()}
         return {period: window for period, window in recent.items() if window.passed}
 
-    def with_starts(
-        self, bounds: LimitBounds, permits: Mapping[str, Holder], now_ms: int, count: int
-    ) -> LimiterState:
-        """The state after `count` starts now that took these permits."""
+    def with_starts(self, bounds: LimitBounds, now_ms: int, count: int) -> LimiterState:
+        """The state after `count` starts now."""
         windows = self._recent(now_ms)
         rate = self.in_force(bounds, now_ms).rate
         if rate is not None:
             windows.setdefault(rate.period_ms, RateWindow())
         return replace(
             self,
-            holders={**self.holders, **permits},
             windows={
                 period: window.with_starts(count, now_ms, period)
                 for period, window in windows.items()
@@ -480,14 +478,12 @@ class LimiterState:
             last_ms=max(now_ms, self.last_ms or 0),
         )
 
-    def without_starts(self, permits: Iterable[str], taken_ms: int, count: int) -> LimiterState:
-        """The state without `count` starts of `taken_ms` that did not happen, and their permits."""
-        gone = frozenset(permits)
+    def without_starts(self, started_ms: int, count: int) -> LimiterState:
+        """The state without `count` starts at `started_ms` that did not happen."""
         return replace(
             self,
-            holders={name: holder for name, holder in self.holders.items() if name not in gone},
             windows={
-                period: window.with_starts(-count, taken_ms, period)
+                period: window.with_starts(-count, started_ms, period)
                 for period, window in self.windows.items()
             },
         )

@@ -47,9 +47,9 @@ def shown(status: RateLimitStatus) -> answers.RateLimitAnswer:
     limiter, now_ms, bounds = status.limiter, status.now_ms, status.bounds
     answer: answers.RateLimitAnswer = {"key": status.key}
     if bounds.concurrency is not None:
-        answer["concurrency"] = _permits(bounds.concurrency, len(limiter.holders))
-    elif limiter.takes_permits(bounds, now_ms):
-        answer["concurrency"] = {"active": len(limiter.holders)}
+        answer["concurrency"] = _permits(bounds.concurrency, limiter.active)
+    elif limiter.counted:
+        answer["concurrency"] = {"active": limiter.active}
     if bounds.rate is not None:
         answer["rate"] = _window(bounds.rate, limiter, now_ms)
     if bounds.throttle is not None:
@@ -114,10 +114,8 @@ def _tightest(
     """The limit with the least room: its number, its room, and when (ms) the next job may start."""
     found = []
     if bounds.concurrency is not None:
-        room = max(0, bounds.concurrency - len(limiter.holders))
-        ends = [holder.until_ms for holder in limiter.holders.values()]
-        reset_ms = now_ms if room else max(now_ms, min(ends, default=now_ms))
-        found.append((bounds.concurrency, room, reset_ms))
+        # When a running job ends is not known.
+        found.append((bounds.concurrency, max(0, bounds.concurrency - limiter.active), now_ms))
     if bounds.rate is not None:
         room = max(0, bounds.rate.limit - limiter.started(bounds.rate.period_ms, now_ms))
         found.append((bounds.rate.limit, room, limiter.reset_ms(bounds.rate, now_ms)))

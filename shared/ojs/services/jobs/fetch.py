@@ -375,7 +375,9 @@ class Fetch:
                 waiting.pop(at)
                 continue
             following = [*waiting[:at], *waiting[at + 1 :]]
-            acquired = self._acquire(state, queue, waiting[at], following, wanted=state.wanted)
+            acquired = self._permits.acquire(
+                state.permits, queue, waiting[at], following, wanted=state.wanted
+            )
             if acquired is None and state.permits.exhausted(queue):
                 return None
             waiting.pop(at)
@@ -395,24 +397,6 @@ class Fetch:
             return following
         at_ms, resume = self._resume_at.get((queue, lane), (0, None))
         return resume if resume is not None and now_ms - at_ms < _RESUME_MS else following
-
-    def _acquire(
-        self,
-        state: _FetchState,
-        queue: Queue,
-        candidate: Candidate,
-        following: Sequence[Candidate] = (),
-        *,
-        wanted: int,
-    ) -> Acquired | None:
-        return self._permits.acquire(
-            state.permits,
-            queue,
-            candidate,
-            following,
-            wanted=wanted,
-            lease_ms=lambda position: self._lease_ms(state, queue, position),
-        )
 
     @staticmethod
     def _lease_ms(state: _FetchState, queue: Queue, position: Position) -> int:
@@ -463,7 +447,7 @@ class Fetch:
                 fenced=bool(queue.config.require_lease_token),
             )
         except NotDone:
-            self._permits.rollback(acquired, None, unknown=False)
+            self._permits.rollback(acquired, unknown=False)
             raise
         except UnreadableItem:
             # It has its lease and permits now, and is passed over; the sweep tells of it when its
@@ -476,7 +460,7 @@ class Fetch:
             # before the SDK tried again (`repeated`).
             state.lost += 1
             found = winner(lost, known_only=True)
-            self._permits.rollback(acquired, found, unknown=lost.repeated)
+            self._permits.rollback(acquired, unknown=lost.repeated)
             if lost.repeated and permits.run is not None:
                 raise BackendUnavailable("It is unknown whether a job was claimed.") from None
             over = found is not None and found.state is State.AVAILABLE and expired(found, now_ms)
@@ -500,7 +484,7 @@ class Fetch:
             yield [job.id]
             if not state.wanted or not state.has_room(position):
                 return
-            acquired = self._acquire(state, queue, candidate, wanted=1)
+            acquired = self._permits.acquire(state.permits, queue, candidate, wanted=1)
             if acquired is not None:
                 claimed = self._claim(state, lane, acquired)
                 if claimed is not None or state.spent:

@@ -48,7 +48,8 @@ MAX_METRIC_QUEUES = 500
 # in all. A scrape reads five items of each queue, and four of each pool.
 MAX_METRIC_POOLS = 100
 MAX_METRIC_POOL_QUEUES = 500
-# And this many keys of rate limits, the first by name: two items of each.
+# And this many keys of rate limits, the first by name: of each its limiter, the shards of its
+# permits, and its throttle state.
 MAX_METRIC_KEYS = 100
 
 
@@ -198,14 +199,13 @@ class Statistics:
         known, _ = self._limits.keys(limit=MAX_METRIC_KEYS)
         if not known:
             return []
-        names = [limiter_name(key) for key in known]
-        found = self._limits.get_many(names, consistent=False)
-        limiters = (found[name] for name in names)
+        found = self._limits.get_many({limiter_name(key): 1 for key in known}, consistent=False)
+        limiters = (found[limiter_name(key)] for key in known)
         states = self._throttle_states.get_many(LimitName.of_key(key) for key in known)
         return [
             LimitMetrics(
                 key=key,
-                active=len(limiter.holders) if limiter.counted else None,
+                active=limiter.active if limiter.counted else None,
                 waiting=state.waiting or 0,
                 exceeded=state.exceeded,
                 waits=state.waits,

@@ -15,12 +15,18 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 
 from ojs.domain.job.job import Job, JobPermits
-from ojs.domain.job.permits import POOL_PERMIT, QUEUE_PERMIT, WORKER_PERMIT, RunPermits
+from ojs.domain.job.permits import (
+    KEY_PERMIT,
+    POOL_PERMIT,
+    QUEUE_PERMIT,
+    WORKER_PERMIT,
+    RunPermits,
+)
 from ojs.domain.job.states import State
 from ojs.domain.pool.dispatch import DispatchStrategy
 from ojs.domain.queue.queue import Queue
 from ojs.domain.rate_limit.limiter import LimitDecision
-from ojs.services.permits.key_permits import Candidate, KeyPermits, KeyPermitUse
+from ojs.services.permits.key_permits import Candidate, KeyGrant, KeyPermits, KeyPermitUse
 from ojs.services.permits.pool_permits import WORKER_KEPT_S, PoolPermits, PoolPermitUse
 from ojs.services.permits.queue_permits import QueuePermits, QueuePermitUse, semaphore_use
 from ojs.services.permits.semaphore_permits import (
@@ -30,10 +36,8 @@ from ojs.services.permits.semaphore_permits import (
 )
 from ojs.store.permits.counter_items import ANY_VERSION
 from ojs.store.permits.depth_counter import DepthCounter, Room
-from ojs.store.permits.key_limits import LimitGrant
 from ojs.store.queues.pools import PoolStore
 from ojs.store.queues.queues import QueueStore
-from ojs.store.table.keys import Position
 
 
 @dataclass
@@ -57,26 +61,28 @@ class Acquired:
     fetch: FetchPermits
     queue: Queue
     candidate: Candidate
-    grant: LimitGrant | None
+    grant: KeyGrant | None
 
     @property
     def start_ms(self) -> int | None:
         """When its start was counted; None where no rate limit counts it."""
-        return None if self.grant is None else self.grant.now_ms
+        starts = None if self.grant is None else self.grant.starts
+        return None if starts is None else starts.now_ms
 
     @property
     def noted(self) -> JobPermits:
         """The permits as the job record notes them."""
-        job_id, position, _ = self.candidate
+        job_id = self.candidate.job_id
         pool = self.fetch.pool.pool
         of_queue = self.fetch.queues.get(self.queue.name)
         uses = dict(self.fetch.pool.semaphores)
         if of_queue is not None and of_queue.semaphore is not None:
             uses[QUEUE_PERMIT] = of_queue.semaphore
+        if self.grant is not None and self.grant.semaphore is not None:
+            uses[KEY_PERMIT] = self.grant.semaphore
         shards = {limit: use.permits[job_id] for limit, use in uses.items()}
         return JobPermits(
             run=RunPermits(self.fetch.pool.run, shards) if shards else None,
-            key=None if self.grant is None else self.grant.permit(job_id, position.order),
             pool=None if pool is None else pool.name,
         )
 
@@ -121,27 +127,26 @@ class Permits:
         following: Sequence[Candidate] = (),
         *,
         wanted: int,
-        lease_ms: Callable[[Position], int],
     ) -> Acquired | None:
         """Acquire all permits that a candidate needs; None if one kind refuses them.
 
         Those of the pool were acquired before the fetch's sequence numbers. Acquires also for jobs
-        that follow, up to `wanted` in all; what no job takes is released by `close`. `lease_ms`
-        returns the length of the lease of a job at a position. Raises OjsError.
+        that follow, up to `wanted` in all; what no job takes is released by `close`. Raises
+        OjsError.
         """
         job_ids = [candidate.job_id, *(each.job_id for each in following)]
-        if not self._queues.acquire(
-            fetch.queues, queue, job_ids, run=lambda: self._pools.run(fetch.pool), wanted=wanted
-        ):
+
+        def run() -> str:
+            return self._pools.run(fetch.pool)
+
+        if not self._queues.acquire(fetch.queues, queue, job_ids, run=run, wanted=wanted):
             return None
         if not self._pools.ensure(fetch.pool, candidate.job_id):
             return None
         if candidate.position.limit is None:
             return Acquired(fetch, queue, candidate, None)
         self._keys.prefetch(fetch.keys, [candidate])
-        grant = self._keys.acquire(
-            fetch.keys, candidate, following, wanted=wanted, lease_ms=lease_ms
-        )
+        grant = self._keys.acquire(fetch.keys, candidate, following, run=run, wanted=wanted)
         return None if grant is None else Acquired(fetch, queue, candidate, grant)
 
     def commit(self, acquired: Acquired) -> None:
@@ -149,20 +154,21 @@ class Permits:
 
         If its result is unknown they are not released: it is found out later.
         """
-        self._keys.commit(acquired.fetch.keys, acquired.candidate)
-        self._queues.commit(acquired.fetch.queues, acquired.queue, acquired.candidate.job_id)
-        self._pools.commit(acquired.fetch.pool, acquired.candidate.job_id)
+        job_id = acquired.candidate.job_id
+        self._keys.commit(acquired.fetch.keys, job_id)
+        self._queues.commit(acquired.fetch.queues, acquired.queue, job_id)
+        self._pools.commit(acquired.fetch.pool, job_id)
 
-    def rollback(self, acquired: Acquired, found: Job | None, *, unknown: bool) -> None:
-        """Take the permits back from a claim that lost its race; `found` is the job now.
+    def rollback(self, acquired: Acquired, *, unknown: bool) -> None:
+        """Take the permits back from a claim that lost its race.
 
         `unknown` says that an earlier try of the claim may have succeeded, and the job have ended
         since: then its end may have released the permits, so they are left to be found out, and the
         start stays counted.
         """
-        self._keys.rollback(acquired.grant, acquired.candidate, found, unknown=unknown)
         if not unknown:
             job_id = acquired.candidate.job_id
+            self._keys.rollback(acquired.fetch.keys, acquired.grant, job_id)
             self._pools.rollback(acquired.fetch.pool, job_id)
             self._queues.rollback(acquired.fetch.queues, acquired.queue, job_id)
 
@@ -200,22 +206,14 @@ class Permits:
         """
         if before.order is None or after.lease is None:
             return after
-        lease_ms = after.lease.length_ms
-        now_ms = after.lease.until_ms - lease_ms
-        resumed = self._reacquire_counted(before)
+        now_ms = after.lease.until_ms - after.lease.length_ms
+        resumed = self._reacquire(before, now_ms)
         if resumed is None:
             return None
-        after = replace(after, permits=resumed if resumed.shards else None)
-        if before.limit is None:
-            return after
-        permit = self._keys.reacquire(before, now_ms=now_ms, lease_ms=lease_ms)
-        if permit is not None:
-            return replace(after, key_permit=permit or None)
-        self._semaphores.release(after, now_ms=now_ms)
-        return None
+        return replace(after, permits=resumed if resumed.shards else None)
 
-    def _reacquire_counted(self, job: Job) -> RunPermits | None:
-        """The permits of a job's queue, pool and worker, acquired anew; None if one is refused."""
+    def _reacquire(self, job: Job, now_ms: int) -> RunPermits | None:
+        """The permits of a job of all its limits, acquired anew; None if one is refused."""
         run = self._semaphores.new_run()
         queue = self._queue_store.get(job.queue)
         pool = self._pool_store.get(job.pool) if job.pool is not None else None
@@ -231,6 +229,8 @@ class Permits:
         ):
             # The worker runs the job already, so its own limit does not matter.
             uses[WORKER_PERMIT] = SemaphoreUse(name, None, ANY_VERSION, run, WORKER_KEPT_S)
+        if (of_key := self._keys.to_resume(job, run, now_ms=now_ms)) is not None:
+            uses[KEY_PERMIT] = of_key
         for use in uses.values():
             if not self._semaphores.acquire(use, [job.id]).count:
                 for other in uses.values():
@@ -239,15 +239,11 @@ class Permits:
         return RunPermits(run, {limit: use.permits[job.id] for limit, use in uses.items()})
 
     def undo_reacquire(self, after: Job) -> None:
-        """Release what `reacquire` acquired for a job whose write was lost.
-
-        The permit of its key is left to be found out: a fetch may have acquired it for the same
-        job, under the same name.
-        """
+        """Release what `reacquire` acquired for a job whose write was lost."""
         if after.lease is not None:
             self._semaphores.release(after, now_ms=after.lease.until_ms - after.lease.length_ms)
 
     def _release_run(self, job: Job, now_ms: int) -> None:
         """Release the permits of a job that stopped running."""
         self._semaphores.release(job, now_ms=now_ms)
-        self._keys.release(job)
+        self._keys.release_left(job)

@@ -77,7 +77,9 @@ class RateLimits:
     def status(self, limit: RateLimit, queue: str) -> RateLimitStatus:
         """The status of a job's key; may be a moment old."""
         key = limit.key_in(queue)
-        limiter = self._store.get(limiter_name(key), consistent=False) or LimiterState()
+        name = limiter_name(key)
+        wanted = {name: limit.bounds.concurrency or 1}
+        limiter = self._store.get_many(wanted, consistent=False)[name]
         return RateLimitStatus(key, limiter, self._clock.now_ms())
 
     def get(self, key: str) -> RateLimitStatus:
@@ -91,21 +93,25 @@ class RateLimits:
     def list(self, *, limit: int, cursor: str | None = None) -> Page[RateLimitStatus]:
         """A page of keys in order, without how many jobs wait for each."""
         names, following = self._store.keys(limit=limit, after=cursor)
-        limiters = self._store.get_many(limiter_name(key) for key in names)
+        limiters = self._store.get_many({limiter_name(key): 1 for key in names})
         now_ms = self._clock.now_ms()
         shown = [RateLimitStatus(key, limiters[limiter_name(key)], now_ms) for key in names]
         return Page(shown, following)
 
     def override(self, key: str, override: Override) -> RateLimitStatus:
         """Override the bounds of a key's jobs; replaces an earlier override."""
-        now_ms = self._clock.now_ms()
-        return RateLimitStatus(key, self._store.override(key, override, now_ms=now_ms), now_ms)
+        self._store.override(key, override, now_ms=self._clock.now_ms())
+        return self._changed(key)
 
     def lift(self, key: str) -> RateLimitStatus:
         """Remove the override and the pause of a key. Raises NotFound."""
-        limiter = self._store.lift(key)
-        if limiter is None:
+        if not self._store.lift(key):
             raise NotFound("rate_limit", key)
+        return self._changed(key)
+
+    def _changed(self, key: str) -> RateLimitStatus:
+        name = limiter_name(key)
+        limiter = self._store.get_many({name: 1})[name]
         return RateLimitStatus(key, limiter, self._clock.now_ms())
 
     def waiting(self, name: str, queues: Sequence[str]) -> tuple[int, bool]:

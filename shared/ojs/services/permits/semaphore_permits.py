@@ -13,6 +13,7 @@ from ojs.clock import Clock
 from ojs.domain.ids import IdSource
 from ojs.domain.job.job import Job
 from ojs.domain.job.permits import (
+    KEY_PERMIT,
     POOL_PERMIT,
     QUEUE_PERMIT,
     RUN_LENGTH,
@@ -20,14 +21,17 @@ from ojs.domain.job.permits import (
     permit_name,
 )
 from ojs.domain.pool.pool import pool_semaphore, worker_semaphore
+from ojs.domain.rate_limit.limiter import limiter_name
 from ojs.store.permits.counter_items import PermitGrant
 from ojs.store.permits.semaphore import ConcurrencySemaphore
+from ojs.store.table import keys
 
 
 @dataclass
 class SemaphoreUse:
     """What a fetch has acquired of one semaphore: the shard of each permit, by job; and which of
-    these jobs have been claimed. `run` is the token of the fetch (`ojs.domain.job.permits`).
+    these jobs have been claimed. `run` is the token of the fetch (`ojs.domain.job.permits`). An
+    `exact` use is refused only if no shard has a permit left.
     """
 
     name: str
@@ -35,6 +39,7 @@ class SemaphoreUse:
     version: int
     run: str
     kept_s: int | None = None
+    exact: bool = False
     permits: dict[str, int] = field(default_factory=dict)
     used: set[str] = field(default_factory=set)
 
@@ -72,6 +77,7 @@ class SemaphorePermits:
             now_ms=self._clock.now_ms(),
             returned={name: use.permits[job_id] for name, job_id in returned.items()},
             kept_s=use.kept_s,
+            exact=use.exact,
         )
         for name, job_id in returned.items():
             if name not in acquired.unreturned:
@@ -97,8 +103,14 @@ class SemaphorePermits:
         for shard, names in by_shard.items():
             self.store.release(use.name, shard, names, now_ms=self._clock.now_ms())
 
+    def release_one(self, use: SemaphoreUse, job_id: str) -> None:
+        """Release the permit of a job that was not claimed."""
+        use.used.discard(job_id)
+        name, shard = permit_name(job_id, use.run), use.permits.pop(job_id)
+        self.store.release(use.name, shard, [name], now_ms=self._clock.now_ms())
+
     def release(self, job: Job, *, now_ms: int) -> None:
-        """Release the permits of a job that stopped running, of its queue, pool and worker. What
+        """Release the permits of a job that stopped running, of all its limits. What
         cannot be released is found out later: no job runs with it.
         """
         if job.permits is not None:
@@ -119,4 +131,6 @@ def semaphore_of(job: Job, limit: str) -> str | None:
         return pool_semaphore(job.pool)
     if limit == WORKER_PERMIT and job.pool is not None and job.worker_id is not None:
         return worker_semaphore(job.pool, job.worker_id)
+    if limit == KEY_PERMIT and job.limit is not None:
+        return keys.limiter(limiter_name(job.limit.key_in(job.queue)))
     return None

@@ -3,7 +3,7 @@
 A fetch that finds a limit reached records it, and a fetch that claims a job under the limit records
 that it throttles no more (`ojs.store.permits.throttle_state`). If the jobs that waited are
 cancelled, moved or claimed elsewhere, or the limit is lifted, no fetch does so: then this sweep
-does.
+does. Of a key that keeps jobs waiting it also releases permits that no job runs with.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from ojs.domain.rate_limit.limiter import CONCURRENCY, LimitBounds, limiter_name
+from ojs.services.permits.key_permits import KeyPermits
 from ojs.services.permits.rate_limits import RateLimits
 from ojs.services.sweeps import GoOn, SweepCounts, SweepReport, always, counting_failures
 from ojs.store.jobs.finding import JobIndex
@@ -33,6 +34,7 @@ class ThrottleSweep:
         *,
         states: ThrottleStates,
         key_limits: KeyLimits,
+        key_permits: KeyPermits,
         rate_windows: RateWindowStore,
         queues: QueueStore,
         index: JobIndex,
@@ -40,6 +42,7 @@ class ThrottleSweep:
     ) -> None:
         self._states = states
         self._key_limits = key_limits
+        self._key_permits = key_permits
         self._rate_windows = rate_windows
         self._queues = queues
         self._index = index
@@ -85,7 +88,10 @@ class ThrottleSweep:
         bounds = limiter.bounds
         if state.strategy == CONCURRENCY:
             bounds = replace(LimitBounds(), concurrency=state.limit)
-        return waiting, bool(limiter.room(bounds, now_ms, 1).count)
+        room = limiter.room(bounds, now_ms, 1)
+        if waiting and not room.count and room.strategy == CONCURRENCY:
+            self._key_permits.heal(name, limiter, now_ms=now_ms)
+        return waiting, bool(room.count)
 
     def _of_queue(self, state: ThrottleState, name: str, now_ms: int) -> tuple[int, bool]:
         queue = self._queues.get(name)

@@ -173,7 +173,6 @@ class JobStore(JobReader):
         optional: dict[str, Value | None] = {
             "worker": worker_id,
             "permits": None if permits.run is None else permits.run.compact(),
-            "place": permits.key,
             "pool": permits.pool,
             "fenced": 1 if fenced else None,
         }

@@ -1,4 +1,4 @@
-"""Concurrency semaphores: the permits of the running jobs of a queue, a pool or a worker.
+"""Concurrency semaphores: the permits of the running jobs of a queue, a pool, a worker or a key.
 
 A permit is acquired before a job is claimed and released when the job stops running. It has a name
 (`ojs.domain.job.permits`) that leads to the record of its job, so a permit that was left behind by
@@ -6,13 +6,16 @@ a function that died, or whose release failed, is found out: its job does not ru
 waits until the semaphore is at rest.
 
 Each item holds so few permits that a write costs one unit; a larger limit is spread over several
-items, its shards. A fetch tries two of them at random, so it may be refused the last permits of a
-limit of more than two shards. After such a limit was lowered, jobs of the shards that are not used
-any more run on beside those that are started.
+items, its shards. A fetch tries two of them at random, so it may be refused while others have
+permits left, unless it asks to be `exact`. After such a limit was lowered, jobs of the shards that
+are not used any more run on beside those that are started.
 
     n          permits taken: those with names, and those of version 0.2 without
     h_{name}   a permit, and from when on (ms) it is worth asking whether its job runs
     limit, v   how many of the limit's permits are this shard's, and the configuration's version
+
+Where each job has a limit of its own, it is not stored (`ANY_VERSION`). The shards of a smaller
+limit are the first ones of a larger one, and none has more permits of it.
 """
 
 from __future__ import annotations
@@ -20,12 +23,12 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from ojs.domain.errors import OjsError
 from ojs.domain.job.permits import RunPermits, holder_of
 from ojs.domain.job.states import State
-from ojs.store.permits.counter_items import PermitGrant, throttled_since_ms
+from ojs.store.permits.counter_items import ANY_VERSION, PermitGrant, throttled_since_ms
 from ojs.store.table import keys
 from ojs.store.table.errors import LostRace
 from ojs.store.table.table import Table, Update
@@ -64,8 +67,8 @@ def _share(limit: int | None, shard: int) -> int | None:
 
 
 def key_of(name: str, shard: int = 0) -> tuple[str, str]:
-    """The key of a shard of a semaphore."""
-    return keys.counter(name), f"{keys.SEMAPHORE}_{shard}" if shard else keys.SEMAPHORE
+    """The key of a shard of a semaphore, which is named by its queue, pool, worker or limiter."""
+    return keys.semaphore(name), f"{keys.SEMAPHORE}_{shard}" if shard else keys.SEMAPHORE
 
 
 def keys_of(name: str, limit: int | None) -> list[tuple[str, str]]:
@@ -112,12 +115,15 @@ class _Write:
         conditions = ["(attribute_not_exists(#v) OR #v <= :version)"]
         values: dict[str, Value] = {":version": self.version}
         if self.limit is not None:
-            setting |= {"limit": self.limit, "v": self.version}
+            if self.version < ANY_VERSION:
+                setting |= {"limit": self.limit, "v": self.version}
             # Race: other fetches. Each takes what is left; who asks for more gets the item, and
             # tries again for the rest.
             if self.more > 0:
                 conditions.append("(attribute_not_exists(#n) OR #n <= :room)")
                 values[":room"] = self.limit - self.more
+        # Race: the same write, whose answer was lost. It must not count the permits twice.
+        conditions.append(f"attribute_not_exists(#{_PERMIT}{self.wanted[0]})")
         # Race: a permit that no job runs with is taken away from this fetch, which was slow.
         conditions += [f"attribute_exists(#{_PERMIT}{name})" for name in self.returned]
         look_ms = self.now_ms + SETTLED_MS
@@ -175,28 +181,42 @@ class ConcurrencySemaphore:
         returned: Mapping[str, int] | None = None,
         kept_s: int | None = None,
         limited: bool = True,
+        exact: bool = False,
     ) -> SemaphoreGrant:
         """Acquire permits with the first of these names, as far as there are any.
 
         Permits that are `returned`, with their shards, are released by the same writes.
         `version` is that of the configuration with this limit; without a limit, or unless they are
-        `limited`, permits are only counted. `kept_s` is the time to live of a shard in seconds,
-        refreshed on each call. Raises OjsError: then it is unknown what was acquired, and what no
-        job runs with is found out.
+        `limited`, permits are only counted. An `exact` call that is refused has looked at all
+        shards, by one read, and tried those with permits left. `kept_s` is the time to live of a
+        shard in seconds, refreshed on each call. Raises OjsError: then it is unknown what was
+        acquired, and what no job runs with is found out.
         """
         result = SemaphoreGrant(unreturned=dict(returned or {}))
-        for repeated in (False, True):
-            self._acquire(result, name, wanted, limit, version, now_ms, kept_s, limited=limited)
-            left = len(wanted) - len(result.permits)
-            if repeated or not left or not result.suspects:
-                break
+
+        def try_to(tried: Sequence[int]) -> None:
+            self._acquire(
+                result, name, wanted, limit, version, now_ms, kept_s, tried=tried, limited=limited
+            )
+
+        try_to(self._pick(limit))
+        if len(result.permits) < len(wanted) and result.suspects:
             # What no job runs with is not to keep others waiting.
             healed = [
-                self.heal(name, shard, item, now_ms=now_ms)
+                shard
                 for shard, item in result.suspects.items()
+                if self.heal(name, shard, item, now_ms=now_ms)
             ]
-            if not any(healed):
-                break
+            if healed:
+                try_to(healed)
+        if exact and wanted and not result.permits and shards(limit) > _SHARDS_TRIED:
+            found = self.read({name: limit})[name]
+            room = {at: (_share(limit, at) or 0) - taken([item]) for at, item in enumerate(found)}
+            free = sorted((at for at in room if room[at] > 0), key=lambda at: -room[at])
+            if free:
+                try_to(free[:_SHARDS_TRIED])
+            if not result.permits:
+                result.grant = replace(result.grant, current=taken(found))
         return result
 
     def _acquire(
@@ -209,13 +229,14 @@ class ConcurrencySemaphore:
         now_ms: int,
         kept_s: int | None,
         *,
+        tried: Sequence[int],
         limited: bool,
     ) -> None:
         result.suspects = {}
         back = result.unreturned
         current, since_ms, in_force, counted_at = 0, None, limit, keys.SEMAPHORE
         unchanged: tuple[str, Mapping[str, Value]] = ("attribute_exists(pk)", {})
-        tried = list(dict.fromkeys([*back.values(), *self._pick(limit)]))
+        tried = list(dict.fromkeys([*back.values(), *tried]))
         for shard in tried:
             if len(result.permits) == len(wanted):
                 break
@@ -232,13 +253,13 @@ class ConcurrencySemaphore:
                     del back[permit]
             current += number(item, "n")
             since_ms, counted_at = throttled_since_ms(item), key_of(name, shard)[1]
-            if len(tried) == 1:
+            if shards(limit) == len(tried) == 1:
                 in_force = write.limit
                 unchanged = ("#n = :n", {":n": number(item, "n")})
             if len(write.wanted) < len(left) and _suspects(item, now_ms):
                 result.suspects[shard] = item
         full = len(result.permits) < len(wanted)
-        if in_force is not None and len(tried) > 1:
+        if in_force is not None and (len(tried) > 1 or shards(limit) > 1):
             current = in_force if full else min(current, in_force - 1)
         result.grant = PermitGrant(
             len(result.permits), in_force or 0, current, since_ms, unchanged, counted_at
@@ -310,10 +331,9 @@ class ConcurrencySemaphore:
         `item` is the shard as it was read. One function at a time looks, every 5 seconds at most.
         If it fails, the next one looks.
         """
-        suspects = _suspects(item, now_ms)
-        checked_ms = number(item, "checked")
-        if not suspects or now_ms - checked_ms < SETTLED_MS:
+        if not _worth_a_look(item, now_ms):
             return False
+        suspects, checked_ms = _suspects(item, now_ms), number(item, "checked")
         key = key_of(name, shard)
         with suppress(LostRace, OjsError):
             # Race: other fetches that were refused. One of them looks for all.
@@ -356,6 +376,18 @@ class ConcurrencySemaphore:
             )
             return bool(gone)
         return False
+
+    def heal_all(self, name: str, limit: int, *, now_ms: int, most: int) -> bool:
+        """Heal up to `most` shards of a semaphore with this limit; whether any had a permit to
+        release. Raises OjsError.
+        """
+        worth = [
+            (shard, item)
+            for shard, item in enumerate(self.read({name: limit})[name])
+            if _worth_a_look(item, now_ms)
+        ]
+        healed = [self.heal(name, shard, item, now_ms=now_ms) for shard, item in worth[:most]]
+        return any(healed)
 
     def drop_unnamed(self, name: str, item: Item, *, now_ms: int) -> bool:
         """Release the permits without names of a semaphore that no running job has, as its caller
@@ -409,7 +441,7 @@ class ConcurrencySemaphore:
         """All shards that a semaphore ever had, by number."""
         found = self._table.query_all(
             "pk = :pk AND begins_with(sk, :sk)",
-            {":pk": keys.counter(name), ":sk": keys.SEMAPHORE},
+            {":pk": keys.semaphore(name), ":sk": keys.SEMAPHORE},
         )
         return [
             (int(str(item["sk"]).removeprefix(keys.SEMAPHORE).removeprefix("_") or 0), item)
@@ -427,6 +459,19 @@ class ConcurrencySemaphore:
                     condition="#at < :before",
                     values={":before": before_ms},
                 )
+
+
+def look_ms(item: Item) -> int | None:
+    """From when on (ms) it is worth asking whether the jobs with a shard's permits run; None if it
+    has no permits.
+    """
+    first_ms = min(_suspects(item, ANY_VERSION).values(), default=None)
+    return None if first_ms is None else max(first_ms, number(item, "checked") + SETTLED_MS)
+
+
+def _worth_a_look(item: Item, now_ms: int) -> bool:
+    at_ms = look_ms(item)
+    return at_ms is not None and at_ms <= now_ms
 
 
 def _suspects(item: Item, now_ms: int) -> dict[str, int]:

@@ -121,6 +121,11 @@ def limiter(name: str) -> str:
     return f"L|{name}"
 
 
+def semaphore(name: str) -> str:
+    """Partition of a semaphore, by its name: that of a limiter's is the limiter's partition."""
+    return name if name.startswith(limiter("")) else counter(name)
+
+
 # Projections: what is derived from the stream ----------------------------------------------------
 
 ALL_QUEUES = "*"
