@@ -44,6 +44,12 @@ class Settings(BaseModel):
         description="URL of the SQS queue for stream records that cannot be read "
         "(OJS_FAILURE_QUEUE)",
     )
+    shard: str | None = Field(
+        default=None,
+        min_length=1,
+        description="the shard that stream records are from if their event does not say so; only "
+        "for an emulator of AWS that has one shard and no tumbling windows (OJS_SHARD)",
+    )
     authorizer: Literal["keys", "jwt", "iam", "none"] = Field(
         default="none",
         description="how callers are identified: this service's keys, a JWT, IAM; or not at all, "

@@ -21,13 +21,14 @@ from ojs.services.operations.setup import Setup
 from ojs.settings import Settings
 from ojs.store.deployment.access_keys import AccessKeyStore
 from ojs.store.deployment.notes import DeploymentStore
+from ojs.store.derived.sharded import CLOSED_MS
 from ojs.store.jobs.blobs import MemoryBlobs
 from ojs.store.queues.pool_health import PoolHealthStore
 from ojs.store.table import values
 from ojs.store.table.schema import TABLE
 from ojs.store.table.table import Table
 from tests.simulation.memory import Change, Memory
-from tests.store.streams import FakeMetrics, made_record
+from tests.store.streams import SHARD, FakeBus, FakeMetrics, made_record
 from tests.unit.functions.client import HANDLERS, event_of
 
 _BASE = "/ojs/v1"
@@ -165,9 +166,10 @@ class Run:
                 blobs=self._blobs,
                 metrics=FakeMetrics(),
                 copies=self.run.copies,
+                bus=FakeBus(lambda _: True),
                 sleep=lambda _: None,
             )
-            assert projector.run(records) == []
+            assert projector.run(records, SHARD) == []
 
     def minutes(self, count: int = 1) -> None:
         """Time passes, and the sweep runs once a minute."""
@@ -194,6 +196,9 @@ def everything() -> list[dict[str, Any]]:
         run = Run()
         part(run)
         run.minutes(2)
+        # Nobody uses the shard for so long that it counts as closed.
+        run.clock.advance(CLOSED_MS + 1)
+        run.sweep()
         written += run.written
     return written
 
