@@ -132,7 +132,8 @@ FUNCTIONS: tuple[FunctionSpec, ...] = (
         description="Every minute: promote, expire and time out what is due; measure",
         # The next run starts a minute after this one: end before it.
         timeout_s=55,
-        access=_WORK_AND_EXPIRY,
+        # Events that the bus refused when they came are published later.
+        access=replace(_WORK_AND_EXPIRY, bus=frozenset({"PutEvents"})),
     ),
     FunctionSpec(
         name=AUTHORIZER,

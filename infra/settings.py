@@ -30,6 +30,7 @@ from pydantic import (
 from infra import ROOT
 from infra.functions import FUNCTIONS
 from ojs.http.binding import negotiation
+from ojs.store.table.schema import STREAM_BATCH
 
 Architecture = Literal["arm64", "x86_64"]
 
@@ -157,6 +158,11 @@ class DeploymentSettings(BaseModel):
     bus_types: Annotated[tuple[_EventPattern, ...], _Listed] = ()
     """event types that go to the event bus beside the operational ones, as job.completed or job.*;
     on the command line separated by commas"""
+    stream_batch_size: int = Field(STREAM_BATCH, ge=1, le=1_000)
+    """stream records that are projected together, at most; fuller batches are cheaper"""
+    stream_window_s: int = Field(10, ge=0, le=10)
+    """seconds that the stream waits for a fuller batch; events and statistics are that far behind
+    where jobs are few, and cost least with ten"""
     metrics_namespace: str = Field("OJS", pattern=r"^[A-Za-z0-9][A-Za-z0-9_./#-]{0,99}$")
     """CloudWatch namespace of the metrics of jobs, queues and workers"""
     alarm_oldest_job_s: int = Field(900, ge=60)

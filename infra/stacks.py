@@ -128,7 +128,7 @@ class ServiceStack(_Stack):
         set_up_first(self, by_names[SETUP], others, storage.secret)
         self.api = Api(self, "Api", functions=functions, key=storage.key, settings=settings)
         _call_every_minute(self, by_names["sweep"], by_name("sweep").description)
-        map_stream(self, storage.table, by_names["stream"], failures)
+        map_stream(self, storage.table, by_names["stream"], failures, settings)
         Monitoring(
             self,
             "Monitoring",

@@ -1,9 +1,9 @@
 """The event source mapping's part: reads the table's stream, and hands it to the stream function.
 
-As in the cloud every record is delivered at least once, in batches, filtered as the mapping
-filters, in the form Lambda gives it. Nothing is kept of how far it got: the engine has what is yet
-to be projected (`local.stream_records`), and what is delivered again is known by its dedup records
-(`ojs.store.derived.projection`).
+As in the cloud every record is delivered at least once, in order, in batches, filtered as the
+mapping filters, in the form Lambda gives it with a tumbling window. Nothing is kept of how far it
+got: the engine has what is yet to be projected (`local.stream_records`), and what is delivered
+again is known by the positions of its shard (`ojs.store.derived.shards`).
 """
 
 from __future__ import annotations
@@ -11,9 +11,9 @@ from __future__ import annotations
 import base64
 import sys
 import traceback
+import zlib
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import Any
 
 from botocore.exceptions import BotoCoreError, ClientError
@@ -35,6 +35,7 @@ TRIES = 8
 _FIRST_PAUSE_MS = 100
 # Records that are projected are removed when there are so many of them.
 _TRIM_EVERY = 1_000
+_TUMBLING_WINDOW_S = 900
 
 
 class TableStream:
@@ -44,7 +45,9 @@ class TableStream:
         self._client = client
         self._table = table
         self._iterator: str | None = None
-        self._arn = ""
+        self.arn = ""
+        # Names the shard of this stream: of another table it has the same id, and begins anew.
+        self.shard = ""
 
     def rewind(self) -> None:
         """Begin at the oldest record again: of another table, if that has been made anew."""
@@ -63,15 +66,16 @@ class TableStream:
             self.rewind()
             raise
         self._iterator = page.get("NextShardIterator")
-        return [lambda_record(record, self._arn) for record in page["Records"]]
+        return [lambda_record(record, self.arn) for record in page["Records"]]
 
     def _oldest(self) -> str:
         streams = self._client.list_streams(TableName=self._table)["Streams"]
-        self._arn = max(streams, key=lambda stream: stream["StreamLabel"])["StreamArn"]
-        described = self._client.describe_stream(StreamArn=self._arn)["StreamDescription"]
+        self.arn = max(streams, key=lambda stream: stream["StreamLabel"])["StreamArn"]
+        described = self._client.describe_stream(StreamArn=self.arn)["StreamDescription"]
         (shard,) = described["Shards"]  # both engines keep a stream in one
+        self.shard = f"shardId-{zlib.crc32(self.arn.encode()):08x}-{shard['ShardId']}"
         answer = self._client.get_shard_iterator(
-            StreamArn=self._arn, ShardId=shard["ShardId"], ShardIteratorType="TRIM_HORIZON"
+            StreamArn=self.arn, ShardId=shard["ShardId"], ShardIteratorType="TRIM_HORIZON"
         )
         return str(answer["ShardIterator"])
 
@@ -95,15 +99,6 @@ def _lambda_value(value: Any) -> Any:
     return value
 
 
-@dataclass(frozen=True)
-class _Waiting:
-    """A record that failed so often, and when it may be tried again (ms since the epoch)."""
-
-    record: Record
-    tries: int
-    not_before_ms: int
-
-
 class Pump:
     """Delivers the stream to its function."""
 
@@ -125,7 +120,12 @@ class Pump:
         self._clock = clock or SystemClock()
         # Records handed over so far: shows whether anything has changed.
         self.delivered = 0
-        self._waiting: dict[str, _Waiting] = {}
+        # Records that are read and not projected yet. The first of them may have failed: how often,
+        # and when it may be tried again (ms since the epoch).
+        self._pending: list[Record] = []
+        self._tries = 0
+        self._not_before_ms = 0
+        self._state: Mapping[str, Any] = {}
         self._since_trim = 0
         self._unreadable = False
         self._rounds = Rounds(self._deliver_all)
@@ -135,7 +135,9 @@ class Pump:
     def drain(self) -> None:
         """Return when everything written before this call has been delivered.
 
-        A record that fails is left to later rounds. Raises BotoCoreError or ClientError when the
+        A record that fails, and what follows it, is left to later rounds.
+
+        Raises BotoCoreError or ClientError when the
         engine cannot be read.
         """
         self._rounds.run()
@@ -143,8 +145,8 @@ class Pump:
     def restart(self) -> None:
         """Begin with a table made anew; call it with `pause` held."""
         self._stream.rewind()
-        self._waiting.clear()
-        self._since_trim = 0
+        self._pending.clear()
+        self._tries = self._not_before_ms = self._since_trim = 0
 
     def try_to_drain(self) -> None:
         """Drain; an engine that cannot be read is reported once, not each time."""
@@ -158,60 +160,77 @@ class Pump:
 
     def _deliver_all(self) -> None:
         began_s = self._clock.now_ms() // 1_000
-        self._deliver_again()
-        while records := self._stream.read():
-            wanted = [record for record in records if _is_projected(record)]
-            for at in range(0, len(wanted), STREAM_BATCH):
-                for record in self._failed(wanted[at : at + STREAM_BATCH]):
-                    self._wait(record, tries=1)
+        while self._deliver_pending() and (records := self._stream.read()):
+            self._pending = [record for record in records if _is_projected(record)]
+            delivered = self._deliver_pending()
             self._since_trim += len(records)
             if self._trim is not None and self._since_trim >= _TRIM_EVERY:
                 self._since_trim = 0
-                self._trim(min(int(number) for number in (_number(records[-1]), *self._waiting)))
+                self._trim(min(int(_number(one)) for one in (records[-1], *self._pending[:1])))
             # Whatever was written before this round is delivered; under load there is always more.
-            if records[-1]["dynamodb"]["ApproximateCreationDateTime"] > began_s:
+            if not delivered or records[-1]["dynamodb"]["ApproximateCreationDateTime"] > began_s:
                 return
 
-    def _deliver_again(self) -> None:
-        now_ms = self._clock.now_ms()
-        due = [waiting for waiting in self._waiting.values() if waiting.not_before_ms <= now_ms]
-        if not due:
-            return
-        failed = {_number(record) for record in self._failed([waiting.record for waiting in due])}
-        for waiting in due:
-            number = _number(waiting.record)
-            del self._waiting[number]
-            if number not in failed:
-                continue
-            if waiting.tries + 1 < TRIES:
-                self._wait(waiting.record, tries=waiting.tries + 1)
+    def _deliver_pending(self) -> bool:
+        """Deliver what was read; False when a record fails, and the rest has to wait."""
+        while self._pending:
+            if self._clock.now_ms() < self._not_before_ms:
+                return False
+            done, failed = self._deliver(self._pending[:STREAM_BATCH])
+            self._tries = self._tries + 1 if done == 0 else 1
+            del self._pending[:done]
+            if not failed:
+                self._tries = self._not_before_ms = 0
+            elif self._tries < TRIES:
+                pause_ms = _FIRST_PAUSE_MS * 2 ** (self._tries - 1)
+                self._not_before_ms = self._clock.now_ms() + pause_ms
             else:
-                # Where the mapping would send it to the failure queue.
-                print(
-                    f"stream record {number} ({waiting.record['eventName']} of "
-                    f"{waiting.record['dynamodb']['Keys']}) cannot be projected: left out",
-                    file=sys.stderr,
-                )
+                self._give_up(self._pending.pop(0))
+        return True
 
-    def _wait(self, record: Record, *, tries: int) -> None:
-        not_before_ms = self._clock.now_ms() + _FIRST_PAUSE_MS * 2 ** (tries - 1)
-        self._waiting[_number(record)] = _Waiting(record, tries, not_before_ms)
+    def _give_up(self, record: Record) -> None:
+        """Leave a record out, where the function would put it aside after some hours."""
+        self._tries = self._not_before_ms = 0
+        print(
+            f"stream record {_number(record)} ({record['eventName']} of "
+            f"{record['dynamodb']['Keys']}) cannot be projected: left out",
+            file=sys.stderr,
+        )
 
-    def _failed(self, batch: Sequence[Record]) -> list[Record]:
-        """Call the function; returns the records it did not get done."""
+    def _deliver(self, batch: Sequence[Record]) -> tuple[int, bool]:
+        """Call the function; how many records it got done, and whether the next one failed."""
         self.delivered += len(batch)
+        event = {
+            "Records": list(batch),
+            "window": self._window(),
+            "state": self._state,
+            "shardId": self._stream.shard,
+            "eventSourceARN": self._stream.arn,
+            "isFinalInvokeForWindow": False,
+            "isWindowTerminatedEarly": False,
+        }
         try:
-            context = LambdaContext("stream", timeout_s=60.0)
-            answer = self._handler({"Records": list(batch)}, context)
+            answer = self._handler(event, LambdaContext("stream", timeout_s=60.0))
+            self._state = answer["state"]
         except Exception:  # noqa: BLE001 - Lambda itself catches everything a handler raises
             if len(batch) == 1:
                 traceback.print_exc(file=sys.stderr)
-                return list(batch)
-            # As the mapping does, to find the one it fails for.
-            middle = len(batch) // 2
-            return [*self._failed(batch[:middle]), *self._failed(batch[middle:])]
+                return 0, True
+            # To find the one it fails for.
+            return self._deliver(batch[:1])
         numbers = {failure["itemIdentifier"] for failure in answer["batchItemFailures"]}
-        return [record for record in batch if _number(record) in numbers]
+        failed = (at for at, record in enumerate(batch) if _number(record) in numbers)
+        done = next(failed, len(batch))
+        return done, done < len(batch)
+
+    def _window(self) -> dict[str, str]:
+        """The tumbling window that it is now."""
+        start_s = self._clock.now_ms() // 1_000 // _TUMBLING_WINDOW_S * _TUMBLING_WINDOW_S
+        ends = {"start": start_s, "end": start_s + _TUMBLING_WINDOW_S}
+        return {
+            name: datetime.fromtimestamp(at_s, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+            for name, at_s in ends.items()
+        }
 
 
 def _is_projected(record: Record) -> bool:

@@ -41,13 +41,27 @@ def _projector(current: Runtime) -> Projector:
     )
 
 
-def handler(event: Mapping[str, Any], context: object) -> dict[str, list[dict[str, str]]]:
-    """Project a batch of stream records. Returns those that the stream must deliver again."""
+def handler(event: Mapping[str, Any], context: object) -> dict[str, Any]:
+    """Project a batch of stream records. Returns those that the stream must deliver again.
+
+    The event is that of a tumbling window, which alone names the shard. Lambda takes an answer
+    without the window's `state` for a failure, also that of its last invocation, which may have no
+    records. Nothing is kept in it: what is counted is in the table.
+    """
     records = event.get("Records") or []
+    answer = {"state": event.get("state") or {}} if "shardId" in event else {}
     # The id of this delivery, which Lambda's own log lines and the failure queue have too.
     logger.thread_safe_append_keys(correlation_id=getattr(context, "aws_request_id", None))
     try:
-        failed = _projector(runtime.current()).run(records)
+        current = runtime.current()
+        shard = event.get("shardId") or current.settings.shard
+        failed: list[str] = []
+        if shard is not None and records:
+            failed = _projector(current).run(records, shard)
+        elif records:
+            # While an upgrade is under way: the function is new, and the mapping is not yet.
+            logger.warning("the mapping of the stream has no tumbling window: to be tried again")
+            failed = [str(records[0]["dynamodb"]["SequenceNumber"])]
         if failed:
             # Only the numbers that identify the records: their contents may be confidential.
             logger.warning(
@@ -60,7 +74,7 @@ def handler(event: Mapping[str, Any], context: object) -> dict[str, list[dict[st
             )
     finally:
         logger.thread_safe_remove_keys(["correlation_id"])
-    return {"batchItemFailures": [{"itemIdentifier": number} for number in failed]}
+    return answer | {"batchItemFailures": [{"itemIdentifier": number} for number in failed]}
 
 
 runtime.prepare()

@@ -126,11 +126,26 @@ def handler(event: Mapping[str, Any], context: object) -> dict[str, int]:
                 if problems.failures:
                     failed.append(sweep.name)
                     _tell_of(sweep.name, problems.failures)
+        late = SweepCounts()
+        with counting_failures(late, "the event bus"):
+            _publish_later(current, more_than(GAUGES_SPARE_MS))
+        if late.failures:
+            failed.append("bus")
+            _tell_of("bus", late.failures)
     finally:
         logger.thread_safe_remove_keys(["correlation_id"])
     if failed:
         raise SweepFailed(f"Failed in part: {', '.join(failed)}.")
     return dict(reports["jobs"])
+
+
+def _publish_later(current: Runtime, go_on: GoOn) -> None:
+    """Publish events that the bus refused when they came."""
+    from ojs import projections
+
+    pages = projections.publish_later(current.settings, current.table, go_on, sleep=current.sleep)
+    if pages:
+        logger.info("published later", extra={"pages": pages})
 
 
 def _tell_of(sweep: str, failures: Iterable[SweepFailure]) -> None:

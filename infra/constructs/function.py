@@ -159,6 +159,9 @@ def environment(
             found["OJS_BUS_TYPES"] = ",".join(settings.bus_types)
     if access.failures:
         found["OJS_FAILURE_QUEUE"] = resources.failures.queue_url
+    if access.stream and settings.is_local:
+        # The emulator keeps a stream in one shard, and does not say which in its events.
+        found["OJS_SHARD"] = "shardId-emulator"
     return found
 
 

@@ -11,7 +11,7 @@ from aws_cdk import aws_sqs as sqs
 from constructs import Construct
 
 from infra.constructs.acknowledgement import acknowledge
-from ojs.store.table.schema import STREAM_BATCH, TABLE, StreamFilter
+from ojs.store.table.schema import STREAM_MAX_AGE_S, TABLE, StreamFilter
 
 if TYPE_CHECKING:
     from aws_cdk import aws_dynamodb as dynamodb
@@ -19,13 +19,9 @@ if TYPE_CHECKING:
 
     from infra.settings import DeploymentSettings
 
-# Waits for a fuller batch, which is projected by fewer writes; a statistic is a second behind.
-WINDOW_S = 1
-# Together some hours of trying, with growing pauses: an outage of the table or the bus is survived,
-# and one record that always fails does not hold up its shard for the whole day it is kept. It goes
-# to the failure queue then; halving the batch finds it among the others.
-RETRIES = 100
-MAX_AGE_S = 6 * 3_600
+# A tumbling window, as long as they may be, makes Lambda name the shard that records are from: its
+# counters are kept by shard. Each window ends with one more invocation.
+TUMBLING_WINDOW_S = 900
 
 
 def failure_queue(
@@ -51,7 +47,11 @@ def failure_queue(
 
 
 def map_stream(
-    scope: Construct, table: dynamodb.ITable, function: lambda_.Function, failures: sqs.IQueue
+    scope: Construct,
+    table: dynamodb.ITable,
+    function: lambda_.Function,
+    failures: sqs.IQueue,
+    settings: DeploymentSettings,
 ) -> None:
     """Have Lambda read the stream and call the function with the changes that are projected."""
     assert table.table_stream_arn is not None
@@ -65,11 +65,17 @@ def map_stream(
         function_name=function.function_name,
         # From the oldest record there is: nothing written before the mapping works is missed.
         starting_position="TRIM_HORIZON",
-        batch_size=STREAM_BATCH,
-        maximum_batching_window_in_seconds=WINDOW_S,
-        bisect_batch_on_function_error=True,
-        maximum_retry_attempts=RETRIES,
-        maximum_record_age_in_seconds=MAX_AGE_S,
+        batch_size=settings.stream_batch_size,
+        maximum_batching_window_in_seconds=settings.stream_window_s,
+        tumbling_window_in_seconds=TUMBLING_WINDOW_S,
+        # A shard's records must come in order, one batch after the other: what is not after the
+        # last one counted is taken for counted.
+        parallelization_factor=1,
+        bisect_batch_on_function_error=False,
+        # Some hours of trying, with growing pauses, survive an outage of the table. Before they are
+        # over the function itself puts aside what fails: Lambda would give up the whole batch.
+        maximum_retry_attempts=-1,
+        maximum_record_age_in_seconds=STREAM_MAX_AGE_S,
         function_response_types=["ReportBatchItemFailures"],
         destination_config=kind.DestinationConfigProperty(
             on_failure=kind.OnFailureProperty(destination=failures.queue_arn)

@@ -41,6 +41,9 @@ class Settings:
     authorizer: Authorizer = "none"
     # Refuse jobs for queues that no operator made; in the environment `true` or `false`.
     strict_queues: bool = False
+    # The shard that stream records are from if their event does not say so; only for an emulator of
+    # AWS that has one shard and no tumbling windows.
+    shard: str | None = None
 
     def __post_init__(self) -> None:
         for name, right in (

@@ -6,9 +6,8 @@ import re
 from typing import TYPE_CHECKING, Any
 
 from infra import ROOT
-from infra.constructs import stream
 from infra.settings import DeploymentSettings
-from ojs.store.table.schema import STREAM_BATCH
+from ojs.store.table.schema import STREAM_BATCH, STREAM_MAX_AGE_S
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -45,9 +44,11 @@ def test_names_are_the_deployment_s(synthesis: Any) -> None:
 
 def test_numbers_of_the_stream_are_the_mapping_s() -> None:
     assert f"up to {STREAM_BATCH} records at a time" in PAGE
-    assert stream.WINDOW_S == 1
-    assert f"has failed {stream.RETRIES} times, or for six hours" in PAGE
-    assert stream.MAX_AGE_S == 6 * 3_600
+    assert DeploymentSettings().stream_batch_size == STREAM_BATCH
+    assert DeploymentSettings().stream_window_s == 10
+    assert "ten\nseconds' worth at the most" in PAGE
+    assert "has failed for ten minutes less than six hours" in PAGE
+    assert STREAM_MAX_AGE_S == 6 * 3_600
 
 
 def test_settings_it_names_are_there() -> None:

@@ -60,15 +60,34 @@ def test_the_stream_is_mapped_to_its_function(synthesis: Any) -> None:
     # The oldest record first: what was written before the mapping was there counts too.
     assert mapping["StartingPosition"] == "TRIM_HORIZON"
     assert mapping["BatchSize"] == schema.STREAM_BATCH == 100
-    assert mapping["MaximumBatchingWindowInSeconds"] <= 1
+    # More records together cost less; statistics are that far behind.
+    assert mapping["MaximumBatchingWindowInSeconds"] == 10
+
+
+def test_a_tumbling_window_makes_lambda_name_the_shard(synthesis: Any) -> None:
+    """Its counters are kept by shard: they must come in order, and one batch after the other."""
+    mapping = synthesis.one(MAPPING)
+    assert mapping["TumblingWindowInSeconds"] == 900
+    assert mapping["ParallelizationFactor"] == 1
+    assert mapping["BisectBatchOnFunctionError"] is False
+
+
+def test_window_and_batch_are_settings(
+    synthesise: Callable[[DeploymentSettings], Any],
+) -> None:
+    chosen = synthesise(DeploymentSettings(stream_batch_size=500, stream_window_s=0)).one(MAPPING)
+    assert (chosen["BatchSize"], chosen["MaximumBatchingWindowInSeconds"]) == (500, 0)
+    for wrong in ({"stream_batch_size": 1_001}, {"stream_window_s": 11}, {"stream_window_s": -1}):
+        with pytest.raises(ValueError, match="stream_"):
+            DeploymentSettings.model_validate(wrong)
 
 
 def test_failures_are_bounded_and_reported(synthesis: Any) -> None:
     mapping = synthesis.one(MAPPING)
     assert mapping["FunctionResponseTypes"] == ["ReportBatchItemFailures"]
-    assert mapping["BisectBatchOnFunctionError"] is True
-    # Neither is bounded unless it is said.
-    assert 0 < mapping["MaximumRetryAttempts"] <= 1_000
+    # The age alone ends it: before that the function puts aside what fails.
+    assert mapping["MaximumRetryAttempts"] == -1
+    assert mapping["MaximumRecordAgeInSeconds"] == schema.STREAM_MAX_AGE_S
     assert 3_600 <= mapping["MaximumRecordAgeInSeconds"] < 86_400
     destination = mapping["DestinationConfig"]["OnFailure"]["Destination"]
     (queue,) = synthesis.resources("AWS::SQS::Queue")
@@ -125,10 +144,15 @@ def test_the_bus_has_the_name_that_rules_know(
     synthesis.service.has_output("EventBusName", {})
     other = synthesise(DeploymentSettings(stage="prod-eu", bus_types=("job.*", "worker.started")))
     assert other.one("AWS::Events::EventBus")["Name"] == "ojs-prod-eu"
-    (stream,) = (
-        function["Environment"]["Variables"]
+    # What publishes, and what publishes later.
+    functions = {
+        function["Handler"]: function["Environment"]["Variables"]
         for function in other.resources("AWS::Lambda::Function").values()
         if "OJS_BUS" in function["Environment"]["Variables"]
-    )
-    assert stream["OJS_BUS_TYPES"] == "job.*,worker.started"
-    assert stream["OJS_SERVICE"] == "ojs-prod-eu"
+    }
+    assert sorted(name.split(".")[1] for name in functions) == ["stream", "sweep"]
+    for variables in functions.values():
+        assert variables["OJS_BUS_TYPES"] == "job.*,worker.started"
+        assert variables["OJS_SERVICE"] == "ojs-prod-eu"
+        # Only the emulator has one shard.
+        assert "OJS_SHARD" not in variables

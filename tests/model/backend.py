@@ -26,7 +26,7 @@ from ojs.store.jobs.blobs import MemoryBlobs
 from ojs.store.table import schema, values
 from ojs.store.table.table import Table
 from tests.simulation.memory import Change, Memory
-from tests.store.streams import OWN, FakeMetrics, Record, Stream, made_record, scattered
+from tests.store.streams import OWN, SHARD, FakeMetrics, Record, Stream, made_record, repeated
 
 if TYPE_CHECKING:
     from mypy_boto3_dynamodb import DynamoDBClient
@@ -240,8 +240,8 @@ class Backend:
                 copies=self.run.copies,
                 sleep=lambda _: None,
             )
-            for batch in scattered(records, self.chance):
-                assert projector.run(batch) == [], "a record could not be projected"
+            for batch in repeated(records, self.chance):
+                assert projector.run(batch, SHARD) == [], "a record could not be projected"
 
     def close(self) -> None:
         for patch in self._patches:

@@ -231,6 +231,8 @@ class Base(RuleBasedStateMachine):
             limits = (job.permits or RunPermits("")).shards
             taken.update(str(semaphore_of(job, limit)) for limit in limits)
         for (pk, sk), item in there.items():
+            if pk.startswith(keys.limiter("")) and sk == keys.SEMAPHORE:
+                assert item["n"] == taken.pop(pk, 0), f"permits of {pk}: {item}"
             if not pk.startswith(keys.counter("")):
                 continue
             name, level = pk.removeprefix(keys.counter("")), depth_counter.value_from(item)

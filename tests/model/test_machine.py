@@ -25,7 +25,7 @@ from tests.model.backend import InProcess, OnEngine, Storage
 from tests.model.machine import HOUR, QUEUES, queues
 from tests.model.producers import options
 from tests.model.scenes import SCENES, Scenes
-from tests.store.streams import BEHIND, recount, recount_behind, unpacked
+from tests.store.streams import BEHIND, recount, recount_behind, unpacked, whole
 
 if TYPE_CHECKING:
     from mypy_boto3_dynamodb import DynamoDBClient
@@ -159,7 +159,7 @@ class Machine(Scenes):
         """However its stream arrived, the counters are what a recount is, and no event is told
         twice.
         """
-        there = self.backend.storage.items()
+        there = whole(self.backend.storage.items())
         records, behind = recount(there.values()), recount_behind(there.values())
         for name in QUEUES:
             now = there.get((keys.stats(name), keys.NOW), {})

@@ -17,6 +17,7 @@ from ojs.store.table import keys
 from tests.simulation.faults import Died
 from tests.simulation.invariants import OF_WORKER, broken
 from tests.simulation.world import BIG, HUGE, Acts, Set, World
+from tests.store.streams import SHARD
 
 T = TypeVar("T")
 # What a worker says of itself with an ack, a nack or a progress report.
@@ -356,7 +357,7 @@ class Stream(Actor):
         if not records:
             self.world.scheduler.step()
             return
-        failed = self.ask("stream", lambda: self.world.projector(self.run).run(records))
+        failed = self.ask("stream", lambda: self.world.projector(self.run).run(records, SHARD))
         # What failed comes again, and what came with it.
         if failed == []:
             self._at = last

@@ -13,7 +13,6 @@ from ojs.domain.queue.queue import Queue, QueueState
 from ojs.domain.rate_limit import window as rate
 from ojs.domain.rate_limit.window import RateWindow
 from ojs.projections.counters import Tally
-from ojs.projections.project import Projector
 from ojs.services.dead_letter.archive import Archive
 from ojs.services.jobs.fairness_backfill import FairnessBackfill
 from ojs.services.jobs.fetch import Fetch
@@ -24,6 +23,7 @@ from ojs.services.permits.reconcile import ReconcileSweep
 from ojs.services.permits.repair import CountedPermits, PermitRepair
 from ojs.services.pools.configure import PoolConfiguration
 from ojs.services.queues.deletion import QueueDeletion
+from ojs.store.derived.projection import ProjectionStore
 from ojs.store.jobs import records as job_store
 from ojs.store.jobs.staged_batches import StagedBatches
 from ojs.store.permits import semaphore
@@ -251,12 +251,12 @@ def _constant(place: str, value: object) -> Mutation:
 
 def events_are_lost() -> AbstractContextManager[Any]:
     """Pages of events are counted, and not written."""
-    return mock.patch.object(Projector, "_page_keys", return_value={})
+    return mock.patch.object(ProjectionStore, "add_page", return_value=None)
 
 
 def a_record_leaves_no_mark() -> AbstractContextManager[Any]:
     """What was counted is counted again when it comes again."""
-    return mock.patch("ojs.projections.project._Batch.counted", return_value=False)
+    return mock.patch("ojs.projections.project._Batch.is_new", return_value=True)
 
 
 def waits_are_not_counted() -> AbstractContextManager[Any]:

@@ -24,12 +24,13 @@ from ojs.store.table import keys, values
 from tests.simulation.invariants import BUCKET, Watch, broken, permits_of
 from tests.simulation.memory import Key, Memory
 from tests.simulation.recount import OF_DAY, OF_MINUTE, OF_NOW, Told, told_by
+from tests.store.streams import whole
 
 Item = dict[str, Any]
 
 
 def everything(memory: Memory) -> dict[Key, Item]:
-    return {key: dict(values.unpack(item)) for key, item in memory.items.items()}
+    return whole({key: dict(values.unpack(item)) for key, item in memory.items.items()})
 
 
 def job_records(found: Mapping[Key, Item]) -> dict[str, Job]:

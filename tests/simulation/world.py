@@ -51,7 +51,7 @@ from tests.simulation.invariants import (
 from tests.simulation.memory import Memory
 from tests.simulation.recount import levels
 from tests.simulation.scheduler import Scheduler
-from tests.store.streams import FakeMetrics, made_record, scattered
+from tests.store.streams import SHARD, FakeMetrics, made_record, repeated
 
 T = TypeVar("T")
 Acts = list[Callable[[], None]]
@@ -435,8 +435,8 @@ class World:
             records = self.records(self._projected)
             self._projected = len(self.watch.stream)
             projector = self.projector(self.run)
-            for batch in scattered(records, self.chance):
-                if failed := projector.run(batch):
+            for batch in repeated(records, self.chance):
+                if failed := projector.run(batch, SHARD):
                     raise broken("the stream is projected", failed=len(failed))
 
     def check_unhealed(self) -> None:

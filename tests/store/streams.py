@@ -15,6 +15,8 @@ from typing import TYPE_CHECKING, Any
 from ojs import projections
 from ojs.domain.events.event import Event
 from ojs.settings import Settings
+from ojs.store.derived.sharded import ShardCounters
+from ojs.store.derived.shards import ShardCounts
 from ojs.store.jobs import items
 from ojs.store.table import keys, values
 from ojs.store.table.table import Table
@@ -108,15 +110,20 @@ def made_record(number: int, old: Any, new: Any, *, second: int = 1_780_000_000)
     }
 
 
-def scattered(records: Sequence[Record], chance: random.Random) -> list[list[Record]]:
-    """The same records, some repeated, in any order, in batches of any size."""
-    found = [*records, *(one for one in records if chance.random() < 0.3)]
-    chance.shuffle(found)
+SHARD = "shardId-00000001780000000000-0123abcd"
+
+
+def repeated(records: Sequence[Record], chance: random.Random) -> list[list[Record]]:
+    """Records of one shard as Lambda may deliver them: in order, in batches of any size, now and
+    then from an earlier record on, and some twice in one batch.
+    """
     batches = []
-    while found:
-        size = chance.randint(1, 40)
-        batches.append(found[:size])
-        del found[:size]
+    at = 0
+    while at < len(records):
+        end = at + chance.randint(1, 40)
+        batch = list(records[at:end])
+        batches.append(batch + batch[-1:] if chance.random() < 0.2 else batch)
+        at = chance.randint(0, end) if chance.random() < 0.3 else end
     return batches
 
 
@@ -160,6 +167,16 @@ class FakeMetrics:
 
 
 @dataclass
+class Container:
+    """A projector, for records of one shard."""
+
+    projector: projections.Projector
+
+    def run(self, records: Sequence[Record], shard: str = SHARD) -> list[str]:
+        return self.projector.run(records, shard)
+
+
+@dataclass
 class Projected:
     """A projector on a table, and what it has written there."""
 
@@ -178,12 +195,12 @@ class Projected:
         )
         self.projector = self.another()
 
-    def another(self, client: Any = None) -> projections.Projector:
+    def another(self, client: Any = None) -> Container:
         """One more container."""
         table = self.store
         if client is not None:
             table = Table(client, self.table, sleep=self.slept.append, chance=lambda: 0.5)
-        return projections.build(
+        projector = projections.build(
             Settings(table=self.table),
             table,
             self.clock,
@@ -194,26 +211,33 @@ class Projected:
             sleep=self.slept.append,
             chance=lambda: 0.5,
         )
+        return Container(projector)
 
-    def run(self, records: Sequence[Record]) -> list[str]:
-        return self.projector.run(records)
+    def run(self, records: Sequence[Record], shard: str = SHARD) -> list[str]:
+        return self.projector.run(records, shard)
 
-    def everything(self) -> dict[tuple[str, str], dict[str, Any]]:
+    def stored(self) -> dict[tuple[str, str], dict[str, Any]]:
+        """All items as they are."""
         found: dict[tuple[str, str], dict[str, Any]] = {}
         for page in self.client.get_paginator("scan").paginate(TableName=self.table):
             for item in map(values.unpack, page["Items"]):
                 found[str(item["pk"]), str(item["sk"])] = dict(item)
         return found
 
+    def everything(self) -> dict[tuple[str, str], dict[str, Any]]:
+        """All items, those of queues' statistics with what the shards have."""
+        return whole(self.stored())
+
     def stats(self, queue: str, sk: str = keys.NOW) -> dict[str, int]:
         """Counters of a queue that are not 0."""
-        found = self.store.get(keys.stats(queue), sk) or {}
-        skipped = ("pk", "sk", "changed", "ttl", *BEHIND)
-        return {n: v for n, v in found.items() if n not in skipped and isinstance(v, int) and v}
+        place = keys.stats(queue), sk
+        found = ShardCounters(self.store).batch_get([place]).get(place, {})
+        return {n: v for n, v in counted(found).items() if v and n not in BEHIND}
 
     def behind(self, queue: str) -> dict[str, int]:
         """What is counted for the depth counter of a queue, that is not 0."""
-        found = self.store.get(keys.stats(queue), keys.NOW) or {}
+        place = keys.stats(queue), keys.NOW
+        found = ShardCounters(self.store).batch_get([place]).get(place, {})
         return {name: int(found[name]) for name in BEHIND if found.get(name)}
 
     def events(self) -> list[dict[str, Any]]:
@@ -221,6 +245,37 @@ class Projected:
         found = self.everything()
         pages = [found[key] for key in sorted(found) if key[0].startswith(keys.events(""))]
         return [event for page in pages for event in unpacked(page)]
+
+
+def counted(item: Mapping[str, Any]) -> dict[str, int]:
+    """The counters of an item of the statistics."""
+    return {
+        name: value for name, value in item.items()
+        if isinstance(value, int) and name not in ("changed", "ttl") and name[:2] != "f_"
+    }  # fmt: skip
+
+
+def whole(found: Mapping[tuple[str, str], dict[str, Any]]) -> dict[tuple[str, str], dict[str, Any]]:
+    """All items, with the counters of shards added to those of their queues and left out as such.
+    The counters of one that was folded are in its queue's already.
+    """
+    listed = found.get((keys.stats(keys.ALL_QUEUES), keys.SHARDS), {})
+    shards = [str(text).split("|", 1)[1] for n, text in listed.items() if n.startswith("s_")]
+    of_shards = {keys.shard_stats(shard): shard for shard in shards}
+    merged = {key: dict(item) for key, item in found.items() if key[0] not in of_shards}
+    for (pk, name), item in found.items():
+        if pk not in of_shards:
+            continue
+        counts = ShardCounts.of(of_shards[pk], name, item)
+        parts = dict(counts.recent)
+        if not counts.folded and counts.levels:
+            parts[keys.NOW] = counts.levels
+        for sk, numbers in parts.items():
+            place = keys.stats(name), sk
+            own = merged.setdefault(place, {"pk": place[0], "sk": sk})
+            for attribute, number in numbers.items():
+                own[attribute] = own.get(attribute, 0) + number
+    return merged
 
 
 def unpacked(page: Mapping[str, Any]) -> list[dict[str, Any]]:

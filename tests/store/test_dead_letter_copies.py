@@ -788,7 +788,7 @@ def test_projections_at_once_do_not_drop_twice_for_one_excess(streamed: Worlds) 
         ]
 
         def run(at: int) -> None:
-            while deriving[at].run(shares[at]):
+            while deriving[at].run(shares[at], f"shardId-{at}"):
                 pass
 
         with ThreadPoolExecutor(len(shares)) as pool:

@@ -241,7 +241,7 @@ def calls(world: World) -> int:
 
 @pytest.mark.parametrize("jobs", [10, 10_000_000])
 def test_it_costs_the_same_however_many_jobs_there_are(exact: World, jobs: int) -> None:
-    """The names of the pools, the pools, five items of each queue (20 queues a call), and how the
+    """The names of the pools, the pools, five items of each queue (a hundred a call), and how the
     pools stand; then a write where something begins. No unit more for more jobs.
     """
     queues = [f"q{number:02d}" for number in range(48)]
@@ -261,14 +261,15 @@ def test_queues_that_begin_to_starve_cost_a_call_each(exact: World) -> None:
     worker_pools.make(exact, POOL, queues)
     for queue in queues:
         worker_pools.counted(exact, queue, available=1, oldest_ago_ms=45_000)
-    assert calls(exact) == 6 + 48 + 1
+    # The minutes of each: what shards have of them, and the queue's own.
+    assert calls(exact) == 6 + 2 * 48 + 1
     assert calls(exact) == 6
 
 
 def test_small_pools_are_looked_at_together(exact: World) -> None:
     for number in range(20):
         worker_pools.make(exact, f"pool-{number:02d}", [f"a{number}", f"b{number}"])
-    assert calls(exact) == 1 + 1 + 2 + 1
+    assert calls(exact) == 1 + 1 + 3 + 1
 
 
 def test_a_run_looks_at_so_many_pools_and_the_next_at_others(exact: World) -> None:

@@ -20,12 +20,13 @@ from ojs.services.jobs import enqueue
 from ojs.store.jobs import staged_batches
 from ojs.store.table import keys
 from tests.store.streams import (
+    SHARD,
     Projected,
     Stream,
     lambda_form,
     recount,
     recount_behind,
-    scattered,
+    repeated,
 )
 
 if TYPE_CHECKING:
@@ -194,10 +195,10 @@ def test_counts_equal_a_recount_of_the_records(
         records = Stream(world.client, world.table).take()
         projected = Projected(world.client, world.table, world.clock)
         containers = [projected.projector, projected.another()]
-        for batch in scattered(records, chance):
+        for batch in repeated(records, chance):
             form = [lambda_form(one) for one in batch] if chance.random() < 0.5 else batch
-            assert chance.choice(containers).run(form) == []
-        assert containers[0].run(records) == []
+            assert chance.choice(containers).run(form, SHARD) == []
+        assert containers[0].run(records, SHARD) == []
 
         found = projected.everything()
         job_records, behind = recount(found.values()), recount_behind(found.values())

@@ -260,14 +260,14 @@ def test_a_thousand_queues_cost_no_more_than_a_page(exact: World) -> None:
             *({"pk": keys.queue(name), "sk": keys.RECORD, "state": "active"} for name in names),
         ]
     )
-    # The names, whether there is one pool alone, and five items of each queue.
+    # The names, whether there is one pool alone, five items of each queue, and the list of shards.
     calls, units = cost(exact, limit=100)
-    assert calls == 2 + 5
+    assert calls == 2 + 6
     assert units <= 5 * 100
     assert cost(exact, limit=50)[0] == 2 + 3
     worker_pools.make(exact, POOL, names[:48])
     # Two more for pools: what they are, and how they stand.
-    assert cost(exact, limit=100)[0] == 2 + 5 + 2
+    assert cost(exact, limit=100)[0] == 2 + 6 + 2
     assert cost(exact, limit=100, pool=POOL)[0] == 1 + 3 + 1
 
 
@@ -278,7 +278,7 @@ def test_a_statistic_costs_the_same_however_many_jobs_there_are(exact: World, jo
     worker_pools.happened(exact, "critical", started=jobs, waits=jobs, wait_ms=jobs)
     calls, units = cost(exact, pool=POOL)
     assert calls == 3
-    assert units <= 8
+    assert units <= 9
 
 
 @pytest.mark.requirement("FS-26")
@@ -305,5 +305,5 @@ def test_metrics_read_so_many_pools_and_queues(exact: World) -> None:
     exact.run.table.meter.reset()
     found = exact.run.stats.metrics().pools
     assert len(found) == stats_service.MAX_METRIC_POOL_QUEUES // 48
-    # 480 queues, of which five items each are read.
-    assert len(exact.run.table.meter.calls) == 4 + 2 + 24
+    # 480 queues, of which five items each are read; and the list of shards.
+    assert len(exact.run.table.meter.calls) == 4 + 2 + 25

@@ -1,7 +1,7 @@
 """Projections of the table's stream: counters, event log, EventBridge, metrics.
 
-The stream is the outbox. `build` wires a `Projector`, whose `run` takes stream records, in Lambda's
-form or that of boto3's `get_records`, in any order, split or repeated.
+The stream is the outbox. `build` wires a `Projector`, whose `run` takes the records of a shard, in
+Lambda's form or that of boto3's `get_records`, in their order, split or repeated.
 """
 
 from __future__ import annotations
@@ -13,10 +13,11 @@ from typing import TYPE_CHECKING
 
 from ojs.clock import Clock
 from ojs.domain.ids import IdSource
+from ojs.projections import unpublished
 from ojs.projections.dead_letters import CopyMaker
 from ojs.projections.metrics import EmbeddedMetrics, MetricsOutlet
 from ojs.projections.outlets import Bus, EventBridge, FailureQueue, SqsFailureQueue
-from ojs.projections.project import Projector
+from ojs.projections.project import ALWAYS, Projector
 from ojs.store.derived.projection import ProjectionStore
 from ojs.store.jobs.blobs import Blobs, S3Blobs
 from ojs.store.jobs.payloads import PayloadStore
@@ -30,8 +31,27 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Bus", "CopyMaker", "EmbeddedMetrics", "EventBridge", "FailureQueue", "MetricsOutlet",
-    "Projector", "SqsFailureQueue", "build",
+    "Projector", "SqsFailureQueue", "build", "publish_later",
 ]  # fmt: skip
+
+
+def publish_later(
+    settings: Settings,
+    table: Table,
+    go_on: Callable[[], bool],
+    *,
+    bus: Bus | None = None,
+    sleep: Callable[[float], None] = time.sleep,
+    chance: Callable[[], float] = random.random,
+) -> int:
+    """Publish what the bus refused when it came; how many event pages. One call when there is
+    nothing. Without a bus nothing is done. Raises OjsError.
+    """
+    if bus is None and settings.bus is not None:
+        bus = EventBridge(settings.bus, sleep=sleep, chance=chance)
+    if bus is None:
+        return 0
+    return unpublished.publish(ProjectionStore(table), bus, (*ALWAYS, *settings.bus_types), go_on)
 
 
 def build(
@@ -66,7 +86,6 @@ def build(
         ProjectionStore(table),
         JobStore(table, PayloadStore(table, blobs), ids, depth=DepthCounter(table)),
         clock,
-        ids,
         service=settings.service,
         bus=bus,
         bus_types=settings.bus_types,

@@ -1,6 +1,6 @@
-"""Folds changes into counters: a pure sum of differences, so that their order does not matter.
+"""Folds changes into counters: a pure sum of differences.
 
-The dedup records of `ojs.store.derived.projection` prevent that a change is counted twice.
+The positions of `ojs.store.derived.shards` prevent that a change is counted twice.
 """
 
 from __future__ import annotations
@@ -25,8 +25,6 @@ from ojs.store.table import keys
 
 # A day's item has counters for so many job types; all others are counted together.
 MAX_TYPES = 40
-_DAY_KEPT_S = 90 * 86_400
-_MINUTE_KEPT_S = 25 * 3_600
 
 # What is counted, and under which name. `failed` counts jobs that were given up, as
 # ojs-observability section 8.1 has it; `failures` counts attempts.
@@ -61,7 +59,6 @@ class Tally:
     types: defaultdict[StatsKey, Counter[tuple[str, str]]] = field(
         default_factory=lambda: defaultdict(Counter)
     )
-    ends: dict[StatsKey, int] = field(default_factory=dict)
     # Dead letters by queue, each by what it is counted by (`ojs.store.dead_letter.counters`).
     dead: defaultdict[str, Counter[tuple[str, str]]] = field(
         default_factory=lambda: defaultdict(Counter)
@@ -106,15 +103,12 @@ class Tally:
             # In the queue whose dead letter it was: a retry may have moved the job.
             self.of_day((what.before or what.job).queue, what.at_ms, _DEAD[what.kind])
         if what.kind is EventType.DEAD_LETTER_ADDED:
-            # The job is counted as failed as well, which sets the expiry of the day's item.
             self.types[day_of(what)][DEAD_ADDED, what.job.type] += 1
         name = NAMES.get(what.kind)
         if name is None:
             return
         queue, day = what.job.queue, day_of(what)
         minute = queue, keys.minute(times.format_ms(what.at_ms)[:16])
-        self.ends[day] = what.at_ms // 1000 + _DAY_KEPT_S
-        self.ends[minute] = what.at_ms // 1000 + _MINUTE_KEPT_S
         self.counts[queue, keys.NOW][f"t_{name}"] += 1
         self.counts[day][name] += 1
         self.counts[minute][name] += 1
@@ -136,39 +130,23 @@ class Tally:
     def of_day(self, queue: str, at_ms: int, name: str, count: int = 1) -> None:
         """Count something that is counted by day only."""
         day = queue, keys.day(times.format_ms(at_ms)[:10])
-        self.ends[day] = at_ms // 1000 + _DAY_KEPT_S
         self.counts[day][name] += count
 
-    def merge(self, other: Tally) -> None:
-        """Add the differences of another tally."""
+    def merge(self, other: Tally, queue: str) -> None:
+        """Add the differences of another tally that are of this queue or pool."""
         for key, counts in other.counts.items():
-            self.counts[key].update(counts)
+            if key[0] == queue:
+                self.counts[key].update(counts)
         for key, types in other.types.items():
-            self.types[key].update(types)
-        for queue, counts_of in other.dead.items():
-            self.dead[queue].update(counts_of)
-        self.ends |= other.ends
+            if key[0] == queue:
+                self.types[key].update(types)
+        if queue in other.dead:
+            self.dead[queue].update(other.dead[queue])
 
-    def any(self) -> bool:
-        """Whether there is any difference."""
-        return any(any(counts.values()) for counts in self.counts.values())
-
-    def attributes(self) -> dict[StatsKey, set[str]]:
-        """The items that would be written, each with at most these attributes."""
-        return {
-            key: set(counts) | {f"{name}|{of}" for name, of in self.types.get(key, ())}
-            for key, counts in self.counts.items()
-        } | {
-            (queue, keys.DEAD): {
-                dead_letters.REVISION,
-                *(
-                    dead_letters.attribute(by, of)
-                    for by, name in counts
-                    for of in (name, OTHER_TYPES)
-                ),
-            }
-            for queue, counts in self.moved_dead.items()
-        }
+    def queues(self) -> list[str]:
+        """The queues and pools with a difference, in the order in which they were counted."""
+        keys_ = (*(key for key, counts in self.counts.items() if any(counts.values())), *self.types)
+        return list(dict.fromkeys((*(queue for queue, _ in keys_), *self.moved_dead)))
 
     @property
     def moved_dead(self) -> dict[str, Counter[tuple[str, str]]]:
@@ -197,8 +175,15 @@ class Tally:
             for (name, of), count in types.items():
                 whole[f"{name}|{of if of in named else OTHER_TYPES}"] += count
             if add := {name: count for name, count in whole.items() if count}:
-                found.append(Delta(*key, add, self.ends.get(key)))
+                found.append(Delta(*key, add))
         return found
+
+
+def is_new(delta: Delta, known: Mapping[StatsKey, set[str]]) -> bool:
+    """Whether it counts a type of job that its day's item does not have yet."""
+    there = known.get((delta.queue, delta.sk), set())
+    types = {name.split("|", 1)[1] for name in delta.add if "|" in name}
+    return not types <= there
 
 
 def named_dead(counts: Counter[tuple[str, str]], known: set[str]) -> set[str]:

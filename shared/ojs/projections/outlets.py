@@ -47,17 +47,22 @@ class EventBridge:
         self._client = client
         self._sleep = sleep
         self._chance = chance
+        self._in_trouble = False
 
     def publish(self, events: Sequence[Event]) -> set[str]:
-        """Publish events; refused ones again, a few times, with growing pauses."""
+        """Publish events; refused ones again, a few times, with growing pauses.
+
+        A bus in trouble is asked once, until it takes all again: a sweep publishes the rest.
+        """
         waiting = list(events)
-        for tried in range(_TRIES):
+        for tried in range(1 if self._in_trouble else _TRIES):
             if tried:
                 longest = min(_LONGEST_PAUSE_S, _FIRST_PAUSE_S * 2 ** (tried - 1))
                 self._sleep(longest * (0.5 + self._chance() / 2))
             waiting = [event for call in _calls(waiting) for event in self._refused(call)]
             if not waiting:
                 break
+        self._in_trouble = bool(waiting)
         return {event.id for event in waiting}
 
     def _refused(self, call: Sequence[tuple[Event, dict[str, Any]]]) -> list[Event]:

@@ -1,30 +1,34 @@
-"""Projects stream records: counters, events, metrics, copies and removals.
+"""Projects the records of a shard of the stream: counters, events, metrics, copies and removals.
 
-The order of steps, so that nothing is lost or counted twice, wherever a crash happens:
+The records of a shard come in order. After a failure they come again, from some earlier record on,
+perhaps in other batches, and perhaps while an earlier delivery is still under way. The order of
+steps, so that nothing is lost or counted twice, wherever a crash happens:
 
 1. records are parsed; one that cannot be goes to the failure queue, the rest go on
-2. changes with a dedup record are skipped: they were counted before
-3. what a removed job left is removed: payloads, errors, progress. Repeating this is harmless
-4. copies of dead letters are made that are still due. Repeating this is harmless: a copy that was
+2. what a removed job left is removed: payloads, errors, progress. Repeating this is harmless
+3. copies of dead letters are made that are still due. Repeating this is harmless: a copy that was
    made, or is not wanted any more, is not due
-5. events are published on the bus. After a crash they are published again, under the same ids
-6. dedup records, counters and event pages are written, in one transaction per group of records
+4. what is not counted yet, or is counted and has no event page, is published on the bus. After a
+   crash it is published again, under the same ids. What the bus refuses is marked in the page, and
+   published by a sweep (`ojs.projections.unpublished`)
+5. the counters of each queue are written with the position up to which they count, and the key of
+   the event page that is to follow
+6. the event page is written
 7. metrics are written for what was counted now. A crash before this loses them
 8. waiting copies beyond the limit are dropped: also for changes counted before, as a crash may have
    happened in between
 
-A record that failed is reported, together with later records of the same item, which must not
-overtake it. What was counted by then is skipped when the batch is delivered again.
+A record for which a step failed is reported, and comes again with all that follow it.
 """
 
 from __future__ import annotations
 
+import hashlib
 import threading
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
-from functools import lru_cache
-from itertools import chain
+from dataclasses import dataclass, field, replace
+from functools import cached_property, lru_cache
 from typing import Any
 
 from aws_lambda_powertools import Logger
@@ -40,37 +44,43 @@ from ojs.domain.errors import (
 )
 from ojs.domain.events.event import Event, matches
 from ojs.domain.events.types import EventType
-from ojs.domain.ids import IdSource
-from ojs.domain.job.job import Job
 from ojs.projections import counters, dead_letters, events, metrics, records
 from ojs.projections.counters import StatsKey, Tally, counted_as, day_of, named_types
-from ojs.projections.dead_letters import CopyMaker, Pruned, came_to_wait, due
+from ojs.projections.dead_letters import CopyMaker, came_to_wait, due
 from ojs.projections.limits import ThrottleChange
 from ojs.projections.metrics import MetricsOutlet
 from ojs.projections.outlets import Bus, FailureQueue
 from ojs.projections.records import Change, Malformed
 from ojs.projections.transitions import Happened, happened
-from ojs.store.derived.projection import DedupRecord, NewEventPage, ProjectionStore, pages
+from ojs.store.derived.projection import (
+    AT_ONCE,
+    Delta,
+    NewEventPage,
+    ProjectedState,
+    ProjectionStore,
+    packed,
+)
 from ojs.store.jobs.records import JobStore
-from ojs.store.table.errors import LostRace
-from ojs.store.table.table import MAX_TRANSACTION
+from ojs.store.table import keys
+from ojs.store.table.errors import LostRace, NotDone
+from ojs.store.table.schema import STREAM_MAX_AGE_S
 
 logger = Logger()
 
 # Events that operators need are published whatever the deployment selects.
 ALWAYS = ("queue.*", EventType.JOB_DISCARDED, "dead_letter.*", "backpressure.*", "scheduling.*")
 
-# Limits of one transaction: writes without the event pages; events of one page, or of a few with
-# long errors; dedup entries, whose items must stay small.
-_MAX_WRITES = MAX_TRANSACTION - 10
+# What is written together has one event page, which is to be small, and written soon after it got
+# its key: followers of the log look back ten seconds.
 _MAX_EVENTS = 500
-_MAX_CHARACTERS = 500_000
-_MAX_HASHES = 250
-# Counters of one item that change at once: DynamoDB takes expressions of 4 KB.
-_MAX_COUNTERS = 180
+_MAX_BYTES = 250_000
+_MAX_NAMES = 100
+_LATE_PAGE_MS = 5_000
 _TRIES = 10
 _FIRST_PAUSE_S = 0.02
 _LONGEST_PAUSE_S = 1.0
+# Lambda drops a whole batch with a record that is too old. Before that the record is put aside.
+_GIVE_UP_MS = (STREAM_MAX_AGE_S - 600) * 1_000
 
 
 @dataclass
@@ -83,10 +93,26 @@ class _Effect:
     events: list[Event] = field(default_factory=list)
     texts: list[str] = field(default_factory=list)
 
+    @cached_property
+    def owner(self) -> str:
+        """The counters that know whether its events are in the log: those of its queue."""
+        return next((queue for queue, _ in self.tally.counts), keys.ALL_QUEUES)
+
     @property
-    def queue(self) -> str:
-        """The queue whose counters it changes; "" if there are only events."""
-        return next((queue for queue, _ in self.tally.counts), "")
+    def names(self) -> list[str]:
+        """The queues and pools that it counts in."""
+        return list(dict.fromkeys((self.owner, *self.tally.queues())))
+
+    @property
+    def may_count(self) -> set[str]:
+        """The same, before it is known what happened."""
+        return {self.owner, *(queue for queue, _ in self.tally.counts), *self.tally.dead}
+
+    @property
+    def tells(self) -> bool:
+        """Whether there are events of it."""
+        pruned = EventType.DEAD_LETTER_PRUNED
+        return bool(self.texts) or any(one.kind is pruned for one in self.happened)
 
     def emit(self, events: Iterable[Event]) -> None:
         """Add events."""
@@ -99,35 +125,26 @@ class _Effect:
 class _Batch:
     """The state of one invocation."""
 
+    shard: str
+    known: ProjectedState = field(default_factory=lambda: ProjectedState({}))
     failed: set[str] = field(default_factory=set)
-    dedup: dict[int, DedupRecord] = field(default_factory=dict)
     types: dict[StatsKey, set[str]] = field(default_factory=dict)
     dead: dict[str, set[str]] = field(default_factory=dict)
+    # Ids of events that were published, and whether the bus refused them.
+    published: dict[str, bool] = field(default_factory=dict)
+    # Keys of event pages that were looked at: whether they stand, or were given up.
+    pages: dict[str, bool] = field(default_factory=dict)
+    # Counted now; and perhaps, as the answer to the write is lost.
+    counted: list[_Effect] = field(default_factory=list)
+    unsure: list[_Effect] = field(default_factory=list)
 
     def fail(self, effects: Iterable[_Effect]) -> None:
         """Report these changes as failed, to be delivered again."""
         self.failed.update(one.change.sequence for one in effects)
 
-    def succeeding(
-        self, effects: Iterable[_Effect], step: Callable[[_Effect], bool]
-    ) -> list[_Effect]:
-        """The effects for which a step succeeds; the others are reported as failed.
-
-        Later effects of an item whose step failed must not overtake it, and fail, too.
-        """
-        stuck: set[str] = set()
-        succeeded = []
-        for one in effects:
-            if one.change.item in stuck or not step(one):
-                stuck.add(one.change.item)
-                self.fail([one])
-            else:
-                succeeded.append(one)
-        return succeeded
-
-    def counted(self, effect: _Effect) -> bool:
-        """Whether the change was counted before: it has a dedup record."""
-        return effect.change.identity in self.dedup[effect.change.second].seen
+    def is_new(self, effect: _Effect, name: str) -> bool:
+        """Whether these counters do not count the change yet."""
+        return effect.change.place > self.known.counts[name].position
 
 
 class Projector:
@@ -138,7 +155,6 @@ class Projector:
         store: ProjectionStore,
         jobs: JobStore,
         clock: Clock,
-        ids: IdSource,
         *,
         service: str,
         sleep: Callable[[float], None],
@@ -152,7 +168,6 @@ class Projector:
         self._store = store
         self._jobs = jobs
         self._clock = clock
-        self._ids = ids
         self._service = service
         self._sleep = sleep
         self._chance = chance
@@ -164,58 +179,84 @@ class Projector:
         self._page_ms = 0
         self._lock = threading.Lock()
 
-    def run(self, raw_records: Sequence[Mapping[str, Any]]) -> list[str]:
-        """Project stream records, in Lambda's form or boto3's, in any order and grouping.
+    def run(self, raw_records: Sequence[Mapping[str, Any]], shard: str) -> list[str]:
+        """Project records of a shard, in Lambda's form or boto3's, in the order of the shard.
 
-        Returns the sequence numbers (event ids where there are none) of the records that failed and
-        must be delivered again, in order. Safe to repeat, to split, and to run concurrently.
+        Returns the sequence numbers of the records that failed, in order: the first of them and all
+        that follow must be delivered again. Safe to repeat from any record on, to split, and to run
+        concurrently.
         """
-        batch = _Batch()
-        effects = [self._effect(change) for change in self._changes(raw_records, batch)]
-        effects = [one for one in effects if one.happened or one.events or one.tally.any()]
+        batch = _Batch(shard)
+        effects = [
+            one
+            for one in self._effects(raw_records, batch)
+            if one.happened or one.events or one.tally.queues()
+        ]
         if effects:
             self._follow(effects, batch)
-        return [name for name in map(_name, raw_records) if name in batch.failed]
+        failed = [raw for raw in raw_records if _name(raw) in batch.failed]
+        return [_name(raw) for raw in failed if not self._given_up(raw)]
 
-    def _changes(self, raw_records: Sequence[Mapping[str, Any]], batch: _Batch) -> list[Change]:
+    def use(self, shard: str) -> None:
+        """Note that a shard is in use, if nobody did lately. Raises OjsError."""
+        self._store.use(shard, now_ms=self._clock.now_ms())
+
+    def _effects(
+        self, raw_records: Sequence[Mapping[str, Any]], batch: _Batch
+    ) -> Iterator[_Effect]:
         """The changes in the records, each once. Unreadable records go to the failure queue."""
-        found: dict[bytes, Change] = {}
+        seen: set[bytes] = set()
         for raw in raw_records:
             try:
-                for change in records.parse(raw):
-                    found.setdefault(change.identity, change)
+                found = [self._effect(change) for change in records.parse(raw)]
             except UnknownForm as unknown:
                 # Nothing is counted of it, and nothing is lost: the item itself is left alone.
                 _log_unknown(unknown.message)
-            except Malformed as malformed:
-                if not self._put_aside(malformed.to_dict()):
+                continue
+            except Exception as error:  # noqa: BLE001 - whatever it is, it would stop the shard
+                # The text of an error may quote the item's content.
+                reason = f"cannot be projected: {type(error).__name__}"
+                malformed = error if isinstance(error, Malformed) else Malformed(reason, raw)
+                if not self._put_aside(malformed):
                     batch.failed.add(_name(raw))
-        return list(found.values())
+                continue
+            yield from (one for one in found if one.change.identity not in seen)
+            seen.update(one.change.identity for one in found)
 
-    def _put_aside(self, entry: Mapping[str, Any]) -> bool:
-        """Send an unreadable record to the failure queue; False if it must be delivered again."""
-        logger.error("a stream record cannot be read", extra={"record": entry})
-        return self._failures is None or self._failures.send(entry)
+    def _put_aside(self, malformed: Malformed) -> bool:
+        """Send a record to the failure queue; False if it must be delivered again."""
+        logger.error("a stream record is left out", extra={"record": malformed.to_dict()})
+        return self._failures is None or self._failures.send(malformed.to_dict())
+
+    def _given_up(self, raw: Mapping[str, Any]) -> bool:
+        """Put a record aside that failed for too long; False if it is to be delivered again."""
+        written_ms = records.written_ms(raw)
+        if written_ms is None or written_ms > self._clock.now_ms() - _GIVE_UP_MS:
+            return False
+        return self._put_aside(Malformed("could not be projected in time", raw))
 
     def _follow(self, effects: list[_Effect], batch: _Batch) -> None:
         what = [thing for one in effects for thing in one.happened]
         try:
-            known = self._store.read(
+            self.use(batch.shard)
+            batch.known = known = self._store.read(
+                batch.shard,
+                {name for one in effects for name in one.may_count},
                 {one.change.second for one in effects},
                 {key for key in map(events.error_key_of, what) if key is not None},
                 counters.types_of(what),
                 {queue for one in effects for queue in one.tally.moved_dead},
+                now_ms=self._clock.now_ms(),
             )
         except OjsError as error:
             logger.warning("nothing could be read", extra={"reason": str(error)})
             batch.fail(effects)
             return
-        all_effects = effects
-        batch.dedup |= known.dedup
         batch.types |= {key: set(types) for key, types in known.types.items()}
         batch.dead |= {queue: set(names) for queue, names in known.dead.items()}
-        effects = [one for one in effects if not batch.counted(one)]
-        for one in effects:
+        # 0.2.0 counted a record, stored its events and noted it in one transaction.
+        left = [one for one in effects if one.change.identity not in known.counted]
+        for one in left:
             one.happened = list(events.explained(one.happened, known.failures))
             for thing in one.happened:
                 one.tally.add(thing)
@@ -225,14 +266,16 @@ class Projector:
                 # Pruned dead letters that are counted together have one event in all.
                 if what.kind is not EventType.DEAD_LETTER_PRUNED
             )
-        stuck: set[str] = set()
-        effects = self._copied(batch.succeeding(effects, self._clear), batch)
-        for group in _groups(self._published(effects, batch)):
-            ready = [one for one in group if one.change.item not in stuck]
-            if ready and not self._commit(ready, batch):
-                stuck.update(one.change.item for one in ready)
-            batch.fail(one for one in group if one.change.item in stuck)
-        self._trim(all_effects, batch)
+        self._clear(left, batch)
+        self._copy(left, batch)
+        groups = list(_groups(left))
+        for at, group in enumerate(groups):
+            if not self._commit(group, batch):
+                # A position must not pass what is not counted.
+                batch.fail(one for later in groups[at:] for one in later)
+                break
+        self._measure(batch)
+        self._trim(effects, batch)
 
     def _effect(self, change: Change) -> _Effect:
         """What follows from a change, except the events of jobs, which also need errors."""
@@ -246,45 +289,37 @@ class Projector:
                 effect.tally.of_day(each.queue, each.at_ms, each.name, each.count)
         return effect
 
-    def _clear(self, effect: _Effect) -> bool:
-        """Remove what removed jobs left in the table; False when that failed.
+    def _clear(self, effects: Iterable[_Effect], batch: _Batch) -> None:
+        """Remove what removed jobs left in the table.
 
         Time to live removes the job record alone; a deletion may have died after removing it.
         """
-        try:
-            for job in effect.change.removed:
-                self._jobs.removal.remove_rest(job)
-        except OjsError as error:
-            logger.warning("a removed job could not be cleared", extra={"reason": str(error)})
-            return False
-        return True
+        for one in effects:
+            try:
+                for job in one.change.removed:
+                    self._jobs.removal.remove_rest(job)
+            except OjsError as error:
+                logger.warning("a removed job could not be cleared", extra={"reason": str(error)})
+                batch.fail([one])
 
-    def _copied(self, effects: Sequence[_Effect], batch: _Batch) -> list[_Effect]:
-        """Make the copies of dead letters that are due; returns the effects that succeeded."""
-        wanted = {job.id for one in effects for job in due(one.change.jobs)}
-        if self._copies is None or not wanted:
-            return list(effects)
-        due_now: dict[str, Job] | None = None
+    def _copy(self, effects: Sequence[_Effect], batch: _Batch) -> None:
+        """Make the copies of dead letters that are due."""
+        by_job = {job.id: one for one in effects for job in due(one.change.jobs)}
+        if self._copies is None or not by_job:
+            return
         try:
             # Usually the request that discarded the job has made its copy, and this read is all.
-            due_now = self._jobs.read_records(wanted)
+            found = self._jobs.read_records(by_job)
         except OjsError as error:
             logger.warning("dead letters could not be read", extra={"reason": str(error)})
-        copies = self._copies
-
-        def make(effect: _Effect) -> bool:
+            batch.fail(by_job.values())
+            return
+        for job in found.values():
             try:
-                for job in due(effect.change.jobs):
-                    if due_now is None:
-                        return False
-                    if job.id in due_now:
-                        copies.make(due_now.pop(job.id))
+                self._copies.make(job)
             except OjsError as error:
                 logger.warning("a copy could not be made", extra={"reason": str(error)})
-                return False
-            return True
-
-        return batch.succeeding(effects, make)
+                batch.fail([by_job[job.id]])
 
     def _trim(self, effects: Sequence[_Effect], batch: _Batch) -> None:
         """Drop waiting copies beyond the limit; fails changes for which more must be dropped."""
@@ -305,99 +340,149 @@ class Projector:
             if not done:
                 batch.fail(ones)
 
-    def _published(self, effects: Sequence[_Effect], batch: _Batch) -> list[_Effect]:
-        """Publish the events that belong on the bus; returns the effects that succeeded."""
-        if self._bus is None:
-            return list(effects)
-        of_each = {one.change.identity: list(one.events) for one in effects}
-        published = list(chain.from_iterable(of_each.values()))
-        for each in chain.from_iterable(map(self._pruned, _groups(effects))):
-            published.append(each.event)
-            for identity in each.changes:
-                of_each[identity].append(each.event)
-        wanted = [event for event in published if matches(event.type, self._bus_types)]
-        refused = self._bus.publish(wanted) if wanted else set()
-        if refused:
-            logger.error("the bus did not take events", extra={"events": len(refused)})
-        return batch.succeeding(
-            effects,
-            lambda one: refused.isdisjoint(event.id for event in of_each[one.change.identity]),
-        )
+    # --- counting -----------------------------------------------------------------------------
 
     def _commit(self, group: Sequence[_Effect], batch: _Batch) -> bool:
-        """Write the effects of a group in one transaction; False when that failed."""
-        unsure = False
+        """Count a group and log its events; False when that failed."""
+        names = list(dict.fromkeys(name for one in group for name in one.names))
         for tried in range(_TRIES):
             try:
                 if tried:
                     self._pause(tried)
-                    batch.dedup |= self._store.read({one.change.second for one in group}).dedup
-                left = [one for one in group if not batch.counted(one)]
-                if left:
-                    self._write(left, batch)
-            except (LostRace, BackendUnavailable, BackendTimeout) as error:
-                unsure = unsure or isinstance(error, BackendTimeout)
+                    read = self._store.read(batch.shard, names, now_ms=self._clock.now_ms())
+                    batch.known = replace(batch.known, counts={**batch.known.counts, **read.counts})
+                    self._look_again(batch)
+                self._write(group, names, batch)
+            except (LostRace, BackendUnavailable, BackendTimeout):
                 continue
             except BackendError as error:
                 # A defect of the code or of the deployment: an immediate retry would not help.
                 logger.exception("records cannot be counted", extra={"reason": str(error)})
                 return False
-            # After a lost answer, a change found counted was counted by our own write.
-            self._measure(group if unsure else left, batch)
             return True
         logger.warning("records could not be counted", extra={"records": len(group)})
         return False
 
-    def _write(self, effects: Sequence[_Effect], batch: _Batch) -> None:
-        now_ms = self._clock.now_ms()
-        hashes: defaultdict[int, list[bytes]] = defaultdict(list)
-        tally = Tally()
-        for one in effects:
-            hashes[one.change.second].append(one.change.identity)
-            tally.merge(one.tally)
-        dedup = {second: batch.dedup[second].with_(new) for second, new in hashes.items()}
-        texts = [text for one in effects for text in one.texts]
-        texts += [jsontext.dumps(each.event.to_dict()) for each in self._pruned(effects)]
-        self._store.commit(
-            dedup.values(),
-            tally.deltas(batch.types, batch.dead),
-            self._page_keys(pages(texts), now_ms),
-            now_ms=now_ms,
+    def _look_again(self, batch: _Batch) -> None:
+        """Whether what was written without an answer is counted: then it was, by that write."""
+        batch.counted += [one for one in batch.unsure if not batch.is_new(one, one.owner)]
+        batch.unsure.clear()
+
+    def _write(self, group: Sequence[_Effect], names: Sequence[str], batch: _Batch) -> None:
+        """One try: the counters of each queue, then the events of what is not in the log."""
+        told = self._untold(group, batch)
+        new: dict[str, list[_Effect]] = {name: [] for name in names}
+        for one in group:
+            for name in one.names:
+                if batch.is_new(one, name):
+                    new[name].append(one)
+        if not told and not any(new.values()):
+            return
+        texts = [text for one in told for text in one.texts]
+        pruned = dead_letters.pruned(
+            ((one.change.identity, one.happened) for one in told), self._service
         )
-        batch.dedup |= dedup
+        texts += [jsontext.dumps(each.event.to_dict()) for each in pruned]
+        refused = self._publish(
+            [*(event for one in told for event in one.events), *(each.event for each in pruned)],
+            batch,
+        )
+        key = self._page_key(batch.shard, told[0].change.place) if texts else ""
+        for name in names:
+            mine = [one for one in told if one.owner == name]
+            if new[name] or mine:
+                self._count(name, new[name], mine, key, batch)
+        if not texts:
+            return
+        if self._clock.now_ms() - keys.instant_of(key) > _LATE_PAGE_MS:
+            # Followers might have passed it: it gets a later key.
+            raise LostRace([])
+        page = NewEventPage(key, packed(texts), len(texts), unpublished=refused)
+        self._store.add_page(page)
+        batch.pages[key] = True
+
+    def _untold(self, group: Sequence[_Effect], batch: _Batch) -> list[_Effect]:
+        """Those whose events are not in the log: new ones, and those whose page is missing."""
+        untold = []
+        for one in group:
+            counts, place = batch.known.counts[one.owner], one.change.place
+            if not one.tells or place <= counts.page_from:
+                continue
+            if place <= counts.page_to and counts.page not in batch.pages:
+                batch.pages[counts.page] = self._store.page_stands(counts.page)
+            if place > counts.page_to or not batch.pages[counts.page]:
+                untold.append(one)
+        return untold
+
+    def _count(
+        self,
+        name: str,
+        new: Sequence[_Effect],
+        told: Sequence[_Effect],
+        page: str,
+        batch: _Batch,
+    ) -> None:
+        """Write the counters of one queue or pool: what is new, and where its events will be."""
+        counts = batch.known.counts[name]
+        tally = Tally()
+        for one in new:
+            tally.merge(one.tally, name)
+        deltas = tally.deltas(batch.types, batch.dead)
+        # Written also if its differences make zero: the last may come again without the first.
+        levels, recent, at_once = _sorted(deltas)
+        last = max((one.change.place for one in new), default="")
+        after = counts.counting(levels, recent, last, now_ms=self._clock.now_ms())
+        if told:
+            after = after.telling(page, told[0].change.place, told[-1].change.place)
+        mine = [one for one in new if one.owner == name]
+        hand_over = any(counters.is_new(delta, batch.types) for delta in deltas)
+        try:
+            after = self._store.count(after, at_once, hand_over=hand_over)
+        except (LostRace, BackendUnavailable, BackendTimeout) as error:
+            known = isinstance(error, NotDone) or (
+                isinstance(error, LostRace) and not error.repeated
+            )
+            batch.unsure += [] if known else mine
+            raise
+        batch.counted += mine
+        batch.known = replace(batch.known, counts={**batch.known.counts, name: after})
         for key, types in tally.types.items():
-            known = batch.types.get(key, set())
-            batch.types[key] = named_types(known, [of for _, of in types])
-        for queue, counted in tally.moved_dead.items():
-            batch.dead[queue] = counters.named_dead(counted, batch.dead.get(queue, set()))
+            there = batch.types.get(key, set())
+            batch.types[key] = named_types(there, [of for _, of in types])
+        for queue, moved in tally.moved_dead.items():
+            batch.dead[queue] = counters.named_dead(moved, batch.dead.get(queue, set()))
 
-    def _pruned(self, effects: Sequence[_Effect]) -> list[Pruned]:
-        """The events of dead letters that were pruned, counted together."""
-        what = ((one.change.identity, one.happened) for one in effects)
-        return dead_letters.pruned(what, self._service)
+    def _publish(self, told: Sequence[Event], batch: _Batch) -> bool:
+        """Publish the events that belong on the bus; whether it refused any."""
+        if self._bus is None:
+            return False
+        wanted = [event for event in told if matches(event.type, self._bus_types)]
+        untold = [event for event in wanted if event.id not in batch.published]
+        refused = self._bus.publish(untold) if untold else set()
+        if refused:
+            logger.error("the bus did not take events", extra={"events": len(refused)})
+        batch.published |= {event.id: event.id in refused for event in untold}
+        return any(batch.published[event.id] for event in wanted)
 
-    def _page_keys(
-        self, packed: Sequence[NewEventPage], now_ms: int
-    ) -> dict[tuple[int, str], NewEventPage]:
-        """The keys of new event pages, in order after all pages that this container wrote."""
-        if not packed:
-            return {}
+    def _page_key(self, shard: str, first: str) -> str:
+        """The key of a new event page, after all pages that this container wrote."""
         with self._lock:
-            first_ms = max(now_ms, self._page_ms + 1)
-            self._page_ms = first_ms + len(packed) - 1
-        return {(first_ms + at, self._ids.token()): page for at, page in enumerate(packed)}
+            self._page_ms = max(self._clock.now_ms(), self._page_ms + 1)
+            at_ms = self._page_ms
+        token = hashlib.blake2b(f"{shard}|{first}".encode(), digest_size=8).hexdigest()
+        return keys.event_page(at_ms, token)
 
-    def _measure(self, effects: Sequence[_Effect], batch: _Batch) -> None:
+    def _measure(self, batch: _Batch) -> None:
         if self._metrics is None:
             return
-        what = [one for effect in effects for one in effect.happened]
-        changes = (effect.change.other for effect in effects)
+        what = [one for effect in batch.counted for one in effect.happened]
+        changes = (effect.change.other for effect in batch.counted)
         for measurements in (
             metrics.of_jobs(
                 (one, counted_as(one, batch.types.get(day_of(one), set()))) for one in what
             ),
             metrics.of_pools(what),
-            metrics.of_days(effect.tally for effect in effects),
+            metrics.of_days(effect.tally for effect in batch.counted),
             metrics.of_limits(one for one in changes if isinstance(one, ThrottleChange)),
         ):
             metrics.write(self._metrics, measurements)
@@ -413,53 +498,44 @@ def _log_unknown(reason: str) -> None:
     logger.warning("stream records of a newer version are passed over", extra={"reason": reason})
 
 
+def _sorted(
+    deltas: Iterable[Delta],
+) -> tuple[dict[str, int], dict[str, Mapping[str, int]], list[Delta]]:
+    """Levels, what happened by day and minute, and what the queue's own items have at once."""
+    levels: dict[str, int] = {}
+    recent: dict[str, Mapping[str, int]] = {}
+    at_once: list[Delta] = []
+    for delta in deltas:
+        if delta.sk == keys.DEAD:
+            at_once.append(delta)
+        elif delta.sk == keys.NOW:
+            levels = {name: n for name, n in delta.add.items() if name not in AT_ONCE}
+            if own := {name: n for name, n in delta.add.items() if name in AT_ONCE}:
+                at_once.append(Delta(delta.queue, keys.NOW, own))
+        else:
+            recent[delta.sk] = delta.add
+    return levels, recent, at_once
+
+
 def _groups(effects: Sequence[_Effect]) -> Iterator[list[_Effect]]:
-    """Effects in groups that each fit one transaction; those of a queue together and in order."""
-    by_queue: defaultdict[str, list[_Effect]] = defaultdict(list)
+    """Effects in order, in groups that each fit one event page."""
+    group: list[_Effect] = []
+    names: set[str] = set()
+    events = size = 0
     for one in effects:
-        by_queue[one.queue].append(one)
-    group = _Group()
-    for one in chain.from_iterable(by_queue.values()):
-        if not group.takes(one):
-            yield group.effects
-            group = _Group()
-            group.takes(one)
-    if group.effects:
-        yield group.effects
-
-
-@dataclass
-class _Group:
-    """The effects that one transaction writes, and its size."""
-
-    effects: list[_Effect] = field(default_factory=list)
-    counters: dict[StatsKey, set[str]] = field(default_factory=dict)
-    seconds: set[int] = field(default_factory=set)
-    events: int = 0
-    characters: int = 0
-
-    def takes(self, effect: _Effect) -> bool:
-        """Add an effect; False if it does not fit any more. One alone always fits."""
-        counters = self.counters | {
-            key: self.counters.get(key, set()) | names
-            for key, names in effect.tally.attributes().items()
-        }
-        seconds = self.seconds | {effect.change.second}
-        events = self.events + len(effect.texts)
-        characters = self.characters + sum(map(len, effect.texts))
-        fits = (
-            len(counters) + len(seconds) <= _MAX_WRITES
-            and max(map(len, counters.values()), default=0) <= _MAX_COUNTERS
-            and len(self.effects) < _MAX_HASHES
-            and events <= _MAX_EVENTS
-            and characters <= _MAX_CHARACTERS
-        )
-        if self.effects and not fits:
-            return False
-        self.effects.append(effect)
-        self.counters, self.seconds = counters, seconds
-        self.events, self.characters = events, characters
-        return True
+        grown, length = names.union(one.names), sum(len(text.encode()) for text in one.texts)
+        if group and (
+            len(grown) > _MAX_NAMES
+            or events + len(one.texts) > _MAX_EVENTS
+            or size + length > _MAX_BYTES
+        ):
+            yield group
+            group, grown, events, size = [], set(one.names), 0, 0
+        group.append(one)
+        names = grown
+        events, size = events + len(one.texts), size + length
+    if group:
+        yield group
 
 
 def _name(raw: Any) -> str:

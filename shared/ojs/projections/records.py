@@ -30,7 +30,7 @@ from ojs.store.table.errors import UnreadableItem
 from ojs.store.table.schema import TABLE
 from ojs.store.table.values import Item
 
-# A batch's commit is split into parts of this many jobs of one queue: each fits one transaction.
+# A batch's commit is split into parts of this many jobs of one queue: each fits one event page.
 PART_JOBS = 500
 # The principal of deletions by time to live.
 _TTL_SERVICE = "dynamodb.amazonaws.com"
@@ -89,13 +89,14 @@ class Change:
     """What a record changed, or one part of it: jobs, or an item of another kind.
 
     `identity` is the same whenever the record is delivered again, `sequence` is reported to Lambda
-    when it failed. `second` is when it was written, since the epoch.
+    when it failed. `place` orders the changes of a shard as text. `second` is when the record was
+    written, since the epoch.
     """
 
     identity: bytes
     sequence: str
+    place: str
     second: int
-    item: str
     jobs: tuple[tuple[Job | None, Job | None], ...] = ()
     other: TableChange | None = None
 
@@ -133,9 +134,11 @@ class _Record:
     old: Item | None
     new: Item | None
 
-    def change(self, part: str = "", **what: Any) -> Change:
+    def change(self, part: str = "", number: int = 0, **what: Any) -> Change:
         digest = hashlib.blake2b(f"{self.identity}{part}".encode(), digest_size=8).digest()
-        return Change(digest, self.sequence, self.second, f"{self.pk}|{self.sk}", **what)
+        # A sequence number has up to 40 digits.
+        place = f"{self.sequence:0>40}.{number:04d}" if number else f"{self.sequence:0>40}"
+        return Change(digest, self.sequence, place, self.second, **what)
 
 
 _UNREADABLE = (KeyError, ArithmeticError, AttributeError, TypeError, ValueError, zlib.error)
@@ -156,13 +159,23 @@ def parse(raw: Mapping[str, Any]) -> list[Change]:
         raise Malformed(f"cannot be read: {type(cause).__name__}", raw) from None
 
 
+def written_ms(raw: Any) -> int | None:
+    """When a record was written, to the second; None if it does not say so."""
+    try:
+        return _second(raw["dynamodb"]["ApproximateCreationDateTime"]) * 1_000
+    except _UNREADABLE:
+        return None
+
+
 def _changes(raw: Mapping[str, Any]) -> Iterator[Change]:
     stream = raw["dynamodb"]
     pk, sk = (stream["Keys"][name]["S"] for name in ("pk", "sk"))
     if not TABLE.projects(pk, sk):
         return
     images = _IMAGES[raw["eventName"]]
-    sequence = stream.get("SequenceNumber") or raw["eventID"]
+    sequence = stream["SequenceNumber"]
+    if not sequence.isdecimal():
+        raise ValueError
     record = _Record(
         identity=raw.get("eventID") or sequence,
         sequence=sequence,
@@ -206,10 +219,12 @@ def _commit(record: _Record) -> Iterator[Change]:
     by_queue: defaultdict[str, list[Job]] = defaultdict(list)
     for job in committed_jobs(record.pk.removeprefix(_BATCH), record.old):
         by_queue[job.queue].append(job)
+    number = 0
     for queue, jobs in by_queue.items():
         for start in range(0, len(jobs), PART_JOBS):
-            part = jobs[start : start + PART_JOBS]
-            yield record.change(f"|{queue}|{start}", jobs=tuple((None, job) for job in part))
+            part = tuple((None, job) for job in jobs[start : start + PART_JOBS])
+            yield record.change(f"|{queue}|{start}", number, jobs=part)
+            number += 1
 
 
 def _stored_job(item: Item) -> Job:

@@ -22,6 +22,7 @@ from ojs.services.operations.setup import Setup
 from ojs.settings import Settings
 from ojs.store.deployment.access_keys import AccessKeyStore
 from ojs.store.deployment.notes import DeploymentStore
+from ojs.store.derived.sharded import CLOSED_MS
 from ojs.store.jobs.blobs import MemoryBlobs
 from ojs.store.permits.depth_counter import Room, period_of
 from ojs.store.queues.pool_health import PoolHealthStore
@@ -30,7 +31,7 @@ from ojs.store.table.schema import TABLE
 from ojs.store.table.table import Table, Update
 from tests.simulation.memory import Change, Memory
 from tests.store.permits import lost_permit
-from tests.store.streams import FakeMetrics, made_record
+from tests.store.streams import SHARD, FakeBus, FakeMetrics, made_record
 from tests.unit.functions.client import HANDLERS, event_of
 
 _BASE = "/ojs/v1"
@@ -168,9 +169,10 @@ class Run:
                 blobs=self._blobs,
                 metrics=FakeMetrics(),
                 copies=self.run.copies,
+                bus=FakeBus(lambda _: True),
                 sleep=lambda _: None,
             )
-            assert projector.run(records) == []
+            assert projector.run(records, SHARD) == []
 
     def minutes(self, count: int = 1) -> None:
         """Time passes, and the sweep runs once a minute."""
@@ -197,6 +199,9 @@ def everything() -> list[dict[str, Any]]:
         run = Run()
         part(run)
         run.minutes(2)
+        # Nobody uses the shard for so long that it counts as closed.
+        run.clock.advance(CLOSED_MS + 1)
+        run.sweep()
         written += run.written
     return written
 

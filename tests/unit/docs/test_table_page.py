@@ -22,7 +22,7 @@ from ojs.services.permits import pool_permits
 from ojs.services.queues import deletion as ending
 from ojs.store.dead_letter import bulk, replay
 from ojs.store.dead_letter import counters as dead_letters
-from ojs.store.derived import projection
+from ojs.store.derived import projection, sharded, shards
 from ojs.store.derived import statistics as stats
 from ojs.store.jobs import fair_queue as store_tenants
 from ojs.store.jobs import items, staged_batches
@@ -70,10 +70,11 @@ _PLACEHOLDERS = {
     "rank": r"\d{3}",
     "rule": r".+",
     "second": r"\d+",
-    "shard": r"\d\d",
+    "shard": r"\d\d|shardId-[\w-]+",
     "shard_number": r"[1-9]\d*",
     "state": "|".join(State),
     "strategy": "concurrency|rate|throttle|pause",
+    "tag": r"[0-9a-f]{12}",
     "token": r"[\w:-]+",
     "transition": "|".join(counters.NAMES.values()),
     "type": r".+",
@@ -286,11 +287,12 @@ def test_modules_that_are_named_are_there() -> None:
         ("30 days later (s); renewed each day", replay._KEPT_S == 30 * DAY_S),
         ("up to 40 types, the others", counters.MAX_TYPES == 40),
         ("up to 40 names of each", dead_letters.MAX_NAMES == 40),
-        ("**Kept:** 90 days.", counters._DAY_KEPT_S == 90 * DAY_S),
-        ("**Kept:** 25 hours.", counters._MINUTE_KEPT_S == 25 * 3_600),
+        ("**Kept:** 90 days.", shards.DAY_KEPT_S == 90 * DAY_S),
+        ("**Kept:** 25 hours.", shards.MINUTE_KEPT_S == 25 * 3_600),
         ("25 hours, 8 days, 400 days",
          [stats.KEPT_MS[of] + stats._SPARE_MS[of] for of in stats.KEPT_MS]
          == [25 * 3_600_000, 8 * DAY_S * 1_000, 400 * DAY_S * 1_000]),
+        ("two days after the shard was found closed", sharded._POSITION_KEPT_S == 2 * DAY_S),
         ("8 days later", projection._EVENTS_KEPT_S == 8 * DAY_S),
         ("where there are more than 1000 in all", scheduling.MAX_COUNTED_WORKERS == 1_000),
         ("90 days after it ends or was revoked", access.KEPT_S == 90 * DAY_S),

@@ -90,10 +90,10 @@ def test_without_a_failure_queue_a_malformed_record_is_logged_and_passed_over(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     projector = wired()
-    assert projector.run([{"eventID": "1", "dynamodb": {"args": "secret"}}]) == []
+    assert projector.run([{"eventID": "1", "dynamodb": {"args": "secret"}}], "shard") == []
     (logged,) = caplog.records
-    assert logged.message == "a stream record cannot be read"
+    assert logged.message == "a stream record is left out"
     assert vars(logged)["record"]["event_id"] == "1"
     assert "secret" not in repr(vars(logged))
     # Nothing follows from these, and nothing is read or written for them.
-    assert projector.run([]) == []
+    assert projector.run([], "shard") == []

@@ -105,6 +105,26 @@ def test_a_bus_that_cannot_be_reached() -> None:
     assert bridge(Events(errors=99))[0].publish([event(1), event(2)]) == {"evt_1", "evt_2"}
 
 
+def test_a_bus_in_trouble_is_asked_once_until_it_takes_all_again() -> None:
+    """The shard that brings the events does not wait for it: a sweep publishes them."""
+    client = Events(errors=6)
+    publisher, slept = bridge(client)
+    assert publisher.publish([event(1)]) == {"evt_1"}
+    assert (len(client.calls), len(slept)) == (5, 4)
+    assert publisher.publish([event(2)]) == {"evt_2"}
+    assert (len(client.calls), len(slept)) == (6, 4)
+    assert publisher.publish([event(3)]) == set()
+    client.errors = 1
+    assert publisher.publish([event(4)]) == set()
+    assert len(slept) == 5
+
+
+def test_an_event_is_read_back_from_its_envelope() -> None:
+    for number in (0, 1, 999):
+        told = event(number, queue="é", count=3)
+        assert Event.of(jsontext.stored(jsontext.dumps(told.to_dict()))) == told
+
+
 def test_the_failure_queue_keeps_entries() -> None:
     client = boto3.client("sqs", region_name="us-east-1")
     entry = {"error": "é", "sequence_number": "1", "event_id": "2", "keys": {"pk": "J|1"}}

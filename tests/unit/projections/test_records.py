@@ -70,9 +70,23 @@ def test_an_identity_is_the_events_id_or_else_the_sequence_number() -> None:
     second_without["dynamodb"]["SequenceNumber"] = "5"
     identities = {parse(one)[0].identity for one in (first_without, second_without, insert())}
     assert len(identities) == 3
-    unnumbered = insert()
-    del unnumbered["dynamodb"]["SequenceNumber"]
-    assert parse(unnumbered)[0].sequence == unnumbered["eventID"]
+    for wrong in (None, "", "x1"):
+        unnumbered = insert()
+        unnumbered["dynamodb"]["SequenceNumber"] = wrong
+        with pytest.raises(Malformed):
+            parse(unnumbered)
+
+
+def test_places_have_the_order_of_sequence_numbers() -> None:
+    """These have up to 40 digits: more than a number of DynamoDB keeps exactly."""
+    numbers = ["9", "10", "8" * 21, "1" + "0" * 39, "9" * 40]
+    places = []
+    for number in numbers:
+        record = insert()
+        record["dynamodb"]["SequenceNumber"] = number
+        places.append(parse(record)[0].place)
+    assert places == sorted(places)
+    assert {len(place) for place in places} == {40}
 
 
 @pytest.mark.parametrize(

@@ -281,15 +281,15 @@ def test_numbers_are_added_under_names_of_any_characters() -> None:
     update = Update("p", "s", set={"at": 1}, add={"enqueued|email.send": 2, "p-5": -1})
     assert update.arguments() == {
         "Key": {"pk": {"S": "p"}, "sk": {"S": "s"}},
-        "UpdateExpression": "SET #at = :set_at ADD #add_0 :add_0, #add_1 :add_1",
+        "UpdateExpression": "SET #at = :set_at ADD #a_0 :a_0, #a_1 :a_1",
         "ExpressionAttributeNames": {
             "#at": "at",
-            "#add_0": "enqueued|email.send",
-            "#add_1": "p-5",
+            "#a_0": "enqueued|email.send",
+            "#a_1": "p-5",
         },
         "ExpressionAttributeValues": {
             ":set_at": {"N": "1"},
-            ":add_0": {"N": "2"},
-            ":add_1": {"N": "-1"},
+            ":a_0": {"N": "2"},
+            ":a_1": {"N": "-1"},
         },
     }

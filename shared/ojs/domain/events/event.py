@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Any
 from urllib.parse import quote
 
@@ -26,6 +27,19 @@ class Event:
     time_ms: int
     subject: str
     data: Mapping[str, Any]
+
+    @classmethod
+    def of(cls, envelope: Mapping[str, Any]) -> Event:
+        """The event of an envelope that `to_dict` made."""
+        at = datetime.fromisoformat(envelope["time"])
+        return cls(
+            id=envelope["id"],
+            type=envelope["type"],
+            source=envelope["source"],
+            time_ms=round(at.timestamp() * 1_000),
+            subject=envelope["subject"],
+            data=envelope["data"],
+        )
 
     def to_dict(self) -> dict[str, Any]:
         """The envelope as consumers get it."""

@@ -63,8 +63,9 @@ _SETTLED_MS = DAY_MS
 class MetricsReport(SweepReport):
     """What a run did and what it measured.
 
-    `counts` has: queues (read), oldest (stored anew), points (written), tidied (queues whose unused
-    names in dead-letter counts were removed), failed, `more`. If the run ended early or something
+    `counts` has: folded (counters of closed shards that were moved), queues (read), oldest (stored
+    anew), points (written), tidied (queues whose unused names in dead-letter counts were removed),
+    failed, `more`. If the run ended early or something
     could not be read, `totals` is None and `queues` has those that were read.
     """
 
@@ -110,11 +111,14 @@ class MetricsSweep:
         small `limit` starves no queue.
         """
         run = _Run(now_ms, limit, go_on)
+        with counting_failures(run.counts, "closed shards"):
+            run.counts["folded"] += self._stats.fold_closed(now_ms=now_ms, go_on=go_on)
         totals = None
         # What cannot be read is left out of the gauges, and there are no totals without it. The
         # rest is measured.
         with counting_failures(run.counts, "totals"):
-            if self._read(run) and not run.counts["failed"]:
+            failed = run.counts["failed"]
+            if self._read(run) and run.counts["failed"] == failed:
                 totals = self._together(run)
         if not run.counts["more"]:
             self._probe(run)

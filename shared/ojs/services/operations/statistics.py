@@ -1,7 +1,8 @@
 """Statistics: queues with their counts, totals, history, and the values of metrics.
 
-The cost does not depend on the number of jobs: at most three calls for one queue or for the totals;
-in listings one call for every 50 queues, for metrics one for every 25.
+The cost does not depend on the number of jobs: at most three calls for one queue or for the totals.
+In listings a call reads a hundred items: two of each queue, for metrics four, and one more for each
+open shard of the stream.
 """
 
 from __future__ import annotations
@@ -117,7 +118,8 @@ class Statistics:
     def list(self, *, limit: int, skip: int = 0, cursor: str | None = None) -> Page[QueueSummary]:
         """A page of queues in order of name, with their counts as projected.
 
-        One call, and one for every 50 queues shown. Raises InvalidRequest for a bad cursor.
+        One call, and one for a hundred items: two of each queue, one for each open shard. Raises
+        InvalidRequest for a bad cursor.
         """
         if cursor is not None:
             with naming_field("cursor", cursor, BAD_CURSOR):
@@ -158,8 +160,9 @@ class Statistics:
         return [Point(start, activity) for start, activity in sums.items()]
 
     def metrics(self) -> MetricsSnapshot:
-        """The values of all metrics. Four calls, one for every 25 queues, and two more if there are
-        rate limits. If there are worker pools two more, and one for every 20 of their queues.
+        """The values of all metrics. Four calls, one for a hundred items of queues (four of each,
+        and one for each open shard), and two more if there are rate limits. If there are worker
+        pools two more, and one for a hundred items of their queues.
         """
         now_ms = self._clock.now_ms()
         names, _ = self._queues.names(limit=MAX_METRIC_QUEUES)

@@ -132,7 +132,7 @@ class EventLog:
                 forward=forward,
                 consistent=True,
             )
-            for page in map(_page, found.items):
+            for page in map(page_from, found.items):
                 # Pages beyond the budget are left to the next request.
                 if not budget.allows():
                     return
@@ -153,6 +153,7 @@ def _day(key: str) -> int:
     return ms - ms % DAY_MS
 
 
-def _page(item: Item) -> StoredPage:
+def page_from(item: Item) -> StoredPage:
+    """The page that an item holds."""
     packed = item["zip"]
     return StoredPage(str(item["sk"]), packed if isinstance(packed, bytes) else b"")

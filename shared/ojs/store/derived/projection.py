@@ -1,13 +1,12 @@
-"""Stores what the projection derives from the stream: counters, event pages and dedup records.
+"""Stores what the projection derives from the stream: counters and event pages.
 
-The stream may deliver a record twice, concurrently, and in different batches. So each stream record
-that has an effect leaves an 8-byte hash, in the same transaction as the effect. The hashes are in
-the dedup records of the second in which the change was written, which is the same at each delivery:
+Each shard of the stream has items of its own with what it has counted, and up to which record
+(`ojs.store.derived.shards`). The records of a shard come in order, and may come again: what is not
+after the position was counted before.
 
-    M|{second}  0000   full: never written again
-                0001   open: written on the condition that it is as read
-
-So two deliveries of a stream record write the same item, and the second one finds the hash.
+An event page is written after the counters, under a key that these name. So a delivery that comes
+again sees whether the page is still missing. A page that is given up gets an empty one in its
+place, so that whoever was about to write it cannot any more.
 """
 
 from __future__ import annotations
@@ -15,7 +14,8 @@ from __future__ import annotations
 import uuid
 import zlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
 from itertools import repeat
 from typing import Any
 
@@ -24,22 +24,24 @@ from ojs.domain.errors import known
 from ojs.domain.job.failure import Failure
 from ojs.domain.job.job import Job
 from ojs.domain.job.states import State
+from ojs.store.derived.event_log import page_from
+from ojs.store.derived.sharded import NOTED_MS, ShardCounters
+from ojs.store.derived.shards import ShardCounts
 from ojs.store.jobs import items
 from ojs.store.table import keys
+from ojs.store.table.errors import LostRace
 from ojs.store.table.table import Put, Table, Update
-from ojs.store.table.values import Item, Value
+from ojs.store.table.values import Item, Value, number
 
-HASH_BYTES = 8
 # The attribute of a queue's counters for waiting copies of dead letters.
 COPIES = "copies"
-# An item of this size gets no more hashes; the last ones may exceed it.
-_FULL_BYTES = 3_000
-# Stream records are kept for a day, and cannot be delivered again afterwards.
-_DEDUP_KEPT_S = 2 * 86_400
+# Levels that others change too, or compare: they are counted in the queue's own item at once.
+AT_ONCE = frozenset({COPIES, "dead"})
 _EVENTS_KEPT_S = 8 * 86_400
-# An item may have 400 KB; reading it costs a unit for each 4 KB.
-_PAGE_BYTES = 200_000
-_PAGE_EVENTS = 500
+# Dedup records of 0.2.0: items of 8-byte hashes of stream records, by the second of writing. They
+# are read for as long as they are kept.
+_HASH_BYTES = 8
+_DEDUP_KEPT_MS = 2 * 86_400_000
 
 ErrorKey = tuple[str, str]
 
@@ -52,73 +54,33 @@ def error_key(before: Job, attempt: int) -> ErrorKey:
 
 @dataclass(frozen=True)
 class Delta:
-    """Increments to one item of the statistics. `ends_s` is its time to live (s), if any."""
+    """Increments to one item of the statistics."""
 
     queue: str
     sk: str
     add: Mapping[str, int]
-    ends_s: int | None = None
 
 
 @dataclass(frozen=True)
 class NewEventPage:
-    """The compressed events of one item, and their number."""
+    """Events of one item, compressed. `key` is its sort key, of the time of writing.
 
+    `unpublished` says that EventBridge has yet to get them.
+    """
+
+    key: str
     packed: bytes
     count: int
-
-
-@dataclass(frozen=True)
-class DedupRecord:
-    """The hashes of one second: all that were found, and the item that is still open."""
-
-    second: int
-    seen: frozenset[bytes] = frozenset()
-    number: int = 0
-    packed: bytes = b""
-    rev: int = 0
-
-    @property
-    def full(self) -> bool:
-        """Whether the next hash begins a new item."""
-        return len(self.packed) >= _FULL_BYTES
-
-    def found(self, item: Item) -> DedupRecord:
-        """The record with the hashes of another item, which counts as the open one."""
-        packed = item["seen"]
-        assert isinstance(packed, bytes)
-        hashes = (packed[at : at + HASH_BYTES] for at in range(0, len(packed), HASH_BYTES))
-        number, rev = int(item["sk"]), int(item["rev"])
-        return DedupRecord(self.second, self.seen.union(hashes), number, packed, rev)
-
-    def with_(self, hashes: Sequence[bytes]) -> DedupRecord:
-        """The record with more hashes, in the open item or a new one."""
-        seen, added = self.seen.union(hashes), b"".join(hashes)
-        if self.full:
-            return DedupRecord(self.second, seen, self.number + 1, added, 1)
-        return DedupRecord(self.second, seen, self.number, self.packed + added, self.rev + 1)
-
-    def write(self, now_ms: int) -> Put:
-        """The conditional write of the open item."""
-        item: Item = {
-            "pk": keys.dedup_records(self.second),
-            "sk": f"{self.number:04d}",
-            "seen": self.packed,
-            "rev": self.rev,
-            "ttl": now_ms // 1000 + _DEDUP_KEPT_S,
-        }
-        # Race: another delivery, perhaps of the same stream records. The loser reads the hashes
-        # again, drops what is counted by now, and tries again with the rest.
-        if self.rev == 1:
-            return Put(item, condition="attribute_not_exists(pk)")
-        return Put(item, condition="#rev = :read", values={":read": self.rev - 1})
+    unpublished: bool = False
 
 
 @dataclass(frozen=True)
 class ProjectedState:
     """What is read before a batch is projected."""
 
-    dedup: Mapping[int, DedupRecord]
+    counts: Mapping[str, ShardCounts]
+    # Hashes of the records that 0.2.0 has counted.
+    counted: frozenset[bytes] = frozenset()
     failures: Mapping[ErrorKey, Failure] = field(default_factory=dict)
     # By queue and sort key of the day: the types of job that are counted by name.
     types: Mapping[tuple[str, str], set[str]] = field(default_factory=dict)
@@ -131,91 +93,171 @@ class ProjectionStore:
 
     def __init__(self, table: Table) -> None:
         self._table = table
+        self._sharded = ShardCounters(table)
+        # By shard: when this container noted last that it is in use.
+        self._noted: dict[str, int] = {}
+        self._dedup_until_ms = 0
+
+    def use(self, shard: str, *, now_ms: int) -> None:
+        """Have the shard in the list of those in use. One call every few minutes. Raises OjsError.
+
+        To be called before anything is counted: readers look for counters in listed shards.
+        """
+        if now_ms - self._noted.get(shard, 0) < NOTED_MS:
+            return
+        since_ms = self._sharded.note(shard, now_ms=now_ms)
+        self._noted[shard] = now_ms
+        self._dedup_until_ms = since_ms + _DEDUP_KEPT_MS
 
     def read(
         self,
-        seconds: Iterable[int],
+        shard: str,
+        names: Iterable[str],
+        seconds: Iterable[int] = (),
         errors: Iterable[ErrorKey] = (),
         days: Iterable[tuple[str, str]] = (),
         dead: Iterable[str] = (),
+        *,
+        now_ms: int,
     ) -> ProjectedState:
         """Read all that a batch needs, in one call if that has fewer than 100 items.
 
-        `days` are queues and sort keys of days, `dead` queues whose number of dead letters changed.
-        Raises OjsError.
+        `names` are of counters, `seconds` those in which the records were written, `days` queues
+        and sort keys of days, `dead` queues whose number of dead letters changed. Raises OjsError.
         """
-        seconds, errors, days = set(seconds), set(errors), set(days)
+        errors, days = set(errors), set(days)
+        seconds = set(seconds) if now_ms < self._dedup_until_ms else set[int]()
+        count_keys = {name: (keys.shard_stats(shard), name) for name in names}
+        dedup_keys = {second: (keys.dedup_records(second), f"{0:04d}") for second in seconds}
         dead_keys = {queue: (keys.stats(queue), keys.DEAD) for queue in dead}
-        first = {second: (keys.dedup_records(second), f"{0:04d}") for second in seconds}
         day_keys = {(queue, sk): (keys.stats(queue), sk) for queue, sk in days}
         found = self._table.batch_get(
-            [*first.values(), *day_keys.values(), *dead_keys.values(), *errors]
+            [
+                *count_keys.values(),
+                *dedup_keys.values(),
+                *day_keys.values(),
+                *dead_keys.values(),
+                *errors,
+            ]
         )
-        dedup = {second: self._all(second, found.get(first[second])) for second in seconds}
         types = {
             day: {name.split("|", 1)[1] for name in found[key] if "|" in name}
             for day, key in day_keys.items()
             if key in found
         }
-        failures = {key: items.failure_from(found[key]) for key in errors if key in found}
         counted = {
             queue: {name for name in found[key] if "|" in name}
             for queue, key in dead_keys.items()
             if key in found
         }
-        return ProjectedState(dedup, failures, types, counted)
+        return ProjectedState(
+            {name: ShardCounts.of(shard, name, found.get(key)) for name, key in count_keys.items()},
+            frozenset(self._hashes(s for s, key in dedup_keys.items() if key in found)),
+            {key: items.failure_from(found[key]) for key in errors if key in found},
+            types,
+            counted,
+        )
 
-    def _all(self, second: int, first: Item | None) -> DedupRecord:
-        """The dedup record of a second, given its first item. There are rarely more items."""
-        record = DedupRecord(second)
-        if first is None:
-            return record
-        record = record.found(first)
-        if record.full:
-            values: dict[str, Value] = {":second": keys.dedup_records(second), ":first": f"{0:04d}"}
-            for item in self._table.query_all("pk = :second AND sk > :first", values):
-                record = record.found(item)
-        return record
+    def _hashes(self, seconds: Iterable[int]) -> Iterator[bytes]:
+        """Of the records of these seconds that 0.2.0 has counted."""
+        for second in seconds:
+            for item in self._table.query_all(
+                "pk = :second", {":second": keys.dedup_records(second)}
+            ):
+                seen = item["seen"]
+                assert isinstance(seen, bytes)
+                yield from (seen[at : at + _HASH_BYTES] for at in range(0, len(seen), _HASH_BYTES))
 
-    def commit(
-        self,
-        dedup: Iterable[DedupRecord],
-        deltas: Sequence[Delta],
-        pages: Mapping[tuple[int, str], NewEventPage],
-        *,
-        now_ms: int,
-    ) -> None:
-        """Write dedup records, counters and event pages in one transaction of at most 100 items.
+    def count(
+        self, counts: ShardCounts, at_once: Sequence[Delta], *, hand_over: bool
+    ) -> ShardCounts:
+        """Write the counters of one queue; returns them as stored.
 
-        `pages` by the ms and token of their keys. Raises LostRace when a dedup record has changed
-        since it was read, OjsError.
+        One conditional write as a rule. It is a transaction with the queue's own items if some
+        counters must be there `at_once`, if `hand_over`, or if the item has grown too large.
+
+        Raises LostRace when the item has changed since it was read, OjsError.
         """
-        writes: list[Put | Update] = [record.write(now_ms) for record in dedup]
-        for delta in deltas:
-            setting = {"changed": now_ms} if delta.ends_s is None else {"ttl": delta.ends_s}
-            writes.append(Update(keys.stats(delta.queue), delta.sk, set=setting, add=delta.add))
-        for (ms, token), page in pages.items():
-            item: Item = {
-                "pk": keys.events(times.format_ms(ms)[:10]),
-                "sk": keys.event_page(ms, token),
-                "zip": page.packed,
-                "n": page.count,
-                "ttl": ms // 1000 + _EVENTS_KEPT_S,
-            }
-            writes.append(Put(item))
-        self._table.transact(writes)
+        own: list[Update] = []
+        if hand_over or counts.full():
+            counts, own = counts.handed_over()
+        for delta in at_once:
+            # The time only of what a reader takes for the queue's counters.
+            changed: dict[str, Value] = (
+                {"changed": counts.changed_ms} if delta.sk == keys.NOW else {}
+            )
+            own.append(Update(keys.stats(delta.queue), delta.sk, set=changed, add=delta.add))
+        if own:
+            self._table.transact([counts.written(), *own])
+        else:
+            self._table.put(counts.written())
+        return replace(counts, rev=counts.rev + 1)
+
+    # --- event pages --------------------------------------------------------------------------
+
+    def add_page(self, page: NewEventPage) -> None:
+        """Write a page. Raises LostRace when it was given up by another delivery, OjsError."""
+        index: dict[str, Value] = {}
+        if page.unpublished:
+            index = {"wpk": keys.UNPUBLISHED, "wsk": page.key}
+        item: Item = {
+            **_page_key(page.key),
+            "zip": page.packed,
+            "n": page.count,
+            "ttl": keys.instant_of(page.key) // 1000 + _EVENTS_KEPT_S,
+            **index,
+        }
+        # Race: another delivery of the same records found the page missing, and has left an empty
+        # one in its place. The loser looks again which of its events are in the log by now.
+        self._table.put(Put(item, condition="attribute_not_exists(pk)"))
+
+    def page_stands(self, key: str) -> bool:
+        """Whether a page was written. If it was not, it never will be: it is given up. Raises
+        OjsError.
+        """
+        at = _page_key(key)
+        found = self._table.get(at["pk"], at["sk"])
+        if found is None:
+            try:
+                self.add_page(NewEventPage(key, _EMPTY, 0))
+            except LostRace as lost:
+                found = lost.item
+        return found is not None and number(found, "n") > 0
+
+    def unpublished(self, limit: int) -> list[str]:
+        """Keys of pages that EventBridge has yet to get, oldest first. One call."""
+        found = self._table.query(
+            "wpk = :line", {":line": keys.UNPUBLISHED}, index="work", limit=limit
+        )
+        return [str(entry["sk"]) for entry in found.items]
+
+    def page_events(self, key: str) -> list[dict[str, Any]]:
+        """The events of a page; none if it is gone."""
+        at = _page_key(key)
+        item = self._table.get(at["pk"], at["sk"])
+        return [] if item is None else page_from(item).events()
+
+    def published(self, key: str) -> None:
+        """Note that EventBridge has the events of a page. Repeating it is harmless."""
+        at = _page_key(key)
+        # Race: the page was removed by its time to live; it must not be made anew.
+        with suppress(LostRace):
+            self._table.update(
+                Update(at["pk"], at["sk"], remove=["wpk", "wsk"], condition="attribute_exists(pk)")
+            )
 
 
-def pages(events: Sequence[str]) -> list[NewEventPage]:
-    """Compress events (JSON texts) in order into few pages, each well within an item's size."""
-    if not events:
-        return []
-    if len(events) <= _PAGE_EVENTS:
-        packed = zlib.compress(f"[{','.join(events)}]".encode())
-        if len(packed) <= _PAGE_BYTES or len(events) == 1:
-            return [NewEventPage(packed, len(events))]
-    middle = len(events) // 2
-    return [*pages(events[:middle]), *pages(events[middle:])]
+_EMPTY = zlib.compress(b"[]")
+
+
+def _page_key(key: str) -> dict[str, str]:
+    """The key of the item of an event page."""
+    return {"pk": keys.events(times.format_ms(keys.instant_of(key))[:10]), "sk": key}
+
+
+def packed(events: Sequence[str]) -> bytes:
+    """Events (JSON texts) as a page holds them."""
+    return zlib.compress(f"[{','.join(events)}]".encode())
 
 
 def committed_jobs(token: str, item: Mapping[str, Any]) -> Iterator[Job]:

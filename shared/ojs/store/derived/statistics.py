@@ -1,13 +1,14 @@
 """Statistics in the table: counters of the projection, and counts from the index.
 
-The projection writes the counters of each queue (`S|{queue}`), the metrics sweep those of all
-queues together (`S|*`). Counters lag behind the job records by the delay of the stream. The index
+The projection writes the counters of each queue (`S|{queue}`, and by shard:
+`ojs.store.derived.sharded`), the metrics sweep those of all queues together (`S|*`). Counters
+lag behind the job records by the delay of the stream. The index
 lags less, so what fits on one page of it is counted there.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from itertools import islice
 from typing import Any
@@ -37,6 +38,7 @@ from ojs.domain.stats import (
     Totals,
     WorkerCounts,
 )
+from ojs.store.derived.sharded import ShardCounters
 from ojs.store.queues.queues import from_item
 from ojs.store.table import keys
 from ojs.store.table.errors import LostRace, Unreadable, readable
@@ -114,6 +116,7 @@ class StatisticsStore:
 
     def __init__(self, table: Table) -> None:
         self._table = table
+        self._sharded = ShardCounters(table)
 
     # --- one queue ----------------------------------------------------------------------------
 
@@ -159,7 +162,7 @@ class StatisticsStore:
         ]
         looked_up = list(islice(batches, MAX_BATCH_GET - len(wanted)))
         staged = [(keys.batch(token), keys.RECORD) for token in looked_up]
-        found = self._table.batch_get([*wanted, *staged])
+        found = self._sharded.batch_get([*wanted, *staged])
         queue, now, gauge, today, minute, before = (found.get(key, {}) for key in wanted)
         return Counters(
             queue=from_item(name, queue) if queue else None,
@@ -186,7 +189,7 @@ class StatisticsStore:
             name: [(keys.queue(name), keys.RECORD), *((keys.stats(name), sk) for sk in sort_keys)]
             for name in names
         }
-        found = self._table.batch_get(
+        found = self._sharded.batch_get(
             (key for of_one in keys_of.values() for key in of_one), consistent=consistent
         )
         for name in names:
@@ -195,7 +198,7 @@ class StatisticsStore:
 
     def available(self, names: Sequence[str]) -> dict[str, int]:
         """The number of available jobs of these queues, as projected. One call for a hundred."""
-        found = self._table.batch_get(
+        found = self._sharded.batch_get(
             ((keys.stats(name), keys.NOW) for name in names), consistent=False
         )
         return {
@@ -204,7 +207,9 @@ class StatisticsStore:
         }
 
     def summaries(self, names: Sequence[str]) -> list[QueueSummary]:
-        """Queues with their counts, in the order of the names. One call for 50."""
+        """Queues with their counts, in the order of the names. A hundred items a call: two of
+        each, and one for each open shard.
+        """
         return [
             QueueSummary(name, from_item(name, queue) if queue else None, _levels(now))
             for name, queue, (now,) in self._items(names, keys.NOW, consistent=True)
@@ -213,7 +218,8 @@ class StatisticsStore:
     def snapshots(self, names: Sequence[str], *, now_ms: int) -> list[QueueSnapshot]:
         """Snapshots of queues, in the order of the names; may be slightly stale.
 
-        A queue that does not exist has zeros. One call for 20.
+        A queue that does not exist has zeros. A hundred items a call: five of each, and one for
+        each open shard.
         """
         minutes = (_sort_key(*minute) for minute in _minutes(now_ms))
         return [
@@ -233,16 +239,18 @@ class StatisticsStore:
     def gauges(
         self, names: Sequence[str], unreadable: Unreadable | None = None
     ) -> list[QueueGauges]:
-        """The gauges of these queues; one call for 33. With `unreadable` queues that cannot be read
-        are told to it and left out.
+        """The gauges of these queues: a hundred items a call, three of each and one for each open
+        shard. With `unreadable` queues that cannot be read are told to it and left out.
         """
         found = self._items(names, keys.NOW, keys.GAUGE)
         return list(readable(lambda one: _gauges(one[0], one[1], *one[2]), found, unreadable))
 
     def metrics(self, names: Sequence[str], *, now_ms: int) -> Iterator[QueueMetrics]:
-        """The values of metrics of these queues, in order; read lazily, 25 in a call."""
+        """The values of metrics of these queues, in order; read lazily, a hundred at a time: four
+        items each, and one for each open shard.
+        """
         today = _sort_key(DAY_MS, now_ms)
-        size = MAX_BATCH_GET // 4
+        size = MAX_BATCH_GET
         for at in range(0, len(names), size):
             part = self._items(names[at : at + size], keys.NOW, keys.GAUGE, today)
             for name, queue, (now, gauge, day) in part:
@@ -274,29 +282,35 @@ class StatisticsStore:
     ) -> list[Point]:
         """The activity of the minutes, hours or days that begin in [since_ms, until_ms).
 
-        Periods without activity are left out. `name` may be `ALL_QUEUES`. One call.
+        Periods without activity are left out. `name` may be `ALL_QUEUES`. One call, and one for
+        what shards have.
         """
         pk = keys.stats(name)
         starts = range(since_ms - since_ms % length_ms, until_ms, length_ms)
         if not starts:
             return []
+        sort_keys = {_sort_key(length_ms, start): start for start in starts}
+        recent = self._sharded.recent(name, consistent=consistent)
         if length_ms == DAY_MS and name != keys.ALL_QUEUES:
             # Items may be large (counts by type, histograms). A query returns 1 MB, this 16 MB at
             # most.
-            by_key = self._table.batch_get(
-                ((pk, _sort_key(length_ms, start)) for start in starts), consistent=consistent
-            )
+            by_key = self._table.batch_get(((pk, sk) for sk in sort_keys), consistent=consistent)
             items = {str(item["sk"]): item for item in by_key.values()}
         else:
-            first, last = (_sort_key(length_ms, start) for start in (starts[0], starts[-1]))
             found = self._table.query_all(
                 "pk = :pk AND sk BETWEEN :first AND :last",
-                {":pk": pk, ":first": first, ":last": last},
+                {":pk": pk, ":first": min(sort_keys), ":last": max(sort_keys)},
                 consistent=consistent,
             )
             items = {str(item["sk"]): item for item in found}
-        points = ((start, items.get(_sort_key(length_ms, start))) for start in starts)
-        return [Point(start, _activity(item)) for start, item in points if item is not None]
+        whole = ((start, recent.added(pk, sk, items.get(sk))) for sk, start in sort_keys.items())
+        return [Point(start, _activity(item)) for start, item in whole if item is not None]
+
+    def fold_closed(self, *, now_ms: int, go_on: Callable[[], bool]) -> int:
+        """Move the counters of closed shards to the queues' own; how many were moved. One call when
+        no shard is closed. Raises OjsError.
+        """
+        return self._sharded.fold_closed(now_ms=now_ms, go_on=go_on)
 
     # --- the metrics sweep --------------------------------------------------------------------
 

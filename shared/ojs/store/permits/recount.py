@@ -17,6 +17,7 @@ from ojs.domain.job.job import Job
 from ojs.domain.job.states import TERMINAL, State
 from ojs.domain.queue.queue import Queue
 from ojs.domain.stats import MINUTE_MS
+from ojs.store.derived.sharded import ShardCounters
 from ojs.store.derived.statistics import StatisticsStore
 from ojs.store.jobs import items
 from ojs.store.jobs.staged_batches import STAGING_GRACE_MS
@@ -72,11 +73,13 @@ class Recount:
     def __init__(self, table: Table) -> None:
         self._table = table
         self._stats = StatisticsStore(table)
+        self._sharded = ShardCounters(table)
 
     def known(
         self, names: Sequence[str], unreadable: Unreadable | None = None
     ) -> list[RecountedQueue]:
-        """Existing queues with their depth counters, in order. One call for 33.
+        """Existing queues with their depth counters, in order. A hundred items a call:
+        three of each, and one for each open shard.
 
         The counter and the queue are read consistently. With `unreadable` queues that cannot be
         read are told to it and left out.
@@ -89,7 +92,7 @@ class Recount:
             )
             for name in names
         }
-        found = self._table.batch_get(key for all_of in wanted.values() for key in all_of)
+        found = self._sharded.batch_get(key for all_of in wanted.values() for key in all_of)
 
         def read(name: str) -> RecountedQueue:
             queue, depth, stats = wanted[name]
@@ -143,7 +146,7 @@ class Recount:
     def active(self, names: Sequence[str]) -> dict[str, int]:
         """How many jobs of each queue run, as projected; may be late."""
         wanted = {name: (keys.stats(name), keys.NOW) for name in names}
-        found = self._table.batch_get(wanted.values())
+        found = self._sharded.batch_get(wanted.values())
         return {name: projected(found.get(key, {}), State.ACTIVE) for name, key in wanted.items()}
 
     def running(self, queue: Queue) -> Iterator[Job]:

@@ -14,6 +14,7 @@ from ojs.domain import jsontext
 from ojs.domain.job.states import State
 from ojs.domain.pool.pool import Pool
 from ojs.domain.pool.statistics import Overload, PoolAlerts, Starved
+from ojs.store.derived.sharded import ShardCounters
 from ojs.store.permits import semaphore
 from ojs.store.table import keys
 from ojs.store.table.errors import LostRace
@@ -41,6 +42,7 @@ class PoolHealthStore:
 
     def __init__(self, table: Table) -> None:
         self._table = table
+        self._sharded = ShardCounters(table)
 
     def read(self, pools: Iterable[Pool]) -> dict[str, PoolHealth]:
         """The health of these pools, by name. One call for 25 of them.
@@ -49,7 +51,7 @@ class PoolHealthStore:
         pools are as projected.
         """
         wanted = {pool.name: (pool, _keys(pool)) for pool in pools}
-        found = self._table.batch_get(key for _, read in wanted.values() for key in read)
+        found = self._sharded.batch_get(key for _, read in wanted.values() for key in read)
         by_name = {}
         for pool, read in wanted.values():
             now, gauge, watch, *permits = (found.get(key, {}) for key in read)

@@ -161,8 +161,19 @@ def minute(text: str) -> str:
     return f"m|{text}"
 
 
+# Sort key of the list of shards that have counters of their own, beside the totals.
+SHARDS = "shards"
+
+
+def shard_stats(shard: str) -> str:
+    """Partition of the counters of a shard of the stream, by queue. AWS begins the names of shards
+    with `shardId-`, which no queue's name can.
+    """
+    return f"S|{shard}"
+
+
 def dedup_records(second: int) -> str:
-    """Partition of the dedup records of stream records written in one second of the epoch."""
+    """Partition of the dedup records that 0.2.0 wrote of one second of the epoch."""
     return f"M|{second}"
 
 
@@ -237,6 +248,8 @@ STAGED = "B"
 OPERATIONS = "O"
 # Limits that throttle.
 THROTTLED_LIMITS = "H"
+# Event pages with events that EventBridge has not taken yet, by key.
+UNPUBLISHED = "E"
 # All access keys, by when they were created.
 ACCESS_KEYS = "A"
 

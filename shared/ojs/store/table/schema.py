@@ -76,14 +76,18 @@ TABLE = TableSchema()
 # The version of the form of the items. It goes up with each change that items already stored do
 # not have; code can read all forms up to its own.
 # 2: readers pass over entries, records, permits and attributes of forms that they do not know.
-SCHEMA_VERSION = 2
+# 3: counters by shard of the stream, beside those of queues.
+SCHEMA_VERSION = 3
 # The lowest SCHEMA_VERSION of code that works on these items: which readers a writer needs. It goes
 # up only with a change that breaks older code: from then on a deployment cannot go back to an
 # earlier version. What readers of schema 2 pass over needs 2.
 NEEDED_VERSION = 1
 
-# Stream records in one invocation of the projection; docs/performance.md counts per such batch.
+# Stream records in one invocation of the projection, unless a deployment says otherwise;
+# docs/performance.md counts per such batch.
 STREAM_BATCH = 100
+# Lambda gives up a batch with a record that is older than that (s).
+STREAM_MAX_AGE_S = 6 * 3_600
 
 
 def create_table_arguments(name: str, *, stream: bool = False) -> dict[str, Any]:

@@ -79,7 +79,7 @@ class Update:
             clauses.append("SET " + ", ".join(assignments))
         if self.remove:
             clauses.append("REMOVE " + ", ".join(f"#{name}" for name in self.remove))
-        added = {f"#add_{at}": name for at, name in enumerate(self.add)}
+        added = {f"#a_{at}": name for at, name in enumerate(self.add)}
         if added:
             clauses.append("ADD " + ", ".join(f"{alias} :{alias[1:]}" for alias in added))
             values |= {f":{alias[1:]}": self.add[name] for alias, name in added.items()}

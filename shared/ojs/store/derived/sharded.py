@@ -1,0 +1,229 @@
+"""Reads counters: those of a queue's own items, and those that the shards of the stream still have.
+
+The list of these shards is one item, `S|*`/`shards`. The projection notes there every few minutes
+that a shard is in use; a sweep moves the levels of one that is not used any more into the queue's
+own items, and then takes it off the list. What it moved keeps its position for two days, since
+stream records may be delivered again; counts that come late make the shard listed again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from ojs.store.derived.shards import TAKER, ShardCounts, tag, taker
+from ojs.store.table import keys
+from ojs.store.table.errors import LostRace
+from ojs.store.table.table import Put, Table, Update
+from ojs.store.table.values import Item, Value, number
+
+# A container notes so often that a shard is in use, and the sweep takes one for closed that nobody
+# has noted for so long: so no container writes to a shard that is off the list.
+NOTED_MS = 5 * 60_000
+CLOSED_MS = 10 * 60_000
+# Stream records are kept for a day, and cannot be delivered again afterwards.
+_POSITION_KEPT_S = 2 * 86_400
+_LISTED = keys.stats(keys.ALL_QUEUES), keys.SHARDS
+_ENTRY = "s_"
+_OF_ALL = keys.stats(keys.ALL_QUEUES)
+_STATS = keys.stats("")
+Key = tuple[str, str]
+
+
+@dataclass(frozen=True)
+class ShardNote:
+    """A shard in the list, and when it was last noted to be in use. `entry` is its attribute."""
+
+    shard: str
+    at_ms: int
+    entry: str
+
+
+def _notes(item: Item) -> list[ShardNote]:
+    texts = ((name, str(text)) for name, text in item.items() if name.startswith(_ENTRY))
+    parts = ((name, *text.split("|", 1)) for name, text in texts)
+    return [ShardNote(shard, int(at_ms), name) for name, at_ms, shard in parts]
+
+
+class ShardCounters:
+    """Counters of queues, wherever they stand."""
+
+    def __init__(self, table: Table) -> None:
+        self._table = table
+        # As far as known: what is listed besides is read by a second call.
+        self._shards: Sequence[str] = ()
+
+    # --- reading ------------------------------------------------------------------------------
+
+    def batch_get(self, wanted: Iterable[Key], *, consistent: bool = True) -> dict[Key, Item]:
+        """Items by key, as `Table.batch_get` has them; those of statistics with what shards have.
+
+        As many calls as for these items, and one for each queue and open shard more; once more
+        when a shard is new.
+        """
+        wanted = list(dict.fromkeys(wanted))
+        names = {pk.removeprefix(_STATS) for pk, _ in wanted if _is_counted(pk)}
+        if not names:
+            return self._table.batch_get(wanted, consistent=consistent)
+        found = self._read(names, wanted, consistent=consistent)
+        counts = {name: self._counts(name, found) for name in names}
+        for key in wanted:
+            if _is_counted(key[0]):
+                merged = _merged(key, found.get(key), counts[key[0].removeprefix(_STATS)])
+                if merged is not None:
+                    found[key] = merged
+        return found
+
+    def recent(self, name: str, *, consistent: bool = True) -> ShardActivity:
+        """What shards have of a queue's days and minutes. To be read before the queue's own items:
+        what is handed over meanwhile is then seen there, and left out here.
+        """
+        if name == keys.ALL_QUEUES:
+            return ShardActivity(())
+        found = self._read({name}, (), consistent=consistent)
+        return ShardActivity(self._counts(name, found))
+
+    def _read(
+        self, names: Iterable[str], others: Iterable[Key], *, consistent: bool
+    ) -> dict[Key, Item]:
+        names, known = list(names), self._shards
+        found = self._table.batch_get(
+            [_LISTED, *others, *_keys(known, names)], consistent=consistent
+        )
+        listed = [note.shard for note in _notes(found.get(_LISTED, {}))]
+        if new := [shard for shard in listed if shard not in known]:
+            found |= self._table.batch_get(_keys(new, names), consistent=consistent)
+        self._shards = listed
+        return found
+
+    def _counts(self, name: str, found: Mapping[Key, Item]) -> list[ShardCounts]:
+        there = ((note.shard, name) for note in _notes(found.get(_LISTED, {})))
+        items = ((shard, found.get((keys.shard_stats(shard), name))) for shard, _ in there)
+        return [ShardCounts.of(shard, name, item) for shard, item in items if item is not None]
+
+    # --- the projection -----------------------------------------------------------------------
+
+    def note(self, shard: str, *, now_ms: int) -> int:
+        """Note that a shard is in use; returns since when any has been (ms)."""
+        # No condition: of two notes the last holds, and both are of now.
+        entry: dict[str, Value] = {f"{_ENTRY}{tag(shard)}": f"{now_ms}|{shard}"}
+        update = Update(
+            *_LISTED,
+            set=entry,
+            compute={"since": "if_not_exists(#since, :now)"},
+            values={":now": now_ms},
+        )
+        return number(self._table.update(update), "since")
+
+    # --- the sweep ----------------------------------------------------------------------------
+
+    def fold_closed(self, *, now_ms: int, go_on: Callable[[], bool]) -> int:
+        """Move what closed shards have into the queues' own items; how many items were moved.
+
+        One call when no shard is closed. Raises OjsError.
+        """
+        folded = 0
+        notes = _notes(self._table.get(*_LISTED) or {})
+        closed = [note for note in notes if note.at_ms < now_ms - CLOSED_MS]
+        left = {taker(note.shard) for note in notes}
+        for note in closed:
+            moved = self._fold(note.shard, left, now_ms, go_on)
+            folded += moved
+            # Next time: until then a reader may have a queue's item from before.
+            if not moved and go_on():
+                self._forget(note)
+        return folded
+
+    def _fold(self, shard: str, listed: set[str], now_ms: int, go_on: Callable[[], bool]) -> int:
+        moved = 0
+        items = self._table.query_all("pk = :shard", {":shard": keys.shard_stats(shard)})
+        for item in items:
+            counts = ShardCounts.of(shard, str(item["sk"]), item)
+            if counts.folded:
+                continue
+            moved += 1
+            if not go_on():
+                break
+            try:
+                self._fold_one(counts, listed, now_ms)
+            except LostRace:
+                # A straggler was counted: the shard is in use, or is looked at in a minute.
+                continue
+        return moved
+
+    def _fold_one(self, counts: ShardCounts, listed: set[str], now_ms: int) -> None:
+        while counts.recent:
+            left, moved = counts.handed_over()
+            self._table.transact([left.written(), *moved])
+            counts = replace(left, rev=left.rev + 1)
+        ends_s = now_ms // 1_000 + _POSITION_KEPT_S
+        writes: list[Put | Update] = [replace(counts, folded=True).written(ttl_s=ends_s)]
+        # What belongs to no queue has events, and no counters.
+        if counts.name != keys.ALL_QUEUES:
+            pk = keys.stats(counts.name)
+            own = self._table.get(pk, keys.NOW) or {}
+            changed_ms = max(counts.changed_ms, number(own, "changed"))
+            # What stands there of shards that are off the list is of no use any more.
+            gone = [name for name in own if name.startswith(TAKER) and name not in listed]
+            total: dict[str, Value] = {
+                "changed": changed_ms,
+                taker(counts.shard): counts.generation,
+            }
+            writes.append(Update(pk, keys.NOW, set=total, remove=gone, add=counts.levels))
+        self._table.transact(writes)
+
+    def _forget(self, note: ShardNote) -> None:
+        # Race: the shard is used again. Then it stays in the list.
+        try:
+            self._table.update(
+                Update(
+                    *_LISTED,
+                    remove=[note.entry],
+                    condition=f"#{note.entry} = :seen",
+                    values={":seen": f"{note.at_ms}|{note.shard}"},
+                )
+            )
+        except LostRace:
+            return
+
+
+class ShardActivity:
+    """What the shards have of a queue's days and minutes."""
+
+    def __init__(self, counts: Sequence[ShardCounts]) -> None:
+        self._counts = counts
+
+    def added(self, pk: str, sk: str, own: Item | None) -> Item | None:
+        """The item of a day or minute with what is not in it yet; None if there is nothing."""
+        merged: Item = dict(own or {"pk": pk, "sk": sk})
+        there = own is not None
+        for one in self._counts:
+            if sk in one.recent and number(merged, taker(one.shard)) < one.part:
+                _add(merged, one.recent[sk])
+                there = True
+        return merged if there else None
+
+
+def _merged(key: Key, own: Item | None, counts: Sequence[ShardCounts]) -> Item | None:
+    pk, sk = key
+    if sk != keys.NOW:
+        return ShardActivity(counts).added(pk, sk, own)
+    merged: Item = dict(own or {"pk": pk, "sk": sk})
+    for one in counts:
+        if number(merged, taker(one.shard)) < one.generation:
+            _add(merged, one.levels)
+        merged["changed"] = max(number(merged, "changed"), one.changed_ms)
+    return merged if own is not None or counts else None
+
+
+def _is_counted(pk: str) -> bool:
+    return pk.startswith(_STATS) and pk != _OF_ALL
+
+
+def _keys(shards: Iterable[str], names: Iterable[str]) -> list[Key]:
+    return [(keys.shard_stats(shard), name) for shard in shards for name in names]
+
+
+def _add(item: Item, counts: Mapping[str, int]) -> None:
+    for name, count in counts.items():
+        item[name] = number(item, name) + count

@@ -1,0 +1,191 @@
+"""The counters of a shard of the stream: what each shard has counted of each queue.
+
+    S|{shard}  {queue}   written by the projection alone, one shard at a time
+    S|*        shards    the shards that have such items: each with when it was used last
+
+An item holds the levels (how many jobs are available, …) that this shard has added to those of the
+queue, what happened lately by day and by minute, and how far the shard has been counted. One
+conditional write moves all of that together. What happened lately is moved into the queue's own
+items (`S|{queue}`) when the item would exceed a kilobyte, and the levels once the shard is closed.
+
+A reader adds to the queue's own items those of the shards. It may read them while they are moved:
+so the items that take something over name the shard, and the number of what they took (`f_…`).
+"""
+
+from __future__ import annotations
+
+import hashlib
+import zlib
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
+
+from ojs.domain import jsontext
+from ojs.store.table import keys
+from ojs.store.table.table import MAX_TRANSACTION, Put, Update
+from ojs.store.table.values import Item, Value, number, size
+
+DAY_KEPT_S = 90 * 86_400
+MINUTE_KEPT_S = 25 * 3_600
+# A write costs a unit for each KB: an item that would be larger hands over what happened lately.
+_FULL_BYTES = 1_000
+# Items that one transaction moves, and counters of one item: DynamoDB takes expressions of 4 KB.
+_MAX_MOVED = MAX_TRANSACTION - 10
+_MAX_COUNTERS = 150
+# Attributes of an item that are no levels.
+_OWN = frozenset(
+    (
+        "pk", "sk", "rev", "pos", "page", "page_from", "page_to", "gen", "part", "folded",
+        "changed", "ttl", "recent",
+    )
+)  # fmt: skip
+
+TAKER = "f_"
+Counts = Mapping[str, int]
+
+
+@dataclass(frozen=True)
+class ShardCounts:
+    """What a shard has counted of a queue (or a pool), as stored.
+
+    Positions are of stream records: all up to `position` are counted. The events of those after
+    `page_from` and up to `page_to` are in the event page `page`, if that was written; those before
+    are in earlier pages for certain, and those after it in none.
+    """
+
+    shard: str
+    name: str
+    rev: int = 0
+    position: str = ""
+    page: str = ""
+    page_from: str = ""
+    page_to: str = ""
+    levels: Counts = field(default_factory=dict)
+    # By sort key of the day or minute.
+    recent: Mapping[str, Counts] = field(default_factory=dict)
+    # Numbers of the levels and of `recent`: what the queue's own items say they have taken over.
+    # They begin at the time (ms): an item that was removed and is made anew has larger ones.
+    generation: int = 0
+    part: int = 0
+    folded: bool = False
+    changed_ms: int = 0
+
+    @classmethod
+    def of(cls, shard: str, name: str, item: Item | None) -> ShardCounts:
+        """Read an item; counts nothing if there is none."""
+        if item is None:
+            return cls(shard, name)
+        packed = item.get("recent")
+        recent: Mapping[str, Counts] = {}
+        if isinstance(packed, bytes):
+            recent = jsontext.stored(zlib.decompress(packed).decode("utf-8"))
+        return cls(
+            shard,
+            name,
+            rev=number(item, "rev"),
+            position=str(item.get("pos", "")),
+            page=str(item.get("page", "")),
+            page_from=str(item.get("page_from", "")),
+            page_to=str(item.get("page_to", "")),
+            levels={n: v for n, v in item.items() if n not in _OWN and isinstance(v, int)},
+            recent=recent,
+            generation=number(item, "gen"),
+            part=number(item, "part"),
+            folded="folded" in item,
+            changed_ms=number(item, "changed"),
+        )
+
+    def counting(
+        self, levels: Counts, recent: Mapping[str, Counts], position: str, *, now_ms: int
+    ) -> ShardCounts:
+        """With more counted, up to a position. Levels that were moved begin at zero again."""
+        lately = dict.fromkeys((*self.recent, *recent))
+        return replace(
+            self,
+            position=max(self.position, position),
+            levels=_added({} if self.folded else self.levels, levels),
+            recent={sk: _added(self.recent.get(sk, {}), recent.get(sk, {})) for sk in lately},
+            generation=self.generation + self.folded if self.rev else now_ms,
+            part=self.part if self.rev else now_ms,
+            folded=False,
+            changed_ms=now_ms,
+        )
+
+    def telling(self, page: str, first: str, last: str) -> ShardCounts:
+        """With a page for the events of the records from `first` to `last`."""
+        # If the page before was not written, some events of it are in this one, or still missing.
+        begin = self.page_from if first <= self.page_to else self.page_to
+        return replace(self, page=page, page_from=begin, page_to=last)
+
+    def item(self, *, ttl_s: int | None = None) -> Item:
+        """The item that is to replace the one read."""
+        item: Item = {
+            "pk": keys.shard_stats(self.shard),
+            "sk": self.name,
+            "rev": self.rev + 1,
+            "pos": self.position,
+            "gen": self.generation,
+            "part": self.part,
+            "changed": self.changed_ms,
+            **{name: count for name, count in self.levels.items() if count},
+        }
+        optional: dict[str, Value] = {
+            "page": self.page, "page_from": self.page_from, "page_to": self.page_to,
+            "folded": int(self.folded), "ttl": ttl_s or 0,
+        }  # fmt: skip
+        if self.recent:
+            item["recent"] = zlib.compress(jsontext.dumps(self.recent).encode("utf-8"), 9)
+        return item | {name: value for name, value in optional.items() if value}
+
+    def full(self) -> bool:
+        """Whether it is to hand over what happened lately."""
+        return bool(self.recent) and size(self.item()) > _FULL_BYTES
+
+    def handed_over(self) -> tuple[ShardCounts, list[Update]]:
+        """What is left of it, and the writes to the queue's own items of what happened lately."""
+        moved: list[Update] = []
+        left: dict[str, Counts] = {}
+        for sk, counts in self.recent.items():
+            each = list(counts.items())
+            most = _MAX_COUNTERS if len(moved) < _MAX_MOVED else 0
+            if add := dict(each[:most]):
+                taken: dict[str, Value] = {"ttl": _ends_s(sk), taker(self.shard): self.part}
+                moved.append(Update(keys.stats(self.name), sk, set=taken, add=add))
+            if rest := dict(each[most:]):
+                left[sk] = rest
+        return replace(self, recent=left, part=self.part + 1), moved
+
+    def written(self, *, ttl_s: int | None = None) -> Put:
+        """The conditional write of the item."""
+        # Race: another delivery of this shard's records (Lambda may run two at once after a
+        # timeout), or the sweep that moves the levels. The loser reads again, and counts what is
+        # not counted by then.
+        item = self.item(ttl_s=ttl_s)
+        if not self.rev:
+            return Put(item, condition="attribute_not_exists(pk)")
+        return Put(item, condition="#rev = :read", values={":read": self.rev})
+
+
+def _added(one: Counts, other: Counts) -> Counts:
+    """The sums that are not zero."""
+    names = dict.fromkeys((*one, *other))
+    sums = {name: one.get(name, 0) + other.get(name, 0) for name in names}
+    return {name: count for name, count in sums.items() if count}
+
+
+def taker(shard: str) -> str:
+    """The attribute with the number of what an item has taken over from a shard."""
+    return f"{TAKER}{tag(shard)}"
+
+
+def tag(shard: str) -> str:
+    """A short name of a shard, for names of attributes."""
+    return hashlib.blake2b(shard.encode("utf-8"), digest_size=6).hexdigest()
+
+
+def _ends_s(sk: str) -> int:
+    """The time to live (s) of the item of a day or of a minute."""
+    begun_s = int(datetime.fromisoformat(sk[2:]).replace(tzinfo=UTC).timestamp())
+    if sk.startswith(keys.day("")):
+        return begun_s + 86_400 + DAY_KEPT_S
+    return begun_s + 60 + MINUTE_KEPT_S
