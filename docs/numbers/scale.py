@@ -44,7 +44,8 @@ KEYS = {
     "table G| depth": Key("depth counter", _QUEUE),
     "table G| active": Key("semaphore", _QUEUE),
     "table G| rate": Key("rate window", _QUEUE, one_by_one=True),
-    "table L|": Key("limiter", "key of rate limits", one_by_one=True),
+    "table L| @": Key("limiter", "key of rate limits", one_by_one=True),
+    "table L| active": Key("semaphore of a key", "key of rate limits"),
     "table P| @": Key("worker pool", "worker pool"),
     "table F|": Key("finish tag", "tenant"),
     "table S|": Key("counters", _QUEUE, one_by_one=True),
@@ -100,7 +101,8 @@ class Scale:
             known = [_OTHERWISE.get((path, kind)) or KEYS[kind] for kind in kinds]
             write, read = (sum(keys[kind][at] for kind in kinds) for at in (0, 1))
             # Who only reads waits for nobody.
-            one_by_one = bool(write) and any(key.one_by_one for key in known)
+            pairs = zip(kinds, known, strict=True)
+            one_by_one = any(key.one_by_one and keys[kind][0] for kind, key in pairs)
             jobs = min(
                 _ratio(self._numbers["partition_write"], write),
                 _ratio(self._numbers["partition_read"], read),

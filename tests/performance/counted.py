@@ -202,7 +202,9 @@ def _units(answer: Mapping[str, Any]) -> dict[str, float]:
 def _shape(store: str, pk: str, sk: str = "") -> Key:
     """What a key is the key of, without names and numbers: `table G| depth`; and the key itself."""
     prefix = re.match(r"[^|]*(\|(shardId-)?)?", pk)[0]  # type: ignore[index]  # it always matches
-    return f"{store} {prefix}{f' {sk}' if prefix in {'G|', 'P|'} else ''}", pk
+    # The shards of a semaphore are in one partition.
+    kind = sk.rstrip("0123456789").removesuffix("_")
+    return f"{store} {prefix}{f' {kind}' if prefix in {'G|', 'L|', 'P|'} else ''}", pk
 
 
 class Counting(Bench):
