@@ -11,6 +11,7 @@ import random
 from collections.abc import Callable, Sequence
 from functools import partial
 from itertools import product
+from typing import Any
 
 import pytest
 
@@ -74,7 +75,7 @@ class Scene:
         self.running = self.worker.held[0].id
         self.producer.push(large=True)
 
-    def twice(self, act: Callable[[], None]) -> None:
+    def twice(self, act: Callable[[], Any]) -> None:
         """Done, and done again if nobody knows how it ended."""
         act()
         for push in self.world.pushes:
@@ -98,7 +99,7 @@ class Scene:
         self.hand.reconcile()
 
 
-OPERATIONS: dict[str, Callable[[Scene], Callable[[], None]]] = {
+OPERATIONS: dict[str, Callable[[Scene], Callable[[], Any]]] = {
     "push": lambda scene: partial(scene.producer.push, large=True),
     "push without an id": lambda scene: partial(scene.producer.push, large=True, chosen=False),
     "push a few": lambda scene: partial(scene.producer.push, 2, large=True),
@@ -126,7 +127,7 @@ OPERATIONS: dict[str, Callable[[Scene], Callable[[], None]]] = {
     "discard a queue": lambda scene: partial(scene.hand.end, "default", "discard"),
     "move a queue": lambda scene: partial(scene.hand.end, "default", "move", "there"),
 }
-MEANWHILE: dict[str, Callable[[Scene], Callable[[], None]]] = {
+MEANWHILE: dict[str, Callable[[Scene], Callable[[], Any]]] = {
     "others work": lambda scene: scene.fetch_and_ack,
     "the lease ends": lambda scene: scene.end_of_the_lease,
     "others push": lambda scene: partial(scene.other.push, 5, large=True, chosen=False),
@@ -143,7 +144,9 @@ MOST_WRITES = 40
 CASES = list(product(OPERATIONS, MEANWHILE, (True, False), (1, 3), (False, True)))
 
 
-@pytest.mark.parametrize(("operation", "meanwhile", "effect", "tries", "bounds"), spread(CASES, 41))
+@pytest.mark.parametrize(
+    ("operation", "meanwhile", "effect", "tries", "bounds"), spread(CASES, 137)
+)
 def test_an_answer_is_lost_while_somebody_acts(
     operation: str, meanwhile: str, effect: bool, tries: int, bounds: bool
 ) -> None:

@@ -7,6 +7,7 @@ import pytest
 from tests.simulation.mutations import MUTATIONS
 from tests.simulation.run import cover
 from tests.simulation.seeds import FOUND
+from tests.spread import spread
 
 SEEDS = 90
 # Those that were in the code once show with the seed that found them, and seldom else.
@@ -24,7 +25,7 @@ _RARE = {
 }
 
 
-@pytest.mark.parametrize("name", MUTATIONS)
+@pytest.mark.parametrize("name", spread(MUTATIONS, 3))
 def test_a_defect_is_found(name: str) -> None:
     mutation, scenario = MUTATIONS[name]
     seeds = [_RARE[name]] if name in _RARE else range(SEEDS)
