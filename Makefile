@@ -52,8 +52,8 @@ test: setup ## Run the tests, without those that take long
 	@$(PY) -m pytest $(PARALLEL) -m 'not exhaustive' $(ARGS)
 
 .PHONY: test-exhaustive
-test-exhaustive: setup ## Run the tests that take long
-	@$(PY) -m pytest $(PARALLEL) -m exhaustive $(ARGS)
+test-exhaustive: setup ## Run the tests that take long, and properties with all their examples
+	@$(PY) -m pytest $(PARALLEL) -m 'exhaustive or hypothesis' $(ARGS)
 
 .PHONY: test-all
 test-all: setup ## Run all tests

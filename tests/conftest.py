@@ -35,8 +35,14 @@ os.environ.update(
 )
 
 # Timing depends on the machine, and a slow one is no failure; a failing example must come again.
-hypothesis_settings.register_profile("ojs", deadline=None, derandomize=True, database=None)
-hypothesis_settings.load_profile("ojs")
+hypothesis_settings.register_profile("all", deadline=None, derandomize=True, database=None)
+hypothesis_settings.register_profile("few", hypothesis_settings.get_profile("all"), max_examples=25)
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """`make test` tries a few examples of each property; without its `-m` all are tried."""
+    few = "not exhaustive" in config.getoption("markexpr")
+    hypothesis_settings.load_profile("few" if few else "all")
 
 
 class _ByFile(LoadFileScheduling):  # type: ignore[misc]  # xdist has no types

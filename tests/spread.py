@@ -1,4 +1,4 @@
-"""Long lists of parameters, of which `make test` has a part that is spread over the whole."""
+"""Long lists of parameters, and many examples, of which `make test` has a part."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 import pytest
+from hypothesis import settings
 
 
 def spread(cases: Iterable[Any], every: int, ids: Sequence[str] | None = None) -> list[Any]:
@@ -22,3 +23,9 @@ def spread(cases: Iterable[Any], every: int, ids: Sequence[str] | None = None) -
         )
         for at, case in enumerate(cases)
     ]
+
+
+def examples(count: int) -> int:
+    """How many examples of a property to try, of so many where all are tried."""
+    # `make test` has a smaller number for all (tests/conftest.py); by default all are 100.
+    return count * settings().max_examples // 100

@@ -147,7 +147,7 @@ def test_function(synthesis: Any, spec: Any) -> None:
     assert (logging["LogFormat"], logging["SystemLogLevel"]) == ("JSON", "WARN")
     more = {
         "stream": {"OJS_BUCKET", "OJS_BUS", "OJS_FAILURE_QUEUE"},
-        "sweep": {"OJS_BUCKET"},
+        "sweep": {"OJS_BUCKET", "OJS_BUS"},
         "authorizer": set(),
         "setup": {"OJS_FIRST_KEY_SECRET"},
     }.get(spec.name, {"OJS_AUTHORIZER", "OJS_BUCKET"})
@@ -291,17 +291,22 @@ def test_what_is_kept_is_in_the_data_stack_alone(each_synthesis: Any) -> None:
         assert bool(found) is (template is each_synthesis.data)
 
 
-def test_what_is_kept_outlives_its_stack(
-    each_synthesis: Any, synthesise: Callable[[DeploymentSettings], Any]
-) -> None:
-    def policies(made: Any) -> set[tuple[str, str]]:
-        return {
-            (resource["DeletionPolicy"], resource["UpdateReplacePolicy"])
-            for resource in made.data.to_json()["Resources"].values()
-            if resource["Type"] in STATEFUL
-        }
+def policies(made: Any) -> set[tuple[str, str]]:
+    """What becomes of each resource with data when its stack, or it, is replaced or deleted."""
+    return {
+        (resource["DeletionPolicy"], resource["UpdateReplacePolicy"])
+        for resource in made.data.to_json()["Resources"].values()
+        if resource["Type"] in STATEFUL
+    }
 
+
+def test_what_is_kept_outlives_its_stack(each_synthesis: Any) -> None:
     assert policies(each_synthesis) == {("Retain", "Retain")}
+
+
+def test_what_is_to_be_destroyed_goes_with_its_stack(
+    synthesise: Callable[[DeploymentSettings], Any],
+) -> None:
     settings = DeploymentSettings(removal_policy="destroy", encryption="own")
     assert policies(synthesise(settings)) == {("Delete", "Delete")}
 

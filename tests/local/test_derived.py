@@ -97,7 +97,7 @@ def running(
     return start
 
 
-@pytest.mark.parametrize("kind", ["dynoxide", "ministack"])
+@pytest.mark.parametrize("kind", ENGINES)
 def test_a_change_shows_in_the_next_answer(running: Any, kind: str) -> None:
     with running(kind) as server:
         for number in range(1, 4):

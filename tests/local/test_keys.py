@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from tests.local.conftest import ROOT, RunningServer
+from tests.spread import spread
 
 pytestmark = pytest.mark.e2e
 
@@ -106,16 +107,19 @@ def test_keys_are_made_listed_and_revoked(closed: RunningServer) -> None:
 
 @pytest.mark.parametrize(
     ("arguments", "complaint"),
-    [
-        (["keys", "list"], "unauthenticated"),
-        (["keys", "list", "--url", "http://127.0.0.1:9"], "does not answer"),
-        (["keys", "list", "--url", "nonsense"], "does not answer"),
-        (["keys", "list", "--key-file", "/nowhere"], "cannot be read"),
-        (["keys", "revoke", "../jobs"], "letters and digits"),
-        (["keys", "create", "k", "--scope", "everything"], "invalid choice"),
-        (["keys", "create", "k"], "--scope"),
-        ([], "command"),
-    ],
+    spread(
+        [
+            (["keys", "list"], "unauthenticated"),
+            (["keys", "list", "--url", "http://127.0.0.1:9"], "does not answer"),
+            (["keys", "list", "--url", "nonsense"], "does not answer"),
+            (["keys", "list", "--key-file", "/nowhere"], "cannot be read"),
+            (["keys", "revoke", "../jobs"], "letters and digits"),
+            (["keys", "create", "k", "--scope", "everything"], "invalid choice"),
+            (["keys", "create", "k"], "--scope"),
+            ([], "command"),
+        ],
+        3,
+    ),
 )
 def test_what_cannot_be_done_is_one_clear_line(
     arguments: list[str], complaint: str, closed: RunningServer

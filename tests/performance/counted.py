@@ -446,8 +446,8 @@ _LIMIT = {"key": "one", "rate": {"limit": 1_000, "period": "PT1M"}}
 # What a queue has → its configuration.
 _CONFIGURED: dict[str, dict[str, Any]] = {
     "bounded": {"max_size": 1_000},
-    "concurrency": {"concurrency": 100},
-    "bounded, concurrency": {"max_size": 1_000, "concurrency": 100},
+    "concurrency": {"concurrency": 24},
+    "bounded, concurrency": {"max_size": 1_000, "concurrency": 24},
     "rate limit": {"rate_limit": {"limit": 1_000, "period": "PT1M"}},
     "fair": {"tenant_fairness": {"enabled": True}},
 }

@@ -124,18 +124,6 @@ def permit_is_freed_early() -> AbstractContextManager[Any]:
     return mock.patch.object(semaphore, "GONE_MS", 0)
 
 
-def permit_ends_with_the_lease() -> AbstractContextManager[Any]:
-    """A permit is free when the lease that was given first is over, though it was extended."""
-    look = semaphore._look_again_ms
-
-    def mutated(record: Any, run: str, at_ms: int, now_ms: int) -> int | None:
-        again_ms = look(record, run, at_ms, now_ms)
-        active = record is not None and record["state"] == "active"
-        return None if active and at_ms > record["started"] + semaphore.SETTLED_MS else again_ms
-
-    return mock.patch.object(semaphore, "_look_again_ms", mutated)
-
-
 def undo_without_mark() -> AbstractContextManager[Any]:
     """A batch is undone without a mark that stops its commit."""
     update = Table.update
@@ -373,7 +361,7 @@ def a_tenth_too_short() -> AbstractContextManager[Any]:
 # What is done, and the scenario that shows it.
 MUTATIONS: dict[str, tuple[Mutation, str]] = {
     "a claim has no condition": (claim_without_state, "life"),
-    "an ack needs no lease": (ack_without_lease, "life"),
+    "an ack needs no lease": (ack_without_lease, "owners"),
     "a job record is swapped blindly": (record_is_swapped_blindly, "life"),
     "a job record is written before its payload": (record_before_payload, "life"),
     "a batch is undone without a mark": (undo_without_mark, "batches"),
@@ -386,7 +374,6 @@ MUTATIONS: dict[str, tuple[Mutation, str]] = {
     "room is given back before the end": (release_before_the_end, "bounded"),
     "a permit that no job has is not found out": (permit_is_kept, "slots"),
     "a permit is freed before its job may be claimed": (permit_is_freed_early, "slots"),
-    "a permit ends with the first lease": (permit_ends_with_the_lease, "slots"),
     "a permit is released twice": (dropped("attribute_exists(#h_", of="G|"), "slots"),
     "a ledger draws without limit": (dropped(":room", of="G|:"), "pool"),
     "a queue goes without a note": (end_without_note, "ending"),

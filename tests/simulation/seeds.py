@@ -31,12 +31,12 @@ FOUND: dict[tuple[str, int], str] = {
         "again. That was taken for a lost race, and the start was not counted: more could start in "
         "a period than the rate."
     ),
-    ("pool", 10148): (
+    ("pool", 150): (
         "A claim went through, its answer was lost, and the job was taken back before the SDK "
         "asked again. That was taken for a lost race, so that the place which had been given "
         "back already was used for another job: more could run than the limit."
     ),
-    ("dead-letters", 448): (
+    ("dead-letters", 614): (
         "A dead letter came back to a bounded queue, the answer was lost, and a worker took the "
         "job before the SDK asked again. Its room was given back, though the job was there: the "
         "queue could hold more than its bound."

@@ -143,6 +143,9 @@ LONG = {
     "two pushes for the last room",
     *SWITCHES,
     "two retries of a dead letter",
+    "an ack and the end of its lease",
+    "two fetches",
+    "two pushes of one key",
     "a push and the end of its queue, discard",
     "a push and the end of its queue, reject",
 }

@@ -69,6 +69,13 @@ def letters(world: World, count: int, queue: str = "mail", size: int = 10) -> li
     return [keys.job_id(str(record["pk"])) for record in records]
 
 
+@pytest.fixture
+def small(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A tenth of the jobs for a request and for a slice: as many slices, in a tenth of the time."""
+    monkeypatch.setattr(bulk, "REQUEST_JOBS", bulk.REQUEST_JOBS // 10)
+    monkeypatch.setattr(bulk, "SLICE", bulk.SLICE // 10)
+
+
 def sweep(world: World, minutes: int = 1, limit: int = 5_000, run: Runtime | None = None) -> Any:
     """What the function does every minute."""
     counts: Counter[str] = Counter()
@@ -259,18 +266,19 @@ def test_an_operation_waits_for_room_and_goes_on(world: World) -> None:
 
 
 @pytest.mark.requirement("DL-14")
+@pytest.mark.usefixtures("small")
 def test_one_that_waits_holds_up_no_other(world: World) -> None:
     bound(world, "full", max_size=1)
     die(world, queue="full")
     world.push(queue="full")
-    letters(world, 700)
+    letters(world, 70)
     waits = world.run.bulk.begin(Action.RETRY, DeadLetterFilter(queue="full")).operation
     large = world.run.bulk.begin(Action.RETRY, DeadLetterFilter(queue="mail")).operation
     assert (large.phase, large.succeeded) == (Phase.RUNNING, bulk.REQUEST_JOBS)
     counts = sweep(world)
-    assert (counts["retried"], counts["waiting"], counts["ended"]) == (200, 1, 1)
+    assert (counts["retried"], counts["waiting"], counts["ended"]) == (20, 1, 1)
     assert found(world, waits).waiting_for_room
-    assert found(world, large).succeeded == 700
+    assert found(world, large).succeeded == 70
 
 
 @pytest.mark.requirement("DL-14")
@@ -288,23 +296,24 @@ def test_one_that_waits_for_a_week_ends(world: World) -> None:
 
 
 @pytest.mark.requirement("DL-14")
+@pytest.mark.usefixtures("small")
 def test_the_sweep_goes_on_where_a_request_had_to_end(exact: World) -> None:
-    letters(exact, 1_234)
+    letters(exact, 124)
     done = exact.run.bulk.begin(Action.RETRY, EVERYTHING)
     assert len(done.job_ids) == bulk.REQUEST_JOBS
     assert done.operation.phase is Phase.RUNNING
-    counts = sweep(exact, limit=300)
-    assert +counts == {"retried": 300, "more": 1}
-    assert found(exact, done.operation).succeeded == 800
+    counts = sweep(exact, limit=30)
+    assert +counts == {"retried": 30, "more": 1}
+    assert found(exact, done.operation).succeeded == 80
     # Until there is no time left: progress is kept up to the very job.
-    left = iter([True] * 150)
+    left = iter([True] * 15)
     exact.clock.advance(60 * SECOND)
     exact.run.bulk.run_once(exact.clock.now_ms(), 5_000, lambda: next(left, False))
-    assert 900 < found(exact, done.operation).succeeded < 950
+    assert 90 < found(exact, done.operation).succeeded < 95
     sweep(exact)
     assert found(exact, done.operation).phase is Phase.COMPLETED
-    assert found(exact, done.operation).matched == 1_234
-    assert lives(exact) == {"1": 1_234}
+    assert found(exact, done.operation).matched == 124
+    assert lives(exact) == {"1": 124}
 
 
 @pytest.mark.requirement("DL-14")
@@ -319,8 +328,8 @@ def test_a_request_without_time_leaves_all_to_the_sweep(world: World) -> None:
 def test_a_filter_that_matches_little_looks_a_bounded_way(
     exact: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(bulk, "REQUEST_JOBS", 50)
-    letters(exact, bulk.REQUEST_JOBS * bulk.LOOKS_PER_JOB + 300)
+    monkeypatch.setattr(bulk, "REQUEST_JOBS", 20)
+    letters(exact, bulk.REQUEST_JOBS * bulk.LOOKS_PER_JOB + 100)
     last = die(exact, queue="rare", kind="rare.kind")
     done = exact.run.bulk.begin(Action.RETRY, DeadLetterFilter(type="rare.kind"))
     assert (done.operation.phase, done.operation.matched) == (Phase.RUNNING, 0)
@@ -329,8 +338,9 @@ def test_a_filter_that_matches_little_looks_a_bounded_way(
 
 
 @pytest.mark.requirement("DL-14")
+@pytest.mark.usefixtures("small")
 def test_requests_and_sweeps_at_once_take_each_job_once(exact: World) -> None:
-    letters(exact, 450)
+    letters(exact, 45)
     runs = [exact.another() for _ in range(6)]
     barrier = threading.Barrier(len(runs))
 
@@ -347,23 +357,24 @@ def test_requests_and_sweeps_at_once_take_each_job_once(exact: World) -> None:
     with ThreadPoolExecutor(len(runs)) as pool:
         retried = sum(pool.map(one, range(len(runs))))
     retried += sweep(exact, 3)["retried"]
-    assert retried == 450
-    assert lives(exact) == {"1": 450}
+    assert retried == 45
+    assert lives(exact) == {"1": 45}
     operations = exact.run.bulk.list().items
     assert {one.phase for one in operations} == {Phase.COMPLETED}
-    assert sum(one.succeeded for one in operations) == 450
+    assert sum(one.succeeded for one in operations) == 45
 
 
 @pytest.mark.requirement("DL-14")
+@pytest.mark.usefixtures("small")
 def test_whoever_held_on_too_long_stops(exact: World) -> None:
     """Its hold ran out in the middle of a slice, and another went on."""
-    letters(exact, 250)
+    letters(exact, 25)
     slow = exact.another()
     bring_back = slow.bulk._redrive.bring_back
     others: list[int] = []
 
     def late(job: Job, **more: Any) -> Job:
-        if job.id.endswith(f"{130:012x}") and not others:
+        if job.id.endswith(f"{13:012x}") and not others:
             exact.clock.advance(bulk.CLAIM_MS + SECOND)
             counts = exact.run.bulk.run_once(exact.clock.now_ms(), 5_000)
             others.append(counts["retried"])
@@ -372,12 +383,12 @@ def test_whoever_held_on_too_long_stops(exact: World) -> None:
     slow.bulk._redrive.bring_back = late  # type: ignore[method-assign, assignment]
     done = slow.bulk.begin(Action.RETRY, EVERYTHING)
     # The rest of the slow one's slice was done by the other already.
-    assert len(done.job_ids) + others[0] == 250
-    assert lives(exact) == {"1": 250}
+    assert len(done.job_ids) + others[0] == 25
+    assert lives(exact) == {"1": 25}
     assert found(exact, done.operation) == done.operation
     assert done.operation.phase is Phase.COMPLETED
     # Those of the slice that was never saved are not counted.
-    assert done.operation.succeeded == 220
+    assert done.operation.succeeded == 22
 
 
 @pytest.mark.requirement("DL-14")
@@ -442,8 +453,9 @@ def test_a_dead_letter_that_somebody_else_takes_is_not_counted(world: World) -> 
 
 
 @pytest.mark.requirement("DL-14")
+@pytest.mark.usefixtures("small")
 def test_an_operation_is_stopped(world: World) -> None:
-    letters(world, 700)
+    letters(world, 70)
     done = world.run.bulk.begin(Action.RETRY, EVERYTHING)
     stopped = world.run.bulk.stop(done.operation.id)
     assert (stopped.phase, stopped.succeeded) == (Phase.STOPPED, bulk.REQUEST_JOBS)
@@ -460,14 +472,15 @@ def test_an_operation_is_stopped(world: World) -> None:
 
 
 @pytest.mark.requirement("DL-14")
+@pytest.mark.usefixtures("small")
 def test_one_that_is_stopped_while_at_work_ends_after_its_slice(world: World) -> None:
-    letters(world, 450)
+    letters(world, 45)
     run = world.another()
     bring_back = run.bulk._redrive.bring_back
     told: list[Phase] = []
 
     def stopping(job: Job, **more: Any) -> Job:
-        if job.id.endswith(f"{150:012x}"):
+        if job.id.endswith(f"{15:012x}"):
             (operation,) = world.run.bulk.list().items
             told.append(world.run.bulk.stop(operation.id).phase)
             # Twice is once.
@@ -477,8 +490,8 @@ def test_one_that_is_stopped_while_at_work_ends_after_its_slice(world: World) ->
     run.bulk._redrive.bring_back = stopping  # type: ignore[method-assign, assignment]
     done = run.bulk.begin(Action.RETRY, EVERYTHING)
     assert told == [Phase.STOPPING, Phase.STOPPING]
-    assert (done.operation.phase, done.operation.succeeded) == (Phase.STOPPED, 200)
-    assert states(world) == {"available": 200, "discarded": 250}
+    assert (done.operation.phase, done.operation.succeeded) == (Phase.STOPPED, 20)
+    assert states(world) == {"available": 20, "discarded": 25}
     assert sweep(world, 2) == {}
 
 

@@ -231,17 +231,17 @@ def draining(world: World, name: str, jobs: int) -> None:
 
 def test_deletions_take_turns(exact: World) -> None:
     """No queue waits for a larger one before it in order of name."""
-    sizes = {"a": 40, "b": 40, "z": 10}
+    sizes = {"a": 20, "b": 20, "z": 5}
     for name, size in sizes.items():
         draining(exact, name, size)
-    report = exact.run.sweep.run_once(exact.clock.now_ms(), 30)
+    report = exact.run.sweep.run_once(exact.clock.now_ms(), 15)
     left = {
         name: sum(1 for _ in exact.run.stores.jobs.index.lined_up(name, 0, pages=5))
         for name in sizes
     }
     assert report.more
-    assert left == {"a": 30, "b": 30, "z": 0}
-    while exact.run.sweep.run_once(exact.clock.now_ms(), 30).more:
+    assert left == {"a": 15, "b": 15, "z": 0}
+    while exact.run.sweep.run_once(exact.clock.now_ms(), 15).more:
         pass
     assert exact.run.stores.queues.all_names() == []
 
@@ -270,7 +270,7 @@ def test_the_jobs_of_deletions_are_dealt_with_at_the_same_time(exact: World) -> 
     exact.for_each = in_threads
     run = exact.another()
     for name in ("a", "b", "c"):
-        draining(exact, name, 120)
+        draining(exact, name, 30)
     threads: Counter[int] = Counter()
     end = run.deletion._end
 
@@ -285,7 +285,7 @@ def test_the_jobs_of_deletions_are_dealt_with_at_the_same_time(exact: World) -> 
         counts.update(report)
         if not report.more:
             break
-    assert (counts["ended"], counts["queues_deleted"], counts["failed"]) == (360, 3, 0)
+    assert (counts["ended"], counts["queues_deleted"], counts["failed"]) == (90, 3, 0)
     assert len(threads) > 1
 
 

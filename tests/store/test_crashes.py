@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from contextlib import suppress
 from functools import partial
+from itertools import product
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -16,6 +17,7 @@ from ojs.domain.errors import Conflict, Duplicate, NotFound
 from ojs.domain.job import envelope
 from ojs.domain.job.job import Job
 from ojs.runtime import Runtime
+from tests.spread import spread
 from tests.store.faults import Faulty, attempt, drain, faults, orphans
 
 if TYPE_CHECKING:
@@ -113,7 +115,7 @@ def wipe_jobs(world: World, job_ids: set[str]) -> None:
     world.run.table.write_many(deletes=[k for k in gone if k[0].removeprefix("J|") in job_ids])
 
 
-@pytest.mark.parametrize("count", [1, 3])
+@pytest.mark.parametrize("count", [1, pytest.param(3, marks=pytest.mark.exhaustive)])
 def test_fetch(one: World, count: int) -> None:
     for run, _ in faults(one):
         ids = {one.push(n, BIG if n else "").id for n in range(3)}
@@ -143,8 +145,7 @@ def test_ack(one: World, result: str) -> None:
         assert (found.state, found.result, found.attempt) == ("completed", result, 1)
 
 
-@pytest.mark.parametrize("attempts", [1, 3])
-@pytest.mark.parametrize("requeue", [False, True])
+@pytest.mark.parametrize(("requeue", "attempts"), spread(product((False, True), (1, 3)), 3))
 def test_nack(one: World, attempts: int, requeue: bool) -> None:
     error = {"code": "E", "message": "told by the worker"}
     for run, _ in faults(one):

@@ -222,7 +222,8 @@ def test_64_producers_never_get_past_the_bound(streamed: Worlds, lanes: int) -> 
         assert done["completed"] == 32 * times * 16
 
 
-def test_one_counter_serves_all_lanes(streamed: Worlds) -> None:
+@pytest.mark.parametrize("producers", [4, pytest.param(16, marks=pytest.mark.exhaustive)])
+def test_one_counter_serves_all_lanes(streamed: Worlds, producers: int) -> None:
     with streamed() as world:
         configure(world, max_size=40, lanes=4)
 
@@ -230,7 +231,7 @@ def test_one_counter_serves_all_lanes(streamed: Worlds) -> None:
             for n in range(20):
                 until_accepted(run, [request(n)])
 
-        crowd(world, [push] * 16)
+        crowd(world, [push] * producers)
         stream = Stream(world.client, world.table)
         lanes = {
             item.get("lane", {}).get("N", "0")
@@ -327,12 +328,15 @@ def test_the_oldest_give_way_to_many_at_once(streamed: Worlds) -> None:
         assert told["queue.full"] == told["backpressure.warning"] == 1
 
 
-def test_a_full_queue_takes_all_as_long_as_something_can_be_dropped(streamed: Worlds) -> None:
-    """32 producers that come at once, with four jobs each."""
+@pytest.mark.parametrize("producers", [8, pytest.param(32, marks=pytest.mark.exhaustive)])
+def test_a_full_queue_takes_all_as_long_as_something_can_be_dropped(
+    streamed: Worlds, producers: int
+) -> None:
+    """Producers that come at once, with four jobs each."""
     with streamed() as world:
         configure(world, max_size=100, overflow_policy="drop_oldest")
         fill(world, 100)
-        crowd(world, [pushing([request(n) for n in range(4)])] * 32)
+        crowd(world, [pushing([request(n) for n in range(4)])] * producers)
         records = Stream(world.client, world.table).take()
         history = History.of(records)
         assert (history.most_jobs, history.most_counted, history.too_few) == (100, 100, 0)
@@ -341,7 +345,7 @@ def test_a_full_queue_takes_all_as_long_as_something_can_be_dropped(streamed: Wo
         projected = Projected(world.client, world.table, world.clock)
         assert projected.run(records) == []
         dropped = [e["data"]["job_id"] for e in projected.events() if e["type"] == "queue.overflow"]
-        assert len(dropped) == len(set(dropped)) == 128
+        assert len(dropped) == len(set(dropped)) == 4 * producers
         told = Counter(event["type"] for event in projected.events())
         assert (told["queue.full"], told["backpressure.rejected"]) == (1, 0)
 

@@ -16,7 +16,7 @@ from ojs.domain.job import envelope
 from ojs.domain.queue.config import DEFAULT_QUEUE_POLICY
 from ojs.domain.queue.queue import Queue
 from ojs.services.jobs import fairness_backfill
-from ojs.services.jobs.fairness_backfill import AT_ONCE, SETTLED_MS
+from ojs.services.jobs.fairness_backfill import SETTLED_MS
 from ojs.store.jobs.fair_queue import BackfillCursor, BackfillCursors
 from ojs.store.jobs.records import JobStore
 from ojs.store.table import keys
@@ -186,15 +186,19 @@ def test_what_waits_for_something_else_gets_a_share_and_pays_when_it_comes(exact
     assert untagged(exact) == []
 
 
-def test_more_than_a_request_sees_to_is_left_to_the_sweep(exact: World) -> None:
-    flood(exact, "a", AT_ONCE + 250)
+def test_more_than_a_request_sees_to_is_left_to_the_sweep(
+    exact: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(fairness_backfill, "AT_ONCE", 50)
+    monkeypatch.setattr(fairness_backfill, "_PAGE", 10)
+    flood(exact, "a", 100)
     exact.clock.advance(1_000)
     flood(exact, "b", 5)
     fair(exact)
-    assert len(untagged(exact)) == 255
-    assert sweep(exact, limit=100)["tagged"] == 100
-    assert len(untagged(exact)) == 155
-    assert sweep(exact)["tagged"] == 155
+    assert len(untagged(exact)) == 55
+    assert sweep(exact, limit=20)["tagged"] == 20
+    assert len(untagged(exact)) == 35
+    assert sweep(exact)["tagged"] == 35
     assert untagged(exact) == []
     assert served(exact, 12) == ["a", "b"] * 5 + ["a"] * 2
 
@@ -202,7 +206,7 @@ def test_more_than_a_request_sees_to_is_left_to_the_sweep(exact: World) -> None:
 def test_a_request_reads_so_many_pages_at_most(exact: World) -> None:
     """Switched off and on again where all jobs have tags: nothing is to be done, at length."""
     fair(exact)
-    flood(exact, "a", 1_000)
+    flood(exact, "a", 400)
     off(exact)
     with mock.patch.object(fairness_backfill, "_REQUEST_PAGES", 3):
         fair(exact)
@@ -390,7 +394,7 @@ def test_a_push_whose_answer_was_lost_finds_its_job_though_it_has_a_tag_by_now(
 
 def test_of_several_runs_at_once_one_works_and_all_stay_in_order(exact: World) -> None:
     for tenant in ("a", "b", "c"):
-        flood(exact, tenant, 60)
+        flood(exact, tenant, 30)
         exact.clock.advance(1_000)
     with mock.patch.object(fairness_backfill.FairnessBackfill, "begin"):
         fair(exact)
@@ -400,38 +404,39 @@ def test_of_several_runs_at_once_one_works_and_all_stay_in_order(exact: World) -
         counts = list(
             pool.map(lambda run: run.backfill.run_once(exact.clock.now_ms(), 1_000), runs)
         )
-    assert sum(count.get("tagged", 0) for count in counts) == 180
+    assert sum(count.get("tagged", 0) for count in counts) == 90
     assert untagged(exact) == []
     got = exact.fetch(count=100) + exact.fetch(count=100)
     for tenant in ("a", "b", "c"):
         mine = [(job.content or {})["args"][0] for job in got if whose([job]) == [tenant]]
-        assert mine == list(range(60))
+        assert mine == list(range(30))
 
 
-def test_300_jobs_in_all_states_with_others_at_work(exact: World) -> None:
+@pytest.mark.parametrize("each", [3, pytest.param(10, marks=pytest.mark.exhaustive)])
+def test_jobs_in_all_states_with_others_at_work(exact: World, each: int) -> None:
     """Claims, pushes and retries between the steps of every pass."""
-    everywhere(exact, each=10)
-    assert len(job_records(exact)) == 300
-    with mock.patch.object(fairness_backfill, "AT_ONCE", 100):
+    everywhere(exact, each)
+    assert len(job_records(exact)) == 30 * each
+    with mock.patch.object(fairness_backfill, "AT_ONCE", 10 * each):
         fair(exact)
     slow = exact.another()
-    for n in range(40):
+    for n in range(4 * each):
         for job in exact.fetch(count=2, worker="w"):
             exact.run.finish.nack(job.id, error={"code": "x", "message": "x"}, requeue=n % 2 == 0)
         push(exact, "abc"[n % 3], n)
-        if n < 10:
+        if n < each:
             with unknowing():
                 push(exact, "c", n, run=slow)
-        exact.run.backfill.run_once(exact.clock.now_ms(), 20)
+        exact.run.backfill.run_once(exact.clock.now_ms(), 2 * each)
         exact.clock.advance(5_000)
     sweep_to_the_end(exact)
     assert all_done(exact)
-    assert len(job_records(exact)) == 350
+    assert len(job_records(exact)) == 35 * each
     exact.clock.advance(9_000_000)
     for job in job_records(exact):
         if job.state.value == "pending":
             exact.run.jobs.activate(job.id)
-    assert len(drain(exact)) == 350
+    assert len(drain(exact)) == 35 * each
 
 
 @pytest.mark.exhaustive

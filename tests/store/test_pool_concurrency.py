@@ -22,6 +22,7 @@ from ojs.store.permits.semaphore import GONE_MS
 from ojs.store.queues.queues import QueueStore
 from ojs.store.table import keys
 from ojs.store.table.table import MAX_BATCH_WRITE
+from tests.spread import spread
 from tests.store.faults import attempt, faults
 from tests.store.permits import taken as taken_of
 from tests.store.worker_pools import SECOND, fill, pool, prevent, taken
@@ -80,20 +81,19 @@ def together(world: World, dispatches: int, *, count: int = 1) -> list[tuple[int
 
 
 @pytest.mark.requirement("FS-15")
-@pytest.mark.parametrize("count", [1, pytest.param(10, marks=pytest.mark.exhaustive)])
-def test_weights_are_kept_by_many_together(exact: World, count: int) -> None:
-    """Every share is within 2 % of its nominal one, for single and batched fetches.
+@pytest.mark.parametrize(("count", "dispatches"), spread([(1, 270), (1, 900), (10, 1_800)], 3))
+def test_weights_are_kept_by_many_together(exact: World, count: int, dispatches: int) -> None:
+    """Every share is within 2 % of its nominal one, or two jobs, for single and batched fetches.
 
     Ten thousand dispatches are measured for docs/performance.md (`tests/performance/measure.py`).
     """
     pool(exact, strategy="weighted", weights=SHARES)
-    dispatches = 900 if count == 1 else 1_800
     for queue, weight in SHARES.items():
         stock(exact, queue, dispatches * weight // 9 + 200)
     found = Counter(queue for _, queue in together(exact, dispatches, count=count))
     for queue, weight in SHARES.items():
         nominal = dispatches * weight / 9
-        assert abs(found[queue] - nominal) <= 0.02 * nominal, found
+        assert abs(found[queue] - nominal) <= max(2, 0.02 * nominal), found
 
 
 @pytest.mark.requirement("FS-1", "FS-2", "FS-3", "FS-13")
@@ -101,8 +101,8 @@ def test_round_robin_by_many_is_exact(exact: World) -> None:
     """After any number of whole cycles every queue was served equally often."""
     pool(exact)
     for queue in SHARES:
-        stock(exact, queue, 200)
-    found = Counter(queue for _, queue in together(exact, 300))
+        stock(exact, queue, 100)
+    found = Counter(queue for _, queue in together(exact, 90))
     assert max(found.values()) - min(found.values()) <= 1, found
 
 
@@ -138,7 +138,7 @@ def test_a_pools_limit_holds_for_all_fetchers_together(exact: World) -> None:
 
     def work(number: int) -> None:
         mine = exact.another()
-        for _ in range(6):
+        for _ in range(2):
             jobs = mine.fetch.fetch(None, 4, f"w{number}", pool="p")
             with lock:
                 running.update(job.id for job in jobs)

@@ -19,6 +19,7 @@ from ojs.projections.counters import NAMES
 from ojs.services.jobs import enqueue
 from ojs.store.jobs import staged_batches
 from ojs.store.table import keys
+from tests.spread import examples
 from tests.store.streams import (
     SHARD,
     Projected,
@@ -183,7 +184,7 @@ LIKELY = ("push", "fetch", "fetch", "ack", "nack", "nack", "wait", "sweep", "rev
     names=st.lists(st.sampled_from(OPERATIONS + LIKELY), min_size=10, max_size=60),
     seed=st.integers(0, 2**32),
 )
-@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=examples(60), suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_counts_equal_a_recount_of_the_records(
     streamed: Callable[[], AbstractContextManager[World]], names: list[str], seed: int
 ) -> None:

@@ -17,6 +17,7 @@ import pytest
 from ojs.domain.errors import BackendUnavailable
 from ojs.domain.job.retention import PRUNED_EVERY_MS
 from ojs.services.dead_letter import archive
+from ojs.services.dead_letter import prune as prune_module
 from ojs.store.jobs.blobs import MemoryBlobs
 from ojs.store.table import keys
 from ojs.store.table.table import Update
@@ -294,22 +295,23 @@ def test_a_run_that_was_cut_short_goes_on_the_next_minute(exact: World) -> None:
     assert exact.run.prune.run_once(exact.clock.now_ms(), 100) == {}
 
 
-def test_it_stops_when_time_is_up(exact: World) -> None:
+def test_it_stops_when_time_is_up(exact: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(prune_module, "_SLICE", 20)
     keep(exact, "mail", max_age="PT1S")
-    dying(exact, 250)
+    dying(exact, 50)
     exact.clock.advance(PRUNED_EVERY_MS)
     count(exact)
     left = iter([True] * 4)
     done = exact.run.prune.run_once(exact.clock.now_ms(), 1_000, lambda: next(left, False))
     assert done["more"] == 1
-    assert done["pruned"] == 200
-    assert len(dead(exact)) == 250 - done["pruned"]
+    assert done["pruned"] == 40
+    assert len(dead(exact)) == 50 - done["pruned"]
     assert exact.run.prune.run_once(exact.clock.now_ms(), 1_000, lambda: False) == {"more": 1}
 
 
 def test_two_at_once_prune_nothing_twice_and_nothing_else(exact: World) -> None:
     keep(exact, "mail", max_count=30)
-    ids = dying(exact, 100)
+    ids = dying(exact, 50)
     exact.clock.advance(PRUNED_EVERY_MS)
     count(exact)
     now_ms = exact.clock.now_ms()
@@ -317,8 +319,8 @@ def test_two_at_once_prune_nothing_twice_and_nothing_else(exact: World) -> None:
     with ThreadPoolExecutor(4) as pool:
         done = list(pool.map(lambda run: run.prune.run_once(now_ms, 1_000), runs))
     # One of them has the lock.
-    assert sorted(one.get("pruned", 0) for one in done) == [0, 0, 0, 70]
-    assert dead(exact) == ids[70:]
+    assert sorted(one.get("pruned", 0) for one in done) == [0, 0, 0, 20]
+    assert dead(exact) == ids[20:]
     # And where a lock lapsed and another took over, both at once.
     keep(exact, "mail", max_count=5)
     for run in runs:
@@ -329,7 +331,7 @@ def test_two_at_once_prune_nothing_twice_and_nothing_else(exact: World) -> None:
     with ThreadPoolExecutor(4) as pool:
         done = list(pool.map(lambda run: run.prune.run_once(now_ms, 1_000), runs))
     assert sum(one.get("pruned", 0) for one in done) >= 25
-    assert dead(exact) == ids[95:]
+    assert dead(exact) == ids[45:]
 
 
 # --- races ----------------------------------------------------------------------------------------

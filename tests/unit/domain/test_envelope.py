@@ -28,6 +28,7 @@ from ojs.domain.job.envelope import (
     Specification,
 )
 from ojs.domain.job.retry import BackoffStrategy, OnExhaustion, RetryPolicy
+from tests.spread import examples
 from tests.unit.domain.arbitrary import NOW_MS, exactly, json_objects, json_values, texts
 
 JOB_ID = "019539a4-b68c-7def-8000-1a2b3c4d5e6f"
@@ -642,7 +643,7 @@ any_request = st.builds(
 )
 
 
-@settings(max_examples=200)
+@settings(max_examples=examples(200))
 @given(any_request)
 def test_whatever_the_fields_hold_the_request_is_understood_or_refused_as_such(
     raw: dict[str, Any],

@@ -16,6 +16,7 @@ from ojs.domain.job.failure import Failure
 from ojs.domain.job.job import MISSING, Job, Lease, expired, to_dict
 from ojs.domain.job.retry import RetryPolicy
 from ojs.domain.job.states import State
+from tests.spread import examples
 from tests.unit.domain.arbitrary import (
     NOW_MS,
     contents,
@@ -82,7 +83,7 @@ def loaded_jobs(draw: st.DrawFn) -> Job:
     )
 
 
-@settings(max_examples=60)
+@settings(max_examples=examples(60))
 @given(loaded_jobs())
 def test_a_field_that_is_not_set_is_absent_never_null(job: Job) -> None:
     shown = to_dict(job)
@@ -93,7 +94,7 @@ def test_a_field_that_is_not_set_is_absent_never_null(job: Job) -> None:
     assert None not in shown.get("metadata", {}).values()
 
 
-@settings(max_examples=60)
+@settings(max_examples=examples(60))
 @given(loaded_jobs())
 def test_what_is_always_there_is_there_in_every_state(job: Job) -> None:
     shown = to_dict(job)
@@ -103,7 +104,7 @@ def test_what_is_always_there_is_there_in_every_state(job: Job) -> None:
     assert shown["state"] == job.state.value
 
 
-@settings(max_examples=60)
+@settings(max_examples=examples(60))
 @given(loaded_jobs())
 def test_args_meta_and_unknown_keys_are_shown_exactly_as_given(job: Job) -> None:
     shown = to_dict(job)
@@ -113,7 +114,7 @@ def test_args_meta_and_unknown_keys_are_shown_exactly_as_given(job: Job) -> None
         assert exactly(shown[name]) == exactly(kept)
 
 
-@settings(max_examples=60)
+@settings(max_examples=examples(60))
 @given(loaded_jobs())
 def test_every_key_the_backend_shows_is_one_a_client_cannot_set_by_an_unknown_key(
     job: Job,
@@ -153,7 +154,7 @@ def test_a_dead_letter_adds_its_times_to_the_clients_own_metadata() -> None:
     assert shown == {"team": "x", "created_at": time, "discarded_at": time}
 
 
-@settings(max_examples=60)
+@settings(max_examples=examples(60))
 @given(loaded_jobs())
 def test_the_whole_job_can_be_sent_and_its_times_be_read(job: Job) -> None:
     shown = jsontext.loads(jsontext.dumps(to_dict(job)))

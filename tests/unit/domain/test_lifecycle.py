@@ -17,6 +17,7 @@ from ojs.domain.job.failure import Failure
 from ojs.domain.job.job import Job, Lease
 from ojs.domain.job.retry import OnExhaustion, RetryPolicy
 from ojs.domain.job.states import TERMINAL, TRANSITIONS, State, Trigger
+from tests.spread import examples
 from tests.unit.domain.arbitrary import (
     NOW_MS,
     instants,
@@ -87,7 +88,7 @@ def test_a_transition_outside_the_table_is_refused(
 
 
 @pytest.mark.parametrize(("state", "trigger"), list(TRANSITIONS))
-@settings(max_examples=30)
+@settings(max_examples=examples(30))
 @given(st.data())
 def test_a_transition_leads_to_a_state_of_the_table_and_keeps_what_the_client_gave(
     state: State, trigger: Trigger, data: st.DataObject
@@ -103,7 +104,7 @@ def test_a_transition_leads_to_a_state_of_the_table_and_keeps_what_the_client_ga
 
 
 @pytest.mark.parametrize(("state", "trigger"), list(TRANSITIONS))
-@settings(max_examples=20)
+@settings(max_examples=examples(20))
 @given(st.data())
 def test_after_a_transition_just_what_the_new_state_calls_for_is_set(
     state: State, trigger: Trigger, data: st.DataObject
@@ -151,7 +152,7 @@ def _moved(job: Job, trigger: Trigger, now_ms: int, chance: float, failure: Fail
             return FUNCTIONS[trigger](job)
 
 
-@settings(max_examples=150)
+@settings(max_examples=examples(150))
 @given(
     jobs([State.SCHEDULED, State.AVAILABLE, State.PENDING]),
     st.lists(moves, min_size=5, max_size=40),
@@ -494,7 +495,7 @@ def _settled(job: Job, now_ms: int, chance: float) -> list[Job]:
         assert len(path) <= 4
 
 
-@settings(max_examples=200)
+@settings(max_examples=examples(200))
 @given(jobs(), instants, chances)
 def test_time_comes_to_rest_within_three_steps_each_of_the_table(
     job: Job, now_ms: int, chance: float
@@ -513,7 +514,7 @@ def test_time_comes_to_rest_within_three_steps_each_of_the_table(
         _assert_fits_its_state(after)
 
 
-@settings(max_examples=200)
+@settings(max_examples=examples(200))
 @given(jobs(), instants, chances, chances)
 def test_time_applied_again_at_the_same_instant_changes_nothing(
     job: Job, now_ms: int, chance: float, other_chance: float
@@ -526,7 +527,7 @@ def test_time_applied_again_at_the_same_instant_changes_nothing(
     assert failure is None
 
 
-@settings(max_examples=200)
+@settings(max_examples=examples(200))
 @given(jobs(), instants, chances)
 def test_what_is_at_rest_has_nothing_due(job: Job, now_ms: int, chance: float) -> None:
     rested = _settled(job, now_ms, chance)[-1]

@@ -35,6 +35,7 @@ from ojs.domain.ids import ORDER_DIGITS, IdSource
 from ojs.domain.queue import config as queue_config
 from ojs.domain.queue.config import Layers
 from ojs.domain.queue.queue import PoolMark, Queue
+from tests.spread import examples
 from tests.unit.domain.arbitrary import json_values, texts
 
 NOW_MS = 1_780_000_000_000
@@ -103,7 +104,7 @@ turns = st.lists(st.none() | names, min_size=1, max_size=120)
 
 
 @pytest.mark.requirement("FS-19", "FS-20")
-@settings(max_examples=200)
+@settings(max_examples=examples(200))
 @given(turns)
 def test_jobs_are_served_as_start_time_fair_queuing_says(events: list[str | None]) -> None:
     """None serves one, a name is a push of that tenant."""
@@ -122,7 +123,7 @@ def test_jobs_are_served_as_start_time_fair_queuing_says(events: list[str | None
 
 
 @pytest.mark.requirement("FS-20")
-@settings(max_examples=100)
+@settings(max_examples=examples(100))
 @given(
     st.dictionaries(names, st.integers(1, MAX_WEIGHT), min_size=2), st.integers(1, 400), st.data()
 )

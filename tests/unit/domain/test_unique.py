@@ -13,6 +13,7 @@ from ojs.domain import jsontext
 from ojs.domain.errors import ValidationFailed
 from ojs.domain.job import envelope
 from ojs.domain.job.unique import fingerprint
+from tests.spread import examples
 from tests.unit.domain.arbitrary import NOW_MS, json_values
 
 ALL = ["type", "queue", "args"]
@@ -69,7 +70,7 @@ close_values = st.recursive(
 )
 
 
-@settings(max_examples=400)
+@settings(max_examples=examples(400))
 @given(close_values, close_values)
 def test_two_values_share_a_fingerprint_exactly_when_they_mean_the_same(
     one: Any, other: Any

@@ -18,10 +18,11 @@ from ojs.http.contract.operations import Operation
 from ojs.http.contract.permissions import Reach, permissions
 from ojs.runtime import Runtime
 from ojs.store.table.table import Table
+from tests.spread import spread
 from tests.unit.functions.keyed import JOB, Keyed
 
 UNKNOWN = Credential("0" * 16, "0" * 64).text
-EVERY = [pytest.param(operation, id=operation.id) for operation in contract.OPERATIONS]
+EVERY = spread(contract.OPERATIONS, 4, ids=[operation.id for operation in contract.OPERATIONS])
 WRITES = {"PutItem", "UpdateItem", "DeleteItem", "BatchWriteItem", "TransactWriteItems"}
 
 

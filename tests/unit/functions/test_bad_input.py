@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from ojs.http.contract import models
 from ojs.http.contract import operations as contract
 from ojs.http.contract.operations import Operation
-from tests.spread import spread
+from tests.spread import examples, spread
 from tests.unit.functions.bad_input import (
     ANYTHING,
     EXAMPLES,
@@ -428,27 +428,27 @@ def check_any(api: Api, operation: Operation, raw: str) -> None:
 
 
 @SPREAD
-@settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=examples(40), suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(body=st.dictionaries(WORDS, ANYTHING, max_size=8) | ANYTHING)
 def test_any_json_is_answered(api: Api, operation: Operation, body: Any) -> None:
     check_any(api, operation, json.dumps(body))
 
 
 @SPREAD
-@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=examples(60), suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.data())
 def test_nearly_right_json_is_answered(api: Api, operation: Operation, data: st.DataObject) -> None:
     check_any(api, operation, json.dumps(data.draw(nearly_right(operation.id))))
 
 
 @SPREAD
-@settings(max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=examples(25), suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(raw=st.text(max_size=40))
 def test_any_text_is_answered(api: Api, operation: Operation, raw: str) -> None:
     check_any(api, operation, raw)
 
 
-@settings(max_examples=300, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=examples(300), suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     method=st.sampled_from(["GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"]),
     path=st.lists(

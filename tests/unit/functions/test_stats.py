@@ -22,6 +22,7 @@ from ojs.http.contract import operations as contract
 from ojs.http.contract.operations import Operation
 from ojs.store.derived import statistics as store
 from ojs.store.table import keys
+from tests.spread import examples
 
 if TYPE_CHECKING:
     from tests.unit.functions.client import Api
@@ -566,7 +567,7 @@ VALUES = st.one_of(
 )  # fmt: skip
 
 
-@settings(max_examples=150, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=examples(150), suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     operation=st.sampled_from(DERIVED),
     query=st.dictionaries(st.sampled_from(PARAMETERS), VALUES, max_size=4),

@@ -26,6 +26,7 @@ from ojs.http.contract import models, openapi
 from ojs.http.contract import operations as contract
 from ojs.http.views import queue_config as queue_configs
 from ojs.http.views import rate_limits as limits_views
+from tests.spread import examples
 from tests.unit.functions.bad_input import (
     EXAMPLES,
     REFUSED,
@@ -336,7 +337,7 @@ def test_no_value_is_taken_that_is_described_as_wrong(operation: Operation) -> N
 
 
 @SPREAD
-@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=examples(60), suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.data())
 def test_nothing_is_taken_that_is_described_as_wrong(
     operation: Operation, data: st.DataObject

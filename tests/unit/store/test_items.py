@@ -16,6 +16,7 @@ from ojs.domain.job.states import TERMINAL, State, Trigger
 from ojs.store.jobs import items
 from ojs.store.table import keys, schema, values
 from ojs.store.table.values import Item
+from tests.spread import examples
 from tests.unit.domain.arbitrary import (
     NOW_MS,
     contents,
@@ -41,7 +42,7 @@ def _stored(item: Item) -> Item:
 # --- round trips --------------------------------------------------------------------------------
 
 
-@settings(max_examples=100)
+@settings(max_examples=examples(100))
 @given(jobs(content=contents))
 def test_a_job_is_read_back_from_its_record_exactly(job: Job) -> None:
     back = items.job_of(_stored(items.record_of(job)))
