@@ -361,7 +361,7 @@ def a_tenth_too_short() -> AbstractContextManager[Any]:
 # What is done, and the scenario that shows it.
 MUTATIONS: dict[str, tuple[Mutation, str]] = {
     "a claim has no condition": (claim_without_state, "life"),
-    "an ack needs no lease": (ack_without_lease, "owners"),
+    "an ack needs no lease": (ack_without_lease, "slots"),
     "a job record is swapped blindly": (record_is_swapped_blindly, "life"),
     "a job record is written before its payload": (record_before_payload, "life"),
     "a batch is undone without a mark": (undo_without_mark, "batches"),
@@ -379,9 +379,7 @@ MUTATIONS: dict[str, tuple[Mutation, str]] = {
     "a queue goes without a note": (end_without_note, "ending"),
     "a claim does not name its line": (dropped("#wpk = :line"), "ending"),
     "nobody looks at what runs in a queue that is gone": (nobody_looks_at_what_runs, "ending"),
-    "a repetition is a lost race": (repetition_is_a_lost_race, "pool"),
     "room is given back after a repetition": (repetition_is_a_lost_race, "dead-letters"),
-    "a start is taken back after a repetition": (repetition_is_a_lost_race, "rates"),
     "the end of a queue is taken back once": (end_is_taken_back_once, "rejected"),
     "events are not written": (events_are_lost, "life"),
     "a record leaves no mark": (a_record_leaves_no_mark, "life"),

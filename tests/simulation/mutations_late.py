@@ -11,7 +11,7 @@ from functools import partial
 from typing import Any
 from unittest import mock
 
-from botocore.exceptions import ConnectionClosedError, ReadTimeoutError
+from botocore.exceptions import ConnectionClosedError
 
 from ojs.domain.errors import BackendError
 from ojs.domain.job import lifecycle
@@ -22,7 +22,7 @@ from ojs.store.jobs import items
 from ojs.store.jobs import records as job_store
 from ojs.store.jobs.staged_batches import StagedBatches
 from ojs.store.table import keys, table
-from ojs.store.table.errors import NotDone, classify
+from ojs.store.table.errors import classify
 from ojs.store.table.table import Put, Table, Update
 from tests.simulation.faults import Client
 
@@ -179,13 +179,6 @@ def errors_go_by_the_start() -> AbstractContextManager[Any]:
 # --- what an answer means -------------------------------------------------------------------------
 
 
-def silence_means_no(error: Any) -> Any:
-    """A call without an answer is taken for one that was refused."""
-    if isinstance(error, ReadTimeoutError):
-        return NotDone("The store did not answer.")
-    return classify(error)
-
-
 def dead_connection_is_a_defect(error: Any) -> Any:
     """A connection that died while the container was frozen ends the request."""
     if isinstance(error, ConnectionClosedError):
@@ -304,7 +297,6 @@ LATE: Mapping[str, tuple[Mutation, str]] = {
     "progress goes back": (_unconditional(keys.PROGRESS), "owners"),
     "the backend's error replaces the worker's": (_unconditional(keys.ERROR), "owners"),
     "errors go by the start of the run": (errors_go_by_the_start, "owners"),
-    "a call without an answer is refused": (_classified(silence_means_no), "pool"),
     "a dead connection is a defect": (_classified(dead_connection_is_a_defect), "life"),
     "keys that were not read are forgotten": (
         _forgotten("batch_get_item", "UnprocessedKeys"),

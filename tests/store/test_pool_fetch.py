@@ -588,7 +588,9 @@ def test_a_pool_is_one_write_more(exact: World) -> None:
         assert len(calls) == len(without[0]) + more, (config, calls)
         assert units == without[1] + more
         many, units = spent(exact, count=10)
-        assert many.count("UpdateItem") == 10 + more, (config, many)
+        # A shard may have fewer than ten permits left: then it is asked again, and another one.
+        again = 2 if "concurrency" in config else 0
+        assert 0 <= many.count("UpdateItem") - (10 + more) <= again, (config, many)
 
 
 @pytest.mark.requirement("FS-8")

@@ -68,6 +68,9 @@ class _FetchState:
     go_on: Callable[[], bool] = lambda: True
     jobs: list[Job] = field(default_factory=list)
     kib: int = 0
+    # Jobs it has tried to claim. It tries each once: the permits that a job was claimed with are
+    # released when its lease ends, which a short one may do in the fetch that gave it.
+    tried: set[str] = field(default_factory=set)
     lost: int = 0
     # Whether another fetch won the last claim, rather than the job's own deadline.
     contended: bool = False
@@ -353,7 +356,9 @@ class Fetch:
         unclaimed = [
             Candidate(job_id, position, key)
             for job_id, key in entries
-            if job_id + key not in self._claimed and (position := _position(key)) is not None
+            if job_id + key not in self._claimed
+            and job_id not in state.tried
+            and (position := _position(key)) is not None
         ]
         waiting = self._committed_only(unclaimed)
         self._permits.prefetch(state.permits, waiting)
@@ -434,6 +439,7 @@ class Fetch:
         # A rate-limited job starts when its start was counted.
         now_ms = self._clock.now_ms() if acquired.start_ms is None else acquired.start_ms
         self._permits.commit(acquired)
+        state.tried.add(job_id)
         try:
             job = self._jobs.claim(
                 job_id,
@@ -468,8 +474,7 @@ class Fetch:
             if over:
                 self._transitions.apply(found)
             return None
-        # A short lease may end while its own fetch goes on: the worker is told of the later one.
-        state.jobs = [*(one for one in state.jobs if one.id != job.id), job]
+        state.jobs.append(job)
         state.kib += _kib(position)
         return job
 
@@ -507,7 +512,10 @@ class Fetch:
                 break
             record = records.get(job_id)
             settled = self._transitions.apply_indexed(record) if record is not None else None
-            if settled is not None and settled.state is State.AVAILABLE:
+            if job_id in state.tried:
+                # Its lease ended while this fetch went on: the next one is given the job.
+                state.jobs = [job for job in state.jobs if job.id != job_id]
+            elif settled is not None and settled.state is State.AVAILABLE:
                 promoted.append(settled)
         return promoted
 
