@@ -91,6 +91,17 @@ def test_a_fetch_that_only_met_trouble_says_so(
         fetch(Throttled(world.client, keys.ready("hot", 0)))
 
 
+def test_a_damaged_queue_keeps_no_job_of_another_back(
+    mixed: tuple[World, Callable[[Any], list[Job]]],
+) -> None:
+    """A fetch that finds nothing else says that there is one."""
+    world, fetch = mixed
+    damage_queue(world, "hot")
+    assert {job.queue for job in fetch(world.client)} == {"good"}
+    with pytest.raises(UnreadableItem, match="queue hot"):
+        fetch(world.client)
+
+
 def test_permits_of_what_was_not_claimed_are_given_back(exact: World) -> None:
     for queue in ("hot", "good"):
         exact.run.queues.create(queue, {"concurrency": 10})

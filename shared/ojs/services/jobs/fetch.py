@@ -232,6 +232,7 @@ class Fetch:
             return []
         plan = self._plan(read, strategy, weights)
         state = _FetchState(plan, count, worker_id, visibility_timeout_ms, go_on)
+        state.errors += read.errors
         try:
             self._claim_all(state, read.queues)
             if state.errors and not state.jobs:

@@ -23,6 +23,7 @@ from ojs.store.queues import pools as store
 from ojs.store.queues import workers as worker_store
 from ojs.store.queues.queues import QueueStore
 from ojs.store.queues.workers import WorkerStore
+from ojs.store.table.errors import UnreadableItem
 from ojs.store.table.values import Item
 
 _REMEMBERED = 10_000
@@ -32,13 +33,15 @@ _Key = tuple[str, str]
 @dataclass(frozen=True)
 class FetchContext:
     """What a fetch begins with: the queues it may take jobs from, in order; its worker, if known;
-    its pool, if configured, and the state of the pool's sequencer.
+    its pool, if configured, and the state of the pool's sequencer. `errors` say which queues cannot
+    be read.
     """
 
     queues: Sequence[Queue]
     worker: Worker | None
     pool: Pool | None
     sequencer_state: SequencerState
+    errors: Sequence[UnreadableItem] = ()
 
 
 class Membership:
@@ -68,7 +71,8 @@ class Membership:
         wanted = list(dict.fromkeys(known if names is None else names))
         worker_key = worker_store.key_of(worker_id) if worker_id else None
         others = [*([worker_key] if worker_key else []), *(_of_pool(guess) if guess else [])]
-        found, items = self._queues.get_many(wanted, others)
+        errors: dict[str, UnreadableItem] = {}
+        found, items = self._queues.get_many(wanted, others, unreadable=errors.setdefault)
         record = items.get(worker_key) if worker_key else None
         worker = worker_store.from_item(record) if record is not None else None
         name: str | None = self._belongs(worker_id, worker, declared)
@@ -90,7 +94,7 @@ class Membership:
             self._remember(worker_id, name, pool)
             allowed = [each for each in pool.queues if names is None or each in wanted]
             if missing := [each for each in allowed if each not in found]:
-                more, _ = self._queues.get_many(missing)
+                more, _ = self._queues.get_many(missing, unreadable=errors.setdefault)
                 found |= more
         mine = name or DEFAULT_POOL
         open_queues = [
@@ -98,7 +102,7 @@ class Membership:
             for each in allowed
             if each in found and found[each].hands_out and found[each].isolated_by in (None, mine)
         ]
-        return FetchContext(open_queues, worker, pool, state)
+        return FetchContext(open_queues, worker, pool, state, list(errors.values()))
 
     def _belongs(self, worker_id: str | None, worker: Worker | None, declared: str | None) -> str:
         """The pool that a fetch is for, which is recorded if the worker declares another one."""
