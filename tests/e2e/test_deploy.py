@@ -394,7 +394,8 @@ def test_bundle_is_complete_without_this_machine_s_packages(deployment: Deployme
     program = (
         f"import sys, importlib; sys.path[:0] = [{str(bundle)!r}]; sys.dont_write_bytecode = True\n"
         f"for name in {modules!r}: importlib.import_module(name)\n"
-        f"import boto3; [boto3.client(s, 'us-east-1') for s in {bundling.SDK_SERVICES!r}]\n"
+        "import botocore.session; session = botocore.session.get_session()\n"
+        f"[session.create_client(s, 'us-east-1') for s in {bundling.SDK_SERVICES!r}]\n"
     )
     # -I: no environment, no user packages, not this folder; -S: no site-packages.
     result = subprocess.run(
