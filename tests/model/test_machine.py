@@ -150,7 +150,7 @@ class Machine(Scenes):
             elif kind == "G":
                 tracked = depth_counter.value_from(item).tracked
                 assert sk != keys.DEPTH or tracked == 0, f"{pk} {sk}"
-                assert sk != keys.SEMAPHORE or item["n"] == 0, f"{pk} {sk}: {item}"
+                assert sk != keys.SEMAPHORE or item.get("n", 0) == 0, f"{pk} {sk}: {item}"
             else:
                 assert kind != "B" or "ttl" in item, f"{pk} was never undone"
         assert {sk for pk, sk in there if pk == "QUEUES"} == set(self.model.queues)
