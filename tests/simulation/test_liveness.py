@@ -9,7 +9,7 @@ from unittest import mock
 
 import pytest
 
-from tests.simulation.liveness import KINDS, measure
+from tests.simulation.liveness import KINDS, LEAST_AFTER, measure
 
 SEED = 1
 # Of which `make test` runs one.
@@ -26,13 +26,19 @@ AT_FIRST = "limited"
 def test_work_goes_on_while_calls_fail(kind: str) -> None:
     told = measure(kind, SEED)
     assert told.healthy > 60
-    assert told.kept, told
+    if kind == "bounded":
+        # Room that calls without an answer took is released by the sweep, minutes later: until
+        # then a small queue refuses pushes.
+        assert told.during >= 0.3 * told.healthy, told
+        assert told.after >= LEAST_AFTER * told.healthy, told
+    else:
+        assert told.kept, told
 
 
 @pytest.mark.exhaustive
 def test_a_queue_in_trouble_that_stops_the_others_is_found() -> None:
     def stopping(source: Any) -> Any:
-        return next(source._parts[0], 0) or source._parts.clear() or 0
+        return next(source._parts[0], []) or source._parts.clear() or []
 
     with mock.patch("ojs.services.jobs.fetch._Source._resume", stopping):
         assert not measure("hot", SEED).kept
