@@ -65,7 +65,7 @@ class Model:
     # --- loads ------------------------------------------------------------------------------
 
     def jobs(self, life: str, rate: float) -> Load:
-        """So many jobs a second that live this way, and no worker that asks in vain."""
+        """The load of `rate` jobs a second with this life, without fetches that find nothing."""
         one = self.units["lives"][life]
         return Load(
             one["pushes"] * rate, one["fetches and acks"] * rate,

@@ -165,8 +165,8 @@ class Scale:
             yield Ceiling(life, what, takes, one_of, jobs)
 
     def first(self, life: str, lanes: int, shards: int, *, one_queue: bool) -> Ceiling:
-        """What falls first for jobs that live this way in one queue, or in any number of them;
-        without what is a quota or a setting.
+        """The lowest ceiling for jobs with this life, in one queue or in any number of queues.
+        Quotas and settings are left out.
         """
         found = [
             one

@@ -27,8 +27,6 @@ from ojs import runtime
 from ojs.domain.ids import IdSource
 from ojs.domain.job.job import Job
 from ojs.services.queues.deletion import one_by_one
-from ojs.settings import Settings
-from ojs.store.jobs.blobs import MemoryBlobs
 from ojs.store.table.schema import STREAM_BATCH, TABLE
 from ojs.store.table.values import unpack
 from tests.performance.measure import ERROR, RESULT, WORKER, Bench
@@ -215,17 +213,13 @@ class Counting(Bench):
         super().__init__(self.recorder)  # type: ignore[arg-type]  # it is used as one
         runtime.use(self.run)
 
-    def another(self) -> runtime.Runtime:
-        return runtime.build(
-            Settings(table=self.table),
-            client=self.client,
-            blobs=MemoryBlobs(),
-            clock=self.clock,
-            ids=IdSource(self.clock, random.Random(1).randbytes),
-            measure=True,
-            for_each=one_by_one,
-            sleep=lambda _: None,
-        )
+    def another(self, **options: Any) -> runtime.Runtime:
+        repeatable: dict[str, Any] = {
+            "ids": IdSource(self.clock, random.Random(1).randbytes),
+            "for_each": one_by_one,
+            "sleep": lambda _: None,
+        }
+        return super().another(**repeatable | options)
 
     def reset(self) -> None:
         """Forget what was spent, and the records."""

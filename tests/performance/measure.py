@@ -60,14 +60,15 @@ class Bench:
         self.run.workers.beat(WORKER, active_jobs=[job.id])
         self.run.finish.ack(job.id)
 
-    def another(self) -> runtime.Runtime:
-        """One more container on the same table."""
+    def another(self, **options: Any) -> runtime.Runtime:
+        """One more container on the same table; `options` as for `runtime.build`."""
         return runtime.build(
             Settings(table=self.table),
             client=self.client,
             blobs=MemoryBlobs(),
             clock=self.clock,
             measure=True,
+            **options,
         )
 
     def tenants(self, count: int) -> list[str]:

@@ -10,7 +10,6 @@ import threading
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 from unittest import mock
@@ -26,6 +25,7 @@ from ojs.store.jobs import staged_batches
 from ojs.store.permits.depth_counter import PERIOD_MS, Room, period_of
 from ojs.store.table import keys, values
 from ojs.store.table.errors import LostRace
+from tests.store.bounded import DONE, QUEUE, Worlds, request, value_of
 from tests.store.doubles import Projecting
 from tests.store.faults import Killed
 from tests.store.permits import reconcile, reconcile_at_rest
@@ -34,27 +34,14 @@ from tests.store.streams import Projected, Record, Stream, recount_behind
 
 if TYPE_CHECKING:
     from ojs.runtime import Runtime
-    from ojs.store.permits.depth_counter import DepthValue
     from tests.store.conftest import World
 
-Worlds = Callable[[], AbstractContextManager["World"]]
-QUEUE = "bounded"
 # From one sweep to the next.
 SETTLED_MS = 60_000
-TERMINAL = ("completed", "cancelled", "discarded")
-
-
-def request(number: int = 0, queue: str = QUEUE, **options: Any) -> envelope.JobRequest:
-    raw = {"type": "email.send", "args": [number], "queue": queue, "options": options}
-    return envelope.parse(raw)
 
 
 def configure(world: World, queue: str = QUEUE, **config: Any) -> None:
     world.run.queues.configure(queue, config)
-
-
-def value_of(world: World, queue: str = QUEUE) -> DepthValue:
-    return world.run.stores.depth.value(queue)
 
 
 def counts(world: World, queue: str = QUEUE) -> tuple[int, int]:
@@ -110,7 +97,7 @@ class History:
 
 
 def _there(item: Any, queue: str) -> bool:
-    return item is not None and item["queue"] == queue and item["state"] not in TERMINAL
+    return item is not None and item["queue"] == queue and item["state"] not in DONE
 
 
 def crowd(world: World, work: Sequence[Callable[[Runtime], None]]) -> None:

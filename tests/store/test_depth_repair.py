@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 from unittest import mock
@@ -12,7 +12,6 @@ from unittest import mock
 import pytest
 
 from ojs.domain.errors import BackendContended, QueueFull
-from ojs.domain.job import envelope
 from ojs.domain.job.job import Job
 from ojs.services.jobs import enqueue
 from ojs.services.permits import reconcile as sweeping
@@ -21,6 +20,7 @@ from ojs.store.permits.depth_counter import KEPT_PERIODS, PERIOD_MS, Room, perio
 from ojs.store.table import keys, values
 from ojs.store.table.errors import LostRace
 from ojs.store.table.table import Put
+from tests.store.bounded import DONE, QUEUE, Worlds, request, value_of
 from tests.store.doubles import Projecting
 from tests.store.faults import Killed
 from tests.store.permits import reconcile
@@ -28,26 +28,13 @@ from tests.store.spending import spending
 
 if TYPE_CHECKING:
     from ojs.runtime import Runtime
-    from ojs.store.permits.depth_counter import DepthValue
     from tests.store.conftest import World
 
-Worlds = Callable[[], AbstractContextManager["World"]]
-QUEUE = "bounded"
 MINUTE_MS = 60_000
-DONE = ("completed", "cancelled", "discarded")
-
-
-def request(number: int = 0, queue: str = QUEUE, **options: Any) -> envelope.JobRequest:
-    raw = {"type": "email.send", "args": [number], "queue": queue, "options": options}
-    return envelope.parse(raw)
 
 
 def configure(world: World, queue: str = QUEUE, **config: Any) -> None:
     world.run.queues.configure(queue, config)
-
-
-def value_of(world: World, queue: str = QUEUE) -> DepthValue:
-    return world.run.stores.depth.value(queue)
 
 
 def there(world: World, queue: str = QUEUE) -> Room:
@@ -205,6 +192,16 @@ def test_each_leak_is_gone_in_four_minutes_wherever_it_falls(exact: World) -> No
             if steps % 15 == second // 4:
                 reconcile(exact)
         assert exact.clock.now_ms() - leaked_ms >= sweeping.SETTLED_MS
+
+
+def test_sweeps_that_are_far_apart_heal_a_queue_at_rest(exact: World) -> None:
+    """The second look comes after all periods of the first are out of their parts."""
+    configure(exact, max_size=100)
+    leak(exact)
+    for _ in range(2):
+        exact.clock.advance(KEPT_PERIODS * PERIOD_MS + MINUTE_MS)
+        reconcile(exact)
+    assert value_of(exact).count == 0
 
 
 def test_a_line_that_moves_on_all_the_time_hides_no_leak_for_long(exact: World) -> None:

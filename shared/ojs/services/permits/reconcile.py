@@ -7,13 +7,13 @@ untracked part is recounted each minute.
 The tracked part shows too many after a function died between the write of a job and that of its
 counter, and it is repaired while others push and finish jobs:
 
-1. Of the periods that ended SETTLED_MS ago nobody will store a job any more. What the counter has
-   of them, and how many jobs, only becomes less.
-2. The jobs of these periods are counted, by their records. What the counter has more may belong to
-   jobs that were done by then, and are about to be subtracted.
-3. SETTLED_MS after that all these have been subtracted. All that the counter now has of these
-   periods belongs to jobs that were counted then, or to none. So what it has more than were counted
-   then, or are counted now, belongs to none, and is subtracted.
+1. No job will be stored any more whose period ended SETTLED_MS ago. Both what the counter has of
+   these periods and the number of their jobs only fall.
+2. The jobs of these periods are counted, by their records. The counter may have more: jobs that
+   were done by then, and are about to be subtracted.
+3. SETTLED_MS later all these have been subtracted. What the counter has of these periods now
+   belongs to jobs that were counted then, or to no job. So the excess over the number counted then,
+   and over the number counted now, belongs to no job, and is subtracted.
 
 It is not subtracted as far as the projection contradicts: where the index misses jobs, the stream
 has them. Functions of 0.2 count jobs without a period; as long as they do, nothing is subtracted.
@@ -41,6 +41,7 @@ from ojs.store.permits.depth_counter import (
     KEPT_PERIODS,
     PERIOD_MS,
     DepthCounter,
+    DepthValue,
     LastRecount,
     period_of,
 )
@@ -211,7 +212,7 @@ class ReconcileSweep:
         if last is None:
             return True
         more = _minus(value.until(last.period), (last.count, last.size))
-        if _comparable(last, read_ms) and any(more):
+        if _comparable(last, value, read_ms) and any(more):
             return True
         return read_ms - last.at_ms >= max(SETTLED_MS, _PAUSE_MS * value.count)
 
@@ -255,7 +256,7 @@ class ReconcileSweep:
         excess = 0, 0
         if (
             last is not None
-            and _comparable(last, read_ms)
+            and _comparable(last, value, read_ms)
             and counted.undated_ms < last.period * PERIOD_MS
         ):
             there = counted.reserved.until(last.period)
@@ -355,12 +356,12 @@ def _over(now_ms: int) -> int:
     return period_of(now_ms - SETTLED_MS) - 1
 
 
-def _comparable(last: LastRecount, read_ms: int) -> bool:
+def _comparable(last: LastRecount, value: DepthValue, read_ms: int) -> bool:
     """Whether all that was about to be subtracted at a recount has been, and the parts of newer
-    periods are still exact.
+    periods are still exact. They are for KEPT_PERIODS, and as long as nothing changes the counter.
     """
     settled = read_ms - last.at_ms >= SETTLED_MS
-    return settled and last.period >= period_of(read_ms) - KEPT_PERIODS + 1
+    return settled and last.period >= period_of(value.changed_ms) - KEPT_PERIODS + 1
 
 
 def _minus(one: tuple[int, int], other: tuple[int, int]) -> tuple[int, int]:
