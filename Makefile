@@ -53,7 +53,7 @@ test: setup ## Run the tests, without those that take long
 
 .PHONY: test-exhaustive
 test-exhaustive: setup ## Run the tests that take long, and properties with all their examples
-	@$(PY) -m pytest $(PARALLEL) -m 'exhaustive or hypothesis' $(ARGS)
+	@$(PY) -m pytest $(PARALLEL) -m '(exhaustive or hypothesis) and not whole' $(ARGS)
 
 .PHONY: test-all
 test-all: setup ## Run all tests

@@ -9,17 +9,27 @@ import pytest
 from hypothesis import settings
 
 
-def spread(cases: Iterable[Any], every: int, ids: Sequence[str] | None = None) -> list[Any]:
-    """The cases as parameters; all but each `every`-th are left to `make test-exhaustive`.
+def spread(
+    cases: Iterable[Any], every: int, ids: Sequence[str] | None = None, *, rest: int = 1
+) -> list[Any]:
+    """The cases as parameters; all but each `every`-th are left to `make test-exhaustive`, and all
+    of these but each `rest`-th to `make test-all`.
 
-    A tuple has one value for each name. Of a product `every` has no divisor in common with the
-    length of its parts, so that each value of a part comes up.
+    A tuple has one value for each name. Of a product `every` and `rest` have no divisor in common
+    with the length of its parts, so that each value of a part comes up.
     """
+    exhaustive, whole = pytest.mark.exhaustive, pytest.mark.whole
+
+    def marks(at: int) -> Sequence[pytest.MarkDecorator]:
+        if at % every == 0:
+            return ()
+        return (exhaustive,) if at % rest == 0 else (exhaustive, whole)
+
     return [
         pytest.param(
             *(case if isinstance(case, tuple) else (case,)),
             id=None if ids is None else ids[at],
-            marks=() if at % every == 0 else pytest.mark.exhaustive,
+            marks=marks(at),
         )
         for at, case in enumerate(cases)
     ]
