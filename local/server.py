@@ -32,6 +32,7 @@ from ojs.settings import Settings
 from ojs.store.deployment.access_keys import AccessKeyStore
 from ojs.store.deployment.notes import DeploymentStore
 from ojs.store.queues.queues import QueueStore
+from ojs.store.queues.registry import QueueRegistry
 from ojs.store.table.table import Table
 
 if TYPE_CHECKING:
@@ -55,6 +56,8 @@ _SWEEPS = (
     (2.0, {"bulk": 10_000}),
     # Dead letters that rules look at, and those that are pruned.
     (60.0, {"replay": 10_000, "prune": 10_000}),
+    # Queues that are looked at before they rest.
+    (60.0, {"rest": 500}),
 )
 # Looks for oldest jobs that one request may cause; what is left out is made up for by the next.
 _PROBES = 100
@@ -148,7 +151,8 @@ class LocalServer:
 
     def unbounded(self) -> int:
         """How many queues have no bound."""
-        store = QueueStore(Table(self._client, TABLE_NAME))
+        table = Table(self._client, TABLE_NAME)
+        store = QueueStore(table, QueueRegistry(table, self._clock))
         found, _ = store.get_many(store.all_names())
         return sum(not queue.config.bounded for queue in found.values())
 

@@ -166,6 +166,14 @@ class Model:
             + self._logs(written * minutely)
         )
 
+    def notes(self, load: Load) -> float:
+        """Dollars a second of noting one queue for the sweep, by each container that answers
+        workers. What the consumer notes is among its units.
+        """
+        one = self.units["note"]
+        containers = max(1, load.others * self.numbers["request_ms"] / 1_000)
+        return self._ddb(one["write"], one["read"]) * containers / float(one["every_s"])
+
     def metrics(self, queues: int = 1) -> float:
         """Dollars a second of the metrics in CloudWatch, with so many queues in use."""
         count: int = self.units["metrics"]["deployment"] + queues * self.units["metrics"]["queue"]
@@ -182,7 +190,7 @@ class Model:
         polled = sum(self.cost(jobs + beats + self.idle_worker()).values())
         found = alone | {
             "heartbeats": beating - sum(alone.values()),
-            "sweeps": self.sweeps(),
+            "sweeps": self.sweeps() + self.notes(jobs),
             "metrics": self.metrics(),
             "idle worker": polled - beating,
         }

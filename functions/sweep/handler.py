@@ -81,6 +81,8 @@ PARTS = {
     "prune": Part(10_000, DEAD_LETTERS_SPARE_MS, "pruned"),
     # Worker pools.
     "pool_health": Part(100, DEAD_LETTERS_SPARE_MS, "looked at pools", frozenset({"pools"})),
+    # Queues that are looked at before they rest.
+    "rest": Part(500, DEAD_LETTERS_SPARE_MS),
     # Reads in search of the oldest jobs.
     "metrics": Part(PROBES, GAUGES_SPARE_MS),
 }

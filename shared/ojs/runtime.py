@@ -50,6 +50,7 @@ from ojs.store.permits.sequencer import Sequencer
 from ojs.store.permits.throttle_state import ThrottleStates
 from ojs.store.queues.pools import PoolStore
 from ojs.store.queues.queues import QueueStore
+from ojs.store.queues.registry import QueueRegistry
 from ojs.store.queues.workers import WorkerStore
 from ojs.store.table import clients
 from ojs.store.table.table import Table
@@ -73,6 +74,7 @@ if TYPE_CHECKING:
     from ojs.services.pools.configure import PoolConfiguration
     from ojs.services.pools.health_sweep import PoolHealthSweep
     from ojs.services.pools.statistics import PoolStatistics
+    from ojs.services.queues.rest import RestSweep
     from ojs.services.sweeps import Sweep
     from ojs.store.dead_letter.counters import DeadLetterCounters
     from ojs.store.derived.statistics import StatisticsStore
@@ -86,8 +88,9 @@ if TYPE_CHECKING:
 class Stores:
     """The stores that several services share."""
 
-    def __init__(self, table: Table, blobs: Blobs, ids: IdSource) -> None:
+    def __init__(self, table: Table, blobs: Blobs, ids: IdSource, clock: Clock) -> None:
         self.table = table
+        self.registry = QueueRegistry(table, clock)
         counter_table = table.without_repeats()
         self.blobs = blobs
         self.depth = DepthCounter(counter_table)
@@ -95,14 +98,14 @@ class Stores:
         self.rate_windows = RateWindowStore(counter_table)
         self.sequencer = Sequencer(counter_table)
         self.payloads = PayloadStore(table, blobs)
-        self.jobs = JobStore(table, self.payloads, ids, depth=self.depth)
+        self.jobs = JobStore(table, self.payloads, ids, depth=self.depth, registry=self.registry)
         self.waiting_copies = WaitingCopies(table, self.jobs)
         self.unique_locks = UniqueLocks(table)
         self.finish_tags = TenantFinishTags(table)
         self.key_limits = KeyLimits(table, ids)
         self.throttle_states = ThrottleStates(table)
-        self.queues = QueueStore(table)
-        self.pools = PoolStore(table)
+        self.queues = QueueStore(table, self.registry)
+        self.pools = PoolStore(table, self.registry)
         self.workers = WorkerStore(table)
 
     @cached_property
@@ -128,6 +131,13 @@ class Stores:
         from ojs.store.permits.recount import Recount
 
         return Recount(self.table)
+
+    def deployed_ms(self) -> int:
+        """When the latest deployment began (ms); 0 if nobody has noted it."""
+        from ojs.store.deployment.notes import DeploymentStore
+
+        notes = DeploymentStore(self.table).read()
+        return 0 if notes is None else notes.at_ms
 
     def lanes(self, queue: str) -> int:
         """How many lanes a queue has."""
@@ -295,7 +305,9 @@ class Runtime:
             strict=settings.strict_queues,
             for_each=for_each,
         )
-        self.sweep_queues = SweepQueues(stores.queues)
+        self.sweep_queues = SweepQueues(
+            stores.queues, stores.registry, clock=clock, deployed_ms=stores.deployed_ms
+        )
         self.sweep = JobSweep(
             jobs=stores.jobs,
             queues=self.sweep_queues,
@@ -412,6 +424,7 @@ class Runtime:
         yield self.replay
         yield self.prune
         yield self.pool_health_sweep
+        yield self.rest
         yield self.metrics_sweep
 
     @cached_property
@@ -528,11 +541,23 @@ class Runtime:
         )
 
     @cached_property
+    def rest(self) -> RestSweep:
+        from ojs.services.queues.rest import RestSweep
+
+        return RestSweep(
+            every=self.sweep_queues,
+            registry=self.stores.registry,
+            index=self.stores.jobs.index,
+            stats=self.stores.statistics,
+        )
+
+    @cached_property
     def metrics_sweep(self) -> MetricsSweep:
         from ojs.services.operations.metrics_sweep import MetricsSweep
 
         return MetricsSweep(
             stats=self.stores.statistics,
+            every=self.sweep_queues,
             queues=self.stores.queues,
             workers=self.stores.workers,
             dead_letters=self.stores.dead_letters,
@@ -561,7 +586,7 @@ def build(
     table = Table(client or clients.dynamodb(), settings.table, measure=measure, sleep=sleep)
     if blobs is None:
         blobs = S3Blobs(clients.s3, settings.bucket or "")
-    stores = Stores(table, blobs, ids)
+    stores = Stores(table, blobs, ids, clock)
     return Runtime(
         settings,
         stores,

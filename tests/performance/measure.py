@@ -30,6 +30,7 @@ from ojs.domain.job.states import State
 from ojs.settings import Settings
 from ojs.store.jobs import items
 from ojs.store.jobs.blobs import MemoryBlobs
+from ojs.store.queues.registry import NOTED_MS, QUIET_MS
 from ojs.store.table import schema
 
 if TYPE_CHECKING:
@@ -195,9 +196,22 @@ def other_operations(client: DynamoDBClient) -> list[Row]:
     assert len(found) == 4
     with bench.spending("retry a dead letter"):
         bench.run.redrive.retry(found[0].id)
+    _sweep(bench)
+    return bench.rows
+
+
+def _sweep(bench: Bench) -> None:
+    """What it costs that the sweep finds what is due in a queue, and that a queue rests."""
+    bench.clock.advance(NOTED_MS)
+    with bench.spending("note a queue: once in 5 minutes for each container"):
+        bench.run.stores.registry.note("default")
     with bench.spending("sweep, nothing to do, one queue"):
         bench.run.sweep.run_once(bench.clock.now_ms(), 1_000)
-    return bench.rows
+    bench.clock.advance(QUIET_MS)
+    with bench.spending("let a queue rest"):
+        bench.run.rest.run_once(bench.clock.now_ms(), 1_000)
+    with bench.spending("sweep, one queue, which rests"):
+        bench.run.sweep.run_once(bench.clock.now_ms(), 1_000)
 
 
 def with_configuration(client: DynamoDBClient) -> list[Row]:

@@ -223,6 +223,9 @@ class Operator(Actor):
     def sweep(self) -> None:
         self.ask("sweep", lambda: self.run.sweep.run_once(self.run.clock.now_ms(), 1_000))
 
+    def rest(self) -> None:
+        self.ask("rest", lambda: self.run.rest.run_once(self.run.clock.now_ms(), 100))
+
     def reconcile(self) -> None:
         self.ask("reconcile", lambda: self.run.reconcile.run_once(self.run.clock.now_ms(), 100))
 

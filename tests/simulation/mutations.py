@@ -409,6 +409,14 @@ MUTATIONS: dict[str, tuple[Mutation, str]] = {
     "who has waited goes in": (who_has_waited_goes_in, "blocked"),
     "one lane is swept": (one_lane_is_swept, "lanes"),
     "a rate forgets too early": (a_tenth_too_short, "rates"),
+    "a container does not note": (
+        _constant("ojs.store.queues.registry.QueueRegistry.note", lambda *_: None),
+        "resting",
+    ),
+    "what is counted is not noted": (
+        _constant("ojs.store.table.keys.is_queue", lambda _: False),
+        "resting",
+    ),
     "a drop is not told": (_constant("ojs.projections.events._DROPPED", {}), "dropped"),
     **LATE,
 }

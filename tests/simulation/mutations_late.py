@@ -285,6 +285,11 @@ def _classified(as_what: Callable[[Any], Any]) -> Mutation:
     return lambda: mock.patch.object(table, "classify", as_what)
 
 
+def rests_at_once() -> AbstractContextManager[Any]:
+    """A queue rests that was noted just before."""
+    return mock.patch("ojs.store.queues.registry.QUIET_MS", 0)
+
+
 LATE: Mapping[str, tuple[Mutation, str]] = {
     "a claim ignores the deadline": (dropped("#expires", of="J|"), "owners"),
     "a heartbeat needs neither worker nor lease": (anybody_extends, "owners"),
@@ -323,5 +328,13 @@ IN_EVERY_ORDER: Mapping[str, tuple[Mutation, str]] = {
     "a commit after the undo succeeds": (
         _blind_deletes(keys.batch("")),
         "a commit and the sweep",
+    ),
+    "a queue rests though it was noted": (
+        dropped("#at = :noted", of=keys.QUEUES),
+        "a start and the rest of its queue",
+    ),
+    "a queue rests as soon as it was noted": (
+        rests_at_once,
+        "a start and the rest of its queue",
     ),
 }

@@ -8,7 +8,8 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-from tests.simulation.actors import Operator, Producer, Worker
+from ojs.store.queues.registry import QUIET_MS
+from tests.simulation.actors import Operator, Producer, Stream, Worker
 from tests.simulation.acts import RETRY, fetched, some
 from tests.simulation.world import HUGE, Acts, World
 
@@ -59,6 +60,38 @@ def configured(world: World) -> list[Acts]:
         [producer.does(act) for act in some(world.chance, pushing, 5)],
         [hand.does(act) for act in hands],
         [worker.does(act) for act in some(world.chance, fetching, 6)],
+    ]
+
+
+def resting(world: World) -> list[Acts]:
+    """A queue rests when all begin, and is let rest again and again; afterwards nobody asks for
+    anything for a while.
+    """
+    world.alone = True
+    hand, producer, worker = Operator(world, "o"), Producer(world, "p"), Worker(world, "w")
+    world.run.queues.create("default", {"lanes": world.odd.choice((1, 2))})
+    options: dict[str, Any] = {"retry": RETRY, "visibility_timeout_ms": 2_000}
+    if world.odd.random() < 0.5:
+        producer.push(2, **options)
+    world.project()
+    world.clock.advance(QUIET_MS + 2 * world.skew_ms)
+    if world.odd.random() < 0.7:
+        world.run.rest.run_once(world.run.clock.now_ms(), 100)
+    pushing: Acts = [
+        partial(producer.push, scheduled_at="+PT2S", **options),
+        partial(producer.push, scheduled_at="+PT20M", **options),
+        partial(producer.push, expires_at="+PT3S", **options),
+        partial(producer.push, 2, scheduled_at="+PT5S", **options),
+        partial(producer.push, 5, scheduled_at="+PT5S", chosen=False, **options),
+        partial(producer.push, **options),
+    ]
+    fetching: Acts = [worker.fetch, worker.nack, worker.any, worker.forget, hand.cancel]
+    stream = Stream(world)
+    looking: Acts = [hand.rest, hand.sweep, hand.wait, hand.rest, stream.read]
+    return [
+        [producer.does(act) for act in some(world.chance, pushing, 2)],
+        [worker.does(act) for act in some(world.chance, fetching, 3)],
+        [hand.does(act) for act in [hand.rest, *some(world.chance, looking, 3)]],
     ]
 
 
@@ -341,6 +374,7 @@ def dropped(world: World) -> list[Acts]:
 
 OPERATED: dict[str, Callable[[World], list[Acts]]] = {
     "configured": configured,
+    "resting": resting,
     "least-loaded": least_loaded,
     "pools": pools,
     "fairness": fairness,

@@ -81,6 +81,18 @@ def _of_pool(found: Mapping[Key, Item], counter: str) -> bool:
     return belongs and pool.strategy == DispatchStrategy.LEAST_LOADED
 
 
+def nothing_is_due(found: Mapping[Key, Item], now_ms: int) -> None:
+    """No job waits for a time that has come, once the sweep has run."""
+    for job in job_records(found).values():
+        waits = job.state in (State.SCHEDULED, State.RETRYABLE, State.ACTIVE)
+        times = [job.due_ms] if waits else []
+        if job.expires_ms is not None and not job.state.terminal and job.state is not State.ACTIVE:
+            times.append(job.expires_ms)
+        staged = job.batch is not None and (keys.batch(job.batch), keys.RECORD) in found
+        if times and min(times) <= now_ms and not staged:
+            raise broken("what is due is found by the sweep alone", job=job.id, state=job.state)
+
+
 def limits_count_all(found: Mapping[Key, Item]) -> None:
     """Where there is a bound or a limit everything counts, whenever it came."""
     for (pk, sk), item in found.items():

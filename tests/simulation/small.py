@@ -6,6 +6,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
+from ojs.store.queues.registry import QUIET_MS
 from tests.simulation.actors import Operator, Producer, Worker
 from tests.simulation.scenarios import play
 from tests.simulation.scheduler import all_ways
@@ -109,6 +110,15 @@ def a_report_and_the_next_run(world: World) -> list[Acts]:
     return [[worker.does(worker.report)], [other.does(late)]]
 
 
+def a_start_and_the_sweep_that_lets_its_queue_rest(world: World) -> list[Acts]:
+    world.alone = True
+    world.run.queues.create("default", {})
+    world.clock.advance(QUIET_MS)
+    producer, hand = Producer(world, "p"), Operator(world, "o")
+    push = partial(producer.push, large=False, scheduled_at="+PT2S")
+    return [[producer.does(push)], [hand.does(hand.rest)]]
+
+
 SMALL: dict[str, Callable[[World], list[Acts]]] = {
     "two fetches": two_fetches,
     "an ack and the end of its lease": an_ack_and_the_end_of_its_lease,
@@ -119,6 +129,7 @@ SMALL: dict[str, Callable[[World], list[Acts]]] = {
     "two retries of a dead letter": two_retries_of_a_dead_letter,
     "a cancel and a fetch": a_cancel_and_a_fetch,
     "a report and the next run": a_report_and_the_next_run,
+    "a start and the rest of its queue": a_start_and_the_sweep_that_lets_its_queue_rest,
     "a commit and the sweep": a_commit_and_the_sweep_that_gives_its_batch_up,
     "a push and the end of its queue, discard": partial(
         a_push_and_the_end_of_its_queue, strategy="discard"
@@ -135,6 +146,7 @@ MOST = 1_000
 SWITCHES = {
     "two fetches of the last seat": 3,
     "a commit and the sweep": 3,
+    "a start and the rest of its queue": 2,
     "a push and the end of its queue, move": 4,
 }
 # Those of seconds.

@@ -138,6 +138,8 @@ class World:
         # By owner of what is set: changes under way, and how many there were.
         self._changing: Counter[str] = Counter()
         self._changes: Counter[str] = Counter()
+        # Whether nobody asks for anything for a while in the end, and nobody reads the stream.
+        self.alone = False
         # Whether time stands still as long as anybody asks for anything.
         self.still = False
         self.began: dict[int | None, int] = {}
@@ -357,6 +359,8 @@ class World:
         self.note("nothing goes wrong any more")
         self.began.clear()
         self.run = self.container()
+        if self.alone:
+            self.leave_alone()
         # As long as jobs run.
         self.project()
         self.check_projected(quiet.everything(self.memory))
@@ -373,6 +377,15 @@ class World:
             self.clock.advance(ms)
             self.look_after()
 
+    def leave_alone(self) -> None:
+        """For half an hour only the sweep looks for what is due."""
+        for ms in (MINUTE_MS, LONG_MS, MINUTE_MS, LONG_MS, MINUTE_MS):
+            self.clock.advance(ms)
+            now_ms = self.run.clock.now_ms()
+            self.check_swept(self.run.sweep.run_once(now_ms, 10_000))
+            self.check_swept(self.run.rest.run_once(now_ms, 1_000))
+            quiet.nothing_is_due(quiet.everything(self.memory), now_ms)
+
     def look_after(self) -> None:
         """What runs each minute."""
         now_ms = self.run.clock.now_ms()
@@ -384,6 +397,7 @@ class World:
         self.check_swept(self.run.throttle_sweep.run_once(now_ms, 1_000))
         self.check_swept(self.run.backfill.run_once(now_ms, 1_000))
         self.check_swept(self.run.replay.run_once(now_ms, 1_000))
+        self.check_swept(self.run.rest.run_once(now_ms, 1_000))
         if self.watch.purged:
             self.check_swept(self.run.prune.run_once(now_ms, 1_000))
         self.project()
@@ -450,6 +464,17 @@ class World:
         quiet.dead_letters_are_exact(found)
         quiet.log_is_exact(found, self.watch)
 
+    def check_measured(self, found: Mapping[tuple[str, str], dict[str, Any]]) -> None:
+        """Gauges tell what is there, also those of queues that nobody looks at."""
+        if not self.alone:
+            return
+        there = levels(found.values())
+        for seen in self.run.metrics_sweep.run_once(self.run.clock.now_ms(), 1_000).queues:
+            counted = {state: seen.levels.of(state) for state in State}
+            expected = there.get(seen.queue.name, Counter[str]())
+            if counted != {state: expected[state.value] for state in State}:
+                raise broken("gauges are exact", queue=seen.queue.name, counted=counted)
+
     def check_quiet(self) -> None:
         """What must hold when nobody does anything and the sweeps have run."""
         found = quiet.everything(self.memory)
@@ -458,6 +483,7 @@ class World:
         quiet.untracked_are_counted(found)
         quiet.tenants_take_turns(found)
         self.check_projected(found)
+        self.check_measured(found)
         jobs = quiet.job_records(found)
         for push in self.pushes:
             if push.tag and not push.ids:

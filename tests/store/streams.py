@@ -65,8 +65,9 @@ class Stream:
 
 BEHIND = ("held", "held_b", "loose", "loose_b")
 
-# What the projection writes: the event source mapping keeps it from the function.
-OWN = ("S|", "M|", "E|")
+# What the projection writes: the event source mapping keeps it from the function. The last are
+# notes in the registry of queues.
+OWN = ("S|", "M|", "E|", "QU")
 
 
 def lambda_form(record: Mapping[str, Any]) -> Record:

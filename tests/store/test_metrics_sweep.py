@@ -29,7 +29,6 @@ from ojs.domain.times import format_ms
 from ojs.services.operations.metrics_sweep import LATE_MS, MetricsReport, MetricsSweep
 from ojs.store.dead_letter.counters import DeadLetterCounters
 from ojs.store.derived import statistics as stats_store
-from ojs.store.queues import queues as queue_store
 from ojs.store.queues import workers as worker_store
 from ojs.store.queues.pool_health import PoolHealthStore
 from ojs.store.table import keys
@@ -96,7 +95,7 @@ def test_an_oldest_job_costs_a_call_a_priority(exact: World) -> None:
         for _ in range(30):
             exact.push(priority=priority)
     store = stats_store.StatisticsStore(exact.run.table)
-    queue = queue_store.QueueStore(exact.run.table).get("default")
+    queue = exact.run.stores.queues.get("default")
     assert queue is not None
     exact.run.table.meter.reset()
     found = store.oldest(queue, probes=100)
@@ -133,7 +132,8 @@ def test_probes_are_bounded_and_no_queue_starves(exact: World) -> None:
     chosen = itertools.cycle(range(6))
     gauges = MetricsSweep(
         stats=stats_store.StatisticsStore(exact.run.table),
-        queues=queue_store.QueueStore(exact.run.table),
+        every=exact.run.sweep_queues,
+        queues=exact.run.stores.queues,
         workers=worker_store.WorkerStore(exact.run.table),
         dead_letters=DeadLetterCounters(exact.run.table),
         health=PoolHealthStore(exact.run.table),

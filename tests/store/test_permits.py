@@ -660,9 +660,9 @@ def test_a_quiet_limited_queue_costs_the_sweep_two_calls(streamed: Worlds) -> No
         world.run.table.meter.reset()
         counts = reconcile(world)
         assert (counts["slotted"], counts["failed"]) == (1, 0)
-        # Names; queues, which the sweeps of one minute read once; queue, semaphore and
-        # statistics; permits; running jobs as the projection has them.
-        assert len(world.run.table.meter.calls) == 5
+        # When the deployment began, names and queues, which the sweeps of one minute read once;
+        # queue, semaphore and statistics; permits; running jobs as the projection has them.
+        assert len(world.run.table.meter.calls) == 6
         assert world.run.table.meter.write_units == 0
 
 

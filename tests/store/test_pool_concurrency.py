@@ -19,7 +19,6 @@ from ojs.domain.job import envelope
 from ojs.domain.pool.pool import pool_semaphore, worker_semaphore
 from ojs.store.jobs import items
 from ojs.store.permits.semaphore import GONE_MS
-from ojs.store.queues.queues import QueueStore
 from ojs.store.table import keys
 from ojs.store.table.table import MAX_BATCH_WRITE
 from tests.spread import spread
@@ -225,7 +224,7 @@ def test_whoever_dies_changing_a_pool_leaves_it_as_it_was_or_is_to_be(exact: Wor
         ):
             attempt(act)
             there = {each.name: each for each in exact.run.pools.list(limit=200).items}
-            found, _ = QueueStore(exact.run.table).get_many(queues)
+            found, _ = exact.run.stores.queues.get_many(queues)
             listed = set(there[name].queues) if name in there else set()
             assert {each for each, queue in found.items() if name in queue.pools} == listed
             isolated = name in there and there[name].isolated

@@ -15,7 +15,6 @@ from ojs.services.pools.health_sweep import PoolHealthReport, PoolHealthSweep
 from ojs.store.derived import statistics as stats_store
 from ojs.store.permits.throttle_state import ThrottleStates
 from ojs.store.queues import pool_health
-from ojs.store.queues import pools as pool_store
 from ojs.store.queues.pool_health import PoolHealthStore
 from ojs.store.table import keys
 from ojs.store.table.table import Update
@@ -278,7 +277,7 @@ def test_a_run_looks_at_so_many_pools_and_the_next_at_others(exact: World) -> No
     starts = iter((0, 3))
     table = exact.run.table
     alerts = PoolHealthSweep(
-        pools=pool_store.PoolStore(table),
+        pools=exact.run.stores.pools,
         health=PoolHealthStore(table),
         stats=stats_store.StatisticsStore(table),
         throttle_states=ThrottleStates(table),

@@ -32,12 +32,12 @@ FULL: dict[str, Any] = {
 
 
 def store(world: World) -> PoolStore:
-    return PoolStore(world.run.table)
+    return PoolStore(world.run.table, world.run.stores.registry)
 
 
 def queue(world: World, name: str) -> Queue:
     """A queue as it is now, made if need be."""
-    queues = queue_store.QueueStore(world.run.table)
+    queues = queue_store.QueueStore(world.run.table, world.run.stores.registry)
     found = queues.get(name)
     return found or queues.ensure(name, now_ms=world.clock.now_ms())
 
@@ -203,15 +203,15 @@ def test_a_change_whose_answer_was_lost_is_not_refused(exact: World) -> None:
     client = Lost(exact.client)
     queues = [queue(exact, name) for name in ("critical", "default", "low")]
     after = wanted(exact, queues=["default", "low"], isolated=True)
-    again = PoolStore(exact.another(client).table).save(first, after, queues)
+    registry = exact.run.stores.registry
+    again = PoolStore(exact.another(client).table, registry).save(first, after, queues)
     assert client.lost
     assert store(exact).get("general") == again
     assert again.changes == 1
     client = Lost(exact.client)
     new = wanted(exact, "new", queues=["low"])
-    assert (
-        PoolStore(exact.another(client).table).save(None, new, [queue(exact, "low")]).changes == 0
-    )
+    lost = PoolStore(exact.another(client).table, registry)
+    assert lost.save(None, new, [queue(exact, "low")]).changes == 0
     assert marks(exact, "low") == [{"general": True, "new": False}]
 
 

@@ -264,10 +264,12 @@ def test_a_batch_of_a_thousand_is_one_record(streamed: Worlds) -> None:
         projected = Projected(world.client, world.table, world.clock)
         projected.store.meter.reset()
         assert projected.run(commit) == []
-        # Two pages of events, and two queues with a type of job that is new today.
+        # The shard is noted, and the two queues, with a type of job that is new today; two pages
+        # of events.
         assert projected.store.meter.calls == [
             "UpdateItem", "BatchGetItem",
-            "TransactWriteItems", "PutItem", "TransactWriteItems", "PutItem",
+            "UpdateItem", "TransactWriteItems", "PutItem",
+            "UpdateItem", "TransactWriteItems", "PutItem",
         ]  # fmt: skip
         assert projected.run(commit) == []
         assert projected.stats("q0") == {"available": 500, "p0": 500, "t_enqueued": 500}

@@ -23,6 +23,7 @@ from ojs.store.jobs.blobs import Blobs, S3Blobs
 from ojs.store.jobs.payloads import PayloadStore
 from ojs.store.jobs.records import JobStore
 from ojs.store.permits.depth_counter import DepthCounter
+from ojs.store.queues.registry import QueueRegistry
 from ojs.store.table import clients
 
 if TYPE_CHECKING:
@@ -82,9 +83,13 @@ def build(
         bus = EventBridge(settings.bus, sleep=sleep, chance=chance)
     if failures is None and settings.failure_queue is not None:
         failures = SqsFailureQueue(settings.failure_queue)
+    registry = QueueRegistry(table, clock)
     return Projector(
         ProjectionStore(table),
-        JobStore(table, PayloadStore(table, blobs), ids, depth=DepthCounter(table)),
+        JobStore(
+            table, PayloadStore(table, blobs), ids, depth=DepthCounter(table), registry=registry
+        ),
+        registry,
         clock,
         service=settings.service,
         bus=bus,

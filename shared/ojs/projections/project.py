@@ -61,6 +61,7 @@ from ojs.store.derived.projection import (
     packed,
 )
 from ojs.store.jobs.records import JobStore
+from ojs.store.queues.registry import QueueRegistry
 from ojs.store.table import keys
 from ojs.store.table.errors import LostRace, NotDone
 from ojs.store.table.schema import STREAM_MAX_AGE_S
@@ -154,6 +155,7 @@ class Projector:
         self,
         store: ProjectionStore,
         jobs: JobStore,
+        registry: QueueRegistry,
         clock: Clock,
         *,
         service: str,
@@ -167,6 +169,7 @@ class Projector:
     ) -> None:
         self._store = store
         self._jobs = jobs
+        self._registry = registry
         self._clock = clock
         self._service = service
         self._sleep = sleep
@@ -437,6 +440,9 @@ class Projector:
         mine = [one for one in new if one.owner == name]
         hand_over = any(counters.is_new(delta, batch.types) for delta in deltas)
         try:
+            if keys.is_queue(name):
+                # Before: sweeps do not read the counters of a queue that rests.
+                self._registry.note(name)
             after = self._store.count(after, at_once, hand_over=hand_over)
         except (LostRace, BackendUnavailable, BackendTimeout) as error:
             known = isinstance(error, NotDone) or (

@@ -9,13 +9,22 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol, TypeVar
 
+from ojs.clock import Clock
+
 if TYPE_CHECKING:
     from ojs.domain.queue.queue import Queue
     from ojs.store.queues.queues import QueueStore
+    from ojs.store.queues.registry import QueueRegistry, RegistryQueue, Rest
 
 T = TypeVar("T")
 
 _QUEUES = 100  # one call
+# A queue that rests is looked at once in so many minutes all the same.
+TURNS = 60
+_MINUTE_MS = 60_000
+# Functions of an earlier version may note nothing. For so long after a deployment has begun no
+# queue rests: they are replaced by then, and the index shows what they have written.
+REPLACED_MS = 60 * _MINUTE_MS
 # Failures that a run names; any beyond are only counted.
 MAX_NAMED = 50
 # Returns whether there is time left.
@@ -117,13 +126,50 @@ def counting_failures(counts: SweepCounts, what: str) -> Iterator[None]:
         counts.fail(what, error)
 
 
-class SweepQueues:
-    """All queues, as sweeps read them: each sweep by itself, or all of one minute together."""
+@dataclass(frozen=True)
+class SweepPlan:
+    """All queues by name, and those that sweeps look at in this minute: the others rest."""
 
-    def __init__(self, queues: QueueStore, choose: Callable[[int], int] = random.randrange) -> None:
+    queues: Mapping[str, RegistryQueue]
+    names: Sequence[str]
+    # Whoever let a queue rest before did not know of functions that note nothing (ms).
+    relied_on_ms: int
+
+    @property
+    def resting(self) -> dict[str, Rest]:
+        """What is known of the queues that nobody looks at."""
+        looked_at = set(self.names)
+        return {
+            name: queue.rest
+            for name, queue in self.queues.items()
+            if name not in looked_at and queue.rest is not None
+        }
+
+
+class SweepQueues:
+    """The queues that sweeps look at, as they read them: each sweep by itself, or all of one minute
+    together.
+    """
+
+    def __init__(
+        self,
+        queues: QueueStore,
+        registry: QueueRegistry,
+        *,
+        clock: Clock,
+        deployed_ms: Callable[[], int],
+        choose: Callable[[int], int] = random.randrange,
+    ) -> None:
+        """`deployed_ms` tells when the latest deployment began; what was noted before is not relied
+        on.
+        """
         self._queues = queues
+        self._registry = registry
+        self._clock = clock
+        self._deployed_ms = deployed_ms
         self._choose = choose
         self._shared: dict[str, Queue] | None = None
+        self._planned: SweepPlan | None = None
 
     @contextmanager
     def shared(self) -> Iterator[None]:
@@ -134,13 +180,36 @@ class SweepQueues:
         try:
             yield
         finally:
-            self._shared = None
+            self._shared = self._planned = None
 
-    def parts(self, counts: SweepCounts, *, anew: bool = False) -> Iterator[list[Queue]]:
-        """All queues from a random one on, in parts that one call can read; each read `anew` if
-        asked for. Those that cannot be read are counted as failed.
+    def plan(self) -> SweepPlan:
+        """Which queues are looked at. Two calls for a thousand queues, once in a minute's run.
+        Raises OjsError.
         """
-        names = rotated(self._queues.all_names(), self._choose)
+        if self._planned is not None:
+            return self._planned
+        now_ms = self._clock.now_ms()
+        relied_on_ms = self._deployed_ms() + REPLACED_MS
+        found = self._registry.all()
+        turn = now_ms // _MINUTE_MS % TURNS
+        names = [
+            queue.name
+            for at, queue in enumerate(found)
+            if at % TURNS == turn or _is_awake(queue.rest, now_ms, relied_on_ms)
+        ]
+        plan = SweepPlan({queue.name: queue for queue in found}, names, relied_on_ms)
+        if self._shared is not None:
+            self._planned = plan
+        return plan
+
+    def parts(
+        self, counts: SweepCounts, plan: SweepPlan | None = None, *, anew: bool = False
+    ) -> Iterator[list[Queue]]:
+        """The queues that are looked at from a random one on, by this plan if one was made, in
+        parts that one call can read; each read `anew` if asked for. Those that cannot be read are
+        counted as failed.
+        """
+        names = rotated((plan or self.plan()).names, self._choose)
         known = {} if self._shared is None else self._shared
         for at in range(0, len(names), _QUEUES):
             part = names[at : at + _QUEUES]
@@ -155,6 +224,12 @@ class SweepQueues:
                 known.pop(name, None)
             known |= found
             yield [known[name] for name in part if name in known]
+
+
+def _is_awake(rest: Rest | None, now_ms: int, relied_on_ms: int) -> bool:
+    if rest is None or rest.at_ms < relied_on_ms:
+        return True
+    return rest.next_ms is not None and rest.next_ms <= now_ms
 
 
 class Sweep(Protocol):

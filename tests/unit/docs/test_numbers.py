@@ -43,6 +43,7 @@ UNITS: dict[str, Any] = {
         "five queues": {"1": spent(2), "11": spent(52), "a minute": spent(30)},
     },
     "sweeps": {"1": spent(1, 4, calls=10, log_bytes=1_000), "200": spent(1, 40, calls=100)},
+    "note": spent(1, calls=1) | {"every_s": 200},
     "metrics": {"queue": 3, "deployment": 2},
     "paths": {
         "one by one": {"table J|": [3, 0], "table Q|": [0, 2], "work R|": [2, 0.5]},
@@ -184,13 +185,21 @@ def test_a_sweep_is_paid_each_minute() -> None:
     assert model().sweeps(200) * 60e6 == pytest.approx(1 + 40 * 0.5)
 
 
+def test_each_container_that_answers_workers_notes_the_queue() -> None:
+    noting = model(request_ms=20)
+    assert noting.notes(noting.jobs("one by one", 0.4)) * 1e6 == pytest.approx(1 / 200)
+    # 200 requests a second, of 20 ms.
+    assert noting.notes(noting.jobs("one by one", 100)) * 1e6 == pytest.approx(4 / 200)
+
+
 def test_a_bill_is_for_a_million_jobs() -> None:
     paid = model(metric_month=1)
     bill = paid.bill("one by one", 0.5)
     assert bill["requests"] == pytest.approx(9)
     assert bill["consumer"] == pytest.approx(6)
     assert bill["metrics"] == pytest.approx(5 / prices.MONTH_S * 2e6)
-    assert bill["sweeps"] == pytest.approx(3 / 60 * 2)
+    # And one container notes the queue.
+    assert bill["sweeps"] == pytest.approx((3 / 60 + 1 / 200) * 2)
     # A worker: 0.2 heartbeats a second of 1.5 units; their records make batches no fuller here.
     assert bill["heartbeats"] == pytest.approx(0.2 * 1.5 * 2)
     assert bill["idle worker"] == pytest.approx((1.5 * 0.5 + 0.2) * 2)

@@ -22,6 +22,7 @@ from ojs.domain.stats import Filling, Levels, PoolMetrics, QueueGauges, Totals, 
 from ojs.runtime import Runtime
 from ojs.services.operations.metrics_sweep import MetricsReport
 from ojs.services.sweeps import SweepReport
+from ojs.store.queues.registry import QUIET_MS
 from ojs.store.table import keys
 from ojs.store.table.table import Update
 from tests.store.permits import lost_permit
@@ -384,6 +385,27 @@ def test_the_real_gauges_are_measured(
     assert handler(EVENT, Context(50_000)) == {}
     names = {name for line in capsys.readouterr().out.splitlines() for name in json.loads(line)}
     assert {"ojs.queue.oldest_age", "ojs.workers.active", "ojs.queue.depth"} <= names
+
+
+def test_queues_rest_and_are_measured_all_the_same(
+    api: Api, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """What is due in them later is found in time."""
+    monkeypatch.delattr(api.runtime, "metrics_sweep")
+    job_id = api.push(options={"scheduled_at": "+PT30M"})
+    api.clock.advance(QUIET_MS)
+    handler(EVENT, None)
+    api.clock.advance(60_000)
+    capsys.readouterr()
+    assert handler(EVENT, None) == {}
+    assert api.runtime.sweep_queues.plan().names == []
+    told = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert [line for line in told if line.get("queue") == "default"]
+    # A queue without a bound is told of, though nobody looks at it.
+    assert api.runtime.reconcile.run_once(api.clock.now_ms(), 10) == {"unbounded": 1}
+    api.clock.advance(19 * 60_000)
+    assert handler(EVENT, None) == {"promoted": 1}
+    assert [job["id"] for job in api.fetch()] == [job_id]
 
 
 def test_the_sweep_is_bounded(api: Api, monkeypatch: pytest.MonkeyPatch) -> None:

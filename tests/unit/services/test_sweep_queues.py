@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
+from ojs.clock import ManualClock
 from ojs.domain.errors import BackendUnavailable
 from ojs.domain.queue.queue import Queue
 from ojs.services.sweeps import SweepCounts, SweepQueues
+from ojs.store.queues.registry import RegistryQueue
 
 NAMES = [f"q{number:03d}" for number in range(250)]
 
@@ -19,8 +21,8 @@ class Store:
         self.reads: list[tuple[int, bool]] = []
         self.failing = False
 
-    def all_names(self) -> list[str]:
-        return [*NAMES, "gone"]
+    def all(self) -> list[RegistryQueue]:
+        return [RegistryQueue(name) for name in (*NAMES, "gone")]
 
     def get_many(
         self, names: Iterable[str], *, consistent: bool, unreadable: Any
@@ -34,7 +36,10 @@ class Store:
 
 def made() -> tuple[Store, SweepQueues]:
     store: Any = Store()
-    return store, SweepQueues(store, choose=lambda _: 7)
+    clock = ManualClock()
+    return store, SweepQueues(
+        store, store, clock=clock, deployed_ms=clock.now_ms, choose=lambda _: 7
+    )
 
 
 def found(queues: SweepQueues, *, anew: bool = False) -> tuple[list[str], int]:

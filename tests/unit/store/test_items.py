@@ -51,6 +51,15 @@ def test_a_job_is_read_back_from_its_record_exactly(job: Job) -> None:
     assert exactly(back.result) == exactly(job.result)
 
 
+@settings(max_examples=examples(200))
+@given(jobs())
+def test_what_stands_in_a_line_of_times_waits_for_a_time(job: Job) -> None:
+    """A queue is noted for it, so that the sweep looks there."""
+    entries = items.index_entries(job)
+    lines = {str(entries.get(name, ""))[:2] for name in ("wpk", "epk")}
+    assert items.waits_for_a_time(job) == bool(lines & {"D|", "T|"})
+
+
 def test_every_field_of_a_job_is_stored_in_one_way_or_not_at_all() -> None:
     """A field that nobody listed would be lost with the next write."""
     stored = [

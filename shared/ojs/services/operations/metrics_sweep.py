@@ -19,6 +19,7 @@ from ojs.domain.job.states import State
 from ojs.domain.pool.pool import DEFAULT_POOL
 from ojs.domain.pool.statistics import MAX_COUNTED_WORKERS
 from ojs.domain.pool.worker import DEAD_AFTER_MS, Worker
+from ojs.domain.queue.queue import Queue
 from ojs.domain.stats import (
     DAY_MS,
     HOUR_MS,
@@ -33,6 +34,7 @@ from ojs.domain.stats import (
 )
 from ojs.services.sweeps import (
     GoOn,
+    SweepQueues,
     SweepReport,
     SweepRun,
     always,
@@ -79,6 +81,8 @@ class _Run(SweepRun):
     queues: dict[str, QueueGauges] = field(default_factory=dict)
     # The number of dead letters of deleted queues.
     left: dict[str, int] = field(default_factory=dict)
+    # Queues in which nothing has changed.
+    resting: set[str] = field(default_factory=set)
 
 
 class MetricsSweep:
@@ -90,6 +94,7 @@ class MetricsSweep:
         self,
         *,
         stats: StatisticsStore,
+        every: SweepQueues,
         queues: queue_store.QueueStore,
         workers: worker_store.WorkerStore,
         dead_letters: DeadLetterCounters,
@@ -97,6 +102,7 @@ class MetricsSweep:
         choose: Callable[[int], int] = random.randrange,
     ) -> None:
         self._stats = stats
+        self._every = every
         self._queues = queues
         self._workers = workers
         self._dead_letters = dead_letters
@@ -127,8 +133,15 @@ class MetricsSweep:
         return MetricsReport(counts, now_ms, gauges, totals, failures=run.counts.failures)
 
     def _read(self, run: _Run) -> bool:
-        """Read the counters of all queues; False when time is up before."""
-        names = self._queues.all_names()
+        """Read the counters of all queues that do not rest; False when time is up before."""
+        plan = self._every.plan()
+        # Nothing was counted for these since.
+        for name, rest in plan.resting.items():
+            run.queues[name] = QueueGauges(
+                Queue(name), rest.levels, rest.changed_ms, rest.oldest_ms
+            )
+        run.resting |= plan.resting.keys()
+        names = plan.names
         for at in range(0, len(names), _QUEUES):
             if run.stop():
                 return False
@@ -285,7 +298,7 @@ class MetricsSweep:
     def _probe(self, run: _Run) -> None:
         """Look for the oldest available job of each queue that has any."""
         left = run.limit
-        for name in rotated(list(run.queues), self._choose):
+        for name in rotated([name for name in run.queues if name not in run.resting], self._choose):
             found = run.queues[name]
             if not found.levels.of(State.AVAILABLE) and found.oldest_ms is None:
                 continue

@@ -119,7 +119,10 @@ class ReconcileSweep:
 
     def _counted(self, counts: SweepCounts) -> Iterator[list[str]]:
         """The names of the queues that have counters, in parts that one call can read."""
-        for part in self._every.parts(counts):
+        # What rests has no bound.
+        plan = self._every.plan()
+        counts.update("unbounded" for _ in plan.resting)
+        for part in self._every.parts(counts, plan):
             counts.update("unbounded" for queue in part if not queue.config.bounded)
             names = [each.name for each in part if each.tracks_depth or each.limits_concurrency]
             for at in range(0, len(names), _QUEUES):

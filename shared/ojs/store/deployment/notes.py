@@ -16,13 +16,14 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class DeploymentNotes:
-    """The schema of the table's items, the oldest schema that code must know to use them, and the
-    id of the first key once it is stored.
+    """The schema of the table's items, the oldest schema that code must know to use them, the id of
+    the first key once it is stored, and when the deployment began (ms).
     """
 
     schema: int
     needs: int
     first_key: str | None = None
+    at_ms: int = 0
 
 
 class DeploymentStore:
@@ -38,7 +39,9 @@ class DeploymentStore:
         item: dict[str, Any] | None = self._table.get(keys.DEPLOYMENT, keys.RECORD)
         if item is None:
             return None
-        return DeploymentNotes(item["schema"], item["needs"], item.get("first_key"))
+        return DeploymentNotes(
+            item["schema"], item["needs"], item.get("first_key"), item.get("at", 0)
+        )
 
     def note(self, *, version: str, now_ms: int, schema: int = SCHEMA_VERSION) -> bool:
         """Record that code of this version uses the table from now on; False if the items need

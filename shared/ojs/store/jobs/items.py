@@ -213,6 +213,12 @@ def index_entries(job: Job) -> Item:
     return entries
 
 
+def waits_for_a_time(job: Job) -> bool:
+    """Whether the sweep has to find a job at a time: its start, retry, end of lease or deadline."""
+    deadline = job.expires_ms is not None and job.state not in TERMINAL
+    return deadline or job.state in _WAITS_FOR
+
+
 def position(job: Job) -> keys.Position:
     """An available job's position in the ready line, with what a claim must know."""
     return keys.Position(

@@ -8,6 +8,9 @@ Ways of writing a job record, by what they guard against:
     replace   compare-and-swap: the record is still the version (`op`) or under the lease that was
               read before
 
+Before a write that makes a job wait for a time, its queue is noted, so that the sweep looks there
+(`ojs.store.queues.registry`).
+
 Every write stores a fresh token in `op`. When an answer is lost and the SDK asks again, the
 condition fails, but the record found carries our own token: the write did happen.
 """
@@ -37,6 +40,7 @@ from ojs.store.jobs.reading import JobReader
 from ojs.store.jobs.removal import JobRemoval
 from ojs.store.jobs.staged_batches import StagedBatches
 from ojs.store.permits.depth_counter import DepthCounter
+from ojs.store.queues.registry import QueueRegistry
 from ojs.store.table import keys
 from ojs.store.table.errors import LostRace, NotDone
 from ojs.store.table.table import OwnMark, Put, Table, Update
@@ -74,13 +78,22 @@ class JobStore(JobReader):
         ids: IdSource,
         *,
         depth: DepthCounter,
+        registry: QueueRegistry,
     ) -> None:
         super().__init__(table, payloads)
         self._ids = ids
+        self._registry = registry
         self.index = JobIndex(table)
         self.progress = JobProgress(table)
         self.removal = JobRemoval(table, payloads, ids)
-        self.batches = StagedBatches(table, ids, payloads=payloads, records=self, depth=depth)
+        self.batches = StagedBatches(
+            table, ids, payloads=payloads, records=self, depth=depth, registry=registry
+        )
+
+    def _note(self, *jobs: Job) -> None:
+        """Note the queues of jobs that are about to wait for a time. Raises OjsError."""
+        for queue in dict.fromkeys(job.queue for job in jobs if items.waits_for_a_time(job)):
+            self._registry.note(queue)
 
     # --- new jobs ---------------------------------------------------------------------------
 
@@ -93,6 +106,7 @@ class JobStore(JobReader):
 
         Raises JobIdTaken when the id exists, LostRace when a condition of `also` failed.
         """
+        self._note(job)
         job, payloads = self.prepare(job)
         self._payloads.save(payloads)
         # Race: two pushes with one client id. The loser finds the winner's record and stores
@@ -123,6 +137,7 @@ class JobStore(JobReader):
 
         Raises JobIdTaken when an id exists, LostRace when a condition of `also` failed.
         """
+        self._note(*jobs)
         prepared = [self.prepare(job) for job in jobs]
         stored = [job for job, _ in prepared]
         payloads = [payload for _, of_job in prepared for payload in of_job]
@@ -158,6 +173,7 @@ class JobStore(JobReader):
         """Available to active, with the permits that were acquired for it; `fenced` if the queue
         demands the lease token. Raises LostRace.
         """
+        self._registry.note(queue)
         token = self._ids.token()
         timeout_ms = position.timeout_ms or DEFAULT_TIMEOUT_MS
         setting: dict[str, Value] = {
@@ -321,9 +337,9 @@ class JobStore(JobReader):
         is there and the job is still where it was, to be dealt with by lease expiry. An entry a
         worker `reported` is never overwritten by what the backend observed.
         """
+        after, update = self.replacing(before, after, guard=guard)
         if failure is not None:
             self._add_failure(before, failure, reported=reported)
-        after, update = self.replacing(before, after, guard=guard)
         self._table.update(update, own=("op", update.set["op"]))
         return after
 
@@ -347,7 +363,8 @@ class JobStore(JobReader):
     def replacing(
         self, before: Job, after: Job, *, guard: Literal["op", "lease"] = "op"
     ) -> tuple[Job, Update]:
-        """The write that `replace` makes, for use in a transaction."""
+        """The write that `replace` makes, for use in a transaction soon. Raises OjsError."""
+        self._note(after)
         # Only a running job holds concurrency permits.
         if after.state is not State.ACTIVE:
             after = changed(
@@ -465,6 +482,7 @@ class JobStore(JobReader):
 
     def update_due_index(self, job: Job) -> None:
         """Move an active job's due entry to the end of its lease; does nothing if it changed."""
+        self._note(job)
         # Race: any change of the record since. That one moved the entry, or the next sweep does.
         try:
             self._table.update(

@@ -25,6 +25,7 @@ from ojs.store.jobs.new_jobs import IS_NEW, JobIdTaken, PreparedJob, any_own, pr
 from ojs.store.jobs.payloads import PayloadRef, PayloadStore
 from ojs.store.jobs.reading import JobReader
 from ojs.store.permits.depth_counter import DepthCounter, Room
+from ojs.store.queues.registry import QueueRegistry
 from ojs.store.table import keys
 from ojs.store.table.errors import LostRace
 from ojs.store.table.table import MAX_TRANSACTION, Delete, Put, Table, Update
@@ -60,6 +61,7 @@ class StagedBatches:
         payloads: PayloadStore,
         records: JobReader,
         depth: DepthCounter,
+        registry: QueueRegistry,
     ) -> None:
         self._table = table
         self._unrepeated = table.without_repeats()
@@ -67,6 +69,7 @@ class StagedBatches:
         self._payloads = payloads
         self._records = records
         self._depth = depth
+        self._registry = registry
 
     def create(self, jobs: Sequence[Job], *, now_ms: int, chosen_ids: bool) -> list[Job]:
         """Store any number of new jobs, all or none.
@@ -74,6 +77,8 @@ class StagedBatches:
         A batch that fails is undone at once; one that is left behind, by the sweep after
         STAGING_GRACE_MS. Raises JobIdTaken, OjsError.
         """
+        for queue in dict.fromkeys(job.queue for job in jobs if items.waits_for_a_time(job)):
+            self._registry.note(queue)
         token = self._ids.token()
         prepared = [prepare(changed(job, batch=token), self._payloads, self._ids) for job in jobs]
         try:

@@ -17,6 +17,7 @@ from ojs.domain.pool.dispatch import DispatchStrategy
 from ojs.domain.pool.pool import Pool, Prevention
 from ojs.domain.queue.queue import PoolMark, Queue
 from ojs.store.queues.queues import reconfiguring
+from ojs.store.queues.registry import QueueRegistry
 from ojs.store.table import keys
 from ojs.store.table.errors import LostRace, Unreadable, UnreadableItem, readable
 from ojs.store.table.table import Delete, Put, Table, Update
@@ -26,8 +27,9 @@ from ojs.store.table.values import Item, Value
 class PoolStore:
     """The store of pools and the registry of their names."""
 
-    def __init__(self, table: Table) -> None:
+    def __init__(self, table: Table, registry: QueueRegistry) -> None:
         self._table = table
+        self._registry = registry
 
     def get(self, name: str) -> Pool | None:
         """One pool, read consistently."""
@@ -107,7 +109,9 @@ class PoolStore:
         )
 
     def _marks(self, pool: Pool, queues: Sequence[Queue]) -> list[Update]:
-        """The updates that bring the marks of a pool in its queues up to date."""
+        """The updates that bring the marks of a pool in its queues up to date; sweeps look at the
+        queues from now on. Raises OjsError.
+        """
         writes: list[Update] = []
         for queue in queues:
             marks = {name: mark for name, mark in queue.pools.items() if name != pool.name}
@@ -115,6 +119,7 @@ class PoolStore:
                 marks[pool.name] = PoolMark(pool.isolated, pool.fairness)
             if marks == queue.pools:
                 continue
+            self._registry.note(queue.name)
             # Race: another pool adds or removes the queue, or it is configured or deleted. The
             # loser reads again: two pools must not both isolate it, no pool may have a deleted
             # queue, and whether tenants share the queue depends on all its pools.

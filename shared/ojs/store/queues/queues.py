@@ -11,6 +11,7 @@ from ojs.domain import jsontext
 from ojs.domain.errors import UnknownForm, known
 from ojs.domain.queue.config import DEFAULT_QUEUE_POLICY, Layer, Layers, inherited
 from ojs.domain.queue.queue import Deletion, DeletionStrategy, PoolMark, Queue, QueueState
+from ojs.store.queues.registry import QueueRegistry
 from ojs.store.table import keys
 from ojs.store.table.errors import LostRace, Unreadable, UnreadableItem, readable
 from ojs.store.table.table import OwnMark, Put, Table, Update
@@ -22,8 +23,9 @@ _NAMES = 1_000
 class QueueStore:
     """The store of queues."""
 
-    def __init__(self, table: Table) -> None:
+    def __init__(self, table: Table, registry: QueueRegistry) -> None:
         self._table = table
+        self._registry = registry
 
     def get(self, name: str) -> Queue | None:
         """One queue, read consistently."""
@@ -44,7 +46,7 @@ class QueueStore:
         """
         # Write the registry first: after a crash in between, sweeps look at an empty queue. In the
         # other order they would never look at a queue with jobs.
-        self.register(name)
+        self._registry.register(name)
         layers = Layers(own, inherited(self.policy().own, name))
         queue = Queue(name, created_ms=now_ms, layers=layers)
         # Race: another request creates the queue. The loser uses what is stored.
@@ -68,6 +70,7 @@ class QueueStore:
             ["charging", "slotting"],
             now_ms=now_ms,
         )
+        self._registry.note(queue.name)
         return from_item(queue.name, self._table.update(change))
 
     def _change(
@@ -81,6 +84,8 @@ class QueueStore:
         own: OwnMark | None = None,
     ) -> Item:
         """Change a queue's item, which is returned. Raises LostRace."""
+        if name != DEFAULT_QUEUE_POLICY:
+            self._registry.note(name)
         change = Update(
             keys.queue(name),
             keys.RECORD,
@@ -191,7 +196,7 @@ class QueueStore:
     def restore(self, gone: Queue) -> None:
         """Restore a deleted queue as it was, unless it was created again meanwhile."""
         before = gone.deletion.before if gone.deletion is not None else QueueState.ACTIVE
-        self.register(gone.name)
+        self._registry.register(gone.name)
         # Race: a push creates it again. Then it is a new queue, and stays so.
         with suppress(LostRace):
             alive = replace(gone, state=before, deletion=None)
@@ -207,7 +212,7 @@ class QueueStore:
 
     def register(self, name: str) -> None:
         """Add a queue to the registry. Safe to repeat."""
-        self._table.put(Put({"pk": keys.QUEUES, "sk": name}))
+        self._registry.register(name)
 
     def remove_tombstone(self, gone: Queue) -> None:
         """Remove the tombstone of a deleted queue."""

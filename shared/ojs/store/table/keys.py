@@ -146,6 +146,11 @@ def pool_stats(name: str) -> str:
     return f"@{name}"
 
 
+def is_queue(name: str) -> bool:
+    """Whether what is counted under a name belongs to one queue."""
+    return name != ALL_QUEUES and not name.startswith(pool_stats(""))
+
+
 def day(date: str) -> str:
     """Sort key of the counters of a UTC day, `2026-11-21`."""
     return f"d|{date}"

@@ -76,7 +76,7 @@ TABLE = TableSchema()
 # The version of the form of the items. It goes up with each change that items already stored do
 # not have; code can read all forms up to its own.
 # 2: readers pass over entries, records, permits and attributes of forms that they do not know.
-# 3: counters by shard of the stream, beside those of queues.
+# 3: counters by shard of the stream, beside those of queues; notes in the registry of queues.
 SCHEMA_VERSION = 3
 # The lowest SCHEMA_VERSION of code that works on these items: which readers a writer needs. It goes
 # up only with a change that breaks older code: from then on a deployment cannot go back to an

@@ -1,0 +1,96 @@
+"""Minute sweep that lets queues rest in which nothing changes, until something is due in them.
+
+What it has seen of a queue is written into the registry: `ojs.store.queues.registry` says why
+nothing is missed. A queue that rests is looked at again when its time comes, and once an hour all
+the same: should a note ever be lost, that finds what was missed.
+"""
+
+from __future__ import annotations
+
+from ojs.domain.queue.queue import Queue
+from ojs.domain.stats import QueueGauges
+from ojs.services.sweeps import (
+    GoOn,
+    SweepPlan,
+    SweepQueues,
+    SweepReport,
+    SweepRun,
+    always,
+    counting_failures,
+)
+from ojs.store.derived.statistics import StatisticsStore
+from ojs.store.jobs.finding import JobIndex
+from ojs.store.queues.registry import QueueRegistry, Rest
+
+_QUEUES = 33  # one call
+
+
+class RestSweep:
+    """Lets queues rest."""
+
+    name = "rest"
+
+    def __init__(
+        self,
+        *,
+        every: SweepQueues,
+        registry: QueueRegistry,
+        index: JobIndex,
+        stats: StatisticsStore,
+    ) -> None:
+        self._every = every
+        self._registry = registry
+        self._index = index
+        self._stats = stats
+
+    def run_once(self, now_ms: int, limit: int, go_on: GoOn = always) -> SweepReport:
+        """Look at those of this minute's queues that nobody has noted lately, at most `limit`.
+
+        Counts: quiet (queues looked at), rested (queues that rest from now on, or until another
+        time than before), failed, and `more` (1 when it ended early: the others rest later).
+        """
+        run = SweepRun(now_ms, limit, go_on)
+        plan = self._every.plan()
+        if now_ms < plan.relied_on_ms:
+            return SweepReport({})
+        for part in self._every.parts(run.counts, plan):
+            quiet = [
+                queue.name
+                for queue in part
+                if plan.queues[queue.name].quiet(now_ms) and not _needs_sweeps(queue)
+            ]
+            for at in range(0, len(quiet), _QUEUES):
+                if run.stop(run.counts["quiet"]):
+                    return SweepReport(+run.counts, failures=run.counts.failures)
+                names = quiet[at : at + _QUEUES]
+                found: list[QueueGauges] = []
+                with counting_failures(run.counts, f"queues {names[0]} to {names[-1]}"):
+                    found = self._stats.gauges(names, run.counts.fail)
+                for gauges in found:
+                    run.counts["quiet"] += 1
+                    with counting_failures(run.counts, f"queue {gauges.queue.name}"):
+                        self._one(plan, gauges, run)
+        return SweepReport(+run.counts, failures=run.counts.failures)
+
+    def _one(self, plan: SweepPlan, gauges: QueueGauges, run: SweepRun) -> None:
+        known = plan.queues[gauges.queue.name]
+        # All of this is read after the registry was: what it does not show was noted since.
+        next_ms = self._index.first_due_ms(known.name, gauges.queue.lanes)
+        if next_ms is not None and next_ms <= run.now_ms:
+            # The job sweep has not been able to deal with it.
+            return
+        rest = Rest(run.now_ms, next_ms, gauges.levels, gauges.changed_ms, gauges.oldest_ms)
+        before = known.rest
+        if before is None or before.at_ms < plan.relied_on_ms or not rest.same(before):
+            run.counts["rested"] += self._registry.let_rest(known, rest)
+
+
+def _needs_sweeps(queue: Queue) -> bool:
+    """Whether a queue has something that sweeps look at each minute."""
+    return (
+        queue.deletion is not None
+        or queue.backfill_since_ms is not None
+        or queue.tracks_depth
+        or queue.limits_concurrency
+        or bool(queue.layers.replay_rules)
+    )

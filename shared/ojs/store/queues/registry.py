@@ -1,0 +1,168 @@
+"""The registry of queues: their names, which of them rest, and until when.
+
+A queue rests when nothing in it has changed for a while: sweeps pass over it until something is due
+in it. So it is woken before something in it changes:
+
+- Before a write that puts a job among those that wait for a time or a deadline (start, retry, end
+  of a lease), a container notes the queue.
+- The projection notes it before it counts the queue's jobs, as gauges follow from its counts. A
+  change of the queue itself is noted, too.
+
+A note is one write. A container makes it once in NOTED_MS for each queue, and a sweep lets a queue
+rest that nobody has noted for QUIET_MS, on the condition that nobody notes it meanwhile. The
+difference is longer than any request, than the index lags, and than clocks differ. So whatever was
+written is seen before a queue rests, or keeps it from resting.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from ojs.bounded import BoundedMap
+from ojs.clock import Clock
+from ojs.domain import jsontext
+from ojs.domain.errors import BackendTimeout, BackendUnavailable
+from ojs.domain.job.states import State
+from ojs.domain.stats import Levels
+from ojs.store.table import keys
+from ojs.store.table.errors import LostRace, NotDone
+from ojs.store.table.table import Table, Update
+from ojs.store.table.values import Item, Value
+
+NOTED_MS = 5 * 60_000
+QUIET_MS = 10 * 60_000
+# Queues whose notes a container remembers. With more, it forgets and notes them again.
+_REMEMBERED = 10_000
+_PAGE = 1_000
+
+
+@dataclass(frozen=True)
+class Rest:
+    """What a sweep has seen of a queue that rests: when something in it is due, None for never, and
+    its gauges, as in `ojs.domain.stats.QueueGauges`. Times in ms.
+    """
+
+    at_ms: int
+    next_ms: int | None
+    levels: Levels
+    changed_ms: int
+    oldest_ms: int | None
+
+    def same(self, other: Rest) -> bool:
+        """Whether another sweep has seen the same."""
+        return replace(other, at_ms=self.at_ms) == self
+
+
+@dataclass(frozen=True)
+class RegistryQueue:
+    """A queue in the registry; `noted_ms` is None if nobody has noted it yet."""
+
+    name: str
+    noted_ms: int | None = None
+    rest: Rest | None = None
+
+    def quiet(self, now_ms: int) -> bool:
+        """Whether nobody has noted it lately."""
+        return self.noted_ms is None or self.noted_ms <= now_ms - QUIET_MS
+
+
+class QueueRegistry:
+    """The store of the registry, for one container."""
+
+    def __init__(self, table: Table, clock: Clock) -> None:
+        self._table = table
+        self._clock = clock
+        # By queue: when this container noted it last.
+        self._noted: BoundedMap[str, int] = BoundedMap(_REMEMBERED)
+
+    def register(self, name: str) -> None:
+        """Add a queue, or note one that is there. Safe to repeat. Raises OjsError."""
+        now_ms = self._clock.now_ms()
+        self._table.update(_noting(name, now_ms))
+        self._noted.put(name, now_ms)
+
+    def note(self, name: str) -> None:
+        """Have sweeps look at a queue in the next minutes: to be called before the write that they
+        must not miss. One call in NOTED_MS.
+
+        Raises NotDone if that fails: then the write must not be made. Raises OjsError.
+        """
+        now_ms = self._clock.now_ms()
+        noted_ms = self._noted.get(name)
+        if noted_ms is not None and 0 <= now_ms - noted_ms < NOTED_MS:
+            return
+        # Race: the queue is deleted; it must not be in the registry again. The loser does nothing:
+        # whoever adds the queue notes it, too.
+        try:
+            self._table.update(_noting(name, now_ms, "attribute_exists(pk)"), tell_loser=False)
+        except LostRace:
+            return
+        except NotDone:
+            raise
+        except (BackendUnavailable, BackendTimeout) as error:
+            # Perhaps it was noted. What it was noted for was certainly not written.
+            raise NotDone(error.message) from error
+        # Afterwards: who comes meanwhile must not rely on a note that may fail.
+        self._noted.put(name, now_ms)
+
+    def all(self) -> list[RegistryQueue]:
+        """All queues in order of name; may be stale. One query for a thousand."""
+        found: list[RegistryQueue] = []
+        after: dict[str, Any] | None = None
+        while True:
+            page = self._table.query("pk = :all", {":all": keys.QUEUES}, limit=_PAGE, after=after)
+            found += map(_read, page.items)
+            after = page.last
+            if after is None:
+                return found
+
+    def let_rest(self, queue: RegistryQueue, rest: Rest) -> bool:
+        """Let a queue as read rest; False if it was noted since. One call."""
+        condition, values = "attribute_exists(pk) AND attribute_not_exists(#at)", {}
+        if queue.noted_ms is not None:
+            condition, values = "#at = :noted", {":noted": queue.noted_ms}
+        # Race: somebody notes the queue, or it is deleted. Then sweeps go on to look at it, or it
+        # stays gone. Race: another sweep. Both have seen the same, as nobody noted the queue.
+        try:
+            self._table.update(
+                Update(
+                    keys.QUEUES,
+                    queue.name,
+                    set={"rest": _text(rest)},
+                    condition=condition,
+                    values=values,
+                ),
+                tell_loser=False,
+            )
+        except LostRace:
+            return False
+        return True
+
+
+def _noting(name: str, now_ms: int, condition: str | None = None) -> Update:
+    setting: Mapping[str, Value] = {"at": now_ms}
+    return Update(keys.QUEUES, name, set=setting, remove=["rest"], condition=condition)
+
+
+def _text(rest: Rest) -> str:
+    levels = rest.levels
+    states = {state.value: count for state, count in levels.states.items() if count}
+    times = [rest.at_ms, rest.next_ms, rest.changed_ms, rest.oldest_ms]
+    return jsontext.dumps([*times, levels.dead, states])
+
+
+def _read(item: Item) -> RegistryQueue:
+    name, stored = str(item["sk"]), item.get("at")
+    noted_ms = None if stored is None else int(str(stored))
+    if "rest" not in item:
+        return RegistryQueue(name, noted_ms)
+    # What cannot be read is looked at each minute, as any queue that does not rest.
+    try:
+        at_ms, next_ms, changed_ms, oldest_ms, dead, counted = jsontext.stored(str(item["rest"]))
+        states = {state: int(counted.get(state.value, 0)) for state in State}
+        rest = Rest(at_ms, next_ms, Levels(states, dead), changed_ms, oldest_ms)
+    except (ValueError, TypeError, AttributeError):
+        return RegistryQueue(name, noted_ms)
+    return RegistryQueue(name, noted_ms, rest)
