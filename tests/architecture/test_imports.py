@@ -16,7 +16,7 @@ ALLOWED: dict[str, set[str]] = {
     "ojs.environment": set(),
     "ojs.settings": {"ojs.environment"},
     "ojs.domain": {"ojs.domain", "ojs.clock"},
-    "ojs.store": {"ojs.store", "ojs.domain", "ojs.clock"},
+    "ojs.store": {"ojs.store", "ojs.domain", "ojs.bounded", "ojs.clock"},
     # What follows from a change comes after the use cases and must not hold them up: no use case
     # and no HTTP function imports it. Where a caller would notice the stream's delay, the use case
     # calls the idempotent function of the store itself.

@@ -26,7 +26,7 @@ from functions.sweep.handler import handler as sweep
 from ojs import runtime
 from ojs.domain.ids import IdSource
 from ojs.domain.job.job import Job
-from ojs.services.queues.deletion import one_by_one
+from ojs.services.for_each import one_by_one
 from ojs.settings import Settings
 from ojs.store.jobs.blobs import MemoryBlobs
 from ojs.store.table.schema import STREAM_BATCH, TABLE
