@@ -32,13 +32,14 @@ class Key:
     one_by_one: bool = False
 
 
-# Keys that are spread over the table by themselves: there is one for each job, or worker.
-_SPREAD = frozenset({"table J|", "table K|"})
+# Keys that are spread over the table by themselves: there is one for each job, batch or worker.
+_SPREAD = frozenset({"table J|", "table B|", "table K|"})
 # By kind, as tests/performance/counted.py names them: all there are on the paths it counts.
 KEYS = {
     "table Q|": Key("the queue, read by each push and fetch", _QUEUE),
     "work R|": Key("ready line", _LANE),
     "work D|": Key("due line", _LANE),
+    "work B": Key("staged batches", _ALL),
     "work X|": Key("dead letters of a queue", _QUEUE),
     "expiry X": Key("dead letters of all queues", _ALL),
     "table G| depth": Key("depth counter", _QUEUE),

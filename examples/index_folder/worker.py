@@ -33,6 +33,9 @@ RUNNING, QUIET, TERMINATE = "running", "quiet", "terminate"
 # within this time.
 LEASE_MS = 30_000
 _PROGRESS_EVERY_S = 1.0
+# What became of a job is told with the next fetch, so that it costs no request of its own; after
+# this time it waits no longer.
+_REPORT_WITHIN_S = 1.0
 _FIRST_POLL_S = 0.1
 
 
@@ -73,6 +76,17 @@ class LeasedJob:
         return str(self.job["id"])
 
 
+@dataclass
+class Report:
+    """What became of a job, and is not told yet: an entry of `acks` or `nacks`."""
+
+    leased: LeasedJob
+    how: str
+    line: str
+    entry: dict[str, Any]
+    since: float = field(default_factory=time.monotonic)
+
+
 class Worker:
     """Fetches jobs in one thread, and sends heartbeats for them in another."""
 
@@ -90,6 +104,7 @@ class Worker:
         self._beat_client = Client(options.url, timeout_s=10.0, tries=1)
         self._beat_every_s: float | None = options.beat
         self._leased: dict[str, LeasedJob] = {}
+        self._reports: list[Report] = []
         self._lock = threading.Lock()
         self._directive = RUNNING
         self._reported_state = RUNNING
@@ -114,6 +129,7 @@ class Worker:
         beats.start()
         try:
             self._work_until_stopped()
+            self._send_reports()
         finally:
             # No beat may come after the worker has signed off: it would be listed again.
             self._ended.set()
@@ -145,7 +161,11 @@ class Worker:
     def _work_until_stopped(self) -> None:
         poll_s = _FIRST_POLL_S
         while not self._stopping.is_set():
-            taken = self._fetch() if self.state == RUNNING else []
+            if self.state == RUNNING:
+                taken = self._fetch()
+            else:
+                taken = []
+                self._send_reports()
             for leased in taken:
                 self._do(leased)
             # Nothing there: ask again soon, then less and less often. An empty fetch costs little,
@@ -160,16 +180,22 @@ class Worker:
             "count": self._batch,
             "worker_id": self.id,
             "visibility_timeout_ms": LEASE_MS,
+            **self._told("acks"),
+            **self._told("nacks"),
         }
         try:
-            # If an answer is lost, so are the jobs in it, until their leases run out: no harm.
-            jobs = self._client.call("POST", "/workers/fetch", body)["jobs"]
+            # If an answer is lost, so are the jobs in it, until their leases run out: no harm. The
+            # reports are sent again; what was done is told again.
+            answer = self._client.call("POST", "/workers/fetch", body)
         except (ApiError, Unreachable) as error:
             if isinstance(error, ApiError) and error.status < 500:
                 raise  # what we ask for is wrong, and will not get better
             say(f"no jobs: {error}")
             return []
-        taken = [LeasedJob(job) for job in jobs]
+        self._heard(answer)
+        if "fetch_error" in answer:
+            say(f"no jobs: {answer['fetch_error']['message']}")
+        taken = [LeasedJob(job) for job in answer["jobs"]]
         with self._lock:
             self._leased |= {leased.id: leased for leased in taken}
         return taken
@@ -211,24 +237,22 @@ class Worker:
     # --- one job -----------------------------------------------------------------------------
 
     def _do(self, leased: LeasedJob) -> None:
-        """Do one job, and report how it ended."""
+        """Do one job, and note how it ended."""
         name = leased.job["args"][0] if leased.job["args"] else "?"
         try:
             result = self._index(leased)
         except Lost:
             say(f"left    {name}: cancelled, or taken back")
+            self._forget(leased)
         except OutOfTime:
-            self._report(leased, "nack", f"back    {name}", requeue=True)
+            self._report(leased, "nacks", f"back    {name}", requeue=True)
         except JobFailed as failed:
-            self._report(leased, "nack", f"failed  {name}: {failed}", error=failed.report)
+            self._report(leased, "nacks", f"failed  {name}: {failed}", error=failed.report)
         except Exception as error:  # noqa: BLE001 - a bug is this job's failure, not the worker's
             report = unexpected(error)
-            self._report(leased, "nack", f"failed  {name}: {error!r}", error=report)
+            self._report(leased, "nacks", f"failed  {name}: {error!r}", error=report)
         else:
-            self._report(leased, "ack", f"done    {name}", result=result)
-        finally:
-            with self._lock:
-                del self._leased[leased.id]
+            self._report(leased, "acks", f"done    {name}", result=result)
 
     def _index(self, leased: LeasedJob) -> dict[str, Any]:
         """The result of a job. Raises JobFailed, Lost, OutOfTime."""
@@ -290,23 +314,57 @@ class Worker:
             # The job is what matters.
             say(f"no progress reported: {error}")
 
+    # --- reports -----------------------------------------------------------------------------
+
     def _report(self, leased: LeasedJob, how: str, line: str, **what: object) -> None:
-        """Ack or nack a job. The attempt is named, so that a report that comes late is refused."""
-        body = {
+        """Note an ack or nack, to be told soon. The attempt is named, so that one that comes late
+        is refused.
+        """
+        entry = {
             "job_id": leased.id,
-            "worker_id": self.id,
             "attempt": leased.job["attempt"],
             "lease_token": leased.job["lease_token"],
             **what,
         }
-        try:
-            self._client.call("POST", f"/workers/{how}", body)
-        except ApiError as error:
-            if not (error.code == "conflict" and error.repeated):
-                line += f" (not accepted: {error})"
-        except Unreachable as error:
-            line += f" (not reported, another worker will do it again: {error})"
-        say(line)
+        self._reports.append(Report(leased, how, line, entry))
+        if time.monotonic() - self._reports[0].since >= _REPORT_WITHIN_S:
+            self._send_reports()
+
+    def _told(self, how: str) -> dict[str, Any]:
+        """The acks, or the nacks, as a request has them; nothing if there are none."""
+        entries = [report.entry for report in self._reports if report.how == how]
+        return {how: entries} if entries else {}
+
+    def _send_reports(self) -> None:
+        """Tell all that is noted, without a fetch. What is not heard is tried again next time."""
+        for how, path in (("acks", "/workers/ack"), ("nacks", "/workers/nack")):
+            if body := self._told(how):
+                try:
+                    self._heard(self._client.call("POST", path, {"worker_id": self.id, **body}))
+                except (ApiError, Unreachable) as error:
+                    # In the end another worker will do these jobs again.
+                    say(f"not reported: {error}")
+
+    def _heard(self, answer: dict[str, Any]) -> None:
+        """Go through the outcomes in an answer: each report has one of its own, in order."""
+        left = []
+        outcomes = {how: iter(answer.get(how, ())) for how in ("acks", "nacks")}
+        for report in self._reports:
+            outcome = next(outcomes[report.how], None)
+            if outcome is None or outcome["status"] in (500, 503, 504):
+                left.append(report)
+                continue
+            refused = outcome.get("error")
+            say(report.line + (f" (not accepted: {refused['message']})" if refused else ""))
+            self._forget(report.leased)
+        self._reports = left
+
+    def _forget(self, leased: LeasedJob) -> None:
+        """The job is no concern of ours any more."""
+        with self._lock:
+            # Not if its lease ran out, and it came to us again.
+            if self._leased.get(leased.id) is leased:
+                del self._leased[leased.id]
 
 
 def unexpected(error: Exception) -> dict[str, Any]:

@@ -13,6 +13,9 @@ from ojs.clock import Clock, SystemClock
 from ojs.domain.ids import IdSource
 from ojs.services.dead_letter.copies import DeadLetterCopies
 from ojs.services.dead_letter.search import DeadLetterSearch
+from ojs.services.for_each import ForEach, in_threads
+from ojs.services.jobs.batch_finish import BatchFinish
+from ojs.services.jobs.empty_lines import EmptyLines
 from ojs.services.jobs.enqueue import Enqueue
 from ojs.services.jobs.fetch import Fetch
 from ojs.services.jobs.finish import Finish
@@ -33,7 +36,7 @@ from ojs.services.pools.dispatch import DispatchPlanner
 from ojs.services.pools.membership import Membership
 from ojs.services.pools.workers import WorkerRegistry
 from ojs.services.queues.configure import QueueConfiguration
-from ojs.services.queues.deletion import ForEach, QueueDeletion, in_threads
+from ojs.services.queues.deletion import QueueDeletion
 from ojs.services.sweeps import SweepQueues
 from ojs.settings import Settings
 from ojs.store.dead_letter.copies import WaitingCopies
@@ -195,7 +198,8 @@ class Runtime:
             queue_store=stores.queues,
             pool_store=stores.pools,
         )
-        self.changes = JobChanges(jobs=stores.jobs, permits=self.permits)
+        empty_lines = EmptyLines(clock)
+        self.changes = JobChanges(jobs=stores.jobs, permits=self.permits, empty_lines=empty_lines)
         self.bounds = QueueBounds(
             jobs=stores.jobs,
             depth=stores.depth,
@@ -253,7 +257,9 @@ class Runtime:
             transitions=self.transitions,
             changes=self.changes,
             permits=self.permits,
+            empty_lines=empty_lines,
             clock=clock,
+            for_each=for_each,
         )
         self.finish = Finish(
             jobs=stores.jobs,
@@ -265,6 +271,7 @@ class Runtime:
             clock=clock,
             ids=ids,
         )
+        self.batch_finish = BatchFinish(jobs=stores.jobs, finish=self.finish, for_each=for_each)
         self.jobs = JobManagement(
             jobs=stores.jobs,
             changes=self.changes,

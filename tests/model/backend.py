@@ -20,6 +20,7 @@ from local.http_server import Request
 from ojs import projections, runtime
 from ojs.clock import ManualClock
 from ojs.services.dead_letter import bulk, copies
+from ojs.services.for_each import one_by_one
 from ojs.services.jobs import enqueue
 from ojs.settings import Settings
 from ojs.store.jobs.blobs import MemoryBlobs
@@ -189,6 +190,7 @@ class Backend:
             blobs=self.blobs,
             clock=self.clock,
             sleep=lambda _: None,
+            for_each=one_by_one,
         )
         made.enqueue._bounds._sleep = self._wait
         return made

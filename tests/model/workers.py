@@ -95,6 +95,38 @@ class Workers(Base):
 
     @precondition(lambda self: self.ids)
     @rule(
+        at=st.lists(which, min_size=1, max_size=4),
+        worker=workers,
+        owner=st.sampled_from((True, True, False)),
+        fetches=st.booleans(),
+    )
+    def ack_many(self, at: list[int], worker: str, owner: bool, fetches: bool) -> None:
+        """In one request, or with a fetch: each is settled, and answered, for itself, and once."""
+        self.begin()
+        acks = [
+            {"job_id": job_id, "worker_id": self.owner(job_id, worker) if owner else worker}
+            for job_id in map(self.running, at)
+        ]
+        path, more = ("fetch", {"queues": ["nothing-here"]}) if fetches else ("ack", {})
+        answer = self.call("POST", f"/workers/{path}", {"acks": acks, **more})
+        assert answer.status == (200 if fetches else 207)
+        seen = set()
+        for ack, outcome in zip(acks, answer["acks"], strict=True):
+            right: tuple[int, ...] = (400,)
+            if ack["job_id"] not in seen:
+                try:
+                    self.speak(ack["job_id"], ack["worker_id"], completes=True)
+                    right = (200,)
+                except Refused as refused:
+                    right = refused.statuses
+            seen.add(ack["job_id"])
+            assert outcome["status"] in right, f"answered {outcome}, and right were {right}"
+            if outcome["status"] == 200:
+                assert outcome["state"] == "completed"
+                self.model.put(self.now(ack["job_id"]).ended("completed"))
+
+    @precondition(lambda self: self.ids)
+    @rule(
         at=which,
         worker=workers,
         owner=st.sampled_from((True, True, False)),

@@ -26,7 +26,7 @@ from functions.sweep.handler import handler as sweep
 from ojs import runtime
 from ojs.domain.ids import IdSource
 from ojs.domain.job.job import Job
-from ojs.services.queues.deletion import one_by_one
+from ojs.services.for_each import one_by_one
 from ojs.store.queues.registry import NOTED_MS, QUIET_MS
 from ojs.store.table.schema import STREAM_BATCH, TABLE
 from ojs.store.table.values import unpack

@@ -138,7 +138,8 @@ def life_of_a_job(client: DynamoDBClient) -> list[Row]:
             bench.push()
         for job in bench.fetch(10):
             bench.run.finish.ack(job.id, worker_id=WORKER, result=RESULT)
-    for count, chosen in ((100, False), (1_000, False), (1_000, True)):
+    batches = ((10, False), (100, False), (100, True), (1_000, False), (1_000, True))
+    for count, chosen in batches:
         queue = f"batch-{count}-{chosen}".lower()
         bench.push_batch(1, queue)
         whose = ", ids chosen by the client" if chosen else ""
@@ -416,7 +417,8 @@ def pools(client: DynamoDBClient) -> list[Row]:
     bench.run.workers.register(WORKER, {"concurrency": 1_000}, "general")
     bench.run.workers.register("alone", {})
     fetch = bench.run.fetch.fetch
-    fetch(list(QUEUES), 1, "alone")
+    # One from each: a container asks once whether a batch is committed.
+    fetch(list(QUEUES), len(QUEUES), "alone")
     with bench.spending("no pool: fetch one"):
         fetch(list(QUEUES), 1, "alone")
     for what, config in POOLS.items():

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from typing import Any, Literal, TypeVar
 
@@ -10,9 +10,11 @@ from botocore.exceptions import BotoCoreError, ClientError
 
 from ojs.domain.dead_letter.bulk import Action
 from ojs.domain.dead_letter.filter import DeadLetterFilter
-from ojs.domain.errors import OjsError
+from ojs.domain.errors import BackendError, BackendTimeout, BackendUnavailable, OjsError
 from ojs.domain.job.job import Job
+from ojs.domain.job.states import State
 from ojs.domain.pool.pool import Pool
+from ojs.services.jobs.batch_finish import Ending, Outcome
 from ojs.store.table import keys
 from tests.simulation.faults import Died
 from tests.simulation.invariants import OF_WORKER, broken
@@ -22,6 +24,8 @@ from tests.store.streams import SHARD
 T = TypeVar("T")
 # What a worker says of itself with an ack, a nack or a progress report.
 Shown = dict[str, Any]
+# Nobody knows what became of it.
+UNKNOWN = (BackendUnavailable, BackendTimeout)
 ERROR = {"code": OF_WORKER, "message": "told by the worker"}
 
 
@@ -75,13 +79,15 @@ class Worker(Actor):
         self.held: list[Job] = []
 
     def fetch(self, count: int = 1, lease_ms: int | None = 3_000) -> None:
+        self._take(self.ask("fetch", lambda: self._fetched(count, lease_ms)))
+
+    def _fetched(self, count: int, lease_ms: int | None) -> list[Job]:
         queues = None if self.pool is not None and self.pool == self.world.pool else self.queues
-        got = self.ask(
-            "fetch",
-            lambda: self.run.fetch.fetch(
-                queues, count, self.called, visibility_timeout_ms=lease_ms, pool=self.pool
-            ),
+        return self.run.fetch.fetch(
+            queues, count, self.called, visibility_timeout_ms=lease_ms, pool=self.pool
         )
+
+    def _take(self, got: Sequence[Job] | None) -> None:
         for job in got or ():
             if not (job.content or {}).get("args"):
                 raise broken("a job comes with its content", job=job.id)
@@ -94,12 +100,8 @@ class Worker(Actor):
         if not self.held:
             return None
         job = self.held[self.chance.randrange(len(self.held))]
-        lease = None
-        shown: Shown = {"worker_id": self.speaks_as}
-        if ends and self.shows == "lease":
-            # A progress report has no place for them.
-            lease = job.lease.token if job.lease else None
-            shown |= {"attempt": job.attempt, "lease_token": lease}
+        # A progress report has no place for attempt and lease.
+        lease, shown = self._shown(job) if ends else (None, {"worker_id": self.speaks_as})
 
         def speak() -> Any:
             # A report goes by the time when it came, others may have extended the lease since.
@@ -112,6 +114,84 @@ class Worker(Actor):
         if ends and answer is not None and lease is None and self.world.demands_token(job.id):
             raise broken("a queue that demands the token refuses who has none", job=job.id)
         return None if answer is None else (job, answer)
+
+    def _shown(self, job: Job) -> tuple[str | None, Shown]:
+        """The lease that it shows with the end of a job, and all that it shows."""
+        if self.shows != "lease":
+            return None, {"worker_id": self.speaks_as}
+        lease = job.lease.token if job.lease else None
+        shown = {"worker_id": self.speaks_as, "attempt": job.attempt, "lease_token": lease}
+        return lease, shown
+
+    def end_many(self, *, fetches: int = 0) -> None:
+        """Ack and nack some of its jobs in one request, one of them perhaps twice; with a fetch of
+        so many, whose failure does not hide the outcomes.
+        """
+        chosen = self.chance.sample(self.held, self.chance.randint(0, len(self.held)))
+        # It may have lost a job and got it again since.
+        some = list({job.id: job for job in chosen}.values())
+        leases = {keys.job(job.id): self._shown(job)[0] for job in some}
+        acks, nacks = self._ends(some)
+        if some and self.chance.random() < 0.5:
+            job = self.chance.choice(some)
+            nacks.append((job.id, {**self._shown(job)[1], "error": ERROR}))
+        mine = self.world.watch.speech[self.world.scheduler.current]
+
+        def act() -> tuple[list[Outcome], list[Job]]:
+            self._speak(*(job.id for job in some), worker=self.speaks_as, leases=leases)
+            ended = [each for part in self.run.batch_finish.end(acks, nacks) for each in part]
+            if any(isinstance(each.result, UNKNOWN) for each in ended):
+                self.world.watch.left |= mine.texts
+            try:
+                return ended, self._fetched(fetches, 3_000) if fetches else []
+            except UNKNOWN:
+                return ended, []
+
+        answer = self.ask("fetch and end many" if fetches else "end many", act)
+        if answer is None:
+            return
+        outcomes, got = answer
+        told = [*acks, *nacks]
+        if [one.job_id for one in outcomes] != [job_id for job_id, _ in told]:
+            raise broken("each ack and nack has its own outcome, in order")
+        if any(isinstance(one.result, Job) for one in outcomes[len(some) :]):
+            raise broken("what a request names twice is settled once", job=outcomes[-1].job_id)
+        for (job_id, what), one in zip(told[: len(some)], outcomes, strict=False):
+            self._settled(job_id, what, one.result)
+        self._take(got)
+
+    def _ends(self, some: Sequence[Job]) -> tuple[list[Ending], list[Ending]]:
+        """Acks of some of these jobs, and nacks of the others."""
+        acks: list[Ending] = []
+        nacks: list[Ending] = []
+        for job in some:
+            shown = self._shown(job)[1]
+            if self.chance.random() < 0.6:
+                large = self.chance.random() < 0.3
+                acks.append((job.id, {**shown, "result": BIG if large else 1}))
+            else:
+                back = self.chance.random() < 0.3
+                nacks.append((job.id, {**shown, "error": ERROR, "requeue": back}))
+        return acks, nacks
+
+    def _settled(self, job_id: str, what: Mapping[str, Any], result: Job | OjsError) -> None:
+        """One of many was settled, or refused, or nobody knows."""
+        if isinstance(result, UNKNOWN):
+            return
+        if isinstance(result, BackendError):
+            raise broken("no request fails by a defect of ours", error=result) from result
+        self.held = [job for job in self.held if job.id != job_id]
+        if isinstance(result, OjsError):
+            return
+        if not what.get("lease_token") and self.world.demands_token(job_id):
+            raise broken("a queue that demands the token refuses who has none", job=job_id)
+        if "result" in what:
+            there = self.world.memory.items.get((keys.job(job_id), keys.RECORD), {})
+            if there.get("state") != {"S": State.COMPLETED.value}:
+                raise broken("what was acked is done", job=job_id, state=there.get("state"))
+            self.world.acked.add(job_id)
+        elif not what["requeue"]:
+            self.world.check_error(result)
 
     def _speak(self, *job_ids: str, **shown: Any) -> None:
         """Say of which jobs it speaks, and what it shows of itself."""

@@ -75,6 +75,8 @@ class Speech:
     texts: set[Key] = field(default_factory=set)
     # How many writes there had been when it began to ask; whoever heals comes after all.
     began: int = 2**60
+    # Of a request about many jobs: the lease that it shows of each.
+    leases: dict[str, str | None] = field(default_factory=dict)
 
     def owns(self, pk: str, record: Item) -> bool:
         """Whether the lease of a running job is the speaker's, by all that it shows. Who shows
@@ -82,14 +84,16 @@ class Speech:
         """
         if record["lease"] in self.claimed:
             return True
-        if "fenced" in record and not self.lease and not (self.extends and self.worker):
+        lease = self.leases.get(pk, self.lease)
+        if "fenced" in record and not lease and not (self.extends and self.worker):
             return False
         named = self.worker is None or record.get("worker") in (None, self.worker)
-        return pk in self.about and named and self.lease in (None, record["lease"])
+        return pk in self.about and named and lease in (None, record["lease"])
 
     def resumes(self, pk: str, before: Item) -> bool:
         """Whether the lease of a job that ended was the speaker's."""
-        mine = before.get("worker") == self.worker or self.lease == before["stalled"]
+        lease = self.leases.get(pk, self.lease)
+        mine = before.get("worker") == self.worker or lease == before["stalled"]
         return pk in self.about and mine
 
 

@@ -9,11 +9,14 @@ from itertools import count
 from typing import Any
 from unittest import mock
 
+from ojs.domain.errors import Conflict
+from ojs.domain.job.states import State
 from ojs.domain.queue.queue import Queue, QueueState
 from ojs.domain.rate_limit import window as rate
 from ojs.domain.rate_limit.window import RateWindow
 from ojs.projections.counters import Tally
 from ojs.services.dead_letter.archive import Archive
+from ojs.services.jobs.batch_finish import BatchFinish, Outcome
 from ojs.services.jobs.fairness_backfill import FairnessBackfill
 from ojs.services.jobs.fetch import Fetch
 from ojs.services.jobs.sweep import JobSweep
@@ -348,6 +351,39 @@ def who_has_waited_goes_in() -> AbstractContextManager[Any]:
     return mock.patch.object(QueueBounds, "enter", impatient)
 
 
+def many_show_nothing() -> AbstractContextManager[Any]:
+    """Of many acks and nacks in one request what they show of the lease is not looked at."""
+    end = BatchFinish.end
+
+    def bare(self: BatchFinish, acks: Any, nacks: Any = (), **how: Any) -> Any:
+        shown = ("worker_id", "attempt", "lease_token")
+        left = [
+            [(job_id, {k: v for k, v in told.items() if k not in shown}) for job_id, told in each]
+            for each in (acks, nacks)
+        ]
+        return end(self, *left, **how)
+
+    return mock.patch.object(BatchFinish, "end", bare)
+
+
+def failure_is_told_as_done() -> AbstractContextManager[Any]:
+    """Of many acks one that failed is told to be done."""
+    end = BatchFinish.end
+
+    def hopeful(self: BatchFinish, *ends: Any, **how: Any) -> Any:
+        def done(one: Outcome) -> Outcome:
+            if not isinstance(one.result, Conflict):
+                return one
+            there = self._jobs.read_record(one.job_id)
+            return (
+                one if there is None else Outcome(one.job_id, replace(there, state=State.COMPLETED))
+            )
+
+        return tuple([done(one) for one in outcomes] for outcomes in end(self, *ends, **how))
+
+    return mock.patch.object(BatchFinish, "end", hopeful)
+
+
 def a_tenth_too_short() -> AbstractContextManager[Any]:
     """What passed is forgotten a step of the window too early."""
 
@@ -417,6 +453,8 @@ MUTATIONS: dict[str, tuple[Mutation, str]] = {
         _constant("ojs.store.table.keys.is_queue", lambda _: False),
         "resting",
     ),
+    "many acks show nothing": (many_show_nothing, "ended"),
+    "one of many that failed is told as done": (failure_is_told_as_done, "ended"),
     "a drop is not told": (_constant("ojs.projections.events._DROPPED", {}), "dropped"),
     **LATE,
 }

@@ -17,7 +17,7 @@ from ojs import runtime
 from ojs.domain.errors import BackendUnavailable
 from ojs.domain.ids import IdSource
 from ojs.domain.job import envelope
-from ojs.services.queues.deletion import one_by_one
+from ojs.services.for_each import one_by_one
 from ojs.settings import Settings
 from ojs.store.jobs.blobs import MemoryBlobs
 from ojs.store.table import keys

@@ -367,6 +367,33 @@ def streamed(world: World) -> list[Acts]:
     return acts
 
 
+def ended(world: World) -> list[Acts]:
+    """Workers end many jobs in one request, or with a fetch; some speak up when others have their
+    jobs. The queue may demand the token, have a limit or a bound.
+    """
+    producer, hand = Producer(world, "p"), Operator(world, "o")
+    config = world.chance.choice(
+        ({}, {"require_lease_token": True}, {"concurrency": 3}, {"max_size": 8})
+    )
+    if config:
+        hand.configure(config)
+    retry = {"max_attempts": 3, "initial_interval": "PT1S", "jitter": False}
+    push = partial(producer.push, retry=retry)
+    for _ in range(5):
+        push(large=False)
+    made: list[Acts] = []
+    for name in ("w1", "w2"):
+        shows: Any = world.chance.choice(("lease", "lease", "name", "nothing"))
+        worker = Worker(world, name, shows=shows)
+        take: Callable[[], None] = partial(worker.fetch, 3, 2_000)
+        both: Callable[[], None] = partial(worker.end_many, fetches=3)
+        acts: Acts = [worker.end_many, worker.end_many, both, both, worker.beat, take]
+        acts.append(partial(hand.wait, 2_001))
+        made.append([worker.does(act) for act in [take, *some(world.chance, acts, 6)]])
+    acts = [hand.wait, hand.sweep, hand.cancel, hand.look, hand.retry, hand.reconcile, push, push]
+    return [*made, [hand.does(act) for act in some(world.chance, acts, 5)]]
+
+
 SCENARIOS: dict[str, Callable[[World], list[Acts]]] = {
     "life": life,
     "owners": owners,
@@ -386,6 +413,7 @@ SCENARIOS: dict[str, Callable[[World], list[Acts]]] = {
     "contents": contents,
     "streamed": streamed,
     **OPERATED,
+    "ended": ended,
 }
 
 

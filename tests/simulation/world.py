@@ -29,8 +29,8 @@ from ojs.domain.ids import IdSource
 from ojs.domain.job import envelope
 from ojs.domain.job.job import Job
 from ojs.domain.job.states import State
+from ojs.services.for_each import one_by_one
 from ojs.services.operations.tidy import Tidied, Tidy
-from ojs.services.queues.deletion import one_by_one
 from ojs.services.sweeps import SweepReport
 from ojs.settings import Settings
 from ojs.store.jobs.blobs import ARCHIVE, S3Blobs

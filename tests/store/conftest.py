@@ -15,7 +15,7 @@ from ojs import runtime
 from ojs.clock import ManualClock
 from ojs.domain.job import envelope
 from ojs.domain.job.job import Job
-from ojs.services.queues.deletion import ForEach, one_by_one
+from ojs.services.for_each import ForEach, one_by_one
 from ojs.settings import Settings
 from ojs.store.jobs.blobs import MemoryBlobs
 from ojs.store.table import schema

@@ -14,7 +14,7 @@ from ojs.domain.dead_letter.filter import EVERYTHING
 from ojs.domain.errors import BackendUnavailable
 from ojs.domain.job.job import Job
 from ojs.runtime import Runtime
-from ojs.services.queues.deletion import in_threads
+from ojs.services.for_each import in_threads
 from ojs.services.sweeps import SweepReport
 from ojs.store.table import keys
 from ojs.store.table.errors import UnreadableItem

@@ -73,6 +73,47 @@ def test_a_half_kilobyte_job_fetched_by_tens(exact: World) -> None:
     assert spent.reads <= 20
 
 
+@pytest.mark.parametrize(
+    ("count", "units", "calls"), [(4, 3, 2), (5, 2.8, 4), (10, 2.5, 4), (100, 2.1, 7)]
+)
+def test_a_batch_is_staged_from_five_jobs_on(
+    exact: World, count: int, units: float, calls: int
+) -> None:
+    warm(exact)
+    batch = [
+        {"type": "email.send", "args": [incompressible(460)], "retry": RETRY} for _ in range(count)
+    ]
+    with spending(exact) as spent:
+        exact.run.enqueue.push_batch([envelope.parse(job) for job in batch])
+    assert spent.writes <= units * count
+    assert spent.calls <= calls
+    # The first fetch of a container asks once whether a batch is committed.
+    run = exact.another()
+    asked = []
+    for _ in range(2):
+        run.table.meter.reset()
+        assert len(run.fetch.fetch(["default"], 1, WORKER)) == 1
+        asked.append(run.table.meter.calls.count("BatchGetItem"))
+    assert asked == [1 if count < 5 else 2, 1]
+
+
+@pytest.mark.parametrize("count", [5, 50])
+@pytest.mark.parametrize("why", ["ids", "unique"])
+def test_a_batch_whose_jobs_need_conditions_is_a_transaction(
+    exact: World, count: int, why: str
+) -> None:
+    """Ids that clients chose may be taken, unique keys have locks."""
+    warm(exact)
+    batch = []
+    for n in range(count):
+        need = {"id": exact.run.ids.uuid7()} if why == "ids" else {"unique": {"keys": ["type"]}}
+        batch.append({"type": f"t.n{n}", "args": [], **need})
+    with spending(exact) as spent:
+        exact.run.enqueue.push_batch([envelope.parse(job) for job in batch])
+        assert exact.run.table.meter.calls[-1] == "TransactWriteItems"
+    assert spent.writes == (3 if why == "ids" else 5) * count
+
+
 def test_a_unique_job_in_a_bounded_queue(exact: World) -> None:
     """New: the queue, the lock, the counter, and a transaction; one that is there takes no room."""
     exact.run.queues.configure("bounded", {"max_size": 2, "overflow_policy": "drop_oldest"})

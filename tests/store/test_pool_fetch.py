@@ -572,7 +572,8 @@ def test_a_pool_is_one_write_more(exact: World) -> None:
     """
     for queue in ABC:
         fill(exact, queue, 100)
-    fetch(exact, of=None, worker="x")
+    # One from each queue: a container asks once whether a batch is committed.
+    fetch(exact, 3, of=None, worker="x")
     without = spent(exact, of=None, worker="x")
     for config, more in (
         ({}, 1),

@@ -51,9 +51,16 @@ def request(number: int, **options: Any) -> envelope.JobRequest:
 
 
 def lived(world: World, count: int) -> None:
-    """So many jobs enqueued, fetched and done: three records each."""
+    """So many jobs enqueued, fetched and done: three records each. Their ids are the client's, so
+    that they are no staged batch, which has records of its own.
+    """
     for start in range(0, count, 100):
-        world.run.enqueue.push_batch([request(n) for n in range(start, min(count, start + 100))])
+        world.run.enqueue.push_batch(
+            [
+                request(n).model_copy(update={"id": world.run.ids.uuid7()})
+                for n in range(start, min(count, start + 100))
+            ]
+        )
     for job in world.fetch(count=100):
         world.clock.advance(7)
         world.run.finish.ack(job.id, worker_id=job.worker_id)

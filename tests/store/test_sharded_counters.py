@@ -37,9 +37,11 @@ HOUR_MS = 60 * MINUTE_MS
 
 
 def push(world: World, count: int, queue: str = "default", kind: str = "email.send") -> None:
+    """In one transaction, as ids of clients need it: a staged batch has records of its own."""
+    new_id = world.run.ids.uuid7
     world.run.enqueue.push_batch(
         [
-            envelope.parse({"type": kind, "args": [n], "options": {"queue": queue}})
+            envelope.parse({"type": kind, "id": new_id(), "args": [n], "options": {"queue": queue}})
             for n in range(count)
         ]
     )

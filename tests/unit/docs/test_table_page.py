@@ -18,6 +18,7 @@ from ojs.domain.job.retention import RETENTION
 from ojs.domain.job.states import State
 from ojs.domain.pool import statistics as scheduling
 from ojs.projections import counters
+from ojs.services.jobs import enqueue
 from ojs.services.permits import pool_permits
 from ojs.services.queues import deletion as ending
 from ojs.store.dead_letter import bulk, replay
@@ -272,7 +273,8 @@ def test_modules_that_are_named_are_there() -> None:
          == (7 * DAY_S, 7 * DAY_S, 30 * DAY_S)),
         ("it is longer than 128 bytes and has at most 300 KiB",
          (items.INLINE_RESULT_BYTES, texts.MAX_ITEM_BYTES) == (128, 300 * 1_024)),
-        ("a batch of more than 100 jobs", MAX_TRANSACTION == 100),
+        ("a batch of more than 100 jobs, or of five or more",
+         (MAX_TRANSACTION, enqueue._STAGED_FROM) == (100, 5)),
         ("One that was undone stays 7 days", staged_batches._UNDONE_KEPT_MS == 7 * DAY_S * 1_000),
         ("ten minutes from the beginning of the deletion", ending.TOMBSTONE_KEPT_MS == 600_000),
         ("a day after the period", rate_window._KEPT_S == DAY_S),

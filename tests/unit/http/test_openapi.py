@@ -82,6 +82,10 @@ def accepted(operation: Operation, body: Any) -> bool:
         else:
             assert model is not None
             assert issubclass(model, models.RequestModel)
+            one_of = openapi.MANY.get(model.__name__)
+            if one_of is not None and read.get(one_of[0]) is not None:
+                models.parse(one_of[1], read)
+                return True
             given = models.parse(model, read)
             check_filter(given)
             if isinstance(given, models.RetryDeadLetterRequest):
@@ -197,6 +201,15 @@ MORE_REFUSED: list[tuple[str, Any]] = [
     ("nack_job", {"job_id": UNKNOWN}),
     ("nack_job", {"job_id": UNKNOWN, "requeue": False}),
     ("nack_job", {"job_id": UNKNOWN, "error": {"details": {}}}),
+    ("ack_job", {"acks": []}),
+    ("ack_job", {"acks": [{"job_id": UNKNOWN}], "result": None}),
+    ("ack_job", {"acks": [{"job_id": UNKNOWN}], "job_id": UNKNOWN}),
+    ("ack_job", {"acks": [{"job_id": "job_1"}]}),
+    ("ack_job", {"acks": [{"job_id": UNKNOWN}], "nacks": [{"job_id": UNKNOWN, "requeue": True}]}),
+    ("ack_job", {"acks": [{"job_id": UNKNOWN}] * 1_001}),
+    ("nack_job", {"nacks": [{"job_id": UNKNOWN}]}),
+    ("nack_job", {"nacks": [{"job_id": UNKNOWN, "error": {"details": {}}}]}),
+    ("nack_job", {"nacks": [{"job_id": UNKNOWN, "requeue": True}], "error": {"code": "x"}}),
     ("report_progress", {"message": "only"}),
     ("report_worker_progress", {"job_id": UNKNOWN, "message": "only"}),
     ("fetch_jobs", {}),
@@ -288,6 +301,10 @@ def test_more_that_is_refused_is_described_as_wrong(operation_id: str, body: Any
         ("register_worker", {"worker": {"worker_id": "w"}, "worker_id": "w"}),
         ("register_worker", {"worker_id": "w", "id": "w", "labels": {"a": "b"}, "os_version": "1"}),
         ("nack_job", {"job_id": UNKNOWN, "requeue": True, "error": {}}),
+        ("ack_job", {"acks": [{"job_id": UNKNOWN}], "worker_id": "w", "unheard_of": 1}),
+        ("ack_job", {"acks": None, "job_id": UNKNOWN}),
+        ("nack_job", {"nacks": [{"job_id": UNKNOWN, "requeue": True}], "acks": None}),
+        ("fetch_jobs", {"queues": ["a"], "acks": [], "nacks": None}),
         ("fetch_jobs", {"queues": ["a"], "pool": None, "wait": None, "unheard_of": 1}),
         ("heartbeat", {"worker_id": "ü€😀 b", "active_jobs": 3}),
         ("enqueue_job", {"type": "a", "args": [], "scheduled_at": "+PT30S", "x_own": [1]}),

@@ -15,7 +15,7 @@ from aws_lambda_powertools import Logger
 from ojs.clock import Clock, SystemClock
 from ojs.domain import jsontext
 from ojs.domain.access import Principal
-from ojs.domain.errors import BackendContended, NotFound, OjsError
+from ojs.domain.errors import BackendContended, BackendError, NotFound, OjsError
 from ojs.domain.ids import IdSource
 from ojs.http.binding import client_quirks, errors, negotiation
 from ojs.http.binding.access import Guard
@@ -32,12 +32,14 @@ _GATEWAY_TIMEOUT_MS = 30_000
 class Answer:
     """What an implementation returns. A body of None means no body.
 
-    A text is sent as it is, with the type in `headers`.
+    A text is sent as it is, with the type in `headers`. `failed` is an error of one of several
+    parts of the request, which the body tells; a defect among them is logged.
     """
 
     body: Mapping[str, Any] | str | None
     status: int = 200
     headers: Mapping[str, str] = field(default_factory=dict)
+    failed: OjsError | None = None
 
 
 Implementation = Callable[[Request], Answer]
@@ -108,7 +110,8 @@ class Application:
         method = event["requestContext"]["http"]["method"].upper()
         call = _Call(event, headers, request_id, method)
         try:
-            return self._respond(call, self._answer(call, context))
+            answer = self._answer(call, context)
+            return self._respond(call, answer, cause=answer.failed)
         except OjsError as error:
             return self._error(call, error, cause=error)
         except Exception as error:  # noqa: BLE001 - a defect: it is logged with its stack
@@ -217,6 +220,8 @@ class Application:
             logger.warning("request contended", **fields)
         elif status >= 500:
             logger.error("request failed", exc_info=cause, **fields)
+        elif isinstance(cause, BackendError) and code is None:
+            logger.error("part of a request failed", exc_info=cause, **fields)
         elif code is not None:
             logger.info("request refused", **fields)
         else:

@@ -119,6 +119,16 @@ def body(error: OjsError, request_id: str) -> answers.ErrorAnswer:
     }
 
 
+def brief(error: OjsError) -> answers.OutcomeError:
+    """An error of a part of a request."""
+    return {
+        "code": error.code,
+        "message": error.message,
+        "retryable": error.retryable,
+        "details": error.details,
+    }
+
+
 def _full_queue(error: OjsError) -> answers.FullQueue:
     # Beside the code, not in `details`: ojs-backpressure section 7.1.
     return cast("answers.FullQueue", error.queue) if isinstance(error, QueueFull) else {}

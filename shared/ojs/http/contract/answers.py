@@ -187,10 +187,53 @@ class BatchAnswer(TypedDict):
     failed: Literal[0]
 
 
+class OutcomeError(TypedDict):
+    """Why something was refused, in short: code and details are those of an error answer."""
+
+    code: str
+    message: str
+    retryable: bool
+    details: dict[str, Any]
+
+
+class Outcome(TypedDict):
+    """What became of one ack or nack of many: the job's new state, or the error."""
+
+    job_id: Id
+    status: Annotated[
+        int, Field(ge=200, le=599, description="of the answer, had it been the only one")
+    ]
+    state: NotRequired[JobState]
+    attempt: NotRequired[Count]
+    max_attempts: NotRequired[Count]
+    retry_delay_ms: NotRequired[Count]
+    next_attempt_at: NotRequired[Moment]
+    completed_at: NotRequired[Moment]
+    discarded_at: NotRequired[Moment]
+    error: NotRequired[OutcomeError]
+
+
+class AcksAnswer(TypedDict):
+    """What became of many acks."""
+
+    acks: list[Outcome]
+
+
+class NacksAnswer(TypedDict):
+    """What became of many nacks."""
+
+    nacks: list[Outcome]
+
+
 class FetchAnswer(TypedDict):
-    """Jobs that are now this worker's."""
+    """Jobs that are now this worker's; and what became of the acks and nacks that came with it."""
 
     jobs: list[Job]
+    acks: NotRequired[list[Outcome]]
+    nacks: NotRequired[list[Outcome]]
+    fetch_error: NotRequired[
+        Annotated[OutcomeError, Field(description="why there are no jobs, if the fetch failed")]
+    ]
 
 
 class AckAnswer(TypedDict):

@@ -30,6 +30,9 @@ CAPABILITIES = {
 # Extensions of which all requirements and recommendations are met.
 EXTENSIONS = ("backpressure", "dead-letter", "fair-scheduling", "queue-config", "rate-limiting")
 _EXTENSION_VERSION = "1.0.0-rc.1"
+# This server's own. `batch-acks`: many acks and nacks in one request, or with a fetch.
+OWN_EXTENSIONS = ("batch-acks",)
+_OWN_VERSION = "1.0.0"
 
 # Authorizer → the ways in which callers authenticate (ojs-http-binding section 5).
 AUTHENTICATION: dict[str, tuple[Literal["api-key", "jwt", "aws-sigv4"], ...]] = {
@@ -59,7 +62,10 @@ def manifest(version: str, authorizer: str = "none") -> answers.ManifestAnswer:
                 {"name": name, "uri": f"urn:ojs:ext:{name}", "version": _EXTENSION_VERSION}
                 for name in EXTENSIONS
             ],
-            "experimental": [],
+            "experimental": [
+                {"name": name, "uri": f"urn:ojs-aws:ext:{name}", "version": _OWN_VERSION}
+                for name in OWN_EXTENSIONS
+            ],
         },
         "authentication": {
             "required": authorizer != "none",

@@ -16,7 +16,7 @@ Rules for all of them:
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Annotated, Any, ClassVar, Literal, TypeVar
 
 from ojs.domain import access, ids, times
@@ -29,6 +29,7 @@ from ojs.domain.dead_letter.override import JobOverride, JobOverrideRequest
 from ojs.domain.errors import InvalidRequest, Unsupported
 from ojs.domain.fields import Duration
 from ojs.domain.job import envelope
+from ojs.domain.job import failure as failures
 from ojs.domain.job.envelope import (
     MAX_BATCH,
     MAX_NAME_BYTES,
@@ -61,6 +62,9 @@ from ojs.domain.requests import (
 
 MAX_ACTIVE_JOBS = 1_000
 MAX_ACTIVE_COUNT = 1_000_000
+# Acks and nacks in one request. Each is a call or a few, eight at a time: they take seconds of the
+# 29 that a request has.
+MAX_ENDINGS = 1_000
 MAX_LABELS = 100
 MAX_ATTEMPT = 1_000_000
 MAX_PID = 2**32
@@ -205,6 +209,12 @@ class FetchRequest(RequestModel):
     strategy: Strategy | None = _STRATEGY
     weights: dict[str, Weight] | None = _WEIGHTS
     pool: PoolName | None = _POOL
+    acks: Annotated[list[AckRequest], Field(max_length=MAX_ENDINGS)] | None = Field(
+        None, description="jobs that are done; they are settled first, as by `/workers/ack`"
+    )
+    nacks: Annotated[list[NackRequest], Field(max_length=MAX_ENDINGS)] | None = Field(
+        None, description=f"jobs that failed, after the acks; {MAX_ENDINGS} with these at most"
+    )
 
     not_offered: ClassVar[Mapping[str, str]] = {
         "types": "fetching by job type is not offered by this server.",
@@ -217,14 +227,24 @@ class FetchRequest(RequestModel):
     }
 
     def check(self, prefix: str = "") -> None:
-        """Raise InvalidRequest where strategy and weights do not go together."""
+        """Raise InvalidRequest where strategy and weights do not go together, for a nack without an
+        error, and for too many acks and nacks.
+        """
         if not (self.queues or self.pool or self.worker_id):
             raise InvalidRequest(f"{prefix}queues", "is required")
         _check_strategy(self.queues or None, self.strategy, self.weights, prefix)
+        _check_nacks(self.nacks or (), prefix)
+        if len(self.acks or ()) + len(self.nacks or ()) > MAX_ENDINGS:
+            rule = f"must have at most {MAX_ENDINGS} items, those of acks included"
+            raise InvalidRequest(f"{prefix}nacks", rule)
 
     def order(self) -> str | None:
         """The strategy requested, if any."""
         return self.strategy or (DispatchStrategy.WEIGHTED.value if self.weights else None)
+
+    def endings(self) -> tuple[list[Ending], list[Ending]]:
+        """The acks and the nacks that it brings."""
+        return _endings(self.acks or (), self.worker_id), _endings(self.nacks or (), self.worker_id)
 
 
 class _Lease(RequestModel):
@@ -356,6 +376,94 @@ class NackRequest(NackOptions):
     """A job failed."""
 
     job_id: JobId
+
+
+# A job's id, and the arguments of the use case beside it.
+Ending = tuple[str, dict[str, Any]]
+
+
+def _endings(entries: Sequence[AckRequest | NackRequest], worker_id: str | None) -> list[Ending]:
+    """Acks or nacks; those that name no worker are of the one that the request names."""
+    found = [(entry.job_id, entry.outcome()) for entry in entries]
+    return [
+        (job_id, told if told["worker_id"] is not None else told | {"worker_id": worker_id})
+        for job_id, told in found
+    ]
+
+
+def _check_nacks(nacks: Sequence[NackRequest], prefix: str) -> None:
+    """Raise InvalidRequest for the first nack whose error is missing or says nothing."""
+    for at, nack in enumerate(nacks):
+        try:
+            told = nack.outcome()
+            if not told["requeue"]:
+                failures.reported(told["error"], attempt=1, now_ms=0)
+        except InvalidRequest as error:
+            raise InvalidRequest(f"{prefix}nacks[{at}].{error.field}", error.reason) from None
+
+
+def _inside(one: type[Model]) -> dict[str, str]:
+    """The fields of a request for one job that stand inside the list of one for many, and why."""
+    return dict.fromkeys(
+        sorted(one.model_fields.keys() - {"worker_id"}),
+        "cannot be combined with a list: it belongs into each of its items",
+    )
+
+
+def _none_of(names: Iterable[str]) -> dict[str, Any]:
+    return {"not": {"anyOf": [{"required": [name]} for name in names]}}
+
+
+class _Many(RequestModel):
+    """Several acks or nacks at once. What is told of one job stands with that job."""
+
+    worker_id: WorkerId | None = Field(None, description="whose they are, unless they say")
+
+    misplaced: ClassVar[Mapping[str, str]]
+
+    @classmethod
+    def refuse(cls, raw: Mapping[str, Any]) -> None:
+        """Raise InvalidRequest for a field of the request for one job beside the list."""
+        super().refuse(raw)
+        for name, rule in cls.misplaced.items():
+            if name in raw:
+                raise InvalidRequest(name, rule)
+
+
+class AcksRequest(_Many):
+    """Many jobs are done: each is settled, and answered, for itself."""
+
+    acks: list[AckRequest] = Field(min_length=1, max_length=MAX_ENDINGS)
+
+    misplaced = _inside(AckRequest)
+    described: ClassVar[Mapping[str, Any]] = _none_of(misplaced)
+    not_offered: ClassVar[Mapping[str, str]] = {
+        "nacks": "send them to /workers/nack, or both with the next fetch."
+    }
+
+    def endings(self) -> list[Ending]:
+        """What it says of each job."""
+        return _endings(self.acks, self.worker_id)
+
+
+class NacksRequest(_Many):
+    """Many jobs failed: each is settled, and answered, for itself."""
+
+    nacks: list[NackRequest] = Field(min_length=1, max_length=MAX_ENDINGS)
+
+    misplaced = _inside(NackRequest)
+    described: ClassVar[Mapping[str, Any]] = _none_of(misplaced)
+    not_offered: ClassVar[Mapping[str, str]] = {
+        "acks": "send them to /workers/ack, or both with the next fetch."
+    }
+
+    def check(self, prefix: str = "") -> None:
+        """Raise InvalidRequest for the first nack whose error is missing or says nothing."""
+        _check_nacks(self.nacks, prefix)
+
+    def endings(self) -> list[Ending]:
+        """What it says of each job."""
+        return _endings(self.nacks, self.worker_id)
 
 
 def _labels(value: Any) -> Any:

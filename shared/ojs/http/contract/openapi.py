@@ -435,6 +435,8 @@ def _operation(operation: Operation, schemas: dict[str, Any], *, closed: bool) -
         described["parameters"] = parameters
     if operation.request is not None:
         _define_request(operation.request, schemas)
+        if (many := MANY.get(operation.request.__name__)) is not None:
+            _define_request(many[1], schemas)
         content: dict[str, Any] = {
             "schema": _body(operation.request.__name__),
             "example": EXAMPLES[operation.id],
@@ -466,6 +468,13 @@ def _operation(operation: Operation, schemas: dict[str, Any], *, closed: bool) -
     return described
 
 
+# The request for one job → the list that makes it one for many, and that request.
+MANY: Mapping[str, tuple[str, type[models.RequestModel]]] = {
+    models.AckRequest.__name__: ("acks", models.AcksRequest),
+    models.NackRequest.__name__: ("nacks", models.NacksRequest),
+}
+
+
 def _body(model: str) -> dict[str, Any]:
     ref = {"$ref": _REF.format(model=model)}
     if model == models.RegisterRequest.__name__:
@@ -481,6 +490,10 @@ def _body(model: str) -> dict[str, Any]:
             "additionalProperties": False,
         }  # fmt: skip
         return {"oneOf": [{**ref, "not": inside}, wrapped]}
+    if (many := MANY.get(model)) is not None:
+        name, request = many
+        other = {"$ref": _REF.format(model=request.__name__)}
+        return {"oneOf": [{**ref, "not": _present(name)}, other]}
     return ref
 
 

@@ -326,10 +326,14 @@ _WORKER_REMOVED = Success("WorkerRemovedAnswer", "The worker is no longer listed
 _WORKERS = (
     _row("POST workers/fetch", "fetch_jobs", "Claim jobs", "FetchAnswer", 409,
         request=models.FetchRequest),
-    _row("POST workers/ack", "ack_job", "Acknowledge a job as done", "AckAnswer", 404, 409, 413,
-        request=models.AckRequest),
-    _row("POST workers/nack", "nack_job", "Report a job as failed", "NackAnswer", 404, 409,
-        request=models.NackRequest),
+    _row("POST workers/ack", "ack_job", "Acknowledge a job, or many, as done", {
+            200: Success("AckAnswer", "The job is completed."),
+            207: Success("AcksAnswer", "What became of each of many, in their order."),
+        }, 404, 409, 413, request=models.AckRequest),
+    _row("POST workers/nack", "nack_job", "Report a job, or many, as failed", {
+            200: Success("NackAnswer", "What the failure led to."),
+            207: Success("NacksAnswer", "What became of each of many, in their order."),
+        }, 404, 409, request=models.NackRequest),
     _row("POST workers/heartbeat", "heartbeat", "Extend leases, take directives",
         "HeartbeatAnswer", 409, 413, request=models.HeartbeatRequest),
     _row("POST workers/beat", "beat", "Announce draining", "BeatAnswer", 409, 413,

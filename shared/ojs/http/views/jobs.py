@@ -11,14 +11,16 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final, Literal, cast
 
 from ojs.domain import jsontext
+from ojs.domain.errors import OjsError
 from ojs.domain.job import job as jobs
 from ojs.domain.job.job import Job
 from ojs.domain.job.states import State
 from ojs.domain.page import Page
-from ojs.http.binding import paging
+from ojs.http.binding import errors, paging
 
 if TYPE_CHECKING:
     from ojs.http.contract import answers
+    from ojs.services.jobs.batch_finish import Outcome
     from ojs.services.jobs.manage import Progress
 
 # Lambda sends at most 6 MB (6 291 556 bytes). The rest is for headers and the JSON around the body.
@@ -48,6 +50,11 @@ SMALL_FIELDS = frozenset(jobs.SHOWN) - set(LARGE_FIELDS) | {
     "specversion", "id", "type", "queue", "expires_at", "timeout", "timeout_ms",
     "visibility_timeout_ms", "rate_limit",
 }  # fmt: skip
+# The fields of a job that the outcome of one of many acks or nacks has.
+_OF_OUTCOME = (
+    "state", "attempt", "max_attempts", "retry_delay_ms", "next_attempt_at", "completed_at",
+    "discarded_at",
+)  # fmt: skip
 # What is left out of a single job that does not fit into an answer, in this order.
 _LEFT_OUT_FIRST: tuple[Literal["result", "errors"], ...] = ("result", "errors")
 
@@ -202,6 +209,20 @@ def failed(job: Job) -> answers.NackAnswer:
         **_nack_times(job, shown),
         "job": shown,
     }
+
+
+def outcomes(found: Sequence[Outcome]) -> list[answers.Outcome]:
+    """What became of many acks or nacks. The jobs themselves are not in it, so that it fits."""
+    return [_outcome(one.job_id, one.result) for one in found]
+
+
+def _outcome(job_id: str, result: Job | OjsError) -> answers.Outcome:
+    if isinstance(result, OjsError):
+        status = errors.kind_of(result).status
+        return {"job_id": job_id, "status": status, "error": errors.brief(result)}
+    shown = jobs.to_dict(result)
+    kept = {name: shown[name] for name in _OF_OUTCOME if name in shown}
+    return cast("answers.Outcome", {"job_id": job_id, "status": 200, **kept})
 
 
 def _nack_times(job: Job, shown: Mapping[str, Any]) -> answers.NackTimes:

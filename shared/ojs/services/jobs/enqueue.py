@@ -51,6 +51,9 @@ from ojs.store.table.table import MAX_TRANSACTION, Put, Update
 
 # Of a push that others are quicker with: with pauses in between, some four seconds.
 _TRIES = 16
+# Batches of so many jobs are staged if no client chose their ids: a transaction takes one unit more
+# for each job, staging four for the batch (ADR 3).
+_STAGED_FROM = 5
 
 
 @dataclass(frozen=True)
@@ -340,13 +343,13 @@ class Enqueue:
     def _store_batch(self, resolved: _ResolvedPush) -> list[Pushed]:
         with self._room(resolved, [_Plan(job) for job in resolved.jobs]) as reservation:
             jobs = self._placed(resolved, reservation, resolved.jobs)
+            chosen = any(job.chosen_id for job in jobs)
             try:
-                if len(jobs) <= MAX_TRANSACTION:
+                if len(jobs) <= MAX_TRANSACTION and (chosen or len(jobs) < _STAGED_FROM):
                     stored = self._jobs.create_all(jobs)
                 else:
                     # From here on undoing the batch releases its room, which its item records.
                     reservation.keep(jobs)
-                    chosen = any(job.chosen_id for job in jobs)
                     stored = self._jobs.batches.create(
                         jobs, now_ms=resolved.now_ms, chosen_ids=chosen
                     )

@@ -21,6 +21,8 @@ from ojs.domain.job.states import State
 from ojs.domain.pool.dispatch import DispatchStrategy
 from ojs.domain.queue.queue import Queue
 from ojs.domain.rate_limit.limiter import LimitDecision, OnLimit
+from ojs.services.for_each import ForEach, in_threads
+from ojs.services.jobs.empty_lines import EmptyLines, LineReader
 from ojs.services.jobs.time_transitions import TimeTransitions
 from ojs.services.jobs.transitions import JobChanges
 from ojs.services.permits.key_permits import Candidate
@@ -65,6 +67,7 @@ class _FetchState:
     count: int
     worker_id: str | None
     visibility_ms: int | None
+    lines: LineReader
     go_on: Callable[[], bool] = lambda: True
     jobs: list[Job] = field(default_factory=list)
     kib: int = 0
@@ -185,9 +188,13 @@ class Fetch:
         transitions: TimeTransitions,
         changes: JobChanges,
         permits: Permits,
+        empty_lines: EmptyLines,
         clock: Clock,
         choose: Callable[[int], int] = random.randrange,
+        for_each: ForEach = in_threads,
     ) -> None:
+        self._empty_lines = empty_lines
+        self._for_each = for_each
         self._jobs = jobs
         self._membership = membership
         self._planner = planner
@@ -198,7 +205,6 @@ class Fetch:
         self._choose = choose
         # Jobs that this container has seen claimed: the index may still list them for a moment.
         self._claimed: BoundedSet[str] = BoundedSet(_REMEMBERED)
-        self._committed: BoundedSet[str] = BoundedSet(_MAX_ROTATIONS)
         self._promoted_ms: BoundedMap[tuple[str, int], int] = BoundedMap(_MAX_ROTATIONS)
         # How far a ready line was read that has only jobs blocked by their rate limits.
         self._resume_at: BoundedMap[tuple[str, int], tuple[int, Any]] = BoundedMap(_MAX_ROTATIONS)
@@ -231,7 +237,8 @@ class Fetch:
         if read.worker is not None and not read.worker.may_fetch:
             return []
         plan = self._plan(read, strategy, weights)
-        state = _FetchState(plan, count, worker_id, visibility_timeout_ms, go_on)
+        lines = self._line_reader(plan, read.queues)
+        state = _FetchState(plan, count, worker_id, visibility_timeout_ms, lines, go_on)
         state.errors += read.errors
         try:
             self._claim_all(state, read.queues)
@@ -260,6 +267,16 @@ class Fetch:
             strategy, weights = registered.get("strategy"), registered.get("weights")
         chosen = DispatchStrategy(strategy or DispatchStrategy.ROUND_ROBIN)
         return self._planner.for_request(names, chosen, weights or {})
+
+    def _line_reader(self, plan: DispatchPlan, queues: Sequence[Queue]) -> LineReader:
+        """The lines of these queues. None is passed over where that would break a promise: what
+        arrives in the first queue comes before all of the next, or a queue that starves is served.
+        """
+        strict = plan.strategy == DispatchStrategy.STRICT and len(queues) > 1
+        lanes = [(queue.name, lane) for queue in queues for lane in range(queue.lanes)]
+        return self._empty_lines.reader(
+            self._jobs.index, lanes, self._for_each, remembers=not strict and not plan.rotates
+        )
 
     def _claim_all(self, state: _FetchState, queues: Sequence[Queue]) -> None:
         plain = len(queues) == 1 and not state.plan.permits.limits
@@ -318,7 +335,7 @@ class Fetch:
         joining = self._newly_ready(state, queue.name, lane)
         pages = staged_pages = 0
         while pages < _MAX_PAGES and staged_pages < _MAX_STAGED_PAGES:
-            found, following = self._jobs.index.ready(queue.name, lane, limit=limit, after=after)
+            found, following = state.lines.ready(queue.name, lane, limit=limit, after=after)
             waiting, staged = self._page(state, found, joining)
             joining = []
             staged_pages, pages = staged_pages + staged, pages + (not staged)
@@ -422,16 +439,8 @@ class Fetch:
 
     def _committed_only(self, entries: list[Candidate]) -> list[Candidate]:
         """The entries without jobs of uncommitted batches, which do not exist yet."""
-        unknown = {
-            position.batch
-            for _, position, _ in entries
-            if position.batch is not None and position.batch not in self._committed
-        }
-        if not unknown:
-            return entries
-        staged = self._jobs.batches.uncommitted(unknown)
-        for token in unknown - staged:
-            self._committed.add(token)
+        tokens = {position.batch for _, position, _ in entries if position.batch is not None}
+        staged = self._jobs.batches.uncommitted(tokens)
         return [entry for entry in entries if entry[1].batch not in staged]
 
     def _claim(self, state: _FetchState, lane: int, acquired: Acquired) -> Job | None:
@@ -501,9 +510,7 @@ class Fetch:
 
     def _promote(self, state: _FetchState, queue: str, lane: int) -> list[Job]:
         """Apply time transitions to as many jobs as are wanted. Returns those available now."""
-        ids = self._jobs.index.due(
-            queue, lane, now_ms=self._clock.now_ms(), limit=state.wanted + _SPARE
-        )
+        ids = state.lines.due(queue, lane, limit=state.wanted + _SPARE)
         if not ids:
             return []
         records = self._jobs.read_records(ids, pass_over)

@@ -8,6 +8,7 @@ from typing import Any, Literal
 from ojs.domain.job import lifecycle
 from ojs.domain.job.failure import Failure
 from ojs.domain.job.job import MISSING, Job
+from ojs.services.jobs.empty_lines import EmptyLines
 from ojs.services.permits.lifecycle import Permits
 from ojs.store.jobs.records import JobStore
 from ojs.store.table.errors import LostRace, NotDone
@@ -17,7 +18,8 @@ from ojs.store.table.table import Put, Update
 class JobChanges:
     """Changes jobs, and releases what they need no more. What is not written releases nothing."""
 
-    def __init__(self, *, jobs: JobStore, permits: Permits) -> None:
+    def __init__(self, *, jobs: JobStore, permits: Permits, empty_lines: EmptyLines) -> None:
+        self._empty_lines = empty_lines
         self._jobs = jobs
         self._permits = permits
 
@@ -55,6 +57,7 @@ class JobChanges:
         """Compare-and-swap of a job record (`JobStore.replace`). Raises LostRace."""
         after = self._jobs.replace(before, after, failure=failure, reported=reported, guard=guard)
         self._permits.release_unused(before, after)
+        self._empty_lines.note(after)
         return after
 
     def replace_all(
@@ -67,6 +70,7 @@ class JobChanges:
         stored = self._jobs.replace_all(changes, also)
         for (before, _), after in zip(changes, stored, strict=True):
             self._permits.release_unused(before, after)
+            self._empty_lines.note(after)
         return stored
 
     def resume(

@@ -13,7 +13,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice, zip_longest
-from typing import Protocol, TypeVar, assert_never
+from typing import assert_never
 
 from ojs.clock import Clock
 from ojs.domain import jsontext
@@ -32,6 +32,7 @@ from ojs.domain.job import envelope, lifecycle
 from ojs.domain.job.job import Job
 from ojs.domain.job.states import State
 from ojs.domain.queue.queue import Deletion, DeletionStrategy, Queue, QueueState
+from ojs.services.for_each import ForEach, in_threads
 from ojs.services.jobs.placement import FairQueuePlacement
 from ojs.services.jobs.time_transitions import TimeTransitions
 from ojs.services.jobs.transitions import JobChanges
@@ -51,38 +52,8 @@ _PAGE = 100
 # Jobs that the request itself deals with; the sweep does the rest.
 _REQUEST_JOBS = 500
 _PAGES = 20
-# Queues that take turns in one round, and jobs that are dealt with at the same time. The SDK keeps
-# 64 connections, and a lane of the index takes some 1,000 writes a second.
+# Queues that take turns in one round.
 _SIDE_BY_SIDE = 8
-_THREADS = 8
-
-T = TypeVar("T")
-R = TypeVar("R")
-
-
-class ForEach(Protocol):
-    """Calls an action for each of some things, and returns what it returned, in their order."""
-
-    def __call__(self, act: Callable[[T], R], each: Sequence[T], /) -> list[R]:
-        """As a list comprehension, perhaps with several calls at the same time."""
-        ...
-
-
-def one_by_one(act: Callable[[T], R], each: Sequence[T], /) -> list[R]:
-    """One call after the other, in order: for simulations that must be repeatable."""
-    return [act(one) for one in each]
-
-
-def in_threads(act: Callable[[T], R], each: Sequence[T], /) -> list[R]:
-    """A few calls at the same time. The threads end with it: between two invocations a Lambda
-    function stands still.
-    """
-    from concurrent.futures import ThreadPoolExecutor
-
-    if len(each) < 2:
-        return one_by_one(act, each)
-    with ThreadPoolExecutor(min(_THREADS, len(each)), "deletion") as pool:
-        return list(pool.map(act, each))
 
 
 @dataclass

@@ -19,6 +19,8 @@ from ojs.store.table.values import Item, Value, pack, unpack
 _PAGE = 100
 # Entries of one priority that are looked through for copies of dead letters.
 _MAX_SKIPPED = 1_000
+# A page of a ready line: (job id, sort key) in order, and the key to go on after.
+ReadyPage = tuple[list[tuple[str, str]], Any]
 # Pages of a line that are read on behind entries of unknown form.
 _MAX_UNKNOWN_PAGES = 20
 
@@ -29,9 +31,7 @@ class JobIndex:
     def __init__(self, table: Table) -> None:
         self._table = table
 
-    def ready(
-        self, queue: str, lane: int, *, limit: int, after: Any = None
-    ) -> tuple[list[tuple[str, str]], Any]:
+    def ready(self, queue: str, lane: int, *, limit: int, after: Any = None) -> ReadyPage:
         """The front of a ready line: (job id, sort key) in order, and the key to go on after."""
         found = self._page(keys.ready(queue, lane), limit, after)
         return _entries(found.items), found.last
@@ -130,6 +130,21 @@ class JobIndex:
     def due(self, queue: str, lane: int, *, now_ms: int, limit: int) -> list[str]:
         """Jobs whose start, retry or end of lease is due, earliest first."""
         return self._upto("work", "wpk", "wsk", keys.due(queue, lane), now_ms, limit)
+
+    def due_until(
+        self, queue: str, lane: int, *, now_ms: int, until_ms: int, limit: int
+    ) -> tuple[list[str], int | None]:
+        """The same, and when the next job will be due, if that is by `until_ms` and known."""
+        found = self._known(
+            "wpk = :where AND wsk <= :until",
+            {":where": keys.due(queue, lane), ":until": keys.upto(until_ms)},
+            index="work",
+            limit=limit,
+        )
+        later = (keys.instant_of(key) for _, key in found if keys.instant_of(key) > now_ms)
+        return [job_id for job_id, key in found if keys.instant_of(key) <= now_ms], next(
+            later, None
+        )
 
     def expiring(self, queue: str, lane: int, *, now_ms: int, limit: int) -> list[str]:
         """Jobs whose `expires_at` has passed, earliest first."""

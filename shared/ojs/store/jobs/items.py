@@ -7,7 +7,7 @@ Attributes that have their default are left out, so that the record of a small j
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import fields
+from dataclasses import fields, replace
 from operator import attrgetter
 from typing import Any
 
@@ -238,7 +238,8 @@ def fits_inline(job: Job) -> bool:
 
     This allows for worker ids of up to 48 bytes; a longer one may cost a second unit.
     """
-    return size(record_of(job)) + growth(job) <= RECORD_BYTES
+    # Its first change takes the token of a staged batch off again.
+    return size(record_of(replace(job, batch=None))) + growth(job) <= RECORD_BYTES
 
 
 def growth(job: Job) -> int:

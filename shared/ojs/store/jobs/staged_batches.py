@@ -16,6 +16,7 @@ from itertools import groupby
 from typing import Any
 from uuid import UUID
 
+from ojs.bounded import BoundedSet
 from ojs.domain import jsontext
 from ojs.domain.errors import BackendUnavailable, OjsError
 from ojs.domain.ids import IdSource
@@ -38,6 +39,7 @@ STAGING_GRACE_MS = 300_000
 UNDONE_AGAIN_MS = 3_600_000
 # Longer than any outage of the sweep that the batch's item should outlast.
 _UNDONE_KEPT_MS = 7 * 86_400_000
+_REMEMBERED = 10_000
 # States of a batch's item.
 _STAGING, _UNDONE = "staging", "undone"
 
@@ -70,6 +72,8 @@ class StagedBatches:
         self._records = records
         self._depth = depth
         self._registry = registry
+        # Batches that this container knows to be committed: that is final.
+        self._committed: BoundedSet[str] = BoundedSet(_REMEMBERED)
 
     def create(self, jobs: Sequence[Job], *, now_ms: int, chosen_ids: bool) -> list[Job]:
         """Store any number of new jobs, all or none.
@@ -255,9 +259,16 @@ class StagedBatches:
             )
 
     def uncommitted(self, tokens: Iterable[str]) -> set[str]:
-        """Those of these batches that are not committed."""
-        found = self._table.batch_get((keys.batch(token), keys.RECORD) for token in tokens)
-        return {pk.removeprefix(keys.batch("")) for pk, _ in found}
+        """Those of these batches, read from job records, that are not committed. Each container
+        asks once about a committed one.
+        """
+        # An item is there before the first record that names its batch, and never comes back.
+        unknown = {token for token in tokens if token not in self._committed}
+        found = self._table.batch_get((keys.batch(token), keys.RECORD) for token in sorted(unknown))
+        staged = {pk.removeprefix(keys.batch("")) for pk, _ in found}
+        for token in unknown - staged:
+            self._committed.add(token)
+        return staged
 
     def stale(self, *, now_ms: int, limit: int) -> list[str]:
         """Tokens of batches to undo: not committed in time, or due to be undone a second time. May

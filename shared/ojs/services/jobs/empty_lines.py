@@ -1,0 +1,203 @@
+"""Looking at the lines of many lanes and queues: side by side, and at empty ones now and then.
+
+A fetch that asks for up to `FEW` lanes looks at their lines one after the other, each time. One
+that asks for more looks at some at the same time, and leaves alone those that its container saw
+empty a moment ago:
+
+    ready line   for at most 3.5 s, so that who polls once a second hands out what arrives in 4 s
+    due line     for as long as the budget of looks says, 30 s at most; but what was seen in it, or
+                 was put there by the same container, is taken when it is due
+
+Other containers, and fetches of fewer lanes, look for themselves.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Generic, TypeVar
+
+from ojs.bounded import BoundedMap
+from ojs.clock import Clock
+from ojs.domain.errors import OjsError
+from ojs.domain.job.job import Job
+from ojs.domain.job.states import State
+from ojs.services.for_each import THREADS, ForEach
+from ojs.store.jobs.finding import JobIndex, ReadyPage
+
+# Lanes of a fetch, over all its queues, whose lines are never passed over.
+FEW = 8
+_READY_MS = 3_500
+_DUE_MS = 30_000
+# Looks a second that empty lines may cost a container; due lines have what ready lines leave of it,
+# and two.
+_LOOKS = 18
+_LEAST_LOOKS = 2
+_REMEMBERED = 10_000
+
+# A lane of a queue.
+Lane = tuple[str, int]
+Found = TypeVar("Found")
+
+
+class EmptyLines:
+    """Which lines a container has seen empty. One for each container."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        # When the line was seen empty, in ms.
+        self._ready: BoundedMap[Lane, int] = BoundedMap(_REMEMBERED)
+        # That, and when the first of its jobs is due, as far as that is known.
+        self._due: BoundedMap[Lane, tuple[int, int | None]] = BoundedMap(_REMEMBERED)
+
+    def note(self, job: Job) -> None:
+        """Note that this container has put a job into a line."""
+        lane = job.queue, job.lane
+        due_ms = job.retry_at_ms if job.state is State.RETRYABLE else job.scheduled_ms
+        if job.state is State.AVAILABLE:
+            self._ready.forget(lane)
+        elif job.state in (State.RETRYABLE, State.SCHEDULED) and due_ms is not None:
+            seen = self._due.get(lane)
+            if seen is not None and (seen[1] is None or due_ms < seen[1]):
+                self._due.put(lane, (seen[0], due_ms))
+
+    def reader(
+        self, index: JobIndex, lanes: Sequence[Lane], for_each: ForEach, *, remembers: bool
+    ) -> LineReader:
+        """Reads the lines of one fetch. It passes over empty lines only if it `remembers`."""
+        return LineReader(self, index, self._clock, lanes, for_each, remembers=remembers)
+
+    # --- for `LineReader`, with `lanes` the number that the fetch asks for ---------------------
+
+    def ready_is_empty(self, lane: Lane, lanes: int) -> bool:
+        """Whether a ready line was seen empty so lately that it is left alone."""
+        seen_ms = self._ready.get(lane)
+        return seen_ms is not None and self._clock.now_ms() - seen_ms < _ready_ms(lanes)
+
+    def due_is_empty(self, lane: Lane, lanes: int) -> bool:
+        """The same of a due line."""
+        now_ms = self._clock.now_ms()
+        seen_ms, next_ms = self._due.get(lane, (None, None))
+        if seen_ms is None or (next_ms is not None and next_ms <= now_ms):
+            return False
+        return now_ms - seen_ms < _due_ms(lanes)
+
+    def saw_ready(self, lane: Lane) -> None:
+        """A ready line is empty."""
+        self._ready.put(lane, self._clock.now_ms())
+
+    def saw_due(self, lane: Lane, next_ms: int | None) -> None:
+        """Nothing is due in a due line before `next_ms`, if that is known."""
+        self._due.put(lane, (self._clock.now_ms(), next_ms))
+
+
+def _ready_ms(lanes: int) -> int:
+    """How long an empty ready line is left alone by fetches of so many lanes (ms)."""
+    return min(_READY_MS, 2_000 * lanes // _LOOKS)
+
+
+def _due_ms(lanes: int) -> int:
+    """How long a due line without due jobs is left alone by fetches of so many lanes (ms)."""
+    left = _LOOKS - lanes * 1_000 / _ready_ms(lanes)
+    return min(_DUE_MS, round(lanes * 1_000 / max(left, _LEAST_LOOKS)))
+
+
+class _Ahead(Generic[Found]):
+    """Looks at lines in the order in which they are asked for, and with each at some that follow:
+    none at first, then more and more, since a line that is not empty may be enough.
+    """
+
+    def __init__(
+        self, lanes: Sequence[Lane], look: Callable[[Lane, int], Found], for_each: ForEach
+    ) -> None:
+        self._left = list(lanes)
+        self._look = look
+        self._for_each = for_each
+        self._found: dict[Lane, Found | OjsError] = {}
+        self._size = 1
+
+    def take(self, lane: Lane, limit: int) -> Found:
+        """What a look at a line finds; looks anew each time that it is asked. Raises OjsError."""
+        if lane not in self._found:
+            wanted = self._following(lane)
+            found = self._for_each(lambda each: self._safely(each, limit), wanted)
+            self._found.update(zip(wanted, found, strict=True))
+        taken = self._found.pop(lane)
+        if isinstance(taken, OjsError):
+            raise taken
+        return taken
+
+    def _following(self, lane: Lane) -> list[Lane]:
+        """A line, and those that are looked at with it."""
+        if lane not in self._left:
+            return [lane]
+        at = self._left.index(lane)
+        order = self._left[at:] + self._left[:at]
+        wanted, self._left = order[: self._size], order[self._size :]
+        self._size = min(2 * self._size, THREADS)
+        return wanted
+
+    def _safely(self, lane: Lane, limit: int) -> Found | OjsError:
+        # A line in trouble is told of when it is its turn: it keeps no other back.
+        try:
+            return self._look(lane, limit)
+        except OjsError as error:
+            return error
+
+
+class LineReader:
+    """Reads the lines of one fetch."""
+
+    def __init__(
+        self,
+        empty: EmptyLines,
+        index: JobIndex,
+        clock: Clock,
+        lanes: Sequence[Lane],
+        for_each: ForEach,
+        *,
+        remembers: bool,
+    ) -> None:
+        self._empty = empty
+        self._index = index
+        self._clock = clock
+        self._lanes = len(lanes)
+        self._many = len(lanes) > FEW
+        self._remembers = remembers and self._many
+        ready = [lane for lane in lanes if not self._passes_over(empty.ready_is_empty, lane)]
+        due = [lane for lane in lanes if not self._passes_over(empty.due_is_empty, lane)]
+        self._ready = _Ahead(ready, self._look_ready, for_each)
+        self._due = _Ahead(due, self._look_due, for_each)
+
+    def ready(self, queue: str, lane: int, *, limit: int, after: object = None) -> ReadyPage:
+        """`JobIndex.ready`; nothing of a line that was seen empty. Raises OjsError."""
+        if not self._many or after is not None:
+            return self._index.ready(queue, lane, limit=limit, after=after)
+        if self._passes_over(self._empty.ready_is_empty, (queue, lane)):
+            return [], None
+        return self._ready.take((queue, lane), limit)
+
+    def due(self, queue: str, lane: int, *, limit: int) -> list[str]:
+        """`JobIndex.due`; nothing of a line that was seen empty. Raises OjsError."""
+        if not self._many:
+            return self._index.due(queue, lane, now_ms=self._clock.now_ms(), limit=limit)
+        if self._passes_over(self._empty.due_is_empty, (queue, lane)):
+            return []
+        return self._due.take((queue, lane), limit)
+
+    def _passes_over(self, is_empty: Callable[[Lane, int], bool], lane: Lane) -> bool:
+        return self._remembers and is_empty(lane, self._lanes)
+
+    def _look_ready(self, lane: Lane, limit: int) -> ReadyPage:
+        entries, last = self._index.ready(*lane, limit=limit)
+        if not entries and last is None:
+            self._empty.saw_ready(lane)
+        return entries, last
+
+    def _look_due(self, lane: Lane, limit: int) -> list[str]:
+        now_ms = self._clock.now_ms()
+        found, next_ms = self._index.due_until(
+            *lane, now_ms=now_ms, until_ms=now_ms + _DUE_MS, limit=limit
+        )
+        if not found:
+            self._empty.saw_due(lane, next_ms)
+        return found
