@@ -94,10 +94,10 @@ STREAM_SOURCE = frozenset({"DescribeStream", "GetRecords", "GetShardIterator", "
 FUNCTIONS: tuple[FunctionSpec, ...] = (
     FunctionSpec(
         name="jobs",
-        description="Jobs: enqueue, read, cancel, progress, result",
+        description="Jobs: enqueue, read, list, cancel, progress, result, many at once",
         routes=("/ojs/v1/jobs", "/ojs/v1/jobs/{proxy+}"),
         timeout_s=HTTP_TIMEOUT_S,
-        access=_WORK,
+        access=_WORK_AND_EXPIRY,
     ),
     FunctionSpec(
         name="workers",

@@ -118,10 +118,10 @@ def list_dead_letter_operations(request: Request) -> Answer:
 @app.operation("get_dead_letter_operation", "admin_get_dead_letter_operation", strict_query=True)
 def get_dead_letter_operation(request: Request) -> Answer:
     """One bulk operation."""
-    return Answer(bulk_views.wrapped(runtime.current().bulk.get(request.named)))
+    return Answer(bulk_views.wrapped(runtime.current().bulk.get(request.named, of_jobs=False)))
 
 
 @app.operation("stop_dead_letter_operation", "admin_stop_dead_letter_operation")
 def stop_dead_letter_operation(request: Request) -> Answer:
     """Stop a bulk operation."""
-    return Answer(bulk_views.wrapped(runtime.current().bulk.stop(request.named)))
+    return Answer(bulk_views.wrapped(runtime.current().bulk.stop(request.named, of_jobs=False)))

@@ -1,15 +1,66 @@
-"""Jobs as an operator reads them."""
+"""Jobs as an operator reads them, and acts on them."""
 
 from __future__ import annotations
 
+from functools import partial
+
+from functions import job_acts
 from functions.admin.app import app
 from ojs import runtime
+from ojs.domain.dead_letter.bulk import Action
+from ojs.http.binding import paging
 from ojs.http.binding.application import Answer
 from ojs.http.binding.request import Request
+from ojs.http.contract import models
+from ojs.http.views import job_bulk
 from ojs.http.views import jobs as views
+
+job_acts.bind(app, "admin_")
 
 
 @app.operation("admin_get_job")
 def admin_get_job(request: Request) -> Answer:
     """One job, as an operator reads it."""
     return Answer(views.detail(runtime.current().jobs.get(request.named)))
+
+
+@app.operation("admin_cancel_job")
+def admin_cancel_job(request: Request) -> Answer:
+    """Cancel a job."""
+    return Answer(views.detail(runtime.current().jobs.cancel(request.named)))
+
+
+@app.operation("admin_delete_job")
+def admin_delete_job(request: Request) -> Answer:
+    """Delete a final job for good."""
+    runtime.current().acts.delete(request.named)
+    return Answer(views.deleted(request.named))
+
+
+@app.operation("list_job_operations", strict_query=True)
+def list_job_operations(request: Request) -> Answer:
+    """A page of bulk operations on jobs."""
+    listing = partial(runtime.current().bulk.list, of_jobs=True)
+    return Answer(job_bulk.page(*paging.read(request.query, listing)))
+
+
+@app.operation("get_job_operation", strict_query=True)
+def get_job_operation(request: Request) -> Answer:
+    """One bulk operation on jobs."""
+    return Answer(job_bulk.wrapped(runtime.current().bulk.get(request.named, of_jobs=True)))
+
+
+@app.operation("stop_job_operation")
+def stop_job_operation(request: Request) -> Answer:
+    """Stop a bulk operation on jobs."""
+    return Answer(job_bulk.wrapped(runtime.current().bulk.stop(request.named, of_jobs=True)))
+
+
+@app.operation("purge_queue_jobs", "admin_purge_queue_jobs")
+def purge_queue(request: Request) -> Answer:
+    """Delete jobs of a queue that have ended."""
+    confirmed = request.operation.request is models.ConfirmedPurgeRequest
+    body = request.parsed(models.ConfirmedPurgeRequest if confirmed else models.PurgeQueueRequest)
+    wanted = job_bulk.to_purge(body, request.named, now_ms=runtime.current().clock.now_ms())
+    done = job_acts.begun(request, Action.DELETE_JOBS, wanted, dry_run=bool(body.dry_run))
+    return Answer(job_bulk.purged(done.operation, done.job_ids, body.states))

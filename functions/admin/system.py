@@ -57,6 +57,34 @@ def ready(_request: Request) -> Answer:
     return Answer({"status": "ready"})
 
 
+@app.operation("system_config", "system_config_alias", strict_query=True)
+def system_config(_request: Request) -> Answer:
+    """How this server is configured, without names of its resources."""
+    settings = runtime.current().settings
+    body: answers.SystemConfigAnswer = {
+        "version": settings.version,
+        "service": settings.service,
+        "authorizer": settings.authorizer,
+        "strict_queues": settings.strict_queues,
+        "event_bus": settings.bus is not None,
+        "bus_types": list(settings.bus_types),
+    }
+    return Answer(body)
+
+
+@app.operation("list_middleware", strict_query=True)
+def list_middleware(_request: Request) -> Answer:
+    """What jobs go through when they are pushed."""
+    names = [
+        getattr(step, "__name__", type(step).__name__) for step in runtime.current().middleware
+    ]
+    body: answers.MiddlewareAnswer = {
+        "enqueue": [{"name": name} for name in names],
+        "execution": [],
+    }
+    return Answer(body)
+
+
 @app.operation("openapi")
 def openapi(_request: Request) -> Answer:
     """The OpenAPI document."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from typing import Any
 
+from functions import job_acts
 from ojs import runtime
 from ojs.domain.errors import InvalidRequest, OjsError
 from ojs.domain.job import envelope
@@ -15,7 +16,13 @@ from ojs.http.binding.access import Guard
 from ojs.http.binding.application import Answer, Application
 from ojs.http.binding.request import Request
 from ojs.http.contract import models
-from ojs.http.contract.operations import BASE, MAX_RESULT_WAIT_S, MAX_TIMEOUT_S
+from ojs.http.contract.operations import (
+    BASE,
+    DEFAULT_LIMIT,
+    MAX_LIMIT,
+    MAX_RESULT_WAIT_S,
+    MAX_TIMEOUT_S,
+)
 from ojs.http.views import backpressure
 from ojs.http.views import jobs as views
 from ojs.http.views import rate_limits as limits_views
@@ -165,6 +172,18 @@ def report_progress(request: Request) -> Answer:
     )
     return Answer(views.progress(progress))
 
+
+@app.operation("job_history", strict_query=True)
+def job_history(request: Request) -> Answer:
+    """What happened to a job."""
+    limit = paging.limit(request.query, default=DEFAULT_LIMIT, most=MAX_LIMIT)
+    cursor = request.query.get("cursor")
+    opened = paging.opened(cursor) if cursor else None
+    job = runtime.current().jobs.get(request.named)
+    return Answer(views.history(job, limit=limit, cursor=opened))
+
+
+job_acts.bind(app)
 
 handler = app.complete()
 runtime.prepare()

@@ -21,6 +21,7 @@ from ojs.services.jobs.fetch import Fetch
 from ojs.services.jobs.finish import Finish
 from ojs.services.jobs.manage import JobManagement
 from ojs.services.jobs.middleware import Middleware
+from ojs.services.jobs.moving import JobMove
 from ojs.services.jobs.placement import FairQueuePlacement
 from ojs.services.jobs.sweep import JobSweep
 from ojs.services.jobs.time_transitions import TimeTransitions
@@ -66,7 +67,9 @@ if TYPE_CHECKING:
     from ojs.services.dead_letter.redrive import Redrive
     from ojs.services.dead_letter.replay import ReplaySweep
     from ojs.services.dead_letter.statistics import DeadLetterStatistics
+    from ojs.services.jobs.acts import JobActs
     from ojs.services.jobs.fairness_backfill import FairnessBackfill
+    from ojs.services.jobs.listing import JobListing
     from ojs.services.operations.access_keys import AccessKeys
     from ojs.services.operations.events import Events
     from ojs.services.operations.metrics_sweep import MetricsSweep
@@ -175,6 +178,7 @@ class Runtime:
         self.clock = clock
         self.ids = ids
         self.sleep = sleep
+        self.middleware = middleware
         self.semaphores = SemaphorePermits(store=stores.semaphore, clock=clock, ids=ids)
         pool_permits = PoolPermits(self.semaphores)
         self.key_permits = KeyPermits(
@@ -296,19 +300,24 @@ class Runtime:
             sleep=sleep,
             strict=settings.strict_queues,
         )
+        self.moves = JobMove(
+            changes=self.changes,
+            permits=self.permits,
+            bounds=self.bounds,
+            placement=self.placement,
+            clock=clock,
+            ids=ids,
+        )
         self.deletion = QueueDeletion(
             queues=stores.queues,
             jobs=stores.jobs,
             changes=self.changes,
-            permits=self.permits,
             transitions=self.transitions,
-            bounds=self.bounds,
-            placement=self.placement,
+            moves=self.moves,
             counter=stores.depth,
             semaphore=stores.semaphore,
             depth=stores.projected_depth,
             clock=clock,
-            ids=ids,
             strict=settings.strict_queues,
             for_each=for_each,
         )
@@ -368,6 +377,23 @@ class Runtime:
         )
 
     @cached_property
+    def acts(self) -> JobActs:
+        from ojs.services.jobs.acts import JobActs
+
+        return JobActs(
+            jobs=self.stores.jobs,
+            changes=self.changes,
+            transitions=self.transitions,
+            placement=self.placement,
+            moves=self.moves,
+            redrive=self.redrive,
+            dead_letter=self.dead_letter,
+            limits=self.limits,
+            clock=self.clock,
+            ids=self.ids,
+        )
+
+    @cached_property
     def access_keys(self) -> AccessKeys:
         from ojs.services.operations.access_keys import AccessKeys
         from ojs.store.deployment.access_keys import AccessKeyStore
@@ -410,6 +436,19 @@ class Runtime:
         return DeadLetterStatistics(self.stores.dead_letters, self.clock)
 
     @cached_property
+    def listing(self) -> JobListing:
+        from ojs.services.jobs.listing import JobListing
+        from ojs.store.derived.event_log import EventLog
+
+        return JobListing(
+            jobs=self.stores.jobs,
+            queues=self.stores.queues,
+            stats=self.stores.statistics,
+            log=EventLog(self.table),
+            clock=self.clock,
+        )
+
+    @cached_property
     def events(self) -> Events:
         from ojs.services.operations.events import Events
         from ojs.store.derived.event_log import EventLog
@@ -437,6 +476,7 @@ class Runtime:
     @cached_property
     def bulk(self) -> BulkRunner:
         from ojs.services.dead_letter.bulk import BulkRunner
+        from ojs.services.jobs.bulk import JobSlices
         from ojs.store.dead_letter.bulk import BulkOperationStore
 
         return BulkRunner(
@@ -445,6 +485,12 @@ class Runtime:
             queues=self.stores.queues,
             dead_letter=self.dead_letter,
             redrive=self.redrive,
+            of_jobs=JobSlices(
+                jobs=self.stores.jobs,
+                queues=self.stores.queues,
+                listing=self.listing,
+                acts=self.acts,
+            ),
             clock=self.clock,
             ids=self.ids,
         )

@@ -416,6 +416,7 @@ def everything(call: Caller) -> None:
     _enqueue(call)
     _finish(call)
     _by_job(call)
+    _acts(call)
     _workers(call)
     _dead_letters(call)
     _copies(call)
@@ -430,8 +431,43 @@ def everything(call: Caller) -> None:
 
 
 def _system(call: Caller) -> None:
-    for name in ("health", "root_health", "ready", "root_ready", "manifest", "openapi"):
+    for name in (
+        "health", "root_health", "ready", "root_ready", "manifest", "openapi", "system_config",
+        "system_config_alias", "list_middleware",
+    ):  # fmt: skip
         call(name)
+
+
+def _acts(call: Caller) -> None:
+    """Jobs of every size listed, and acts on one and on many."""
+    for prefix in ("", "admin_"):
+        call(f"{prefix}list_jobs")
+        call(f"{prefix}list_jobs", query={"state": "discarded"})
+        call(f"{prefix}list_jobs", query={"state": "completed", "queue": "default"})
+        call(f"{prefix}retry_job", at=call.push_dead(f"again-{uuid.uuid4().hex[:8]}"))
+        job_id = call.push(args=[HUGE], scheduled_at="2999-01-01T00:00:00Z")
+        call(f"{prefix}change_job", {"priority": 5, "queue": "elsewhere"}, at=job_id)
+        call(f"{prefix}run_job", at=job_id)
+        call(f"{prefix}run_job", at=job_id, status=409)
+        for args in ([1], [LARGE], [HUGE]):
+            dead = call.push_dead(f"many-{uuid.uuid4().hex[:8]}")
+            waiting = call.push(args=args, queue="many")
+            confirmed = {"confirm": True}
+            call(f"{prefix}retry_jobs", {"job_ids": [dead], **confirmed})
+            by_filter = {"filter": {"queue": "many", "args": "["}, **confirmed}
+            call(f"{prefix}cancel_jobs", by_filter)
+            call(f"{prefix}delete_jobs", {"job_ids": [waiting], **confirmed})
+    call("job_history", at=call.push())
+    cancelled = call.push(args=[HUGE])
+    call("admin_cancel_job", at=cancelled)
+    call("admin_delete_job", at=cancelled)
+    begun = call("cancel_jobs", {"filter": {"queue": "many"}, "dry_run": True})["operation"]["id"]
+    call("list_job_operations")
+    call("get_job_operation", at=begun)
+    call("stop_job_operation", at=begun, status=409)
+    states = {"states": ["completed", "discarded"], "confirm": True}
+    call("admin_purge_queue_jobs", states, at="many")
+    call("purge_queue_jobs", states, at="many")
 
 
 def _enqueue(call: Caller) -> None:

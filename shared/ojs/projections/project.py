@@ -400,7 +400,10 @@ class Projector:
         if self._clock.now_ms() - keys.instant_of(key) > _LATE_PAGE_MS:
             # Followers might have passed it: it gets a later key.
             raise LostRace([])
-        page = NewEventPage(key, packed(texts), len(texts), unpublished=refused)
+        kept_s = (thing.job.ttl_s or 0 for one in told for thing in one.happened)
+        page = NewEventPage(
+            key, packed(texts), len(texts), unpublished=refused, listed_s=max(kept_s, default=0)
+        )
         self._store.add_page(page)
         batch.pages[key] = True
 

@@ -496,6 +496,9 @@ def _bulk(run: Run) -> None:
     run.push("full")
     begun = run.ask("POST", "/dead-letter/retry", body)["operation"]["id"]
     run.ask("POST", f"/dead-letter/operations/{begun}/stop")
+    # And on jobs: by a filter, and by their ids.
+    run.ask("POST", "/jobs/bulk/cancel", {"filter": {"queue": "full"}, "dry_run": True})
+    run.ask("POST", "/jobs/bulk/cancel", {"job_ids": [blocker]})
 
 
 def _ends(run: Run) -> None:

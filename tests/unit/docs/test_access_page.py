@@ -11,7 +11,7 @@ from ojs.http.contract.permissions import permissions
 
 PAGE = (Path(__file__).resolve().parents[3] / "docs" / "access.md").read_text("utf-8")
 ROWS = re.findall(
-    r"^\| (GET|POST|PUT|DELETE) \| `(/\S+)` \| (?:`([\w:]+)`|any key) \| (.+) \|$",
+    r"^\| (GET|POST|PUT|PATCH|DELETE) \| `(/\S+)` \| (?:`([\w:]+)`|any key) \| (.+) \|$",
     PAGE,
     re.MULTILINE,
 )

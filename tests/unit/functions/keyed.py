@@ -118,6 +118,10 @@ def _concerning(operation: str, body: dict[str, Any], queue: str, job: str) -> d
         "delete_queue": {"strategy": "discard"},
         "retry_dead_letters": {"filter": {"queue": queue}, "confirm": True},
         "purge_dead_letters": {"filter": {"queue": queue}, "confirm": True},
+        **{
+            f"{verb}_jobs": {"filter": {"queue": queue}, "confirm": True}
+            for verb in ("retry", "cancel", "delete")
+        },
         "retry_dead_letter": {},
         # No more than whoever asks has.
         "create_key": {"name": "k", "scopes": ["admin:write"]},

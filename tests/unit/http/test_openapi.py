@@ -15,6 +15,7 @@ from ojs.domain.dead_letter import filter as dead_letter_filter
 from ojs.domain.errors import OjsError
 from ojs.domain.job import envelope
 from ojs.domain.job import failure as failures
+from ojs.domain.job import filter as job_filter
 from ojs.domain.job.job import Job
 from ojs.domain.job.states import State
 from ojs.domain.pool import pool as pools
@@ -41,6 +42,7 @@ from tests.unit.functions.bad_input import (
 
 if TYPE_CHECKING:
     from ojs.http.contract.operations import Operation
+from ojs.http.views import job_bulk
 
 NOW_MS = 1_900_000_000_000
 DEAD = Job(UNKNOWN, "a", "q", State.DISCARDED, NOW_MS, content={"args": []})
@@ -110,6 +112,10 @@ def says_enough(given_body: models.RequestModel) -> bool:
 
 
 def check_filter(given: models.RequestModel) -> None:
+    if isinstance(given, models.JobsRequest) and given.filter is not None:
+        job_filter.parse(given.wanted(), now_ms=0)
+    if isinstance(given, models.PurgeRequest):
+        job_bulk.to_purge(given, "email", now_ms=0)
     if isinstance(given, models.RetryDeadLettersRequest | models.PurgeDeadLettersRequest):
         found = given.filters()
         # What a purge is for may stand in the query as well.

@@ -1,7 +1,8 @@
-"""Bulk operations that retry or purge many dead letters.
+"""Bulk operations: retry or purge many dead letters; retry, cancel or delete many jobs.
 
 An operation runs in slices until it is over, and can be read and stopped meanwhile. It covers the
-dead letters that existed when it began: a job that is retried and discarded again is not covered.
+jobs that existed when it began, as they were: a job that is retried and discarded again is not
+covered.
 """
 
 from __future__ import annotations
@@ -13,6 +14,9 @@ from typing import Any
 from ojs.domain import times
 from ojs.domain.dead_letter.filter import DeadLetterFilter
 from ojs.domain.errors import OjsError
+from ojs.domain.job.filter import JobFilter
+from ojs.domain.job.job import Job
+from ojs.domain.job.states import TERMINAL, State
 
 # Reasons kept of jobs that could not be handled: those of the first ones.
 MAX_ERRORS = 20
@@ -20,10 +24,38 @@ _MESSAGE = 200
 
 
 class Action(StrEnum):
-    """What an operation does to each dead letter."""
+    """What an operation does to each dead letter, or to each job.
+
+    Those for jobs have names of their own: a version that does not know them leaves them alone.
+    """
 
     RETRY = "retry"
     PURGE = "purge"
+    RETRY_JOBS = "retry_jobs"
+    CANCEL_JOBS = "cancel_jobs"
+    DELETE_JOBS = "delete_jobs"
+
+    @property
+    def of_jobs(self) -> bool:
+        """Whether it is for jobs in any state."""
+        return self in _OF_STATES
+
+    @property
+    def shown(self) -> str:
+        """Its name in requests and answers."""
+        return self.value.removesuffix("_jobs")
+
+    @property
+    def states(self) -> frozenset[State]:
+        """The states of the jobs that it is for."""
+        return _OF_STATES[self]
+
+
+_OF_STATES = {
+    Action.RETRY_JOBS: frozenset({State.RETRYABLE, State.DISCARDED}),
+    Action.CANCEL_JOBS: frozenset(State) - TERMINAL,
+    Action.DELETE_JOBS: TERMINAL,
+}
 
 
 class Phase(StrEnum):
@@ -60,15 +92,28 @@ class Refusal:
 
 
 @dataclass(frozen=True)
+class JobIds:
+    """The jobs of an operation, where it names them."""
+
+    ids: tuple[str, ...]
+
+    def to_dict(self) -> dict[str, Any]:
+        """How many there are: the request named them."""
+        return {"job_ids": len(self.ids)}
+
+
+@dataclass(frozen=True)
 class BulkOperation:
     """An operation as stored. Times in ms since the epoch.
 
-    `cursor` is the index key of the last dead letter that was looked at.
+    `cursor` says where it goes on: it is the index key of the last dead letter that was looked at,
+    the cursor of a listing of jobs, or how many of the named jobs were looked at. A dry run counts
+    and does nothing.
     """
 
     id: str
     action: Action
-    wanted: DeadLetterFilter
+    wanted: DeadLetterFilter | JobFilter | JobIds
     started_ms: int
     updated_ms: int
     phase: Phase = Phase.RUNNING
@@ -79,16 +124,18 @@ class BulkOperation:
     errors: tuple[Refusal, ...] = ()
     # A queue was full; it is tried again until it has room.
     waiting_for_room: bool = False
+    dry_run: bool = False
 
-    @property
-    def until_ms(self) -> int:
-        """Dead letters discarded at this time (ms) or later are not covered."""
-        end_ms = self.started_ms + 1
-        return end_ms if self.wanted.until_ms is None else min(end_ms, self.wanted.until_ms)
+    def covers(self, job: Job) -> bool:
+        """Whether a job was there when it began, as it is now."""
+        since_ms = job.created_ms
+        if self.action is not Action.CANCEL_JOBS:
+            since_ms = job.ended_ms or job.failed_ms or since_ms
+        return since_ms <= self.started_ms
 
     @property
     def matched(self) -> int:
-        """How many dead letters have matched so far."""
+        """How many jobs have matched so far."""
         return self.succeeded + self.failed
 
     def passed(self, cursor: str) -> BulkOperation:
@@ -112,17 +159,19 @@ class BulkOperation:
         """The JSON form in answers."""
         shown: dict[str, Any] = {
             "id": self.id,
-            "action": self.action.value,
+            "action": self.action.shown,
             "state": self.phase.value,
             "filter": self.wanted.to_dict(),
             "matched": self.matched,
-            "succeeded": self.succeeded,
+            "succeeded": 0 if self.dry_run else self.succeeded,
             "failed": self.failed,
             "waiting_for_room": self.waiting_for_room,
             "errors": [error.to_dict() for error in self.errors],
             "started_at": times.format_ms(self.started_ms),
             "updated_at": times.format_ms(self.updated_ms),
         }
+        if self.dry_run:
+            shown["dry_run"] = True
         if self.finished_ms is not None:
             shown["finished_at"] = times.format_ms(self.finished_ms)
         return shown

@@ -105,7 +105,7 @@ class ArgsMatch:
         if isinstance(found, str):
             # Without quotes, `=5` matches the text as well as the number.
             return found == self.value or found in self.parsed
-        return any(_same(found, wanted) for wanted in self.parsed)
+        return any(same(found, wanted) for wanted in self.parsed)
 
 
 @dataclass(frozen=True)
@@ -178,7 +178,7 @@ def parse(raw: object, *, now_ms: int, prefix: str = "filter.") -> DeadLetterFil
         raise InvalidRequest(prefix.rstrip(".") or "body", "must be a JSON object", value=raw)
     request = FilterRequest.model_validate(raw, prefix)
     bounds = {
-        name: _moment(text, name, prefix, now_ms)
+        name: moment_of(text, name, prefix, now_ms)
         for name in ("since", "until", "before", "older_than")
         if (text := getattr(request, name)) is not None
     }
@@ -237,7 +237,7 @@ def from_query(query: Mapping[str, str], *, now_ms: int) -> DeadLetterFilter:
     return parse(sent, now_ms=now_ms, prefix="")
 
 
-def _moment(text: str, name: str, prefix: str, now_ms: int) -> int:
+def moment_of(text: str, name: str, prefix: str, now_ms: int) -> int:
     """The time (ms) that a field gives; for `older_than` also by a duration back from now."""
     rule = None
     if name == "older_than":
@@ -305,14 +305,14 @@ def _stepped(found: Iterable[Any], step: str | int | None) -> Iterator[Any]:
                 yield value[step]
 
 
-def _same(found: Any, wanted: Any) -> bool:
+def same(found: Any, wanted: Any) -> bool:
     """Whether two JSON values are equal: true is not 1, but 1 equals 1.0."""
     if isinstance(found, bool) or isinstance(wanted, bool):
         return found is wanted
     if isinstance(found, int | Decimal) and isinstance(wanted, int | Decimal):
         return found == wanted
     if isinstance(found, Mapping) and isinstance(wanted, Mapping):
-        return found.keys() == wanted.keys() and all(_same(found[k], wanted[k]) for k in found)
+        return found.keys() == wanted.keys() and all(same(found[k], wanted[k]) for k in found)
     if isinstance(found, list) and isinstance(wanted, list):
-        return len(found) == len(wanted) and all(map(_same, found, wanted))
+        return len(found) == len(wanted) and all(map(same, found, wanted))
     return type(found) is type(wanted) and bool(found == wanted)

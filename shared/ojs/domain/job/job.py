@@ -169,6 +169,26 @@ class Job:
         return self.ttl_s is not None and self.ttl_s * 1000 <= now_ms
 
     @property
+    def ended_ms(self) -> int | None:
+        """When it got into its terminal state (ms); None while it is in no such state."""
+        match self.state:
+            case State.COMPLETED:
+                return self.completed_ms
+            case State.CANCELLED:
+                return self.cancelled_ms
+            case State.DISCARDED:
+                return self.discarded_ms
+            case _:
+                return None
+
+    @property
+    def failed_ms(self) -> int | None:
+        """When a retryable job failed (ms); None in any other state."""
+        if self.state is not State.RETRYABLE or self.retry_at_ms is None:
+            return None
+        return self.retry_at_ms - (self.retry_delay_ms or 0)
+
+    @property
     def timeout_at_ms(self) -> int | None:
         """When the running attempt reaches its timeout."""
         return None if self.started_ms is None else self.started_ms + self.timeout_ms

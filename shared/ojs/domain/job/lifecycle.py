@@ -8,12 +8,13 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import assert_never
 
+from ojs.domain.errors import Conflict
 from ojs.domain.ids import derived_uuid7
 from ojs.domain.job import failure as failures
 from ojs.domain.job.failure import Failure
 from ojs.domain.job.job import DEFAULT_VISIBILITY_MS, Job, Lease, expired
 from ojs.domain.job.retry import OnExhaustion
-from ojs.domain.job.states import State, Trigger, check
+from ojs.domain.job.states import WAITING, State, Trigger, check
 
 
 def claim(job: Job, *, token: str, now_ms: int, lease_ms: int, worker_id: str | None) -> Job:
@@ -127,6 +128,33 @@ def activate(job: Job, *, now_ms: int, order: str) -> Job:
     check(job.state, Trigger.ACTIVATE, job.id)
     ready = replace(_available(job, now_ms=now_ms, order=order), activated_ms=now_ms)
     return replace(ready, previous_state=job.state)
+
+
+def hasten(job: Job, *, now_ms: int, order: str) -> Job:
+    """Scheduled or retryable to available before it is due, at an operator's request."""
+    return replace(promote(job, now_ms=now_ms, order=order), previous_state=job.state)
+
+
+def reprioritize(job: Job, *, priority: int, order: str) -> Job:
+    """Another priority for a job that waits. In line it gets another position, so that a fetch that
+    sees the old index entry cannot claim it; among equals its arrival still counts.
+    """
+    check_waiting(job)
+    if job.state is State.AVAILABLE and job.share is not None:
+        # Its tenant's tag is of the line of the old priority: it gets one in the new line.
+        return replace(job, priority=priority, order=order, batch=None)
+    return replace(job, priority=priority, batch=None)
+
+
+def check_waiting(job: Job) -> None:
+    """Raise Conflict unless the job waits: then its place in line can be changed."""
+    if job.state not in WAITING:
+        raise Conflict(
+            f"Cannot change the priority or queue of a job in state '{job.state}'.",
+            current_state=job.state,
+            expected_states=sorted(WAITING),
+            details={"job_id": job.id},
+        )
 
 
 def cancel(job: Job, *, now_ms: int) -> Job:

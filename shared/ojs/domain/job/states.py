@@ -26,6 +26,7 @@ class State(StrEnum):
 
 
 TERMINAL = frozenset({State.COMPLETED, State.CANCELLED, State.DISCARDED})
+WAITING = frozenset(State) - TERMINAL - {State.ACTIVE}
 
 
 class Trigger(StrEnum):

@@ -60,9 +60,11 @@ def limit(query: Mapping[str, str], *, default: int, most: int) -> int:
     return integer(query, "limit", default=per_page, least=1, most=most)
 
 
-def window(query: Mapping[str, str]) -> PageWindow:
+def window(
+    query: Mapping[str, str], *, default: int = DEFAULT_LIMIT, largest: int = MAX_LIMIT
+) -> PageWindow:
     """Read which part of a listing a query asks for. Raises InvalidRequest naming a parameter."""
-    most = limit(query, default=DEFAULT_LIMIT, most=MAX_LIMIT)
+    most = limit(query, default=default, most=largest)
     any_page = 10**_MAX_DIGITS - 1
     page = integer(query, "page", default=1, least=1, most=any_page)
     offset = integer(query, "offset", default=0, least=0, most=any_page)

@@ -306,6 +306,60 @@ class JobsPageAnswer(Paged):
     items: list[Job]
 
 
+class JobsListAnswer(JobsPageAnswer):
+    """A page of jobs in all states."""
+
+    unsearched: NotRequired[
+        Annotated[
+            int,
+            Field(
+                ge=1,
+                description="jobs passed over: what the filter asks for is offloaded, and not read",
+            ),
+        ]
+    ]
+
+
+class JobDeletedAnswer(TypedDict):
+    """A job is gone."""
+
+    deleted: Literal[True]
+    job_id: Id
+
+
+class HistoryActor(TypedDict):
+    """Who did something to a job."""
+
+    type: Literal["client", "worker", "system"]
+    id: str
+
+
+class HistoryEvent(TypedDict):
+    """Something that happened to a job."""
+
+    id: Id
+    job_id: Id
+    event_type: Literal[
+        "job.created", "job.state_changed", "job.attempt_started", "job.attempt_completed",
+        "job.attempt_failed",
+    ]  # fmt: skip
+    timestamp: Moment
+    actor: HistoryActor
+    data: dict[str, Any]
+
+
+class JobHistoryAnswer(TypedDict):
+    """What a job's own items tell of its life."""
+
+    events: list[HistoryEvent]
+    total: Count
+    next_cursor: NotRequired[Annotated[str, Field(min_length=1)]]
+    approximate: Annotated[
+        Literal[True],
+        Field(description="of earlier attempts only the failures are known"),
+    ]
+
+
 class DeadLetterRetentionStats(TypedDict):
     """Which dead letters are kept, unless their queue is configured otherwise."""
 
@@ -410,6 +464,128 @@ class BulkOperationsAnswer(Paged):
 
     operations: list[BulkOperation]
     items: list[BulkOperation]
+
+
+class JobsFilter(TypedDict):
+    """The jobs that are meant, lengths of time as times."""
+
+    queue: NotRequired[str]
+    state: NotRequired[list[JobState]]
+    type: NotRequired[str]
+    tag: NotRequired[str]
+    since: NotRequired[Moment]
+    until: NotRequired[Moment]
+    enqueued_after: NotRequired[Moment]
+    enqueued_before: NotRequired[Moment]
+    older_than: NotRequired[Moment]
+    priority: NotRequired[int]
+    meta: NotRequired[dict[str, Any]]
+    args: NotRequired[str]
+    job_ids: NotRequired[Annotated[int, Field(ge=1, description="how many jobs were named")]]
+
+
+class JobOperation(TypedDict):
+    """A bulk operation on jobs, and how far it is."""
+
+    id: Id
+    action: Literal["retry", "cancel", "delete"]
+    state: Annotated[
+        Literal["running", "stopping", "stopped", "completed"],
+        Field(description="`stopping` ends after the slice of at most 100 jobs it is in"),
+    ]
+    filter: JobsFilter
+    matched: Annotated[int, Field(ge=0, description="jobs found so far")]
+    succeeded: Count
+    failed: Annotated[int, Field(ge=0, description="that could not be dealt with")]
+    waiting_for_room: Annotated[bool, Field(description="a queue is full; it is tried again")]
+    errors: Annotated[list[BulkError], Field(max_length=20, description="the first of `failed`")]
+    dry_run: NotRequired[Annotated[Literal[True], Field(description="jobs are counted only")]]
+    started_at: Moment
+    updated_at: Moment
+    finished_at: NotRequired[Moment]
+
+
+class ManyJobsError(BulkError):
+    """Why one job could not be dealt with."""
+
+    error: Annotated[str, Field(description="the same as message")]
+
+
+class ManyJobsItem(TypedDict):
+    """What became of one of the jobs that were named."""
+
+    index: Count
+    job_id: Id
+    status: Literal["retried", "cancelled", "deleted", "matched", "skipped", "pending"]
+    reason: NotRequired[Annotated[str, Field(description="why it was skipped")]]
+
+
+class ManyJobsAnswer(TypedDict):
+    """What this request did. As long as the operation is running, the rest is done without it."""
+
+    action: Literal["retry", "cancel", "delete"]
+    matched: Count
+    total_matched: Annotated[int, Field(ge=0, description="the same as matched")]
+    succeeded: Count
+    failed: Count
+    skipped: Annotated[int, Field(ge=0, description="the same as failed")]
+    retried: NotRequired[Annotated[int, Field(ge=0, description="the same as succeeded")]]
+    cancelled: NotRequired[Annotated[int, Field(ge=0, description="the same as succeeded")]]
+    deleted: NotRequired[Annotated[int, Field(ge=0, description="the same as succeeded")]]
+    errors: Annotated[
+        list[ManyJobsError], Field(max_length=20, description="the first of `failed`")
+    ]
+    items: NotRequired[
+        Annotated[list[ManyJobsItem], Field(description="of each job that was named, in order")]
+    ]
+    operation: JobOperation
+
+
+class QueuePurgedAnswer(TypedDict):
+    """What this request did. As long as the operation is running, the rest is done without it."""
+
+    purged_count: Count
+    purged: Annotated[int, Field(ge=0, description="the same as purged_count")]
+    deleted: Annotated[int, Field(ge=0, description="the same as purged_count")]
+    states: list[Literal["completed", "cancelled", "discarded"]]
+    operation: JobOperation
+
+
+class JobOperationAnswer(TypedDict):
+    """A bulk operation on jobs."""
+
+    operation: JobOperation
+
+
+class JobOperationsAnswer(Paged):
+    """A page of bulk operations on jobs."""
+
+    operations: list[JobOperation]
+    items: list[JobOperation]
+
+
+class SystemConfigAnswer(TypedDict):
+    """How this server is configured."""
+
+    version: str
+    service: Annotated[str, Field(description="its name in the source of events")]
+    authorizer: Literal["keys", "jwt", "iam", "none"]
+    strict_queues: Annotated[bool, Field(description="jobs need a queue that an operator made")]
+    event_bus: Annotated[bool, Field(description="whether events go to a bus")]
+    bus_types: Annotated[list[str], Field(description="beside those that always do")]
+
+
+class MiddlewareEntry(TypedDict):
+    """One step that jobs go through."""
+
+    name: str
+
+
+class MiddlewareAnswer(TypedDict):
+    """What jobs go through. Workers have what they execute with."""
+
+    enqueue: list[MiddlewareEntry]
+    execution: Annotated[list[MiddlewareEntry], Field(max_length=0)]
 
 
 class HeartbeatAnswer(TypedDict):

@@ -33,11 +33,14 @@ from ojs.domain.job import failure as failures
 from ojs.domain.job.envelope import (
     MAX_BATCH,
     MAX_NAME_BYTES,
+    MAX_PRIORITY,
     MAX_VISIBILITY_MS,
     JobId,
     JobRequest,
     QueueName,
 )
+from ojs.domain.job.filter import FIELDS as JOB_FIELDS
+from ojs.domain.job.filter import JobFilterRequest
 from ojs.domain.pool.dispatch import DispatchStrategy
 from ojs.domain.pool.pool import PoolName, Strategy, Weight
 from ojs.domain.pool.worker import (
@@ -892,6 +895,134 @@ class CreateKeyRequest(Configuration):
 
 class NoOptions(Configuration):
     """An operation without options: `{}` or no body at all."""
+
+
+class ChangeJobRequest(Configuration):
+    """Change a job that waits: its priority, its queue, or both."""
+
+    filled = True
+
+    priority: Annotated[int, Field(ge=-MAX_PRIORITY, le=MAX_PRIORITY)] | None = None
+    queue: QueueName | None = Field(None, description="the queue that it moves to")
+
+    described: ClassVar[Mapping[str, Any]] = {"minProperties": 1}
+
+    def check(self, prefix: str = "") -> None:
+        """Raise InvalidRequest where nothing is to be changed."""
+        if self.priority is None and self.queue is None:
+            raise InvalidRequest(f"{prefix}priority", "is required, or 'queue', or both")
+
+
+_NOT_ATOMIC = "many jobs are dealt with one by one: only 'partial' is offered by this server."
+
+
+class JobsRequest(Configuration):
+    """What all requests for many jobs have. A field that is empty or null is refused."""
+
+    filled = True
+
+    job_ids: Annotated[list[JobId], Field(min_length=1, max_length=MAX_BATCH)] | None = Field(
+        None, description="these jobs, instead of a filter"
+    )
+    filter: JobFilterRequest | None = Field(
+        None, description="which jobs", json_schema_extra={"minProperties": 1}
+    )
+    dry_run: bool | None = Field(None, description="count them, and do nothing")
+    confirm: bool | None = Field(None, description="that they are meant", json_schema_extra=_TRUE)
+    atomicity: Literal["partial"] | None = None
+
+    not_offered: ClassVar[Mapping[str, str]] = {
+        "idempotency_key": "repeated requests are not recognized by this server.",
+    }
+    described: ClassVar[Mapping[str, Any]] = {
+        "oneOf": [{"required": ["job_ids"]}, {"required": ["filter"]}]
+    }
+
+    @classmethod
+    def refuse(cls, raw: Mapping[str, Any]) -> None:
+        """Raise Unsupported for what this server knows but does not offer."""
+        super().refuse(raw)
+        if raw.get("atomicity") == "atomic":
+            raise Unsupported(f"'atomicity': {_NOT_ATOMIC}", field="atomicity")
+
+    def check(self, prefix: str = "") -> None:
+        """Raise InvalidRequest unless there are either ids or a filter that says something."""
+        if self.confirm is False:
+            raise InvalidRequest(f"{prefix}confirm", CONFIRM, value=False)
+        if self.job_ids is not None and self.filter is not None:
+            raise InvalidRequest(f"{prefix}filter", "cannot be combined with job_ids")
+        if self.job_ids is None and self.filter is None:
+            raise InvalidRequest(f"{prefix}filter", "is required, or 'job_ids'")
+        if self.filter is not None and not self.filter.model_fields_set:
+            rule = f"must have one of {', '.join(JOB_FIELDS)}"
+            raise InvalidRequest(f"{prefix}filter", rule)
+
+    def wanted(self) -> dict[str, Any] | None:
+        """The filter as sent; None if ids say which jobs are meant."""
+        return None if self.filter is None else self.filter.model_dump(exclude_unset=True)
+
+
+class ManyJobsRequest(JobsRequest):
+    """Retry, cancel or delete many jobs."""
+
+
+class ConfirmedJobsRequest(JobsRequest):
+    """Retry, cancel or delete many jobs, with a confirmation, or count them in a dry run."""
+
+    described: ClassVar[Mapping[str, Any]] = {
+        "oneOf": [{"required": ["job_ids"]}, {"required": ["filter"]}],
+        "anyOf": [
+            {"required": ["confirm"]},
+            {"required": ["dry_run"], "properties": {"dry_run": {"const": True}}},
+        ],
+    }
+
+    def check(self, prefix: str = "") -> None:
+        """Raise InvalidRequest without a confirmation, too."""
+        super().check(prefix)
+        if self.confirm is None and not self.dry_run:
+            raise InvalidRequest(f"{prefix}confirm", CONFIRM)
+
+
+class PurgeRequest(Configuration):
+    """Delete jobs of a queue that have ended."""
+
+    filled = True
+
+    states: Annotated[
+        list[Literal["completed", "cancelled", "discarded"]], Field(min_length=1, max_length=3)
+    ]
+    older_than: str | None = Field(
+        None, description="ended before; RFC 3339, or how long ago: `P30D`, `72h`"
+    )
+    dry_run: bool | None = Field(None, description="count them, and do nothing")
+    confirm: bool | None = Field(None, description="that they are meant", json_schema_extra=_TRUE)
+
+    def check(self, prefix: str = "") -> None:
+        """Raise InvalidRequest for false where only true has a meaning."""
+        if self.confirm is False:
+            raise InvalidRequest(f"{prefix}confirm", CONFIRM, value=False)
+
+
+class PurgeQueueRequest(PurgeRequest):
+    """Delete jobs of a queue that have ended."""
+
+
+class ConfirmedPurgeRequest(PurgeRequest):
+    """Delete jobs of a queue that have ended, with a confirmation, or count them in a dry run."""
+
+    described: ClassVar[Mapping[str, Any]] = {
+        "anyOf": [
+            {"required": ["confirm"]},
+            {"required": ["dry_run"], "properties": {"dry_run": {"const": True}}},
+        ],
+    }
+
+    def check(self, prefix: str = "") -> None:
+        """Raise InvalidRequest without a confirmation, too."""
+        super().check(prefix)
+        if self.confirm is None and not self.dry_run:
+            raise InvalidRequest(f"{prefix}confirm", CONFIRM)
 
 
 class BatchRequest(RequestModel):

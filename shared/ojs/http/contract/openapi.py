@@ -264,6 +264,16 @@ EXAMPLES: Mapping[str, dict[str, Any]] = {
             {"type": "email.send", "args": ["bob@example.com"], "options": {"queue": "email"}},
         ]
     },
+    **{f"{prefix}change_job": {"priority": 10} for prefix in ("", "admin_")},
+    "retry_jobs": {"job_ids": [_JOB_ID]},
+    "cancel_jobs": {"filter": {"queue": "email", "state": ["available", "scheduled"]}},
+    "delete_jobs": {"filter": {"state": "completed", "older_than": "P7D"}, "dry_run": True},
+    **{
+        f"admin_{verb}_jobs": {"filter": {"queue": "email", "type": "email.*"}, "confirm": True}
+        for verb in ("retry", "cancel", "delete")
+    },
+    "admin_purge_queue_jobs": {"states": ["completed"], "older_than": "P7D", "confirm": True},
+    "purge_queue_jobs": {"states": ["completed"]},
     "ack_job_by_path": {"result": {"delivered": True}},
     "nack_job_by_path": {"error": {"type": "SmtpError", "message": "connection refused"}},
     "report_progress": {"progress": 0.47, "message": "rows", "data": {"rows": 14_000}},
@@ -559,7 +569,9 @@ def _define_request(model: type[Model], schemas: dict[str, Any]) -> None:
         described = _type(field.annotation, schemas)
         if model.filled:
             # Left out, or of its type, and never null.
-            described = next(iter(described.pop("anyOf", ())), {}) | described
+            members = [one for one in described.pop("anyOf", ()) if one.get("type") != "null"]
+            several: dict[str, Any] = {"anyOf": members} if members else {}
+            described = (members[0] if len(members) == 1 else several) | described
         elif not field.required and field.default != ():
             described["default"] = field.default
         properties[key] = _bounded(described, field)

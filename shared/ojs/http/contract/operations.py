@@ -18,6 +18,8 @@ from ojs.domain.events.query import SOURCE_PATTERN as EVENT_SOURCE_PATTERN
 from ojs.domain.events.query import TYPE_PATTERN as EVENT_TYPE_PATTERN
 from ojs.domain.job.envelope import MAX_NAME_BYTES, QUEUE_PATTERN, TYPE_PATTERN, JobRequest
 from ojs.domain.job.failure import MAX_NAME_CHARACTERS
+from ojs.domain.job.filter import KIND_PATTERN
+from ojs.domain.job.states import State
 from ojs.domain.pool.pool import MAX_POOL_BYTES, POOL_PATTERN, PoolRequest
 from ojs.domain.queue.queue import DeletionStrategy
 from ojs.domain.rate_limit.limiter import OverrideRequest
@@ -39,6 +41,10 @@ MAX_LIMIT = 200
 MAX_OFFSET = 1_000
 # Queues are shown with counts: two items each.
 MAX_QUEUES_LIMIT = 100
+# Jobs of one page: each costs half a read unit.
+DEFAULT_LISTED = 20
+MAX_LISTED = 100
+SORTS = ("created_at", "scheduled_at", "priority")
 DEFAULT_EVENTS = 100
 MAX_EVENTS = 1_000
 # Entries of a list in a query parameter.
@@ -177,6 +183,36 @@ _FILTERS = (
     Parameter("args", {"type": "string", "minLength": 1, "maxLength": MAX_ARGS_CHARACTERS},
         "only jobs whose args, as compact JSON, contain this text; or, beginning with `$`, whose "
         "args have what this JSON path leads to, with `=` and a value if it is to be that"),
+)
+_HISTORY_PAGING = (
+    Parameter("limit", _LIMIT, "most events of one answer"),
+    Parameter("cursor", {"type": "string", "pattern": "[A-Za-z0-9_-]*={0,2}"},
+        "`next_cursor` of the answer before"),
+)
+_STATES = "|".join(state.value for state in State)
+_LISTED_LIMIT = _whole(1, MAX_LISTED, DEFAULT_LISTED)
+_JOBS_PAGING = tuple(
+    replace(each, schema=_LISTED_LIMIT) if each.schema is _LIMIT else each for each in PAGING
+)
+_LISTED_JOBS = (
+    Parameter("queue", QUEUE_SCHEMA, "only jobs of this queue"),
+    Parameter("state", {"type": "string", "pattern": f"({_STATES})(,({_STATES}))*"},
+        "only jobs in this state, or in one of several, separated by commas"),
+    Parameter("type", _text(KIND_PATTERN, MAX_NAME_BYTES),
+        "only jobs of this type, or of those that begin so, with `*` at the end"),
+    Parameter("tag", {"type": "string", "minLength": 1, "maxLength": MAX_NAME_BYTES},
+        "only jobs with this tag"),
+    Parameter("since", _MOMENT_SCHEMA, "only jobs created at this time or later"),
+    Parameter("until", _MOMENT_SCHEMA, "only jobs created before this time"),
+    Parameter("args", {"type": "string", "minLength": 1, "maxLength": MAX_ARGS_CHARACTERS},
+        "only jobs whose args contain this text, or have what this JSON path leads to, as for dead "
+        "letters; of jobs whose args are in the job record"),
+    Parameter("sort", _one_of(*SORTS),
+        "the order of each page; of all pages where one line of a queue has it: `priority` of "
+        "available, `scheduled_at` of scheduled, `created_at` of pending jobs"),
+    Parameter("order", _one_of("asc", "desc") | {"default": "desc"},
+        "from the smallest value up, or from the largest down; of `created_at` without `sort`"),
+    *_JOBS_PAGING,
 )
 _STATE = Parameter("state", _one_of("discarded"), "dead letters have no other")
 _CONFIRM = Parameter("confirm", _one_of("true"), "needed, here or in the body")
@@ -321,6 +357,62 @@ _JOBS = (
     _row("PUT jobs/{id}/progress", "report_progress", "Report how far a job is",
         Success("ProgressAnswer", "The progress as it stands now."), 404, 413,
         request=models.ProgressRequest),
+)
+_LISTED = _row("GET jobs", "list_jobs", "List jobs",
+    Success("JobsListAnswer", "One page of jobs. It may be short, and have a cursor."),
+    query=_LISTED_JOBS, derived=True)
+_DETAIL = Success("JobDetailAnswer", "The job, wrapped and at the top level.")
+_ACTS = (
+    _LISTED,
+    _row("POST jobs/{id}/retry", "retry_job",
+        "Make a dead letter or a retryable job available", _DETAIL, 404, 409, 429,
+        request=models.NoOptions),
+    _row("POST jobs/{id}/run", "run_job", "Run a scheduled or retryable job now", _DETAIL, 404, 409,
+        request=models.NoOptions),
+    _row("PATCH jobs/{id}", "change_job", "Change the priority or queue of a job that waits",
+        _DETAIL, 403, 404, 409, 429, request=models.ChangeJobRequest),
+)
+_MANY = Success("ManyJobsAnswer", "What was done, and what goes on.")
+_JOB_OPERATION = Success("JobOperationAnswer", "The operation.")
+_PURGED_QUEUE = Success("QueuePurgedAnswer", "What was deleted, and what goes on.")
+_BULK_JOBS = (
+    *(
+        _row(f"POST {base}jobs/bulk/{verb}", f"{prefix}{verb}_jobs", summary, _MANY,
+            request=model)
+        for base, prefix, model in (
+            ("", "", models.ManyJobsRequest),
+            ("admin/", "admin_", models.ConfirmedJobsRequest),
+        )
+        for verb, summary in (
+            ("retry", "Make many dead letters and retryable jobs available"),
+            ("cancel", "Cancel many jobs that are not final"),
+            ("delete", "Delete many final jobs for good"),
+        )
+    ),
+    _row("GET admin/jobs/bulk/operations", "list_job_operations",
+        "List bulk operations on jobs",
+        Success("JobOperationsAnswer", "One page of operations, latest first."), query=PAGING),
+    _row("GET admin/jobs/bulk/operations/{id}", "get_job_operation",
+        "Read a bulk operation on jobs", _JOB_OPERATION, 404),
+    _row("POST admin/jobs/bulk/operations/{id}/stop", "stop_job_operation",
+        "Stop a bulk operation on jobs", _JOB_OPERATION, 404, 409, request=models.NoOptions),
+    _row("DELETE admin/queues/{name}/jobs", "admin_purge_queue_jobs",
+        "Delete jobs of a queue that have ended", _PURGED_QUEUE,
+        request=models.ConfirmedPurgeRequest),
+    _row("POST queues/{name}/purge", "purge_queue_jobs", "Delete jobs of a queue that have ended",
+        _PURGED_QUEUE, request=models.PurgeQueueRequest),
+)
+_ADMIN_JOBS = (
+    *_ACTS,
+    *map(_under_admin, _ACTS),
+    *_BULK_JOBS,
+    _row("GET jobs/{id}/history", "job_history", "Read what happened to a job",
+        Success("JobHistoryAnswer", "What the job's own items tell, oldest first."), 404,
+        query=_HISTORY_PAGING),
+    _row("POST admin/jobs/{id}/cancel", "admin_cancel_job", "Cancel a job that is not final",
+        _DETAIL, 404, 409, request=models.NoOptions),
+    _row("DELETE admin/jobs/{id}", "admin_delete_job", "Delete a final job for good",
+        Success("JobDeletedAnswer", "It is gone."), 404, 409),
 )
 _WORKER_REMOVED = Success("WorkerRemovedAnswer", "The worker is no longer listed.")
 _WORKERS = (
@@ -532,6 +624,13 @@ _SYSTEM = (
                 }, tag="system"),
         )
     ),
+    *(
+        _row(f"GET admin/{path}", name, "Read how this server is configured",
+            Success("SystemConfigAnswer", "What is no secret of it."), tag="system")
+        for path, name in (("system/config", "system_config"), ("config", "system_config_alias"))
+    ),
+    _row("GET middleware", "list_middleware", "List what jobs go through when they are pushed",
+        Success("MiddlewareAnswer", "The names, in order."), tag="system"),
     _row("GET openapi.json", "openapi", "Read this description",
         Success("OpenApiAnswer", "The OpenAPI 3.1 document."), tag="system"),
 )
@@ -547,8 +646,8 @@ def _dead_letters_under_admin() -> Iterable[Operation]:
 
 
 OPERATIONS: tuple[Operation, ...] = (
-    *_JOBS, *_WORKERS, *_DEAD_LETTERS, *_dead_letters_under_admin(), *_QUEUES, *_ADMIN_WORKERS,
-    *_STATISTICS, *_RATE_LIMITS, *_SCHEDULING, *_KEYS, *_SYSTEM,
+    *_JOBS, *_ADMIN_JOBS, *_WORKERS, *_DEAD_LETTERS, *_dead_letters_under_admin(), *_QUEUES,
+    *_ADMIN_WORKERS, *_STATISTICS, *_RATE_LIMITS, *_SCHEDULING, *_KEYS, *_SYSTEM,
 )  # fmt: skip
 
 

@@ -51,8 +51,12 @@ def _table() -> Iterable[tuple[Scope | None, Reach, Iterable[str]]]:
         "manifest", "health", "root_health", "ready", "root_ready", "openapi",
     )  # fmt: skip
     yield write, Reach.NAMED, ("enqueue_job", "enqueue_batch")
-    yield write, Reach.JOB, ("cancel_job", "cancel_job_by_post", "activate_job")
-    yield read, Reach.JOB, ("get_job", "get_result", "list_retries", "get_progress")
+    yield write, Reach.JOB, (
+        "cancel_job", "cancel_job_by_post", "activate_job", "retry_job", "run_job", "change_job",
+    )  # fmt: skip
+    yield read, Reach.JOB, ("job_history", "get_job", "get_result", "list_retries", "get_progress")
+    yield write, Reach.NAMED, ("retry_jobs", "cancel_jobs", "delete_jobs")
+    yield read, Reach.FILTER, ("list_jobs",)
     yield work, Reach.NAMED, (
         "fetch_jobs", "ack_job", "nack_job", "heartbeat", "beat", "report_worker_progress",
     )  # fmt: skip
@@ -60,6 +64,7 @@ def _table() -> Iterable[tuple[Scope | None, Reach, Iterable[str]]]:
     yield work, Reach.NONE, ("register_worker", "remove_worker", "worker_health")
     yield look, Reach.FILTER, (
         *_both("list_dead_letters"), "list_events", "admin_stats_history",
+        "admin_list_jobs",
     )  # fmt: skip
     yield look, Reach.JOB, (*_both("get_dead_letter"), "admin_get_job")
     yield look, Reach.PATH, (
@@ -72,21 +77,27 @@ def _table() -> Iterable[tuple[Scope | None, Reach, Iterable[str]]]:
         ),
         "get_queue_policy", "get_worker", "admin_stats", "metrics", "root_metrics",
         "list_rate_limits", "get_rate_limit", "list_pools", "get_pool", "scheduling_stats",
-        "list_keys", "get_key",
+        "list_keys", "get_key", "list_job_operations", "get_job_operation",
+        "system_config", "system_config_alias", "list_middleware",
     )  # fmt: skip
-    yield manage, Reach.JOB, _both("retry_dead_letter", "delete_dead_letter")
+    yield manage, Reach.JOB, (
+        *_both("retry_dead_letter", "delete_dead_letter"), "admin_retry_job", "admin_run_job",
+        "admin_change_job", "admin_cancel_job", "admin_delete_job",
+    )  # fmt: skip
     yield manage, Reach.NAMED, (
         *_both("retry_dead_letters", "purge_dead_letters"), "create_queue",
+        "admin_retry_jobs", "admin_cancel_jobs", "admin_delete_jobs",
     )  # fmt: skip
     yield manage, Reach.FILTER, _both("purge_old_dead_letters")
     yield manage, Reach.PATH, (
         *_both("configure_queue", "pause_queue", "resume_queue"), "delete_queue",
-        "set_queue_limits",
+        "set_queue_limits", "purge_queue_jobs", "admin_purge_queue_jobs",
     )  # fmt: skip
     yield manage, Reach.ALL, (
         *_both("stop_dead_letter_operation"), "set_queue_policy", "direct_worker", "quiet_worker",
         "admin_remove_worker", "put_rate_limit", "delete_rate_limit", "put_rate_limit_override",
         "delete_rate_limit_override", "put_pool", "delete_pool", "create_key", "revoke_key",
+        "stop_job_operation",
     )  # fmt: skip
 
 

@@ -11,7 +11,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final, Literal, cast
 
 from ojs.domain import jsontext
-from ojs.domain.errors import OjsError
+from ojs.domain.errors import BAD_CURSOR, InvalidRequest, OjsError
+from ojs.domain.job import history as histories
 from ojs.domain.job import job as jobs
 from ojs.domain.job.job import Job
 from ojs.domain.job.states import State
@@ -264,6 +265,27 @@ def retries(job: Job) -> answers.RetriesAnswer:
 def progress(reported: Progress) -> answers.ProgressAnswer:
     """The progress that a job's worker reported last."""
     return cast("answers.ProgressAnswer", reported.to_dict())
+
+
+def deleted(job_id: str) -> answers.JobDeletedAnswer:
+    """A job that was deleted."""
+    return {"deleted": True, "job_id": job_id}
+
+
+def history(job: Job, *, limit: int, cursor: str | None) -> answers.JobHistoryAnswer:
+    """A part of what happened to a job; the cursor is the number of the first event. Raises
+    InvalidRequest.
+    """
+    if cursor is not None and not (cursor.isascii() and cursor.isdigit() and len(cursor) < 7):
+        raise InvalidRequest("cursor", BAD_CURSOR, value=cursor)
+    begin = int(cursor or 0)
+    events = cast("list[answers.HistoryEvent]", histories.history(job))
+    answer: answers.JobHistoryAnswer = {
+        "events": events[begin : begin + limit], "total": len(events), "approximate": True,
+    }  # fmt: skip
+    if begin + limit < len(events):
+        answer["next_cursor"] = paging.sealed(str(begin + limit))
+    return answer
 
 
 def dead_letter_deleted(job_id: str) -> answers.DeadLetterDeletedAnswer:

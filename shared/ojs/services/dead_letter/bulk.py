@@ -1,11 +1,12 @@
-"""Bulk operations: retry or purge many dead letters.
+"""Bulk operations: retry or purge many dead letters; retry, cancel or delete many jobs.
 
 An operation scans the index of dead letters, oldest first, in slices: a page of the index, its job
-records in one call, one conditional write for each matching job, then a write of the progress. The
-request that begins an operation does as much as fits, and the sweep carries on. The cost and memory
-for each job do not depend on the number of jobs.
+records in one call, one conditional write for each matching job, then a write of the progress. One
+on jobs in any state goes through a listing in the same way (`ojs.services.jobs.bulk`). The request
+that begins an operation does as much as fits, and the sweep carries on. The cost and memory for
+each job do not depend on the number of jobs.
 
-Each job is retried or purged only as the dead letter that was found, so several workers on one
+Each job is dealt with only as it was found, so several workers on one
 operation never dispatch a job twice. After a crash, the jobs of the current slice are done or not;
 those done but not counted yet stay uncounted.
 """
@@ -15,9 +16,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import accumulate
+from typing import TYPE_CHECKING
 
 from ojs.clock import Clock
-from ojs.domain.dead_letter.bulk import Action, BulkOperation, Phase, Refusal
+from ojs.domain import times
+from ojs.domain.dead_letter.bulk import Action, BulkOperation, JobIds, Phase, Refusal
 from ojs.domain.dead_letter.filter import DeadLetterFilter
 from ojs.domain.errors import (
     BAD_CURSOR,
@@ -31,6 +34,7 @@ from ojs.domain.errors import (
     QueueMayStay,
 )
 from ojs.domain.ids import IdSource, is_uuid7
+from ojs.domain.job.filter import JobFilter
 from ojs.domain.job.job import Job
 from ojs.domain.page import Page
 from ojs.domain.queue.queue import Queue
@@ -41,6 +45,9 @@ from ojs.store.dead_letter.bulk import BulkOperationStore, ClaimedOperation
 from ojs.store.jobs.records import JobStore
 from ojs.store.queues.queues import QueueStore
 from ojs.store.table.errors import LostRace
+
+if TYPE_CHECKING:
+    from ojs.services.jobs.bulk import JobSlices
 
 # Jobs that the request which begins an operation handles itself, at most.
 REQUEST_JOBS = 500
@@ -58,7 +65,14 @@ SLICE = 100
 # Bytes of offloaded payloads in memory at a time, where a filter looks at args.
 MAX_ARGS_BYTES = 8_000_000
 _OPERATIONS = 20
-_TRIES = 3
+TRIES = 3
+_COUNTED = {
+    Action.RETRY: "retried",
+    Action.PURGE: "purged",
+    Action.RETRY_JOBS: "retried",
+    Action.CANCEL_JOBS: "cancelled",
+    Action.DELETE_JOBS: "deleted",
+}
 
 
 @dataclass
@@ -87,6 +101,16 @@ class BulkRun:
         """Replace the operation by what it is now."""
         self.claim = replace(self.claim, operation=operation)
 
+    def done(self, job_id: str) -> None:
+        """Count a job that was dealt with."""
+        self.job_ids.append(job_id)
+        self.now(self.operation.done())
+
+    def refuse(self, refusal: Refusal) -> None:
+        """Count a job that could not be dealt with."""
+        self.errors.append(refusal)
+        self.now(self.operation.refused(refusal))
+
     @property
     def may_go_on(self) -> bool:
         """Whether there is time, and the limits of the run are not reached."""
@@ -96,6 +120,20 @@ class BulkRun:
     def rests(self) -> bool:
         """Whether the operation needs no further run now."""
         return self.troubled or self.operation.phase.over or self.operation.waiting_for_room
+
+
+def loaded(
+    jobs: JobStore, likely: list[tuple[str, Job | None]]
+) -> Iterator[tuple[str, Job | None]]:
+    """The same keys and jobs with payloads, MAX_ARGS_BYTES at a time."""
+    while likely:
+        sizes = accumulate(0 if job is None else job.content_bytes for _, job in likely)
+        fitting = max(1, sum(size <= MAX_ARGS_BYTES for size in sizes))
+        part, likely = likely[:fitting], likely[fitting:]
+        found = jobs.with_contents([job for _, job in part if job is not None])
+        by_id = {job.id: job for job in found}
+        for key, job in part:
+            yield key, None if job is None else by_id[job.id]
 
 
 class BulkRunner:
@@ -111,9 +149,11 @@ class BulkRunner:
         queues: QueueStore,
         dead_letter: DeadLetterSearch,
         redrive: Redrive,
+        of_jobs: JobSlices,
         clock: Clock,
         ids: IdSource,
     ) -> None:
+        self._of_jobs = of_jobs
         self._store = store
         self._jobs = jobs
         self._queues = queues
@@ -125,8 +165,9 @@ class BulkRunner:
     def begin(
         self,
         action: Action,
-        wanted: DeadLetterFilter,
+        wanted: DeadLetterFilter | JobFilter | JobIds,
         *,
+        dry_run: bool = False,
         go_on: GoOn = always,
     ) -> BulkRun:
         """Begin an operation, and handle up to REQUEST_JOBS jobs while `go_on` says so.
@@ -135,16 +176,18 @@ class BulkRunner:
         OjsError when it could not be stored.
         """
         now_ms = self._clock.now_ms()
-        operation = BulkOperation(self._ids.uuid7(), action, wanted, now_ms, now_ms)
+        operation = BulkOperation(
+            self._ids.uuid7(), action, wanted, now_ms, now_ms, dry_run=dry_run
+        )
         claim = self._store.create(operation, claimed_until_ms=now_ms + CLAIM_MS)
         return self._work(claim, REQUEST_JOBS, go_on)
 
     def run_once(self, now_ms: int, limit: int, go_on: GoOn = always) -> SweepReport:
         """Carry on operations that are not over, up to about `limit` jobs in all.
 
-        Counts: retried, purged, refused (jobs that cannot be retried), waiting and ended
-        (operations), failed (operations), `more`. Operations alternate, so that a large one does
-        not hold up the others.
+        Counts: retried, purged, cancelled, deleted, refused (jobs that cannot be), counted (by dry
+        runs), waiting and ended (operations), failed (operations), `more`. Operations alternate, so
+        that a large one does not hold up the others.
         """
         counts = SweepCounts()
         waiting = self._store.due(now_ms=now_ms, limit=_OPERATIONS)
@@ -161,22 +204,26 @@ class BulkRunner:
                     left -= max(1, len(run.job_ids) + len(run.errors))
         return SweepReport(counts, failures=counts.failures)
 
-    def get(self, operation_id: str) -> BulkOperation:
-        """One operation. Raises NotFound."""
+    def get(self, operation_id: str, *, of_jobs: bool | None = None) -> BulkOperation:
+        """One operation; of those on dead letters or `of_jobs` if said. Raises NotFound."""
         found = self._store.get(operation_id, now_ms=self._clock.now_ms())
-        if found is None:
+        if found is None or of_jobs not in (None, found.action.of_jobs):
             raise NotFound("operation", operation_id)
         return found
 
-    def list(self, *, limit: int = 50, cursor: str | None = None) -> Page[BulkOperation]:
+    def list(
+        self, *, limit: int = 50, cursor: str | None = None, of_jobs: bool = False
+    ) -> Page[BulkOperation]:
         """A page of running and recent operations, latest first. Raises InvalidRequest."""
         if cursor is not None and not is_uuid7(cursor):
             raise InvalidRequest("cursor", BAD_CURSOR, value=cursor)
-        return self._store.list(now_ms=self._clock.now_ms(), limit=limit, before=cursor)
+        return self._store.list(
+            now_ms=self._clock.now_ms(), limit=limit, before=cursor, of_jobs=of_jobs
+        )
 
-    def stop(self, operation_id: str) -> BulkOperation:
+    def stop(self, operation_id: str, *, of_jobs: bool | None = None) -> BulkOperation:
         """Stop an operation; what it did stays. Raises NotFound, Conflict when it is over."""
-        found = self.get(operation_id)
+        found = self.get(operation_id, of_jobs=of_jobs)
         if found.phase is Phase.RUNNING:
             try:
                 return self._store.stop(found, now_ms=self._clock.now_ms())
@@ -206,7 +253,7 @@ class BulkRunner:
                 run = self._work(claim, jobs, go_on)
         if run is None:
             return None
-        name = "retried" if run.operation.action is Action.RETRY else "purged"
+        name = "counted" if run.operation.dry_run else _COUNTED[run.operation.action]
         counts[name] += len(run.job_ids)
         counts["refused"] += len(run.errors)
         counts["waiting"] += run.operation.waiting_for_room
@@ -250,13 +297,19 @@ class BulkRunner:
 
     def _slice(self, run: BulkRun) -> None:
         """Handle one page of the index, and advance the operation's cursor accordingly."""
+        if not isinstance(run.operation.wanted, DeadLetterFilter):
+            try:
+                self._of_jobs.handle(run)
+            except QueueFull:
+                self._wait_for_room(run)
+            return
         wanted, size = run.operation.wanted, min(SLICE, run.jobs_left, run.looks_left)
         entries = self._jobs.index.dead(
             wanted.queue,
             # One more than is looked at, to see whether there is more.
             limit=size + 1,
             since_ms=wanted.since_ms,
-            until_ms=run.operation.until_ms,
+            until_ms=min(run.operation.started_ms + 1, wanted.until_ms or times.MAX_MS),
             after=run.operation.cursor,
             oldest_first=True,
         )
@@ -278,16 +331,18 @@ class BulkRunner:
                 if meant and job is not None and not self._handle(run, job, key, known):
                     return
             except QueueFull:
-                run.now(replace(run.operation, waiting_for_room=True))
-                run.look_at_ms = self._clock.now_ms() + ROOM_MS
-                run.jobs_left = 0
+                self._wait_for_room(run)
                 return
             if (refusal := damaged.get(key)) is not None:
-                run.errors.append(refusal)
-                run.now(run.operation.refused(refusal))
+                run.refuse(refusal)
             run.looks_left -= 1
             run.now(run.operation.passed(key))
         run.over = not more
+
+    def _wait_for_room(self, run: BulkRun) -> None:
+        run.now(replace(run.operation, waiting_for_room=True))
+        run.look_at_ms = self._clock.now_ms() + ROOM_MS
+        run.jobs_left = 0
 
     def _candidates(
         self,
@@ -307,14 +362,7 @@ class BulkRunner:
         if wanted.args is None:
             yield from likely
             return
-        while likely:
-            sizes = accumulate(0 if job is None else job.content_bytes for _, job in likely)
-            fitting = max(1, sum(size <= MAX_ARGS_BYTES for size in sizes))
-            part, likely = likely[:fitting], likely[fitting:]
-            jobs = self._jobs.with_contents([job for _, job in part if job is not None])
-            by_id = {job.id: job for job in jobs}
-            for key, job in part:
-                yield key, None if job is None else by_id[job.id]
+        yield from loaded(self._jobs, likely)
 
     def _handle(self, run: BulkRun, job: Job, key: str, known: dict[str, Queue]) -> bool:
         """Retry or purge one job; False when there is no time for it.
@@ -324,7 +372,7 @@ class BulkRunner:
         if not run.may_go_on:
             return False
         found: Job | None = job
-        for _ in range(_TRIES):
+        for _ in range(TRIES):
             # After a lost race look again: the change may only be that its copy was made.
             if found is None or not still_listed(found, key):
                 return True
@@ -341,12 +389,9 @@ class BulkRunner:
             except OjsError as error:
                 if isinstance(error, QueueFull):
                     raise
-                refusal = Refusal.of(job.id, error)
-                run.errors.append(refusal)
-                run.now(run.operation.refused(refusal))
+                run.refuse(Refusal.of(job.id, error))
             else:
-                run.job_ids.append(job.id)
-                run.now(run.operation.done())
+                run.done(job.id)
             run.jobs_left -= 1
             return True
         raise BackendUnavailable("Others are changing this job.")

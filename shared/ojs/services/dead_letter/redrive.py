@@ -133,7 +133,7 @@ class Redrive:
                 # It was changed or removed since its record was read.
                 raise LostRace([None])
         wanted = override.applied(job)
-        queue = self._queue(wanted.queue, {} if known is None else known)
+        queue = self.queue(wanted.queue, {} if known is None else known)
         queue.check_type(job.type)
         now_ms = self._clock.now_ms()
         after = lifecycle.revive(wanted, now_ms=now_ms, order=self._ids.order())
@@ -160,7 +160,10 @@ class Redrive:
             reservation.keep([stored])
         return stored
 
-    def _queue(self, name: str, known: MutableMapping[str, Queue]) -> Queue:
+    def queue(self, name: str, known: MutableMapping[str, Queue]) -> Queue:
+        """The queue that a job is to enter: of those `known`, or read and added to them; made if it
+        does not exist. Raises QueueNotFound in strict mode.
+        """
         if name not in known:
             found = self._queues.get(name)
             if found is None and self._strict:

@@ -20,7 +20,8 @@ from ojs.store.jobs.records import JobStore
 from ojs.store.table.errors import pass_over
 from ojs.store.table.races import retry_on_race
 
-_CURSOR = re.compile(r"\d{15}\|" + UUID7.pattern)
+# A position in a line of dead letters.
+POSITION = re.compile(r"\d{15}\|" + UUID7.pattern)
 # How many index entries one request reads. It is the same for every page, so a page that is cut
 # short by it is the last that has a number, and no job falls between two pages. The deepest
 # numbered page (ojs.http.contract.operations: 1 000 skipped, 200 shown) is well within.
@@ -110,7 +111,7 @@ class DeadLetterSearch:
         The cursor is a position in time, so it stays valid while jobs come and go. Raises
         InvalidRequest for a bad cursor, or when more is to be skipped than may be read.
         """
-        if cursor is not None and not _CURSOR.fullmatch(cursor):
+        if cursor is not None and not POSITION.fullmatch(cursor):
             raise InvalidRequest("cursor", BAD_CURSOR, value=cursor)
         look = _SearchPage(wanted, skip, limit, cursor)
         more = self._look_through(look)

@@ -8,7 +8,6 @@ continues a deletion where a request, or a crash, left it.
 
 from __future__ import annotations
 
-import random
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -16,7 +15,6 @@ from itertools import islice, zip_longest
 from typing import assert_never
 
 from ojs.clock import Clock
-from ojs.domain import jsontext
 from ojs.domain.errors import (
     BackendError,
     Conflict,
@@ -27,21 +25,18 @@ from ojs.domain.errors import (
     QueueNotFound,
     naming_field,
 )
-from ojs.domain.ids import IdSource
 from ojs.domain.job import envelope, lifecycle
 from ojs.domain.job.job import Job
 from ojs.domain.job.states import State
 from ojs.domain.queue.queue import Deletion, DeletionStrategy, Queue, QueueState
 from ojs.services.for_each import ForEach, in_threads
-from ojs.services.jobs.placement import FairQueuePlacement
+from ojs.services.jobs.moving import JobMove
 from ojs.services.jobs.time_transitions import TimeTransitions
 from ojs.services.jobs.transitions import JobChanges
-from ojs.services.permits.backpressure import QueueBounds
-from ojs.services.permits.lifecycle import Permits
 from ojs.services.queues.configure import until_won
 from ojs.services.sweeps import GoOn, SweepCounts, always, counting_failures
 from ojs.store.jobs.records import JobStore
-from ojs.store.permits.depth_counter import DepthCounter, period_of
+from ojs.store.permits.depth_counter import DepthCounter
 from ojs.store.permits.semaphore import ConcurrencySemaphore
 from ojs.store.queues import queues as store
 from ojs.store.table.errors import LostRace
@@ -82,17 +77,13 @@ class QueueDeletion:
         queues: store.QueueStore,
         jobs: JobStore,
         changes: JobChanges,
-        permits: Permits,
         transitions: TimeTransitions,
-        bounds: QueueBounds,
+        moves: JobMove,
         clock: Clock,
-        ids: IdSource,
-        placement: FairQueuePlacement,
         counter: DepthCounter,
         semaphore: ConcurrencySemaphore,
         depth: Callable[[str], int],
         strict: bool = False,
-        choose: Callable[[int], int] = random.randrange,
         for_each: ForEach = in_threads,
     ) -> None:
         """`depth` returns the counted number of jobs in a queue."""
@@ -100,17 +91,13 @@ class QueueDeletion:
         self._queues = queues
         self._jobs = jobs
         self._changes = changes
-        self._permits = permits
         self._transitions = transitions
-        self._bounds = bounds
+        self._moves = moves
         self._counter = counter
         self._semaphore = semaphore
-        self._placement = placement
         self._clock = clock
-        self._ids = ids
         self._depth = depth
         self._strict = strict
-        self._choose = choose
 
     def delete(
         self,
@@ -412,24 +399,7 @@ class QueueDeletion:
             after, failure = lifecycle.withdraw(before, now_ms=now_ms)
             self._changes.replace(before, after, failure=failure)
             return True
-        lane = target.choose_lane(self._choose)
-        reserved = None
-        if target.tracks_depth:
-            reserved = before.content_bytes or jsontext.size_of(before.content or {})
-        moved = lifecycle.move(
-            before,
-            queue=target.name,
-            lane=lane,
-            order=self._ids.order(),
-            reserved_bytes=reserved,
-            reserved_in=None if reserved is None else period_of(now_ms),
-        )
-        moved = self._placement.with_share(moved, target)
-        with self._bounds.room([moved], {target.name: target}, drops=False) as reservation:
-            moved = self._placement.assign_position(moved)
-            self._changes.replace(before, moved)
-            reservation.keep([moved])
-        self._permits.release(before, ended_ms=now_ms)
+        self._moves.move(before, target)
         return True
 
 

@@ -13,12 +13,15 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from dataclasses import fields as dataclass_fields
 from typing import Any
+from uuid import UUID
 
 from ojs.domain import jsontext
-from ojs.domain.dead_letter.bulk import Action, BulkOperation, Phase, Refusal
+from ojs.domain.dead_letter.bulk import Action, BulkOperation, JobIds, Phase, Refusal
 from ojs.domain.dead_letter.filter import ArgsMatch, DeadLetterFilter
 from ojs.domain.errors import UnknownForm, known
 from ojs.domain.ids import IdSource
+from ojs.domain.job import filter as job_filter
+from ojs.domain.job.filter import JobFilter
 from ojs.domain.page import Page
 from ojs.store.table import keys
 from ojs.store.table.errors import LostRace
@@ -157,9 +160,14 @@ class BulkOperationStore:
         )
         return [keys.operation_id(str(item["pk"])) for item in found.items]
 
-    def list(self, *, now_ms: int, limit: int, before: str | None = None) -> Page[BulkOperation]:
-        """A page of operations, latest first; the cursor is the last one's id."""
-        condition, values = "epk = :line", {":line": keys.OPERATIONS}
+    def list(
+        self, *, now_ms: int, limit: int, before: str | None = None, of_jobs: bool = False
+    ) -> Page[BulkOperation]:
+        """A page of operations on dead letters, or `of_jobs`, latest first; the cursor is the last
+        one's id.
+        """
+        line = keys.JOB_OPERATIONS if of_jobs else keys.OPERATIONS
+        condition, values = "epk = :line", {":line": line}
         if before is not None:
             condition += " AND esk < :before"
             values[":before"] = before
@@ -214,34 +222,57 @@ def _progress(operation: BulkOperation) -> dict[str, Value]:
 
 
 def _item(operation: BulkOperation) -> dict[str, Value]:
-    fields = {name: value for name, value in vars(operation.wanted).items() if value is not None}
-    if operation.wanted.args is not None:
-        fields["args"] = operation.wanted.args.text
+    of_jobs = operation.action.of_jobs
     return {
         "pk": keys.operation(operation.id),
         "sk": keys.RECORD,
-        "epk": keys.OPERATIONS,
+        "epk": keys.JOB_OPERATIONS if of_jobs else keys.OPERATIONS,
         "esk": operation.id,
         "action": operation.action.value,
-        "wanted": jsontext.dumps(fields),
+        **_meant(operation.wanted),
+        **({"dry": 1} if operation.dry_run else {}),
         "state": operation.phase.value,
         "started": operation.started_ms,
         **_progress(operation),
     }
 
 
-def _from(item: Item) -> BulkOperation:
-    stored: dict[str, Any] = dict(item)
+def _meant(wanted: DeadLetterFilter | JobFilter | JobIds) -> dict[str, Value]:
+    """The attributes that say which jobs are meant."""
+    if isinstance(wanted, JobIds):
+        return {"ids": b"".join(UUID(job_id).bytes for job_id in wanted.ids)}
+    if isinstance(wanted, JobFilter):
+        return {"wanted": jsontext.dumps(wanted.to_dict())}
+    fields = {name: value for name, value in vars(wanted).items() if value is not None}
+    if wanted.args is not None:
+        fields["args"] = wanted.args.text
+    return {"wanted": jsontext.dumps(fields)}
+
+
+def _wanted(stored: dict[str, Any], action: Action) -> DeadLetterFilter | JobFilter | JobIds:
+    if "ids" in stored:
+        packed = stored["ids"]
+        each = (packed[at : at + 16] for at in range(0, len(packed), 16))
+        return JobIds(tuple(str(UUID(bytes=one)) for one in each))
     fields: dict[str, Any] = jsontext.stored(stored["wanted"])
+    # Without a rule that it does not know, this version would touch jobs that were not meant.
+    known_fields = [field.name for field in dataclass_fields(DeadLetterFilter)]
+    for name in fields.keys() - set(job_filter.FIELDS if action.of_jobs else known_fields):
+        raise UnknownForm("an operation that filters by", name)
+    if action.of_jobs:
+        return job_filter.parse(fields, now_ms=stored["started"])
     if "args" in fields:
         fields["args"] = ArgsMatch.of(fields["args"])
-    # Without a rule that it does not know, this version would touch jobs that were not meant.
-    for name in fields.keys() - {field.name for field in dataclass_fields(DeadLetterFilter)}:
-        raise UnknownForm("an operation that filters by", name)
+    return DeadLetterFilter(**fields)
+
+
+def _from(item: Item) -> BulkOperation:
+    stored: dict[str, Any] = dict(item)
+    action = known(Action, stored["action"], "an operation to")
     return BulkOperation(
         id=keys.operation_id(stored["pk"]),
-        action=known(Action, stored["action"], "an operation to"),
-        wanted=DeadLetterFilter(**fields),
+        action=action,
+        wanted=_wanted(stored, action),
         started_ms=stored["started"],
         updated_ms=stored["updated"],
         phase=known(Phase, stored["state"], "an operation in state"),
@@ -251,4 +282,5 @@ def _from(item: Item) -> BulkOperation:
         failed=stored["failed"],
         errors=tuple(Refusal(*error) for error in jsontext.stored(stored["errors"])),
         waiting_for_room="waits" in stored,
+        dry_run="dry" in stored,
     )

@@ -112,6 +112,23 @@ class EventLog:
         for day_ms in range(_day(last), _day(first) - 1, -DAY_MS):
             yield from self._day(day_ms, first, last, budget, forward=False)
 
+    def latest_of_day(self, before: str, *, limit: int) -> tuple[list[StoredPage], bool]:
+        """The latest pages of a day that stand before a key of that day, newest first, and whether
+        there may be more. One query, which may be slightly behind.
+        """
+        day_ms = _day(before)
+        found = self._table.query(
+            "pk = :day AND sk BETWEEN :first AND :last",
+            {
+                ":day": keys.events(times.format_ms(day_ms)[:10]),
+                ":first": keys.instant(day_ms),
+                ":last": before,
+            },
+            limit=limit,
+            forward=False,
+        )
+        return [page_from(item) for item in found.items], found.last is not None
+
     def _day(
         self, day_ms: int, first: str, last: str, budget: Budget, *, forward: bool
     ) -> Iterator[StoredPage]:

@@ -38,6 +38,8 @@ COPIES = "copies"
 # Levels that others change too, or compare: they are counted in the queue's own item at once.
 AT_ONCE = frozenset({COPIES, "dead"})
 _EVENTS_KEPT_S = 8 * 86_400
+# Jobs that have ended are listed by the pages that tell of it, for so long at most.
+_LISTED_S = 400 * 86_400
 # Dedup records of 0.2.0: items of 8-byte hashes of stream records, by the second of writing. They
 # are read for as long as they are kept.
 _HASH_BYTES = 8
@@ -65,13 +67,15 @@ class Delta:
 class NewEventPage:
     """Events of one item, compressed. `key` is its sort key, of the time of writing.
 
-    `unpublished` says that EventBridge has yet to get them.
+    `unpublished` says that EventBridge has yet to get them. `listed_s` is until when (s) jobs are
+    kept whose ends are among them: they are listed by it.
     """
 
     key: str
     packed: bytes
     count: int
     unpublished: bool = False
+    listed_s: int = 0
 
 
 @dataclass(frozen=True)
@@ -200,11 +204,12 @@ class ProjectionStore:
         index: dict[str, Value] = {}
         if page.unpublished:
             index = {"wpk": keys.UNPUBLISHED, "wsk": page.key}
+        written_s = keys.instant_of(page.key) // 1000
         item: Item = {
             **_page_key(page.key),
             "zip": page.packed,
             "n": page.count,
-            "ttl": keys.instant_of(page.key) // 1000 + _EVENTS_KEPT_S,
+            "ttl": max(written_s + _EVENTS_KEPT_S, min(page.listed_s, written_s + _LISTED_S)),
             **index,
         }
         # Race: another delivery of the same records found the page missing, and has left an empty

@@ -74,6 +74,29 @@ class ShardCounters:
                     found[key] = merged
         return found
 
+    def outline(self, wanted: Iterable[Key]) -> tuple[dict[Key, Item], bool]:
+        """As `batch_get`, in one call whatever happens, and slightly behind. False says that the
+        counters are not whole, since a shard is new.
+        """
+        wanted = list(dict.fromkeys(wanted))
+        names = [pk.removeprefix(_STATS) for pk, _ in wanted if _is_counted(pk)]
+        known = set(self._shards)
+        found = self._table.batch_get([_LISTED, *wanted, *_keys(known, names)], consistent=False)
+        self._shards = [note.shard for note in _notes(found.get(_LISTED, {}))]
+        for key in wanted:
+            if _is_counted(key[0]):
+                merged = _merged(
+                    key, found.get(key), self._counts(key[0].removeprefix(_STATS), found)
+                )
+                if merged is not None:
+                    found[key] = merged
+        return found, known.issuperset(self._shards)
+
+    @property
+    def shards(self) -> int:
+        """How many open shards are known: so many items more are read of each queue."""
+        return len(self._shards)
+
     def recent(self, name: str, *, consistent: bool = True) -> ShardActivity:
         """What shards have of a queue's days and minutes. To be read before the queue's own items:
         what is handed over meanwhile is then seen there, and left out here.

@@ -41,7 +41,7 @@ from ojs.domain.stats import (
 from ojs.store.derived.sharded import ShardCounters
 from ojs.store.queues.queues import from_item
 from ojs.store.table import keys
-from ojs.store.table.errors import LostRace, Unreadable, readable
+from ojs.store.table.errors import LostRace, Unreadable, pass_over, readable
 from ojs.store.table.table import MAX_BATCH_GET, Put, Table
 from ojs.store.table.values import Item, Value, projected
 
@@ -65,6 +65,8 @@ _ENTRY_STATES = {
 _DISPATCHED = "t_started"
 # Counters of a day that are named as the fields of `Day`.
 _DAY_COUNTERS = ("rejected", "dropped", "dead_retried", "dead_pruned", "starved")
+# The stream is projected by then, or there is an alarm.
+_COUNTED_MS = 600_000
 _EARLIEST = "0"  # before every sort key of a ready line
 _MILLI = 1_000
 
@@ -99,6 +101,19 @@ class Counters:
     minute_before: Activity
     oldest_ms: int | None
     staged: frozenset[str]
+
+
+@dataclass(frozen=True)
+class QueuesOutline:
+    """The lanes of queues; their jobs by state, where that is known; all queues together; and the
+    read units that this took, at most. It is not `whole` where a shard of the stream is new.
+    """
+
+    lanes: Mapping[str, int]
+    levels: Mapping[str, Levels]
+    total: Levels
+    units: float
+    whole: bool
 
 
 @dataclass(frozen=True)
@@ -214,6 +229,33 @@ class StatisticsStore:
             QueueSummary(name, from_item(name, queue) if queue else None, _levels(now))
             for name, queue, (now,) in self._items(names, keys.NOW, consistent=True)
         ]
+
+    def outline(self, names: Sequence[str], *, now_ms: int) -> QueuesOutline:
+        """Which of these queues have jobs, and all queues together. One call, slightly behind."""
+        own = {name: (keys.queue(name), keys.RECORD) for name in names}
+        counted = {name: (keys.stats(name), keys.NOW) for name in names}
+        total = keys.stats(keys.ALL_QUEUES), keys.NOW
+        found, whole = self._sharded.outline([*own.values(), *counted.values(), total])
+        there = [(name, found[key]) for name, key in own.items() if key in found]
+        queues = list(readable(lambda one: from_item(*one), there, pass_over))
+        older = {queue.name for queue in queues if queue.created_ms < now_ms - _COUNTED_MS}
+        return QueuesOutline(
+            # One that is gone, or that cannot be read, may have left jobs.
+            lanes=dict.fromkeys(names, 1) | {queue.name: queue.lanes for queue in queues},
+            levels={
+                name: _levels(found.get(key, {}))
+                for name, key in counted.items()
+                # Nothing is counted yet of a queue that was just made.
+                if whole and (key in found or name in older)
+            },
+            total=_levels(found.get(total, {})),
+            units=1 + len(names) * (2 + self._sharded.shards) / 2,
+            whole=whole,
+        )
+
+    def outlined(self, units: int) -> int:
+        """How many queues an outline may have that is to take so many read units."""
+        return max(1, 2 * units // (2 + max(1, self._sharded.shards)))
 
     def snapshots(self, names: Sequence[str], *, now_ms: int) -> list[QueueSnapshot]:
         """Snapshots of queues, in the order of the names; may be slightly stale.

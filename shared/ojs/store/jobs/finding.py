@@ -36,20 +36,37 @@ class JobIndex:
         found = self._page(keys.ready(queue, lane), limit, after)
         return _entries(found.items), found.last
 
-    def _page(self, line: str, limit: int, after: Any) -> Found:
+    def _page(self, line: str, limit: int, after: Any, *, forward: bool = True) -> Found:
         return self._table.query(
-            "wpk = :line", {":line": line}, index="work", limit=limit, after=after
+            "wpk = :line", {":line": line}, index="work", limit=limit, after=after, forward=forward
         )
 
     def listed(
-        self, line: str, *, limit: int, after: Mapping[str, str] | None = None
+        self,
+        line: str,
+        *,
+        limit: int,
+        after: Mapping[str, str] | None = None,
+        forward: bool = True,
     ) -> tuple[list[tuple[str, str]], dict[str, str] | None]:
         """A page of a partition of the index: (job id, sort key) in order, and the key to go on
         after, in plain values that can be stored.
         """
-        found = self._page(line, limit, pack(after) if after else None)
+        found = self._page(line, limit, pack(after) if after else None, forward=forward)
         last = {name: str(value) for name, value in unpack(found.last or {}).items()}
         return _entries(found.items), last or None
+
+    def running(
+        self, queue: str, lane: int, *, limit: int, after: Mapping[str, str] | None = None
+    ) -> tuple[list[tuple[str, str]], dict[str, str] | None]:
+        """Jobs of a lane that may run, as `listed` has them; `limit` entries are looked through.
+
+        The one place that knows how running jobs are found: all who list them ask here.
+        """
+        found, last = self.listed(keys.due(queue, lane), limit=limit, after=after)
+        # Entries of 0.1.0 do not say what the job waits for.
+        others = (keys.START, keys.RETRY)
+        return [one for one in found if not one[1].endswith(others)], last
 
     def oldest(self, queue: str, lanes: int, *, limit: int, copies: bool = False) -> list[str]:
         """The available jobs that have waited longest, whatever their priority.

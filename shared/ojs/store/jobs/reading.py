@@ -32,15 +32,21 @@ class JobReader:
         return items.job_of(item) if item else None
 
     def read_records(
-        self, job_ids: Iterable[str], unreadable: Unreadable | None = None
+        self,
+        job_ids: Iterable[str],
+        unreadable: Unreadable | None = None,
+        *,
+        consistent: bool = True,
     ) -> dict[str, Job]:
         """Several job records by id; those that do not exist are left out, and those that only a
-        newer version knows: sweeps, fetches and listings pass over them.
+        newer version knows: sweeps, fetches and listings pass over them. A listing need not be
+        `consistent`, at half the price: its index is a moment behind, too.
 
         With `unreadable` those that cannot be read are told to it and left out, too; without it,
         where a job that is left out would be taken to be gone, raises UnreadableItem.
         """
-        found = self._table.batch_get((keys.job(job_id), keys.RECORD) for job_id in job_ids)
+        wanted = ((keys.job(job_id), keys.RECORD) for job_id in job_ids)
+        found = self._table.batch_get(wanted, consistent=consistent)
         return {job.id: job for job in readable(items.job_of, found.values(), unreadable)}
 
     def with_progress(self, job_id: str) -> Job | None:
@@ -51,6 +57,12 @@ class JobReader:
             return None
         job = items.job_of(found[head])
         return changed(job, progress=progress_of(found.get(progress), job))
+
+    def with_progresses(self, jobs: Sequence[Job]) -> list[Job]:
+        """The same jobs with the progress of their runs. One call; it may be slightly behind."""
+        wanted = {job.id: (keys.job(job.id), keys.PROGRESS) for job in jobs}
+        found = self._table.batch_get(wanted.values(), consistent=False)
+        return [changed(job, progress=progress_of(found.get(wanted[job.id]), job)) for job in jobs]
 
     def load(self, job_id: str) -> Job | None:
         """The whole job: record, content, errors, result, progress. One consistent query.

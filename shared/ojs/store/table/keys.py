@@ -251,6 +251,8 @@ STAGED = "B"
 # Bulk operations that are not over, by when they are due to be continued; in the index `expiry`
 # all that are kept, by id.
 OPERATIONS = "O"
+# In the index `expiry`, those on jobs in any state.
+JOB_OPERATIONS = "OJ"
 # Limits that throttle.
 THROTTLED_LIMITS = "H"
 # Event pages with events that EventBridge has not taken yet, by key.

@@ -1,0 +1,240 @@
+"""Filters of jobs in any state, for listings and bulk operations.
+
+All conditions of a filter must hold. As with dead letters, a field that is empty or null is
+refused: a variable that is not set must not turn "the jobs of this queue" into "all jobs".
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, replace
+from typing import Annotated, Any, Literal
+
+from ojs.domain import times
+from ojs.domain.dead_letter.filter import MAX_ARGS_CHARACTERS, ArgsMatch, moment_of, same
+from ojs.domain.errors import InvalidRequest, naming_field
+from ojs.domain.job import envelope
+from ojs.domain.job.envelope import MAX_NAME_BYTES, MAX_PRIORITY, TYPE_PATTERN, QueueName
+from ojs.domain.job.job import Job
+from ojs.domain.job.states import TERMINAL, State
+from ojs.domain.requests import After, Field, Model
+
+# A job's type, or the beginning of one and a star.
+KIND_PATTERN = rf"({TYPE_PATTERN}|[a-z][a-z0-9_\-.]*\*)"
+_PREFIX = re.compile(r"[a-z][a-z0-9_\-.]*\*")
+MAX_META = 20
+
+StateName = Literal[
+    "scheduled", "available", "pending", "active", "completed", "retryable", "cancelled",
+    "discarded",
+]  # fmt: skip
+
+
+def check_kind(value: str) -> str:
+    """Return a job type, or the beginning of one with `*`. Raises ValueError with the rule."""
+    if not value.endswith("*"):
+        return envelope.check_type(value)
+    if len(value) > MAX_NAME_BYTES or not _PREFIX.fullmatch(value):
+        raise ValueError("must be a job type, or the beginning of one followed by '*'")
+    return value
+
+
+class JobFilterRequest(Model):
+    """A filter as sent: in the body of a bulk operation, or as parameters of a listing."""
+
+    filled = True
+
+    queue: QueueName | None = None
+    state: Annotated[list[StateName], Field(min_length=1)] | StateName | None = Field(
+        None, description="one state, or several"
+    )
+    type: Annotated[str, After(check_kind), Field(json_schema_extra={"pattern": KIND_PATTERN})] | (
+        None
+    ) = Field(None, description="a job type, or the beginning of one with `*`")
+    tag: Annotated[str, Field(min_length=1, max_length=MAX_NAME_BYTES)] | None = Field(
+        None, description="one of the job's tags"
+    )
+    since: str | None = Field(None, description="created then or later; RFC 3339")
+    until: str | None = Field(None, description="created before; RFC 3339")
+    enqueued_after: str | None = Field(None, description="available since then or later; RFC 3339")
+    enqueued_before: str | None = Field(None, description="available since before; RFC 3339")
+    older_than: str | None = Field(
+        None, description="ended before; RFC 3339, or how long ago: `P30D`, `72h`"
+    )
+    priority: Annotated[int, Field(ge=-MAX_PRIORITY, le=MAX_PRIORITY)] | None = None
+    meta: Annotated[dict[str, Any], Field(min_length=1, max_length=MAX_META)] | None = Field(
+        None, description="keys of the job's meta, each with its value"
+    )
+    args: Annotated[str, Field(min_length=1, max_length=MAX_ARGS_CHARACTERS)] | None = Field(
+        None,
+        description="a part of the JSON text of args; or, beginning with `$`, a JSON path of "
+        "children, indexes and `*` which leads somewhere, with `=` and a value that is found there",
+    )
+
+
+FIELDS = tuple(JobFilterRequest.model_fields)
+_MOMENTS = ("since", "until", "enqueued_after", "enqueued_before", "older_than")
+
+
+@dataclass(frozen=True)
+class JobFilter:
+    """A filter as it is applied. Times in ms; those that end a span are not in it.
+
+    `states` is empty for all. `since_ms` and `until_ms` are of the creation, `ended_until_ms` of
+    the end.
+    """
+
+    queue: str | None = None
+    states: tuple[State, ...] = ()
+    type: str | None = None
+    tag: str | None = None
+    since_ms: int | None = None
+    until_ms: int | None = None
+    enqueued_since_ms: int | None = None
+    enqueued_until_ms: int | None = None
+    ended_until_ms: int | None = None
+    priority: int | None = None
+    meta: Mapping[str, Any] | None = None
+    args: ArgsMatch | None = None
+
+    @property
+    def counted(self) -> bool:
+        """Whether it asks for queue and states at most. Then counters know how many jobs match, and
+        what stands where such jobs are found does match.
+        """
+        return JobFilter(self.queue, self.states) == self
+
+    @property
+    def of_content(self) -> bool:
+        """Whether it has conditions on what the client sent, which may be offloaded."""
+        return not (self.tag is None and self.meta is None and self.args is None)
+
+    def wants(self, *states: State) -> bool:
+        """Whether jobs in one of these states may match."""
+        return (not self.states and bool(states)) or not set(states).isdisjoint(self.states)
+
+    def matches_type(self, name: str) -> bool:
+        """Whether jobs of this type may match."""
+        if self.type is not None and self.type.endswith("*"):
+            return name.startswith(self.type[:-1])
+        return self.type in (None, name)
+
+    def matches_record(self, job: Job) -> bool:
+        """Whether a job may match, by its record alone."""
+        return (
+            self.queue in (None, job.queue)
+            and self.wants(job.state)
+            and self.matches_type(job.type)
+            and self.priority in (None, job.priority)
+            and _within(job.created_ms, self.since_ms, self.until_ms)
+            and _within(job.enqueued_ms, self.enqueued_since_ms, self.enqueued_until_ms)
+            and _within(job.ended_ms, None, self.ended_until_ms)
+        )
+
+    def matches_content(self, job: Job) -> bool:
+        """Whether what the client sent matches; it must be loaded."""
+        content = job.content or {}
+        meta = content.get("meta") or {}
+        return (
+            (self.tag is None or self.tag in (content.get("tags") or ()))
+            and (self.args is None or self.args.matches(content.get("args", [])))
+            and all(
+                key in meta and same(meta[key], value) for key, value in (self.meta or {}).items()
+            )
+        )
+
+    def to_dict(self) -> dict[str, Any]:
+        """An equivalent request, with durations as times; `parse` reads it."""
+        moments = {
+            "since": self.since_ms,
+            "until": self.until_ms,
+            "enqueued_after": self.enqueued_since_ms,
+            "enqueued_before": self.enqueued_until_ms,
+            "older_than": self.ended_until_ms,
+        }
+        fields: dict[str, Any] = {
+            "queue": self.queue,
+            "state": [state.value for state in self.states] or None,
+            "type": self.type,
+            "tag": self.tag,
+            **{name: None if ms is None else times.format_ms(ms) for name, ms in moments.items()},
+            "priority": self.priority,
+            "meta": None if self.meta is None else dict(self.meta),
+            "args": None if self.args is None else self.args.text,
+        }
+        return {name: value for name, value in fields.items() if value is not None}
+
+
+def parse(raw: object, *, now_ms: int, prefix: str = "filter.") -> JobFilter:
+    """The filter that a body describes; `{}` matches all jobs.
+
+    `older_than` counts back from `now_ms`. Raises InvalidRequest naming the field, also for a field
+    that is empty or null, and for fields that contradict each other.
+    """
+    if not isinstance(raw, Mapping):
+        raise InvalidRequest(prefix.rstrip(".") or "body", "must be a JSON object", value=raw)
+    request = JobFilterRequest.model_validate(raw, prefix)
+    bounds = {
+        name: moment_of(text, name, prefix, now_ms)
+        for name in _MOMENTS
+        if (text := getattr(request, name)) is not None
+    }
+    for first, last in (("since", "until"), ("enqueued_after", "enqueued_before")):
+        if first not in bounds:
+            continue
+        if bounds[first] >= bounds.get(last, now_ms + 1):
+            rule = f"must be before '{last}'" if last in bounds else "must not be in the future"
+            raise InvalidRequest(f"{prefix}{first}", rule, value=getattr(request, first))
+    with naming_field(f"{prefix}args", request.args):
+        args = None if request.args is None else ArgsMatch.of(request.args)
+    states = [request.state] if isinstance(request.state, str) else request.state or []
+    wanted = JobFilter(
+        queue=request.queue,
+        states=tuple(dict.fromkeys(map(State, states))),
+        type=request.type,
+        tag=request.tag,
+        since_ms=bounds.get("since"),
+        until_ms=bounds.get("until"),
+        enqueued_since_ms=bounds.get("enqueued_after"),
+        enqueued_until_ms=bounds.get("enqueued_before"),
+        ended_until_ms=bounds.get("older_than"),
+        priority=request.priority,
+        meta=request.meta,
+        args=args,
+    )
+    if wanted.ended_until_ms is not None:
+        if wanted.states and TERMINAL.isdisjoint(wanted.states):
+            rule = f"is for jobs that have ended; none is {' or '.join(wanted.states)} then"
+            raise InvalidRequest(f"{prefix}older_than", rule, value=request.older_than)
+        wanted = limited(wanted, TERMINAL)
+    return wanted
+
+
+def limited(wanted: JobFilter, states: Collection[State]) -> JobFilter:
+    """The filter for no other states than these."""
+    kept = tuple(state for state in State if state in states and wanted.wants(state))
+    return replace(wanted, states=kept)
+
+
+def from_query(query: Mapping[str, str], *, now_ms: int) -> JobFilter:
+    """The filter that parameters of a listing describe. Raises InvalidRequest naming the parameter,
+    also for an empty one.
+    """
+    sent: dict[str, object] = {name: query[name] for name in LISTED if name in query}
+    if query.get("state"):
+        sent["state"] = query["state"].split(",")
+    return parse(sent, now_ms=now_ms, prefix="")
+
+
+# The fields that listings take as parameters.
+LISTED = ("queue", "state", "type", "tag", "since", "until", "args")
+
+
+def _within(ms: int | None, since_ms: int | None, until_ms: int | None) -> bool:
+    """Whether a time is in a span; one that is not set is in none that has an end."""
+    if since_ms is None and until_ms is None:
+        return True
+    if ms is None:
+        return False
+    return (since_ms is None or since_ms <= ms) and (until_ms is None or ms < until_ms)

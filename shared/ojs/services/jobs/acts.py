@@ -1,0 +1,185 @@
+"""What operators do to single jobs, whatever state these are in, and to many, one by one.
+
+Each act is one conditional write of the job record as it was read, or one transaction: of several
+at once one succeeds, and the others decide anew by what they find. An act that is made again, since
+its answer was lost, finds the job where it was to be, and is refused or has nothing to do.
+"""
+
+from __future__ import annotations
+
+from collections.abc import MutableMapping
+from dataclasses import replace
+
+from ojs.clock import Clock
+from ojs.domain.dead_letter.override import JobOverride
+from ojs.domain.errors import Conflict, NotFound
+from ojs.domain.ids import IdSource
+from ojs.domain.job import lifecycle
+from ojs.domain.job.job import Job
+from ojs.domain.job.states import TERMINAL, State, Trigger, sources
+from ojs.domain.queue.queue import Queue
+from ojs.services.dead_letter.redrive import Redrive
+from ojs.services.dead_letter.search import DeadLetterSearch
+from ojs.services.jobs.moving import JobMove
+from ojs.services.jobs.placement import FairQueuePlacement
+from ojs.services.jobs.time_transitions import TimeTransitions
+from ojs.services.jobs.transitions import JobChanges
+from ojs.services.permits.rate_limits import RateLimits, registered
+from ojs.store.jobs.records import JobStore
+from ojs.store.table.races import retry_on_race
+
+RETRIABLE = frozenset({State.RETRYABLE, State.DISCARDED})
+
+
+class JobActs:
+    """Retries, hastens, changes and deletes jobs."""
+
+    def __init__(
+        self,
+        *,
+        jobs: JobStore,
+        changes: JobChanges,
+        transitions: TimeTransitions,
+        placement: FairQueuePlacement,
+        moves: JobMove,
+        redrive: Redrive,
+        dead_letter: DeadLetterSearch,
+        limits: RateLimits,
+        clock: Clock,
+        ids: IdSource,
+    ) -> None:
+        self._jobs = jobs
+        self._changes = changes
+        self._transitions = transitions
+        self._placement = placement
+        self._moves = moves
+        self._redrive = redrive
+        self._dead_letter = dead_letter
+        self._limits = limits
+        self._clock = clock
+        self._ids = ids
+
+    # --- one job, by its id -------------------------------------------------------------------
+
+    def retry(self, job_id: str) -> Job:
+        """Make a dead letter available again with all its attempts, or a retryable job at once.
+
+        Raises NotFound, Conflict for a job in another state, and for dead letters the errors of
+        `Redrive.bring_back`.
+        """
+
+        def attempt() -> Job:
+            job = self._current(job_id)
+            return replace(self.bring_back(job, drops=True), previous_state=job.state)
+
+        return self._whole(retry_on_race(attempt))
+
+    def run_now(self, job_id: str) -> Job:
+        """Make a scheduled or retryable job available at once. Raises NotFound, Conflict."""
+
+        def attempt() -> Job:
+            return self._hastened(self._current(job_id))
+
+        return self._whole(retry_on_race(attempt))
+
+    def change(self, job_id: str, *, priority: int | None, queue: str | None) -> Job:
+        """Give a waiting job another priority, move it to another queue, or both at once.
+
+        Raises NotFound, Conflict for a job that runs or is final; for the queue QueueDraining,
+        QueueNotFound, JobTypeNotAllowed, QueueFull. Nothing is changed then.
+        """
+
+        def attempt() -> Job:
+            job = self._current(job_id)
+            lifecycle.check_waiting(job)
+            if queue is not None and queue != job.queue:
+                return self._moved(job, queue, priority)
+            if priority is None or priority == job.priority:
+                return job
+            after = lifecycle.reprioritize(job, priority=priority, order=self._ids.order())
+            # Race: a fetch claims it, a time transition moves it. The loser reads again, and tells
+            # of a conflict if the job does not wait any more.
+            return self._changes.replace(job, self._placement.assign_position(after))
+
+        return self._whole(retry_on_race(attempt))
+
+    def delete(self, job_id: str) -> None:
+        """Delete a final job for good, with all that belongs to it. Raises NotFound, Conflict."""
+        retry_on_race(lambda: self.remove(self._current(job_id)))
+
+    # --- jobs as read -------------------------------------------------------------------------
+
+    def bring_back(
+        self, job: Job, *, drops: bool = False, known: MutableMapping[str, Queue] | None = None
+    ) -> Job:
+        """Make a dead letter or a retryable job, as read, available. Raises LostRace, Conflict, and
+        for dead letters the errors of `Redrive.bring_back`, whose arguments these are.
+        """
+        if job.state is State.RETRYABLE:
+            return self._hastened(job)
+        if not job.dead_letter:
+            rule = "it must be retryable, or a dead letter"
+            if job.state is State.DISCARDED:
+                rule = "it was discarded for good, and is no dead letter"
+            raise Conflict(
+                f"Cannot retry job in state '{job.state}'; {rule}.",
+                current_state=job.state,
+                expected_states=sorted(RETRIABLE),
+                details={"job_id": job.id},
+            )
+        return self._redrive.bring_back(job, JobOverride(), drops=drops, known=known)
+
+    def cancel(self, job: Job) -> Job:
+        """Cancel a job as read. Raises LostRace, Conflict for one that is final."""
+        after = lifecycle.cancel(job, now_ms=self._clock.now_ms())
+        return self._changes.replace(job, replace(after, batch=None))
+
+    def remove(self, job: Job) -> None:
+        """Delete a final job as read. Raises LostRace, Conflict for one that is not final."""
+        if not job.state.terminal:
+            raise Conflict(
+                f"Cannot delete job in state '{job.state}'; cancel it first.",
+                current_state=job.state,
+                expected_states=sorted(TERMINAL),
+                details={"job_id": job.id},
+            )
+        if job.dead_letter:
+            self._dead_letter.remove(job)
+        else:
+            # Race: another deletion, or the table's time to live. A job that is gone already is
+            # what was asked for.
+            self._jobs.removal.delete(job)
+
+    # --- steps --------------------------------------------------------------------------------
+
+    def _current(self, job_id: str) -> Job:
+        """The job record after due time transitions. Raises NotFound."""
+        job = self._transitions.apply(self._jobs.read_record(job_id))
+        if job is None:
+            raise NotFound("job", job_id)
+        return job
+
+    def _hastened(self, job: Job) -> Job:
+        if job.state not in sources(Trigger.DUE):
+            expected = sorted(sources(Trigger.DUE))
+            raise Conflict(
+                f"Cannot run job in state '{job.state}' now; it must be {' or '.join(expected)}.",
+                current_state=job.state,
+                expected_states=expected,
+                details={"job_id": job.id},
+            )
+        after = lifecycle.hasten(job, now_ms=self._clock.now_ms(), order=self._ids.order())
+        # Race: the sweep or a fetch finds it due, or it is cancelled. The loser reads again.
+        return self._changes.replace(
+            job, self._placement.assign_position(replace(after, batch=None))
+        )
+
+    def _moved(self, job: Job, queue: str, priority: int | None) -> Job:
+        target = self._redrive.queue(queue, {})
+        target.check_type(job.type)
+        self._limits.register(registered([replace(job, queue=queue)]))
+        return self._moves.move(job, target, priority=priority)
+
+    def _whole(self, job: Job) -> Job:
+        (whole,) = self._jobs.with_contents([job])
+        return replace(whole, previous_state=job.previous_state)

@@ -1,0 +1,187 @@
+"""Bulk operations on jobs in any state: what one slice of them does.
+
+Jobs are met in the order in which most of them move, and each is dealt with as it was found: what
+changed its state meanwhile, and does not match any more, is left alone. After a crash the jobs of
+the slice are met again; those that were dealt with do not match any more, and a named one that is
+as it was asked for since the operation began counts as done.
+
+Where no queue is named, jobs that came in the last seconds to a queue that had none are left out.
+"""
+
+from __future__ import annotations
+
+from ojs.domain.dead_letter.bulk import Action, BulkOperation, JobIds, Refusal
+from ojs.domain.errors import (
+    BackendTimeout,
+    BackendUnavailable,
+    InvalidRequest,
+    NotFound,
+    OjsError,
+    QueueFull,
+    QueueMayStay,
+)
+from ojs.domain.job.filter import JobFilter
+from ojs.domain.job.job import Job
+from ojs.domain.job.states import State
+from ojs.domain.queue.queue import Queue
+from ojs.services.dead_letter.bulk import SLICE, TRIES, BulkRun, loaded
+from ojs.services.jobs.acts import JobActs
+from ojs.services.jobs.listing import JobListing
+from ojs.store.jobs.records import JobStore
+from ojs.store.queues.queues import QueueStore
+from ojs.store.table.errors import LostRace, pass_over
+
+
+class JobSlices:
+    """Handles slices of bulk operations on jobs."""
+
+    def __init__(
+        self, *, jobs: JobStore, queues: QueueStore, listing: JobListing, acts: JobActs
+    ) -> None:
+        self._jobs = jobs
+        self._queues = queues
+        self._listing = listing
+        self._acts = acts
+
+    def handle(self, run: BulkRun) -> None:
+        """Handle the next jobs of an operation, and advance its cursor accordingly.
+
+        Raises QueueFull, BackendUnavailable, BackendTimeout, QueueMayStay.
+        """
+        size = min(SLICE, run.jobs_left, run.looks_left)
+        run.looks_left -= size
+        if isinstance(run.operation.wanted, JobIds):
+            self._handle_named(run, run.operation.wanted.ids, size)
+        elif isinstance(run.operation.wanted, JobFilter):
+            self._handle_matching(run, run.operation.wanted, size)
+
+    def _handle_named(self, run: BulkRun, ids: tuple[str, ...], size: int) -> None:
+        begin = int(run.operation.cursor or 0)
+        part = ids[begin : begin + size]
+        found = self._jobs.read_records(part, pass_over)
+        staged = self._jobs.batches.uncommitted(
+            {job.batch for job in found.values() if job.batch is not None}
+        )
+        known = self._known(run, list(found.values()))
+        for number, job_id in enumerate(part, start=begin + 1):
+            job = found.get(job_id)
+            if job is None or job.batch in staged or job.gone(run.operation.updated_ms):
+                run.refuse(Refusal.of(job_id, NotFound("job", job_id)))
+                run.jobs_left -= 1
+            elif not self._handle(run, job, known):
+                return
+            run.now(run.operation.passed(str(number)))
+        run.over = begin + len(part) >= len(ids)
+
+    def _handle_matching(self, run: BulkRun, wanted: JobFilter, size: int) -> None:
+        operation = run.operation
+        try:
+            part = self._listing.part(
+                wanted,
+                limit=size,
+                cursor=operation.cursor,
+                # Only dead letters can come back.
+                log=operation.action is not Action.RETRY_JOBS,
+            )
+        except InvalidRequest as error:
+            raise BackendUnavailable(f"The operation cannot go on: {error.message}") from error
+        likely: list[tuple[str, Job | None]] = [
+            (cursor, job if _meant(operation, job) else None) for job, cursor in part.jobs
+        ]
+        known = self._known(run, [job for _, job in likely if job is not None])
+        for cursor, job in loaded(self._jobs, likely) if wanted.of_content else likely:
+            meant = job is not None and (not wanted.of_content or wanted.matches_content(job))
+            if meant and job is not None and not self._handle(run, job, known):
+                return
+            run.now(run.operation.passed(cursor))
+        if part.next_cursor is None:
+            run.over = True
+        else:
+            run.now(run.operation.passed(part.next_cursor))
+
+    def _known(self, run: BulkRun, jobs: list[Job]) -> dict[str, Queue]:
+        """The queues to which dead letters may come back. Read once for each slice."""
+        names = sorted({job.queue for job in jobs if job.dead_letter})
+        if run.operation.action is not Action.RETRY_JOBS or not names:
+            return {}
+        return self._queues.get_many(names)[0]
+
+    def _handle(self, run: BulkRun, job: Job, known: dict[str, Queue]) -> bool:
+        """Deal with one job; False when there is no time for it. Raises as `handle`."""
+        if not run.may_go_on:
+            return False
+        found: Job | None = job
+        operation = run.operation
+        for _ in range(TRIES):
+            if found is None or not _meant(operation, found):
+                # It has changed since it was found: to what was asked for, or to something else.
+                self._changed(run, job.id, found)
+                return True
+            try:
+                if not operation.dry_run:
+                    self._act(operation.action, found, known)
+            except LostRace:
+                found = self._jobs.read_record(job.id)
+                continue
+            except (BackendUnavailable, BackendTimeout, QueueMayStay, QueueFull):
+                raise
+            except OjsError as error:
+                run.refuse(Refusal.of(job.id, error))
+            else:
+                run.done(job.id)
+            run.jobs_left -= 1
+            return True
+        raise BackendUnavailable("Others are changing this job.")
+
+    def _act(self, action: Action, job: Job, known: dict[str, Queue]) -> None:
+        if action is Action.CANCEL_JOBS:
+            self._acts.cancel(job)
+        elif action is Action.DELETE_JOBS:
+            self._acts.remove(job)
+        else:
+            self._acts.bring_back(job, known=known)
+
+    def _changed(self, run: BulkRun, job_id: str, job: Job | None) -> None:
+        """Count a named job that is not, or no more, one that the operation is for."""
+        operation = run.operation
+        if not isinstance(operation.wanted, JobIds):
+            return
+        run.jobs_left -= 1
+        if job is None:
+            run.refuse(Refusal.of(job_id, NotFound("job", job_id)))
+        elif _as_asked(operation, job):
+            run.done(job_id)
+        else:
+            run.refuse(Refusal(job_id, "conflict", _reason(operation, job)))
+
+
+def _meant(operation: BulkOperation, job: Job) -> bool:
+    """Whether a job, by its record, is one that an operation is for."""
+    wanted, action = operation.wanted, operation.action
+    if job.state not in action.states or not operation.covers(job):
+        return False
+    if action is Action.RETRY_JOBS and job.state is State.DISCARDED and not job.dead_letter:
+        return False
+    return not isinstance(wanted, JobFilter) or wanted.matches_record(job)
+
+
+def _as_asked(operation: BulkOperation, job: Job) -> bool:
+    """Whether a job is as asked since the operation began: by it, before a crash, or by others."""
+    began_ms = operation.started_ms
+    if operation.action is Action.CANCEL_JOBS:
+        return job.state is State.CANCELLED and (job.cancelled_ms or 0) >= began_ms
+    if operation.action is Action.RETRY_JOBS:
+        came_back = job.life > 0 or job.attempt > 0
+        return not job.state.terminal and came_back and (job.enqueued_ms or 0) >= began_ms
+    return False
+
+
+def _reason(operation: BulkOperation, job: Job) -> str:
+    """Why an operation does nothing to a named job."""
+    what = operation.action.shown
+    if job.state not in operation.action.states:
+        states = " or ".join(sorted(operation.action.states))
+        return f"Cannot {what} job in state '{job.state}'; it must be {states}."
+    if not operation.covers(job):
+        return f"The job got into state '{job.state}' after the operation had begun."
+    return f"Cannot {what} job in state '{job.state}'; it is no dead letter."

@@ -1,0 +1,743 @@
+"""Lists jobs in all states, page by page: an answer takes at most CALLS calls and UNITS read units.
+
+Jobs that wait or run, and dead letters, are found in the index; others that have ended are found in
+the event log, by the events of their ends. A listing goes through these one after the other:
+
+    the event log of six days     of whatever happened, where neither queue nor state is asked for
+    of each queue, of each lane   running jobs, the ready line, what waits for a time, pending jobs
+    dead letters                  of a queue, or of all
+    the event log                 from now back
+
+Queues that have no such jobs, by their counters, are passed over where no queue is asked for. Where
+that takes more calls than an answer has, its page is short, and its cursor goes on from there. What
+is found may be a moment behind; the job record decides what is shown.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from enum import StrEnum
+from hashlib import blake2b
+from typing import Any
+
+from ojs.clock import Clock
+from ojs.domain import jsontext, times
+from ojs.domain.errors import BAD_CURSOR, InvalidPayload, InvalidRequest
+from ojs.domain.events.types import EventType
+from ojs.domain.job import envelope
+from ojs.domain.job.filter import JobFilter
+from ojs.domain.job.job import Job
+from ojs.domain.job.states import TERMINAL, State
+from ojs.domain.page import Page
+from ojs.domain.stats import DAY_MS, Levels
+from ojs.services.dead_letter.search import POSITION, still_listed
+from ojs.store.derived.event_log import EventLog, just_before, ms_of
+from ojs.store.derived.statistics import StatisticsStore
+from ojs.store.jobs import items
+from ojs.store.jobs.records import JobStore
+from ojs.store.queues.queues import QueueStore
+from ojs.store.table import keys
+from ojs.store.table.errors import pass_over
+
+CALLS = 4
+UNITS = 60
+# Calls for one part of a bulk operation's jobs, which may stand in as many lines.
+_PART_CALLS = 60
+# Job records that one answer reads, half a unit each.
+MAX_RECORDS = 90
+# Entries that a query looks through where those of other states stand between.
+_LOOKS = 1_000
+# Read units for the counters of queues, if all queues are asked for; and names read for that.
+_OUTLINE_UNITS = 25
+_NAMES = 25
+# What a read unit has, where reads may be behind: bytes, and entries of the index at least.
+_BYTES_A_UNIT = 8_192
+_ENTRIES_A_UNIT = 60
+# Bytes of event pages that one query should take; the size of a page that is not known; the most
+# pages of a query.
+_LOG_BYTES = 150_000
+_PAGE_BYTES = 40_000
+_MAX_PAGES = 60
+# Ended jobs are found for as long as their event pages are kept, which is at most this.
+KEPT_MS = 399 * DAY_MS
+# What happened since is listed first, by the log, where neither queue nor state is asked for: pages
+# are kept for two days more, in which a client may go on.
+RECENT_MS = 6 * DAY_MS
+# How far ahead the clocks of others may be.
+_AHEAD_MS = 60_000
+# Days whose sums are read at a time, to find the latest on which jobs ended.
+_DAYS = 60
+# Behind every lane of a queue.
+_LAST_LANE = 1_000_000
+_MAX_CURSOR = 2_000
+_PAGE_KEY = re.compile(r"\d{15}(\|[A-Za-z0-9_\-]{1,32}|~)")
+_JOB_KEY = re.compile(r"[A-Z]\|[^\s|]{1,100}")
+_LINE_KEY = re.compile(r"[!-~]{1,900}")
+
+
+class _Part(StrEnum):
+    """A part of a listing."""
+
+    RECENT = "recent"
+    RUNNING = "running"
+    READY = "ready"
+    DUE = "due"
+    PENDING = "pending"
+    DEAD = "dead"
+    ENDED = "ended"
+
+
+_STATES: Mapping[_Part, tuple[State, ...]] = {
+    _Part.RECENT: tuple(State),
+    _Part.RUNNING: (State.ACTIVE,),
+    _Part.READY: (State.AVAILABLE,),
+    _Part.DUE: (State.SCHEDULED, State.RETRYABLE),
+    _Part.PENDING: (State.PENDING,),
+    _Part.DEAD: (State.DISCARDED,),
+    _Part.ENDED: tuple(TERMINAL),
+}
+# What entries of the due line say; those of 0.1.0 say nothing.
+_WAITS: Mapping[str, tuple[State, ...]] = {
+    keys.START: (State.SCHEDULED,),
+    keys.RETRY: (State.RETRYABLE,),
+    keys.LEASE_END: (),
+}
+_LINES = (_Part.RUNNING, _Part.READY, _Part.DUE, _Part.PENDING)
+# What a bulk operation goes through: jobs mostly move in this direction, or out.
+_ONWARD = (_Part.PENDING, _Part.DUE, _Part.READY, _Part.RUNNING)
+_ENDS: Mapping[str, State] = {
+    EventType.JOB_COMPLETED: State.COMPLETED,
+    EventType.JOB_CANCELLED: State.CANCELLED,
+    EventType.JOB_DISCARDED: State.DISCARDED,
+}
+# By the event that tells it, the state that a job got into.
+_CAME_TO: Mapping[str, tuple[State, ...]] = {
+    # A job that its rate limit put off is found by the event of its creation.
+    EventType.JOB_ENQUEUED: (State.AVAILABLE, State.SCHEDULED),
+    EventType.JOB_SCHEDULED: (State.SCHEDULED,),
+    EventType.JOB_STARTED: (State.ACTIVE,),
+    EventType.JOB_RETRYING: (State.RETRYABLE,),
+    **{kind: (state,) for kind, state in _ENDS.items()},
+}
+# The orders in which lines have their jobs: whether that is from the largest value down.
+_IN_ORDER: Mapping[tuple[State, str], bool] = {
+    (State.AVAILABLE, "priority"): True,
+    (State.SCHEDULED, "scheduled_at"): False,
+    (State.PENDING, "created_at"): False,
+}
+
+
+@dataclass(frozen=True)
+class _At:
+    """Where a listing goes on: in a part, behind a key, or at the part's beginning without one.
+
+    `over` says that this line, or queue, is done: what follows is to be found out.
+    """
+
+    part: _Part
+    queue: str = ""
+    lane: int = 0
+    key: tuple[str, ...] = ()
+    left: int = 0
+    over: bool = False
+
+    def text(self, digest: str, recent_ms: int = 0) -> str:
+        """As a cursor holds it, beside what says which listing it is of."""
+        place = [self.part, self.queue, self.lane, list(self.key), self.left, int(self.over)]
+        return jsontext.dumps([digest, recent_ms, *place])
+
+
+@dataclass(frozen=True)
+class _Entry:
+    """A job that may match: where the read began that found it, and where the listing goes on
+    behind it.
+    """
+
+    job_id: str
+    begin: _At
+    behind: _At
+    # Its sort key in the index; or the time of the event, and the state that it got into then.
+    position: str
+    states: tuple[State, ...] = ()
+
+    def still(self, job: Job) -> bool:
+        """Whether the job is still where it was found."""
+        if self.states:
+            listed = self.begin.part is _Part.RECENT or not job.dead_letter
+            came_ms = _came_ms(job)
+            return (
+                listed
+                and job.state in self.states
+                and came_ms is not None
+                and times.format_ms(came_ms) == self.position
+            )
+        if self.begin.part is _Part.DEAD:
+            return still_listed(job, self.position)
+        stored = items.index_entries(job)
+        if job.state not in _STATES[self.begin.part] or stored["wpk"] != _line(self.begin):
+            return False
+        # A heartbeat leaves the entry of a running job where it is.
+        return job.state is State.ACTIVE or str(stored["wsk"]).startswith(self.position)
+
+    @property
+    def may_be_staged(self) -> bool:
+        """Whether its batch may not be committed yet. The ready line says so itself."""
+        if self.begin.part is _Part.READY:
+            return keys.Position.parse(self.position).batch is not None
+        return self.begin.part in (_Part.DUE, _Part.PENDING)
+
+
+@dataclass
+class _Look:
+    """One page under way: what it is to have, and what may still be read."""
+
+    wanted: JobFilter
+    forward: bool
+    order: Sequence[_Part]
+    calls: int = CALLS
+    units: float = UNITS
+    page_bytes: int = _PAGE_BYTES
+    # The lanes of queues, in order of name, and the jobs of each by state, if that is known.
+    lanes: Mapping[str, int] = field(default_factory=dict)
+    levels: Mapping[str, Levels] = field(default_factory=dict)
+    total: Levels | None = None
+    # No queue comes after those of `lanes`.
+    last: bool = False
+    # Whether jobs that only the event log has are wanted.
+    log: bool = True
+    # What happened since then (ms) is listed by the log; 0 if nothing is.
+    recent_ms: int = 0
+
+    @property
+    def exact(self) -> bool:
+        """Whether each entry that is found is a job that is shown."""
+        return self.wanted.counted and not self.recent_ms
+
+    def shows(self, entry: _Entry, job: Job) -> bool:
+        """Whether a job is to be shown by this entry, and no other."""
+        came_ms = _came_ms(job)
+        recent = 0 < self.recent_ms <= (came_ms or 0)
+        return entry.still(job) and recent == (entry.begin.part is _Part.RECENT)
+
+    def parts(self) -> list[_Part]:
+        """The parts of each queue where matching jobs may be."""
+        return [part for part in self.order if self.wanted.wants(*_STATES[part])]
+
+    def lines(self) -> Iterator[_At]:
+        """The lines of the queues that are known, in order, without those that are empty."""
+        parts = self.parts()
+        # Counters are behind by seconds: in a single line, and by a bulk operation, jobs of one
+        # queue are looked for in any case.
+        sure = self.wanted.queue is not None and (len(parts) == 1 or self.order is _ONWARD)
+        for queue, lanes in self.lanes.items():
+            for part in parts:
+                if sure or self._has(queue, part):
+                    yield from (_At(part, queue, lane) for lane in range(lanes))
+
+    def _has(self, queue: str, part: _Part) -> bool:
+        known = self.levels.get(queue)
+        return known is None or any(known.of(state) > 0 for state in _STATES[part])
+
+    def behind_lines(self) -> _At | None:
+        """What comes after the lines of the queues."""
+        return _At(_Part.DEAD) if self.wanted.wants(State.DISCARDED) else self.behind_dead()
+
+    def behind_dead(self) -> _At | None:
+        """What comes after the dead letters."""
+        ended = self.log and self.wanted.wants(*_STATES[_Part.ENDED])
+        return _At(_Part.ENDED) if ended else None
+
+    def place(self, at: _At) -> tuple[str, int, int]:
+        """Where a line stands among all lines."""
+        return at.queue, self.order.index(at.part), at.lane
+
+    def taken(self, entry: _Entry, likely: dict[str, Job]) -> Job | None:
+        """The job that an entry shows, taken out of those that are likely."""
+        job = likely.get(entry.job_id)
+        return likely.pop(entry.job_id) if job is not None and self.shows(entry, job) else None
+
+    @property
+    def live(self) -> bool:
+        """Whether only running jobs are asked for: they are shown with their progress."""
+        return self.wanted.states == (State.ACTIVE,)
+
+    @property
+    def count(self) -> int | None:
+        """How many jobs match in all, if counters know it."""
+        if self.total is None or not self.wanted.counted:
+            return None
+        return sum(max(0, self.total.of(state)) for state in self.wanted.states or State)
+
+
+@dataclass(frozen=True)
+class JobsPage(Page[Job]):
+    """Jobs in order, and a cursor when more may follow.
+
+    `total` is how many there are in all, where counters know it. `unsearched` is how many jobs were
+    passed over since what their client sent is offloaded, and the filter asks for it.
+    """
+
+    total: int | None = None
+    unsearched: int = 0
+
+
+@dataclass(frozen=True)
+class JobsPart:
+    """Jobs that a filter may mean, by their records, each with the cursor that goes on behind it;
+    and the cursor behind all of them, None at the end.
+    """
+
+    jobs: list[tuple[Job, str]]
+    next_cursor: str | None
+
+
+class JobListing:
+    """Lists jobs."""
+
+    def __init__(
+        self,
+        *,
+        jobs: JobStore,
+        queues: QueueStore,
+        stats: StatisticsStore,
+        log: EventLog,
+        clock: Clock,
+    ) -> None:
+        self._jobs = jobs
+        self._queues = queues
+        self._stats = stats
+        self._log = log
+        self._clock = clock
+
+    def page(
+        self,
+        wanted: JobFilter,
+        *,
+        limit: int,
+        skip: int = 0,
+        cursor: str | None = None,
+        sort: str | None = None,
+        descending: bool = True,
+    ) -> JobsPage:
+        """A page of jobs. It may be short, or empty, and have a cursor.
+
+        Without `sort` the ready line is in the order in which jobs are handed out, what waits for a
+        time by that time, and what has ended latest first. If only running jobs are asked for, each
+        has its progress, and there are half as many on a page. Each page is in the order of `sort`,
+        and so is what a line has, if lines have that order (`_IN_ORDER`).
+
+        Raises InvalidRequest for a cursor of another listing, or if too much is to be skipped.
+        """
+        digest = _digest(wanted, sort, descending)
+        (state,) = wanted.states if len(wanted.states) == 1 else (None,)
+        downward = None if state is None or sort is None else _IN_ORDER.get((state, sort))
+        look = _Look(wanted, downward in (None, descending), _LINES)
+        named = wanted.queue is not None
+        if cursor is not None:
+            at: _At | None = self._opened(cursor, digest, look)
+        elif named or wanted.states:
+            at = self._start(look)
+        else:
+            at, look.recent_ms = _At(_Part.RECENT), self._clock.now_ms() - RECENT_MS
+        if cursor is None and wanted.counted and (named or look.recent_ms or not look.parts()):
+            self._outline(look, [wanted.queue] if wanted.queue is not None else [])
+        most = skip + limit if look.exact else MAX_RECORDS
+        entries, after = self._gather(look, at, most + 1)
+        if look.exact and skip:
+            # What stands in the index counts: no records are read of what is skipped.
+            if len(entries) < skip and after is not None:
+                raise _too_far(skip)
+            entries, skip = entries[skip:], 0
+        found, unsearched, after = self._shown(look, entries, after, limit, skip)
+        if found and look.live:
+            found = self._jobs.with_progresses(found)
+        if sort is not None:
+            found.sort(key=_VALUES[sort], reverse=descending)
+        cursor = None if after is None else after.text(digest, look.recent_ms)
+        return JobsPage(found, cursor, look.count, unsearched)
+
+    def part(
+        self, wanted: JobFilter, *, limit: int, cursor: str | None = None, log: bool = True
+    ) -> JobsPart:
+        """A part of the jobs that a filter may mean, by their records, in the direction in which
+        jobs move; without `log` only those that the index has. It may be empty and have a cursor.
+
+        One query for each line and two calls more; where all queues are asked for two more.
+
+        Raises InvalidRequest for a cursor of another listing.
+        """
+        digest = _digest(wanted, None, descending=True)
+        look = _Look(wanted, forward=True, order=_ONWARD, calls=_PART_CALLS, log=log)
+        at = self._start(look) if cursor is None else self._opened(cursor, digest, look)
+        entries, after = self._gather(look, at, limit)
+        if len(entries) > limit:
+            entries, after = entries[:limit], entries[limit - 1].behind
+        likely = self._likely(look, entries, consistent=True)
+        staged = self._uncommitted(likely.values())
+        jobs = [
+            (likely[entry.job_id], entry.behind.text(digest))
+            for entry in entries
+            if entry.job_id in likely and likely[entry.job_id].batch not in staged
+        ]
+        return JobsPart(jobs, None if after is None else after.text(digest))
+
+    # --- what is shown ------------------------------------------------------------------------
+
+    def _shown(
+        self, look: _Look, entries: Sequence[_Entry], after: _At | None, limit: int, skip: int
+    ) -> tuple[list[Job], int, _At | None]:
+        """The jobs of a page among the entries, how many could not be searched, and where the next
+        page begins. `skip` matches are left out.
+        """
+        wanted = look.wanted
+        most = limit if look.exact else MAX_RECORDS
+        # Half a unit for each record, and as much for the progress of each.
+        room = max(1, min(most, MAX_RECORDS, int(look.units if look.live else 2 * look.units)))
+        read = _first_jobs(entries, room)
+        likely = self._likely(look, read, consistent=False)
+        look.calls -= bool(read)
+        # Without a call left the page ends before the first job that may not exist yet. The next
+        # one begins in this line, and has calls left then.
+        doubtful = _doubtful(read, likely)
+        staged = self._uncommitted(doubtful) if look.calls > 0 else set[str]()
+        unsure = doubtful if look.calls <= 0 else []
+        found: list[Job] = []
+        unsearched, matched, behind = 0, 0, None
+        for number, entry in enumerate(read):
+            job = look.taken(entry, likely)
+            if job in unsure:
+                return found, unsearched, read[number - 1].behind if number else entry.begin
+            behind = entry.behind
+            if job is None or job.batch in staged:
+                continue
+            if wanted.of_content and job.content is None:
+                unsearched += 1
+            elif wanted.matches_content(job):
+                matched += 1
+                if matched > skip:
+                    found.append(job)
+                if len(found) == limit:
+                    break
+        if behind is None or behind == entries[-1].behind:
+            behind = after
+        if matched < skip and behind is not None:
+            raise _too_far(skip)
+        return found, unsearched, behind
+
+    def _likely(
+        self, look: _Look, entries: Sequence[_Entry], *, consistent: bool
+    ) -> dict[str, Job]:
+        """The jobs, by id, that are where they were found, and match by their records."""
+        now_ms = self._clock.now_ms()
+        ids = [entry.job_id for entry in entries]
+        records = self._jobs.read_records(ids, pass_over, consistent=consistent)
+        return {
+            job.id: job
+            for entry in entries
+            if (job := records.get(entry.job_id)) is not None
+            and look.shows(entry, job)
+            and look.wanted.matches_record(job)
+            and not job.gone(now_ms)
+        }
+
+    def _uncommitted(self, jobs: Iterable[Job]) -> set[str]:
+        """The tokens of batches that are not committed: their jobs do not exist yet."""
+        return self._jobs.batches.uncommitted({job.batch for job in jobs if job.batch is not None})
+
+    # --- where jobs are found -----------------------------------------------------------------
+
+    @staticmethod
+    def _start(look: _Look) -> _At | None:
+        """Where a listing begins."""
+        return (
+            _At(look.order[0], look.wanted.queue or "", -1, over=True)
+            if look.parts()
+            else (look.behind_lines())
+        )
+
+    def _gather(self, look: _Look, at: _At | None, enough: int) -> tuple[list[_Entry], _At | None]:
+        """Entries from a position on, and where to go on behind them."""
+        entries: list[_Entry] = []
+        # Running jobs have no batch, and progress instead.
+        staged = look.live
+        while at is not None and len(entries) < enough:
+            # One call is left for the records, and one to see which batches are committed.
+            spare = look.calls - (2 if staged else 1)
+            if spare <= 0:
+                break
+            if at.over:
+                following = self._following(look, at, spare - bool(entries))
+                if following == at:
+                    break
+                at = following
+                continue
+            look.calls -= 1
+            found, at = self._read(look, at, enough - len(entries))
+            entries += found
+            staged = staged or any(entry.may_be_staged for entry in found)
+        return entries, at
+
+    def _read(self, look: _Look, at: _At, size: int) -> tuple[list[_Entry], _At | None]:
+        """One query."""
+        match at.part:
+            case _Part.DEAD:
+                return self._read_dead(look, at, size)
+            case _Part.RECENT | _Part.ENDED:
+                return self._read_log(look, at)
+            case _:
+                return self._read_line(look, at, size)
+
+    def _read_line(self, look: _Look, at: _At, size: int) -> tuple[list[_Entry], _At]:
+        line, after = _line(at), None
+        if at.key:
+            after = {"pk": at.key[0], "sk": keys.RECORD, "wpk": line, "wsk": at.key[1]}
+        index = self._jobs.index
+        if at.part in (_Part.RUNNING, _Part.DUE):
+            size = max(size, _LOOKS)
+        if at.part is _Part.RUNNING:
+            entries, last = index.running(at.queue, at.lane, limit=size, after=after)
+        else:
+            entries, last = index.listed(line, limit=size, after=after, forward=look.forward)
+        look.units -= size / _ENTRIES_A_UNIT
+        found = [
+            _Entry(job_id, at, replace(at, key=(keys.job(job_id), key)), key)
+            for job_id, key in entries
+            if at.part is not _Part.DUE or look.wanted.wants(*_WAITS.get(key[-1], _STATES[at.part]))
+        ]
+        if last is None:
+            return found, replace(at, key=(), over=True)
+        return found, replace(at, key=(last["pk"], last["wsk"]))
+
+    def _read_dead(self, look: _Look, at: _At, size: int) -> tuple[list[_Entry], _At | None]:
+        before = at.key[0] if at.key else None
+        entries = self._jobs.index.dead(look.wanted.queue, limit=size, before=before)
+        look.units -= size / _ENTRIES_A_UNIT
+        found = [_Entry(job_id, at, replace(at, key=(key,)), key) for job_id, key in entries]
+        return found, found[-1].behind if len(found) == size else look.behind_dead()
+
+    def _read_log(self, look: _Look, at: _At) -> tuple[list[_Entry], _At | None]:
+        now_ms = self._clock.now_ms()
+        begin = at.key[0] if at.key else keys.upto(now_ms + _AHEAD_MS)
+        whole = at.left or begin.endswith("~")
+        most = max(1, min(_MAX_PAGES, _LOG_BYTES // look.page_bytes))
+        pages, more = self._log.latest_of_day(begin if whole else just_before(begin), limit=most)
+        found: list[_Entry] = []
+        for page in pages:
+            events = page.events()
+            left = at.left if page.key == begin else len(events)
+            for number in reversed(range(min(left, len(events)))):
+                event, behind = events[number], _At(at.part, key=(page.key,), left=number)
+                if states := _meant(look.wanted, at.part, event):
+                    found.append(_Entry(event["subject"], at, behind, event["time"], states))
+        if pages:
+            size = sum(len(page.packed) for page in pages)
+            look.units -= size / _BYTES_A_UNIT
+            look.page_bytes = size // len(pages) + 1
+            if more:
+                return found, _At(at.part, key=(pages[-1].key,))
+        day_ms = ms_of(begin) // DAY_MS * DAY_MS
+        if at.part is _Part.RECENT:
+            if day_ms <= max(look.recent_ms, look.wanted.since_ms or 0):
+                return found, self._start(look)
+            return found, _At(at.part, key=(keys.upto(day_ms - 1),))
+        if day_ms <= _first_ms(look.wanted, now_ms):
+            return found, None
+        # Sums of days are written by a sweep: today and yesterday are looked at in any case.
+        over = day_ms < now_ms - DAY_MS
+        return found, _At(_Part.ENDED, key=(keys.upto(day_ms - 1),), over=over)
+
+    def _following(self, look: _Look, at: _At, spare: int) -> _At | None:
+        """What comes after a line, or a day of the log, that is over; the same position if so few
+        calls do not suffice to find that out.
+        """
+        if at.part is _Part.ENDED:
+            return self._earlier(look, ms_of(at.key[0]))
+        if not look.lanes and not self._read_queues(look, at, spare):
+            return at
+        for line in look.lines():
+            if look.place(line) > look.place(at):
+                return line
+        if look.last:
+            return look.behind_lines()
+        # The next page begins with the queues that follow these.
+        return _At(look.order[-1], max(look.lanes), _LAST_LANE, over=True)
+
+    def _earlier(self, look: _Look, last_ms: int) -> _At | None:
+        """Where the latest jobs that ended before a time are in the log. One call."""
+        first_ms = max(0, last_ms - _DAYS * DAY_MS)
+        look.calls -= 1
+        look.units -= _DAYS / 10
+        points = self._stats.points(keys.ALL_QUEUES, DAY_MS, first_ms, last_ms + 1)
+        days = [
+            point.start_ms
+            for point in points
+            if point.activity.completed or point.activity.cancelled or point.activity.failed
+        ]
+        if days:
+            # An event may be stored on the day after.
+            end_ms = min(last_ms, max(days) + 2 * DAY_MS - 1)
+            return _At(_Part.ENDED, key=(keys.upto(end_ms),))
+        if first_ms <= _first_ms(look.wanted, self._clock.now_ms()):
+            return None
+        return _At(_Part.ENDED, key=(keys.upto(first_ms),), over=True)
+
+    def _read_queues(self, look: _Look, at: _At, spare: int) -> bool:
+        """Read the next queues, by name, and what they have; False if too few calls are left."""
+        if look.wanted.queue is not None:
+            names, look.last = [look.wanted.queue], True
+        elif spare < 2:
+            return False
+        else:
+            look.calls -= 1
+            most = min(_NAMES, self._stats.outlined(_OUTLINE_UNITS))
+            names, more = self._queues.names(limit=most, after=at.queue or None)
+            look.last = more is None
+            names = [at.queue, *names] if at.queue else names
+        if not names:
+            look.lanes = {}
+            return look.last
+        self._outline(look, names)
+        return True
+
+    def _outline(self, look: _Look, names: Sequence[str]) -> None:
+        """Read what queues have. One call; of a single queue two, if a shard is new."""
+        now_ms = self._clock.now_ms()
+        outline = self._stats.outline(names, now_ms=now_ms)
+        look.calls -= 1
+        look.units -= outline.units
+        if look.wanted.queue is not None and not outline.whole:
+            outline = self._stats.outline(names, now_ms=now_ms)
+            look.calls -= 1
+        look.lanes, look.levels, look.total = outline.lanes, outline.levels, outline.total
+        if look.wanted.queue is not None:
+            look.last = True
+            look.total = outline.levels.get(look.wanted.queue)
+
+    def _opened(self, cursor: str, digest: str, look: _Look) -> _At:
+        """The position in a cursor. Raises InvalidRequest unless this listing gave it."""
+        bad = InvalidRequest("cursor", BAD_CURSOR, value=cursor)
+        try:
+            if len(cursor) > _MAX_CURSOR:
+                raise bad
+            of, recent_ms, part, queue, lane, key, left, over = jsontext.loads(cursor)
+            at = _At(_Part(part), queue, lane, tuple(key), left, over == 1)
+            if queue:
+                envelope.check_queue(queue)
+        except (InvalidPayload, ValueError, TypeError):
+            raise bad from None
+        if of != digest:
+            rule = "is of a listing with another filter or order"
+            raise InvalidRequest("cursor", rule, value=cursor)
+        whole = all(type(each) is int for each in (lane, left, recent_ms))
+        now_ms = self._clock.now_ms()
+        if whole and 0 <= left < _LAST_LANE and 0 <= recent_ms <= now_ms:
+            look.recent_ms = recent_ms
+        else:
+            whole = False
+        if not whole or not -1 <= lane <= _LAST_LANE or not self._is_place(at, look):
+            raise bad
+        return at
+
+    def _is_place(self, at: _At, look: _Look) -> bool:
+        """Whether a position is one that a listing can have."""
+        if not all(isinstance(part, str) for part in at.key):
+            return False
+        latest_ms = self._clock.now_ms() + _AHEAD_MS
+        match at.part:
+            case _Part.DEAD:
+                known = len(at.key) == 1 and POSITION.fullmatch(at.key[0])
+                return not at.over and bool(not at.key or known)
+            case _Part.RECENT | _Part.ENDED:
+                if not at.key or (at.part is _Part.RECENT and at.over):
+                    return not at.over
+                known = len(at.key) == 1 and _PAGE_KEY.fullmatch(at.key[0])
+                return bool(known) and ms_of(at.key[0]) <= latest_ms
+            case _:
+                if look.wanted.queue not in (None, at.queue) or not (at.over or at.queue):
+                    return False
+                if not at.key:
+                    return True
+                forms = (_JOB_KEY, _LINE_KEY)
+                return len(at.key) == 2 and all(
+                    form.fullmatch(part) for form, part in zip(forms, at.key, strict=True)
+                )
+
+
+_VALUES: Mapping[str, Callable[[Job], int]] = {
+    "created_at": lambda job: job.created_ms,
+    "scheduled_at": lambda job: job.scheduled_ms or 0,
+    "priority": lambda job: job.priority,
+}
+
+
+def _line(at: _At) -> str:
+    """The partition of the index that has a line."""
+    match at.part:
+        case _Part.READY:
+            return keys.ready(at.queue, at.lane)
+        case _Part.PENDING:
+            return keys.pending(at.queue, at.lane)
+        case _:
+            return keys.due(at.queue, at.lane)
+
+
+def _meant(wanted: JobFilter, part: _Part, event: Mapping[str, Any]) -> tuple[State, ...]:
+    """The states that a job of which an event tells may be in, if it may match."""
+    states = _CAME_TO.get(event["type"], ())
+    if part is _Part.ENDED and event["type"] not in _ENDS:
+        return ()
+    data = event["data"]
+    meant = wanted.queue in (None, data.get("queue")) and wanted.matches_type(
+        data.get("job_type", "")
+    )
+    return states if meant and wanted.wants(*states) else ()
+
+
+def _came_ms(job: Job) -> int | None:
+    """When a job got into its state, as an event has the time (ms); None if no event tells."""
+    match job.state:
+        case State.PENDING:
+            return None
+        case State.SCHEDULED:
+            return job.created_ms
+        case State.AVAILABLE:
+            return job.enqueued_ms
+        case State.ACTIVE:
+            return job.started_ms
+        case State.RETRYABLE:
+            return job.failed_ms
+        case _:
+            return job.ended_ms
+
+
+def _doubtful(entries: Sequence[_Entry], likely: Mapping[str, Job]) -> list[Job]:
+    """Jobs whose batch may not be committed. The log tells of those alone whose batch is."""
+    found = [likely[e.job_id] for e in entries if e.job_id in likely and e.begin.part in _LINES]
+    return [job for job in found if job.batch is not None]
+
+
+def _first_jobs(entries: Sequence[_Entry], most: int) -> Sequence[_Entry]:
+    """The first entries, of so many jobs."""
+    ids: set[str] = set()
+    for number, entry in enumerate(entries):
+        ids.add(entry.job_id)
+        if len(ids) > most:
+            return entries[:number]
+    return entries
+
+
+def _first_ms(wanted: JobFilter, now_ms: int) -> int:
+    """No earlier event is of a job that matches: a job ends after it was created."""
+    return max(now_ms - KEPT_MS, (wanted.since_ms or 0) - DAY_MS)
+
+
+def _digest(wanted: JobFilter, sort: str | None, descending: bool) -> str:
+    """What tells the cursors of one listing from those of others."""
+    text = jsontext.dumps([wanted.to_dict(), sort, descending])
+    return blake2b(text.encode("utf-8"), digest_size=6).hexdigest()
+
+
+def _too_far(skip: int) -> InvalidRequest:
+    return InvalidRequest("offset", "skips too much; go on with cursor instead", value=skip)
