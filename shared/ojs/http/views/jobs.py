@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal, cast
 
 from ojs.domain import jsontext
 from ojs.domain.job import job as jobs
+from ojs.domain.job.foreign import MAX_WARNINGS
 from ojs.domain.job.job import Job
 from ojs.domain.job.states import State
 from ojs.domain.page import Page
@@ -48,6 +49,8 @@ SMALL_FIELDS = frozenset(jobs.SHOWN) - set(LARGE_FIELDS) | {
     "specversion", "id", "type", "queue", "expires_at", "timeout", "timeout_ms",
     "visibility_timeout_ms", "rate_limit",
 }  # fmt: skip
+# What stands beside a job and is about the request, not about the job.
+_ABOUT_THE_REQUEST = frozenset({"deduplicated", "warnings"})
 # What is left out of a single job that does not fit into an answer, in this order.
 _LEFT_OUT_FIRST: tuple[Literal["result", "errors"], ...] = ("result", "errors")
 
@@ -148,13 +151,20 @@ def _listed(found: Iterable[Job], room: int) -> list[answers.Job]:
     return chosen
 
 
-def detail(job: Job) -> answers.JobDetailAnswer:
+def detail(job: Job, warnings: Sequence[str] = ()) -> answers.JobMadeAnswer:
     """A job wrapped, and its fields once more at the top level; there only the small ones if the
-    job is large.
+    job is large. `warnings` are of its request.
     """
     shown = whole(job)
     small = sent_bytes(shown) <= MAX_COPY_BYTES
-    return {**(shown if small else _slim(shown)), "job": shown}
+    copy: Mapping[str, Any] = shown if small else _slim(shown)
+    # A client's own field of such a name would say something of the request.
+    flat = {name: value for name, value in copy.items() if name not in _ABOUT_THE_REQUEST}
+    return cast("answers.JobMadeAnswer", {**flat, "job": shown, **_warned(warnings)})
+
+
+def _warned(warnings: Sequence[str]) -> answers.Warned:
+    return {"warnings": list(warnings[:MAX_WARNINGS])} if warnings else {}
 
 
 def wrapped(job: Job) -> answers.JobAnswer:
@@ -162,18 +172,19 @@ def wrapped(job: Job) -> answers.JobAnswer:
     return {"job": whole(job)}
 
 
-def deduplicated(job: Job) -> answers.DeduplicatedAnswer:
+def deduplicated(job: Job, warnings: Sequence[str]) -> answers.DeduplicatedAnswer:
     """The job that stands for a duplicate request."""
-    return {"job": whole(job), "deduplicated": True}
+    return {**detail(job, warnings), "deduplicated": True}
 
 
-def batch(stored: Sequence[Job]) -> answers.BatchAnswer:
-    """The answer to a batch, in the order of the request."""
+def batch(stored: Sequence[Job], warnings: Sequence[str] = ()) -> answers.BatchAnswer:
+    """The answer to a batch, in the order of the request; `warnings` are of the request."""
     return {
         "jobs": _listed(stored, MAX_ANSWER_BYTES - _AROUND_BYTES),
         "count": len(stored),
         "enqueued": len(stored),
         "failed": 0,
+        **_warned(warnings),
     }
 
 
@@ -240,9 +251,12 @@ def retries(job: Job) -> answers.RetriesAnswer:
     return answer
 
 
-def progress(reported: Progress) -> answers.ProgressAnswer:
-    """The progress that a job's worker reported last."""
-    return cast("answers.ProgressAnswer", reported.to_dict())
+def progress(reported: Progress, warnings: Sequence[str] = ()) -> answers.ProgressAnswer:
+    """The progress that a job's worker reported last; `warnings` of what was not kept of it."""
+    answer = cast("answers.ProgressAnswer", reported.to_dict())
+    if warnings:
+        answer["warnings"] = list(warnings)
+    return answer
 
 
 def dead_letter_deleted(job_id: str) -> answers.DeadLetterDeletedAnswer:
