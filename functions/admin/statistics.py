@@ -43,7 +43,7 @@ def admin_list_queues(request: Request) -> Answer:
 @app.operation("get_queue", strict_query=True)
 def get_queue(request: Request) -> Answer:
     """One queue."""
-    return Answer(views.queue_detail(runtime.current().stats.existing(request.named)))
+    return Answer(views.queue_detail(runtime.current().stats.existing(request.named, hour=True)))
 
 
 @app.operation("admin_get_queue", strict_query=True)
@@ -55,7 +55,7 @@ def admin_get_queue(request: Request) -> Answer:
 @app.operation("queue_stats", strict_query=True)
 def queue_stats(request: Request) -> Answer:
     """A queue's statistics."""
-    return Answer(views.queue_stats(runtime.current().stats.queue(request.named)))
+    return Answer(views.queue_stats(runtime.current().stats.queue(request.named, hour=True)))
 
 
 @app.operation("priority_stats", strict_query=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from itertools import islice
 from typing import Any
 
 from functions import job_acts
@@ -10,12 +11,13 @@ from ojs import runtime
 from ojs.domain.errors import InvalidRequest, OjsError
 from ojs.domain.job import envelope
 from ojs.domain.job.envelope import JobRequest
+from ojs.domain.job.foreign import MAX_WARNINGS
 from ojs.domain.job.job import Job
-from ojs.http.binding import paging
+from ojs.http.binding import negotiation, paging
 from ojs.http.binding.access import Guard
 from ojs.http.binding.application import Answer, Application
 from ojs.http.binding.request import Request
-from ojs.http.contract import models
+from ojs.http.contract import features, models
 from ojs.http.contract.operations import (
     BASE,
     DEFAULT_LIMIT,
@@ -34,22 +36,24 @@ _POLL_EVERY_MS = 500
 # Time reserved to build and send the answer before the function is stopped.
 _SPARE_MS = 2_000
 sleep = time.sleep
+# Of a batch, the first so many jobs are looked at for what has no effect: others will be like them.
+_WARNED_JOBS = 100
 
 
 @app.operation("enqueue_job")
 def enqueue_job(request: Request) -> Answer:
     """Enqueue one job (PUSH)."""
-    pushed = runtime.current().enqueue.push(
-        envelope.parse(request.object()), **_push_options(request)
-    )
+    wanted = envelope.parse(request.object())
+    warnings = envelope.warnings(wanted)
+    pushed = runtime.current().enqueue.push(wanted, **_push_options(request))
     if pushed.deduplicated:
-        return Answer(views.deduplicated(pushed.job))
+        return Answer(views.deduplicated(pushed.job, warnings))
     headers = {
         "Location": f"{BASE}/jobs/{pushed.job.id}",
         **backpressure.pressure_headers([pushed]),
         **limits_views.headers(pushed.limit_status),
     }
-    return Answer(views.wrapped(pushed.job), 201, headers)
+    return Answer(views.detail(pushed.job, warnings), 201, headers)
 
 
 @app.operation("enqueue_batch")
@@ -64,11 +68,18 @@ def enqueue_batch(request: Request) -> Answer:
     requests = [_job_request(job, index) for index, job in enumerate(raw)]
     pushed = runtime.current().enqueue.push_batch(requests, **_push_options(request))
     headers = backpressure.pressure_headers(pushed)
-    return Answer(views.batch([one.job for one in pushed]), 201, headers)
+    warnings = (
+        told
+        for index, wanted in enumerate(requests[:_WARNED_JOBS])
+        for told in envelope.warnings(wanted, f"jobs[{index}].")
+    )
+    answer = views.batch([one.job for one in pushed], list(islice(warnings, MAX_WARNINGS)))
+    return Answer(answer, 201, headers)
 
 
 def _push_options(request: Request) -> dict[str, Any]:
     """The arguments of a push: the producer, its queues, and how long it waits for room."""
+    negotiation.refuse_header(request.headers, "Idempotency-Key", features.NO_IDEMPOTENCY_KEYS)
     return {
         "producer": backpressure.producer(request.headers, request.principal),
         "reaches": request.principal.reaches,
@@ -92,7 +103,7 @@ def get_job(request: Request) -> Answer:
 @app.operation("cancel_job", "cancel_job_by_post")
 def cancel_job(request: Request) -> Answer:
     """Cancel a job (CANCEL)."""
-    return Answer(views.wrapped(runtime.current().jobs.cancel(request.named)))
+    return Answer(views.detail(runtime.current().jobs.cancel(request.named)))
 
 
 @app.operation("activate_job")
@@ -170,7 +181,7 @@ def report_progress(request: Request) -> Answer:
         message=body.message,
         data=body.data,
     )
-    return Answer(views.progress(progress))
+    return Answer(views.progress(progress, body.warnings()))
 
 
 @app.operation("job_history", strict_query=True)

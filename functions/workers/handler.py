@@ -158,7 +158,7 @@ def report_progress(request: Request) -> Answer:
         message=body.message,
         data=body.data,
     )
-    return Answer(views.progress(progress))
+    return Answer(views.progress(progress, body.warnings()))
 
 
 @app.operation("register_worker")

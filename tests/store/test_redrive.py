@@ -457,7 +457,7 @@ def test_its_rate_limit_is_known_in_the_queue_it_moves_to(world: World) -> None:
 def test_what_is_wrong_changes_nothing(
     world: World, given: dict[str, Any], error: type[OjsError], field: str
 ) -> None:
-    job = die(world, LARGE, meta={})
+    job = die(world, LARGE)
     before = world.items()
     with pytest.raises(error) as refused:
         world.run.redrive.retry(job.id, override(**given))

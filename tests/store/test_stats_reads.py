@@ -15,7 +15,7 @@ from ojs.domain.job import envelope
 from ojs.domain.job.states import State
 from ojs.domain.page import Page
 from ojs.domain.queue.queue import Queue
-from ojs.domain.stats import DAY_MS, MINUTE_MS, Levels, Period
+from ojs.domain.stats import COUNTERS, DAY_MS, MINUTE_MS, Levels, Period
 from ojs.domain.times import format_ms
 from ojs.store.derived import statistics as stats_store
 from ojs.store.derived.statistics import MAX_SHALLOW
@@ -117,6 +117,28 @@ def test_a_statistic_costs_the_same_however_many_jobs_there_are(exact: World) ->
         State.PENDING: 25_000, State.COMPLETED: 100_000, State.RETRYABLE: 0, State.CANCELLED: 0,
         State.DISCARDED: 0,
     }  # fmt: skip
+
+
+def test_the_last_hour_of_a_queue_costs_a_call_more(exact: World) -> None:
+    """61 minutes at the most, also of those that stand in an open shard still."""
+    stats = exact.run.stats
+    now_ms = exact.clock.now_ms()
+    backlog(exact, "q", 10)
+    starts = [now_ms - at * 60_000 for at in range(90)]
+    exact.run.table.write_many(
+        [
+            {
+                "pk": keys.stats("q"), "sk": keys.minute(format_ms(start)[:16]),
+                **dict.fromkeys(COUNTERS, 1_000_000),
+            }
+            for start in starts
+        ]
+    )  # fmt: skip
+    calls, units = spent(exact, lambda: stats.queue("q"))
+    with_hour = spent(exact, lambda: stats.queue("q", hour=True))
+    assert with_hour[0] == calls + 1 == 4
+    assert units < with_hour[1] <= units + 4
+    assert stats.queue("q", hour=True).last_hour.completed == 60_000_000
 
 
 def test_metrics_cost_a_call_for_25_queues(exact: World) -> None:

@@ -16,9 +16,9 @@ class NumberRange(RequestField):
 
 
 def _duration(value: object) -> str:
-    if times.duration_ms(value) <= 0:
+    if times.short_duration_ms(value) <= 0:
         raise ValueError("must be above zero")
-    return str(value)
+    return times.iso_duration(value)
 
 
 def _printable(value: str) -> str:
@@ -27,6 +27,6 @@ def _printable(value: str) -> str:
     return value
 
 
-# An ISO 8601 duration above zero.
+# A duration above zero: ISO 8601, or short as `7d`, which becomes ISO 8601.
 Duration = Annotated[str, Before(_duration)]
 Printable = Annotated[str, After(_printable)]

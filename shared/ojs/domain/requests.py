@@ -17,6 +17,7 @@ import math
 import re
 from collections.abc import Callable, Collection, Mapping
 from decimal import Decimal
+from itertools import islice
 from types import NoneType, UnionType
 from typing import (
     Annotated,
@@ -159,6 +160,11 @@ class Model:
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.model_dump(exclude_unset=True)})"
 
+    @classmethod
+    def unknown_rule(cls, name: str) -> str:
+        """The rule that an unknown field breaks, where these are refused."""
+        return not_known(name, cls._readers)
+
     def agree(self) -> None:
         """Raise ValueError where fields that are right by themselves do not go together."""
 
@@ -214,9 +220,10 @@ class Model:
         if cls.unknown != "ignored":
             extra = {key: value for key, value in raw.items() if key not in cls._readers}
         if cls.unknown == "refused":
-            for key, value in extra.items():
+            # Looking for what was meant takes time: there may be a million of them.
+            for key, value in islice(extra.items(), _MAX_ERRORS):
                 place = (*path, str(key)[:MAX_SHOWN])
-                errors.append((place, not_known(str(key), cls._readers), value))
+                errors.append((place, cls.unknown_rule(str(key)), value))
         made = cls(**values)
         made.model_extra = extra
         if len(errors) == before:

@@ -181,6 +181,8 @@ class QueueStats(QueueSummary):
     # Priority → available jobs, without priorities that have none.
     priorities: Mapping[int, int]
     oldest_available_ms: int | None
+    # In this minute and the 59 before it, where it was asked for.
+    last_hour: Activity = Activity()
 
 
 @dataclass(frozen=True)

@@ -17,6 +17,7 @@ _SHORT = re.compile(
     r"(?=.)(?:(\d{1,9})d)?(?:(\d{1,9})h)?(?:(\d{1,9})m)?(?:(\d{1,9})s)?(?:(\d{1,9})ms)?"
 )
 _SHORT_UNITS_MS = (86_400_000, 3_600_000, 60_000, 1_000, 1)
+_UNITS = ((86_400_000, "P", "D"), (3_600_000, "PT", "H"), (60_000, "PT", "M"), (1_000, "PT", "S"))
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MILLISECOND = timedelta(milliseconds=1)
 
@@ -48,6 +49,20 @@ def format_duration(ms: int) -> str:
     return f"PT{seconds}.{rest:03d}".rstrip("0") + "S" if rest else f"PT{seconds}S"
 
 
+def round_duration(ms: int) -> str:
+    """An ISO 8601 duration in the largest unit that divides it: `PT1M`, `P7D`, `PT0.250S`."""
+    for unit, before, after in _UNITS:
+        if ms % unit == 0:
+            return f"{before}{ms // unit}{after}"
+    return f"PT{ms // 1_000}.{ms % 1_000:03d}S"
+
+
+def iso_duration(text: object) -> str:
+    """A duration as clients send it, in ISO 8601: `7d` is `P7D`. Raises ValueError."""
+    ms = short_duration_ms(text)
+    return str(text) if _DURATION.fullmatch(str(text)) else round_duration(ms)
+
+
 def short_duration_ms(text: object) -> int:
     """Milliseconds of a short duration such as `1h30m`, or of an ISO 8601 duration.
 
@@ -55,7 +70,10 @@ def short_duration_ms(text: object) -> int:
     """
     found = _SHORT.fullmatch(text) if isinstance(text, str) else None
     if found is None:
-        return duration_ms(text)
+        try:
+            return duration_ms(text)
+        except ValueError as error:
+            raise ValueError(f"{error}; or a short one such as 7d or 1h30m") from None
     parts = zip(found.groups(default="0"), _SHORT_UNITS_MS, strict=True)
     ms = sum(int(number) * unit for number, unit in parts)
     if ms > MAX_DURATION_MS:

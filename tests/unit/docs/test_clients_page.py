@@ -6,6 +6,7 @@ import re
 from pathlib import Path
 
 from ojs.http.binding import client_quirks
+from ojs.http.contract.features import MISSING
 
 DOCS = Path(__file__).resolve().parents[3] / "docs"
 PAGE = (DOCS / "clients.md").read_text("utf-8")
@@ -22,3 +23,12 @@ def test_every_quirk_is_shown_and_no_other() -> None:
 def test_the_page_is_found_where_media_types_are_described() -> None:
     assert "(clients.md" in (DOCS / "http-api.md").read_text("utf-8")
     assert "(docs/clients.md)" in (DOCS.parent / "README.md").read_text("utf-8")
+
+
+def test_every_feature_that_is_not_offered_is_listed_and_no_other() -> None:
+    _, _, after = PAGE.partition("## What is not offered")
+    rows = re.findall(r"^\| `(\S+)` \| (.+) \| (.+) \|$", after.partition("\n## ")[0], re.MULTILINE)
+    assert rows == [
+        (one.name, ", ".join(f"`{path}`" for path in one.paths), one.instead or "—")
+        for one in MISSING
+    ]

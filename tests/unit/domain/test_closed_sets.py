@@ -55,7 +55,7 @@ def test_a_field_accepts_the_members(
     assert accepted(model.resolved()[field].annotation) == set(members)
 
 
-@pytest.mark.parametrize("field", ["backoff_strategy", "backoff_type"])
+@pytest.mark.parametrize("field", ["backoff_strategy", "backoff_type", "backoff", "strategy"])
 def test_a_backoff_strategy_may_also_be_none(field: str) -> None:
     """`none` is another name for `constant`."""
     found = accepted(RetryRequest.resolved()[field].annotation)

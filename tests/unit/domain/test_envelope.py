@@ -16,9 +16,10 @@ from ojs.domain.errors import (
     NotFound,
     OjsError,
     PayloadTooLarge,
+    Unsupported,
     ValidationFailed,
 )
-from ojs.domain.job import envelope
+from ojs.domain.job import envelope, foreign
 from ojs.domain.job.envelope import (
     MAX_JOB_BYTES,
     MAX_META_BYTES,
@@ -259,11 +260,91 @@ def test_unknown_keys_are_kept_at_the_top_level_exactly_as_sent(unknown: dict[st
     assert found.keys() == unknown.keys() | {"args"}
 
 
-@given(st.dictionaries(texts.filter(lambda name: name not in Options.model_fields), json_values))
-def test_unknown_options_are_kept_under_options(unknown: dict[str, Any]) -> None:
-    found = _resolved(_request(options={"priority": 1, **unknown}))
-    assert exactly(found.content.get("options", {})) == exactly(unknown)
-    assert found.priority == 1
+@given(texts.filter(lambda name: name not in Options.model_fields), json_values)
+def test_an_unknown_option_is_refused_and_named(name: str, value: Any) -> None:
+    with pytest.raises(OjsError) as caught:
+        _resolved(_request(options={"priority": 1, name: value}))
+    if name == envelope.RESULT_TTL and value is not None:
+        assert caught.value.code == "unsupported"
+    else:
+        assert caught.value.code == "invalid_request"
+        assert caught.value.details["reason"].startswith("is not a known field")
+
+
+@pytest.mark.parametrize(
+    ("name", "here"),
+    [
+        ("delay", "delay_until"), ("delay_seconds", "delay_until"), ("countdown", "delay_until"),
+        ("retries", "retry"), ("attempts", "retry"), ("backoff", "retry"), ("cron", "cron jobs"),
+        ("depends_on", "workflows"), ("dedup_id", "unique"), ("kwargs", "args"), ("ttl", "expires"),
+        ("MessageGroupId", "rate_limit"), ("meta", "beside options"), ("id", "beside options"),
+        ("priorty", "did you mean 'priority'?"), ("zzz", "there are delay_until"),
+    ],
+)  # fmt: skip
+def test_what_other_queues_call_an_option_is_explained(name: str, here: str) -> None:
+    with pytest.raises(InvalidRequest) as caught:
+        _resolved(_request(options={name: 5}))
+    assert caught.value.field == f"options.{name}"
+    assert here in caught.value.reason
+
+
+def test_a_name_from_elsewhere_is_no_option_here() -> None:
+    """Otherwise its explanation could never be read."""
+    assert not foreign._IN_OPTIONS.keys() & Options.model_fields.keys()
+    known = {field.alias or name for name, field in envelope.JobRequest.model_fields.items()}
+    assert not foreign._MISPLACED.keys() & known
+
+
+@pytest.mark.parametrize(
+    ("name", "told"),
+    [
+        ("delay", "here it is delay_until"), ("retries", "here it is retry"),
+        ("cron", "cron jobs"), ("schedule", "delay_until"), ("kwargs", "args"),
+        ("option", "did you mean 'options'?"), ("priorty", "did you mean 'priority'?"),
+        ("schema_", "did you mean 'schema'?"),
+    ],
+)  # fmt: skip
+def test_what_looks_like_an_option_at_the_top_level_is_warned_of(name: str, told: str) -> None:
+    request = envelope.parse(_request(**{name: 5}))
+    assert _resolved(_request(**{name: 5})).content[name] == 5
+    (warning,) = envelope.warnings(request, "jobs[3].")
+    assert warning.startswith(f"'jobs[3].{name}' is kept as data and has no effect; ")
+    assert told in warning
+
+
+def test_very_many_unknown_names_take_no_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What was meant is looked for a bounded number of times."""
+    looked: list[str] = []
+
+    def nearest(name: str, *_: Any, **__: Any) -> None:
+        looked.append(name)
+
+    monkeypatch.setattr("ojs.domain.requests.nearest", nearest)
+    monkeypatch.setattr("ojs.domain.job.foreign.nearest", nearest)
+    names = dict.fromkeys((f"none{n}" for n in range(5_000)), 1)
+    assert envelope.warnings(envelope.parse(_request(**names))) == []
+    assert len(looked) == foreign.MAX_LOOKED_AT
+    looked.clear()
+    with pytest.raises(InvalidRequest) as caught:
+        _resolved(_request(options=names))
+    assert len(caught.value.details["errors"]) == len(looked) == 20
+
+
+def test_data_of_a_client_are_not_warned_of() -> None:
+    own = {"x_delay": 1, "ext_retry": 1, "x-priority": 1, "version": 2, "data": {}, "name": "n"}
+    assert envelope.warnings(envelope.parse(_request(**own, metadata={}))) == []
+    assert envelope.warnings(envelope.parse(_request(priority=1, options={"queue": "q"}))) == []
+
+
+def test_a_result_has_no_time_to_live_of_its_own() -> None:
+    for raw, field in (
+        (_request(result_ttl=60), "result_ttl"),
+        (_request(options={"result_ttl": 0}), "options.result_ttl"),
+    ):
+        with pytest.raises(Unsupported) as caught:
+            envelope.parse(raw)
+        assert caught.value.details["field"] == field
+    envelope.parse(_request(result_ttl=None))
 
 
 def test_metadata_in_options_is_kept_there() -> None:
@@ -322,6 +403,11 @@ BASE = RetryPolicy(
         ("max_attempts", 0, {"max_attempts": 0}),
         ("initial_interval", "PT5S", {"initial_ms": 5_000}),
         ("initial_interval_ms", 1, {"initial_ms": 1}),
+        ("initial_interval", "5s", {"initial_ms": 5_000}),
+        ("base_delay_ms", 2, {"initial_ms": 2}),
+        ("initial_delay_ms", 3, {"initial_ms": 3}),
+        ("backoff", "linear", {"strategy": "linear"}),
+        ("strategy", "polynomial", {"strategy": "polynomial"}),
         ("backoff_coefficient", Decimal("1.5"), {"coefficient": 1.5}),
         ("backoff_coefficient", 1, {"coefficient": 1.0}),
         ("max_interval", "PT5M", {"max_ms": 300_000}),
@@ -342,6 +428,37 @@ def test_a_retry_policy_is_laid_over_the_queues_field_by_field(
 ) -> None:
     found = _resolved(_request(retry={field: value}), base=BASE).policy
     assert found == RetryPolicy(**{**BASE.__dict__, **changed})
+
+
+def test_the_retry_policies_of_the_specifications_examples() -> None:
+    """ojs-workflows, section 14, and ojs-errors, section 10."""
+    raw = {"max_attempts": 3, "backoff": "exponential", "base_delay_ms": 1_000}
+    found = _resolved(_request(options={"retry": raw}))
+    assert (found.policy.max_attempts, found.policy.initial_ms) == (3, 1_000)
+    assert found.policy.strategy == "exponential"
+    # It is shown as it was sent.
+    assert found.content["retry"] == raw
+
+
+@pytest.mark.parametrize(
+    ("retry", "field"),
+    [
+        ({"initial_interval": "PT1S", "base_delay_ms": 999}, "initial_interval"),
+        ({"initial_interval_ms": 1, "initial_delay_ms": 2}, "initial_interval_ms"),
+        ({"base_delay_ms": 1, "initial_delay_ms": 2}, "base_delay_ms"),
+        ({"max_interval": "PT1S", "max_interval_ms": 999}, "max_interval"),
+        ({"backoff_strategy": "linear", "backoff": "constant"}, "backoff_strategy"),
+        ({"backoff_type": "linear", "strategy": "constant"}, "backoff_type"),
+    ],
+)
+def test_names_of_one_retry_setting_must_agree(retry: dict[str, Any], field: str) -> None:
+    with pytest.raises(ValidationFailed) as caught:
+        _resolved(_request(options={"retry": retry}))
+    assert caught.value.field == f"options.retry.{field}"
+    assert "which is another name for it" in caught.value.reason
+    same = dict.fromkeys(retry, "linear" if "linear" in retry.values() else 1_000)
+    same |= {name: "PT1S" for name in same if name.endswith("_interval")}
+    _resolved(_request(options={"retry": same}))
 
 
 def test_without_a_retry_policy_the_queues_holds() -> None:
@@ -480,7 +597,7 @@ AGAINST_A_RULE: list[tuple[dict[str, Any], str]] = [
     ({"retry": {"backoff_coefficient": True}}, "retry.backoff_coefficient"),
     ({"retry": {"backoff_coefficient": "2"}}, "retry.backoff_coefficient"),
     ({"retry": {"initial_interval": "PT0S"}}, "retry.initial_interval"),
-    ({"retry": {"initial_interval": "1s"}}, "retry.initial_interval"),
+    ({"retry": {"initial_interval": "1 s"}}, "retry.initial_interval"),
     ({"retry": {"initial_interval": "-PT1S"}}, "retry.initial_interval"),
     ({"retry": {"initial_interval": 1}}, "retry.initial_interval"),
     ({"retry": {"initial_interval_ms": 0}}, "retry.initial_interval_ms"),
@@ -509,7 +626,7 @@ AGAINST_A_RULE: list[tuple[dict[str, Any], str]] = [
     ({"unique": {"keys": ["meta"]}}, "unique.meta_keys"),
     ({"unique": {"keys": ["meta"], "meta_keys": []}}, "unique.meta_keys"),
     ({"unique": {"keys": ["args"], "args_keys": [""]}}, "unique.args_keys[0]"),
-    ({"unique": {"period": "1h"}}, "unique.period"),
+    ({"unique": {"period": "1 h"}}, "unique.period"),
     ({"unique": {"period": "PT0S"}}, "unique.period"),
     ({"options": {"unique": {"period": "P1M"}}}, "options.unique.period"),
     ({"unique": {"states": ["done"]}}, "unique.states[0]"),

@@ -84,7 +84,7 @@ NO_LIMITS: tuple[Any, ...] = (0, -1, 1.5, 1.0, True, "1", [], 1_000_001, 10**30)
 NO_STRATEGIES: tuple[Any, ...] = ("random", "Strict", "", 1, ["strict"])
 NO_FLAGS: tuple[Any, ...] = ("true", 1, [])
 NO_RATIOS: tuple[Any, ...] = (-0.1, 1.1, "5%", True, None)
-NO_INTERVALS: tuple[Any, ...] = ("30s", "", "PT0S", "PT0.5S", "P2D", "-PT30S", 30, None, [])
+NO_INTERVALS: tuple[Any, ...] = ("30 s", "", "PT0S", "PT0.5S", "P2D", "-PT30S", 30, None, [])
 WRONG: list[tuple[Any, str]] = [
     ({}, "queues"),
     ({"queues": None}, "queues"),

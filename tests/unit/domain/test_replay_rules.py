@@ -63,7 +63,7 @@ def test_a_rule_is_kept_as_it_is_shown() -> None:
         ),
         ({"delay": "PT0S"}, "delay"),
         ({"delay": "-PT1S"}, "delay"),
-        ({"delay": "1h"}, "delay"),
+        ({"delay": "1 h"}, "delay"),
         ({"delay": 60}, "delay"),
         ({"max_replays": 0}, "max_replays"),
         ({"max_replays": 1.0}, "max_replays"),

@@ -152,3 +152,16 @@ def test_no_text_raises_anything_but_a_rule(text: str) -> None:
             rule = str(error)
         assert rule.startswith("must be ")
         assert 0 <= found <= times.MAX_MS
+
+
+@pytest.mark.parametrize(
+    ("sent", "shown"),
+    [
+        ("7d", "P7D"), ("24h", "P1D"), ("1m", "PT1M"), ("90s", "PT90S"), ("1h30m", "PT90M"),
+        ("250ms", "PT0.250S"), ("PT60S", "PT60S"), ("P1W", "P1W"),
+    ],
+)  # fmt: skip
+def test_a_short_duration_is_kept_as_iso_8601(sent: str, shown: str) -> None:
+    """What is stored is read by versions that know no other form."""
+    assert times.iso_duration(sent) == shown
+    assert times.duration_ms(shown) == times.short_duration_ms(sent)

@@ -47,6 +47,7 @@ def test_what_a_worker_says_of_itself_is_shown_but_cannot_replace_what_is_known(
     assert shown == {
         "hostname": "h",
         "labels": ["a"],
+        "queues": [],
         "id": "w",
         "worker_id": "w",
         "state": "running",

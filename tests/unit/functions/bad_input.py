@@ -258,7 +258,7 @@ REFUSED: list[tuple[str, str, Any, int, str]] = [
         "put_pool", "starvation_prevention.enabled", 1, 400, "starvation_prevention.enabled",
     ),
     (
-        "put_pool", "starvation_prevention.rotation_interval", "30s", 400,
+        "put_pool", "starvation_prevention.rotation_interval", "30 s", 400,
         "starvation_prevention.rotation_interval",
     ),
     (
@@ -455,7 +455,7 @@ REFUSED: list[tuple[str, str, Any, int, str]] = [
             (operation_id, "rate_limit", {"limit": 5}, 400, "rate_limit.period"),
             (operation_id, "rate_limit", {"period": "PT1S"}, 400, "rate_limit.limit"),
             (operation_id, "rate_limit.limit", 0, 400, "rate_limit.limit"),
-            (operation_id, "rate_limit.period", "1m", 400, "rate_limit.period"),
+            (operation_id, "rate_limit.period", "1 m", 400, "rate_limit.period"),
             (operation_id, "visibility_timeout", 0, 400, "visibility_timeout"),
             (operation_id, "visibility_timeout", 43_201, 400, "visibility_timeout"),
             (operation_id, "default_timeout", "PT1M", 400, "default_timeout"),

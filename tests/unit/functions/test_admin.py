@@ -292,7 +292,7 @@ def test_workers_are_listed_directed_and_removed(api: Api) -> None:
 
 
 @pytest.mark.parametrize(
-    "path", ["/", "/nothing", "/ojs/v1", "/ojs/v1/cron", "/ojs/v2/jobs", "/ojs/v1/jobs/a/b/c",
+    "path", ["/", "/nothing", "/ojs/v1", "/ojs/v1/cronx", "/ojs/v2/jobs", "/ojs/v1/jobs/a/b/c",
              "/ojs/v1/jobs/", "/ojs/v1/workers/x/y/z", "/ojs/v1/jobsx", "/ojs/v1/jobs\n",
              "/ojs/v1/\udcff", "//ojs/v1/jobs", "/" + "x" * 9_000, ""],
 )  # fmt: skip
@@ -311,5 +311,6 @@ def test_an_event_stream_is_not_served(api: Api) -> None:
         f"/ojs/v1/jobs/{UNKNOWN}/progress/stream",
     ):
         reply = api.get(path)
-        assert (reply.status, reply.error["code"]) == (404, "not_found")
-        assert "poll" in reply.error["message"]
+        assert (reply.status, reply.error["code"]) == (422, "unsupported")
+        assert reply.error["details"] == {"feature": "event-streams"}
+        assert "Poll" in reply.error["message"]

@@ -49,6 +49,21 @@ def ids(shown: Any) -> list[str]:
     return [event["id"] for event in shown["events"]]
 
 
+def test_the_admin_ui_shows_when_an_event_was_and_turns_pages(api: Api) -> None:
+    """It computes the pages from `pagination.total`, and shows `timestamp`."""
+    for _ in range(5):
+        write(api, "job.enqueued")
+        api.clock.advance(1_000)
+    totals = []
+    for page in ("1", "2", "3"):
+        shown = api.get(PATH, page=page, per_page="2").json
+        totals.append(shown["pagination"]["total"])
+        assert all(event["timestamp"] == event["time"] for event in shown["items"])
+    # One more than is shown leads on to the next page.
+    assert totals == [3, 5, 5]
+    assert "total" not in api.get(PATH, after=shown["cursor"]).json["pagination"]
+
+
 def test_events_are_listed(api: Api) -> None:
     first = write(api, "job.enqueued", "job.started")
     second = write(api, "job.completed", result=[1, {"a": None}], duration_ms=12)
@@ -57,7 +72,7 @@ def test_events_are_listed(api: Api) -> None:
     assert shown["items"] == shown["events"]
     assert shown["has_more"] is False
     assert shown["pagination"] == {
-        "has_more": False, "limit": 100, "offset": 0, "page": 1, "per_page": 100,
+        "has_more": False, "limit": 100, "offset": 0, "page": 1, "per_page": 100, "total": 3,
     }  # fmt: skip
     event = shown["events"][-1]
     assert event["specversion"] == "1.0"
@@ -213,5 +228,5 @@ def test_a_wrong_parameter_is_named(api: Api, query: dict[str, str], field: str)
 
 def test_streaming_is_not_served(api: Api) -> None:
     reply = api.get(f"{PATH}/stream")
-    assert reply.status == 404
-    assert "poll" in reply.error["message"]
+    assert reply.status == 422
+    assert "Poll" in reply.error["message"]

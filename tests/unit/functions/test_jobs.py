@@ -234,9 +234,22 @@ def test_progress_is_clamped_and_read_back(api: Api, given: float, shown: float)
     assert (read["progress"], read["message"], read["data"]) == (shown, "on it", {"rows": 3})
 
 
-def test_a_checkpoint_in_a_progress_report_is_refused(api: Api) -> None:
-    path = f"/ojs/v1/jobs/{api.active()}/progress"
-    reply = api("PUT", path, {"progress": 0.1, "checkpoint": {"row": 1}})
-    assert (reply.status, reply.error["code"]) == (422, "unsupported")
-    assert reply.error["details"]["field"] == "checkpoint"
-    assert api.get(path).json["progress"] is None
+def test_a_checkpoint_in_a_progress_report_is_not_kept_and_the_rest_is(api: Api) -> None:
+    job_id = api.active()
+    path = f"/ojs/v1/jobs/{job_id}/progress"
+    report = {"job_id": job_id, "percentage": 20, "checkpoint": {"row": 2}}
+    told = ["'checkpoint' is not kept: this server has no checkpoints."]
+    for value, method, at, body in (
+        (0.1, "PUT", path, {"progress": 0.1, "checkpoint": {"row": 1}}),
+        (0.2, "POST", "/ojs/v1/workers/progress", report),
+    ):
+        reply = api(method, at, body)
+        assert (reply.status, reply.json["progress"], reply.json["warnings"]) == (200, value, told)
+        read = api.get(path).json
+        assert (read["progress"], "checkpoint" in read, "warnings" in read) == (value, False, False)
+    for value, more in ((0.5, {}), (0.6, {"checkpoint": None})):
+        assert "warnings" not in api("PUT", path, {"progress": value, **more}).json
+    for checkpoint in ("row 1", [1], 1):
+        reply = api("PUT", path, {"progress": 0.9, "checkpoint": checkpoint})
+        assert (reply.status, reply.error["details"]["field"]) == (400, "checkpoint")
+    assert api.get(path).json["progress"] == 0.6

@@ -198,7 +198,7 @@ def test_what_is_refused_is_described_as_wrong(operation_id: str, place: str, wr
 
 MORE_REFUSED: list[tuple[str, Any]] = [
     ("enqueue_job", {"type": "a" * 256, "args": []}),
-    ("enqueue_job", {"type": "a", "args": [], "options": {"retry": {"initial_interval": "1s"}}}),
+    ("enqueue_job", {"type": "a", "args": [], "options": {"retry": {"initial_interval": "1 s"}}}),
     ("enqueue_job", {"type": "a", "args": [], "retry": {"backoff_coefficient": 1_001}}),
     ("enqueue_job", {"type": "a", "args": [], "unique": {"period": "P1Y"}}),
     ("enqueue_job", {"type": "a", "args": [], "unique": {"keys": ["meta"]}}),
@@ -229,7 +229,7 @@ MORE_REFUSED: list[tuple[str, Any]] = [
     ("register_worker", {"worker": {"pid": 1}, "worker_id": "w"}),
     ("register_worker", {"worker_id": None, "id": "w"}),
     ("retry_dead_letter", {"override": {"priority": 1}}),
-    ("retry_dead_letter", {"override": {"retry": {"initial_interval": "1s"}}}),
+    ("retry_dead_letter", {"override": {"retry": {"initial_interval": "1 s"}}}),
     ("retry_dead_letters", {}),
     ("retry_dead_letters", {"filter": {}, "confirm": False}),
     ("retry_dead_letters", {"filter": {"since": "+PT1H"}, "confirm": True}),
@@ -262,7 +262,7 @@ MORE_REFUSED: list[tuple[str, Any]] = [
     ("create_queue", {"name": "a", "dead_letter_ttl": "1 day"}),
     ("create_queue", {"name": "a", "config": {"dead_letter_queue": "_default"}}),
     ("configure_queue", {"retention": {"completed": "1 week"}}),
-    ("configure_queue", {"default_retry": {"max_interval": "1s"}}),
+    ("configure_queue", {"default_retry": {"max_interval": "1 s"}}),
     ("put_pool", {}),
     ("put_pool", {"queues": []}),
     ("put_pool", {"queues": {}}),

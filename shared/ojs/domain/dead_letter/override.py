@@ -105,11 +105,11 @@ class JobOverride:
 def _shown(before: Mapping[str, Any], changes: RetryRequest) -> dict[str, Any]:
     """The retry policy that the job shows: the new values over those requested before."""
     new = changes.model_dump(exclude_none=True)
-    # A value under one of two names of a setting replaces what the job shows under both.
+    # A value under one of the names of a setting replaces what the job shows under all.
     outdated = {
         name
-        for twins in RETRY_ALIASES.items()
-        if not new.keys().isdisjoint(twins)
-        for name in twins
+        for setting, aliases in RETRY_ALIASES.items()
+        if not new.keys().isdisjoint((setting, *aliases))
+        for name in (setting, *aliases)
     }
     return {name: value for name, value in before.items() if name not in outdated} | new

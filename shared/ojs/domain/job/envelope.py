@@ -1,8 +1,8 @@
 """The request to enqueue a job: its fields, limits and defaults (ojs-core, section 5).
 
 Two forms are accepted: the `options` object of the HTTP binding and the flat envelope of ojs-core.
-If both have a field, `options` counts. Unknown top-level fields are stored and shown;
-system-managed ones are ignored.
+If both have a field, `options` counts. Unknown top-level fields are stored and shown, and warned of
+if they look like options; unknown options are refused. System-managed fields are ignored.
 """
 
 from __future__ import annotations
@@ -19,8 +19,10 @@ from ojs.domain.errors import (
     MetadataTooLarge,
     OjsError,
     PayloadTooLarge,
+    Unsupported,
     ValidationFailed,
 )
+from ojs.domain.job import foreign
 from ojs.domain.job import retry as retries
 from ojs.domain.job.job import DEFAULT_QUEUE, SHOWN, SPECVERSION
 from ojs.domain.job.retry import BackoffStrategy, OnExhaustion, RetryPolicy
@@ -97,54 +99,73 @@ QueueName = Annotated[
 JobId = Annotated[str, After(check_job_id), Field(json_schema_extra={"pattern": ids.UUID7.pattern})]
 
 
+# How long a result is kept (ojs-results), which is not offered.
+RESULT_TTL = "result_ttl"
 Backoff = Literal["exponential", "linear", "polynomial", "constant", "none"]
 Name = Annotated[str, Field(min_length=1, max_length=MAX_NAME_BYTES)]
-# Setting of a retry policy → its other name.
-RETRY_ALIASES: Mapping[str, str] = {
-    "initial_interval": "initial_interval_ms",
-    "max_interval": "max_interval_ms",
-    "backoff_strategy": "backoff_type",
+# Setting of a retry policy → its other names. Those of examples in the specification come last.
+RETRY_ALIASES: Mapping[str, tuple[str, ...]] = {
+    "initial_interval": ("initial_interval_ms", "base_delay_ms", "initial_delay_ms"),
+    "max_interval": ("max_interval_ms",),
+    "backoff_strategy": ("backoff_type", "backoff", "strategy"),
 }
+_IntervalMs = Annotated[int, Field(ge=1, le=times.MAX_DURATION_MS)]
 
 
 class RetryRequest(Model):
     """A retry policy in a request; absent fields take the queue's or the system's value."""
 
     max_attempts: int | None = Field(None, ge=0, le=retries.MAX_ATTEMPTS)
-    initial_interval: str | None = Field(None, description="ISO 8601 duration above zero")
-    initial_interval_ms: int | None = Field(None, ge=1, le=times.MAX_DURATION_MS)
+    initial_interval: str | None = Field(None, description="ISO 8601 or `5s`, above zero")
+    initial_interval_ms: _IntervalMs | None = None
+    base_delay_ms: _IntervalMs | None = Field(None, description="the same")
+    initial_delay_ms: _IntervalMs | None = Field(None, description="the same")
     backoff_coefficient: float | None = Field(None, ge=1.0, le=1_000.0)
-    max_interval: str | None = Field(None, description="ISO 8601 duration")
-    max_interval_ms: int | None = Field(None, ge=1, le=times.MAX_DURATION_MS)
+    max_interval: str | None = Field(None, description="ISO 8601 or `5m`")
+    max_interval_ms: _IntervalMs | None = None
     jitter: bool | None = None
     backoff_strategy: Backoff | None = None
-    backoff_type: Backoff | None = None
+    backoff_type: Backoff | None = Field(None, description="the same as backoff_strategy")
+    backoff: Backoff | None = Field(None, description="the same as backoff_strategy")
+    strategy: Backoff | None = Field(None, description="the same as backoff_strategy")
     non_retryable_errors: list[Name] | None = Field(None, max_length=100)
     on_exhaustion: Literal["discard", "dead_letter"] | None = None
 
-    def check_aliases(self, field: str) -> None:
-        """Raise InvalidRequest if two names of one setting have different values."""
-        for name, alias in RETRY_ALIASES.items():
-            value, other = getattr(self, name), getattr(self, alias)
-            if value is None or other is None:
-                continue
-            if isinstance(other, int):
-                try:
-                    value = times.duration_ms(value)
-                except ValueError:
-                    continue  # `over` says what is wrong with it.
-            if value != other:
-                rule = f"differs from {field}.{alias}, which is another name for it"
-                raise InvalidRequest(f"{field}.{name}", rule)
+    def check_aliases(self, field: str, refusal: type[InvalidRequest] = InvalidRequest) -> None:
+        """Raise `refusal` if two names of one setting have different values."""
+        for setting, aliases in RETRY_ALIASES.items():
+            given = {name: self._plain(name) for name in (setting, *aliases)}
+            given = {name: value for name, value in given.items() if value is not None}
+            last = next(reversed(given), "")
+            for name, value in given.items():
+                if value != given[last]:
+                    rule = f"differs from {field}.{last}, which is another name for it"
+                    raise refusal(f"{field}.{name}", rule)
+
+    def _plain(self, name: str) -> int | str | None:
+        """A field, a duration in ms; None if it is not given, or is one that `over` refuses."""
+        value: int | str | None = getattr(self, name)
+        if isinstance(value, str) and name.endswith("_interval"):
+            try:
+                return times.short_duration_ms(value)
+            except ValueError:
+                return None
+        return value
+
+    def _given(self, setting: str) -> Any:
+        """The value of a setting, by whichever of its names."""
+        names = (setting, *RETRY_ALIASES[setting])
+        return next(filter(None, (getattr(self, name) for name in names)), None)
 
     def over(self, base: RetryPolicy, field: str = "retry") -> RetryPolicy:
         """The policy `base` with the fields of this request. Raises ValidationFailed."""
 
-        def interval(name: str, text: str | None, ms: int | None, default: int) -> int:
+        def interval(name: str, default: int) -> int:
+            text = getattr(self, name)
             if text is None:
-                return default if ms is None else ms
+                return default if (ms := self._given(name)) is None else int(ms)
             try:
-                found = times.duration_ms(text)
+                found = times.short_duration_ms(text)
             except ValueError as error:
                 raise ValidationFailed(f"{field}.{name}", str(error), value=text) from None
             if found <= 0:
@@ -154,10 +175,8 @@ class RetryRequest(Model):
         def chosen(value: Any, default: Any) -> Any:
             return default if value is None else value
 
-        initial = interval(
-            "initial_interval", self.initial_interval, self.initial_interval_ms, base.initial_ms
-        )
-        longest = interval("max_interval", self.max_interval, self.max_interval_ms, base.max_ms)
+        initial = interval("initial_interval", base.initial_ms)
+        longest = interval("max_interval", base.max_ms)
         if longest < initial:
             if self.max_interval is not None or self.max_interval_ms is not None:
                 raise ValidationFailed(
@@ -169,7 +188,7 @@ class RetryRequest(Model):
             raise ValidationFailed(
                 f"{field}.non_retryable_errors", f"must have at most {MAX_NAMES_BYTES} bytes in all"
             )
-        strategy = chosen(chosen(self.backoff_strategy, self.backoff_type), base.strategy)
+        strategy = chosen(self._given("backoff_strategy"), base.strategy)
         return RetryPolicy(
             max_attempts=chosen(self.max_attempts, base.max_attempts),
             initial_ms=initial,
@@ -201,8 +220,9 @@ class UniqueRequest(Model):
     key: UniqueKey | None = None
     args_keys: KeyNames | None = None
     meta_keys: KeyNames | None = None
-    period: str | None = Field(None, description="ISO 8601 duration from creation")
-    within: str | None = Field(None, description="the same as period; also `1h30m`")
+    period: str | None = Field(None, description="ISO 8601 duration from creation, or `1h30m`")
+    within: str | None = Field(None, description="the same as period")
+    period_ms: int | None = Field(None, ge=1, le=times.MAX_DURATION_MS, description="the same")
     states: list[UniqueState] | None = Field(None, min_length=1, max_length=8)
     on_conflict: Literal["reject", "replace", "replace_except_schedule", "ignore"] | None = None
 
@@ -227,11 +247,14 @@ class Timing(Model):
 
 
 class Options(Timing):
-    """`options` of the HTTP binding. Unknown fields are stored and shown."""
-
-    unknown = "kept"
+    """`options` of the HTTP binding. An unknown field is refused: it would have no effect."""
 
     metadata: dict[str, Any] | None = None
+
+    @classmethod
+    def unknown_rule(cls, name: str) -> str:
+        """What is probably meant, also by names that other queues have."""
+        return foreign.rule(name, cls._readers)
 
 
 class JobRequest(Timing):
@@ -267,7 +290,20 @@ def parse(raw: object, prefix: str = "") -> JobRequest:
     if not isinstance(raw, Mapping):
         raise InvalidRequest(prefix.rstrip(".") or "body", "must be a JSON object", value=raw)
     known = {key: value for key, value in raw.items() if key not in SYSTEM_FIELDS}
+    for holder, path in ((known, ""), (known.get("options"), "options.")):
+        if isinstance(holder, Mapping) and holder.get(RESULT_TTL) is not None:
+            field = f"{prefix}{path}{RESULT_TTL}"
+            rule = "results are kept as long as their jobs: see the queue's retention"
+            raise Unsupported(f"'{field}': not offered by this server; {rule}.", field=field)
     return JobRequest.model_validate(known, prefix)
+
+
+def warnings(request: JobRequest, prefix: str = "") -> list[str]:
+    """What at the top level of a request looks like an option and is none."""
+    if not request.model_extra:
+        return []
+    known = (field.alias or name for name, field in JobRequest.model_fields.items())
+    return foreign.warnings(request.model_extra, known, prefix)
 
 
 class OnConflict(StrEnum):
@@ -380,12 +416,8 @@ def _content(request: JobRequest) -> dict[str, Any]:
         if (value := request.value_of(name)) is not None:
             shown = value.model_dump(exclude_none=True) if isinstance(value, Model) else value
             content[name] = shown
-    if request.options is not None:
-        rest = dict(request.options.model_extra)
-        if request.options.metadata is not None:
-            rest["metadata"] = request.options.metadata
-        if rest:
-            content["options"] = rest
+    if request.options is not None and request.options.metadata is not None:
+        content["options"] = {"metadata": request.options.metadata}
     return content
 
 
@@ -393,6 +425,7 @@ def _policy(request: JobRequest, base: RetryPolicy, prefix: str) -> RetryPolicy:
     requested, path = request.choose("retry")
     attempts, attempts_path = request.choose("max_attempts")
     retry: RetryRequest = requested or RetryRequest()
+    retry.check_aliases(prefix + path, ValidationFailed)
     # `retry.max_attempts` counts before `max_attempts`, except a flat one before one in `options`.
     outranked = attempts_path.startswith("options.") and not path.startswith("options.")
     if attempts is not None and (retry.max_attempts is None or outranked):
@@ -453,17 +486,25 @@ def kept_unique(content: Mapping[str, Any]) -> Unique:
     return _policy_of(UniqueRequest.model_validate(content.get("unique") or {}), "unique")
 
 
+def _period_ms(unique: UniqueRequest, path: str) -> int | None:
+    """How long a uniqueness policy holds, in ms, by whichever of its names; None without end."""
+    name = "period" if unique.within is None or unique.period is not None else "within"
+    if (text := getattr(unique, name)) is None:
+        return unique.period_ms
+    try:
+        ms = times.short_duration_ms(text)
+    except ValueError as error:
+        raise ValidationFailed(f"{path}.{name}", str(error), value=text) from None
+    if ms <= 0:
+        raise ValidationFailed(f"{path}.{name}", "must be above zero")
+    if unique.period_ms not in (None, ms):
+        rule = f"differs from {path}.{name}, which is another name for it"
+        raise ValidationFailed(f"{path}.period_ms", rule)
+    return ms
+
+
 def _policy_of(unique: UniqueRequest, path: str) -> Unique:
-    name = "within" if unique.period is None and unique.within is not None else "period"
-    period_ms = None
-    if (period := getattr(unique, name)) is not None:
-        try:
-            read = times.short_duration_ms if name == "within" else times.duration_ms
-            period_ms = read(period)
-        except ValueError as error:
-            raise ValidationFailed(f"{path}.{name}", str(error), value=period) from None
-        if period_ms <= 0:
-            raise ValidationFailed(f"{path}.{name}", "must be above zero")
+    period_ms = _period_ms(unique, path)
     custom = unique.key if isinstance(unique.key, str) else None
     listed = unique.key if isinstance(unique.key, list) else None
     keys = frozenset(unique.keys or listed or ["type"])

@@ -19,7 +19,9 @@ from ojs.domain.pool.dispatch import DispatchSequence, DispatchStrategy
 from ojs.domain.requests import MAX_SHOWN, After, Before, Field, Model, not_known
 
 # What a pool is shown with beside its configuration: UIs and the conformance suites send it back.
-SHOWN_BACK = frozenset({"name", "created_at", "configured_at", "active_workers", "active_jobs"})
+SHOWN_BACK = frozenset(
+    {"name", "id", "created_at", "configured_at", "active_workers", "workers", "active_jobs"}
+)
 # Workers that name no pool belong to this one.
 DEFAULT_POOL = "default"
 POOL_PATTERN = r"[A-Za-z0-9][A-Za-z0-9._\-]*"
@@ -49,9 +51,9 @@ def check_pool(value: str) -> str:
 
 
 def _interval(value: object) -> str:
-    if not 1_000 <= times.duration_ms(value) <= MAX_ROTATION_MS:
+    if not 1_000 <= times.short_duration_ms(value) <= MAX_ROTATION_MS:
         raise ValueError("must be an ISO 8601 duration from PT1S to PT24H")
-    return str(value)
+    return times.iso_duration(value)
 
 
 PoolName = Annotated[
@@ -185,8 +187,9 @@ def parse(name: str, raw: object) -> Pool:
     if not isinstance(raw, Mapping):
         raise InvalidRequest("body", "must be a JSON object", value=raw)
     inner, prefix = (raw["pool"], "pool.") if isinstance(raw.get("pool"), Mapping) else (raw, "")
-    if inner.get("name") not in (None, name):
-        raise InvalidRequest(f"{prefix}name", "must be that of the path", value=inner["name"])
+    for same in ("name", "id"):
+        if inner.get(same) not in (None, name):
+            raise InvalidRequest(f"{prefix}{same}", "must be that of the path", value=inner[same])
     if inner is not raw:
         _check_beside(raw, inner)
     _check_queues(inner, prefix)

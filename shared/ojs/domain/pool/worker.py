@@ -78,6 +78,7 @@ class Worker:
         stale = now_ms - self.last_seen_ms > DEAD_AFTER_MS
         return {
             **self.info,
+            "queues": self.info.get("queues", []),
             **({} if self.pool is None else {"pool": self.pool}),
             "id": self.id,
             "worker_id": self.id,

@@ -22,7 +22,7 @@ from ojs.domain import jsontext, times
 from ojs.domain.dead_letter import replay_rules
 from ojs.domain.dead_letter.copies import TTL_MS, Target
 from ojs.domain.dead_letter.replay_rules import MAX_RULES, ReplayRuleRequest
-from ojs.domain.errors import InvalidRequest, known
+from ojs.domain.errors import InvalidRequest, known, naming_field
 from ojs.domain.fair_queue import tags as tenants
 from ojs.domain.fair_queue.tags import Fairness, TenantFairnessRequest
 from ojs.domain.fields import Duration, NumberRange, Printable
@@ -174,7 +174,7 @@ class QueueConfigRequest(Model):
 _ALIASES = {"max_depth": "max_size", "strategy": "overflow_policy"}
 _NESTED = ("retention", "default_retry", "dead_letter", "tenant_fairness")
 _UNLIMITED_AT_ZERO = ("max_size", "max_size_bytes", "dead_letter_max_size")
-_RETRY_ALIASES = {alias: name for name, alias in envelope.RETRY_ALIASES.items()}
+_RETRY_ALIASES = {alias for aliases in envelope.RETRY_ALIASES.values() for alias in aliases}
 # The names of one setting in a request.
 _SAME = (
     ("max_size", "max_depth", "backpressure.max_depth"),
@@ -329,7 +329,7 @@ def parse(raw: object, *, prefix: str = "", policy: bool = False) -> dict[str, A
         # A plain InvalidRequest (400), also within `default_retry`.
         raise InvalidRequest(invalid.field, invalid.reason, details=invalid.details) from None
     _check_aliases(request, prefix)
-    changes = _changes(request)
+    changes = _changes(request, prefix)
     if request.replay_rules is not None:
         changes["replay_rules"] = replay_rules.stored_form(request.replay_rules, prefix)
     whole(Layers(merge({}, changes, prefix=prefix)), prefix=prefix)
@@ -360,7 +360,7 @@ def _check_aliases(request: QueueConfigRequest, prefix: str) -> None:
         request.default_retry.check_aliases(f"{prefix}default_retry")
 
 
-def _changes(request: QueueConfigRequest) -> dict[str, Any]:
+def _changes(request: QueueConfigRequest, prefix: str) -> dict[str, Any]:
     """The fields of a request that were sent, by the names of the layer."""
     changes: dict[str, Any] = {}
     # Nested names first, then flat ones: a later one replaces an earlier one.
@@ -372,20 +372,24 @@ def _changes(request: QueueConfigRequest) -> dict[str, Any]:
             if isinstance(value, Model):
                 value = value.model_dump(exclude_unset=True)
             if name == "default_retry" and value is not None:
-                value = _retry_by_one_name(value)
+                value = _retry_by_one_name(value, prefix)
             changes[_ALIASES.get(name, name)] = value
     return changes
 
 
-def _retry_by_one_name(sent: Mapping[str, Any]) -> dict[str, Any]:
+def _retry_by_one_name(sent: Mapping[str, Any], prefix: str) -> dict[str, Any]:
     """A retry policy by the names that are shown, so that a field set by its alias replaces it."""
-    named = {_RETRY_ALIASES.get(name, name): value for name, value in sent.items()}
-    for alias, name in _RETRY_ALIASES.items():
-        if alias in sent and sent.get(name) is None:
-            value = sent[alias]
-            named[name] = times.format_duration(value) if isinstance(value, int) else value
-        elif name in sent:
-            named[name] = sent[name]
+    named = {name: value for name, value in sent.items() if name not in _RETRY_ALIASES}
+    for name, aliases in envelope.RETRY_ALIASES.items():
+        given = [sent[each] for each in (name, *aliases) if each in sent]
+        if not given:
+            continue
+        value = named[name] = next((each for each in given if each is not None), None)
+        if isinstance(value, int):
+            named[name] = times.format_duration(value)
+        elif value is not None and name.endswith("_interval"):
+            with naming_field(f"{prefix}default_retry.{name}", value):
+                named[name] = times.iso_duration(value)
     return named
 
 

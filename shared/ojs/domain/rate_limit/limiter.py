@@ -187,7 +187,7 @@ def _on_limit(rules: str) -> OnLimit:
 def _period_ms(value: object, *, named: bool = False) -> int:
     if named and isinstance(value, str) and value in _NAMED_PERIODS:
         return _NAMED_PERIODS[value]
-    ms = times.duration_ms(value)
+    ms = times.short_duration_ms(value)
     if not 1 <= ms <= MAX_PERIOD_MS:
         raise ValueError(f"must be above zero and at most {MAX_PERIOD_MS // 86_400_000} days")
     return ms
@@ -212,7 +212,7 @@ class StartsRequest(Model):
     """At most `limit` starts in each `period`."""
 
     limit: Number
-    period: Annotated[str, Before(_iso), Field(description="ISO 8601 duration, at most 31 days")]
+    period: Annotated[str, Before(_iso), Field(description="ISO 8601 or `1m`, at most 31 days")]
 
     def rate(self) -> Rate:
         """As a rate."""
@@ -275,26 +275,30 @@ class RateLimitRequest(Model):
 
 class OverrideRequest(Model):
     """Limits of a key that replace those of its jobs. Null removes a limit; absent fields leave
-    the limits of the jobs.
+    the limits of the jobs. `limit` and `period` are another form of `rate`.
     """
 
     concurrency: Concurrency | None = None
     rate: StartsRequest | None = None
+    limit: Number | None = None
+    period: Annotated[str, Before(_iso)] | None = Field(
+        None, description="with `limit`: ISO 8601 or `1m`, at most 31 days"
+    )
     throttle: Throttle | None = None
     expires_at: str | None = Field(None, description="RFC 3339; when not given, until deleted")
 
     def agree(self) -> None:
-        if not self.model_fields_set & {"concurrency", "rate", "throttle"}:
+        if not self.model_fields_set & {"concurrency", "rate", "throttle", "limit", "period"}:
             raise ValueError("must name concurrency, rate or throttle")
 
     def override(self, until_ms: int | None) -> Override:
         """The override that is requested."""
-        given = LimitBounds(
-            self.concurrency,
-            None if self.rate is None else self.rate.rate(),
-            None if self.throttle is None else self.throttle.rate(),
-        )
+        rate = None if self.rate is None else self.rate.rate()
         named = self.model_fields_set & {"concurrency", "rate", "throttle"}
+        if self.limit is not None:
+            rate, named = Rate(self.limit, _period_ms(self.period)), {*named, "rate"}
+        throttle = None if self.throttle is None else self.throttle.rate()
+        given = LimitBounds(self.concurrency, rate, throttle)
         return Override(given, frozenset(named), until_ms)
 
 

@@ -15,13 +15,15 @@ from aws_lambda_powertools import Logger
 from ojs.clock import Clock, SystemClock
 from ojs.domain import jsontext
 from ojs.domain.access import Principal
-from ojs.domain.errors import BackendContended, BackendError, NotFound, OjsError
+from ojs.domain.errors import BackendContended, BackendError, NotFound, OjsError, Unsupported
 from ojs.domain.ids import IdSource
 from ojs.http.binding import client_quirks, errors, negotiation
 from ojs.http.binding.access import Guard
 from ojs.http.binding.request import Request
+from ojs.http.contract import features
 from ojs.http.contract import operations as contract
 from ojs.http.contract.operations import Operation
+from ojs.http.contract.permissions import permissions
 
 logger = Logger()
 
@@ -130,6 +132,9 @@ class Application:
         self._guard.permit(principal, operation)
         if operation.id != "manifest":  # clients read it before they choose a version
             negotiation.check_version(call.headers.get("ojs-version"))
+        if permissions()[operation.id].scope is not None:
+            # Without this the caller would believe in an isolation that is not there.
+            negotiation.refuse_header(call.headers, "X-OJS-Tenant", features.NO_TENANTS)
         # No path has more than one parameter, which is one segment, whatever it holds.
         before, parameter, _ = operation.path.partition("{")
         request = Request(
@@ -165,10 +170,9 @@ class Application:
             # request is excepted: it has no key.
             self._who(call)
         if not allowed:
-            error = NotFound("route", f"{method} {path}")
-            if path.endswith("/stream"):
-                error.message += " Event streams are not served; poll instead."
-            raise error
+            if (feature := contract.missing(path)) is not None:
+                raise Unsupported(feature.message, details={"feature": feature.name})
+            raise NotFound("route", f"{method} {path}")
         if method == "OPTIONS":
             return Answer(None, 204, negotiation.preflight_headers(allowed))
         raise errors.MethodNotAllowed(method, allowed)

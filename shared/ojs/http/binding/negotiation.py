@@ -117,6 +117,12 @@ def check_content_type(header: str | None) -> None:
         )
 
 
+def refuse_header(headers: Mapping[str, str], name: str, reason: str) -> None:
+    """Raise Unsupported if the request has this header, which asks for what is not offered."""
+    if headers.get(name.lower()):
+        raise Unsupported(f"'{name}': {reason}.", field=name)
+
+
 def check_version(requested: str | None) -> None:
     """Raise Unsupported unless the requested version of the specification is served."""
     if requested is not None and not _VERSION.fullmatch(requested.strip()):

@@ -133,9 +133,9 @@ def opened(text: str, name: str = "cursor") -> str:
         raise InvalidRequest(name, BAD_CURSOR, value=text) from None
 
 
-def position(window: PageWindow, next_cursor: str | None) -> answers.EventsPagination:
+def position(window: PageWindow, next_cursor: str | None) -> answers.Position:
     """Build the `pagination` object of a listing whose length is not known."""
-    shown: answers.EventsPagination = {
+    shown: answers.Position = {
         "has_more": next_cursor is not None,
         "limit": window.limit,
         "offset": window.offset,

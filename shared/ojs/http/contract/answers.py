@@ -13,6 +13,7 @@ from typing_extensions import TypedDict
 
 from ojs.domain.ids import UUID7
 
+_WARNINGS = "what was sent and has no effect"
 _MOMENT = r"\d{4}-\d{2}-\d{2}T\d{2}:\d{2}:\d{2}\.\d{3}Z"
 
 Moment = Annotated[
@@ -135,7 +136,7 @@ class Job(TypedDict):
     ]
 
 
-class EventsPagination(TypedDict):
+class Position(TypedDict):
     """How to go on in the direction of the listing."""
 
     has_more: bool
@@ -146,7 +147,22 @@ class EventsPagination(TypedDict):
     per_page: int
 
 
-class Pagination(EventsPagination):
+class EventsPagination(Position):
+    """How to go on in the direction of the listing of events, and how many there are at least."""
+
+    total: NotRequired[
+        Annotated[
+            int,
+            Field(
+                ge=0,
+                description="events up to the end of this page, and one if there are more; not "
+                "with after or cursor",
+            ),
+        ]
+    ]
+
+
+class Pagination(Position):
     """Where a page stands in its listing."""
 
     total: NotRequired[Annotated[int, Field(ge=0, description="only where it is known")]]
@@ -165,20 +181,29 @@ class JobAnswer(TypedDict):
     job: Job
 
 
-class DeduplicatedAnswer(TypedDict):
-    """The job that stands for a duplicate request."""
-
-    job: Job
-    deduplicated: Literal[True]
-
-
 class JobDetailAnswer(Job):
     """A job, and its fields once more at the top level (but for large ones)."""
 
     job: Job
 
 
-class BatchAnswer(TypedDict):
+class Warned(TypedDict, total=False):
+    """What was sent and has no effect; nothing if there is no such thing."""
+
+    warnings: Annotated[list[str], Field(min_length=1, description=_WARNINGS)]
+
+
+class JobMadeAnswer(JobDetailAnswer, Warned):
+    """A job that was pushed."""
+
+
+class DeduplicatedAnswer(JobMadeAnswer):
+    """The job that stands for a duplicate request."""
+
+    deduplicated: Literal[True]
+
+
+class BatchAnswer(Warned):
     """The jobs of a batch."""
 
     jobs: list[Job]
@@ -288,7 +313,7 @@ class RetriesAnswer(TypedDict):
     errors_omitted: NotRequired[ErrorsOmitted]
 
 
-class ProgressAnswer(TypedDict):
+class ProgressAnswer(Warned):
     """How far a job is."""
 
     job_id: Id
@@ -630,7 +655,7 @@ class Worker(TypedDict):
     last_heartbeat_at: Moment
     hostname: NotRequired[str]
     pid: NotRequired[int]
-    queues: NotRequired[list[str]]
+    queues: Annotated[list[str], Field(description="empty when it did not say")]
     concurrency: NotRequired[int]
     labels: NotRequired[list[str] | dict[str, str]]
     started_at: NotRequired[str]
@@ -927,7 +952,14 @@ class Statistics(NamedQueue, JobCounts, MaxDepth, Averages, OldestAvailable):
     enqueued_today: Count
     completed_today: Count
     failed_today: Annotated[int, Field(ge=0, description="jobs that were discarded")]
+    completed_last_hour: Annotated[
+        int, Field(ge=0, description="in this minute and the 59 before it")
+    ]
+    failed_last_hour: Annotated[int, Field(ge=0, description="jobs that were discarded")]
     throughput: Throughput
+    throughput_per_second: Annotated[
+        float, Field(ge=0, description="jobs completed: the last minute's, divided by 60")
+    ]
 
 
 class LastUpdate(TypedDict, total=False):
@@ -1033,6 +1065,7 @@ class Event(TypedDict):
     type: str
     source: str
     time: Moment
+    timestamp: Annotated[Moment, Field(description="the same as time")]
     subject: Annotated[str, Field(description="a job's id, a queue's or a worker's name")]
     data: dict[str, Any]
 
@@ -1213,15 +1246,39 @@ class Spacing(Starts):
 
 
 class RateLimitOverride(TypedDict):
-    """The limits that hold instead of those of the jobs; null lifts a limit."""
+    """The limits that hold instead of those of the jobs; null lifts a limit. `limit` and `period`
+    are those of `rate`.
+    """
 
+    limit: NotRequired[int]
+    period: NotRequired[str]
     concurrency: NotRequired[int | None]
     rate: NotRequired[Starts | None]
     throttle: NotRequired[Starts | None]
     expires_at: NotRequired[Moment]
 
 
-class RateLimitAnswer(TypedDict):
+class LimitSummary(TypedDict, total=False):
+    """The limit that tables of one line for each key show: the rate, or else the concurrency, or
+    else the throttle.
+    """
+
+    limit: Count
+    period: Annotated[str, Field(description="ISO 8601; absent where it is the concurrency")]
+    active: Annotated[int, Field(ge=0, description="starts in the period, or running jobs")]
+    available: Annotated[int, Field(ge=0, description="what is left of the limit")]
+
+
+class RunningOfKey(TypedDict):
+    """The running jobs of a key; `concurrency` and `available` where they are limited."""
+
+    key: str
+    concurrency: NotRequired[Count]
+    active: Count
+    available: NotRequired[Count]
+
+
+class RateLimitAnswer(LimitSummary):
     """A key's limits, by the job pushed last and the override, and how much of them is used."""
 
     key: str
@@ -1231,6 +1288,7 @@ class RateLimitAnswer(TypedDict):
     waiting_count: NotRequired[
         Annotated[int, Field(ge=0, description="available jobs of the key; only of a single key")]
     ]
+    waiting: NotRequired[Annotated[int, Field(ge=0, description="the same as waiting_count")]]
     waiting_count_exact: NotRequired[
         Annotated[Literal[False], Field(description="there may be more than were counted")]
     ]
@@ -1248,11 +1306,11 @@ class QueueLimitsAnswer(TypedDict):
     rate_limit: Annotated[Starts | None, Field(description="as it stands in the configuration")]
 
 
-class RateLimitsAnswer(TypedDict):
-    """A page of keys."""
+class RateLimitsAnswer(Paged):
+    """A page of keys, and the same keys with their running jobs."""
 
     items: list[RateLimitAnswer]
-    pagination: Pagination
+    rate_limits: list[RunningOfKey]
 
 
 class StarvationPrevention(TypedDict):
@@ -1269,6 +1327,7 @@ class Pool(TypedDict):
     """A worker pool, its workers and active jobs."""
 
     name: str
+    id: Annotated[str, Field(description="the same as name")]
     queues: list[str]
     concurrency: NotRequired[
         Annotated[int, Field(ge=1, description="most jobs that run at a time")]
@@ -1280,6 +1339,7 @@ class Pool(TypedDict):
     created_at: Moment
     configured_at: Moment
     active_workers: Annotated[int, Field(ge=0, description="those that were heard of lately")]
+    workers: Annotated[int, Field(ge=0, description="the same as active_workers")]
     active_jobs: Count
 
 

@@ -18,6 +18,8 @@ CAPABILITIES = {
     "cron_jobs": False,
     "dead_letter": True,
     "delayed_jobs": True,
+    "events": True,
+    "fair_scheduling": True,
     "job_ttl": True,
     "pause_resume": True,
     "priority_queues": True,

@@ -509,6 +509,11 @@ class WorkerInfo(RequestModel):
     weights: dict[str, Weight] | None = _WEIGHTS
     pool: PoolName | None = _POOL
 
+    not_offered: ClassVar[Mapping[str, str]] = {
+        "handlers": "handing out jobs by type and version is not offered by this server; use "
+        "queues of their own."
+    }
+
     def check(self, prefix: str = "") -> None:
         """Raise InvalidRequest where strategy and weights do not go together."""
         _check_strategy(self.queues, self.strategy, self.weights, prefix)
@@ -648,10 +653,15 @@ def _check_slips(raw: Mapping[str, Any], prefix: str) -> None:
 class _Report(RequestModel):
     message: Annotated[str, Field(max_length=MAX_PROGRESS_MESSAGE)] | None = None
     data: dict[str, Any] | None = None
+    checkpoint: dict[str, Any] | None = Field(
+        None, description="not kept: the answer says so, and the rest of the report counts"
+    )
 
-    not_offered: ClassVar[Mapping[str, str]] = {
-        "checkpoint": "checkpoints are not offered by this server."
-    }
+    def warnings(self) -> list[str]:
+        """What the report has that is not kept."""
+        if self.checkpoint is None:
+            return []
+        return ["'checkpoint' is not kept: this server has no checkpoints."]
 
 
 class ProgressRequest(_Report):

@@ -108,9 +108,8 @@ _MOMENT = {
     "maxLength": 65,
     "description": "RFC 3339 with a time zone, or '+' and an ISO 8601 duration from now",
 }
-_LENGTH = {"pattern": _DURATION, "maxLength": 64}
 _SHORT = r"(?=.)(\d{1,9}d)?(\d{1,9}h)?(\d{1,9}m)?(\d{1,9}s)?(\d{1,9}ms)?"
-_SHORT_LENGTH = {"pattern": f"{_SHORT}|{_DURATION}", "maxLength": 64}
+_LENGTH = {"pattern": f"{_SHORT}|{_DURATION}", "maxLength": 64}
 # A step of a path in a filter of dead letters, as in `ojs.domain.dead_letter.filter`.
 _STEP = (
     r"\.(\*|[^0-9.\[=*\s][^.\[=]*)"
@@ -141,7 +140,7 @@ _FIELD_RULES: Mapping[str, Mapping[str, Mapping[str, Any]]] = {
         "initial_interval": _LENGTH,
         "max_interval": _LENGTH,
     },
-    "UniqueRequest": {"period": _LENGTH, "within": _SHORT_LENGTH},
+    "UniqueRequest": {"period": _LENGTH, "within": _LENGTH},
     "ConfigureQueueRequest": {
         "dead_letter_ttl": _LENGTH,
         "allowed_job_types": {
@@ -161,9 +160,9 @@ _FIELD_RULES: Mapping[str, Mapping[str, Mapping[str, Any]]] = {
     "StarvationPreventionRequest": {"rotation_interval": _LENGTH},
     "RateLimitRequest": {
         "key": {"pattern": limits.KEY_PATTERN},
-        "period": {"pattern": f"second|minute|hour|day|{_DURATION}", "maxLength": 64},
+        "period": {"pattern": f"second|minute|hour|day|{_LENGTH['pattern']}", "maxLength": 64},
     },
-    "OverrideRequest": {"expires_at": _MOMENT},
+    "OverrideRequest": {"expires_at": _MOMENT, "period": _LENGTH},
     "FilterRequest": _FILTER,
     "PurgeDeadLettersRequest": _FILTER,
     "ErrorReport": {"rate_limit_until": _MOMENT},
@@ -213,9 +212,20 @@ _RATE_LIMIT: dict[str, Any] = {
 }
 _SHOWN_BACK = {"description": "as shown; without effect, but a name must be that of the path"}
 _TYPE_RULES: Mapping[str, dict[str, Any]] = {
+    "JobRequest": {
+        "properties": {
+            envelope.RESULT_TTL: {"type": "null", "description": "422 unless null: not offered"}
+        }
+    },
     "RateLimitRequest": _RATE_LIMIT,
     "OverrideRequest": {
-        "anyOf": [{"required": [name]} for name in ("concurrency", "rate", "throttle")]
+        "anyOf": [{"required": [name]} for name in ("concurrency", "rate", "throttle", "limit")],
+        "dependentRequired": {"limit": ["period"], "period": ["limit"]},
+        "not": {"required": ["limit", "rate"]},
+        "properties": {
+            "limit": {"type": "integer", "minimum": 1, "maximum": limits.MAX_RATE},
+            "period": {"type": "string", **_LENGTH},
+        },
     },
     "UniqueRequest": _META_KEYS,
     "CreateQueueRequest": _CONFIG_UNDER_OR_BESIDE,

@@ -1,8 +1,8 @@
 """Every operation that is served: the one table behind routes, dispatch and the OpenAPI document.
 
 A function's handler binds one implementation to each of its operations
-(`ojs.http.binding.application`). Everything else is answered 404, or 405 when only the method is
-wrong.
+(`ojs.http.binding.application`). Everything else is answered 404, 405 when only the method is
+wrong, or 422 for a feature that is known and not offered.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ from ojs.domain.queue.queue import DeletionStrategy
 from ojs.domain.rate_limit.limiter import OverrideRequest
 from ojs.domain.stats import Period
 from ojs.http.contract import models
+from ojs.http.contract.features import MISSING, MissingFeature
 
 if TYPE_CHECKING:
     from ojs.domain.requests import Model
@@ -324,21 +325,21 @@ def _under_admin(operation: Operation) -> Operation:
 
 # fmt: off
 _JOB = Success("JobAnswer", "The job.")
+_JOB_TWICE = Success("JobDetailAnswer", "The job, wrapped and at the top level.")
 _JOBS = (
     _row("POST jobs", "enqueue_job", "Enqueue a job", {
-            201: Success("JobAnswer", "The job is durably stored.", ("Location",), _PRESSURE),
+            201: Success("JobMadeAnswer", "The job is durably stored.", ("Location",), _PRESSURE),
             200: Success("DeduplicatedAnswer", "A unique job with this key exists; here it is."),
         }, 403, 404, 409, 413, 429, request=JobRequest, headers=_PUSHING),
     _row("POST jobs/batch", "enqueue_batch", "Enqueue many jobs, or none", {
             201: Success("BatchAnswer", "All jobs are stored, in the order of the request.",
                          sometimes=(*_PRESSURE, *_RATE_LIMIT)),
         }, 403, 404, 409, 413, 429, request=models.BatchRequest, headers=_PUSHING),
-    _row("GET jobs/{id}", "get_job", "Read a job",
-        Success("JobDetailAnswer", "The job, wrapped and at the top level."), 404),
-    _row("DELETE jobs/{id}", "cancel_job", "Cancel a job that is not final", _JOB,
+    _row("GET jobs/{id}", "get_job", "Read a job", _JOB_TWICE, 404),
+    _row("DELETE jobs/{id}", "cancel_job", "Cancel a job that is not final", _JOB_TWICE,
         404, 409),
-    _row("POST jobs/{id}/cancel", "cancel_job_by_post", "Cancel a job that is not final", _JOB,
-        404, 409, request=models.NoOptions),
+    _row("POST jobs/{id}/cancel", "cancel_job_by_post", "Cancel a job that is not final",
+        _JOB_TWICE, 404, 409, request=models.NoOptions),
     _row("POST jobs/{id}/activate", "activate_job", "Make a pending job available", _JOB,
         404, 409, request=models.NoOptions),
     _row("POST jobs/{id}/ack", "ack_job_by_path", "Acknowledge a job as done",
@@ -669,24 +670,38 @@ def get(operation_id: str) -> Operation:
     return _by_id()[operation_id]
 
 
-def pattern(template: str) -> re.Pattern[str]:
-    """What paths of a template look like: a parameter is one segment, whatever it holds."""
+def pattern(template: str, *, and_below: bool = False) -> re.Pattern[str]:
+    """What paths of a template look like: a parameter is one segment, whatever it holds. With
+    `and_below` what is below these paths counts, too.
+    """
     fixed = _PARAMETER.split(template)
     text = "".join(
         f"(?P<{part}>[^/]+)" if index % 2 else re.escape(part) for index, part in enumerate(fixed)
     )
-    return re.compile(rf"\A{text}\Z", re.DOTALL)
+    below = "(?:/.*)?" if and_below else ""
+    return re.compile(rf"\A{text}{below}\Z", re.DOTALL)
 
 
 def at(path: str) -> dict[str, Operation]:
-    """Method → operation for a path. A fixed path hides the templates that match it too."""
+    """Method → operation for a path, {} for that of a missing feature.
+
+    Of several that match, the one counts that is literal where they first differ.
+    """
+    found = _resolved(path)
+    return found if isinstance(found, dict) else {}
+
+
+def missing(path: str) -> MissingFeature | None:
+    """The feature to which a path would belong, if it is known and not offered."""
+    found = _resolved(path)
+    return found if isinstance(found, MissingFeature) else None
+
+
+def _resolved(path: str) -> dict[str, Operation] | MissingFeature | None:
     fixed, templates = _by_path()
     if path in fixed:
         return fixed[path]
-    for matcher, found in templates:
-        if matcher.match(path):
-            return found
-    return {}
+    return next((found for matcher, found in templates if matcher.match(path)), None)
 
 
 @cache
@@ -696,11 +711,27 @@ def _by_id() -> dict[str, Operation]:
 
 @cache
 def _by_path() -> tuple[
-    dict[str, dict[str, Operation]], list[tuple[re.Pattern[str], dict[str, Operation]]]
+    dict[str, dict[str, Operation]],
+    list[tuple[re.Pattern[str], dict[str, Operation] | MissingFeature]],
 ]:
     grouped: dict[str, dict[str, Operation]] = {}
     for operation in OPERATIONS:
         grouped.setdefault(operation.path, {})[operation.method] = operation
     fixed = {path: found for path, found in grouped.items() if not _PARAMETER.search(path)}
-    templates = [(pattern(path), found) for path, found in grouped.items() if path not in fixed]
-    return fixed, templates
+    # What is offered comes first, where its path is as literal as that of a feature.
+    found: list[tuple[str, dict[str, Operation] | MissingFeature]] = [
+        *((path, here) for path, here in grouped.items() if path not in fixed),
+        *((f"{BASE}/{path}", feature) for feature in MISSING for path in feature.paths),
+    ]
+    found.sort(key=lambda one: _wildness(*one))
+    return fixed, [
+        (pattern(path, and_below=isinstance(here, MissingFeature)), here) for path, here in found
+    ]
+
+
+def _wildness(path: str, here: dict[str, Operation] | MissingFeature) -> list[bool]:
+    """Which parts of a path may be anything: of two the less one is literal where they differ. What
+    is below a missing feature is one part more.
+    """
+    parts = [part.startswith("{") for part in path.split("/")]
+    return [*parts, True] if isinstance(here, MissingFeature) else parts

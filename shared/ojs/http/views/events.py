@@ -64,12 +64,17 @@ def answer(request: EventRequest, found: EventPage) -> answers.EventsAnswer:
     `cursor` continues forward from the newest event; `pagination.next_cursor` continues in the
     direction of the listing: back to older events, or forward where the request had `after`.
     """
-    events = cast("list[answers.Event]", found.events)
+    shown = [{**event, "timestamp": event["time"]} for event in found.events]
+    events = cast("list[answers.Event]", shown)
     following = found.older or (found.cursor if found.has_more else None)
+    pagination = cast("answers.EventsPagination", paging.position(request.window, following))
+    if request.after is None and request.cursor is None:
+        # Nobody counts the events: with one more than those up to here there is a next page.
+        pagination["total"] = request.window.offset + len(events) + (following is not None)
     return {
         "events": events,
         "items": events,
         "cursor": paging.sealed(found.cursor),
         "has_more": found.has_more,
-        "pagination": paging.position(request.window, following),
+        "pagination": pagination,
     }

@@ -14,6 +14,7 @@ from ojs.domain import jsontext
 from ojs.domain.errors import BAD_CURSOR, InvalidRequest, OjsError
 from ojs.domain.job import history as histories
 from ojs.domain.job import job as jobs
+from ojs.domain.job.foreign import MAX_WARNINGS
 from ojs.domain.job.job import Job
 from ojs.domain.job.states import State
 from ojs.domain.page import Page
@@ -56,6 +57,8 @@ _OF_OUTCOME = (
     "state", "attempt", "max_attempts", "retry_delay_ms", "next_attempt_at", "completed_at",
     "discarded_at",
 )  # fmt: skip
+# What stands beside a job and is about the request, not about the job.
+_ABOUT_THE_REQUEST = frozenset({"deduplicated", "warnings"})
 # What is left out of a single job that does not fit into an answer, in this order.
 _LEFT_OUT_FIRST: tuple[Literal["result", "errors"], ...] = ("result", "errors")
 
@@ -156,13 +159,20 @@ def _listed(found: Iterable[Job], room: int) -> list[answers.Job]:
     return chosen
 
 
-def detail(job: Job) -> answers.JobDetailAnswer:
+def detail(job: Job, warnings: Sequence[str] = ()) -> answers.JobMadeAnswer:
     """A job wrapped, and its fields once more at the top level; there only the small ones if the
-    job is large.
+    job is large. `warnings` are of its request.
     """
     shown = whole(job)
     small = sent_bytes(shown) <= MAX_COPY_BYTES
-    return {**(shown if small else _slim(shown)), "job": shown}
+    copy: Mapping[str, Any] = shown if small else _slim(shown)
+    # A client's own field of such a name would say something of the request.
+    flat = {name: value for name, value in copy.items() if name not in _ABOUT_THE_REQUEST}
+    return cast("answers.JobMadeAnswer", {**flat, "job": shown, **_warned(warnings)})
+
+
+def _warned(warnings: Sequence[str]) -> answers.Warned:
+    return {"warnings": list(warnings[:MAX_WARNINGS])} if warnings else {}
 
 
 def wrapped(job: Job) -> answers.JobAnswer:
@@ -170,18 +180,19 @@ def wrapped(job: Job) -> answers.JobAnswer:
     return {"job": whole(job)}
 
 
-def deduplicated(job: Job) -> answers.DeduplicatedAnswer:
+def deduplicated(job: Job, warnings: Sequence[str]) -> answers.DeduplicatedAnswer:
     """The job that stands for a duplicate request."""
-    return {"job": whole(job), "deduplicated": True}
+    return {**detail(job, warnings), "deduplicated": True}
 
 
-def batch(stored: Sequence[Job]) -> answers.BatchAnswer:
-    """The answer to a batch, in the order of the request."""
+def batch(stored: Sequence[Job], warnings: Sequence[str] = ()) -> answers.BatchAnswer:
+    """The answer to a batch, in the order of the request; `warnings` are of the request."""
     return {
         "jobs": _listed(stored, MAX_ANSWER_BYTES - _AROUND_BYTES),
         "count": len(stored),
         "enqueued": len(stored),
         "failed": 0,
+        **_warned(warnings),
     }
 
 
@@ -262,9 +273,12 @@ def retries(job: Job) -> answers.RetriesAnswer:
     return answer
 
 
-def progress(reported: Progress) -> answers.ProgressAnswer:
-    """The progress that a job's worker reported last."""
-    return cast("answers.ProgressAnswer", reported.to_dict())
+def progress(reported: Progress, warnings: Sequence[str] = ()) -> answers.ProgressAnswer:
+    """The progress that a job's worker reported last; `warnings` of what was not kept of it."""
+    answer = cast("answers.ProgressAnswer", reported.to_dict())
+    if warnings:
+        answer["warnings"] = list(warnings)
+    return answer
 
 
 def deleted(job_id: str) -> answers.JobDeletedAnswer:

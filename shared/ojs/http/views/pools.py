@@ -17,7 +17,9 @@ def shown(status: PoolStatus) -> answers.Pool:
     """A pool: its configuration, its workers and its active jobs."""
     configured = {
         **pools.to_dict(status.pool),
+        "id": status.pool.name,
         "active_workers": status.active_workers,
+        "workers": status.active_workers,
         "active_jobs": status.active_jobs,
     }
     return cast("answers.Pool", configured)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from ojs.domain import times
 from ojs.domain.errors import InvalidRequest
@@ -16,15 +16,13 @@ from ojs.domain.rate_limit.limiter import (
     Rate,
     queue_key,
 )
-from ojs.http.binding import query
+from ojs.http.binding import paging, query
 
 if TYPE_CHECKING:
     from ojs.domain.page import Page
     from ojs.http.contract import answers
     from ojs.services.permits.rate_limits import RateLimitStatus
     from ojs.services.queues.configure import QueueUsage
-
-_UNITS = ((86_400_000, "P", "D"), (3_600_000, "PT", "H"), (60_000, "PT", "M"), (1_000, "PT", "S"))
 
 
 def override(raw: Mapping[str, Any], *, now_ms: int) -> Override:
@@ -33,6 +31,12 @@ def override(raw: Mapping[str, Any], *, now_ms: int) -> Override:
     Raises InvalidRequest, ValidationFailed.
     """
     body = OverrideRequest.model_validate(raw)
+    flat = body.model_fields_set & {"limit", "period"}
+    if flat and (body.limit is None or body.period is None):
+        missing, other = ("limit", "period") if body.limit is None else ("period", "limit")
+        raise InvalidRequest(missing, f"is required together with {other}")
+    if flat and "rate" in body.model_fields_set:
+        raise InvalidRequest("limit", "cannot be combined with rate")
     until_ms = None
     if body.expires_at is not None:
         check = partial(times.timestamp_ms, now_ms=now_ms)
@@ -55,8 +59,9 @@ def shown(status: RateLimitStatus) -> answers.RateLimitAnswer:
     if bounds.throttle is not None:
         next_ms = max(now_ms, limiter.next_ms(bounds.throttle))
         answer["throttle"] = {**_rate(bounds.throttle), "next_allowed_at": times.format_ms(next_ms)}
+    answer.update(cast("answers.RateLimitAnswer", _summary(status)))
     if status.waiting is not None:
-        answer["waiting_count"] = status.waiting
+        answer["waiting_count"] = answer["waiting"] = status.waiting
         if not status.waiting_exact:
             answer["waiting_count_exact"] = False
     if limiter.paused_ms is not None and limiter.paused_ms > now_ms:
@@ -64,6 +69,33 @@ def shown(status: RateLimitStatus) -> answers.RateLimitAnswer:
     if limiter.override is not None and limiter.override.holds(now_ms):
         answer["override"] = _override(limiter.override)
     return answer
+
+
+def _summary(status: RateLimitStatus) -> answers.LimitSummary:
+    """The limit that tables of one line for each key show: the rate, or else the concurrency, or
+    else the throttle.
+    """
+    limiter, now_ms, bounds = status.limiter, status.now_ms, status.bounds
+    if bounds.rate is not None:
+        used = limiter.started(bounds.rate.period_ms, now_ms)
+        available = max(0, bounds.rate.limit - used)
+        return {**_rate(bounds.rate), "active": used, "available": available}
+    if bounds.concurrency is not None:
+        available = max(0, bounds.concurrency - limiter.active)
+        return {"limit": bounds.concurrency, "active": limiter.active, "available": available}
+    if bounds.throttle is None:
+        return {}
+    used = int(limiter.next_ms(bounds.throttle) > now_ms)
+    return {**_rate(bounds.throttle), "active": used, "available": 1 - used}
+
+
+def _running(status: RateLimitStatus) -> answers.RunningOfKey:
+    """A key and its running jobs, of how many if they are limited."""
+    limit, active = status.bounds.concurrency, status.limiter.active
+    shown: answers.RunningOfKey = {"key": status.key, "active": active}
+    if limit is not None:
+        shown |= {"concurrency": limit, "available": max(0, limit - active)}
+    return shown
 
 
 def of_queue(usage: QueueUsage) -> answers.QueueLimitsAnswer:
@@ -85,8 +117,12 @@ def of_queue(usage: QueueUsage) -> answers.QueueLimitsAnswer:
 
 
 def page(found: Page[RateLimitStatus], pagination: answers.Pagination) -> answers.RateLimitsAnswer:
-    """A page of keys. Waiting jobs are counted only where a single key is read."""
-    return {"items": [shown(status) for status in found.items], "pagination": pagination}
+    """A page of keys, in two shapes. Waiting jobs are counted only where a single key is read."""
+    return {
+        "items": [shown(status) for status in found.items],
+        "rate_limits": [_running(status) for status in found.items],
+        **paging.with_total(pagination),
+    }
 
 
 def headers(status: RateLimitStatus | None) -> dict[str, str]:
@@ -140,6 +176,8 @@ def _window(rate: Rate, limiter: LimiterState, now_ms: int) -> answers.Window:
 def _override(override: Override) -> answers.RateLimitOverride:
     bounds = override.bounds
     answer: answers.RateLimitOverride = {}
+    if bounds.rate is not None:
+        answer.update(_rate(bounds.rate))  # type: ignore[typeddict-item]
     if "concurrency" in override.named:
         answer["concurrency"] = bounds.concurrency
     if "rate" in override.named:
@@ -152,12 +190,4 @@ def _override(override: Override) -> answers.RateLimitOverride:
 
 
 def _rate(rate: Rate) -> answers.Starts:
-    return {"limit": rate.limit, "period": duration(rate.period_ms)}
-
-
-def duration(ms: int) -> str:
-    """Format a length in ms as an ISO 8601 duration, in the largest unit that divides it."""
-    for unit, before, after in _UNITS:
-        if ms % unit == 0:
-            return f"{before}{ms // unit}{after}"
-    return f"PT{ms // 1_000}.{ms % 1_000:03d}S"
+    return {"limit": rate.limit, "period": times.round_duration(rate.period_ms)}

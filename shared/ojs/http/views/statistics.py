@@ -190,7 +190,10 @@ def _statistics(stats: QueueStats, named: answers.NamedQueue) -> answers.Statist
         "enqueued_today": stats.today.enqueued,
         "completed_today": stats.today.completed,
         "failed_today": stats.today.failed,
+        "completed_last_hour": stats.last_hour.completed,
+        "failed_last_hour": stats.last_hour.failed,
         "throughput": _throughput(stats.rates),
+        "throughput_per_second": round(stats.rates.processed / 60, 4),
         **_averages(stats.today),
         **_oldest(stats),
     }

@@ -76,8 +76,9 @@ class Statistics:
         self._health = health
         self._clock = clock
 
-    def queue(self, name: str) -> QueueStats:
-        """One queue's statistics; zeros if it does not exist. Three calls.
+    def queue(self, name: str, *, hour: bool = False) -> QueueStats:
+        """One queue's statistics; zeros if it does not exist. Three calls, and one more for those
+        of the last `hour`.
 
         Available, scheduled, retryable and active jobs are counted in the index if there are at
         most `ojs.store.derived.statistics.MAX_SHALLOW` of them; the projection counts the rest.
@@ -91,6 +92,14 @@ class Statistics:
         if counters.queue is not None and counters.queue.lanes != 1:
             # Other lanes have ready lines of their own, which were not read.
             ready, waiting = ReadyLine((), whole=False), None
+        last_hour = Activity()
+        if hour:
+            since_ms = now_ms - now_ms % MINUTE_MS - HOUR_MS + MINUTE_MS
+            # What the shards have was read before: what is handed over meanwhile counts once.
+            points = self._stats.points(
+                name, MINUTE_MS, since_ms, now_ms + 1, recent=counters.recent, consistent=True
+            )
+            last_hour = sum((point.activity for point in points), last_hour)
         states = dict(counters.levels.states)
         priorities: Mapping[int, int] = counters.priorities
         if ready.whole:
@@ -106,11 +115,12 @@ class Statistics:
             rates=rates(counters.minute, counters.minute_before, now_ms),
             priorities=priorities,
             oldest_available_ms=_oldest(ready, counters) if states[State.AVAILABLE] else None,
+            last_hour=last_hour,
         )
 
-    def existing(self, name: str) -> QueueStats:
+    def existing(self, name: str, *, hour: bool = False) -> QueueStats:
         """One queue's statistics. Raises NotFound when there is no such queue."""
-        stats = self.queue(name)
+        stats = self.queue(name, hour=hour)
         if stats.queue is None:
             raise NotFound("queue", name)
         return stats

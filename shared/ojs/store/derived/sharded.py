@@ -66,13 +66,30 @@ class ShardCounters:
         if not names:
             return self._table.batch_get(wanted, consistent=consistent)
         found = self._read(names, wanted, consistent=consistent)
-        counts = {name: self._counts(name, found) for name in names}
+        self._add_shards(wanted, found, {name: self._counts(name, found) for name in names})
+        return found
+
+    def batch_get_with_recent(
+        self, name: str, wanted: Sequence[Key]
+    ) -> tuple[dict[Key, Item], ShardActivity]:
+        """`batch_get` of items of one queue, and `recent` of it, by the same call."""
+        wanted = list(dict.fromkeys(wanted))
+        found = self._read({name}, wanted, consistent=True)
+        counts = self._counts(name, found)
+        self._add_shards(wanted, found, {name: counts})
+        return found, ShardActivity(counts)
+
+    def _add_shards(
+        self,
+        wanted: Sequence[Key],
+        found: dict[Key, Item],
+        counts: Mapping[str, Sequence[ShardCounts]],
+    ) -> None:
         for key in wanted:
             if _is_counted(key[0]):
                 merged = _merged(key, found.get(key), counts[key[0].removeprefix(_STATS)])
                 if merged is not None:
                     found[key] = merged
-        return found
 
     def outline(self, wanted: Iterable[Key]) -> tuple[dict[Key, Item], bool]:
         """As `batch_get`, in one call whatever happens, and slightly behind. False says that the

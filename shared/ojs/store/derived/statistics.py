@@ -38,7 +38,7 @@ from ojs.domain.stats import (
     Totals,
     WorkerCounts,
 )
-from ojs.store.derived.sharded import ShardCounters
+from ojs.store.derived.sharded import ShardActivity, ShardCounters
 from ojs.store.queues.queues import from_item
 from ojs.store.table import keys
 from ojs.store.table.errors import LostRace, Unreadable, pass_over, readable
@@ -100,6 +100,7 @@ class Counters:
     minute: Activity
     minute_before: Activity
     oldest_ms: int | None
+    recent: ShardActivity
     staged: frozenset[str]
 
 
@@ -177,7 +178,7 @@ class StatisticsStore:
         ]
         looked_up = list(islice(batches, MAX_BATCH_GET - len(wanted)))
         staged = [(keys.batch(token), keys.RECORD) for token in looked_up]
-        found = self._sharded.batch_get([*wanted, *staged])
+        found, recent = self._sharded.batch_get_with_recent(name, [*wanted, *staged])
         queue, now, gauge, today, minute, before = (found.get(key, {}) for key in wanted)
         return Counters(
             queue=from_item(name, queue) if queue else None,
@@ -187,6 +188,7 @@ class StatisticsStore:
             minute=_activity(minute),
             minute_before=_activity(before),
             oldest_ms=_optional(gauge, "oldest"),
+            recent=recent,
             staged=frozenset(batches)
             - {token for token in looked_up if (keys.batch(token), keys.RECORD) not in found},
         )
@@ -320,19 +322,27 @@ class StatisticsStore:
     # --- history ------------------------------------------------------------------------------
 
     def points(
-        self, name: str, length_ms: int, since_ms: int, until_ms: int, *, consistent: bool = False
+        self,
+        name: str,
+        length_ms: int,
+        since_ms: int,
+        until_ms: int,
+        *,
+        recent: ShardActivity | None = None,
+        consistent: bool = False,
     ) -> list[Point]:
         """The activity of the minutes, hours or days that begin in [since_ms, until_ms).
 
         Periods without activity are left out. `name` may be `ALL_QUEUES`. One call, and one for
-        what shards have.
+        what shards have unless that is `recent`, read before.
         """
         pk = keys.stats(name)
         starts = range(since_ms - since_ms % length_ms, until_ms, length_ms)
         if not starts:
             return []
         sort_keys = {_sort_key(length_ms, start): start for start in starts}
-        recent = self._sharded.recent(name, consistent=consistent)
+        if recent is None:
+            recent = self._sharded.recent(name, consistent=consistent)
         if length_ms == DAY_MS and name != keys.ALL_QUEUES:
             # Items may be large (counts by type, histograms). A query returns 1 MB, this 16 MB at
             # most.

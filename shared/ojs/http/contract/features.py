@@ -1,0 +1,69 @@
+"""Families of the Open Job Spec and of its clients that this server knows and does not offer.
+
+A request to one of their paths is refused with 422 `unsupported`, and told what is missing.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class MissingFeature:
+    """What is not offered: its name in errors, how a message calls it, and its paths.
+
+    Paths are below the base path; what is below one of them belongs to it. A part in braces stands
+    for any one segment. `instead` is what to do for now.
+    """
+
+    name: str
+    called: str
+    paths: tuple[str, ...]
+    instead: str = ""
+
+    @property
+    def message(self) -> str:
+        """What the caller is told."""
+        told = f"{self.called} not offered by this server."
+        return f"{told} {self.instead}" if self.instead else told
+
+
+# fmt: off
+MISSING: tuple[MissingFeature, ...] = (
+    MissingFeature("cron", "Cron jobs are", ("cron", "crons"),
+        "Push from a schedule of your own, such as EventBridge Scheduler."),
+    MissingFeature("workflows", "Workflows are", ("workflows",),
+        "Let a job push the jobs that follow it."),
+    MissingFeature("webhooks", "Webhooks are", ("webhooks",),
+        "Poll /ojs/v1/events, or take events from the EventBridge bus."),
+    MissingFeature("schemas", "Schemas of jobs are", ("schemas", "admin/schemas")),
+    # The last is what the durable helpers of official SDKs ask for: they say the base path twice.
+    MissingFeature("checkpoints", "Checkpoints are",
+        ("jobs/{id}/checkpoint", "checkpoints", "ojs/v1/checkpoints"),
+        "Keep what a job needs to go on in a store of its own."),
+    MissingFeature("multi-tenancy", "Tenants are", ("tenants", "admin/tenants")),
+    MissingFeature("event-streams", "Event streams are",
+        ("events/stream", "admin/stats/stream", "jobs/{id}/events", "jobs/{id}/progress/stream",
+         "jobs/{id}/result/stream", "queues/{name}/events", "ws"),
+        "Poll instead: /ojs/v1/events?after=, /ojs/v1/jobs/{id}/progress, or a job's result with "
+        "wait=true."),
+    MissingFeature("bulk-results", "Reading many results at once is", ("jobs/results",),
+        "Read /ojs/v1/jobs/{id}/result."),
+    MissingFeature("execution-history", "This form of a job's history is",
+        ("history", "jobs/{id}/lineage", "events/{id}/history", "admin/jobs/{id}/trace"),
+        "Read /ojs/v1/jobs/{id}/history."),
+    MissingFeature("maintenance", "A maintenance mode is",
+        ("admin/system/maintenance", "admin/maintenance"), "Pause the queues."),
+    MissingFeature("unique-jobs-list", "A list of unique keys is", ("unique-jobs",)),
+    MissingFeature("push-delivery", "Delivery of jobs to functions is", ("admin/deliveries",),
+        "Fetch jobs: /ojs/v1/workers/fetch."),
+)
+# fmt: on
+NO_TENANTS = (
+    "tenants are not kept apart by this server; leave the header out, and separate them by queues "
+    "and keys"
+)
+NO_IDEMPOTENCY_KEYS = (
+    "is not offered by this server: the jobs would be pushed again; send a job `id` of your own, "
+    "or `unique`"
+)

@@ -1,0 +1,129 @@
+"""What this server knows and does not offer is refused with 422, and named."""
+
+from __future__ import annotations
+
+from itertools import product
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from ojs.http.contract import operations as contract
+from ojs.http.contract.features import MISSING
+from ojs.http.contract.permissions import permissions
+
+if TYPE_CHECKING:
+    from tests.unit.functions.client import Api
+
+BASE = "/ojs/v1"
+ID = "019539a4-0000-7000-8000-000000000000"
+PATHS = [
+    pytest.param(feature.name, path.replace("{id}", ID).replace("{name}", "q"), id=path)
+    for feature in MISSING
+    for path in feature.paths
+]
+
+
+@pytest.mark.parametrize(("feature", "path"), PATHS)
+def test_a_family_that_is_not_offered_is_named(api: Api, feature: str, path: str) -> None:
+    for method, below in product(("GET", "POST", "DELETE"), ("", "/x", "/x/y%2Fz")):
+        reply = api(method, f"{BASE}/{path}{below}", {} if method == "POST" else None)
+        assert (reply.status, reply.error["code"]) == (422, "unsupported")
+        assert reply.error["details"] == {"feature": feature}
+        assert "not offered by this server" in reply.error["message"]
+        assert reply.error["retryable"] is False
+    assert api.get(f"{BASE}/{path}x/none/of/these/").status in (400, 404)
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "feature"),
+    [
+        # Of the official clients: Go and JavaScript, the command line, the admin UI.
+        ("POST", "/workflows", "workflows"),
+        ("DELETE", f"/workflows/{ID}", "workflows"),
+        ("POST", "/cron", "cron"),
+        ("PATCH", "/crons/nightly", "cron"),
+        ("GET", "/schemas/urn%3Aojs%3Aschema%3Aa", "schemas"),
+        ("PUT", "/admin/schemas/a.b/1", "schemas"),
+        ("GET", "/webhooks/subscriptions", "webhooks"),
+        ("POST", f"/ojs/v1/checkpoints/{ID}", "checkpoints"),
+        ("GET", f"/ojs/v1/checkpoints/{ID}/resume", "checkpoints"),
+        ("PUT", f"/jobs/{ID}/checkpoint", "checkpoints"),
+        ("GET", "/events/stream", "event-streams"),
+        ("GET", "/admin/tenants", "multi-tenancy"),
+        ("POST", "/jobs/bulk/cancel", "bulk-operations"),
+        ("POST", "/jobs/bulk/retry", "bulk-operations"),
+        ("POST", "/queues/q/purge", "purge"),
+    ],
+)
+def test_what_clients_ask_for(api: Api, method: str, path: str, feature: str) -> None:
+    reply = api(method, f"{BASE}{path}", {} if method in ("POST", "PUT", "PATCH") else None)
+    assert (reply.status, reply.error["details"]) == (422, {"feature": feature})
+
+
+def test_no_feature_hides_an_operation() -> None:
+    for operation in contract.OPERATIONS:
+        assert contract.at(operation.path)[operation.method] is operation
+        assert contract.missing(operation.path) is None
+
+
+def test_an_operation_wins_over_a_feature_that_is_as_literal() -> None:
+    """So that a feature may be built path by path."""
+    feature = MISSING[0]
+    for operation, family, first in (
+        ("/jobs/bulk/{action}", "/jobs/bulk", True),
+        ("/jobs/{id}/history", "/jobs/{id}/history", True),
+        ("/jobs/{id}/cancel", "/jobs/bulk", False),
+        ("/jobs/{id}/history/{at}", "/jobs/{id}/history", True),
+    ):
+        found = contract._wildness(operation, {}) <= contract._wildness(family, feature)
+        assert found is first, (operation, family)
+
+
+def test_literal_parts_of_a_path_win_over_parameters(api: Api) -> None:
+    """`bulk` is no job, whatever comes after it; what is no name of a feature is one."""
+    assert contract.at(f"{BASE}/jobs/bulk/cancel") == {}
+    assert "POST" in contract.at(f"{BASE}/jobs/bulky/cancel")
+    reply = api.post(f"{BASE}/jobs/bulky/cancel")
+    assert (reply.status, reply.error["details"]["field"]) == (400, "id")
+
+
+@pytest.mark.parametrize("value", ["acme", " ", "_default"])
+def test_a_tenant_is_refused_wherever_it_could_mean_something(api: Api, value: str) -> None:
+    """Every operation but those that tell what the server is: a client has these read first."""
+    header = {"X-OJS-Tenant".lower(): value}
+    for operation in contract.OPERATIONS:
+        if permissions()[operation.id].scope is None:
+            continue
+        reply = api(operation.method, operation.path, headers=header)
+        assert (reply.status, reply.error["code"]) == (422, "unsupported")
+        assert reply.error["details"]["field"] == "X-OJS-Tenant"
+    for path in ("/ojs/manifest", f"{BASE}/health", f"{BASE}/ready"):
+        assert api("GET", path, headers=header).status == 200
+    assert api.get(f"{BASE}/queues").json["queues"] == []
+    assert api("GET", f"{BASE}/queues", headers={"x-ojs-tenant": ""}).status == 200
+
+
+@pytest.mark.parametrize(
+    ("path", "body"),
+    [
+        ("jobs", {"type": "a", "args": []}),
+        ("jobs/batch", {"jobs": [{"type": "a", "args": []}]}),
+    ],
+)
+def test_a_push_with_an_idempotency_key_is_not_just_carried_out(
+    api: Api, path: str, body: dict[str, Any]
+) -> None:
+    reply = api.post(f"{BASE}/{path}", body, **{"idempotency-key": "k"})
+    assert (reply.status, reply.error["code"]) == (422, "unsupported")
+    assert reply.error["details"]["field"] == "Idempotency-Key"
+    assert api.get(f"{BASE}/queues").json["queues"] == []
+
+
+@pytest.mark.parametrize("path", ["workers/register", "workers/heartbeat"])
+def test_handlers_of_a_worker_are_refused(api: Api, path: str) -> None:
+    worker = {"worker_id": "w", "state": "running"}
+    for body in ({**worker, "handlers": [{"type": "a", "versions": ["1.0"]}]},):
+        reply = api.post(f"{BASE}/{path}", body)
+        assert (reply.status, reply.error["details"]["field"]) == (422, "handlers")
+    assert api.get(f"{BASE}/workers/w/health").status == 404
+    assert api.post(f"{BASE}/{path}", {**worker, "handlers": None}).status == 200
