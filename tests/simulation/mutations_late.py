@@ -21,6 +21,7 @@ from ojs.services.permits.lifecycle import Permits
 from ojs.store.jobs import items
 from ojs.store.jobs import records as job_store
 from ojs.store.jobs.staged_batches import StagedBatches
+from ojs.store.permits.recount import Recount
 from ojs.store.table import keys, table
 from ojs.store.table.errors import classify
 from ojs.store.table.table import Put, Table, Update
@@ -234,6 +235,10 @@ def room_of_a_batch_twice() -> Iterator[None]:
         yield
 
 
+def late_jobs_are_counted() -> AbstractContextManager[Any]:
+    return mock.patch.object(Recount, "_undone", return_value=(0, 0))
+
+
 def batch_item_is_repeated() -> AbstractContextManager[Any]:
     """As it was: the item of a batch may be written again after its commit (found likewise)."""
     create = StagedBatches.create
@@ -314,6 +319,7 @@ LATE: Mapping[str, tuple[Mutation, str]] = {
     "a queue is read late": (queue_is_read_late, "configured"),
     "staged writes are repeated": (staged_writes_are_repeated, "late"),
     "an undone batch gives room back twice": (room_of_a_batch_twice, "late"),
+    "what an undone batch wrote late is counted": (late_jobs_are_counted, "late"),
     "the item of a batch is repeated": (batch_item_is_repeated, "batches"),
     "ids of a staged batch are taken": (staged_ids_are_taken, "batches"),
     "staged jobs are handed out": (staged_jobs_are_handed_out, "batches"),

@@ -156,6 +156,7 @@ LONG = {
     *SWITCHES,
     "two retries of a dead letter",
     "an ack and the end of its lease",
+    "an ack and a fetch after its lease",
     "two fetches",
     "two pushes of one key",
     "a push and the end of its queue, discard",

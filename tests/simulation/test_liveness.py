@@ -12,17 +12,10 @@ import pytest
 from tests.simulation.liveness import KINDS, LEAST_AFTER, measure
 
 SEED = 1
-# Of which `make test` runs one.
-AT_FIRST = "limited"
 
 
-@pytest.mark.parametrize(
-    "kind",
-    [
-        kind if kind == AT_FIRST else pytest.param(kind, marks=pytest.mark.exhaustive)
-        for kind in KINDS
-    ],
-)
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("kind", KINDS)
 def test_work_goes_on_while_calls_fail(kind: str) -> None:
     told = measure(kind, SEED)
     assert told.healthy > 60

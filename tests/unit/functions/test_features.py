@@ -50,9 +50,9 @@ def test_a_family_that_is_not_offered_is_named(api: Api, feature: str, path: str
         ("PUT", f"/jobs/{ID}/checkpoint", "checkpoints"),
         ("GET", "/events/stream", "event-streams"),
         ("GET", "/admin/tenants", "multi-tenancy"),
-        ("POST", "/jobs/bulk/cancel", "bulk-operations"),
-        ("POST", "/jobs/bulk/retry", "bulk-operations"),
-        ("POST", "/queues/q/purge", "purge"),
+        ("GET", f"/jobs/{ID}/lineage", "execution-history"),
+        ("GET", "/unique-jobs", "unique-jobs-list"),
+        ("POST", "/jobs/results", "bulk-results"),
     ],
 )
 def test_what_clients_ask_for(api: Api, method: str, path: str, feature: str) -> None:
@@ -80,8 +80,9 @@ def test_an_operation_wins_over_a_feature_that_is_as_literal() -> None:
 
 
 def test_literal_parts_of_a_path_win_over_parameters(api: Api) -> None:
-    """`bulk` is no job, whatever comes after it; what is no name of a feature is one."""
-    assert contract.at(f"{BASE}/jobs/bulk/cancel") == {}
+    """`bulk` and `results` are no jobs; what is no name of a feature or of an operation is one."""
+    assert contract.at(f"{BASE}/jobs/bulk/cancel")["POST"].id == "cancel_jobs"
+    assert contract.at(f"{BASE}/jobs/results") == {}
     assert "POST" in contract.at(f"{BASE}/jobs/bulky/cancel")
     reply = api.post(f"{BASE}/jobs/bulky/cancel")
     assert (reply.status, reply.error["details"]["field"]) == (400, "id")

@@ -596,7 +596,7 @@ def test_derived_operations_change_nothing(api: Api) -> None:
         "list_queues", "get_queue", "queue_stats", "priority_stats", "admin_list_queues",
         "admin_get_queue", "admin_stats", "admin_stats_history", "list_events", "metrics",
         "root_metrics", "dead_letter_stats", "admin_dead_letter_stats", "list_pools", "get_pool",
-        "scheduling_stats",
+        "scheduling_stats", "list_jobs", "admin_list_jobs",
     }  # fmt: skip
 
 

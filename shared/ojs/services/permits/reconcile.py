@@ -192,7 +192,7 @@ class ReconcileSweep:
         # then fewer jobs are in line than were counted, and nothing is wrong.
         if staged is None or name in staged:
             return
-        missed = _minus(counted[0].tracked_room, value.tracked_room)
+        missed = _minus(_minus(counted[0].tracked_room, counted[0].undone), value.tracked_room)
         if any(missed):
             counts["healed"] += self._depth.add(name, value, count=missed[0], size=missed[1])
         elif suspected:

@@ -270,6 +270,15 @@ class StagedBatches:
             self._committed.add(token)
         return staged
 
+    @staticmethod
+    def undone(batches: Iterable[Item]) -> set[str]:
+        """Tokens of those of these batches' items that are being undone, or have been."""
+        return {
+            str(item["pk"]).removeprefix(keys.batch(""))
+            for item in batches
+            if item.get("state") == _UNDONE
+        }
+
     def stale(self, *, now_ms: int, limit: int) -> list[str]:
         """Tokens of batches to undo: not committed in time, or due to be undone a second time. May
         be stale.

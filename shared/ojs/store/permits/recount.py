@@ -20,7 +20,7 @@ from ojs.domain.stats import MINUTE_MS
 from ojs.store.derived.sharded import ShardCounters
 from ojs.store.derived.statistics import StatisticsStore
 from ojs.store.jobs import items
-from ojs.store.jobs.staged_batches import STAGING_GRACE_MS
+from ojs.store.jobs.staged_batches import STAGING_GRACE_MS, StagedBatches
 from ojs.store.permits.depth_counter import DepthValue, Room, value_from
 from ojs.store.queues.queues import from_item
 from ojs.store.table import keys
@@ -37,7 +37,8 @@ class Occupancy:
 
     Tracked jobs were counted by the depth counter, untracked ones stored before the queue had a
     bound. `reserved` has the tracked ones by period, if that was counted. Of those whose period is
-    unknown the latest came at `undated_ms`.
+    unknown the latest came at `undated_ms`. The tracked ones of `undone` batches (jobs, bytes) have
+    no room any more: they were written late, and are about to be removed.
     """
 
     tracked: int = 0
@@ -46,6 +47,7 @@ class Occupancy:
     untracked_bytes: int = 0
     reserved: Room = field(default_factory=Room)
     undated_ms: int = 0
+    undone: tuple[int, int] = (0, 0)
 
     @property
     def tracked_room(self) -> tuple[int, int]:
@@ -124,6 +126,7 @@ class Recount:
         wanted = [(keys.job(job_id), keys.RECORD) for job_id in ids]
         held: list[tuple[int, int, int]] = []
         untracked = untracked_bytes = undated_ms = 0
+        in_batches: dict[str, list[int]] = {}
         for start in range(0, len(wanted), MAX_BATCH_GET):
             found = self._table.batch_get(wanted[start : start + MAX_BATCH_GET])
             for item in found.values():
@@ -134,6 +137,8 @@ class Recount:
                 if "held" in record:
                     period = record.get("held_in", 0)
                     held.append((period, 1, record["held"]))
+                    if "batch" in record:
+                        in_batches.setdefault(record["batch"], []).append(record["held"])
                     undated_ms = max(undated_ms, 0 if period else record["created"])
                 else:
                     untracked += 1
@@ -141,7 +146,13 @@ class Recount:
                     untracked_bytes += record.get("payload_bytes") or len(body.encode("utf-8"))
         tracked = Room.sum(held)
         sums = tracked.count, tracked.size, untracked, untracked_bytes
-        return Occupancy(*sums, tracked, undated_ms), whole
+        return Occupancy(*sums, tracked, undated_ms, self._undone(in_batches)), whole
+
+    def _undone(self, jobs: Mapping[str, Sequence[int]]) -> tuple[int, int]:
+        """How many jobs of undone batches there are, and their bytes; `jobs` are bytes by batch."""
+        found = self._table.batch_get((keys.batch(token), keys.RECORD) for token in jobs)
+        sizes = [size for token in StagedBatches.undone(found.values()) for size in jobs[token]]
+        return len(sizes), sum(sizes)
 
     def active(self, names: Sequence[str]) -> dict[str, int]:
         """How many jobs of each queue run, as projected; may be late."""
