@@ -4,11 +4,11 @@ from __future__ import annotations
 
 # By scenario and seed.
 FOUND: dict[tuple[str, int], str] = {
-    ("ending", 2454): (
+    ("ending", 3423): (
         "A fetch that saw a job in the queue that it was just moved from could claim it there, "
         "when its place was the same in both lines: the claim did not name the line."
     ),
-    ("rejected", 68): (
+    ("rejected", 151): (
         "A queue with jobs was to be deleted with `reject`. When taking the end back was repeated "
         "for a lost answer, or done by the sweep as well, LostRace went to whoever asked, or ended "
         "the sweep."
@@ -72,5 +72,7 @@ FOUND_BEFORE = (
     ("pool", 150),
     ("owners", 20027),
     ("contents", 17),
+    ("ending", 2454),
+    ("rejected", 68),
     ("ending", 919),
 )

@@ -315,6 +315,29 @@ def test_many_idle_queues_and_lanes_make_pages_short_not_dear(seen: World) -> No
     assert pages <= 8 + 8
 
 
+@pytest.mark.parametrize("state", ["active", "available", "scheduled"])
+def test_the_first_page_of_all_queues_shows_jobs_of_some(seen: World, state: str) -> None:
+    """Whoever shows one page alone, as the admin UI does, must not say that there are none."""
+    for queue in ("a", "b", "c"):
+        seen.push(queue=queue)
+    seen.push(queue="c", scheduled_at=times.format_ms(seen.clock.now_ms() + DAY_MS))
+    (running,) = seen.fetch("b")
+    seen.run.jobs.report_progress(running.id, progress=0.4)
+    project(seen)
+    wanted = JobFilter(states=(State(state),))
+    # A container learns of the stream's shards with its first page.
+    seen.run.listing.page(wanted, limit=20)
+    with spending(seen) as spent:
+        page = seen.run.listing.page(wanted, limit=20)
+    assert spent.calls <= CALLS
+    assert page.items
+    if state == "active":
+        (job,) = page.items
+        assert job.id == running.id
+        assert job.progress is not None
+        assert float(job.progress["progress"]) == 0.4
+
+
 def test_jobs_of_a_batch_are_listed_when_it_is_committed(world: World) -> None:
     now_ms = world.clock.now_ms()
     world.push(queue="mail")

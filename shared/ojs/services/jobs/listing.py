@@ -351,8 +351,6 @@ class JobListing:
                 raise _too_far(skip)
             entries, skip = entries[skip:], 0
         found, unsearched, after = self._shown(look, entries, after, limit, skip)
-        if found and look.live:
-            found = self._jobs.with_progresses(found)
         if sort is not None:
             found.sort(key=_VALUES[sort], reverse=descending)
         cursor = None if after is None else after.text(digest, look.recent_ms)
@@ -394,9 +392,10 @@ class JobListing:
         wanted = look.wanted
         most = limit if look.exact else MAX_RECORDS
         # Half a unit for each record, and as much for the progress of each.
-        room = max(1, min(most, MAX_RECORDS, int(look.units if look.live else 2 * look.units)))
+        items_of_each = 2 if look.live else 1
+        room = max(1, min(most, MAX_RECORDS // items_of_each, int(2 * look.units) // items_of_each))
         read = _first_jobs(entries, room)
-        likely = self._likely(look, read, consistent=False)
+        likely = self._likely(look, read, consistent=False, progress=look.live)
         look.calls -= bool(read)
         # Without a call left the page ends before the first job that may not exist yet. The next
         # one begins in this line, and has calls left then.
@@ -427,12 +426,17 @@ class JobListing:
         return found, unsearched, behind
 
     def _likely(
-        self, look: _Look, entries: Sequence[_Entry], *, consistent: bool
+        self,
+        look: _Look,
+        entries: Sequence[_Entry],
+        *,
+        consistent: bool,
+        progress: bool = False,
     ) -> dict[str, Job]:
         """The jobs, by id, that are where they were found, and match by their records."""
         now_ms = self._clock.now_ms()
         ids = [entry.job_id for entry in entries]
-        records = self._jobs.read_records(ids, pass_over, consistent=consistent)
+        records = self._jobs.read_records(ids, pass_over, consistent=consistent, progress=progress)
         return {
             job.id: job
             for entry in entries
@@ -460,8 +464,7 @@ class JobListing:
     def _gather(self, look: _Look, at: _At | None, enough: int) -> tuple[list[_Entry], _At | None]:
         """Entries from a position on, and where to go on behind them."""
         entries: list[_Entry] = []
-        # Running jobs have no batch, and progress instead.
-        staged = look.live
+        staged = False
         while at is not None and len(entries) < enough:
             # One call is left for the records, and one to see which batches are committed.
             spare = look.calls - (2 if staged else 1)

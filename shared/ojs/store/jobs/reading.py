@@ -37,17 +37,28 @@ class JobReader:
         unreadable: Unreadable | None = None,
         *,
         consistent: bool = True,
+        progress: bool = False,
     ) -> dict[str, Job]:
         """Several job records by id; those that do not exist are left out, and those that only a
         newer version knows: sweeps, fetches and listings pass over them. A listing need not be
-        `consistent`, at half the price: its index is a moment behind, too.
+        `consistent`, at half the price: its index is a moment behind, too. With `progress` each job
+        has that of its run, at the price of another record.
 
         With `unreadable` those that cannot be read are told to it and left out, too; without it,
         where a job that is left out would be taken to be gone, raises UnreadableItem.
         """
-        wanted = ((keys.job(job_id), keys.RECORD) for job_id in job_ids)
+        kinds = (keys.RECORD, keys.PROGRESS) if progress else (keys.RECORD,)
+        wanted = ((keys.job(job_id), kind) for job_id in job_ids for kind in kinds)
         found = self._table.batch_get(wanted, consistent=consistent)
-        return {job.id: job for job in readable(items.job_of, found.values(), unreadable)}
+        records = [item for (_, kind), item in found.items() if kind == keys.RECORD]
+        jobs = {job.id: job for job in readable(items.job_of, records, unreadable)}
+        if not progress:
+            return jobs
+        reported = {job_id: found.get((keys.job(job_id), keys.PROGRESS)) for job_id in jobs}
+        return {
+            job_id: changed(job, progress=progress_of(reported[job_id], job))
+            for job_id, job in jobs.items()
+        }
 
     def with_progress(self, job_id: str) -> Job | None:
         """The job record and the progress alone: one call whatever the size of the job."""
@@ -57,12 +68,6 @@ class JobReader:
             return None
         job = items.job_of(found[head])
         return changed(job, progress=progress_of(found.get(progress), job))
-
-    def with_progresses(self, jobs: Sequence[Job]) -> list[Job]:
-        """The same jobs with the progress of their runs. One call; it may be slightly behind."""
-        wanted = {job.id: (keys.job(job.id), keys.PROGRESS) for job in jobs}
-        found = self._table.batch_get(wanted.values(), consistent=False)
-        return [changed(job, progress=progress_of(found.get(wanted[job.id]), job)) for job in jobs]
 
     def load(self, job_id: str) -> Job | None:
         """The whole job: record, content, errors, result, progress. One consistent query.
