@@ -52,7 +52,7 @@ test: setup ## Run the tests, without those that take long
 	@$(PY) -m pytest $(PARALLEL) -m 'not exhaustive' $(ARGS)
 
 .PHONY: test-exhaustive
-test-exhaustive: setup ## Run the tests that take long, and properties with all their examples
+test-exhaustive: setup ## Run the tests that take long, and properties with many examples
 	@$(PY) -m pytest $(PARALLEL) -m '(exhaustive or hypothesis) and not whole' $(ARGS)
 
 .PHONY: test-all

@@ -36,13 +36,18 @@ os.environ.update(
 
 # Timing depends on the machine, and a slow one is no failure; a failing example must come again.
 hypothesis_settings.register_profile("all", deadline=None, derandomize=True, database=None)
-hypothesis_settings.register_profile("few", hypothesis_settings.get_profile("all"), max_examples=25)
+_ALL = hypothesis_settings.get_profile("all")
+hypothesis_settings.register_profile("many", _ALL, max_examples=60)
+hypothesis_settings.register_profile("few", _ALL, max_examples=25)
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """`make test` tries a few examples of each property; without its `-m` all are tried."""
-    few = "not exhaustive" in config.getoption("markexpr")
-    hypothesis_settings.load_profile("few" if few else "all")
+    """`make test` tries a few examples of each property, `make test-exhaustive` many, and
+    `make test-all`, which has no `-m`, tries all.
+    """
+    expression = config.getoption("markexpr")
+    fewer = "few" if "not exhaustive" in expression else "many"
+    hypothesis_settings.load_profile(fewer if "exhaustive" in expression else "all")
 
 
 class _ByFile(LoadFileScheduling):  # type: ignore[misc]  # xdist has no types
