@@ -211,7 +211,9 @@ def test_a_body_that_is_not_read_is_refused(api: Api, operation: Operation) -> N
 )
 def test_a_body_that_says_nothing_is_taken(api: Api, operation: Operation, raw: Any) -> None:
     path, query = aimed(operation, *dead_and_waiting(api))
-    assert api(operation.method, path, raw=raw, query=query).status in (200, 202, 204, 404)
+    # Taken, as without a body: a job that is not over is not deleted.
+    taken = {409} if operation.id == "admin_delete_job" else {200, 202, 204, 404}
+    assert api(operation.method, path, raw=raw, query=query).status in taken
 
 
 @pytest.mark.parametrize(
