@@ -976,22 +976,29 @@ class ManyJobsRequest(JobsRequest):
     """Retry, cancel or delete many jobs."""
 
 
+_CONFIRMED_OR_DRY: list[Mapping[str, Any]] = [
+    {"required": ["confirm"]},
+    {"required": ["dry_run"], "properties": {"dry_run": {"const": True}}},
+]
+
+
+def _check_confirmed(request: JobsRequest | PurgeRequest, prefix: str) -> None:
+    if request.confirm is None and not request.dry_run:
+        raise InvalidRequest(f"{prefix}confirm", CONFIRM)
+
+
 class ConfirmedJobsRequest(JobsRequest):
     """Retry, cancel or delete many jobs, with a confirmation, or count them in a dry run."""
 
     described: ClassVar[Mapping[str, Any]] = {
         "oneOf": [{"required": ["job_ids"]}, {"required": ["filter"]}],
-        "anyOf": [
-            {"required": ["confirm"]},
-            {"required": ["dry_run"], "properties": {"dry_run": {"const": True}}},
-        ],
+        "anyOf": _CONFIRMED_OR_DRY,
     }
 
     def check(self, prefix: str = "") -> None:
         """Raise InvalidRequest without a confirmation, too."""
         super().check(prefix)
-        if self.confirm is None and not self.dry_run:
-            raise InvalidRequest(f"{prefix}confirm", CONFIRM)
+        _check_confirmed(self, prefix)
 
 
 class PurgeRequest(Configuration):
@@ -1022,17 +1029,13 @@ class ConfirmedPurgeRequest(PurgeRequest):
     """Delete jobs of a queue that have ended, with a confirmation, or count them in a dry run."""
 
     described: ClassVar[Mapping[str, Any]] = {
-        "anyOf": [
-            {"required": ["confirm"]},
-            {"required": ["dry_run"], "properties": {"dry_run": {"const": True}}},
-        ],
+        "anyOf": _CONFIRMED_OR_DRY,
     }
 
     def check(self, prefix: str = "") -> None:
         """Raise InvalidRequest without a confirmation, too."""
         super().check(prefix)
-        if self.confirm is None and not self.dry_run:
-            raise InvalidRequest(f"{prefix}confirm", CONFIRM)
+        _check_confirmed(self, prefix)
 
 
 class BatchRequest(RequestModel):
