@@ -139,7 +139,7 @@ class Stores:
         return Recount(self.table)
 
     def deployed_ms(self) -> int:
-        """When the latest deployment began (ms); 0 if nobody has noted it."""
+        """When the latest deployment began (ms); 0 if that is not stored."""
         from ojs.store.deployment.notes import DeploymentStore
 
         notes = DeploymentStore(self.table).read()

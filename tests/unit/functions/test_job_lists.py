@@ -58,28 +58,15 @@ def test_a_filter_may_name_several_states_a_prefix_and_an_order(api: Api) -> Non
     waiting = api.push("mail", type="mail.send")
     api.push("mail", type="report")
     later = api.push("mail", type="mail.drop", options={"scheduled_at": LATER})
-    reply = api.get(
-        f"{BASE}/admin/jobs",
-        queue="mail",
-        state="available,scheduled",
-        type="mail.*",
-        sort="created_at",
-        order="asc",
-    )
-    found = [job["id"] for job in reply.json["items"]]
-    cursor = reply.json["pagination"].get("next_cursor")
-    while cursor is not None:
-        reply = api.get(
-            f"{BASE}/admin/jobs",
-            queue="mail",
-            state="available,scheduled",
-            type="mail.*",
-            sort="created_at",
-            order="asc",
-            cursor=cursor,
-        )
-        found += [job["id"] for job in reply.json["items"]]
-        cursor = reply.json["pagination"].get("next_cursor")
+    query = {"queue": "mail", "state": "available,scheduled", "type": "mail.*"}
+    query |= {"sort": "created_at", "order": "asc"}
+    found: list[str] = []
+    cursor: str | None = None
+    while cursor is not None or not found:
+        following = {} if cursor is None else {"cursor": cursor}
+        page = api.get(f"{BASE}/admin/jobs", **query, **following).json
+        found += [job["id"] for job in page["items"]]
+        cursor = page["pagination"].get("next_cursor")
     assert sorted(found) == sorted([waiting, later])
 
 

@@ -418,7 +418,7 @@ def _none_of(names: Iterable[str]) -> dict[str, Any]:
 
 
 class _Many(RequestModel):
-    """Several acks or nacks at once. What is told of one job stands with that job."""
+    """Several acks or nacks in one request. The fields of a job stand in its own entry."""
 
     worker_id: WorkerId | None = Field(None, description="whose they are, unless they say")
 

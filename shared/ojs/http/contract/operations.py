@@ -627,7 +627,7 @@ _SYSTEM = (
     ),
     *(
         _row(f"GET admin/{path}", name, "Read how this server is configured",
-            Success("SystemConfigAnswer", "What is no secret of it."), tag="system")
+            Success("SystemConfigAnswer", "The configuration, without secrets."), tag="system")
         for path, name in (("system/config", "system_config"), ("config", "system_config_alias"))
     ),
     _row("GET middleware", "list_middleware", "List what jobs go through when they are pushed",

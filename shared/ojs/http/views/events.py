@@ -69,7 +69,7 @@ def answer(request: EventRequest, found: EventPage) -> answers.EventsAnswer:
     following = found.older or (found.cursor if found.has_more else None)
     pagination = cast("answers.EventsPagination", paging.position(request.window, following))
     if request.after is None and request.cursor is None:
-        # Nobody counts the events: with one more than those up to here there is a next page.
+        # Events are not counted. A total of one more than those so far tells of a next page.
         pagination["total"] = request.window.offset + len(events) + (following is not None)
     return {
         "events": events,

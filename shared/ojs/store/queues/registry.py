@@ -57,7 +57,7 @@ class Rest:
 
 @dataclass(frozen=True)
 class RegistryQueue:
-    """A queue in the registry; `noted_ms` is None if nobody has noted it yet."""
+    """A queue in the registry; `noted_ms` is None if it has no note yet."""
 
     name: str
     noted_ms: int | None = None
