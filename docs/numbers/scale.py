@@ -20,6 +20,7 @@ from docs.numbers.prices import LIVES
 # Lanes of a queue, and shards of the stream, which are as many as the table's partitions.
 SHOWN = ((1, 4), (4, 16), (16, 16), (64, 64))
 _QUEUE, _LANE, _SHARD, _ALL = "queue", "lane", "shard", "deployment"
+_SLOT, _SLOTS = "one of 16 slots", 16
 
 
 @dataclass(frozen=True)
@@ -51,6 +52,8 @@ KEYS = {
     "table F|": Key("finish tag", "tenant"),
     "table S|": Key("counters", _QUEUE, one_by_one=True),
     "table S|shardId-": Key("counters of a shard", _SHARD),
+    "table N|": Key("lease notes", _SLOT),
+    "table LEASES": Key("slots of lease notes", _ALL),
     "table M|": Key("dedup records", _ALL, one_by_one=True),
     "table E|": Key("event pages", _ALL),
 }
@@ -70,7 +73,7 @@ class Ceiling:
 
     def of(self, lanes: int, shards: int) -> float:
         """Jobs a second with so many lanes and shards."""
-        return self.jobs * {_LANE: lanes, _SHARD: shards}.get(self.one_of, 1)
+        return self.jobs * {_LANE: lanes, _SHARD: shards, _SLOT: _SLOTS}.get(self.one_of, 1)
 
 
 class Scale:

@@ -19,6 +19,7 @@ from ojs.services.jobs.empty_lines import EmptyLines
 from ojs.services.jobs.enqueue import Enqueue
 from ojs.services.jobs.fetch import Fetch
 from ojs.services.jobs.finish import Finish
+from ojs.services.jobs.lost_leases import LostLeases
 from ojs.services.jobs.manage import JobManagement
 from ojs.services.jobs.middleware import Middleware
 from ojs.services.jobs.moving import JobMove
@@ -136,7 +137,7 @@ class Stores:
     def recount(self) -> Recount:
         from ojs.store.permits.recount import Recount
 
-        return Recount(self.table)
+        return Recount(self.table, self.jobs.notes)
 
     def deployed_ms(self) -> int:
         """When the latest deployment began (ms); 0 if that is not stored."""
@@ -244,6 +245,7 @@ class Runtime:
             bounds=self.bounds,
             limits=self.limits,
             placement=self.placement,
+            empty_lines=empty_lines,
             clock=clock,
             ids=ids,
             chain=middleware,
@@ -328,6 +330,7 @@ class Runtime:
             jobs=stores.jobs,
             queues=self.sweep_queues,
             transitions=self.transitions,
+            leases=LostLeases(jobs=stores.jobs, transitions=self.transitions, clock=clock),
             deletion=self.deletion,
         )
 
@@ -408,6 +411,7 @@ class Runtime:
 
         return Statistics(
             stats=self.stores.statistics,
+            notes=self.stores.jobs.notes,
             queues=self.stores.queues,
             limits=self.stores.key_limits,
             throttle_states=self.stores.throttle_states,

@@ -128,7 +128,9 @@ class PossibleFetch:
             # A fetch looks at five more than it wants of those that wait for a time.
             waiting = ("active", "scheduled", "retryable")
             listed = sum(job.state in waiting for job in self.model.of(name))
-            sure = [*line, *(dues if listed <= 5 and not self.limited(name) else ())]
+            # A lease that was lost is found by the sweep, unless an entry in the index tells of it.
+            surely = [job for job in dues if job.state != "active"]
+            sure = [*line, *(surely if listed <= 5 and not self.limited(name) else ())]
             places = self.places(name)
             bound = bound or places[0] < len(sure) or name in self.deep
             low += min(places[0], sum(job.limit is None for job in sure))
@@ -205,5 +207,9 @@ class PossibleFetch:
             elif self.model.queues[job.queue].weights is None and (
                 self.pool is None or self.pool.limit is None
             ):
-                # It joins the line behind all of its priority.
-                assert other.priority < job.priority, f"{other.id} stands before {job.id}"
+                # It joins the line behind all of its priority; one whose time to start has come is
+                # where it would be had it come then.
+                time_ms = {"scheduled": job.start_ms, "retryable": job.retry_ms}.get(job.state)
+                later = time_ms is not None and other.place[0] >= time_ms
+                behind = other.priority == job.priority and later
+                assert other.priority < job.priority or behind, f"{other.id} before {job.id}"

@@ -135,8 +135,9 @@ class Base(RuleBasedStateMachine):
                 self.model.see(job_id, self.read[job_id][1])
             else:
                 copies.append(job_id)
-            # Whatever is not final is in a line that somebody reads.
-            assert ("wpk" in item) == (live(item) or bool(item.get("dead")) or "gpk" in item)
+            # Whatever is not final is in a line that somebody reads, or runs.
+            found = "wpk" in item or item["state"] == "active"
+            assert found == (live(item) or bool(item.get("dead")) or "gpk" in item)
         for job_id in copies:
             self.see_copy(job_id, records[job_id])
         self.model.turn()

@@ -78,7 +78,9 @@ class Worker(Actor):
         self.pool = pool or world.pool
         self.held: list[Job] = []
 
-    def fetch(self, count: int = 1, lease_ms: int | None = 3_000) -> None:
+    def fetch(self, count: int = 1, lease_ms: int | None = None) -> None:
+        """Under a lease that leaves an entry in the index, or one that a note alone tells of."""
+        lease_ms = lease_ms or self.world.odd.choice((3_000, 20_000, 90_000))
         self._take(self.ask("fetch", lambda: self._fetched(count, lease_ms)))
 
     def _fetched(self, count: int, lease_ms: int | None) -> list[Job]:
@@ -316,7 +318,7 @@ class Operator(Actor):
 
     def wait(self, ms: int | None = None) -> None:
         if ms is None:
-            ms = self.chance.choice((1, 900, 3_000, 3_001, 5_000, 10_000))
+            ms = self.chance.choice((1, 900, 3_000, 3_001, 5_000, 10_000, 20_001))
         while not self.world.pass_time(ms) and self.world.still:
             self.world.scheduler.step()
         self.world.scheduler.step()

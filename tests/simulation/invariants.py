@@ -12,6 +12,7 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
+from uuid import UUID
 
 from ojs.clock import Clock
 from ojs.domain.job.job import DEFAULT_TIMEOUT_MS
@@ -40,6 +41,9 @@ _RESULT = ("result", "result_ref", "completed")
 REQUEST_MS = 25_000
 LONGEST_MS = 2 * REQUEST_MS
 _MOVES = {(before, to) for (before, _), after in TRANSITIONS.items() for to in after}
+# A fetch makes two steps at once when a job's time has come.
+_WAITS = {State.SCHEDULED.value: "scheduled", State.RETRYABLE.value: "retry_at"}
+_MOVES |= {(State(waits), State.ACTIVE) for waits in _WAITS}
 Item = dict[str, Any]
 # The type of each error that a worker of the simulation reports.
 OF_WORKER = "E"
@@ -157,6 +161,12 @@ class Watch:
         self._claimed: dict[str, int] = {}
         # Of jobs that a late worker went on with, its counter.
         self._resumed: dict[str, str] = {}
+        # Lease notes by slot and key: the jobs that each lists. And of the slots in use, the last
+        # note that was looked at.
+        self._notes: dict[Key, set[str]] = {}
+        self._looked: dict[str, str] = {}
+        # Running jobs without an entry in the index.
+        self._unfiled: set[str] = set()
         # Jobs that were written after their batch was undone.
         self._late: set[str] = set()
         # Whether limits are changed while jobs run.
@@ -177,6 +187,7 @@ class Watch:
         for (pk, sk), typed_before, typed_after in changes:
             self.writes += 1
             self._apart(pk, sk, typed_before, typed_after)
+            self._noted(pk, sk, typed_after)
             if typed_after is None and sk == keys.RECORD and pk.startswith(keys.queue("")):
                 # What was set of a queue goes with it; until then it holds, also while it ends.
                 self.set.pop(("paused", pk.removeprefix(keys.queue(""))), None)
@@ -195,6 +206,7 @@ class Watch:
                 touched.add(pk.removeprefix(keys.counter("")))
         for counter in touched:
             self._covered(counter)
+        self._leases_are_found()
         for key, holders in self._unique.items():
             if len(holders) > 1:
                 raise broken("one job for a unique key", key=key[:8], jobs=sorted(holders))
@@ -213,6 +225,38 @@ class Watch:
             self.errors[pk, sk] = kind
         if sk == keys.PROGRESS and before is not None and after is not None:
             self._progress(pk, _unpacked(before) or {}, _unpacked(after) or {})
+
+    def _noted(self, pk: str, sk: str, after: Typed | None) -> None:
+        """Remember lease notes, how far they were looked at, and what runs without an entry."""
+        if pk.startswith(keys.lease_notes(0)[:2]):
+            assert after is not None
+            packed = bytes(after["jobs"]["B"])
+            ids = (UUID(bytes=packed[at : at + 16]) for at in range(0, len(packed), 20))
+            self._notes[pk, sk] = {keys.job(str(job_id)) for job_id in ids}
+        elif pk == keys.LEASE_SLOTS:
+            slot = keys.lease_notes(int(sk))
+            self._looked.pop(slot, None)
+            if after is not None and "used" in after:
+                self._looked[slot] = after.get("seen", {"S": ""})["S"]
+        elif pk.startswith(keys.job("")) and sk == keys.RECORD:
+            unfiled = after is not None and after["state"]["S"] == State.ACTIVE.value
+            if unfiled and after is not None and "wpk" not in after:
+                self._unfiled.add(pk)
+            else:
+                self._unfiled.discard(pk)
+
+    def _leases_are_found(self) -> None:
+        """A running job is in the index, or in a note that the sweep has yet to look at."""
+        if not self._unfiled:
+            return
+        ahead = {
+            job
+            for (slot, key), jobs in self._notes.items()
+            if slot in self._looked and key > self._looked[slot]
+            for job in jobs
+        }
+        if lost := self._unfiled - ahead:
+            raise broken("a lost lease is found", jobs=sorted(lost))
 
     def _progress(self, pk: str, before: Item, after: Item) -> None:
         """The progress of a run never goes back, and no former one hides it."""
@@ -259,7 +303,7 @@ class Watch:
             return
         assert after is not None
         now = State(after["state"])
-        if now not in TERMINAL and not found_by(after):
+        if now not in TERMINAL and not (pk in self._unfiled or found_by(after)):
             raise broken("each job is in a line of the index", job=pk, state=now.value)
         if before is None:
             self._runs[pk] = 0
@@ -480,6 +524,9 @@ class Watch:
         """No job is handed out after its `expires_at`, as its container has the time; what a
         request takes for the time is no older than it is.
         """
+        time_ms = before.get(_WAITS.get(before["state"], ""), 0)
+        if time_ms > self._clock.now_ms() + self._spread_ms:
+            raise broken("no job starts before its time", job=pk, time=time_ms)
         if before.get("expires", 2**60) <= after["started"]:
             raise broken("no job starts after its deadline", job=pk, started=after["started"])
         if self._clock.now_ms() - after["started"] > LONGEST_MS + self._spread_ms:
@@ -490,7 +537,7 @@ class Watch:
         was, now = before["state"], after["state"]
         if after.get("life", 0) != before.get("life", 0):
             self._runs[pk] = 0
-        elif was == State.AVAILABLE.value and now == State.ACTIVE.value:
+        elif was in (State.AVAILABLE.value, *_WAITS) and now == State.ACTIVE.value:
             self._runs[pk] += before.get("stalled") != after["lease"]
         elif was == State.ACTIVE.value and now == State.AVAILABLE.value and "stalled" not in after:
             self._runs[pk] -= 1

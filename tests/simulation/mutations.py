@@ -38,6 +38,7 @@ from ojs.store.table.errors import LostRace
 from ojs.store.table.table import Delete, Put, Table, Update
 from tests.simulation.faults import Client
 from tests.simulation.mutations_late import LATE, Mutation, dropped, updates
+from tests.simulation.mutations_leases import LEASES
 
 
 def claim_without_state() -> AbstractContextManager[None]:
@@ -456,5 +457,6 @@ MUTATIONS: dict[str, tuple[Mutation, str]] = {
     "many acks show nothing": (many_show_nothing, "ended"),
     "one of many that failed is told as done": (failure_is_told_as_done, "ended"),
     "a drop is not told": (_constant("ojs.projections.events._DROPPED", {}), "dropped"),
+    **LEASES,
     **LATE,
 }

@@ -20,6 +20,7 @@ from ojs.services.jobs.enqueue import Enqueue
 from ojs.services.permits.lifecycle import Permits
 from ojs.store.jobs import items
 from ojs.store.jobs import records as job_store
+from ojs.store.jobs.lease_notes import LeaseNote
 from ojs.store.jobs.staged_batches import StagedBatches
 from ojs.store.permits.recount import Recount
 from ojs.store.table import keys, table
@@ -269,6 +270,11 @@ def staged_jobs_are_handed_out() -> AbstractContextManager[Any]:
     return mock.patch("ojs.services.jobs.fetch.Fetch._committed_only", lambda _, found: list(found))
 
 
+def late_claims_are_forgotten() -> AbstractContextManager[Any]:
+    """A job that a fetch has not claimed yet is not looked at again."""
+    return mock.patch.object(LeaseNote, "may_be_claimed", return_value=False)
+
+
 # --- what is taken and given back -----------------------------------------------------------------
 
 
@@ -322,6 +328,7 @@ LATE: Mapping[str, tuple[Mutation, str]] = {
     "what an undone batch wrote late is counted": (late_jobs_are_counted, "late"),
     "the item of a batch is repeated": (batch_item_is_repeated, "batches"),
     "ids of a staged batch are taken": (staged_ids_are_taken, "batches"),
+    "late claims are forgotten": (late_claims_are_forgotten, "leases"),
     "staged jobs are handed out": (staged_jobs_are_handed_out, "batches"),
     "a dead letter is deleted blindly": (_blind_deletes(keys.job("")), "dead-letters"),
     "a late worker takes no permits": (resumed_without_permits, "owners"),

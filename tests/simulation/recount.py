@@ -181,6 +181,9 @@ def _held(old: Item, new: Item) -> Iterator[tuple[str, int]]:
     if old["state"] != "active":
         # A worker that was lost may speak up again, with the lease that it had.
         resumed = old.get("stalled") == new["lease"]
+        if old["state"] != "available":
+            # It was not put in line first.
+            yield "job.enqueued", new["enqueued"]
         yield "job.heartbeat" if resumed else "job.started", new["started"]
     elif new["lease_until"] > old["lease_until"]:
         yield "job.heartbeat", 0

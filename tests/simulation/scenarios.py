@@ -136,6 +136,35 @@ def owners(world: World) -> list[Acts]:
     return [*made, [hand.does(act) for act in some(world.chance, acts, 6)]]
 
 
+def leases(world: World) -> list[Acts]:
+    """Leases that only their notes tell of: workers die, go on and speak up, while sweeps come
+    late, and two at once. Queues get limits meanwhile, or end.
+    """
+    producer, hand, other = Producer(world, "p"), Operator(world, "o"), Operator(world, "o2")
+    world.watch.changes = True
+    retry = {"max_attempts": 3, "initial_interval": "PT1S", "jitter": False}
+    for _ in range(4):
+        producer.push(retry=retry, large=False)
+    made: list[Acts] = []
+    for name in ("w1", "w2"):
+        worker = Worker(world, name)
+        takes: Acts = [partial(worker.fetch, 2, lease_ms) for lease_ms in (16_000, 20_000, 90_000)]
+        acts: Acts = [worker.ack, worker.nack, worker.hand_back, worker.beat, worker.forget]
+        acts = some(world.chance, [*acts, *takes], 6)
+        made.append([worker.does(act) for act in [world.chance.choice(takes), *acts]])
+    ends: Acts = [partial(hand.end, "default", how) for how in ("drain", "discard", "reject")]
+    ends += [partial(hand.configure, {"concurrency": 2}), partial(hand.configure, {"max_size": 9})]
+    acts = [hand.sweep, hand.sweep, partial(hand.wait, 16_000), partial(hand.wait, 20_001)]
+    acts += [partial(hand.wait, 61_000), hand.look, world.chance.choice(ends)]
+    others: Acts = [other.sweep, other.sweep, partial(other.wait, 3_000), other.reconcile]
+    others.append(partial(producer.push, retry=retry, large=False))
+    return [
+        *made,
+        [hand.does(act) for act in some(world.chance, acts, 9)],
+        [other.does(act) for act in some(world.chance, others, 5)],
+    ]
+
+
 def unique(world: World) -> list[Acts]:
     """Jobs with one unique key, pushed by two at once, in every way of dealing with another."""
     key = {"keys": ["type"]}
@@ -397,6 +426,7 @@ def ended(world: World) -> list[Acts]:
 SCENARIOS: dict[str, Callable[[World], list[Acts]]] = {
     "life": life,
     "owners": owners,
+    "leases": leases,
     "batches": batches,
     "late": late,
     "unique": unique,

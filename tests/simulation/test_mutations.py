@@ -48,6 +48,7 @@ _KEPT = {
     "what an undone batch wrote late is counted": 5,
     "the item of a batch is repeated": 2,
     "ids of a staged batch are taken": 28,
+    "late claims are forgotten": 390,
     "staged jobs are handed out": 28,
     "a dead letter is deleted blindly": 379,
     "a late worker takes no permits": 6,

@@ -66,8 +66,8 @@ class Stream:
 BEHIND = ("held", "held_b", "loose", "loose_b")
 
 # What the projection writes: the event source mapping keeps it from the function. The last are
-# notes in the registry of queues.
-OWN = ("S|", "M|", "E|", "QU")
+# notes: in the registry of queues, and of leases.
+OWN = ("S|", "M|", "E|", "QU", "N|", "LE")
 
 
 def lambda_form(record: Mapping[str, Any]) -> Record:

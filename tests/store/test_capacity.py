@@ -42,8 +42,8 @@ def total(spent: dict[str, Spent]) -> Spent:
 def test_a_half_kilobyte_job(exact: World) -> None:
     warm(exact)
     spent = total(one_job(exact, 460))
-    assert spent.calls <= 6
-    assert spent.writes <= 7
+    assert spent.calls <= 7
+    assert spent.writes <= 6
     assert spent.reads <= 4
 
 
@@ -56,7 +56,7 @@ def test_who_pushed_it_costs_nothing(exact: World) -> None:
         (job,) = exact.fetch(worker=WORKER)
         exact.run.finish.ack(job.id, worker_id=WORKER, result=RESULT)
     assert job.producer == "billing-service"
-    assert (all_of_it.calls, all_of_it.writes) == (6, 7)
+    assert (all_of_it.calls, all_of_it.writes) == (7, 6)
 
 
 def test_a_half_kilobyte_job_fetched_by_tens(exact: World) -> None:
@@ -69,7 +69,7 @@ def test_a_half_kilobyte_job_fetched_by_tens(exact: World) -> None:
             exact.run.finish.ack(job.id, worker_id=WORKER, result=RESULT)
     assert len(jobs) == 10
     assert spent.calls <= 45
-    assert spent.writes <= 70
+    assert spent.writes <= 52
     assert spent.reads <= 20
 
 
@@ -136,7 +136,7 @@ def test_a_unique_job_in_a_bounded_queue(exact: World) -> None:
 
 def test_a_job_of_2_4_kilobytes(exact: World) -> None:
     warm(exact)
-    assert total(one_job(exact, 2_400)).writes <= 10
+    assert total(one_job(exact, 2_400)).writes <= 9
 
 
 @pytest.mark.parametrize("size", [100_000, 1_000_000])
@@ -188,7 +188,7 @@ def test_a_failure_costs_one_read_and_the_history(exact: World) -> None:
     with spending(exact) as spent:
         exact.run.finish.nack(pushed.id, error={"code": "x", "message": "y"}, worker_id=WORKER)
     assert spent.calls <= 3
-    assert spent.writes <= 4
+    assert spent.writes <= 3
     assert spent.reads <= 1
 
 
@@ -274,5 +274,6 @@ def test_a_queue_with_a_counter_is_read_once_more(exact: World) -> None:
         with spending(exact) as spent:
             report = exact.run.reconcile.run_once(exact.clock.now_ms(), 1_000)
     assert (report["unbounded"], report["bounded"]) == (2, 1)
-    # The list, three items of each of the two, and what names the shards of the stream.
-    assert spent.reads <= 15
+    # The list, three items of each of the two, what names the shards of the stream, and the slots
+    # of lease notes.
+    assert spent.reads <= 16

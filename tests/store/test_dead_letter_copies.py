@@ -883,9 +883,9 @@ def test_what_copies_cost(exact: World) -> None:
     assert plain["push"] == copied["push"]
     assert plain["fetch"] == copied["fetch"]
     assert plain["ack"] == copied["ack"]
-    assert plain["nack"] == (5.0, 1.0, 3)
+    assert plain["nack"] == (4.0, 1.0, 3)
     # The queue, the error, and one transaction with the copy and the word that it is made.
-    assert copied["nack"] == (11.0, 3.0, 6)
+    assert copied["nack"] == (10.0, 3.0, 6)
     assert plain["retry"] == (4.0, 3.0, 4)
     # The copy is read, and changed in the same transaction.
     assert copied["retry"] == (9.0, 4.0, 5)

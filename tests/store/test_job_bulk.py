@@ -83,6 +83,13 @@ def test_all_that_match_are_cancelled_and_no_others(world: World) -> None:
     assert {world.run.jobs.get(job_id).state for job_id in mine} == {State.CANCELLED}
 
 
+def test_jobs_claimed_a_moment_ago_are_among_those_that_match(world: World) -> None:
+    mine = [world.push(queue="mail").id for _ in range(3)]
+    world.fetch("mail", 2)
+    wanted = job_filter.limited(JobFilter("mail"), CANCEL.states)
+    assert sorted(world.run.bulk.begin(CANCEL, wanted).job_ids) == sorted(mine)
+
+
 def test_dead_letters_and_retryable_jobs_come_back(world: World) -> None:
     mine = [dead(world), retryable(world)]
     gone = world.push(retry={"max_attempts": 1, "on_exhaustion": "discard"})

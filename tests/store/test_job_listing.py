@@ -18,8 +18,9 @@ from ojs.domain.job.job import Job, Lease
 from ojs.domain.job.states import State
 from ojs.services.jobs.listing import CALLS, UNITS, JobsPage
 from ojs.store.jobs import items
+from ojs.store.jobs.lease_notes import SLOTS
 from ojs.store.table import keys, values
-from tests.store.spending import incompressible, spending
+from tests.store.spending import WORKER, incompressible, spending
 from tests.store.streams import Projected, Stream
 
 if TYPE_CHECKING:
@@ -243,6 +244,39 @@ def test_what_runs_now_is_shown_with_how_far_it_is(world: World) -> None:
         True
     }
     assert {float((job.progress or {})["progress"]) for job in page.items} == {0, 0.25, 0.5}
+
+
+@pytest.mark.parametrize("queue", ["live", None])
+def test_jobs_claimed_a_moment_ago_are_listed_once(world: World, queue: str | None) -> None:
+    mine = [world.push(number, queue="live").id for number in range(7)]
+    others = [world.push(queue="other").id for _ in range(2)]
+    fetch = world.run.fetch.fetch
+    fetch(["live"], 5, WORKER, 100_000)
+    done, late = fetch(["other"], 2, WORKER, 100_000)
+    world.run.finish.ack(done.id)
+    expected = sorted(mine[:5] if queue else [*mine[:5], late.id])
+    assert late.id in others
+    wanted = JobFilter(queue, (State.ACTIVE,))
+    for limit in (1, 2, 20):
+        assert sorted(job.id for job in everything(world, wanted, limit=limit)) == expected
+    # The sweep has found that they run: from now on they have entries in the index.
+    world.clock.advance(61_000)
+    assert world.run.sweep.run_once(world.clock.now_ms(), 100)["filed"] == 6
+    assert sorted(job.id for job in everything(world, wanted, limit=2)) == expected
+
+
+def test_a_page_of_running_jobs_is_bounded_whatever_was_claimed(world: World) -> None:
+    notes = world.run.stores.jobs.notes
+    for slot in range(SLOTS):
+        notes._use(slot, world.clock.now_ms())
+    for number in range(250):
+        gone = {f"019539a4-{number:04x}-7000-8000-{each:012x}": "x" for each in range(2)}
+        notes.write("live", gone, lease_ms=30_000, now_ms=world.clock.now_ms())
+    job = world.push(queue="live")
+    world.fetch("live")
+    for queue in ("live", None):
+        wanted = JobFilter(queue, (State.ACTIVE,))
+        assert [found.id for found in everything(world, wanted, limit=20)] == [job.id]
 
 
 # --- what an answer reads -----------------------------------------------------------------------

@@ -77,8 +77,9 @@ def test_a_permit_of_a_thousand_costs_one_unit_to_take_and_one_to_give_back(exac
     fill(exact, dict.fromkeys(range(last), SHARD_PERMITS) | {0: 14, last: 16})
     assert active(exact) == 990
     exact.run.stores.semaphore._choose = lambda _n: 0
-    # What the claim and the end of a job cost by themselves.
-    free = exact.push(priority=100)
+    # What the claim and the end of a job cost by themselves, with an entry in the index, as jobs
+    # with permits have one.
+    free = exact.push(priority=100, visibility_timeout_ms=1_000)
     spent(exact)
     assert [job.id for job in exact.fetch()] == [free.id]
     claim = spent(exact)

@@ -26,6 +26,7 @@ def lost_to_another(world: World) -> tuple[Job, Job]:
     world.push(queue="q")
     (first,) = world.fetch("q", worker="a")
     world.clock.advance(HOUR)
+    world.sweep()
     (second,) = world.fetch("q", worker="b")
     assert second.id == first.id
     return first, second

@@ -4,7 +4,7 @@ alone.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any
 
@@ -12,6 +12,7 @@ import pytest
 from botocore.exceptions import ClientError, ReadTimeoutError
 
 from ojs.domain.job import envelope
+from ojs.domain.job.job import Job
 from ojs.domain.job.states import State
 from ojs.runtime import Runtime
 from ojs.services.operations.metrics_sweep import MetricsReport
@@ -96,6 +97,11 @@ def fetch(run: Runtime) -> list[str]:
     return [job.id for job in run.fetch.fetch(["default"], 1, "w", visibility_timeout_ms=60_000)]
 
 
+def done(run: Runtime, jobs: Iterable[Job]) -> None:
+    for job in jobs:
+        run.finish.ack(job.id)
+
+
 def nack(run: Runtime, job_id: str) -> Any:
     return run.finish.nack(job_id, error={"code": "x", "message": "x"}, worker_id="w")
 
@@ -142,6 +148,8 @@ def test_a_retry_is_found_wherever_the_nack_died(resting: World) -> None:
     for run, _ in faults(resting):
         (job_id,) = push(resting.run, retry=retry, **lasting)
         assert [job.id for job in resting.run.fetch.fetch(["default"], 1, "w")] == [job_id]
+        # It gets its entry in the index.
+        minute(resting, ms=61_000)
         lull(resting)
         answered = attempt(lambda run=run, job_id=job_id: nack(run, job_id))  # type: ignore[misc]
         half_an_hour(resting)
@@ -211,13 +219,21 @@ def test_a_note_costs_one_call_in_five_minutes_for_a_queue_and_container(resting
     assert spent(lambda: push(run, **later)) == (2, 2)
     resting.clock.advance(1)
     assert spent(lambda: push(run, **later)) == (3, 3)
-    # What was noted for a start holds for a lease, too.
-    resting.clock.advance(NOTED_MS)
-    push(run, **later)
-    _, units = spent(lambda: run.fetch.fetch(["default"], 1, None))
-    resting.clock.advance(NOTED_MS)
-    push(run)
-    assert spent(lambda: run.fetch.fetch(["default"], 1, None))[1] == units + 1
+    # What was noted for a start holds for a short lease, too; a longer one leaves no entry.
+    for lease_ms, more in ((10_000, 1), (30_000, 0)):
+        units = []
+        for options in (later, {}):
+            # Whatever waits is done with.
+            while jobs := run.fetch.fetch(["default"], 10, None):
+                done(run, jobs)
+            resting.clock.advance(NOTED_MS)
+            push(run, visibility_timeout_ms=lease_ms)
+            push(run, **options)
+            with spending(resting) as it:
+                claimed = run.fetch.fetch(["default"], 1, None)
+            units.append(it.writes)
+            done(run, claimed)
+        assert units[1] == units[0] + more
 
 
 class Between(QueueRegistry):

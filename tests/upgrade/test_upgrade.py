@@ -8,11 +8,13 @@ from __future__ import annotations
 import base64
 import gzip
 import json
+import random
 from collections import Counter
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from unittest import mock
 from urllib.parse import unquote
 
 import pytest
@@ -20,6 +22,7 @@ import pytest
 from ojs import runtime
 from ojs.clock import ManualClock
 from ojs.domain.errors import NotFound
+from ojs.domain.job import envelope
 from ojs.domain.job.job import Job, to_dict
 from ojs.domain.job.states import State
 from ojs.services.operations.setup import Setup
@@ -193,6 +196,65 @@ def test_everything_goes_on_until_it_is_done(upgraded: Upgraded) -> None:
         run.queues.get("ending")
     assert run.stores.depth.value("bounded").count == 0
     assert run.stores.semaphore.counts({"slots": None}) == {"slots": 0}
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_two_versions_side_by_side_lose_and_double_nothing(upgraded: Upgraded, seed: int) -> None:
+    """While a deployment is under way: the earlier one claims with due entries and puts in line
+    what is due, and its sweep reads no lease notes.
+    """
+    chance = random.Random(seed)
+    new, clock = upgraded.run, upgraded.clock
+    client: Any = new.table.client
+    old = runtime.build(
+        Settings(table=new.table.name),
+        client=client,
+        blobs=new.blobs,
+        clock=clock,
+        sleep=lambda _: None,
+    )
+    as_before = (
+        mock.patch.object(old.fetch, "_note", return_value=False),
+        mock.patch.object(old.fetch, "_starts_now", return_value=False),
+        mock.patch.object(old.sweep._leases, "look"),
+    )
+    pushed, leases, done = set(), [], []
+    with as_before[0], as_before[1], as_before[2]:
+        for _ in range(60):
+            run = chance.choice((old, new))
+            options: dict[str, Any] = {
+                "queue": "both",
+                "retry": {"max_attempts": 99, "initial_interval": "PT1S"},
+            }
+            if chance.random() < 0.3:
+                options["scheduled_at"] = "+PT3S"
+            told = run.enqueue.push(envelope.parse({"type": "t", "args": [], "options": options}))
+            pushed.add(told.job.id)
+            for job in chance.choice((old, new)).fetch.fetch(
+                ["both"], 2, "w", visibility_timeout_ms=20_000
+            ):
+                leases.append(job.lease.token if job.lease else "")
+                ends = chance.choice((old, new)).finish
+                match chance.randrange(4):
+                    case 0:
+                        ends.nack(job.id, error={"code": "x", "message": "x"}, worker_id="w")
+                    case 1:
+                        pass  # its worker dies
+                    case _:
+                        done.append(ends.ack(job.id, worker_id="w").id)
+            clock.advance(chance.choice((100, 1_500, 30_000)))
+            if chance.random() < 0.3:
+                swept = chance.choice((old, new)).sweep.run_once(clock.now_ms(), 1_000)
+                assert not swept.failures
+    # From now on there is the new one alone.
+    for _ in range(20):
+        clock.advance(61_000)
+        new.sweep.run_once(clock.now_ms(), 1_000)
+        for job in new.fetch.fetch(["both"], 20, "w"):
+            leases.append(job.lease.token if job.lease else "")
+            done.append(new.finish.ack(job.id, worker_id="w").id)
+    assert sorted(done) == sorted(pushed)
+    assert len(leases) == len(set(leases)) == sum(upgraded.job(i).attempt for i in pushed)
 
 
 def _begun(upgraded: Upgraded) -> int:

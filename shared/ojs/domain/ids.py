@@ -36,6 +36,11 @@ def uuid7(ms: int, high: int, low: int) -> str:
     return f"{text[:8]}-{text[8:12]}-{text[12:16]}-{text[16:20]}-{text[20:]}"
 
 
+def order_at(ms: int) -> str:
+    """The first position in the ready line of a time (ms)."""
+    return f"{ms:011x}{0:04x}"
+
+
 class IdSource:
     """Makes ids and order keys that increase strictly within one process.
 

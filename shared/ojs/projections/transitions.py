@@ -6,6 +6,7 @@
     available → scheduled       scheduled
     waiting → available         enqueued
     available → active          started, or a heartbeat when its lost worker returns
+    waiting → active            enqueued, started: its time had come, and a fetch claimed it at once
     active → active             heartbeat, when the lease ends later
     active → available          failed (the lease ran out), or nothing (handed back); enqueued
     active → completed          completed
@@ -118,6 +119,8 @@ def _active(before: Job, after: Job) -> Iterator[Happened]:
     """A job that is active: from now on, again, or under a longer lease."""
     if before.state is not State.ACTIVE and after.attempt > before.attempt:
         at_ms = after.started_ms or after.created_ms
+        if before.state is not State.AVAILABLE:
+            yield Happened(EventType.JOB_ENQUEUED, after.enqueued_ms or at_ms, before, after)
         waited_ms = max(0, at_ms - (after.enqueued_ms or after.created_ms))
         yield Happened(EventType.JOB_STARTED, at_ms, before, after, waited_ms)
         return

@@ -72,6 +72,7 @@ _PLACEHOLDERS = {
     "rule": r".+",
     "second": r"\d+",
     "shard": r"\d\d|shardId-[\w-]+",
+    "slot": r"\d\d",
     "shard_number": r"[1-9]\d*",
     "state": "|".join(State),
     "strategy": "concurrency|rate|throttle|pause",

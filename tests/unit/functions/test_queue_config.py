@@ -431,6 +431,7 @@ def test_a_change_holds_for_what_comes_after(api: Api) -> None:
     # The lease is decided when a job is handed out.
     assert len(api.fetch("q", count=2)) == 2
     api.clock.advance(61_000)
+    api.runtime.sweep.run_once(api.clock.now_ms(), 100)
     assert len(api.fetch("q", count=2)) == 2
 
 

@@ -177,9 +177,8 @@ def test_the_schema_is_noted(deployed: Deployed) -> None:
 def test_code_that_is_too_old_is_refused(
     deployed: Deployed, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with monkeypatch.context() as patch:
-        patch.setattr("ojs.store.deployment.notes.NEEDED_VERSION", 3)
-        deployed.setup("9").check_table(schema=3)
+    monkeypatch.setattr("ojs.store.deployment.notes.NEEDED_VERSION", 3)
+    deployed.setup("9").check_table(schema=3)
     with pytest.raises(SetupError, match="schema 2, and this one needs 3"):
         deployed.setup("8").check_table(schema=2)
     noted = deployed.deployment.read()
@@ -188,6 +187,13 @@ def test_code_that_is_too_old_is_refused(
     # The way back to code that still knows the table stays open.
     deployed.setup("9").check_table(schema=4)
     deployed.setup("9").check_table(schema=3)
+
+
+def test_code_that_reads_no_lease_notes_is_refused(deployed: Deployed) -> None:
+    """Its sweep would not find leases of the last minute that are lost."""
+    deployed.setup("9").check_table()
+    with pytest.raises(SetupError, match="schema 3, and this one needs 4"):
+        deployed.setup("0.2.1").check_table(schema=3)
 
 
 # --- CloudFormation -------------------------------------------------------------------------------

@@ -29,6 +29,7 @@ from ojs.domain.job.states import State
 from ojs.domain.job.unique import fingerprint
 from ojs.domain.queue.queue import Queue
 from ojs.services.jobs import middleware
+from ojs.services.jobs.empty_lines import EmptyLines
 from ojs.services.jobs.middleware import Middleware
 from ojs.services.jobs.placement import FairQueuePlacement, FinishTags
 from ojs.services.jobs.time_transitions import TimeTransitions
@@ -130,6 +131,7 @@ class Enqueue:
         ids: IdSource,
         limits: RateLimits,
         placement: FairQueuePlacement,
+        empty_lines: EmptyLines,
         chain: Sequence[Middleware] = (),
         strict: bool = False,
         choose: Callable[[int], int] = random.randrange,
@@ -142,6 +144,7 @@ class Enqueue:
         self._bounds = bounds
         self._limits = limits
         self._placement = placement
+        self._empty_lines = empty_lines
         self._clock = clock
         self._ids = ids
         self._chain = chain
@@ -180,6 +183,7 @@ class Enqueue:
         resolved = self._resolve(push)
         self._check_ids_free(resolved)
         pushed = self._store(resolved)
+        self._empty_lines.note(pushed.job)
         return replace(pushed, limit_status=self._limit_status(pushed.job))
 
     def _limit_status(self, job: Job) -> RateLimitStatus | None:
@@ -281,7 +285,11 @@ class Enqueue:
         resolved = self._resolve(push)
         self._check_ids_free(resolved)
         unique = any(specification.unique for specification in push.specifications)
-        return self._store_unique_batch(resolved) if unique else self._store_batch(resolved)
+        store = self._store_unique_batch if unique else self._store_batch
+        stored = store(resolved)
+        for pushed in stored:
+            self._empty_lines.note(pushed.job)
+        return stored
 
     def _resolve(self, push: _Push) -> _ResolvedPush:
         """Read the queues of a push, and resolve its jobs under their configuration.

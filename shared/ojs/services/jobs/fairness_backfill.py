@@ -33,9 +33,11 @@ from ojs.services.sweeps import (
     counting_failures,
 )
 from ojs.store.jobs.fair_queue import BackfillCursor, BackfillCursors
+from ojs.store.jobs.items import job_of
 from ojs.store.jobs.records import JobStore
 from ojs.store.queues.queues import QueueStore
 from ojs.store.table import keys
+from ojs.store.table.errors import readable
 from ojs.store.table.keys import Position
 
 # Longer than any request, and longer than the index lags.
@@ -150,6 +152,8 @@ class FairnessBackfill:
         """
         lane, kind = divmod(at.line, len(_KINDS))
         line = _KINDS[kind](queue.name, lane)
+        # Before the index: a job that gets its due entry now is found here or there.
+        slots = self._jobs.notes.slots() if kind == len(_KINDS) - 1 and at.after is None else ()
         found, last = self._jobs.index.listed(line, limit=_PAGE, after=at.after)
         if kind == 0:
             # The position of an available job shows whether it has a tag.
@@ -161,6 +165,13 @@ class FairnessBackfill:
             records[job_id]
             for job_id, _ in found
             if job_id in records and _lacks_tag(records[job_id], queue)
+        ]
+        # And the jobs that were claimed a moment ago.
+        noted = readable(job_of, self._jobs.notes.running(queue.name, slots), counts.fail)
+        jobs += [
+            job
+            for job in noted
+            if job.lane == lane and job.id not in records and _lacks_tag(job, queue)
         ]
         done = self._update(jobs, queue, counts) if jobs else 0
         following = (

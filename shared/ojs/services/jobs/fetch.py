@@ -14,9 +14,10 @@ from typing import Any, assert_never
 
 from ojs.bounded import BoundedMap, BoundedSet
 from ojs.clock import Clock
-from ojs.domain.errors import BackendUnavailable, OjsError
+from ojs.domain.errors import BackendTimeout, BackendUnavailable, OjsError
+from ojs.domain.ids import order_at
 from ojs.domain.job import lifecycle
-from ojs.domain.job.job import Job, expired
+from ojs.domain.job.job import DEFAULT_TIMEOUT_MS, Job, expired
 from ojs.domain.job.states import State
 from ojs.domain.pool.dispatch import DispatchStrategy
 from ojs.domain.queue.queue import Queue
@@ -30,6 +31,7 @@ from ojs.services.permits.lifecycle import Acquired, FetchPermits, Permits
 from ojs.services.pools.dispatch import PAGE, DispatchPlan, DispatchPlanner
 from ojs.services.pools.membership import FetchContext, Membership
 from ojs.store.jobs import items
+from ojs.store.jobs.lease_notes import MOST_JOBS, SHORT_MS, VALID_MS
 from ojs.store.jobs.records import JobStore, winner
 from ojs.store.table.errors import LostRace, NotDone, UnreadableItem, pass_over
 from ojs.store.table.keys import Position
@@ -47,6 +49,9 @@ _FAILED_LINES = 2
 # How often each container reads the due line while the ready line is long enough, so that jobs that
 # became due are handed out by their priority.
 _DUE_EVERY_MS = 1_000
+# After a lost claim: for how long, and among how many jobs, to begin at a random one.
+_ASIDE_MS = 5_000
+_FIRST_ASIDE, _MOST_ASIDE = 32, 400
 # A Lambda answers with at most 6 MB, in which the body is a JSON text inside a JSON text: quotes
 # and backslashes count twice. Jobs that would not fit are not claimed.
 _MAX_ANSWER_KIB = 2_900
@@ -64,6 +69,8 @@ class _FetchState:
     """The state of one fetch."""
 
     plan: DispatchPlan
+    # How many queues it takes from.
+    queues: int
     count: int
     worker_id: str | None
     visibility_ms: int | None
@@ -74,6 +81,10 @@ class _FetchState:
     # Jobs it has tried to claim. It tries each once: the permits that a job was claimed with are
     # released when its lease ends, which a short one may do in the fetch that gave it.
     tried: set[str] = field(default_factory=set)
+    # Jobs that a lease note of this fetch lists, and when it was written (ms).
+    noted: dict[str, int] = field(default_factory=dict)
+    # Jobs whose time to start has come, and that are not in line, as they were read.
+    due: dict[str, Job] = field(default_factory=dict)
     lost: int = 0
     # Whether another fetch won the last claim, rather than the job's own deadline.
     contended: bool = False
@@ -206,6 +217,9 @@ class Fetch:
         # Jobs that this container has seen claimed: the index may still list them for a moment.
         self._claimed: BoundedSet[str] = BoundedSet(_REMEMBERED)
         self._promoted_ms: BoundedMap[tuple[str, int], int] = BoundedMap(_MAX_ROTATIONS)
+        # Lines in which a claim was lost lately: until when, and among how many jobs, to step
+        # aside.
+        self._crowded: BoundedMap[tuple[str, int], tuple[int, int]] = BoundedMap(_MAX_ROTATIONS)
         # How far a ready line was read that has only jobs blocked by their rate limits.
         self._resume_at: BoundedMap[tuple[str, int], tuple[int, Any]] = BoundedMap(_MAX_ROTATIONS)
 
@@ -238,7 +252,10 @@ class Fetch:
             return []
         plan = self._plan(read, strategy, weights)
         lines = self._line_reader(plan, read.queues)
-        state = _FetchState(plan, count, worker_id, visibility_timeout_ms, lines, go_on)
+        queue_count = max(1, len(read.queues))
+        state = _FetchState(
+            plan, queue_count, count, worker_id, visibility_timeout_ms, lines, go_on
+        )
         state.errors += read.errors
         try:
             self._claim_all(state, read.queues)
@@ -329,34 +346,41 @@ class Fetch:
         after: Any = None
         # To find the deepest of several lines a whole page of each is read.
         deep = state.plan.strategy == DispatchStrategy.LEAST_LOADED
-        limit = PAGE if deep else min(state.wanted + _SPARE, PAGE)
-        crowded = False
-        # Jobs just promoted are added here: the index may not list them yet.
-        joining = self._newly_ready(state, queue.name, lane)
+        aside = self._aside(queue.name, lane)
+        limit = PAGE if deep else max(aside, min(state.wanted + _SPARE, PAGE))
+        again = aside > 0
+        # Jobs whose time has come have their places among those in line.
+        joining, more_due = self._newly_ready(state, queue, lane)
         pages = staged_pages = 0
         while pages < _MAX_PAGES and staged_pages < _MAX_STAGED_PAGES:
             found, following = state.lines.ready(queue.name, lane, limit=limit, after=after)
             waiting, staged = self._page(state, found, joining)
-            joining = []
+            self._make_way(state, waiting, more_due=more_due)
+            joined, joining, more_due = joining, [], False
             staged_pages, pages = staged_pages + staged, pages + (not staged)
-            after, limit = following, PAGE
+            after, limit = following, max(aside, PAGE)
             # Whether rate limits block the whole page.
             blocked = bool(waiting)
             lost = False
+            self._step_aside(waiting, aside)
             while waiting and not lost:
                 yield [candidate.job_id for candidate in waiting]
-                acquired = self._next(state, queue, waiting, crowded=crowded)
+                acquired = self._next(state, queue, waiting)
                 if acquired is None:
                     break
                 blocked = False
-                job = self._claim(state, lane, acquired)
+                job = self._claim(state, lane, acquired, waiting)
                 self._claimed.add(acquired.candidate.job_id + acquired.candidate.key)
                 if job is not None or state.spent:
                     state.spent = False
                     yield job
-                elif state.contended and not crowded:
-                    crowded, after, lost = True, None, True
+                elif state.contended:
+                    aside = self._lost(queue.name, lane)
+                    self._step_aside(waiting, aside)
+                    # The first time from a wider page.
+                    lost, again = not again, True
             if lost:
+                after, joining = None, joined
                 continue
             if waiting:
                 return
@@ -382,31 +406,49 @@ class Fetch:
         self._permits.prefetch(state.permits, waiting)
         return waiting, bool(unclaimed) and not waiting
 
-    def _next(
-        self, state: _FetchState, queue: Queue, waiting: list[Candidate], *, crowded: bool
-    ) -> Acquired | None:
+    def _next(self, state: _FetchState, queue: Queue, waiting: list[Candidate]) -> Acquired | None:
         """The permits of the next job to claim; None when none is left in the page, or no more are
         wanted.
         """
         while waiting:
-            # In order while races are won. After a lost one: a random job of a wider page, so that
-            # fetches do not compete for the first of the line.
-            at = self._choose(len(waiting)) if crowded else 0
-            if not state.wanted or not state.has_room(waiting[at].position):
+            first = waiting[0]
+            if not state.wanted or not state.has_room(first.position):
                 return None
-            if self._permits.is_blocked(state.permits, waiting[at]):
-                waiting.pop(at)
+            if self._permits.is_blocked(state.permits, first):
+                waiting.pop(0)
                 continue
-            following = [*waiting[:at], *waiting[at + 1 :]]
             acquired = self._permits.acquire(
-                state.permits, queue, waiting[at], following, wanted=state.wanted
+                state.permits, queue, first, waiting[1:], wanted=state.wanted
             )
             if acquired is None and state.permits.exhausted(queue):
                 return None
-            waiting.pop(at)
+            waiting.pop(0)
             if acquired is not None:
                 return acquired
         return None
+
+    def _aside(self, queue: str, lane: int) -> int:
+        """Among how many jobs at the front of a line to begin at a random one; 0 for the first."""
+        until_ms, jobs = self._crowded.get((queue, lane), (0, 0))
+        return jobs if self._clock.now_ms() < until_ms else 0
+
+    def _lost(self, queue: str, lane: int) -> int:
+        """Remember that another fetch won a claim in a line: fetches of this container begin
+        elsewhere for some seconds, the further from the front the more races they lose.
+        """
+        jobs = min(_MOST_ASIDE, max(_FIRST_ASIDE, 2 * self._aside(queue, lane)))
+        self._crowded.put((queue, lane), (self._clock.now_ms() + _ASIDE_MS, jobs))
+        return jobs
+
+    def _step_aside(self, waiting: list[Candidate], aside: int) -> None:
+        """Begin at a random one of the first jobs, so that fetches do not compete for the same;
+        none of a lower priority comes before the first.
+        """
+        if aside and waiting:
+            priority = waiting[0].position.priority
+            same = sum(each.position.priority == priority for each in waiting[:aside])
+            at = self._choose(same)
+            waiting[:] = [*waiting[at:same], *waiting[:at], *waiting[same:]]
 
     def _after_blocked_page(self, queue: str, lane: int, following: Any, *, first: bool) -> Any:
         """Where to read on in a line after a page of jobs that are all blocked by rate limits.
@@ -425,17 +467,16 @@ class Fetch:
     def _lease_ms(state: _FetchState, queue: Queue, position: Position) -> int:
         return state.visibility_ms or position.visibility_ms or queue.config.visibility_ms
 
-    def _newly_ready(self, state: _FetchState, queue: str, lane: int) -> list[tuple[str, str]]:
-        """Promote due jobs and return their ready entries; at most once a second for each lane."""
+    def _newly_ready(
+        self, state: _FetchState, queue: Queue, lane: int
+    ) -> tuple[list[tuple[str, str]], bool]:
+        """The due jobs of a lane, as `_due` has them; at most once a second for each lane."""
         now_ms = self._clock.now_ms()
-        last_ms = self._promoted_ms.get((queue, lane))
+        last_ms = self._promoted_ms.get((queue.name, lane))
         if last_ms is not None and now_ms - last_ms < _DUE_EVERY_MS:
-            return []
-        self._promoted_ms.put((queue, lane), now_ms)
-        if last_ms is None:
-            return []
-        promoted = self._promote(state, queue, lane)
-        return [(job.id, items.position(job).key()) for job in promoted]
+            return [], False
+        self._promoted_ms.put((queue.name, lane), now_ms)
+        return ([], False) if last_ms is None else self._due(state, queue, lane)
 
     def _committed_only(self, entries: list[Candidate]) -> list[Candidate]:
         """The entries without jobs of uncommitted batches, which do not exist yet."""
@@ -443,9 +484,18 @@ class Fetch:
         staged = self._jobs.batches.uncommitted(tokens)
         return [entry for entry in entries if entry[1].batch not in staged]
 
-    def _claim(self, state: _FetchState, lane: int, acquired: Acquired) -> Job | None:
+    def _claim(
+        self,
+        state: _FetchState,
+        lane: int,
+        acquired: Acquired,
+        following: Sequence[Candidate] = (),
+    ) -> Job | None:
+        """Claim a job; `following` are those that are likely to be claimed after it."""
         queue, permits = acquired.queue, acquired.noted
         job_id, position, _ = acquired.candidate
+        # Who holds a permit keeps others waiting: a claim with permits has no call before it.
+        noted = permits.run is None and self._note(state, queue, acquired.candidate, following)
         # A rate-limited job starts when its start was counted.
         now_ms = self._clock.now_ms() if acquired.start_ms is None else acquired.start_ms
         self._permits.commit(acquired)
@@ -461,6 +511,8 @@ class Fetch:
                 worker_id=state.worker_id,
                 permits=permits,
                 fenced=bool(queue.config.require_lease_token),
+                noted=noted,
+                due=state.due.get(job_id),
             )
         except NotDone:
             self._permits.rollback(acquired, unknown=False)
@@ -488,16 +540,57 @@ class Fetch:
         state.kib += _kib(position)
         return job
 
+    def _note(
+        self,
+        state: _FetchState,
+        queue: Queue,
+        candidate: Candidate,
+        following: Sequence[Candidate],
+    ) -> bool:
+        """See to it that a job which is about to be claimed is in a lease note; False if it gets
+        a due entry instead. Raises OjsError: then the job must not be claimed.
+        """
+        # Bounds are checked by counting what the index shows of a queue.
+        if queue.tracks_depth or self._ends_in_ms(state, queue, candidate) < SHORT_MS:
+            return False
+        now_ms = self._clock.now_ms()
+        if 0 <= now_ms - state.noted.get(candidate.job_id, -VALID_MS) < VALID_MS:
+            return True
+        # As many as this queue's share of the fetch. After a lost claim, a few more: another may be
+        # lost.
+        share = -(-state.wanted // state.queues)
+        most = min(MOST_JOBS, max(1, share + min(state.lost, _SPARE)))
+        listed = [
+            each
+            for each in [candidate, *following][:most]
+            if self._ends_in_ms(state, queue, each) >= SHORT_MS
+        ]
+        self._jobs.notes.write(
+            queue.name,
+            {each.job_id: each.key for each in listed},
+            lease_ms=min(self._ends_in_ms(state, queue, each) for each in listed),
+            now_ms=now_ms,
+        )
+        if self._clock.now_ms() - now_ms >= VALID_MS:
+            # It may be looked at before this claim.
+            raise BackendTimeout("The store took too long to take a lease note.")
+        state.noted |= dict.fromkeys((each.job_id for each in listed), now_ms)
+        return True
+
+    def _ends_in_ms(self, state: _FetchState, queue: Queue, candidate: Candidate) -> int:
+        """How long after its claim a job would have to be looked at."""
+        timeout_ms = candidate.position.timeout_ms or DEFAULT_TIMEOUT_MS
+        return min(self._lease_ms(state, queue, candidate.position), timeout_ms)
+
     def _take_due(self, state: _FetchState, queue: Queue, lane: int) -> Iterator[_IdsOrJob]:
-        """Apply time transitions in one lane, and claim the jobs that became available by them."""
-        promoted = self._promote(state, queue.name, lane)
-        for job in sorted(promoted, key=lambda job: items.position(job).key()):
-            position = items.position(job)
-            candidate = Candidate(job.id, position, position.key())
+        """Apply time transitions in one lane, and claim the jobs that are available then."""
+        ready, _ = self._due(state, queue, lane)
+        for job_id, key in sorted(ready, key=lambda entry: entry[1]):
+            candidate = Candidate(job_id, Position.parse(key), key)
             if self._permits.is_blocked(state.permits, candidate):
                 continue
-            yield [job.id]
-            if not state.wanted or not state.has_room(position):
+            yield [job_id]
+            if not state.wanted or not state.has_room(candidate.position):
                 return
             acquired = self._permits.acquire(state.permits, queue, candidate, wanted=1)
             if acquired is not None:
@@ -508,24 +601,60 @@ class Fetch:
             elif state.permits.exhausted(queue):
                 return
 
-    def _promote(self, state: _FetchState, queue: str, lane: int) -> list[Job]:
-        """Apply time transitions to as many jobs as are wanted. Returns those available now."""
-        ids = state.lines.due(queue, lane, limit=state.wanted + _SPARE)
-        if not ids:
-            return []
-        records = self._jobs.read_records(ids, pass_over)
-        promoted = []
+    def _due(
+        self, state: _FetchState, queue: Queue, lane: int
+    ) -> tuple[list[tuple[str, str]], bool]:
+        """Apply time transitions to as many jobs of a lane as are wanted: (job id, key in the ready
+        line) of those that can be claimed then; and whether more may be due.
+
+        Jobs whose time to start has come are claimed as they are, without being put in line first,
+        and have the place there that belongs to their time. Not where tenants take turns, or under
+        a rate limit of their own: those are put in line, as whoever is late or refused stays there.
+        """
+        limit = state.wanted + _SPARE
+        ids = state.lines.due(queue.name, lane, limit=limit)
+        ready: list[tuple[str, str]] = []
+        records = self._jobs.read_records(ids, pass_over) if ids else {}
         for job_id in ids:
             if not state.go_on():
                 break
             record = records.get(job_id)
+            fresh = job_id not in state.tried
+            if record is not None and fresh and self._starts_now(queue, lane, record):
+                order = order_at(record.due_ms)
+                position = items.position(lifecycle.promote(record, now_ms=0, order=order))
+                state.due[job_id] = record
+                ready.append((job_id, position.key()))
+                continue
             settled = self._transitions.apply_indexed(record) if record is not None else None
             if job_id in state.tried:
                 # Its lease ended while this fetch went on: the next one is given the job.
                 state.jobs = [job for job in state.jobs if job.id != job_id]
             elif settled is not None and settled.state is State.AVAILABLE:
-                promoted.append(settled)
-        return promoted
+                ready.append((job_id, items.position(settled).key()))
+        return ready, len(ids) == limit
+
+    def _starts_now(self, queue: Queue, lane: int, job: Job) -> bool:
+        """Whether a job that the due line shows can be claimed without being put in line."""
+        now_ms = self._clock.now_ms()
+        return (
+            job.state in (State.SCHEDULED, State.RETRYABLE)
+            and (job.queue, job.lane) == (queue.name, lane)
+            and job.due_ms <= now_ms
+            and not expired(job, now_ms)
+            and not job.gone(now_ms)
+            and job.limit is None
+            and queue.fairness is None
+        )
+
+    def _make_way(self, state: _FetchState, waiting: list[Candidate], *, more_due: bool) -> None:
+        """Where more jobs may be due than were seen, put those in line that this fetch will not
+        come to: the next one sees others of the due line.
+        """
+        for candidate in waiting[state.wanted :] if more_due else ():
+            if (due := state.due.pop(candidate.job_id, None)) is not None:
+                waiting.remove(candidate)
+                self._transitions.apply(due)
 
     def _end_blocked(self, job: Job, decision: LimitDecision) -> None:
         """Postpone or drop a job whose rate limit is reached (ojs-rate-limiting section 6.2)."""

@@ -4,7 +4,8 @@ Jobs that wait or run, and dead letters, are found in the index; others that hav
 the event log, by the events of their ends. A listing goes through these one after the other:
 
     the event log of six days     of whatever happened, where neither queue nor state is asked for
-    of each queue, of each lane   running jobs, the ready line, what waits for a time, pending jobs
+    the lease notes               running jobs that were claimed a moment ago: they have no entry
+    of each queue, of each lane   the ready line, what waits for a time, pending and running jobs
     dead letters                  of a queue, or of all
     the event log                 from now back
 
@@ -36,6 +37,7 @@ from ojs.services.dead_letter.search import POSITION, still_listed
 from ojs.store.derived.event_log import EventLog, just_before, ms_of
 from ojs.store.derived.statistics import StatisticsStore
 from ojs.store.jobs import items
+from ojs.store.jobs.lease_notes import SLOT_ITEMS, LeaseNote, LeaseSlot, slots_in_use
 from ojs.store.jobs.records import JobStore
 from ojs.store.queues.queues import QueueStore
 from ojs.store.table import keys
@@ -72,6 +74,10 @@ _DAYS = 60
 # Behind every lane of a queue.
 _LAST_LANE = 1_000_000
 _MAX_CURSOR = 2_000
+# Lease notes that are read in one query, and what they take at most: read units, if consistent.
+_NOTES = 100
+_NOTES_UNITS = 25
+_NOTE_KEY = re.compile(r"[!-~]{1,64}")
 _PAGE_KEY = re.compile(r"\d{15}(\|[A-Za-z0-9_\-]{1,32}|~)")
 _JOB_KEY = re.compile(r"[A-Z]\|[^\s|]{1,100}")
 _LINE_KEY = re.compile(r"[!-~]{1,900}")
@@ -81,6 +87,7 @@ class _Part(StrEnum):
     """A part of a listing."""
 
     RECENT = "recent"
+    NOTED = "noted"
     RUNNING = "running"
     READY = "ready"
     DUE = "due"
@@ -91,6 +98,7 @@ class _Part(StrEnum):
 
 _STATES: Mapping[_Part, tuple[State, ...]] = {
     _Part.RECENT: tuple(State),
+    _Part.NOTED: (State.ACTIVE,),
     _Part.RUNNING: (State.ACTIVE,),
     _Part.READY: (State.AVAILABLE,),
     _Part.DUE: (State.SCHEDULED, State.RETRYABLE),
@@ -104,9 +112,9 @@ _WAITS: Mapping[str, tuple[State, ...]] = {
     keys.RETRY: (State.RETRYABLE,),
     keys.LEASE_END: (),
 }
-_LINES = (_Part.RUNNING, _Part.READY, _Part.DUE, _Part.PENDING)
+_LINES = (_Part.READY, _Part.NOTED, _Part.DUE, _Part.PENDING, _Part.RUNNING)
 # What a bulk operation goes through: jobs mostly move in this direction, or out.
-_ONWARD = (_Part.PENDING, _Part.DUE, _Part.READY, _Part.RUNNING)
+_ONWARD = (_Part.PENDING, _Part.DUE, _Part.READY, _Part.NOTED, _Part.RUNNING)
 _ENDS: Mapping[str, State] = {
     EventType.JOB_COMPLETED: State.COMPLETED,
     EventType.JOB_CANCELLED: State.CANCELLED,
@@ -133,7 +141,10 @@ _IN_ORDER: Mapping[tuple[State, str], bool] = {
 class _At:
     """Where a listing goes on: in a part, behind a key, or at the part's beginning without one.
 
-    `over` says that this line, or queue, is done: what follows is to be found out.
+    Of lease notes `lane` is their slot, and without `queue` they are those of all queues. `left` is
+    how many events of a page come yet, or how many jobs of a note were before: then `key` is of
+    that page, or note. `over` says that this line, or queue, is done: what follows is to be found
+    out.
     """
 
     part: _Part
@@ -173,6 +184,8 @@ class _Entry:
                 and came_ms is not None
                 and times.format_ms(came_ms) == self.position
             )
+        if self.begin.part is _Part.NOTED:
+            return job.state is State.ACTIVE and self.begin.queue in ("", job.queue)
         if self.begin.part is _Part.DEAD:
             return still_listed(job, self.position)
         stored = items.index_entries(job)
@@ -209,11 +222,29 @@ class _Look:
     log: bool = True
     # What happened since then (ms) is listed by the log; 0 if nothing is.
     recent_ms: int = 0
+    # The slots of lease notes in use, if they were read; and whether notes had jobs.
+    slots: Sequence[LeaseSlot] | None = None
+    noted: bool = False
 
     @property
     def exact(self) -> bool:
-        """Whether each entry that is found is a job that is shown."""
-        return self.wanted.counted and not self.recent_ms
+        """Whether each entry that is found is a job that is shown. Most of those that are noted are
+        done.
+        """
+        return self.wanted.counted and not self.recent_ms and not self.noted
+
+    @property
+    def at_once(self) -> bool:
+        """Whether lease notes are read once for all queues. A bulk operation reads them for each
+        queue, between its other parts: then it passes over no job that is claimed meanwhile.
+        """
+        return self.wanted.queue is None and self.order is _LINES
+
+    def notes(self, queue: str) -> Iterator[_At]:
+        """The slots of lease notes."""
+        for slot in self.slots or ():
+            after = slot.lately if self.order is _ONWARD else slot.seen
+            yield _At(_Part.NOTED, queue, slot.number, (f"{after}!", keys.upto(times.MAX_MS)))
 
     def shows(self, entry: _Entry, job: Job) -> bool:
         """Whether a job is to be shown by this entry, and no other."""
@@ -223,17 +254,26 @@ class _Look:
 
     def parts(self) -> list[_Part]:
         """The parts of each queue where matching jobs may be."""
-        return [part for part in self.order if self.wanted.wants(*_STATES[part])]
+        return [
+            part
+            for part in self.order
+            if self.wanted.wants(*_STATES[part]) and not (part is _Part.NOTED and self.at_once)
+        ]
 
     def lines(self) -> Iterator[_At]:
         """The lines of the queues that are known, in order, without those that are empty."""
         parts = self.parts()
         # Counters are behind by seconds: in a single line, and by a bulk operation, jobs of one
         # queue are looked for in any case.
-        sure = self.wanted.queue is not None and (len(parts) == 1 or self.order is _ONWARD)
+        single = len({_STATES[part] for part in parts}) == 1
+        sure = self.wanted.queue is not None and (single or self.order is _ONWARD)
         for queue, lanes in self.lanes.items():
             for part in parts:
-                if sure or self._has(queue, part):
+                if not sure and not self._has(queue, part):
+                    continue
+                if part is _Part.NOTED:
+                    yield from self.notes(queue)
+                else:
                     yield from (_At(part, queue, lane) for lane in range(lanes))
 
     def _has(self, queue: str, part: _Part) -> bool:
@@ -455,11 +495,13 @@ class JobListing:
     @staticmethod
     def _start(look: _Look) -> _At | None:
         """Where a listing begins."""
-        return (
-            _At(look.order[0], look.wanted.queue or "", -1, over=True)
-            if look.parts()
-            else (look.behind_lines())
-        )
+        parts = look.parts()
+        if not parts:
+            return look.behind_lines()
+        # What was claimed a moment ago is among what happened lately, where that is listed.
+        if look.at_once and _Part.RUNNING in parts and not look.recent_ms:
+            return _At(_Part.NOTED, lane=-1, over=True)
+        return _At(parts[0], look.wanted.queue or "", -1, over=True)
 
     def _gather(self, look: _Look, at: _At | None, enough: int) -> tuple[list[_Entry], _At | None]:
         """Entries from a position on, and where to go on behind them."""
@@ -489,6 +531,8 @@ class JobListing:
                 return self._read_dead(look, at, size)
             case _Part.RECENT | _Part.ENDED:
                 return self._read_log(look, at)
+            case _Part.NOTED:
+                return self._read_notes(look, at)
             case _:
                 return self._read_line(look, at, size)
 
@@ -512,6 +556,33 @@ class JobListing:
         if last is None:
             return found, replace(at, key=(), over=True)
         return found, replace(at, key=(last["pk"], last["wsk"]))
+
+    def _read_notes(self, look: _Look, at: _At) -> tuple[list[_Entry], _At]:
+        first, last = at.key
+        # A bulk operation goes from the earliest on: a note may be taken once more, for later. A
+        # list begins with what was claimed last: that runs most likely.
+        bulk = look.order is _ONWARD
+        page, whole = self._jobs.notes.between(
+            at.lane, first, last, limit=_NOTES, forward=bulk, consistent=bulk
+        )
+        look.units -= _NOTES_UNITS * len(page) / _NOTES / (1 if bulk else 2)
+
+        def behind(note: LeaseNote, left: int = 0) -> _At:
+            # A note that is listed in part is read again.
+            place = note.key if left else f"{note.key}!" if bulk else keys.just_before(note.key)
+            return replace(at, key=(place, last) if bulk else (first, place), left=left)
+
+        found: list[_Entry] = []
+        for note in page:
+            if at.queue not in ("", note.queue):
+                continue
+            before = at.left if note.key in at.key else 0
+            for number, job_id in list(enumerate(note.jobs, 1))[before:]:
+                found.append(_Entry(job_id, at, behind(note, number), note.key))
+        look.noted = look.noted or bool(found)
+        if whole:
+            return found, replace(at, key=(), left=0, over=True)
+        return found, behind(page[-1])
 
     def _read_dead(self, look: _Look, at: _At, size: int) -> tuple[list[_Entry], _At | None]:
         before = at.key[0] if at.key else None
@@ -557,6 +628,13 @@ class JobListing:
         """
         if at.part is _Part.ENDED:
             return self._earlier(look, ms_of(at.key[0]))
+        if at.part is _Part.NOTED and not at.queue:
+            if look.slots is None:
+                look.calls -= 1
+                look.units -= 1
+                look.slots = self._jobs.notes.slots()
+            later = (slot for slot in look.notes("") if slot.lane > at.lane)
+            return next(later, _At(look.parts()[0], lane=-1, over=True))
         if not look.lanes and not self._read_queues(look, at, spare):
             return at
         for line in look.lines():
@@ -607,13 +685,15 @@ class JobListing:
     def _outline(self, look: _Look, names: Sequence[str]) -> None:
         """Read what queues have. One call; of a single queue two, if a shard is new."""
         now_ms = self._clock.now_ms()
-        outline = self._stats.outline(names, now_ms=now_ms)
+        others = SLOT_ITEMS if _Part.NOTED in look.parts() else ()
+        outline = self._stats.outline(names, now_ms=now_ms, others=others)
         look.calls -= 1
         look.units -= outline.units
         if look.wanted.queue is not None and not outline.whole:
-            outline = self._stats.outline(names, now_ms=now_ms)
+            outline = self._stats.outline(names, now_ms=now_ms, others=others)
             look.calls -= 1
         look.lanes, look.levels, look.total = outline.lanes, outline.levels, outline.total
+        look.slots = slots_in_use(outline.others)
         if look.wanted.queue is not None:
             look.last = True
             look.total = outline.levels.get(look.wanted.queue)
@@ -657,6 +737,12 @@ class JobListing:
                     return not at.over
                 known = len(at.key) == 1 and _PAGE_KEY.fullmatch(at.key[0])
                 return bool(known) and ms_of(at.key[0]) <= latest_ms
+            case _Part.NOTED:
+                if look.wanted.queue not in (None, at.queue) or not (at.queue or look.at_once):
+                    return False
+                if not at.key:
+                    return at.over
+                return len(at.key) == 2 and all(map(_NOTE_KEY.fullmatch, at.key))
             case _:
                 if look.wanted.queue not in (None, at.queue) or not (at.over or at.queue):
                     return False

@@ -10,6 +10,7 @@ from collections.abc import Iterable, Sequence
 
 from ojs.domain.job.states import State
 from ojs.domain.queue.queue import Queue
+from ojs.services.jobs.lost_leases import LostLeases
 from ojs.services.jobs.time_transitions import TimeTransitions
 from ojs.services.queues.deletion import QueueDeletion
 from ojs.services.sweeps import (
@@ -37,8 +38,10 @@ class JobSweep:
         jobs: JobStore,
         queues: SweepQueues,
         transitions: TimeTransitions,
+        leases: LostLeases,
         deletion: QueueDeletion,
     ) -> None:
+        self._leases = leases
         self._jobs = jobs
         self._queues = queues
         self._transitions = transitions
@@ -47,18 +50,20 @@ class JobSweep:
     def run_once(self, now_ms: int, limit: int, go_on: GoOn = always) -> SweepReport:
         """One pass over every queue, moving at most about `limit` jobs; counts by what was done.
 
-        Keys: promoted, stalled_or_timed_out, expired, batches_undone, refiled, failed, ended (jobs
-        of deleted queues), queues_deleted, and `more`
-        (1 when the pass ended early and another should follow). `go_on` says whether there is time
-        left. Begins at a random queue, so that a pass cut short starves no queue.
+        Keys: promoted, stalled_or_timed_out, expired, batches_undone, filed (running jobs that got
+        their due entry), refiled, failed, ended (jobs of deleted queues), queues_deleted, and
+        `more` (1 when the pass ended early and another should follow). `go_on` says whether there
+        is time left. Begins at a random queue, so that a pass cut short starves no queue.
         """
         counts = SweepCounts()
         # Each part on its own: what is in trouble must not hold up the others.
         with counting_failures(counts, "staged batches"):
             self._undo_batches(now_ms, counts, go_on)
+        with counting_failures(counts, "lease notes"):
+            self._leases.look(now_ms, counts, go_on)
         deleting: list[Queue] = []
         with counting_failures(counts, "the list of queues"):
-            self._lines(now_ms, limit, go_on, counts, deleting)
+            self._lines(now_ms, counts.total() + limit, go_on, counts, deleting)
         self._deletion.carry_on(deleting, counts, limit=limit, go_on=go_on)
         with counting_failures(counts, "deleted queues"):
             self._deletion.look_after(limit, counts, go_on)

@@ -36,6 +36,7 @@ from ojs.domain.stats import (
 )
 from ojs.store.derived import statistics as store
 from ojs.store.derived.statistics import Counters, ReadyLine
+from ojs.store.jobs.lease_notes import LeaseNotes
 from ojs.store.permits.key_limits import KeyLimits
 from ojs.store.permits.throttle_state import LimitName, ThrottleStates
 from ojs.store.queues import queues as queue_store
@@ -61,6 +62,7 @@ class Statistics:
         self,
         *,
         stats: store.StatisticsStore,
+        notes: LeaseNotes,
         queues: queue_store.QueueStore,
         limits: KeyLimits,
         throttle_states: ThrottleStates,
@@ -69,6 +71,7 @@ class Statistics:
         clock: Clock,
     ) -> None:
         self._stats = stats
+        self._notes = notes
         self._queues = queues
         self._limits = limits
         self._throttle_states = throttle_states
@@ -77,11 +80,12 @@ class Statistics:
         self._clock = clock
 
     def queue(self, name: str, *, hour: bool = False) -> QueueStats:
-        """One queue's statistics; zeros if it does not exist. Three calls, and one more for those
-        of the last `hour`.
+        """One queue's statistics; zeros if it does not exist. Four calls, one more for those of the
+        last `hour`, and two to five for jobs that were claimed in the last minute.
 
         Available, scheduled, retryable and active jobs are counted in the index if there are at
-        most `ojs.store.derived.statistics.MAX_SHALLOW` of them; the projection counts the rest.
+        most `ojs.store.derived.statistics.MAX_SHALLOW` of them, and those just claimed by the
+        lease notes if these are few; the projection counts the rest.
         """
         now_ms = self._clock.now_ms()
         # The index first, because the batches found there are looked up with the counters.
@@ -105,7 +109,14 @@ class Statistics:
         if ready.whole:
             states[State.AVAILABLE] = len(ready.positions)
             priorities = Counter(position.priority for position in ready.positions)
-        states.update(waiting or {})
+        if waiting is not None:
+            states.update(waiting)
+            noted = self._notes.few_running(name)
+            states[State.ACTIVE] = (
+                counters.levels.states[State.ACTIVE]
+                if noted is None
+                else waiting[State.ACTIVE] + noted
+            )
         return QueueStats(
             name=name,
             queue=counters.queue,

@@ -134,7 +134,7 @@ class ReconcileSweep:
         A push that is under way is found by the sweep. Raises OjsError.
         """
         for known in self._recount.known([name]):
-            counted, _ = self._recount.count(known.queue, most=MOST_COUNTED)
+            counted, _ = self._recount.count(known.queue, most=MOST_COUNTED, noted=True)
             untracked, size = _most_untracked(counted, known.projected)
             self._depth.recount(
                 name, known.value, untracked=untracked, untracked_bytes=size, drain=None
@@ -177,7 +177,8 @@ class ReconcileSweep:
         counted = None
         if suspected or self._may_have_untracked(known, now_ms):
             counts["counted"] += 1
-            counted = self._recount.count(known.queue, most=MOST_COUNTED)
+            lately = now_ms - (known.queue.configured_ms or 0) < _CONFIGURED_MS
+            counted = self._recount.count(known.queue, most=MOST_COUNTED, noted=lately)
         untracked = self._untracked(known, counted, now_ms)
         drain = self._recount.drain(name, now_ms=now_ms, minutes=_DRAIN_MINUTES)
         same = untracked == (value.untracked, value.untracked_bytes)

@@ -39,6 +39,7 @@ from ojs.store.jobs.records import JobStore
 from ojs.store.permits.depth_counter import DepthCounter
 from ojs.store.permits.semaphore import ConcurrencySemaphore
 from ojs.store.queues import queues as store
+from ojs.store.table import keys
 from ojs.store.table.errors import LostRace
 
 # A push under way is stored within seconds: a request takes at most 29 s.
@@ -312,19 +313,30 @@ class QueueDeletion:
         return counted or self._occupied(queue)
 
     def _occupied(self, queue: Queue) -> bool:
-        """Whether the index shows anything in the queue.
+        """Whether the index shows anything in the queue, or something was claimed a moment ago.
 
         Also what only a newer version knows, such as a job in a state of its own. It is not ended
         here, and the queue must not go from under it: `reject` refuses, and any other deletion
         stays under way, at a few queries a sweep, until a version that knows it is deployed.
         """
-        index = self._jobs.index
-        return any(index.occupied(queue.name, lane) for lane in range(queue.lanes))
+        index, notes = self._jobs.index, self._jobs.notes
+        # Before the index: a job that gets its due entry now is found here or there.
+        slots = notes.slots()
+        if any(index.occupied(queue.name, lane) for lane in range(queue.lanes)):
+            return True
+        # What was claimed a moment ago is not in the index.
+        return next(notes.running(queue.name, slots), None) is not None
 
     def _waiting(self, queue: Queue, *, pages: int, running: bool = False) -> Iterator[str]:
-        """Ids of the jobs in a queue's lanes, from the index."""
+        """Ids of the jobs in a queue's lanes, from the index; those that were claimed a moment ago
+        are among the `running` ones.
+        """
+        slots = self._jobs.notes.slots() if running else ()
         for lane in range(queue.lanes):
             yield from self._jobs.index.lined_up(queue.name, lane, pages=pages, running=running)
+        for record in self._jobs.notes.running(queue.name, slots):
+            if "wpk" not in record:
+                yield keys.job_id(str(record["pk"]))
 
     def _ending(self, queue: Queue, deletion: Deletion, *, running: bool = False) -> _DeletionRun:
         """A run that discards or moves waiting jobs, and with `running` those whose lease ended."""

@@ -38,7 +38,7 @@ from ojs.domain.stats import (
     Totals,
     WorkerCounts,
 )
-from ojs.store.derived.sharded import ShardActivity, ShardCounters
+from ojs.store.derived.sharded import Key, ShardActivity, ShardCounters
 from ojs.store.queues.queues import from_item
 from ojs.store.table import keys
 from ojs.store.table.errors import LostRace, Unreadable, pass_over, readable
@@ -108,6 +108,7 @@ class Counters:
 class QueuesOutline:
     """The lanes of queues; their jobs by state, where that is known; all queues together; and the
     read units that this took, at most. It is not `whole` where a shard of the stream is new.
+    `others` are the items that were asked for beside them.
     """
 
     lanes: Mapping[str, int]
@@ -115,6 +116,7 @@ class QueuesOutline:
     total: Levels
     units: float
     whole: bool
+    others: Sequence[Item]
 
 
 @dataclass(frozen=True)
@@ -232,12 +234,16 @@ class StatisticsStore:
             for name, queue, (now,) in self._items(names, keys.NOW, consistent=True)
         ]
 
-    def outline(self, names: Sequence[str], *, now_ms: int) -> QueuesOutline:
-        """Which of these queues have jobs, and all queues together. One call, slightly behind."""
+    def outline(
+        self, names: Sequence[str], *, now_ms: int, others: Sequence[Key] = ()
+    ) -> QueuesOutline:
+        """Which of these queues have jobs, and all queues together; and other items that are read
+        in the same call. One call, slightly behind.
+        """
         own = {name: (keys.queue(name), keys.RECORD) for name in names}
         counted = {name: (keys.stats(name), keys.NOW) for name in names}
         total = keys.stats(keys.ALL_QUEUES), keys.NOW
-        found, whole = self._sharded.outline([*own.values(), *counted.values(), total])
+        found, whole = self._sharded.outline([*own.values(), *counted.values(), total, *others])
         there = [(name, found[key]) for name, key in own.items() if key in found]
         queues = list(readable(lambda one: from_item(*one), there, pass_over))
         older = {queue.name for queue in queues if queue.created_ms < now_ms - _COUNTED_MS}
@@ -251,8 +257,9 @@ class StatisticsStore:
                 if whole and (key in found or name in older)
             },
             total=_levels(found.get(total, {})),
-            units=1 + len(names) * (2 + self._sharded.shards) / 2,
+            units=1 + (len(names) * (2 + self._sharded.shards) + len(others)) / 2,
             whole=whole,
+            others=[found[key] for key in others if key in found],
         )
 
     def outlined(self, units: int) -> int:

@@ -33,6 +33,7 @@ from ojs.domain.job.retention import RETENTION
 from ojs.domain.job.states import State, Trigger, sources
 from ojs.store.jobs import items
 from ojs.store.jobs.finding import JobIndex
+from ojs.store.jobs.lease_notes import LeaseNotes
 from ojs.store.jobs.new_jobs import IS_NEW, PreparedJob, any_own, is_own, prepare
 from ojs.store.jobs.payloads import PayloadRef, PayloadStore
 from ojs.store.jobs.progress import JobProgress
@@ -66,9 +67,10 @@ def winner(lost: LostRace, *, known_only: bool = False) -> Job | None:
 class JobStore(JobReader):
     """Reads and writes job records.
 
-    What concerns other items of a job has parts of its own: `index` finds jobs, `batches` stores
-    large batches, `progress` stores progress reports, `removal` removes jobs for good. The permits
-    of jobs are no concern of it (`ojs.services.permits.lifecycle`).
+    What concerns other items of a job has parts of its own: `index` finds jobs, `notes` tells the
+    sweep which were claimed, `batches` stores large batches, `progress` stores progress reports,
+    `removal` removes jobs for good. The permits of jobs are no concern of it
+    (`ojs.services.permits.lifecycle`).
     """
 
     def __init__(
@@ -84,6 +86,7 @@ class JobStore(JobReader):
         self._ids = ids
         self._registry = registry
         self.index = JobIndex(table)
+        self.notes = LeaseNotes(table, ids)
         self.progress = JobProgress(table)
         self.removal = JobRemoval(table, payloads, ids)
         self.batches = StagedBatches(
@@ -169,17 +172,25 @@ class JobStore(JobReader):
         worker_id: str | None,
         permits: JobPermits,
         fenced: bool = False,
+        noted: bool = False,
+        due: Job | None = None,
     ) -> Job:
         """Available to active, with the permits that were acquired for it; `fenced` if the queue
-        demands the lease token. Raises LostRace.
+        demands the lease token. A claim that is not `noted` (`LeaseNotes`) leaves a due entry in
+        the index. A scheduled or retryable job whose time has come, `due` as it was read, becomes
+        available and active at once. Raises LostRace.
         """
-        self._registry.note(queue)
+        if not noted:
+            self._registry.note(queue)
         token = self._ids.token()
         timeout_ms = position.timeout_ms or DEFAULT_TIMEOUT_MS
-        setting: dict[str, Value] = {
-            "state": State.ACTIVE.value,
+        entry: dict[str, Value] = {
             "wpk": keys.due(queue, lane),
             "wsk": keys.due_at(now_ms + min(lease_ms, timeout_ms), keys.LEASE_END),
+        }
+        setting: dict[str, Value] = {
+            "state": State.ACTIVE.value,
+            **({} if noted else entry),
             "started": now_ms,
             "lease": token,
             "lease_until": now_ms + lease_ms,
@@ -193,6 +204,20 @@ class JobStore(JobReader):
             "fenced": 1 if fenced else None,
         }
         setting |= {name: value for name, value in optional.items() if value is not None}
+        # Race: other fetches, a cancel, a promotion to another position, a stale index. One wins;
+        # the losers see another state or position and try the next job. The position is compared
+        # too: it carries what this claim relied on. And the line: moved to another queue, a job may
+        # stand at an equal position.
+        condition = "#state = :available AND #wpk = :line AND #wsk = :seen"
+        values: dict[str, Value] = {
+            ":available": State.AVAILABLE.value,
+            ":line": keys.ready(queue, lane),
+            ":seen": position.key(),
+        }
+        if due is not None:
+            setting["enqueued"] = now_ms
+            # Race: any change since the job was read, another fetch's claim or promotion included.
+            condition, values = "#op = :seen", {":seen": due.op or ""}
         item = self._table.update(
             Update(
                 keys.job(job_id),
@@ -200,22 +225,14 @@ class JobStore(JobReader):
                 set=setting,
                 compute={"attempt": "if_not_exists(#attempt, :zero) + :one"},
                 # A deadline ends with the start; the expiry index must not list it any more.
-                remove=["batch", "epk", "esk", "stalled"]
-                + [name for name in ("worker", "pool", "permits", "fenced") if name not in setting],
-                # Race: other fetchers, a cancel, a promotion to another position, a stale index.
-                # One wins; the losers see another state or position and try the next job.
-                # The position is compared too: it carries what this claim relied on. And the
-                # line: moved to another queue, a job may stand at an equal position.
-                condition="#state = :available AND #wpk = :line AND #wsk = :seen "
-                "AND (attribute_not_exists(#expires) OR #expires > :now)",
-                values={
-                    ":available": State.AVAILABLE.value,
-                    ":line": keys.ready(queue, lane),
-                    ":seen": position.key(),
-                    ":now": now_ms,
-                    ":zero": 0,
-                    ":one": 1,
-                },
+                remove=["batch", "epk", "esk", "stalled", "retry_at"]
+                + [
+                    name
+                    for name in ("worker", "pool", "permits", "fenced", "wpk", "wsk")
+                    if name not in setting
+                ],
+                condition=f"{condition} AND (attribute_not_exists(#expires) OR #expires > :now)",
+                values={**values, ":now": now_ms, ":zero": 0, ":one": 1},
             ),
             own=("op", token),
         )
@@ -479,6 +496,29 @@ class JobStore(JobReader):
         except LostRace:
             return False
         return True
+
+    def file_running(self, job: Job) -> None:
+        """Give a running job its due entry in the index, if it has none. Raises OjsError."""
+        self._registry.note(job.queue)
+        # Its version (`op`) stays: a nack that is about to be written leaves the entry right.
+        # Race: the job ended, or runs again and is noted anew; or another sweep gave it one. A
+        # heartbeat in between does no harm: who finds the entry moves it to the end of the lease.
+        with suppress(LostRace):
+            self._table.update(
+                Update(
+                    keys.job(job.id),
+                    keys.RECORD,
+                    set={
+                        "wpk": keys.due(job.queue, job.lane),
+                        "wsk": keys.due_at(job.due_ms, keys.LEASE_END),
+                    },
+                    condition="#state = :active AND #lease = :lease AND attribute_not_exists(#wpk)",
+                    values={
+                        ":active": State.ACTIVE.value,
+                        ":lease": job.lease.token if job.lease else "",
+                    },
+                )
+            )
 
     def update_due_index(self, job: Job) -> None:
         """Move an active job's due entry to the end of its lease; does nothing if it changed."""

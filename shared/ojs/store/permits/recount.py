@@ -20,6 +20,7 @@ from ojs.domain.stats import MINUTE_MS
 from ojs.store.derived.sharded import ShardCounters
 from ojs.store.derived.statistics import StatisticsStore
 from ojs.store.jobs import items
+from ojs.store.jobs.lease_notes import LeaseNotes
 from ojs.store.jobs.staged_batches import STAGING_GRACE_MS, StagedBatches
 from ojs.store.permits.depth_counter import DepthValue, Room, value_from
 from ojs.store.queues.queues import from_item
@@ -29,6 +30,8 @@ from ojs.store.table.table import MAX_BATCH_GET, Table
 from ojs.store.table.values import Item, projected
 
 _PAGE = 1_000
+# Lease notes that are looked through for the running jobs of a queue that gets a bound.
+_NOTES = 20_000
 
 
 @dataclass(frozen=True)
@@ -72,8 +75,9 @@ class RecountedQueue:
 class Recount:
     """Counts jobs; changes nothing."""
 
-    def __init__(self, table: Table) -> None:
+    def __init__(self, table: Table, notes: LeaseNotes) -> None:
         self._table = table
+        self._notes = notes
         self._stats = StatisticsStore(table)
         self._sharded = ShardCounters(table)
 
@@ -117,12 +121,18 @@ class Recount:
         )
         return -(-left // minutes)
 
-    def count(self, queue: Queue, *, most: int) -> tuple[Occupancy, bool]:
+    def count(self, queue: Queue, *, most: int, noted: bool = False) -> tuple[Occupancy, bool]:
         """The queue's jobs by their records, and whether all of them were counted.
 
         Reads up to `most` jobs, and a few more. Jobs of batches that are being stored count, too.
+        In a queue with a bound each claim leaves an entry in the index; where there was none a
+        moment ago, running jobs are found if those that are `noted` are asked for.
         """
+        slots = self._notes.slots() if noted else ()
         ids, whole = self.listed(queue, most)
+        if whole:
+            for item in self._notes.not_done(queue.name, slots, most=_NOTES):
+                ids.add(keys.job_id(str(item["pk"])))
         wanted = [(keys.job(job_id), keys.RECORD) for job_id in ids]
         held: list[tuple[int, int, int]] = []
         untracked = untracked_bytes = undated_ms = 0
@@ -163,14 +173,22 @@ class Recount:
     def running(self, queue: Queue) -> Iterator[Job]:
         """The queue's active jobs by their records, 100 a call, read as the caller goes on.
 
-        Jobs claimed a moment ago may be missing, as the index is late.
+        Jobs claimed a moment ago are found by their lease notes. A few that are claimed while this
+        reads may be missing.
         """
+        # Before the index: a job that gets its due entry meanwhile is found here or there.
+        slots = self._notes.slots()
+        noted: set[str] = set()
+        for item in self._notes.running(queue.name, slots):
+            noted.add(str(item["pk"]))
+            yield items.job_of(item)
         for lane in range(queue.lanes):
             listed = self._line(keys.due(queue.name, lane), ending=keys.LEASE_END)
             while ids := list(islice(listed, MAX_BATCH_GET)):
                 found = self._table.batch_get((keys.job(job_id), keys.RECORD) for job_id in ids)
                 for item in found.values():
-                    if item["state"] == State.ACTIVE.value and item["queue"] == queue.name:
+                    runs = item["state"] == State.ACTIVE.value and item["queue"] == queue.name
+                    if runs and item["pk"] not in noted:
                         yield items.job_of(item)
 
     def listed(self, queue: Queue, most: int) -> tuple[set[str], bool]:

@@ -197,6 +197,25 @@ def batch(token: str) -> str:
     return f"B|{token}"
 
 
+# The slots of lease notes that are in use, and how far each was looked at.
+LEASE_SLOTS = "LEASES"
+
+
+def lease_slot(number: int) -> str:
+    """Sort key of a slot of lease notes."""
+    return f"{number:02d}"
+
+
+def lease_notes(slot: int) -> str:
+    """Partition of the lease notes of a slot."""
+    return f"N|{slot:02d}"
+
+
+def lease_note(look_ms: int, token: str) -> str:
+    """Sort key of a lease note: when it is to be looked at, and a token of the fetch."""
+    return f"{instant(look_ms)}|{token}"
+
+
 def access_key(key_id: str) -> str:
     """Partition of an access key."""
     return f"A|{key_id}"

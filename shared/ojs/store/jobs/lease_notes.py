@@ -1,0 +1,318 @@
+"""Lease notes: what a fetch writes before it claims jobs, so that leases that are lost are found.
+
+A claim takes its job out of the index: most jobs are done long before anybody has to look at them.
+Before its claims a fetch writes one note, which lists the jobs, and when to look at them. The sweep
+reads the notes whose time has come (`ojs.services.jobs.lost_leases`). A job that still runs then
+gets its due entry in the index, where it is found by whoever looks for running jobs.
+
+Notes stand in 16 slots, in the order of the times at which they are to be looked at. A container
+writes to one slot, and says so once an hour: only slots in use are read. Of each slot it is stored
+up to which note all were looked at. Nobody deletes a note but the table's TTL.
+
+That no note is missed depends on two things. A note is there before its time comes: a fetch claims
+under it for VALID_MS only, measured from when it took the time, and no note is to be looked at
+before SHORT_MS. The difference covers clocks that are apart. And a claim that takes effect late
+does so within SETTLED_MS: until then a job that can still be claimed is looked at once more.
+"""
+
+from __future__ import annotations
+
+import random
+import zlib
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from itertools import islice
+from uuid import UUID
+
+from ojs.clock import Clock
+from ojs.domain.errors import BackendTimeout
+from ojs.domain.ids import IdSource
+from ojs.domain.job.states import TERMINAL, State
+from ojs.domain.times import MAX_MS
+from ojs.store.table import keys
+from ojs.store.table.errors import LostRace
+from ojs.store.table.table import Put, Table, Update
+from ojs.store.table.values import Item, Value, number
+
+SLOTS = 16
+# Jobs of shorter leases keep a due entry in the index: who asks for one wants it found by the next
+# fetch, and not by the sweep of the next minute.
+SHORT_MS = 15_000
+# A note is looked at after the shortest lease of its jobs, or so long after it was written.
+LOOK_MS = 60_000
+# So long after it took the time a fetch may claim under a note.
+VALID_MS = 5_000
+# No claim under a note takes effect so long after it was written: a request ends after 29 s, and a
+# write whose answer was lost takes effect within seconds.
+SETTLED_MS = 60_000
+# Jobs in one note: it has less than 1 KB then.
+MOST_JOBS = 40
+# How long a slot is in use after a container said so, and how often it says so.
+_USED_MS = 7_200_000
+_SAY_MS = 3_600_000
+# Longer than any trouble of the sweeps that nobody notices.
+_KEPT_S = 7 * 86_400
+_PAGE = 500
+# Notes whose jobs are read together, by whoever looks for them.
+_NOTES_A_CALL = 50
+# Slots in use, and notes in one of them, up to which running jobs are counted one by one.
+_FEW_SLOTS = 4
+_FEW_NOTES = 100
+# What was looked at a moment ago may not be in the index yet.
+_LAG_MS = 10_000
+# An id, and the checksum of the index key at which the job may be claimed.
+_ENTRY_BYTES = 20
+
+
+@dataclass(frozen=True)
+class LeaseNote:
+    """The jobs of one queue that a fetch was about to claim at `at_ms`, each with the checksum of
+    the index key at which it could be claimed.
+    """
+
+    slot: int
+    key: str
+    at_ms: int
+    queue: str
+    jobs: Mapping[str, int]
+
+    def may_be_claimed(self, job_id: str, record: Item, now_ms: int) -> bool:
+        """Whether the fetch may claim this job yet: it is where it was, and the fetch not over."""
+        there = record.get("wsk")
+        return (
+            now_ms - self.at_ms < SETTLED_MS
+            and isinstance(there, str)
+            and _checksum(there) == self.jobs[job_id]
+        )
+
+
+@dataclass(frozen=True)
+class LeaseSlot:
+    """A slot in use: until when, and the key of the last note that was looked at."""
+
+    number: int
+    used_ms: int
+    seen: str
+
+    @property
+    def lately(self) -> str:
+        """Behind this key are all notes whose jobs may not be in the index yet: those that were
+        looked at a moment ago, too.
+        """
+        if not self.seen:
+            return ""
+        return keys.instant(max(0, keys.instant_of(self.seen) - _LAG_MS))
+
+
+# The items of all slots, for who reads them together with others.
+SLOT_ITEMS = [(keys.LEASE_SLOTS, keys.lease_slot(number)) for number in range(SLOTS)]
+
+
+def slots_in_use(found: Iterable[Item]) -> list[LeaseSlot]:
+    """The slots in use, from those of SLOT_ITEMS that were found."""
+    return [
+        LeaseSlot(int(str(item["sk"])), number(item, "used"), str(item.get("seen", "")))
+        for item in found
+        if "used" in item
+    ]
+
+
+def _checksum(key: str) -> int:
+    return zlib.crc32(key.encode("utf-8"))
+
+
+class LeaseNotes:
+    """The store of lease notes, and the slot of this container."""
+
+    def __init__(
+        self, table: Table, ids: IdSource, *, choose: Callable[[int], int] = random.randrange
+    ) -> None:
+        self._table = table
+        self._ids = ids
+        self._slot = choose(SLOTS)
+        self._say_ms = 0
+
+    # --- a fetch ----------------------------------------------------------------------------------
+
+    def write(self, queue: str, jobs: Mapping[str, str], *, lease_ms: int, now_ms: int) -> None:
+        """Note jobs of a queue that are about to be claimed, each with its key in the index, under
+        leases of `lease_ms` or longer. Raises OjsError: then none may be claimed.
+        """
+        if not self._say_ms - _SAY_MS <= now_ms < self._say_ms:
+            self._use(self._slot, now_ms)
+            self._say_ms = now_ms + _SAY_MS
+        look_ms = now_ms + max(SHORT_MS, min(LOOK_MS, lease_ms))
+        seen = {job_id: _checksum(key) for job_id, key in jobs.items()}
+        key = keys.lease_note(look_ms, self._ids.token())
+        self._put(LeaseNote(self._slot, key, now_ms, queue, seen))
+
+    def _use(self, slot: int, now_ms: int) -> None:
+        """Say that a slot is in use."""
+        used_ms = now_ms + _USED_MS
+        self._table.update(Update(keys.LEASE_SLOTS, keys.lease_slot(slot), set={"used": used_ms}))
+
+    def _put(self, note: LeaseNote) -> None:
+        packed = b"".join(
+            UUID(job_id).bytes + seen.to_bytes(4, "big") for job_id, seen in note.jobs.items()
+        )
+        item: dict[str, Value] = {
+            "pk": keys.lease_notes(note.slot),
+            "sk": note.key,
+            "at": note.at_ms,
+            "queue": note.queue,
+            "jobs": packed,
+            "ttl": keys.instant_of(note.key) // 1_000 + _KEPT_S,
+        }
+        self._table.put(Put(item))
+
+    # --- the sweep --------------------------------------------------------------------------------
+
+    def slots(self) -> list[LeaseSlot]:
+        """The slots in use. One call, consistent."""
+        return slots_in_use(self._table.query_all("pk = :pk", {":pk": keys.LEASE_SLOTS}))
+
+    def unseen(
+        self, slot: int, after: str, *, until_ms: int, limit: int = _PAGE
+    ) -> tuple[list[LeaseNote], bool]:
+        """A page of the notes after a key that are to be looked at by now, in order; and whether
+        they are all.
+        """
+        # No key stands between a note's and this one.
+        return self.between(slot, f"{after}!", keys.upto(until_ms), limit=limit)
+
+    def between(
+        self,
+        slot: int,
+        first: str,
+        last: str,
+        *,
+        limit: int,
+        forward: bool = True,
+        consistent: bool = True,
+    ) -> tuple[list[LeaseNote], bool]:
+        """A page of the notes from one key to another, or backwards; and whether they are all."""
+        if first >= last:
+            return [], True
+        found = self._table.query(
+            "pk = :pk AND sk BETWEEN :first AND :last",
+            {":pk": keys.lease_notes(slot), ":first": first, ":last": last},
+            limit=limit,
+            forward=forward,
+            consistent=consistent,
+        )
+        return [_note(slot, item) for item in found.items], found.last is None
+
+    def again(self, note: LeaseNote, jobs: Mapping[str, int], clock: Clock) -> None:
+        """Note some jobs of a note once more, to be looked at a minute later, or more.
+
+        Two sweeps that look at a note at once write the same key, as a rule. Whichever comes last
+        leaves out only what it has dealt with. Raises OjsError: then the note stays as it is.
+        """
+        began_ms = clock.now_ms()
+        # As for a fetch: it must be there before any sweep comes to its time.
+        look_ms, token = keys.instant_of(note.key), note.key[16:]
+        passed = max(0, began_ms + SHORT_MS - look_ms) // LOOK_MS + 1
+        key = keys.lease_note(look_ms + passed * LOOK_MS, token)
+        self._put(LeaseNote(note.slot, key, note.at_ms, note.queue, jobs))
+        self._use(note.slot, began_ms)
+        if clock.now_ms() - began_ms >= VALID_MS:
+            raise BackendTimeout("The store took too long to take a lease note.")
+
+    def advance(self, slot: int, seen: str) -> None:
+        """Store that all notes up to this key were looked at."""
+        # Race: another sweep. Each has dealt with all up to its own key, so the further one counts.
+        with suppress(LostRace):
+            self._table.update(
+                Update(
+                    keys.LEASE_SLOTS,
+                    keys.lease_slot(slot),
+                    set={"seen": seen},
+                    condition="attribute_not_exists(#seen) OR #seen < :further",
+                    values={":further": seen},
+                )
+            )
+
+    def retire(self, slot: LeaseSlot) -> None:
+        """Store that a slot is out of use, all its notes having been looked at."""
+        # Race: a container says that it uses the slot. It wins; the slot is read on.
+        with suppress(LostRace):
+            self._table.update(
+                Update(
+                    keys.LEASE_SLOTS,
+                    keys.lease_slot(slot.number),
+                    remove=["used"],
+                    condition="#used = :known",
+                    values={":known": slot.used_ms},
+                )
+            )
+
+    # --- who looks for jobs -----------------------------------------------------------------------
+
+    def not_done(
+        self, queue: str, slots: Iterable[LeaseSlot], *, most: int | None = None
+    ) -> Iterator[Item]:
+        """The records of a queue's jobs that are noted, were not looked at yet and are not done,
+        some 100 a call.
+
+        Whoever looks for them in the index as well reads the `slots` before the index, and these
+        jobs after it: then none is missed that gets its due entry in between. At most about `most`
+        notes are read.
+        """
+        seen: set[str] = set()
+        notes = self._unlooked(queue, slots, most)
+        while part := list(islice(notes, _NOTES_A_CALL)):
+            listed = dict.fromkeys(job_id for note in part for job_id in note.jobs)
+            for item in self.records(job_id for job_id in listed if job_id not in seen).values():
+                if item["queue"] == queue and item["state"] not in TERMINAL:
+                    yield item
+            seen |= listed.keys()
+
+    def running(self, queue: str, slots: Iterable[LeaseSlot]) -> Iterator[Item]:
+        """Those of `not_done` that run."""
+        return (item for item in self.not_done(queue, slots) if item["state"] == State.ACTIVE.value)
+
+    def few_running(self, queue: str) -> int | None:
+        """How many jobs of a queue run without an entry in the index; None where so many fetches go
+        on, in all queues, that counting them is dear.
+        """
+        slots = self.slots()
+        if len(slots) > _FEW_SLOTS:
+            return None
+        jobs: set[str] = set()
+        for slot in slots:
+            page, whole = self.unseen(slot.number, slot.seen, until_ms=MAX_MS, limit=_FEW_NOTES)
+            if not whole:
+                return None
+            jobs.update(job_id for note in page if note.queue == queue for job_id in note.jobs)
+        return sum(
+            "wpk" not in item
+            for item in self.records(jobs).values()
+            if item["queue"] == queue and item["state"] == State.ACTIVE.value
+        )
+
+    def _unlooked(
+        self, queue: str, slots: Iterable[LeaseSlot], most: int | None
+    ) -> Iterator[LeaseNote]:
+        read = 0
+        for slot in slots:
+            after = slot.lately
+            whole = False
+            while not whole and (most is None or read < most):
+                page, whole = self.unseen(slot.number, after, until_ms=MAX_MS)
+                read += len(page)
+                after = page[-1].key if page else after
+                yield from (note for note in page if note.queue == queue)
+
+    def records(self, job_ids: Iterable[str]) -> dict[str, Item]:
+        """Job records as they are stored, by id; those that do not exist are left out."""
+        found = self._table.batch_get((keys.job(job_id), keys.RECORD) for job_id in job_ids)
+        return {keys.job_id(pk): item for (pk, _), item in found.items()}
+
+
+def _note(slot: int, item: Item) -> LeaseNote:
+    packed = item["jobs"]
+    assert isinstance(packed, bytes)
+    parts = (packed[at : at + _ENTRY_BYTES] for at in range(0, len(packed), _ENTRY_BYTES))
+    jobs = {str(UUID(bytes=part[:16])): int.from_bytes(part[16:], "big") for part in parts}
+    return LeaseNote(slot, str(item["sk"]), number(item, "at"), str(item["queue"]), jobs)

@@ -1,0 +1,91 @@
+"""Defects put into the code on purpose: of lease notes, and of the sweep that looks at them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import replace
+from typing import Any
+from unittest import mock
+
+from ojs.services.jobs.lost_leases import LostLeases
+from ojs.store.jobs.lease_notes import LOOK_MS, LeaseNotes
+from ojs.store.jobs.records import JobStore
+from ojs.store.table import keys
+from tests.simulation.mutations_late import Mutation
+
+
+def note_is_forgotten() -> AbstractContextManager[Any]:
+    """A fetch claims, and tells nobody of it."""
+    return mock.patch.object(LeaseNotes, "write", return_value=None)
+
+
+@contextmanager
+def note_comes_after_the_claim() -> Iterator[None]:
+    """Two writes are swapped: a job is claimed before the note lists it."""
+    write, claim = LeaseNotes.write, JobStore.claim
+    kept: list[tuple[Any, Any]] = []
+
+    def late(self: LeaseNotes, *args: Any, **how: Any) -> None:
+        kept.append((args, how))
+
+    def claimed(self: JobStore, *args: Any, **how: Any) -> Any:
+        job = claim(self, *args, **how)
+        while kept:
+            noted, how = kept.pop()
+            write(self.notes, *noted, **how)
+        return job
+
+    with (
+        mock.patch.object(LeaseNotes, "write", late),
+        mock.patch.object(JobStore, "claim", claimed),
+    ):
+        yield
+
+
+def slots_are_skipped() -> AbstractContextManager[Any]:
+    """The sweep looks at every other slot."""
+    look = LostLeases._slot
+
+    def some(self: LostLeases, slot: Any, *args: Any) -> None:
+        if slot.number % 2:
+            look(self, slot, *args)
+
+    return mock.patch.object(LostLeases, "_slot", some)
+
+
+def missed_minutes_are_skipped() -> AbstractContextManager[Any]:
+    """What an earlier sweep should have looked at is not looked at by the next one."""
+    look = LostLeases._slot
+
+    def latest(self: LostLeases, slot: Any, now_ms: int, *args: Any) -> None:
+        last = keys.instant(max(0, now_ms - LOOK_MS))
+        look(self, replace(slot, seen=max(slot.seen, last)), now_ms, *args)
+
+    return mock.patch.object(LostLeases, "_slot", latest)
+
+
+def advanced_before_the_look() -> AbstractContextManager[Any]:
+    """Two writes are swapped: that a page was looked at is stored before it is."""
+    page = LostLeases._page
+
+    def early(self: LostLeases, notes: Any, *args: Any) -> None:
+        self._notes.advance(notes[-1].slot, notes[-1].key)
+        page(self, notes, *args)
+
+    return mock.patch.object(LostLeases, "_page", early)
+
+
+def running_jobs_are_not_filed() -> AbstractContextManager[Any]:
+    """A job whose lease goes on after its note was looked at gets no due entry."""
+    return mock.patch.object(JobStore, "file_running", return_value=None)
+
+
+LEASES: Mapping[str, tuple[Mutation, str]] = {
+    "a lease note is forgotten": (note_is_forgotten, "leases"),
+    "a lease note comes after the claim": (note_comes_after_the_claim, "leases"),
+    "slots of lease notes are skipped": (slots_are_skipped, "leases"),
+    "minutes without a sweep are skipped": (missed_minutes_are_skipped, "leases"),
+    "a look is stored before it is done": (advanced_before_the_look, "leases"),
+    "running jobs are not filed": (running_jobs_are_not_filed, "leases"),
+}
