@@ -20,6 +20,8 @@ VENV := .venv
 PY := $(VENV)/bin/python
 # Apart from all else: what draws pictures is no part of what runs or is tested.
 PLOTS := build/plots
+# Likewise what makes clients out of the OpenAPI document, for a test.
+CLIENTS := build/clients
 PIP_INSTALL := $(PY) -m pip install -qq --disable-pip-version-check --require-hashes
 NPM_CI := npm ci --no-audit --no-fund --loglevel=error
 
@@ -52,15 +54,15 @@ test: setup ## Run the tests, without those that take long
 	@$(PY) -m pytest $(PARALLEL) -m 'not exhaustive' $(ARGS)
 
 .PHONY: test-exhaustive
-test-exhaustive: setup ## Run the tests that take long, and properties with many examples
+test-exhaustive: setup $(CLIENTS)/.installed ## Run the tests that take long, and properties with many examples
 	@$(PY) -m pytest $(PARALLEL) -m '(exhaustive or hypothesis) and not whole' $(ARGS)
 
 .PHONY: test-all
-test-all: setup ## Run all tests
+test-all: setup $(CLIENTS)/.installed ## Run all tests
 	@$(PY) -m pytest $(PARALLEL) $(ARGS)
 
 .PHONY: check
-check: setup audit ## Run audit, linter, formatter check, type checker and all tests
+check: setup audit $(CLIENTS)/.installed ## Run audit, linter, formatter check, type checker and all tests
 	$(PY) -m ruff check .
 	$(PY) -m ruff format --check .
 	$(PY) -m mypy
@@ -121,12 +123,16 @@ PIP_COMPILE := env -u PIP_FIND_LINKS -u PIP_INDEX_URL -u PIP_EXTRA_INDEX_URL \
 
 .PHONY: lock
 lock: $(VENV)/.dev ## Work out the pinned versions again (UPGRADE=1: the newest)
-	@cd requirements && for set in runtime local dev plots; do \
+	@cd requirements && for set in runtime local dev plots clients; do \
 	  $(PIP_COMPILE) --output-file=$$set.txt $$set.in; done
-	@npm install --package-lock-only --omit-lockfile-registry-resolved --no-audit --no-fund
+	@for folder in . tests/local/clients; do npm install --prefix $$folder --package-lock-only \
+	  --omit-lockfile-registry-resolved --no-audit --no-fund; done
 
 .PHONY: setup
 setup: $(VENV)/.dev $(VENV)/.node-tools ## Install everything the other targets need
+
+.PHONY: clients
+clients: $(CLIENTS)/.installed ## Install what makes clients out of the OpenAPI document, for a test
 
 .PHONY: clean
 clean: ## Remove what was built or installed; the data in DATA stay
@@ -162,6 +168,14 @@ $(PLOTS)/.installed: requirements/plots.txt | $(PY)
 	@echo 'Installing the Python packages that draw pictures …'
 	@$(PY) -m venv --clear $(PLOTS)
 	@$(PLOTS)/bin/python -m pip install -qq --disable-pip-version-check --require-hashes -r $<
+	@touch $@
+
+$(CLIENTS)/.installed: requirements/clients.txt tests/local/clients/package-lock.json | $(PY)
+	@echo 'Installing what makes clients out of the OpenAPI document …'
+	@$(PY) -m venv --clear $(CLIENTS)
+	@$(CLIENTS)/bin/python -m pip install -qq --disable-pip-version-check --require-hashes -r $<
+	@cp tests/local/clients/package.json tests/local/clients/package-lock.json $(CLIENTS)
+	@$(NPM_CI) --prefix $(CLIENTS) >/dev/null
 	@touch $@
 
 $(VENV)/.node-tools: package-lock.json | $(PY)

@@ -3,27 +3,43 @@
 from __future__ import annotations
 
 import argparse
+import io
+import os
 import sys
 from collections.abc import Sequence
 
-from cli import keys, tidy
-from cli.target import CommandError
+from cli import dead, events, jobs, keys, queues, status, tidy
+from cli.output import note
+from cli.target import CommandError, Exit
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command. Returns the exit status."""
-    parser = argparse.ArgumentParser(prog="ojs-aws", description="Operate an OJS backend on AWS.")
+    parser = argparse.ArgumentParser(
+        prog="ojs-aws",
+        description="Operate an OJS backend on AWS. docs/terminal.md describes all commands.",
+    )
     commands = parser.add_subparsers(required=True, metavar="command")
-    keys.add(commands)
-    tidy.add(commands)
+    for each in (status, jobs, dead, queues, events, keys, tidy):
+        each.add(commands)
     options = parser.parse_args(arguments)
     try:
         options.run(options)
+        sys.stdout.flush()
     except CommandError as error:
-        print(f"ojs-aws: {error}", file=sys.stderr)
-        return 1
-    return 0
+        note(f"ojs-aws: {error}")
+        return error.status
+    except KeyboardInterrupt:
+        return Exit.INTERRUPTED
+    except BrokenPipeError:
+        # Whoever read the output has had enough. Nothing is left to be written at the end.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    return Exit.DONE
 
 
 if __name__ == "__main__":
+    for stream in (sys.stdout, sys.stderr):
+        # A terminal that is not for all characters gets escapes, too.
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
     sys.exit(main())

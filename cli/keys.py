@@ -7,6 +7,7 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 from cli import target
+from cli.output import printable
 
 if TYPE_CHECKING:
     import argparse
@@ -48,27 +49,21 @@ def _create(options: argparse.Namespace) -> None:
     if options.expires:
         wanted["expires_at"] = options.expires
     made = target.server(options).ask("POST", "/admin/keys", wanted)
-    print(_line(made["key"]), file=sys.stderr)
+    print(printable(_line(made["key"])), file=sys.stderr)
     print(made["secret"])
 
 
 def _list(options: argparse.Namespace) -> None:
-    server = target.server(options)
-    cursor = None
-    while True:
-        more = f"?limit=200&cursor={cursor}" if cursor else "?limit=200"
-        page = server.ask("GET", f"/admin/keys{more}")
+    for page in target.server(options).pages("/admin/keys", {"limit": 200}):
         for key in page["keys"]:
-            print(json.dumps(key) if options.json else _line(key))
-        cursor = page["pagination"].get("next_cursor")
-        if not cursor:
-            return
+            print(json.dumps(key) if options.json else printable(_line(key)))
 
 
 def _revoke(options: argparse.Namespace) -> None:
     if not options.id.isalnum():
-        raise target.CommandError("a key's id has letters and digits only")
-    print(_line(target.server(options).ask("DELETE", f"/admin/keys/{options.id}")["key"]))
+        raise target.CommandError("a key's id has letters and digits only", target.Exit.USAGE)
+    gone = target.server(options).ask("DELETE", f"/admin/keys/{options.id}")
+    print(printable(_line(gone["key"])))
 
 
 def _line(key: dict[str, Any]) -> str:

@@ -4,11 +4,17 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from enum import IntEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
+from urllib.parse import quote, urlencode
 
 import urllib3
+from urllib3.exceptions import ProtocolError, ReadTimeoutError
+
+from cli.output import note
 
 if TYPE_CHECKING:
     import argparse
@@ -17,9 +23,29 @@ _TIMEOUT_S = 30.0
 _LOCAL_URL = "http://127.0.0.1:8080"
 _TYPE = "application/openjobspec+json"
 
+Answer = TypeVar("Answer")
+
+
+class Exit(IntEnum):
+    """What a command ends with; docs/terminal.md has the same list."""
+
+    DONE = 0
+    FAILED = 1  # also: some of many jobs were not dealt with
+    USAGE = 2
+    UNREACHABLE = 3  # no server answers there, or it is none of this kind
+    NOT_ALLOWED = 4  # 401, 403
+    NOT_FOUND = 5  # 404
+    REFUSED = 6  # any other 4xx
+    BUSY = 7  # 429, 503, 504: try again later
+    INTERRUPTED = 130  # Ctrl-C
+
 
 class CommandError(Exception):
-    """The command failed; the message is for the user."""
+    """The command failed; the message is for the user, the exit status for scripts."""
+
+    def __init__(self, message: str, status: Exit = Exit.FAILED) -> None:
+        super().__init__(message)
+        self.status = status
 
 
 @dataclass(frozen=True)
@@ -29,17 +55,23 @@ class Server:
     url: str
     key: str | None
 
-    def ask(self, method: str, path: str, body: Any = None) -> Any:
-        """Send a request. Returns the answer's JSON; raises CommandError for anything else."""
+    def ask(
+        self, method: str, path: str, body: Any = None, query: Mapping[str, Any] | None = None
+    ) -> Any:
+        """Send a request. Returns the answer's JSON; raises CommandError for anything else.
+
+        Of the query, what is None is left out.
+        """
         headers = {"Accept": _TYPE, "User-Agent": "ojs-aws"}
         if self.key is not None:
             headers["Authorization"] = f"Bearer {self.key}"
         if body is not None:
             headers["Content-Type"] = _TYPE
+        given = {name: value for name, value in (query or {}).items() if value is not None}
         try:
             answer = urllib3.request(
                 method,
-                f"{self.url.rstrip('/')}/ojs/v1{path}",
+                f"{self.url.rstrip('/')}/ojs/v1{path}{'?' if given else ''}{urlencode(given)}",
                 body=None if body is None else json.dumps(body).encode(),
                 headers=headers,
                 timeout=_TIMEOUT_S,
@@ -48,23 +80,67 @@ class Server:
                 redirect=False,
             )
         except (urllib3.exceptions.HTTPError, ValueError) as error:
-            raise CommandError(f"{self.url} does not answer: {error}") from None
+            sent = isinstance(error, (ProtocolError, ReadTimeoutError))
+            doubt = "; it may have been done all the same" if sent and method != "GET" else ""
+            message = f"{self.url} does not answer: {error}{doubt}"
+            raise CommandError(message, Exit.UNREACHABLE) from None
         return _read(answer)
+
+    def pages(self, path: str, query: Mapping[str, Any]) -> Iterator[Any]:
+        """The answers of a listing, page by page. Raises CommandError."""
+        cursor = None
+        while True:
+            answer = self.ask("GET", path, query={**query, "cursor": cursor})
+            yield answer
+            # That of a job's history stands beside its events.
+            cursor = answer.get("pagination", answer).get("next_cursor")
+            if cursor is None:
+                return
+
+
+def answered(ask: Callable[[], Answer], otherwise: Answer) -> Answer:
+    """What a request that only reads is answered; something else where the server is busy or away,
+    which is told. Raises CommandError for other failures.
+    """
+    try:
+        return ask()
+    except CommandError as error:
+        if error.status not in (Exit.BUSY, Exit.UNREACHABLE):
+            raise
+        note(f"ojs-aws: {error}; trying again")
+        return otherwise
+
+
+def segment(text: str) -> str:
+    """A text as one part of a path. Raises CommandError for one that no path can have."""
+    if text in ("", ".", ".."):
+        raise CommandError(f"'{text}' is no name", Exit.USAGE)
+    return quote(text, safe="")
+
+
+_STATUS = {401: Exit.NOT_ALLOWED, 403: Exit.NOT_ALLOWED, 404: Exit.NOT_FOUND} | dict.fromkeys(
+    (429, 503, 504), Exit.BUSY
+)
 
 
 def _read(answer: urllib3.BaseHTTPResponse) -> Any:
     try:
         body = json.loads(answer.data)
     except ValueError:
-        raise CommandError(f"HTTP {answer.status} without JSON: is that an OJS server?") from None
+        message = f"HTTP {answer.status} without JSON: is that an OJS server?"
+        raise CommandError(message, Exit.UNREACHABLE) from None
     if answer.status < 400:
         return body
+    status = _STATUS.get(answer.status, Exit.REFUSED if answer.status < 500 else Exit.FAILED)
     error = body.get("error") if isinstance(body, dict) else None
     if isinstance(error, dict):
-        raise CommandError(f"{error.get('code')}: {error.get('message')}")
+        message = f"{error.get('code')}: {error.get('message')}"
+        if after := answer.headers.get("Retry-After"):
+            message += f" (try again in {after} s)"
+        raise CommandError(message, status)
     # API Gateway's own errors.
-    message = body.get("message") if isinstance(body, dict) else None
-    raise CommandError(f"HTTP {answer.status}: {message or 'refused'}")
+    said = body.get("message") if isinstance(body, dict) else None
+    raise CommandError(f"HTTP {answer.status}: {said or 'refused'}", status)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from cli.target import Exit
 from tests.local.conftest import ROOT, RunningServer
 from tests.spread import spread
 
@@ -106,26 +107,26 @@ def test_keys_are_made_listed_and_revoked(closed: RunningServer) -> None:
 
 
 @pytest.mark.parametrize(
-    ("arguments", "complaint"),
+    ("arguments", "status", "complaint"),
     spread(
         [
-            (["keys", "list"], "unauthenticated"),
-            (["keys", "list", "--url", "http://127.0.0.1:9"], "does not answer"),
-            (["keys", "list", "--url", "nonsense"], "does not answer"),
-            (["keys", "list", "--key-file", "/nowhere"], "cannot be read"),
-            (["keys", "revoke", "../jobs"], "letters and digits"),
-            (["keys", "create", "k", "--scope", "everything"], "invalid choice"),
-            (["keys", "create", "k"], "--scope"),
-            ([], "command"),
+            (["keys", "list"], Exit.NOT_ALLOWED, "unauthenticated"),
+            (["keys", "list", "--url", "http://127.0.0.1:9"], Exit.UNREACHABLE, "does not answer"),
+            (["keys", "list", "--url", "nonsense"], Exit.UNREACHABLE, "does not answer"),
+            (["keys", "list", "--key-file", "/nowhere"], Exit.FAILED, "cannot be read"),
+            (["keys", "revoke", "../jobs"], Exit.USAGE, "letters and digits"),
+            (["keys", "create", "k", "--scope", "everything"], Exit.USAGE, "invalid choice"),
+            (["keys", "create", "k"], Exit.USAGE, "--scope"),
+            ([], Exit.USAGE, "command"),
         ],
         3,
     ),
 )
 def test_what_cannot_be_done_is_one_clear_line(
-    arguments: list[str], complaint: str, closed: RunningServer
+    arguments: list[str], status: Exit, complaint: str, closed: RunningServer
 ) -> None:
     done = ojs_aws(closed, *arguments)
-    assert done.returncode in (1, 2)
+    assert done.returncode == status
     assert done.stdout == ""
     assert complaint in done.stderr
     assert "Traceback" not in done.stderr
@@ -136,7 +137,7 @@ def test_a_key_of_another_server(closed: RunningServer, server: RunningServer) -
     made = ojs_aws(server, "keys", "create", "later", "--scope", "work")
     assert made.returncode == 0, made.stderr
     refused = ojs_aws(closed, "keys", "create", "k", "--scope", "work", key=made.stdout.strip())
-    assert refused.returncode == 1
+    assert refused.returncode == Exit.NOT_ALLOWED
     assert "unauthenticated" in refused.stderr
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 import zlib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -468,42 +468,58 @@ def test_a_job_that_came_back_is_listed_where_it_is_now(seen: World) -> None:
     assert (found.id, found.state) == (job.id, State.COMPLETED)
 
 
-@pytest.mark.exhaustive
-def test_large_event_pages_are_read_few_at_a_time(world: World) -> None:
+def log_of(world: World, pages: int, *, results: Sequence[int]) -> None:
+    """Jobs that ended, in so many pages: each page tells of jobs with results of these sizes."""
     now_ms = world.clock.now_ms()
     puts: list[Any] = []
-    for number in range(12):
-        job = Job(
-            id=f"019539a4-0000-7000-8000-{number:012x}",
-            type="test.job",
-            queue="default",
-            state=State.COMPLETED,
-            created_ms=now_ms,
-            completed_ms=now_ms + number,
-            content={"args": []},
-            op="op",
-            lease=Lease("t", 0, 0),
-        )
-        event = {
-            "id": "e",
-            "type": "job.completed",
-            "time": times.format_ms(now_ms + number),
-            "subject": job.id,
-            "data": {"job_type": job.type, "queue": job.queue, "result": incompressible(100_000)},
-        }
-        packed = zlib.compress(jsontext.dumps([event]).encode())
-        puts.append(items.record_of(job))
+    for number in range(pages):
+        events = []
+        for at, size in enumerate(results):
+            job = Job(
+                id=f"019539a4-{at:04x}-7000-8000-{number:012x}",
+                type="test.job",
+                queue="default",
+                state=State.COMPLETED,
+                created_ms=now_ms,
+                completed_ms=now_ms + number,
+                content={"args": []},
+                op="op",
+                lease=Lease("t", 0, 0),
+            )
+            data = {"job_type": job.type, "queue": job.queue, "result": incompressible(size)}
+            events.append(
+                {
+                    "id": "e",
+                    "type": "job.completed",
+                    "time": times.format_ms(now_ms + number),
+                    "subject": job.id,
+                    "data": data,
+                }
+            )
+            puts.append(items.record_of(job))
         puts.append(
             {
                 "pk": keys.events(times.format_ms(now_ms)[:10]),
                 "sk": keys.event_page(now_ms + number, f"t{number}"),
-                "zip": packed,
-                "n": 1,
+                "zip": zlib.compress(jsontext.dumps(events).encode()),
+                "n": len(events),
             }
         )
     world.run.table.write_many(puts=puts)
+
+
+@pytest.mark.exhaustive
+def test_large_event_pages_are_read_few_at_a_time(world: World) -> None:
+    log_of(world, 12, results=[100_000])
     found = everything(world, JobFilter(states=(State.COMPLETED,)), limit=20)
     assert len(found) == 12
+
+
+def test_many_small_event_pages_are_counted_whole(exact: World) -> None:
+    """What a page has beside its events counts, and half units that are not full."""
+    log_of(exact, 100, results=[2_600, 0])
+    found = everything(exact, JobFilter(states=(State.COMPLETED,)), limit=90)
+    assert len(found) == 200
 
 
 # --- cursors ------------------------------------------------------------------------------------

@@ -430,3 +430,34 @@ def test_parameters_are_described_as_they_are_checked() -> None:
     job = schema_of("/ojs/v1/jobs/{id}", "get", "id")
     assert job.is_valid(UNKNOWN)
     assert not job.is_valid(UNKNOWN.upper())
+
+
+def parts(schema: Any) -> list[dict[str, Any]]:
+    """All objects in a part of the document."""
+    if isinstance(schema, list):
+        return [part for one in schema for part in parts(one)]
+    if not isinstance(schema, dict):
+        return []
+    return [schema, *(part for one in schema.values() for part in parts(one))]
+
+
+def test_generators_of_clients_can_make_types_of_it() -> None:
+    """What they stumbled over; `tests/local/test_generated_clients.py` has them make clients."""
+    document = openapi.document("1")
+    schemas = document["components"]["schemas"]
+    for name, schema in schemas.items():
+        # Of each choice they make a type, with none of the properties.
+        assert not ("properties" in schema and {"anyOf", "oneOf", "allOf"} & schema.keys()), name
+    for part in parts(document):
+        # A default makes openapi-typescript demand the field.
+        assert part.get("default", "") is not None
+        assert "/properties/" not in str(part.get("$ref"))
+    bodies = [
+        described["requestBody"]["content"]
+        for methods in document["paths"].values()
+        for described in methods.values()
+        if "requestBody" in described
+    ]
+    assert all(len(content) == 1 for content in bodies)
+    said = [tuple(sorted(part["enum"])) for part in parts(schemas) if len(part.get("enum", "")) > 1]
+    assert len(said) == len(set(said)), "a set of values is a type of its own, in `_SHARED`"

@@ -36,17 +36,22 @@ JobState = Literal[
     "scheduled", "available", "pending", "active", "completed", "retryable", "cancelled",
     "discarded",
 ]  # fmt: skip
+FinalState = Literal["completed", "cancelled", "discarded"]
+JobAction = Literal["retry", "cancel", "delete"]
+OperationState = Literal["running", "stopping", "stopped", "completed"]
 Directive = Literal["running", "quiet", "terminate"]
 QueueStateName = Literal["active", "paused", "draining"]
 DeletionStrategy = Literal["reject", "discard", "move", "drain"]
 DispatchStrategy = Literal["strict", "round-robin", "weighted", "least-loaded"]
 OverflowPolicy = Literal["reject", "block", "drop_oldest"]
+PruningPolicy = Literal["delete", "archive"]
+ConfigSource = Literal["queue", "_default", "system"]
 Rate = Annotated[float, Field(ge=0)]
 Milliseconds = Annotated[int, Field(ge=0, description="ms")]
 Bound = Annotated[int, Field(ge=1, description="absent when there is none")]
 Fraction = Annotated[float, Field(ge=0, le=1)]
 ConfigSources = Annotated[
-    dict[str, Literal["queue", "_default", "system"]],
+    dict[str, ConfigSource],
     Field(description="where each field comes from: set here, in the policy, or nowhere"),
 ]
 
@@ -443,7 +448,7 @@ class BulkOperation(TypedDict):
     id: Id
     action: Literal["retry", "purge"]
     state: Annotated[
-        Literal["running", "stopping", "stopped", "completed"],
+        OperationState,
         Field(description="`stopping` ends after the slice of at most 100 jobs it is in"),
     ]
     filter: BulkFilter
@@ -513,9 +518,9 @@ class JobOperation(TypedDict):
     """A bulk operation on jobs, and how far it is."""
 
     id: Id
-    action: Literal["retry", "cancel", "delete"]
+    action: JobAction
     state: Annotated[
-        Literal["running", "stopping", "stopped", "completed"],
+        OperationState,
         Field(description="`stopping` ends after the slice of at most 100 jobs it is in"),
     ]
     filter: JobsFilter
@@ -548,7 +553,7 @@ class ManyJobsItem(TypedDict):
 class ManyJobsAnswer(TypedDict):
     """What this request did. As long as the operation is running, the rest is done without it."""
 
-    action: Literal["retry", "cancel", "delete"]
+    action: JobAction
     matched: Count
     total_matched: Annotated[int, Field(ge=0, description="the same as matched")]
     succeeded: Count
@@ -572,7 +577,7 @@ class QueuePurgedAnswer(TypedDict):
     purged_count: Count
     purged: Annotated[int, Field(ge=0, description="the same as purged_count")]
     deleted: Annotated[int, Field(ge=0, description="the same as purged_count")]
-    states: list[Literal["completed", "cancelled", "discarded"]]
+    states: list[FinalState]
     operation: JobOperation
 
 
@@ -798,7 +803,7 @@ class DeadLetterConfig(TypedDict):
     """How dead letters are kept and pruned."""
 
     retention: DeadLetterRetention
-    pruning_policy: Literal["delete", "archive"]
+    pruning_policy: PruningPolicy
 
 
 class ReplayRule(TypedDict):

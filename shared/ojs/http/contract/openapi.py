@@ -15,7 +15,7 @@ from pydantic import TypeAdapter
 
 from ojs.domain.access import KEY_ID
 from ojs.domain.ids import UUID7
-from ojs.domain.job import envelope
+from ojs.domain.job import envelope, retry
 from ojs.domain.pool.pool import SHOWN_BACK, PoolRequest
 from ojs.domain.rate_limit import limiter as limits
 from ojs.domain.requests import Model, RequestField, split
@@ -183,10 +183,6 @@ _CONFIGURATION = {"$ref": _REF.format(model=models.ConfigureQueueRequest.__name_
 _CONFIG_UNDER_OR_BESIDE = {
     "properties": {
         "config": {"anyOf": [_CONFIGURATION, {"type": "null"}]},
-        **{
-            name: {"$ref": f"{_CONFIGURATION['$ref']}/properties/{name}"}
-            for name in models.QUEUE_FIELDS
-        },
     },
     "additionalProperties": False,
     "if": {"required": ["config"], "properties": {"config": {"not": {"type": "null"}}}},
@@ -412,12 +408,66 @@ def document(version: str, authorizer: str = "none") -> dict[str, Any]:
         "tags": [{"name": name} for name in dict.fromkeys(op.tag for op in contract.OPERATIONS)],
         "paths": paths,
         "components": {
-            "schemas": schemas,
+            "schemas": {name: _shared(schema) for name, schema in schemas.items()}
+            | {name: {**schema, "title": name} for name, schema in _SHARED.items()},
             "headers": {name: _header(name, required=True) for name in _HEADERS},
             "responses": {name: _error(status) for status, (name, _) in _ERRORS.items()},
             **_SCHEMES[authorizer],
         },
     }
+
+
+def _one_of(members: Any) -> dict[str, Any]:
+    """A text that is one of a Literal, or of an enumeration."""
+    return {"type": "string", "enum": [str(each) for each in get_args(members) or members]}
+
+
+# What is said in several places, or may be null: types of their own, which clients then have once
+# and under these names. A test finds out what is missing here.
+_SHARED: Mapping[str, Mapping[str, Any]] = {
+    "JsonObject": {"type": "object", "additionalProperties": True},
+    "JobStateName": _one_of(answers.JobState),
+    "FinalStateName": _one_of(answers.FinalState),
+    "QueueStateName": _one_of(answers.QueueStateName),
+    "WorkerStateName": _one_of(models.WorkerState),
+    "OperationStateName": _one_of(answers.OperationState),
+    "JobAction": _one_of(answers.JobAction),
+    "Directive": _one_of(answers.Directive),
+    "DispatchStrategy": _one_of(answers.DispatchStrategy),
+    "DeletionStrategy": _one_of(answers.DeletionStrategy),
+    "OverflowPolicy": _one_of(answers.OverflowPolicy),
+    "PruningPolicy": _one_of(answers.PruningPolicy),
+    "ConfigSource": _one_of(answers.ConfigSource),
+    "BackoffStrategy": _one_of(envelope.Backoff),
+    "OnExhaustion": _one_of(retry.OnExhaustion),
+    "OnConflict": _one_of(envelope.OnConflict),
+    "OnLimit": _one_of(limits.OnLimit),
+    "UniqueKey": _one_of(envelope.Dimension),
+}
+_ANNOTATIONS = frozenset({"title", "description", "default"})
+
+
+def _said(schema: Mapping[str, Any]) -> str:
+    """What a schema says, without what only explains it, and with its values in one order."""
+    said = {word: schema[word] for word in sorted(schema) if word not in _ANNOTATIONS}
+    return repr(
+        said | ({"enum": sorted(said["enum"])} if isinstance(said.get("enum"), list) else {})
+    )
+
+
+_NAMES = {_said(schema): name for name, schema in _SHARED.items()}
+
+
+def _shared(schema: Any) -> Any:
+    """A schema with references where it says what a type of `_SHARED` says."""
+    if isinstance(schema, list):
+        return [_shared(part) for part in schema]
+    if not isinstance(schema, Mapping):
+        return schema
+    if (name := _NAMES.get(_said(schema))) is None:
+        return {word: _shared(value) for word, value in schema.items()}
+    about = {word: schema[word] for word in ("description", "default") if word in schema}
+    return {"$ref": _REF.format(model=name), **about}
 
 
 # The ways in which callers authenticate.
@@ -455,15 +505,15 @@ def _operation(operation: Operation, schemas: dict[str, Any], *, closed: bool) -
         described["parameters"] = parameters
     if operation.request is not None:
         _define_request(operation.request, schemas)
-        if (many := MANY.get(operation.request.__name__)) is not None:
-            _define_request(many[1], schemas)
         content: dict[str, Any] = {
-            "schema": _body(operation.request.__name__),
+            "schema": _body(operation.request.__name__, schemas),
             "example": EXAMPLES[operation.id],
         }
+        # One media type: of two, generators of clients make two bodies, or what does not import.
         described["requestBody"] = {
+            "description": f"Also taken as `{negotiation.MEDIA_TYPE}`.",
             "required": operation.body_required,
-            "content": {negotiation.MEDIA_TYPE: content, negotiation.JSON: content},
+            "content": {negotiation.JSON: content},
         }
     responses: dict[str, Any] = {}
     for status, success in operation.answers.items():
@@ -495,26 +545,36 @@ MANY: Mapping[str, tuple[str, type[models.RequestModel]]] = {
 }
 
 
-def _body(model: str) -> dict[str, Any]:
+def _body(model: str, schemas: dict[str, Any]) -> dict[str, Any]:
+    """The schema of a body; of one that has two forms, each is a type with a name."""
     ref = {"$ref": _REF.format(model=model)}
     if model == models.RegisterRequest.__name__:
         # `ojs.http.contract.models.registration`
-        whole = {"type": "object", "required": ["worker"], "properties": {"worker": ref}}
-        return {"oneOf": [{**ref, "not": {"required": ["worker"]}}, whole]}
-    if model == PoolRequest.__name__:
+        name, other = "worker", "WrappedRegisterRequest"
+        schemas[other] = _wrapper(other, {name: ref})
+        one: dict[str, Any] = {"required": [name]}
+    elif model == PoolRequest.__name__:
         # `ojs.domain.pool.pool.parse`
-        inside = {"required": ["pool"], "properties": {"pool": {"type": "object"}}}
+        name, other = "pool", "WrappedPoolRequest"
         beside: dict[str, Any] = {name: {} for name in (*PoolRequest.model_fields, *SHOWN_BACK)}
-        wrapped: dict[str, Any] = {
-            "type": "object", "required": ["pool"], "properties": {**beside, "pool": ref},
-            "additionalProperties": False,
-        }  # fmt: skip
-        return {"oneOf": [{**ref, "not": inside}, wrapped]}
-    if (many := MANY.get(model)) is not None:
-        name, request = many
-        other = {"$ref": _REF.format(model=request.__name__)}
-        return {"oneOf": [{**ref, "not": _present(name)}, other]}
-    return ref
+        schemas[other] = _wrapper(other, {**beside, name: ref}) | {"additionalProperties": False}
+        one = {"required": [name], "properties": {name: {"type": "object"}}}
+    elif (many := MANY.get(model)) is not None:
+        _define_request(many[1], schemas)
+        other, one = many[1].__name__, _present(many[0])
+    else:
+        return ref
+    return {"oneOf": [{**ref, "not": one}, {"$ref": _REF.format(model=other)}]}
+
+
+def _wrapper(title: str, properties: dict[str, Any]) -> dict[str, Any]:
+    """An object whose last property is needed."""
+    return {
+        "type": "object",
+        "title": title,
+        "properties": properties,
+        "required": [[*properties][-1]],
+    }
 
 
 def _path_parameters(operation: Operation) -> list[dict[str, Any]]:
@@ -582,9 +642,12 @@ def _define_request(model: type[Model], schemas: dict[str, Any]) -> None:
             members = [one for one in described.pop("anyOf", ()) if one.get("type") != "null"]
             several: dict[str, Any] = {"anyOf": members} if members else {}
             described = (members[0] if len(members) == 1 else several) | described
-        elif not field.required and field.default != ():
+        elif not field.required and field.default not in (None, ()):
             described["default"] = field.default
         properties[key] = _bounded(described, field)
+    if model is models.CreateQueueRequest:
+        _define_request(models.ConfigureQueueRequest, schemas)
+        properties |= schemas[models.ConfigureQueueRequest.__name__]["properties"]
     schema: dict[str, Any] = {
         "type": "object",
         "title": name,
@@ -600,7 +663,22 @@ def _define_request(model: type[Model], schemas: dict[str, Any]) -> None:
             properties[key] = {"type": "null", "description": f"422 unless null: {reason}"}
         properties |= model.described.get("properties", {})
         schema |= {**model.described, "properties": properties}
-    schemas[name] = _anchored(_completed(name, schema))
+    schemas[name] = _anchored(_checked_together(_completed(name, schema)))
+
+
+# Keywords that say which fields go together.
+_TOGETHER = frozenset({"anyOf", "oneOf", "not", "dependentRequired", "if", "then", "else"})
+
+
+def _checked_together(schema: dict[str, Any]) -> dict[str, Any]:
+    """An object whose rules over several fields stand below `then`.
+
+    There a validator applies them. A generator of clients leaves them alone: out of `anyOf` beside
+    `properties` it makes a type for each choice, with none of the fields.
+    """
+    rules = {word: schema[word] for word in schema if word in _TOGETHER}
+    fields = {word: schema[word] for word in schema if word not in _TOGETHER}
+    return {**fields, "if": {}, "then": rules} if rules else fields
 
 
 def _type(annotation: Any, schemas: dict[str, Any]) -> dict[str, Any]:
@@ -618,7 +696,7 @@ def _type(annotation: Any, schemas: dict[str, Any]) -> dict[str, Any]:
     elif origin is list:
         schema = {"type": "array", "items": _type(inner[0], schemas)}
     elif origin is dict:
-        schema = {"type": "object", "additionalProperties": _type(inner[1], schemas)}
+        schema = {"type": "object", "additionalProperties": _type(inner[1], schemas) or True}
         names = _type(inner[0], schemas)
         if names != {"type": "string"}:
             schema["propertyNames"] = names

@@ -21,6 +21,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from hashlib import blake2b
+from math import ceil
 from typing import Any
 
 from ojs.clock import Clock
@@ -61,6 +62,8 @@ _ENTRIES_A_UNIT = 60
 # pages of a query.
 _LOG_BYTES = 150_000
 _PAGE_BYTES = 40_000
+# What a page has beside its events, in bytes: keys, names, numbers.
+_PAGE_REST = 100
 _MAX_PAGES = 60
 # Ended jobs are found for as long as their event pages are kept, which is at most this.
 KEPT_MS = 399 * DAY_MS
@@ -605,9 +608,10 @@ class JobListing:
                 event, behind = events[number], _At(at.part, key=(page.key,), left=number)
                 if states := _meant(look.wanted, at.part, event):
                     found.append(_Entry(event["subject"], at, behind, event["time"], states))
+        size = sum(len(page.packed) + _PAGE_REST for page in pages)
+        # A query takes half units, and at least one.
+        look.units -= max(1, ceil(2 * size / _BYTES_A_UNIT)) / 2
         if pages:
-            size = sum(len(page.packed) for page in pages)
-            look.units -= size / _BYTES_A_UNIT
             look.page_bytes = size // len(pages) + 1
             if more:
                 return found, _At(at.part, key=(pages[-1].key,))

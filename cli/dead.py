@@ -1,0 +1,116 @@
+"""`ojs-aws dead`: dead letters, listed, counted by group, and brought back."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+from typing import Any
+
+from cli import bulk, output, target
+from cli.jobs import add_limit, add_span, listed, print_jobs
+from cli.target import CommandError, Exit, Server
+
+_PAGE = 200
+# How far dead letters are counted before they are brought back, one page after the other.
+_COUNTED = 2_000
+_FILTER = ("queue", "type", "error_type", "since", "until", "older_than", "args")
+_GROUPS = {"queue": "by_queue", "type": "by_type", "error": "by_error_type"}
+
+
+def add(commands: Any) -> None:
+    """Add the command and its subcommands to the parser."""
+    parser = commands.add_parser("dead", help="list, count and retry dead letters")
+    actions = parser.add_subparsers(required=True, metavar="list|groups|retry")
+    found = actions.add_parser("list", help="list dead letters, latest first")
+    _add_filter(found)
+    add_limit(found)
+    found.set_defaults(run=_list)
+    groups = actions.add_parser("groups", help="count dead letters by queue, type and error")
+    groups.add_argument("--by", choices=tuple(_GROUPS), help="only by this")
+    groups.set_defaults(run=_groups)
+    retry = actions.add_parser("retry", help="bring dead letters back that match, or all")
+    _add_filter(retry)
+    retry.add_argument("--all", action="store_true", help="all there are, instead of a filter")
+    bulk.add_options(retry)
+    retry.set_defaults(run=_retry)
+    for each in (found, groups, retry):
+        output.add_json(each)
+        target.add_arguments(each)
+
+
+def _add_filter(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--queue", help="only of this queue")
+    parser.add_argument("--type", help="only of this type")
+    parser.add_argument("--error-type", help="only whose latest error is of this type")
+    add_span(parser, "discarded")
+    parser.add_argument(
+        "--older-than", metavar="WHEN", help="discarded before: RFC 3339, or how long ago: `7d`"
+    )
+    parser.add_argument("--args", help="only whose args contain this, or have this JSON path")
+
+
+def _filter(options: argparse.Namespace) -> dict[str, Any]:
+    given = {name: getattr(options, name) for name in _FILTER}
+    return {name: value for name, value in given.items() if value is not None}
+
+
+def _list(options: argparse.Namespace) -> None:
+    server = target.server(options)
+    found = listed(server, "/admin/dead-letter", _filter(options), options, _PAGE)
+    columns = ("ID", "QUEUE", "TYPE", "#ATTEMPTS", "DISCARDED", "ERROR")
+    print_jobs(found, columns, _row, options)
+
+
+def _row(job: Any) -> Sequence[object]:
+    error = job.get("error", {})
+    said = f"{error.get('type', '')}: {error.get('message', '')}" if error else ""
+    return (
+        job["id"], job["queue"], job["type"], job["attempt"], job.get("discarded_at"),
+        said if len(said) <= 80 else f"{said[:79]}…",
+    )  # fmt: skip
+
+
+def _groups(options: argparse.Namespace) -> None:
+    stats = target.server(options).ask("GET", "/admin/dead-letter/stats")
+    if options.json:
+        output.as_json(stats)
+        return
+    for group, field in _GROUPS.items():
+        if options.by in (None, group):
+            counts = sorted(stats[field].items(), key=lambda each: -each[1])
+            output.print_table((group.upper(), "#DEAD LETTERS"), counts)
+            print()
+    print(output.printable(f"{stats['total']} in all, as of {stats.get('computed_at', 'now')}"))
+
+
+def _retry(options: argparse.Namespace) -> None:
+    server = target.server(options)
+    wanted = _filter(options)
+    if bool(wanted) == options.all:
+        raise CommandError("say which by a filter, or --all", Exit.USAGE)
+    total = None
+    if options.dry_run or not options.yes:
+        total, whole = _count(server, wanted)
+        said = f"{total}" if whole else f"{total} or more"
+        if options.dry_run:
+            if options.json:
+                output.as_json({"dry_run": True, "matched": total, "whole": whole})
+            else:
+                print(f"matched: {output.number(said, 'dead letter')}")
+            return
+        if total:
+            bulk.confirm(f"Retry {output.number(said, 'dead letter')}?", options)
+        total = total if whole else None
+    which: dict[str, Any] = {"all": True} if options.all else {"filter": wanted}
+    begun = server.ask("POST", "/admin/dead-letter/retry", which | {"confirm": True})
+    bulk.report(bulk.follow(server, bulk.DEAD_LETTERS, begun["operation"], total), options)
+
+
+def _count(server: Server, wanted: dict[str, Any]) -> tuple[int, bool]:
+    """How many dead letters match, and whether these are all: the API has no count of its own."""
+    count = 0
+    for answer in server.pages("/admin/dead-letter", {**wanted, "limit": _PAGE}):
+        if count >= _COUNTED:
+            return count, False
+        count += len(answer["jobs"])
+    return count, True

@@ -1,0 +1,62 @@
+"""`ojs-aws events`: what happened lately, and what happens."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from cli import output, target
+from cli.jobs import moment
+
+if TYPE_CHECKING:
+    import argparse
+
+_SHOWN = 20
+_MOST = 1_000
+_INTERVAL_S = 2.0
+
+
+def add(commands: Any) -> None:
+    """Add the command to the parser."""
+    parser = commands.add_parser("events", help="what happened lately, oldest first")
+    parser.add_argument("--follow", "-f", action="store_true", help="and go on, until Ctrl-C")
+    parser.add_argument("--type", help="types of event, separated by commas: `job.completed,job.*`")
+    parser.add_argument("--queue", help="only of these queues, separated by commas")
+    parser.add_argument("--job-type", help="only of jobs of these types, separated by commas")
+    parser.add_argument("--since", type=moment, help="only then or later: RFC 3339, or `2h` ago")
+    parser.add_argument(
+        "--limit", type=int, default=_SHOWN, help=f"how many of the latest (default: {_SHOWN})"
+    )
+    output.add_json(parser)
+    target.add_arguments(parser)
+    parser.set_defaults(run=_run)
+
+
+def _run(options: argparse.Namespace) -> None:
+    server = target.server(options)
+    wanted = {
+        "types": options.type,
+        "queues": options.queue,
+        "job_types": options.job_type,
+        "since": options.since,
+    }
+    answer = server.ask("GET", "/events", query={**wanted, "limit": options.limit})
+    _show(answer["events"], options)
+    while options.follow:
+        if not answer["has_more"]:
+            output.wait(_INTERVAL_S)
+        after = {**wanted, "after": answer["cursor"], "limit": _MOST}
+        # After a failure from the same cursor on: no event is missed.
+        nothing = {**answer, "has_more": False, "events": []}
+        answer = target.answered(partial(server.ask, "GET", "/events", query=after), nothing)
+        _show(answer["events"], options)
+
+
+def _show(events: list[dict[str, Any]], options: argparse.Namespace) -> None:
+    for event in events:
+        if options.json:
+            output.as_json(event)
+            continue
+        data = {name: value for name, value in event["data"].items() if name != "job_id"}
+        line = f"{event['time']}  {event['type']:<20}  {event['subject']}  "
+        print(output.printable(line) + output.compact(data, cut=200), flush=True)

@@ -1,0 +1,232 @@
+"""`ojs-aws jobs`, `job`, `retry`, `cancel` and `delete`."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import re
+from collections.abc import Iterator, Sequence
+from datetime import UTC, datetime, timedelta
+from functools import partial
+from itertools import islice
+from typing import Any
+
+from cli import bulk, output, target
+from cli.target import CommandError, Exit, Server
+
+_SHOWN = 20
+# The largest page; and of ids in one request.
+_PAGE = 100
+_MOST_IDS = 1_000
+_AGO = re.compile(r"(\d{1,6})([smhd])")
+_UNITS = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days"}
+# Not shown: the same for each job, or told by the history.
+_HIDDEN = ("id", "specversion", "errors", "metadata")
+_VERBS = {
+    "retry": "make dead letters and retryable jobs available",
+    "cancel": "cancel jobs that are not final",
+    "delete": "delete final jobs for good",
+}
+
+
+def add(commands: Any) -> None:
+    """Add the commands to the parser."""
+    listed = commands.add_parser("jobs", help="list jobs in all states")
+    add_filter(listed)
+    listed.add_argument("--sort", choices=("created_at", "scheduled_at", "priority"))
+    listed.add_argument("--order", choices=("asc", "desc"))
+    add_limit(listed)
+    listed.set_defaults(run=_list)
+    job = commands.add_parser("job", help="show one job, and what happened to it")
+    job.add_argument("id", help="the job's id")
+    job.set_defaults(run=_show)
+    for each in (listed, job):
+        output.add_json(each)
+        target.add_arguments(each)
+    for verb, does in _VERBS.items():
+        many = commands.add_parser(verb, help=f"{does}: those that are named, or that match")
+        many.add_argument("id", nargs="*", help="the jobs' ids, instead of a filter")
+        add_filter(many)
+        many.add_argument(
+            "--older-than", metavar="WHEN", help="ended before: RFC 3339, or how long ago: `7d`"
+        )
+        bulk.add_options(many)
+        output.add_json(many)
+        target.add_arguments(many)
+        many.set_defaults(run=partial(_many, verb))
+    bulk.add_operation(commands)
+
+
+def add_filter(parser: argparse.ArgumentParser) -> None:
+    """Add the options that say which jobs."""
+    parser.add_argument("--queue", help="only of this queue")
+    parser.add_argument("--state", help="only in this state, or in several, separated by commas")
+    parser.add_argument("--type", help="only of this type, or of those that begin so: `mail.*`")
+    parser.add_argument("--tag", help="only with this tag")
+    add_span(parser, "created")
+    parser.add_argument("--args", help="only whose args contain this, or have this JSON path")
+
+
+def add_span(parser: argparse.ArgumentParser, what: str) -> None:
+    """Add the options for a span of time."""
+    for name, does in (("since", "then or later"), ("until", "before")):
+        parser.add_argument(
+            f"--{name}", type=moment, metavar="WHEN",
+            help=f"only {what} {does}: RFC 3339, or how long ago: `2h`",
+        )  # fmt: skip
+
+
+def add_limit(parser: argparse.ArgumentParser) -> None:
+    """Add the option for the length of a list."""
+    parser.add_argument(
+        "--limit", type=output.count, default=_SHOWN, metavar="N",
+        help=f"at most so many (default: {_SHOWN}); 0 for all",
+    )  # fmt: skip
+
+
+def moment(text: str) -> str:
+    """A time as the API reads it: as it is, or, of `2h`, so long ago."""
+    if (ago := _AGO.fullmatch(text)) is None:
+        return text
+    then = datetime.now(UTC) - timedelta(**{_UNITS[ago[2]]: int(ago[1])})
+    return then.isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
+def listed(
+    server: Server, path: str, wanted: dict[str, Any], options: argparse.Namespace, page: int
+) -> Iterator[Any]:
+    """The jobs of a listing, up to the limit; notes what is left out. Raises CommandError."""
+    limit = options.limit or None
+    # One more tells whether there are more.
+    query = {**wanted, "limit": page if limit is None else min(page, limit + 1)}
+    left_out = 0
+
+    def every() -> Iterator[Any]:
+        nonlocal left_out
+        for answer in server.pages(path, query):
+            left_out += answer.get("unsearched", 0)
+            yield from answer["jobs"]
+
+    jobs = every()
+    yield from islice(jobs, limit)
+    if left_out:
+        output.note(f"not searched, as their args are large: {output.number(left_out, 'job')}")
+    if limit is not None and next(jobs, None) is not None:
+        output.note(f"There are more: --limit {limit * 10}, or --limit 0 for all")
+
+
+def print_jobs(
+    jobs: Iterator[Any], columns: Sequence[str], row: Any, options: argparse.Namespace
+) -> None:
+    """Print jobs as a table, or as JSON while they come."""
+    if options.json:
+        for job in jobs:
+            output.as_json(job)
+    else:
+        output.print_table(columns, [row(job) for job in jobs])
+
+
+def _list(options: argparse.Namespace) -> None:
+    wanted = _filter(options) | {"sort": options.sort, "order": options.order}
+    found = listed(target.server(options), "/admin/jobs", wanted, options, _PAGE)
+    columns = ("ID", "STATE", "QUEUE", "TYPE", "#ATTEMPT", "#PRIORITY", "CREATED", "ARGS")
+    print_jobs(found, columns, _row, options)
+
+
+def _row(job: Any) -> Sequence[object]:
+    args = output.compact(job["args"]) if "args" in job else "(large)"
+    attempt = f"{job['attempt']}/{job['max_attempts']}"
+    return (
+        job["id"], job["state"], job["queue"], job["type"], attempt, job["priority"],
+        job["created_at"], args,
+    )  # fmt: skip
+
+
+def _filter(options: argparse.Namespace) -> dict[str, Any]:
+    names = ("queue", "state", "type", "tag", "since", "until", "args", "older_than")
+    given = {name: getattr(options, name, None) for name in names}
+    return {name: value for name, value in given.items() if value is not None}
+
+
+def _show(options: argparse.Namespace) -> None:
+    server = target.server(options)
+    name = target.segment(options.id)
+    job = server.ask("GET", f"/admin/jobs/{name}")["job"]
+    try:
+        history = [
+            event
+            for page in server.pages(f"/jobs/{name}/history", {"limit": 200})
+            for event in page["events"]
+        ]  # fmt: skip
+    except CommandError as error:
+        # The history has a scope of its own.
+        if error.status is not Exit.NOT_ALLOWED:
+            raise
+        output.note(f"without its history: {error}")
+        history = []
+    if options.json:
+        output.as_json({"job": job, "history": history})
+        return
+    told = {name: value for name, value in job.items() if name not in _HIDDEN and value != {}}
+    plain = {name: value for name, value in told.items() if not isinstance(value, dict | list)}
+    output.print_table(("JOB", job["id"]), list(plain.items()))
+    for name in (name for name in told if name not in plain):
+        print(f"\n{output.printable(name)}:")
+        for line in json.dumps(told[name], indent=2, ensure_ascii=False).splitlines():
+            print(f"  {output.printable(line)}")
+    if history:
+        print()
+        rows = [
+            (
+                event["timestamp"],
+                event["event_type"],
+                f"{event['actor']['type']} {event['actor']['id']}",
+                output.compact(event["data"], cut=120),
+            )
+            for event in history
+        ]
+        output.print_table(("HISTORY", "EVENT", "BY", "DATA"), rows)
+
+
+def _many(verb: str, options: argparse.Namespace) -> None:
+    server = target.server(options)
+    wanted = _filter(options)
+    if bool(options.id) == bool(wanted):
+        raise CommandError("name jobs by their ids, or by a filter", Exit.USAGE)
+    if len(options.id) > _MOST_IDS:
+        raise CommandError(f"at most {_MOST_IDS} ids at once", Exit.USAGE)
+    if len(options.id) == 1 and not options.dry_run:
+        _one(server, verb, options)
+        return
+    if "state" in wanted:
+        wanted["state"] = wanted["state"].split(",")
+    meant: dict[str, Any] = {"job_ids": options.id} if options.id else {"filter": wanted}
+    total = len(options.id)
+    if options.dry_run or (wanted and not options.yes):
+        counted = _begun(server, verb, meant | {"dry_run": True})
+        if options.dry_run:
+            bulk.report(counted, options)
+            return
+        total = counted["matched"]
+        if total:
+            bulk.confirm(f"{verb.capitalize()} {output.number(total, 'job')}?", options)
+    bulk.report(_begun(server, verb, meant | {"confirm": True}, total or None), options)
+
+
+def _begun(server: Server, verb: str, body: dict[str, Any], total: int | None = None) -> Any:
+    """Begin an operation, and follow it to its end."""
+    answer = server.ask("POST", f"/admin/jobs/bulk/{verb}", body)
+    return bulk.follow(server, bulk.JOBS, answer["operation"], total)
+
+
+def _one(server: Server, verb: str, options: argparse.Namespace) -> None:
+    path = f"/admin/jobs/{target.segment(options.id[0])}"
+    if verb == "delete":
+        answer = server.ask("DELETE", path)
+        told = {"id": answer["job_id"], "state": "deleted"}
+    else:
+        told = server.ask("POST", f"{path}/{verb}", {})["job"]
+    if options.json:
+        output.as_json(told)
+    else:
+        print(output.printable(f"{told['id']} is {told['state']}"))

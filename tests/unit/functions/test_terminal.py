@@ -1,0 +1,596 @@
+"""`ojs-aws` against the handlers: what each command asks, prints, and ends with."""
+
+from __future__ import annotations
+
+import io
+import json
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
+from urllib.parse import parse_qsl, unquote, urlsplit
+
+import pytest
+import urllib3
+
+from cli import output, target
+from cli.__main__ import main
+from cli.target import Exit
+from tests.unit.functions.keyed import Keyed
+
+if TYPE_CHECKING:
+    from ojs.clock import ManualClock
+    from ojs.runtime import Runtime
+    from tests.unit.functions.client import Api
+
+GONE = "01968f2a-0000-7000-8000-000000000000"
+# Moves the cursor, sets the title, turns the direction of writing, and ends the line.
+HOSTILE = "a\x1b[2J\x1b]0;owned\x07\u202eb\r\nc\x7f\x9b"
+
+
+@dataclass
+class Printed:
+    """What a command ended with, and what it wrote."""
+
+    status: int
+    out: str
+    err: str
+
+    @property
+    def objects(self) -> list[Any]:
+        return [json.loads(line) for line in self.out.splitlines()]
+
+
+Ojs = Callable[..., Printed]
+
+
+def bridge(monkeypatch: pytest.MonkeyPatch, api: Callable[..., Any]) -> None:
+    """Requests of the command line come to the handlers."""
+
+    def request(method: str, url: str, *, body: bytes | None, headers: Any, **_: Any) -> Any:
+        parts = urlsplit(url)
+        answer = api(
+            method,
+            unquote(parts.path),
+            None if body is None else json.loads(body),
+            query=dict(parse_qsl(parts.query)),
+            headers={name.lower(): value for name, value in headers.items()},
+        )
+        return SimpleNamespace(
+            status=answer.status, data=answer.text.encode(), headers=answer.headers
+        )
+
+    monkeypatch.setattr(urllib3, "request", request)
+    monkeypatch.delenv("OJS_URL", raising=False)
+    monkeypatch.delenv("OJS_KEY", raising=False)
+
+
+@pytest.fixture
+def ojs(api: Api, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Ojs:
+    """Runs a command."""
+    bridge(monkeypatch, api)
+    return runner(capsys)
+
+
+def runner(capsys: pytest.CaptureFixture[str]) -> Ojs:
+    def run(*arguments: str) -> Printed:
+        capsys.readouterr()
+        try:
+            status = main(arguments)
+        except SystemExit as left:
+            status = int(left.code or 0)
+        said = capsys.readouterr()
+        return Printed(status, said.out, said.err)
+
+    return run
+
+
+def answers(monkeypatch: pytest.MonkeyPatch, text: str) -> None:
+    """Somebody sits at the terminal, and types this."""
+    typed = io.StringIO(text)
+    typed.isatty = lambda: True  # type: ignore[method-assign]
+    monkeypatch.setattr(sys, "stdin", typed)
+
+
+def states(api: Api, *job_ids: str) -> set[str]:
+    return {api.get(f"/ojs/v1/jobs/{job_id}").json["state"] for job_id in job_ids}
+
+
+# --- jobs -----------------------------------------------------------------------------------------
+
+
+def test_jobs_are_listed_and_filtered(api: Api, ojs: Ojs) -> None:
+    mails = [api.push("mail", type="mail.send", args=[number]) for number in range(3)]
+    later = api.push("mail", type="pdf.make", options={"delay_until": "+PT1H"})
+    api.push("other")
+    shown = ojs("jobs", "--queue", "mail")
+    assert shown.status == Exit.DONE
+    header, *rows = shown.out.splitlines()
+    assert header.split() == ["ID", "STATE", "QUEUE", "TYPE", "ATTEMPT", "PRIORITY", "CREATED",
+                              "ARGS"]  # fmt: skip
+    assert len(rows) == 4
+    assert any("pdf.make" in row and "scheduled" in row for row in rows)
+    for wanted, meant in (
+        (["--type", "mail.*"], set(mails)),
+        (["--state", "available,active"], set(mails)),
+        (["--state", "scheduled"], {later}),
+        (["--since", "5m", "--until", "1m"], set()),
+        ([], {*mails, later}),
+    ):
+        found = ojs("jobs", "--queue", "mail", *wanted, "--json")
+        assert {job["id"] for job in found.objects} == meant
+    (one,) = ojs("jobs", "--queue", "mail", "--args", "[2]", "--json").objects
+    assert one["id"] == mails[2]
+
+
+def test_a_list_ends_at_the_limit_and_says_so(api: Api, ojs: Ojs) -> None:
+    for _ in range(5):
+        api.push("mail")
+    few = ojs("jobs", "--queue", "mail", "--limit", "3", "--json")
+    assert len(few.objects) == 3
+    assert "There are more" in few.err
+    exact = ojs("jobs", "--queue", "mail", "--limit", "5", "--json")
+    assert (len(exact.objects), exact.err) == (5, "")
+    assert len(ojs("jobs", "--queue", "mail", "--limit", "0", "--json").objects) == 5
+
+
+def test_every_page_of_a_list_is_read(api: Api, ojs: Ojs) -> None:
+    for _ in range(2):
+        jobs = [{"type": "a", "args": [], "options": {"queue": "many"}}] * 100
+        assert api.post("/ojs/v1/jobs/batch", {"jobs": jobs}).status == 201
+    found = ojs("jobs", "--queue", "many", "--limit", "0", "--json")
+    assert len({job["id"] for job in found.objects}) == 200
+
+
+def test_one_job_with_its_history(api: Api, ojs: Ojs) -> None:
+    job_id = api.dead("mail")
+    shown = ojs("job", job_id)
+    assert shown.status == Exit.DONE
+    for said in (job_id, "discarded", "job.created", "job.attempt_failed", "Boom"):
+        assert said in shown.out
+    (found,) = ojs("job", job_id, "--json").objects
+    assert found["job"]["state"] == "discarded"
+    assert "job.attempt_failed" in [event["event_type"] for event in found["history"]]
+
+
+def test_one_job_is_acted_on(api: Api, ojs: Ojs) -> None:
+    job_id = api.dead("mail")
+    assert ojs("retry", job_id).out == f"{job_id} is available\n"
+    assert ojs("cancel", job_id).out == f"{job_id} is cancelled\n"
+    (told,) = ojs("delete", job_id, "--json").objects
+    assert told == {"id": job_id, "state": "deleted"}
+    assert ojs("job", job_id).status == Exit.NOT_FOUND
+
+
+def test_many_named_jobs_are_acted_on_and_refusals_are_told(api: Api, ojs: Ojs) -> None:
+    first, second = api.push("mail"), api.push("mail")
+    done = ojs("cancel", first, second)
+    assert (done.status, done.out) == (Exit.DONE, "cancel: 2 done, 0 not\n")
+    api.clock.advance(1_000)
+    again = ojs("cancel", first, GONE)
+    assert again.status == Exit.FAILED
+    assert again.out == "cancel: 0 done, 2 not\n"
+    assert first in again.err
+    assert GONE in again.err
+
+
+def test_a_filter_is_counted_and_asked_about(
+    api: Api, ojs: Ojs, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    mails = [api.push("mail") for _ in range(3)]
+    other = api.push("other")
+    assert ojs("cancel", "--queue", "mail", "--dry-run").out == "matched: 3 jobs\n"
+    answers(monkeypatch, "n\n")
+    refused = ojs("cancel", "--queue", "mail")
+    assert refused.status == Exit.FAILED
+    assert "Cancel 3 jobs? [y/N]" in refused.err
+    assert states(api, *mails) == {"available"}
+    answers(monkeypatch, "yes\n")
+    assert ojs("cancel", "--queue", "mail").out == "cancel: 3 done, 0 not\n"
+    assert states(api, *mails) == {"cancelled"}
+    assert states(api, other) == {"available"}
+    # Nothing is left: nobody is asked.
+    assert ojs("cancel", "--queue", "mail").out == "cancel: 0 done, 0 not\n"
+
+
+def test_nothing_is_done_where_nobody_can_be_asked(api: Api, ojs: Ojs) -> None:
+    job_id = api.push("mail")
+    refused = ojs("cancel", "--queue", "mail")
+    assert refused.status == Exit.USAGE
+    assert "--yes" in refused.err
+    assert states(api, job_id) == {"available"}
+    (told,) = ojs("cancel", "--queue", "mail", "--yes", "--json").objects
+    assert (told["action"], told["succeeded"], told["state"]) == ("cancel", 1, "completed")
+
+
+def test_work_that_goes_on_is_followed_to_its_end(
+    api: Api, ojs: Ojs, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The request has no time; the sweep does the work while the command waits."""
+    mails = [api.push("mail") for _ in range(3)]
+    api.context = SimpleNamespace(get_remaining_time_in_millis=lambda: 1_000)
+    waited: list[float] = []
+
+    def sweep(seconds: float) -> None:
+        waited.append(seconds)
+        api.clock.advance(60_000)
+        api.runtime.bulk.run_once(api.clock.now_ms(), 100)
+
+    monkeypatch.setattr(output, "wait", sweep)
+    assert ojs("cancel", "--queue", "mail", "--yes").out == "cancel: 3 done, 0 not\n"
+    assert waited
+    assert states(api, *mails) == {"cancelled"}
+
+
+def test_a_bar_shows_how_far_the_work_is(
+    api: Api, ojs: Ojs, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for _ in range(3):
+        api.push("mail")
+    monkeypatch.setenv("TERM", "xterm")
+    seen = io.StringIO()
+    seen.isatty = lambda: True  # type: ignore[method-assign]
+    monkeypatch.setattr(sys, "stderr", seen)
+    answers(monkeypatch, "y\n")
+    assert ojs("cancel", "--queue", "mail").out == "cancel: 3 done, 0 not\n"
+    assert "3/3" in seen.getvalue()
+    # Without a terminal there is none.
+    monkeypatch.setattr(sys, "stderr", silent := io.StringIO())
+    api.push("mail")
+    assert ojs("cancel", "--queue", "mail", "--yes").status == Exit.DONE
+    assert silent.getvalue() == ""
+
+
+def test_work_that_goes_on_is_left_and_stopped(
+    api: Api, ojs: Ojs, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job_id = api.push("mail")
+    api.context = SimpleNamespace(get_remaining_time_in_millis=lambda: 1_000)
+
+    def interrupted(_seconds: float) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(output, "wait", interrupted)
+    left = ojs("cancel", "--queue", "mail", "--yes")
+    assert left.status == Exit.INTERRUPTED
+    assert left.err.count("\n") == 1
+    operation = left.err.partition("`ojs-aws operation ")[2].partition("`")[0]
+
+    def sweep(_seconds: float) -> None:
+        api.clock.advance(60_000)
+        api.runtime.bulk.run_once(api.clock.now_ms(), 100)
+
+    monkeypatch.setattr(output, "wait", sweep)
+    stopped = ojs("operation", operation, "--stop")
+    assert stopped.status == Exit.FAILED
+    assert "stopped before its end" in stopped.err
+    assert states(api, job_id) == {"available"}
+    (row,) = ojs("operation").out.splitlines()[1:]
+    assert row.split()[:6] == [operation, "cancel", "stopped", "0", "0", "0"]
+    (told,) = ojs("operation", "--json").objects
+    assert (told["id"], told["filter"]) == (operation, {"queue": "mail", **told["filter"]})
+    assert ojs("operation", "--stop").status == Exit.USAGE
+    assert ojs("operation", GONE).status == Exit.NOT_FOUND
+
+
+# --- dead letters, queues -------------------------------------------------------------------------
+
+
+def test_dead_letters_are_listed_counted_and_brought_back(api: Api, ojs: Ojs) -> None:
+    mail, other = api.dead("mail"), api.dead("other")
+    shown = ojs("dead", "list")
+    assert "Boom: no" in shown.out
+    assert {job["id"] for job in ojs("dead", "list", "--json").objects} == {mail, other}
+    (only,) = ojs("dead", "list", "--queue", "mail", "--error-type", "Boom", "--json").objects
+    assert only["id"] == mail
+    assert ojs("dead", "retry", "--queue", "mail", "--dry-run").out == "matched: 1 dead letter\n"
+    assert ojs("dead", "retry").status == Exit.USAGE
+    assert ojs("dead", "retry", "--all", "--queue", "mail").status == Exit.USAGE
+    assert ojs("dead", "retry", "--queue", "mail").status == Exit.USAGE
+    assert states(api, mail, other) == {"discarded"}
+    assert ojs("dead", "retry", "--queue", "mail", "--yes").out == "retry: 1 done, 0 not\n"
+    assert states(api, mail) == {"available"}
+    assert states(api, other) == {"discarded"}
+    assert ojs("dead", "retry", "--all", "--yes").out == "retry: 1 done, 0 not\n"
+
+
+def test_dead_letters_are_counted_by_group(api: Api, ojs: Ojs) -> None:
+    (stats,) = ojs("dead", "groups", "--json").objects
+    assert stats == api.get("/ojs/v1/admin/dead-letter/stats").json
+    shown = ojs("dead", "groups").out
+    assert all(title in shown for title in ("QUEUE", "TYPE", "ERROR", "0 in all"))
+    assert "QUEUE" not in ojs("dead", "groups", "--by", "error").out
+
+
+def test_queues_are_paused_and_resumed(api: Api, ojs: Ojs) -> None:
+    api.push("mail")
+    assert ojs("pause", "mail").out == "mail is paused\n"
+    assert api.fetch("mail") == []
+    (told,) = ojs("resume", "mail", "--json").objects
+    assert (told["name"], told["state"]) == ("mail", "active")
+    assert len(api.fetch("mail")) == 1
+    assert ojs("pause", "No").status == Exit.REFUSED
+
+
+def test_status_shows_depth_and_age(api: Api, ojs: Ojs) -> None:
+    api.push("mail")
+    api.push("mail", options={"delay_until": "+PT1H"})
+    api.push("other")
+    api.clock.advance(192_000)
+    header, *rows = ojs("status").out.splitlines()
+    assert header.split()[:4] == ["QUEUE", "STATE", "DEPTH", "AVAILABLE"]
+    shown = {row.split()[0]: row for row in rows if row}
+    assert "3m 12s" in shown["mail"]
+    assert shown["mail"].split()[1:6] == ["active", "2", "1", "0", "1"]
+    (told,) = ojs("status", "other", "--json").objects
+    (queue,) = told["queues"]
+    assert (queue["name"], queue["depth"]) == ("other", 1)
+    assert queue["oldest_available_age_seconds"] == 192
+    assert ojs("status", "--limit", "1", "--json").objects[0]["queues_left_out"] == 1
+    assert ojs("status", "nowhere").status == Exit.NOT_FOUND
+
+
+def test_status_is_shown_again_and_again(
+    api: Api, ojs: Ojs, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    api.push("mail")
+    waited: list[float] = []
+
+    def wait(seconds: float) -> None:
+        waited.append(seconds)
+        if len(waited) == 3:
+            raise KeyboardInterrupt
+        api.push("mail")
+
+    monkeypatch.setattr(output, "wait", wait)
+    seen = ojs("status", "--watch", "7", "--json")
+    assert seen.status == Exit.INTERRUPTED
+    assert [told["queues"][0]["depth"] for told in seen.objects] == [1, 2, 3]
+    assert waited == [7, 7, 7]
+    assert seen.err == ""
+
+
+def test_on_a_terminal_status_is_drawn_in_its_place(
+    api: Api, ojs: Ojs, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    api.push("mail")
+    reach = urllib3.request
+    waits = 0
+
+    def wait(_seconds: float) -> None:
+        nonlocal waits
+        waits += 1
+        if waits == 3:
+            raise KeyboardInterrupt
+        api.push("mail")
+        # The server is away once: what was read last stays.
+        away = SimpleNamespace(status=503, data=b'{"message": "busy"}', headers={})
+        monkeypatch.setattr(urllib3, "request", (lambda *_, **__: away) if waits == 1 else reach)
+
+    seen = io.StringIO()
+    seen.isatty = lambda: True  # type: ignore[method-assign]
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.setenv("COLUMNS", "160")
+    monkeypatch.setattr(sys, "stdout", seen)
+    monkeypatch.setattr(output, "wait", wait)
+    done = ojs("status", "--watch")
+    assert done.status == Exit.INTERRUPTED
+    drawn = [line.split()[2] for line in seen.getvalue().splitlines() if "mail" in line]
+    assert drawn[0] == "1"
+    assert drawn[-1] == "3"
+    # The cursor goes up, to where the table begins.
+    assert "\x1b[1A" in seen.getvalue()
+    assert "busy; trying again" in seen.getvalue() + done.err
+
+
+# --- events ---------------------------------------------------------------------------------------
+
+
+def told(number: int) -> dict[str, Any]:
+    return {
+        "id": f"evt_{number}", "type": "job.enqueued", "time": "2026-11-22T23:00:00.000Z",
+        "subject": f"job-{number}", "data": {"job_id": f"job-{number}", "queue": HOSTILE},
+    }  # fmt: skip
+
+
+def test_events_are_followed_and_none_is_missed(ojs: Ojs, monkeypatch: pytest.MonkeyPatch) -> None:
+    scripted = iter(
+        [
+            (200, {"events": [told(1)], "cursor": "c1", "has_more": False}),
+            (200, {"events": [told(2)], "cursor": "c2", "has_more": True}),
+            (503, {"message": "Service Unavailable"}),
+            (200, {"events": [told(3)], "cursor": "c3", "has_more": False}),
+        ]
+    )
+    asked: list[dict[str, str]] = []
+
+    def request(_method: str, url: str, **_: Any) -> Any:
+        asked.append(dict(parse_qsl(urlsplit(url).query)))
+        status, body = next(scripted)
+        return SimpleNamespace(status=status, data=json.dumps(body).encode(), headers={})
+
+    waited: list[float] = []
+
+    def wait(seconds: float) -> None:
+        waited.append(seconds)
+        if len(asked) == 4:
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(urllib3, "request", request)
+    monkeypatch.setattr(output, "wait", wait)
+    seen = ojs("events", "--follow", "--queue", "mail", "--limit", "5")
+    assert seen.status == Exit.INTERRUPTED
+    assert [line.split()[2] for line in seen.out.splitlines()] == ["job-1", "job-2", "job-3"]
+    assert all(each.isprintable() or each == "\n" for each in seen.out)
+    assert seen.err.count("\n") == 1
+    assert asked[0] == {"queues": "mail", "limit": "5"}
+    # After the failure it asks for the same again.
+    assert [each["after"] for each in asked[1:]] == ["c1", "c2", "c2"]
+    # At once where there are more; not after a failure.
+    assert len(waited) == 3
+
+
+# --- what goes wrong ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("arguments", "status", "said"),
+    [
+        (["job", GONE], Exit.NOT_FOUND, "not_found: "),
+        (["job", ".."], Exit.USAGE, "no name"),
+        (["retry", GONE], Exit.NOT_FOUND, "not_found: "),
+        (["jobs", "--state", "waiting"], Exit.REFUSED, "'state"),
+        (["jobs", "--since", "yesterday"], Exit.REFUSED, "'since'"),
+        (["jobs", "--limit", "-1"], Exit.USAGE, "--limit"),
+        (["cancel", "--state", "completed", "--yes"], Exit.REFUSED, "'filter.state'"),
+        (["cancel"], Exit.USAGE, "ids"),
+        (["cancel", GONE, "--queue", "mail"], Exit.USAGE, "ids"),
+        (["status", "--watch", "0"], Exit.USAGE, "--watch"),
+        (["events", "--type", "No Type"], Exit.REFUSED, "'types'"),
+        (["nonsense"], Exit.USAGE, "invalid choice"),
+    ],
+)
+def test_what_is_wrong_is_one_clear_line_and_a_status(
+    arguments: list[str], status: Exit, said: str, ojs: Ojs
+) -> None:
+    done = ojs(*arguments)
+    assert (done.status, done.out) == (status, "")
+    assert said in done.err.splitlines()[-1]
+    assert done.err.startswith(("ojs-aws: ", "usage: "))
+
+
+@pytest.mark.parametrize(
+    ("status", "body", "headers", "exit_status", "said"),
+    [
+        (401, {"message": "Unauthorized"}, {}, Exit.NOT_ALLOWED, "HTTP 401: Unauthorized"),
+        (429, {"error": {"code": "queue_full", "message": "Full."}}, {"Retry-After": "7"},
+         Exit.BUSY, "queue_full: Full. (try again in 7 s)"),
+        (503, {"message": "Service Unavailable"}, {}, Exit.BUSY, "HTTP 503"),
+        (500, {"error": {"code": "internal", "message": "No."}}, {}, Exit.FAILED, "internal: No."),
+        (200, "<html>", {}, Exit.UNREACHABLE, "without JSON"),
+        (400, {"error": {"code": "x", "message": HOSTILE}}, {}, Exit.REFUSED, "x: a\\x1b[2J"),
+    ],
+)  # fmt: skip
+def test_each_kind_of_failure_has_a_status(
+    status: int, body: Any, headers: dict[str, str], exit_status: Exit, said: str,
+    ojs: Ojs, monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    data = body if isinstance(body, str) else json.dumps(body)
+    answer = SimpleNamespace(status=status, data=data.encode(), headers=headers)
+    monkeypatch.setattr(urllib3, "request", lambda *_, **__: answer)
+    done = ojs("jobs")
+    assert (done.status, done.out) == (exit_status, "")
+    assert said in done.err
+    assert done.err.count("\n") == 1
+
+
+@pytest.mark.parametrize("method", ["GET", "POST"])
+def test_an_answer_that_is_lost(method: str, ojs: Ojs, monkeypatch: pytest.MonkeyPatch) -> None:
+    def lost(*_: Any, **__: Any) -> Any:
+        raise urllib3.exceptions.ProtocolError("Connection aborted.")
+
+    monkeypatch.setattr(urllib3, "request", lost)
+    done = ojs("jobs") if method == "GET" else ojs("cancel", "--queue", "mail", "--yes")
+    assert done.status == Exit.UNREACHABLE
+    assert ("may have been done" in done.err) == (method == "POST")
+
+
+def test_a_failure_in_between_does_not_end_what_follows(
+    api: Api, ojs: Ojs, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    api.push("mail")
+    api.context = SimpleNamespace(get_remaining_time_in_millis=lambda: 1_000)
+    reach = urllib3.request
+    failing: list[bool] = []
+
+    def request(method: str, url: str, **more: Any) -> Any:
+        if failing:
+            return SimpleNamespace(status=503, data=b'{"message": "busy"}', headers={})
+        return reach(method, url, **more)
+
+    def wait(_seconds: float) -> None:
+        if failing:
+            failing.clear()
+            api.clock.advance(60_000)
+            api.runtime.bulk.run_once(api.clock.now_ms(), 100)
+        else:
+            failing.append(True)
+
+    monkeypatch.setattr(urllib3, "request", request)
+    monkeypatch.setattr(output, "wait", wait)
+    done = ojs("cancel", "--queue", "mail", "--yes")
+    assert (done.status, done.out) == (Exit.DONE, "cancel: 1 done, 0 not\n")
+    assert done.err == "ojs-aws: HTTP 503: busy; trying again\n"
+    # For ever it does not wait.
+    api.push("mail")
+    monkeypatch.setattr(output, "wait", lambda _: failing.append(True))
+    given_up = ojs("cancel", "--queue", "mail", "--yes")
+    assert given_up.status == Exit.UNREACHABLE
+    assert "`ojs-aws operation " in given_up.err
+
+
+def test_a_server_that_is_away(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.delenv("OJS_KEY", raising=False)
+    done = runner(capsys)("jobs", "--url", "http://127.0.0.1:9")
+    assert (done.status, done.out) == (Exit.UNREACHABLE, "")
+    assert done.err.startswith("ojs-aws: http://127.0.0.1:9 does not answer")
+
+
+def test_keys_that_do_not_allow_it(
+    make_runtime: Callable[..., Runtime],
+    clock: ManualClock,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    closed = Keyed(make_runtime(authorizer="keys"), clock)
+    holding: list[str | None] = [None]
+
+    def ask(*arguments: Any, headers: Any, **more: Any) -> Any:
+        shown = headers.get("authorization", "").removeprefix("Bearer ") or None
+        holding[0] = shown
+        if shown is None:
+            # What API Gateway answers by itself.
+            return SimpleNamespace(status=401, text='{"message":"Unauthorized"}', headers={})
+        return closed.holding(shown)(*arguments, **more)
+
+    bridge(monkeypatch, ask)
+    run = runner(capsys)
+    assert run("jobs").status == Exit.NOT_ALLOWED
+    monkeypatch.setenv("OJS_KEY", closed.make("reader", "admin:read"))
+    assert run("jobs").status == Exit.DONE
+    assert holding[0] is not None
+    refused = run("pause", "mail")
+    assert refused.status == Exit.NOT_ALLOWED
+    assert "permission_denied" in refused.err
+    # The history of a job has a scope of its own; the job is shown without it.
+    monkeypatch.setenv("OJS_KEY", closed.make("writer", "jobs:write", "admin:read"))
+    server = target.Server("http://x", closed.make("pusher", "jobs:write"))
+    made = server.ask("POST", "/jobs", {"type": "a", "args": []})["job"]
+    shown = run("job", made["id"])
+    assert shown.status == Exit.DONE
+    assert made["id"] in shown.out
+    assert "without its history" in shown.err
+
+
+# --- hostile text ---------------------------------------------------------------------------------
+
+
+def test_hostile_text_is_escaped_everywhere(api: Api, ojs: Ojs) -> None:
+    job_id = api.active("mail", args=[HOSTILE], meta={HOSTILE: HOSTILE})
+    api.push("mail", args=[HOSTILE])
+    error = {"type": HOSTILE, "message": HOSTILE, "retryable": False}
+    api.post("/ojs/v1/workers/nack", {"job_id": job_id, "error": error})
+    for command in (
+        ["jobs", "--queue", "mail"], ["jobs", "--queue", "mail", "--json"],
+        ["job", job_id], ["job", job_id, "--json"],
+        ["dead", "list"], ["dead", "list", "--json"], ["status"],
+    ):  # fmt: skip
+        done = ojs(*command)
+        for text in (done.out, done.err):
+            assert all(each.isprintable() or each == "\n" for each in text), command
+        assert "owned" in done.out + done.err or command == ["status"]
+    (told,) = ojs("job", job_id, "--json").objects
+    assert told["job"]["args"] == [HOSTILE]
