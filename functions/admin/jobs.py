@@ -8,11 +8,12 @@ from functions import job_acts
 from functions.admin.app import app
 from ojs import runtime
 from ojs.domain.dead_letter.bulk import Action
+from ojs.domain.job import filter as job_filter
 from ojs.http.binding import paging
 from ojs.http.binding.application import Answer
 from ojs.http.binding.request import Request
 from ojs.http.contract import models
-from ojs.http.views import job_bulk
+from ojs.http.views import job_bulk, unique_locks
 from ojs.http.views import jobs as views
 
 job_acts.bind(app, "admin_")
@@ -35,6 +36,22 @@ def admin_delete_job(request: Request) -> Answer:
     """Delete a final job for good."""
     runtime.current().acts.delete(request.named)
     return Answer(views.deleted(request.named))
+
+
+@app.operation("list_unique_jobs", strict_query=True)
+def list_unique_jobs(request: Request) -> Answer:
+    """A page of unique keys and the jobs that hold them, or one of them."""
+    current = runtime.current()
+    key = unique_locks.key(request.query)
+    wanted = job_filter.from_query(request.query, now_ms=current.clock.now_ms())
+    window = unique_locks.window(request.query)
+    if key is not None:
+        found = current.unique_locks.find(key, wanted)
+    else:
+        found = current.unique_locks.page(
+            wanted, limit=window.limit, skip=window.offset, cursor=window.cursor
+        )
+    return Answer(unique_locks.page(found, paging.described(window, found)))
 
 
 @app.operation("list_job_operations", strict_query=True)

@@ -21,10 +21,9 @@ if TYPE_CHECKING:
 
 
 def _queues(request: Request) -> tuple[Page[QueueSummary], answers.Pagination]:
-    window = views.queues_window(request.query)
-    page = runtime.current().stats.list(
-        limit=window.limit, skip=window.offset, cursor=window.cursor
-    )
+    stats = runtime.current().stats
+    window = views.queues_window(request.query, shown=stats.most_listed())
+    page = stats.list(limit=window.limit, skip=window.offset, cursor=window.cursor)
     return page, paging.described(window, page)
 
 
@@ -65,9 +64,15 @@ def priority_stats(request: Request) -> Answer:
 
 
 @app.operation("admin_stats", strict_query=True)
-def admin_stats(_request: Request) -> Answer:
-    """The statistics of all queues together."""
-    return Answer(views.totals(runtime.current().stats.totals(), app.uptime_s()))
+def admin_stats(request: Request) -> Answer:
+    """The statistics of all queues together, or of each."""
+    stats, uptime_s = runtime.current().stats, app.uptime_s()
+    if not views.detailed(request.query):
+        return Answer(views.totals(stats.totals(), uptime_s))
+    window = views.queues_window(request.query, shown=stats.most_listed(days=True))
+    page = stats.days(limit=window.limit, cursor=window.cursor)
+    pagination = paging.described(window, page)
+    return Answer(views.detailed_totals(stats.totals(), uptime_s, page, pagination))
 
 
 @app.operation("admin_stats_history", strict_query=True)

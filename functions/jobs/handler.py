@@ -3,21 +3,22 @@
 from __future__ import annotations
 
 import time
-from itertools import islice
-from typing import Any
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import chain, islice
+from typing import TYPE_CHECKING, Any
 
 from functions import job_acts
 from ojs import runtime
 from ojs.domain.errors import InvalidRequest, OjsError
-from ojs.domain.job import envelope
+from ojs.domain.job import envelope, idempotency
 from ojs.domain.job.envelope import JobRequest
 from ojs.domain.job.foreign import MAX_WARNINGS
 from ojs.domain.job.job import Job
-from ojs.http.binding import negotiation, paging
+from ojs.http.binding import paging
 from ojs.http.binding.access import Guard
 from ojs.http.binding.application import Answer, Application
 from ojs.http.binding.request import Request
-from ojs.http.contract import features, models
+from ojs.http.contract import models
 from ojs.http.contract.operations import (
     BASE,
     DEFAULT_LIMIT,
@@ -28,6 +29,9 @@ from ojs.http.contract.operations import (
 from ojs.http.views import backpressure
 from ojs.http.views import jobs as views
 from ojs.http.views import rate_limits as limits_views
+
+if TYPE_CHECKING:
+    from ojs.services.jobs.enqueue import Pushed
 
 app = Application("jobs", Guard(runtime.current))
 
@@ -43,9 +47,10 @@ _WARNED_JOBS = 100
 @app.operation("enqueue_job")
 def enqueue_job(request: Request) -> Answer:
     """Enqueue one job (PUSH)."""
-    wanted = envelope.parse(request.object())
-    warnings = envelope.warnings(wanted)
-    pushed = runtime.current().enqueue.push(wanted, **_push_options(request))
+    body = request.object()
+    wanted = envelope.parse(body)
+    (pushed,) = _push(request, body, [wanted], batch=False)
+    warnings = [*_absent([pushed]), *envelope.warnings(wanted)]
     if pushed.deduplicated:
         return Answer(views.deduplicated(pushed.job, warnings))
     headers = {
@@ -59,32 +64,51 @@ def enqueue_job(request: Request) -> Answer:
 @app.operation("enqueue_batch")
 def enqueue_batch(request: Request) -> Answer:
     """Enqueue many jobs, all or none (PUSH)."""
-    raw = request.object().get("jobs")
+    body = request.object()
+    raw = body.get("jobs")
     if raw is None:
         raise InvalidRequest("jobs", "is required")
     if not isinstance(raw, list) or not 1 <= len(raw) <= envelope.MAX_BATCH:
         rule = f"must be an array of 1 to {envelope.MAX_BATCH} jobs"
         raise InvalidRequest("jobs", rule, value=raw)
     requests = [_job_request(job, index) for index, job in enumerate(raw)]
-    pushed = runtime.current().enqueue.push_batch(requests, **_push_options(request))
+    pushed = _push(request, body, requests, batch=True)
     headers = backpressure.pressure_headers(pushed)
     warnings = (
         told
         for index, wanted in enumerate(requests[:_WARNED_JOBS])
         for told in envelope.warnings(wanted, f"jobs[{index}].")
     )
-    answer = views.batch([one.job for one in pushed], list(islice(warnings, MAX_WARNINGS)))
-    return Answer(answer, 201, headers)
+    warned = list(islice(chain(_absent(pushed), warnings), MAX_WARNINGS))
+    return Answer(views.batch([one.job for one in pushed], warned), 201, headers)
 
 
-def _push_options(request: Request) -> dict[str, Any]:
-    """The arguments of a push: the producer, its queues, and how long it waits for room."""
-    negotiation.refuse_header(request.headers, "Idempotency-Key", features.NO_IDEMPOTENCY_KEYS)
-    return {
-        "producer": backpressure.producer(request.headers, request.principal),
-        "reaches": request.principal.reaches,
+def _push(
+    request: Request, body: Mapping[str, Any], jobs: Sequence[JobRequest], *, batch: bool
+) -> list[Pushed]:
+    """Enqueue the job or the `batch` of a request, once for each idempotency key."""
+    current, principal = runtime.current(), request.principal
+    options: dict[str, Any] = {
+        "producer": backpressure.producer(request.headers, principal),
+        "reaches": principal.reaches,
         "wait_ms": backpressure.wait_ms(request.headers, request.remaining_ms),
     }
+    header = request.headers.get(idempotency.HEADER.lower())
+    if header is not None:
+        key = idempotency.IdempotencyKey.of(
+            header, caller=principal, operation=request.operation.id, body=body
+        )
+        return current.idempotent_push.push(key, jobs, batch=batch, **options)
+    if batch:
+        return current.enqueue.push_batch(jobs, **options)
+    return [current.enqueue.push(jobs[0], **options)]
+
+
+def _absent(pushed: Sequence[Pushed]) -> Iterator[str]:
+    """What is said of jobs that an earlier try of the request pushed, and that are not there."""
+    for one in pushed:
+        if one.absent:
+            yield f"Job '{one.job.id}' is not there any more; this is what was pushed."
 
 
 def _job_request(raw: Any, index: int) -> JobRequest:

@@ -70,7 +70,9 @@ if TYPE_CHECKING:
     from ojs.services.dead_letter.statistics import DeadLetterStatistics
     from ojs.services.jobs.acts import JobActs
     from ojs.services.jobs.fairness_backfill import FairnessBackfill
+    from ojs.services.jobs.idempotent_push import IdempotentPush
     from ojs.services.jobs.listing import JobListing
+    from ojs.services.jobs.unique_listing import UniqueListing
     from ojs.services.operations.access_keys import AccessKeys
     from ojs.services.operations.events import Events
     from ojs.services.operations.metrics_sweep import MetricsSweep
@@ -342,6 +344,18 @@ class Runtime:
     def blobs(self) -> Blobs:
         return self.stores.blobs
 
+    @cached_property
+    def idempotent_push(self) -> IdempotentPush:
+        from ojs.services.jobs.idempotent_push import IdempotentPush
+        from ojs.store.jobs.idempotency_keys import IdempotencyKeys
+
+        return IdempotentPush(
+            enqueue=self.enqueue,
+            management=self.jobs,
+            jobs=self.stores.jobs,
+            keys=IdempotencyKeys(self.table, self.ids),
+        )
+
     # --- for operators --------------------------------------------------------------------------
 
     @cached_property
@@ -449,6 +463,17 @@ class Runtime:
             queues=self.stores.queues,
             stats=self.stores.statistics,
             log=EventLog(self.table),
+            clock=self.clock,
+        )
+
+    @cached_property
+    def unique_locks(self) -> UniqueListing:
+        from ojs.services.jobs.unique_listing import UniqueListing
+
+        return UniqueListing(
+            jobs=self.stores.jobs,
+            locks=self.stores.unique_locks,
+            listing=self.listing,
             clock=self.clock,
         )
 

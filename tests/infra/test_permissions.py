@@ -273,8 +273,11 @@ class Caller:
         query: Mapping[str, str] | None = None,
         status: int | None = None,
         text: bool = False,
+        key: str | None = None,
     ) -> dict[str, Any]:
-        """An operation's answer, parsed unless it is a text; `at` fills the path's parameter."""
+        """An operation's answer, parsed unless it is a text; `at` fills the path's parameter, and
+        `key` is an idempotency key.
+        """
         operation = contract.get(operation_id)
         self.called.add(operation_id)
         path = operation.path
@@ -286,7 +289,10 @@ class Caller:
             "routeKey": "$default",
             "rawPath": path,
             "rawQueryString": "",
-            "headers": {"content-type": "application/openjobspec+json"},
+            "headers": {
+                "content-type": "application/openjobspec+json",
+                **({"idempotency-key": key} if key else {}),
+            },
             "requestContext": {
                 "http": {"method": operation.method, "path": path, "sourceIp": "127.0.0.1"},
                 "requestId": "r",
@@ -458,6 +464,8 @@ def _acts(call: Caller) -> None:
             call(f"{prefix}cancel_jobs", by_filter)
             call(f"{prefix}delete_jobs", {"job_ids": [waiting], **confirmed})
     call("job_history", at=call.push())
+    for query in ({}, {"queue": "default", "state": "available,completed"}, {"key": "0" * 64}):
+        call("list_unique_jobs", query=query)
     cancelled = call.push(args=[HUGE])
     call("admin_cancel_job", at=cancelled)
     call("admin_delete_job", at=cancelled)
@@ -493,6 +501,15 @@ def _enqueue(call: Caller) -> None:
     # One id of a staged batch is taken: what was written is undone.
     taken = [{**small, "args": [HUGE]}] + [small] * 100 + [{**small, "id": job_id}]
     call("enqueue_batch", {"jobs": taken}, status=409)
+    for number, jobs in enumerate(([small] * 3, [{**small, "args": [HUGE]}] * 6)):
+        for _ in range(2):
+            call("enqueue_job", jobs[0], key=f"one {number}")
+            call("enqueue_batch", {"jobs": jobs}, key=f"many {number}")
+    call("enqueue_batch", {"jobs": taken}, status=409, key="refused")
+    # A try that was left is undone, and another one begins.
+    with patch.object(staged_batches.StagedBatches, "_stage", side_effect=KeyError):
+        call("enqueue_batch", {"jobs": [small] * 7}, status=500, key="left")
+    call("enqueue_batch", {"jobs": [small] * 7}, key="left")
 
 
 def _finish(call: Caller) -> None:

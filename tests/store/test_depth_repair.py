@@ -528,9 +528,7 @@ def test_a_long_line_is_not_counted_each_minute(streamed: Worlds) -> None:
 def other_push(world: World, *, stored: bool) -> Callable[[float], None]:
     """Reserve the room of one job; what is returned stores it, or dies."""
     run = world.another()
-    jobs = run.enqueue._resolve(
-        run.enqueue._request([request()], None, lambda _: True, batch=False)
-    )
+    jobs = run.enqueue._resolve(run.enqueue.prepare([request()], None, lambda _: True, batch=False))
     run.enqueue._bounds.enter(jobs.jobs, jobs.queues)
 
     def go_on(_: float) -> None:

@@ -9,6 +9,7 @@ from unittest import mock
 
 import pytest
 
+from ojs.domain import jsontext
 from ojs.domain.errors import BackendUnavailable
 from ojs.domain.events.query import EventFilter
 from ojs.domain.job import envelope
@@ -17,7 +18,9 @@ from ojs.domain.page import Page
 from ojs.domain.queue.queue import Queue
 from ojs.domain.stats import COUNTERS, DAY_MS, MINUTE_MS, Levels, Period
 from ojs.domain.times import format_ms
+from ojs.http.contract.operations import MAX_QUEUES_OFFSET
 from ojs.store.derived import statistics as stats_store
+from ojs.store.derived.sharded import ShardCounters
 from ojs.store.derived.statistics import MAX_SHALLOW
 from ojs.store.jobs import staged_batches
 from ojs.store.table import keys
@@ -359,6 +362,48 @@ def test_statistics_are_the_same_on_every_engine(world: World) -> None:
         assert [point.activity.wait_ms for point in points] == [9]
     assert world.run.events.list(EventFilter(), limit=5).events == []
     assert world.run.finish.ack(job.id).id == job.id
+
+
+@pytest.mark.parametrize("shards", [0, 1, 4, 40])
+def test_a_page_of_queues_takes_a_bounded_number_of_reads(exact: World, shards: int) -> None:
+    """With all counters there; also of the last page that may be skipped to."""
+    names = [f"a-queue-of-some-{number:04d}" for number in range(340)]
+    now_ms = exact.clock.now_ms()
+    texts = [format_ms(now_ms), format_ms(now_ms - MINUTE_MS)]
+    kinds = [keys.NOW, keys.GAUGE, keys.day(texts[0][:10]), *(keys.minute(t[:16]) for t in texts)]
+    rest = jsontext.dumps([now_ms] * 6 + [10_000] * 8)
+    written: list[dict[str, Value]] = [
+        {"pk": keys.QUEUES, "sk": name, "at": now_ms, "rest": rest} for name in names
+    ]
+    written += [
+        {"pk": keys.stats(name), "sk": sk, "completed": 5, "available": 1, "oldest": 1}
+        for name in (*names[:60], *names[300:])
+        for sk in kinds
+    ]
+    exact.run.table.write_many(written)
+    sharded = ShardCounters(exact.run.table)
+    for number in range(shards):
+        sharded.note(f"shardId-{number}", now_ms=now_ms)
+    stats = exact.run.stats
+    reads: dict[str, Callable[[], Page[Any]]] = {
+        "first": lambda: stats.list(limit=stats.most_listed()),
+        "farthest": lambda: stats.list(limit=stats.most_listed(), skip=MAX_QUEUES_OFFSET),
+        "behind": lambda: stats.list(limit=stats.most_listed(), cursor=names[200]),
+    }
+    for name, read in reads.items():
+        calls, units = spent(exact, read)
+        assert calls <= 4, name
+        assert units <= 60, name
+        assert len(read().items) >= {0: 15, 1: 15, 4: 10, 40: 2}[shards]
+
+    def detail() -> Page[Any]:
+        stats.totals()
+        return stats.days(limit=stats.most_listed(days=True))
+
+    calls, units = spent(exact, detail)
+    assert calls <= 4
+    assert units <= 60
+    assert len(detail().items) >= {0: 30, 1: 20, 4: 12, 40: 2}[shards]
 
 
 def test_pages_of_queues_join(exact: World) -> None:

@@ -98,10 +98,15 @@ def stored(text: str) -> Any:
     return simplejson.loads(text, use_decimal=True)
 
 
-def dumps(value: Any) -> str:
+def dumps(value: Any, *, sort_keys: bool = False) -> str:
     """Compact JSON text, characters as they are, Decimals as numbers."""
     return simplejson.dumps(
-        value, separators=(",", ":"), ensure_ascii=False, use_decimal=True, allow_nan=False
+        value,
+        separators=(",", ":"),
+        ensure_ascii=False,
+        use_decimal=True,
+        allow_nan=False,
+        sort_keys=sort_keys,
     )
 
 

@@ -66,6 +66,11 @@ class Activity:
         """The average time of an attempt, rounded; None if none ended."""
         return round(self.run_ms / self.runs) if self.runs else None
 
+    @property
+    def error_rate(self) -> float | None:
+        """How many of the attempts that ended failed, as a fraction; None if none ended."""
+        return min(1.0, self.failures / self.runs) if self.runs else None
+
 
 COUNTERS = tuple(each.name for each in fields(Activity))
 
@@ -164,23 +169,36 @@ def _fraction(used: int, bound: int) -> float:
 
 @dataclass(frozen=True)
 class QueueSummary:
-    """A queue in a listing. `queue` is None if it does not exist."""
+    """A queue at `now_ms`. `queue` is None if it does not exist.
+
+    `oldest_available_ms` is when its oldest available job became so; None if none is known. In a
+    listing it is as of the last sweep.
+    """
 
     name: str
     queue: Queue | None
     levels: Levels
+    now_ms: int
+    rates: Rates
+    oldest_available_ms: int | None
+
+
+@dataclass(frozen=True)
+class QueueDay:
+    """A queue's jobs, and what happened there today (UTC)."""
+
+    name: str
+    levels: Levels
+    today: Activity
 
 
 @dataclass(frozen=True)
 class QueueStats(QueueSummary):
-    """A queue and its statistics at `now_ms`."""
+    """A queue and its statistics."""
 
-    now_ms: int
     today: Activity
-    rates: Rates
     # Priority → available jobs, without priorities that have none.
     priorities: Mapping[int, int]
-    oldest_available_ms: int | None
     # In this minute and the 59 before it, where it was asked for.
     last_hour: Activity = Activity()
 

@@ -295,6 +295,9 @@ def _batches(run: Run) -> None:
     jobs = [run.job("staged", [n]) for n in range(149)]
     run.ask("POST", "/jobs/batch", {"jobs": [*jobs, run.job("staged", [_APART])]})
     run.ask("POST", "/jobs/batch", {"jobs": [run.job("room", [n]) for n in range(101)]})
+    ignored = {"keys": ["type", "args"], "on_conflict": "ignore"}
+    for key in ("first", "second"):
+        run.ask("POST", "/jobs", run.job("once", unique=ignored), idempotency_key=key)
     there = run.push("staged", id=_CHOSEN.format(120))
     jobs = [run.job("room", [n], id=_CHOSEN.format(1_000 + n)) for n in range(119)]
     run.refused("POST", "/jobs/batch", {"jobs": [*jobs, run.job("staged", id=there)]})

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from itertools import product
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pytest
 
@@ -51,7 +51,6 @@ def test_a_family_that_is_not_offered_is_named(api: Api, feature: str, path: str
         ("GET", "/events/stream", "event-streams"),
         ("GET", "/admin/tenants", "multi-tenancy"),
         ("GET", f"/jobs/{ID}/lineage", "execution-history"),
-        ("GET", "/unique-jobs", "unique-jobs-list"),
         ("POST", "/jobs/results", "bulk-results"),
     ],
 )
@@ -102,22 +101,6 @@ def test_a_tenant_is_refused_wherever_it_could_mean_something(api: Api, value: s
         assert api("GET", path, headers=header).status == 200
     assert api.get(f"{BASE}/queues").json["queues"] == []
     assert api("GET", f"{BASE}/queues", headers={"x-ojs-tenant": ""}).status == 200
-
-
-@pytest.mark.parametrize(
-    ("path", "body"),
-    [
-        ("jobs", {"type": "a", "args": []}),
-        ("jobs/batch", {"jobs": [{"type": "a", "args": []}]}),
-    ],
-)
-def test_a_push_with_an_idempotency_key_is_not_just_carried_out(
-    api: Api, path: str, body: dict[str, Any]
-) -> None:
-    reply = api.post(f"{BASE}/{path}", body, **{"idempotency-key": "k"})
-    assert (reply.status, reply.error["code"]) == (422, "unsupported")
-    assert reply.error["details"]["field"] == "Idempotency-Key"
-    assert api.get(f"{BASE}/queues").json["queues"] == []
 
 
 @pytest.mark.parametrize("path", ["workers/register", "workers/heartbeat"])

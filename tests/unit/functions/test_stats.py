@@ -227,7 +227,50 @@ def test_queues_are_listed_by_page(api: Api) -> None:
             assert [item["name"] for item in page["items"]] == names[3:6]
         last = api.get(base, limit="3", page="3").json
         assert ([item["name"] for item in last["items"]], last["total"]) == (names[6:], 7)
-        assert api.get(base, offset="900").json["items"] == []
+        assert api.get(base, offset="300").json["items"] == []
+        reply = api.get(base, offset="301")
+        assert (reply.status, reply.error["details"]["field"]) == (400, "offset")
+
+
+def test_lists_of_queues_have_throughput_and_latency(api: Api) -> None:
+    """As those of a single queue say; the oldest job is that of the last sweep."""
+    for queue in ("busy", "idle"):
+        api.post("/ojs/v1/jobs", {"type": "a", "args": [], "options": {"queue": queue}})
+    api.clock.advance(10_000)
+    counters(api, "busy", available=1)
+    counters(api, "busy", minute(api), completed=30, failed=4)
+    counters(api, "busy", minute(api, 1), completed=8)
+    counters(api, "busy", keys.GAUGE, oldest=api.clock.now_ms() - 10_000)
+    # Emptied since the sweep.
+    counters(api, "idle", keys.GAUGE, oldest=1)
+    single = api.get("/ojs/v1/admin/queues/busy").json
+    assert single["throughput"]["processed_per_minute"] > 30
+    for path in ("queues", "admin/queues"):
+        busy, idle = api.get(f"/ojs/v1/{path}").json["items"]
+        assert busy["throughput"] == single["throughput"]
+        assert busy["oldest_available_age_seconds"] == 10.0
+        assert busy["oldest_available_at"] == now_text(api, 10_000)
+        assert idle["throughput"] == {"processed_per_minute": 0.0, "failed_per_minute": 0.0}
+        assert "oldest_available_at" not in idle
+
+
+def test_a_page_of_queues_is_short_where_more_would_cost_too_much(api: Api) -> None:
+    """Numbered pages have no gap, whatever was asked for, and cursors go on."""
+    names = [f"q{number:03d}" for number in range(45)]
+    for name in names:
+        api.runtime.queues.resume(name)
+    shown: dict[str, list[str]] = {"page": [], "cursor": []}
+    for number in range(1, 4):
+        page = api.get("/ojs/v1/admin/queues", page=str(number), per_page="50").json
+        assert page["pagination"]["per_page"] == 19
+        shown["page"] += [item["name"] for item in page["items"]]
+    cursor = ""
+    for _ in range(3):
+        page = api.get("/ojs/v1/queues", cursor=cursor).json
+        shown["cursor"] += [item["name"] for item in page["items"]]
+        cursor = page["pagination"].get("next_cursor")
+    assert shown == {"page": names, "cursor": names}
+    assert cursor is None
 
 
 def test_no_queues(api: Api) -> None:
@@ -272,6 +315,48 @@ def test_totals(api: Api) -> None:
     assert shown["uptime_seconds"] >= 0
     assert 0 < shown["throughput"]["processed_per_minute"] <= 4
     assert 0 < shown["throughput"]["failed_per_minute"] <= 2
+
+
+def test_totals_with_a_detail_of_each_queue(api: Api) -> None:
+    """As the command line's `debug bottleneck` reads it."""
+    for queue in ("busy", "idle", "more"):
+        api.runtime.queues.resume(queue)
+    counters(api, "busy", available=3, active=1, completed=9)
+    counters(api, "busy", today(api), runs=8, run_ms=1_000, failures=2, waits=4, wait_ms=10)
+    sweep(api)
+    reply = api.get("/ojs/v1/admin/stats", detail="true", limit="2").json
+    assert reply["queue_count"] == 3
+    assert reply["queues"] == [
+        {
+            "name": "busy", "depth": 4, "active": 1, "avg_duration_ms": 125, "avg_wait_ms": 2,
+            "error_rate": 0.25,
+        },
+        {"name": "idle", "depth": 0, "active": 0},
+    ]  # fmt: skip
+    plain = api.get("/ojs/v1/admin/stats").json
+    assert plain.pop("queues") == 3
+    assert {name: reply[name] for name in plain} | {"uptime_seconds": 0} == {
+        **plain,
+        "uptime_seconds": 0,
+    }
+    cursor = reply["pagination"]["next_cursor"]
+    reply = api.get("/ojs/v1/admin/stats", detail="true", limit="2", cursor=cursor).json
+    assert [each["name"] for each in reply["queues"]] == ["more"]
+    assert not reply["pagination"]["has_more"]
+
+
+@pytest.mark.parametrize(
+    ("query", "field"),
+    [
+        ({"detail": "yes"}, "detail"), ({"limit": "5"}, "limit"), ({"cursor": "cQ"}, "cursor"),
+        ({"detail": "false", "limit": "5"}, "limit"), ({"detail": "true", "limit": "0"}, "limit"),
+        ({"detail": "true", "limit": "101"}, "limit"), ({"detail": "true", "page": "2"}, "page"),
+        ({"detail": "true", "cursor": "!"}, "cursor"),
+    ],
+)  # fmt: skip
+def test_a_wrong_detail_is_named(api: Api, query: dict[str, str], field: str) -> None:
+    reply = api.get("/ojs/v1/admin/stats", **query)
+    assert (reply.status, reply.error["details"]["field"]) == (400, field)
 
 
 def test_history(api: Api) -> None:
@@ -596,7 +681,7 @@ def test_derived_operations_change_nothing(api: Api) -> None:
         "list_queues", "get_queue", "queue_stats", "priority_stats", "admin_list_queues",
         "admin_get_queue", "admin_stats", "admin_stats_history", "list_events", "metrics",
         "root_metrics", "dead_letter_stats", "admin_dead_letter_stats", "list_pools", "get_pool",
-        "scheduling_stats", "list_jobs", "admin_list_jobs",
+        "scheduling_stats", "list_jobs", "admin_list_jobs", "list_unique_jobs",
     }  # fmt: skip
 
 

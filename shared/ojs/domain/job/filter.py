@@ -97,6 +97,8 @@ class JobFilter:
     priority: int | None = None
     meta: Mapping[str, Any] | None = None
     args: ArgsMatch | None = None
+    # Only unique jobs. No request for jobs says so, but one for their locks.
+    unique: bool = False
 
     @property
     def counted(self) -> bool:
@@ -127,6 +129,7 @@ class JobFilter:
             and self.wants(job.state)
             and self.matches_type(job.type)
             and self.priority in (None, job.priority)
+            and not (self.unique and job.unique_key is None)
             and _within(job.created_ms, self.since_ms, self.until_ms)
             and _within(job.enqueued_ms, self.enqueued_since_ms, self.enqueued_until_ms)
             and _within(job.ended_ms, None, self.ended_until_ms)
@@ -162,6 +165,7 @@ class JobFilter:
             "priority": self.priority,
             "meta": None if self.meta is None else dict(self.meta),
             "args": None if self.args is None else self.args.text,
+            "unique": self.unique or None,
         }
         return {name: value for name, value in fields.items() if value is not None}
 

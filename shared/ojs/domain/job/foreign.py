@@ -34,7 +34,7 @@ _OPTIONS = {
         "backoff backoff_strategy retry_delay retryDelay retry_backoff initial_interval "
         "max_interval non_retryable_errors"
     ),
-    "unique: {key, period}, or an `id` of the job beside options": (
+    "unique: {key, period}, an `id` of the job beside options, or the header Idempotency-Key": (
         "dedup_id dedup_key deduplication_id MessageDeduplicationId idempotency_key "
         "unique_key uniqueKey unique_for unique_by unique_opts unique_until"
     ),

@@ -131,8 +131,9 @@ class Job:
     batch: str | None = None
     # The name of the key that pushed it, if known.
     producer: str | None = None
-    # Token of the write that created it, if its id was chosen by the client or derived from another
-    # job. It never changes, and so distinguishes jobs that have the same id.
+    # Token of the write that created it, if its id was chosen by the client, or derived from
+    # another job or an idempotency key. It never changes, and so distinguishes jobs that have the
+    # same id. Under an idempotency key the seed of the push stands before it.
     made_by: str | None = None
     # Bytes of the content if it is offloaded, else 0.
     content_bytes: int = 0

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import re
 import unicodedata
 from decimal import Decimal
 from typing import Any
@@ -11,6 +12,16 @@ from ojs.domain import jsontext
 from ojs.domain.errors import ValidationFailed
 from ojs.domain.job.envelope import Specification, Unique
 from ojs.domain.job.job import Job
+
+# A fingerprint, as errors and lists show it.
+KEY_PATTERN = r"[0-9a-f]{64}"
+
+
+def check_key(value: str) -> str:
+    """Return a fingerprint. Raises ValueError with the rule."""
+    if not re.fullmatch(KEY_PATTERN, value):
+        raise ValueError("must be a unique key as it is shown: 64 hex digits")
+    return value
 
 
 def fingerprint(job: Specification | Job, policy: Unique) -> str:

@@ -61,10 +61,19 @@ def limit(query: Mapping[str, str], *, default: int, most: int) -> int:
 
 
 def window(
-    query: Mapping[str, str], *, default: int = DEFAULT_LIMIT, largest: int = MAX_LIMIT
+    query: Mapping[str, str],
+    *,
+    default: int = DEFAULT_LIMIT,
+    largest: int = MAX_LIMIT,
+    shown: int = MAX_LIMIT,
+    farthest: int = MAX_OFFSET,
 ) -> PageWindow:
-    """Read which part of a listing a query asks for. Raises InvalidRequest naming a parameter."""
-    most = limit(query, default=default, most=largest)
+    """Read which part of a listing a query asks for. Raises InvalidRequest naming a parameter.
+
+    A page has at most `shown` items, though more may be asked for, up to `largest`: numbered pages
+    follow one another without a gap. At most `farthest` items are skipped.
+    """
+    most = min(shown, limit(query, default=default, most=largest))
     any_page = 10**_MAX_DIGITS - 1
     page = integer(query, "page", default=1, least=1, most=any_page)
     offset = integer(query, "offset", default=0, least=0, most=any_page)
@@ -73,10 +82,10 @@ def window(
     cursor = opened(query["cursor"]) if query.get("cursor") else None
     if cursor is not None and offset:
         raise InvalidRequest(name, "cannot be combined with cursor", value=query.get(name))
-    if offset > MAX_OFFSET:
+    if offset > farthest:
         raise InvalidRequest(
             name,
-            f"must not skip more than {MAX_OFFSET} items; use cursor instead",
+            f"must not skip more than {farthest} items; use cursor instead",
             value=query.get(name),
         )
     return PageWindow(most, offset, cursor)

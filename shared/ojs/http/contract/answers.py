@@ -350,6 +350,23 @@ class JobsListAnswer(JobsPageAnswer):
     ]
 
 
+class UniqueLock(TypedDict):
+    """A unique key that a job holds."""
+
+    key: Annotated[str, Field(pattern="[0-9a-f]{64}", description="the fingerprint")]
+    job_id: Id
+    type: str
+    queue: str
+    state: JobState
+    locked_until: NotRequired[Annotated[Moment, Field(description="if it has a period")]]
+
+
+class UniqueLocksAnswer(Paged):
+    """A page of unique keys."""
+
+    items: list[UniqueLock]
+
+
 class JobDeletedAnswer(TypedDict):
     """A job is gone."""
 
@@ -899,10 +916,18 @@ class QueueState(QueueStatus):
     resumed_at: NotRequired[Moment]
 
 
-class QueueSummary(QueueState, JobCounts):
-    """A queue in a listing."""
+class OldestAvailable(TypedDict, total=False):
+    """The oldest available job; nothing when there is none."""
+
+    oldest_available_at: Moment
+    oldest_available_age_seconds: Rate
+
+
+class QueueSummary(QueueState, JobCounts, OldestAvailable):
+    """A queue in a listing. Its oldest available job is that of the last sweep."""
 
     depth: Annotated[int, Field(ge=0, description="jobs that are not final")]
+    throughput: Throughput
     config: QueueConfig
 
 
@@ -921,13 +946,6 @@ class QueuesAnswer(Paged):
 
     queues: list[QueueSummary]
     items: list[QueueSummary]
-
-
-class OldestAvailable(TypedDict, total=False):
-    """The oldest available job; nothing when there is none."""
-
-    oldest_available_at: Moment
-    oldest_available_age_seconds: Rate
 
 
 class Averages(TypedDict, total=False):
@@ -1013,10 +1031,13 @@ class PriorityStatsAnswer(TypedDict):
     computed_at: Moment
 
 
-class AdminQueue(QueueState):
-    """A queue and its counts."""
+class AdminQueue(QueueState, OldestAvailable):
+    """A queue, its counts and throughput. In a listing its oldest available job is that of the last
+    sweep.
+    """
 
     counts: JobCounts
+    throughput: Throughput
     configuration: QueueConfig
 
 
@@ -1026,17 +1047,36 @@ class AdminQueuesAnswer(Paged):
     items: list[AdminQueue]
 
 
-class AdminQueueAnswer(AdminQueue, OldestAvailable):
+class AdminQueueAnswer(AdminQueue):
     """A queue, its counts and throughput."""
 
-    throughput: Throughput
     computed_at: Moment
 
 
-class StatsAnswer(TypedDict):
-    """All queues and workers together."""
+class ErrorRate(TypedDict, total=False):
+    """How many attempts fail; nothing where none ended."""
 
-    queues: Count
+    error_rate: Annotated[
+        float, Field(ge=0, le=1, description="failed attempts, of those that ended")
+    ]
+
+
+class QueueDay(Averages, ErrorRate):
+    """A queue, and what happened there today."""
+
+    name: str
+    depth: Annotated[int, Field(ge=0, description="jobs that are not final")]
+    active: Count
+
+
+class StatsAnswer(TypedDict):
+    """All queues and workers together; with `detail` each of a page of queues."""
+
+    queues: Annotated[
+        int | list[QueueDay], Field(description="how many; with `detail` what each of them does")
+    ]
+    queue_count: NotRequired[Count]
+    pagination: NotRequired[Pagination]
     workers: Annotated[int, Field(ge=0, description="those that were heard of lately")]
     jobs: JobCounts
     dead_letter: Count

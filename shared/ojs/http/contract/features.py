@@ -54,7 +54,6 @@ MISSING: tuple[MissingFeature, ...] = (
         "Read /ojs/v1/jobs/{id}/history."),
     MissingFeature("maintenance", "A maintenance mode is",
         ("admin/system/maintenance", "admin/maintenance"), "Pause the queues."),
-    MissingFeature("unique-jobs-list", "A list of unique keys is", ("unique-jobs",)),
     MissingFeature("push-delivery", "Delivery of jobs to functions is", ("admin/deliveries",),
         "Fetch jobs: /ojs/v1/workers/fetch."),
 )
@@ -62,8 +61,4 @@ MISSING: tuple[MissingFeature, ...] = (
 NO_TENANTS = (
     "tenants are not kept apart by this server; leave the header out, and separate them by queues "
     "and keys"
-)
-NO_IDEMPOTENCY_KEYS = (
-    "is not offered by this server: the jobs would be pushed again; send a job `id` of your own, "
-    "or `unique`"
 )

@@ -16,10 +16,12 @@ from typing import TYPE_CHECKING, Any, Literal
 from ojs.domain.dead_letter.filter import MAX_ARGS_CHARACTERS
 from ojs.domain.events.query import SOURCE_PATTERN as EVENT_SOURCE_PATTERN
 from ojs.domain.events.query import TYPE_PATTERN as EVENT_TYPE_PATTERN
+from ojs.domain.job import idempotency
 from ojs.domain.job.envelope import MAX_NAME_BYTES, QUEUE_PATTERN, TYPE_PATTERN, JobRequest
 from ojs.domain.job.failure import MAX_NAME_CHARACTERS
 from ojs.domain.job.filter import KIND_PATTERN
 from ojs.domain.job.states import State
+from ojs.domain.job.unique import KEY_PATTERN
 from ojs.domain.pool.pool import MAX_POOL_BYTES, POOL_PATTERN, PoolRequest
 from ojs.domain.queue.queue import DeletionStrategy
 from ojs.domain.rate_limit.limiter import OverrideRequest
@@ -40,11 +42,15 @@ DEFAULT_LIMIT = 50
 MAX_LIMIT = 200
 # Skipping costs reading what is skipped; cursors have no such bound.
 MAX_OFFSET = 1_000
-# Queues are shown with counts: two items each.
+# Queues are shown with counts and rates, and an answer reads a bounded number of items: a page may
+# have fewer than that.
 MAX_QUEUES_LIMIT = 100
+MAX_QUEUES_OFFSET = 300
 # Jobs of one page: each costs half a read unit.
 DEFAULT_LISTED = 20
 MAX_LISTED = 100
+# Unique locks of one page: each takes half a unit beside its job's. A page of more has fewer.
+MAX_LISTED_LOCKS = 50
 SORTS = ("created_at", "scheduled_at", "priority")
 DEFAULT_EVENTS = 100
 MAX_EVENTS = 1_000
@@ -168,8 +174,22 @@ PAGING = (
     Parameter("per_page", _LIMIT, "the same as limit"),
 )
 _QUEUES_LIMIT = _whole(1, MAX_QUEUES_LIMIT, DEFAULT_LIMIT)
-_QUEUES_PAGING = tuple(
-    replace(each, schema=_QUEUES_LIMIT) if each.schema is _LIMIT else each for each in PAGING
+_SHORT = Parameter("limit", _QUEUES_LIMIT, "most queues of one page, which may have fewer")
+_QUEUES_PAGING = (
+    _SHORT,
+    PAGING[1],
+    Parameter("offset", _whole(0, MAX_QUEUES_OFFSET, 0),
+        "items to skip; a cursor has no such bound"),
+    Parameter("page", _whole(1, MAX_QUEUES_OFFSET + 1, 1),
+        f"page number; the pages before it may have {MAX_QUEUES_OFFSET} items in all"),
+    replace(_SHORT, name="per_page", description="the same as limit"),
+)
+_DETAIL_OF_STATS = (
+    Parameter("detail", {"type": "boolean", "default": False},
+        "each queue instead of their number: how long its jobs took today, and how many failed"),
+    replace(_SHORT, description="with detail, most queues of one page, which may have fewer"),
+    Parameter("cursor", {"type": "string", "pattern": "[A-Za-z0-9_-]*={0,2}"},
+        "with detail, `next_cursor` of the page before"),
 )
 _FILTERS = (
     Parameter("queue", QUEUE_SCHEMA, "only jobs of this queue"),
@@ -213,6 +233,15 @@ _LISTED_JOBS = (
         "available, `scheduled_at` of scheduled, `created_at` of pending jobs"),
     Parameter("order", _one_of("asc", "desc") | {"default": "desc"},
         "from the smallest value up, or from the largest down; of `created_at` without `sort`"),
+    *_JOBS_PAGING,
+)
+_UNIQUE_LOCKS = (
+    Parameter("key", {"type": "string", "pattern": KEY_PATTERN},
+        "this key, whatever the state of its job"),
+    *(each for each in _LISTED_JOBS if each.name in ("queue", "type")),
+    Parameter("state", {"type": "string", "pattern": f"({_STATES})(,({_STATES}))*"},
+        "only keys of jobs in this state, or in one of several, separated by commas; of jobs that "
+        "wait or run when not given"),
     *_JOBS_PAGING,
 )
 _STATE = Parameter("state", _one_of("discarded"), "dead letters have no other")
@@ -267,6 +296,11 @@ _PUSHING = (
         {"type": "string", "pattern": r"[0-9]+(\.[0-9]+)?", "default": "0"},
         "seconds to wait for room, when a queue is full and its overflow_policy is `block`; never "
         f"more than {MAX_BLOCK_S}"),
+    Parameter(idempotency.HEADER,
+        {"type": "string", "minLength": 1, "maxLength": idempotency.MAX_KEY_CHARACTERS,
+         "pattern": r"[\x20-\x7e]*"},
+        "for 24 hours the same request with the same key pushes nothing, and is answered with the "
+        "same jobs, as they are then"),
 )
 # On the answer to a push, when a queue is filled beyond its warning threshold.
 _RATE_LIMIT = ("X-RateLimit-Limit", "X-RateLimit-Remaining", "X-RateLimit-Reset")
@@ -407,6 +441,9 @@ _ADMIN_JOBS = (
     *_ACTS,
     *map(_under_admin, _ACTS),
     *_BULK_JOBS,
+    _row("GET unique-jobs", "list_unique_jobs", "List unique keys, and the jobs that hold them",
+        Success("UniqueLocksAnswer", "One page of keys. It may be short, and have a cursor."),
+        tag="jobs", query=_UNIQUE_LOCKS, derived=True),
     _row("GET jobs/{id}/history", "job_history", "Read what happened to a job",
         Success("JobHistoryAnswer", "What the job's own items tell, oldest first."), 404,
         query=_HISTORY_PAGING),
@@ -535,7 +572,8 @@ _STATISTICS = (
     _row("GET admin/queues/{name}", "admin_get_queue", "Read a queue and its counts",
         Success("AdminQueueAnswer", "The queue."), 404, derived=True),
     _row("GET admin/stats", "admin_stats", "Read the totals of all queues",
-        Success("StatsAnswer", "All queues and workers together."), derived=True),
+        Success("StatsAnswer", "All queues and workers together."), query=_DETAIL_OF_STATS,
+        derived=True),
     _row("GET admin/stats/history", "admin_stats_history", "Read what happened when",
         Success("StatsHistoryAnswer", "Points in time, oldest first."), query=_HISTORY,
         derived=True),

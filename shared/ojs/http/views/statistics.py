@@ -20,6 +20,7 @@ from ojs.domain.stats import (
     Levels,
     Period,
     Point,
+    QueueDay,
     QueueStats,
     QueueSummary,
     Rates,
@@ -27,7 +28,7 @@ from ojs.domain.stats import (
 )
 from ojs.http.binding import paging
 from ojs.http.binding import query as queries
-from ojs.http.contract.operations import MAX_QUEUES_LIMIT
+from ojs.http.contract.operations import MAX_QUEUES_LIMIT, MAX_QUEUES_OFFSET
 from ojs.http.views import queue_config
 
 if TYPE_CHECKING:
@@ -45,14 +46,22 @@ _DEFAULT_SPAN_MS = {
 # --- what a query requests ------------------------------------------------------------------------
 
 
-def queues_window(query: Mapping[str, str]) -> paging.PageWindow:
-    """Read which part of the list of queues a query asks for. Raises InvalidRequest."""
-    window = paging.window(query)
-    if window.limit > MAX_QUEUES_LIMIT:
-        name = "limit" if query.get("limit") else "per_page"
-        rule = f"must be an integer from 1 to {MAX_QUEUES_LIMIT}"
-        raise InvalidRequest(name, rule, value=query.get(name))
-    return window
+def queues_window(query: Mapping[str, str], *, shown: int = MAX_QUEUES_LIMIT) -> paging.PageWindow:
+    """Read which part of the list of queues a query asks for; a page has at most `shown` of them.
+    Raises InvalidRequest.
+    """
+    return paging.window(query, largest=MAX_QUEUES_LIMIT, shown=shown, farthest=MAX_QUEUES_OFFSET)
+
+
+def detailed(query: Mapping[str, str]) -> bool:
+    """Read whether totals are to show each queue. Raises InvalidRequest, also for a page of queues
+    that are not to be shown.
+    """
+    wanted = queries.choice(query, "detail", ("true", "false"), default="false") == "true"
+    for name in ("limit", "cursor"):
+        if not wanted and query.get(name):
+            raise InvalidRequest(name, "needs detail=true", value=query[name])
+    return wanted
 
 
 def period(query: Mapping[str, str]) -> Period:
@@ -139,12 +148,7 @@ def priority_stats(stats: QueueStats) -> answers.PriorityStatsAnswer:
 
 def admin_queue(stats: QueueStats) -> answers.AdminQueueAnswer:
     """One queue as the admin API shows it."""
-    return {
-        **_admin_queue(stats),
-        "throughput": _throughput(stats.rates),
-        **_oldest(stats),
-        "computed_at": times.format_ms(stats.now_ms),
-    }
+    return {**_admin_queue(stats), "computed_at": times.format_ms(stats.now_ms)}
 
 
 def _summary(found: QueueSummary) -> answers.QueueSummary:
@@ -152,14 +156,18 @@ def _summary(found: QueueSummary) -> answers.QueueSummary:
         **_state(found.queue, found.name),
         **_counts(found.levels),
         "depth": found.levels.depth,
+        "throughput": _throughput(found.rates),
+        **_oldest(found),
         "config": queue_config.in_force(_layers(found.queue)),
     }
 
 
-def _admin_queue(found: QueueSummary | QueueStats) -> answers.AdminQueue:
+def _admin_queue(found: QueueSummary) -> answers.AdminQueue:
     return {
         **_state(found.queue, found.name),
         "counts": _counts(found.levels),
+        "throughput": _throughput(found.rates),
+        **_oldest(found),
         "configuration": queue_config.in_force(_layers(found.queue)),
     }
 
@@ -213,7 +221,7 @@ def _averages(activity: Activity) -> answers.Averages:
     return averages
 
 
-def _oldest(stats: QueueStats) -> answers.OldestAvailable:
+def _oldest(stats: QueueSummary) -> answers.OldestAvailable:
     since_ms = stats.oldest_available_ms
     if since_ms is None:
         return {}
@@ -248,6 +256,32 @@ def totals(found: Totals, uptime_s: int) -> answers.StatsAnswer:
     if found.at_ms is not None:
         answer["computed_at"] = times.format_ms(found.at_ms)
     return answer
+
+
+def detailed_totals(
+    found: Totals, uptime_s: int, page: Page[QueueDay], pagination: answers.Pagination
+) -> answers.StatsAnswer:
+    """The same, with a page of queues: each as of today."""
+    answer = totals(found, uptime_s)
+    answer["queues"] = [_day(each) for each in page.items]
+    answer["queue_count"] = found.queues
+    answer["pagination"] = pagination
+    return answer
+
+
+def _day(of: QueueDay) -> answers.QueueDay:
+    return {
+        "name": of.name,
+        "depth": of.levels.depth,
+        "active": of.levels.of(State.ACTIVE),
+        **_averages(of.today),
+        **_error_rate(of.today),
+    }
+
+
+def _error_rate(activity: Activity) -> answers.ErrorRate:
+    rate = activity.error_rate
+    return {} if rate is None else {"error_rate": round(rate, 4)}
 
 
 def dead_letters(found: DeadLetterStats) -> answers.DeadLetterStatsAnswer:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from dataclasses import dataclass, replace
-from functools import partial
+from dataclasses import dataclass, field, replace
+from functools import cached_property, partial
 from typing import Any, assert_never
 
 from ojs.clock import Clock
@@ -59,7 +59,8 @@ _STAGED_FROM = 5
 
 @dataclass(frozen=True)
 class Pushed:
-    """The job of a push; `deduplicated` when the unique job existed before.
+    """The job of a push; `deduplicated` when the unique job existed before. `absent`: an earlier
+    try of the request pushed it, and it cannot be shown any more but as it was pushed.
 
     `pressure` is set when its queue is bounded and filled beyond its warning threshold,
     `limit_status` is that of its rate limit, if it has one.
@@ -69,12 +70,17 @@ class Pushed:
     deduplicated: bool = False
     pressure: QueuePressure | None = None
     limit_status: RateLimitStatus | None = None
+    absent: bool = False
 
 
 @dataclass(frozen=True)
-class _Push:
+class Push:
     """A push as it was requested: requests after the middleware, their specifications as of the
     time they came (`came_ms`), and the ids of their jobs. In a `batch` errors name the job's index.
+
+    Under an idempotency key it has the `seed` of its ids (`ojs.services.jobs.idempotent_push`),
+    those jobs that an earlier try of it `stored`, by id, and what a staged batch must call before
+    its commit.
     """
 
     requests: Sequence[JobRequest]
@@ -84,6 +90,26 @@ class _Push:
     producer: str | None
     reaches: Reaches
     batch: bool = False
+    seed: str | None = None
+    stored: Mapping[str, Job] = field(default_factory=dict)
+    before_commit: Callable[[], None] = lambda: None
+
+    @cached_property
+    def staged(self) -> bool:
+        """Whether its jobs are a staged batch, and not one transaction."""
+        count = len(self.specifications)
+        if any(specification.unique for specification in self.specifications):
+            return False
+        chosen = any(specification.id is not None for specification in self.specifications)
+        return count > MAX_TRANSACTION or (count >= _STAGED_FROM and not chosen)
+
+    def mark(self, specification: Specification) -> str | None:
+        """What its job's `made_by` begins with, so that later tries can tell it from another job of
+        the same id. The ids of a staged batch are of one try, and need no mark.
+        """
+        if self.seed is None or (self.staged and specification.id is None):
+            return None
+        return self.seed
 
 
 @dataclass(frozen=True)
@@ -92,12 +118,12 @@ class _ResolvedPush:
     specifications under the queues' defaults, the queues, and the tenants' finish tags in them.
     """
 
+    push: Push
     jobs: Sequence[Job]
     specifications: Sequence[Specification]
     queues: Mapping[str, Queue]
     finish_tags: FinishTags
     now_ms: int
-    reaches: Reaches
 
 
 @dataclass(frozen=True)
@@ -172,10 +198,16 @@ class Enqueue:
         in strict mode, QueueFull, Duplicate when the id or the unique key is taken, and
         BackendUnavailable.
         """
-        push = self._request([request], producer, reaches, batch=False)
-        return self._bounds.wait(lambda: self._push(push), wait_ms)
+        (pushed,) = self.store(self.prepare([request], producer, reaches), wait_ms)
+        return pushed
 
-    def _push(self, push: _Push) -> Pushed:
+    def store(self, push: Push, wait_ms: int) -> list[Pushed]:
+        """Store a prepared push. Raises what `push` and `push_batch` raise."""
+        if push.batch:
+            return self._bounds.wait(lambda: self._push_all(push), wait_ms)
+        return [self._bounds.wait(lambda: self._push(push), wait_ms)]
+
+    def _push(self, push: Push) -> Pushed:
         """Store the one job of a push, under its queue's present configuration.
 
         Raises NoRoomYet, and what `push` raises.
@@ -258,12 +290,16 @@ class Enqueue:
             raise InvalidRequest("jobs", "must hold at least one job")
         if len(requests) > MAX_BATCH:
             raise InvalidRequest("jobs", f"must hold at most {MAX_BATCH} jobs")
-        push = self._request(requests, producer, reaches, batch=True)
-        return self._bounds.wait(lambda: self._push_all(push), wait_ms)
+        return self.store(self.prepare(requests, producer, reaches, batch=True), wait_ms)
 
-    def _request(
-        self, requests: Sequence[JobRequest], producer: str | None, reaches: Reaches, *, batch: bool
-    ) -> _Push:
+    def prepare(
+        self,
+        requests: Sequence[JobRequest],
+        producer: str | None,
+        reaches: Reaches,
+        *,
+        batch: bool = False,
+    ) -> Push:
         """The requests after the middleware, resolved as of now. Raises what `push` raises."""
         now_ms = self._clock.now_ms()
         changed, specifications = [], []
@@ -275,9 +311,26 @@ class Enqueue:
                 _check_reach(specifications[-1].queue, reaches)
         _check_ids(specifications)
         ids = [specification.id or self._ids.uuid7() for specification in specifications]
-        return _Push(changed, specifications, ids, now_ms, producer, reaches, batch)
+        return Push(changed, specifications, ids, now_ms, producer, reaches, batch)
 
-    def _push_all(self, push: _Push) -> list[Pushed]:
+    def as_of(self, push: Push, came_ms: int) -> Push:
+        """The same push, with relative times counted from another time (ms)."""
+        return replace(
+            push,
+            came_ms=came_ms,
+            specifications=[
+                envelope.resolve(request, now_ms=came_ms, prefix=_at(index) if push.batch else "")
+                for index, request in enumerate(push.requests)
+            ],
+        )
+
+    def as_pushed(self, push: Push, index: int) -> Job:
+        """A job of a push as it was, or would be, in a queue without settings of its own."""
+        specification = push.specifications[index]
+        queue = Queue(specification.queue)
+        return self._job(push.ids[index], specification, queue, push.came_ms, push.producer)
+
+    def _push_all(self, push: Push) -> list[Pushed]:
         """Store a batch, under its queues' present configuration.
 
         Raises NoRoomYet, and what `push_batch` raises.
@@ -291,7 +344,7 @@ class Enqueue:
             self._empty_lines.note(pushed.job)
         return stored
 
-    def _resolve(self, push: _Push) -> _ResolvedPush:
+    def _resolve(self, push: Push) -> _ResolvedPush:
         """Read the queues of a push, and resolve its jobs under their configuration.
 
         Creates queues that do not exist. Raises QueueNotFound in strict mode, QueueDraining,
@@ -312,13 +365,14 @@ class Enqueue:
                     prefix=_at(index) if push.batch else "",
                 )
                 job = self._job(push.ids[index], under, queue, now_ms, push.producer)
+                job = replace(job, made_by=push.mark(resolved))
                 field = f"{_at(index)}body" if push.batch else "body"
                 check_size(queue, job.reserved_bytes or 0, field)
             specifications.append(under)
             jobs.append(job)
         # When it is repeated this writes nothing: the keys are remembered.
         self._limits.register(registered(jobs))
-        return _ResolvedPush(jobs, specifications, queues, finish_tags, now_ms, push.reaches)
+        return _ResolvedPush(push, jobs, specifications, queues, finish_tags, now_ms)
 
     def _check_ids_free(self, resolved: _ResolvedPush) -> None:
         """Raise Duplicate if an id that the client chose is taken, before room is reserved for it,
@@ -351,15 +405,18 @@ class Enqueue:
     def _store_batch(self, resolved: _ResolvedPush) -> list[Pushed]:
         with self._room(resolved, [_Plan(job) for job in resolved.jobs]) as reservation:
             jobs = self._placed(resolved, reservation, resolved.jobs)
-            chosen = any(job.chosen_id for job in jobs)
             try:
-                if len(jobs) <= MAX_TRANSACTION and (chosen or len(jobs) < _STAGED_FROM):
+                if not resolved.push.staged:
                     stored = self._jobs.create_all(jobs)
                 else:
                     # From here on undoing the batch releases its room, which its item records.
                     reservation.keep(jobs)
                     stored = self._jobs.batches.create(
-                        jobs, now_ms=resolved.now_ms, chosen_ids=chosen
+                        jobs,
+                        now_ms=resolved.now_ms,
+                        chosen_ids=any(job.chosen_id for job in jobs),
+                        token=resolved.push.seed,
+                        before_commit=resolved.push.before_commit,
                     )
             except JobIdTaken as taken:
                 raise _taken_in_batch(taken.job_id, jobs) from None
@@ -426,6 +483,8 @@ class Enqueue:
         """
         job, specification = resolved.jobs[index], resolved.specifications[index]
         policy, now_ms = specification.unique, resolved.now_ms
+        if (stored := resolved.push.stored.get(job.id)) is not None:
+            return _Plan(stored, existing=True)
         if policy is None:
             return _Plan(job)
         digest = fingerprint(specification, policy)
@@ -437,7 +496,7 @@ class Enqueue:
         if holder is None or holder.state not in policy.states:
             return _Plan(job, (lock,))
         # The holder is shown, named in an error, or cancelled below.
-        _check_reach(holder.queue, resolved.reaches)
+        _check_reach(holder.queue, resolved.push.reaches)
         if policy.on_conflict is OnConflict.IGNORE:
             return _Plan(holder, existing=True)
         if policy.on_conflict is OnConflict.REJECT or holder.state.terminal:

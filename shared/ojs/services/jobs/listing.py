@@ -363,6 +363,8 @@ class JobListing:
         cursor: str | None = None,
         sort: str | None = None,
         descending: bool = True,
+        calls: int = CALLS,
+        units: float = UNITS,
     ) -> JobsPage:
         """A page of jobs. It may be short, or empty, and have a cursor.
 
@@ -371,16 +373,19 @@ class JobListing:
         has its progress, and there are half as many on a page. Each page is in the order of `sort`,
         and so is what a line has, if lines have that order (`_IN_ORDER`).
 
+        It takes at most so many `calls` and read `units`.
+
         Raises InvalidRequest for a cursor of another listing, or if too much is to be skipped.
         """
         digest = _digest(wanted, sort, descending)
         (state,) = wanted.states if len(wanted.states) == 1 else (None,)
         downward = None if state is None or sort is None else _IN_ORDER.get((state, sort))
-        look = _Look(wanted, downward in (None, descending), _LINES)
+        forward = downward in (None, descending)
+        look = _Look(wanted, forward, _LINES, calls=calls, units=units)
         named = wanted.queue is not None
         if cursor is not None:
             at: _At | None = self._opened(cursor, digest, look)
-        elif named or wanted.states:
+        elif named or (wanted.states and not wanted.unique):
             at = self._start(look)
         else:
             at, look.recent_ms = _At(_Part.RECENT), self._clock.now_ms() - RECENT_MS

@@ -85,8 +85,7 @@ class TimeTransitions:
         if lock is None or lock.over(now_ms):
             return None
         holder = self.apply(self._jobs.read_record(lock.job_id))
-        # The job that took the lock may be gone, and another one may have its id.
-        return holder if holder is not None and holder.unique_key == lock.digest else None
+        return holder if lock.held_by(holder, now_ms) else None
 
     def give_back(self, job: Job) -> None:
         """Requeue a claimed job that did not reach its worker. If that fails, its lease ends it."""

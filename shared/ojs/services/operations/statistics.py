@@ -29,6 +29,7 @@ from ojs.domain.stats import (
     Period,
     Point,
     PoolMetrics,
+    QueueDay,
     QueueStats,
     QueueSummary,
     Totals,
@@ -44,6 +45,9 @@ from ojs.store.queues.pool_health import PoolHealthStore
 from ojs.store.queues.pools import PoolStore
 from ojs.store.table import keys
 
+# Read units for the items of one page of queues: an answer takes at most sixty, and names are read,
+# too, and items that are larger than usual.
+_LIST_UNITS = 48
 # Metrics cover this many queues, the first by name. A scrape reads four items of each.
 MAX_METRIC_QUEUES = 500
 # They cover this many worker pools, the first by name, as long as these have at most so many queues
@@ -136,20 +140,38 @@ class Statistics:
             raise NotFound("queue", name)
         return stats
 
-    def list(self, *, limit: int, skip: int = 0, cursor: str | None = None) -> Page[QueueSummary]:
-        """A page of queues in order of name, with their counts as projected.
+    def most_listed(self, *, days: bool = False) -> int:
+        """How many queues, or `days` of queues, one page may have at most. One call."""
+        items = store.DAY_ITEMS if days else store.SUMMARY_ITEMS
+        return self._stats.fitting(_LIST_UNITS, items)
 
-        One call, and one for a hundred items: two of each queue, one for each open shard. Raises
-        InvalidRequest for a bad cursor.
+    def list(self, *, limit: int, skip: int = 0, cursor: str | None = None) -> Page[QueueSummary]:
+        """A page of queues in order of name, with their counts and rates as projected, and since
+        when their oldest available job waits, as of the last sweep.
+
+        One call, and one or two for up to `most_listed` queues. Raises InvalidRequest for a bad
+        cursor.
         """
+        names, following = self._names(limit, skip, cursor)
+        return Page(self._stats.summaries(names, now_ms=self._clock.now_ms()), following)
+
+    def days(self, *, limit: int, cursor: str | None = None) -> Page[QueueDay]:
+        """A page of queues in order of name, with what happened there today, as projected.
+
+        One call, and one for up to `most_listed` days. Raises InvalidRequest for a bad cursor.
+        """
+        names, following = self._names(limit, 0, cursor)
+        return Page(self._stats.days(names, now_ms=self._clock.now_ms()), following)
+
+    def _names(self, limit: int, skip: int, cursor: str | None) -> tuple[Sequence[str], str | None]:
+        """The names of a page of queues, and behind which the next one begins."""
         if cursor is not None:
             with naming_field("cursor", cursor, BAD_CURSOR):
                 envelope.check_queue(cursor)
         # Names are small, so skipped ones are read, too; and one more to see whether there is more.
         end = skip + limit
-        names, _ = self._queues.names(limit=end + 1, after=cursor, consistent=True)
-        following = names[end - 1] if len(names) > end else None
-        return Page(self._stats.summaries(names[skip:end]), following)
+        names, _ = self._queues.names(limit=end + 1, after=cursor)
+        return names[skip:end], names[end - 1] if len(names) > end else None
 
     def totals(self) -> Totals:
         """The totals of all queues, as the last metrics sweep stored them. One call."""

@@ -109,6 +109,11 @@ class ShardCounters:
                     found[key] = merged
         return found, known.issuperset(self._shards)
 
+    def look(self) -> int:
+        """How many open shards there are now. One call."""
+        self._shards = [note.shard for note in _notes(self._table.get(*_LISTED) or {})]
+        return len(self._shards)
+
     @property
     def shards(self) -> int:
         """How many open shards are known: so many items more are read of each queue."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from itertools import islice
+from itertools import islice, starmap
 from typing import Any
 
 from ojs.domain import times
@@ -31,12 +31,14 @@ from ojs.domain.stats import (
     Filling,
     Levels,
     Point,
+    QueueDay,
     QueueGauges,
     QueueMetrics,
     QueueSummary,
     Rates,
     Totals,
     WorkerCounts,
+    rates,
 )
 from ojs.store.derived.sharded import Key, ShardActivity, ShardCounters
 from ojs.store.queues.queues import from_item
@@ -61,6 +63,8 @@ _ENTRY_STATES = {
     keys.RETRY: State.RETRYABLE,
     keys.LEASE_END: State.ACTIVE,
 }
+# Items of a queue that its summary, and its day, are made of, beside those of shards.
+SUMMARY_ITEMS, DAY_ITEMS = 5, 3
 # The attribute of all jobs ever handed out from the queue.
 _DISPATCHED = "t_started"
 # Counters of a day that are named as the fields of `Day`.
@@ -225,14 +229,40 @@ class StatisticsStore:
             for name in names
         }
 
-    def summaries(self, names: Sequence[str]) -> list[QueueSummary]:
-        """Queues with their counts, in the order of the names. A hundred items a call: two of
-        each, and one for each open shard.
+    def summaries(self, names: Sequence[str], *, now_ms: int) -> list[QueueSummary]:
+        """Queues with their counts, in the order of the names; slightly behind. A hundred items a
+        call: five of each, and one for each open shard.
         """
-        return [
-            QueueSummary(name, from_item(name, queue) if queue else None, _levels(now))
-            for name, queue, (now,) in self._items(names, keys.NOW, consistent=True)
-        ]
+        items = self._items(names, keys.NOW, keys.GAUGE, *starmap(_sort_key, _minutes(now_ms)))
+        found = []
+        for name, queue, (now, gauge, minute, before) in items:
+            levels = _levels(now)
+            found.append(
+                QueueSummary(
+                    name=name,
+                    queue=from_item(name, queue) if queue else None,
+                    levels=levels,
+                    now_ms=now_ms,
+                    rates=rates(_activity(minute), _activity(before), now_ms),
+                    oldest_available_ms=(
+                        _optional(gauge, "oldest") if levels.of(State.AVAILABLE) else None
+                    ),
+                )
+            )
+        return found
+
+    def days(self, names: Sequence[str], *, now_ms: int) -> list[QueueDay]:
+        """The day of queues so far, in the order of the names; slightly behind. A hundred items a
+        call: three of each, and one for each open shard.
+        """
+        items = self._items(names, keys.NOW, _sort_key(DAY_MS, now_ms))
+        return [QueueDay(name, _levels(now), _activity(day)) for name, _, (now, day) in items]
+
+    def fitting(self, units: int, items: int) -> int:
+        """Of how many queues so many items, and those of open shards, take at most so many read
+        units. One call.
+        """
+        return max(1, 2 * units // (items + self._sharded.look()))
 
     def outline(
         self, names: Sequence[str], *, now_ms: int, others: Sequence[Key] = ()

@@ -29,9 +29,13 @@ class JobIdTaken(Exception):
 
 
 def prepare(job: Job, payloads: PayloadStore, ids: IdSource) -> PreparedJob:
-    """Give a job its write token, and decide whether its content is stored in the job record."""
+    """Give a job its write token, and decide whether its content is stored in the job record.
+
+    A `made_by` that it has already, of the push that makes it, stands before the token.
+    """
     token = ids.token()
-    job = changed(job, op=token, made_by=token if job.chosen_id else None)
+    marked = job.chosen_id or job.made_by is not None
+    job = changed(job, op=token, made_by=f"{job.made_by or ''}{token}" if marked else None)
     if items.fits_inline(job):
         return job, []
     payload = jsontext.dumps(job.content)
@@ -44,7 +48,7 @@ def is_own(found: Item | None, job: Job) -> bool:
     """Whether the record in the way of a new job was written by an earlier try of the same push.
 
     The job may have been claimed, moved or ended since, so only what never changes is compared: the
-    push's token where the caller chose the id, else the time (a generated id is a moment old).
+    push's token where others may push the same id, else the time (a generated id is a moment old).
     """
     if not found:
         return False

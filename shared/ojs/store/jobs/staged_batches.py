@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import zlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from dataclasses import replace as changed
 from itertools import groupby
@@ -75,15 +75,23 @@ class StagedBatches:
         # Batches that this container knows to be committed: that is final.
         self._committed: BoundedSet[str] = BoundedSet(_REMEMBERED)
 
-    def create(self, jobs: Sequence[Job], *, now_ms: int, chosen_ids: bool) -> list[Job]:
-        """Store any number of new jobs, all or none.
+    def create(
+        self,
+        jobs: Sequence[Job],
+        *,
+        now_ms: int,
+        chosen_ids: bool,
+        token: str | None = None,
+        before_commit: Callable[[], None] = lambda: None,
+    ) -> list[Job]:
+        """Store any number of new jobs, all or none, as the batch of this token if one is given.
 
         A batch that fails is undone at once; one that is left behind, by the sweep after
-        STAGING_GRACE_MS. Raises JobIdTaken, OjsError.
+        STAGING_GRACE_MS. Raises JobIdTaken, OjsError, and what `before_commit` raises.
         """
         for queue in dict.fromkeys(job.queue for job in jobs if items.waits_for_a_time(job)):
             self._registry.note(queue)
-        token = self._ids.token()
+        token = token or self._ids.token()
         prepared = [prepare(changed(job, batch=token), self._payloads, self._ids) for job in jobs]
         try:
             # Not repeated: a first try that has no answer could come after the commit, and have
@@ -91,6 +99,7 @@ class StagedBatches:
             self._unrepeated.put(Put(batch_item(token, prepared, now_ms)))
             for start in range(0, len(prepared), MAX_TRANSACTION):
                 self._stage(prepared[start : start + MAX_TRANSACTION], chosen_ids=chosen_ids)
+            before_commit()
             self._commit(token)
         except (JobIdTaken, OjsError):
             # The caller will try again with the same ids: what stands in its way should go now.
@@ -117,7 +126,19 @@ class StagedBatches:
             if not any_own(lost, jobs):
                 raise self.refusal(lost, jobs) from None
 
+    def commit(self, token: str) -> bool:
+        """Commit a batch whose jobs are all staged, unless it is committed; False if it was undone.
+
+        Raises OjsError.
+        """
+        batch = self._table.get(keys.batch(token), keys.RECORD)
+        return batch is None or self._end_staging(token)
+
     def _commit(self, token: str) -> None:
+        if not self._end_staging(token):
+            raise BackendUnavailable("The batch took too long and was undone.")
+
+    def _end_staging(self, token: str) -> bool:
         # Race: the sweep undoes the batch at the same time. The first to change the item wins; a
         # commit that comes too late finds `undone`, which stays for days, and the caller is asked
         # to try again. No item at all means that an earlier try of ours went through.
@@ -129,7 +150,8 @@ class StagedBatches:
                 values={":staging": _STAGING},
             )
         except LostRace:
-            raise BackendUnavailable("The batch took too long and was undone.") from None
+            return False
+        return True
 
     def refusal(self, lost: LostRace, jobs: Sequence[Job]) -> Exception:
         """The error for new jobs that could not be stored: the reason of the first whose id is in

@@ -4,11 +4,13 @@ counts is decided by the holder's job record.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
+from ojs.domain.job.job import Job
 from ojs.store.table import keys
 from ojs.store.table.table import Put, Table
-from ojs.store.table.values import Value
+from ojs.store.table.values import Item, Value
 
 
 @dataclass(frozen=True)
@@ -21,6 +23,12 @@ class UniqueLock:
     job_id: str
     until_ms: int | None = None
     life: int = 0
+
+    def held_by(self, job: Job | None, now_ms: int) -> bool:
+        """Whether it is this job's, and its period has not passed."""
+        # The job that took the lock may be gone, and another one may have its id.
+        held = job is not None and (job.id, job.unique_key) == (self.job_id, self.digest)
+        return held and not self.over(now_ms)
 
     def over(self, now_ms: int) -> bool:
         """Whether its period has passed."""
@@ -36,15 +44,15 @@ class UniqueLocks:
     def get(self, digest: str) -> UniqueLock | None:
         """The lock on a fingerprint, read consistently. It may be `over`."""
         item = self._table.get(keys.unique(digest), keys.RECORD)
-        if item is None:
-            return None
-        until = item.get("until")
-        return UniqueLock(
-            digest,
-            str(item["job"]),
-            until if isinstance(until, int) else None,
-            int(item.get("life", 0)),
-        )
+        return None if item is None else _lock_of(digest, item)
+
+    def get_many(self, digests: Iterable[str]) -> dict[str, UniqueLock]:
+        """The locks on fingerprints, by fingerprint; they may be a moment old. One call for a
+        hundred.
+        """
+        wanted = {(keys.unique(digest), keys.RECORD): digest for digest in digests}
+        found = self._table.batch_get(wanted, consistent=False)
+        return {wanted[key]: _lock_of(wanted[key], item) for key, item in found.items()}
 
     @staticmethod
     def taking(lock: UniqueLock, seen: UniqueLock | None) -> Put:
@@ -74,3 +82,13 @@ class UniqueLocks:
             condition=f"attribute_not_exists(pk) OR (#job = :seen AND {same})",
             values=values,
         )
+
+
+def _lock_of(digest: str, item: Item) -> UniqueLock:
+    until = item.get("until")
+    return UniqueLock(
+        digest,
+        str(item["job"]),
+        until if isinstance(until, int) else None,
+        int(item.get("life", 0)),
+    )

@@ -192,6 +192,11 @@ def event_page(ms: int, token: str) -> str:
     return f"{instant(ms)}|{token}"
 
 
+def idempotency(name: str) -> str:
+    """Partition of an idempotency key, by its `name`."""
+    return f"I|{name}"
+
+
 def batch(token: str) -> str:
     """Partition of a staged batch. Its item exists only while the batch is not committed."""
     return f"B|{token}"

@@ -1,0 +1,198 @@
+"""Pushes under an idempotency key: the same jobs, however often the request comes (ADR 31).
+
+The first try notes its key before it stores anything, and that it is done when it has. Ids of jobs
+are derived from what it noted, so that a later try, after a crash or a lost answer, or at the same
+time, would store the same jobs; it finds them there.
+
+A staged batch is written without conditions, so each try has ids of its own. Of two tries the later
+takes the key over, and the one before it finds that out before its commit.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import replace
+
+from ojs.domain.access import Reaches, everything
+from ojs.domain.errors import (
+    BackendContended,
+    BackendError,
+    Conflict,
+    Duplicate,
+    NotFound,
+    OjsError,
+)
+from ojs.domain.job.envelope import JobRequest
+from ojs.domain.job.idempotency import HEADER, IdempotencyKey
+from ojs.domain.job.job import Job
+from ojs.services.jobs.enqueue import Enqueue, Push, Pushed
+from ojs.services.jobs.manage import JobManagement
+from ojs.store.jobs.idempotency_keys import IdempotencyKeys, IdempotencyRecord
+from ojs.store.jobs.records import JobStore
+from ojs.store.table.errors import LostRace
+from ojs.store.table.races import retry_on_race
+
+_BUSY = "The same request is being carried out; try again."
+
+
+class IdempotentPush:
+    """Enqueues jobs once for each idempotency key."""
+
+    def __init__(
+        self, *, enqueue: Enqueue, management: JobManagement, jobs: JobStore, keys: IdempotencyKeys
+    ) -> None:
+        self._enqueue = enqueue
+        self._management = management
+        self._jobs = jobs
+        self._keys = keys
+
+    def push(
+        self,
+        key: IdempotencyKey,
+        requests: Sequence[JobRequest],
+        *,
+        batch: bool,
+        producer: str | None = None,
+        reaches: Reaches = everything,
+        wait_ms: int = 0,
+    ) -> list[Pushed]:
+        """Store jobs as `Enqueue.push` or, for a `batch`, `push_batch`, unless that was done.
+
+        Then the jobs are those that were stored, as they are now. One that is gone, or in a queue
+        out of reach, is `absent`, and as it was pushed.
+
+        Raises what these raise, and nothing is kept of the key then; Conflict if another request
+        came with it; and BackendContended if another try of a staged batch comes in between.
+        """
+        push = self._enqueue.prepare(requests, producer, reaches, batch=batch)
+        return retry_on_race(lambda: self._attempt(key, push, wait_ms), busy=_BUSY)
+
+    def _attempt(self, key: IdempotencyKey, push: Push, wait_ms: int) -> list[Pushed]:
+        """Raises LostRace where another try has done something meanwhile."""
+        record, first = self._keys.begin(key, now_ms=push.came_ms)
+        if record.request != key.request:
+            rule = "stands for another request: each request needs a key of its own"
+            raise Conflict(f"'{HEADER}': {rule}.", details={"field": HEADER, "reason": rule})
+        if record.done and (not push.staged or self._jobs.batches.commit(record.seed)):
+            return self._done_before(key, push, record)
+        if not first:
+            left = record.seed
+            record = self._keys.join(record, anew=push.staged)
+            if push.staged:
+                # It can never be committed now: its room and its ids are free at once.
+                self._jobs.batches.undo(left, now_ms=push.came_ms)
+        push = self._derived(key, push, record)
+        if not first and not push.staged:
+            push = replace(push, stored=self._stored_before(push, record))
+            if len(push.stored) == len(push.ids):
+                self._keys.finish(record)
+                return self._done_before(key, push, record)
+        pushed = self._store(push, record, wait_ms)
+        # The record of a staged batch says so since before its commit.
+        if not push.staged:
+            existing = [one.job.id if one.deduplicated else None for one in pushed]
+            self._keys.finish(record, existing)
+        return pushed
+
+    def _derived(self, key: IdempotencyKey, push: Push, record: IdempotencyRecord) -> Push:
+        """The push with ids derived from its key, as of its first try."""
+        if push.came_ms != record.at_ms:
+            push = self._enqueue.as_of(push, record.at_ms)
+        ids = [
+            specification.id or key.job_id(record.seed, record.at_ms, index)
+            for index, specification in enumerate(push.specifications)
+        ]
+
+        def before_commit() -> None:
+            try:
+                self._keys.finish(record)
+            except LostRace:
+                raise BackendContended(_BUSY) from None
+
+        return replace(push, ids=ids, seed=record.seed, before_commit=before_commit)
+
+    def _store(self, push: Push, record: IdempotencyRecord, wait_ms: int) -> list[Pushed]:
+        try:
+            pushed = self._enqueue.store(push, wait_ms)
+        except OjsError as error:
+            if isinstance(error, Duplicate) and self._stored(push, record):
+                # Another try was quicker; the next look finds its jobs.
+                raise LostRace([]) from None
+            if record.untouched() and not isinstance(error, BackendError):
+                self._forget(record)
+            raise
+        return [
+            replace(one, deduplicated=one.deduplicated and one.job.id != job_id)
+            for one, job_id in zip(pushed, push.ids, strict=True)
+        ]
+
+    def _forget(self, record: IdempotencyRecord) -> None:
+        """Free the key of a request that is refused. Raises BackendContended if another try has it,
+        which may have stored what stood in the way of this one.
+        """
+        try:
+            self._keys.forget(record)
+        except LostRace:
+            raise BackendContended(_BUSY) from None
+        except OjsError:
+            return  # the key waits for the same request
+
+    def _stored_before(self, push: Push, record: IdempotencyRecord) -> dict[str, Job]:
+        """The jobs that an earlier try stored, by id. It stored all or none of them: those of which
+        some are missing were deleted since, unless another job may have held their unique key.
+        """
+        stored = self._stored(push, record)
+        if not stored:
+            return {}
+        gone = {
+            job_id: self._enqueue.as_pushed(push, index)
+            for index, job_id in enumerate(push.ids)
+            if push.specifications[index].unique is None
+        }
+        return gone | stored
+
+    def _stored(self, push: Push, record: IdempotencyRecord) -> dict[str, Job]:
+        """The jobs of a push that are stored, by id."""
+        found = self._jobs.read_records(push.ids)
+        return {
+            job_id: found[job_id]
+            for job_id, specification in zip(push.ids, push.specifications, strict=True)
+            if job_id in found and _made(found[job_id], push.mark(specification))
+        }
+
+    def _done_before(
+        self, key: IdempotencyKey, push: Push, record: IdempotencyRecord
+    ) -> list[Pushed]:
+        """The jobs of a request that was carried out, as they are now."""
+        push = self._derived(key, push, record)
+        existing = record.existing or [None] * len(push.ids)
+        push = replace(
+            push, ids=[there or own for there, own in zip(existing, push.ids, strict=True)]
+        )
+        found = self._found(push)
+        pushed = []
+        for index, specification in enumerate(push.specifications):
+            job, there = found.get(push.ids[index]), existing[index] is not None
+            known = job is not None and (there or _made(job, push.mark(specification)))
+            if job is None or not known or not push.reaches(job.queue):
+                job = self._enqueue.as_pushed(push, index)
+                pushed.append(Pushed(job, deduplicated=there, absent=True))
+            else:
+                pushed.append(Pushed(job, deduplicated=there))
+        return pushed
+
+    def _found(self, push: Push) -> dict[str, Job]:
+        if push.batch:
+            records = list(self._jobs.read_records(push.ids).values())
+            return {job.id: job for job in self._jobs.with_contents(records)}
+        with suppress(NotFound):
+            return {push.ids[0]: self._management.get(push.ids[0])}
+        return {}
+
+
+def _made(job: Job, mark: str | None) -> bool:
+    """Whether a job is the one of a push with this mark, and no other of the same id."""
+    if mark is None or job.made_by is None:
+        return mark is None and job.made_by is None
+    return job.made_by.startswith(mark)

@@ -1,0 +1,74 @@
+"""Lists unique locks by the jobs that hold them: no index has the locks, and none costs more."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from ojs.clock import Clock
+from ojs.domain.job import filter as job_filter
+from ojs.domain.job.filter import JobFilter
+from ojs.domain.job.job import Job
+from ojs.domain.job.states import TERMINAL, State
+from ojs.domain.page import Page
+from ojs.services.jobs.listing import CALLS, UNITS, JobListing
+from ojs.store.jobs.records import JobStore
+from ojs.store.jobs.unique_locks import UniqueLock, UniqueLocks
+
+_WAITING = frozenset(State) - TERMINAL
+
+
+@dataclass(frozen=True)
+class UniqueHolder:
+    """A unique lock, and the job that holds it."""
+
+    lock: UniqueLock
+    job: Job
+
+
+class UniqueListing:
+    """Lists unique locks, or finds one; changes nothing."""
+
+    def __init__(
+        self, *, jobs: JobStore, locks: UniqueLocks, listing: JobListing, clock: Clock
+    ) -> None:
+        self._jobs = jobs
+        self._locks = locks
+        self._listing = listing
+        self._clock = clock
+
+    def page(
+        self, wanted: JobFilter, *, limit: int, skip: int = 0, cursor: str | None = None
+    ) -> Page[UniqueHolder]:
+        """A page of locks whose jobs match; of jobs that wait or run, unless the filter names
+        states. It may be short, or empty, and have a cursor.
+
+        At most CALLS calls and UNITS read units, of which each lock takes half a unit. Raises
+        InvalidRequest as `JobListing.page`.
+        """
+        if not wanted.states:
+            wanted = job_filter.limited(wanted, _WAITING)
+        found = self._listing.page(
+            replace(wanted, unique=True),
+            limit=limit,
+            skip=skip,
+            cursor=cursor,
+            calls=CALLS - 1,
+            units=UNITS - limit / 2,
+        )
+        now_ms = self._clock.now_ms()
+        locks = self._locks.get_many(job.unique_key for job in found.items if job.unique_key)
+        holders = [
+            UniqueHolder(lock, job)
+            for job in found.items
+            if (lock := locks.get(job.unique_key or "")) is not None and lock.held_by(job, now_ms)
+        ]
+        return Page(holders, found.next_cursor)
+
+    def find(self, key: str, wanted: JobFilter) -> Page[UniqueHolder]:
+        """The lock of this key, if a job that matches holds it. Two calls."""
+        now_ms = self._clock.now_ms()
+        lock = self._locks.get(key)
+        job = None if lock is None else self._jobs.read_record(lock.job_id)
+        if lock is None or job is None or not lock.held_by(job, now_ms) or job.gone(now_ms):
+            return Page([], None)
+        return Page([UniqueHolder(lock, job)] if wanted.matches_record(job) else [], None)

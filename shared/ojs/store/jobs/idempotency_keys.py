@@ -1,0 +1,147 @@
+"""Idempotency keys: which request came with a key, and whether its jobs are stored.
+
+The item is written twice: before the first job, and when all jobs are stored. Each write leaves a
+fresh token in `op`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from dataclasses import replace as changed
+from typing import Any
+from uuid import UUID
+
+from ojs.domain.ids import IdSource
+from ojs.domain.job.idempotency import KEPT_MS, IdempotencyKey
+from ojs.store.table import keys
+from ojs.store.table.errors import LostRace
+from ojs.store.table.table import Put, Table, Update
+from ojs.store.table.values import Item, Value
+
+_NONE = bytes(16)
+
+
+@dataclass(frozen=True)
+class IdempotencyRecord:
+    """What is stored of a key: `request` is the digest of the request that it stands for, `seed`
+    what ids of its jobs are derived from, with `at_ms`, the time of its first try.
+
+    `done`: all jobs are stored, or staged. Then `existing` has the id of each unique job that was
+    there before, by index, if there was any.
+    """
+
+    name: str
+    request: bytes
+    seed: str
+    at_ms: int
+    op: str
+    done: bool = False
+    existing: Sequence[str | None] = ()
+
+    def untouched(self) -> bool:
+        """Whether only the try that wrote it has used it so far."""
+        return self.op == self.seed
+
+
+class IdempotencyKeys:
+    """The store of idempotency keys."""
+
+    def __init__(self, table: Table, ids: IdSource) -> None:
+        self._table = table
+        self._ids = ids
+
+    def begin(self, key: IdempotencyKey, *, now_ms: int) -> tuple[IdempotencyRecord, bool]:
+        """Note that a request with this key has come; or else what is stored of an earlier one.
+
+        The flag says whether it is the first. Raises OjsError.
+        """
+        token, until_ms = self._ids.token(), now_ms + KEPT_MS
+        item: dict[str, Value] = {
+            "pk": keys.idempotency(key.name),
+            "sk": keys.RECORD,
+            "request": key.request,
+            "seed": token,
+            "until": until_ms,
+            # For garbage collection only: code compares `until`.
+            "ttl": until_ms // 1_000 + 1,
+            "op": token,
+        }
+        # Race: two requests with one key. The loser finds what the winner wrote. A key whose time
+        # is over counts as gone: DynamoDB removes it late.
+        condition = "attribute_not_exists(pk) OR #until <= :now"
+        try:
+            self._table.put(Put(item, condition, {":now": now_ms}), own=("op", token))
+        except LostRace as lost:
+            if not lost.item:
+                raise
+            return _record_of(lost.item), False
+        return _record_of(item), True
+
+    def join(self, record: IdempotencyRecord, *, anew: bool) -> IdempotencyRecord:
+        """Note another try of a request. `anew`: with a seed of its own, so that no try before it
+        can end any more. Raises LostRace, OjsError.
+        """
+        token = self._ids.token()
+        # Race: other tries join, or one ends. The loser reads again.
+        self._table.update(
+            Update(
+                keys.idempotency(record.name),
+                keys.RECORD,
+                set={"op": token} | ({"seed": token} if anew else {}),
+                remove=["done"] if anew else [],
+                condition="#op = :seen",
+                values={":seen": record.op},
+            ),
+            own=("op", token),
+        )
+        seed = token if anew else record.seed
+        return changed(record, op=token, seed=seed, done=record.done and not anew)
+
+    def finish(self, record: IdempotencyRecord, existing: Sequence[str | None] = ()) -> None:
+        """Note that the jobs are stored, or staged. Raises LostRace, OjsError."""
+        token = self._ids.token()
+        setting: dict[str, Value] = {"done": 1, "op": token}
+        if any(existing):
+            setting["existing"] = b"".join(UUID(e).bytes if e else _NONE for e in existing)
+        # Races: another try with the same ids ends first: the loser answers what that one did. Or
+        # another try began anew: the loser must not commit its batch.
+        self._table.update(
+            Update(
+                keys.idempotency(record.name),
+                keys.RECORD,
+                set=setting,
+                condition="#seed = :seed AND attribute_not_exists(#done)",
+                values={":seed": record.seed},
+            ),
+            own=("op", token),
+        )
+
+    def forget(self, record: IdempotencyRecord) -> None:
+        """Remove what `begin` wrote, after a refusal. Raises LostRace, OjsError."""
+        # Race: another try has joined, and may store the jobs. Then the key stays.
+        self._table.delete(
+            keys.idempotency(record.name),
+            keys.RECORD,
+            condition="attribute_not_exists(pk) OR #op = :seen",
+            values={":seen": record.op},
+        )
+
+
+def _record_of(item: Item) -> IdempotencyRecord:
+    raw: Any = item.get("existing", b"")
+    packed = bytes(raw)
+    each = [packed[start : start + 16] for start in range(0, len(packed), 16)]
+    return IdempotencyRecord(
+        name=str(item["pk"]).removeprefix(keys.idempotency("")),
+        request=_bytes(item["request"]),
+        seed=str(item["seed"]),
+        at_ms=int(item["until"]) - KEPT_MS,
+        op=str(item["op"]),
+        done="done" in item,
+        existing=[None if part == _NONE else str(UUID(bytes=part)) for part in each],
+    )
+
+
+def _bytes(value: Any) -> bytes:
+    return bytes(value)
