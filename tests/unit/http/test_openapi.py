@@ -430,3 +430,16 @@ def test_parameters_are_described_as_they_are_checked() -> None:
     job = schema_of("/ojs/v1/jobs/{id}", "get", "id")
     assert job.is_valid(UNKNOWN)
     assert not job.is_valid(UNKNOWN.upper())
+
+
+def test_an_empty_parameter_counts_as_not_sent() -> None:
+    """As the functions read it; the schema alone would refuse an empty number."""
+    named = [
+        parameter
+        for path in openapi.document("1", "keys")["paths"].values()
+        for operation in path.values()
+        for parameter in operation.get("parameters", ())
+    ]
+    assert any(each["in"] == "path" for each in named)
+    for each in named:
+        assert each.get("allowEmptyValue", False) is (each["in"] == "query")
