@@ -37,6 +37,9 @@ def add(commands: Any) -> None:
     listed.set_defaults(run=_list)
     revoke = actions.add_parser("revoke", help="revoke a key")
     revoke.add_argument("id", help="the key's id, which `keys list` shows")
+    revoke.add_argument(
+        "--made", action="store_true", help="and the keys that it made, and those that these made"
+    )
     revoke.set_defaults(run=_revoke)
     for each in (create, listed, revoke):
         target.add_arguments(each)
@@ -62,8 +65,11 @@ def _list(options: argparse.Namespace) -> None:
 def _revoke(options: argparse.Namespace) -> None:
     if not options.id.isalnum():
         raise target.CommandError("a key's id has letters and digits only", target.Exit.USAGE)
-    gone = target.server(options).ask("DELETE", f"/admin/keys/{options.id}")
-    print(printable(_line(gone["key"])))
+    made = "?made=revoke" if options.made else ""
+    answer = target.server(options).ask("DELETE", f"/admin/keys/{options.id}{made}")
+    print(printable(_line(answer["key"])))
+    for each in answer.get("also_revoked", ()):
+        print(printable(f"{each}  revoked with it"))
 
 
 def _line(key: dict[str, Any]) -> str:

@@ -6,11 +6,12 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from ojs import runtime
+from ojs.domain.access import Scope
 from ojs.domain.dead_letter.bulk import Action, JobIds
 from ojs.http.binding.application import Answer, Application
 from ojs.http.binding.request import Request
 from ojs.http.contract import models
-from ojs.http.views import job_bulk, job_listing
+from ojs.http.views import backpressure, job_bulk, job_listing
 from ojs.http.views import jobs as views
 
 if TYPE_CHECKING:
@@ -48,7 +49,8 @@ def _list_jobs(request: Request) -> Answer:
 
 def _retry_job(request: Request) -> Answer:
     """Make a dead letter or a retryable job available."""
-    return Answer(views.detail(runtime.current().acts.retry(request.named)))
+    job = runtime.current().acts.retry(request.named, reaches=request.principal.reaches)
+    return Answer(views.detail(job))
 
 
 def _run_job(request: Request) -> Answer:
@@ -60,8 +62,15 @@ def _change_job(request: Request) -> Answer:
     """Change the priority or the queue of a job that waits."""
     body = request.parsed(models.ChangeJobRequest)
     if body.queue is not None:
+        # Whoever moves it there is its producer, as if by a push.
+        request.needs(Scope.JOBS_WRITE)
         request.touches(body.queue)
-    job = runtime.current().acts.change(request.named, priority=body.priority, queue=body.queue)
+    job = runtime.current().acts.change(
+        request.named,
+        priority=body.priority,
+        queue=body.queue,
+        caller=backpressure.producer(request.headers, request.principal),
+    )
     return Answer(views.detail(job))
 
 

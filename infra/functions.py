@@ -23,6 +23,9 @@ class Access:
 
     table: frozenset[str] = frozenset()
     """DynamoDB actions on the table itself."""
+    items: tuple[str, ...] = ()
+    """Partition keys of the only items that these actions may touch, with `*` for any text; empty:
+    all."""
     indexes: Mapping[str, frozenset[str]] = field(default_factory=dict)
     """DynamoDB actions by index name."""
     payloads: frozenset[str] = frozenset()
@@ -88,6 +91,9 @@ _WORK = Access(
 # Dead letters of all queues, and bulk operations, are listed by the second.
 _WORK_AND_EXPIRY = replace(_WORK, indexes={"work": _QUERY, "expiry": _QUERY})
 
+# Partitions of all access keys.
+_KEYS = "A|*"
+
 # What Lambda asks for before it maps a stream to a function.
 STREAM_SOURCE = frozenset({"DescribeStream", "GetRecords", "GetShardIterator", "ListStreams"})
 
@@ -142,7 +148,7 @@ FUNCTIONS: tuple[FunctionSpec, ...] = (
         # One call of the table: what takes longer is a table in trouble.
         timeout_s=5,
         # Looking a key up and noting its use are one call.
-        access=Access(table=frozenset({"UpdateItem"})),
+        access=Access(table=frozenset({"UpdateItem"}), items=(_KEYS,)),
     ),
     FunctionSpec(
         name=SETUP,
@@ -150,6 +156,7 @@ FUNCTIONS: tuple[FunctionSpec, ...] = (
         timeout_s=60,
         access=Access(
             table=frozenset({"GetItem", "PutItem", "UpdateItem"}),
+            items=(_KEYS, "DEPLOYMENT"),
             secret=frozenset({"GetSecretValue", "PutSecretValue"}),
         ),
     ),

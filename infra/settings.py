@@ -120,6 +120,11 @@ class DeploymentSettings(BaseModel):
     jwt_audience: Annotated[tuple[_Audience, ...], _Listed] = ()
     """authorizer=jwt: audiences of which a token must have one (`aud` or `client_id`); on the
     command line separated by commas"""
+    jwt_scope_claim: str = Field("scope", pattern=r"^[!-~]{1,200}$")
+    """authorizer=jwt: the claim that lists scopes, as text or as an array"""
+    jwt_scope_prefix: str = Field("", pattern=r"^[!-~]{0,200}$")
+    """authorizer=jwt: what stands before a scope in that claim, as the identifier and the slash of
+    a resource server of Cognito; what does not begin with it does not count"""
     cors_origins: Annotated[tuple[_Origin, ...], _Listed] = ()
     """web pages that may use the API, as https://jobs.example.com; on the command line separated by
     commas; empty: none"""
@@ -153,6 +158,16 @@ class DeploymentSettings(BaseModel):
     """days that a deleted large payload can be brought back, for a table restored to a time before;
     0: not at all"""
 
+    max_write_units: int = Field(0, ge=0)
+    """write units that the table takes in a second at most: what is above is throttled, and not
+    paid; 0: no bound but the account's"""
+    max_read_units: int = Field(0, ge=0)
+    """the same for read units, of the table and of each of its indexes"""
+
+    backup_days: int = Field(0, ge=0, le=3_650)
+    """days that AWS Backup keeps a copy of the table, taken each night; 0: none, as the last 35
+    days can be restored without it"""
+
     strict_queues: bool = False
     """jobs are refused for queues that no operator made"""
     bus_types: Annotated[tuple[_EventPattern, ...], _Listed] = ()
@@ -165,6 +180,13 @@ class DeploymentSettings(BaseModel):
     where jobs are few, and cost least with ten"""
     metrics_namespace: str = Field("OJS", pattern=r"^[A-Za-z0-9][A-Za-z0-9_./#-]{0,99}$")
     """CloudWatch namespace of the metrics of jobs, queues and workers"""
+    queue_metrics: Literal["off", "fullest", "all"] = "fullest"
+    """which queues have metrics of their own in CloudWatch, each at a price: none, so many as
+    queue_metrics_max says, or all"""
+    queue_metrics_max: int = Field(20, ge=1, le=500)
+    """queue_metrics=fullest: how many queues have metrics of their own, at most"""
+    dashboard: bool = True
+    """a dashboard in CloudWatch"""
     alarm_oldest_job_s: int = Field(900, ge=60)
     """alarm: a job has been waiting in line for so long"""
     alarm_dead_letters: _Positive = 10
@@ -177,7 +199,18 @@ class DeploymentSettings(BaseModel):
     alarm_sweep_silence_min: int = Field(5, ge=2, le=60)
     """alarm: no sweep has succeeded for so many minutes"""
     alarm_server_errors: _Positive = 5
-    """alarm: so many answers with status 5xx within five minutes"""
+    """alarm: so many answers with status 5xx within five minutes, if they are also
+    alarm_error_percent of all"""
+    alarm_error_percent: int = Field(1, ge=0, le=100)
+    """alarm: answers with status 5xx in a hundred; 0: however few they are among the others"""
+    alarm_latency_ms: _Positive = 5_000
+    """alarm: the slowest tenth of requests takes so long, for a quarter of an hour; those that wait
+    for a result, or for room in a queue, count too"""
+    alarm_refused: _Positive = 100
+    """alarm: so many more answers with status 401 or 403 within five minutes than in the five
+    before"""
+    alarm_system_errors: _Positive = 5
+    """alarm: so many errors of DynamoDB's own within five minutes"""
     alarm_email: str = Field("", pattern=r"^([^@\s]+@[^@\s]+)?$")
     """whom alarms are sent to, through a topic of the deployment; empty: nobody"""
     alarm_topic_arn: str = Field("", pattern=r"^(arn:[a-z-]+:sns:[a-z0-9-]+:\d{12}:\S+)?$")
@@ -222,6 +255,12 @@ class DeploymentSettings(BaseModel):
             ("jwt_issuer", self.jwt_issuer and not jwt, "only with authorizer=jwt"),
             ("jwt_audience", self.jwt_audience and not jwt, "only with authorizer=jwt"),
             (
+                "jwt_scope_claim",
+                self.jwt_scope_claim != "scope" and not jwt,
+                "only with authorizer=jwt",
+            ),
+            ("jwt_scope_prefix", self.jwt_scope_prefix and not jwt, "only with authorizer=jwt"),
+            (
                 "authorizer_cache_s",
                 "authorizer_cache_s" in chosen and not keys,
                 "only with authorizer=keys: nothing is remembered with the others",
@@ -250,6 +289,12 @@ class DeploymentSettings(BaseModel):
                 "not with authorizer=iam: CloudFront sends on to another name than was signed",
             ),
             ("waf_acl_arn", self.waf_acl_arn and not self.waf, "only with waf=true"),
+            ("backup_days", self.backup_days and self.is_local, "not with bundle=host"),
+            (
+                "queue_metrics_max",
+                "queue_metrics_max" in chosen and self.queue_metrics != "fullest",
+                "only with queue_metrics=fullest",
+            ),
             (
                 "waf_rate",
                 "waf_rate" in chosen and no_own_acl,

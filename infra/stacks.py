@@ -133,6 +133,7 @@ class ServiceStack(_Stack):
             self,
             "Monitoring",
             api=self.api.http,
+            access_log=self.api.access_log,
             table=storage.table,
             functions=by_names,
             failures=failures,

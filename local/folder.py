@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import os
+import tempfile
 import time
 from pathlib import Path
 
@@ -11,6 +13,8 @@ from pathlib import Path
 PAYLOADS = "payloads"
 # A killed server's engine may need a moment to write its data and go.
 _WAIT_S = 5.0
+# About what the engine needs for one write.
+_PROBE_BYTES = 64 * 1024
 
 
 class FolderInUse(Exception):
@@ -24,8 +28,11 @@ class DataFolder:
         """Create it if need be and take it; raises FolderInUse, or OSError if it cannot be used."""
         self.path = path.resolve()
         self.payloads = self.path / PAYLOADS
-        self.path.mkdir(parents=True, exist_ok=True)
-        self.lock = os.open(self.path / "server.lock", os.O_RDWR | os.O_CREAT, 0o644)
+        # Jobs hold what other users of the machine should not read. A folder that is there already
+        # stays as its owner has it.
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        self.path.mkdir(mode=0o700, exist_ok=True)
+        self.lock = os.open(self.path / "server.lock", os.O_RDWR | os.O_CREAT, 0o600)
         try:
             self._take()
         except FolderInUse:
@@ -35,6 +42,17 @@ class DataFolder:
     def close(self) -> None:
         """Give the folder up, as the end of this process does."""
         os.close(self.lock)
+
+    def full(self) -> bool:
+        """Whether the disk that it is on takes nothing more."""
+        try:
+            with tempfile.TemporaryFile(dir=self.path) as probe:
+                probe.write(bytes(_PROBE_BYTES))
+        except OSError as error:
+            if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+                raise
+            return True
+        return False
 
     def note(self, text: str) -> None:
         """Write the holder into the lock file, for the message to a second server."""

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from local.events import InvalidAnswer, event_from_request, response_from_answer, split_target
 from local.http_server import Request, Response
 from local.lambda_context import LambdaContext
-from ojs.domain.errors import InvalidPayload, OjsError, Unauthenticated
+from ojs.domain.errors import BackendUnavailable, InvalidPayload, OjsError, Unauthenticated
 from ojs.http.binding import errors, negotiation
 from ojs.http.contract import operations as contract
 
@@ -69,13 +69,15 @@ class Gateway:
         handlers: Mapping[str, Handler],
         catch_up: Callable[[], None] = lambda: None,
         access: Access | None = None,
+        stopping: Callable[[], bool] = lambda: False,
     ) -> None:
         """`catch_up` is called before an operation that shows what is derived from jobs; `access`
-        asks for keys, and is None where no key is needed.
+        asks for keys, and is None where no key is needed; `stopping` says that the server ends.
         """
         self._handlers = handlers
         self._catch_up = catch_up
         self._access = access
+        self._stopping = stopping
         self._hooks: dict[tuple[str, str], Callable[[], Any]] = {}
         self._log_lock = threading.Lock()
 
@@ -116,7 +118,8 @@ class Gateway:
         try:
             if self._access is not None:
                 event["requestContext"]["authorizer"] = self._access.context(event)
-            answer = self._handlers[function](event, LambdaContext(function))
+            context = LambdaContext(function, stopping=self._stopping)
+            answer = self._handlers[function](event, context)
             return _checked(answer, response_from_answer(answer, request_id))
         except Exception:  # noqa: BLE001 - Lambda itself catches everything a handler raises
             http = event["requestContext"]["http"]
@@ -125,6 +128,32 @@ class Gateway:
                 traceback.print_exc(file=sys.stderr)
             # What API Gateway makes of a failed function.
             return _json_response(500, {"message": "Internal Server Error"})
+
+
+_HEALTH = frozenset({"health", "root_health", "ready", "root_ready"})
+
+
+class DiskCheck:
+    """Tells of a disk that is full: the engine fails then as if it were busy for a moment, and
+    whoever asks for its health only reads.
+    """
+
+    def __init__(
+        self, answer: Callable[[Request], Response], full: Callable[[], bool], folder: str
+    ) -> None:
+        self._answer = answer
+        self._full = full
+        self._folder = folder
+
+    def __call__(self, request: Request) -> Response:
+        """Answer one request."""
+        response = self._answer(request)
+        operation = contract.at(split_target(request.target)[0]).get("GET")
+        health = response.status == 200 and operation is not None and operation.id in _HEALTH
+        if not (health or response.status >= 500) or not self._full():
+            return response
+        error = f"The disk of the data folder {self._folder} is full, and takes no jobs. Make room."
+        return refused(BackendUnavailable(error), 503)
 
 
 def _checked(answer: Any, response: Response) -> Response:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 import uuid
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 
@@ -16,6 +17,8 @@ class LambdaContext:
     memory_limit_in_mb: int = 512
     timeout_s: float = 30.0
     started_s: float = field(default_factory=time.monotonic)
+    # Whether the server ends: then there is no time left, and what waits answers.
+    stopping: Callable[[], bool] = lambda: False
 
     @property
     def invoked_function_arn(self) -> str:
@@ -24,5 +27,7 @@ class LambdaContext:
 
     def get_remaining_time_in_millis(self) -> int:
         """Milliseconds until the function would be stopped; never negative."""
+        if self.stopping():
+            return 0
         left_s = self.started_s + self.timeout_s - time.monotonic()
         return max(0, int(left_s * 1000))

@@ -17,7 +17,15 @@ from local.access import FIRST_KEY, Access, KeyFile
 from local.blobs import FolderBlobs
 from local.dynamodb import connect, connect_to_streams, create_table
 from local.engine_data import EngineError, anew
-from local.gateway import BASE_PATH, GATEWAY_BYTES, Gateway, load_handlers, refusal, refused
+from local.gateway import (
+    BASE_PATH,
+    GATEWAY_BYTES,
+    DiskCheck,
+    Gateway,
+    load_handlers,
+    refusal,
+    refused,
+)
 from local.http_server import HttpServer, Limits, Request, Response
 from local.origins import OriginCheck
 from local.scheduler import Rounds, Scheduler
@@ -127,9 +135,10 @@ class LocalServer:
             # When gauges were taken last, and how many records had been delivered by then.
             self._measured = (0, -1)
             undo.callback(self._finish_stream)
-            gateway = Gateway(load_handlers(), self._catch_up, self.access)
+            gateway = Gateway(load_handlers(), self._catch_up, self.access, lambda: http.stopping)
             gateway.hook("POST", f"{BASE_PATH}/admin/reset", self.reset)
-            self._checked = OriginCheck(gateway, refused, origins=origins, hosts=hosts)
+            disk = DiskCheck(gateway, folder.full, str(folder.path))
+            self._checked = OriginCheck(disk, refused, origins=origins, hosts=hosts)
             self._schedules = (
                 Scheduler(partial(self._sweep, {"jobs": _SWEEP_LIMIT}), sweep_interval_s),
                 Scheduler(self._catch_up, _GAUGES_INTERVAL_S),

@@ -308,7 +308,7 @@ def idle_month(model: Model) -> str:
     sweep, many = (model.units["sweeps"][count] for count in ("1", "200"))
     alarms, watched = int(numbers["alarms"]), int(numbers["alarm_metrics"])
     idle = sum(model.cost(model.idle_worker()).values())
-    metric = numbers["metric_month"]
+    metric, queues = numbers["metric_month"], int(numbers["queue_metrics_max"])
     rows = [
         (f"the sweep, every minute, one queue: {_spent(sweep)}", model.sweeps() * MONTH_S),
         (f"the same with 200 queues: {_spent(many)}", model.sweeps(200) * MONTH_S),
@@ -323,6 +323,11 @@ def idle_month(model: Model) -> str:
             f"{counted_metrics['queue']} metrics of a queue with one type of job: for each queue",
             counted_metrics["queue"] * metric,
         ),
+        (
+            f"the same for {queues} queues (`queue_metrics_max`); none with `queue_metrics=off`",
+            queues * counted_metrics["queue"] * metric,
+        ),
+        ("requests refused, of which an alarm is made", metric),
         (f"an idle worker that asks every {numbers['poll_s']:g} s", idle * MONTH_S),
     ]
     return table(("", "dollars"), [(what, dollars(value)) for what, value in rows])

@@ -6,15 +6,18 @@ from typing import TYPE_CHECKING
 
 from functions.admin.app import app
 from ojs import runtime
+from ojs.domain.access import Scope
 from ojs.domain.dead_letter import filter as dead_letter_filter
 from ojs.domain.dead_letter.bulk import Action
 from ojs.domain.dead_letter.filter import DeadLetterFilter
+from ojs.domain.dead_letter.override import JobOverride
 from ojs.domain.errors import InvalidRequest
 from ojs.domain.job.states import State
 from ojs.http.binding import paging
 from ojs.http.binding.application import Answer
 from ojs.http.binding.request import Request
 from ojs.http.contract import models
+from ojs.http.views import backpressure
 from ojs.http.views import bulk as bulk_views
 from ojs.http.views import jobs as views
 from ojs.http.views import statistics as stats_views
@@ -61,9 +64,18 @@ def get_dead_letter(request: Request) -> Answer:
 def retry_dead_letter(request: Request) -> Answer:
     """Make a dead letter available again."""
     override = request.parsed(models.RetryDeadLetterRequest).changes()
+    if override != JobOverride():
+        # It decides what is to run, as who pushes a job does.
+        request.needs(Scope.JOBS_WRITE)
     if override.queue is not None:
         request.touches(override.queue)
-    return Answer(views.wrapped(runtime.current().redrive.retry(request.named, override)))
+    job = runtime.current().redrive.retry(
+        request.named,
+        override,
+        caller=backpressure.producer(request.headers, request.principal),
+        reaches=request.principal.reaches,
+    )
+    return Answer(views.wrapped(job))
 
 
 @app.operation("delete_dead_letter", "admin_delete_dead_letter")

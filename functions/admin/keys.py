@@ -6,12 +6,15 @@ from functions.admin.app import app
 from ojs import runtime
 from ojs.domain import times
 from ojs.domain.errors import Unsupported
-from ojs.http.binding import paging
+from ojs.http.binding import paging, query
 from ojs.http.binding.application import Answer
 from ojs.http.binding.request import Request
 from ojs.http.contract import models
-from ojs.http.contract.operations import BASE
+from ojs.http.contract.operations import BASE, MADE
 from ojs.http.views import access_keys as key_views
+
+# Less time than this is not enough for one more key.
+_SPARE_MS = 3_000
 
 
 @app.operation("create_key", strict_query=True)
@@ -48,10 +51,16 @@ def get_key(request: Request) -> Answer:
 
 @app.operation("revoke_key", strict_query=True)
 def revoke_key(request: Request) -> Answer:
-    """Revoke a key."""
+    """Revoke a key, or with it all that it made."""
     current = _with_keys()
-    key = current.access_keys.revoke(request.principal, request.named)
-    return Answer(key_views.wrapped(key, current.clock.now_ms()))
+    made = query.choice(request.query, "made", MADE, default=MADE[0])
+    if made == "keep":
+        key = current.access_keys.revoke(request.principal, request.named)
+        return Answer(key_views.wrapped(key, current.clock.now_ms()))
+    key, also = current.access_keys.revoke_with_made(
+        request.principal, request.named, go_on=lambda: request.remaining_ms() > _SPARE_MS
+    )
+    return Answer(key_views.revoked(key, also, current.clock.now_ms()))
 
 
 def _with_keys() -> runtime.Runtime:

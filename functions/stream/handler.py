@@ -12,7 +12,7 @@ from aws_lambda_powertools.metrics.functions import is_metrics_disabled
 
 from ojs import projections, runtime
 from ojs.projections import EmbeddedMetrics, Projector
-from ojs.projections.metrics import NAMESPACE
+from ojs.projections.metrics import NAMESPACE, MeteredQueues
 from ojs.runtime import Runtime
 
 logger = Logger()
@@ -29,7 +29,9 @@ def _projector(current: Runtime) -> Projector:
     settings = current.settings
     # Powertools itself reads POWERTOOLS_METRICS_NAMESPACE and …_DISABLED.
     namespace = EphemeralMetrics().namespace or NAMESPACE
-    metrics = None if is_metrics_disabled() else EmbeddedMetrics(settings.service, namespace)
+    metered = MeteredQueues(settings.metered_queues, current.clock)
+    written = EmbeddedMetrics(settings.service, namespace, metered)
+    metrics = None if is_metrics_disabled() else written
     return projections.build(
         settings,
         current.table,

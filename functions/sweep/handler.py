@@ -227,12 +227,14 @@ def _replayed(_: Runtime, report: ReplayReport) -> None:
 
 
 def _checked_pools(current: Runtime, report: PoolHealthReport) -> None:
-    metrics.write_pools(report.pools, service=current.settings.service)
+    settings = current.settings
+    metrics.write_pools(report.pools, service=settings.service, most=settings.metered_queues)
 
 
 def _measured(current: Runtime, report: MetricsReport) -> None:
     logger.debug("measured", extra={"counts": dict(report)})
-    metrics.write(report, service=current.settings.service)
+    settings = current.settings
+    metrics.write(report, service=settings.service, most=settings.metered_queues)
 
 
 _REPORTERS: Mapping[str, Any] = {

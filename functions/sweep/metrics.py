@@ -24,9 +24,7 @@ from ojs.domain.stats import Filling, Levels, PoolMetrics, QueueGauges
 from ojs.services.operations.metrics_sweep import MetricsReport
 
 NAMESPACE = "OJS"
-# CloudWatch charges for each metric, and a queue has up to 14, so only the fullest queues have
-# them.
-MAX_QUEUES = 100
+# CloudWatch charges for each metric.
 MAX_POOLS = 100
 
 DEPTH = "ojs.queue.depth"
@@ -48,8 +46,10 @@ _UNITS = {
 }
 
 
-def write(seen: MetricsReport, *, service: str) -> None:
-    """Write the gauges of a metrics sweep to standard output, which CloudWatch reads."""
+def write(seen: MetricsReport, *, service: str, most: int | None) -> None:
+    """Write the gauges of a metrics sweep to standard output, which CloudWatch reads; of `most`
+    queues, those with the most jobs, or of all.
+    """
     if seen.totals is not None:
         oldest = [gauges for gauges in seen.queues if gauges.oldest_available_ms is not None]
         values = {
@@ -59,7 +59,7 @@ def write(seen: MetricsReport, *, service: str) -> None:
         }
         _put(service, {}, values)
         _depths(service, {}, seen.totals.levels)
-    for gauges in _fullest(seen.queues):
+    for gauges in _fullest(seen.queues, most):
         queue = {"queue": gauges.queue.name}
         values = {
             OLDEST_AGE: _age_s(gauges, seen.at_ms),
@@ -70,13 +70,15 @@ def write(seen: MetricsReport, *, service: str) -> None:
         _depths(service, queue, gauges.levels)
 
 
-def write_pools(pools: Sequence[PoolMetrics], *, service: str) -> None:
-    """Write the metrics of the first worker pools by name, and of the first of their queues."""
+def write_pools(pools: Sequence[PoolMetrics], *, service: str, most: int | None) -> None:
+    """Write the metrics of the first worker pools by name, and of the first `most` of their queues,
+    or of all.
+    """
     for pool in pools[:MAX_POOLS]:
         if pool.utilization is not None:
             _put(service, {"pool": pool.name}, {POOL_UTILIZATION: pool.utilization})
     ratios = {name: ratio for pool in pools for name, ratio in pool.ratios.items()}
-    for name in list(ratios)[:MAX_QUEUES]:
+    for name in list(ratios)[:most]:
         _put(service, {"queue": name}, {DISPATCH_RATIO: ratios[name]})
 
 
@@ -96,10 +98,14 @@ def _age_s(gauges: QueueGauges, at_ms: int) -> float:
     return max(0, at_ms - gauges.oldest_available_ms) / 1_000
 
 
-def _fullest(queues: Sequence[QueueGauges]) -> list[QueueGauges]:
+def _fullest(queues: Sequence[QueueGauges], most: int | None) -> list[QueueGauges]:
     """The queues with the most jobs, dead letters included, in order of name."""
-    by_size = sorted(queues, key=lambda gauges: gauges.levels.depth + gauges.levels.dead)
-    return sorted(by_size[-MAX_QUEUES:], key=lambda gauges: gauges.queue.name)
+
+    def size(gauges: QueueGauges) -> int:
+        return gauges.levels.depth + gauges.levels.dead
+
+    fullest = sorted(queues, key=size, reverse=True)[:most]
+    return sorted(fullest, key=lambda gauges: gauges.queue.name)
 
 
 def _depths(service: str, dimensions: Mapping[str, str], levels: Levels) -> None:

@@ -46,6 +46,7 @@ def fetch_jobs(request: Request) -> Answer:
             strategy=body.order(),
             weights=body.weights,
             pool=body.pool,
+            caller=request.principal,
             go_on=lambda: request.remaining_ms() > _SPARE_MS,
         )
     except OjsError as error:
@@ -126,6 +127,7 @@ def heartbeat(request: Request) -> Answer:
         state=body.state,
         info=body.info(),
         pool=body.pool,
+        caller=request.principal,
     )
     return Answer(worker_views.heartbeat(beat))
 
@@ -140,6 +142,7 @@ def beat(request: Request) -> Answer:
         active_jobs=len(body.job_ids()) if body.count() is None else body.count(),
         info=body.info(),
         pool=body.pool,
+        caller=request.principal,
     )
     return Answer(worker_views.drained(body.worker_id, body.state))
 
@@ -167,14 +170,14 @@ def register_worker(request: Request) -> Answer:
     raw, prefix = models.registration(request.object())
     body = models.parse(models.RegisterRequest, raw, prefix)
     current = runtime.current()
-    current.workers.register(body.worker_id, body.info(), body.pool)
+    current.workers.register(body.worker_id, body.info(), body.pool, request.principal)
     return Answer(worker_views.registered(body.worker_id, current.clock.now_ms()))
 
 
 @app.operation("remove_worker")
 def remove_worker(request: Request) -> Answer:
     """A worker removes itself."""
-    runtime.current().workers.remove(request.named)
+    runtime.current().workers.remove(request.named, request.principal)
     return Answer(worker_views.removed(request.named))
 
 
@@ -182,7 +185,7 @@ def remove_worker(request: Request) -> Answer:
 def worker_health(request: Request) -> Answer:
     """Whether a worker takes jobs."""
     current = runtime.current()
-    worker = current.workers.get(request.named)
+    worker = current.workers.get(request.named, request.principal)
     return Answer(worker_views.health(worker, current.clock.now_ms()))
 
 

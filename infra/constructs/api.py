@@ -55,8 +55,8 @@ _CALLER = {
 class Api(Construct):
     """Routes to functions on the `$default` stage, so that paths carry no stage name.
 
-    Every route has the authorizer of the settings. `http` is the API, `url` where it is, and
-    `domain_target` what its own name must lead to.
+    Every route has the authorizer of the settings. `http` is the API, `url` where it is,
+    `access_log` has a line for each request, and `domain_target` is what its own name must lead to.
     """
 
     def __init__(
@@ -99,7 +99,7 @@ class Api(Construct):
                 )
                 if settings.cors_origins:
                     self._preflight(path, api, integration)
-        access_log = log_group(
+        self.access_log = access_log = log_group(
             self,
             settings=settings,
             key=key,

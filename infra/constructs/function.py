@@ -149,6 +149,9 @@ def environment(
     found: dict[str, str] = {}
     if spec.routes:
         found["OJS_AUTHORIZER"] = settings.authorizer
+        if settings.authorizer == "jwt":
+            found["OJS_JWT_SCOPE_CLAIM"] = settings.jwt_scope_claim
+            found["OJS_JWT_SCOPE_PREFIX"] = settings.jwt_scope_prefix
     if access.payloads:
         found["OJS_BUCKET"] = resources.bucket.bucket_name
     if access.secret and resources.secret is not None:
@@ -157,6 +160,9 @@ def environment(
         found["OJS_BUS"] = resources.bus.event_bus_name
         if settings.bus_types:
             found["OJS_BUS_TYPES"] = ",".join(settings.bus_types)
+    if spec.name in ("stream", "sweep"):
+        found["OJS_QUEUE_METRICS"] = settings.queue_metrics
+        found["OJS_QUEUE_METRICS_MAX"] = str(settings.queue_metrics_max)
     if access.failures:
         found["OJS_FAILURE_QUEUE"] = resources.failures.queue_url
     if access.stream and settings.is_local:
@@ -187,6 +193,9 @@ def statements(access: Access, resources: Resources, *, region: str) -> list[iam
             sid=sid,
             actions=[f"{service}:{action}" for action in sorted(actions)],
             resources=[str(arn)],
+            conditions={"ForAllValues:StringLike": {"dynamodb:LeadingKeys": list(access.items)}}
+            if sid == "Table" and access.items
+            else None,
         )
         for sid, service, actions, arn in wanted
     ]

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from aws_cdk import Duration, Stack
+from aws_cdk import Annotations, Duration, Stack
 from aws_cdk import aws_cloudwatch as cloudwatch
 from aws_cdk import aws_cloudwatch_actions as actions
 from aws_cdk import aws_iam as iam
+from aws_cdk import aws_logs as logs
 from aws_cdk import aws_sns as sns
 from aws_cdk import aws_sns_subscriptions as subscriptions
 from constructs import Construct
@@ -40,6 +41,10 @@ COUNTERS = (
 )
 LENGTHS = ("ojs.job.queue_time", "ojs.job.duration")
 
+REFUSED = "ojs.api.refused"
+# The calls of pushes, fetches, acks and sweeps: an alarm is paid for each.
+_OPERATIONS = ("PutItem", "UpdateItem", "BatchGetItem", "Query")
+
 _MINUTE = Duration.minutes(1)
 _FIVE_MINUTES = Duration.minutes(5)
 _STATES = ("available", "scheduled", "retryable", "active", "pending")
@@ -54,6 +59,7 @@ class Monitoring(Construct):
         name: str,
         *,
         api: apigatewayv2.HttpApi,
+        access_log: logs.ILogGroup,
         table: dynamodb.ITable,
         functions: Mapping[str, lambda_.Function],
         failures: sqs.IQueue,
@@ -61,6 +67,7 @@ class Monitoring(Construct):
     ) -> None:
         super().__init__(scope, name)
         self._api = api
+        self._access_log = access_log
         self._table = table
         self._functions = functions
         self._settings = settings
@@ -72,9 +79,15 @@ class Monitoring(Construct):
         )
         self._table_throttles = _table_throttles(table)
         self._topics = self._make_topics()
+        if not self._topics and not settings.is_local:
+            Annotations.of(self).add_warning_v2(
+                "ojs:alarms-reach-nobody",
+                "Nobody is told of alarms: set alarm_email or alarm_topic_arn.",
+            )
         self._alarms: list[cloudwatch.Alarm] = []
         self._add_alarms()
-        self._dashboard()
+        if settings.dashboard:
+            self._dashboard()
 
     # --- where alarms go ----------------------------------------------------------------------
 
@@ -199,9 +212,43 @@ class Monitoring(Construct):
             "server-errors",
             "Requests fail with status 5xx: see the logs of the functions jobs, workers and "
             "admin; a correlation_id there is the request id of the answer.",
-            self._api.metric_server_error(statistic="Sum", period=_FIVE_MINUTES),
+            # A few among very many are none: a caller tries again.
+            cloudwatch.MathExpression(
+                expression=f"IF(100 * errors >= {settings.alarm_error_percent} * requests, "
+                "errors, 0)",
+                using_metrics={
+                    "errors": self._api.metric_server_error(statistic="Sum"),
+                    "requests": self._api.metric_count(statistic="Sum"),
+                },
+                period=_FIVE_MINUTES,
+                label="errors, if they are many",
+            ),
             settings.alarm_server_errors,
         )
+        self._alarm(
+            "latency",
+            "Requests are slow: see the dashboard for the functions' durations and throttles, and "
+            "the table's.",
+            self._api.metric_latency(statistic="p90", period=_FIVE_MINUTES),
+            settings.alarm_latency_ms,
+            periods=3,
+        )
+        if not settings.is_local:
+            self._alarm(
+                "refused",
+                "Many more requests than before are refused with 401 or 403: a key has ended or "
+                "was revoked, or somebody tries keys. The access log says who, by source_ip and "
+                "key.",
+                cloudwatch.MathExpression(
+                    expression="DIFF(FILL(refused, 0))",
+                    using_metrics={"refused": self._refused()},
+                    period=_FIVE_MINUTES,
+                    label="refused requests more",
+                ),
+                settings.alarm_refused,
+                periods=2,
+                breaching=1,
+            )
         if AUTHORIZER in functions:
             self._alarm(
                 "authorizer-errors",
@@ -218,14 +265,54 @@ class Monitoring(Construct):
             settings.alarm_throttles,
         )
         self._alarm(
+            "system-errors",
+            "DynamoDB fails with errors of its own. Clients are asked to try again; the AWS Health "
+            "Dashboard says whether the region is in trouble.",
+            _sum(
+                [
+                    cloudwatch.Metric(
+                        namespace="AWS/DynamoDB",
+                        metric_name="SystemErrors",
+                        dimensions_map={"TableName": self._table.table_name, "Operation": each},
+                        statistic="Sum",
+                        period=_FIVE_MINUTES,
+                    )
+                    for each in _OPERATIONS
+                ],
+                "system errors",
+            ),
+            settings.alarm_system_errors,
+        )
+        self._alarm(
             "function-throttles",
             "Functions are not run because the account's concurrency is used up, or what is "
             "reserved for one; of authorizer, nobody who has a key is let in.",
-            _sum([each.metric_throttles(period=_FIVE_MINUTES) for each in functions.values()]),
+            _sum(
+                [each.metric_throttles(period=_FIVE_MINUTES) for each in functions.values()],
+                "throttles",
+            ),
             settings.alarm_throttles,
         )
 
     # --- metrics ------------------------------------------------------------------------------
+
+    def _refused(self) -> cloudwatch.Metric:
+        """Requests answered with 401 or 403, counted in the access log: API Gateway's own metrics
+        do not tell them from other mistakes of callers.
+        """
+        return logs.MetricFilter(
+            self,
+            "Refused",
+            log_group=self._access_log,
+            # Such a metric has no dimensions: the namespace tells deployments apart.
+            metric_namespace=f"{self._settings.metrics_namespace}/{self._settings.service}",
+            metric_name=REFUSED,
+            filter_pattern=logs.FilterPattern.any(
+                *(logs.FilterPattern.string_value("$.status", "=", each) for each in ("401", "403"))
+            ),
+            metric_value="1",
+            default_value=0,
+        ).metric(statistic="Sum", period=_FIVE_MINUTES)
 
     def _own(
         self, name: str, *, period: Duration = _MINUTE, **dimensions: str
@@ -325,17 +412,18 @@ def _table_throttles(table: dynamodb.ITable) -> cloudwatch.MathExpression:
             )
             for dimensions in (name, *indexes)
             for kind in ("Read", "Write")
-        ]
+        ],
+        "throttles",
     )
 
 
-def _sum(throttles: Sequence[cloudwatch.IMetric]) -> cloudwatch.MathExpression:
-    names = {f"m{at}": metric for at, metric in enumerate(throttles)}
+def _sum(metrics: Sequence[cloudwatch.IMetric], label: str) -> cloudwatch.MathExpression:
+    names = {f"m{at}": metric for at, metric in enumerate(metrics)}
     return cloudwatch.MathExpression(
         # Without FILL one that has no value would take the others' with it.
         expression=" + ".join(f"FILL({name}, 0)" for name in names),
         using_metrics=names,
-        label="throttles",
+        label=label,
         period=_FIVE_MINUTES,
     )
 

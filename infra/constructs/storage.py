@@ -7,7 +7,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from aws_cdk import Duration, RemovalPolicy, Stack
+from aws_cdk import aws_backup as backup
 from aws_cdk import aws_dynamodb as dynamodb
+from aws_cdk import aws_events as events
 from aws_cdk import aws_iam as iam
 from aws_cdk import aws_kms as kms
 from aws_cdk import aws_s3 as s3
@@ -60,6 +62,8 @@ class Storage(Construct):
             # requests; what it brings is that the key's owner can take it away.
             encryption=dynamodb.TableEncryption.CUSTOMER_MANAGED if self.key else None,
             encryption_key=self.key,
+            max_read_request_units=settings.max_read_units or None,
+            max_write_request_units=settings.max_write_units or None,
             removal_policy=removal,
         )
         for index in TABLE.indexes:
@@ -68,7 +72,11 @@ class Storage(Construct):
                 partition_key=dynamodb.Attribute(name=index.hash_key, type=_STRING),
                 sort_key=dynamodb.Attribute(name=index.range_key, type=_STRING),
                 projection_type=dynamodb.ProjectionType.KEYS_ONLY,
+                # Writes need none: each follows from one of the table.
+                max_read_request_units=settings.max_read_units or None,
             )
+        if settings.backup_days:
+            _back_up(self, self.table, self.key, settings, removal)
         rules = [
             s3.LifecycleRule(
                 id="abandoned-uploads", abort_incomplete_multipart_upload_after=Duration.days(1)
@@ -127,6 +135,52 @@ class Storage(Construct):
         )
         # By attribute, which is its ARN everywhere: a reference is its name at the local emulator.
         return secretsmanager.Secret.from_secret_complete_arn(self, "Secret", secret.attr_id)
+
+
+def _back_up(
+    scope: Construct,
+    table: dynamodb.ITable,
+    key: kms.IKey | None,
+    settings: DeploymentSettings,
+    removal: RemovalPolicy,
+) -> None:
+    """A copy of the table each night, in a vault, for as many days as the settings say."""
+    inside = Construct(scope, "Backup")
+    vault = backup.BackupVault(inside, "Vault", encryption_key=key, removal_policy=removal)
+    rule = backup.BackupPlanRule(
+        rule_name="nightly",
+        schedule_expression=events.Schedule.cron(hour="3", minute="0"),
+        delete_after=Duration.days(settings.backup_days),
+    )
+    plan = backup.BackupPlan(
+        inside,
+        "Plan",
+        backup_plan_name=settings.service,
+        backup_vault=vault,
+        backup_plan_rules=[rule],
+    )
+    role = iam.Role(
+        inside,
+        "Role",
+        assumed_by=iam.ServicePrincipal("backup.amazonaws.com"),
+        managed_policies=[
+            iam.ManagedPolicy.from_aws_managed_policy_name(
+                "service-role/AWSBackupServiceRolePolicyForBackup"
+            )
+        ],
+    )
+    plan.add_selection(
+        "Table",
+        resources=[backup.BackupResource.from_dynamo_db_table(table)],
+        role=role,
+        disable_default_backup_policy=True,
+    )
+    acknowledge(
+        role,
+        "AwsSolutions-IAM4[Policy::arn:<AWS::Partition>:iam::aws:policy/service-role/"
+        "AWSBackupServiceRolePolicyForBackup]",
+        "The policy that AWS Backup asks for; the plan's selection names one table.",
+    )
 
 
 def _encryption_key(

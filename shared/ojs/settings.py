@@ -9,6 +9,7 @@ from typing import Any, Literal, get_args
 from ojs import environment
 
 Authorizer = Literal["keys", "jwt", "iam", "none"]
+QueueMetrics = Literal["off", "fullest", "all"]
 # An event type, or the beginning of some and `*`: `job.completed`, `job.*`, `*`.
 EVENT_PATTERN = r"^(\*|[a-z_]+\.(\*|[a-z_]+\*?))$"
 _SERVICE = re.compile(r"[A-Za-z0-9]([A-Za-z0-9.-]{0,62})")
@@ -39,8 +40,14 @@ class Settings:
     # How callers are identified: this service's keys, a JWT, IAM; or not at all, which is for a
     # server that only its own machine reaches.
     authorizer: Authorizer = "none"
+    # authorizer=jwt: the claim that lists scopes, and what stands before those of this service.
+    jwt_scope_claim: str = "scope"
+    jwt_scope_prefix: str = ""
     # Refuse jobs for queues that no operator made; in the environment `true` or `false`.
     strict_queues: bool = False
+    # Which queues have CloudWatch metrics of their own, and with `fullest` how many at most.
+    queue_metrics: QueueMetrics = "fullest"
+    queue_metrics_max: int = 20
     # The shard that stream records are from if their event does not say so; only for an emulator of
     # AWS that has one shard and no tumbling windows.
     shard: str | None = None
@@ -51,9 +58,16 @@ class Settings:
             ("service", _SERVICE.fullmatch(self.service)),
             ("bus_types", all(_EVENTS.fullmatch(each) for each in self.bus_types)),
             ("authorizer", self.authorizer in get_args(Authorizer)),
+            ("queue_metrics", self.queue_metrics in get_args(QueueMetrics)),
+            ("queue_metrics_max", self.queue_metrics_max > 0),
         ):
             if not right:
                 raise ValueError(f"{name} must not be {getattr(self, name)!r}")
+
+    @property
+    def metered_queues(self) -> int | None:
+        """How many queues have CloudWatch metrics of their own at most; None: all."""
+        return {"off": 0, "fullest": self.queue_metrics_max, "all": None}[self.queue_metrics]
 
     @classmethod
     def from_environment(cls) -> Settings:
@@ -68,6 +82,8 @@ class Settings:
         }
         listed = (part.strip() for part in found.get("bus_types", "").split(","))
         found["bus_types"] = tuple(filter(None, listed))
+        if (most := found.get("queue_metrics_max")) is not None:
+            found["queue_metrics_max"] = int(most)
         strict = found.get("strict_queues", "false").lower()
         if strict not in ("true", "false"):
             raise ValueError(f"strict_queues must be true or false, not {strict!r}")

@@ -85,6 +85,8 @@ def with_jwt(synthesise: Callable[[DeploymentSettings], Synthesis]) -> Synthesis
             authorizer="jwt",
             jwt_issuer="https://id.example.com/",
             jwt_audience=("jobs", "ops"),
+            jwt_scope_claim="scp",
+            jwt_scope_prefix="ojs/",
             cors_origins=("https://jobs.example.com", "http://localhost:3000"),
             encryption="own",
         )
@@ -117,6 +119,9 @@ def with_waf(synthesise: Callable[[DeploymentSettings], Synthesis]) -> Synthesis
             hosted_zone_name="example.com",
             waf=True,
             waf_rate=5_000,
+            max_write_units=1_000,
+            max_read_units=3_000,
+            backup_days=30,
             encryption="own",
             cors_origins=("https://jobs.example.com",),
         )

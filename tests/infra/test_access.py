@@ -126,6 +126,9 @@ def test_functions_know_who_says_who_asks(each_synthesis: Any) -> None:
             continue
         variables = functions(each_synthesis)[spec.name]["Environment"]["Variables"]
         assert variables.get("OJS_AUTHORIZER") == (kind if spec.routes else None)
+        scopes = [variables.get(f"OJS_JWT_SCOPE_{name}") for name in ("CLAIM", "PREFIX")]
+        reads = spec.routes and kind == "jwt"
+        assert scopes == (["scp", "ojs/"] if reads else [None, None])
 
 
 def test_requests_are_logged_with_who_asked_and_never_with_the_key(each_synthesis: Any) -> None:

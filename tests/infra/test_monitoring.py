@@ -7,6 +7,7 @@ import re
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from aws_cdk import assertions
 
 from functions.sweep import metrics as gauges
 from infra.constructs import monitoring
@@ -48,7 +49,10 @@ def test_there_is_an_alarm_for_each_thing_that_can_go_wrong(synthesis: Any) -> N
         "stream-age": {("AWS/Lambda", "IteratorAge")},
         "stream-failures": {("AWS/SQS", "ApproximateNumberOfMessagesVisible")},
         "sweep-silent": {("AWS/Lambda", "Invocations"), ("AWS/Lambda", "Errors")},
-        "server-errors": {("AWS/ApiGateway", "5xx")},
+        "server-errors": {("AWS/ApiGateway", "5xx"), ("AWS/ApiGateway", "Count")},
+        "latency": {("AWS/ApiGateway", "Latency")},
+        "refused": {("OJS/ojs-dev", "ojs.api.refused")},
+        "system-errors": {("AWS/DynamoDB", "SystemErrors")},
         "authorizer-errors": {("AWS/Lambda", "Errors")},
         "table-throttles": {
             ("AWS/DynamoDB", "ReadThrottleEvents"),
@@ -68,6 +72,9 @@ def test_there_is_an_alarm_for_each_thing_that_can_go_wrong(synthesis: Any) -> N
         ("alarm_stream_age_s", 30, "stream-age", 30_000),
         ("alarm_server_errors", 1, "server-errors", 1),
         ("alarm_server_errors", 1, "authorizer-errors", 1),
+        ("alarm_latency_ms", 700, "latency", 700),
+        ("alarm_refused", 9, "refused", 9),
+        ("alarm_system_errors", 2, "system-errors", 2),
         ("alarm_throttles", 7, "table-throttles", 7),
         ("alarm_throttles", 7, "function-throttles", 7),
     ],
@@ -88,7 +95,13 @@ OTHER = DeploymentSettings(
     alarm_dead_letters=3,
     alarm_stream_age_s=30,
     alarm_server_errors=1,
+    alarm_error_percent=20,
+    alarm_latency_ms=700,
+    alarm_refused=9,
+    alarm_system_errors=2,
     alarm_throttles=7,
+    queue_metrics="off",
+    dashboard=False,
     alarm_sweep_silence_min=3,
     alarm_email=EMAIL,
     alarm_topic_arn=TOPIC,
@@ -139,6 +152,56 @@ def test_throttles_of_every_index_and_function_count(synthesis: Any) -> None:
     assert len(functions) == len(synthesis.resources("AWS::Lambda::Function"))
     # CloudWatch takes ten metrics in one alarm.
     assert max(len(table), len(functions)) < 10
+
+
+def test_errors_are_an_alarm_if_they_are_many_among_the_others(synthesis: Any, others: Any) -> None:
+    for made, percent in ((synthesis, 1), (others, 20)):
+        alarm = alarms(made)["server-errors"]
+        (expression,) = [each["Expression"] for each in alarm["Metrics"] if "Expression" in each]
+        assert expression == f"IF(100 * errors >= {percent} * requests, errors, 0)"
+
+
+def test_refusals_are_counted_in_the_access_log(synthesis: Any, others: Any) -> None:
+    """Of this deployment alone: the metric has no dimensions."""
+    for made, namespace in ((synthesis, "OJS/ojs-dev"), (others, "Jobs/ojs-dev")):
+        counted = made.one("AWS::Logs::MetricFilter")
+        (metric,) = counted["MetricTransformations"]
+        assert (metric["MetricNamespace"], metric["DefaultValue"]) == (namespace, 0)
+        (looked_at,) = measured(alarms(made)["refused"])
+        named = looked_at["Namespace"], looked_at["MetricName"]
+        assert named == (namespace, metric["MetricName"])
+        assert "Dimensions" not in looked_at
+        group = made.resources("AWS::Logs::LogGroup")[counted["LogGroupName"]["Ref"]]
+        assert group["LogGroupName"].endswith("/http-api")
+        pattern = '{ ($.status = "401") || ($.status = "403") }'
+        assert counted["FilterPattern"] == pattern
+        # As the log has them: as texts.
+        form = json.loads(made.one("AWS::ApiGatewayV2::Stage")["AccessLogSettings"]["Format"])
+        assert form["status"] == "$context.status"
+
+
+def warnings(synthesis: Any) -> list[str]:
+    found = assertions.Annotations.from_stack(
+        synthesis.app.node.find_child("ojs-dev-service")
+    ).find_warning("*", assertions.Match.string_like_regexp("alarm"))
+    return [str(each.entry.data) for each in found]
+
+
+def test_who_deploys_is_warned_that_alarms_reach_nobody(synthesis: Any, others: Any) -> None:
+    (warning,) = warnings(synthesis)
+    assert "alarm_email or alarm_topic_arn" in warning
+    assert warnings(others) == []
+
+
+def test_the_dashboard_and_metrics_of_queues_are_settings(synthesis: Any, others: Any) -> None:
+    assert not others.resources("AWS::CloudWatch::Dashboard")
+    for made, which in ((synthesis, "fullest"), (others, "off")):
+        told = {
+            one["Handler"].split(".")[1]: one["Environment"]["Variables"].get("OJS_QUEUE_METRICS")
+            for one in made.resources("AWS::Lambda::Function").values()
+        }
+        assert {name for name, value in told.items() if value} == {"stream", "sweep"}
+        assert {value for value in told.values() if value} == {which}
 
 
 def test_nobody_is_told_unless_asked_for(synthesis: Any) -> None:

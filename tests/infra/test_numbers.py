@@ -50,6 +50,9 @@ def test_the_rest_is_as_it_is_priced(synthesis: Any) -> None:
     assert numbers["heartbeat_s"] == HEARTBEAT_INTERVAL_S
     alarms = synthesis.resources("AWS::CloudWatch::Alarm")
     assert len(alarms) == numbers["alarms"]
+    assert DeploymentSettings().queue_metrics == "fullest"
+    assert DeploymentSettings().queue_metrics_max == numbers["queue_metrics_max"]
+    assert len(synthesis.resources("AWS::Logs::MetricFilter")) == 1
 
 
 def test_a_line_of_the_access_log_is_as_long_as_it_is_priced(synthesis: Any) -> None:

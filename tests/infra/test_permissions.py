@@ -14,7 +14,8 @@ import os
 import uuid
 from collections import defaultdict
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any
+from fnmatch import fnmatchcase
+from typing import TYPE_CHECKING, Any, cast
 from unittest.mock import patch
 
 import boto3
@@ -29,21 +30,25 @@ from local.stream import TableStream
 from ojs import access_runtime, runtime
 from ojs.clock import ManualClock
 from ojs.domain import times
+from ojs.domain.access import Credential, Principal
 from ojs.domain.errors import BackendUnavailable
 from ojs.http.contract import operations as contract
 from ojs.projections import EventBridge
 from ojs.services.operations.authentication import Authentication
+from ojs.services.operations.setup import Setup
 from ojs.settings import Settings
 from ojs.store.deployment.access_keys import AccessKeyStore
+from ojs.store.deployment.notes import DeploymentStore
 from ojs.store.deployment.secrets import Secret
 from ojs.store.jobs import staged_batches
 from ojs.store.jobs.blobs import S3Blobs
 from ojs.store.jobs.reading import JobReader
 from ojs.store.table import clients, keys
 from ojs.store.table.schema import create_table_arguments
-from ojs.store.table.table import Put, Update
-from ojs.store.table.values import Item
+from ojs.store.table.table import Put, Table, Update
+from ojs.store.table.values import Item, unpack
 from tests.direct import connected
+from tests.simulation.memory import Memory
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -159,6 +164,56 @@ def test_without_keys_no_role_has_more(with_jwt: Any, name: str) -> None:
     allowed = allowed_by_template(with_jwt, name)
     assert allowed == {grant for grant in granted_by_table(name) if grant[0] != "secret"}
     assert "authorizer" not in KEYLESS
+
+
+class _Touched:
+    """A table in memory that remembers the partitions of the items that were touched."""
+
+    def __init__(self) -> None:
+        self.partitions: set[str] = set()
+        self._memory = Memory()
+
+    def __getattr__(self, name: str) -> Any:
+        def call(**arguments: Any) -> Any:
+            key = arguments["Item"] if name == "put_item" else arguments["Key"]
+            self.partitions.add(str(unpack(key)["pk"]))
+            return getattr(self._memory, name)(arguments)
+
+        return call
+
+
+def test_who_looks_keys_up_touches_nothing_but_keys(synthesis: Any) -> None:
+    """And a deployment's step nothing but keys and its own notes."""
+    clock, touched = ManualClock(), {name: _Touched() for name in ("authorizer", "setup")}
+    table = Table(cast("Any", touched["setup"]), "table")
+    setup = Setup(DeploymentStore(table), AccessKeyStore(table), clock, version="1")
+    setup.check_table()
+    setup.leave_first_key(_Secret())
+    table = Table(cast("Any", touched["authorizer"]), "table")
+    key = Credential("0" * 16, "0" * 64).text
+    Authentication(AccessKeyStore(table), clock).who(f"Bearer {key}")
+    for name, client in touched.items():
+        (statement,) = (
+            each for each in statements_of(synthesis, name) if each.get("Sid") == "Table"
+        )
+        ((how, condition),) = statement["Condition"].items()
+        assert how == "ForAllValues:StringLike"
+        allowed = as_list(condition["dynamodb:LeadingKeys"])
+        for pattern in allowed:
+            assert any(fnmatchcase(each, pattern) for each in client.partitions), pattern
+        for each in client.partitions:
+            assert any(fnmatchcase(each, pattern) for pattern in allowed), each
+        assert "*" not in allowed
+
+
+class _Secret:
+    """A secret that has no value at first."""
+
+    def read(self) -> str | None:
+        return None
+
+    def write_once(self, text: str, token: str) -> str:
+        return text
 
 
 @pytest.mark.parametrize("name", [spec.name for spec in FUNCTIONS])
@@ -784,7 +839,9 @@ def _keys(call: Caller) -> None:
     call("list_keys", query={"limit": "1"})
     call("get_key", at=key_id)
     call("get_key", at="0" * 16, status=404)
-    call("revoke_key", at=key_id)
+    maker = Principal("a", key=key_id)
+    runtime.current().access_keys.create(maker, "b", ("work",))
+    call("revoke_key", at=key_id, query={"made": "revoke"})
     call("revoke_key", at="0" * 16, status=404)
     assert call.authorize(made["secret"]) == {}
 

@@ -45,6 +45,34 @@ def test_table_is_kept_safe(synthesis: Any) -> None:
     )
 
 
+def test_what_the_table_takes_may_be_bounded(synthesis: Any, with_waf: Any) -> None:
+    """A key that pushes without end costs no more than that."""
+    unbounded, bounded = (made.one("AWS::DynamoDB::Table") for made in (synthesis, with_waf))
+    for part in (unbounded, *unbounded["GlobalSecondaryIndexes"]):
+        assert "OnDemandThroughput" not in part
+    assert bounded["OnDemandThroughput"] == {
+        "MaxReadRequestUnits": 3_000,
+        "MaxWriteRequestUnits": 1_000,
+    }
+    for index in bounded["GlobalSecondaryIndexes"]:
+        assert index["OnDemandThroughput"] == {"MaxReadRequestUnits": 3_000}
+
+
+def test_the_table_is_backed_up_where_that_is_asked_for(synthesis: Any, with_waf: Any) -> None:
+    assert not synthesis.resources("AWS::Backup::BackupPlan")
+    plan = with_waf.one("AWS::Backup::BackupPlan")["BackupPlan"]
+    (rule,) = plan["BackupPlanRule"]
+    (vault,) = with_waf.resources("AWS::Backup::BackupVault")
+    assert rule["Lifecycle"] == {"DeleteAfterDays": 30}
+    assert rule["TargetBackupVault"] == {"Fn::GetAtt": [vault, "BackupVaultName"]}
+    assert rule["ScheduleExpression"] == "cron(0 3 * * ? *)"
+    selection = with_waf.one("AWS::Backup::BackupSelection")["BackupSelection"]
+    (table,) = with_waf.resources("AWS::DynamoDB::Table")
+    assert selection["Resources"] == [{"Fn::GetAtt": [table, "Arn"]}]
+    assert plan["BackupPlanName"] == "ojs-dev"
+    assert with_waf.one("AWS::Backup::BackupVault")["EncryptionKeyArn"]
+
+
 def test_payload_bucket_is_private(synthesis: Any) -> None:
     synthesis.data.has_resource(
         "AWS::S3::Bucket",
@@ -145,9 +173,10 @@ def test_function(synthesis: Any, spec: Any) -> None:
     assert "TracingConfig" not in function
     logging = function["LoggingConfig"]
     assert (logging["LogFormat"], logging["SystemLogLevel"]) == ("JSON", "WARN")
+    metered = {"OJS_QUEUE_METRICS", "OJS_QUEUE_METRICS_MAX"}
     more = {
-        "stream": {"OJS_BUCKET", "OJS_BUS", "OJS_FAILURE_QUEUE"},
-        "sweep": {"OJS_BUCKET", "OJS_BUS"},
+        "stream": {"OJS_BUCKET", "OJS_BUS", "OJS_FAILURE_QUEUE", *metered},
+        "sweep": {"OJS_BUCKET", "OJS_BUS", *metered},
         "authorizer": set(),
         "setup": {"OJS_FIRST_KEY_SECRET"},
     }.get(spec.name, {"OJS_AUTHORIZER", "OJS_BUCKET"})
@@ -276,6 +305,7 @@ def test_state_and_service_are_apart(synthesis: Any) -> None:
 
 # Resources that hold what cannot be made anew.
 STATEFUL = {
+    "AWS::Backup::BackupVault",
     "AWS::DynamoDB::Table",
     "AWS::DynamoDB::GlobalTable",
     "AWS::KMS::Key",
@@ -381,7 +411,7 @@ def test_local_target_differs_only_where_the_emulator_must(
     alarms = local.resources(ALARM).values()
     calculated = [one for one in synthesis.resources(ALARM).values() if "Metrics" in one]
     assert len(calculated) == len(synthesis.resources(ALARM)) - len(alarms) > 0
-    missing = [*[ALARM] * len(calculated), "AWS::SQS::QueuePolicy"]
+    missing = [*[ALARM] * len(calculated), "AWS::Logs::MetricFilter", "AWS::SQS::QueuePolicy"]
     assert sorted(kinds(local.service) + missing) == kinds(synthesis.service)
     assert set(kinds(synthesis.data)) - set(kinds(local.data)) == {"AWS::S3::BucketPolicy"}
     host = f"python{sys.version_info.major}.{sys.version_info.minor}"

@@ -2,17 +2,24 @@
 
 from __future__ import annotations
 
+import errno
 import json
+from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from local.gateway import FUNCTION_BYTES, Gateway, refusal, route
+from local.folder import DataFolder
+from local.gateway import FUNCTION_BYTES, DiskCheck, Gateway, refusal, route
 from local.http_server import Request, Response
 
 
 def call(
-    gateway: Gateway, target: str, body: bytes = b"", content_type: str = "application/json"
+    gateway: Callable[[Request], Response],
+    target: str,
+    body: bytes = b"",
+    content_type: str = "application/json",
 ) -> Response:
     return gateway(
         Request("POST", target, [("content-type", content_type)], body, "1.1", "127.0.0.1")
@@ -113,3 +120,47 @@ def test_a_browser_may_ask_about_a_hook() -> None:
     assert (response.status, response.body) == (204, b"")
     assert headers["Access-Control-Allow-Methods"] == headers["Allow"] == "POST, OPTIONS"
     assert "Authorization" in headers["Access-Control-Allow-Headers"].split(", ")
+
+
+@pytest.mark.parametrize(
+    ("target", "status", "told"),
+    [
+        ("/ojs/v1/jobs", 503, True),
+        ("/ojs/v1/jobs", 500, True),
+        ("/ojs/v1/jobs", 201, False),
+        ("/ojs/v1/jobs", 401, False),
+        ("/ojs/v1/health?x=1", 200, True),
+        ("/ready", 200, True),
+        ("/health", 401, False),
+    ],
+)
+@pytest.mark.parametrize("full", [True, False])
+def test_a_full_disk_is_told_of(target: str, status: int, told: bool, full: bool) -> None:
+    """The engine says that it is busy, and reads go on."""
+    behind = Response(status, [], b"behind")
+    answer = call(DiskCheck(lambda _request: behind, lambda: full, "/data"), target)
+    if not (told and full):
+        assert answer is behind
+        return
+    assert answer.status == 503
+    assert "/data is full" in json.loads(answer.body)["error"]["message"]
+
+
+def test_a_full_disk_is_found_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = DataFolder(tmp_path / "data")
+    try:
+        assert not folder.full()
+        assert {each.name for each in folder.path.iterdir()} == {"server.lock"}
+        for number in (errno.ENOSPC, errno.EDQUOT, errno.EIO):
+
+            def fails(number: int = number, **_: Any) -> Any:
+                raise OSError(number, "no")
+
+            monkeypatch.setattr("local.folder.tempfile.TemporaryFile", fails)
+            if number == errno.EIO:
+                with pytest.raises(OSError, match="no"):
+                    folder.full()
+            else:
+                assert folder.full()
+    finally:
+        folder.close()

@@ -77,6 +77,8 @@ def test_nobody_gets_in_without_a_key(closed: RunningServer) -> None:
 def test_the_first_key_is_its_owner_s(closed: RunningServer) -> None:
     file = closed.data / "first-key"
     assert file.stat().st_mode & 0o777 == 0o600
+    # Nor do other users of the machine read jobs.
+    assert file.parent.stat().st_mode & 0o777 == 0o700
     assert str(file) in closed.printed
     assert first_key(closed) not in closed.printed
 
@@ -100,7 +102,9 @@ def test_keys_are_made_listed_and_revoked(closed: RunningServer) -> None:
     assert secret not in listed.stdout
     file = closed.data.parent / "root-key"
     file.write_text(f"{root}\n")
-    gone = ojs_aws(closed, "keys", "revoke", keys["mailer"]["id"], "--key-file", str(file))
+    gone = ojs_aws(
+        closed, "keys", "revoke", keys["mailer"]["id"], "--made", "--key-file", str(file)
+    )
     assert "revoked" in gone.stdout
     assert ask(closed, secret, "POST", "/ojs/v1/jobs", job) == 401
     assert "revoked" in ojs_aws(closed, "keys", "list", key=root).stdout

@@ -55,6 +55,11 @@ def children(process: int) -> list[int]:
     return [int(child) for child in listed.split()]
 
 
+def threads(server: RunningServer, after_s: float = 0) -> int:
+    time.sleep(after_s)
+    return len(list(Path(f"/proc/{server.process.pid}/task").iterdir()))
+
+
 def runs(process: int) -> bool:
     try:
         return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
@@ -309,8 +314,18 @@ def test_stops_cleanly(tmp_path: Path, number: signal.Signals) -> None:
     server = RunningServer(tmp_path / "data", tmp_path / "printed")
     (engine,) = children(server.process.pid)
     idle = socket.create_connection(("127.0.0.1", server.port))
-    started = time.monotonic()
-    assert server.end(number) == 0
+    path = f"/ojs/v1/jobs/{server.enqueue()['id']}/result?wait=true"
+    assert eventually(lambda: threads(server) == threads(server, after_s=0.3))
+    before = threads(server)
+    with ThreadPoolExecutor(1) as pool:
+        waits = pool.submit(server.call, "GET", path)
+        # It would be for 25 s. Its connection has a thread; the request came with it.
+        assert eventually(lambda: threads(server) > before)
+        time.sleep(0.3)
+        started = time.monotonic()
+        assert server.end(number) == 0
+        # Not cut: it is told that there is no result yet.
+        assert waits.result()[0] == 202
     assert time.monotonic() - started < 5
     idle.close()
     assert not runs(engine)

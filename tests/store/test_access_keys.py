@@ -5,13 +5,15 @@ from __future__ import annotations
 import statistics
 import threading
 import time
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from ojs.clock import SystemClock
-from ojs.domain.access import ALL_SCOPES, ANYBODY, Credential
+from ojs.domain.access import ALL_SCOPES, ANYBODY, AccessKey, Credential
+from ojs.domain.errors import BackendUnavailable, Unauthenticated
 from ojs.services.operations.access_keys import AccessKeys
 from ojs.services.operations.authentication import Authentication
 from ojs.store.deployment import access_keys
@@ -129,6 +131,60 @@ def test_a_lost_answer_makes_no_second_key(door: Door, monkeypatch: pytest.Monke
     key = door.make()
     assert door.opens(key)
     assert len(door.keys.list(limit=10).items) == 1
+
+
+def child_of(door: Door, maker: AccessKey) -> AccessKey:
+    return door.keys.create(maker.principal, "child", ["work"])[0]
+
+
+def test_what_a_key_costs_that_another_makes(dynoxide: Engine, door: Door) -> None:
+    assert dynoxide.running
+    maker, _ = door.keys.create(ANYBODY, "k", ALL_SCOPES)
+    meter = door.table.meter
+    meter.reset()
+    child_of(door, maker)
+    assert meter.calls == ["GetItem", "TransactWriteItems"]
+    child_of(door, maker)
+    meter.reset()
+    door.keys.revoke_with_made(ANYBODY, maker.id)
+    own, each = ["GetItem", "UpdateItem"], ["Query", "GetItem", "UpdateItem", "Query", "DeleteItem"]
+    assert meter.calls == own + 2 * each + ["Query"]
+
+
+def test_a_maker_that_is_revoked_meanwhile_makes_none(
+    door: Door, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """After its record was read, and before the new key is stored."""
+    maker, _ = door.keys.create(ANYBODY, "k", ALL_SCOPES)
+    transact = door.table.transact
+
+    def after_revocation(writes: Any) -> None:
+        door.keys.revoke_with_made(ANYBODY, maker.id)
+        transact(writes)
+
+    monkeypatch.setattr(door.table, "transact", after_revocation)
+    with pytest.raises(Unauthenticated):
+        child_of(door, maker)
+    assert [key.id for key in door.keys.list(limit=10).items] == [maker.id]
+
+
+def test_a_crash_leaves_the_rest_to_a_repetition(door: Door) -> None:
+    root, _ = door.keys.create(ANYBODY, "k", ALL_SCOPES)
+    made = [child_of(door, root) for _ in range(2)]
+    made += [child_of(door, each) for each in made]
+    for looks in range(12):
+        left = iter(range(looks))
+
+        def go_on(left: Iterator[int] = left) -> bool:
+            return next(left, None) is not None
+
+        try:
+            door.keys.revoke_with_made(ANYBODY, root.id, go_on)
+        except BackendUnavailable:
+            continue
+        assert looks < 9  # what an earlier try has done is not done again
+        break
+    assert all(door.keys.get(each.id).revoked_ms for each in made)
 
 
 def test_an_id_that_is_taken_keeps_its_key(door: Door) -> None:

@@ -408,7 +408,7 @@ def test_a_job_moves_to_another_queue_under_its_rules(world: World) -> None:
     world.run.queues.configure(
         "again", {"max_size": 1, "lanes": 4, "allowed_job_types": ["test.*"], "producers": ["none"]}
     )
-    back = world.run.redrive.retry(job.id, override(queue="again"))
+    back = world.run.redrive.retry(job.id, override(queue="again"), caller="none")
     assert (back.queue, counter_value(world, "again")[0], counter_value(world, "mail")[0]) == (
         "again",
         1,
@@ -432,7 +432,7 @@ def test_a_job_moves_to_another_queue_under_its_rules(world: World) -> None:
 @pytest.mark.requirement("DL-15")
 def test_its_rate_limit_is_known_in_the_queue_it_moves_to(world: World) -> None:
     job = die(world, rate_limit={"concurrency": 1})
-    world.run.redrive.retry(job.id, override(queue="again"))
+    world.run.redrive.retry(job.id, override(queue="again"), caller="none")
     assert "queue:again" in [standing.key for standing in world.run.limits.list(limit=10).items]
     assert len(world.fetch("again")) == 1
 

@@ -21,6 +21,8 @@ _BEARER = re.compile(r"bearer +(\S+)", re.IGNORECASE)
 
 MAX_NAME_CHARACTERS = 255
 MAX_QUEUES = 50
+# Generations of keys: all that a key made, and that those made, can be revoked in bounded time.
+MAX_ANCESTORS = 9
 # How long a key is listed after it has expired or was revoked.
 KEPT_S = 90 * 86_400
 
@@ -54,6 +56,18 @@ class Principal:
     def limited(self) -> bool:
         """Whether its queues are restricted."""
         return self.queues is not None
+
+    @property
+    def holder(self) -> str | None:
+        """The name on its key; None if it came without one. Keys that replace each other have one
+        name.
+        """
+        return self.name if self.key is not None else None
+
+    @property
+    def bound(self) -> bool:
+        """Whether it may use records of workers only that keys of its own name made."""
+        return self.limited and self.key is not None
 
     def reaches(self, queue: str) -> bool:
         """Whether it may touch a queue."""
@@ -115,6 +129,9 @@ class AccessKey:
     used_ms: int | None = None
     # The name of the key that created it; None for the first key.
     made_by: str | None = None
+    # The id of that key, after the ids of those that it descends from; empty for the first key, and
+    # for keys that earlier versions made.
+    ancestors: tuple[str, ...] = ()
 
     @property
     def principal(self) -> Principal:

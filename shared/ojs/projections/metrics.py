@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Protocol
 
 from aws_lambda_powertools.metrics import EphemeralMetrics, MetricUnit
 
+from ojs.clock import Clock
 from ojs.domain.events.types import EventType
 from ojs.domain.queue.config import OverflowPolicy
+from ojs.domain.stats import OTHER_TYPES
 from ojs.projections import counters
 from ojs.projections.counters import Tally
 from ojs.projections.limits import ThrottleChange
@@ -59,18 +62,68 @@ class MetricsOutlet(Protocol):
         ...
 
 
+# What stands for the queues that have no metrics of their own: no queue can have the name.
+OTHERS = "(others)"
+# Types of job of one queue that have metrics of their own within an hour; the rest are `other`.
+MAX_TYPES = 10
+_HOUR_MS = 3_600_000
+
+
+@dataclass
+class MeteredQueues:
+    """Which queues have metrics of their own: CloudWatch is paid for each metric and hour, and
+    whoever may push jobs may name any queue.
+
+    Those that a container meets first in an hour, up to `most`; None: all, 0: none, whose metrics
+    have no dimension for queue, type or pool.
+    """
+
+    most: int | None
+    clock: Clock
+    _hour: int = 0
+    _types: dict[str, set[str]] = field(default_factory=dict)
+
+    def shown(self, dimensions: Mapping[str, str]) -> Mapping[str, str]:
+        """The dimensions under which something is recorded."""
+        queue = dimensions.get("queue")
+        if self.most is None or queue is None:
+            return dimensions
+        if self.most == 0:
+            hidden = ("queue", "type", "pool")
+            return {name: text for name, text in dimensions.items() if name not in hidden}
+        hour = self.clock.now_ms() // _HOUR_MS
+        if hour != self._hour:
+            self._hour, self._types = hour, {}
+        if queue not in self._types and len(self._types) >= self.most:
+            queue = OTHERS
+        types = self._types.setdefault(queue, set()) if queue != OTHERS else set[str]()
+        shown = {**dimensions, "queue": queue}
+        kind = dimensions.get("type")
+        if kind is not None and kind not in types:
+            if queue == OTHERS or len(types) >= MAX_TYPES:
+                shown["type"] = OTHER_TYPES
+            else:
+                types.add(kind)
+        return shown
+
+
 class EmbeddedMetrics:
     """Writes the embedded metric format to standard output, of which CloudWatch Logs makes metrics.
 
-    Each metric has the given dimensions and `service`.
+    Each metric has `service` and the given dimensions, as far as queues are `metered`.
     """
 
-    def __init__(self, service: str, namespace: str = NAMESPACE) -> None:
+    def __init__(
+        self, service: str, namespace: str = NAMESPACE, metered: MeteredQueues | None = None
+    ) -> None:
         self._service = service
         self._namespace = namespace
+        self._metered = metered
 
     def put(self, dimensions: Mapping[str, str], values: Mapping[str, Sequence[float]]) -> None:
         """Write one object for each hundred values."""
+        if self._metered is not None:
+            dimensions = self._metered.shown(dimensions)
         written = EphemeralMetrics(namespace=self._namespace, service=self._service)
         for name, value in dimensions.items():
             written.add_dimension(name, value)

@@ -218,6 +218,11 @@ def _deployment(run: Run) -> None:
         Principal("operator"), "worker", ("jobs:read",), queues=("plain",)
     )
     Authentication(AccessKeyStore(table), run.clock).who(f"Bearer {credential.text}")
+    first, _ = run.run.access_keys.create(ANYBODY, "operator", ("work",))
+    run.run.workers.beat("keyed", caller=first.principal)
+    later = run.clock.now_ms() + _HOUR_MS
+    for end in (later, None):
+        run.run.access_keys.create(first.principal, "worker", ("work",), expires_ms=end)
     run.run.access_keys.revoke(ANYBODY, key.id)
 
 
@@ -463,7 +468,8 @@ def _dead_letters(run: Run) -> None:
     """Dead letters that come back, go, and are pruned."""
     # Its payload is changed, which lives apart.
     changed = {"override": {"args": [_APART, 2]}}
-    run.ask("POST", f"/dead-letter/{run.dead('dead', [_APART])}/retry", changed)
+    dead = run.dead("dead", [_APART])
+    run.ask("POST", f"/dead-letter/{dead}/retry", changed, x_ojs_producer="operator")
     unique = run.dead("unique", unique={"keys": ["type"]})
     run.ask("POST", f"/dead-letter/{unique}/retry")
     run.ask("DELETE", f"/dead-letter/{run.dead('gone')}")

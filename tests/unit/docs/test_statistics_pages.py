@@ -15,9 +15,11 @@ from ojs.domain.stats import DAY_MS, HOUR_MS, MINUTE_MS, Period
 from ojs.http.contract import operations as contract
 from ojs.http.views import metrics
 from ojs.projections import counters
+from ojs.projections import metrics as job_metrics
 from ojs.services.operations import events as log
 from ojs.services.operations import metrics_sweep as gauges
 from ojs.services.operations import statistics as services
+from ojs.settings import Settings
 from ojs.store.derived import event_log
 from ojs.store.derived import statistics as store
 
@@ -100,8 +102,10 @@ def test_the_history_is_kept_as_long_as_said() -> None:
         ("the first 100 keys", METRICS, services.MAX_METRIC_KEYS == 100),
         ("the first 100 in order of name", METRICS, services.MAX_METRIC_POOLS == 100),
         ("no more than 500 queues in all", METRICS, services.MAX_METRIC_POOL_QUEUES == 500),
-        ("up to 100 queues and 100 pools", METRICS,
-         (sweep_metrics.MAX_QUEUES, sweep_metrics.MAX_POOLS) == (100, 100)),
+        ("the latter of up to 100 pools", METRICS, sweep_metrics.MAX_POOLS == 100),
+        ("`queue_metrics_max` (20)", METRICS, Settings("table").metered_queues == 20),
+        ("each queue's first ten types", METRICS, job_metrics.MAX_TYPES == 10),
+        ("the queue `(others)`", METRICS, job_metrics.OTHERS == "(others)"),
     ],
 )  # fmt: skip
 def test_what_is_said_holds(text: str, page: str, holds: bool) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
 import pytest
@@ -11,7 +11,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ojs.clock import ManualClock
-from ojs.domain.access import ALL_SCOPES, KEY_CHARACTERS, Credential, Principal, Scope, bearer
+from ojs.domain import times
+from ojs.domain.access import (
+    ALL_SCOPES,
+    ANYBODY,
+    KEY_CHARACTERS,
+    Credential,
+    Principal,
+    Scope,
+    bearer,
+)
 from ojs.domain.errors import BackendError
 from ojs.http.contract import operations as contract
 from ojs.http.contract.operations import Operation
@@ -261,6 +270,117 @@ def test_a_worker_s_pool_does_not_widen_a_limit(keyed: Keyed) -> None:
     assert theirs != mine
 
 
+AS_A_WORKER: tuple[tuple[str, str, dict[str, Any] | None], ...] = (
+    ("POST", "/ojs/v1/workers/register", {"worker_id": "w", "pool": "p"}),
+    ("POST", "/ojs/v1/workers/register", {"worker_id": "w"}),
+    ("POST", "/ojs/v1/workers/heartbeat", {"worker_id": "w"}),
+    ("POST", "/ojs/v1/workers/heartbeat", {"worker_id": "w", "pool": "p"}),
+    ("POST", "/ojs/v1/workers/beat", {"worker_id": "w", "state": "terminate"}),
+    ("POST", "/ojs/v1/workers/fetch", {"worker_id": "w", "queues": ["my.own"]}),
+    ("POST", "/ojs/v1/workers/fetch", {"worker_id": "w", "queues": ["my.own"], "pool": "p"}),
+    ("GET", "/ojs/v1/workers/w/health", None),
+    ("DELETE", "/ojs/v1/workers/w", None),
+)
+
+
+def worker_key(keyed: Keyed, name: str, *queues: str) -> Keyed:
+    return keyed.holding(keyed.make(name, "work", queues=queues))
+
+
+@pytest.mark.parametrize(("method", "path", "body"), AS_A_WORKER, ids=str)
+@pytest.mark.parametrize("by", ["limited", "all"])
+def test_a_limited_key_reaches_no_worker_of_another(
+    by: str, method: str, path: str, body: dict[str, Any] | None, keyed: Keyed
+) -> None:
+    owner = (
+        worker_key(keyed, "mail", "mail")
+        if by == "limited"
+        else keyed.holding(keyed.make("mail", "work"))
+    )
+    assert owner("POST", "/ojs/v1/workers/register", {"worker_id": "w"}).status == 200
+    before = keyed.runtime.workers.get("w")
+    keyed.clock.advance(29_000)
+    # Heard a moment ago in this container: it is not remembered for the other either.
+    assert owner("POST", "/ojs/v1/workers/heartbeat", {"worker_id": "w"}).status == 200
+    other = worker_key(keyed, "other", "my.own")
+    reply = other(method, path, body)
+    assert (reply.status, reply.error["details"]) == (403, {})
+    after = keyed.runtime.workers.get("w")
+    assert (after.holder, after.pool, after.state) == ("mail", before.pool, before.state)
+    # Its own key, an operator's, and one that may work on all queues reach it.
+    for api in (owner, keyed.holding(keyed.make("root", *ALL_SCOPES))):
+        assert api("GET", "/ojs/v1/workers/w/health").json["state"] == "running"
+
+
+@pytest.mark.parametrize(("method", "path", "body"), AS_A_WORKER, ids=str)
+def test_the_next_key_of_the_same_name_goes_on(
+    method: str, path: str, body: dict[str, Any] | None, keyed: Keyed
+) -> None:
+    first = worker_key(keyed, "mail", "my.own")
+    assert first("POST", "/ojs/v1/workers/register", {"worker_id": "w"}).status == 200
+    following = worker_key(keyed, "mail", "my.own")
+    assert following(method, path, body).status == 200
+
+
+def test_a_key_of_another_name_takes_over_the_id_of_a_dead_worker(keyed: Keyed) -> None:
+    beat = ("POST", "/ojs/v1/workers/heartbeat", {"worker_id": "w"})
+    fetch = ("POST", "/ojs/v1/workers/fetch", {"worker_id": "w", "queues": ["my.own"]})
+    first, later = (worker_key(keyed, name, "my.own") for name in ("first", "later"))
+    assert first(*beat).status == 200
+    keyed.clock.advance(30_001)
+    assert later(*fetch).status == 200
+    assert later("GET", "/ojs/v1/workers/w/health").status == 403
+    assert later(*beat).status == 200
+    assert later("GET", "/ojs/v1/workers/w/health").status == 200
+    assert first(*beat).status == 403
+    # Or at once, when an operator removes the record.
+    assert (
+        keyed.holding(keyed.make("root", *ALL_SCOPES))("DELETE", "/ojs/v1/admin/workers/w").status
+        == 200
+    )
+    assert first(*beat).status == 200
+
+
+def test_a_record_without_a_holder_is_whose_key_comes_first(keyed: Keyed) -> None:
+    """That of an earlier version."""
+    keyed.runtime.workers.register("w", {})
+    beat = ("POST", "/ojs/v1/workers/heartbeat", {"worker_id": "w"})
+    assert worker_key(keyed, "mail", "mail")(*beat).status == 200
+    assert worker_key(keyed, "other", "other")(*beat).status == 403
+
+
+@pytest.mark.parametrize("authorizer", ["none", "jwt", "iam"])
+def test_without_keys_workers_are_nobody_s(
+    authorizer: str, make_runtime: Callable[..., Runtime], clock: ManualClock
+) -> None:
+    """A JWT may name queues; but each container of a role has another name."""
+    api = Keyed(make_runtime(authorizer=authorizer), clock)
+    claims = {"scope": "work", "ojs_queues": "my.own"}
+    for name in ("a", "b"):
+        told = {"jwt": {"claims": {"sub": name, **claims}}, "iam": {"userArn": f"arn:{name}"}}
+        for method, path, body in AS_A_WORKER[1:4]:
+            assert api(method, path, body, told=told).status == 200
+        assert api("GET", "/ojs/v1/workers/w/health", told=told).status == 200
+    assert api.runtime.workers.get("w").holder is None
+
+
+def test_a_worker_s_key_costs_nothing_more(keyed: Keyed) -> None:
+    costs = []
+    every = keyed.holding(keyed.make("all", "work"))
+    # The container has seen worker and pool before.
+    for api in (every, every, worker_key(keyed, "mail", "my.own")):
+        keyed.clock.advance(60_000)
+        calls = []
+        for method, path, body in AS_A_WORKER[2:6]:
+            told = {"lambda": api.told(f"Bearer {api.key}")}
+            reply, made = spent(keyed, keyed, method, path, body, told=told)
+            assert reply.status == 200
+            calls.append((made, keyed.runtime.table.meter.write_units))
+        costs.append(calls)
+    assert costs[1] == costs[2]
+    assert costs[1][3] == (["BatchGetItem"], 0.0)
+
+
 def test_a_dead_letter_cannot_be_taken_to_another_queue(keyed: Keyed) -> None:
     api, job = limited(keyed), push(keyed, "mine")
     assert api("POST", "/ojs/v1/workers/fetch", {"queues": ["mine"]}).status == 200
@@ -269,6 +389,85 @@ def test_a_dead_letter_cannot_be_taken_to_another_queue(keyed: Keyed) -> None:
     retry = f"/ojs/v1/dead-letter/{job}/retry"
     assert api("POST", retry, {"override": {"queue": "theirs"}}).status == 403
     assert api("POST", retry, {"override": {"queue": "my.other"}}).status == 200
+
+
+def discarded(api: Keyed, job: str, queue: str) -> None:
+    """A job becomes a dead letter."""
+    assert api("POST", "/ojs/v1/workers/fetch", {"queues": [queue]}).json["jobs"][0]["id"] == job
+    failed = {"job_id": job, "error": {"type": "E", "retryable": False}}
+    assert api("POST", "/ojs/v1/workers/nack", failed).status == 200
+
+
+@pytest.mark.parametrize(
+    "path", ["dead-letter/{}/retry", "admin/dead-letter/{}/retry", "jobs/{}/retry"]
+)
+def test_a_retry_does_not_show_jobs_of_other_queues(path: str, keyed: Keyed) -> None:
+    owner, api = keyed.holding(keyed.make("owner", *ALL_SCOPES)), limited(keyed)
+    job = {"type": "t", "args": ["secret"], "unique": {"keys": ["type"], "states": ["available"]}}
+    mine = owner("POST", "/ojs/v1/jobs", {**job, "options": {"queue": "mine"}}).json["job"]["id"]
+    discarded(owner, mine, "mine")
+    theirs = owner("POST", "/ojs/v1/jobs", {**job, "options": {"queue": "theirs"}}).json["job"]
+    reply = api("POST", f"/ojs/v1/{path.format(mine)}")
+    assert (reply.status, reply.error["details"]) == (403, {})
+    assert theirs["id"] not in reply.text
+    # Of many neither.
+    asked = {"filter": {"queue": "mine"}, "confirm": True}
+    many = api("POST", "/ojs/v1/dead-letter/retry", asked)
+    assert theirs["id"] not in many.text
+    # Who reaches both is told.
+    told = owner("POST", f"/ojs/v1/{path.format(mine)}")
+    assert (told.status, told.error["details"]["existing_job_id"]) == (409, theirs["id"])
+
+
+@pytest.mark.parametrize(
+    "override",
+    [{"args": [2]}, {"queue": "other"}, {"meta": {"a": 1}}, {"retry": {"max_attempts": 1}}],
+    ids=str,
+)
+def test_who_changes_a_dead_letter_is_its_producer(override: dict[str, Any], keyed: Keyed) -> None:
+    job = push(keyed, "q")
+    owner = keyed.holding(keyed.make("owner", *ALL_SCOPES))
+    discarded(owner, job, "q")
+    for queue in ("q", "other"):
+        config = {"producers": ["billing"]}
+        assert owner("PUT", f"/ojs/v1/queues/{queue}/config", config).status == 200
+    retry = f"/ojs/v1/dead-letter/{job}/retry"
+    for name, *scopes in (("billing", "admin:write"), ("owner", *ALL_SCOPES)):
+        api = keyed.holding(keyed.make(name, *scopes))
+        assert api("POST", retry, {"override": override}).status == 403
+        assert owner("GET", f"/ojs/v1/dead-letter/{job}").status == 200
+    billing = keyed.holding(keyed.make("billing", "admin:write", "jobs:write"))
+    back = billing("POST", retry, {"override": override}).json["job"]
+    assert (back["producer"], back["changed_by"]) == ("owner", "billing")
+    assert owner("GET", f"/ojs/v1/jobs/{job}").json["changed_by"] == "billing"
+
+
+def test_a_dead_letter_comes_back_as_it_is_for_any_operator(keyed: Keyed) -> None:
+    job = push(keyed, "q")
+    owner = keyed.holding(keyed.make("owner", *ALL_SCOPES))
+    discarded(owner, job, "q")
+    owner("PUT", "/ojs/v1/queues/q/config", {"producers": ["billing"]})
+    operator = keyed.holding(keyed.make("operator", "admin:write"))
+    back = operator("POST", f"/ojs/v1/dead-letter/{job}/retry", {"override": {}})
+    assert back.status == 200
+    assert "changed_by" not in back.json["job"]
+
+
+@pytest.mark.parametrize("prefix", ["", "admin/"])
+def test_who_moves_a_job_is_its_producer(prefix: str, keyed: Keyed) -> None:
+    job = push(keyed, "q")
+    owner = keyed.holding(keyed.make("owner", *ALL_SCOPES))
+    owner("PUT", "/ojs/v1/queues/other/config", {"producers": ["billing"]})
+    path, move = f"/ojs/v1/{prefix}jobs/{job}", {"queue": "other"}
+    operator = keyed.holding(keyed.make("billing", "admin:write"))
+    for api in (owner, operator):
+        assert api("PATCH", path, move).status == 403
+    if prefix:
+        assert operator("PATCH", path, {"priority": 3}).status == 200
+    billing = keyed.holding(keyed.make("billing", "admin:write", "jobs:write"))
+    moved = billing("PATCH", path, move).json
+    assert (moved["queue"], moved["producer"]) == ("other", "owner")
+    assert moved["changed_by"] == "billing"
 
 
 @pytest.mark.parametrize("how", ["ignore", "reject", "replace"])
@@ -362,6 +561,85 @@ def test_nobody_gives_or_takes_more_than_they_have(keyed: Keyed) -> None:
     assert keyed.holding(root)("GET", "/ojs/v1/queues").status == 200
 
 
+def created(api: Keyed, name: str, **more: Any) -> tuple[dict[str, Any], Keyed]:
+    """A key that another one makes, and the API asked with it."""
+    body = {"name": name, "scopes": ["admin:write", "work"], **more}
+    reply = api("POST", "/ojs/v1/admin/keys", body)
+    assert reply.status == 201, reply.text
+    return reply.json["key"], api.holding(reply.json["secret"])
+
+
+def test_no_key_outlives_the_key_that_made_it(keyed: Keyed) -> None:
+    end_ms = keyed.clock.now_ms() + 3_600_000
+    maker = keyed.holding(keyed.make("maker", *ALL_SCOPES, expires_ms=end_ms))
+    end = times.format_ms(end_ms)
+    asked = {"name": "k", "scopes": ["work"]}
+    for body in (asked, {**asked, "expires_at": end}):
+        made = maker("POST", "/ojs/v1/admin/keys", body)
+        assert made.json["key"]["expires_at"] == end
+    sooner, child = created(maker, "k", expires_at="+PT1M")
+    assert sooner["expires_at"] < end
+    # Nor does the child of a child.
+    assert created(child, "k")[0]["expires_at"] == sooner["expires_at"]
+    for late in ("+PT61M", "2199-01-01T00:00:00Z"):
+        reply = maker("POST", "/ojs/v1/admin/keys", {**asked, "expires_at": late})
+        assert (reply.status, reply.error["details"]["field"]) == (400, "expires_at")
+        assert end in reply.error["message"]
+    assert len(keyed.runtime.access_keys.list().items) == 5
+
+
+def test_a_key_is_revoked_with_all_that_it_made(keyed: Keyed) -> None:
+    root, api = created(keyed.holding(keyed.make("first", *ALL_SCOPES)), "root")
+    children = [created(api, f"child {number}") for number in range(3)]
+    grandchild, deep = created(children[0][1], "grandchild")
+    first_id = root["ancestors"][0]
+    assert grandchild["ancestors"] == [first_id, root["id"], children[0][0]["id"]]
+    # One of them was revoked alone: what it made lives on.
+    owner = keyed.holding(keyed.make("owner", *ALL_SCOPES))
+    alone = owner("DELETE", f"/ojs/v1/admin/keys/{children[0][0]['id']}")
+    assert "also_revoked" not in alone.json
+    fetch = ("POST", "/ojs/v1/workers/fetch", {"queues": ["a"]})
+    assert deep(*fetch).status == 200
+    reply = owner("DELETE", f"/ojs/v1/admin/keys/{root['id']}", query={"made": "revoke"})
+    assert reply.json["key"]["state"] == "revoked"
+    also = {grandchild["id"], children[1][0]["id"], children[2][0]["id"]}
+    assert set(reply.json["also_revoked"]) == also
+    for _, one in [*children, (grandchild, deep)]:
+        assert one(*fetch).status == 401
+    assert owner(*fetch).status == 200
+    again = owner("DELETE", f"/ojs/v1/admin/keys/{root['id']}", query={"made": "revoke"})
+    assert again.json["also_revoked"] == []
+    bad = owner("DELETE", f"/ojs/v1/admin/keys/{root['id']}", query={"made": "x"})
+    assert (bad.status, bad.error["details"]["field"]) == (400, "made")
+
+
+def test_a_revoked_key_that_is_remembered_makes_none(keyed: Keyed) -> None:
+    key, api = created(keyed.holding(keyed.make("owner", *ALL_SCOPES)), "k")
+    told = {"lambda": api.told(f"Bearer {api.key}")}
+    keyed.runtime.access_keys.revoke(ANYBODY, key["id"])
+    body = {"name": "k", "scopes": ["work"]}
+    assert keyed("POST", "/ojs/v1/admin/keys", body, told=told).status == 401
+    assert len(keyed.runtime.access_keys.list().items) == 2
+
+
+@pytest.mark.parametrize("name", ['a"b', "a\\b", '","principal":"root'])
+def test_names_that_would_break_the_access_log_are_refused(name: str, keyed: Keyed) -> None:
+    """API Gateway writes a name between quotes as it is."""
+    owner = keyed.holding(keyed.make("owner", *ALL_SCOPES))
+    reply = owner("POST", "/ojs/v1/admin/keys", {"name": name, "scopes": ["work"]})
+    assert (reply.status, reply.error["details"]["field"]) == (400, "name")
+    assert len(keyed.runtime.access_keys.list().items) == 1
+
+
+def test_keys_have_ten_generations(keyed: Keyed) -> None:
+    api = keyed.holding(keyed.make("first", *ALL_SCOPES))
+    for _ in range(9):
+        key, api = created(api, "k")
+    assert len(key["ancestors"]) == 9
+    body = {"name": "k", "scopes": ["work"]}
+    assert api("POST", "/ojs/v1/admin/keys", body).status == 403
+
+
 def test_keys_are_listed_page_by_page(keyed: Keyed) -> None:
     ids = [keyed.make(f"k{number}", "work").split("_")[1] for number in range(5)]
     keyed.clock.advance(1)
@@ -410,6 +688,63 @@ def test_a_jwt(
     # What the other authorizers say does not count here.
     other = {"lambda": {"principal": "svc", "scopes": "jobs:write"}}
     assert api("POST", "/ojs/v1/jobs", {"type": "t", "args": []}, told=other).status == 401
+
+
+# What API Gateway hands on of a token's claims: texts; an array is written as `[a b]`.
+ISSUERS: Mapping[str, tuple[dict[str, str], dict[str, str]]] = {
+    "Amazon Cognito": (
+        {"jwt_scope_prefix": "ojs/"},
+        {
+            "sub": "1example23456789", "token_use": "access", "client_id": "1example23456789",
+            "scope": "ojs/jobs:write ojs/jobs:read other/work",
+        },
+    ),
+    "Auth0": (
+        {},
+        {"sub": "abc@clients", "gty": "client-credentials", "scope": "jobs:write jobs:read"},
+    ),
+    "Auth0 with permissions": (
+        {"jwt_scope_claim": "permissions"},
+        {"sub": "abc@clients", "scope": "work", "permissions": "[jobs:write jobs:read]"},
+    ),
+    "Okta": (
+        {"jwt_scope_claim": "scp"},
+        {"sub": "0oa1", "cid": "0oa1", "scp": "[jobs:write jobs:read]"},
+    ),
+    "Microsoft Entra ID": (
+        {"jwt_scope_claim": "roles"},
+        {"sub": "55", "azp": "55", "roles": "[jobs:write jobs:read]", "ver": "2.0"},
+    ),
+    "Microsoft Entra ID, people": (
+        {"jwt_scope_claim": "scp"},
+        {"sub": "66", "name": "Ada", "scp": "jobs:write jobs:read", "ver": "2.0"},
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("issuer", ISSUERS)
+def test_tokens_of_the_issuers_that_are_named(
+    issuer: str, make_runtime: Callable[..., Runtime], clock: ManualClock
+) -> None:
+    settings, claims = ISSUERS[issuer]
+    api = Keyed(make_runtime(authorizer="jwt", **settings), clock)
+    told = {"jwt": {"claims": claims, "scopes": None}}
+    pushed = api("POST", "/ojs/v1/jobs", {"type": "t", "args": []}, told=told)
+    assert (pushed.status, pushed.json["job"]["producer"]) == (201, claims["sub"])
+    assert api("GET", f"/ojs/v1/jobs/{pushed.json['job']['id']}", told=told).status == 200
+    # A scope of another API, or in another claim, opens nothing.
+    assert api("POST", "/ojs/v1/workers/fetch", {"queues": ["a"]}, told=told).status == 403
+
+
+@pytest.mark.parametrize(
+    "scope", ["jobs:write", "ojs/", "ojs", "OJS/jobs:write", "x/ojs/jobs:write"]
+)
+def test_a_scope_without_the_prefix_does_not_count(
+    scope: str, make_runtime: Callable[..., Runtime], clock: ManualClock
+) -> None:
+    api = Keyed(make_runtime(authorizer="jwt", jwt_scope_prefix="ojs/"), clock)
+    told = {"jwt": {"claims": {"sub": "a", "scope": scope}}}
+    assert api("POST", "/ojs/v1/jobs", {"type": "t", "args": []}, told=told).status == 403
 
 
 def test_a_role(make_runtime: Callable[..., Runtime], clock: ManualClock) -> None:

@@ -22,6 +22,7 @@ from ojs.domain.stats import Filling, Levels, PoolMetrics, QueueGauges, Totals, 
 from ojs.runtime import Runtime
 from ojs.services.operations.metrics_sweep import MetricsReport
 from ojs.services.sweeps import SweepReport
+from ojs.settings import Settings
 from ojs.store.queues.registry import QUIET_MS
 from ojs.store.table import keys
 from ojs.store.table.table import Update
@@ -291,13 +292,36 @@ def test_totals_that_are_not_known_are_not_told(
 
 def test_the_fullest_queues_are_told_of(gauges: Gauges, capsys: pytest.CaptureFixture[str]) -> None:
     gauges.queues = [
-        gauges_of(f"q{number:04d}", Levels({State.AVAILABLE: number}), None)
-        for number in range(metrics.MAX_QUEUES + 50)
+        gauges_of(f"q{number:04d}", Levels({State.AVAILABLE: number}), None) for number in range(40)
     ]
     handler(EVENT, None)
     lines = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
     told = {line["queue"] for line in lines}
-    assert told == {f"q{number:04d}" for number in range(50, metrics.MAX_QUEUES + 50)}
+    assert told == {f"q{number:04d}" for number in range(20, 40)}
+
+
+@pytest.mark.parametrize(
+    ("settings", "queues"),
+    [
+        ({"queue_metrics": "off"}, 0),
+        ({"queue_metrics_max": 7}, 7),
+        ({"queue_metrics": "all"}, 140),
+    ],
+)
+def test_how_many_queues_are_told_of_is_a_setting(
+    settings: dict[str, Any], queues: int, gauges: Gauges, capsys: pytest.CaptureFixture[str]
+) -> None:
+    found = [
+        gauges_of(f"q{number}", Levels({State.AVAILABLE: number}), None) for number in range(140)
+    ]
+    report = MetricsReport({}, 0, found, None)
+    most = Settings("table", **settings).metered_queues
+    metrics.write(report, service="s", most=most)
+    pools = [PoolMetrics("p", 0.5, {f"q{number}": 0.5 for number in range(140)})]
+    metrics.write_pools(pools, service="s", most=most)
+    lines = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    for metric in (metrics.OLDEST_AGE, metrics.DISPATCH_RATIO):
+        assert len({line["queue"] for line in lines if metric in line}) == queues
 
 
 def test_everything_logged_meanwhile_has_the_id_of_the_event(
@@ -513,10 +537,11 @@ def test_pools_are_looked_at_and_told_of_as_metrics(
 def test_only_so_many_pools_and_queues_are_told_of(capsys: pytest.CaptureFixture[str]) -> None:
     """CloudWatch is paid for by metric."""
     pools = [PoolMetrics(f"p{n:03d}", 0.5, {f"q{n:03d}": 0.5}) for n in range(150)]
-    metrics.write_pools(pools, service="s")
+    metrics.write_pools(pools, service="s", most=20)
     lines = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
-    assert len(lines) == metrics.MAX_POOLS + metrics.MAX_QUEUES
-    assert not [line for line in lines if line.get("pool", line.get("queue", ""))[1:] >= "100"]
+    assert len(lines) == metrics.MAX_POOLS + 20
+    assert not [line for line in lines if line.get("pool", "")[1:] >= "100"]
+    assert not [line for line in lines if line.get("queue", "")[1:] >= "020"]
 
 
 @pytest.mark.requirement("FS-8")

@@ -461,3 +461,16 @@ def test_generators_of_clients_can_make_types_of_it() -> None:
     assert all(len(content) == 1 for content in bodies)
     said = [tuple(sorted(part["enum"])) for part in parts(schemas) if len(part.get("enum", "")) > 1]
     assert len(said) == len(set(said)), "a set of values is a type of its own, in `_SHARED`"
+
+
+def test_an_empty_parameter_counts_as_not_sent() -> None:
+    """As the functions read it; the schema alone would refuse an empty number."""
+    named = [
+        parameter
+        for path in openapi.document("1", "keys")["paths"].values()
+        for operation in path.values()
+        for parameter in operation.get("parameters", ())
+    ]
+    assert any(each["in"] == "path" for each in named)
+    for each in named:
+        assert each.get("allowEmptyValue", False) is (each["in"] == "query")

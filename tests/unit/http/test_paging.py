@@ -94,6 +94,18 @@ def test_the_three_styles_say_the_same() -> None:
     assert paging.PageWindow(20, 40).page == 3
 
 
+@pytest.mark.parametrize(
+    "query",
+    [{"page": "3", "offset": "10"}, {"page": "1", "offset": "50"}, {"page": "2", "offset": "0"}],
+)
+def test_a_page_and_an_offset_must_agree(query: dict[str, str]) -> None:
+    with pytest.raises(InvalidRequest) as refused:
+        paging.window(query)
+    assert refused.value.field == "page"
+    same = {"page": "3", "offset": "40", "limit": "20"}
+    assert paging.window(same) == paging.PageWindow(20, 40)
+
+
 def test_total_is_told_only_when_it_is_known() -> None:
     ends: Page[int] = Page([1, 2], None)
     goes_on: Page[int] = Page([1, 2], "c")

@@ -20,6 +20,9 @@ def test_settings_come_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> 
         "BUS": "mail-bus",
         "BUS_TYPES": "job.failed, job.*,,worker.*",
         "FAILURE_QUEUE": "https://sqs.test/q",
+        "QUEUE_METRICS_MAX": "7",
+        "JWT_SCOPE_CLAIM": "scp",
+        "JWT_SCOPE_PREFIX": "ojs/",
     }.items():
         monkeypatch.setenv(f"OJS_{name}", value)
     settings = Settings.from_environment()
@@ -27,6 +30,11 @@ def test_settings_come_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> 
     assert settings.bus == "mail-bus"
     assert settings.bus_types == ("job.failed", "job.*", "worker.*")
     assert settings.failure_queue == "https://sqs.test/q"
+    assert settings.metered_queues == 7
+    assert (settings.jwt_scope_claim, settings.jwt_scope_prefix) == ("scp", "ojs/")
+    for which, most in (("off", 0), ("all", None), ("fullest", 7)):
+        monkeypatch.setenv("OJS_QUEUE_METRICS", which)
+        assert Settings.from_environment().metered_queues == most
 
 
 def test_the_environment_must_be_whole_and_right(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -58,6 +66,8 @@ def test_settings_that_are_not_given() -> None:
         {"bus_types": ("job.failed;job.started",)},
         {"bus_types": ("**",)},
         {"bus_types": ("Job.*",)},
+        {"queue_metrics": "some"},
+        {"queue_metrics_max": 0},
     ],
 )
 def test_settings_that_are_wrong(wrong: dict[str, Any]) -> None:

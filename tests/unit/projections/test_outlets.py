@@ -12,13 +12,14 @@ import pytest
 from botocore.exceptions import EndpointConnectionError
 from botocore.stub import Stubber
 
+from ojs.clock import ManualClock
 from ojs.domain import jsontext
 from ojs.domain.events.event import Event
 from ojs.domain.events.types import EventType
 from ojs.domain.job.job import Job
 from ojs.domain.job.states import State
 from ojs.projections import metrics
-from ojs.projections.metrics import EmbeddedMetrics
+from ojs.projections.metrics import EmbeddedMetrics, MeteredQueues
 from ojs.projections.outlets import MAX_BYTES, EventBridge, SqsFailureQueue
 from ojs.projections.transitions import Happened
 from tests.unit.domain.arbitrary import NOW_MS
@@ -189,3 +190,49 @@ def test_many_values_take_several_objects(capsys: pytest.CaptureFixture[str]) ->
     assert [len(one[metrics.DURATION]) for one in written(capsys)] == [100]
     EmbeddedMetrics("s").put({"queue": "mail"}, {})
     assert written(capsys) == []
+
+
+HOUR_MS = 3_600_000
+
+
+def of_queues(metered: MeteredQueues, *queues: str, kind: str = "email.send") -> list[Any]:
+    return [metered.shown({"queue": queue, "type": kind}) for queue in queues]
+
+
+def test_queues_beyond_the_cap_have_metrics_together(clock: ManualClock) -> None:
+    """Whoever may push may name any queue, and each metric costs."""
+    metered = MeteredQueues(2, clock)
+    names = [f"q{number}" for number in range(1_000)]
+    first, second, *rest = of_queues(metered, *names)
+    assert (first["queue"], second["queue"]) == ("q0", "q1")
+    assert all(one == {"queue": metrics.OTHERS, "type": "other"} for one in rest)
+    # Those that were first stay; what else tells a metric apart stays, too.
+    assert of_queues(metered, "q1") == [{"queue": "q1", "type": "email.send"}]
+    policy = {"queue": "q9", "policy": "reject"}
+    assert metered.shown(policy) == {"queue": metrics.OTHERS, "policy": "reject"}
+    assert metered.shown({}) == {}
+    # CloudWatch counts by the hour.
+    clock.advance(HOUR_MS)
+    assert of_queues(metered, "q500")[0]["queue"] == "q500"
+
+
+def test_a_queue_has_ten_types_with_metrics_of_their_own(clock: ManualClock) -> None:
+    metered = MeteredQueues(1, clock)
+    shown = [of_queues(metered, "mail", kind=f"t{number}")[0]["type"] for number in range(100)]
+    assert shown == [f"t{number}" for number in range(10)] + ["other"] * 90
+    assert of_queues(metered, "mail", kind="t9")[0]["type"] == "t9"
+
+
+def test_no_queue_or_all_may_have_metrics(
+    clock: ManualClock, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert of_queues(MeteredQueues(None, clock), "q")[0] == {"queue": "q", "type": "email.send"}
+    what = [(Happened(EventType.JOB_ENQUEUED, NOW_MS, None, JOB), "email.send")]
+    off = EmbeddedMetrics("mail-service", metered=MeteredQueues(0, clock))
+    metrics.write(off, metrics.of_jobs(what))
+    metrics.write(off, [({"queue": "q", "policy": "reject"}, "n", 1)])
+    metrics.write(off, [({"queue": "q", "pool": "p"}, "m", 1)])
+    dimensions = [one["_aws"]["CloudWatchMetrics"][0]["Dimensions"] for one in written(capsys)]
+    assert [sorted(names) for (names,) in dimensions] == [
+        ["service"], ["policy", "service"], ["service"],
+    ]  # fmt: skip

@@ -131,6 +131,8 @@ class Job:
     batch: str | None = None
     # The name of the key that pushed it, if known.
     producer: str | None = None
+    # Who overrode what it is, or moved it to its queue, since then, if known.
+    changed_by: str | None = None
     # Token of the write that created it, if its id was chosen by the client, or derived from
     # another job or an idempotency key. It never changes, and so distinguishes jobs that have the
     # same id. Under an idempotency key the seed of the push stands before it.
@@ -294,6 +296,7 @@ SHOWN: Mapping[str, Callable[[Job], Any]] = {
     "cancelled_at": _time("cancelled_ms"),
     "discarded_at": _time("discarded_ms"),
     "producer": attrgetter("producer"),
+    "changed_by": attrgetter("changed_by"),
     "retry_delay_ms": attrgetter("retry_delay_ms"),
     "next_attempt_at": _next_attempt,
     "next_retry_at": _next_attempt,

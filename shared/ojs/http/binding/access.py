@@ -16,9 +16,10 @@ if TYPE_CHECKING:
     from ojs.http.binding.request import Request
     from ojs.http.contract.operations import Operation
     from ojs.runtime import Runtime
+    from ojs.settings import Settings
 
-# The claims of a JWT that list scopes and queues, separated by spaces.
-SCOPE_CLAIM, QUEUES_CLAIM = "scope", "ojs_queues"
+# The claim of a JWT that lists queues, separated by spaces. Which one lists scopes is a setting.
+QUEUES_CLAIM = "ojs_queues"
 _FILTERS = ("queue", "queues")
 
 
@@ -31,9 +32,9 @@ class Guard:
 
     def who(self, event: Mapping[str, Any]) -> Principal:
         """The caller. Raises Unauthenticated."""
-        found = _READERS[self._current().settings.authorizer](
-            event["requestContext"].get("authorizer") or {}
-        )
+        settings = self._current().settings
+        context = event["requestContext"].get("authorizer") or {}
+        found = _READERS[settings.authorizer](context, settings)
         if found is None:
             raise Unauthenticated
         return found
@@ -73,26 +74,31 @@ def filtered(query: Mapping[str, str]) -> list[str]:
     return [name.strip() for text in texts for name in text.split(",")]
 
 
-def _anybody(_context: Mapping[str, Any]) -> Principal | None:
+def _anybody(_context: Mapping[str, Any], _settings: Settings) -> Principal | None:
     return ANYBODY
 
 
-def _of_key(context: Mapping[str, Any]) -> Principal | None:
+def _of_key(context: Mapping[str, Any], _settings: Settings) -> Principal | None:
     """The principal that the authorizer function found."""
     found = context.get("lambda")
     return Principal.of(found) if isinstance(found, Mapping) else None
 
 
-def _of_token(context: Mapping[str, Any]) -> Principal | None:
-    """The subject, or else the client, of a JWT that API Gateway has verified."""
+def _of_token(context: Mapping[str, Any], settings: Settings) -> Principal | None:
+    """The subject, or else the client, of a JWT that API Gateway has verified.
+
+    Its scopes are the words of a claim that begin with a prefix, as the deployment says.
+    """
     claims = (context.get("jwt") or {}).get("claims") or {}
     name = str(claims.get("sub") or claims.get("client_id") or "")
     if not name:
         return None
     queues = claims.get(QUEUES_CLAIM)
+    prefix = settings.jwt_scope_prefix
+    words = _words(claims.get(settings.jwt_scope_claim))
     return Principal(
         name,
-        frozenset(_words(claims.get(SCOPE_CLAIM))),
+        frozenset(word[len(prefix) :] for word in words if word.startswith(prefix)),
         # An empty claim allows no queue.
         None if queues is None else _words(queues),
     )
@@ -103,13 +109,13 @@ def _words(claim: Any) -> tuple[str, ...]:
     return tuple(str(claim or "").strip("[]").split())
 
 
-def _of_role(context: Mapping[str, Any]) -> Principal | None:
+def _of_role(context: Mapping[str, Any], _settings: Settings) -> Principal | None:
     """The role that signed the request. IAM has decided by method and path what it may do."""
     name = str((context.get("iam") or {}).get("userArn") or "")
     return Principal(name) if name else None
 
 
-_READERS: Mapping[str, Callable[[Mapping[str, Any]], Principal | None]] = {
+_READERS: Mapping[str, Callable[[Mapping[str, Any], Settings], Principal | None]] = {
     "none": _anybody,
     "keys": _of_key,
     "jwt": _of_token,

@@ -78,6 +78,8 @@ def window(
     page = integer(query, "page", default=1, least=1, most=any_page)
     offset = integer(query, "offset", default=0, least=0, most=any_page)
     name = "offset" if offset else "page"
+    if query.get("offset") and query.get("page") and offset != (page - 1) * most:
+        raise InvalidRequest("page", "does not begin at offset; send one of them", value=str(page))
     offset = offset or (page - 1) * most
     cursor = opened(query["cursor"]) if query.get("cursor") else None
     if cursor is not None and offset:

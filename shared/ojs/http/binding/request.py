@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 from urllib.parse import unquote
 
 from ojs.domain import jsontext
-from ojs.domain.access import KEY_ID, Principal
+from ojs.domain.access import KEY_ID, Principal, Scope
 from ojs.domain.errors import InvalidPayload, InvalidRequest, forbidden, shorten
 from ojs.domain.job import envelope
 from ojs.domain.pool.pool import check_pool
@@ -73,6 +73,11 @@ class Request:
         for queue in queues:
             if self.principal.limited and (queue is None or not self.principal.reaches(queue)):
                 raise forbidden()
+
+    def needs(self, scope: Scope) -> None:
+        """Raise PermissionDenied unless the caller has this scope, too."""
+        if scope not in self.principal.scopes:
+            raise forbidden()
 
     @property
     def named(self) -> str:

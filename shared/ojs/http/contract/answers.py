@@ -117,6 +117,9 @@ class Job(TypedDict):
     producer: NotRequired[
         Annotated[str, Field(description="who pushed it: the name of their key, as far as known")]
     ]
+    changed_by: NotRequired[
+        Annotated[str, Field(description="who overrode what it is, or moved it, as far as known")]
+    ]
     lease_token: NotRequired[Annotated[str, Field(description="names this attempt's lease")]]
     lease_expires_at: NotRequired[Moment]
     retry_delay_ms: NotRequired[Count]
@@ -1424,7 +1427,13 @@ class AccessKey(TypedDict):
     last_used_at: NotRequired[
         Annotated[Moment, Field(description="to the length of time for which keys are remembered")]
     ]
-    made_by: NotRequired[str]
+    made_by: NotRequired[Annotated[str, Field(description="name of the key that made it")]]
+    ancestors: NotRequired[
+        Annotated[
+            list[str],
+            Field(description="ids of the keys that it descends from; the last of them made it"),
+        ]
+    ]
 
 
 class KeyAnswer(TypedDict):
@@ -1437,6 +1446,14 @@ class KeyMadeAnswer(KeyAnswer):
     """A new access key."""
 
     secret: Annotated[str, Field(description="what to send as bearer token; never shown again")]
+
+
+class KeyRevokedAnswer(KeyAnswer):
+    """A revoked access key."""
+
+    also_revoked: NotRequired[
+        Annotated[list[str], Field(description="ids of its descendants that were revoked with it")]
+    ]
 
 
 class KeysAnswer(TypedDict):

@@ -871,6 +871,9 @@ def _key_name(value: str) -> str:
     # It is compared with the producers of queues, and stands in logs.
     if not value.isprintable() or value != value.strip():
         raise ValueError("must be printable, without space around it")
+    if '"' in value or "\\" in value:
+        # API Gateway writes it into the access log as it is.
+        raise ValueError("must hold no '\"' and no '\\'")
     return value
 
 

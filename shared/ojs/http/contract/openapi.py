@@ -585,12 +585,14 @@ def _path_parameters(operation: Operation) -> list[dict[str, Any]]:
 
 
 def _parameter(parameter: Parameter, place: str) -> dict[str, Any]:
-    return {
+    described = {
         "name": parameter.name,
         "in": place,
         "schema": _anchored(parameter.schema),
         "description": parameter.description,
     }
+    # One without a value counts as not sent.
+    return {**described, "allowEmptyValue": True} if place == "query" else described
 
 
 def _headers(names: tuple[str, ...]) -> dict[str, Any]:

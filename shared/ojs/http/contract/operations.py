@@ -52,6 +52,8 @@ MAX_LISTED = 100
 # Unique locks of one page: each takes half a unit beside its job's. A page of more has fewer.
 MAX_LISTED_LOCKS = 50
 SORTS = ("created_at", "scheduled_at", "priority")
+# What becomes of what a key made, when it is revoked.
+MADE = ("keep", "revoke")
 DEFAULT_EVENTS = 100
 MAX_EVENTS = 1_000
 # Entries of a list in a query parameter.
@@ -643,7 +645,9 @@ _KEYS = (
     _row("GET admin/keys/{id}", "get_key", "Read an access key",
         Success("KeyAnswer", "The key without its secret."), 404, tag="keys"),
     _row("DELETE admin/keys/{id}", "revoke_key", "Revoke an access key",
-        Success("KeyAnswer", "The key, which is of no use any more."), 403, 404, tag="keys"),
+        Success("KeyRevokedAnswer", "The key, which is of no use any more."), 403, 404, tag="keys",
+        query=(Parameter("made", {**_one_of(*MADE), "default": MADE[0]},
+            "what becomes of the keys that it made, of those that these made, and so on"),)),
 )
 _SYSTEM = (
     _row("GET /ojs/manifest", "manifest", "Read what this server offers",

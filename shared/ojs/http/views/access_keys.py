@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Literal, cast
 
 from ojs.domain import times
@@ -31,6 +32,8 @@ def shown(key: AccessKey, now_ms: int) -> answers.AccessKey:
         answer["last_used_at"] = times.format_ms(key.used_ms)
     if key.made_by is not None:
         answer["made_by"] = key.made_by
+    if key.ancestors:
+        answer["ancestors"] = list(key.ancestors)
     return answer
 
 
@@ -42,6 +45,11 @@ def made(key: AccessKey, credential: Credential, now_ms: int) -> answers.KeyMade
 def wrapped(key: AccessKey, now_ms: int) -> answers.KeyAnswer:
     """One key."""
     return {"key": shown(key, now_ms)}
+
+
+def revoked(key: AccessKey, descendants: Sequence[str], now_ms: int) -> answers.KeyRevokedAnswer:
+    """A key that was revoked, and those that were revoked with it."""
+    return {"key": shown(key, now_ms), "also_revoked": list(descendants)}
 
 
 def page(found: Page[AccessKey], pagination: answers.Pagination, now_ms: int) -> answers.KeysAnswer:

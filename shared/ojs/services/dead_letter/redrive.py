@@ -12,6 +12,7 @@ from collections.abc import Callable, MutableMapping
 from dataclasses import replace
 
 from ojs.clock import Clock
+from ojs.domain.access import Reaches, everything
 from ojs.domain.dead_letter.override import JobOverride
 from ojs.domain.errors import (
     Conflict,
@@ -19,6 +20,7 @@ from ojs.domain.errors import (
     NotFound,
     QueueNotFound,
     ValidationFailed,
+    forbidden,
 )
 from ojs.domain.ids import IdSource
 from ojs.domain.job import envelope, lifecycle
@@ -77,7 +79,14 @@ class Redrive:
         self._strict = strict
         self._choose = choose
 
-    def retry(self, job_id: str, override: JobOverride = _AS_IT_IS) -> Job:
+    def retry(
+        self,
+        job_id: str,
+        override: JobOverride = _AS_IT_IS,
+        *,
+        caller: str | None = None,
+        reaches: Reaches = everything,
+    ) -> Job:
         """Make a dead letter available again, with all its attempts; id, policy and error history
         stay, except for what is overridden. Returns the job as it was stored, with its errors.
 
@@ -88,7 +97,7 @@ class Redrive:
         def attempt() -> Job:
             job = self._jobs.read_record(job_id)
             if job is not None and job.dead_letter:
-                return self.bring_back(job, override)
+                return self.bring_back(job, override, caller=caller, reaches=reaches)
             if job is not None and job.life and job.state is not State.DISCARDED:
                 raise Conflict(
                     "The job is not in dead letter any more.",
@@ -113,6 +122,8 @@ class Redrive:
         drops: bool = True,
         known: MutableMapping[str, Queue] | None = None,
         replayed: str | None = None,
+        caller: str | None = None,
+        reaches: Reaches = everything,
     ) -> Job:
         """Make a dead letter available again, on the condition that it is unchanged since it was
         read.
@@ -120,12 +131,14 @@ class Redrive:
         Its copy in a dead-letter queue is cancelled unless a worker has claimed it. Without `drops`
         no other job is dropped to make room. `known` has queues that were just read; queues read
         here are added to it. `replayed` records a replay by a rule
-        (`ojs.domain.dead_letter.replay`).
+        (`ojs.domain.dead_letter.replay`). Who overrides is a producer of what is to run: the queue
+        must admit the `caller`, whose name is stored. `reaches` tells which queues' jobs may be
+        shown to the caller.
 
         Raises LostRace when the job has changed. Raises QueueDraining, QueueNotFound,
-        JobTypeNotAllowed for its queue, QueueFull, Duplicate when another job holds its unique key,
-        and for an override ValidationFailed, PayloadTooLarge, MetadataTooLarge; nothing is changed
-        then.
+        JobTypeNotAllowed for its queue, QueueFull, Duplicate when another job holds its unique key
+        (PermissionDenied when that is out of reach), and for an override PermissionDenied,
+        ValidationFailed, PayloadTooLarge, MetadataTooLarge; nothing is changed then.
         """
         if job.content is None and (override.of_content or job.unique_key is not None):
             (job,) = self._jobs.with_contents([job])
@@ -134,7 +147,11 @@ class Redrive:
                 raise LostRace([None])
         wanted = override.applied(job)
         queue = self.queue(wanted.queue, {} if known is None else known)
-        queue.check_type(job.type)
+        if override == _AS_IT_IS:
+            queue.check_type(job.type)
+        else:
+            queue.check_job(job.type, caller)
+            wanted = replace(wanted, changed_by=caller)
         now_ms = self._clock.now_ms()
         after = lifecycle.revive(wanted, now_ms=now_ms, order=self._ids.order())
         after = replace(
@@ -145,7 +162,7 @@ class Redrive:
             reserved_in=period_of(now_ms) if queue.tracks_depth else None,
             replayed=replayed or job.replayed,
         )
-        after, lock = self._locked(job, after)
+        after, lock = self._locked(job, after, reaches)
         after = self._placement.with_share(after, queue)
         copy = self._waiting_copy(job)
         if after.queue != job.queue:
@@ -172,10 +189,11 @@ class Redrive:
             known[name] = found or self._queues.ensure(name, now_ms=self._clock.now_ms())
         return known[name]
 
-    def _locked(self, job: Job, after: Job) -> tuple[Job, Put | None]:
+    def _locked(self, job: Job, after: Job, reaches: Reaches) -> tuple[Job, Put | None]:
         """The job with its current unique key, and the write that takes the key's lock again.
 
-        Raises Duplicate when another job holds the key in a state that the job's policy names.
+        Raises Duplicate when another job holds the key in a state that the job's policy names, and
+        PermissionDenied in its place when the holder is in a queue out of reach.
         """
         if job.unique_key is None:
             return after, None
@@ -188,6 +206,8 @@ class Redrive:
         if seen is not None and seen.job_id != job.id:
             holder = self._transitions.holder_of(seen, now_ms)
             if holder is not None and holder.state in policy.states:
+                if not reaches(holder.queue):
+                    raise forbidden()
                 raise Duplicate(
                     "Another job with the same unique key exists.",
                     details={

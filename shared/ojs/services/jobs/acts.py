@@ -11,7 +11,7 @@ from collections.abc import MutableMapping
 from dataclasses import replace
 
 from ojs.clock import Clock
-from ojs.domain.dead_letter.override import JobOverride
+from ojs.domain.access import Reaches, everything
 from ojs.domain.errors import Conflict, NotFound
 from ojs.domain.ids import IdSource
 from ojs.domain.job import lifecycle
@@ -61,7 +61,7 @@ class JobActs:
 
     # --- one job, by its id -------------------------------------------------------------------
 
-    def retry(self, job_id: str) -> Job:
+    def retry(self, job_id: str, reaches: Reaches = everything) -> Job:
         """Make a dead letter available again with all its attempts, or a retryable job at once.
 
         Raises NotFound, Conflict for a job in another state, and for dead letters the errors of
@@ -70,7 +70,8 @@ class JobActs:
 
         def attempt() -> Job:
             job = self._current(job_id)
-            return replace(self.bring_back(job, drops=True), previous_state=job.state)
+            back = self.bring_back(job, drops=True, reaches=reaches)
+            return replace(back, previous_state=job.state)
 
         return self._whole(retry_on_race(attempt))
 
@@ -82,18 +83,21 @@ class JobActs:
 
         return self._whole(retry_on_race(attempt))
 
-    def change(self, job_id: str, *, priority: int | None, queue: str | None) -> Job:
+    def change(
+        self, job_id: str, *, priority: int | None, queue: str | None, caller: str | None = None
+    ) -> Job:
         """Give a waiting job another priority, move it to another queue, or both at once.
 
-        Raises NotFound, Conflict for a job that runs or is final; for the queue QueueDraining,
-        QueueNotFound, JobTypeNotAllowed, QueueFull. Nothing is changed then.
+        The queue must admit the `caller`, whose name is stored. Raises NotFound, Conflict for a job
+        that runs or is final; for the queue QueueDraining, QueueNotFound, JobTypeNotAllowed,
+        PermissionDenied, QueueFull. Nothing is changed then.
         """
 
         def attempt() -> Job:
             job = self._current(job_id)
             lifecycle.check_waiting(job)
             if queue is not None and queue != job.queue:
-                return self._moved(job, queue, priority)
+                return self._moved(job, queue, priority, caller)
             if priority is None or priority == job.priority:
                 return job
             after = lifecycle.reprioritize(job, priority=priority, order=self._ids.order())
@@ -110,7 +114,12 @@ class JobActs:
     # --- jobs as read -------------------------------------------------------------------------
 
     def bring_back(
-        self, job: Job, *, drops: bool = False, known: MutableMapping[str, Queue] | None = None
+        self,
+        job: Job,
+        *,
+        drops: bool = False,
+        known: MutableMapping[str, Queue] | None = None,
+        reaches: Reaches = everything,
     ) -> Job:
         """Make a dead letter or a retryable job, as read, available. Raises LostRace, Conflict, and
         for dead letters the errors of `Redrive.bring_back`, whose arguments these are.
@@ -127,7 +136,7 @@ class JobActs:
                 expected_states=sorted(RETRIABLE),
                 details={"job_id": job.id},
             )
-        return self._redrive.bring_back(job, JobOverride(), drops=drops, known=known)
+        return self._redrive.bring_back(job, drops=drops, known=known, reaches=reaches)
 
     def cancel(self, job: Job) -> Job:
         """Cancel a job as read. Raises LostRace, Conflict for one that is final."""
@@ -174,11 +183,11 @@ class JobActs:
             job, self._placement.assign_position(replace(after, batch=None))
         )
 
-    def _moved(self, job: Job, queue: str, priority: int | None) -> Job:
+    def _moved(self, job: Job, queue: str, priority: int | None, caller: str | None) -> Job:
         target = self._redrive.queue(queue, {})
-        target.check_type(job.type)
+        target.check_job(job.type, caller)
         self._limits.register(registered([replace(job, queue=queue)]))
-        return self._moves.move(job, target, priority=priority)
+        return self._moves.move(job, target, priority=priority, changed_by=caller)
 
     def _whole(self, job: Job) -> Job:
         (whole,) = self._jobs.with_contents([job])

@@ -14,6 +14,7 @@ from typing import Any, assert_never
 
 from ojs.bounded import BoundedMap, BoundedSet
 from ojs.clock import Clock
+from ojs.domain.access import ANYBODY, Principal
 from ojs.domain.errors import BackendTimeout, BackendUnavailable, OjsError
 from ojs.domain.ids import order_at
 from ojs.domain.job import lifecycle
@@ -234,6 +235,7 @@ class Fetch:
         *,
         weights: Mapping[str, int] | None = None,
         pool: str | None = None,
+        caller: Principal = ANYBODY,
     ) -> list[Job]:
         """Claim up to `count` jobs: by priority, then first in first out, inside each queue.
 
@@ -243,11 +245,11 @@ class Fetch:
         `visibility_timeout_ms`, or its own, or its queue's (in ms). Claims no more jobs once
         `go_on` returns False. Returns an empty list when there are no jobs, or when the worker was
         told to stop. A queue in trouble does not keep the jobs of the others back. Raises Conflict
-        when the worker belongs to another pool, InvalidRequest without any queues, and
-        BackendUnavailable when nothing was claimed and any of the queues is in trouble: an empty
-        answer would hide it.
+        when the worker belongs to another pool, PermissionDenied when it is another's than the
+        caller's, InvalidRequest without any queues, and BackendUnavailable when nothing was claimed
+        and any of the queues is in trouble: an empty answer would hide it.
         """
-        read = self._membership.read(queues, worker_id, pool)
+        read = self._membership.read(queues, worker_id, pool, caller)
         if read.worker is not None and not read.worker.may_fetch:
             return []
         plan = self._plan(read, strategy, weights)

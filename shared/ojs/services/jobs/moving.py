@@ -41,9 +41,17 @@ class JobMove:
         self._ids = ids
         self._choose = choose
 
-    def move(self, before: Job, target: Queue, *, priority: int | None = None) -> Job:
+    def move(
+        self,
+        before: Job,
+        target: Queue,
+        *,
+        priority: int | None = None,
+        changed_by: str | None = None,
+    ) -> Job:
         """Move a job as read, in the same state, and give back what the old queue counts for it;
-        with another priority if one is given. Raises LostRace when it has changed, QueueFull.
+        with another priority if one is given, and by whom it was changed if that is known. Raises
+        LostRace when it has changed, QueueFull.
         """
         now_ms = self._clock.now_ms()
         reserved = None
@@ -57,7 +65,11 @@ class JobMove:
             reserved_bytes=reserved,
             reserved_in=None if reserved is None else period_of(now_ms),
         )
-        moved = replace(moved, priority=before.priority if priority is None else priority)
+        moved = replace(
+            moved,
+            priority=before.priority if priority is None else priority,
+            changed_by=changed_by or before.changed_by,
+        )
         moved = self._placement.with_share(moved, target)
         with self._bounds.room([moved], {target.name: target}, drops=False) as reservation:
             moved = self._placement.assign_position(moved)

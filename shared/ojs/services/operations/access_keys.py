@@ -5,17 +5,21 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 
 from ojs.clock import Clock
-from ojs.domain.access import AccessKey, Credential, Principal, covers
+from ojs.domain import times
+from ojs.domain.access import MAX_ANCESTORS, AccessKey, Credential, Principal, covers
 from ojs.domain.errors import (
     BAD_CURSOR,
     BackendUnavailable,
     InvalidRequest,
     NotFound,
+    Unauthenticated,
     forbidden,
 )
 from ojs.domain.page import Page
+from ojs.services.sweeps import GoOn, always
 from ojs.store.deployment import access_keys
 from ojs.store.table.errors import LostRace
 
@@ -47,8 +51,10 @@ class AccessKeys:
     ) -> tuple[AccessKey, Credential]:
         """A new key, and the credential for its holder, which is stored nowhere.
 
-        Raises PermissionDenied for more permissions than the creator has, InvalidRequest for a time
-        in the past, BackendUnavailable.
+        It ends when the key that makes it does, unless it is to end before. Raises PermissionDenied
+        for more permissions than the creator has, or the tenth generation of keys; Unauthenticated
+        when its key was revoked a moment ago; InvalidRequest for a time in the past, or after the
+        creator's end; BackendUnavailable.
         """
         now_ms = self._clock.now_ms()
         wanted = frozenset(scopes)
@@ -57,6 +63,7 @@ class AccessKeys:
         if expires_ms is not None and expires_ms <= now_ms:
             raise InvalidRequest("expires_at", "must be in the future")
         for _ in range(_TRIES):
+            made_with = None if maker.key is None else self._may_make(maker.key, now_ms)
             credential = Credential.make(self._random_bytes)
             key = AccessKey(
                 id=credential.id,
@@ -64,13 +71,24 @@ class AccessKeys:
                 scopes=wanted,
                 created_ms=now_ms,
                 queues=None if queues is None else tuple(dict.fromkeys(queues)),
-                expires_ms=expires_ms,
+                expires_ms=_end(expires_ms, made_with),
                 made_by=maker.name,
+                ancestors=() if made_with is None else (*made_with.ancestors, made_with.id),
             )
-            # A collision of 64 random bits: the existing key must stay as it is.
+            # A collision of 64 random bits: the existing key must stay as it is. Or the maker is
+            # revoked at this moment, as the next round finds.
             if self._keys.add(key, credential):
                 return key, credential
         raise BackendUnavailable("No new key could be made; try again.")
+
+    def _may_make(self, key_id: str, now_ms: int) -> AccessKey:
+        """The key that makes another. API Gateway remembers a revoked one for a while."""
+        key = self._keys.get(key_id)
+        if key is None or key.state(now_ms) != "active":
+            raise Unauthenticated
+        if len(key.ancestors) >= MAX_ANCESTORS:
+            raise forbidden()
+        return key
 
     def list(self, *, limit: int = 50, cursor: str | None = None) -> Page[AccessKey]:
         """A page of keys in order of creation, revoked ones included. Raises InvalidRequest."""
@@ -99,3 +117,52 @@ class AccessKeys:
             return self._keys.revoke(key.revoked(self._clock.now_ms()))
         except LostRace:
             raise NotFound("key", key_id) from None
+
+    def revoke_with_made(
+        self, revoker: Principal, key_id: str, go_on: GoOn = always
+    ) -> tuple[AccessKey, Sequence[str]]:
+        """Revoke a key, those that it made, those that these made, and so on: none of them can make
+        another meanwhile. Returns it, and the ids of the descendants that this revoked.
+
+        A crash leaves the rest to be found by a repetition: a key stays among those that another
+        made until all its descendants are revoked. Raises as `revoke`, and BackendUnavailable when
+        there is no time for the rest.
+        """
+        key = self.revoke(revoker, key_id)
+        revoked: list[str] = []
+        line = [key.id]
+        while line:
+            if not go_on():
+                raise BackendUnavailable(
+                    f"{len(revoked)} keys that it made are revoked, others are left; ask again."
+                )
+            made = self._keys.first_made(line[-1])
+            if made is not None:
+                if self._revoked(made):
+                    revoked.append(made)
+                line.append(made)
+                continue
+            done = line.pop()
+            if line:
+                self._keys.strike(line[-1], done)
+        return key, revoked
+
+    def _revoked(self, key_id: str) -> bool:
+        """Revoke a descendant; False if it is revoked or gone already."""
+        key = self._keys.get(key_id)
+        if key is None or key.revoked_ms is not None:
+            return False
+        # Race: its time to live is over. Then it opens nothing either.
+        with suppress(LostRace):
+            self._keys.revoke(key.revoked(self._clock.now_ms()))
+        return True
+
+
+def _end(expires_ms: int | None, maker: AccessKey | None) -> int | None:
+    """When a new key ends. Raises InvalidRequest for a time after its maker's end."""
+    if maker is None or maker.expires_ms is None:
+        return expires_ms
+    if expires_ms is not None and expires_ms > maker.expires_ms:
+        end = times.format_ms(maker.expires_ms)
+        raise InvalidRequest("expires_at", f"must not be after {end}, when the key ends that asks")
+    return maker.expires_ms if expires_ms is None else expires_ms

@@ -13,7 +13,8 @@ from dataclasses import dataclass
 
 from ojs.bounded import BoundedMap
 from ojs.clock import Clock
-from ojs.domain.errors import InvalidRequest
+from ojs.domain.access import ANYBODY, Principal
+from ojs.domain.errors import InvalidRequest, forbidden
 from ojs.domain.pool.pool import DEFAULT_POOL, Pool
 from ojs.domain.pool.worker import Worker
 from ojs.domain.queue.queue import Queue
@@ -57,14 +58,19 @@ class Membership:
         self._queues_of: BoundedMap[str, tuple[str, ...]] = BoundedMap(_REMEMBERED)
 
     def read(
-        self, names: Sequence[str] | None, worker_id: str | None, declared: str | None
+        self,
+        names: Sequence[str] | None,
+        worker_id: str | None,
+        declared: str | None,
+        caller: Principal = ANYBODY,
     ) -> FetchContext:
         """The context of a fetch from the queues `names`, or from all of its pool's if that is
         None.
 
         One call, and one more if the container has not seen the worker or its pool before; the
         first fetch of a worker that declares a pool writes the worker's record. Raises Conflict
-        when the worker belongs to another pool, InvalidRequest when no queues are named.
+        when the worker belongs to another pool, PermissionDenied when it is another's than the
+        caller's, InvalidRequest when no queues are named.
         """
         guess = declared or (self._pool_of.get(worker_id) if worker_id else None)
         known = self._queues_of.get(guess, ()) if guess else ()
@@ -75,7 +81,9 @@ class Membership:
         found, items = self._queues.get_many(wanted, others, unreadable=errors.setdefault)
         record = items.get(worker_key) if worker_key else None
         worker = worker_store.from_item(record) if record is not None else None
-        name: str | None = self._belongs(worker_id, worker, declared)
+        if worker is not None and not worker.open_to(caller, self._clock.now_ms()):
+            raise forbidden()
+        name: str | None = self._belongs(worker_id, worker, declared, caller)
         of_default = any(DEFAULT_POOL in queue.pools for queue in found.values())
         if name == DEFAULT_POOL and names is not None and not of_default:
             name = None
@@ -104,11 +112,13 @@ class Membership:
         ]
         return FetchContext(open_queues, worker, pool, state, list(errors.values()))
 
-    def _belongs(self, worker_id: str | None, worker: Worker | None, declared: str | None) -> str:
+    def _belongs(
+        self, worker_id: str | None, worker: Worker | None, declared: str | None, caller: Principal
+    ) -> str:
         """The pool that a fetch is for, which is recorded if the worker declares another one."""
         recorded = (worker and worker.pool) or DEFAULT_POOL
         if worker_id and declared and declared != recorded:
-            self._workers.join(worker_id, declared, now_ms=self._clock.now_ms())
+            self._workers.join(worker_id, declared, now_ms=self._clock.now_ms(), caller=caller)
         return declared or recorded
 
     def _remember(self, worker_id: str | None, name: str | None, pool: Pool | None) -> None:

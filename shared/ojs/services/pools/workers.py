@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from ojs.bounded import BoundedMap
 from ojs.clock import Clock
 from ojs.domain import jsontext, times
-from ojs.domain.errors import NotFound, PayloadTooLarge, naming_field
+from ojs.domain.access import ANYBODY, Principal
+from ojs.domain.errors import NotFound, PayloadTooLarge, forbidden, naming_field
 from ojs.domain.job.states import State
 from ojs.domain.page import Page
 from ojs.domain.pool.worker import Directive, Worker, check_worker_id
@@ -45,7 +46,7 @@ class WorkerRegistry:
         self._jobs = jobs
         self._changes = changes
         self._clock = clock
-        self._heard: BoundedMap[str, tuple[int, Directive, str | None]] = BoundedMap(_REMEMBERED)
+        self._heard: BoundedMap[str, Worker] = BoundedMap(_REMEMBERED)
 
     def beat(
         self,
@@ -57,21 +58,24 @@ class WorkerRegistry:
         state: str | None = None,
         info: Mapping[str, Any] | None = None,
         pool: str | None = None,
+        caller: Principal = ANYBODY,
     ) -> HeartbeatAnswer:
         """Extend the leases of a worker's jobs; returns which jobs were cancelled.
 
         A job that is not active, or is another worker's, is left alone without an error. Costs one
         write unit for each job; the worker's own record is written at most every 10 s. Raises
-        Conflict when the worker declares another pool than before; no lease is extended then.
+        Conflict when the worker declares another pool than before, PermissionDenied when it is
+        another's; no lease is extended then.
         """
         _check_id(worker_id)
         _check_info(info)
         now_ms = self._clock.now_ms()
         directive = None
-        if pool is not None and self._recent(worker_id, now_ms, pool) is None:
+        guarded = pool is not None or caller.bound
+        if guarded and self._recent(worker_id, now_ms, pool, caller) is None:
             # Before any lease: a worker that is refused extends none.
             count = active_count if active_count is not None else len(set(active_jobs))
-            worker = self._touch(worker_id, now_ms, state, count, info, pool)
+            worker = self._touch(worker_id, now_ms, state, count, info, pool, caller)
             directive = self._remember(worker)
         extended: list[str] = []
         cancelled: list[str] = []
@@ -95,9 +99,10 @@ class WorkerRegistry:
                     cancelled.append(job_id)
         count = active_count if active_count is not None else len(extended)
         if directive is None and extended and state is None:
-            directive = self._recent(worker_id, now_ms, pool)
+            directive = self._recent(worker_id, now_ms, pool, caller)
         if directive is None:
-            directive = self._remember(self._touch(worker_id, now_ms, state, count, info, pool))
+            worker = self._touch(worker_id, now_ms, state, count, info, pool, caller)
+            directive = self._remember(worker)
         return HeartbeatAnswer(directive, times.format_ms(now_ms), extended, cancelled)
 
     def _touch(
@@ -108,38 +113,59 @@ class WorkerRegistry:
         active_jobs: int | None,
         info: Mapping[str, Any] | None,
         pool: str | None,
+        caller: Principal,
     ) -> Worker:
-        """Write what a worker reports to its record. Raises Conflict for another pool."""
+        """Write what a worker reports to its record. Raises Conflict for another pool,
+        PermissionDenied for another's worker.
+        """
         try:
             return self._workers.touch(
-                worker_id, now_ms=now_ms, state=state, active_jobs=active_jobs, info=info, pool=pool
+                worker_id,
+                now_ms=now_ms,
+                state=state,
+                active_jobs=active_jobs,
+                info=info,
+                pool=pool,
+                caller=caller,
             )
         except LostRace as lost:
-            raise store.of_another(worker_id, str(pool), lost) from None
+            raise store.refused(worker_id, pool, caller, lost) from None
 
-    def _recent(self, worker_id: str, now_ms: int, pool: str | None) -> Directive | None:
+    def _recent(
+        self, worker_id: str, now_ms: int, pool: str | None, caller: Principal
+    ) -> Directive | None:
         """The worker's directive, if this container wrote its record a moment ago with the same
-        pool; else None.
+        pool, and it is the caller's; else None.
         """
-        at_ms, directive, of = self._heard.get(worker_id, (0, Directive.RUNNING, None))
-        if now_ms - at_ms >= RECORD_EVERY_MS or pool not in (None, of):
+        worker = self._heard.get(worker_id)
+        if worker is None or now_ms - worker.last_seen_ms >= RECORD_EVERY_MS:
             return None
-        return directive
-
-    def _remember(self, worker: Worker) -> Directive:
-        self._heard.put(worker.id, (worker.last_seen_ms, worker.directive, worker.pool))
+        if pool not in (None, worker.pool) or not worker.is_of(caller):
+            return None
         return worker.directive
 
-    def register(self, worker_id: str, info: Mapping[str, Any], pool: str | None = None) -> Worker:
+    def _remember(self, worker: Worker) -> Directive:
+        # What it reports of itself may be long.
+        self._heard.put(worker.id, replace(worker, info={}))
+        return worker.directive
+
+    def register(
+        self,
+        worker_id: str,
+        info: Mapping[str, Any],
+        pool: str | None = None,
+        caller: Principal = ANYBODY,
+    ) -> Worker:
         """Start a new record for a worker process; directives to an earlier process do not hold.
 
-        Raises Conflict when a live worker of the same id belongs to another pool.
+        Raises Conflict when a live worker of the same id belongs to another pool, PermissionDenied
+        when it is another's.
         """
         _check_id(worker_id)
         _check_info(info)
         self._heard.forget(worker_id)
         now_ms = self._clock.now_ms()
-        return self._workers.register(worker_id, now_ms=now_ms, info=info, pool=pool)
+        return self._workers.register(worker_id, now_ms=now_ms, info=info, pool=pool, caller=caller)
 
     def drain(
         self,
@@ -149,15 +175,18 @@ class WorkerRegistry:
         active_jobs: int | None = None,
         info: Mapping[str, Any] | None = None,
         pool: str | None = None,
+        caller: Principal = ANYBODY,
     ) -> Worker:
         """Record the state that a worker announces; while it is stopping it gets no more jobs.
 
-        Raises Conflict when the worker declares another pool than before.
+        Raises Conflict when the worker declares another pool than before, PermissionDenied when it
+        is another's.
         """
         _check_id(worker_id)
         _check_info(info)
         self._heard.forget(worker_id)
-        return self._touch(worker_id, self._clock.now_ms(), state, active_jobs, info, pool)
+        now_ms = self._clock.now_ms()
+        return self._touch(worker_id, now_ms, state, active_jobs, info, pool, caller)
 
     def direct(self, worker_id: str, directive: str) -> Worker:
         """Set a worker's directive: go on, go quiet or terminate. Raises NotFound, InvalidRequest.
@@ -176,11 +205,13 @@ class WorkerRegistry:
         self._heard.forget(worker_id)
         return worker
 
-    def get(self, worker_id: str) -> Worker:
-        """One worker. Raises NotFound."""
+    def get(self, worker_id: str, caller: Principal = ANYBODY) -> Worker:
+        """One worker. Raises NotFound, PermissionDenied when it is another's."""
         worker = self._workers.get(worker_id)
         if worker is None:
             raise NotFound("worker", worker_id)
+        if not worker.is_of(caller):
+            raise forbidden()
         return worker
 
     def list(self, *, limit: int, cursor: str | None = None) -> Page[Worker]:
@@ -190,10 +221,12 @@ class WorkerRegistry:
         workers, following = self._workers.page(limit=limit, after=cursor)
         return Page(workers, following)
 
-    def remove(self, worker_id: str) -> None:
-        """Delete a worker's record. Its leases run out by themselves. Raises NotFound."""
+    def remove(self, worker_id: str, caller: Principal = ANYBODY) -> None:
+        """Delete a worker's record. Its leases run out by themselves. Raises NotFound,
+        PermissionDenied when it is another's.
+        """
         self._heard.forget(worker_id)
-        if not self._workers.remove(worker_id):
+        if not self._workers.remove(worker_id, caller):
             raise NotFound("worker", worker_id)
 
 

@@ -1,6 +1,7 @@
 """Access keys in the table: one item each, which never holds the secret.
 
-    A|{id}  @   digest, name, scopes, queues; times of creation, expiry and last use
+    A|{id}  @            digest, name, scopes, queues; times of creation, expiry and last use
+    A|{id}  made|{child} a key that it made, until that and all its descendants are revoked
 
 The index `expiry` lists all in order of creation. It has only keys, so a use of a key does not
 change it.
@@ -27,7 +28,12 @@ class AccessKeyStore:
         self._table = table
 
     def add(self, key: AccessKey, credential: Credential) -> bool:
-        """Store a new key; returns whether it is stored now, with this secret."""
+        """Store a new key; returns whether it is stored now, with this secret.
+
+        A key that another one makes is stored only while that may be used.
+        """
+        if key.ancestors:
+            return self._add_made(key, credential)
         # Race: the answer of an earlier try was lost, or the deployment is repeated. The loser
         # finds the item: with the same digest it is this key, and stays as it is, revoked or not.
         try:
@@ -38,6 +44,43 @@ class AccessKeyStore:
         except LostRace:
             return False
         return True
+
+    def _add_made(self, key: AccessKey, credential: Credential) -> bool:
+        maker = keys.access_key(key.ancestors[-1])
+        link = {"pk": maker, "sk": f"{keys.MADE}{key.id}", "ttl": key.ttl_s}
+        writes = (
+            Put(_item(key, credential.digest), condition="attribute_not_exists(pk)"),
+            # Race: the maker is revoked at this moment. Either the new key stands among those that
+            # it made before the revocation looks for them, or it is not made.
+            Update(
+                maker,
+                keys.RECORD,
+                set={"made": key.created_ms},
+                condition="attribute_exists(pk) AND attribute_not_exists(#revoked) "
+                "AND (attribute_not_exists(#expires) OR #expires > :now)",
+                values={":now": key.created_ms},
+            ),
+            Put({name: value for name, value in link.items() if value is not None}),
+        )
+        try:
+            self._table.transact(writes)
+        except LostRace:
+            return False
+        return True
+
+    def first_made(self, maker_id: str) -> str | None:
+        """The id of a key that this one made, unless it and all its descendants are revoked."""
+        found = self._table.query(
+            "pk = :maker AND begins_with(sk, :made)",
+            {":maker": keys.access_key(maker_id), ":made": keys.MADE},
+            limit=1,
+            consistent=True,
+        )
+        return str(found.items[0]["sk"]).removeprefix(keys.MADE) if found.items else None
+
+    def strike(self, maker_id: str, key_id: str) -> None:
+        """Note that a key, which this one made, and all its descendants are revoked."""
+        self._table.delete(keys.access_key(maker_id), f"{keys.MADE}{key_id}")
 
     def use(self, credential: Credential, *, now_ms: int) -> AccessKey | None:
         """The key of this credential, if it may be used now; records the use.
@@ -116,6 +159,7 @@ def _item(key: AccessKey, digest: str) -> Item:
         "expires": key.expires_ms,
         "revoked": key.revoked_ms,
         "by": key.made_by,
+        "line": " ".join(key.ancestors) or None,
         "ttl": key.ttl_s,
         "epk": keys.ACCESS_KEYS,
         "esk": f"{keys.instant(key.created_ms)}{key.id}",
@@ -135,4 +179,5 @@ def _from(item: Item) -> AccessKey:
         revoked_ms=stored.get("revoked"),
         used_ms=stored.get("used"),
         made_by=stored.get("by"),
+        ancestors=tuple(stored.get("line", "").split()),
     )

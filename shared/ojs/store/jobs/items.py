@@ -87,6 +87,7 @@ PLAIN = {
     "place": "key_permit",
     "batch": "batch",
     "by": "producer",
+    "edited": "changed_by",
     "made": "made_by",
     "result_ref": "result_ref",
     "op": "op",

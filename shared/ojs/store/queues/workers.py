@@ -7,7 +7,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from ojs.domain import jsontext
-from ojs.domain.errors import Conflict, known
+from ojs.domain.access import ANYBODY, Principal
+from ojs.domain.errors import Conflict, OjsError, forbidden, known
 from ojs.domain.pool.worker import DEAD_AFTER_MS, Directive, Worker
 from ojs.store.table import keys
 from ojs.store.table.errors import LostRace
@@ -39,6 +40,7 @@ def from_item(item: Item) -> Worker:
         first_seen_ms=stored.get("first", 0),
         last_seen_ms=stored.get("seen", 0),
         pool=stored.get("pool"),
+        holder=stored.get("by"),
     )
 
 
@@ -46,24 +48,41 @@ def _seen(now_ms: int) -> dict[str, Value]:
     return {"seen": now_ms, "ttl": now_ms // 1000 + _FORGET_AFTER_S}
 
 
-def _of_one_pool(pool: str | None, now_ms: int) -> tuple[str | None, dict[str, Value]]:
-    """The condition that a worker belongs to no other pool than the one it declares, if any."""
-    if pool is None:
+_OF_CALLER = "attribute_not_exists(#by) OR #by = :by"
+
+
+def _its_own(
+    pool: str | None, caller: Principal, now_ms: int
+) -> tuple[str | None, dict[str, Value]]:
+    """The condition that a worker belongs to no other pool than the one it declares, if any, and to
+    no other holder of keys, if the caller's key is bound to its own.
+    """
+    conditions: list[str] = []
+    values: dict[str, Value] = {}
+    if pool is not None:
+        # Race: two workers of the same id, or one that changes its pool. A fetch must belong to one
+        # pool, so the second is refused while the first is alive.
+        conditions.append("attribute_not_exists(#pool) OR #pool = :pool")
+        values[":pool"] = pool
+    if caller.bound:
+        # Race: another's worker of this id is made at this moment. The second is refused while the
+        # first is alive.
+        conditions.append(_OF_CALLER)
+        values[":by"] = caller.holder or ""
+    if not conditions:
         return None, {}
-    # Race: two workers of the same id, or one that changes its pool. A fetch must belong to one
-    # pool, so the second is refused while the first is alive.
-    return "attribute_not_exists(#pool) OR #pool = :pool OR #seen < :alive", {
-        ":pool": pool,
-        ":alive": now_ms - DEAD_AFTER_MS,
-    }
+    own = " AND ".join(f"({each})" for each in conditions)
+    return f"{own} OR #seen < :alive", {**values, ":alive": now_ms - DEAD_AFTER_MS}
 
 
-def of_another(worker_id: str, pool: str, lost: LostRace) -> Conflict:
-    """The error of a worker that declares this pool although it belongs to another one."""
+def refused(worker_id: str, pool: str | None, caller: Principal, lost: LostRace) -> OjsError:
+    """The error of a worker whose id is another's, or that belongs to another pool."""
+    if lost.item and not from_item(lost.item).is_of(caller):
+        return forbidden()
     there = str((lost.item or {}).get("pool", ""))
     return Conflict(
         f"The worker '{worker_id}' belongs to the pool '{there}'.",
-        details={"worker_id": worker_id, "field": "pool", "pool": there, "requested": pool},
+        details={"worker_id": worker_id, "field": "pool", "pool": there, "requested": str(pool)},
     )
 
 
@@ -89,11 +108,12 @@ class WorkerStore:
         directive: Directive | None = None,
         only_known: bool = False,
         pool: str | None = None,
+        caller: Principal = ANYBODY,
     ) -> Worker:
         """Record that a worker is alive, and what it reports.
 
-        Raises LostRace when `only_known` and there is no such worker, or when it declares another
-        pool than before.
+        Raises LostRace when `only_known` and there is no such worker, when it declares another pool
+        than before, or when it is another's than the caller's.
         """
         reported: dict[str, Value | None] = {
             "state": state,
@@ -101,10 +121,11 @@ class WorkerStore:
             "info": jsontext.dumps(info) if info else None,
             "directive": None if directive is None else directive.value,
             "pool": pool,
+            "by": caller.holder,
         }
         setting = {} if only_known else _seen(now_ms)
         setting |= {name: value for name, value in reported.items() if value is not None}
-        condition, values = _of_one_pool(pool, now_ms)
+        condition, values = _its_own(pool, caller, now_ms)
         if only_known:
             # Race: the worker's record was removed meanwhile. The caller answers 404 instead of
             # creating an empty record.
@@ -120,36 +141,54 @@ class WorkerStore:
         )
         return from_item(item)
 
-    def join(self, worker_id: str, pool: str, *, now_ms: int) -> Worker:
-        """Record the pool that a worker's fetch declares. Raises Conflict."""
+    def join(
+        self, worker_id: str, pool: str, *, now_ms: int, caller: Principal = ANYBODY
+    ) -> Worker:
+        """Record the pool that a worker's fetch declares. Raises Conflict, PermissionDenied."""
         try:
-            return self.touch(worker_id, now_ms=now_ms, pool=pool)
+            return self.touch(worker_id, now_ms=now_ms, pool=pool, caller=caller)
         except LostRace as lost:
-            raise of_another(worker_id, pool, lost) from None
+            raise refused(worker_id, pool, caller, lost) from None
 
     def register(
-        self, worker_id: str, *, now_ms: int, info: Mapping[str, Any], pool: str | None = None
+        self,
+        worker_id: str,
+        *,
+        now_ms: int,
+        info: Mapping[str, Any],
+        pool: str | None = None,
+        caller: Principal = ANYBODY,
     ) -> Worker:
         """Replace a worker's record: an earlier directive was for an earlier process.
 
-        Raises Conflict when a live worker of the same id belongs to another pool.
+        Raises Conflict when a live worker of the same id belongs to another pool, PermissionDenied
+        when it is another's.
         """
         pk, sk = key_of(worker_id)
         fixed: dict[str, Value] = {"pk": pk, "sk": sk, "info": jsontext.dumps(info)}
-        item = fixed | {"first": now_ms} | _seen(now_ms) | ({} if pool is None else {"pool": pool})
-        condition, values = _of_one_pool(pool, now_ms)
+        item = fixed | {"first": now_ms} | _seen(now_ms)
+        item |= {} if pool is None else {"pool": pool}
+        item |= {} if caller.holder is None else {"by": caller.holder}
+        condition, values = _its_own(pool, caller, now_ms)
         try:
             self._table.put(Put(item, condition=condition, values=values))
         except LostRace as lost:
-            raise of_another(worker_id, str(pool), lost) from None
+            raise refused(worker_id, pool, caller, lost) from None
         return from_item(item)
 
-    def remove(self, worker_id: str) -> bool:
-        """Delete a worker's record; False when there was none."""
-        # Race: two removals. One of them finds no worker.
+    def remove(self, worker_id: str, caller: Principal = ANYBODY) -> bool:
+        """Delete a worker's record; False when there was none. Raises PermissionDenied when it is
+        another's.
+        """
+        condition, values = "attribute_exists(pk)", dict[str, Value]()
+        if caller.bound:
+            condition, values = f"{condition} AND ({_OF_CALLER})", {":by": caller.holder or ""}
+        # Race: two removals, one of which finds no worker; or another's worker of this id is made.
         try:
-            self._table.delete(*key_of(worker_id), condition="attribute_exists(pk)")
-        except LostRace:
+            self._table.delete(*key_of(worker_id), condition=condition, values=values)
+        except LostRace as lost:
+            if lost.item:
+                raise forbidden() from None
             return False
         return True
 

@@ -231,6 +231,10 @@ def access_key_id(pk: str) -> str:
     return pk.removeprefix("A|")
 
 
+# Sort key, with an id, of a key that this one made.
+MADE = "made|"
+
+
 def operation(operation_id: str) -> str:
     """Partition of a bulk operation."""
     return f"O|{operation_id}"
