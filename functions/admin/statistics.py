@@ -65,9 +65,14 @@ def priority_stats(request: Request) -> Answer:
 
 
 @app.operation("admin_stats", strict_query=True)
-def admin_stats(_request: Request) -> Answer:
-    """The statistics of all queues together."""
-    return Answer(views.totals(runtime.current().stats.totals(), app.uptime_s()))
+def admin_stats(request: Request) -> Answer:
+    """The statistics of all queues together, and of some in detail."""
+    window, stats = views.detail_window(request.query), runtime.current().stats
+    answer = views.totals(stats.totals(), app.uptime_s())
+    if window is None:
+        return Answer(answer)
+    page = stats.snapshots(limit=window.limit, cursor=window.cursor)
+    return Answer(views.with_queues(answer, window, page))
 
 
 @app.operation("admin_stats_history", strict_query=True)

@@ -41,6 +41,7 @@ from ojs.services.queues.deletion import QueueDeletion
 from ojs.services.sweeps import SweepQueues
 from ojs.settings import Settings
 from ojs.store.dead_letter.copies import WaitingCopies
+from ojs.store.deployment.maintenance import MaintenanceStore
 from ojs.store.jobs.blobs import Blobs, S3Blobs
 from ojs.store.jobs.fair_queue import TenantFinishTags
 from ojs.store.jobs.payloads import PayloadStore
@@ -113,6 +114,7 @@ class Stores:
         self.queues = QueueStore(table, self.registry)
         self.pools = PoolStore(table, self.registry)
         self.workers = WorkerStore(table)
+        self.maintenance = MaintenanceStore(table, clock)
 
     @cached_property
     def statistics(self) -> StatisticsStore:
@@ -229,6 +231,7 @@ class Runtime:
             changes=self.changes,
             copies=self.copies,
             placement=self.placement,
+            maintenance=stores.maintenance,
             clock=clock,
             ids=ids,
         )
@@ -251,7 +254,12 @@ class Runtime:
         )
         self.fetch = Fetch(
             jobs=stores.jobs,
-            membership=Membership(queues=stores.queues, workers=stores.workers, clock=clock),
+            membership=Membership(
+                queues=stores.queues,
+                workers=stores.workers,
+                maintenance=stores.maintenance,
+                clock=clock,
+            ),
             planner=DispatchPlanner(
                 permits=pool_permits,
                 sequencer=stores.sequencer,
@@ -262,6 +270,7 @@ class Runtime:
             changes=self.changes,
             permits=self.permits,
             empty_lines=empty_lines,
+            maintenance=stores.maintenance,
             clock=clock,
             for_each=for_each,
         )
@@ -329,7 +338,12 @@ class Runtime:
             queues=self.sweep_queues,
             transitions=self.transitions,
             deletion=self.deletion,
+            maintenance=stores.maintenance,
         )
+
+    @property
+    def maintenance(self) -> MaintenanceStore:
+        return self.stores.maintenance
 
     @property
     def table(self) -> Table:
@@ -567,6 +581,7 @@ class Runtime:
             every=self.sweep_queues,
             replays=ReplayCursors(self.table),
             redrive=self.redrive,
+            maintenance=self.maintenance,
         )
 
     @cached_property
@@ -591,6 +606,7 @@ class Runtime:
             health=self.stores.pool_health,
             stats=self.stores.statistics,
             throttle_states=self.stores.throttle_states,
+            maintenance=self.maintenance,
         )
 
     @cached_property

@@ -14,9 +14,11 @@ from ojs.domain.events.query import EventFilter
 from ojs.domain.job import envelope
 from ojs.domain.job.states import State
 from ojs.domain.page import Page
+from ojs.domain.pool.statistics import QueueSnapshot
 from ojs.domain.queue.queue import Queue
 from ojs.domain.stats import COUNTERS, DAY_MS, MINUTE_MS, Levels, Period
 from ojs.domain.times import format_ms
+from ojs.http.contract.operations import MAX_DETAILED
 from ojs.store.derived import statistics as stats_store
 from ojs.store.derived.statistics import MAX_SHALLOW
 from ojs.store.jobs import staged_batches
@@ -159,6 +161,22 @@ def test_metrics_cost_a_call_for_25_queues(exact: World) -> None:
 def counted(world: World, queue: str = "default") -> dict[str, int]:
     levels = world.run.stats.queue(queue).levels
     return {state.value: levels.of(state) for state in LIVE}
+
+
+def test_queues_in_detail_cost_a_bounded_answer(exact: World) -> None:
+    """With the totals, and one call more where a shard is new."""
+    for number in range(MAX_DETAILED + 5):
+        exact.push(queue=f"q{number:02d}")
+    pages: list[Page[QueueSnapshot]] = []
+
+    def read() -> None:
+        exact.run.stats.totals()
+        pages.append(exact.run.stats.snapshots(limit=MAX_DETAILED))
+
+    calls, units = spent(exact, read)
+    assert (len(pages[0].items), pages[0].next_cursor is not None) == (MAX_DETAILED, True)
+    assert calls <= 3
+    assert units <= 60
 
 
 def test_just_written_jobs_are_counted_without_a_projection(exact: World) -> None:

@@ -178,6 +178,7 @@ def test_jobs_by_priority(api: Api) -> None:
     ]  # fmt: skip
 
 
+@pytest.mark.requirement("ADM-1")
 def test_the_admin_view_of_a_queue(api: Api) -> None:
     api.push("email")
     api.clock.advance(2_500)
@@ -199,6 +200,7 @@ def test_pause_and_resume_name_the_queue_at_the_top(api: Api, verb: str) -> None
 # --- several queues ---------------------------------------------------------------------------
 
 
+@pytest.mark.requirement("ADM-1")
 def test_queues_are_listed_by_page(api: Api) -> None:
     names = [f"q{number:02d}" for number in range(7)]
     for name in reversed(names):
@@ -248,6 +250,7 @@ def test_a_queue_that_is_only_registered(api: Api) -> None:
 # --- all together -----------------------------------------------------------------------------
 
 
+@pytest.mark.requirement("ADM-5")
 def test_totals(api: Api) -> None:
     before = api.get("/ojs/v1/admin/stats").json
     assert (before["queues"], before["workers"]) == (0, 0)
@@ -274,6 +277,39 @@ def test_totals(api: Api) -> None:
     assert 0 < shown["throughput"]["failed_per_minute"] <= 2
 
 
+def test_some_queues_in_detail(api: Api) -> None:
+    """As the command line looks for what is slow."""
+    for name in ("one", "three", "two"):
+        api.push(name)
+    counters(api, "one", available=7, active=2, completed=9)
+    counters(api, "one", minute(api), completed=2, failures=1, run_ms=3_000, runs=3)
+    counters(api, "one", minute(api, 1), completed=1, run_ms=500, runs=1)
+    path = "/ojs/v1/admin/stats"
+    whole = api.get(path, detail="true").json
+    assert whole["queues"][0] == {
+        "name": "one", "depth": 9, "avg_duration_ms": 875, "error_rate": 25.0,
+    }  # fmt: skip
+    assert [queue["name"] for queue in whole["queues"]] == ["one", "three", "two"]
+    assert (whole["queues"][1]["avg_duration_ms"], whole["queues"][1]["error_rate"]) == (0, 0)
+    assert "next_cursor" not in whole["pagination"]
+    first = api.get(path, detail="true", limit="2").json
+    cursor = first["pagination"]["next_cursor"]
+    rest = api.get(path, detail="true", limit="2", cursor=cursor).json
+    names = [queue["name"] for page in (first, rest) for queue in page["queues"]]
+    assert names == ["one", "three", "two"]
+    assert isinstance(api.get(path, detail="false").json["queues"], int)
+    for query, field in (
+        ({"limit": "2"}, "limit"),
+        ({"cursor": cursor}, "cursor"),
+        ({"detail": "yes"}, "detail"),
+        ({"detail": "true", "limit": "16"}, "limit"),
+        ({"detail": "true", "cursor": "%"}, "cursor"),
+        ({"detail": "true", "cursor": "QQ"}, "cursor"),
+    ):
+        assert api.get(path, **query).error["details"]["field"] == field
+
+
+@pytest.mark.requirement("ADM-10")
 def test_history(api: Api) -> None:
     api.clock.advance(-api.clock.now_ms() % 3_600_000 + 30 * 60_000)  # half past
     api.push("one")

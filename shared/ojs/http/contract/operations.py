@@ -21,6 +21,7 @@ from ojs.domain.job.failure import MAX_NAME_CHARACTERS
 from ojs.domain.job.filter import KIND_PATTERN
 from ojs.domain.job.states import State
 from ojs.domain.pool.pool import MAX_POOL_BYTES, POOL_PATTERN, PoolRequest
+from ojs.domain.pool.worker import MAX_ID_BYTES
 from ojs.domain.queue.queue import DeletionStrategy
 from ojs.domain.rate_limit.limiter import OverrideRequest
 from ojs.domain.stats import Period
@@ -43,9 +44,13 @@ MAX_OFFSET = 1_000
 # Queues are shown with counts: two items each.
 MAX_QUEUES_LIMIT = 100
 # Jobs of one page: each costs half a read unit.
+# Queues that the totals show in detail: each costs two and a half read units.
+DEFAULT_DETAILED = 10
+MAX_DETAILED = 15
 DEFAULT_LISTED = 20
 MAX_LISTED = 100
 SORTS = ("created_at", "scheduled_at", "priority")
+INCLUDED = "args"
 DEFAULT_EVENTS = 100
 MAX_EVENTS = 1_000
 # Entries of a list in a query parameter.
@@ -203,6 +208,8 @@ _LISTED_JOBS = (
         "only jobs of this type, or of those that begin so, with `*` at the end"),
     Parameter("tag", {"type": "string", "minLength": 1, "maxLength": MAX_NAME_BYTES},
         "only jobs with this tag"),
+    Parameter("worker_id", {"type": "string", "minLength": 1, "maxLength": MAX_ID_BYTES},
+        "only jobs that this worker runs, or ran last"),
     Parameter("since", _MOMENT_SCHEMA, "only jobs created at this time or later"),
     Parameter("until", _MOMENT_SCHEMA, "only jobs created before this time"),
     Parameter("args", {"type": "string", "minLength": 1, "maxLength": MAX_ARGS_CHARACTERS},
@@ -213,6 +220,8 @@ _LISTED_JOBS = (
         "available, `scheduled_at` of scheduled, `created_at` of pending jobs"),
     Parameter("order", _one_of("asc", "desc") | {"default": "desc"},
         "from the smallest value up, or from the largest down; of `created_at` without `sort`"),
+    Parameter("include", _one_of(INCLUDED),
+        "also args that are not in the job record, as far as an answer may read them"),
     *_JOBS_PAGING,
 )
 _STATE = Parameter("state", _one_of("discarded"), "dead letters have no other")
@@ -229,6 +238,12 @@ _HISTORY = (
     Parameter("queue", QUEUE_SCHEMA, "this queue instead of all"),
 )
 _CURSOR = {"type": "string", "pattern": "[A-Za-z0-9_-]+={0,2}"}
+_IN_DETAIL = (
+    Parameter("detail", {"type": "boolean", "default": False},
+        "`queues` are queues, a page of them, instead of their number"),
+    Parameter("limit", _whole(1, MAX_DETAILED, DEFAULT_DETAILED), "with detail: most queues"),
+    Parameter("cursor", _CURSOR, "with detail: `next_cursor` of the page before"),
+)
 _EVENTS_LIMIT = _whole(1, MAX_EVENTS, DEFAULT_EVENTS)
 _EVENTS = (
     *_listed("types", "type", pattern=EVENT_TYPE_PATTERN,
@@ -535,7 +550,7 @@ _STATISTICS = (
     _row("GET admin/queues/{name}", "admin_get_queue", "Read a queue and its counts",
         Success("AdminQueueAnswer", "The queue."), 404, derived=True),
     _row("GET admin/stats", "admin_stats", "Read the totals of all queues",
-        Success("StatsAnswer", "All queues and workers together."), derived=True),
+        Success("StatsAnswer", "All queues and workers together."), query=_IN_DETAIL, derived=True),
     _row("GET admin/stats/history", "admin_stats_history", "Read what happened when",
         Success("StatsHistoryAnswer", "Points in time, oldest first."), query=_HISTORY,
         derived=True),
@@ -575,7 +590,7 @@ _RATE_LIMITS = (
         Success("QueueLimitsAnswer", "What holds for the queue, and how much is used."),
         tag="rate limits", request=models.QueueLimitsRequest),
     _row("GET admin/jobs/{id}", "admin_get_job", "Read a job",
-        Success("JobDetailAnswer", "The job, wrapped and at the top level."), 404),
+        Success("AdminJobAnswer", "The job with its policy and times, and wrapped."), 404),
 )
 _SCHEDULING = (
     _row("GET admin/pools", "list_pools", "List worker pools",
@@ -629,6 +644,18 @@ _SYSTEM = (
         _row(f"GET admin/{path}", name, "Read how this server is configured",
             Success("SystemConfigAnswer", "The configuration, without secrets."), tag="system")
         for path, name in (("system/config", "system_config"), ("config", "system_config_alias"))
+    ),
+    *(
+        row
+        for path, suffix in (("system/maintenance", ""), ("maintenance", "_alias"))
+        for row in (
+            _row(f"GET admin/{path}", f"get_maintenance{suffix}",
+                "Read whether maintenance mode is on",
+                Success("MaintenanceAnswer", "Since when, why and for how long."), tag="system"),
+            _row(f"POST admin/{path}", f"set_maintenance{suffix}", "Begin or end maintenance mode",
+                Success("MaintenanceAnswer", "What holds from now on."), tag="system",
+                request=models.MaintenanceRequest),
+        )
     ),
     _row("GET middleware", "list_middleware", "List what jobs go through when they are pushed",
         Success("MiddlewareAnswer", "The names, in order."), tag="system"),

@@ -10,6 +10,7 @@ from ojs.domain.dead_letter.statistics import DeadLetterStats
 from ojs.domain.errors import InvalidRequest
 from ojs.domain.job.states import State
 from ojs.domain.page import Page
+from ojs.domain.pool.statistics import QueueSnapshot
 from ojs.domain.queue import queue
 from ojs.domain.queue.config import Layers
 from ojs.domain.queue.queue import Queue
@@ -27,7 +28,7 @@ from ojs.domain.stats import (
 )
 from ojs.http.binding import paging
 from ojs.http.binding import query as queries
-from ojs.http.contract.operations import MAX_QUEUES_LIMIT
+from ojs.http.contract.operations import DEFAULT_DETAILED, MAX_DETAILED, MAX_QUEUES_LIMIT
 from ojs.http.views import queue_config
 
 if TYPE_CHECKING:
@@ -53,6 +54,16 @@ def queues_window(query: Mapping[str, str]) -> paging.PageWindow:
         rule = f"must be an integer from 1 to {MAX_QUEUES_LIMIT}"
         raise InvalidRequest(name, rule, value=query.get(name))
     return window
+
+
+def detail_window(query: Mapping[str, str]) -> paging.PageWindow | None:
+    """Read which queues are to be shown in detail; None if none are. Raises InvalidRequest."""
+    if queries.choice(query, "detail", ("false", "true"), default="false") == "true":
+        return paging.window(query, default=DEFAULT_DETAILED, largest=MAX_DETAILED)
+    for name in ("limit", "cursor"):
+        if name in query:
+            raise InvalidRequest(name, "is for detail=true", value=query[name])
+    return None
 
 
 def period(query: Mapping[str, str]) -> Period:
@@ -248,6 +259,29 @@ def totals(found: Totals, uptime_s: int) -> answers.StatsAnswer:
     if found.at_ms is not None:
         answer["computed_at"] = times.format_ms(found.at_ms)
     return answer
+
+
+def with_queues(
+    answer: answers.StatsAnswer, window: paging.PageWindow, page: Page[QueueSnapshot]
+) -> answers.StatsAnswer:
+    """The totals with some queues instead of their number."""
+    answer["queues"] = [_activity(snapshot) for snapshot in page.items]
+    answer["pagination"] = paging.position(window, page.next_cursor)
+    return answer
+
+
+def _activity(snapshot: QueueSnapshot) -> answers.QueueActivity:
+    lately = snapshot.minute + snapshot.minute_before
+    ended = lately.completed + lately.failures
+    shown: answers.QueueActivity = {
+        "name": snapshot.queue.name,
+        "depth": snapshot.levels.depth,
+        "avg_duration_ms": lately.average_run_ms or 0,
+        "error_rate": round(100 * lately.failures / ended, 1) if ended else 0.0,
+    }
+    if snapshot.oldest_ms is not None:
+        shown["oldest_available_at"] = times.format_ms(snapshot.oldest_ms)
+    return shown
 
 
 def dead_letters(found: DeadLetterStats) -> answers.DeadLetterStatsAnswer:

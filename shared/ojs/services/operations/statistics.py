@@ -16,7 +16,7 @@ from ojs.domain.job import envelope
 from ojs.domain.job.states import State
 from ojs.domain.page import Page
 from ojs.domain.pool.pool import Pool
-from ojs.domain.pool.statistics import metrics_of
+from ojs.domain.pool.statistics import QueueSnapshot, metrics_of
 from ojs.domain.rate_limit.limiter import limiter_name
 from ojs.domain.stats import (
     DAY_MS,
@@ -131,14 +131,20 @@ class Statistics:
         One call, and one for a hundred items: two of each queue, one for each open shard. Raises
         InvalidRequest for a bad cursor.
         """
-        if cursor is not None:
-            with naming_field("cursor", cursor, BAD_CURSOR):
-                envelope.check_queue(cursor)
+        cursor = _checked(cursor)
         # Names are small, so skipped ones are read, too; and one more to see whether there is more.
         end = skip + limit
         names, _ = self._queues.names(limit=end + 1, after=cursor, consistent=True)
         following = names[end - 1] if len(names) > end else None
         return Page(self._stats.summaries(names[skip:end]), following)
+
+    def snapshots(self, *, limit: int, cursor: str | None = None) -> Page[QueueSnapshot]:
+        """A page of queues in order of name, with what happened in the last minute or two.
+
+        One call, and one for twenty queues. Raises InvalidRequest for a bad cursor.
+        """
+        names, following = self._queues.names(limit=limit, after=_checked(cursor))
+        return Page(self._stats.snapshots(names, now_ms=self._clock.now_ms()), following)
 
     def totals(self) -> Totals:
         """The totals of all queues, as the last metrics sweep stored them. One call."""
@@ -226,6 +232,14 @@ class Statistics:
             )
             for key, limiter, state in zip(known, limiters, states, strict=True)
         ]
+
+
+def _checked(cursor: str | None) -> str | None:
+    """The name of a queue that a page goes on after. Raises InvalidRequest."""
+    if cursor is not None:
+        with naming_field("cursor", cursor, BAD_CURSOR):
+            envelope.check_queue(cursor)
+    return cursor
 
 
 def _oldest(ready: ReadyLine, counters: Counters) -> int | None:
