@@ -43,6 +43,7 @@ def _list_jobs(request: Request) -> Answer:
         cursor=asked.window.cursor,
         sort=asked.sort,
         descending=asked.descending,
+        contents=asked.contents,
     )
     return Answer(job_listing.page(asked, found, found.total, found.unsearched))
 

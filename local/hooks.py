@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, cast
 
-from ojs.domain.errors import InvalidRequest, NotFound
+from ojs.domain.errors import NotFound, ValidationFailed
 
 if TYPE_CHECKING:
     from ojs.domain.job.envelope import JobRequest
@@ -18,13 +18,17 @@ if TYPE_CHECKING:
     from ojs.services.jobs.middleware import Next
     from ojs.services.pools.workers import WorkerRegistry
 
+REJECTED_TYPE = "test.middleware.reject"
 _DIRECTIVES = ("quiet", "terminate")
 
 
 def reject_marked(request: JobRequest, following: Next) -> JobRequest:
-    """Enqueue middleware: vetoes a job whose `meta` has `"reject": true`."""
-    if request.meta and request.meta.get("reject") is True:
-        raise InvalidRequest("meta.reject", "the local server's sample middleware vetoes this job")
+    """Enqueue middleware: vetoes jobs of the type that the public conformance suite pushes for
+    this, and those whose `meta` has `"reject": true`.
+    """
+    if request.type == REJECTED_TYPE or (request.meta and request.meta.get("reject") is True):
+        field = "type" if request.type == REJECTED_TYPE else "meta.reject"
+        raise ValidationFailed(field, "the local server's sample middleware vetoes this job")
     return following(request)
 
 

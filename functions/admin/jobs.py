@@ -22,7 +22,7 @@ job_acts.bind(app, "admin_")
 @app.operation("admin_get_job")
 def admin_get_job(request: Request) -> Answer:
     """One job, as an operator reads it."""
-    return Answer(views.detail(runtime.current().jobs.get(request.named)))
+    return Answer(views.for_operators(runtime.current().jobs.get(request.named)))
 
 
 @app.operation("admin_cancel_job")

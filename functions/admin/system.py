@@ -10,6 +10,8 @@ from ojs.domain.errors import OjsError
 from ojs.http.binding.application import Answer
 from ojs.http.binding.request import Request
 from ojs.http.contract import manifest as manifests
+from ojs.http.contract import models
+from ojs.http.views import maintenance as views
 
 if TYPE_CHECKING:
     from ojs.http.contract import answers
@@ -37,13 +39,14 @@ def health(_request: Request) -> Answer:
     }
     started_ms = current.clock.now_ms()
     try:
-        current.table.ping()
+        maintenance = current.maintenance.read(consistent=False)
     except OjsError as error:
         body["status"] = "degraded"
         body["backend"]["status"] = "unhealthy"
         body["backend"]["error"] = error.message
         return Answer(body, 503, _RETRY_AFTER)
     body["backend"]["latency_ms"] = current.clock.now_ms() - started_ms
+    body["maintenance"] = maintenance is not None
     return Answer(body)
 
 
@@ -72,6 +75,25 @@ def system_config(_request: Request) -> Answer:
     return Answer(body)
 
 
+@app.operation("get_maintenance", "get_maintenance_alias", strict_query=True)
+def get_maintenance(_request: Request) -> Answer:
+    """Whether maintenance mode is on."""
+    return Answer(views.shown(runtime.current().maintenance.read()))
+
+
+@app.operation("set_maintenance", "set_maintenance_alias", strict_query=True)
+def set_maintenance(request: Request) -> Answer:
+    """Begin or end maintenance mode."""
+    body = request.parsed(models.MaintenanceRequest)
+    current = runtime.current()
+    if not body.enabled:
+        current.maintenance.end()
+        return Answer(views.shown(None))
+    now_ms = current.clock.now_ms()
+    begun = current.maintenance.begin(body.reason, body.duration_ms, now_ms=now_ms)
+    return Answer(views.shown(begun))
+
+
 @app.operation("list_middleware", strict_query=True)
 def list_middleware(_request: Request) -> Answer:
     """What jobs go through when they are pushed."""
@@ -79,7 +101,10 @@ def list_middleware(_request: Request) -> Answer:
         getattr(step, "__name__", type(step).__name__) for step in runtime.current().middleware
     ]
     body: answers.MiddlewareAnswer = {
-        "enqueue": [{"name": name} for name in names],
+        "enqueue": [
+            {"name": name, "phase": "enqueue", "order": order}
+            for order, name in enumerate(names, start=1)
+        ],
         "execution": [],
     }
     return Answer(body)

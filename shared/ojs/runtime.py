@@ -42,6 +42,7 @@ from ojs.services.queues.deletion import QueueDeletion
 from ojs.services.sweeps import SweepQueues
 from ojs.settings import Settings
 from ojs.store.dead_letter.copies import WaitingCopies
+from ojs.store.deployment.maintenance import MaintenanceStore
 from ojs.store.jobs.blobs import Blobs, S3Blobs
 from ojs.store.jobs.fair_queue import TenantFinishTags
 from ojs.store.jobs.payloads import PayloadStore
@@ -116,6 +117,7 @@ class Stores:
         self.queues = QueueStore(table, self.registry)
         self.pools = PoolStore(table, self.registry)
         self.workers = WorkerStore(table)
+        self.maintenance = MaintenanceStore(table, clock)
 
     @cached_property
     def statistics(self) -> StatisticsStore:
@@ -232,6 +234,7 @@ class Runtime:
             changes=self.changes,
             copies=self.copies,
             placement=self.placement,
+            maintenance=stores.maintenance,
             clock=clock,
             ids=ids,
         )
@@ -255,7 +258,12 @@ class Runtime:
         )
         self.fetch = Fetch(
             jobs=stores.jobs,
-            membership=Membership(queues=stores.queues, workers=stores.workers, clock=clock),
+            membership=Membership(
+                queues=stores.queues,
+                workers=stores.workers,
+                maintenance=stores.maintenance,
+                clock=clock,
+            ),
             planner=DispatchPlanner(
                 permits=pool_permits,
                 sequencer=stores.sequencer,
@@ -266,6 +274,7 @@ class Runtime:
             changes=self.changes,
             permits=self.permits,
             empty_lines=empty_lines,
+            maintenance=stores.maintenance,
             clock=clock,
             for_each=for_each,
         )
@@ -334,7 +343,12 @@ class Runtime:
             transitions=self.transitions,
             leases=LostLeases(jobs=stores.jobs, transitions=self.transitions, clock=clock),
             deletion=self.deletion,
+            maintenance=stores.maintenance,
         )
+
+    @property
+    def maintenance(self) -> MaintenanceStore:
+        return self.stores.maintenance
 
     @property
     def table(self) -> Table:
@@ -596,6 +610,7 @@ class Runtime:
             every=self.sweep_queues,
             replays=ReplayCursors(self.table),
             redrive=self.redrive,
+            maintenance=self.maintenance,
         )
 
     @cached_property
@@ -620,6 +635,7 @@ class Runtime:
             health=self.stores.pool_health,
             stats=self.stores.statistics,
             throttle_states=self.stores.throttle_states,
+            maintenance=self.maintenance,
         )
 
     @cached_property

@@ -497,6 +497,10 @@ def _system(call: Caller) -> None:
         "system_config_alias", "list_middleware",
     ):  # fmt: skip
         call(name)
+    for suffix in ("", "_alias"):
+        call(f"set_maintenance{suffix}", {"enabled": True})
+        call(f"get_maintenance{suffix}")
+        call(f"set_maintenance{suffix}", {"enabled": False})
 
 
 def _acts(call: Caller) -> None:

@@ -170,11 +170,12 @@ def test_steering_and_rejecting_hooks(server: RunningServer) -> None:
     beat = {"worker_id": "steered", "active_jobs": []}
     assert server.call("POST", "/ojs/v1/workers/heartbeat", beat)[1]["state"] == "quiet"
     assert server.fetch("steer", worker_id="steered") == []
-    status, answer = server.call(
-        "POST", "/ojs/v1/jobs", {"type": "t", "args": [], "meta": {"reject": True}}
-    )
-    assert status == 400
-    assert answer["error"]["details"]["field"] == "meta.reject"
+    for job, field in (
+        ({"type": "t", "meta": {"reject": True}}, "meta.reject"),
+        ({"type": "test.middleware.reject", "meta": {"ojs_validate": True}}, "type"),
+    ):
+        status, answer = server.call("POST", "/ojs/v1/jobs", {"args": [], **job})
+        assert (status, answer["error"]["details"]["field"]) == (422, field)
 
 
 def test_reset_empties_everything_quickly(server: RunningServer) -> None:

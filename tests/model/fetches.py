@@ -18,6 +18,9 @@ def fetched(
     pool: Pool | None,
 ) -> None:
     """Take a fetch's answer, or fail with what is wrong about it."""
+    if model.still:
+        assert not got, f"{list(got)} were handed out in maintenance"
+        return
     served = [n for n in names if n in model.queues and model.queues[n].open]
     others = {n for p in model.pools.values() if p.isolated and p is not pool for n in p.queues}
     served = [name for name in served if name not in others]
@@ -31,7 +34,7 @@ def fetched(
         job = model.jobs[job_id]
         if job.state != "available" and job.weight is not None:
             model.vague.add((job.queue, job.priority, job.tenant))
-        job = job.time_applied(model.now_ms)
+        job = model.applied(job)
         model.jobs[job_id] = job.claimed(worker, model.now_ms, pool.name if pool else None)
         model.queues[job.queue].started.append(model.now_ms)
         if job.limit is not None:

@@ -125,7 +125,7 @@ class Base(RuleBasedStateMachine):
         for job in list(self.model.jobs.values()):
             if job.id not in records:
                 assert self.model.may_go(job), f"{job.id} is gone, and nobody asked for that"
-                self.lately[job.id] = job.time_applied(self.model.now_ms)
+                self.lately[job.id] = self.model.applied(job)
                 self.model.gone(job)
         copies = []
         for job_id, item in records.items():
@@ -178,7 +178,7 @@ class Base(RuleBasedStateMachine):
             record = items.job_of(item)
             assert record.copy_of is not None, f"nobody pushed {job_id}"
             origin = self.now(record.copy_of.job_id)
-            assert origin.time_applied(self.model.now_ms).dead, f"{origin.id} is no dead letter"
+            assert self.model.applied(origin).dead, f"{origin.id} is no dead letter"
             assert (origin.copy, origin.copies_to) == (None, record.queue), "one copy too many"
             self.model.jobs[origin.id] = replace(origin, copy=job_id)
             self.come([self.copy(job_id, record.queue, origin)])

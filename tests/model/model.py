@@ -118,10 +118,14 @@ class Job:
             self.retry_ms if self.state == "retryable" else None,
         )
 
-    def by_time(self, now_ms: int) -> Job | None:
-        """What time alone makes of it next; None while it stays."""
+    def by_time(self, now_ms: int, *, still: bool = False) -> Job | None:
+        """What time alone makes of it next; None while it stays, as all starts and retries do when
+        they stand `still`.
+        """
         if self.state in WAITING and self.expires_ms <= now_ms:
             return self.ended("discarded")
+        if still and self.state in ("scheduled", "retryable"):
+            return None
         if (self.state == "scheduled" and self.start_ms <= now_ms) or (
             self.state == "retryable" and self.retry_ms <= now_ms
         ):
@@ -135,16 +139,12 @@ class Job:
             return replace(self.available(), stalled=True)
         return self.exhausted()
 
-    def after(self, now_ms: int) -> Iterator[Job]:
+    def after(self, now_ms: int, *, still: bool = False) -> Iterator[Job]:
         """The job as it is, and all that time makes of it, one after another."""
         job: Job | None = self
         while job is not None:
             yield job
-            job = job.by_time(now_ms)
-
-    def time_applied(self, now_ms: int) -> Job:
-        """The job after all that time has decided."""
-        return list(self.after(now_ms))[-1]
+            job = job.by_time(now_ms, still=still)
 
     def available(self) -> Job:
         """In line; where, is noted by whoever sees it there first."""
@@ -351,6 +351,16 @@ class Model:
     forsaken: set[str] = field(default_factory=set)
     step: int = 0
     now_ms: int = 0
+    # Maintenance mode: nothing is handed out, no start or retry comes by time.
+    still: bool = False
+
+    def after(self, job: Job) -> Iterator[Job]:
+        """A job as it is, and all that time makes of it now."""
+        return job.after(self.now_ms, still=self.still)
+
+    def applied(self, job: Job) -> Job:
+        """A job after all that time has decided."""
+        return list(self.after(job))[-1]
 
     def begin(self, now_ms: int, doing: Iterable[str]) -> None:
         """One more step."""
@@ -393,7 +403,7 @@ class Model:
         return [
             job
             for job in self.of(queue)
-            if job.state != "available" and job.time_applied(self.now_ms).state == "available"
+            if job.state != "available" and self.applied(job).state == "available"
         ]
 
     def pools_of(self, queue: str) -> list[Pool]:
@@ -449,9 +459,7 @@ class Model:
 
     def holder(self, key: str | None) -> Job | None:
         """The job that has a unique key."""
-        found = (
-            j for j in self.jobs.values() if j.key == key and not j.time_applied(self.now_ms).done
-        )
+        found = (j for j in self.jobs.values() if j.key == key and not self.applied(j).done)
         return next(found, None) if key is not None else None
 
     # --- places in line -------------------------------------------------------------------------
@@ -528,7 +536,7 @@ class Model:
 
     def sure(self, running: Sequence[Job]) -> list[Job]:
         """Those whose places time has not given back."""
-        return [job for job in running if job.time_applied(self.now_ms).state == "active"]
+        return [job for job in running if self.applied(job).state == "active"]
 
     # --- seeing ---------------------------------------------------------------------------------
 
@@ -536,7 +544,7 @@ class Model:
         """All that may have become of a job that nobody asked for: by time; in a fetch, by a rate
         limit that asks for it; in a sweep, by the end of its queue, a rule or a bulk operation.
         """
-        for option in job.after(self.now_ms):
+        for option in self.after(job):
             yield option
             if option.state == "available" and option.limit and "fetch" in self.doing:
                 on_limit = LIMITS[option.limit].on_limit
@@ -559,12 +567,12 @@ class Model:
         elif queue is not None and queue.ending == "move" and queue.target is not None:
             moved = replace(job, queue=queue.target, weight=self.weight(queue.target, job.tenant))
             yield moved
-            yield from (one for one in moved.after(self.now_ms) if one is not moved)
+            yield from (one for one in self.after(moved) if one is not moved)
 
     def by_rule(self, job: Job) -> bool:
         """Whether a rule may bring a dead letter back."""
         queue = self.queues.get(job.queue)
-        if queue is None or queue.rule is None or queue.ending:
+        if queue is None or queue.rule is None or queue.ending or self.still:
             return False
         delay_ms, most = queue.rule
         return job.died_ms + delay_ms <= self.now_ms and job.replays < most
@@ -624,7 +632,7 @@ class Model:
         if found.state == "available" and found is not job:
             found = replace(found, place=(Fraction(self.now_ms), self.step, 0))
         if job.weight is not None and job.state != "available" and found.state != "available":
-            times = [one.state for one in job.after(self.now_ms)]
+            times = [one.state for one in self.after(job)]
             if "available" in times and found is not job:
                 # It was in line in between.
                 self.vague.add((job.queue, job.priority, job.tenant))

@@ -9,6 +9,7 @@ from typing import Any
 from hypothesis import strategies as st
 from hypothesis.stateful import precondition, rule
 
+from ojs.domain.maintenance import EFFECTIVE_MS
 from tests.model.machine import duration, queues, refuse
 from tests.model.model import LIMITS, Pool, Refused
 from tests.model.workers import ALL, Workers
@@ -72,6 +73,15 @@ class Operators(Workers):
         verb = "pause" if pauses else "resume"
         if self.ask(expected, "POST", f"/queues/{queue}/{verb}") is not None:
             self.model.queues[queue].paused = pauses
+
+    def maintain(self, *, begins: bool) -> None:
+        """Maintenance begins, or ends, for all once every container knows."""
+        path = ("/admin/system/maintenance", "/admin/maintenance")[self.model.step % 2]
+        told = self.call("POST", path, {"enabled": begins})
+        assert (told["enabled"], "enabled_at" in told.body) == (begins, begins)
+        assert self.call("GET", path).body == told.body
+        self.wait(EFFECTIVE_MS)
+        self.model.still = begins
 
     def bind(self, queue: str, bound: int | None, policy: str) -> None:
         there = self.model.make(queue)

@@ -27,7 +27,7 @@ POOLS: dict[str, tuple[Any, ...]] = {
 }
 SCENES = (
     *POOLS, "lanes", "dropping", "blocking", "replays", "pace", "keys", "graves", "tenants",
-    "bulk", "copies",
+    "bulk", "copies", "maintenance",
 )  # fmt: skip
 
 
@@ -177,6 +177,20 @@ class Scenes(Producers, Operators, DeadLetters):
         self.sweep()
         self.check()
         self.look_at_operation(-1)
+
+    def play_maintenance(self, at: int, count: int) -> None:
+        self.put_in("a", count, when=("now", "later")[at % 2])
+        if at % 3 and not self.model.still:
+            # Some run when it begins, some of which are lost.
+            self.fetch_any(1, "w")
+            self.check()
+        self.begin()
+        self.maintain(begins=not self.model.still)
+        self.check()
+        if at % 4 == 0:
+            self.sweep()
+            self.check()
+        self.fetch_any(count, "w")
 
     def play_copies(self, at: int, count: int) -> None:
         self.put_in("a", count)

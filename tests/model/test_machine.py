@@ -103,6 +103,9 @@ class Machine(Scenes):
 
     def open_all(self) -> None:
         """Nothing keeps jobs from being handed out any more."""
+        if self.model.still:
+            self.begin()
+            self.maintain(begins=False)
         for name in list(self.model.pools):
             self.begin()
             self.delete_pool(name)
@@ -119,7 +122,7 @@ class Machine(Scenes):
                 queue.rule = None
         self.check()
         for job in list(self.model.jobs.values()):
-            if self.now(job.id).time_applied(self.model.now_ms).state == "pending":
+            if self.model.applied(self.now(job.id)).state == "pending":
                 self.begin()
                 self.call("POST", f"/jobs/{job.id}/activate", {})
                 (back,) = self.model.entering([self.now(job.id).available()])

@@ -25,6 +25,7 @@ from tests.model.machine import (
 )
 from tests.model.model import LIMITS, Job, Pool, Refused
 
+HASTENED = ("scheduled", "retryable")
 ALL = (*QUEUES, COPIES)
 WAIT_MS = 10 * SECOND
 
@@ -267,7 +268,7 @@ class Workers(Base):
         job_id = self.job(at)
         found = self.ask(lambda: self.exists(job_id), "GET", f"/jobs/{job_id}")
         if found is not None:
-            assert view_of(found["job"]) == self.now(job_id).time_applied(self.model.now_ms).view
+            assert view_of(found["job"]) == self.model.applied(self.now(job_id)).view
             errors = found["job"].get("errors", [])
             told = {(e["attempt"], e["code"], e["occurred_at"]) for e in errors}
             assert len(told) == len(errors)
@@ -275,7 +276,7 @@ class Workers(Base):
     def exists(self, job_id: str) -> Job:
         if job_id not in self.model.jobs:
             raise Refused(404)
-        return self.now(job_id).time_applied(self.model.now_ms)
+        return self.model.applied(self.now(job_id))
 
     @precondition(lambda self: self.ids)
     @rule(at=which)
@@ -302,6 +303,23 @@ class Workers(Base):
                 raise Refused(409)
 
         if self.ask(expected, "POST", f"/jobs/{job_id}/activate", {}) is not None:
+            (back,) = self.model.entering([self.now(job_id).available()])
+            self.model.put(back)
+
+    @precondition(lambda self: any(j.state in HASTENED for j in self.model.jobs.values()))
+    @rule(at=which)
+    def run_now(self, at: int) -> None:
+        """A start or retry comes before its time, also when all others stand still."""
+        self.begin()
+        waiting = [j.id for j in self.model.jobs.values() if j.state in HASTENED]
+        job_id = waiting[at % len(waiting)] if waiting else self.job(at)
+
+        def expected() -> None:
+            if self.exists(job_id).state not in HASTENED:
+                raise Refused(409)
+
+        base = ("/jobs", "/admin/jobs")[at % 2]
+        if self.ask(expected, "POST", f"{base}/{job_id}/run", {}) is not None:
             (back,) = self.model.entering([self.now(job_id).available()])
             self.model.put(back)
 
@@ -334,7 +352,7 @@ class Workers(Base):
         late = [
             job
             for job in model.jobs.values()
-            if job.by_time(model.now_ms) and not model.queues[job.queue].ending
+            if model.applied(job) is not job and not model.queues[job.queue].ending
         ]
         assert late == [], f"the sweep passed over {late} at {model.now_ms}"
         assert not over & model.queues.keys(), "a queue without jobs did not end"

@@ -284,6 +284,7 @@ class Counting(Bench):
         (job,) = self.fetch()
         self.run.finish.nack(job.id, error=ERROR, worker_id=WORKER)
         self.clock.advance(_MINUTE_MS)
+        self.know_maintenance()
         self.ack(self.fetch())
 
     def dies(self) -> None:

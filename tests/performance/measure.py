@@ -27,6 +27,7 @@ from ojs.domain.errors import QueueFull
 from ojs.domain.job import envelope
 from ojs.domain.job.job import Job
 from ojs.domain.job.states import State
+from ojs.domain.maintenance import NOTICED_MS
 from ojs.settings import Settings
 from ojs.store.jobs import items
 from ojs.store.jobs.blobs import MemoryBlobs
@@ -60,6 +61,10 @@ class Bench:
         self.fetch()
         self.run.workers.beat(WORKER, active_jobs=[job.id])
         self.run.finish.ack(job.id)
+
+    def know_maintenance(self) -> None:
+        """As if another fetch had just read that there is none, which none does for 5 s then."""
+        self.run.maintenance.note({}, asked_ms=self.clock.now_ms())
 
     def another(self, **options: Any) -> runtime.Runtime:
         """One more container on the same table; `options` as for `runtime.build`."""
@@ -153,8 +158,7 @@ def life_of_a_job(client: DynamoDBClient) -> list[Row]:
 def other_operations(client: DynamoDBClient) -> list[Row]:
     """Everything else that a caller or the clock may ask for, with a 0.5 KB job."""
     bench = Bench(client)
-    with bench.spending("fetch, nothing there"):
-        bench.fetch()
+    _polls(bench)
     job = bench.push()
     bench.fetch()
     with bench.spending("heartbeat with one job"):
@@ -171,6 +175,7 @@ def other_operations(client: DynamoDBClient) -> list[Row]:
     with bench.spending("fail, to be retried"):
         bench.run.finish.nack(job.id, error=ERROR, worker_id=WORKER)
     bench.clock.advance(60_000)
+    bench.know_maintenance()
     with bench.spending("fetch a job that is due: promoted, then claimed"):
         assert bench.fetch()
     with bench.spending("give back (requeue)"):
@@ -199,6 +204,17 @@ def other_operations(client: DynamoDBClient) -> list[Row]:
         bench.run.redrive.retry(found[0].id)
     _sweep(bench)
     return bench.rows
+
+
+def _polls(bench: Bench) -> None:
+    """What a worker costs that finds nothing."""
+    with bench.spending("fetch, nothing there"):
+        bench.fetch()
+    bench.clock.advance(NOTICED_MS - 1)
+    bench.fetch()
+    bench.clock.advance(1)
+    with bench.spending("the same, once in 5 s, with whether there is maintenance"):
+        bench.fetch()
 
 
 def _sweep(bench: Bench) -> None:

@@ -8,13 +8,16 @@ from typing import Any, Literal, TypeVar
 
 from botocore.exceptions import BotoCoreError, ClientError
 
-from ojs.domain.dead_letter.bulk import Action
+from ojs.domain.dead_letter.bulk import Action, JobIds
 from ojs.domain.dead_letter.filter import DeadLetterFilter
 from ojs.domain.errors import BackendError, BackendTimeout, BackendUnavailable, OjsError
+from ojs.domain.job.filter import JobFilter
 from ojs.domain.job.job import Job
 from ojs.domain.job.states import State
+from ojs.domain.maintenance import EFFECTIVE_MS
 from ojs.domain.pool.pool import Pool
 from ojs.services.jobs.batch_finish import Ending, Outcome
+from ojs.services.sweeps import SweepReport
 from ojs.store.table import keys
 from tests.simulation.faults import Died
 from tests.simulation.invariants import OF_WORKER, broken
@@ -414,8 +417,77 @@ class Operator(Actor):
         wanted = DeadLetterFilter(queue="default")
         self.ask("bulk operation", lambda: self.run.bulk.begin(action, wanted))
 
+    # --- acts on jobs in any state ----------------------------------------------------------------
+
+    def _hastens(self, kind: str, act: Callable[[str], Any]) -> None:
+        """An act that may start a job before its time, or in maintenance mode."""
+
+        def hasten(job_id: str) -> Any:
+            self.world.watch.speech[self.world.scheduler.current].hastens = True
+            return act(job_id)
+
+        self._job(kind, hasten)
+
+    def bring_back(self) -> None:
+        self._hastens("bring back", self.run.acts.retry)
+
+    def run_now(self) -> None:
+        self._hastens("run now", self.run.acts.run_now)
+
+    def change(self) -> None:
+        priority = self.world.odd.choice((None, -5, 5))
+        queue = "there" if priority is None or self.world.odd.random() < 0.3 else None
+        self._job("change", lambda job: self.run.acts.change(job, priority=priority, queue=queue))
+
+    def erase(self) -> None:
+        self._job("erase", self.run.acts.delete)
+
+    def begin_job_bulk(self) -> None:
+        """Many jobs by a filter, as a purge is, or by their ids."""
+        action = self.world.odd.choice((Action.RETRY_JOBS, Action.CANCEL_JOBS, Action.DELETE_JOBS))
+        ids = tuple(job_id for push in self.world.pushes for job_id in push.ids)
+        wanted: JobFilter | JobIds = JobFilter(self.world.odd.choice(("default", "there")))
+        if ids and self.world.odd.random() < 0.4:
+            wanted = JobIds(ids)
+        dry_run = self.world.odd.random() < 0.1
+
+        def act() -> Any:
+            self.world.watch.speech[self.world.scheduler.current].hastens = True
+            return self.run.bulk.begin(action, wanted, dry_run=dry_run)
+
+        self.ask("bulk of jobs", act)
+
+    def stop_work(self) -> None:
+        """Maintenance begins, and is told of when it holds everywhere."""
+        self.world.maintained = True
+
+        def act() -> bool:
+            self.run.maintenance.begin("a reason", None, now_ms=self.run.clock.now_ms())
+            # Others may be in the middle of something for as long as any request lasts.
+            for _ in range(200):
+                if self.world.pass_time(EFFECTIVE_MS):
+                    return True
+                self.world.scheduler.step()
+            return False
+
+        def then(held: bool) -> dict[Set, Any]:
+            return {("maintenance", ""): True} if held else {}
+
+        self.world.change("maintenance", "maintenance", act, then)
+
+    def go_on_with_work(self) -> None:
+        def act() -> bool:
+            self.run.maintenance.end()
+            return True
+
+        self.world.change("end of maintenance", "maintenance", act, lambda _: {})
+
     def go_on_with_bulk(self) -> None:
-        self.ask("bulk sweep", lambda: self.run.bulk.run_once(self.run.clock.now_ms(), 100))
+        def act() -> SweepReport:
+            self.world.watch.speech[self.world.scheduler.current].hastens = True
+            return self.run.bulk.run_once(self.run.clock.now_ms(), 100)
+
+        self.ask("bulk sweep", act)
 
     def prune(self) -> None:
         self.ask("prune", lambda: self.run.prune.run_once(self.run.clock.now_ms(), 100))

@@ -74,6 +74,8 @@ class Speech:
     extends: bool = False
     # What it says goes by an earlier time.
     late: bool = False
+    # An operator's act that may start a job before its time.
+    hastens: bool = False
     claimed: set[str] = field(default_factory=set)
     # Texts that it wrote apart from a job record.
     texts: set[Key] = field(default_factory=set)
@@ -149,6 +151,8 @@ class Watch:
         self.deleted: set[str] = set()
         # Whether any dead letter may be removed: by a bulk operation, or by the pruning.
         self.purged = False
+        # Whether any job that has ended may be removed.
+        self.erased = False
         # Texts whose writer died, or got no answer, perhaps before a job record named them.
         self.left: set[Key] = set()
         # Of every error that was stored its type, by key.
@@ -318,12 +322,20 @@ class Watch:
             raise broken("terminal is final", job=pk, was=was.value, now=now.value)
         if was is now is State.COMPLETED and any(before.get(r) != after.get(r) for r in _RESULT):
             raise broken("the result of a job is stored once", job=pk)
+        self._stood_still(pk, was, now)
         self._lease(pk, before, after)
         self._attempt(pk, before, after)
         if revived and before.get("replayed") != after.get("replayed"):
             self._replays[pk] += 1
             if self.most_replays is not None and self._replays[pk] > self.most_replays:
                 raise broken("a rule brings a job back so many times", job=pk)
+
+    def _stood_still(self, pk: str, was: State, now: State) -> None:
+        """In maintenance mode no start or retry comes by time."""
+        waited = was in (State.SCHEDULED, State.RETRYABLE)
+        hastens = self.speech[self._scheduler.current].hastens
+        if waited and now is State.AVAILABLE and self._holds("maintenance", "") and not hastens:
+            raise broken("in maintenance nothing starts by time", job=pk, was=was.value)
 
     def _heeded(self, pk: str, before: Item | None, after: Item) -> None:
         """What an operator was told is set holds for every request from then on."""
@@ -351,6 +363,8 @@ class Watch:
     def _open(self, pk: str, item: Item) -> None:
         """Whether the queue that a job was handed out from hands out any, and to this pool."""
         queue, pool = item["queue"], item.get("pool", "")
+        if self._holds("maintenance", ""):
+            raise broken("in maintenance nothing is handed out", job=pk)
         if self._holds("paused", queue):
             raise broken("a paused queue hands out nothing", job=pk)
         if self._holds("token", queue) and "fenced" not in item:
@@ -466,8 +480,11 @@ class Watch:
     def _gone(self, pk: str, before: Item) -> None:
         was = State(before["state"])
         undone = self._undone(before)
-        by_hand = "dead" in before and (pk in self.deleted or self.purged)
-        if by_hand and "deleting" not in before and not self._kept(pk, before["discarded"]):
+        dead = "dead" in before
+        by_hand = dead and (pk in self.deleted or self.purged)
+        by_hand = by_hand or (self.erased and was in TERMINAL)
+        kept = not dead or "deleting" in before or self._kept(pk, before["discarded"])
+        if by_hand and not kept:
             raise broken("what is pruned is in the archive", job=pk)
         if by_hand:
             self.deleted.add(pk)

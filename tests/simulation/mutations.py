@@ -395,6 +395,11 @@ def a_tenth_too_short() -> AbstractContextManager[Any]:
     return mock.patch.object(RateWindow, "recent", recent)
 
 
+def time_goes_on() -> AbstractContextManager[Any]:
+    """What is due starts, whatever operators say."""
+    return _constant("ojs.services.jobs.time_transitions.sources", lambda _: ())()
+
+
 # What is done, and the scenario that shows it.
 MUTATIONS: dict[str, tuple[Mutation, str]] = {
     "a claim has no condition": (claim_without_state, "life"),
@@ -458,5 +463,15 @@ MUTATIONS: dict[str, tuple[Mutation, str]] = {
     "one of many that failed is told as done": (failure_is_told_as_done, "ended"),
     "a drop is not told": (_constant("ojs.projections.events._DROPPED", {}), "dropped"),
     **LEASES,
+    "maintenance is not noticed": (
+        _constant("ojs.store.deployment.maintenance.MaintenanceStore.on", lambda _: False),
+        "acts",
+    ),
+    "maintenance is remembered for long": (
+        _constant("ojs.store.deployment.maintenance.NOTICED_MS", 60_000),
+        "acts",
+    ),
+    "time goes on in maintenance": (time_goes_on, "acts"),
+    "a job is moved blindly": (record_is_swapped_blindly, "acts"),
     **LATE,
 }

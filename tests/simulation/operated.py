@@ -95,6 +95,37 @@ def resting(world: World) -> list[Acts]:
     ]
 
 
+def acts(world: World) -> list[Acts]:
+    """Operators act on jobs in any state, one by one and many at once, and stop all work for a
+    while; workers go on, and the stream is read.
+    """
+    world.watch.purged = world.watch.erased = True
+    world.queues.add("there")
+    config = world.chance.choice(({}, {}, {"max_size": 7}, {"concurrency": 2}, {"lanes": 2}))
+    for name in ("default", "there"):
+        world.run.queues.configure(name, config)
+    producer, worker, stream = Producer(world, "p"), Worker(world, "w"), Stream(world)
+    other = Worker(world, "w2", ["there", "default"])
+    options: dict[str, Any] = {"retry": RETRY, "visibility_timeout_ms": 2_000}
+    for _ in range(2):
+        producer.push(**options)
+    producer.push(scheduled_at="+PT2S", **options)
+    producer.push(retry={"max_attempts": 1}, visibility_timeout_ms=2_000)
+    made: list[Acts] = []
+    first, second = Operator(world, "o1"), Operator(world, "o2")
+    by_one: Acts = [first.bring_back, first.run_now, first.change, first.erase, first.cancel]
+    by_one += [first.change, first.look, first.sweep, first.wait]
+    made.append([first.does(act) for act in some(world.chance, by_one, 7)])
+    many: Acts = [second.begin_job_bulk, second.begin_job_bulk, second.go_on_with_bulk]
+    still: Acts = [second.stop_work, second.stop_work, second.go_on_with_work]
+    many += [*still, second.sweep, second.sweep, second.wait, stream.read]
+    made.append([second.does(act) for act in some(world.chance, many, 7)])
+    working: Acts = [worker.fetch, worker.any, worker.nack, worker.any, other.fetch, other.any]
+    working += [partial(producer.push, **options)]
+    made.append([worker.does(act) for act in [worker.fetch, *some(world.chance, working, 8)]])
+    return made
+
+
 def least_loaded(world: World) -> list[Acts]:
     """A pool whose workers get no more than they can run, from the deepest queue."""
     body: dict[str, Any] = {"queues": ["a", "b"], "strategy": "least-loaded"}
@@ -385,4 +416,5 @@ OPERATED: dict[str, Callable[[World], list[Acts]]] = {
     "lanes": lanes,
     "rates": rates,
     "dropped": dropped,
+    "acts": acts,
 }

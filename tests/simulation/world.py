@@ -140,6 +140,8 @@ class World:
         self._changes: Counter[str] = Counter()
         # Whether nobody asks for anything for a while in the end, and nobody reads the stream.
         self.alone = False
+        # Whether there may be maintenance, which somebody ends when all heals.
+        self.maintained = False
         # Whether time stands still as long as anybody asks for anything.
         self.still = False
         self.began: dict[int | None, int] = {}
@@ -359,6 +361,9 @@ class World:
         self.note("nothing goes wrong any more")
         self.began.clear()
         self.run = self.container()
+        if self.maintained:
+            self.watch.set.pop(("maintenance", ""), None)
+            self.run.maintenance.end()
         if self.alone:
             self.leave_alone()
         # As long as jobs run.

@@ -279,6 +279,56 @@ def test_a_page_of_running_jobs_is_bounded_whatever_was_claimed(world: World) ->
         assert [found.id for found in everything(world, wanted, limit=20)] == [job.id]
 
 
+def test_what_runs_at_a_worker_is_shown(world: World) -> None:
+    for number in range(4):
+        world.push(number, queue="live")
+    first = world.fetch("live", 2, "w1")
+    world.fetch("live", 2, "w2")
+    wanted = JobFilter("live", (State.ACTIVE,), worker_id="w1")
+    assert {job.id for job in everything(world, wanted, limit=20)} == {job.id for job in first}
+    world.run.finish.ack(first[0].id, worker_id="w1")
+    assert [job.id for job in everything(world, wanted, limit=20)] == [first[1].id]
+
+
+@pytest.mark.parametrize("queue", ["live", None])
+def test_args_that_are_not_in_the_job_record_are_shown_if_asked_for(
+    seen: World, queue: str | None
+) -> None:
+    sent = {seen.push(incompressible(3_000), n, queue="live").id: n for n in range(5)}
+    assert len(seen.fetch("live", 5)) == 5
+    project(seen)
+    wanted = JobFilter(queue, (State.ACTIVE,))
+    assert {job.content for job in everything(seen, wanted, limit=20)} == {None}
+    shown = everything(seen, wanted, limit=20, contents=True)
+    assert {job.id: (job.content or {})["args"][1] for job in shown} == sent
+    assert {job.progress is None and job.worker_id is not None for job in shown} == {True}
+
+
+def test_of_large_args_so_many_are_shown_as_an_answer_may_read(exact: World) -> None:
+    for _ in range(20):
+        exact.push(incompressible(40_000), queue="live")
+    assert len(exact.fetch("live", 20)) == 20
+    found = everything(exact, JobFilter("live", (State.ACTIVE,)), limit=20, contents=True)
+    shown = [job.content is not None for job in found]
+    assert sorted(shown, reverse=True) == shown
+    assert 1 <= shown.count(True) < 20
+
+
+def test_args_in_the_bucket_or_damaged_are_left_out(exact: World) -> None:
+    whole = exact.push(incompressible(3_000), 1, queue="live")
+    damaged = exact.push(incompressible(3_000), 2, queue="live")
+    exact.push("é" * 400_000, 3, queue="live")
+    assert len(exact.fetch("live", 3)) == 3
+    at = exact.run.stores.jobs.read_record(damaged.id)
+    assert at is not None
+    key = {"pk": keys.job(damaged.id), "sk": f"{keys.PAYLOAD}{at.content_ref}"}
+    exact.client.put_item(
+        TableName=exact.table, Item=values.pack({**key, "zip": b"not what zlib made"})
+    )
+    found = everything(exact, JobFilter("live", (State.ACTIVE,)), limit=20, contents=True)
+    assert {job.id for job in found if job.content is not None} == {whole.id}
+
+
 # --- what an answer reads -----------------------------------------------------------------------
 
 

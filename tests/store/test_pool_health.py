@@ -260,8 +260,9 @@ def test_queues_that_begin_to_starve_cost_a_call_each(exact: World) -> None:
     worker_pools.make(exact, POOL, queues)
     for queue in queues:
         worker_pools.counted(exact, queue, available=1, oldest_ago_ms=45_000)
-    # The minutes of each: what shards have of them, and the queue's own.
-    assert calls(exact) == 6 + 2 * 48 + 1
+    # The minutes of each: what shards have of them, and the queue's own. And one call to see that
+    # there is no maintenance.
+    assert calls(exact) == 6 + 2 * 48 + 1 + 1
     assert calls(exact) == 6
 
 
@@ -281,6 +282,7 @@ def test_a_run_looks_at_so_many_pools_and_the_next_at_others(exact: World) -> No
         health=PoolHealthStore(table),
         stats=stats_store.StatisticsStore(table),
         throttle_states=ThrottleStates(table),
+        maintenance=exact.run.maintenance,
         choose=lambda _: next(starts),
     )
     names = [[pool.name for pool in alerts.run_once(1, 3).pools] for _ in range(2)]

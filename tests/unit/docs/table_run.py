@@ -214,6 +214,9 @@ def _deployment(run: Run) -> None:
     setup.leave_first_key(_Secret())
     body = {"name": "ci", "scopes": ["jobs:write"], "queues": ["plain"], "expires_at": "+P1D"}
     run.ask("POST", "/admin/keys", body)
+    for said in ({}, {"reason": "migration", "duration": "PT1H"}):
+        run.ask("POST", "/admin/system/maintenance", {"enabled": True, **said})
+    run.ask("POST", "/admin/system/maintenance", {"enabled": False})
     key, credential = run.run.access_keys.create(
         Principal("operator"), "worker", ("jobs:read",), queues=("plain",)
     )

@@ -9,8 +9,9 @@ from jsonschema import Draft202012Validator
 
 from functions.admin import handler as module
 from ojs.clock import ManualClock, SystemClock
+from ojs.domain.access import Scope
 from ojs.domain.errors import BackendContended, BackendUnavailable
-from ojs.http.contract import manifest
+from ojs.http.contract import manifest, permissions
 from ojs.http.contract import operations as contract
 
 if TYPE_CHECKING:
@@ -33,6 +34,7 @@ def test_health_measures_the_store(api: Api, base: str, monkeypatch: pytest.Monk
     assert reply.json["server_version"] == "1.2.3"
     assert reply.json["uptime_seconds"] - first["uptime_seconds"] == 90
     assert reply.json["backend"] == {"type": "dynamodb", "status": "ok", "latency_ms": 0}
+    assert reply.json["maintenance"] is False
     assert api.get(f"{base}/ready").json == {"status": "ready"}
 
 
@@ -40,10 +42,10 @@ def test_health_measures_the_store(api: Api, base: str, monkeypatch: pytest.Monk
 def test_health_says_when_the_store_is_down(
     api: Api, base: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def down() -> None:
+    def down(*_: Any, **__: Any) -> None:
         raise BackendUnavailable("The store cannot be reached.")
 
-    monkeypatch.setattr(api.runtime.table, "ping", down)
+    monkeypatch.setattr(api.runtime.table, "get", down)
     reply = api.get(f"{base}/health")
     assert (reply.status, reply.json["status"]) == (503, "degraded")
     assert reply.json["backend"]["status"] == "unhealthy"
@@ -119,6 +121,30 @@ def test_the_manifest_is_true(api: Api) -> None:
     assert api.post("/ojs/v1/jobs", unique).status == 201
     assert offered["unique_jobs"] == (api.post("/ojs/v1/jobs", unique).status == 409)
     assert offered.keys() == manifest.CAPABILITIES.keys()
+
+
+# What ojs-admin-api describes, sections 6 to 12; each is below /ojs/v1/admin/.
+ADMIN_API = (
+    "GET queues", "GET queues/{name}", "POST queues/{name}/pause", "POST queues/{name}/resume",
+    "DELETE queues/{name}/jobs", "PUT queues/{name}/config", "GET jobs", "GET jobs/{id}",
+    "POST jobs/{id}/cancel", "POST jobs/{id}/retry", "POST jobs/bulk/retry",
+    "POST jobs/bulk/cancel", "POST jobs/bulk/delete", "GET workers", "GET workers/{id}",
+    "POST workers/{id}/quiet", "DELETE workers/{id}", "GET stats", "GET stats/history",
+    "GET dead-letter", "POST dead-letter/{id}/retry", "DELETE dead-letter",
+    "POST system/maintenance", "GET system/config",
+)  # fmt: skip
+
+
+@pytest.mark.requirement("ADM-8")
+def test_the_admin_api_is_there_where_the_manifest_names_it() -> None:
+    assert "admin-api" in manifest.EXTENSIONS
+    offered = {f"{each.method} {each.path}": each.id for each in contract.OPERATIONS}
+    for row in ADMIN_API:
+        method, path = row.split()
+        operation = offered.get(f"{method} /ojs/v1/admin/{path}")
+        assert operation, row
+        scope = permissions.permissions()[operation].scope
+        assert scope is (Scope.ADMIN_READ if method == "GET" else Scope.ADMIN_WRITE), row
 
 
 def test_the_manifest_is_read_before_a_version_is_chosen(api: Api) -> None:
@@ -205,6 +231,7 @@ def test_a_wrong_listing_parameter_is_named(
     assert (reply.status, reply.error["details"]["field"]) == (status, field)
 
 
+@pytest.mark.requirement("ADM-17")
 @DEAD_LETTER
 def test_a_dead_letter_is_read_and_retried(api: Api, base: str) -> None:
     job_id = api.dead()
@@ -242,6 +269,7 @@ def test_only_dead_letters_are_dead_letters(api: Api, base: str) -> None:
             assert (reply.status, reply.error["code"]) == (404, "not_found")
 
 
+@pytest.mark.requirement("ADM-2")
 @pytest.mark.parametrize("base", ["/ojs/v1/queues", "/ojs/v1/admin/queues"])
 def test_a_queue_is_paused_and_resumed(api: Api, base: str) -> None:
     paused = api("POST", f"{base}/email/pause").json
@@ -261,6 +289,7 @@ def test_a_queue_is_paused_and_resumed(api: Api, base: str) -> None:
         assert (reply.status, reply.error["details"]["field"]) == (400, "name")
 
 
+@pytest.mark.requirement("ADM-6", "ADM-11", "ADM-16")
 def test_workers_are_listed_directed_and_removed(api: Api) -> None:
     for number in range(3):
         api.post("/ojs/v1/workers/register", {"worker_id": f"w{number}"})

@@ -26,6 +26,7 @@ LATER = "2999-01-01T00:00:00Z"
 # --- lists --------------------------------------------------------------------------------------
 
 
+@pytest.mark.requirement("ADM-3")
 @pytest.mark.parametrize("path", ["jobs", "admin/jobs"])
 def test_jobs_are_listed_under_both_names_that_clients_know(api: Api, path: str) -> None:
     mine = [api.push("mail", options={"priority": n}) for n in range(3)]
@@ -54,6 +55,7 @@ def test_jobs_are_listed_under_both_names_that_clients_know(api: Api, path: str)
     assert following.json["jobs"][0]["id"] == mine[1]
 
 
+@pytest.mark.requirement("ADM-3")
 def test_a_filter_may_name_several_states_a_prefix_and_an_order(api: Api) -> None:
     waiting = api.push("mail", type="mail.send")
     api.push("mail", type="report")
@@ -89,6 +91,10 @@ def test_a_filter_may_name_several_states_a_prefix_and_an_order(api: Api) -> Non
         ({"since": "yesterday"}, "since"),
         ({"since": LATER}, "since"),
         ({"since": "2026-01-02T00:00:00Z", "until": "2026-01-01T00:00:00Z"}, "since"),
+        ({"worker_id": ""}, "worker_id"),
+        ({"worker_id": "a|b"}, "worker_id"),
+        ({"include": ""}, "include"),
+        ({"include": "result"}, "include"),
         ({"sort": "name"}, "sort"),
         ({"order": "up"}, "order"),
         ({"limit": "101"}, "limit"),
@@ -105,6 +111,35 @@ def test_what_a_list_does_not_take_is_named(api: Api, query: dict[str, str], fie
         assert reply.error["details"]["field"].split("[")[0] == field
 
 
+def test_pages_by_number_have_a_total_that_leads_on(api: Api) -> None:
+    """The admin UI goes by it; a listing by type knows none."""
+    for _ in range(3):
+        api.push("mail", type="mail.send")
+    query = {"queue": "mail", "type": "mail.*", "state": "available", "per_page": "2"}
+    first = api.get(f"{BASE}/admin/jobs", page="1", **query).json
+    assert (first["pagination"]["total"], first["pagination"]["total_is_least"]) == (3, True)
+    assert "total" not in first
+    last = api.get(f"{BASE}/admin/jobs", page="2", **query).json
+    assert (len(last["items"]), last["pagination"]["total"]) == (1, 3)
+    assert "total" not in api.get(f"{BASE}/admin/jobs", **query).json["pagination"]
+    known = api.get(f"{BASE}/admin/jobs", queue="mail", state="available", page="1").json
+    assert "total_is_least" not in known["pagination"]
+
+
+def test_what_runs_now_is_seen_with_args_worker_and_progress(api: Api) -> None:
+    job_id = api.push("mail", args=["x" * 5_000, 7])
+    api.push("mail")
+    (job,) = api.fetch("mail", worker_id="w1", count=1)
+    api("PUT", f"{BASE}/jobs/{job_id}/progress", {"progress": 0.25})
+    api.fetch("mail", worker_id="w2")
+    query = {"state": "active", "queue": "mail", "worker_id": "w1"}
+    (plain,) = api.get(f"{BASE}/admin/jobs", **query).json["items"]
+    assert ("args" not in plain, "args" in plain["omitted"]) == (True, True)
+    (shown,) = api.get(f"{BASE}/admin/jobs", include="args", **query).json["items"]
+    assert (shown["id"], shown["args"][1], shown["worker_id"]) == (job_id, 7, "w1")
+    assert (shown["started_at"], shown["progress"]) == (job["started_at"], 0.25)
+
+
 def test_a_cursor_is_good_for_its_own_list_only(api: Api) -> None:
     for _ in range(3):
         api.push()
@@ -118,6 +153,7 @@ def test_a_cursor_is_good_for_its_own_list_only(api: Api) -> None:
 # --- acts on one job ----------------------------------------------------------------------------
 
 
+@pytest.mark.requirement("ADM-15")
 @pytest.mark.parametrize("base", ["jobs", "admin/jobs"])
 def test_one_job_is_retried_run_and_changed(api: Api, base: str) -> None:
     dead = api.dead("mail")
@@ -190,6 +226,7 @@ def test_history_comes_in_pages(api: Api) -> None:
 # --- many ---------------------------------------------------------------------------------------
 
 
+@pytest.mark.requirement("ADM-7", "ADM-8", "ADM-13")
 def test_many_jobs_under_admin_want_a_confirmation(api: Api) -> None:
     job = api.dead("mail")
     path = f"{BASE}/admin/jobs/bulk/retry"
@@ -290,6 +327,7 @@ def test_an_operation_is_read_listed_and_stopped(api: Api) -> None:
     assert api.get(f"{path}/{GONE}").status == 404
 
 
+@pytest.mark.requirement("ADM-9")
 def test_a_queue_is_purged_of_what_has_ended(api: Api) -> None:
     dead, waiting = api.dead("mail"), api.push("mail")
     path = f"{BASE}/admin/queues/mail/jobs"
@@ -313,9 +351,43 @@ def test_a_queue_is_purged_of_what_has_ended(api: Api) -> None:
     assert api.get(f"{BASE}/jobs/{again}").status == 404
 
 
+# --- one job, as the admin UI shows it ------------------------------------------------------------
+
+
+@pytest.mark.requirement("ADM-4")
+def test_a_job_is_shown_with_its_policy_its_errors_and_its_times(api: Api) -> None:
+    job_id = api.push("mail", meta={"trace_id": "abc"}, options={"retry": {"max_attempts": 2}})
+    new = api.get(f"{BASE}/admin/jobs/{job_id}").json
+    assert (new["errors"], new["meta"], new["args"]) == ([], {"trace_id": "abc"}, [1])
+    assert new["retry_policy"]["max_attempts"] == 2
+    assert new["metadata"] == {name: new[name] for name in ("created_at", "enqueued_at")}
+    api.fetch("mail", worker_id="w1")
+    error = {"code": "Boom", "message": "no"}
+    api.post(f"{BASE}/workers/nack", {"job_id": job_id, "error": error})
+    failed = api.get(f"{BASE}/admin/jobs/{job_id}").json
+    assert [(one["attempt"], one["message"]) for one in failed["errors"]] == [(1, "no")]
+    assert failed["metadata"]["started_at"] == failed["started_at"]
+    # A client's own `metadata` stands beside the times; the job itself has it as it was sent.
+    own = {"type": "t.own", "args": [], "metadata": {"colour": "red", "created_at": "never"}}
+    job_id = api.post(f"{BASE}/jobs", own).json["id"]
+    shown = api.get(f"{BASE}/admin/jobs/{job_id}").json
+    assert shown["metadata"]["colour"] == "red"
+    assert shown["metadata"]["created_at"] == shown["created_at"]
+    assert shown["job"]["metadata"] == own["metadata"]
+
+
+def test_a_dashboard_finds_errors_and_meta_of_a_large_job(api: Api) -> None:
+    job_id = api.push("mail", args=["x" * 300_000], meta={"a": 1})
+    shown = api.get(f"{BASE}/admin/jobs/{job_id}").json
+    assert (shown["errors"], shown["meta"]) == ([], {})
+    assert {"args", "meta"} <= set(shown["omitted"])
+    assert shown["job"]["meta"] == {"a": 1}
+
+
 # --- the system ---------------------------------------------------------------------------------
 
 
+@pytest.mark.requirement("ADM-18")
 def test_the_configuration_shows_no_names_of_resources(
     make_runtime: Callable[..., Runtime], clock: ManualClock
 ) -> None:
@@ -342,7 +414,9 @@ def test_middleware_is_listed(api: Api) -> None:
         return following(request)  # type: ignore[no-any-return]
 
     api.runtime.middleware = [add_trace_id]
-    assert api.get(f"{BASE}/middleware").json["enqueue"] == [{"name": "add_trace_id"}]
+    assert api.get(f"{BASE}/middleware").json["enqueue"] == [
+        {"name": "add_trace_id", "phase": "enqueue", "order": 1}
+    ]
 
 
 # --- access -------------------------------------------------------------------------------------

@@ -203,7 +203,7 @@ def test_configuration_is_read_and_changed_through_the_api(api: Api) -> None:
     assert shown["retention"] == {"completed": "P1D", "discarded": "P2D", "cancelled": "P7D"}
 
 
-@pytest.mark.requirement("QC-43")
+@pytest.mark.requirement("QC-43", "ADM-14")
 @pytest.mark.parametrize("written", PLACES)
 @pytest.mark.parametrize("read", PLACES)
 def test_both_places_show_one_configuration(api: Api, written: str, read: str) -> None:

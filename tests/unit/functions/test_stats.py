@@ -178,6 +178,7 @@ def test_jobs_by_priority(api: Api) -> None:
     ]  # fmt: skip
 
 
+@pytest.mark.requirement("ADM-1")
 def test_the_admin_view_of_a_queue(api: Api) -> None:
     api.push("email")
     api.clock.advance(2_500)
@@ -199,6 +200,7 @@ def test_pause_and_resume_name_the_queue_at_the_top(api: Api, verb: str) -> None
 # --- several queues ---------------------------------------------------------------------------
 
 
+@pytest.mark.requirement("ADM-1")
 def test_queues_are_listed_by_page(api: Api) -> None:
     names = [f"q{number:02d}" for number in range(7)]
     for name in reversed(names):
@@ -291,6 +293,7 @@ def test_a_queue_that_is_only_registered(api: Api) -> None:
 # --- all together -----------------------------------------------------------------------------
 
 
+@pytest.mark.requirement("ADM-5")
 def test_totals(api: Api) -> None:
     before = api.get("/ojs/v1/admin/stats").json
     assert (before["queues"], before["workers"]) == (0, 0)
@@ -359,6 +362,7 @@ def test_a_wrong_detail_is_named(api: Api, query: dict[str, str], field: str) ->
     assert (reply.status, reply.error["details"]["field"]) == (400, field)
 
 
+@pytest.mark.requirement("ADM-10")
 def test_history(api: Api) -> None:
     api.clock.advance(-api.clock.now_ms() % 3_600_000 + 30 * 60_000)  # half past
     api.push("one")

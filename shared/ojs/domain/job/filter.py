@@ -18,6 +18,7 @@ from ojs.domain.job import envelope
 from ojs.domain.job.envelope import MAX_NAME_BYTES, MAX_PRIORITY, TYPE_PATTERN, QueueName
 from ojs.domain.job.job import Job
 from ojs.domain.job.states import TERMINAL, State
+from ojs.domain.pool.worker import check_worker_id
 from ojs.domain.requests import After, Field, Model
 
 # A job's type, or the beginning of one and a star.
@@ -55,6 +56,9 @@ class JobFilterRequest(Model):
     tag: Annotated[str, Field(min_length=1, max_length=MAX_NAME_BYTES)] | None = Field(
         None, description="one of the job's tags"
     )
+    worker_id: Annotated[str, After(check_worker_id)] | None = Field(
+        None, description="run by this worker, now or last"
+    )
     since: str | None = Field(None, description="created then or later; RFC 3339")
     until: str | None = Field(None, description="created before; RFC 3339")
     enqueued_after: str | None = Field(None, description="available since then or later; RFC 3339")
@@ -89,6 +93,7 @@ class JobFilter:
     states: tuple[State, ...] = ()
     type: str | None = None
     tag: str | None = None
+    worker_id: str | None = None
     since_ms: int | None = None
     until_ms: int | None = None
     enqueued_since_ms: int | None = None
@@ -130,6 +135,7 @@ class JobFilter:
             and self.matches_type(job.type)
             and self.priority in (None, job.priority)
             and not (self.unique and job.unique_key is None)
+            and self.worker_id in (None, job.worker_id)
             and _within(job.created_ms, self.since_ms, self.until_ms)
             and _within(job.enqueued_ms, self.enqueued_since_ms, self.enqueued_until_ms)
             and _within(job.ended_ms, None, self.ended_until_ms)
@@ -161,6 +167,7 @@ class JobFilter:
             "state": [state.value for state in self.states] or None,
             "type": self.type,
             "tag": self.tag,
+            "worker_id": self.worker_id,
             **{name: None if ms is None else times.format_ms(ms) for name, ms in moments.items()},
             "priority": self.priority,
             "meta": None if self.meta is None else dict(self.meta),
@@ -198,6 +205,7 @@ def parse(raw: object, *, now_ms: int, prefix: str = "filter.") -> JobFilter:
         states=tuple(dict.fromkeys(map(State, states))),
         type=request.type,
         tag=request.tag,
+        worker_id=request.worker_id,
         since_ms=bounds.get("since"),
         until_ms=bounds.get("until"),
         enqueued_since_ms=bounds.get("enqueued_after"),
@@ -232,7 +240,7 @@ def from_query(query: Mapping[str, str], *, now_ms: int) -> JobFilter:
 
 
 # The fields that listings take as parameters.
-LISTED = ("queue", "state", "type", "tag", "since", "until", "args")
+LISTED = ("queue", "state", "type", "tag", "worker_id", "since", "until", "args")
 
 
 def _within(ms: int | None, since_ms: int | None, until_ms: int | None) -> bool:

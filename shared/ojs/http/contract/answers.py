@@ -174,6 +174,14 @@ class Pagination(Position):
     """Where a page stands in its listing."""
 
     total: NotRequired[Annotated[int, Field(ge=0, description="only where it is known")]]
+    total_is_least: NotRequired[
+        Annotated[
+            Literal[True],
+            Field(
+                description="the total is not known, and is so much at least: for numbered pages"
+            ),
+        ]
+    ]
 
 
 class Paged(TypedDict):
@@ -193,6 +201,15 @@ class JobDetailAnswer(Job):
     """A job, and its fields once more at the top level (but for large ones)."""
 
     job: Job
+
+
+class AdminJobAnswer(JobDetailAnswer):
+    """A job as operators read it: at the top level with its policy and its times.
+
+    Errors and meta are always there; they are empty where `omitted` names them.
+    """
+
+    retry_policy: dict[str, Any]
 
 
 class Warned(TypedDict, total=False):
@@ -625,10 +642,29 @@ class SystemConfigAnswer(TypedDict):
     bus_types: Annotated[list[str], Field(description="beside those that always do")]
 
 
+class MaintenanceAnswer(TypedDict):
+    """Whether maintenance mode is on. Times and reason are there while it is."""
+
+    enabled: bool
+    maintenance: Annotated[bool, Field(description="the same as enabled")]
+    reason: NotRequired[str]
+    enabled_at: NotRequired[Moment]
+    started_at: NotRequired[Annotated[Moment, Field(description="the same as enabled_at")]]
+    effective_at: NotRequired[
+        Annotated[Moment, Field(description="from then on no job is handed out")]
+    ]
+    estimated_end: NotRequired[
+        Annotated[Moment, Field(description="when it should be over; it does not end by itself")]
+    ]
+    ends_at: NotRequired[Annotated[Moment, Field(description="the same as estimated_end")]]
+
+
 class MiddlewareEntry(TypedDict):
     """One step that jobs go through."""
 
     name: str
+    phase: Literal["enqueue"]
+    order: Annotated[int, Field(ge=1, description="its place in the chain")]
 
 
 class MiddlewareAnswer(TypedDict):
@@ -1179,6 +1215,7 @@ class HealthAnswer(TypedDict):
     server_version: str
     uptime_seconds: Count
     backend: Backend
+    maintenance: NotRequired[Annotated[bool, Field(description="whether maintenance mode is on")]]
 
 
 class ReadyAnswer(TypedDict):

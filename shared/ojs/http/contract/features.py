@@ -52,8 +52,6 @@ MISSING: tuple[MissingFeature, ...] = (
     MissingFeature("execution-history", "This form of a job's history is",
         ("history", "jobs/{id}/lineage", "events/{id}/history", "admin/jobs/{id}/trace"),
         "Read /ojs/v1/jobs/{id}/history."),
-    MissingFeature("maintenance", "A maintenance mode is",
-        ("admin/system/maintenance", "admin/maintenance"), "Pause the queues."),
     MissingFeature("push-delivery", "Delivery of jobs to functions is", ("admin/deliveries",),
         "Fetch jobs: /ojs/v1/workers/fetch."),
 )

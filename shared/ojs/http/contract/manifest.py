@@ -30,7 +30,9 @@ CAPABILITIES = {
 }
 
 # Extensions of which all requirements and recommendations are met.
-EXTENSIONS = ("backpressure", "dead-letter", "fair-scheduling", "queue-config", "rate-limiting")
+EXTENSIONS = (
+    "admin-api", "backpressure", "dead-letter", "fair-scheduling", "queue-config", "rate-limiting",
+)  # fmt: skip
 _EXTENSION_VERSION = "1.0.0-rc.1"
 # This server's own. `batch-acks`: many acks and nacks in one request, or with a fetch.
 OWN_EXTENSIONS = ("batch-acks",)

@@ -350,6 +350,14 @@ EXAMPLES: Mapping[str, dict[str, Any]] = {
             "min_dispatch_ratio": 0.05,
         },
     },
+    **{
+        f"set_maintenance{suffix}": {
+            "enabled": True,
+            "reason": "Database migration in progress",
+            "estimated_duration": "PT30M",
+        }
+        for suffix in ("", "_alias")
+    },
     "create_key": {
         "name": "mailer",
         "scopes": ["jobs:write", "jobs:read"],

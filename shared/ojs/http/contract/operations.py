@@ -23,6 +23,7 @@ from ojs.domain.job.filter import KIND_PATTERN
 from ojs.domain.job.states import State
 from ojs.domain.job.unique import KEY_PATTERN
 from ojs.domain.pool.pool import MAX_POOL_BYTES, POOL_PATTERN, PoolRequest
+from ojs.domain.pool.worker import MAX_ID_BYTES
 from ojs.domain.queue.queue import DeletionStrategy
 from ojs.domain.rate_limit.limiter import OverrideRequest
 from ojs.domain.stats import Period
@@ -54,6 +55,7 @@ MAX_LISTED_LOCKS = 50
 SORTS = ("created_at", "scheduled_at", "priority")
 # What becomes of what a key made, when it is revoked.
 MADE = ("keep", "revoke")
+INCLUDED = "args"
 DEFAULT_EVENTS = 100
 MAX_EVENTS = 1_000
 # Entries of a list in a query parameter.
@@ -225,6 +227,8 @@ _LISTED_JOBS = (
         "only jobs of this type, or of those that begin so, with `*` at the end"),
     Parameter("tag", {"type": "string", "minLength": 1, "maxLength": MAX_NAME_BYTES},
         "only jobs with this tag"),
+    Parameter("worker_id", {"type": "string", "minLength": 1, "maxLength": MAX_ID_BYTES},
+        "only jobs that this worker runs, or ran last"),
     Parameter("since", _MOMENT_SCHEMA, "only jobs created at this time or later"),
     Parameter("until", _MOMENT_SCHEMA, "only jobs created before this time"),
     Parameter("args", {"type": "string", "minLength": 1, "maxLength": MAX_ARGS_CHARACTERS},
@@ -235,6 +239,8 @@ _LISTED_JOBS = (
         "available, `scheduled_at` of scheduled, `created_at` of pending jobs"),
     Parameter("order", _one_of("asc", "desc") | {"default": "desc"},
         "from the smallest value up, or from the largest down; of `created_at` without `sort`"),
+    Parameter("include", _one_of(INCLUDED),
+        "also args that are not in the job record, as far as an answer may read them"),
     *_JOBS_PAGING,
 )
 _UNIQUE_LOCKS = (
@@ -615,7 +621,7 @@ _RATE_LIMITS = (
         Success("QueueLimitsAnswer", "What holds for the queue, and how much is used."),
         tag="rate limits", request=models.QueueLimitsRequest),
     _row("GET admin/jobs/{id}", "admin_get_job", "Read a job",
-        Success("JobDetailAnswer", "The job, wrapped and at the top level."), 404),
+        Success("AdminJobAnswer", "The job with its policy and times, and wrapped."), 404),
 )
 _SCHEDULING = (
     _row("GET admin/pools", "list_pools", "List worker pools",
@@ -671,6 +677,18 @@ _SYSTEM = (
         _row(f"GET admin/{path}", name, "Read how this server is configured",
             Success("SystemConfigAnswer", "The configuration, without secrets."), tag="system")
         for path, name in (("system/config", "system_config"), ("config", "system_config_alias"))
+    ),
+    *(
+        row
+        for path, suffix in (("system/maintenance", ""), ("maintenance", "_alias"))
+        for row in (
+            _row(f"GET admin/{path}", f"get_maintenance{suffix}",
+                "Read whether maintenance mode is on",
+                Success("MaintenanceAnswer", "Since when, why and for how long."), tag="system"),
+            _row(f"POST admin/{path}", f"set_maintenance{suffix}", "Begin or end maintenance mode",
+                Success("MaintenanceAnswer", "What holds from now on."), tag="system",
+                request=models.MaintenanceRequest),
+        )
     ),
     _row("GET middleware", "list_middleware", "List what jobs go through when they are pushed",
         Success("MiddlewareAnswer", "The names, in order."), tag="system"),

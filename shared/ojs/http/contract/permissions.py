@@ -78,7 +78,8 @@ def _table() -> Iterable[tuple[Scope | None, Reach, Iterable[str]]]:
         "get_queue_policy", "get_worker", "admin_stats", "metrics", "root_metrics",
         "list_rate_limits", "get_rate_limit", "list_pools", "get_pool", "scheduling_stats",
         "list_keys", "get_key", "list_job_operations", "get_job_operation",
-        "system_config", "system_config_alias", "list_middleware",
+        "system_config", "system_config_alias", "list_middleware", "get_maintenance",
+        "get_maintenance_alias",
     )  # fmt: skip
     yield manage, Reach.JOB, (
         *_both("retry_dead_letter", "delete_dead_letter"), "admin_retry_job", "admin_run_job",
@@ -97,7 +98,7 @@ def _table() -> Iterable[tuple[Scope | None, Reach, Iterable[str]]]:
         *_both("stop_dead_letter_operation"), "set_queue_policy", "direct_worker", "quiet_worker",
         "admin_remove_worker", "put_rate_limit", "delete_rate_limit", "put_rate_limit_override",
         "delete_rate_limit_override", "put_pool", "delete_pool", "create_key", "revoke_key",
-        "stop_job_operation",
+        "stop_job_operation", "set_maintenance", "set_maintenance_alias",
     )  # fmt: skip
 
 

@@ -13,7 +13,7 @@ from ojs.domain.job.job import Job
 from ojs.domain.page import Page
 from ojs.domain.requests import FILLED
 from ojs.http.binding import paging, query
-from ojs.http.contract.operations import DEFAULT_LISTED, MAX_LISTED, SORTS
+from ojs.http.contract.operations import DEFAULT_LISTED, INCLUDED, MAX_LISTED, SORTS
 from ojs.http.views import jobs as views
 
 if TYPE_CHECKING:
@@ -22,12 +22,16 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class JobsQuery:
-    """A request for jobs. Its cursor is decoded; `sort` is None for the order of the index."""
+    """A request for jobs. Its cursor is decoded; `sort` is None for the order of the index;
+    `numbered` says that it names the number of a page.
+    """
 
     wanted: JobFilter
     window: paging.PageWindow
     sort: str | None
     descending: bool
+    contents: bool
+    numbered: bool
 
 
 def read(parameters: Mapping[str, str], *, now_ms: int) -> JobsQuery:
@@ -40,7 +44,11 @@ def read(parameters: Mapping[str, str], *, now_ms: int) -> JobsQuery:
     sort = query.choice(parameters, "sort", SORTS, default=SORTS[0]) if ordered else None
     order = query.choice(parameters, "order", ("asc", "desc"), default="desc")
     window = paging.window(parameters, default=DEFAULT_LISTED, largest=MAX_LISTED)
-    return JobsQuery(wanted, window, sort, order == "desc")
+    contents = "include" in parameters
+    if contents:
+        query.choice(parameters, "include", (INCLUDED,), default=INCLUDED)
+    numbered = "page" in parameters
+    return JobsQuery(wanted, window, sort, order == "desc", contents, numbered)
 
 
 def page(
@@ -48,6 +56,11 @@ def page(
 ) -> answers.JobsListAnswer:
     """A page of jobs, and how many were not searched."""
     shown = cast("answers.JobsListAnswer", views.jobs_page(asked.window, found, total))
+    if asked.numbered and "total" not in shown["pagination"]:
+        # Who asks for pages by number, as the admin UI does, shows how many there are.
+        more = found.next_cursor is not None
+        seen = asked.window.limit + 1 if more else len(found.items)
+        shown["pagination"] |= {"total": asked.window.offset + seen, "total_is_least": True}
     if unsearched:
         shown["unsearched"] = unsearched
     return shown

@@ -57,6 +57,11 @@ _OF_OUTCOME = (
     "state", "attempt", "max_attempts", "retry_delay_ms", "next_attempt_at", "completed_at",
     "discarded_at",
 )  # fmt: skip
+# The times of a job that its `metadata` has for operators.
+_TIMES = (
+    "created_at", "enqueued_at", "started_at", "scheduled_at", "completed_at", "cancelled_at",
+    "discarded_at",
+)  # fmt: skip
 # What stands beside a job and is about the request, not about the job.
 _ABOUT_THE_REQUEST = frozenset({"deduplicated", "warnings"})
 # What is left out of a single job that does not fit into an answer, in this order.
@@ -169,6 +174,20 @@ def detail(job: Job, warnings: Sequence[str] = ()) -> answers.JobMadeAnswer:
     # A client's own field of such a name would say something of the request.
     flat = {name: value for name, value in copy.items() if name not in _ABOUT_THE_REQUEST}
     return cast("answers.JobMadeAnswer", {**flat, "job": shown, **_warned(warnings)})
+
+
+def for_operators(job: Job) -> answers.AdminJobAnswer:
+    """A job with what the admin API has beside its fields (ojs-admin-api, section 7.2). Dashboards
+    rely on errors and meta.
+    """
+    flat: dict[str, Any] = dict(detail(job))
+    own = flat.get("metadata")
+    flat["metadata"] = {
+        **(own if isinstance(own, dict) else {}),
+        **{name: flat[name] for name in _TIMES if name in flat},
+    }
+    shown = {"errors": [], "meta": {}, **flat, "retry_policy": job.policy.to_dict()}
+    return cast("answers.AdminJobAnswer", shown)
 
 
 def _warned(warnings: Sequence[str]) -> answers.Warned:

@@ -27,6 +27,7 @@ from ojs.services.sweeps import (
     counting_failures,
 )
 from ojs.store.dead_letter.replay import ReplayCursor, ReplayCursors
+from ojs.store.deployment.maintenance import MaintenanceStore
 from ojs.store.jobs.records import JobStore
 from ojs.store.queues.queues import QueueStore
 from ojs.store.table.errors import LostRace
@@ -83,15 +84,18 @@ class ReplaySweep:
         every: SweepQueues,
         replays: ReplayCursors,
         redrive: Redrive,
+        maintenance: MaintenanceStore,
     ) -> None:
         self._jobs = jobs
         self._queues = queues
         self._every = every
         self._replays = replays
         self._redrive = redrive
+        self._maintenance = maintenance
 
     def run_once(self, now_ms: int, limit: int, go_on: GoOn = always) -> ReplayReport:
-        """Replay what is due, looking at about `limit` dead letters at most.
+        """Replay what is due, looking at about `limit` dead letters at most; nothing in maintenance
+        mode.
 
         Begins at a random queue, so that a run cut short starves none. Costs a read of each queue;
         for each queue with rules one query, and one for each rule; and one read of the job record
@@ -154,6 +158,8 @@ class ReplaySweep:
                 after=upto,
                 oldest_first=True,
             )
+            if entries and self._maintenance.on():
+                break
             last = upto
             try:
                 for key in self._slice(run, entries, queue, rule, rules):

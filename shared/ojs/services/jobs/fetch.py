@@ -31,6 +31,7 @@ from ojs.services.permits.key_permits import Candidate
 from ojs.services.permits.lifecycle import Acquired, FetchPermits, Permits
 from ojs.services.pools.dispatch import PAGE, DispatchPlan, DispatchPlanner
 from ojs.services.pools.membership import FetchContext, Membership
+from ojs.store.deployment.maintenance import MaintenanceStore
 from ojs.store.jobs import items
 from ojs.store.jobs.lease_notes import MOST_JOBS, SHORT_MS, VALID_MS
 from ojs.store.jobs.records import JobStore, winner
@@ -201,11 +202,13 @@ class Fetch:
         changes: JobChanges,
         permits: Permits,
         empty_lines: EmptyLines,
+        maintenance: MaintenanceStore,
         clock: Clock,
         choose: Callable[[int], int] = random.randrange,
         for_each: ForEach = in_threads,
     ) -> None:
         self._empty_lines = empty_lines
+        self._maintenance = maintenance
         self._for_each = for_each
         self._jobs = jobs
         self._membership = membership
@@ -243,20 +246,26 @@ class Fetch:
         otherwise by `strategy` and `weights` of this call, those of the worker's registration, or
         round-robin. Without `queues` all queues of the pool are used. Each job gets a lease of
         `visibility_timeout_ms`, or its own, or its queue's (in ms). Claims no more jobs once
-        `go_on` returns False. Returns an empty list when there are no jobs, or when the worker was
-        told to stop. A queue in trouble does not keep the jobs of the others back. Raises Conflict
-        when the worker belongs to another pool, PermissionDenied when it is another's than the
-        caller's, InvalidRequest without any queues, and BackendUnavailable when nothing was claimed
-        and any of the queues is in trouble: an empty answer would hide it.
+        `go_on` returns False. Returns an empty list when there are no jobs, when the worker was
+        told to stop, and in maintenance mode; if that begins meanwhile, the fetch ends early. A
+        queue in trouble does not keep the jobs of the others back. Raises Conflict when the worker
+        belongs to another pool, PermissionDenied when it is another's than the caller's,
+        InvalidRequest without any queues, and BackendUnavailable when nothing was claimed and any
+        of the queues is in trouble: an empty answer would hide it.
         """
         read = self._membership.read(queues, worker_id, pool, caller)
-        if read.worker is not None and not read.worker.may_fetch:
+        if read.maintenance or (read.worker is not None and not read.worker.may_fetch):
             return []
         plan = self._plan(read, strategy, weights)
         lines = self._line_reader(plan, read.queues)
-        queue_count = max(1, len(read.queues))
         state = _FetchState(
-            plan, queue_count, count, worker_id, visibility_timeout_ms, lines, go_on
+            plan,
+            max(1, len(read.queues)),
+            count,
+            worker_id,
+            visibility_timeout_ms,
+            lines,
+            lambda: go_on() and not self._maintenance.on(),
         )
         state.errors += read.errors
         try:

@@ -58,6 +58,8 @@ _NAMES = 25
 # What a read unit has, where reads may be behind: bytes, and entries of the index at least.
 _BYTES_A_UNIT = 8_192
 _ENTRIES_A_UNIT = 60
+# The keys of an item, at most.
+_KEY_BYTES = 200
 # Bytes of event pages that one query should take; the size of a page that is not known; the most
 # pages of a query.
 _LOG_BYTES = 150_000
@@ -365,8 +367,10 @@ class JobListing:
         descending: bool = True,
         calls: int = CALLS,
         units: float = UNITS,
+        contents: bool = False,
     ) -> JobsPage:
-        """A page of jobs. It may be short, or empty, and have a cursor.
+        """A page of jobs. It may be short, or empty, and have a cursor. With `contents` what
+        clients sent is also read where it is not in the job record, as far as that fits.
 
         Without `sort` the ready line is in the order in which jobs are handed out, what waits for a
         time by that time, and what has ended latest first. If only running jobs are asked for, each
@@ -381,7 +385,7 @@ class JobListing:
         (state,) = wanted.states if len(wanted.states) == 1 else (None,)
         downward = None if state is None or sort is None else _IN_ORDER.get((state, sort))
         forward = downward in (None, descending)
-        look = _Look(wanted, forward, _LINES, calls=calls, units=units)
+        look = _Look(wanted, forward, _LINES, calls=calls - contents, units=units)
         named = wanted.queue is not None
         if cursor is not None:
             at: _At | None = self._opened(cursor, digest, look)
@@ -399,6 +403,8 @@ class JobListing:
                 raise _too_far(skip)
             entries, skip = entries[skip:], 0
         found, unsearched, after = self._shown(look, entries, after, limit, skip)
+        if contents:
+            found = self._with_contents(look, found)
         if sort is not None:
             found.sort(key=_VALUES[sort], reverse=descending)
         cursor = None if after is None else after.text(digest, look.recent_ms)
@@ -445,6 +451,7 @@ class JobListing:
         read = _first_jobs(entries, room)
         likely = self._likely(look, read, consistent=False, progress=look.live)
         look.calls -= bool(read)
+        look.units -= len(read) * items_of_each / 2
         # Without a call left the page ends before the first job that may not exist yet. The next
         # one begins in this line, and has calls left then.
         doubtful = _doubtful(read, likely)
@@ -472,6 +479,20 @@ class JobListing:
         if matched < skip and behind is not None:
             raise _too_far(skip)
         return found, unsearched, behind
+
+    def _with_contents(self, look: _Look, found: Sequence[Job]) -> list[Job]:
+        """The same jobs with what their clients sent: of as many as the units that are left allow,
+        from the first on. One call, which was kept for this.
+        """
+        chosen: list[Job] = []
+        for job in found:
+            if job.content is None:
+                look.units -= -(-(job.content_bytes + _KEY_BYTES) // (_BYTES_A_UNIT // 2)) / 2
+                if look.units < 0:
+                    break
+                chosen.append(job)
+        loaded = {job.id: job for job in self._jobs.with_sent(chosen)} if chosen else {}
+        return [loaded.get(job.id, job) for job in found]
 
     def _likely(
         self,

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
+from ojs.bounded import BoundedMap
 from ojs.domain.job.states import State
 from ojs.domain.queue.queue import Queue
 from ojs.services.jobs.lost_leases import LostLeases
@@ -21,10 +22,18 @@ from ojs.services.sweeps import (
     always,
     counting_failures,
 )
+from ojs.store.deployment.maintenance import MaintenanceStore
 from ojs.store.jobs.records import JobStore
+from ojs.store.table import keys
 
 _PAGE = 100
 _BATCHES = 10
+# In maintenance mode: entries of a line that one pass looks through for running jobs, how many of
+# them in one call, and how often (ms) a container begins at the front of the line again.
+_LOOKS = 10_000
+_LOOK = 1_000
+_AGAIN_MS = 10 * 60_000
+_REMEMBERED = 10_000
 
 
 class JobSweep:
@@ -40,8 +49,14 @@ class JobSweep:
         transitions: TimeTransitions,
         leases: LostLeases,
         deletion: QueueDeletion,
+        maintenance: MaintenanceStore,
     ) -> None:
         self._leases = leases
+        self._maintenance = maintenance
+        # By line: when this container began to look through it (ms), and how far it came.
+        self._looked: BoundedMap[tuple[str, int], tuple[int, dict[str, str] | None]] = BoundedMap(
+            _REMEMBERED
+        )
         self._jobs = jobs
         self._queues = queues
         self._transitions = transitions
@@ -87,7 +102,7 @@ class JobSweep:
                         self._line(queue.name, lane, now_ms, counts)
 
     def _line(self, queue: str, lane: int, now_ms: int, counts: SweepCounts) -> None:
-        due = self._jobs.index.due(queue, lane, now_ms=now_ms, limit=_PAGE)
+        due = self._due(queue, lane, now_ms)
         expiring: Sequence[str] = ()
         # The two are in different indexes: one may answer while the other is throttled.
         with counting_failures(counts, f"deadlines of queue {queue}, lane {lane}"):
@@ -96,9 +111,45 @@ class JobSweep:
             counts["more"] = 1
         self._apply(dict.fromkeys([*due, *expiring]), frozenset(due), counts)
 
+    def _due(self, queue: str, lane: int, now_ms: int) -> list[str]:
+        """Jobs of a line that are due, earliest first; in maintenance mode those that run."""
+        due = self._jobs.index.due(queue, lane, now_ms=now_ms, limit=_PAGE)
+        if due and self._maintenance.on():
+            return self._overdue(queue, lane, now_ms)
+        self._looked.forget((queue, lane))
+        return due
+
+    def _overdue(self, queue: str, lane: int, now_ms: int) -> list[str]:
+        """Running jobs whose lease or time is over, among any number of jobs that stand still.
+
+        Looks through _LOOKS entries at most, and goes on behind them in the next run.
+        """
+        began_ms, after = self._looked.get((queue, lane)) or (now_ms, None)
+        found: list[str] = []
+        for _ in range(_LOOKS // _LOOK):
+            page, last = self._jobs.index.running(queue, lane, limit=_LOOK, after=after)
+            overdue = [one for one in page if keys.instant_of(one[1]) <= now_ms]
+            overdue = overdue[: _PAGE - len(found)]
+            found += [job_id for job_id, _ in overdue]
+            if len(found) == _PAGE:
+                job_id, key = overdue[-1]
+                line = {"wpk": keys.due(queue, lane), "wsk": key}
+                after = {"pk": keys.job(job_id), "sk": keys.RECORD, **line}
+                break
+            if last is None or keys.instant_of(last["wsk"]) > now_ms:
+                # What could not be dealt with is behind this place, and is met again.
+                if now_ms - began_ms >= _AGAIN_MS:
+                    began_ms, after = now_ms, None
+                break
+            after = last
+        self._looked.put((queue, lane), (began_ms, after))
+        return found
+
     def _apply(self, job_ids: Iterable[str], due: frozenset[str], counts: SweepCounts) -> None:
-        records = self._jobs.read_records(job_ids, counts.fail)
-        for job in records.values():
+        ids = list(job_ids)
+        records = self._jobs.read_records(ids, counts.fail)
+        # In this order: what stood still until now starts in the order in which it was due.
+        for job in (records[job_id] for job_id in ids if job_id in records):
             after = None
             with counting_failures(counts, f"job {job.id}"):
                 # Only jobs found in the due index have an entry there to update.

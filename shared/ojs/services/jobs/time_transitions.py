@@ -16,9 +16,11 @@ from ojs.domain.ids import IdSource
 from ojs.domain.job import failure as failures
 from ojs.domain.job import lifecycle
 from ojs.domain.job.job import Job
+from ojs.domain.job.states import State, Trigger, sources
 from ojs.services.dead_letter.copies import DeadLetterCopies
 from ojs.services.jobs.placement import FairQueuePlacement
 from ojs.services.jobs.transitions import JobChanges
+from ojs.store.deployment.maintenance import MaintenanceStore
 from ojs.store.jobs.records import JobStore
 from ojs.store.jobs.unique_locks import UniqueLock
 from ojs.store.table.errors import LostRace
@@ -36,6 +38,7 @@ class TimeTransitions:
         changes: JobChanges,
         copies: DeadLetterCopies,
         placement: FairQueuePlacement,
+        maintenance: MaintenanceStore,
         clock: Clock,
         ids: IdSource,
         chance: Callable[[], float] = random.random,
@@ -44,6 +47,7 @@ class TimeTransitions:
         self._changes = changes
         self._copies = copies
         self._placement = placement
+        self._maintenance = maintenance
         self._clock = clock
         self._ids = ids
         self._chance = chance
@@ -52,7 +56,8 @@ class TimeTransitions:
         """Apply all transitions of a job that are due. Returns the job, or None if there is none.
 
         Takes a job record as read. Each step is one conditional write; after a lost race the record
-        is read again. A job of an uncommitted batch does not exist. Raises BackendUnavailable.
+        is read again. A job of an uncommitted batch does not exist. In maintenance mode nothing
+        starts: scheduled and retryable jobs stay so. Raises BackendUnavailable.
         """
         for _ in range(_TRIES):
             if job is None or (
@@ -66,7 +71,11 @@ class TimeTransitions:
             after, failure = lifecycle.by_time(
                 job, now_ms=now_ms, order=self._ids.order(), chance=self._chance()
             )
-            if after is job:
+            if after is job or (
+                after.state is State.AVAILABLE
+                and job.state in sources(Trigger.DUE)
+                and self._maintenance.on()
+            ):
                 return job
             if job.batch is not None:
                 # Its batch is committed: no later reader needs to check that again.

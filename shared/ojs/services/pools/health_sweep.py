@@ -30,6 +30,7 @@ from ojs.services.sweeps import (
     counting_failures,
     rotated,
 )
+from ojs.store.deployment.maintenance import MaintenanceStore
 from ojs.store.derived.statistics import StatisticsStore
 from ojs.store.permits.throttle_state import LimitName, ThrottleStates
 from ojs.store.queues.pool_health import KEPT_S, PoolHealth, PoolHealthStore
@@ -72,12 +73,14 @@ class PoolHealthSweep:
         health: PoolHealthStore,
         stats: StatisticsStore,
         throttle_states: ThrottleStates,
+        maintenance: MaintenanceStore,
         choose: Callable[[int], int] = random.randrange,
     ) -> None:
         self._pools = pools
         self._health = health
         self._stats = stats
         self._throttle_states = throttle_states
+        self._maintenance = maintenance
         self._choose = choose
 
     def run_once(self, now_ms: int, limit: int, go_on: GoOn = always) -> PoolHealthReport:
@@ -85,7 +88,8 @@ class PoolHealthSweep:
 
         One call for the names. For pools with 100 queues in all: two calls, one for every 20
         queues, and one if any queue has limits. One more for each queue not known to be starved
-        that nothing was started from lately, and one write for each pool whose alerts change.
+        that nothing was started from lately, and one for the first of them, to see whether there is
+        maintenance; and one write for each pool whose alerts change.
         """
         run = _Run(now_ms, limit, go_on)
         for chunk in self._chunks(run):
@@ -170,6 +174,9 @@ class PoolHealthSweep:
                 continue
             if name in known:
                 starved[name] = known[name]
+                continue
+            # Nobody is given jobs then.
+            if self._maintenance.on():
                 continue
             since_ms = self._since(name, oldest_ms, run.now_ms)
             if run.now_ms - since_ms > patience:

@@ -18,6 +18,7 @@ from ojs.domain.errors import InvalidRequest, forbidden
 from ojs.domain.pool.pool import DEFAULT_POOL, Pool
 from ojs.domain.pool.worker import Worker
 from ojs.domain.queue.queue import Queue
+from ojs.store.deployment.maintenance import MaintenanceStore
 from ojs.store.permits import sequencer
 from ojs.store.permits.sequencer import SequencerState
 from ojs.store.queues import pools as store
@@ -43,14 +44,24 @@ class FetchContext:
     pool: Pool | None
     sequencer_state: SequencerState
     errors: Sequence[UnreadableItem] = ()
+    # Whether nothing is handed out now.
+    maintenance: bool = False
 
 
 class Membership:
     """Reads the context of a fetch. One for each container."""
 
-    def __init__(self, *, queues: QueueStore, workers: WorkerStore, clock: Clock) -> None:
+    def __init__(
+        self,
+        *,
+        queues: QueueStore,
+        workers: WorkerStore,
+        maintenance: MaintenanceStore,
+        clock: Clock,
+    ) -> None:
         self._queues = queues
         self._workers = workers
+        self._maintenance = maintenance
         self._clock = clock
         # Guesses from earlier fetches, so that queues, worker and pool are read in one call. What
         # is read then tells whether the guess was right.
@@ -77,8 +88,13 @@ class Membership:
         wanted = list(dict.fromkeys(known if names is None else names))
         worker_key = worker_store.key_of(worker_id) if worker_id else None
         others = [*([worker_key] if worker_key else []), *(_of_pool(guess) if guess else [])]
+        unread, asked_ms = self._maintenance.unread(), self._clock.now_ms()
         errors: dict[str, UnreadableItem] = {}
-        found, items = self._queues.get_many(wanted, others, unreadable=errors.setdefault)
+        found, items = self._queues.get_many(
+            wanted, [*others, *unread], unreadable=errors.setdefault
+        )
+        if unread:
+            self._maintenance.note(items, asked_ms=asked_ms)
         record = items.get(worker_key) if worker_key else None
         worker = worker_store.from_item(record) if record is not None else None
         if worker is not None and not worker.open_to(caller, self._clock.now_ms()):
@@ -110,7 +126,14 @@ class Membership:
             for each in allowed
             if each in found and found[each].hands_out and found[each].isolated_by in (None, mine)
         ]
-        return FetchContext(open_queues, worker, pool, state, list(errors.values()))
+        return FetchContext(
+            open_queues,
+            worker,
+            pool,
+            state,
+            list(errors.values()),
+            maintenance=self._maintenance.on(),
+        )
 
     def _belongs(
         self, worker_id: str | None, worker: Worker | None, declared: str | None, caller: Principal

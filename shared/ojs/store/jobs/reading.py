@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace as changed
+from typing import Any
 
 from ojs.domain import jsontext
 from ojs.domain.job.failure import Failure
@@ -143,6 +145,20 @@ class JobReader:
             unreadable(damaged.what, damaged)
             return list(jobs)
         return [one for job in jobs for one in self.with_contents([job], unreadable)]
+
+    def with_sent(self, jobs: Sequence[Job]) -> list[Job]:
+        """The same jobs with what their clients sent, where that is offloaded to the table. One
+        call, for listings: what an eventually consistent read misses, and what is damaged, is left
+        out.
+        """
+        refs = {job.id: at for job in jobs for at in payloads_of(job) if at.kind == keys.PAYLOAD}
+        in_table = [at.key for at in refs.values() if not at.in_bucket]
+        found = self._table.batch_get(in_table, consistent=False) if in_table else {}
+        contents = dict[str, Any]()
+        for job_id, at in refs.items():
+            with suppress(KeyError, ValueError, zlib.error):
+                contents[job_id] = jsontext.stored(payload_of(found[at.key]))
+        return [changed(job, content=contents.get(job.id, job.content)) for job in jobs]
 
     def _filled(self, job: Job, payloads: dict[PayloadRef, str]) -> Job:
         """A job with its content and result, of the payloads that were read."""

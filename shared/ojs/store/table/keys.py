@@ -24,6 +24,7 @@ POOLS = "POOLS"
 GONE = "GONE"
 # Facts about the deployment itself.
 DEPLOYMENT = "DEPLOYMENT"
+MAINTENANCE = "maintenance"
 # Names of deleted queues that may have left dead letters.
 LEFT = "LEFT"
 PRUNING = "PRUNING"

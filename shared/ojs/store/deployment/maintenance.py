@@ -1,0 +1,119 @@
+"""Maintenance mode in the table, and what one container remembers of it.
+
+A container relies for NOTICED_MS on what it has read. Then the next fetch reads the item in the
+call that it makes anyway, so it costs no call, and a read unit in NOTICED_MS.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from ojs.bounded import BoundedMap
+from ojs.clock import Clock
+from ojs.domain.maintenance import NOTICED_MS, Maintenance
+from ojs.store.table import keys
+from ojs.store.table.errors import UnreadableItem
+from ojs.store.table.races import retry_on_race
+from ojs.store.table.table import Put, Table
+from ojs.store.table.values import Item, Value
+
+_KEY = (keys.DEPLOYMENT, keys.MAINTENANCE)
+# The attribute that is there while the mode is on.
+_SINCE = "since"
+_BUSY = "Others are changing the maintenance mode; try again."
+
+
+class MaintenanceStore:
+    """The store of maintenance mode, for one container."""
+
+    def __init__(self, table: Table, clock: Clock) -> None:
+        self._table = table
+        self._clock = clock
+        # When the item was read last (ms), and whether the mode was on.
+        self._seen: BoundedMap[tuple[str, str], tuple[int, bool]] = BoundedMap(1)
+
+    def on(self) -> bool:
+        """Whether the mode is on, as this container knows. At most one call in NOTICED_MS.
+
+        Raises OjsError.
+        """
+        if self.unread():
+            asked_ms = self._clock.now_ms()
+            found = self._table.get(*_KEY)
+            self.note({_KEY: found} if found else {}, asked_ms=asked_ms)
+        _, on = self._seen.get(_KEY, (0, False))
+        return on
+
+    def unread(self) -> Sequence[tuple[str, str]]:
+        """What to read with the next call: the key, if what is remembered is too old."""
+        asked_ms, _ = self._seen.get(_KEY, (None, False))
+        fresh = asked_ms is not None and 0 <= self._clock.now_ms() - asked_ms < NOTICED_MS
+        return () if fresh else (_KEY,)
+
+    def note(self, items: Mapping[tuple[str, str], Item], *, asked_ms: int) -> None:
+        """Remember what a consistent read of `unread` has found, which began at `asked_ms`."""
+        seen, now_ms = (asked_ms, _SINCE in items.get(_KEY, {})), self._clock.now_ms()
+        # Race: another request of this container. The later read counts, unless the clock was put
+        # back since.
+        self._seen.update(
+            _KEY, lambda before: before if before and asked_ms < before[0] <= now_ms else seen
+        )
+
+    def read(self, *, consistent: bool = True) -> Maintenance | None:
+        """The maintenance under way; None if there is none. One call.
+
+        Raises UnreadableItem, OjsError.
+        """
+        item = self._table.get(*_KEY, consistent=consistent)
+        return None if item is None or _SINCE not in item else _maintenance(item)
+
+    def begin(self, reason: str | None, duration_ms: int | None, *, now_ms: int) -> Maintenance:
+        """Begin maintenance, or change the reason and duration of one under way, which began when
+        it did. Safe to repeat. Raises OjsError.
+        """
+        said: dict[str, Value | None] = {"reason": reason, "duration": duration_ms}
+        given = {name: value for name, value in said.items() if value is not None}
+
+        def attempt() -> Item:
+            seen = self._table.get(*_KEY) or {}
+            return self._replace(seen, {_SINCE: seen.get(_SINCE, now_ms), **given})
+
+        return _maintenance(retry_on_race(attempt, busy=_BUSY))
+
+    def end(self) -> None:
+        """End maintenance. Safe to repeat. Raises OjsError."""
+
+        def attempt() -> None:
+            seen = self._table.get(*_KEY) or {}
+            if _SINCE in seen:
+                self._replace(seen, {})
+
+        retry_on_race(attempt, busy=_BUSY)
+        self.note({}, asked_ms=self._clock.now_ms())
+
+    def _replace(self, seen: Item, said: Mapping[str, Value]) -> Item:
+        """Replace the item as read. Raises LostRace."""
+        number = int(str(seen.get("rev", 0)))
+        item: Item = {"pk": _KEY[0], "sk": _KEY[1], "rev": number + 1, **said}
+        # Race: two operators, or an earlier try of the same request, which may come late. The loser
+        # reads again: then the last one says why and how long, and the beginning stays.
+        condition, values = "attribute_not_exists(pk)", {}
+        if number:
+            condition, values = "#rev = :seen", {":seen": number}
+        self._table.put(Put(item, condition, values))
+        self.note({_KEY: item}, asked_ms=self._clock.now_ms())
+        return item
+
+
+def _maintenance(item: Item) -> Maintenance:
+    stored: dict[str, Any] = dict(item)
+    try:
+        duration_ms = stored.get("duration")
+        return Maintenance(
+            int(stored[_SINCE]),
+            stored.get("reason"),
+            None if duration_ms is None else int(duration_ms),
+        )
+    except (KeyError, ValueError, TypeError) as error:
+        raise UnreadableItem("the maintenance mode", error) from error
