@@ -189,10 +189,13 @@ class Fetch:
         changes: JobChanges,
         permits: Permits,
         empty_lines: EmptyLines,
+        fire: Callable[[str], Job | None],
         clock: Clock,
         choose: Callable[[int], int] = random.randrange,
         for_each: ForEach = in_threads,
     ) -> None:
+        """`fire` fires a cron job that is due, and returns the job that it pushed."""
+        self._fire = fire
         self._empty_lines = empty_lines
         self._for_each = for_each
         self._jobs = jobs
@@ -509,13 +512,15 @@ class Fetch:
                 return
 
     def _promote(self, state: _FetchState, queue: str, lane: int) -> list[Job]:
-        """Apply time transitions to as many jobs as are wanted. Returns those available now."""
-        ids = state.lines.due(queue, lane, limit=state.wanted + _SPARE)
-        if not ids:
-            return []
-        records = self._jobs.read_records(ids, pass_over)
-        promoted = []
-        for job_id in ids:
+        """Fire cron jobs and apply time transitions to as many jobs as are wanted. Returns those
+        available now.
+        """
+        due = state.lines.due(queue, lane, limit=state.wanted + _SPARE)
+        promoted = self._fired(state, due.crons, queue, lane) if due.crons else []
+        if not due.jobs:
+            return promoted
+        records = self._jobs.read_records(due.jobs, pass_over)
+        for job_id in due.jobs:
             if not state.go_on():
                 break
             record = records.get(job_id)
@@ -526,6 +531,21 @@ class Fetch:
             elif settled is not None and settled.state is State.AVAILABLE:
                 promoted.append(settled)
         return promoted
+
+    def _fired(self, state: _FetchState, names: Sequence[str], queue: str, lane: int) -> list[Job]:
+        """Fire cron jobs until there are as many jobs as are wanted; the sweep fires the others.
+        Returns those jobs that are available in this lane.
+        """
+        found: list[Job] = []
+        for name in names[: state.wanted + _SPARE]:
+            if len(found) >= state.wanted or not state.go_on():
+                break
+            # One in trouble keeps no job back; the sweep tells of it.
+            with suppress(OjsError):
+                job = self._fire(name)
+                if job is not None and job.state is State.AVAILABLE:
+                    found += [job] if (job.queue, job.lane) == (queue, lane) else []
+        return found
 
     def _end_blocked(self, job: Job, decision: LimitDecision) -> None:
         """Postpone or drop a job whose rate limit is reached (ojs-rate-limiting section 6.2)."""

@@ -6,10 +6,11 @@ It may run twice at the same time: every step is the conditional write that a fe
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 from ojs.domain.job.states import State
 from ojs.domain.queue.queue import Queue
+from ojs.services.for_each import ForEach, in_threads
 from ojs.services.jobs.time_transitions import TimeTransitions
 from ojs.services.queues.deletion import QueueDeletion
 from ojs.services.sweeps import (
@@ -38,7 +39,12 @@ class JobSweep:
         queues: SweepQueues,
         transitions: TimeTransitions,
         deletion: QueueDeletion,
+        fire: Callable[[str], object],
+        for_each: ForEach = in_threads,
     ) -> None:
+        """`fire` fires a cron job that is due."""
+        self._fire = fire
+        self._for_each = for_each
         self._jobs = jobs
         self._queues = queues
         self._transitions = transitions
@@ -48,7 +54,7 @@ class JobSweep:
         """One pass over every queue, moving at most about `limit` jobs; counts by what was done.
 
         Keys: promoted, stalled_or_timed_out, expired, batches_undone, refiled, failed, ended (jobs
-        of deleted queues), queues_deleted, and `more`
+        of deleted queues), queues_deleted, crons (ticks that were dealt with), and `more`
         (1 when the pass ended early and another should follow). `go_on` says whether there is time
         left. Begins at a random queue, so that a pass cut short starves no queue.
         """
@@ -79,10 +85,12 @@ class JobSweep:
                         counts["more"] = 1
                         break
                     with counting_failures(counts, f"queue {queue.name}, lane {lane}"):
-                        self._line(queue.name, lane, now_ms, counts)
+                        self._line(queue.name, lane, now_ms, go_on, counts)
 
-    def _line(self, queue: str, lane: int, now_ms: int, counts: SweepCounts) -> None:
-        due = self._jobs.index.due(queue, lane, now_ms=now_ms, limit=_PAGE)
+    def _line(self, queue: str, lane: int, now_ms: int, go_on: GoOn, counts: SweepCounts) -> None:
+        found = self._jobs.index.due(queue, lane, now_ms=now_ms, limit=_PAGE)
+        due = found.jobs
+        self._tick(found.crons, go_on, counts)
         expiring: Sequence[str] = ()
         # The two are in different indexes: one may answer while the other is throttled.
         with counting_failures(counts, f"deadlines of queue {queue}, lane {lane}"):
@@ -90,6 +98,28 @@ class JobSweep:
         if len(due) == _PAGE or len(expiring) == _PAGE:
             counts["more"] = 1
         self._apply(dict.fromkeys([*due, *expiring]), frozenset(due), counts)
+
+    def _tick(self, names: Sequence[str], go_on: GoOn, counts: SweepCounts) -> None:
+        """Fire cron jobs, several at the same time. One in trouble holds up no other."""
+
+        def fire(name: str) -> Exception | None:
+            try:
+                self._fire(name)
+            # As `counting_failures` has it, which is not made for threads.
+            except Exception as error:  # noqa: BLE001
+                return error
+            return None
+
+        for start in range(0, len(names), _PAGE):
+            if not go_on():
+                counts["more"] = 1
+                return
+            part = names[start : start + _PAGE]
+            for name, error in zip(part, self._for_each(fire, part), strict=True):
+                if error is None:
+                    counts["crons"] += 1
+                else:
+                    counts.fail(f"cron job {name}", error)
 
     def _apply(self, job_ids: Iterable[str], due: frozenset[str], counts: SweepCounts) -> None:
         records = self._jobs.read_records(job_ids, counts.fail)
