@@ -189,6 +189,8 @@ class DeploymentSettings(BaseModel):
     """a dashboard in CloudWatch"""
     alarm_oldest_job_s: int = Field(900, ge=60)
     """alarm: a job has been waiting in line for so long"""
+    alarm_cron_late_s: int = Field(180, ge=60)
+    """alarm: a cron job was fired so long after it was due"""
     alarm_dead_letters: _Positive = 10
     """alarm: so many dead letters more within five minutes"""
     alarm_throttles: _Positive = 10

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from functions.admin import (  # noqa: F401 (imported for the operations that they bind)
+    crons,
     dead_letter,
     events,
     jobs,

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from functions.admin.app import app
 from ojs import runtime
+from ojs.domain.cron import schedule
 from ojs.domain.errors import OjsError
 from ojs.http.binding.application import Answer
 from ojs.http.binding.request import Request
@@ -71,6 +72,7 @@ def system_config(_request: Request) -> Answer:
         "strict_queues": settings.strict_queues,
         "event_bus": settings.bus is not None,
         "bus_types": list(settings.bus_types),
+        "time_zone_data": schedule.zone_data_version(),
     }
     return Answer(body)
 

@@ -76,6 +76,8 @@ PARTS = {
     "pool_permits": Part(2_000, RECONCILE_SPARE_MS, "repaired pool permits", _USUAL_COUNTS),
     # Limits that throttle.
     "throttle": Part(100, RECONCILE_SPARE_MS, "looked at limits", frozenset({"holding"})),
+    # Cron jobs that are looked at when the rules of time zones have changed.
+    "zones": Part(5_000, DEAD_LETTERS_SPARE_MS, "aimed cron jobs anew"),
     # Dead letters that replay rules look at, and that are pruned.
     "replay": Part(10_000, DEAD_LETTERS_SPARE_MS, "replayed", frozenset({"looked"})),
     "prune": Part(10_000, DEAD_LETTERS_SPARE_MS, "pruned"),

@@ -39,6 +39,7 @@ COUNTERS = (
     "ojs.job.expired",
     "ojs.dead_letter.added_total",
 )
+CRON_LATENESS = "ojs.cron.lateness"
 LENGTHS = ("ojs.job.queue_time", "ojs.job.duration")
 
 REFUSED = "ojs.api.refused"
@@ -162,6 +163,13 @@ class Monitoring(Construct):
             settings.alarm_oldest_job_s,
             # One slow minute is none.
             periods=3,
+        )
+        self._alarm(
+            "cron-late",
+            "Cron jobs fire too late: the sweep has too much to do, or something keeps it from "
+            f"firing them. The metric {CRON_LATENESS} by queue says where.",
+            self._own(CRON_LATENESS),
+            settings.alarm_cron_late_s,
         )
         self._alarm(
             "dead-letters",

@@ -64,6 +64,10 @@ from ojs.store.table.table import Table
 if TYPE_CHECKING:
     from mypy_boto3_dynamodb import DynamoDBClient
 
+    from ojs.domain.job.job import Job
+    from ojs.services.crons.firing import CronFiring
+    from ojs.services.crons.manage import CronJobs
+    from ojs.services.crons.zone_sweep import ZoneSweep
     from ojs.services.dead_letter.bulk import BulkRunner
     from ojs.services.dead_letter.prune import PruneSweep
     from ojs.services.dead_letter.redrive import Redrive
@@ -86,6 +90,7 @@ if TYPE_CHECKING:
     from ojs.services.pools.statistics import PoolStatistics
     from ojs.services.queues.rest import RestSweep
     from ojs.services.sweeps import Sweep
+    from ojs.store.crons.crons import CronStore
     from ojs.store.dead_letter.counters import DeadLetterCounters
     from ojs.store.derived.statistics import StatisticsStore
     from ojs.store.permits.recount import Recount
@@ -118,6 +123,13 @@ class Stores:
         self.pools = PoolStore(table, self.registry)
         self.workers = WorkerStore(table)
         self.maintenance = MaintenanceStore(table, clock)
+        self._ids = ids
+
+    @cached_property
+    def crons(self) -> CronStore:
+        from ojs.store.crons.crons import CronStore
+
+        return CronStore(self.table, self.payloads, self._ids, self.registry)
 
     @cached_property
     def statistics(self) -> StatisticsStore:
@@ -275,6 +287,7 @@ class Runtime:
             permits=self.permits,
             empty_lines=empty_lines,
             maintenance=stores.maintenance,
+            fire=self._fire,
             clock=clock,
             for_each=for_each,
         )
@@ -330,6 +343,7 @@ class Runtime:
             counter=stores.depth,
             semaphore=stores.semaphore,
             depth=stores.projected_depth,
+            fire=self._fire,
             clock=clock,
             strict=settings.strict_queues,
             for_each=for_each,
@@ -344,7 +358,13 @@ class Runtime:
             leases=LostLeases(jobs=stores.jobs, transitions=self.transitions, clock=clock),
             deletion=self.deletion,
             maintenance=stores.maintenance,
+            fire=self._fire,
+            for_each=for_each,
         )
+
+    def _fire(self, name: str) -> Job | None:
+        """Fire a cron job that is due. Loaded when there is one."""
+        return self.cron_firing.fire(name)
 
     @property
     def maintenance(self) -> MaintenanceStore:
@@ -431,6 +451,37 @@ class Runtime:
 
         return AccessKeys(AccessKeyStore(self.table), self.clock)
 
+    @cached_property
+    def cron_firing(self) -> CronFiring:
+        from ojs.services.crons.firing import CronFiring
+
+        return CronFiring(
+            crons=self.stores.crons,
+            jobs=self.stores.jobs,
+            enqueue=self.enqueue,
+            transitions=self.transitions,
+            clock=self.clock,
+        )
+
+    @cached_property
+    def zone_sweep(self) -> ZoneSweep:
+        from ojs.services.crons.zone_sweep import ZoneSweep
+
+        return ZoneSweep(self.stores.crons)
+
+    @cached_property
+    def crons(self) -> CronJobs:
+        from ojs.services.crons.manage import CronJobs
+
+        return CronJobs(
+            crons=self.stores.crons,
+            jobs=self.stores.jobs,
+            enqueue=self.enqueue,
+            workers=self.stores.workers,
+            clock=self.clock,
+            ids=self.ids,
+        )
+
     # --- what is read ---------------------------------------------------------------------------
 
     @cached_property
@@ -510,6 +561,7 @@ class Runtime:
         yield self.reconcile
         yield self.pool_permit_sweep
         yield self.throttle_sweep
+        yield self.zone_sweep
         yield self.replay
         yield self.prune
         yield self.pool_health_sweep

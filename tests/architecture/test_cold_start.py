@@ -14,10 +14,11 @@ ROOT = Path(__file__).resolve().parents[2]
 
 # Powertools' tracer and the tools of tests and of local runs would each add their part to every
 # cold start; so would what the functions once had: boto3, its transfers, pydantic, and Powertools'
-# router.
+# router; and the zones of periodic jobs, which are read with the first one of them.
 FORBIDDEN = (
     "aws_xray_sdk", "aws_cdk", "moto", "ministack", "hypothesis", "local", "h11", "boto3",
-    "s3transfer", "pydantic", "pydantic_core", "aws_lambda_powertools.event_handler",
+    "s3transfer", "pydantic", "pydantic_core", "aws_lambda_powertools.event_handler", "zoneinfo",
+    "tzdata",
 )  # fmt: skip
 
 # Function → what it takes to be ready, at most: its modules and its clients, in units of a bare
@@ -80,6 +81,15 @@ def test_a_function_is_ready_in_little_more_time_than_its_client(function: str) 
         return imported(function, repetition)[0] / bare_s
 
     assert any(ratio(n) <= BOUNDS[function] for n in REPETITIONS)
+
+
+def test_schedules_of_periodic_jobs_are_quick_to_import() -> None:
+    """At most 30 ms of CPU, without what every function loads anyway."""
+    code = (
+        "import dataclasses, pathlib, ojs.domain.errors, ojs.domain.times;"
+        "start = time.process_time(); import ojs.domain.cron.schedule"
+    )
+    assert any(loaded(code, n)[0] < 0.030 for n in REPETITIONS)
 
 
 @pytest.mark.parametrize("function", ["jobs", "workers", "admin", "stream", "sweep"])

@@ -121,6 +121,7 @@ def test_every_error_is_listed_and_no_other() -> None:
         ("rate-limits", 8),
         ("dead-letter", 8),
         ("fair-scheduling", 8),
+        ("cron", 9),
     ],
 )
 def test_the_answers_are_those_of_the_page(server_url: str, page: str, at_least: int) -> None:

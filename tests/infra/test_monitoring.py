@@ -45,6 +45,7 @@ def test_there_is_an_alarm_for_each_thing_that_can_go_wrong(synthesis: Any) -> N
     }
     assert looked_at == {
         "oldest-job": {("OJS", "ojs.queue.oldest_age")},
+        "cron-late": {("OJS", "ojs.cron.lateness")},
         "dead-letters": {("OJS", "ojs.dead_letter.total")},
         "stream-age": {("AWS/Lambda", "IteratorAge")},
         "stream-failures": {("AWS/SQS", "ApproximateNumberOfMessagesVisible")},
@@ -68,6 +69,7 @@ def test_there_is_an_alarm_for_each_thing_that_can_go_wrong(synthesis: Any) -> N
     ("setting", "value", "alarm", "threshold"),
     [
         ("alarm_oldest_job_s", 120, "oldest-job", 120),
+        ("alarm_cron_late_s", 90, "cron-late", 90),
         ("alarm_dead_letters", 3, "dead-letters", 3),
         ("alarm_stream_age_s", 30, "stream-age", 30_000),
         ("alarm_server_errors", 1, "server-errors", 1),
@@ -92,6 +94,7 @@ def test_thresholds_are_settings(
 
 OTHER = DeploymentSettings(
     alarm_oldest_job_s=120,
+    alarm_cron_late_s=90,
     alarm_dead_letters=3,
     alarm_stream_age_s=30,
     alarm_server_errors=1,

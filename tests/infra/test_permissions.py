@@ -486,6 +486,7 @@ def everything(call: Caller) -> None:
     _deletions(call)
     _rate_limits(call)
     _scheduling(call)
+    _crons(call)
     _time(call)
     _statistics(call)
     _keys(call)
@@ -925,6 +926,26 @@ def _scheduling(call: Caller) -> None:
     # What is wrong with it is over.
     table.update(Update(keys.stats("starving"), keys.NOW, set={"available": 0}))
     call.sweep()
+
+
+def _crons(call: Caller) -> None:
+    """Cron jobs in both dialects: registered, fired by a fetch and by the sweep, and managed."""
+    for prefix, large in (("", LARGE), ("crons_", HUGE)):
+        body = {"name": "often", "cron": "* * * * *", "type": "t", "queue": "cron"}
+        call(f"{prefix}register_cron", {**body, "args": [large]}, status=201)
+        call.clock.advance(60_000)
+        call.fetch("cron")
+        call.clock.advance(60_000)
+        call.sweep()
+        call(f"{prefix}change_cron", {"args": [large, 1]}, at="often")
+        call(f"{prefix}trigger_cron", at="often", status=201)
+        call(f"{prefix}pause_cron", at="often")
+        call(f"{prefix}resume_cron", at="often")
+        call(f"{prefix}get_cron", at="often")
+        call(f"{prefix}list_crons")
+        call(f"{prefix}cron_history", at="often")
+        call(f"{prefix}preview_cron", query={"expression": "@daily"})
+        call(f"{prefix}delete_cron", at="often")
 
 
 def _time(call: Caller) -> None:

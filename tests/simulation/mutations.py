@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import uuid
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
@@ -9,12 +10,16 @@ from itertools import count
 from typing import Any
 from unittest import mock
 
+from ojs.clock import SystemClock
+from ojs.domain.cron.cron import Cron
 from ojs.domain.errors import Conflict
+from ojs.domain.ids import IdSource
 from ojs.domain.job.states import State
 from ojs.domain.queue.queue import Queue, QueueState
 from ojs.domain.rate_limit import window as rate
 from ojs.domain.rate_limit.window import RateWindow
 from ojs.projections.counters import Tally
+from ojs.services.crons.firing import _Previous
 from ojs.services.dead_letter.archive import Archive
 from ojs.services.jobs.batch_finish import BatchFinish, Outcome
 from ojs.services.jobs.fairness_backfill import FairnessBackfill
@@ -26,6 +31,7 @@ from ojs.services.permits.reconcile import ReconcileSweep
 from ojs.services.permits.repair import CountedPermits, PermitRepair
 from ojs.services.pools.configure import PoolConfiguration
 from ojs.services.queues.deletion import QueueDeletion
+from ojs.store.crons.crons import CronStore
 from ojs.store.derived.projection import ProjectionStore
 from ojs.store.jobs import records as job_store
 from ojs.store.jobs.staged_batches import StagedBatches
@@ -400,6 +406,27 @@ def time_goes_on() -> AbstractContextManager[Any]:
     return _constant("ojs.services.jobs.time_transitions.sources", lambda _: ())()
 
 
+@contextmanager
+def cron_is_swapped_blindly() -> Iterator[None]:
+    """Whoever fires or changes a cron job writes it whatever became of it."""
+    update = CronStore._update
+
+    def blind(before: Cron, after: Cron) -> Update:
+        return replace(update(before, after), condition=None, values={})
+
+    with mock.patch.object(CronStore, "_update", staticmethod(blind)):
+        yield
+
+
+@contextmanager
+def tick_fires_for_each() -> Iterator[None]:
+    """The same, and each job of a tick has an id of its own."""
+    ids = IdSource(SystemClock())
+    new_id = mock.patch.object(Cron, "job_id", side_effect=ids.uuid7)
+    with cron_is_swapped_blindly(), new_id:
+        yield
+
+
 # What is done, and the scenario that shows it.
 MUTATIONS: dict[str, tuple[Mutation, str]] = {
     "a claim has no condition": (claim_without_state, "life"),
@@ -473,5 +500,15 @@ MUTATIONS: dict[str, tuple[Mutation, str]] = {
     ),
     "time goes on in maintenance": (time_goes_on, "acts"),
     "a job is moved blindly": (record_is_swapped_blindly, "acts"),
+    "a tick fires for each who looks": (tick_fires_for_each, "cron"),
+    "a cron job is swapped blindly": (cron_is_swapped_blindly, "cron"),
+    "a cron job forgets what runs": (
+        _constant("ojs.services.crons.firing.CronFiring._previous", lambda *_: _Previous()),
+        "cron",
+    ),
+    "jobs of a cron job do not wait for each other": (
+        _constant("ojs.domain.cron.definition.limit_key", lambda _: uuid.uuid4().hex),
+        "cron",
+    ),
     **LATE,
 }

@@ -106,6 +106,12 @@ def levels(found: Collection[Item]) -> dict[str, Counter[str]]:
     return counts
 
 
+def _cron(told: Told, item: Item, old: Item | None, new: Item | None) -> None:
+    if old is None and new is not None:
+        name = str(item["pk"]).removeprefix(keys.cron_runs(""))
+        told.tell("cron.skipped" if "reason" in item else "cron.triggered", name)
+
+
 # --- jobs -----------------------------------------------------------------------------------------
 
 
@@ -308,4 +314,4 @@ def _worker(told: Told, item: Item, old: Item | None, new: Item | None) -> None:
         told.tell("worker.quiet", item["sk"])
 
 
-_OTHERS = {"G": _gate, "L": _limiter, "P": _pool, "K": _worker}
+_OTHERS = {"G": _gate, "L": _limiter, "P": _pool, "K": _worker, "CR": _cron}

@@ -10,10 +10,12 @@ from functools import partial
 from typing import Any
 from unittest import mock
 
+from tests.simulation import quiet
 from tests.simulation.actors import Operator, Producer, Stream, Worker
 from tests.simulation.acts import RETRY, fetched, some
 from tests.simulation.invariants import REQUEST_MS
 from tests.simulation.operated import OPERATED
+from tests.simulation.periodic import cron, crons_are_exact
 from tests.simulation.scheduler import Choose, Scheduler, by_chance
 from tests.simulation.world import Acts, World
 
@@ -444,6 +446,7 @@ SCENARIOS: dict[str, Callable[[World], list[Acts]]] = {
     "streamed": streamed,
     **OPERATED,
     "ended": ended,
+    "cron": cron,
 }
 
 
@@ -494,6 +497,7 @@ def play(
         world.check_quiet()
         world.drain()
         world.check_end()
+        crons_are_exact(quiet.everything(world.memory))
     return Outcome(
         world.operations,
         world.plan.done,

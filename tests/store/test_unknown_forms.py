@@ -44,8 +44,8 @@ def raw(world: World, job: Job) -> dict[str, Any]:
 def future_entries(world: World, queue: str, count: int = 3) -> None:
     """Entries of a newer version at the head of every line of a queue."""
     for at in range(count):
-        due = {"wpk": keys.due(queue, 0), "wsk": f"{at:015d}c"}
-        put(world, f"C|cron{at}", "@", state="on", **due)
+        due = {"wpk": keys.due(queue, 0), "wsk": f"{at:015d}z"}
+        put(world, f"Z|timer{at}", "@", state="on", **due)
         put(world, keys.job("019414d4-8b2e-7c3a-b5d1-f0e2a3b4c5d6"), f"lease|{at}", **due)
         put(world, f"N|{at}", "@", wpk=keys.ready(queue, 0), wsk=f"!lease|{at}")
         put(world, f"N2|{at}", "@", wpk=keys.ready(queue, 0), wsk=f"000{at}|z9")
@@ -158,7 +158,7 @@ def test_a_queue_does_not_end_under_what_is_not_known(world: World) -> None:
 def test_reject_refuses_a_queue_with_a_future_entry(world: World) -> None:
     job = world.push(queue="old")
     world.run.jobs.cancel(job.id)
-    put(world, "C|cron", "@", wpk=keys.due("old", 0), wsk=f"{1:015d}c")
+    put(world, "Z|timer", "@", wpk=keys.due("old", 0), wsk=f"{1:015d}z")
     with pytest.raises(Conflict):
         world.run.deletion.delete("old", "reject")
 
@@ -222,12 +222,12 @@ def test_stream_records_of_unknown_forms_are_passed_over(
     known = {name: next(iter(value.values())) for name, value in raw(world, job).items()}
     known = {name: int(v) if "N" in raw(world, job)[name] else v for name, v in known.items()}
     odd = known | {"pk": keys.job("other"), "state": FUTURE}
-    cron = {"pk": "C|cron", "sk": "@", "state": "on"}
+    timer = {"pk": "Z|timer", "sk": "@", "state": "on"}
     with caplog.at_level(logging.WARNING):
         failed = projected.run(
             [
                 made_record(1, None, odd),
-                made_record(2, None, cron),
+                made_record(2, None, timer),
                 made_record(3, odd, known | {"pk": keys.job("other")}),
                 made_record(4, None, known),
             ]

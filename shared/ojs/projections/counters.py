@@ -45,6 +45,8 @@ _DEAD = {EventType.DEAD_LETTER_RETRIED: DEAD_RETRIED, EventType.DEAD_LETTER_PRUN
 CREATED, DELETED, REJECTED, DROPPED = "created", "deleted", "rejected", "dropped"
 # How often the queue starved.
 STARVED = "starved"
+# Ticks of its cron jobs that fired.
+FIRED = "cron_fired"
 StatsKey = tuple[str, str]  # queue and sort key of one item of the statistics
 
 
@@ -205,6 +207,11 @@ def _dead_delta(counts: Counter[tuple[str, str]], known: set[str]) -> dict[str, 
 def overflow(policy: str) -> str:
     """The day's counter of jobs that were refused or dropped under this policy."""
     return f"o_{policy}"
+
+
+def skipped(reason: str) -> str:
+    """The day's counter of ticks of a queue's cron jobs that were skipped for this reason."""
+    return f"c_{reason}"
 
 
 def exceeded(strategy: str) -> str:

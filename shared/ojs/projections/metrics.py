@@ -10,11 +10,13 @@ from typing import Protocol
 from aws_lambda_powertools.metrics import EphemeralMetrics, MetricUnit
 
 from ojs.clock import Clock
+from ojs.domain.cron.cron import SkipReason
 from ojs.domain.events.types import EventType
 from ojs.domain.queue.config import OverflowPolicy
 from ojs.domain.stats import OTHER_TYPES
 from ojs.projections import counters
 from ojs.projections.counters import Tally
+from ojs.projections.crons import CronRunChange
 from ojs.projections.limits import ThrottleChange
 from ojs.projections.transitions import Happened
 
@@ -25,7 +27,8 @@ EXCEEDED = "ojs.rate_limit.exceeded_total"
 WAIT_DURATION = "ojs.rate_limit.wait_duration"
 DISPATCHED = "ojs.scheduling.dispatch_total"
 QUEUE_WAIT = "ojs.scheduling.queue_wait_duration"
-_SECONDS = frozenset({DURATION, QUEUE_TIME, WAIT_DURATION, QUEUE_WAIT})
+LATENESS = "ojs.cron.lateness"
+_SECONDS = frozenset({DURATION, QUEUE_TIME, WAIT_DURATION, QUEUE_WAIT, LATENESS})
 COUNTERS = {
     EventType.JOB_ENQUEUED: "ojs.job.enqueued",
     EventType.JOB_COMPLETED: "ojs.job.completed",
@@ -42,6 +45,8 @@ _BY_QUEUE: Mapping[str, tuple[str, Mapping[str, str]]] = {
     counters.DEAD_RETRIED: ("ojs.dead_letter.retried_total", {}),
     counters.DEAD_PRUNED: ("ojs.dead_letter.pruned_total", {}),
     counters.STARVED: ("ojs.scheduling.starvation_events", {}),
+    counters.FIRED: ("ojs.cron.triggered", {}),
+    **{counters.skipped(reason): ("ojs.cron.skipped", {"reason": reason}) for reason in SkipReason},
     **{
         counters.overflow(policy): ("ojs.queue.overflow.count", {"policy": policy})
         for policy in OverflowPolicy
@@ -196,3 +201,11 @@ def of_limits(changes: Iterable[ThrottleChange]) -> Iterator[Measurement]:
             yield dimensions, EXCEEDED, 1
         elif change.released:
             yield dimensions, WAIT_DURATION, change.throttled_ms / 1_000
+
+
+def of_crons(changes: Iterable[CronRunChange]) -> Iterator[Measurement]:
+    """How late ticks were dealt with: all together, as the alarm watches it, and by queue."""
+    for change in changes:
+        if not change.run.manual:
+            for dimensions in ({}, {"queue": change.run.queue}):
+                yield dimensions, LATENESS, change.run.late_ms / 1_000

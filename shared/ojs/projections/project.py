@@ -46,6 +46,7 @@ from ojs.domain.events.event import Event, matches
 from ojs.domain.events.types import EventType
 from ojs.projections import counters, dead_letters, events, metrics, records
 from ojs.projections.counters import StatsKey, Tally, counted_as, day_of, named_types
+from ojs.projections.crons import CronRunChange
 from ojs.projections.dead_letters import CopyMaker, came_to_wait, due
 from ojs.projections.limits import ThrottleChange
 from ojs.projections.metrics import MetricsOutlet
@@ -485,7 +486,7 @@ class Projector:
         if self._metrics is None:
             return
         what = [one for effect in batch.counted for one in effect.happened]
-        changes = (effect.change.other for effect in batch.counted)
+        changes = [effect.change.other for effect in batch.counted]
         for measurements in (
             metrics.of_jobs(
                 (one, counted_as(one, batch.types.get(day_of(one), set()))) for one in what
@@ -493,6 +494,7 @@ class Projector:
             metrics.of_pools(what),
             metrics.of_days(effect.tally for effect in batch.counted),
             metrics.of_limits(one for one in changes if isinstance(one, ThrottleChange)),
+            metrics.of_crons(one for one in changes if isinstance(one, CronRunChange)),
         ):
             metrics.write(self._metrics, measurements)
 

@@ -19,9 +19,11 @@ from ojs.domain.events.event import Event
 from ojs.domain.job.job import Job
 from ojs.domain.queue.config import DEFAULT_QUEUE_POLICY
 from ojs.projections.changes import TableChange
+from ojs.projections.crons import CronRunChange
 from ojs.projections.limits import Adjustment, ThrottleChange
 from ojs.projections.pools import AlertsChange, PoolChange, WorkerChange
 from ojs.projections.queues import DepthChange, PushRefusal, QueueChange
+from ojs.store.crons import crons
 from ojs.store.derived.projection import committed_jobs
 from ojs.store.jobs import items
 from ojs.store.queues import pool_health, pools, queues, workers
@@ -37,6 +39,7 @@ _TTL_SERVICE = "dynamodb.amazonaws.com"
 
 _JOB, _QUEUE, _WORKER, _BATCH = keys.job(""), keys.queue(""), keys.worker(""), keys.batch("")
 _COUNTER, _POOL = keys.counter(""), keys.pool("")
+_CRON_RUNS = keys.cron_runs("")
 _IMAGES = {"INSERT": ("NewImage",), "MODIFY": ("OldImage", "NewImage"), "REMOVE": ("OldImage",)}
 # Content is never read; only its length is.
 _CONTENT = frozenset({"body"})
@@ -46,7 +49,8 @@ _TEXTS = frozenset(
         "pk", "sk", "state", "type", "queue", "op", "worker", "batch", "lease", "stalled", "retry",
         "payload", "result", "result_ref", "unique", "info", "directive", "config", "inherited",
         "policy", "dlq", "copy", "copy_of", "key", "strategy", "job", "reason", "etype",
-        "replayed", "pool", "seats", "queues", "weights", "prevention", "starved",
+        "replayed", "pool", "seats", "queues", "weights", "prevention", "starved", "expression",
+        "zone", "local", "other",
     )
 )  # fmt: skip
 _NUMBERS = frozenset(
@@ -56,7 +60,8 @@ _NUMBERS = frozenset(
         "discarded", "retry_at", "retry_delay", "dead", "copy_due", "trimmed", "lease_until",
         "lease_ms", "ttl", "changed", "first", "seen", "active", "n", "b", "bound", "warn",
         "bound_b", "warn_b", "at", "since", "current", "until", "depth", "configured",
-        "deleting", "fenced", "changes", "isolated", "seating", "waiting", "rev",
+        "deleting", "fenced", "changes", "isolated", "seating", "waiting", "rev", "tick", "fired",
+        "skipped", "late",
     )
 )  # fmt: skip
 
@@ -194,6 +199,10 @@ def _changes(raw: Mapping[str, Any]) -> Iterator[Change]:
         change: TableChange | None
         if pk.startswith(_QUEUE):
             change = _queue(record)
+        elif pk.startswith(_CRON_RUNS):
+            # An entry is written once, and removed when it is old.
+            fresh = record.old is None and record.new is not None
+            change = CronRunChange(crons.run_from(record.new or {})) if fresh else None
         elif pk.startswith(_WORKER):
             change = _worker(record, by_ttl=principal == _TTL_SERVICE)
         else:

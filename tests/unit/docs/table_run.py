@@ -13,6 +13,7 @@ from typing import Any, cast
 from functions.sweep import handler as sweep
 from ojs import projections, runtime
 from ojs.clock import ManualClock
+from ojs.domain import times
 from ojs.domain.access import ANYBODY, Principal
 from ojs.domain.ids import IdSource
 from ojs.domain.rate_limit.limiter import limiter_name
@@ -194,7 +195,7 @@ def everything() -> list[dict[str, Any]]:
     written: list[dict[str, Any]] = []
     for part in (
         _deployment, _states, _texts, _batches, _bounds, _limits, _rates, _pools, _workers,
-        _tenants, _dead_letters, _copies, _bulk, _ends,
+        _tenants, _dead_letters, _copies, _bulk, _ends, _crons,
     ):  # fmt: skip
         run = Run()
         part(run)
@@ -530,3 +531,31 @@ def _ends(run: Run) -> None:
     run.minutes()
     # A tombstone stays for ten minutes.
     run.clock.advance(10 * _MINUTE_MS)
+
+
+def _crons(run: Run) -> None:
+    """Cron jobs that fire, and that skip for every kind of reason."""
+    minute = {"expression": "* * * * *", "args": [], "type": "t"}
+    own: dict[str, dict[str, Any]] = {
+        "plain": {"overlap_policy": "enqueue"},
+        "small": {"args": [1], "description": "x" * 900},
+        "large": {"args": ["x" * 5_000]},
+        "full": {"expression": "@hourly"},
+        "spring": {"expression": "30 2 * * *", "timezone": "America/New_York"},
+    }
+    for name, more in own.items():
+        run.ask("POST", "/cron", {"name": name, **minute, "queue": name, **more})
+    run.ask("POST", "/cron/plain/trigger", {})
+    run.minutes(3)
+    run.ask("POST", "/cron/plain/pause", {})
+    run.config("full", max_size=1)
+    run.push("full")
+    for _ in range(2):
+        run.clock.advance(_HOUR_MS - run.clock.now_ms() % _HOUR_MS)
+        run.sweep()
+    # To the day before the clocks are changed.
+    ms = times.timestamp_ms("2027-03-13T12:00:00Z", now_ms=0) - run.clock.now_ms()
+    run.clock.advance(ms)
+    run.sweep()
+    run.clock.advance(24 * _HOUR_MS)
+    run.sweep()

@@ -32,6 +32,7 @@ SPECIFICATION = {
     "enqueue": "ojs-core",
     "exhaustion": "ojs-retry: `on_exhaustion`",
     "extension": "ojs-core: part of the manifest",
+    "execution": "ojs-cron: an entry of a run log",
     "history": "ojs-admin-api: statistics by period",
     "implementation": "ojs-core: part of the manifest",
     "manifest": "ojs-core",
@@ -43,7 +44,9 @@ SPECIFICATION = {
     "purge": "ojs-dead-letter",
     "push": "ojs-core: the same as enqueue",
     "register": "ojs-worker-protocol",
+    "registered": "ojs-cron: a cron job is registered",
     "result": "ojs-core",
+    "triggered": "ojs-cron: fired by hand",
     "type": "ojs-core: a job's type",
 }
 
@@ -138,6 +141,7 @@ ERRORS = {
     "large": "HTTP 413",
     "malformed": "cannot be read",
     "nothing": "there is none",
+    "overtaken": "somebody else was first",
     "reached": "of a bound",
     "room": "space under a bound",
     "stay": "is perhaps not deleted",
@@ -153,6 +157,7 @@ ERRORS = {
 # Plain words, which mean in the code what they mean in a sentence.
 PLAIN = {
     "after": "",
+    "alongside": "in the same transaction",
     "activity": "transitions in a span of time",
     "backward": "towards older",
     "before": "",
@@ -183,6 +188,7 @@ PLAIN = {
     "on": "",
     "oldest": "the first by time",
     "phase": "how far something is",
+    "preview": "what would be",
     "quirk": "what one client does differently",
     "range": "from the first to the last",
     "reach": "which queues an operation touches",

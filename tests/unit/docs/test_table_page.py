@@ -13,6 +13,8 @@ from typing import Any
 import pytest
 
 from ojs.domain import access
+from ojs.domain.cron import cron
+from ojs.domain.cron.cron import SkipReason
 from ojs.domain.fair_queue import tags as tenants
 from ojs.domain.job.retention import RETENTION
 from ojs.domain.job.states import State
@@ -21,6 +23,7 @@ from ojs.projections import counters
 from ojs.services.jobs import enqueue
 from ojs.services.permits import pool_permits
 from ojs.services.queues import deletion as ending
+from ojs.store.crons import crons
 from ojs.store.dead_letter import bulk, replay
 from ojs.store.dead_letter import counters as dead_letters
 from ojs.store.derived import projection, sharded, shards
@@ -48,6 +51,7 @@ _PLACEHOLDERS = {
     "bucket": r"\d+",
     "limiter": r"[\w-]{12}",
     "crc": r"[0-9a-f]{8}",
+    "cron": _QUEUE,
     "date": r"\d{4}-\d\d-\d\d",
     "hash": r"[\w-]+",
     "hints": r"(\|[vtbslc][^|]+)*",
@@ -70,10 +74,12 @@ _PLACEHOLDERS = {
     "queue": _QUEUE,
     "rank": r"\d{3}",
     "rule": r".+",
+    "runs": r"\d{9}",
     "second": r"\d+",
     "shard": r"\d\d|shardId-[\w-]+",
     "slot": r"\d\d",
     "shard_number": r"[1-9]\d*",
+    "skip": "|".join(SkipReason),
     "state": "|".join(State),
     "strategy": "concurrency|rate|throttle|pause",
     "tag": r"[0-9a-f]{12}",
@@ -298,6 +304,9 @@ def test_modules_that_are_named_are_there() -> None:
         ("two days after the shard was found closed", sharded._POSITION_KEPT_S == 2 * DAY_S),
         ("8 days later", projection._EVENTS_KEPT_S == 8 * DAY_S),
         ("where there are more than 1000 in all", scheduling.MAX_COUNTED_WORKERS == 1_000),
+        ("**Kept:** 30 days. - **Projected:** yes.", crons.LOG_KEPT_S == 30 * DAY_S),
+        ("ids of up to five jobs", cron.MAX_JOBS == 5),
+        ("by the first 64 characters of their names", crons._SORTED == 64),
         ("90 days after it ends or was revoked", access.KEPT_S == 90 * DAY_S),
         ("`{rank}` is 100 minus the priority", keys.of_priority(-100) == "200"),
     ],

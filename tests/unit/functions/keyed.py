@@ -90,7 +90,7 @@ def about(
     """Path, body and query of a request for an operation."""
     path = operation.path
     if operation.path_parameter is not None and operation.subject is not None:
-        names = {**SUBJECTS, "queue": queue, "job": job}
+        names = {**SUBJECTS, "queue": queue, "job": job, "cron job": queue}
         path = path.replace(f"{{{operation.path_parameter}}}", names[operation.subject])
     body: dict[str, Any] | None = None
     if operation.request is not None:
@@ -109,6 +109,8 @@ def _concerning(operation: str, body: dict[str, Any], queue: str, job: str) -> d
     pushed = {"type": "t", "args": [], "options": {"queue": queue}}
     own: dict[str, dict[str, Any]] = {
         "enqueue_job": pushed,
+        "register_cron": {"name": queue, "expression": "@daily", "job_template": pushed},
+        "change_cron": {"description": "changed"},
         "enqueue_batch": {"jobs": [pushed]},
         "fetch_jobs": {"queues": [queue], "worker_id": "w1"},
         "heartbeat": {"worker_id": "w1", "active_jobs": [job]},
@@ -126,5 +128,5 @@ def _concerning(operation: str, body: dict[str, Any], queue: str, job: str) -> d
         # No more than whoever asks has.
         "create_key": {"name": "k", "scopes": ["admin:write"]},
     }
-    found = own.get(operation.removeprefix("admin_"), body)
+    found = own.get(operation.removeprefix("admin_").removeprefix("crons_"), body)
     return {**found, "job_id": job} if "job_id" in found else found

@@ -199,11 +199,16 @@ def test_a_limited_key_touches_its_queues_only(operation: Operation, keyed: Keye
     api = limited(keyed)
     reach = permissions()[operation.id].reach
     theirs, mine = push(keyed, "theirs"), push(keyed, "mine")
+    if operation.subject == "cron job":
+        # Each has the name of its queue.
+        for name in ("theirs", "mine", "my.own"):
+            raw = {"name": name, "cron": "@daily", "type": "t", "queue": name}
+            keyed.runtime.crons.register(raw, ANYBODY, None)
     reply, calls = spent(api, lambda: api.ask(operation, queue="theirs", job=theirs))
     # The first call is the authorizer's.
     written = [call for call in calls[1:] if call in WRITES]
-    if reach is Reach.NONE or operation.id == "beat":
-        # A beat only counts the jobs that it names.
+    if reach is Reach.NONE or operation.id in ("beat", "list_crons", "crons_list_crons"):
+        # A beat only counts the jobs that it names; a list has the cron jobs within reach.
         assert reply.status not in (401, 403), reply.text
         return
     assert reply.status == 403, reply.text

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 NAMES = {
     "job": UNKNOWN, "worker": "w1", "queue": "default", "rate limit": "api", "operation": UNKNOWN,
-    "pool": "general", "key": "0123456789abcdef", None: "",
+    "pool": "general", "key": "0123456789abcdef", "cron job": "daily-report", None: "",
 }  # fmt: skip
 BODIES = pytest.mark.parametrize("operation", WITH_BODY, ids=lambda operation: operation.id)
 
@@ -175,6 +175,8 @@ def aimed(operation: Operation, dead: str, waiting: str) -> tuple[str, dict[str,
     """Path and query of a request that would do something to one of these jobs, if it can."""
     job_id = dead if "dead_letter" in operation.id else waiting
     query = {"older_than": "PT1M"} if "purge_old" in operation.id else {}
+    if operation.id.endswith("preview_cron"):
+        query = {"expression": "@daily"}
     path = operation.path.replace("{id}", job_id) if operation.subject == "job" else None
     return path or path_of(operation), query
 

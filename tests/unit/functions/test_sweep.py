@@ -29,7 +29,8 @@ from ojs.store.table.table import Update
 from tests.store.permits import lost_permit
 
 if TYPE_CHECKING:
-    from tests.unit.functions.client import Api
+    from ojs.store.jobs.finding import DueLine
+from tests.unit.functions.client import Api
 
 EVENT = json.loads(
     (Path(__file__).parents[3] / "events" / "sweep" / "schedule.json").read_text("utf-8")
@@ -386,7 +387,7 @@ def test_what_failed_is_named_and_the_rest_is_counted(
     index = api.runtime.stores.jobs.index
     due = index.due
 
-    def throttled(queue: str, lane: int, **more: Any) -> list[str]:
+    def throttled(queue: str, lane: int, **more: Any) -> DueLine:
         if queue == "hot":
             raise BackendUnavailable("The store is busy.")
         return due(queue, lane, **more)

@@ -11,6 +11,7 @@ from typing import Any, get_args
 import pytest
 
 from ojs.domain import errors, jsontext
+from ojs.domain.cron.definition import CronRequest, CronSettings
 from ojs.domain.job import envelope
 from ojs.domain.job.states import State
 from ojs.domain.pool import pool as pools
@@ -141,6 +142,8 @@ def test_request_examples_are_right(operation_id: str) -> None:
         limits_views.override(read, now_ms=0)
     elif operation.request is PoolRequest:
         pools.parse("general", read)
+    elif operation.request is CronRequest:
+        CronSettings.read(read)
     else:
         assert operation.request is not None
         assert issubclass(operation.request, models.RequestModel)

@@ -11,6 +11,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from jsonschema import Draft202012Validator
 
+from ojs.domain.cron.definition import CronRequest, CronSettings
 from ojs.domain.dead_letter import filter as dead_letter_filter
 from ojs.domain.errors import OjsError
 from ojs.domain.job import envelope
@@ -79,6 +80,8 @@ def accepted(operation: Operation, body: Any) -> bool:
             check_configuration(operation, read)
         elif model is PoolRequest:
             pools.parse("general", read)
+        elif model is CronRequest:
+            CronSettings.read(read)
         elif model is models.RegisterRequest:
             models.parse(models.RegisterRequest, *models.registration(read))
         else:

@@ -18,6 +18,8 @@ class EventType(StrEnum):
     JOB_DISCARDED = "job.discarded"
     JOB_EXPIRED = "job.expired"
     JOB_CANCELLED = "job.cancelled"
+    CRON_TRIGGERED = "cron.triggered"
+    CRON_SKIPPED = "cron.skipped"
     DEAD_LETTER_ADDED = "dead_letter.added"
     DEAD_LETTER_RETRIED = "dead_letter.retried"
     DEAD_LETTER_REPLAYED = "dead_letter.replayed"

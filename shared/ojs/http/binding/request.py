@@ -44,6 +44,7 @@ _CHECKS: Mapping[str, Callable[[str], str]] = {
     "operation": envelope.check_job_id,
     "pool": check_pool,
     "key": _check_key_id,
+    "cron job": envelope.check_queue,
 }
 
 

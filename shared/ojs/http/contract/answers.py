@@ -640,6 +640,7 @@ class SystemConfigAnswer(TypedDict):
     strict_queues: Annotated[bool, Field(description="jobs need a queue that an operator made")]
     event_bus: Annotated[bool, Field(description="whether events go to a bus")]
     bus_types: Annotated[list[str], Field(description="beside those that always do")]
+    time_zone_data: Annotated[str, Field(description="version of the rules of time zones")]
 
 
 class MaintenanceAnswer(TypedDict):
@@ -1446,6 +1447,143 @@ class PoolDeletedAnswer(TypedDict):
 
     deleted: Literal[True]
     name: str
+
+
+class CronTemplate(TypedDict):
+    """The request of the jobs of a cron job. Keys that the client added are kept beside these."""
+
+    __pydantic_config__ = ConfigDict(extra="allow")  # type: ignore[misc]
+
+    type: str
+    args: NotRequired[list[Any]]
+    meta: NotRequired[dict[str, Any]]
+    options: NotRequired[dict[str, Any]]
+
+
+class CronFields(TypedDict):
+    """A cron job, but for `cron`. Where its template is large, it is shown once or not at all:
+    `omitted` names what is missing.
+    """
+
+    name: str
+    id: Annotated[str, Field(description="the same as name")]
+    expression: str
+    schedule: Annotated[str, Field(description="the same as expression")]
+    timezone: str
+    type: str
+    queue: str
+    args: NotRequired[list[Any]]
+    meta: NotRequired[dict[str, Any]]
+    options: NotRequired[dict[str, Any]]
+    job_template: NotRequired[CronTemplate]
+    omitted: NotRequired[Omitted]
+    overlap_policy: Literal["skip", "allow", "cancel_previous", "enqueue"]
+    enabled: bool
+    status: Literal["active", "paused"]
+    description: str | None
+    starts_at: NotRequired[Moment]
+    ends_at: NotRequired[Moment]
+    catchup_window: NotRequired[str]
+    jitter: NotRequired[str]
+    pause_on_failure: bool
+    last_run_at: Moment | None
+    next_run_at: Annotated[
+        Moment | None,
+        Field(description="the next tick; null while it is paused, and when it fires no more"),
+    ]
+    last_job_id: Id | None
+    run_count: Count
+    created_at: Moment
+    updated_at: Moment
+
+
+class Cron(CronFields):
+    """A cron job, under all names that clients know."""
+
+    cron: Annotated[str, Field(description="the same as expression")]
+
+
+class CronAnswer(CronFields):
+    """A cron job, at the top level and wrapped."""
+
+    cron: Cron
+    cron_job: Cron
+
+
+class CronSetAnswer(CronAnswer, Warned):
+    """A cron job as it is now, and what to know of it."""
+
+
+class CronsAnswer(Paged):
+    """A page of cron jobs."""
+
+    items: list[Cron]
+    crons: list[Cron]
+    cron_jobs: list[Cron]
+    count: Count
+
+
+class CronDeletedAnswer(TypedDict):
+    """A cron job is gone."""
+
+    deleted: Literal[True]
+    name: str
+    cron: Cron
+    cron_job: Cron
+
+
+class CronTriggeredAnswer(TypedDict):
+    """The job of a firing by hand."""
+
+    job_id: Id
+    job: Job
+    deduplicated: NotRequired[Literal[True]]
+
+
+class CronExecution(TypedDict):
+    """One entry of a run log: a job, or why a tick has none."""
+
+    status: Literal["triggered", "skipped"]
+    job_id: NotRequired[Id]
+    state: NotRequired[JobState]
+    manual: bool
+    scheduled_at: Moment
+    triggered_at: Moment
+    started_at: NotRequired[Moment]
+    completed_at: NotRequired[Moment]
+    skipped_reason: NotRequired[str]
+    active_job_id: NotRequired[Id]
+    error: NotRequired[str]
+
+
+class CronHistoryAnswer(TypedDict):
+    """A page of a run log."""
+
+    executions: list[CronExecution]
+    pagination: Pagination
+
+
+class CronFiring(TypedDict):
+    """A time at which an expression fires."""
+
+    at: Moment
+    local: Annotated[str, Field(description="the same in its time zone, with the offset")]
+    skipped: NotRequired[
+        Annotated[
+            list[str],
+            Field(description="local times before it that do not exist, as the clocks jump"),
+        ]
+    ]
+
+
+class CronPreviewAnswer(TypedDict):
+    """When an expression fires."""
+
+    expression: str
+    timezone: str
+    time_zone_data: Annotated[str, Field(description="the version of the zones' rules")]
+    firings: list[CronFiring]
+    next_runs: Annotated[list[Moment], Field(description="the times of the firings")]
 
 
 class AccessKey(TypedDict):

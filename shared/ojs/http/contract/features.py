@@ -30,8 +30,6 @@ class MissingFeature:
 
 # fmt: off
 MISSING: tuple[MissingFeature, ...] = (
-    MissingFeature("cron", "Cron jobs are", ("cron", "crons"),
-        "Push from a schedule of your own, such as EventBridge Scheduler."),
     MissingFeature("workflows", "Workflows are", ("workflows",),
         "Let a job push the jobs that follow it."),
     MissingFeature("webhooks", "Webhooks are", ("webhooks",),

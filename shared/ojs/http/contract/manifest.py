@@ -11,11 +11,11 @@ SPECVERSION = "1.0"
 BACKEND = "dynamodb"
 
 # The highest level that is supported wholly; `CAPABILITIES` has parts of higher ones.
-CONFORMANCE_LEVEL = 1
+CONFORMANCE_LEVEL = 2
 
 CAPABILITIES = {
     "batch_enqueue": True,
-    "cron_jobs": False,
+    "cron_jobs": True,
     "dead_letter": True,
     "delayed_jobs": True,
     "events": True,

@@ -59,7 +59,7 @@ _HEADERS: Mapping[str, tuple[dict[str, Any], str]] = {
     "X-Request-Id": ({"type": "string"}, "the client's id for the request, or one made for it"),
     "X-OJS-Version": ({"type": "string", "const": negotiation.VERSION}, "the same as OJS-Version"),
     "X-OJS-Media-Type": ({"type": "string", "const": negotiation.MEDIA_TYPE}, "OJS's media type"),
-    "Location": ({"type": "string"}, "path of the new job, queue, worker pool or key"),
+    "Location": ({"type": "string"}, "path of the new job, queue, worker pool, cron job or key"),
     "Retry-After": ({"type": "integer", "minimum": 1}, "seconds to wait before trying again"),
     "X-OJS-Queue-Depth": (
         {"type": "integer", "minimum": 0},
@@ -90,6 +90,7 @@ _PATH_PARAMETERS: Mapping[str, tuple[Mapping[str, Any], str]] = {
     "queue": (contract.QUEUE_SCHEMA, "the queue's name"),
     "pool": (contract.POOL_SCHEMA, "the worker pool's name"),
     "key": ({"type": "string", "pattern": KEY_ID.pattern}, "the access key's id"),
+    "cron job": (contract.QUEUE_SCHEMA, "the cron job's name"),
     "rate limit": (
         {"type": "string", "pattern": limits.KEY_PATTERN, "maxLength": limits.MAX_KEY + 6},
         "the rate limit's key; `queue:` and a queue's name for limits that name none",
@@ -135,6 +136,7 @@ _FIELD_RULES: Mapping[str, Mapping[str, Mapping[str, Any]]] = {
         "args": {"description": f"the job in all has at most {envelope.MAX_JOB_BYTES} bytes"},
         "meta": {"description": f"at most {envelope.MAX_META_BYTES} bytes"},
     },
+    "CronRequest": {"starts_at": {"pattern": _RFC3339}, "ends_at": {"pattern": _RFC3339}},
     "Options": _TIMING,
     "RetryRequest": {
         "initial_interval": _LENGTH,
@@ -307,6 +309,24 @@ EXAMPLES: Mapping[str, dict[str, Any]] = {
         "labels": ["canary"],
     },
     "direct_worker": {"worker_id": "worker-1", "directive": "quiet"},
+    **{
+        f"{prefix}register_cron": {
+            "name": "daily-report",
+            "expression": "0 9 * * MON-FRI",
+            "timezone": "America/New_York",
+            "job_template": {
+                "type": "report.generate",
+                "args": ["daily_summary"],
+                "options": {"queue": "reports"},
+            },
+            "overlap_policy": "skip",
+        }
+        for prefix in ("", "crons_")
+    },
+    **{
+        f"{prefix}change_cron": {"expression": "30 9 * * MON-FRI", "enabled": True}
+        for prefix in ("", "crons_")
+    },
     "create_queue": {"name": "payments", "config": _PAYMENTS},
     "configure_queue": {"max_size": 50_000, "overflow_policy": "block", "concurrency": 40},
     "admin_configure_queue": {

@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from functools import cache
 from typing import TYPE_CHECKING, Any, Literal
 
+from ojs.domain.cron.definition import CronRequest
 from ojs.domain.dead_letter.filter import MAX_ARGS_CHARACTERS
 from ojs.domain.events.query import SOURCE_PATTERN as EVENT_SOURCE_PATTERN
 from ojs.domain.events.query import TYPE_PATTERN as EVENT_TYPE_PATTERN
@@ -68,7 +69,9 @@ MAX_TIMEOUT_S = 86_400
 MAX_BLOCK_S = 25
 MAX_PRODUCER = MAX_NAME_BYTES
 
-Subject = Literal["job", "worker", "queue", "rate limit", "operation", "pool", "key"]
+Subject = Literal[
+    "job", "worker", "queue", "rate limit", "operation", "pool", "key", "cron job"
+]  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -136,6 +139,7 @@ _PARAMETER = re.compile(r"\{(\w+)\}")
 _SUBJECTS: Mapping[str, Subject] = {
     "jobs": "job", "dead-letter": "job", "operations": "operation", "workers": "worker",
     "queues": "queue", "rate-limits": "rate limit", "pools": "pool", "keys": "key",
+    "cron": "cron job", "crons": "cron job",
 }  # fmt: skip
 
 # For a wrong request, a wrong version, or a store that fails.
@@ -286,6 +290,18 @@ _EVENTS = (
     Parameter("page", _PAGE,
         f"page number, from the latest events back; the pages before it may have {MAX_OFFSET} "
         "events in all"),
+)
+MAX_PREVIEW = 100
+DEFAULT_PREVIEW = 5
+_ENABLED = Parameter("enabled", _one_of("true", "false"), "only cron jobs that fire, or do not")
+_EXPRESSION = {"type": "string", "minLength": 1}
+_PREVIEW = (
+    Parameter("expression", _EXPRESSION, "when it fires; needed, by one of its names"),
+    Parameter("cron", _EXPRESSION, "the same as expression"),
+    Parameter("schedule", _EXPRESSION, "the same as expression"),
+    Parameter("timezone", {"type": "string", "minLength": 1, "default": "UTC"}, "IANA name"),
+    Parameter("after", _MOMENT_SCHEMA, "the first firing is later than this; now when not given"),
+    Parameter("count", _whole(1, MAX_PREVIEW, DEFAULT_PREVIEW), "how many firings to show"),
 )
 METRIC_FORMATS = ("json", "prometheus")
 _FORMAT = Parameter("format", _one_of(*METRIC_FORMATS) | {"default": METRIC_FORMATS[0]},
@@ -698,6 +714,103 @@ _SYSTEM = (
 # fmt: on
 
 
+_CRON_JOB = Success("CronAnswer", "The cron job, at the top level and wrapped.")
+_CRON_CHANGED = Success("CronSetAnswer", "The cron job as it is now.")
+_CRON = (
+    _row(
+        "POST cron",
+        "register_cron",
+        "Register a cron job, or replace its definition",
+        {
+            201: Success("CronSetAnswer", "The cron job is registered.", ("Location",)),
+            200: Success("CronSetAnswer", "There was one of this name; here it is as it is now."),
+        },
+        403,
+        404,
+        409,
+        request=CronRequest,
+    ),
+    _row(
+        "GET cron",
+        "list_crons",
+        "List cron jobs",
+        Success("CronsAnswer", "One page of cron jobs, in order of name."),
+        query=(_ENABLED, *PAGING),
+    ),
+    _row(
+        "GET cron/preview",
+        "preview_cron",
+        "Show when an expression fires",
+        Success("CronPreviewAnswer", "The next firings."),
+        query=_PREVIEW,
+    ),
+    _row("GET cron/{name}", "get_cron", "Read a cron job", _CRON_JOB, 404),
+    _row(
+        "PATCH cron/{name}",
+        "change_cron",
+        "Change some of a cron job",
+        _CRON_CHANGED,
+        403,
+        404,
+        409,
+        request=CronRequest,
+    ),
+    _row(
+        "DELETE cron/{name}",
+        "delete_cron",
+        "Delete a cron job; its jobs stay",
+        Success("CronDeletedAnswer", "It is gone; here it is as it was."),
+        404,
+    ),
+    _row(
+        "POST cron/{name}/trigger",
+        "trigger_cron",
+        "Push a job of a cron job now",
+        {
+            201: Success("CronTriggeredAnswer", "The job; the next tick stays.", ("Location",)),
+            200: Success("CronTriggeredAnswer", "A unique job with its key exists; here it is."),
+        },
+        403,
+        404,
+        409,
+        413,
+        429,
+        request=models.NoOptions,
+    ),
+    _row(
+        "POST cron/{name}/pause",
+        "pause_cron",
+        "Let a cron job not fire",
+        _CRON_CHANGED,
+        404,
+        request=models.NoOptions,
+    ),
+    _row(
+        "POST cron/{name}/resume",
+        "resume_cron",
+        "Let a paused cron job fire again",
+        _CRON_CHANGED,
+        404,
+        request=models.NoOptions,
+    ),
+    _row(
+        "GET cron/{name}/history",
+        "cron_history",
+        "Read what became of a cron job's ticks",
+        Success("CronHistoryAnswer", "The run log of thirty days, latest first."),
+        404,
+        query=_HISTORY_PAGING,
+    ),
+)
+
+
+def _as_crons() -> Iterable[Operation]:
+    """The same operations where the admin UI looks for them."""
+    for operation in _CRON:
+        path = operation.path.replace(f"{BASE}/cron", f"{BASE}/crons", 1)
+        yield replace(operation, id=f"crons_{operation.id}", path=path)
+
+
 def _dead_letters_under_admin() -> Iterable[Operation]:
     for operation in map(_under_admin, _DEAD_LETTERS):
         if operation.id == "admin_delete_dead_letter":
@@ -708,7 +821,8 @@ def _dead_letters_under_admin() -> Iterable[Operation]:
 
 OPERATIONS: tuple[Operation, ...] = (
     *_JOBS, *_ADMIN_JOBS, *_WORKERS, *_DEAD_LETTERS, *_dead_letters_under_admin(), *_QUEUES,
-    *_ADMIN_WORKERS, *_STATISTICS, *_RATE_LIMITS, *_SCHEDULING, *_KEYS, *_SYSTEM,
+    *_ADMIN_WORKERS, *_STATISTICS, *_RATE_LIMITS, *_SCHEDULING, *_CRON, *_as_crons(), *_KEYS,
+    *_SYSTEM,
 )  # fmt: skip
 
 

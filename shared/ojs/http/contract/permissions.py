@@ -23,6 +23,8 @@ class Reach(StrEnum):
     """Costs a limited key one read, of the job record."""
     NAMED = "the queues in the body"
     """The operation itself calls `Request.touches`."""
+    CRON = "the cron job's queue"
+    """The operation itself compares it; a list has those within reach."""
     FILTER = "the queues it asks for"
     """A limited key has to name them in the query."""
     ALL = "all queues"
@@ -43,6 +45,12 @@ def _both(*names: str) -> Iterable[str]:
         yield from (name, f"admin_{name}")
 
 
+def _either(*names: str) -> Iterable[str]:
+    """Operations that exist under `/crons` too."""
+    for name in names:
+        yield from (name, f"crons_{name}")
+
+
 def _table() -> Iterable[tuple[Scope | None, Reach, Iterable[str]]]:
     write, read = Scope.JOBS_WRITE, Scope.JOBS_READ
     work = Scope.WORK
@@ -51,6 +59,11 @@ def _table() -> Iterable[tuple[Scope | None, Reach, Iterable[str]]]:
         "manifest", "health", "root_health", "ready", "root_ready", "openapi",
     )  # fmt: skip
     yield write, Reach.NAMED, ("enqueue_job", "enqueue_batch")
+    yield write, Reach.CRON, _either(
+        "register_cron", "change_cron", "delete_cron", "trigger_cron", "pause_cron", "resume_cron",
+    )  # fmt: skip
+    yield read, Reach.CRON, _either("list_crons", "get_cron", "cron_history")
+    yield read, Reach.NONE, _either("preview_cron")
     yield write, Reach.JOB, (
         "cancel_job", "cancel_job_by_post", "activate_job", "retry_job", "run_job", "change_job",
     )  # fmt: skip

@@ -22,7 +22,7 @@ from ojs.domain.errors import OjsError
 from ojs.domain.job.job import Job
 from ojs.domain.job.states import State
 from ojs.services.for_each import THREADS, ForEach
-from ojs.store.jobs.finding import JobIndex, ReadyPage
+from ojs.store.jobs.finding import DueLine, JobIndex, ReadyPage
 
 # Lanes of a fetch, over all its queues, whose lines are never passed over.
 FEW = 8
@@ -176,12 +176,12 @@ class LineReader:
             return [], None
         return self._ready.take((queue, lane), limit)
 
-    def due(self, queue: str, lane: int, *, limit: int) -> list[str]:
+    def due(self, queue: str, lane: int, *, limit: int) -> DueLine:
         """`JobIndex.due`; nothing of a line that was seen empty. Raises OjsError."""
         if not self._many:
             return self._index.due(queue, lane, now_ms=self._clock.now_ms(), limit=limit)
         if self._passes_over(self._empty.due_is_empty, (queue, lane)):
-            return []
+            return DueLine([], [])
         return self._due.take((queue, lane), limit)
 
     def _passes_over(self, is_empty: Callable[[Lane, int], bool], lane: Lane) -> bool:
@@ -193,11 +193,9 @@ class LineReader:
             self._empty.saw_ready(lane)
         return entries, last
 
-    def _look_due(self, lane: Lane, limit: int) -> list[str]:
+    def _look_due(self, lane: Lane, limit: int) -> DueLine:
         now_ms = self._clock.now_ms()
-        found, next_ms = self._index.due_until(
-            *lane, now_ms=now_ms, until_ms=now_ms + _DUE_MS, limit=limit
-        )
-        if not found:
-            self._empty.saw_due(lane, next_ms)
+        found = self._index.due_until(*lane, now_ms=now_ms, until_ms=now_ms + _DUE_MS, limit=limit)
+        if not found.jobs and not found.crons:
+            self._empty.saw_due(lane, found.next_ms)
         return found

@@ -74,6 +74,21 @@ class Pushed:
 
 
 @dataclass(frozen=True)
+class Alongside:
+    """What goes with a pushed job, in one transaction: `writes`, and the end of the jobs that it
+    `cancels`. With `bypasses_unique` its unique key is not looked at.
+    """
+
+    writes: Sequence[Put | Update]
+    cancels: tuple[Job, ...] = ()
+    bypasses_unique: bool = False
+
+
+class Overtaken(Exception):
+    """What goes with a pushed job has changed since it was read. Nothing is stored."""
+
+
+@dataclass(frozen=True)
 class Push:
     """A push as it was requested: requests after the middleware, their specifications as of the
     time they came (`came_ms`), and the ids of their jobs. In a `batch` errors name the job's index.
@@ -93,6 +108,7 @@ class Push:
     seed: str | None = None
     stored: Mapping[str, Job] = field(default_factory=dict)
     before_commit: Callable[[], None] = lambda: None
+    alongside: Alongside | None = None
 
     @cached_property
     def staged(self) -> bool:
@@ -133,7 +149,7 @@ class _Plan:
     job: Job
     also: tuple[Put | Update, ...] = ()
     existing: bool = False
-    replaces: Job | None = None
+    replaces: tuple[Job, ...] = ()
 
     @property
     def seen(self) -> list[Mapping[str, Any]]:
@@ -184,8 +200,9 @@ class Enqueue:
         producer: str | None = None,
         reaches: Reaches = everything,
         wait_ms: int = 0,
+        alongside: Alongside | None = None,
     ) -> Pushed:
-        """Store one job durably.
+        """Store one job durably, and what goes `alongside` with it: all of it or nothing.
 
         `producer` is the caller's name, for queues that admit only some producers; `reaches` tells
         which queues the caller's key covers; `wait_ms` is how long to wait for room in a full queue
@@ -195,10 +212,11 @@ class Enqueue:
 
         Raises InvalidRequest, ValidationFailed, Unsupported or PayloadTooLarge for the request,
         JobTypeNotAllowed and PermissionDenied for jobs that the queue does not admit, QueueNotFound
-        in strict mode, QueueFull, Duplicate when the id or the unique key is taken, and
-        BackendUnavailable.
+        in strict mode, QueueFull, Duplicate when the id or the unique key is taken, Overtaken when
+        a condition of what goes alongside failed, and BackendUnavailable.
         """
-        (pushed,) = self.store(self.prepare([request], producer, reaches), wait_ms)
+        push = self.prepare([request], producer, reaches)
+        (pushed,) = self.store(replace(push, alongside=alongside), wait_ms)
         return pushed
 
     def store(self, push: Push, wait_ms: int) -> list[Pushed]:
@@ -217,6 +235,18 @@ class Enqueue:
         pushed = self._store(resolved)
         self._empty_lines.note(pushed.job)
         return replace(pushed, limit_status=self._limit_status(pushed.job))
+
+    def check(
+        self, request: JobRequest, *, producer: str | None = None, reaches: Reaches = everything
+    ) -> None:
+        """Raise what `push` would raise for this request, whatever else is in its queue, which is
+        created if it does not exist. Stores no job.
+        """
+        push = self.prepare([request], producer, reaches)
+        resolved = self._resolve(push)
+        for specification in resolved.specifications:
+            if specification.unique is not None:
+                fingerprint(specification, specification.unique)
 
     def _limit_status(self, job: Job) -> RateLimitStatus | None:
         """The status of the job's rate limit, for the answer; None after an error."""
@@ -237,22 +267,41 @@ class Enqueue:
             if plan.existing:
                 (existing,) = self._jobs.with_contents([plan.job])
                 return Pushed(existing, deduplicated=True)
+            alongside = self._alongside(resolved)
+            plan = replace(plan, replaces=(*plan.replaces, *_cancelled(resolved)))
             entering = plan.job
-            with self._room(resolved, [plan]) as reservation:
-                if entering.order is not None:
-                    # Only once: after a lost race the job keeps the position it was assigned.
-                    (job,) = self._placed(resolved, reservation, [job])
-                    entering = replace(entering, order=job.order)
-                try:
-                    stored = self._jobs.create(entering, plan.also)
-                except JobIdTaken:
-                    raise _taken(job.id) from None
-                reservation.keep([stored], _replaced([plan]))
+            try:
+                with self._room(resolved, [plan]) as reservation:
+                    if entering.order is not None:
+                        # Only once: after a lost race the job keeps the position it was assigned.
+                        (job,) = self._placed(resolved, reservation, [job])
+                        entering = replace(entering, order=job.order)
+                    try:
+                        stored = self._jobs.create(entering, (*plan.also, *alongside))
+                    except JobIdTaken:
+                        raise _taken(job.id) from None
+                    reservation.keep([stored], _replaced([plan]))
+            except LostRace as lost:
+                if any(found is not None for found in lost.items[1 + len(plan.also) :]):
+                    raise Overtaken from None
+                raise
             self._release([plan], resolved.now_ms)
             return Pushed(stored, pressure=reservation.pressure(stored.queue))
 
         busy = "Others are pushing the same unique job; try again."
         return retry_on_race(attempt, tries=_TRIES, busy=busy, pause=self._bounds.pause)
+
+    def _alongside(self, resolved: _ResolvedPush) -> list[Put | Update]:
+        """The writes that go with a job."""
+        if resolved.push.alongside is None:
+            return []
+        # Race: a job that is cancelled ends, or its worker reports. The loser stores nothing, and
+        # whoever pushes reads it again.
+        cancelling = [
+            self._jobs.replacing(job, lifecycle.cancel(job, now_ms=resolved.now_ms))[1]
+            for job in _cancelled(resolved)
+        ]
+        return [*cancelling, *resolved.push.alongside.writes]
 
     def _room(
         self, resolved: _ResolvedPush, plans: Sequence[_Plan]
@@ -485,7 +534,8 @@ class Enqueue:
         policy, now_ms = specification.unique, resolved.now_ms
         if (stored := resolved.push.stored.get(job.id)) is not None:
             return _Plan(stored, existing=True)
-        if policy is None:
+        alongside = resolved.push.alongside
+        if policy is None or (alongside is not None and alongside.bypasses_unique):
             return _Plan(job)
         digest = fingerprint(specification, policy)
         seen = self._locks.get(digest)
@@ -521,7 +571,7 @@ class Enqueue:
             case _:
                 assert_never(policy.on_conflict)
         _, cancelling = self._jobs.replacing(holder, lifecycle.cancel(holder, now_ms=now_ms))
-        return _Plan(job, (lock, cancelling), replaces=holder)
+        return _Plan(job, (lock, cancelling), replaces=(holder,))
 
     def _scheduled_as(self, holder: Job, job: Job) -> Job:
         """A job with the start time of the one that it replaces."""
@@ -667,14 +717,18 @@ def _check_fingerprints(specifications: Sequence[Specification]) -> None:
 
 def _check_replaced(new: Sequence[_Plan], jobs: Sequence[Job]) -> None:
     """No job of a batch may have the id of one that the batch replaces."""
-    replaced = {plan.replaces.id for plan in new if plan.replaces is not None}
+    replaced = {job.id for plan in new for job in plan.replaces}
     for plan in new:
         if plan.job.id in replaced:
             raise _taken_in_batch(plan.job.id, jobs)
 
 
 def _replaced(plans: Iterable[_Plan]) -> list[Job]:
-    return [plan.replaces for plan in plans if plan.replaces is not None]
+    return [job for plan in plans for job in plan.replaces]
+
+
+def _cancelled(resolved: _ResolvedPush) -> tuple[Job, ...]:
+    return () if resolved.push.alongside is None else resolved.push.alongside.cancels
 
 
 def _taken(job_id: str) -> Duplicate:

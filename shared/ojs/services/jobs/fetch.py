@@ -203,10 +203,13 @@ class Fetch:
         permits: Permits,
         empty_lines: EmptyLines,
         maintenance: MaintenanceStore,
+        fire: Callable[[str], Job | None],
         clock: Clock,
         choose: Callable[[int], int] = random.randrange,
         for_each: ForEach = in_threads,
     ) -> None:
+        """`fire` fires a cron job that is due, and returns the job that it pushed."""
+        self._fire = fire
         self._empty_lines = empty_lines
         self._maintenance = maintenance
         self._for_each = for_each
@@ -615,18 +618,20 @@ class Fetch:
     def _due(
         self, state: _FetchState, queue: Queue, lane: int
     ) -> tuple[list[tuple[str, str]], bool]:
-        """Apply time transitions to as many jobs of a lane as are wanted: (job id, key in the ready
-        line) of those that can be claimed then; and whether more may be due.
+        """Fire cron jobs, and apply time transitions to as many jobs of a lane as are wanted:
+        (job id, key in the ready line) of those that can be claimed then; and whether more may be
+        due.
 
         Jobs whose time to start has come are claimed as they are, without being put in line first,
         and have the place there that belongs to their time. Not where tenants take turns, or under
         a rate limit of their own: those are put in line, as whoever is late or refused stays there.
         """
         limit = state.wanted + _SPARE
-        ids = state.lines.due(queue.name, lane, limit=limit)
-        ready: list[tuple[str, str]] = []
-        records = self._jobs.read_records(ids, pass_over) if ids else {}
-        for job_id in ids:
+        found = state.lines.due(queue.name, lane, limit=limit)
+        fired = self._fired(state, found.crons, queue.name, lane) if found.crons else []
+        ready = [(job.id, items.position(job).key()) for job in fired]
+        records = self._jobs.read_records(found.jobs, pass_over) if found.jobs else {}
+        for job_id in found.jobs:
             if not state.go_on():
                 break
             record = records.get(job_id)
@@ -643,7 +648,7 @@ class Fetch:
                 state.jobs = [job for job in state.jobs if job.id != job_id]
             elif settled is not None and settled.state is State.AVAILABLE:
                 ready.append((job_id, items.position(settled).key()))
-        return ready, len(ids) == limit
+        return ready, len(found.jobs) == limit
 
     def _starts_now(self, queue: Queue, lane: int, job: Job) -> bool:
         """Whether a job that the due line shows can be claimed without being put in line."""
@@ -666,6 +671,21 @@ class Fetch:
             if (due := state.due.pop(candidate.job_id, None)) is not None:
                 waiting.remove(candidate)
                 self._transitions.apply(due)
+
+    def _fired(self, state: _FetchState, names: Sequence[str], queue: str, lane: int) -> list[Job]:
+        """Fire cron jobs until there are as many jobs as are wanted; the sweep fires the others.
+        Returns those jobs that are available in this lane.
+        """
+        found: list[Job] = []
+        for name in names[: state.wanted + _SPARE]:
+            if len(found) >= state.wanted or not state.go_on():
+                break
+            # One in trouble keeps no job back; the sweep tells of it.
+            with suppress(OjsError):
+                job = self._fire(name)
+                if job is not None and job.state is State.AVAILABLE:
+                    found += [job] if (job.queue, job.lane) == (queue, lane) else []
+        return found
 
     def _end_blocked(self, job: Job, decision: LimitDecision) -> None:
         """Postpone or drop a job whose rate limit is reached (ojs-rate-limiting section 6.2)."""

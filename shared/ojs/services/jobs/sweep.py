@@ -6,11 +6,12 @@ It may run twice at the same time: every step is the conditional write that a fe
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 from ojs.bounded import BoundedMap
 from ojs.domain.job.states import State
 from ojs.domain.queue.queue import Queue
+from ojs.services.for_each import ForEach, in_threads
 from ojs.services.jobs.lost_leases import LostLeases
 from ojs.services.jobs.time_transitions import TimeTransitions
 from ojs.services.queues.deletion import QueueDeletion
@@ -23,6 +24,7 @@ from ojs.services.sweeps import (
     counting_failures,
 )
 from ojs.store.deployment.maintenance import MaintenanceStore
+from ojs.store.jobs.finding import DueLine
 from ojs.store.jobs.records import JobStore
 from ojs.store.table import keys
 
@@ -50,7 +52,12 @@ class JobSweep:
         leases: LostLeases,
         deletion: QueueDeletion,
         maintenance: MaintenanceStore,
+        fire: Callable[[str], object],
+        for_each: ForEach = in_threads,
     ) -> None:
+        """`fire` fires a cron job that is due."""
+        self._fire = fire
+        self._for_each = for_each
         self._leases = leases
         self._maintenance = maintenance
         # By line: when this container began to look through it (ms), and how far it came.
@@ -66,9 +73,10 @@ class JobSweep:
         """One pass over every queue, moving at most about `limit` jobs; counts by what was done.
 
         Keys: promoted, stalled_or_timed_out, expired, batches_undone, filed (running jobs that got
-        their due entry), refiled, failed, ended (jobs of deleted queues), queues_deleted, and
-        `more` (1 when the pass ended early and another should follow). `go_on` says whether there
-        is time left. Begins at a random queue, so that a pass cut short starves no queue.
+        their due entry), refiled, failed, ended (jobs of deleted queues), queues_deleted, crons
+        (ticks that were dealt with), and `more` (1 when the pass ended early and another should
+        follow). `go_on` says whether there is time left. Begins at a random queue, so that a pass
+        cut short starves no queue.
         """
         counts = SweepCounts()
         # Each part on its own: what is in trouble must not hold up the others.
@@ -99,10 +107,12 @@ class JobSweep:
                         counts["more"] = 1
                         break
                     with counting_failures(counts, f"queue {queue.name}, lane {lane}"):
-                        self._line(queue.name, lane, now_ms, counts)
+                        self._line(queue.name, lane, now_ms, go_on, counts)
 
-    def _line(self, queue: str, lane: int, now_ms: int, counts: SweepCounts) -> None:
-        due = self._due(queue, lane, now_ms)
+    def _line(self, queue: str, lane: int, now_ms: int, go_on: GoOn, counts: SweepCounts) -> None:
+        found = self._due(queue, lane, now_ms)
+        due = found.jobs
+        self._tick(found.crons, go_on, counts)
         expiring: Sequence[str] = ()
         # The two are in different indexes: one may answer while the other is throttled.
         with counting_failures(counts, f"deadlines of queue {queue}, lane {lane}"):
@@ -111,11 +121,11 @@ class JobSweep:
             counts["more"] = 1
         self._apply(dict.fromkeys([*due, *expiring]), frozenset(due), counts)
 
-    def _due(self, queue: str, lane: int, now_ms: int) -> list[str]:
-        """Jobs of a line that are due, earliest first; in maintenance mode those that run."""
+    def _due(self, queue: str, lane: int, now_ms: int) -> DueLine:
+        """What is due in a line, earliest first; in maintenance mode jobs that run alone."""
         due = self._jobs.index.due(queue, lane, now_ms=now_ms, limit=_PAGE)
-        if due and self._maintenance.on():
-            return self._overdue(queue, lane, now_ms)
+        if (due.jobs or due.crons) and self._maintenance.on():
+            return DueLine(self._overdue(queue, lane, now_ms), [], None)
         self._looked.forget((queue, lane))
         return due
 
@@ -144,6 +154,28 @@ class JobSweep:
             after = last
         self._looked.put((queue, lane), (began_ms, after))
         return found
+
+    def _tick(self, names: Sequence[str], go_on: GoOn, counts: SweepCounts) -> None:
+        """Fire cron jobs, several at the same time. One in trouble holds up no other."""
+
+        def fire(name: str) -> Exception | None:
+            try:
+                self._fire(name)
+            # As `counting_failures` has it, which is not made for threads.
+            except Exception as error:  # noqa: BLE001
+                return error
+            return None
+
+        for start in range(0, len(names), _PAGE):
+            if not go_on():
+                counts["more"] = 1
+                return
+            part = names[start : start + _PAGE]
+            for name, error in zip(part, self._for_each(fire, part), strict=True):
+                if error is None:
+                    counts["crons"] += 1
+                else:
+                    counts.fail(f"cron job {name}", error)
 
     def _apply(self, job_ids: Iterable[str], due: frozenset[str], counts: SweepCounts) -> None:
         ids = list(job_ids)

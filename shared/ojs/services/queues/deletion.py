@@ -9,8 +9,8 @@ continues a deletion where a request, or a crash, left it.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from itertools import islice, zip_longest
 from typing import assert_never
 
@@ -67,6 +67,8 @@ class _DeletionRun:
     full: bool = False
     # The queue cannot be read; the next run tries again.
     troubled: bool = False
+    # Cron jobs that stand in its lanes, and when each is due (ms).
+    crons: dict[str, int] = field(default_factory=dict)
 
 
 class QueueDeletion:
@@ -84,10 +86,12 @@ class QueueDeletion:
         counter: DepthCounter,
         semaphore: ConcurrencySemaphore,
         depth: Callable[[str], int],
+        fire: Callable[[str], object],
         strict: bool = False,
         for_each: ForEach = in_threads,
     ) -> None:
-        """`depth` returns the counted number of jobs in a queue."""
+        """`depth` returns the counted number of jobs in a queue, `fire` fires a cron job."""
+        self._fire = fire
         self._for_each = for_each
         self._queues = queues
         self._jobs = jobs
@@ -226,9 +230,10 @@ class QueueDeletion:
         if there is not None:
             # A run crashed after it wrote the tombstone: finish the deletion.
             self._queues.finish_deletion(there, deletion)
+        crons: dict[str, int] = {}
         match deletion.strategy:
             case DeletionStrategy.REJECT | DeletionStrategy.DRAIN:
-                if self._occupied(gone):
+                if self._occupied(gone, crons):
                     # A push was under way: it wins, and the queue is restored.
                     self._queues.restore(gone)
                     return
@@ -240,14 +245,29 @@ class QueueDeletion:
                     if counts["ended"] >= limit:
                         break
                     self._end_slices([run], _PAGE, go_on, counts)
+                crons |= run.crons
             case _:
                 assert_never(deletion.strategy)
-        if now_ms - deletion.began_ms > TOMBSTONE_KEPT_MS and not self._occupied(gone):
+        self._fire_due(crons, counts, go_on)
+        # The tombstone stays while they stand there.
+        over = now_ms - deletion.began_ms > TOMBSTONE_KEPT_MS and not crons
+        if over and not self._occupied(gone, crons) and not crons:
             # The counter first: after a crash in between the tombstone is still there.
             before_ms = now_ms - TOMBSTONE_KEPT_MS
             self._counter.remove(gone.name, before_ms=before_ms)
             self._semaphore.remove(gone.name, before_ms=before_ms)
             self._queues.remove_tombstone(gone)
+
+    def _fire_due(self, crons: Mapping[str, int], counts: SweepCounts, go_on: GoOn) -> None:
+        """Fire cron jobs of a queue that is gone, by when they are due (ms): no other sweep looks
+        at its lanes. In strict mode they skip their ticks; otherwise the first one makes the queue
+        again, as a push does.
+        """
+        for name, due_ms in crons.items():
+            if due_ms <= self._clock.now_ms() and go_on():
+                with counting_failures(counts, f"cron job {name}"):
+                    self._fire(name)
+                    counts["crons"] += 1
 
     # --- steps ------------------------------------------------------------------------------
 
@@ -312,8 +332,10 @@ class QueueDeletion:
         counted = queue.tracks_depth and self._counter.value(queue.name).tracked > 0
         return counted or self._occupied(queue)
 
-    def _occupied(self, queue: Queue) -> bool:
+    def _occupied(self, queue: Queue, crons: dict[str, int] | None = None) -> bool:
         """Whether the index shows anything in the queue, or something was claimed a moment ago.
+
+        Cron jobs do not count, and are added to `crons`: a queue may be deleted under them.
 
         Also what only a newer version knows, such as a job in a state of its own. It is not ended
         here, and the queue must not go from under it: `reject` refuses, and any other deletion
@@ -322,18 +344,27 @@ class QueueDeletion:
         index, notes = self._jobs.index, self._jobs.notes
         # Before the index: a job that gets its due entry now is found here or there.
         slots = notes.slots()
-        if any(index.occupied(queue.name, lane) for lane in range(queue.lanes)):
+        if any(index.occupied(queue.name, lane, crons) for lane in range(queue.lanes)):
             return True
         # What was claimed a moment ago is not in the index.
         return next(notes.running(queue.name, slots), None) is not None
 
-    def _waiting(self, queue: Queue, *, pages: int, running: bool = False) -> Iterator[str]:
+    def _waiting(
+        self,
+        queue: Queue,
+        *,
+        pages: int,
+        running: bool = False,
+        crons: dict[str, int] | None = None,
+    ) -> Iterator[str]:
         """Ids of the jobs in a queue's lanes, from the index; those that were claimed a moment ago
-        are among the `running` ones.
+        are among the `running` ones. Cron jobs are added to `crons`.
         """
         slots = self._jobs.notes.slots() if running else ()
         for lane in range(queue.lanes):
-            yield from self._jobs.index.lined_up(queue.name, lane, pages=pages, running=running)
+            yield from self._jobs.index.lined_up(
+                queue.name, lane, pages=pages, running=running, crons=crons
+            )
         for record in self._jobs.notes.running(queue.name, slots):
             if "wpk" not in record:
                 yield keys.job_id(str(record["pk"]))
@@ -345,8 +376,9 @@ class QueueDeletion:
             now_ms = self._clock.now_ms()
             target = self._queues.get(deletion.target)
             target = target or self._queues.ensure(deletion.target, now_ms=now_ms)
-        waiting = self._waiting(queue, pages=_PAGES, running=running)
-        return _DeletionRun(queue, deletion, waiting, target)
+        crons: dict[str, int] = {}
+        waiting = self._waiting(queue, pages=_PAGES, running=running, crons=crons)
+        return _DeletionRun(queue, deletion, waiting, target, crons=crons)
 
     def _end_slices(
         self, turn: Sequence[_DeletionRun], size: int, go_on: GoOn, counts: SweepCounts

@@ -8,7 +8,7 @@ newer version wrote them, and deals with them when it is deployed again.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 from ojs.domain import times
 from ojs.domain.fair_queue.tags import arrival, tagged
@@ -23,6 +23,16 @@ _MAX_SKIPPED = 1_000
 ReadyPage = tuple[list[tuple[str, str]], Any]
 # Pages of a line that are read on behind entries of unknown form.
 _MAX_UNKNOWN_PAGES = 20
+
+
+class DueLine(NamedTuple):
+    """What is due in a lane: ids of jobs and names of cron jobs, each earliest first. `next_ms` is
+    when the next of them will be due, as far as that was looked for and is known.
+    """
+
+    jobs: list[str]
+    crons: list[str]
+    next_ms: int | None = None
 
 
 class JobIndex:
@@ -115,16 +125,25 @@ class JobIndex:
         return [job_id for _, job_id in sorted(found)[:limit]]
 
     def lined_up(
-        self, queue: str, lane: int, *, pages: int, running: bool = False
+        self,
+        queue: str,
+        lane: int,
+        *,
+        pages: int,
+        running: bool = False,
+        crons: dict[str, int] | None = None,
     ) -> Iterator[str]:
         """Jobs that wait in a lane: available, scheduled, to be retried, pending; and the `running`
-        ones if asked for. At most so many pages of each of the three partitions.
+        ones if asked for. At most so many pages of each of the three partitions. Cron jobs met on
+        the way are added to `crons`, each with when it is due (ms).
         """
         due = keys.due(queue, lane)
         for line in (keys.ready(queue, lane), keys.pending(queue, lane), due):
             after: Any = None
             for _ in range(pages):
                 found = self._page(line, _PAGE, after)
+                if crons is not None and line == due:
+                    crons |= _crons(found.items)
                 for job_id, key in _entries(found.items):
                     # Only keys of the due line say at their end what the job waits for.
                     runs = line == due and key.endswith(keys.LEASE_END)
@@ -134,42 +153,65 @@ class JobIndex:
                 if after is None:
                     break
 
-    def occupied(self, queue: str, lane: int) -> bool:
-        """Whether anything waits or runs in a lane, whatever its form.
+    def occupied(self, queue: str, lane: int, crons: dict[str, int] | None = None) -> bool:
+        """Whether any job waits or runs in a lane, or something of another form. Cron jobs are
+        none; those met on the way are added to `crons`, as in `lined_up`.
 
         An entry that this version does not know is not dealt with, but its queue must not end under
         it: the deletion stays under way until a version that knows it has dealt with it.
         """
-        due = keys.due(queue, lane)
-        lines = (keys.ready(queue, lane), keys.pending(queue, lane), due)
-        return any(self._page(line, 1, None).items for line in lines)
+        for line in (keys.ready(queue, lane), keys.pending(queue, lane), keys.due(queue, lane)):
+            after, size = None, 1
+            while True:
+                found = self._page(line, size, after)
+                met = _crons(found.items)
+                if crons is not None:
+                    crons |= met
+                if len(met) < len(found.items):
+                    return True
+                # One entry is enough to know, unless cron jobs stand before it.
+                after, size = found.last, _PAGE
+                if after is None or not met:
+                    break
+        return False
 
-    def due(self, queue: str, lane: int, *, now_ms: int, limit: int) -> list[str]:
-        """Jobs whose start, retry or end of lease is due, earliest first."""
-        return self._upto("work", "wpk", "wsk", keys.due(queue, lane), now_ms, limit)
+    def due(self, queue: str, lane: int, *, now_ms: int, limit: int) -> DueLine:
+        """What is due now: starts, retries and ends of leases, at most so many; and cron jobs."""
+        return self.due_until(queue, lane, now_ms=now_ms, until_ms=now_ms, limit=limit)
 
     def due_until(
         self, queue: str, lane: int, *, now_ms: int, until_ms: int, limit: int
-    ) -> tuple[list[str], int | None]:
-        """The same, and when the next job will be due, if that is by `until_ms` and known."""
+    ) -> DueLine:
+        """The same, and when the next of them will be due, if that is by `until_ms`."""
+        crons: dict[str, int] = {}
         found = self._known(
             "wpk = :where AND wsk <= :until",
             {":where": keys.due(queue, lane), ":until": keys.upto(until_ms)},
             index="work",
             limit=limit,
+            crons=crons,
         )
-        later = (keys.instant_of(key) for _, key in found if keys.instant_of(key) > now_ms)
-        return [job_id for job_id, key in found if keys.instant_of(key) <= now_ms], next(
-            later, None
+        times_ms = [keys.instant_of(key) for _, key in found] + list(crons.values())
+        return DueLine(
+            [job_id for job_id, key in found if keys.instant_of(key) <= now_ms],
+            [name for name, ms in crons.items() if ms <= now_ms],
+            min((ms for ms in times_ms if ms > now_ms), default=None),
         )
 
     def expiring(self, queue: str, lane: int, *, now_ms: int, limit: int) -> list[str]:
         """Jobs whose `expires_at` has passed, earliest first."""
-        return self._upto("expiry", "epk", "esk", keys.expiry(queue, lane), now_ms, limit)
+        found = self._known(
+            "epk = :where AND esk <= :now",
+            {":where": keys.expiry(queue, lane), ":now": keys.upto(now_ms)},
+            index="expiry",
+            limit=limit,
+        )
+        return [job_id for job_id, _ in found]
 
     def first_due_ms(self, queue: str, lanes: int) -> int | None:
-        """When the first job of a queue waits for its start, retry, end of lease or deadline (ms);
-        None if none does, 0 if it has a form that this version does not know. Two calls a lane.
+        """When the first of a queue waits for its start, retry, end of lease, deadline or tick
+        (ms); None if none does, 0 if it has a form that this version does not know. Two calls a
+        lane.
         """
         found: list[int] = []
         for lane in range(lanes):
@@ -182,23 +224,6 @@ class JobIndex:
             found += [_due_ms(item, "e") for item in first]
         return min(found, default=None)
 
-    def _upto(
-        self,
-        index: Literal["work", "expiry"],
-        hash_key: str,
-        range_key: str,
-        value: str,
-        now_ms: int,
-        limit: int,
-    ) -> list[str]:
-        found = self._known(
-            f"{hash_key} = :where AND {range_key} <= :now",
-            {":where": value, ":now": keys.upto(now_ms)},
-            index=index,
-            limit=limit,
-        )
-        return [job_id for job_id, _ in found]
-
     def _known(
         self,
         condition: str,
@@ -207,9 +232,11 @@ class JobIndex:
         index: Literal["work", "expiry"],
         limit: int,
         forward: bool = True,
+        crons: dict[str, int] | None = None,
     ) -> list[tuple[str, str]]:
         """The first jobs of a partition of an index: (job id, sort key). One query, and more only
-        where entries of unknown form stand in between: jobs behind them must be found.
+        where other entries stand in between: jobs behind them must be found. Cron jobs among these
+        are added to `crons`.
         """
         sort_key = "wsk" if index == "work" else "esk"
         entries: list[tuple[str, str]] = []
@@ -226,6 +253,8 @@ class JobIndex:
             )
             known = _entries(found.items, sort_key)
             entries += known
+            if crons is not None:
+                crons |= _crons(found.items)
             after = found.last
             if after is None or len(known) == len(found.items) or len(entries) >= limit:
                 break
@@ -274,7 +303,7 @@ class JobIndex:
 
 
 def _due_ms(item: Item, index: str) -> int:
-    known = keys.is_job_entry(item, index)
+    known = keys.is_job_entry(item, index) or (index == "w" and keys.is_cron_entry(item))
     return keys.instant_of(str(item[f"{index}sk"])) if known else 0
 
 
@@ -285,3 +314,12 @@ def _entries(found: list[Item], sort_key: str = "wsk") -> list[tuple[str, str]]:
         for item in found
         if keys.is_job_entry(item, sort_key[0])
     ]
+
+
+def _crons(found: list[Item]) -> dict[str, int]:
+    """The cron jobs among entries of a due line, and when each is due (ms)."""
+    return {
+        keys.cron_name(str(item["pk"])): keys.instant_of(str(item["wsk"]))
+        for item in found
+        if keys.is_cron_entry(item)
+    }

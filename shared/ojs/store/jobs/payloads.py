@@ -25,7 +25,10 @@ _BUCKET_MARK = "s3:"
 
 @dataclass(frozen=True)
 class PayloadRef:
-    """Where a payload is: its job, the key prefix of its kind, the reference in the job record."""
+    """Where a payload is: its job, the key prefix of its kind, the reference in the job record.
+
+    A definition belongs to a cron job, whose name stands for the job's id.
+    """
 
     job_id: str
     kind: str
@@ -39,7 +42,8 @@ class PayloadRef:
     @property
     def key(self) -> tuple[str, str]:
         """Key of its item."""
-        return keys.job(self.job_id), self.kind + self.ref
+        partition = keys.cron if self.kind == keys.DEFINITION else keys.job
+        return partition(self.job_id), self.kind + self.ref
 
     @property
     def blob_key(self) -> str:

@@ -19,6 +19,8 @@ RESULT = "result|"
 ERROR = "err|"
 PROGRESS = "progress"
 SPARE = "spare|"
+# The definition of a cron job that does not fit its item.
+DEFINITION = "def|"
 QUEUES = "QUEUES"
 POOLS = "POOLS"
 GONE = "GONE"
@@ -70,6 +72,21 @@ def worker(worker_id: str) -> str:
 def pool(name: str) -> str:
     """Partition of a worker pool."""
     return f"P|{name}"
+
+
+def cron(name: str) -> str:
+    """Partition of a cron job."""
+    return f"C|{name}"
+
+
+def cron_name(pk: str) -> str:
+    """The name in a cron job's partition key."""
+    return pk.removeprefix("C|")
+
+
+def cron_runs(name: str) -> str:
+    """Partition of a cron job's run log. Its stream records become events."""
+    return f"CR|{name}"
 
 
 def replays(queue_name: str) -> str:
@@ -288,6 +305,9 @@ THROTTLED_LIMITS = "H"
 UNPUBLISHED = "E"
 # All access keys, by when they were created.
 ACCESS_KEYS = "A"
+# All cron jobs, by name; and in the table what is noted of all.
+CRONS = "C"
+ZONES = "zones"
 
 
 def instant(ms: int) -> str:
@@ -319,6 +339,8 @@ def upto(ms: int) -> str:
 START = "s"
 RETRY = "r"
 LEASE_END = "a"
+# A cron job stands in the due line of its queue, in the first lane, by its next tick.
+TICK = "c"
 
 
 def due_at(ms: int, waits_for: str) -> str:
@@ -401,6 +423,18 @@ def is_job_entry(entry: Mapping[str, Any], index: str = "w") -> bool:
         and str(entry["pk"]).startswith(job(""))
         and form is not None
         and form.fullmatch(str(entry[f"{index}sk"])) is not None
+    )
+
+
+_CRON_ENTRY = re.compile(rf"\d{{15}}{TICK}")
+
+
+def is_cron_entry(entry: Mapping[str, Any]) -> bool:
+    """Whether an entry of a due line is a cron job's."""
+    return (
+        entry["sk"] == RECORD
+        and str(entry["pk"]).startswith(cron(""))
+        and _CRON_ENTRY.fullmatch(str(entry["wsk"])) is not None
     )
 
 

@@ -50,8 +50,9 @@ class TableSchema:
     stream_filters: tuple[StreamFilter, ...] = field(
         default=(
             StreamFilter((keys.job(""), keys.queue(""), keys.batch(""))),
-            # A worker's sort key is its id.
-            StreamFilter((keys.worker(""),), sort_keys=()),
+            # A worker's sort key is its id; that of an entry of a cron job's run log begins with
+            # its time.
+            StreamFilter((keys.worker(""), keys.cron_runs("")), sort_keys=()),
             # Of counters and limiters only the items that events follow from; the others change
             # with every job.
             StreamFilter(
@@ -77,7 +78,8 @@ TABLE = TableSchema()
 # not have; code can read all forms up to its own.
 # 2: readers pass over entries, records, permits and attributes of forms that they do not know.
 # 3: counters by shard of the stream, beside those of queues; notes in the registry of queues.
-# 4: lease notes, in place of the due entries of jobs that were just claimed.
+# 4: lease notes, in place of the due entries of jobs that were just claimed; cron jobs, which stand
+#    in due lines.
 SCHEMA_VERSION = 4
 # The lowest SCHEMA_VERSION of code that works on these items: which readers a writer needs. It goes
 # up only with a change that breaks older code: from then on a deployment cannot go back to an

@@ -1,0 +1,304 @@
+"""Cron expressions of five or six fields: which local times they name (ojs-cron, section 3).
+
+No public library has all of it: `W`, seconds first, messages that name the field and the rule. The
+rest is small. A local time is counted in seconds since the epoch, as if it were one in UTC.
+"""
+
+from __future__ import annotations
+
+import re
+from bisect import bisect_left
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from datetime import date
+from functools import cache
+from typing import NamedTuple
+
+DAY_S = 86_400
+_EPOCH_DAY = date(1970, 1, 1).toordinal()
+_LAST_DAY = date.max.toordinal() - _EPOCH_DAY
+_MONTHS = ("JAN", "FEB", "MAR", "APR", "MAY", "JUN", "JUL", "AUG", "SEP", "OCT", "NOV", "DEC")
+_WEEKDAYS = ("SUN", "MON", "TUE", "WED", "THU", "FRI", "SAT")
+# By month; the 29th of February is missing in most years.
+_LENGTHS = (0, 31, 28, 31, 30, 31, 30, 31, 31, 30, 31, 30, 31)
+# One item of a list: a value or `*`, the end of a range, a step.
+_ITEM = re.compile(r"([^-/]+)(?:-([^-/]+))?(?:/([^-/]+))?")
+_NUMBER = re.compile(r"[0-9]{1,9}")
+_LAST_OR_NEAREST = re.compile(r"L|LW|([0-9]{1,9})W")
+_WEEKDAY_OF_MONTH = re.compile(r"([0-9]{1,9}|[A-Z]{3})(?:L|#(.*))")
+
+
+class _Month(NamedTuple):
+    """A month of `length` days that begins on the weekday `first`; Sunday is 0."""
+
+    first: int
+    length: int
+
+    @classmethod
+    def of(cls, year: int, month: int) -> _Month:
+        leap_day = month == 2 and year % 4 == 0 and (year % 100 != 0 or year % 400 == 0)
+        return cls(date(year, month, 1).isoweekday() % 7, _LENGTHS[month] + leap_day)
+
+    def days(self, weekday: int) -> range:
+        """All days of this month that are this weekday; Sunday is 0 or 7."""
+        return range(1 + (weekday - self.first) % 7, self.length + 1, 7)
+
+    def nearest(self, day: int) -> Iterable[int]:
+        """The day from Monday to Friday of this month that is nearest to a day, if that exists."""
+        if day > self.length:
+            return ()
+        match (self.first + day - 1) % 7:
+            case 6:
+                return (day - 1 if day > 1 else day + 2,)
+            case 0:
+                return (day + 1 if day < self.length else day - 2,)
+        return (day,)
+
+
+# The days of a month that an item names.
+_Days = Callable[[_Month], Iterable[int]]
+
+
+class _Field(NamedTuple):
+    """One of the six fields: its least and greatest value, and the names of values."""
+
+    title: str
+    least: int
+    most: int
+    names: tuple[str, ...] = ()
+
+    def read(self, text: str) -> tuple[frozenset[int], list[_Days]]:
+        """The values that a field names, and what it names by `L`, `W` and `#`.
+
+        Raises ValueError with the rule that is broken.
+        """
+        values: set[int] = set()
+        special: list[_Days] = []
+        for item in text.split(","):
+            if days := self._special(item):
+                special.append(days)
+            else:
+                values.update(self._values(item))
+        return frozenset(values), special
+
+    def _values(self, item: str) -> range:
+        found = _ITEM.fullmatch(item)
+        if found is None:
+            raise self._wrong(item, "must be a value, a range or *, with a step or without")
+        low, high, step = found.groups()
+        if low == "*" and high is not None:
+            raise self._wrong(item, "* is no end of a range")
+        first = self.least if low == "*" else self._value(low)
+        if high is not None:
+            last = self._end(first, high)
+            if last < first:
+                raise self._wrong(item, "the range is reversed")
+        else:
+            last = first if step is None and low != "*" else self.most
+        return range(first, last + 1, self._step(item, step))
+
+    def _end(self, first: int, text: str) -> int:
+        """The end of a range. A week may end with Sunday, as in `FRI-SUN`."""
+        last = self._value(text)
+        return 7 if self is DAY_OF_WEEK and text == "SUN" and first > 0 else last
+
+    def _step(self, item: str, text: str | None) -> int:
+        if text is None:
+            return 1
+        span = self.most - self.least + (self is not DAY_OF_WEEK)
+        if not _NUMBER.fullmatch(text) or not 1 <= int(text) <= span:
+            raise self._wrong(item, f"the step must be a whole number from 1 to {span}")
+        return int(text)
+
+    def _value(self, text: str) -> int:
+        if text in self.names:
+            # Months are counted from 1, weekdays from 0.
+            return self.names.index(text) + self.least
+        if not _NUMBER.fullmatch(text):
+            named = f" or a name such as {self.names[1]}" if self.names else ""
+            raise self._wrong(text, f"must be a whole number{named}")
+        value = int(text)
+        if not self.least <= value <= self.most:
+            raise self._wrong(text, f"must be from {self.least} to {self.most}")
+        return value
+
+    def _special(self, item: str) -> _Days | None:
+        if item in self.names:
+            return None
+        if found := _LAST_OR_NEAREST.fullmatch(item):
+            return self._last_or_nearest(item, found[1])
+        if found := _WEEKDAY_OF_MONTH.fullmatch(item):
+            return self._weekday_of_month(item, found[1], found[2])
+        return None
+
+    def _last_or_nearest(self, item: str, day_text: str | None) -> _Days:
+        if self is DAY_OF_WEEK and item == "L":
+            raise self._wrong(item, "L needs a weekday before it, such as 5L")
+        if self is not DAY_OF_MONTH:
+            raise self._wrong(item, f"{item[-1]} is allowed in the day of month only")
+        if day_text is not None:
+            day = self._value(day_text)
+            return lambda month: month.nearest(day)
+        if item == "L":
+            return lambda month: (month.length,)
+        return lambda month: month.nearest(month.length)
+
+    def _weekday_of_month(self, item: str, name: str, nth_text: str | None) -> _Days:
+        if self is DAY_OF_MONTH and nth_text is None:
+            raise self._wrong(item, "L stands alone in the day of month, or with W")
+        if self is not DAY_OF_WEEK:
+            character = "L" if nth_text is None else "#"
+            raise self._wrong(item, f"{character} is allowed in the day of week only")
+        weekday = self._value(name)
+        if nth_text is None:
+            return lambda month: month.days(weekday)[-1:]
+        if nth_text not in {"1", "2", "3", "4", "5"}:
+            raise self._wrong(item, "after # must stand a whole number from 1 to 5")
+        nth = int(nth_text)
+        return lambda month: month.days(weekday)[nth - 1 : nth]
+
+    def _wrong(self, text: str, rule: str) -> ValueError:
+        return ValueError(f"{self.title} '{text}': {rule}")
+
+
+DAY_OF_MONTH = _Field("day of month", 1, 31)
+DAY_OF_WEEK = _Field("day of week", 0, 7, _WEEKDAYS)
+_FIELDS = (
+    _Field("second", 0, 59),
+    _Field("minute", 0, 59),
+    _Field("hour", 0, 23),
+    DAY_OF_MONTH,
+    _Field("month", 1, 12, _MONTHS),
+    DAY_OF_WEEK,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class CronExpression:
+    """The local times that an expression names."""
+
+    seconds: tuple[int, ...]
+    minutes: tuple[int, ...]
+    hours: tuple[int, ...]
+    months: frozenset[int]
+    starred_hours: bool
+    """Whether the hours are written with `*`, which follows absolute time."""
+    lacks_days: bool
+    """Whether a month named has fewer days than one of those named: it has no such day."""
+    _days: Callable[[_Month], tuple[int, ...]]
+
+    @classmethod
+    def parse(cls, text: str) -> CronExpression:
+        """The expression of five fields, or of six with the seconds first.
+
+        Raises ValueError with the field and the rule that are broken.
+        """
+        parts = text.upper().split()
+        if len(parts) not in {5, 6}:
+            raise ValueError(
+                f"has {len(parts)} fields; must have five (minute, hour, day of month, month, day "
+                "of week), or six with the seconds first"
+            )
+        if len(parts) == 5:
+            parts.insert(0, "0")
+        read = [each.read(part) for each, part in zip(_FIELDS, parts, strict=True)]
+        seconds, minutes, hours, days, months, _ = (values for values, _ in read)
+        # As crontab(5) has it: both days must fit if one of them begins with `*`, else either.
+        every_day = parts[3].startswith("*")
+        both = every_day or parts[5].startswith("*")
+        lacks_days = not every_day and any(
+            day > _LENGTHS[month] for day in days for month in months
+        )
+        return cls(
+            tuple(sorted(seconds)),
+            tuple(sorted(minutes)),
+            tuple(sorted(hours)),
+            months,
+            parts[2].startswith("*"),
+            lacks_days,
+            _both_or_either(both, _days_of_month(*read[3]), _days_of_week(*read[5])),
+        )
+
+    def next_after(self, local_s: int, until_s: int) -> int | None:
+        """The first local time named that is later than `local_s`, and at most `until_s`."""
+        day, second = divmod(local_s + 1, DAY_S)
+        found = self._day_from(day, until_s // DAY_S)
+        if found == day:
+            time_of_day = self._time_from(second)
+            if time_of_day is not None:
+                return self._until(found * DAY_S + time_of_day, until_s)
+            found = self._day_from(day + 1, until_s // DAY_S)
+        if found is None:
+            return None
+        first = self.hours[0] * 3600 + self.minutes[0] * 60 + self.seconds[0]
+        return self._until(found * DAY_S + first, until_s)
+
+    @staticmethod
+    def _until(local_s: int, until_s: int) -> int | None:
+        return local_s if local_s <= until_s else None
+
+    def _day_from(self, day: int, until: int) -> int | None:
+        """The first day named that is not before `day` nor after `until`, since the epoch."""
+        until = min(until, _LAST_DAY)
+        while day <= until:
+            begin = date.fromordinal(_EPOCH_DAY + day)
+            month = _Month.of(begin.year, begin.month)
+            if begin.month in self.months:
+                for each in self._days(month):
+                    if each >= begin.day:
+                        found = day + each - begin.day
+                        return found if found <= until else None
+            day += month.length - begin.day + 1
+        return None
+
+    def _time_from(self, second: int) -> int | None:
+        """The first time of the day named that is not before a second of it."""
+        hour, rest = divmod(second, 3600)
+        minute, second = divmod(rest, 60)
+        if hour in self.hours:
+            if minute in self.minutes:
+                found = _from(self.seconds, second)
+                if found is not None:
+                    return hour * 3600 + minute * 60 + found
+            found = _from(self.minutes, minute + 1)
+            if found is not None:
+                return hour * 3600 + found * 60 + self.seconds[0]
+        found = _from(self.hours, hour + 1)
+        if found is None:
+            return None
+        return found * 3600 + self.minutes[0] * 60 + self.seconds[0]
+
+
+def _from(values: tuple[int, ...], least: int) -> int | None:
+    at = bisect_left(values, least)
+    return values[at] if at < len(values) else None
+
+
+def _days_of_month(values: frozenset[int], special: list[_Days]) -> _Days:
+    def days(month: _Month) -> Iterable[int]:
+        yield from (day for day in values if day <= month.length)
+        for each in special:
+            yield from each(month)
+
+    return days
+
+
+def _days_of_week(values: frozenset[int], special: list[_Days]) -> _Days:
+    def days(month: _Month) -> Iterable[int]:
+        for weekday in values:
+            yield from month.days(weekday)
+        for each in special:
+            yield from each(month)
+
+    return days
+
+
+def _both_or_either(both: bool, one: _Days, other: _Days) -> Callable[[_Month], tuple[int, ...]]:
+    """The days of a month in order. There are 28 kinds of months, so all are kept."""
+
+    @cache
+    def days(month: _Month) -> tuple[int, ...]:
+        first, second = set(one(month)), set(other(month))
+        return tuple(sorted(first & second if both else first | second))
+
+    return days

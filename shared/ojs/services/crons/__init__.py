@@ -1,0 +1,1 @@
+"""Cron jobs: registering them, and firing them when their ticks come."""

@@ -1,0 +1,254 @@
+"""Fires cron jobs whose tick has come (ojs-cron, sections 6 and 7).
+
+A fetch that finds one in the due line of its queue does it, or else the sweep, in as many
+containers at once as there may be. One transaction stores the job of the tick and moves the cron
+job on to the next, on the condition that nobody else has: so each tick fires at most once, and if
+the function dies, all of it has happened or nothing. However many ticks have passed meanwhile, one
+fires, and the next one is in the future.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from ojs.clock import Clock
+from ojs.domain.cron.cron import Cron, CronRun, SkipReason
+from ojs.domain.cron.definition import OverlapPolicy
+from ojs.domain.errors import (
+    BackendContended,
+    BackendError,
+    Duplicate,
+    InvalidRequest,
+    OjsError,
+    QueueDraining,
+    QueueFull,
+    QueueNotFound,
+)
+from ojs.domain.job.job import Job
+from ojs.domain.job.states import State
+from ojs.services.jobs.enqueue import Alongside, Enqueue, Overtaken, Pushed
+from ojs.services.jobs.time_transitions import TimeTransitions
+from ojs.store.crons.crons import CronStore
+from ojs.store.jobs.records import JobStore
+from ojs.store.table.errors import LostRace
+
+_TRIES = 8
+# How long a tick waits whose queue is full. The next tick takes its place if that comes earlier.
+ROOM_MS = 20_000
+_MAX_ERROR = 200
+_REASONS: tuple[tuple[type[OjsError], SkipReason], ...] = (
+    (QueueFull, SkipReason.QUEUE_FULL),
+    (Duplicate, SkipReason.UNIQUE_CONFLICT),
+    (QueueDraining, SkipReason.QUEUE_DRAINING),
+    (QueueNotFound, SkipReason.QUEUE_NOT_FOUND),
+)
+
+
+@dataclass(frozen=True)
+class _Previous:
+    """The latest jobs of a cron job: those that are not over, and one that has failed for good."""
+
+    running: tuple[Job, ...] = ()
+    failed: Job | None = None
+
+    @property
+    def ids(self) -> tuple[str, ...]:
+        return tuple(job.id for job in self.running)
+
+
+class CronFiring:
+    """Fires cron jobs."""
+
+    def __init__(
+        self,
+        *,
+        crons: CronStore,
+        jobs: JobStore,
+        enqueue: Enqueue,
+        transitions: TimeTransitions,
+        clock: Clock,
+    ) -> None:
+        self._crons = crons
+        self._jobs = jobs
+        self._enqueue = enqueue
+        self._transitions = transitions
+        self._clock = clock
+
+    def fire(self, name: str) -> Job | None:
+        """Do what is due of a cron job; the job that was pushed, if one was. Safe to repeat.
+
+        Raises BackendError: then it is due as before, or another container fires it.
+        """
+        for _ in range(_TRIES):
+            cron = self._crons.get(name)
+            now_ms = self._clock.now_ms()
+            # Stale entry of the index, or somebody was quicker.
+            if cron is None or cron.due_ms is None or cron.due_ms > now_ms:
+                return None
+            try:
+                if cron.gap_ms is None:
+                    return self._tick(cron, now_ms)
+                self._pass_gap(cron, cron.gap_ms, now_ms)
+            except (LostRace, Overtaken):
+                continue
+        raise BackendContended(f"Others are changing the cron job '{name}'; try again.")
+
+    def _pass_gap(self, cron: Cron, gap_ms: int, now_ms: int) -> None:
+        """The clocks have jumped over local times at which it would have fired: it does not."""
+        found = cron.definition.next_after(gap_ms - 1, anchor_ms=gap_ms)
+        skipped = [one for one in (found.skipped if found else ()) if one.at_ms == gap_ms]
+        run = replace(
+            CronRun.of(cron, now_ms, gap_ms),
+            reason=SkipReason.DST,
+            local=skipped[0].local if skipped else None,
+            count=len(skipped),
+        )
+        after = replace(cron, past_ms=gap_ms).after(gap_ms, anchor_ms=cron.tick_ms or gap_ms)
+        self._crons.advance(cron, after, run)
+
+    def _tick(self, cron: Cron, now_ms: int) -> Job | None:
+        tick_ms = cron.tick_ms or now_ms
+        try:
+            past_ms = max(tick_ms, now_ms)
+            following = replace(cron, past_ms=past_ms).after(past_ms, anchor_ms=tick_ms)
+            catchable_ms = self._catchable(cron, tick_ms, now_ms)
+        except InvalidRequest as error:
+            # Its zone is not in the data any more, or a rule has become stricter.
+            self._skip(cron, cron.pause(), now_ms, tick_ms, SkipReason.REFUSED, error=error)
+            return None
+        if catchable_ms is None:
+            self._skip(cron, following, now_ms, tick_ms, SkipReason.MISSED)
+            return None
+        previous = self._previous(cron)
+        overlap = cron.definition.overlap
+        if previous.failed is not None and cron.definition.pause_on_failure:
+            reason, job = SkipReason.PAUSED_ON_FAILURE, previous.failed
+            self._skip(cron, following.pause(), now_ms, catchable_ms, reason, job)
+            return None
+        if previous.running and overlap is OverlapPolicy.SKIP:
+            reason, job = SkipReason.OVERLAP, previous.running[-1]
+            self._skip(cron, following, now_ms, catchable_ms, reason, job)
+            return None
+        try:
+            pushed = self._push(cron, following, previous, now_ms, catchable_ms)
+        except BackendError:
+            raise
+        except OjsError as error:
+            if isinstance(error, Duplicate) and _is_own(error, cron):
+                raise Overtaken from None
+            self._refused(cron, following, now_ms, catchable_ms, error)
+            return None
+        if pushed.deduplicated:
+            reason = SkipReason.UNIQUE_CONFLICT
+            self._skip(cron, following, now_ms, catchable_ms, reason, pushed.job)
+            return None
+        return pushed.job
+
+    @staticmethod
+    def _catchable(cron: Cron, tick_ms: int, now_ms: int) -> int | None:
+        """The first tick that may still fire; None if all that have passed are too old."""
+        window_ms = cron.definition.catchup_ms
+        if window_ms is None or now_ms - tick_ms <= window_ms:
+            return tick_ms
+        found = cron.definition.next_after(now_ms - window_ms - 1, anchor_ms=tick_ms)
+        return found.at_ms if found is not None and found.at_ms <= now_ms else None
+
+    def _previous(self, cron: Cron) -> _Previous:
+        """The latest jobs of a cron job, as far as they matter to it."""
+        definition = cron.definition
+        if definition.overlap is OverlapPolicy.ALLOW and not definition.pause_on_failure:
+            return _Previous()
+        records = self._jobs.read_records(cron.jobs)
+        there = [self._transitions.apply(records[each]) for each in cron.jobs if each in records]
+        jobs = [job for job in there if job is not None]
+        failed = [
+            job
+            for job in jobs
+            if job.state is State.DISCARDED and (job.discarded_ms or 0) > cron.enabled_ms
+        ]
+        running = tuple(job for job in jobs if not job.state.terminal)
+        return _Previous(running, failed[-1] if failed else None)
+
+    def _push(
+        self, cron: Cron, following: Cron, previous: _Previous, now_ms: int, tick_ms: int
+    ) -> Pushed:
+        """Push the job of a tick, and move on to the next. Raises what `Enqueue.push` raises."""
+        definition = cron.definition
+        cancels = definition.overlap is OverlapPolicy.CANCEL_PREVIOUS
+        job_id = cron.job_id()
+        after = following.ran(job_id, () if cancels else previous.ids, now_ms)
+        after, update = self._crons.replacing(cron, replace(after, full_ms=None))
+        run = replace(
+            CronRun.of(cron, now_ms, tick_ms),
+            runs=after.runs,
+            job_id=job_id,
+            waiting=0 if cancels else len(previous.running),
+        )
+        return self._enqueue.push(
+            definition.job_request(cron.name, tick_ms, job_id),
+            producer=definition.producer,
+            reaches=definition.reaches,
+            alongside=Alongside(
+                [update, self._crons.logging(run, after)],
+                cancels=previous.running if cancels else (),
+                bypasses_unique=cancels,
+            ),
+        )
+
+    def _refused(
+        self, cron: Cron, following: Cron, now_ms: int, tick_ms: int, error: OjsError
+    ) -> None:
+        """The push was refused: skip the tick, or put it off where there may soon be room."""
+        kinds = (reason for kind, reason in _REASONS if isinstance(error, kind))
+        reason = next(kinds, SkipReason.REFUSED)
+        if not error.retryable:
+            self._skip(cron, following, now_ms, tick_ms, reason, error=error)
+            return
+        again_ms = now_ms + ROOM_MS
+        if following.due_ms is not None and following.due_ms <= again_ms:
+            self._skip(cron, following, now_ms, tick_ms, reason, error=error)
+            return
+        waiting = replace(cron, due_ms=again_ms, full_ms=cron.tick_ms)
+        # It is told once for each tick.
+        told = cron.full_ms == cron.tick_ms
+        run = None if told else self._skipped(cron, now_ms, tick_ms, reason, None, error)
+        self._crons.advance(cron, waiting, run)
+
+    def _skip(
+        self,
+        cron: Cron,
+        after: Cron,
+        now_ms: int,
+        tick_ms: int,
+        reason: SkipReason,
+        job: Job | None = None,
+        *,
+        error: OjsError | None = None,
+    ) -> None:
+        """Let a tick pass without a job. Raises LostRace."""
+        run = self._skipped(cron, now_ms, tick_ms, reason, job, error)
+        told = reason is SkipReason.QUEUE_FULL and cron.full_ms == cron.tick_ms
+        after = replace(after, full_ms=None)
+        self._crons.advance(cron, after, None if told else run)
+
+    @staticmethod
+    def _skipped(
+        cron: Cron,
+        now_ms: int,
+        tick_ms: int,
+        reason: SkipReason,
+        job: Job | None,
+        error: OjsError | None,
+    ) -> CronRun:
+        there = None if error is None else error.details.get("existing_job_id")
+        return replace(
+            CronRun.of(cron, now_ms, tick_ms),
+            reason=reason,
+            active_job_id=job.id if job is not None else there,
+            error=None if error is None else error.message[:_MAX_ERROR],
+        )
+
+
+def _is_own(error: Duplicate, cron: Cron) -> bool:
+    """Whether the id that is taken is that of the tick's own job: somebody has fired it."""
+    return error.details.get("existing_job_id") == cron.job_id()

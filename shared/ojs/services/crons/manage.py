@@ -1,0 +1,290 @@
+"""Cron jobs as their owners manage them: register, change, pause, trigger, list, delete."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+
+from ojs.clock import Clock
+from ojs.domain.access import Principal
+from ojs.domain.cron.cron import Cron, CronRun
+from ojs.domain.cron.definition import CronDefinition, CronSettings, check_name, merged
+from ojs.domain.errors import (
+    InvalidRequest,
+    JobTypeNotAllowed,
+    NotFound,
+    PayloadTooLarge,
+    Unsupported,
+    forbidden,
+    naming_field,
+)
+from ojs.domain.ids import IdSource
+from ojs.domain.job.job import Job
+from ojs.domain.page import Page
+from ojs.services.jobs.enqueue import Alongside, Enqueue, Overtaken, Pushed
+from ojs.store.crons.crons import CronStore
+from ojs.store.jobs.records import JobStore
+from ojs.store.queues.workers import WorkerStore
+from ojs.store.table.errors import LostRace
+from ojs.store.table.races import retry_on_race
+
+_BUSY = "Others are changing this cron job; try again."
+_TRIES = 8
+# A worker that was heard of so lately polls its queues.
+_POLLS_MS = 60_000
+_WORKERS = 100
+UNREAD_SECONDS = (
+    "no worker polls the queue '{queue}': between two polls jobs are due on the minute at best, "
+    "not on the second"
+)
+
+
+@dataclass(frozen=True)
+class RegisteredCron:
+    """A cron job that was registered or changed; `created` if there was none of its name."""
+
+    cron: Cron
+    created: bool = False
+    warnings: tuple[str, ...] = ()
+
+
+class CronJobs:
+    """Manages cron jobs."""
+
+    def __init__(
+        self,
+        *,
+        crons: CronStore,
+        jobs: JobStore,
+        enqueue: Enqueue,
+        workers: WorkerStore,
+        clock: Clock,
+        ids: IdSource,
+    ) -> None:
+        self._crons = crons
+        self._jobs = jobs
+        self._enqueue = enqueue
+        self._workers = workers
+        self._clock = clock
+        self._ids = ids
+
+    def register(self, raw: object, caller: Principal, producer: str | None) -> RegisteredCron:
+        """Register a cron job, or replace the definition of the one that has its name.
+
+        Its whole template is checked as a push would be. The next tick stays where expression, zone
+        and limits of time do. Raises InvalidRequest naming the field, QueueNotFound in strict mode,
+        QueueDraining, PermissionDenied.
+        """
+        settings = CronSettings.read(raw)
+        name = settings.name
+        if name is None:
+            raise InvalidRequest("name", "is required")
+        if "expression" not in settings.values:
+            raise InvalidRequest(settings.expression_name, "is required")
+        template = {"args": [], **settings.values.get("template", {})}
+        values = {**settings.values, "template": template}
+        definition = self._checked(name, values, settings, caller, producer)
+
+        def attempt() -> tuple[Cron, bool]:
+            now_ms = self._clock.now_ms()
+            seen = self._crons.get(name)
+            if seen is not None:
+                # A definition says whether it fires, as it says everything else.
+                return self._update(seen, definition, settings.enabled is not False, caller), False
+            cron = Cron(name, definition, created_ms=now_ms, updated_ms=now_ms)
+            cron = cron.enable(now_ms) if settings.enabled is not False else cron.pause()
+            self._crons.note(cron)
+            return self._crons.add(cron), True
+
+        cron, created = retry_on_race(attempt, tries=_TRIES, busy=_BUSY)
+        return RegisteredCron(cron, created, tuple(self._warnings(cron)))
+
+    def change(
+        self, name: str, raw: object, caller: Principal, producer: str | None
+    ) -> RegisteredCron:
+        """Change what a request sets, and leave the rest; objects of the template are merged.
+
+        Raises NotFound, and what `register` raises.
+        """
+        settings = CronSettings.read(raw)
+        if settings.name not in (None, name):
+            raise InvalidRequest("name", "cannot be changed", value=settings.name)
+
+        def attempt() -> Cron:
+            seen = self._within_reach(name, caller)
+            definition, enabled = seen.definition, settings.enabled
+            if settings.values:
+                values = merged(definition.compact(), settings.values)
+                definition = self._checked(name, values, settings, caller, producer)
+            return self._update(
+                seen, definition, seen.enabled if enabled is None else enabled, caller
+            )
+
+        cron = retry_on_race(attempt, tries=_TRIES, busy=_BUSY)
+        return RegisteredCron(cron, warnings=tuple(self._warnings(cron)))
+
+    def _checked(
+        self,
+        name: str,
+        values: Mapping[str, object],
+        settings: CronSettings,
+        caller: Principal,
+        producer: str | None,
+    ) -> CronDefinition:
+        """The definition that these values make. Raises InvalidRequest for what is wrong."""
+        definition = CronDefinition.of(
+            {
+                **values,
+                "producer": producer,
+                "queues": caller.queues,
+                "expression_name": settings.expression_name,
+            }
+        )
+        now_ms = self._clock.now_ms()
+        with _as_invalid():
+            definition.check(now_ms=now_ms, path=settings.template_path)
+        # What follows knows the job alone, and not where it stands in the request.
+        with _as_invalid(settings.template_path):
+            self._enqueue.check(
+                definition.job_request(name, now_ms), producer=producer, reaches=caller.reaches
+            )
+        return definition
+
+    def _update(
+        self, seen: Cron, definition: CronDefinition, enabled: bool, caller: Principal
+    ) -> Cron:
+        """Write a definition, and whether it fires, if any of it is new. Raises LostRace."""
+        if not caller.reaches(seen.definition.queue):
+            raise forbidden()
+        now_ms = self._clock.now_ms()
+        if (seen.definition, seen.enabled) == (definition, enabled):
+            return seen
+        after = replace(seen, definition=definition, updated_ms=now_ms)
+        if not enabled:
+            after = after.pause()
+        elif not seen.enabled:
+            after = after.enable(now_ms)
+        elif _times(definition) != _times(seen.definition):
+            after = after.after(now_ms, anchor_ms=now_ms)
+        self._crons.note(after)
+        return self._crons.replace(seen, after)
+
+    def _warnings(self, cron: Cron) -> list[str]:
+        """What a caller should know of a cron job that was registered as asked for."""
+        definition = cron.definition
+        if not (cron.enabled and definition.schedule.has_seconds):
+            return []
+        now_ms, queue = self._clock.now_ms(), definition.queue
+        after: str | None = None
+        while True:
+            found, after = self._workers.page(limit=_WORKERS, after=after)
+            for worker in found:
+                queues = worker.info.get("queues") or ()
+                if queue in queues and now_ms - worker.last_seen_ms <= _POLLS_MS:
+                    return []
+            if after is None:
+                return [UNREAD_SECONDS.format(queue=queue)]
+
+    def enable(self, name: str, caller: Principal, *, enabled: bool) -> RegisteredCron:
+        """Pause or resume a cron job. Safe to repeat. Raises NotFound."""
+        return self.change(name, {"enabled": enabled}, caller, None)
+
+    def trigger(self, name: str, caller: Principal, producer: str | None) -> Pushed:
+        """Push a job of a cron job now, whether it is paused or not; its next tick stays.
+
+        Raises NotFound, and what `Enqueue.push` raises.
+        """
+
+        def attempt() -> Pushed:
+            seen = self._within_reach(name, caller)
+            now_ms, job_id = self._clock.now_ms(), self._ids.uuid7()
+            after, update = self._crons.replacing(seen, seen.ran(job_id, seen.jobs, now_ms))
+            run = replace(CronRun.of(after, now_ms, None), job_id=job_id)
+            try:
+                return self._enqueue.push(
+                    seen.definition.job_request(name, now_ms, job_id),
+                    producer=producer,
+                    reaches=caller.reaches,
+                    alongside=Alongside([update, self._crons.logging(run, after)]),
+                )
+            except Overtaken:
+                raise LostRace([]) from None
+
+        return retry_on_race(attempt, tries=_TRIES, busy=_BUSY)
+
+    def get(self, name: str, caller: Principal) -> Cron:
+        """One cron job. Raises NotFound, PermissionDenied."""
+        return self._within_reach(name, caller)
+
+    def list(self, caller: Principal, *, enabled: bool | None = None) -> Callable[..., Page[Cron]]:
+        """A listing in order of name of the cron jobs whose queues are within reach."""
+
+        def page(*, limit: int, cursor: str | None) -> Page[Cron]:
+            if cursor is not None:
+                with naming_field("cursor", cursor):
+                    check_name(cursor)
+            found = self._crons.page(limit=limit, after=cursor)
+            return Page(
+                [
+                    cron
+                    for cron in found.items
+                    if enabled in (None, cron.enabled) and caller.reaches(cron.definition.queue)
+                ],
+                found.next_cursor,
+            )
+
+        return page
+
+    def history(
+        self, name: str, caller: Principal, *, limit: int, cursor: str | None = None
+    ) -> Page[tuple[CronRun, Job | None]]:
+        """A page of the run log, latest first, each entry with its job, if it is still there."""
+        cron = self._within_reach(name, caller)
+        page = self._crons.runs(name, since_ms=cron.created_ms, limit=limit, after=cursor)
+        ids = [run.job_id for run in page.items if run.job_id is not None]
+        jobs = self._jobs.read_records(ids, consistent=False)
+        return Page([(run, jobs.get(run.job_id or "")) for run in page.items], page.next_cursor)
+
+    def delete(self, name: str, caller: Principal) -> Cron:
+        """Delete a cron job; its jobs stay. Raises NotFound."""
+
+        def attempt() -> Cron:
+            seen = self._within_reach(name, caller)
+            self._crons.remove(seen)
+            return seen
+
+        return retry_on_race(attempt, tries=_TRIES, busy=_BUSY)
+
+    def _within_reach(self, name: str, caller: Principal) -> Cron:
+        cron = self._crons.get(name)
+        if cron is None:
+            raise NotFound("cron", name)
+        if not caller.reaches(cron.definition.queue):
+            raise forbidden()
+        return cron
+
+
+def _times(definition: CronDefinition) -> tuple[object, ...]:
+    """What the ticks follow from."""
+    return (
+        definition.expression,
+        definition.timezone,
+        definition.starts_ms,
+        definition.ends_ms,
+        definition.jitter_ms,
+    )
+
+
+@contextmanager
+def _as_invalid(path: str = "") -> Iterator[None]:
+    """Turn what a push refuses, with whatever status, into an InvalidRequest that names the field;
+    `path` stands before it.
+    """
+    try:
+        yield
+    except (InvalidRequest, JobTypeNotAllowed, PayloadTooLarge, Unsupported) as error:
+        name = str(error.details.get("field", "body"))
+        rule = error.reason if isinstance(error, InvalidRequest) else error.message
+        value = error.details.get("value")
+        raise InvalidRequest(f"{path}{name}", rule, value=value) from None

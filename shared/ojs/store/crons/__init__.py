@@ -1,0 +1,1 @@
+"""Cron jobs in the table."""

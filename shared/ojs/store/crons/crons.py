@@ -1,0 +1,332 @@
+"""Cron jobs in the table: one item each, which stands in the due line of its queue, and a run log.
+
+    C|{name}    @              what it is, its next tick, its latest jobs; at most 1 KB
+    C|{name}    def|{token}    its definition, if it does not fit there
+    CR|{name}   {ms}|{runs}|{token}   an entry of the run log, kept for thirty days
+
+The entry in the due line makes the fetch that asks next, or else the sweep, fire it when its tick
+comes: nothing reads it before. The condition on `op` decides who does. The index `expiry` lists
+all of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import replace as changed
+from typing import Any
+
+from ojs.domain import jsontext
+from ojs.domain.cron.cron import Cron, CronRun, SkipReason
+from ojs.domain.cron.definition import CronDefinition
+from ojs.domain.errors import OjsError, known
+from ojs.domain.ids import IdSource
+from ojs.domain.page import Page
+from ojs.store.jobs.payloads import PayloadRef, PayloadStore
+from ojs.store.queues.registry import QueueRegistry
+from ojs.store.table import keys
+from ojs.store.table.errors import LostRace, NotDone, UnreadableItem, pass_over, readable
+from ojs.store.table.table import Put, Table, Update
+from ojs.store.table.values import Item, Value, pack, size
+
+ITEM_BYTES = 1_024
+# What the item gains later: times, counts, the ids of its jobs.
+GROWTH_BYTES = 260
+LOG_KEPT_S = 30 * 86_400
+# Characters of a name by which the list is sorted: more would make the item too large.
+_SORTED = 64
+_TRIES = 3
+_DEFINITION, _REF = "definition", "apart"
+_PLAIN = {
+    "created": "created_ms",
+    "updated": "updated_ms",
+    "since": "enabled_ms",
+    "tick": "tick_ms",
+    "gap": "gap_ms",
+    "past": "past_ms",
+    "runs": "runs",
+    "last": "last_ms",
+    "full": "full_ms",
+    "op": "op",
+}
+_RUN = {
+    "at": "at_ms",
+    "tick": "scheduled_ms",
+    "expression": "expression",
+    "zone": "timezone",
+    "type": "job_type",
+    "queue": "queue",
+    "fired": "runs",
+    "job": "job_id",
+    "other": "active_job_id",
+    "waiting": "waiting",
+    "late": "late_ms",
+    "local": "local",
+    "skipped": "count",
+    "error": "error",
+}
+
+
+class CronStore:
+    """The store of cron jobs."""
+
+    def __init__(
+        self, table: Table, payloads: PayloadStore, ids: IdSource, registry: QueueRegistry
+    ) -> None:
+        self._table = table
+        self._payloads = payloads
+        self._ids = ids
+        self._registry = registry
+
+    def get(self, name: str) -> Cron | None:
+        """One cron job, read consistently. One call, or two if its definition stands apart.
+
+        Raises UnknownForm, UnreadableItem.
+        """
+        for _ in range(_TRIES):
+            item = self._table.get(keys.cron(name), keys.RECORD)
+            if item is None:
+                return None
+            # Race: its definition is replaced between the two reads, and the old one is gone.
+            (whole,) = self._with_definitions([item])
+            if _DEFINITION in whole:
+                break
+        return _from(whole)
+
+    def _with_definitions(self, found: Sequence[Item]) -> Sequence[Item]:
+        """Items with the definitions that stand apart."""
+        apart = {_apart(keys.cron_name(str(i["pk"])), str(i[_REF])): i for i in found if _REF in i}
+        for ref, text in (self._payloads.load(apart) if apart else {}).items():
+            apart[ref][_DEFINITION] = text
+        return found
+
+    def add(self, cron: Cron) -> Cron:
+        """Store a new cron job. Raises LostRace when there is one of this name."""
+        cron = self._prepared(cron)
+        # Race: two registrations of one name. The loser reads what the winner stored, and updates
+        # that.
+        put = Put(_item(cron), condition="attribute_not_exists(pk)")
+        with self._removing(cron):
+            self._table.put(put, own=("op", str(cron.op)))
+        return cron
+
+    def replace(self, before: Cron, after: Cron) -> Cron:
+        """Compare-and-swap of a cron job. Raises LostRace."""
+        if after.definition == before.definition:
+            after, update = self.replacing(before, after)
+            self._table.update(update, own=("op", str(after.op)))
+            return after
+        after = self._prepared(changed(after, definition_ref=None))
+        with self._removing(after):
+            self._table.update(self._update(before, after), own=("op", str(after.op)))
+        self._discard(before)
+        return after
+
+    def replacing(self, before: Cron, after: Cron) -> tuple[Cron, Update]:
+        """The write that `replace` makes where the definition stays, for use in a transaction."""
+        after = changed(after, op=self._ids.token())
+        return after, self._update(before, after)
+
+    @staticmethod
+    def _update(before: Cron, after: Cron) -> Update:
+        old, new = _item(before), _item(after)
+        # Race: two evaluators of one tick, a change, a pause, a deletion. One wins; the losers
+        # write nothing, not even the job of the tick, which is in the same transaction. They read
+        # again, and see the next tick, the change, or nothing.
+        return Update(
+            keys.cron(before.name),
+            keys.RECORD,
+            set={name: value for name, value in new.items() if old.get(name) != value},
+            remove=[name for name in old if name not in new],
+            condition="#op = :seen",
+            values={":seen": before.op or ""},
+        )
+
+    def advance(self, before: Cron, after: Cron, run: CronRun | None) -> Cron:
+        """Write what became of a tick without a job, and its entry of the run log, if it has one.
+
+        Raises LostRace.
+        """
+        after, update = self.replacing(before, after)
+        if run is None:
+            self._table.update(update, own=("op", str(after.op)))
+        else:
+            self._table.transact([update, self.logging(run, after)])
+        return after
+
+    @staticmethod
+    def logging(run: CronRun, after: Cron) -> Put:
+        """The write of an entry of the run log, for the transaction that makes a cron job so."""
+        item: Item = {
+            "pk": keys.cron_runs(run.name),
+            # Two may happen in one moment: they keep their order.
+            "sk": f"{keys.instant(run.at_ms)}|{run.runs:09d}|{after.op}",
+            "ttl": run.at_ms // 1_000 + LOG_KEPT_S,
+        }
+        for attribute, name in _RUN.items():
+            if (value := getattr(run, name)) is not None and value != 0:
+                item[attribute] = value
+        if run.reason is not None:
+            item["reason"] = run.reason.value
+        return Put(item)
+
+    def note(self, cron: Cron) -> None:
+        """Note the queue of a cron job that is about to wait for a tick. Raises OjsError."""
+        if cron.due_ms is not None:
+            self._registry.note(cron.definition.queue)
+
+    def remove(self, cron: Cron) -> None:
+        """Delete a cron job as read. Raises LostRace when it has changed."""
+        # Race: it fires, or is changed, in this moment. The loser reads again, so that the answer
+        # shows what was deleted.
+        try:
+            self._table.delete(
+                keys.cron(cron.name),
+                keys.RECORD,
+                condition="#op = :seen",
+                values={":seen": cron.op or ""},
+            )
+        except LostRace as lost:
+            # Gone after an answer that was lost: deleted by this very call, or by another.
+            if lost.item or not lost.repeated:
+                raise
+        self._discard(cron)
+
+    def page(self, *, limit: int, after: str | None) -> Page[Cron]:
+        """A page of all cron jobs in order of name, and the name to go on after. The index is a
+        moment behind.
+        """
+        start = None if after is None else pack({**_key(after), **_listed(after)})
+        found = self._table.query(
+            "epk = :all", {":all": keys.CRONS}, index="expiry", limit=limit + 1, after=start
+        )
+        names = [keys.cron_name(str(item["pk"])) for item in found.items]
+        wanted = [(keys.cron(name), keys.RECORD) for name in names[:limit]]
+        there = self._table.batch_get(wanted)
+        whole = self._with_definitions([there[key] for key in wanted if key in there])
+        more = names[limit - 1] if len(names) > limit else None
+        return Page(list(readable(_from, whole, pass_over)), more)
+
+    def runs(
+        self, name: str, *, since_ms: int, limit: int, after: str | None = None
+    ) -> Page[CronRun]:
+        """A page of the run log, latest first, from `since_ms` on; and the key to go on after."""
+        found = self._table.query(
+            "pk = :log AND sk BETWEEN :since AND :last",
+            {
+                ":log": keys.cron_runs(name),
+                ":since": keys.instant(since_ms),
+                ":last": "~" if after is None else keys.just_before(after),
+            },
+            limit=limit,
+            forward=False,
+            consistent=True,
+        )
+        last = str(found.items[-1]["sk"]) if found.items and found.last is not None else None
+        return Page([run_from(item) for item in found.items], last)
+
+    def zones_seen(self) -> tuple[str | None, str | None]:
+        """The version of the rules of time zones under which cron jobs were aimed last, and the
+        name up to which they were, if not all.
+        """
+        item = self._table.get(keys.CRONS, keys.ZONES) or {}
+        version, after = (str(item.get(name, "")) or None for name in ("version", "after"))
+        return version, after
+
+    def see_zones(self, version: str, after: str | None) -> None:
+        """Record that cron jobs up to this name, None for all, were aimed under this version."""
+        # Race: containers of two versions. Each looks at all of them, and the last one counts.
+        item: Item = {"pk": keys.CRONS, "sk": keys.ZONES, "version": version}
+        self._table.put(Put(item if after is None else {**item, "after": after}))
+
+    def _prepared(self, cron: Cron) -> Cron:
+        """A cron job with its write token, whose definition is stored if it stands apart."""
+        cron = changed(cron, op=self._ids.token())
+        if size(_item(cron)) + GROWTH_BYTES <= ITEM_BYTES:
+            return cron
+        text = _text(cron)
+        at = self._payloads.new_ref(
+            cron.name, keys.DEFINITION, str(cron.op), len(text.encode("utf-8"))
+        )
+        self._payloads.save([(at, text)])
+        return changed(cron, definition_ref=at.ref)
+
+    @contextmanager
+    def _removing(self, cron: Cron) -> Iterator[None]:
+        """Remove the definition again, where the write that was to refer to it is not made."""
+        try:
+            yield
+        except (LostRace, NotDone):
+            with suppress(OjsError):
+                self._discard(cron)
+            raise
+
+    def _discard(self, cron: Cron) -> None:
+        """Remove the definition of a cron job, if it stands apart."""
+        if cron.definition_ref is not None:
+            self._payloads.delete([_apart(cron.name, cron.definition_ref)])
+
+
+def _apart(name: str, ref: str) -> PayloadRef:
+    return PayloadRef(name, keys.DEFINITION, ref)
+
+
+def _key(name: str) -> dict[str, Value]:
+    return {"pk": keys.cron(name), "sk": keys.RECORD}
+
+
+def _listed(name: str) -> dict[str, Value]:
+    return {"epk": keys.CRONS, "esk": name[:_SORTED]}
+
+
+def _text(cron: Cron) -> str:
+    return jsontext.dumps(cron.definition.compact())
+
+
+def _item(cron: Cron) -> Item:
+    item: Item = {**_key(cron.name), **_listed(cron.name)}
+    if cron.definition_ref is None:
+        item[_DEFINITION] = _text(cron)
+    else:
+        item[_REF] = cron.definition_ref
+    for attribute, name in _PLAIN.items():
+        if (value := getattr(cron, name)) is not None:
+            item[attribute] = value
+    if not cron.enabled:
+        item["off"] = 1
+    if cron.jobs:
+        item["jobs"] = " ".join(cron.jobs)
+    if cron.due_ms is not None:
+        item["wpk"] = keys.due(cron.definition.queue, 0)
+        item["wsk"] = keys.due_at(cron.due_ms, keys.TICK)
+    return item
+
+
+def _from(item: Item) -> Cron:
+    name = keys.cron_name(str(item["pk"]))
+    try:
+        plain: dict[str, Any] = {
+            field: item[attribute] for attribute, field in _PLAIN.items() if attribute in item
+        }
+        return Cron(
+            name=name,
+            definition=CronDefinition.of(jsontext.stored(str(item[_DEFINITION]))),
+            definition_ref=None if _REF not in item else str(item[_REF]),
+            enabled="off" not in item,
+            jobs=tuple(str(item.get("jobs", "")).split()),
+            due_ms=keys.instant_of(str(item["wsk"])) if "wsk" in item else None,
+            **plain,
+        )
+    except (KeyError, ValueError, TypeError) as error:
+        raise UnreadableItem(f"cron job {name}", error) from error
+
+
+def run_from(item: Mapping[str, Any]) -> CronRun:
+    """The entry of a run log that an item holds. Raises KeyError, UnknownForm."""
+    stored = {name: item[attribute] for attribute, name in _RUN.items() if attribute in item}
+    reason = item.get("reason")
+    return CronRun(
+        name=str(item["pk"]).removeprefix(keys.cron_runs("")),
+        reason=None if reason is None else known(SkipReason, reason, "a skipped tick"),
+        **{"scheduled_ms": None, "runs": 0, **stored},
+    )
