@@ -332,6 +332,7 @@ class Runtime:
             transitions=self.transitions,
             leases=LostLeases(jobs=stores.jobs, transitions=self.transitions, clock=clock),
             deletion=self.deletion,
+            store=stores.queues,
         )
 
     @property

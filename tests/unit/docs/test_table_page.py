@@ -69,6 +69,7 @@ _PLACEHOLDERS = {
     "priority": r"-?\d+",
     "queue": _QUEUE,
     "rank": r"\d{3}",
+    "replica": "[1-7]",
     "rule": r".+",
     "second": r"\d+",
     "shard": r"\d\d|shardId-[\w-]+",

@@ -22,6 +22,7 @@ from ojs.services.sweeps import (
     counting_failures,
 )
 from ojs.store.jobs.records import JobStore
+from ojs.store.queues.queues import QueueStore
 
 _PAGE = 100
 _BATCHES = 10
@@ -40,12 +41,14 @@ class JobSweep:
         transitions: TimeTransitions,
         leases: LostLeases,
         deletion: QueueDeletion,
+        store: QueueStore,
     ) -> None:
         self._leases = leases
         self._jobs = jobs
         self._queues = queues
         self._transitions = transitions
         self._deletion = deletion
+        self._store = store
 
     def run_once(self, now_ms: int, limit: int, go_on: GoOn = always) -> SweepReport:
         """One pass over every queue, moving at most about `limit` jobs; counts by what was done.
@@ -73,10 +76,15 @@ class JobSweep:
         self, now_ms: int, limit: int, go_on: GoOn, counts: SweepCounts, deleting: list[Queue]
     ) -> None:
         """Sweep the lines of all queues, up to the limit, and find those that are being deleted."""
-        for part in self._queues.parts(counts, anew=True):
+        plan = self._queues.plan()
+        for part in self._queues.parts(counts, plan, anew=True):
             for queue in part:
                 if queue.deletion is not None:
                     deleting.append(queue)
+                elif now_ms >= plan.relied_on_ms:
+                    # No function of a version that writes the record alone runs any more.
+                    with counting_failures(counts, f"replicas of queue {queue.name}"):
+                        self._store.replicate(queue)
                 for lane in range(queue.lanes):
                     if counts.total() >= limit or not go_on():
                         # The rest of the queues is read all the same: their deletions have a

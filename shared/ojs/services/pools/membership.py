@@ -72,7 +72,7 @@ class Membership:
         worker_key = worker_store.key_of(worker_id) if worker_id else None
         others = [*([worker_key] if worker_key else []), *(_of_pool(guess) if guess else [])]
         errors: dict[str, UnreadableItem] = {}
-        found, items = self._queues.get_many(wanted, others, unreadable=errors.setdefault)
+        found, items = self._queues.current_many(wanted, others, unreadable=errors.setdefault)
         record = items.get(worker_key) if worker_key else None
         worker = worker_store.from_item(record) if record is not None else None
         name: str | None = self._belongs(worker_id, worker, declared)
@@ -83,7 +83,7 @@ class Membership:
             pool, state = None, SequencerState()
         else:
             if name != guess:
-                _, items = self._queues.get_many((), _of_pool(name))
+                _, items = self._queues.current_many((), _of_pool(name))
             pool, state = _pool(items, name)
         if pool is None:
             self._remember(worker_id, name, None)
@@ -94,7 +94,7 @@ class Membership:
             self._remember(worker_id, name, pool)
             allowed = [each for each in pool.queues if names is None or each in wanted]
             if missing := [each for each in allowed if each not in found]:
-                more, _ = self._queues.get_many(missing, unreadable=errors.setdefault)
+                more, _ = self._queues.current_many(missing, unreadable=errors.setdefault)
                 found |= more
         mine = name or DEFAULT_POOL
         open_queues = [

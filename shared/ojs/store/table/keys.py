@@ -19,6 +19,8 @@ RESULT = "result|"
 ERROR = "err|"
 PROGRESS = "progress"
 SPARE = "spare|"
+# Sort key of a replica of a queue's record; unlike the record it is not projected.
+REPLICA = "replica"
 QUEUES = "QUEUES"
 POOLS = "POOLS"
 GONE = "GONE"
@@ -59,6 +61,11 @@ def is_of_end(sort_key: str) -> bool:
 def queue(name: str) -> str:
     """Partition of a queue."""
     return f"Q|{name}"
+
+
+def replica(queue_name: str, number: int) -> str:
+    """Partition of a replica of a queue's record, counted from 1."""
+    return f"Q|{queue_name}|{number}"
 
 
 def worker(worker_id: str) -> str:
