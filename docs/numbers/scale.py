@@ -16,10 +16,12 @@ from typing import Any
 
 from docs.numbers import Numbers, assumed, counted, number, table
 from docs.numbers.prices import LIVES
+from ojs.store.queues.replicas import replicas_for
 
 # Lanes of a queue, and shards of the stream, which are as many as the table's partitions.
 SHOWN = ((1, 4), (4, 16), (16, 16), (64, 64))
 _QUEUE, _LANE, _SHARD, _ALL = "queue", "lane", "shard", "deployment"
+_COPY = "copy of the queue's record"
 _SLOT, _SLOTS = "one of 16 slots", 16
 
 
@@ -37,7 +39,7 @@ class Key:
 _SPREAD = frozenset({"table J|", "table B|", "table K|"})
 # By kind, as tests/performance/counted.py names them: all there are on the paths it counts.
 KEYS = {
-    "table Q|": Key("the queue, read by each push and fetch", _QUEUE),
+    "table Q|": Key("the queue, read by each push and fetch", _COPY),
     "work R|": Key("ready line", _LANE),
     "work D|": Key("due line", _LANE),
     "work B": Key("staged batches", _ALL),
@@ -73,7 +75,9 @@ class Ceiling:
 
     def of(self, lanes: int, shards: int) -> float:
         """Jobs a second with so many lanes and shards."""
-        return self.jobs * {_LANE: lanes, _SHARD: shards, _SLOT: _SLOTS}.get(self.one_of, 1)
+        copies = 1 + replicas_for(lanes)
+        there = {_LANE: lanes, _SHARD: shards, _SLOT: _SLOTS, _COPY: copies}
+        return self.jobs * there.get(self.one_of, 1)
 
 
 class Scale:

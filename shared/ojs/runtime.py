@@ -360,6 +360,7 @@ class Runtime:
             maintenance=stores.maintenance,
             fire=self._fire,
             for_each=for_each,
+            store=stores.queues,
         )
 
     def _fire(self, name: str) -> Job | None:

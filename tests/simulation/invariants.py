@@ -29,6 +29,7 @@ from ojs.domain.pool.pool import pool_semaphore, worker_semaphore
 from ojs.domain.rate_limit.limiter import RateLimit, limiter_name
 from ojs.store.permits.semaphore import key_of
 from ojs.store.queues import pools, queues
+from ojs.store.queues.replicas import MAX_COPIES
 from ojs.store.table import keys, values
 from ojs.store.table.schema import TABLE
 from tests.simulation.memory import Change, Key, Memory
@@ -208,12 +209,28 @@ class Watch:
             elif counts:
                 self._gate(pk, sk, before, after)
                 touched.add(pk.removeprefix(keys.counter("")))
+        self._alike(changes)
         for counter in touched:
             self._covered(counter)
         self._leases_are_found()
         for key, holders in self._unique.items():
             if len(holders) > 1:
                 raise broken("one job for a unique key", key=key[:8], jobs=sorted(holders))
+
+    def _alike(self, changes: list[Change]) -> None:
+        """Every replica of a queue's record is as the record is, and there are as many as it
+        says.
+        """
+        of_queue = keys.queue("")
+        for queue in {pk.split("|")[1] for (pk, _), *_ in changes if pk.startswith(of_queue)}:
+            record = self._memory.items.get((keys.queue(queue), keys.RECORD)) or {}
+            wanted = int(record.get("replicas", {"N": "0"})["N"])
+            for number in range(1, MAX_COPIES):
+                key = keys.replica(queue, number), keys.REPLICA
+                found = self._memory.items.get(key)
+                expected = {**record, "pk": {"S": key[0]}, "sk": {"S": key[1]}}
+                if found != (expected if number <= wanted else None):
+                    raise broken("a replica is as the record", of=queue, number=number, now=found)
 
     def _apart(self, pk: str, sk: str, before: Typed | None, after: Typed | None) -> None:
         """Remember texts and errors, which are kept apart from job records."""

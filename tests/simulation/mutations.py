@@ -38,6 +38,7 @@ from ojs.store.jobs.staged_batches import StagedBatches
 from ojs.store.permits import semaphore
 from ojs.store.permits.depth_counter import DepthCounter, Room
 from ojs.store.permits.semaphore import ConcurrencySemaphore
+from ojs.store.queues import replicas
 from ojs.store.queues.queues import QueueStore
 from ojs.store.table import keys
 from ojs.store.table.errors import LostRace
@@ -203,6 +204,41 @@ def end_without_note() -> AbstractContextManager[Any]:
         self._table.delete(keys.queue(queue.name), keys.RECORD)
 
     return mock.patch.object(QueueStore, "finish_deletion", finish_deletion)
+
+
+def a_replica_is_not_changed() -> AbstractContextManager[Any]:
+    """The last replica of a queue's record stays as it was."""
+    on_all = replicas.on_all
+    return mock.patch.object(replicas, "on_all", lambda *args: on_all(*args)[:-1] or on_all(*args))
+
+
+def replicas_are_made_of_what_was() -> AbstractContextManager[Any]:
+    """The sweep copies a record that has changed since it was read."""
+    transact = Table.transact
+
+    def mutated(table: Table, writes: Sequence[Put | Update | Delete]) -> None:
+        transact(
+            table,
+            [
+                replace(one, condition="attribute_exists(pk)", values={})
+                if isinstance(one, Update) and list(one.set) == ["replicas"]
+                else one
+                for one in writes
+            ],
+        )
+
+    return mock.patch.object(Table, "transact", mutated)
+
+
+def replicas_are_counted_by_nobody() -> AbstractContextManager[Any]:
+    """Who changes a queue believes that it has no replicas."""
+    on_all = replicas.on_all
+
+    def alone(change: Any, name: str, _replicas: int) -> Any:
+        first = on_all(change, name, 0)[0]
+        return [replace(first, condition=change.condition)]
+
+    return mock.patch.object(replicas, "on_all", alone)
 
 
 def nobody_looks_at_what_runs() -> AbstractContextManager[Any]:
@@ -477,6 +513,9 @@ MUTATIONS: dict[str, tuple[Mutation, str]] = {
     ),
     "who has waited goes in": (who_has_waited_goes_in, "blocked"),
     "one lane is swept": (one_lane_is_swept, "lanes"),
+    "a replica is not changed": (a_replica_is_not_changed, "lanes"),
+    "replicas are made of what was": (replicas_are_made_of_what_was, "lanes"),
+    "replicas are counted by nobody": (replicas_are_counted_by_nobody, "lanes"),
     "a rate forgets too early": (a_tenth_too_short, "rates"),
     "a container does not note": (
         _constant("ojs.store.queues.registry.QueueRegistry.note", lambda *_: None),

@@ -329,7 +329,9 @@ def blocked(world: World) -> list[Acts]:
 
 
 def lanes(world: World) -> list[Acts]:
-    """A queue of three lanes, with a bound or a limit or neither; batches across the lanes."""
+    """A queue of three lanes, with a bound or a limit or neither; batches across the lanes. It is
+    paused, and has replicas, now and then.
+    """
     config: dict[str, Any] = {"lanes": 3}
     config |= world.chance.choice(({}, {"max_size": 6}, {"concurrency": 2}))
     world.run.queues.configure("default", config)
@@ -343,7 +345,16 @@ def lanes(world: World) -> list[Acts]:
         partial(producer.push, scheduled_at="+PT2S", expires_at="+PT3S", retry=RETRY),
     ]
     made = fetched(world, [])
-    return [made[0], made[2], [producer.does(act) for act in some(world.chance, pushing, 4)]]
+    hand, sweeper = Operator(world, "h"), Operator(world, "s")
+    more = partial(hand.configure, {"lanes": 4})
+    operating: Acts = [hand.pause, hand.resume, hand.pause, more]
+    return [
+        made[0],
+        made[2],
+        [producer.does(act) for act in some(world.chance, pushing, 4)],
+        [hand.does(act) for act in some(world.odd, operating, 4)],
+        [sweeper.does(sweeper.sweep) for _ in range(3)],
+    ]
 
 
 def rates(world: World) -> list[Acts]:

@@ -928,7 +928,7 @@ def test_a_push_that_could_not_know_of_a_new_bound_counts_all_the_same(exact: Wo
     late = exact.another()
     queues = late.enqueue._queues
     seen = queues.get("default")
-    late.enqueue._queues.get = lambda _name: seen  # type: ignore[assignment,method-assign]
+    late.enqueue._queues.current = lambda _name: seen  # type: ignore[assignment,method-assign]
 
     def meanwhile(_seconds: float) -> None:
         late.enqueue.push(envelope.parse({"type": "a", "args": [4]}))

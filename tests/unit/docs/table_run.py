@@ -195,7 +195,7 @@ def everything() -> list[dict[str, Any]]:
     written: list[dict[str, Any]] = []
     for part in (
         _deployment, _states, _texts, _batches, _bounds, _limits, _rates, _pools, _workers,
-        _tenants, _dead_letters, _copies, _bulk, _ends, _crons,
+        _tenants, _dead_letters, _copies, _bulk, _ends, _crons, _replicas,
     ):  # fmt: skip
         run = Run()
         part(run)
@@ -281,6 +281,22 @@ def _texts(run: Run) -> None:
     run.fetch("texts", 2)
     run.ack(run.active("large", [_APART]), result=_APART)
     run.ack(run.active("large"), result="".join(chr(33 + at * 7 % 90) for at in range(150)))
+
+
+def _replicas(run: Run) -> None:
+    """A queue with replicas of its record, changed in every way."""
+    run.push("wide")
+    run.minutes()
+    run.config("wide", lanes=3)
+    run.ask("PUT", "/queues/_default/config", {"default_timeout": 60})
+    run.ask("POST", "/queues", {"name": "wider", "config": {"lanes": 3}})
+    run.minutes()
+    run.ask("POST", "/queues/wider/pause", {})
+    run.config("wide", max_size=1_000, concurrency=10)
+    run.config("wide", tenant_fairness={"enabled": True})
+    run.ask("PUT", "/admin/pools/p", {"queues": ["wide"]})
+    run.ask("DELETE", "/admin/pools/p")
+    run.ask("DELETE", "/queues/wide", {"strategy": "drain"})
 
 
 def _workers(run: Run) -> None:

@@ -216,7 +216,10 @@ def ceiling(what: str, path: str, lanes: int = 1, shards: int = 1, **others: flo
 
 
 def test_a_key_takes_its_units_and_no_more() -> None:
-    assert ceiling("the queue, read by each push and fetch", "one by one", 9, 9) == 1_500
+    assert ceiling("the queue, read by each push and fetch", "one by one") == 1_500
+    # Eight copies of its record are the most.
+    assert ceiling("the queue, read by each push and fetch", "one by one", lanes=2) == 3_000
+    assert ceiling("the queue, read by each push and fetch", "one by one", lanes=9) == 12_000
     assert ceiling("the queue, read by each push and fetch", "in tens") == 15_000
     assert ceiling("ready line", "one by one") == 500
     assert ceiling("ready line", "one by one", lanes=16) == 8_000
@@ -271,7 +274,10 @@ def test_what_falls_first_depends_on_lanes_and_shards() -> None:
 
     assert first(1, 4) == "ready line"
     assert first(16, 2, life="in tens") == "job records"
+    assert first(16, 16) == "event pages"
+    found = scale.Scale(UNITS, NUMBERS | {"partition_read": 200})
     assert first(16, 16) == "the queue, read by each push and fetch"
+    found = scale.Scale(UNITS, NUMBERS)
     assert first(1, 16, one_queue=False) == "event pages"
     assert first(64, 64, life="in tens") == "event pages"
 

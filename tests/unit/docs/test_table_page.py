@@ -73,6 +73,7 @@ _PLACEHOLDERS = {
     "priority": r"-?\d+",
     "queue": _QUEUE,
     "rank": r"\d{3}",
+    "replica": "[1-7]",
     "rule": r".+",
     "runs": r"\d{9}",
     "second": r"\d+",

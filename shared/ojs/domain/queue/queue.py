@@ -95,6 +95,8 @@ class Queue:
     changes: int = 0
     # Since when jobs from before it was fair are being given tags; None when that is done.
     backfill_since_ms: int | None = None
+    # How many replicas its record has.
+    replicas: int = 0
 
     @cached_property
     def config(self) -> QueueConfig:

@@ -62,10 +62,10 @@ class FairQueuePlacement:
         names, wanted = list(dict.fromkeys(names)), list(dict.fromkeys(wanted))
         finish_tags: FinishTags = {}
         if len(names) == 1 and not wanted:
-            queue = self._queues.get(names[0])
+            queue = self._queues.current(names[0])
             found = {} if queue is None else {names[0]: queue}
         else:
-            found, items = self._queues.get_many(sorted(names), wanted)
+            found, items = self._queues.current_many(sorted(names), wanted)
             finish_tags = finish_tags_of(wanted, items)
         self._remember(found.values())
         return found, finish_tags

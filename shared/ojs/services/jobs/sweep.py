@@ -26,6 +26,7 @@ from ojs.services.sweeps import (
 from ojs.store.deployment.maintenance import MaintenanceStore
 from ojs.store.jobs.finding import DueLine
 from ojs.store.jobs.records import JobStore
+from ojs.store.queues.queues import QueueStore
 from ojs.store.table import keys
 
 _PAGE = 100
@@ -53,6 +54,7 @@ class JobSweep:
         deletion: QueueDeletion,
         maintenance: MaintenanceStore,
         fire: Callable[[str], object],
+        store: QueueStore,
         for_each: ForEach = in_threads,
     ) -> None:
         """`fire` fires a cron job that is due."""
@@ -68,6 +70,7 @@ class JobSweep:
         self._queues = queues
         self._transitions = transitions
         self._deletion = deletion
+        self._store = store
 
     def run_once(self, now_ms: int, limit: int, go_on: GoOn = always) -> SweepReport:
         """One pass over every queue, moving at most about `limit` jobs; counts by what was done.
@@ -96,10 +99,15 @@ class JobSweep:
         self, now_ms: int, limit: int, go_on: GoOn, counts: SweepCounts, deleting: list[Queue]
     ) -> None:
         """Sweep the lines of all queues, up to the limit, and find those that are being deleted."""
-        for part in self._queues.parts(counts, anew=True):
+        plan = self._queues.plan()
+        for part in self._queues.parts(counts, plan, anew=True):
             for queue in part:
                 if queue.deletion is not None:
                     deleting.append(queue)
+                elif now_ms >= plan.relied_on_ms:
+                    # No function of a version that writes the record alone runs any more.
+                    with counting_failures(counts, f"replicas of queue {queue.name}"):
+                        self._store.replicate(queue)
                 for lane in range(queue.lanes):
                     if counts.total() >= limit or not go_on():
                         # The rest of the queues is read all the same: their deletions have a

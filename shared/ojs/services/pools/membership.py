@@ -90,7 +90,7 @@ class Membership:
         others = [*([worker_key] if worker_key else []), *(_of_pool(guess) if guess else [])]
         unread, asked_ms = self._maintenance.unread(), self._clock.now_ms()
         errors: dict[str, UnreadableItem] = {}
-        found, items = self._queues.get_many(
+        found, items = self._queues.current_many(
             wanted, [*others, *unread], unreadable=errors.setdefault
         )
         if unread:
@@ -107,7 +107,7 @@ class Membership:
             pool, state = None, SequencerState()
         else:
             if name != guess:
-                _, items = self._queues.get_many((), _of_pool(name))
+                _, items = self._queues.current_many((), _of_pool(name))
             pool, state = _pool(items, name)
         if pool is None:
             self._remember(worker_id, name, None)
@@ -118,7 +118,7 @@ class Membership:
             self._remember(worker_id, name, pool)
             allowed = [each for each in pool.queues if names is None or each in wanted]
             if missing := [each for each in allowed if each not in found]:
-                more, _ = self._queues.get_many(missing, unreadable=errors.setdefault)
+                more, _ = self._queues.current_many(missing, unreadable=errors.setdefault)
                 found |= more
         mine = name or DEFAULT_POOL
         open_queues = [

@@ -18,10 +18,14 @@ from ojs.domain.pool.pool import Pool, Prevention
 from ojs.domain.queue.queue import PoolMark, Queue
 from ojs.store.queues.queues import reconfiguring
 from ojs.store.queues.registry import QueueRegistry
+from ojs.store.queues.replicas import QueueRecords, on_all
 from ojs.store.table import keys
 from ojs.store.table.errors import LostRace, Unreadable, UnreadableItem, readable
-from ojs.store.table.table import Delete, Put, Table, Update
+from ojs.store.table.table import MAX_TRANSACTION, Delete, Put, Table, Update
 from ojs.store.table.values import Item, Value
+
+# Writes of a transaction that are of the pool itself.
+_OF_POOL = 2
 
 
 class PoolStore:
@@ -69,7 +73,7 @@ class PoolStore:
             changes=0 if before is None else before.changes + 1,
         )
         condition, values = _as_read(before)
-        writes: list[Put | Update] = [
+        writes: list[Put | Update | Delete] = [
             Put(_item(stored), condition=condition, values=values)
             if before is None
             else _rewriting(before, stored)
@@ -108,11 +112,11 @@ class PoolStore:
             ]
         )
 
-    def _marks(self, pool: Pool, queues: Sequence[Queue]) -> list[Update]:
-        """The updates that bring the marks of a pool in its queues up to date; sweeps look at the
-        queues from now on. Raises OjsError.
+    def _marks(self, pool: Pool, queues: Sequence[Queue]) -> list[Update | Delete]:
+        """The writes that bring the marks of a pool in its queues up to date; sweeps look at the
+        queues from now on. Raises OjsError, and LostRace.
         """
-        writes: list[Update] = []
+        changes: list[tuple[Queue, Update]] = []
         for queue in queues:
             marks = {name: mark for name, mark in queue.pools.items() if name != pool.name}
             if queue.name in pool.queues:
@@ -123,17 +127,27 @@ class PoolStore:
             # Race: another pool adds or removes the queue, or it is configured or deleted. The
             # loser reads again: two pools must not both isolate it, no pool may have a deleted
             # queue, and whether tenants share the queue depends on all its pools.
-            writes.append(
-                reconfiguring(
-                    queue,
-                    replace(queue, pools=marks),
-                    {"pools": marks_text(marks)} if marks else {},
-                    [] if marks else ["pools"],
-                    now_ms=pool.configured_ms,
-                    may_drain=False,
-                )
+            change = reconfiguring(
+                queue,
+                replace(queue, pools=marks),
+                {"pools": marks_text(marks)} if marks else {},
+                [] if marks else ["pools"],
+                now_ms=pool.configured_ms,
+                may_drain=False,
             )
-        return writes
+            changes.append((queue, change))
+        many = sum(1 + queue.replicas for queue, _ in changes) > MAX_TRANSACTION - _OF_POOL
+        if many:
+            # The sweep makes the replicas again.
+            records = QueueRecords(self._table)
+            for queue, _ in changes:
+                if queue.replicas:
+                    records.drop(queue.name, queue.replicas)
+        return [
+            write
+            for queue, change in changes
+            for write in on_all(change, queue.name, 0 if many else queue.replicas)
+        ]
 
 
 def key_of(name: str) -> tuple[str, str]:

@@ -12,9 +12,10 @@ from ojs.domain.errors import UnknownForm, known
 from ojs.domain.queue.config import DEFAULT_QUEUE_POLICY, Layer, Layers, inherited
 from ojs.domain.queue.queue import Deletion, DeletionStrategy, PoolMark, Queue, QueueState
 from ojs.store.queues.registry import QueueRegistry
+from ojs.store.queues.replicas import QueueRecords, replicas_for
 from ojs.store.table import keys
 from ojs.store.table.errors import LostRace, Unreadable, UnreadableItem, readable
-from ojs.store.table.table import OwnMark, Put, Table, Update
+from ojs.store.table.table import Delete, OwnMark, Put, Table, Update
 from ojs.store.table.values import Item, Value
 
 _NAMES = 1_000
@@ -26,11 +27,23 @@ class QueueStore:
     def __init__(self, table: Table, registry: QueueRegistry) -> None:
         self._table = table
         self._registry = registry
+        self._records = QueueRecords(table)
 
     def get(self, name: str) -> Queue | None:
         """One queue, read consistently."""
         item = self._table.get(keys.queue(name), keys.RECORD)
         return from_item(name, item) if item else None
+
+    def current(self, name: str) -> Queue | None:
+        """One queue as `get` reads it, from its record or any replica: for what every push does."""
+        item = self._records.any_copy(name)
+        return from_item(name, item) if item else None
+
+    def replicate(self, queue: Queue) -> None:
+        """Make the replicas that a queue as read should have. No call if it has them."""
+        replicas = replicas_for(queue.lanes)
+        if queue.replicas < replicas:
+            self._records.replicate(queue.name, replicas)
 
     def ensure(self, name: str, *, now_ms: int) -> Queue:
         """The queue; if it does not exist, it is created with the policy for new queues."""
@@ -71,7 +84,10 @@ class QueueStore:
             now_ms=now_ms,
         )
         self._registry.note(queue.name)
-        return from_item(queue.name, self._table.update(change))
+        stored = from_item(queue.name, self._records.write(queue.name, change))
+        # Where there are replicas, another operator may have configured it again by now.
+        layers = Layers(own, stored.layers.inherited)
+        return replace(stored, layers=layers, changes=queue.changes + 1)
 
     def _change(
         self,
@@ -94,7 +110,7 @@ class QueueStore:
             condition=condition,
             values=values or {},
         )
-        return self._table.update(change, own=own)
+        return self._records.write(name, change, own=own)
 
     def end_backfill(self, queue: Queue) -> None:
         """Remove the mark: all jobs of a queue as read have tags."""
@@ -189,9 +205,8 @@ class QueueStore:
         # Then the queue stays, and the sweep adds its name to the registry again.
         condition, values = _being_deleted(stored)
         with suppress(LostRace):
-            self._table.delete(
-                keys.queue(queue.name), keys.RECORD, condition=condition, values=values
-            )
+            gone = Delete(keys.queue(queue.name), keys.RECORD, condition, values)
+            self._records.write(queue.name, gone)
 
     def restore(self, gone: Queue) -> None:
         """Restore a deleted queue as it was, unless it was created again meanwhile."""
@@ -200,7 +215,10 @@ class QueueStore:
         # Race: a push creates it again. Then it is a new queue, and stays so.
         with suppress(LostRace):
             alive = replace(gone, state=before, deletion=None)
-            self._table.put(Put(_item(alive), condition="attribute_not_exists(pk)"))
+            # It has the time of creation that it had, but replicas that are being made must not be
+            # of the record from before.
+            rev = 0 if gone.deletion is None else gone.deletion.began_ms
+            self._table.put(Put(_item(alive) | {"rev": rev}, condition="attribute_not_exists(pk)"))
 
     def tombstones(self, *, limit: int, unreadable: Unreadable | None = None) -> list[Queue]:
         """The queues that were deleted lately, from their tombstones; `unreadable` as in
@@ -278,11 +296,24 @@ class QueueStore:
         """
         wanted = {name: (keys.queue(name), keys.RECORD) for name in names}
         found = self._table.batch_get([*wanted.values(), *others], consistent=consistent)
-        there = [(name, found[key]) for name, key in wanted.items() if key in found]
-        queues = readable(lambda one: from_item(*one), there, unreadable)
-        return {queue.name: queue for queue in queues}, {
-            key: found[key] for key in others if key in found
-        }
+        there = {name: found[key] for name, key in wanted.items() if key in found}
+        return _readable(there, unreadable), {key: found[key] for key in others if key in found}
+
+    def current_many(
+        self,
+        names: Iterable[str],
+        others: Sequence[tuple[str, str]] = (),
+        *,
+        unreadable: Unreadable | None = None,
+    ) -> tuple[dict[str, Queue], dict[tuple[str, str], Item]]:
+        """As `get_many`, from their records or any replicas: for what every push or fetch does."""
+        there, items = self._records.any_copies(names, others)
+        return _readable(there, unreadable), items
+
+
+def _readable(there: Mapping[str, Item], unreadable: Unreadable | None) -> dict[str, Queue]:
+    queues = readable(lambda one: from_item(*one), there.items(), unreadable)
+    return {queue.name: queue for queue in queues}
 
 
 def from_item(name: str, item: Item) -> Queue:
@@ -310,6 +341,7 @@ def _queue_of(name: str, item: Item) -> Queue:
         changes=stored.get("changes", 0),
         pools=_pools(item),
         backfill_since_ms=stored.get("tagging"),
+        replicas=stored.get("replicas", 0),
     )
 
 

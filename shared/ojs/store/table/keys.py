@@ -21,6 +21,8 @@ PROGRESS = "progress"
 SPARE = "spare|"
 # The definition of a cron job that does not fit its item.
 DEFINITION = "def|"
+# Sort key of a replica of a queue's record; unlike the record it is not projected.
+REPLICA = "replica"
 QUEUES = "QUEUES"
 POOLS = "POOLS"
 GONE = "GONE"
@@ -62,6 +64,11 @@ def is_of_end(sort_key: str) -> bool:
 def queue(name: str) -> str:
     """Partition of a queue."""
     return f"Q|{name}"
+
+
+def replica(queue_name: str, number: int) -> str:
+    """Partition of a replica of a queue's record, counted from 1."""
+    return f"Q|{queue_name}|{number}"
 
 
 def worker(worker_id: str) -> str:

@@ -78,13 +78,14 @@ TABLE = TableSchema()
 # not have; code can read all forms up to its own.
 # 2: readers pass over entries, records, permits and attributes of forms that they do not know.
 # 3: counters by shard of the stream, beside those of queues; notes in the registry of queues.
-# 4: lease notes, in place of the due entries of jobs that were just claimed; cron jobs, which stand
-#    in due lines.
+# 4: lease notes, in place of the due entries of jobs that were just claimed; replicas of queues'
+#    records, where they have lanes; cron jobs, which stand in due lines.
 SCHEMA_VERSION = 4
 # The lowest SCHEMA_VERSION of code that works on these items: which readers a writer needs. It goes
 # up only with a change that breaks older code: from then on a deployment cannot go back to an
 # earlier version. What readers of schema 2 pass over needs 2. The sweep of schema 3 reads no lease
-# notes: after a step back nobody would find leases of the last minute that are lost.
+# notes: after a step back nobody would find leases of the last minute that are lost. Schema 3 also
+# writes the record of a queue alone: replicas would be stale.
 NEEDED_VERSION = 4
 
 # Stream records in one invocation of the projection, unless a deployment says otherwise;

@@ -1,0 +1,202 @@
+"""Queue records and their replicas: a request reads any of them, a change writes all of them.
+
+Every push and fetch reads the record of its queue. One partition can be read 3 000 times a second,
+so a queue with several lanes has replicas of its record in partitions of their own. A change writes
+the record and its replicas in one transaction, under the condition that there are as many as the
+writer believes. So whatever was answered holds for every read from then on, also of a replica.
+
+The sweep makes replicas, from the record as it is. They go when the queue is deleted, or when a
+change would have to write too many of them at once; then the sweep makes them again.
+"""
+
+from __future__ import annotations
+
+import random
+import re
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
+from dataclasses import replace
+
+from ojs.bounded import BoundedMap
+from ojs.store.table import keys
+from ojs.store.table.errors import LostRace
+from ojs.store.table.table import Delete, OwnMark, Put, Table, Update
+from ojs.store.table.values import Item, Value, number
+
+# A record and its replicas.
+MAX_COPIES = 8
+# Queues whose number of replicas a container remembers.
+_REMEMBERED = 1_000
+_VALUE = re.compile(r":\w+")
+Key = tuple[str, str]
+
+
+def replicas_for(lanes: int) -> int:
+    """How many replicas the record of a queue with so many lanes has."""
+    return min(lanes, MAX_COPIES) - 1
+
+
+def on_all(change: Update | Delete, name: str, replicas: int) -> list[Update | Delete]:
+    """A change of a queue's record, and the same of its replicas: the writes of one transaction,
+    that of the record first. Alternatives in its condition stand in parentheses.
+    """
+    # Race: replicas are made or removed meanwhile. The loser learns how many there are.
+    as_many = "#replicas = :replicas" if replicas else "attribute_not_exists(#replicas)"
+    seen: dict[str, Value] = {":replicas": replicas} if replicas else {}
+    condition = f"{change.condition} AND {as_many}"
+    values = {**change.values, **seen}
+    copies = [(keys.replica(name, n), keys.REPLICA) for n in range(1, replicas + 1)]
+    if isinstance(change, Delete):
+        own = replace(change, condition=condition, values=values)
+        return [own, *(Delete(*key) for key in copies)]
+    # Counts the changes, so that replicas are made of the record as it is.
+    change = replace(change, add={**change.add, "rev": 1})
+    computed = _VALUE.findall(" ".join(change.compute.values()))
+    mirrored = replace(
+        change,
+        # A missing one must not become an item that holds this change alone.
+        condition="attribute_exists(pk)",
+        values={name: value for name, value in change.values.items() if name in computed},
+    )
+    return [
+        replace(change, condition=condition, values=values),
+        *(replace(mirrored, pk=pk, sk=sk) for pk, sk in copies),
+    ]
+
+
+class QueueRecords:
+    """The store of queue records and their replicas, for one container."""
+
+    def __init__(self, table: Table, *, choose: Callable[[int], int] = random.randrange) -> None:
+        self._table = table
+        self._choose = choose
+        # By queue: how many replicas its record had when it was last read. With more, there are
+        # none: the record itself tells.
+        self._replicas: BoundedMap[str, int] = BoundedMap(_REMEMBERED)
+
+    def any_copy(self, name: str) -> Item | None:
+        """The record of a queue or one of its replicas, read consistently. One call."""
+        key = self._any(name)
+        item = self._table.get(*key)
+        if item is None and key != key_of(name):
+            # The replicas are gone; the record, if it is there, says what holds.
+            item = self._table.get(*key_of(name))
+        self._learn(name, item)
+        return item
+
+    def any_copies(
+        self, names: Iterable[str], others: Sequence[Key] = ()
+    ) -> tuple[dict[str, Item], dict[Key, Item]]:
+        """The same of several queues, and other items with the same call."""
+        wanted = {name: self._any(name) for name in names}
+        found = self._table.batch_get([*wanted.values(), *others])
+        gone = [name for name, key in wanted.items() if key not in found and key != key_of(name)]
+        if gone:
+            wanted |= {name: key_of(name) for name in gone}
+            found |= self._table.batch_get(map(key_of, gone))
+        for name, key in wanted.items():
+            self._learn(name, found.get(key))
+        return (
+            {name: found[key] for name, key in wanted.items() if key in found},
+            {key: found[key] for key in others if key in found},
+        )
+
+    def _any(self, name: str) -> Key:
+        replicas = self._replicas.get(name)
+        chosen = self._choose(replicas + 1) if replicas else 0
+        return (keys.replica(name, chosen), keys.REPLICA) if chosen else key_of(name)
+
+    def _learn(self, name: str, item: Item | None) -> None:
+        if replicas := _replicas(item):
+            self._replicas.put(name, replicas)
+        else:
+            self._replicas.forget(name)
+
+    def write(self, name: str, change: Update | Delete, *, own: OwnMark | None = None) -> Item:
+        """Change a queue's record and its replicas. Returns the record as it is now, or a later
+        one; `own` as for `Table.update`. Raises LostRace.
+
+        One call where there are no replicas, three where there are.
+        """
+        replicas = 0
+        while True:
+            try:
+                return self._write(name, change, replicas, own)
+            except LostRace as lost:
+                if replicas and lost.item is None:
+                    # The condition holds, but a replica is missing.
+                    with suppress(LostRace):
+                        self.drop(name, replicas)
+                    replicas = 0
+                    continue
+                there = _replicas(lost.item)
+                if there == replicas:
+                    raise
+                replicas = there
+
+    def _write(
+        self, name: str, change: Update | Delete, replicas: int, own: OwnMark | None
+    ) -> Item:
+        writes = on_all(change, name, replicas)
+        first = writes[0]
+        if replicas:
+            self._table.transact(writes)
+            if isinstance(first, Delete):
+                return {}
+            # A transaction does not tell what it wrote.
+            item = self._table.get(*key_of(name))
+            if item is None:
+                # It was deleted since.
+                raise LostRace([{}])
+            return item
+        if isinstance(first, Update):
+            return self._table.update(first, own=own)
+        self._table.delete(first.pk, first.sk, condition=first.condition, values=first.values)
+        return {}
+
+    def replicate(self, name: str, replicas: int) -> None:
+        """Make so many replicas of a queue's record. Two calls. Safe to repeat."""
+        item = self._table.get(*key_of(name))
+        if item is None:
+            return
+        seen: dict[str, Value] = {":created": item.get("created", 0)}
+        unchanged = "attribute_not_exists(#rev)"
+        if "rev" in item:
+            unchanged, seen = "#rev = :rev", {**seen, ":rev": item["rev"]}
+        # Race: the record changes, or the queue is deleted, and perhaps created again. The loser
+        # does nothing; the next sweep makes the replicas.
+        record = Update(
+            *key_of(name),
+            set={"replicas": replicas},
+            condition=f"#created = :created AND {unchanged}",
+            values=seen,
+        )
+        copies = [
+            Put({**item, "pk": keys.replica(name, n), "sk": keys.REPLICA, "replicas": replicas})
+            for n in range(1, replicas + 1)
+        ]
+        with suppress(LostRace):
+            self._table.transact([record, *copies])
+
+    def drop(self, name: str, replicas: int) -> None:
+        """Remove the replicas of a queue's record, of which there are so many; the sweep makes
+        them again. Raises LostRace when there are more or fewer.
+        """
+        # Race: another change drops them, or the sweep makes more. The loser reads again.
+        record = Update(
+            *key_of(name),
+            remove=["replicas"],
+            condition="#replicas = :replicas",
+            values={":replicas": replicas},
+        )
+        copies = [Delete(keys.replica(name, n), keys.REPLICA) for n in range(1, replicas + 1)]
+        self._table.transact([record, *copies])
+
+
+def key_of(name: str) -> Key:
+    """Key of a queue's record."""
+    return keys.queue(name), keys.RECORD
+
+
+def _replicas(item: Item | None) -> int:
+    return number(item or {}, "replicas")
