@@ -403,6 +403,7 @@ def test_the_configuration_shows_no_names_of_resources(
             "strict_queues": True,
             "event_bus": True,
             "bus_types": ["job.failed"],
+            "time_zone_data": zone_data_version(),
         }
         assert api.get(f"{BASE}/admin/{path}", x="1").status == 400
 

@@ -41,6 +41,8 @@ JobAction = Literal["retry", "cancel", "delete"]
 OperationState = Literal["running", "stopping", "stopped", "completed"]
 Directive = Literal["running", "quiet", "terminate"]
 QueueStateName = Literal["active", "paused", "draining"]
+CronState = Literal["active", "paused"]
+CronOverlap = Literal["skip", "allow", "cancel_previous", "enqueue"]
 DeletionStrategy = Literal["reject", "discard", "move", "drain"]
 DispatchStrategy = Literal["strict", "round-robin", "weighted", "least-loaded"]
 OverflowPolicy = Literal["reject", "block", "drop_oldest"]
@@ -1477,9 +1479,9 @@ class CronFields(TypedDict):
     options: NotRequired[dict[str, Any]]
     job_template: NotRequired[CronTemplate]
     omitted: NotRequired[Omitted]
-    overlap_policy: Literal["skip", "allow", "cancel_previous", "enqueue"]
+    overlap_policy: CronOverlap
     enabled: bool
-    status: Literal["active", "paused"]
+    status: CronState
     description: str | None
     starts_at: NotRequired[Moment]
     ends_at: NotRequired[Moment]

@@ -470,6 +470,8 @@ _SHARED: Mapping[str, Mapping[str, Any]] = {
     "OnExhaustion": _one_of(retry.OnExhaustion),
     "OnConflict": _one_of(envelope.OnConflict),
     "OnLimit": _one_of(limits.OnLimit),
+    "CronStateName": _one_of(answers.CronState),
+    "CronOverlap": _one_of(answers.CronOverlap),
     "UniqueKey": _one_of(envelope.Dimension),
 }
 _ANNOTATIONS = frozenset({"title", "description", "default"})
