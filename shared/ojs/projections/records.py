@@ -44,9 +44,9 @@ _CONTENT_BYTES = "body_bytes"
 _TEXTS = frozenset(
     (
         "pk", "sk", "state", "type", "queue", "op", "worker", "batch", "lease", "stalled", "retry",
-        "payload", "result", "result_ref", "unique", "info", "directive", "config", "inherited",
-        "policy", "dlq", "copy", "copy_of", "key", "strategy", "job", "reason", "etype",
-        "replayed", "pool", "seats", "queues", "weights", "prevention", "starved",
+        "payload", "result", "result_ref", "errors", "unique", "info", "directive", "config",
+        "inherited", "policy", "dlq", "copy", "copy_of", "key", "strategy", "job", "reason",
+        "etype", "replayed", "pool", "seats", "queues", "weights", "prevention", "starved",
     )
 )  # fmt: skip
 _NUMBERS = frozenset(

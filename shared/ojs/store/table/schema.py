@@ -77,7 +77,8 @@ TABLE = TableSchema()
 # not have; code can read all forms up to its own.
 # 2: readers pass over entries, records, permits and attributes of forms that they do not know.
 # 3: counters by shard of the stream, beside those of queues; notes in the registry of queues.
-# 4: lease notes, in place of the due entries of jobs that were just claimed.
+# 4: lease notes, in place of the due entries of jobs that were just claimed; the latest errors of
+#    a job on its record.
 SCHEMA_VERSION = 4
 # The lowest SCHEMA_VERSION of code that works on these items: which readers a writer needs. It goes
 # up only with a change that breaks older code: from then on a deployment cannot go back to an
