@@ -30,6 +30,13 @@ Shown = dict[str, Any]
 # Nobody knows what became of it.
 UNKNOWN = (BackendUnavailable, BackendTimeout)
 ERROR = {"code": OF_WORKER, "message": "told by the worker"}
+# More than a job record has room for.
+LARGE = {**ERROR, "backtrace": ["f" * 199] * 10}
+
+
+def _error(job: Job) -> Mapping[str, Any]:
+    """Of every other attempt it is a large one."""
+    return LARGE if (int(job.id[-1], 16) + job.attempt) % 2 else ERROR
 
 
 class Actor:
@@ -216,7 +223,9 @@ class Worker(Actor):
     def nack(self, *, requeue: bool = False) -> None:
         told = self._one(
             "hand back" if requeue else "nack",
-            lambda job, shown: self.run.finish.nack(job.id, error=ERROR, requeue=requeue, **shown),
+            lambda job, shown: self.run.finish.nack(
+                job.id, error=_error(job), requeue=requeue, **shown
+            ),
         )
         if told is not None and not requeue:
             self.world.check_error(told[1])

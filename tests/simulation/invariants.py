@@ -6,7 +6,6 @@ promise it breaks; so a run that breaks one and mends it again does not go unnot
 
 from __future__ import annotations
 
-import json
 from bisect import insort
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping
@@ -15,6 +14,7 @@ from typing import Any
 from uuid import UUID
 
 from ojs.clock import Clock
+from ojs.domain.job.failure import ErrorEntry, entries_of
 from ojs.domain.job.job import DEFAULT_TIMEOUT_MS
 from ojs.domain.job.permits import (
     KEY_PERMIT,
@@ -27,6 +27,7 @@ from ojs.domain.job.permits import (
 from ojs.domain.job.states import TERMINAL, TRANSITIONS, State
 from ojs.domain.pool.pool import pool_semaphore, worker_semaphore
 from ojs.domain.rate_limit.limiter import RateLimit, limiter_name
+from ojs.store.jobs import items
 from ojs.store.permits.semaphore import key_of
 from ojs.store.queues import pools, queues
 from ojs.store.queues.replicas import MAX_COPIES
@@ -158,6 +159,10 @@ class Watch:
         self.left: set[Key] = set()
         # Of every error that was stored its type, by key.
         self.errors: dict[Key, str] = {}
+        # The runs that failed so, and where the errors are: in items, and in job records.
+        self._failed_runs: dict[Key, str | None] = {}
+        self._error_items: dict[Key, ErrorEntry] = {}
+        self._noted_errors: dict[str, Mapping[str, ErrorEntry]] = {}
         # What operators set and nobody is changing, by kind and name: requests from then on heed
         # it.
         self.set: dict[tuple[str, str], Answered] = {}
@@ -233,19 +238,40 @@ class Watch:
                     raise broken("a replica is as the record", of=queue, number=number, now=found)
 
     def _apart(self, pk: str, sk: str, before: Typed | None, after: Typed | None) -> None:
-        """Remember texts and errors, which are kept apart from job records."""
+        """Remember texts that are kept apart from job records, and the errors of jobs."""
         if sk.startswith((keys.PAYLOAD, keys.RESULT)) and before is None:
             self.speech[self._scheduler.current].texts.add((pk, sk))
-        if sk.startswith(keys.ERROR) and after is not None:
-            kind = json.loads(after["error"]["S"]).get("type", "")
-            if kind == "content_missing":
-                raise broken("a job has its content as long as it is there", job=pk)
-            same = before is not None and before.get("lease") == after.get("lease")
-            if same and self.errors[pk, sk] == OF_WORKER != kind:
-                raise broken("what the worker said of its attempt stays", job=pk, now=kind)
-            self.errors[pk, sk] = kind
+        if sk.startswith(keys.ERROR):
+            self._error_items.pop((pk, sk), None)
+            if (item := _unpacked(after)) is not None:
+                self._error_items[pk, sk] = items.entry_from(item)
+                self._error(pk, sk)
+        elif sk == keys.RECORD and pk.startswith(keys.job("")):
+            texts = [(record or {}).get("errors", {"S": "[]"})["S"] for record in (before, after)]
+            if texts[0] != texts[1]:
+                was, now = (
+                    {items.error_key(entry): entry for entry in entries_of(text)} for text in texts
+                )
+                self._noted_errors[pk] = now
+                for place in {**was, **now} if after is not None else ():
+                    self._error(pk, place)
         if sk == keys.PROGRESS and before is not None and after is not None:
             self._progress(pk, _unpacked(before) or {}, _unpacked(after) or {})
+
+    def _error(self, pk: str, sk: str) -> None:
+        """An error that a reader finds at this place now, in an item or the job record."""
+        shown, noted = self._error_items.get((pk, sk)), self._noted_errors.get(pk, {}).get(sk)
+        if noted is not None:
+            shown = noted if shown is None or noted.replaces(shown) else shown
+        if shown is None:
+            raise broken("no error of a job is lost", job=pk, error=sk)
+        kind = shown.failure.type
+        if kind == "content_missing":
+            raise broken("a job has its content as long as it is there", job=pk)
+        same = self._failed_runs.get((pk, sk), "") == shown.run
+        if same and self.errors[pk, sk] == OF_WORKER != kind:
+            raise broken("what the worker said of its attempt stays", job=pk, now=kind)
+        self.errors[pk, sk], self._failed_runs[pk, sk] = kind, shown.run
 
     def _noted(self, pk: str, sk: str, after: Typed | None) -> None:
         """Remember lease notes, how far they were looked at, and what runs without an entry."""

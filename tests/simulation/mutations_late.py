@@ -15,6 +15,8 @@ from botocore.exceptions import ConnectionClosedError
 
 from ojs.domain.errors import BackendError
 from ojs.domain.job import lifecycle
+from ojs.domain.job.failure import ErrorEntry
+from ojs.domain.job.job import Job
 from ojs.services.jobs import finish
 from ojs.services.jobs.enqueue import Enqueue
 from ojs.services.permits.lifecycle import Permits
@@ -164,18 +166,48 @@ def former_run_hides_progress() -> AbstractContextManager[Any]:
     return _puts(mutate)
 
 
-def errors_go_by_the_start() -> AbstractContextManager[Any]:
+@contextmanager
+def any_error_replaces() -> Iterator[None]:
+    """What was noted of an attempt last takes the place of what was there."""
+    always = mock.patch.object(ErrorEntry, "replaces", return_value=True)
+    with _unconditional(keys.ERROR)(), always:
+        yield
+
+
+def no_error_makes_room() -> AbstractContextManager[Any]:
+    """The errors that a job record had get no items when another takes their place."""
+    noting = job_store.JobStore.noting
+
+    def mutated(self: Any, before: Job, *rest: Any, **more: Any) -> Any:
+        return noting(self, replace(before, noted=()), *rest, **more)
+
+    return mock.patch.object(job_store.JobStore, "noting", mutated)
+
+
+@contextmanager
+def errors_go_by_the_start() -> Iterator[None]:
     """As it was: what happened since a run began is of that run (found likewise)."""
 
-    def noting(job: Any, failure: Any, *, reported: bool = False) -> Put:
+    def mutated(job_id: str, entry: ErrorEntry) -> Put:
         condition = "attribute_not_exists(pk) OR #occurred < :began"
-        values: dict[str, Any] = {":began": job.started_ms or job.created_ms}
-        if reported:
+        values: dict[str, Any] = {":began": began[0]}
+        if entry.reported:
             condition += " OR #lease = :lease"
-            values[":lease"] = job.lease.token if job.lease else ""
-        return Put(items.error(job, failure), condition=condition, values=values)
+            values[":lease"] = entry.run or ""
+        return Put(items.error(job_id, entry), condition=condition, values=values)
 
-    return mock.patch.object(job_store.JobStore, "noting", staticmethod(noting))
+    entry_of = items.entry
+    began = [0]
+
+    def noticed(job: Job, *rest: Any, **more: Any) -> ErrorEntry:
+        began[0] = job.started_ms or job.created_ms
+        return entry_of(job, *rest, **more)
+
+    with (
+        mock.patch.object(items, "entry", noticed),
+        mock.patch.object(job_store, "_apart", mutated),
+    ):
+        yield
 
 
 # --- what an answer means -------------------------------------------------------------------------
@@ -311,7 +343,8 @@ LATE: Mapping[str, tuple[Mutation, str]] = {
     "a lease ends early": (leases_end_early, "owners"),
     "a heartbeat shortens a lease": (heartbeat_shortens, "owners"),
     "progress goes back": (_unconditional(keys.PROGRESS), "owners"),
-    "the backend's error replaces the worker's": (_unconditional(keys.ERROR), "owners"),
+    "the backend's error replaces the worker's": (any_error_replaces, "owners"),
+    "an error takes the place of the one before": (no_error_makes_room, "owners"),
     "errors go by the start of the run": (errors_go_by_the_start, "owners"),
     "a dead connection is a defect": (_classified(dead_connection_is_a_defect), "life"),
     "keys that were not read are forgotten": (

@@ -766,7 +766,7 @@ def test_many_at_once_leave_as_many_as_may_wait(streamed: Worlds) -> None:
             world.clock.advance(1)
             die(world, number)
         records = stream.take()
-        half = records[1::2]
+        half = records[: len(records) // 2]
         assert derived.run(half) == []
         assert derived.run(records[::-1]) == []
         assert projected(world).run(records) == []
@@ -883,9 +883,9 @@ def test_what_copies_cost(exact: World) -> None:
     assert plain["push"] == copied["push"]
     assert plain["fetch"] == copied["fetch"]
     assert plain["ack"] == copied["ack"]
-    assert plain["nack"] == (4.0, 1.0, 3)
-    # The queue, the error, and one transaction with the copy and the word that it is made.
-    assert copied["nack"] == (10.0, 3.0, 6)
+    assert plain["nack"] == (3.0, 1.0, 2)
+    # The queue, and one transaction with the copy and the word that it is made.
+    assert copied["nack"] == (9.0, 2.0, 4)
     assert plain["retry"] == (4.0, 3.0, 4)
     # The copy is read, and changed in the same transaction.
     assert copied["retry"] == (9.0, 4.0, 5)

@@ -61,9 +61,9 @@ def test_deleting_one_costs_a_mark_more(exact: World) -> None:
     job = die(exact)
     with spending(exact) as spent:
         exact.run.dead_letter.delete(job.id)
-    # The record, the mark, what belongs to it; the record, its two index entries, its error.
-    assert spent.calls == 5
-    assert spent.writes <= 1 + 3 + 1
+    # The record, the mark, what belongs to it; the record with its error, its two index entries.
+    assert spent.calls == 4
+    assert spent.writes <= 1 + 3
     assert spent.reads <= 2
 
 

@@ -10,13 +10,17 @@ import pytest
 from ojs.domain.errors import Conflict, Duplicate, NotFound
 from ojs.domain.job import envelope
 from ojs.domain.job.failure import Failure
-from ojs.domain.job.job import to_dict
+from ojs.domain.job.job import Job, to_dict
+from ojs.store.jobs import items
+from ojs.store.jobs.records import _apart
 from ojs.store.table import keys
 
 if TYPE_CHECKING:
     from tests.store.conftest import World
 
 SECOND = 1_000
+# More than a job record has room for.
+LARGE = {"type": "Large", "message": "no", "backtrace": ["f" * 199] * 10}
 
 
 def _kinds(world: World, job_id: str) -> list[str]:
@@ -60,6 +64,11 @@ def _writes(world: World) -> int:
     return sum(call in {"UpdateItem", "PutItem"} for call in world.run.table.meter.calls)
 
 
+def _left_apart(world: World, held: Job, failure: Failure, *, reported: bool = False) -> None:
+    """Who noted it as an item died, or lost its race, before the job record followed."""
+    world.run.jobs._jobs._add(_apart(held.id, items.entry(held, failure, reported=reported)))
+
+
 def test_a_refused_nack_leaves_the_history_of_a_later_run_alone(world: World) -> None:
     job = world.push(retry={"initial_interval": "PT1S", "jitter": False})
     (first,) = world.fetch(worker="w")
@@ -79,7 +88,7 @@ def test_what_a_worker_said_takes_the_place_of_what_an_earlier_run_left(world: W
     # A sweep noted that the lease ended, and lost its race to the worker, who hands the job back;
     # all that in one millisecond.
     left = Failure(1, "visibility_timeout", "visibility_timeout", "", world.clock.now_ms())
-    world.run.jobs._jobs._add_failure(held, left, reported=False)
+    _left_apart(world, held, left)
     world.run.finish.nack(job.id, worker_id="v", error=None, requeue=True)
     world.fetch(worker="w")
     world.run.finish.nack(job.id, worker_id="w", error={"code": "E", "message": "mine"})
@@ -92,7 +101,7 @@ def test_what_a_worker_said_stays_though_its_clock_is_behind(world: World) -> No
     (held,) = world.fetch(worker="w")
     # Noted by a container whose clock is two seconds behind; it died before it ended the attempt.
     told = Failure(1, "E", "E", "mine", world.clock.now_ms() - 2 * SECOND)
-    world.run.jobs._jobs._add_failure(held, told, reported=True)
+    _left_apart(world, held, told, reported=True)
     world.clock.advance(SECOND)
     assert _kinds(world, job.id) == ["E"]
 
@@ -101,9 +110,8 @@ def test_a_run_that_stalls_is_noted_though_a_dead_worker_left_an_entry(world: Wo
     """A nack died between its entry and its change of the record; then the job was handed back."""
     job = world.push(visibility_timeout_ms=SECOND)
     (held,) = world.fetch(worker="w")
-    store = world.run.jobs._jobs
     lost = Failure(1, "lost", "lost", "its job record never followed", world.clock.now_ms())
-    store._add_failure(held, lost, reported=True)
+    _left_apart(world, held, lost, reported=True)
     world.run.finish.nack(job.id, worker_id="w", error=None, requeue=True)
     world.clock.advance(SECOND)
     world.fetch(worker="w")
@@ -128,7 +136,7 @@ def test_errors_of_an_earlier_job_of_the_same_id_are_not_shown(world: World) -> 
 def test_what_a_removed_record_leaves_behind_can_be_cleared_away(world: World) -> None:
     job = world.push("x" * 5_000)
     world.fetch(worker="w")
-    world.run.finish.nack(job.id, worker_id="w", error={"message": "no"})
+    world.run.finish.nack(job.id, worker_id="w", error=LARGE)
     store = world.run.jobs._jobs
     record = store.read_records([job.id])[job.id]
     assert store.removal.remove_rest(record) == 0, "it lives"
@@ -159,7 +167,7 @@ def test_a_deleted_dead_letter_leaves_nothing(world: World) -> None:
     job = world.push("x" * 5_000, retry={"max_attempts": 1})
     world.fetch(worker="w")
     world.run.jobs.report_progress(job.id, progress=0.5, worker_id="w")
-    world.run.finish.nack(job.id, worker_id="w", error={"message": "no"})
+    world.run.finish.nack(job.id, worker_id="w", error=LARGE)
     world.run.dead_letter.delete(job.id)
     assert not [i for i in world.items() if i["pk"]["S"] == keys.job(job.id)]
     with pytest.raises(NotFound):

@@ -478,6 +478,12 @@ def test_a_hundred_failures_of_one_queue(streamed: Worlds) -> None:
         assert projected.stats("default")["t_retried"] == 100
         assert spent["S"] <= 6
         assert (spent["M"] + spent["E"]) / 100 < 0.5
+        # The records have the errors: none is read.
+        assert projected.store.meter.read_units <= 10
+        failed = [one for one in projected.events() if one["type"] == "job.failed"]
+        assert {one["data"]["error"]["message"] for one in failed} == {
+            f"refused {number}" for number in range(100)
+        }
 
 
 def test_what_nobody_is_told_of_costs_nothing(streamed: Worlds) -> None:

@@ -11,11 +11,12 @@ from ojs.domain.events import event as events
 from ojs.domain.events.event import Event
 from ojs.domain.events.types import EventType
 from ojs.domain.job import failure as failures
-from ojs.domain.job.failure import Failure
+from ojs.domain.job.failure import ErrorEntry, Failure
 from ojs.domain.job.job import MISSING, Job
 from ojs.domain.job.states import State
 from ojs.projections.transitions import Happened, replayed
 from ojs.store.derived.projection import ErrorKey, error_key
+from ojs.store.jobs import items
 
 # Characters of an error that are part of an event: a page has hundreds of events, a bus entry up to
 # 256 KB. The job's error history has the whole error.
@@ -45,6 +46,29 @@ def error_key_of(what: Happened) -> ErrorKey | None:
     if what.kind not in _WITH_ERROR or what.before is None or _stalled(what):
         return None
     return error_key(what.before, what.job.attempt)
+
+
+def to_read(what: Iterable[Happened]) -> set[ErrorKey]:
+    """The keys of errors that must be read: the job record does not say all there is of them."""
+    return {
+        key
+        for one in what
+        if (key := error_key_of(one)) is not None and key[1] not in items.final_keys(one.job)
+    }
+
+
+def failures_of(
+    what: Iterable[Happened], read: Mapping[ErrorKey, ErrorEntry]
+) -> dict[ErrorKey, Failure]:
+    """The errors that events contain: those that were read, and those of the job records."""
+    entries = dict(read)
+    for one in what:
+        if (key := error_key_of(one)) is None:
+            continue
+        noted = next((each for each in one.job.noted if items.error_key(each) == key[1]), None)
+        if noted is not None and (key not in entries or noted.replaces(entries[key])):
+            entries[key] = noted
+    return {key: entry.failure for key, entry in entries.items()}
 
 
 def explained(what: Iterable[Happened], errors: Mapping[ErrorKey, Failure]) -> Iterator[Happened]:

@@ -247,7 +247,7 @@ class Projector:
                 batch.shard,
                 {name for one in effects for name in one.may_count},
                 {one.change.second for one in effects},
-                {key for key in map(events.error_key_of, what) if key is not None},
+                events.to_read(what),
                 counters.types_of(what),
                 {queue for one in effects for queue in one.tally.moved_dead},
                 now_ms=self._clock.now_ms(),
@@ -260,12 +260,13 @@ class Projector:
         batch.dead |= {queue: set(names) for queue, names in known.dead.items()}
         # 0.2.0 counted a record, stored its events and noted it in one transaction.
         left = [one for one in effects if one.change.identity not in known.counted]
+        failures = events.failures_of(what, known.errors)
         for one in left:
-            one.happened = list(events.explained(one.happened, known.failures))
+            one.happened = list(events.explained(one.happened, failures))
             for thing in one.happened:
                 one.tally.add(thing)
             one.emit(
-                events.of_job(what, self._service, known.failures)
+                events.of_job(what, self._service, failures)
                 for what in one.happened
                 # Pruned dead letters that are counted together have one event in all.
                 if what.kind is not EventType.DEAD_LETTER_PRUNED

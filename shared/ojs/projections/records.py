@@ -47,8 +47,8 @@ _CONTENT_BYTES = "body_bytes"
 _TEXTS = frozenset(
     (
         "pk", "sk", "state", "type", "queue", "op", "worker", "batch", "lease", "stalled", "retry",
-        "payload", "result", "result_ref", "unique", "info", "directive", "config", "inherited",
-        "policy", "dlq", "copy", "copy_of", "key", "strategy", "job", "reason", "etype",
+        "payload", "result", "result_ref", "errors", "unique", "info", "directive", "config",
+        "inherited", "policy", "dlq", "copy", "copy_of", "key", "strategy", "job", "reason", "etype",
         "replayed", "pool", "seats", "queues", "weights", "prevention", "starved", "expression",
         "zone", "local", "other",
     )

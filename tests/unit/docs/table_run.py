@@ -249,6 +249,14 @@ def _states(run: Run) -> None:
     run.ask("DELETE", f"/jobs/{run.push('cancelled')}")
     run.ack(run.active("done"), result={"ok": True})
     run.nack(run.active("failing"), retryable=True)
+    run.nack(run.active("failing-long"), backtrace=["at somewhere"] * 50)
+    # Its record has no room to say why it ends.
+    crowded = run.push(
+        "crowded", ["x" * 400], expires_at="+PT1M", retry={"initial_interval": "PT1H"}
+    )
+    run.fetch("crowded", worker_id="w" * 250)
+    body = {"job_id": crowded, "worker_id": "w" * 250, "error": {"message": "no"}}
+    run.ask("POST", "/workers/nack", body)
     running = run.active("running")
     for progress in ({"data": {"step": 1}}, {"progress": 0.5, "message": "half"}):
         run.ask("PUT", f"/jobs/{running}/progress", progress)

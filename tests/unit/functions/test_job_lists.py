@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from ojs import runtime
+from ojs.domain.cron.schedule import zone_data_version
 from tests.unit.functions.client import Api as Client
 from tests.unit.functions.keyed import Keyed
 

@@ -101,16 +101,23 @@ def test_what_a_life_makes_of_a_stored_job_is_the_same_as_of_the_job_itself(
     )
 
 
-@given(jobs(), failures)
-def test_a_failure_is_read_back_from_its_item_exactly(job: Job, failure: Failure) -> None:
-    back = items.failure_from(_stored(items.error(job, failure)))
-    assert back == failure
-    assert exactly(back.details) == exactly(failure.details)
+@given(jobs(), failures, st.booleans())
+def test_an_error_is_read_back_from_its_item_and_from_the_record_exactly(
+    job: Job, failure: Failure, reported: bool
+) -> None:
+    entry = items.entry(job, failure, reported=reported)
+    back = items.entry_from(_stored(items.error(job.id, entry)))
+    # Who said so is known from the record alone.
+    assert replace(back, reported=reported) == entry
+    assert exactly(back.failure.details) == exactly(failure.details)
+    there, same = items.job_of(_stored(items.record_of(replace(job, noted=(entry, entry))))).noted
+    assert there == same == entry
+    assert exactly(there.failure.details) == exactly(failure.details)
 
 
 @given(jobs(), failures)
 def test_an_error_is_filed_under_its_job_by_life_and_attempt(job: Job, failure: Failure) -> None:
-    item = items.error(job, failure)
+    item = items.error(job.id, items.entry(job, failure))
     # What ends a job between attempts must not stand in for the error of the attempt before.
     ended = job.state is not State.ACTIVE
     key = keys.error(job.life, failure.attempt, ended=ended)

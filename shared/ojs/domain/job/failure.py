@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -62,6 +62,79 @@ class Failure:
             shown["details"] = dict(self.details)
         shown["occurred_at"] = times.format_ms(self.occurred_ms)
         return shown
+
+
+@dataclass(frozen=True)
+class ErrorEntry:
+    """A failure and its place in a job's error history, as it is stored.
+
+    `run` is the lease token of the run that failed. `ended` is for what ended a job between
+    attempts, such as its deadline.
+    """
+
+    failure: Failure
+    life: int = 0
+    ended: bool = False
+    run: str | None = None
+    # Whether a worker said so; otherwise the backend observed it.
+    reported: bool = False
+
+    @property
+    def final(self) -> bool:
+        """Whether nothing else can be known of its attempt. What the backend observed of a run may
+        stand beside what a worker said of it.
+        """
+        return self.reported or self.ended
+
+    def replaces(self, there: ErrorEntry) -> bool:
+        """Whether it is written in place of an entry of the same attempt.
+
+        What a worker says replaces what was noted of its run; what the backend observes does not.
+        Runs are told apart by their leases; the later one of two stays.
+        """
+        if self.run is not None and self.run == there.run:
+            return self.reported
+        return there.failure.occurred_ms <= self.failure.occurred_ms
+
+
+_REPORTED, _ENDED, _RETRYABLE = 1, 2, 4
+
+
+def compact(entries: Sequence[ErrorEntry]) -> str:
+    """The form in which a job record has entries of its error history."""
+    told = []
+    for entry in entries:
+        failure = entry.failure
+        flags = _REPORTED * entry.reported + _ENDED * entry.ended + _RETRYABLE * failure.retryable
+        code = 0 if failure.code == failure.type else failure.code
+        one: list[Any] = [failure.attempt, failure.occurred_ms, entry.life, entry.run or 0, flags]
+        one += [code, failure.type, failure.message]
+        if failure.backtrace or failure.details:
+            one += [list(failure.backtrace), failure.details]
+        told.append(one)
+    return jsontext.dumps(told)
+
+
+def entries_of(text: str) -> tuple[ErrorEntry, ...]:
+    """The entries that a job record has. Raises ValueError, TypeError if it cannot be read."""
+    return tuple(map(_entry, jsontext.stored(text)))
+
+
+def _entry(told: Sequence[Any]) -> ErrorEntry:
+    attempt, occurred_ms, life, run, flags, code, kind, message, *rest = told
+    backtrace, details = rest or ((), None)
+    failure = Failure(
+        attempt=attempt,
+        code=kind if code == 0 else code,
+        type=kind,
+        message=message,
+        occurred_ms=occurred_ms,
+        retryable=bool(flags & _RETRYABLE),
+        backtrace=tuple(backtrace),
+        details=details,
+    )
+    reported, ended = bool(flags & _REPORTED), bool(flags & _ENDED)
+    return ErrorEntry(failure, life=life, ended=ended, run=run or None, reported=reported)
 
 
 def reported(error: Mapping[str, Any], *, attempt: int, now_ms: int) -> Failure:

@@ -12,7 +12,7 @@ from ojs.domain import jsontext, times
 from ojs.domain.dead_letter import replay
 from ojs.domain.dead_letter.copies import META, Origin, Target
 from ojs.domain.fair_queue.tags import Share
-from ojs.domain.job.failure import Failure
+from ojs.domain.job.failure import ErrorEntry, Failure
 from ojs.domain.job.permits import RunPermits
 from ojs.domain.job.retention import RETENTION, Retention
 from ojs.domain.job.retry import DEFAULT, RetryPolicy
@@ -99,6 +99,8 @@ class Job:
     # Of a dead letter: the type of its latest error, and whether an operator is deleting it.
     error_type: str | None = None
     deleting: bool = False
+    # The latest entries of its error history, oldest first, as far as the record has room.
+    noted: tuple[ErrorEntry, ...] = ()
     # The latest automatic replay, in a text that each replay changes; kept if it fails again.
     replayed: str | None = None
     # Where its copy goes if it becomes a dead letter; then the copy's id, and whether the copy is

@@ -486,9 +486,13 @@ class QueueBounds:
                 ((job, after, failure),) = dropping
                 self._jobs.replace(job, after, failure=failure)
             else:
+                noted = [
+                    (job, *self._jobs.noting(job, after, failure))
+                    for job, after, failure in dropping
+                ]
                 self._jobs.replace_all(
-                    [(job, after) for job, after, _ in dropping],
-                    [self._jobs.noting(job, failure) for job, _, failure in dropping],
+                    [(job, after) for job, after, _ in noted],
+                    [apart for _, _, apart in noted if apart is not None],
                 )
         except LostRace as lost:
             if len(jobs) == 1:

@@ -13,7 +13,6 @@ from dataclasses import replace
 from ojs.domain.job.failure import Failure
 from ojs.domain.job.job import Job
 from ojs.store.derived.projection import COPIES
-from ojs.store.jobs import items
 from ojs.store.jobs.records import JobStore
 from ojs.store.table import keys
 from ojs.store.table.errors import LostRace
@@ -50,9 +49,10 @@ class WaitingCopies:
             values={":most": most},
         )
         # In the same transaction: a copy that was claimed meanwhile must not get this error.
-        error = Put(items.error(copy, failure))
+        after, apart = self._jobs.noting(copy, replace(after, trimmed=True), failure)
+        errors = [] if apart is None else [Put(apart.item)]
         try:
-            self._jobs.replace_all([(copy, replace(after, trimmed=True))], [counted, error])
+            self._jobs.replace_all([(copy, after)], [counted, *errors])
         except LostRace as lost:
             if lost.item is None:
                 raise NothingToTrim from None

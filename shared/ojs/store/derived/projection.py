@@ -21,7 +21,7 @@ from typing import Any
 
 from ojs.domain import jsontext, times
 from ojs.domain.errors import known
-from ojs.domain.job.failure import Failure
+from ojs.domain.job.failure import ErrorEntry
 from ojs.domain.job.job import Job
 from ojs.domain.job.states import State
 from ojs.store.derived.event_log import page_from
@@ -85,7 +85,7 @@ class ProjectedState:
     counts: Mapping[str, ShardCounts]
     # Hashes of the records that 0.2.0 has counted.
     counted: frozenset[bytes] = frozenset()
-    failures: Mapping[ErrorKey, Failure] = field(default_factory=dict)
+    errors: Mapping[ErrorKey, ErrorEntry] = field(default_factory=dict)
     # By queue and sort key of the day: the types of job that are counted by name.
     types: Mapping[tuple[str, str], set[str]] = field(default_factory=dict)
     # By queue: the attributes that count its dead letters.
@@ -157,7 +157,7 @@ class ProjectionStore:
         return ProjectedState(
             {name: ShardCounts.of(shard, name, found.get(key)) for name, key in count_keys.items()},
             frozenset(self._hashes(s for s, key in dedup_keys.items() if key in found)),
-            {key: items.failure_from(found[key]) for key in errors if key in found},
+            {key: items.entry_from(found[key]) for key in errors if key in found},
             types,
             counted,
         )

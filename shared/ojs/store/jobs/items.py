@@ -15,7 +15,8 @@ from ojs.domain import jsontext
 from ojs.domain.dead_letter.copies import Origin, Target
 from ojs.domain.errors import UnknownForm, known
 from ojs.domain.fair_queue.tags import TAG_DIGITS, Share, tagged
-from ojs.domain.job.failure import Failure
+from ojs.domain.job import failure as failures
+from ojs.domain.job.failure import ErrorEntry, Failure
 from ojs.domain.job.job import DEFAULT_TIMEOUT_MS, MISSING, Job, Lease
 from ojs.domain.job.permits import RunPermits
 from ojs.domain.job.retention import RETENTION, Retention
@@ -96,6 +97,7 @@ PLAIN = {
 # Attribute → field of the job that is stored in another form, how it is written, and how read.
 CODED: Mapping[str, tuple[str, Callable[[Any], Value], Callable[[Any], Any]]] = {
     "state": ("state", str, _state),
+    "errors": ("noted", failures.compact, failures.entries_of),
     "retry": ("policy", RetryPolicy.compact, RetryPolicy.of),
     "dlq": ("copies_to", Target.compact, Target.of),
     "copy_of": ("copy_of", Origin.compact, Origin.of),
@@ -255,9 +257,30 @@ def growth(job: Job) -> int:
     return GROWTH_BYTES + more
 
 
-def error(job: Job, failure: Failure) -> Item:
+def entry(job: Job, failure: Failure, *, reported: bool = False) -> ErrorEntry:
     """An entry of the error history. `job` is as it was when it failed."""
-    ended = job.state is not State.ACTIVE
+    return ErrorEntry(
+        failure,
+        life=job.life,
+        ended=job.state is not State.ACTIVE,
+        run=None if job.lease is None else job.lease.token,
+        reported=reported,
+    )
+
+
+def error_key(entry: ErrorEntry) -> str:
+    """The sort key of an entry's item, which is also its place among those of its job."""
+    return keys.error(entry.life, entry.failure.attempt, ended=entry.ended)
+
+
+def final_keys(job: Job) -> set[str]:
+    """The sort keys of those errors on a job record that say all there is of their attempts."""
+    return {error_key(entry) for entry in job.noted if entry.final}
+
+
+def error(job_id: str, entry: ErrorEntry) -> Item:
+    """The item of an entry of the error history."""
+    failure = entry.failure
     stored = {
         "code": failure.code,
         "type": failure.type,
@@ -267,22 +290,22 @@ def error(job: Job, failure: Failure) -> Item:
         "details": failure.details,
     }
     item: Item = {
-        "pk": keys.job(job.id),
-        "sk": keys.error(job.life, failure.attempt, ended=ended),
+        "pk": keys.job(job_id),
+        "sk": error_key(entry),
         "attempt": failure.attempt,
         "occurred": failure.occurred_ms,
         "error": jsontext.dumps({name: value for name, value in stored.items() if value}),
     }
-    if job.lease is not None:
+    if entry.run is not None:
         # Identifies the run that failed.
-        item["lease"] = job.lease.token
+        item["lease"] = entry.run
     return item
 
 
-def failure_from(item: Mapping[str, Any]) -> Failure:
-    """The failure an error item holds."""
+def entry_from(item: Mapping[str, Any]) -> ErrorEntry:
+    """The entry an error item holds; who said so is known from the record alone."""
     stored = jsontext.stored(item["error"])
-    return Failure(
+    failure = Failure(
         attempt=item["attempt"],
         code=stored.get("code", ""),
         type=stored.get("type", ""),
@@ -292,3 +315,21 @@ def failure_from(item: Mapping[str, Any]) -> Failure:
         backtrace=tuple(stored.get("backtrace", ())),
         details=stored.get("details"),
     )
+    return ErrorEntry(
+        failure,
+        life=int(str(item["sk"]).split("|")[1]),
+        ended=keys.is_of_end(str(item["sk"])),
+        run=item.get("lease"),
+    )
+
+
+def has_room(before: Job, after: Job) -> bool:
+    """Whether the record of a job that failed stays within one write unit with the errors that are
+    noted there: now, and in a run like the one before.
+
+    A result may then cost a second unit, once: what an item of the error would have cost. A dead
+    letter that is brought back loses more than its next run adds.
+    """
+    if after.state is not State.DISCARDED:
+        after = replace(after, lease=before.lease, permits=before.permits)
+    return size(record_of(after)) <= RECORD_BYTES

@@ -111,15 +111,19 @@ class JobReader:
             at: payload_of(by_key[at.key[1]]) for at in payloads_of(job) if at.key[1] in by_key
         }
         ended = job.state is State.DISCARDED and not job.dead_letter
-        errors = [
-            by_key[sk]
-            for sk in sorted(by_key)
-            # A sweep notes why it ends a job before it does; it may lose the job to a worker then.
+        errors = {
+            sk: item
+            for sk, item in by_key.items()
+            # Where there is no room for it in the record, a sweep notes why it ends a job before it
+            # does; it may lose the job to a worker then.
             if sk.startswith(keys.ERROR) and (ended or not keys.is_of_end(sk))
-        ]
+        }
+        own = map(items.error_key, job.noted)
         progress = progress_of(by_key.get(keys.PROGRESS), job)
         return changed(
-            self._filled(job, payloads), errors=_failures(errors, job), progress=progress
+            self._filled(job, payloads),
+            errors=_failures(sorted({*errors, *own}), errors, job),
+            progress=progress,
         )
 
     def with_contents(self, jobs: Sequence[Job], unreadable: Unreadable | None = None) -> list[Job]:
@@ -177,21 +181,35 @@ class JobReader:
         return job
 
     def with_errors(self, jobs: Sequence[Job], *, latest: int = 10) -> list[Job]:
-        """The same jobs with the latest errors of their current life, read by key.
+        """The same jobs with the latest errors of their current life; those that are not on the job
+        record are read by key.
 
         Listings use it: their cost must not grow with the number of attempts. `load` has them all.
         """
         wanted = {
             job.id: [
-                (keys.job(job.id), sk)
+                sk
                 for attempt in range(max(0, job.attempt - latest + 1), job.attempt + 1)
                 for sk in _error_keys(job, attempt)
             ]
             for job in jobs
         }
-        found = self._table.batch_get(key for group in wanted.values() for key in group)
+        known = {job.id: items.final_keys(job) for job in jobs}
+        found = self._table.batch_get(
+            (keys.job(job_id), sk)
+            for job_id, group in wanted.items()
+            for sk in group
+            if sk not in known[job_id]
+        )
         return [
-            changed(job, errors=_failures([found[k] for k in wanted[job.id] if k in found], job))
+            changed(
+                job,
+                errors=_failures(
+                    wanted[job.id],
+                    {sk: item for (pk, sk), item in found.items() if pk == keys.job(job.id)},
+                    job,
+                ),
+            )
             for job in jobs
         ]
 
@@ -204,7 +222,14 @@ def _error_keys(job: Job, attempt: int) -> list[str]:
     return own
 
 
-def _failures(found: Iterable[Item], job: Job) -> tuple[Failure, ...]:
-    """The errors of a job, without those that an earlier job of the same id left behind."""
-    failures = (items.failure_from(item) for item in found)
+def _failures(wanted: Iterable[str], found: Mapping[str, Item], job: Job) -> tuple[Failure, ...]:
+    """The errors of a job at these sort keys, in this order: those of the items that were found,
+    and those on its record. Without those that an earlier job of the same id left behind.
+    """
+    entries = {sk: items.entry_from(item) for sk, item in found.items()}
+    for noted in job.noted:
+        at = items.error_key(noted)
+        if at not in entries or noted.replaces(entries[at]):
+            entries[at] = noted
+    failures = (entries[sk].failure for sk in wanted if sk in entries)
     return tuple(failure for failure in failures if failure.occurred_ms >= job.created_ms)

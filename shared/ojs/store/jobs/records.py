@@ -26,7 +26,7 @@ from ojs.domain import jsontext
 from ojs.domain.errors import OjsError, UnknownForm
 from ojs.domain.fair_queue.tags import Share
 from ojs.domain.ids import IdSource
-from ojs.domain.job.failure import Failure
+from ojs.domain.job.failure import ErrorEntry, Failure
 from ojs.domain.job.job import DEFAULT_TIMEOUT_MS, MISSING, Job, JobPermits
 from ojs.domain.job.permits import RunPermits
 from ojs.domain.job.retention import RETENTION
@@ -350,13 +350,17 @@ class JobStore(JobReader):
     ) -> Job:
         """Compare-and-swap of a job record. Raises LostRace when it has changed.
 
-        `failure` is written to the history first: if we die in between, the entry of this attempt
-        is there and the job is still where it was, to be dealt with by lease expiry. An entry a
-        worker `reported` is never overwritten by what the backend observed.
+        `failure` is noted in the same write, if the record has room for it. What gets an item of
+        its own (`noting`) is written first: if we die in between, the job is still where it was, to
+        be dealt with by lease expiry. What a worker `reported` of its run is never overwritten by
+        what the backend observed.
         """
-        after, update = self.replacing(before, after, guard=guard)
+        apart: Put | None = None
         if failure is not None:
-            self._add_failure(before, failure, reported=reported)
+            after, apart = self.noting(before, after, failure, reported=reported)
+        after, update = self.replacing(before, after, guard=guard)
+        if apart is not None:
+            self._add(apart)
         self._table.update(update, own=("op", update.set["op"]))
         return after
 
@@ -421,26 +425,33 @@ class JobStore(JobReader):
             values=values,
         )
 
-    @staticmethod
-    def noting(job: Job, failure: Failure, *, reported: bool = False) -> Put:
-        """The write of an entry of the error history, for use in a transaction."""
-        item = items.error(job, failure)
-        # Races: a worker reports the very attempt that the sweep is ending. The worker's entry
-        # says more and replaces the backend's. And an entry may be left of an earlier run (a job
-        # handed back does not count the attempt): it is replaced, too, and that of a later one is
-        # not. Runs are told apart by their leases, as clocks differ.
-        condition = "attribute_not_exists(pk) OR #occurred <= :occurred OR #lease = :lease"
-        if not reported:
-            condition = "attribute_not_exists(pk) OR (#occurred <= :occurred AND #lease <> :lease)"
-        values: dict[str, Value] = {
-            ":occurred": failure.occurred_ms,
-            ":lease": job.lease.token if job.lease else "",
-        }
-        return Put(item, condition=condition, values=values)
+    def noting(
+        self, before: Job, after: Job, failure: Failure, *, reported: bool = False
+    ) -> tuple[Job, Put | None]:
+        """Note in `after` how `before` failed. The oldest entries that stood there make room for
+        it: they get items of their own.
 
-    def _add_failure(self, job: Job, failure: Failure, *, reported: bool) -> None:
+        Returns it, and if the record has no room for the new entry its item, which the caller
+        writes before the record or with it. Raises OjsError.
+        """
+        entry = items.entry(before, failure, reported=reported)
+        place = items.error_key(entry)
+        others = tuple(one for one in before.noted if items.error_key(one) != place)
+        if any(one not in others and not entry.replaces(one) for one in before.noted):
+            return after, None
+        for leaving in range(len(others) + 1):
+            noted = changed(after, noted=(*others[leaving:], entry))
+            if items.has_room(before, noted):
+                # If we die now, these stand in both places, which readers take for one.
+                for one in others[:leaving]:
+                    self._add(_apart(before.id, one))
+                return noted, None
+        return changed(after, noted=others), _apart(before.id, entry)
+
+    def _add(self, entry: Put) -> None:
+        # Race: another writes the same entry, or what stands there says more of the same run.
         with suppress(LostRace):
-            self._table.put(self.noting(job, failure, reported=reported))
+            self._table.put(entry)
 
     def note_permits(self, job: Job, permits: RunPermits) -> bool:
         """Note more permits on a running job than it had; False if it does not run under this lease
@@ -539,6 +550,22 @@ class JobStore(JobReader):
             )
         except LostRace:
             return
+
+
+def _apart(job_id: str, entry: ErrorEntry) -> Put:
+    """The write of an entry of the error history as an item of its own."""
+    # Races: a worker reports the very attempt that the sweep is ending. The worker's entry says
+    # more and replaces the backend's. And an entry may be left of an earlier run (a job handed back
+    # does not count the attempt): it is replaced, too, and that of a later one is not. Runs are
+    # told apart by their leases, as clocks differ. Readers compare likewise (`ErrorEntry.replaces`)
+    condition = "attribute_not_exists(pk) OR #occurred <= :occurred OR #lease = :lease"
+    if not entry.reported:
+        condition = "attribute_not_exists(pk) OR (#occurred <= :occurred AND #lease <> :lease)"
+    values: dict[str, Value] = {
+        ":occurred": entry.failure.occurred_ms,
+        ":lease": entry.run or "",
+    }
+    return Put(items.error(job_id, entry), condition=condition, values=values)
 
 
 def _same_permits(job: Job) -> str:

@@ -79,7 +79,8 @@ TABLE = TableSchema()
 # 2: readers pass over entries, records, permits and attributes of forms that they do not know.
 # 3: counters by shard of the stream, beside those of queues; notes in the registry of queues.
 # 4: lease notes, in place of the due entries of jobs that were just claimed; replicas of queues'
-#    records, where they have lanes; cron jobs, which stand in due lines.
+#    records, where they have lanes; cron jobs, which stand in due lines; the latest errors of a
+#    job on its record.
 SCHEMA_VERSION = 4
 # The lowest SCHEMA_VERSION of code that works on these items: which readers a writer needs. It goes
 # up only with a change that breaks older code: from then on a deployment cannot go back to an
