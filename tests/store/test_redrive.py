@@ -417,13 +417,13 @@ def test_a_job_moves_to_another_queue_under_its_rules(world: World) -> None:
     assert world.fetch("mail") == []
     other = die(world)
     with pytest.raises(QueueFull):
-        world.run.redrive.retry(other.id, override(queue="again"))
+        world.run.redrive.retry(other.id, override(queue="again"), caller="none")
     (fetched,) = world.fetch("again")
     world.run.finish.ack(fetched.id)
     assert counter_value(world, "again")[0] == 0
     world.run.queues.configure("again", {"allowed_job_types": ["other.*"]})
     with pytest.raises(JobTypeNotAllowed):
-        world.run.redrive.retry(other.id, override(queue="again"))
+        world.run.redrive.retry(other.id, override(queue="again"), caller="none")
     assert world.run.jobs.get(other.id).queue == "mail"
     world.run.redrive.retry(other.id, override(queue="new"))
     assert world.run.queues.get("new").state == "active"
