@@ -51,7 +51,7 @@ FOUND: dict[tuple[str, int], str] = {
         "A container died before it committed a batch in a bounded queue. When the client asked "
         "again it was told that the ids were taken, and the batch was undone later."
     ),
-    ("late", 5): (
+    ("late", 36): (
         "Staged jobs of a batch that had been undone were written late. A sweep took them for jobs "
         "that the depth counter had missed, and counted them: the counter passed its bound."
     ),
@@ -75,4 +75,5 @@ FOUND_BEFORE = (
     ("ending", 2454),
     ("rejected", 68),
     ("ending", 919),
+    ("late", 5),
 )
