@@ -66,6 +66,8 @@ _SWEEPS = (
     (60.0, {"replay": 10_000, "prune": 10_000}),
     # Queues that are looked at before they rest.
     (60.0, {"rest": 500}),
+    # Cron jobs whose times new rules of zones have moved. Where there are none it is nothing.
+    (60.0, {"zones": 1_000}),
 )
 # Looks for oldest jobs that one request may cause; what is left out is made up for by the next.
 _PROBES = 100

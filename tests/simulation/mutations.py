@@ -199,7 +199,7 @@ def lock_without_condition() -> AbstractContextManager[Any]:
 def end_without_note() -> AbstractContextManager[Any]:
     """A queue goes, and no note of it stays for those that were pushing to it."""
 
-    def finish_deletion(self: QueueStore, queue: Any, _ending: Any) -> None:
+    def finish_deletion(self: QueueStore, queue: Any, _ending: Any, **_: Any) -> None:
         self._table.delete(keys.QUEUES, queue.name)
         self._table.delete(keys.queue(queue.name), keys.RECORD)
 

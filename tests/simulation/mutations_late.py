@@ -20,7 +20,6 @@ from ojs.domain.job.job import Job
 from ojs.services.jobs import finish
 from ojs.services.jobs.enqueue import Enqueue
 from ojs.services.permits.lifecycle import Permits
-from ojs.store.jobs import items
 from ojs.store.jobs import records as job_store
 from ojs.store.jobs.lease_notes import LeaseNote
 from ojs.store.jobs.staged_batches import StagedBatches
@@ -184,32 +183,6 @@ def no_error_makes_room() -> AbstractContextManager[Any]:
     return mock.patch.object(job_store.JobStore, "noting", mutated)
 
 
-@contextmanager
-def errors_go_by_the_start() -> Iterator[None]:
-    """As it was: what happened since a run began is of that run (found likewise)."""
-
-    def mutated(job_id: str, entry: ErrorEntry) -> Put:
-        condition = "attribute_not_exists(pk) OR #occurred < :began"
-        values: dict[str, Any] = {":began": began[0]}
-        if entry.reported:
-            condition += " OR #lease = :lease"
-            values[":lease"] = entry.run or ""
-        return Put(items.error(job_id, entry), condition=condition, values=values)
-
-    entry_of = items.entry
-    began = [0]
-
-    def noticed(job: Job, *rest: Any, **more: Any) -> ErrorEntry:
-        began[0] = job.started_ms or job.created_ms
-        return entry_of(job, *rest, **more)
-
-    with (
-        mock.patch.object(items, "entry", noticed),
-        mock.patch.object(job_store, "_apart", mutated),
-    ):
-        yield
-
-
 # --- what an answer means -------------------------------------------------------------------------
 
 
@@ -345,7 +318,6 @@ LATE: Mapping[str, tuple[Mutation, str]] = {
     "progress goes back": (_unconditional(keys.PROGRESS), "owners"),
     "the backend's error replaces the worker's": (any_error_replaces, "owners"),
     "an error takes the place of the one before": (no_error_makes_room, "owners"),
-    "errors go by the start of the run": (errors_go_by_the_start, "owners"),
     "a dead connection is a defect": (_classified(dead_connection_is_a_defect), "life"),
     "keys that were not read are forgotten": (
         _forgotten("batch_get_item", "UnprocessedKeys"),

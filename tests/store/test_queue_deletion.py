@@ -595,14 +595,14 @@ def test_an_end_that_was_taken_back_and_begun_otherwise_is_not_finished(exact: W
     exact.run.queues.configure("old", {})
     finish = exact.run.deletion._queues.finish_deletion
 
-    def late(queue: Queue, deletion: Deletion) -> None:
+    def late(queue: Queue, deletion: Deletion, *, now_ms: int) -> None:
         other = exact.another()
         other.deletion._queues.cancel_deletion(queue, queue.deletion or deletion)
         exact.push(queue="old")
         exact.fetch("old", worker="w")
         exact.clock.advance(1)
         other.deletion.delete("old", "discard")
-        finish(queue, deletion)
+        finish(queue, deletion, now_ms=now_ms)
 
     with mock.patch.object(exact.run.deletion._queues, "finish_deletion", late):
         exact.run.deletion.delete("old", "reject")

@@ -195,7 +195,7 @@ def finish(run: Runtime) -> None:
         deletion = Deletion(DeletionStrategy.DISCARD)
         if queue.deletion is None:
             queue = run.stores.queues.begin_deletion(queue, deletion, now_ms=7)
-        run.stores.queues.finish_deletion(queue, deletion)
+        run.stores.queues.finish_deletion(queue, deletion, now_ms=run.clock.now_ms())
 
 
 def replicate(run: Runtime) -> None:

@@ -48,9 +48,9 @@ _TEXTS = frozenset(
     (
         "pk", "sk", "state", "type", "queue", "op", "worker", "batch", "lease", "stalled", "retry",
         "payload", "result", "result_ref", "errors", "unique", "info", "directive", "config",
-        "inherited", "policy", "dlq", "copy", "copy_of", "key", "strategy", "job", "reason", "etype",
-        "replayed", "pool", "seats", "queues", "weights", "prevention", "starved", "expression",
-        "zone", "local", "other",
+        "inherited", "policy", "dlq", "copy", "copy_of", "key", "strategy", "job", "reason",
+        "etype", "replayed", "pool", "seats", "queues", "weights", "prevention", "starved",
+        "expression", "zone", "local", "other",
     )
 )  # fmt: skip
 _NUMBERS = frozenset(

@@ -429,9 +429,9 @@ class JobListing:
         likely = self._likely(look, entries, consistent=True)
         staged = self._uncommitted(likely.values())
         jobs = [
-            (likely[entry.job_id], entry.behind.text(digest))
+            (job, entry.behind.text(digest))
             for entry in entries
-            if entry.job_id in likely and likely[entry.job_id].batch not in staged
+            if (job := look.taken(entry, likely)) is not None and job.batch not in staged
         ]
         return JobsPart(jobs, None if after is None else after.text(digest))
 

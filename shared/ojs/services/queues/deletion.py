@@ -191,19 +191,22 @@ class QueueDeletion:
         if run.deletion.strategy is DeletionStrategy.REJECT:
             # The request crashed before it decided: decide now as it would have.
             counts["queues_deleted"] += self._delete_if_empty(run.queue, run.deletion)
+            return
         # Jobs may have come to a lane that was read before: the queue is deleted only when all
         # lanes are empty in one look.
-        elif not self._occupied(run.queue):
-            self._queues.finish_deletion(run.queue, run.deletion)
+        now_ms = self._clock.now_ms()
+        if not self._occupied(run.queue):
+            self._queues.finish_deletion(run.queue, run.deletion, now_ms=now_ms)
             counts["queues_deleted"] += 1
 
     def _delete_if_empty(self, queue: Queue, deletion: Deletion) -> bool:
         """Finish or cancel a deletion with `reject`; returns whether the queue is gone."""
+        now_ms = self._clock.now_ms()
         # Race: a push stored a job after the queue was found empty. The push wins.
         if self._holds_jobs(queue):
             self._queues.cancel_deletion(queue, deletion)
             return False
-        self._queues.finish_deletion(queue, deletion)
+        self._queues.finish_deletion(queue, deletion, now_ms=now_ms)
         return True
 
     def look_after(self, limit: int, counts: SweepCounts, go_on: GoOn = always) -> None:
@@ -229,7 +232,7 @@ class QueueDeletion:
             return
         if there is not None:
             # A run crashed after it wrote the tombstone: finish the deletion.
-            self._queues.finish_deletion(there, deletion)
+            self._queues.finish_deletion(there, deletion, now_ms=now_ms)
         crons: dict[str, int] = {}
         match deletion.strategy:
             case DeletionStrategy.REJECT | DeletionStrategy.DRAIN:

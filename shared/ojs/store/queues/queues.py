@@ -184,8 +184,10 @@ class QueueStore:
         )
         return from_item(queue.name, item)
 
-    def finish_deletion(self, queue: Queue, deletion: Deletion) -> None:
-        """Delete the queue and store its tombstone. Safe to repeat."""
+    def finish_deletion(self, queue: Queue, deletion: Deletion, *, now_ms: int) -> None:
+        """Delete the queue, which was seen empty at `now_ms`, and store its tombstone. Safe to
+        repeat.
+        """
         stored = queue.deletion or deletion
         tombstone = _item(queue) | {
             "pk": keys.GONE,
@@ -199,14 +201,18 @@ class QueueStore:
         # Its dead letters stay, and are counted and pruned while there are any.
         left: dict[str, Value] = {"pk": keys.LEFT, "sk": queue.name, "at": stored.began_ms}
         self._table.put(Put(left | _of_dead_letters(queue.layers)))
-        self._table.delete(keys.QUEUES, queue.name)
+        self._registry.remove(queue.name, before_ms=now_ms)
         # Race: the queue cannot be created again before it is gone; a repetition finds it gone, or
         # created again. Race: the sweep has cancelled this deletion, and perhaps another one began.
         # Then the queue stays, and the sweep adds its name to the registry again.
         condition, values = _being_deleted(stored)
-        with suppress(LostRace):
+        try:
             gone = Delete(keys.queue(queue.name), keys.RECORD, condition, values)
             self._records.write(queue.name, gone)
+        except LostRace as lost:
+            if lost.item:
+                # There is a queue of this name: it must be in the registry.
+                self._registry.register(queue.name)
 
     def restore(self, gone: Queue) -> None:
         """Restore a deleted queue as it was, unless it was created again meanwhile."""

@@ -17,6 +17,7 @@ written is seen before a queue rests, or keeps it from resting.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -82,6 +83,19 @@ class QueueRegistry:
         now_ms = self._clock.now_ms()
         self._table.update(_noting(name, now_ms))
         self._noted.put(name, now_ms)
+
+    def remove(self, name: str, *, before_ms: int) -> None:
+        """Remove a queue that is deleted, unless it was noted since then. Safe to repeat."""
+        # Race: another container has deleted it as well, it was created again, and this write takes
+        # effect only then. It stays: sweeps would not look at the new queue. Where it was noted by
+        # a container whose clock is ahead it stays, too, and sweeps look at an empty queue.
+        with suppress(LostRace):
+            self._table.delete(
+                keys.QUEUES,
+                name,
+                condition="attribute_not_exists(#at) OR #at <= :before",
+                values={":before": before_ms},
+            )
 
     def note(self, name: str) -> None:
         """Have sweeps look at a queue in the next minutes: to be called before the write that they
