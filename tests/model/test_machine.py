@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from mypy_boto3_dynamodb import DynamoDBClient
 
 
-EXAMPLES = int(os.environ.get("MACHINE_EXAMPLES", "40"))
+EXAMPLES = int(os.environ.get("MACHINE_EXAMPLES", "16"))
 STEPS = 40
 PHASES = [Phase.explicit, Phase.generate, *([Phase.shrink] if os.environ.get("SHRINK") else [])]
 

@@ -265,7 +265,8 @@ def test_jobs_claimed_a_moment_ago_are_listed_once(world: World, queue: str | No
     assert sorted(job.id for job in everything(world, wanted, limit=2)) == expected
 
 
-def test_a_page_of_running_jobs_is_bounded_whatever_was_claimed(world: World) -> None:
+def test_a_page_of_running_jobs_is_bounded_whatever_was_claimed(exact: World) -> None:
+    world = exact
     notes = world.run.stores.jobs.notes
     for slot in range(SLOTS):
         notes._use(slot, world.clock.now_ms())
