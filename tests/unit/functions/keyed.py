@@ -106,6 +106,9 @@ def about(
 
 def _concerning(operation: str, body: dict[str, Any], queue: str, job: str) -> dict[str, Any]:
     """The body of the document's example, about this queue or job."""
+    if operation.startswith("set_maintenance"):
+        # Whoever comes after it is to be handed jobs.
+        return {"enabled": False}
     pushed = {"type": "t", "args": [], "options": {"queue": queue}}
     own: dict[str, dict[str, Any]] = {
         "enqueue_job": pushed,
