@@ -22,6 +22,7 @@ CLAIMED = (
     "level-0-core/lifecycle",
     "level-0-core/operations",
     "level-1-reliable",
+    "level-2-scheduled/cron",
     "level-2-scheduled/delay",
     "level-2-scheduled/ttl",
     "level-4-advanced/bulk",
