@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -85,9 +85,9 @@ def cancelled(reason: str, operation: str) -> ClientError:
 FAULTS = ("died before", "died after", "answer lost", "timed out", "ThrottlingException")
 
 
-def faults(world: World) -> Iterator[tuple[Runtime, Faulty]]:
+def faults(world: World, kinds: Sequence[str] = FAULTS) -> Iterator[tuple[Runtime, Faulty]]:
     """A fresh container for each number of call and each fault, until no call is left to fail."""
-    for fault in FAULTS:
+    for fault in kinds:
         for number in range(1, 100):
             client = Faulty(world.client, number, fault)
             yield world.another(client), client

@@ -22,7 +22,7 @@ from ojs.store.permits.recount import Recount
 from ojs.store.permits.semaphore import GONE_MS, SETTLED_MS, ConcurrencySemaphore
 from ojs.store.table import keys, values
 from tests.store.doubles import Projecting
-from tests.store.faults import Died, attempt, faults
+from tests.store.faults import FAULTS, Died, attempt, faults
 from tests.store.permits import STOPPABLE, reconcile, reconcile_at_rest, stop, taken
 from tests.store.streams import Stream
 
@@ -421,8 +421,11 @@ def test_the_end_of_a_job_that_dies_anywhere_loses_no_permit(exact: World, how: 
 
 
 @pytest.mark.exhaustive
-def test_setting_a_limit_that_dies_anywhere_and_is_asked_again_is_exact(exact: World) -> None:
-    for run, _ in faults(exact):
+@pytest.mark.parametrize("fault", FAULTS)
+def test_setting_a_limit_that_dies_anywhere_and_is_asked_again_is_exact(
+    exact: World, fault: str
+) -> None:
+    for run, _ in faults(exact, [fault]):
         push(exact, 6)
         running = exact.fetch(count=3)
         if attempt(partial(run.queues.configure, QUEUE, {"concurrency": 4})) is None:
