@@ -80,11 +80,13 @@ def _list(server: Server, options: argparse.Namespace) -> None:
 
 
 def confirm(question: str, options: argparse.Namespace) -> None:
-    """Ask whether to go on. Raises CommandError if not, or where nobody can be asked."""
+    """Ask whether to go on. Raises CommandError if not, or if there is no terminal to ask on."""
     if options.yes:
         return
     if not sys.stdin.isatty():
-        raise CommandError(f"{question} Nobody can be asked here: pass --yes", Exit.USAGE)
+        raise CommandError(
+            f"{question} There is no terminal to ask this on: --yes answers it", Exit.USAGE
+        )
     print(f"{output.printable(question)} [y/N] ", end="", file=sys.stderr, flush=True)
     if sys.stdin.readline().strip().lower() not in ("y", "yes"):
         raise CommandError("nothing was done")

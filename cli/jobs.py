@@ -6,20 +6,22 @@ import argparse
 import json
 import re
 from collections.abc import Iterator, Sequence
-from datetime import UTC, datetime, timedelta
 from functools import partial
 from itertools import islice
 from typing import Any
 
 from cli import bulk, output, target
 from cli.target import CommandError, Exit, Server
+from ojs.clock import Clock, SystemClock
+from ojs.domain import times
 
 _SHOWN = 20
 # The largest page; and of ids in one request.
 _PAGE = 100
 _MOST_IDS = 1_000
 _AGO = re.compile(r"(\d{1,6})([smhd])")
-_UNITS = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days"}
+_UNITS_MS = {"s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
+_CLOCK = SystemClock()
 # Not shown: the same for each job, or told by the history.
 _HIDDEN = ("id", "specversion", "errors", "metadata")
 _VERBS = {
@@ -84,12 +86,11 @@ def add_limit(parser: argparse.ArgumentParser) -> None:
     )  # fmt: skip
 
 
-def moment(text: str) -> str:
+def moment(text: str, clock: Clock = _CLOCK) -> str:
     """A time as the API reads it: as it is, or, of `2h`, so long ago."""
     if (ago := _AGO.fullmatch(text)) is None:
         return text
-    then = datetime.now(UTC) - timedelta(**{_UNITS[ago[2]]: int(ago[1])})
-    return then.isoformat(timespec="milliseconds").replace("+00:00", "Z")
+    return times.format_ms(max(0, clock.now_ms() - int(ago[1]) * _UNITS_MS[ago[2]]))
 
 
 def listed(

@@ -1,4 +1,4 @@
-"""`ojs-aws tidy`: removes orphans: parts of jobs left by functions that died while writing."""
+"""`ojs-aws tidy`: removes orphans: parts of jobs and cron jobs left by functions that died."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ def add(commands: Any) -> None:
     """Add the command to the parser."""
     parser = commands.add_parser(
         "tidy",
-        help="remove parts of jobs that no job names, left by functions that died while writing; "
-        "reads the whole table, with your AWS credentials",
+        help="remove parts of jobs and cron jobs that were left by functions that died while "
+        "writing them; reads the whole table, with your AWS credentials",
     )
     parser.add_argument("--stage", required=True, help="the deployed stage")
     parser.add_argument("--dry-run", action="store_true", help="only count them")
@@ -40,4 +40,4 @@ def _run(options: argparse.Namespace) -> None:
     except (BotoCoreError, ClientError, OjsError) as error:
         raise target.CommandError(f"AWS: {error}") from None
     what = "would be removed" if options.dry_run else "removed"
-    print(f"{done.parts} parts of jobs looked at, {done.removed} {what}")
+    print(f"{done.parts} parts of jobs and cron jobs looked at, {done.removed} {what}")

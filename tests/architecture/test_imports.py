@@ -44,7 +44,7 @@ ALLOWED: dict[str, set[str]] = {
     "local": {"local", "ojs", "functions"},
     "cli": {
         "cli", "ojs.services.operations.tidy", "ojs.store.table.clients", "ojs.store.jobs.orphans",
-        "ojs.store.table.table", "ojs.domain.errors",
+        "ojs.store.table.table", "ojs.domain.errors", "ojs.domain.times", "ojs.clock",
     },
     "examples": set(),
 }  # fmt: skip

@@ -25,13 +25,15 @@ from tests.model.backend import InProcess, OnEngine, Storage
 from tests.model.machine import HOUR, QUEUES, queues
 from tests.model.producers import options
 from tests.model.scenes import SCENES, Scenes
+from tests.spread import examples
 from tests.store.streams import BEHIND, recount, recount_behind, unpacked, whole
 
 if TYPE_CHECKING:
     from mypy_boto3_dynamodb import DynamoDBClient
 
 
-EXAMPLES = int(os.environ.get("MACHINE_EXAMPLES", "16"))
+# `make test-all` has all of them.
+EXAMPLES = int(os.environ.get("MACHINE_EXAMPLES") or (40 if examples(100) == 100 else 16))
 STEPS = 40
 PHASES = [Phase.explicit, Phase.generate, *([Phase.shrink] if os.environ.get("SHRINK") else [])]
 
@@ -177,14 +179,14 @@ class Machine(Scenes):
 
 
 def look_at(
-    storage: Callable[[], Storage], examples: int, *, streamed: bool, stage: str | None = None
+    storage: Callable[[], Storage], histories: int, *, streamed: bool, stage: str | None = None
 ) -> None:
     attributes = {"storage": staticmethod(storage), "streamed": streamed, "stage": stage}
     machine = type("OnThisTable", (Machine,), attributes)
     run_state_machine_as_test(
         machine,
         settings=settings(
-            max_examples=examples,
+            max_examples=histories,
             stateful_step_count=STEPS,
             derandomize="MACHINE_EXAMPLES" not in os.environ,
             suppress_health_check=list(HealthCheck),
@@ -199,10 +201,10 @@ FEW = 4
 
 
 @pytest.mark.parametrize(
-    "examples", [FEW, pytest.param(EXAMPLES, marks=pytest.mark.exhaustive)], ids=["few", "many"]
+    "histories", [FEW, pytest.param(EXAMPLES, marks=pytest.mark.exhaustive)], ids=["few", "many"]
 )
-def test_the_api_does_what_the_model_says(examples: int) -> None:
-    look_at(InProcess, examples, streamed=False)
+def test_the_api_does_what_the_model_says(histories: int) -> None:
+    look_at(InProcess, histories, streamed=False)
 
 
 @pytest.mark.exhaustive

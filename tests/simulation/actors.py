@@ -116,8 +116,7 @@ class Worker(Actor):
         lease, shown = self._shown(job) if ends else (None, {"worker_id": self.speaks_as})
 
         def speak() -> Any:
-            # A report goes by the time when it came, others may have extended the lease since.
-            self._speak(job.id, lease=lease, worker=self.speaks_as, extends=not ends, late=not ends)
+            self._speak(job.id, lease=lease, worker=self.speaks_as, extends=not ends)
             return act(job, shown)
 
         answer, refused = self.world.request(kind, speak)

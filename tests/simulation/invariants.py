@@ -28,6 +28,7 @@ from ojs.domain.job.states import TERMINAL, TRANSITIONS, State
 from ojs.domain.pool.pool import pool_semaphore, worker_semaphore
 from ojs.domain.rate_limit.limiter import RateLimit, limiter_name
 from ojs.store.jobs import items
+from ojs.store.jobs.lease_notes import slots_in_use
 from ojs.store.permits.semaphore import key_of
 from ojs.store.queues import pools, queues
 from ojs.store.queues.replicas import MAX_COPIES
@@ -74,8 +75,6 @@ class Speech:
     worker: str | None = None
     # A heartbeat or a progress report, which a worker's id is enough for.
     extends: bool = False
-    # What it says goes by an earlier time.
-    late: bool = False
     # An operator's act that may start a job before its time.
     hastens: bool = False
     claimed: set[str] = field(default_factory=set)
@@ -281,10 +280,9 @@ class Watch:
             ids = (UUID(bytes=packed[at : at + 16]) for at in range(0, len(packed), 20))
             self._notes[pk, sk] = {keys.job(str(job_id)) for job_id in ids}
         elif pk == keys.LEASE_SLOTS:
-            slot = keys.lease_notes(int(sk))
-            self._looked.pop(slot, None)
-            if after is not None and "used" in after:
-                self._looked[slot] = after.get("seen", {"S": ""})["S"]
+            assert after is not None
+            used = slots_in_use(values.unpack(after))
+            self._looked = {keys.lease_notes(slot.number): slot.seen for slot in used}
         elif pk.startswith(keys.job("")) and sk == keys.RECORD:
             unfiled = after is not None and after["state"]["S"] == State.ACTIVE.value
             if unfiled and after is not None and "wpk" not in after:
@@ -577,7 +575,7 @@ class Watch:
         longer_ms = after["lease_until"] - before["lease_until"]
         if longer_ms and not mine.owns(pk, before):
             raise broken("only its holder extends a lease", job=pk, by=mine.worker)
-        if longer_ms < -self._spread_ms and not mine.late:
+        if longer_ms < 0:
             raise broken("no lease is made shorter", job=pk, by_ms=-longer_ms)
 
     def _in_time(self, pk: str, before: Item, after: Item) -> None:

@@ -147,6 +147,11 @@ def leases_end_early() -> AbstractContextManager[Any]:
     return mock.patch.object(lifecycle, "by_time", early)
 
 
+def late_heartbeat_counts() -> AbstractContextManager[Any]:
+    """A heartbeat counts whatever the time of the one before."""
+    return dropped("#beat", of="J|")()
+
+
 def heartbeat_shortens() -> AbstractContextManager[Any]:
     """A heartbeat sets the end of a lease, also when it was put off further."""
     return dropped("#lease_until <= :until", of="J|")()
@@ -315,6 +320,7 @@ LATE: Mapping[str, tuple[Mutation, str]] = {
     "the demand of the token is not noted": (demand_is_not_noted, "owners"),
     "a lease ends early": (leases_end_early, "owners"),
     "a heartbeat shortens a lease": (heartbeat_shortens, "owners"),
+    "a heartbeat of an earlier time counts": (late_heartbeat_counts, "owners"),
     "progress goes back": (_unconditional(keys.PROGRESS), "owners"),
     "the backend's error replaces the worker's": (any_error_replaces, "owners"),
     "an error takes the place of the one before": (no_error_makes_room, "owners"),

@@ -51,6 +51,10 @@ FOUND: dict[tuple[str, int], str] = {
         "A container died before it committed a batch in a bounded queue. When the client asked "
         "again it was told that the ids were taken, and the batch was undone later."
     ),
+    ("owners", 718): (
+        "The first try of a heartbeat had no answer, and took effect after its repetition and a "
+        "later heartbeat: it made the lease shorter, and its event was in the log twice."
+    ),
     ("late", 36): (
         "Staged jobs of a batch that had been undone were written late. A sweep took them for jobs "
         "that the depth counter had missed, and counted them: the counter passed its bound."
@@ -80,4 +84,7 @@ FOUND_BEFORE = (
     # A queue was deleted by two at once and created again; then a late try of the first took its
     # name out of the registry, and no sweep looked at its jobs.
     ("ending", 3037),
+    # A sweep that had seen a queue with fewer lanes made its replicas after one that had seen more:
+    # those that were too many stayed, and no change of the queue reached them.
+    ("lanes", 10),
 )

@@ -184,7 +184,7 @@ class World:
 
     def _later(self, act: Callable[[], Any]) -> Callable[[], None]:
         """A write that takes effect as whoever makes it now, if it still may."""
-        speech = replace(self.watch.speech[self.scheduler.current], late=True)
+        speech = replace(self.watch.speech[self.scheduler.current])
 
         def late() -> None:
             me, speeches = self.scheduler.current, self.watch.speech

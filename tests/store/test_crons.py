@@ -61,6 +61,7 @@ def outcome(run: CronRun) -> tuple[str, str | None]:
     return times.format_ms(run.scheduled_ms or 0)[11:16], run.reason and run.reason.value
 
 
+@pytest.mark.requirement("CRON-22", "CRON-24")
 def test_it_fires_at_the_fetch_that_asks(world: World) -> None:
     cron = register(world)
     assert world.fetch("q") == []
@@ -78,6 +79,7 @@ def test_it_fires_at_the_fetch_that_asks(world: World) -> None:
     assert world.fetch("q") == []
 
 
+@pytest.mark.requirement("CRON-35")
 def test_it_fires_in_the_sweep_where_nobody_fetches(world: World) -> None:
     register(world)
     assert "crons" not in world.sweep()
@@ -88,6 +90,7 @@ def test_it_fires_in_the_sweep_where_nobody_fetches(world: World) -> None:
     assert job.id == now(world).last_job_id
 
 
+@pytest.mark.requirement("CRON-7", "CRON-25")
 def test_after_an_outage_one_fires_and_the_next_is_in_the_future(world: World) -> None:
     cron = register(world, overlap_policy="allow")
     world.clock.advance(3 * HOUR)
@@ -97,6 +100,7 @@ def test_after_an_outage_one_fires_and_the_next_is_in_the_future(world: World) -
     assert (now(world).tick_ms or 0) > world.clock.now_ms()
 
 
+@pytest.mark.requirement("CRON-18")
 @pytest.mark.parametrize(("policy", "jobs"), [("skip", 1), ("allow", 2), ("cancel_previous", 2)])
 def test_overlap(world: World, policy: str, jobs: int) -> None:
     register(world, overlap_policy=policy)
@@ -123,6 +127,7 @@ def test_a_job_that_waits_overlaps_too(world: World) -> None:
     assert [run.reason for run in runs(world)] == [None, "overlap_skip", "overlap_skip"]
 
 
+@pytest.mark.requirement("CRON-34")
 def test_enqueue_lets_jobs_wait_for_each_other(world: World) -> None:
     register(world, overlap_policy="enqueue")
     for _ in range(4):
@@ -329,6 +334,7 @@ def test_every_counts_from_the_last_tick_and_does_not_drift(world: World) -> Non
     assert now(world).tick_ms == world.clock.now_ms() + 5 * MINUTE
 
 
+@pytest.mark.requirement("CRON-1", "CRON-26")
 def test_registering_again_updates(world: World) -> None:
     first = register(world, cron="0 9 * * *")
     before = world.items()
@@ -438,6 +444,7 @@ def test_a_cron_job_does_not_keep_jobs_back(world: World) -> None:
     assert world.sweep()["failed"] == 1
 
 
+@pytest.mark.requirement("CRON-21", "CRON-23")
 def test_a_tick_fires_once_whoever_evaluates(exact: World) -> None:
     names = [f"c{number}" for number in range(5)]
     for name in names:

@@ -406,15 +406,21 @@ def test_a_refusal_is_not_kept(world: World, count: int) -> None:
         push(world.run, *body, {})
 
 
-def test_a_staged_batch_that_was_left_is_committed_by_the_next_try(exact: World) -> None:
-    """It died between its last two calls. Its jobs were not told to anybody."""
+def left_uncommitted(world: World) -> list[dict[str, Any]]:
+    """A staged batch whose push died before its last call, as it was asked for."""
     body = [{"args": [n]} for n in range(7)]
-    exact.push()
-    counting = Faulty(exact.client, 0, "died before")
-    push(exact.another(counting), *body, key="other")
-    drain(exact)
+    world.push()
+    counting = Faulty(world.client, 0, "died before")
+    push(world.another(counting), *body, key="other")
+    drain(world)
     with pytest.raises(Died):
-        push(exact.another(Faulty(exact.client, counting.calls, "died before")), *body)
+        push(world.another(Faulty(world.client, counting.calls, "died before")), *body)
+    return body
+
+
+def test_a_staged_batch_that_was_left_is_committed_by_the_next_try(exact: World) -> None:
+    """Its jobs were not told to anybody."""
+    body = left_uncommitted(exact)
     assert exact.fetch(count=10) == []
     pushed = push(exact.run, *body)
     assert len(exact.fetch(count=10)) == 7
@@ -422,13 +428,7 @@ def test_a_staged_batch_that_was_left_is_committed_by_the_next_try(exact: World)
 
 
 def test_a_staged_batch_that_was_undone_is_pushed_anew(exact: World) -> None:
-    body = [{"args": [n]} for n in range(7)]
-    exact.push()
-    counting = Faulty(exact.client, 0, "died before")
-    push(exact.another(counting), *body, key="other")
-    drain(exact)
-    with pytest.raises(Died):
-        push(exact.another(Faulty(exact.client, counting.calls, "died before")), *body)
+    body = left_uncommitted(exact)
     exact.clock.advance(STAGING_GRACE_MS + 1)
     exact.sweep()
     pushed = push(exact.run, *body)

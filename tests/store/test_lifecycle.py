@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from decimal import Decimal
 from typing import TYPE_CHECKING, Any
+from unittest import mock
 
 import pytest
 
@@ -12,8 +13,9 @@ from ojs.domain import jsontext
 from ojs.domain.dead_letter.filter import DeadLetterFilter
 from ojs.domain.errors import BackendUnavailable, Conflict, Duplicate, InvalidRequest, NotFound
 from ojs.domain.job import envelope
-from ojs.domain.job.job import to_dict
+from ojs.domain.job.job import Job, to_dict
 from ojs.domain.job.states import State
+from tests.store.spending import spending
 
 if TYPE_CHECKING:
     from tests.store.conftest import World
@@ -220,6 +222,64 @@ def test_heartbeat_extends_and_the_sweep_files_the_job_again(world: World) -> No
     assert world.state(pushed) == "active"
     world.clock.advance(1_000)
     assert world.sweep() == {"stalled_or_timed_out": 1}
+
+
+def end_of_lease(world: World, job: Job) -> int:
+    lease = world.run.jobs.get(job.id).lease
+    assert lease is not None
+    return lease.until_ms
+
+
+@pytest.mark.parametrize("since", ["claim", "heartbeat"])
+@pytest.mark.parametrize("asked_ms", [None, 3_000, 9_000])
+def test_a_container_whose_clock_is_behind_makes_no_lease_shorter(
+    exact: World, asked_ms: int | None, since: str
+) -> None:
+    """It puts the lease off from the time of the one that was ahead, at one call more."""
+    job = exact.push(visibility_timeout_ms=6_000)
+    exact.fetch(worker="w")
+    if since == "heartbeat":
+        exact.clock.advance(2_000)
+        exact.run.workers.beat("w", active_jobs=[job.id])
+    before_ms = exact.clock.now_ms()
+    assert end_of_lease(exact, job) == before_ms + 6_000
+    exact.clock.advance(-1_500)
+    with spending(exact) as spent:
+        beat = exact.run.workers.beat("w", active_jobs=[job.id], visibility_timeout_ms=asked_ms)
+    assert beat.jobs_extended == [job.id]
+    assert end_of_lease(exact, job) == before_ms + max(6_000, asked_ms or 0)
+    # And the worker's record.
+    assert spent.calls <= 3
+    # A report of progress is one, too, and is not lost.
+    exact.run.jobs.report_progress(job.id, progress=0.5, worker_id="w")
+    assert exact.run.jobs.progress(job.id).progress == 0.5
+
+
+@pytest.mark.parametrize("asked_ms", [None, 6_000])
+def test_a_heartbeat_that_takes_effect_late_changes_no_lease(
+    exact: World, asked_ms: int | None
+) -> None:
+    job = exact.push(visibility_timeout_ms=6_000)
+    exact.fetch(worker="w")
+    exact.clock.advance(1_000)
+    tries: list[Callable[[], object]] = []
+    call = exact.client.update_item
+
+    def noted(**arguments: Any) -> Any:
+        tries.append(lambda: call(**arguments))
+        return call(**arguments)
+
+    with mock.patch.object(exact.client, "update_item", noted):
+        exact.run.stores.jobs.extend(
+            job.id, now_ms=exact.clock.now_ms(), worker_id="w", lease_ms=asked_ms
+        )
+    exact.clock.advance(1_000)
+    exact.run.workers.beat("w", active_jobs=[job.id], visibility_timeout_ms=8_000)
+    after = exact.run.stores.jobs.read_record(job.id)
+    (first,) = tries
+    with pytest.raises(exact.client.exceptions.ConditionalCheckFailedException):
+        first()
+    assert exact.run.stores.jobs.read_record(job.id) == after
 
 
 def test_heartbeat_leaves_other_workers_jobs_alone(world: World) -> None:

@@ -62,6 +62,18 @@ def replicas(world: World, name: str = WIDE) -> int:
     return number
 
 
+def test_a_sweep_that_saw_fewer_lanes_makes_no_replicas(exact: World) -> None:
+    """It would leave some that the record does not know of, and that no change reaches."""
+    wide(exact, lanes=3)
+    seen = exact.run.stores.queues.get(WIDE)
+    assert seen is not None
+    wide(exact, lanes=4)
+    replicate(exact.run)
+    assert replicas(exact) == 3
+    exact.run.stores.queues.replicate(seen)
+    assert replicas(exact) == 3
+
+
 def reading(run: Runtime, copy: int) -> Runtime:
     """A container that reads the record (0) or this replica once it knows of them."""
     run.stores.queues._records._choose = lambda _: copy

@@ -12,6 +12,7 @@ from moto import mock_aws
 
 from ojs import runtime
 from ojs.clock import ManualClock
+from ojs.domain.access import ANYBODY
 from ojs.domain.job import envelope
 from ojs.services.operations.tidy import WAIT_S, Tidied, Tidy
 from ojs.settings import Settings
@@ -136,9 +137,54 @@ def test_a_text_whose_record_comes_meanwhile_stays(place: Place) -> None:
     assert content["args"] == [APART]
 
 
+def cron(text: str, **more: Any) -> dict[str, Any]:
+    template = {"type": "t", "args": [text]}
+    return {"name": "c", "expression": "@hourly", "job_template": template} | more
+
+
+@pytest.mark.parametrize("text", [SMALL, APART, IN_BUCKET])
+def test_the_definition_of_a_cron_job_stays(place: Place, text: str) -> None:
+    place.run.crons.register(cron(text), ANYBODY, None)
+    place.run.crons.trigger("c", ANYBODY, None)
+    before = place.everything()
+    assert place.tidy().removed == 0
+    assert place.everything() == before
+    assert place.run.crons.get("c", ANYBODY).definition.template["args"] == [text]
+
+
+@pytest.mark.parametrize("text", [APART, IN_BUCKET])
+def test_definitions_that_a_dead_writer_left_go(
+    place: Place, text: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The new one of a writer that dies before the record, and the old one of one that dies after
+    it.
+    """
+    store = place.run.stores.crons
+
+    def dies(*_: object, **__: object) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(store, "add", lambda made: dies(store._prepared(made)))
+        for name in ("first", "other"):
+            with pytest.raises(KeyboardInterrupt):
+                place.run.crons.register(cron(text, name=name), ANYBODY, None)
+    place.run.crons.register(cron(text, name="first"), ANYBODY, None)
+    with monkeypatch.context() as patch:
+        patch.setattr(store, "_discard", dies)
+        with pytest.raises(KeyboardInterrupt):
+            place.run.crons.register(cron(text, name="first", description="new"), ANYBODY, None)
+    assert place.tidy(remove=False).removed == 3
+    assert place.tidy().removed == 3
+    kept = place.run.crons.get("first", ANYBODY).definition
+    assert (kept.description, kept.template["args"]) == ("new", [text])
+    assert place.tidy().removed == 0
+
+
 def test_the_archive_is_left_alone(place: Place) -> None:
     place.s3.put_object(Bucket=place.bucket, Key="archive/2026/01/x.json.gz", Body=b"x")
-    place.s3.put_object(Bucket=place.bucket, Key="payload/x", Body=b"x")
+    for kind in ("payload", "def"):
+        place.s3.put_object(Bucket=place.bucket, Key=f"{kind}/x", Body=b"x")
     before = place.everything()
     assert place.tidy().removed == 0
     assert place.everything() == before

@@ -31,6 +31,7 @@ def register(api: Api, **more: Any) -> Any:
     return reply.json
 
 
+@pytest.mark.requirement("CRON-7", "CRON-15", "CRON-19", "CRON-27")
 @pytest.mark.parametrize("body", [SUITE, SDK, UI])
 @pytest.mark.parametrize("base", [BASE, "/ojs/v1/crons"])
 def test_each_dialect_registers_the_same(api: Api, body: dict[str, Any], base: str) -> None:
@@ -64,6 +65,18 @@ def test_each_dialect_registers_the_same(api: Api, body: dict[str, Any], base: s
         assert (reply.status, reply.error["code"]) == (404, "not_found")
 
 
+@pytest.mark.requirement("CRON-6")
+def test_what_the_server_sets_is_ignored(api: Api) -> None:
+    job_id = "019414d4-8b2e-7c3a-b5d1-f0e2a3b4c5d6"
+    sent = {"next_run_at": "2040-01-01T00:00:00Z", "run_count": 7, "last_job_id": job_id}
+    made = register(api, created_at="2020-01-01T00:00:00Z", **sent)
+    assert (made["run_count"], made["last_job_id"]) == (0, None)
+    assert made["next_run_at"] < "2040"
+    assert made["created_at"] > "2020-01-02"
+    assert "warnings" not in made
+
+
+@pytest.mark.requirement("CRON-28", "CRON-36")
 def test_pause_resume_and_filter(api: Api) -> None:
     register(api)
     paused = api("POST", f"{BASE}/daily/pause", {})
@@ -76,6 +89,7 @@ def test_pause_resume_and_filter(api: Api) -> None:
     assert api("POST", f"{BASE}/daily/resume").json["cron_job"]["enabled"]
 
 
+@pytest.mark.requirement("CRON-20")
 def test_trigger_and_history(api: Api) -> None:
     register(api)
     made = api("POST", f"{BASE}/daily/trigger")
@@ -126,6 +140,20 @@ def test_seconds_without_a_worker_that_polls_are_warned_of(api: Api) -> None:
     assert "warnings" not in register(api)
 
 
+@pytest.mark.requirement("CRON-37")
+@pytest.mark.parametrize(
+    ("expression", "warned"),
+    [("0 0 31 * *", True), ("0 0 30 1,2 *", True), ("0 0 L * *", False), ("0 0 31 1,3 *", False)],
+)
+def test_a_day_that_some_months_do_not_have_is_warned_of(
+    api: Api, expression: str, warned: bool
+) -> None:
+    told = register(api, expression=expression).get("warnings", [])
+    assert ["does not fire on that day" in each for each in told] == [True] * warned
+    changed = api("PATCH", f"{BASE}/daily", {"timezone": "Asia/Tokyo"}).json
+    assert changed.get("warnings", []) == told
+
+
 # Bad input, and the field that is named.
 WRONG: list[tuple[dict[str, Any], str]] = [
     *(({"expression": text}, "expression") for text in (
@@ -169,6 +197,7 @@ TEMPLATES: list[tuple[Any, str]] = [
 ]  # fmt: skip
 
 
+@pytest.mark.requirement("CRON-2", "CRON-3", "CRON-11", "CRON-14")
 @pytest.mark.parametrize(("wrong", "field"), WRONG)
 def test_wrong_input_names_the_field_and_stores_nothing(
     api: Api, wrong: dict[str, Any], field: str
@@ -185,6 +214,7 @@ def test_wrong_input_names_the_field_and_stores_nothing(
         assert (reply.status, reply.error["details"]["field"]) == (400, field), reply.text
 
 
+@pytest.mark.requirement("CRON-4", "CRON-5")
 @pytest.mark.parametrize(("template", "field"), TEMPLATES)
 def test_a_template_that_a_push_would_refuse_is_refused(
     api: Api, template: Any, field: str

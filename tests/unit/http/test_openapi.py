@@ -464,6 +464,11 @@ def test_generators_of_clients_can_make_types_of_it() -> None:
     assert all(len(content) == 1 for content in bodies)
     said = [tuple(sorted(part["enum"])) for part in parts(schemas) if len(part.get("enum", "")) > 1]
     assert len(said) == len(set(said)), "a set of values is a type of its own, in `_SHARED`"
+    # A type without a name gets one of theirs, such as `…_type_0`.
+    for part in parts(schemas):
+        choices = part.get("anyOf", ())
+        if {"type": "null"} in choices:
+            assert not any("enum" in one for one in choices), f"it is named in `_SHARED`: {part}"
 
 
 def test_an_empty_parameter_counts_as_not_sent() -> None:

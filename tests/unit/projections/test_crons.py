@@ -45,6 +45,7 @@ def told(item: dict[str, Any]) -> tuple[str, dict[str, Any]]:
     return event.type, dict(event.data)
 
 
+@pytest.mark.requirement("CRON-29")
 def test_a_firing_is_told_by_all_names_of_the_specification() -> None:
     fired = {**BOTH, "job_id": "job-1", "manual": False}
     assert told(FIRED) == ("cron.triggered", fired)
@@ -57,6 +58,7 @@ def test_a_firing_by_hand_says_so() -> None:
     assert data["scheduled_time"] == data["actual_time"]
 
 
+@pytest.mark.requirement("CRON-30")
 @pytest.mark.parametrize("reason", SkipReason)
 def test_a_skip_is_told_with_its_reason(reason: SkipReason) -> None:
     skipped = without(FIRED, "job", reason=reason.value, other="job-0")

@@ -14,7 +14,10 @@ from ojs.domain.errors import naming_field
 # Between two 29ths of February there are up to eight years. What does not come in that time is
 # refused at registration.
 SEARCHED_S = 8 * 366 * DAY_S
-LACKS_DAYS = "names a day that some of its months lack: it does not fire in those"
+LACKS_DAYS = (
+    "some of the months that the expression names do not have the day of the month that it names, "
+    "and it does not fire on that day in those; 'L' is the last day of each month"
+)
 # Of the local times that one change of the clocks skips, so many are named; the rest is counted.
 MAX_SKIPPED = 60
 MAX_CHARACTERS = 500

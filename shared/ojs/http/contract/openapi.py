@@ -14,6 +14,8 @@ from typing import Any, Literal, Union, get_args, get_origin
 from pydantic import TypeAdapter
 
 from ojs.domain.access import KEY_ID
+from ojs.domain.cron.definition import OverlapName
+from ojs.domain.fair_queue import tags
 from ojs.domain.ids import UUID7
 from ojs.domain.job import envelope, retry
 from ojs.domain.pool.pool import SHOWN_BACK, PoolRequest
@@ -472,6 +474,8 @@ _SHARED: Mapping[str, Mapping[str, Any]] = {
     "OnLimit": _one_of(limits.OnLimit),
     "CronStateName": _one_of(answers.CronState),
     "CronOverlap": _one_of(answers.CronOverlap),
+    "CronOverlapName": _one_of(OverlapName),
+    "TenantFairnessStrategy": _one_of((tags.FAIR_SHARE,)),
     "UniqueKey": _one_of(envelope.Dimension),
 }
 _ANNOTATIONS = frozenset({"title", "description", "default"})

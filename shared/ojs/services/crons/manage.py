@@ -172,19 +172,26 @@ class CronJobs:
 
     def _warnings(self, cron: Cron) -> list[str]:
         """What a caller should know of a cron job that was registered as asked for."""
-        definition = cron.definition
-        if not (cron.enabled and definition.schedule.has_seconds):
+        if not cron.enabled:
             return []
-        now_ms, queue = self._clock.now_ms(), definition.queue
+        schedule, queue = cron.definition.schedule, cron.definition.queue
+        found = [] if schedule.warning is None else [schedule.warning]
+        if schedule.has_seconds and not self._polled(queue):
+            found.append(UNREAD_SECONDS.format(queue=queue))
+        return found
+
+    def _polled(self, queue: str) -> bool:
+        """Whether a worker that takes jobs of a queue was heard of lately."""
+        now_ms = self._clock.now_ms()
         after: str | None = None
         while True:
             found, after = self._workers.page(limit=_WORKERS, after=after)
             for worker in found:
                 queues = worker.info.get("queues") or ()
                 if queue in queues and now_ms - worker.last_seen_ms <= _POLLS_MS:
-                    return []
+                    return True
             if after is None:
-                return [UNREAD_SECONDS.format(queue=queue)]
+                return False
 
     def enable(self, name: str, caller: Principal, *, enabled: bool) -> RegisteredCron:
         """Pause or resume a cron job. Safe to repeat. Raises NotFound."""

@@ -38,7 +38,7 @@ from ojs.services.dead_letter.search import POSITION, still_listed
 from ojs.store.derived.event_log import EventLog, just_before, ms_of
 from ojs.store.derived.statistics import StatisticsStore
 from ojs.store.jobs import items
-from ojs.store.jobs.lease_notes import SLOT_ITEMS, LeaseNote, LeaseSlot, slots_in_use
+from ojs.store.jobs.lease_notes import SLOTS_ITEM, LeaseNote, LeaseSlot, slots_in_use
 from ojs.store.jobs.records import JobStore
 from ojs.store.queues.queues import QueueStore
 from ojs.store.table import keys
@@ -715,15 +715,15 @@ class JobListing:
     def _outline(self, look: _Look, names: Sequence[str]) -> None:
         """Read what queues have. One call; of a single queue two, if a shard is new."""
         now_ms = self._clock.now_ms()
-        others = SLOT_ITEMS if _Part.NOTED in look.parts() else ()
-        outline = self._stats.outline(names, now_ms=now_ms, others=others)
+        other = SLOTS_ITEM if _Part.NOTED in look.parts() else None
+        outline = self._stats.outline(names, now_ms=now_ms, other=other)
         look.calls -= 1
         look.units -= outline.units
         if look.wanted.queue is not None and not outline.whole:
-            outline = self._stats.outline(names, now_ms=now_ms, others=others)
+            outline = self._stats.outline(names, now_ms=now_ms, other=other)
             look.calls -= 1
         look.lanes, look.levels, look.total = outline.lanes, outline.levels, outline.total
-        look.slots = slots_in_use(outline.others)
+        look.slots = slots_in_use(outline.other)
         if look.wanted.queue is not None:
             look.last = True
             look.total = outline.levels.get(look.wanted.queue)

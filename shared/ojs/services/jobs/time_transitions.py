@@ -137,5 +137,5 @@ class TimeTransitions:
         after = self.apply(job)
         if after is job and job.lease is not None:
             # The index has the first end of its lease, which was extended since.
-            self._jobs.update_due_index(job)
+            self._jobs.file_running(job)
         return after

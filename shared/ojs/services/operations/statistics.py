@@ -37,7 +37,7 @@ from ojs.domain.stats import (
 )
 from ojs.store.derived import statistics as store
 from ojs.store.derived.statistics import Counters, ReadyLine
-from ojs.store.jobs.lease_notes import LeaseNotes
+from ojs.store.jobs.lease_notes import SLOTS_ITEM, LeaseNotes, slots_in_use
 from ojs.store.permits.key_limits import KeyLimits
 from ojs.store.permits.throttle_state import LimitName, ThrottleStates
 from ojs.store.queues import queues as queue_store
@@ -84,8 +84,8 @@ class Statistics:
         self._clock = clock
 
     def queue(self, name: str, *, hour: bool = False) -> QueueStats:
-        """One queue's statistics; zeros if it does not exist. Four calls, one more for those of the
-        last `hour`, and two to five for jobs that were claimed in the last minute.
+        """One queue's statistics; zeros if it does not exist. Three calls, one more for those of
+        the last `hour`, and one to five for jobs that were claimed in the last minute.
 
         Available, scheduled, retryable and active jobs are counted in the index if there are at
         most `ojs.store.derived.statistics.MAX_SHALLOW` of them, and those just claimed by the
@@ -95,7 +95,9 @@ class Statistics:
         # The index first, because the batches found there are looked up with the counters.
         ready = self._stats.ready(name)
         waiting = self._stats.waiting(name)
-        counters = self._stats.counters(name, now_ms=now_ms, batches=ready.batches)
+        counters = self._stats.counters(
+            name, now_ms=now_ms, batches=ready.batches, other=SLOTS_ITEM
+        )
         ready = ready.without(counters.staged)
         if counters.queue is not None and counters.queue.lanes != 1:
             # Other lanes have ready lines of their own, which were not read.
@@ -115,7 +117,7 @@ class Statistics:
             priorities = Counter(position.priority for position in ready.positions)
         if waiting is not None:
             states.update(waiting)
-            noted = self._notes.few_running(name)
+            noted = self._notes.few_running(name, slots_in_use(counters.other))
             states[State.ACTIVE] = (
                 counters.levels.states[State.ACTIVE]
                 if noted is None

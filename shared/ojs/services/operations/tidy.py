@@ -1,4 +1,4 @@
-"""Removes orphans: parts of jobs that were stored by writers which crashed before using them."""
+"""Removes orphans: parts of jobs and cron jobs whose writers crashed before using them."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 from ojs.store.jobs.orphans import OrphanCandidate, Orphans
 
-# A writer stores a part before the job record that names it, and may still be about to write the
-# record: a function runs for a minute at most.
+# A writer stores a part before the record that names it, and may still be about to write that: a
+# function runs for a minute at most.
 WAIT_S = 120.0
 
 
@@ -28,10 +28,9 @@ class Tidy:
         self._sleep = sleep
 
     def run(self, *, remove: bool = True) -> Tidied:
-        """Check all parts of jobs, wait, check again those that no job record names, and remove
-        them.
+        """Check all parts, wait, check again those that no record names, and remove them.
 
-        Costs half a read unit for each 4 KB of the table, and one for each job that has parts.
+        Costs half a read unit for each 4 KB of the table, and one for each record that has parts.
         Without `remove` it only counts.
         """
         parts, suspects = 0, list[OrphanCandidate]()

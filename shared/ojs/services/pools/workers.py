@@ -156,11 +156,7 @@ class WorkerRegistry:
         pool: str | None = None,
         caller: Principal = ANYBODY,
     ) -> Worker:
-        """Start a new record for a worker process; directives to an earlier process do not hold.
-
-        Raises Conflict when a live worker of the same id belongs to another pool, PermissionDenied
-        when it is another's.
-        """
+        """Start a new record for a worker process (`WorkerStore.register`)."""
         _check_id(worker_id)
         _check_info(info)
         self._heard.forget(worker_id)

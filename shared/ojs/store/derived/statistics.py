@@ -95,7 +95,9 @@ class ReadyLine:
 
 @dataclass(frozen=True)
 class Counters:
-    """The projected counters of a queue, and which batches are not committed."""
+    """The projected counters of a queue, which batches are not committed, and the `other` item that
+    was asked for beside them.
+    """
 
     queue: Queue | None
     levels: Levels
@@ -106,13 +108,14 @@ class Counters:
     oldest_ms: int | None
     recent: ShardActivity
     staged: frozenset[str]
+    other: Item | None
 
 
 @dataclass(frozen=True)
 class QueuesOutline:
     """The lanes of queues; their jobs by state, where that is known; all queues together; and the
     read units that this took, at most. It is not `whole` where a shard of the stream is new.
-    `others` are the items that were asked for beside them.
+    `other` is the item that was asked for beside them.
     """
 
     lanes: Mapping[str, int]
@@ -120,7 +123,7 @@ class QueuesOutline:
     total: Levels
     units: float
     whole: bool
-    others: Sequence[Item]
+    other: Item | None
 
 
 @dataclass(frozen=True)
@@ -170,8 +173,9 @@ class StatisticsStore:
             counted[state] += 1
         return counted
 
-    def counters(self, name: str, *, now_ms: int, batches: Collection[str]) -> Counters:
-        """The queue and its counters, and which of these batches are not committed. One call.
+    def counters(self, name: str, *, now_ms: int, batches: Collection[str], other: Key) -> Counters:
+        """The queue and its counters, which of these batches are not committed, and another item
+        that is read in the same call. One call.
 
         Batches beyond what fits into one call count as not committed.
         """
@@ -182,9 +186,9 @@ class StatisticsStore:
             (stats, keys.GAUGE),
             *((stats, _sort_key(*of)) for of in ((DAY_MS, now_ms), *_minutes(now_ms))),
         ]
-        looked_up = list(islice(batches, MAX_BATCH_GET - len(wanted)))
+        looked_up = list(islice(batches, MAX_BATCH_GET - len(wanted) - 1))
         staged = [(keys.batch(token), keys.RECORD) for token in looked_up]
-        found, recent = self._sharded.batch_get_with_recent(name, [*wanted, *staged])
+        found, recent = self._sharded.batch_get_with_recent(name, [*wanted, other, *staged])
         queue, now, gauge, today, minute, before = (found.get(key, {}) for key in wanted)
         return Counters(
             queue=from_item(name, queue) if queue else None,
@@ -197,6 +201,7 @@ class StatisticsStore:
             recent=recent,
             staged=frozenset(batches)
             - {token for token in looked_up if (keys.batch(token), keys.RECORD) not in found},
+            other=found.get(other),
         )
 
     # --- several queues -----------------------------------------------------------------------
@@ -265,14 +270,15 @@ class StatisticsStore:
         return max(1, 2 * units // (items + self._sharded.look()))
 
     def outline(
-        self, names: Sequence[str], *, now_ms: int, others: Sequence[Key] = ()
+        self, names: Sequence[str], *, now_ms: int, other: Key | None = None
     ) -> QueuesOutline:
-        """Which of these queues have jobs, and all queues together; and other items that are read
-        in the same call. One call, slightly behind.
+        """Which of these queues have jobs, and all queues together; and another item that is
+        read in the same call. One call, slightly behind.
         """
         own = {name: (keys.queue(name), keys.RECORD) for name in names}
         counted = {name: (keys.stats(name), keys.NOW) for name in names}
         total = keys.stats(keys.ALL_QUEUES), keys.NOW
+        others = [] if other is None else [other]
         found, whole = self._sharded.outline([*own.values(), *counted.values(), total, *others])
         there = [(name, found[key]) for name, key in own.items() if key in found]
         queues = list(readable(lambda one: from_item(*one), there, pass_over))
@@ -289,7 +295,7 @@ class StatisticsStore:
             total=_levels(found.get(total, {})),
             units=1 + (len(names) * (2 + self._sharded.shards) + len(others)) / 2,
             whole=whole,
-            others=[found[key] for key in others if key in found],
+            other=None if other is None else found.get(other),
         )
 
     def outlined(self, units: int) -> int:

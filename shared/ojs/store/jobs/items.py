@@ -147,6 +147,7 @@ def record_of(job: Job) -> Item:
         record["lease"] = job.lease.token
         record["lease_until"] = job.lease.until_ms
         record["lease_ms"] = job.lease.length_ms
+        record["beat"] = job.lease.until_ms - job.lease.length_ms
     return record | index_entries(job)
 
 

@@ -7,7 +7,8 @@ gets its due entry in the index, where it is found by whoever looks for running 
 
 Notes stand in 16 slots, in the order of the times at which they are to be looked at. A container
 writes to one slot, and says so once an hour: only slots in use are read. Of each slot it is stored
-up to which note all were looked at. Nobody deletes a note but the table's TTL.
+up to which note all were looked at. Both stand in one item, for all slots. Only the table's TTL
+deletes notes.
 
 That no note is missed depends on two things. A note is there before its time comes: a fetch claims
 under it for VALID_MS only, measured from when it took the time, and no note is to be looked at
@@ -19,7 +20,7 @@ from __future__ import annotations
 
 import random
 import zlib
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from itertools import islice
@@ -56,9 +57,11 @@ _KEPT_S = 7 * 86_400
 _PAGE = 500
 # Notes whose jobs are read together, by whoever looks for them.
 _NOTES_A_CALL = 50
-# Slots in use, and notes in one of them, up to which running jobs are counted one by one.
+# Slots in use, notes in one of them, and jobs in these, up to which running jobs are counted one by
+# one. The jobs are read in one call.
 _FEW_SLOTS = 4
 _FEW_NOTES = 100
+_FEW_JOBS = 100
 # What was looked at a moment ago may not be in the index yet.
 _LAG_MS = 10_000
 # An id, and the checksum of the index key at which the job may be claimed.
@@ -105,16 +108,25 @@ class LeaseSlot:
         return keys.instant(max(0, keys.instant_of(self.seen) - _LAG_MS))
 
 
-# The items of all slots, for who reads them together with others.
-SLOT_ITEMS = [(keys.LEASE_SLOTS, keys.lease_slot(number)) for number in range(SLOTS)]
+# The item of all slots, for who reads it together with others.
+SLOTS_ITEM = (keys.LEASE_SLOTS, keys.RECORD)
 
 
-def slots_in_use(found: Iterable[Item]) -> list[LeaseSlot]:
-    """The slots in use, from those of SLOT_ITEMS that were found."""
+def _used(slot: int) -> str:
+    return f"used_{slot:02d}"
+
+
+def _seen(slot: int) -> str:
+    return f"seen_{slot:02d}"
+
+
+def slots_in_use(found: Item | None) -> list[LeaseSlot]:
+    """The slots in use, from the item of all slots, if there is one."""
+    item = found or {}
     return [
-        LeaseSlot(int(str(item["sk"])), number(item, "used"), str(item.get("seen", "")))
-        for item in found
-        if "used" in item
+        LeaseSlot(slot, number(item, _used(slot)), str(item.get(_seen(slot), "")))
+        for slot in range(SLOTS)
+        if _used(slot) in item
     ]
 
 
@@ -150,7 +162,7 @@ class LeaseNotes:
     def _use(self, slot: int, now_ms: int) -> None:
         """Say that a slot is in use."""
         used_ms = now_ms + _USED_MS
-        self._table.update(Update(keys.LEASE_SLOTS, keys.lease_slot(slot), set={"used": used_ms}))
+        self._table.update(Update(*SLOTS_ITEM, set={_used(slot): used_ms}))
 
     def _put(self, note: LeaseNote) -> None:
         packed = b"".join(
@@ -170,7 +182,7 @@ class LeaseNotes:
 
     def slots(self) -> list[LeaseSlot]:
         """The slots in use. One call, consistent."""
-        return slots_in_use(self._table.query_all("pk = :pk", {":pk": keys.LEASE_SLOTS}))
+        return slots_in_use(self._table.get(*SLOTS_ITEM))
 
     def unseen(
         self, slot: int, after: str, *, until_ms: int, limit: int = _PAGE
@@ -222,13 +234,13 @@ class LeaseNotes:
     def advance(self, slot: int, seen: str) -> None:
         """Store that all notes up to this key were looked at."""
         # Race: another sweep. Each has dealt with all up to its own key, so the further one counts.
+        name = _seen(slot)
         with suppress(LostRace):
             self._table.update(
                 Update(
-                    keys.LEASE_SLOTS,
-                    keys.lease_slot(slot),
-                    set={"seen": seen},
-                    condition="attribute_not_exists(#seen) OR #seen < :further",
+                    *SLOTS_ITEM,
+                    set={name: seen},
+                    condition=f"attribute_not_exists(#{name}) OR #{name} < :further",
                     values={":further": seen},
                 )
             )
@@ -236,13 +248,13 @@ class LeaseNotes:
     def retire(self, slot: LeaseSlot) -> None:
         """Store that a slot is out of use, all its notes having been looked at."""
         # Race: a container says that it uses the slot. It wins; the slot is read on.
+        name = _used(slot.number)
         with suppress(LostRace):
             self._table.update(
                 Update(
-                    keys.LEASE_SLOTS,
-                    keys.lease_slot(slot.number),
-                    remove=["used"],
-                    condition="#used = :known",
+                    *SLOTS_ITEM,
+                    remove=[name],
+                    condition=f"#{name} = :known",
                     values={":known": slot.used_ms},
                 )
             )
@@ -272,11 +284,11 @@ class LeaseNotes:
         """Those of `not_done` that run."""
         return (item for item in self.not_done(queue, slots) if item["state"] == State.ACTIVE.value)
 
-    def few_running(self, queue: str) -> int | None:
+    def few_running(self, queue: str, slots: Sequence[LeaseSlot]) -> int | None:
         """How many jobs of a queue run without an entry in the index; None where so many fetches go
-        on, in all queues, that counting them is dear.
+        on, in all queues, that counting them is dear. One call for each slot in use, up to four,
+        and one more if the queue has jobs in their notes.
         """
-        slots = self.slots()
         if len(slots) > _FEW_SLOTS:
             return None
         jobs: set[str] = set()
@@ -285,6 +297,8 @@ class LeaseNotes:
             if not whole:
                 return None
             jobs.update(job_id for note in page if note.queue == queue for job_id in note.jobs)
+        if len(jobs) > _FEW_JOBS:
+            return None
         return sum(
             "wpk" not in item
             for item in self.records(jobs).values()

@@ -1,8 +1,8 @@
-"""Orphans: parts of jobs that no job record refers to, and no sweep can find.
+"""Orphans: parts of jobs and of cron jobs that no record refers to, and no sweep can find.
 
-An offloaded payload is written before its job record. If the process dies in between, nothing says
-that the payload is there (ADR 21). Only a scan of everything finds it, which no function makes: an
-operator does (`ojs-aws tidy`).
+An offloaded payload is written before the record that refers to it. If the process dies in between,
+nothing says that the payload is there (ADR 21). Only a scan of everything finds it, which no
+function makes: an operator does (`ojs-aws tidy`).
 """
 
 from __future__ import annotations
@@ -14,20 +14,22 @@ from typing import TYPE_CHECKING, Any
 from ojs.store.jobs.payloads import PayloadRef
 from ojs.store.table import keys
 from ojs.store.table.table import Table
-from ojs.store.table.values import Value
+from ojs.store.table.values import Item, Value
 
 if TYPE_CHECKING:
     from mypy_boto3_s3 import S3Client
 
-_KINDS = (keys.PAYLOAD, keys.RESULT)
+# How keys of those begin whose records refer to payloads, and the attribute that does, by kind.
+_OWNERS = (keys.job(""), keys.cron(""))
+_REFERRING = {keys.PAYLOAD: "payload", keys.RESULT: "result_ref", keys.DEFINITION: "apart"}
 _PAGE = 1_000
 
 
 @dataclass(frozen=True)
 class OrphanCandidate:
-    """An item beside a job record, or an object in the bucket."""
+    """An item beside a record, or an object in the bucket; `pk` is the record's."""
 
-    job_id: str
+    pk: str
     sk: str
     blob: str | None = None
 
@@ -40,16 +42,15 @@ class Orphans:
         self._bucket = bucket
 
     def pages(self) -> Iterator[Sequence[OrphanCandidate]]:
-        """All parts of jobs, page by page: those in the table, then those in the bucket."""
-        beside = "begins_with(pk, :job) AND sk <> :record"
-        values: dict[str, Value] = {":job": keys.job(""), ":record": keys.RECORD}
+        """All parts, page by page: those in the table, then those in the bucket."""
+        values: dict[str, Value] = {f":o{at}": begin for at, begin in enumerate(_OWNERS)}
+        owned = " OR ".join(f"begins_with(pk, {name})" for name in values)
+        beside = f"({owned}) AND sk <> :record"
+        values[":record"] = keys.RECORD
         after: dict[str, Any] | None = None
         while True:
             page = self._table.scan("pk, sk", beside, values, after)
-            yield [
-                OrphanCandidate(keys.job_id(str(item["pk"])), str(item["sk"]))
-                for item in page.items
-            ]
+            yield [OrphanCandidate(str(item["pk"]), str(item["sk"])) for item in page.items]
             if (after := page.last) is None:
                 break
         yield from self._objects()
@@ -58,7 +59,7 @@ class Orphans:
         if self._bucket is None:
             return
         client, name = self._bucket
-        for kind in _KINDS:
+        for kind in _REFERRING:
             prefix = f"{kind.rstrip('|')}/"
             pages = client.get_paginator("list_objects_v2").paginate(
                 Bucket=name, Prefix=prefix, PaginationConfig={"PageSize": _PAGE}
@@ -71,13 +72,11 @@ class Orphans:
                 ]
 
     def unnamed(self, parts: Iterable[OrphanCandidate]) -> list[OrphanCandidate]:
-        """Those of these parts that belong to no stored job, read consistently."""
+        """Those of these parts that belong to no stored record, read consistently."""
         wanted = list(parts)
-        records = self._table.batch_get((keys.job(part.job_id), keys.RECORD) for part in wanted)
+        records = self._table.batch_get((part.pk, keys.RECORD) for part in wanted)
         return [
-            part
-            for part in wanted
-            if not _referenced(part, records.get((keys.job(part.job_id), keys.RECORD)))
+            part for part in wanted if not _referenced(part, records.get((part.pk, keys.RECORD)))
         ]
 
     def remove(self, parts: Iterable[OrphanCandidate]) -> None:
@@ -85,7 +84,7 @@ class Orphans:
         in_table = []
         for part in parts:
             if part.blob is None:
-                in_table.append((keys.job(part.job_id), part.sk))
+                in_table.append((part.pk, part.sk))
             elif self._bucket is not None:
                 client, name = self._bucket
                 client.delete_object(Bucket=name, Key=part.blob)
@@ -93,18 +92,17 @@ class Orphans:
 
 
 def _of_object(kind: str, key: str) -> OrphanCandidate:
-    _, job_id, token = key.split("/")
-    at = PayloadRef(job_id, kind, f"s3:{token}")
-    return OrphanCandidate(job_id, at.key[1], key)
+    _, owner, token = key.split("/")
+    return OrphanCandidate(*PayloadRef(owner, kind, f"s3:{token}").key, key)
 
 
-def _referenced(part: OrphanCandidate, record: Any) -> bool:
-    """Whether this part belongs to its job, whose record is `record` (None: there is none)."""
+def _referenced(part: OrphanCandidate, record: Item | None) -> bool:
+    """Whether this part belongs to its `record` (None: there is none)."""
     if record is None:
         return False
-    if not part.sk.startswith(_KINDS):
-        # Errors, progress and notes are found by the id of their job, and removed with it.
-        return True
-    # Not as a job: a record that only a newer version knows names its payloads, too.
-    named = record.get("payload"), record.get("result_ref")
-    return part.sk in (f"{keys.PAYLOAD}{named[0]}", f"{keys.RESULT}{named[1]}")
+    for kind, attribute in _REFERRING.items():
+        if part.sk.startswith(kind):
+            # Not as a job: a record that only a newer version knows names its payloads, too.
+            return part.sk.removeprefix(kind) == record.get(attribute)
+    # Errors, progress and notes are found by the id of their job, and removed with it.
+    return True

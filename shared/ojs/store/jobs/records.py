@@ -45,7 +45,7 @@ from ojs.store.queues.registry import QueueRegistry
 from ojs.store.table import keys
 from ojs.store.table.errors import LostRace, NotDone
 from ojs.store.table.table import OwnMark, Put, Table, Update
-from ojs.store.table.values import Value
+from ojs.store.table.values import Value, number
 
 
 def winner(lost: LostRace, *, known_only: bool = False) -> Job | None:
@@ -195,6 +195,7 @@ class JobStore(JobReader):
             "lease": token,
             "lease_until": now_ms + lease_ms,
             "lease_ms": lease_ms,
+            "beat": now_ms,
             "op": token,
         }
         optional: dict[str, Value | None] = {
@@ -281,6 +282,7 @@ class JobStore(JobReader):
                     compute={"ttl": f"if_not_exists(#{items.KEEP_COMPLETED}, :keep) + :now_s"},
                     remove=[
                         "wpk", "wsk", "epk", "esk", "expires", "lease", "lease_until", "lease_ms",
+                        "beat",
                     ],
                     condition=" AND ".join(conditions),
                     values=values,
@@ -305,10 +307,11 @@ class JobStore(JobReader):
         """Put off the end of a lease, by its own length unless `lease_ms` is given.
 
         Touches no index key: one write unit. The due entry keeps the first end; the sweep that
-        finds it files the job again. A lease is never shortened. Raises LostRace.
+        finds it files the job again. A lease is never shortened: it is put off from `now_ms`, or
+        from the latest time at which it was. Raises LostRace.
         """
         token = self._ids.token()
-        setting: dict[str, Value] = {"op": token}
+        setting: dict[str, Value] = {"op": token, "beat": now_ms}
         compute: dict[str, str] = {}
         # Race: the job was finished, cancelled, or taken back after its lease ran out. The loser
         # sees who has it now.
@@ -316,26 +319,38 @@ class JobStore(JobReader):
         conditions, values = _lease_owner_condition(
             worker_id, None, lease_token, demanded=worker_id is None
         )
+        # Race: a container whose clock is ahead put it off; or this is an earlier write of a caller
+        # that takes effect late. The loser sees the later time.
+        conditions.append("(attribute_not_exists(#beat) OR #beat <= :now)")
+        values[":now"] = now_ms
         if lease_ms is None:
             compute["lease_until"] = ":now + #lease_ms"
-            values[":now"] = now_ms
         else:
             # Its length too: a later heartbeat or progress report must not make the lease shorter.
             setting |= {"lease_until": now_ms + lease_ms, "lease_ms": lease_ms}
             conditions.append("#lease_until <= :until")
             values[":until"] = now_ms + lease_ms
-        item = self._table.update(
-            Update(
-                keys.job(job_id),
-                keys.RECORD,
-                set=setting,
-                compute=compute,
-                condition=" AND ".join(conditions),
-                values=values,
-            ),
-            own=("op", token),
+        update = Update(
+            keys.job(job_id),
+            keys.RECORD,
+            set=setting,
+            compute=compute,
+            condition=" AND ".join(conditions),
+            values=values,
         )
-        return items.job_of(item)
+        try:
+            return items.job_of(self._table.update(update, own=("op", token)))
+        except LostRace as lost:
+            latest_ms = number(lost.item or {}, "beat")
+            if latest_ms <= now_ms:
+                raise
+        return self.extend(
+            job_id,
+            now_ms=latest_ms,
+            worker_id=worker_id,
+            lease_ms=lease_ms,
+            lease_token=lease_token,
+        )
 
     # --- changes of a record that was read --------------------------------------------------
 
@@ -509,11 +524,13 @@ class JobStore(JobReader):
         return True
 
     def file_running(self, job: Job) -> None:
-        """Give a running job its due entry in the index, if it has none. Raises OjsError."""
+        """Give a running job its due entry in the index, or move the one it has to the end of its
+        lease; does nothing if the lease is over. Raises OjsError.
+        """
         self._registry.note(job.queue)
         # Its version (`op`) stays: a nack that is about to be written leaves the entry right.
-        # Race: the job ended, or runs again and is noted anew; or another sweep gave it one. A
-        # heartbeat in between does no harm: who finds the entry moves it to the end of the lease.
+        # Race: the job ended, or runs again and is noted anew. A heartbeat or another sweep in
+        # between does no harm: who finds the entry moves it to the end of the lease.
         with suppress(LostRace):
             self._table.update(
                 Update(
@@ -523,33 +540,13 @@ class JobStore(JobReader):
                         "wpk": keys.due(job.queue, job.lane),
                         "wsk": keys.due_at(job.due_ms, keys.LEASE_END),
                     },
-                    condition="#state = :active AND #lease = :lease AND attribute_not_exists(#wpk)",
+                    condition="#state = :active AND #lease = :lease",
                     values={
                         ":active": State.ACTIVE.value,
                         ":lease": job.lease.token if job.lease else "",
                     },
                 )
             )
-
-    def update_due_index(self, job: Job) -> None:
-        """Move an active job's due entry to the end of its lease; does nothing if it changed."""
-        self._note(job)
-        # Race: any change of the record since. That one moved the entry, or the next sweep does.
-        try:
-            self._table.update(
-                Update(
-                    keys.job(job.id),
-                    keys.RECORD,
-                    set={
-                        "wsk": keys.due_at(job.due_ms, keys.LEASE_END),
-                        "op": self._ids.token(),
-                    },
-                    condition="#op = :seen",
-                    values={":seen": job.op or ""},
-                )
-            )
-        except LostRace:
-            return
 
 
 def _apart(job_id: str, entry: ErrorEntry) -> Put:

@@ -155,20 +155,22 @@ class QueueRecords:
         return {}
 
     def replicate(self, name: str, replicas: int) -> None:
-        """Make so many replicas of a queue's record. Two calls. Safe to repeat."""
+        """Make so many replicas of a queue's record, if it has fewer. Two calls. Safe to repeat."""
         item = self._table.get(*key_of(name))
         if item is None:
             return
-        seen: dict[str, Value] = {":created": item.get("created", 0)}
+        seen: dict[str, Value] = {":created": item.get("created", 0), ":made": replicas}
         unchanged = "attribute_not_exists(#rev)"
         if "rev" in item:
             unchanged, seen = "#rev = :rev", {**seen, ":rev": item["rev"]}
-        # Race: the record changes, or the queue is deleted, and perhaps created again. The loser
-        # does nothing; the next sweep makes the replicas.
+        # Race: the record changes, or the queue is deleted, and perhaps created again; or another
+        # sweep, which saw more lanes, makes more. The loser does nothing; the next sweep makes the
+        # replicas.
         record = Update(
             *key_of(name),
             set={"replicas": replicas},
-            condition=f"#created = :created AND {unchanged}",
+            condition=f"#created = :created AND {unchanged} "
+            "AND (attribute_not_exists(#replicas) OR #replicas < :made)",
             values=seen,
         )
         copies = [

@@ -231,11 +231,6 @@ def batch(token: str) -> str:
 LEASE_SLOTS = "LEASES"
 
 
-def lease_slot(number: int) -> str:
-    """Sort key of a slot of lease notes."""
-    return f"{number:02d}"
-
-
 def lease_notes(slot: int) -> str:
     """Partition of the lease notes of a slot."""
     return f"N|{slot:02d}"

@@ -41,6 +41,7 @@ def days(expression: str, year: int, month: int) -> list[int]:
     return found
 
 
+@pytest.mark.requirement("CRON-8", "CRON-9", "CRON-10")
 @pytest.mark.parametrize(
     ("expression", "times"),
     [
@@ -69,6 +70,7 @@ def test_fields(expression: str, times: list[str]) -> None:
     assert named(expression) == times
 
 
+@pytest.mark.requirement("CRON-12")
 @pytest.mark.parametrize(
     ("alias", "expression"),
     [
@@ -82,6 +84,7 @@ def test_aliases(alias: str, expression: str) -> None:
     assert len(named(alias, 20)) == 20
 
 
+@pytest.mark.requirement("CRON-31")
 @pytest.mark.parametrize(
     ("expression", "year", "month", "expected"),
     [

@@ -31,6 +31,7 @@ def skipped(expression: str, zone: str, after: str) -> list[str]:
     return [each.local for each in firing.tick.skipped]
 
 
+@pytest.mark.requirement("CRON-16")
 def test_a_time_that_the_clocks_jump_over_does_not_fire_and_is_told() -> None:
     after = "2026-03-07T12:00"
     assert shown("30 2 * * *", NEW_YORK, after, 2) == [
@@ -44,6 +45,7 @@ def test_a_time_that_the_clocks_jump_over_does_not_fire_and_is_told() -> None:
     assert skipped("30 2 * * *", NEW_YORK, "2026-03-09T12:00") == []
 
 
+@pytest.mark.requirement("CRON-17")
 def test_a_time_that_comes_twice_fires_the_first_time() -> None:
     """Whenever it is asked: before, between and after the two."""
     first, next_day = "2026-11-01T01:30:00-04:00", "2026-11-02T01:30:00-05:00"
@@ -215,6 +217,7 @@ def test_clocks_stay_changed_for_longer_than_changes_are_looked_for() -> None:
 # --- @every --------------------------------------------------------------------------------------
 
 
+@pytest.mark.requirement("CRON-32")
 @pytest.mark.parametrize(
     ("text", "interval_ms"),
     [

@@ -19,6 +19,7 @@ from tests.unit.domain.cron import oracle
 JULY = oracle.instant("2026-07-01") * 1000
 
 
+@pytest.mark.requirement("CRON-13")
 @pytest.mark.parametrize(
     "name",
     [
@@ -37,6 +38,7 @@ def test_every_zone_of_the_data_can_be_read() -> None:
         assert tick.at_ms - JULY <= 86_400_000
 
 
+@pytest.mark.requirement("CRON-14")
 @pytest.mark.parametrize(
     "name",
     [
@@ -64,6 +66,7 @@ def test_names_that_the_data_lacks_are_refused(name: str) -> None:
         Schedule.parse("0 9 * * *", name)
 
 
+@pytest.mark.requirement("CRON-33")
 def test_the_version_is_that_of_the_installed_data() -> None:
     said = resources.files("tzdata").joinpath("zoneinfo", "tzdata.zi").read_text("ascii")
     assert said.startswith(f"# version {zone_data_version()}\n")
