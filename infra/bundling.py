@@ -17,11 +17,14 @@ Four choices:
 - **Python 3.13**, although all dependencies have arm64 wheels for 3.14 too: a 3.14 to compile with
   is less often at hand, and bytecode is worth more than a minor version. `-c python=3.14` switches.
 
+The deployment's middleware (setting `middleware`) lies beside all that, at the top.
+
 Bundles are kept under build/, named by a hash of everything that goes into them.
 """
 
 from __future__ import annotations
 
+import ast
 import contextlib
 import hashlib
 import json
@@ -38,7 +41,7 @@ from typing import TYPE_CHECKING
 from infra import ROOT, SHARED
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
 
     from infra.settings import DeploymentSettings
 
@@ -71,8 +74,9 @@ class Bundle:
 def build(settings: DeploymentSettings) -> Bundle:
     """The bundle for these settings, built now or taken from an earlier build.
 
-    Raises BundlingError when pip or the compiler fails.
+    Raises BundlingError when pip or the compiler fails, or the middleware is not there.
     """
+    middleware = _middleware(settings)
     python = settings.runtime_python
     interpreter = find_interpreter(python)
     if interpreter is None:
@@ -82,20 +86,66 @@ def build(settings: DeploymentSettings) -> Bundle:
             file=sys.stderr,
         )
     packages = _packages(settings, interpreter)
-    content_hash = _hash(packages.name, *_source_parts())
+    content_hash = _hash(packages.name, *_source_parts(_SOURCES), *_source_parts(middleware))
     target = BUILD / f"bundle-{_target_name(settings)}-{content_hash[:16]}"
     if not target.is_dir():
         with _staging(target) as stage:
             shutil.copytree(packages, stage, dirs_exist_ok=True)
-            for source, name in _SOURCES:
-                ignore = shutil.ignore_patterns("__pycache__", "*.pyc")
-                shutil.copytree(source, stage / name, ignore=ignore)
-                _compile(interpreter, stage / name, strip=stage)
+            sources = (*_SOURCES, *middleware)
+            for source, name in sources:
+                if (stage / name).exists():
+                    raise BundlingError(f"middleware_folder: {name} is a name that is taken")
+                if source.is_dir():
+                    shutil.copytree(source, stage / name, ignore=_LEFT_OUT)
+                else:
+                    shutil.copy(source, stage / name)
+            _compile(interpreter, *(stage / name for _, name in sources), strip=stage)
         _drop_superseded(target)
     return Bundle(path=target, content_hash=content_hash, bytecode=interpreter is not None)
 
 
 _SOURCES = ((SHARED / "ojs", "ojs"), (ROOT / "functions", "functions"))
+_LEFT_OUT = shutil.ignore_patterns("__pycache__", "*.pyc", ".*")
+
+
+def _middleware(settings: DeploymentSettings) -> tuple[tuple[Path, str], ...]:
+    """What is in the folder of the middleware, and its name in the bundle.
+
+    Raises BundlingError where a function that the setting names is not there: a deployment that
+    could not push any job.
+    """
+    if not settings.middleware:
+        return ()
+    folder = Path(settings.middleware_folder)
+    for named in settings.middleware:
+        module, _, function = named.partition(":")
+        path = folder / module.replace(".", "/")
+        source = next(
+            (each for each in (path.with_suffix(".py"), path / "__init__.py") if each.is_file()),
+            None,
+        )
+        if source is None:
+            raise BundlingError(f"middleware: no module {module} in {folder}")
+        if function not in _names_of(ast.parse(source.read_text("utf-8"), str(source))):
+            raise BundlingError(f"middleware: no function {function} in {source}")
+    entries = sorted(folder.iterdir())
+    left_out = _LEFT_OUT(str(folder), [each.name for each in entries])
+    return tuple((each, each.name) for each in entries if each.name not in left_out)
+
+
+def _names_of(module: ast.Module) -> set[str]:
+    """What a module defines, or imports, at its top."""
+    names: set[str] = set()
+    for statement in module.body:
+        if isinstance(statement, ast.FunctionDef | ast.ClassDef):
+            names.add(statement.name)
+            continue
+        for node in ast.walk(statement):
+            if isinstance(node, ast.alias):
+                names.add((node.asname or node.name).partition(".")[0])
+            elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+                names.add(node.id)
+    return names
 
 
 def find_interpreter(python: str) -> Path | None:
@@ -178,12 +228,12 @@ def _trim_sdk(packages: Path) -> None:
             shutil.rmtree(model)
 
 
-def _compile(interpreter: Path | None, folder: Path, *, strip: Path) -> None:
+def _compile(interpreter: Path | None, *paths: Path, strip: Path) -> None:
     if interpreter is None:
         return
     command = [str(interpreter), "-I", "-m", "compileall", "-q", "-j", "0"]
     command += ["--invalidation-mode", "unchecked-hash", "-s", str(strip), "-p", TASK_ROOT]
-    _run([*command, str(folder)])
+    _run([*command, *map(str, paths)])
 
 
 def _run(command: list[str]) -> None:
@@ -220,11 +270,11 @@ def _drop_superseded(kept: Path) -> None:
             shutil.rmtree(other, ignore_errors=True)
 
 
-def _source_parts() -> Iterator[str | bytes]:
-    for folder, name in _SOURCES:
-        for path in sorted(folder.rglob("*")):
+def _source_parts(sources: Iterable[tuple[Path, str]]) -> Iterator[str | bytes]:
+    for source, name in sources:
+        for path in sorted(source.rglob("*")) if source.is_dir() else [source]:
             if path.is_file() and path.suffix != ".pyc":
-                yield f"{name}/{path.relative_to(folder).as_posix()}"
+                yield f"{name}/{path.relative_to(source).as_posix()}"
                 yield path.read_bytes()
 
 

@@ -68,6 +68,11 @@ _ByFunction = BeforeValidator(_by_function)
 _EventPattern = Annotated[str, StringConstraints(pattern=r"^(\*|[a-z_]+\.(\*|[a-z_]+\*?))$")]
 
 
+# As the functions' own setting has it (OJS_MIDDLEWARE); a test compares the two.
+_PART = r"[A-Za-z_][A-Za-z0-9_]*"
+_MiddlewareName = Annotated[str, StringConstraints(pattern=rf"^{_PART}(\.{_PART})*:{_PART}$")]
+
+
 class DeploymentSettings(BaseModel):
     """Settings of one deployment. Every field is a context key of the same name."""
 
@@ -170,6 +175,14 @@ class DeploymentSettings(BaseModel):
 
     strict_queues: bool = False
     """jobs are refused for queues that no operator made"""
+    middleware: Annotated[tuple[_MiddlewareName, ...], _Listed] = ()
+    """what jobs go through before they are stored: functions of yours, in order, as
+    hooks:add_trace; on the command line separated by commas"""
+    middleware_folder: str = ""
+    """middleware: the folder with their modules, and all that these import; relative to the folder
+    in which cdk is run"""
+    middleware_timeout_ms: int = Field(3_000, ge=1, le=20_000)
+    """middleware: milliseconds that it may take for all jobs of a request"""
     bus_types: Annotated[tuple[_EventPattern, ...], _Listed] = ()
     """event types that go to the event bus beside the operational ones, as job.completed or job.*;
     on the command line separated by commas"""
@@ -291,6 +304,16 @@ class DeploymentSettings(BaseModel):
                 "not with authorizer=iam: CloudFront sends on to another name than was signed",
             ),
             ("waf_acl_arn", self.waf_acl_arn and not self.waf, "only with waf=true"),
+            (
+                "middleware_folder",
+                bool(self.middleware) != bool(self.middleware_folder),
+                "middleware and middleware_folder go together",
+            ),
+            (
+                "middleware_timeout_ms",
+                "middleware_timeout_ms" in chosen and not self.middleware,
+                "only with middleware",
+            ),
             ("backup_days", self.backup_days and self.is_local, "not with bundle=host"),
             (
                 "queue_metrics_max",

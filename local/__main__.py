@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import ipaddress
 import os
+import re
 import shlex
 import signal
 import socket
@@ -76,6 +77,14 @@ def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
         "--strict-queues", action="store_true", help="refuse jobs for queues that no operator made"
     )
     parser.add_argument(
+        "--middleware", type=_middleware, default=(), metavar="MODULE:NAME,…",
+        help="functions that jobs go through before they are stored, in order",
+    )  # fmt: skip
+    parser.add_argument(
+        "--middleware-folder", type=Path, default=Path(), metavar="FOLDER",
+        help="where their modules are; the present folder unless it is given",
+    )  # fmt: skip
+    parser.add_argument(
         "--keys", action="store_true", help="let nobody in without a key, as the deployed API does"
     )
     parser.add_argument(
@@ -95,6 +104,33 @@ def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     options.hosts = (options.host, *options.allowed_hosts)
     options.host = _address(parser, options.host, keys=options.keys)
     return options
+
+
+def _middleware(text: str) -> tuple[str, ...]:
+    """Names of functions, separated by commas. Raises ArgumentTypeError."""
+    from ojs.settings import MIDDLEWARE_PATTERN
+
+    names = tuple(filter(None, (part.strip() for part in text.split(","))))
+    for name in names:
+        if not re.fullmatch(MIDDLEWARE_PATTERN, name):
+            raise argparse.ArgumentTypeError(f"{name!r} is not of the form module:name")
+    return names
+
+
+def _load_middleware(names: Sequence[str], folder: Path) -> None:
+    """Import the middleware, so that a mistake shows at once. Raises StartError."""
+    if not names:
+        return
+    # Last: it may not replace what the server has, as in a deployment.
+    sys.path.append(str(folder.resolve()))
+    from ojs.services.jobs.middleware import MiddlewareChain
+
+    try:
+        MiddlewareChain(names, timeout_ms=1, service="ojs").load()
+    except Exception as error:  # it is somebody else's code, and may raise anything
+        raise StartError(
+            f"the middleware cannot be loaded from {folder}: {type(error).__name__}: {error}"
+        ) from error
 
 
 def _address(parser: argparse.ArgumentParser, host: str, *, keys: bool) -> str:
@@ -129,6 +165,7 @@ def _start(options: argparse.Namespace) -> LocalServer:
     except OSError as error:
         raise StartError(f"{data} cannot be used: {error.strerror}") from error
     _forget_aws_account()
+    _load_middleware(options.middleware, options.middleware_folder)
     # Only now: this takes a moment to import, and a mistake above should show at once.
     from local.dynamodb import StaleData
     from local.server import LocalServer
@@ -141,6 +178,7 @@ def _start(options: argparse.Namespace) -> LocalServer:
             engine=options.engine,
             sweep_interval_s=options.sweep_interval,
             strict_queues=options.strict_queues,
+            middleware=options.middleware,
             keys=options.keys,
             origins=options.cors_origins,
             hosts=options.hosts,

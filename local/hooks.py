@@ -8,28 +8,29 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, cast
 
-from ojs.domain.errors import NotFound, ValidationFailed
+from ojs.domain.errors import NotFound
+from ojs.middleware import Refused
 
 if TYPE_CHECKING:
-    from ojs.domain.job.envelope import JobRequest
     from ojs.domain.job.job import Job
+    from ojs.middleware import Envelope, Next
     from ojs.runtime import Runtime
     from ojs.services.jobs.fetch import Fetch
-    from ojs.services.jobs.middleware import Next
     from ojs.services.pools.workers import WorkerRegistry
 
 REJECTED_TYPE = "test.middleware.reject"
 _DIRECTIVES = ("quiet", "terminate")
 
 
-def reject_marked(request: JobRequest, following: Next) -> JobRequest:
+def reject_marked(job: Envelope, following: Next) -> Envelope:
     """Enqueue middleware: vetoes jobs of the type that the public conformance suite pushes for
     this, and those whose `meta` has `"reject": true`.
     """
-    if request.type == REJECTED_TYPE or (request.meta and request.meta.get("reject") is True):
-        field = "type" if request.type == REJECTED_TYPE else "meta.reject"
-        raise ValidationFailed(field, "the local server's sample middleware vetoes this job")
-    return following(request)
+    if job.type == REJECTED_TYPE or job.meta.get("reject") is True:
+        field = "type" if job.type == REJECTED_TYPE else "meta.reject"
+        message = f"'{field}': the local server's sample middleware vetoes this job"
+        raise Refused(message, details={"field": field})
+    return following(job)
 
 
 def steer_workers(runtime: Runtime) -> None:

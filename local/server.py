@@ -91,12 +91,14 @@ class LocalServer:
         engine: str,
         sweep_interval_s: float,
         strict_queues: bool = False,
+        middleware: Sequence[str] = (),
         keys: bool = False,
         origins: Sequence[str] = (),
         hosts: Sequence[str] = (),
     ) -> None:
         """Start, on a port that is taken already. With `keys`, requests need one.
 
+        `middleware` are names of functions, as `hooks:add_trace`, in modules that can be imported.
         `origins` are of web pages that may use the server, `hosts` further names of this machine.
 
         Raises EngineError, StaleData, SetupError.
@@ -117,6 +119,7 @@ class LocalServer:
             self._settings = Settings(
                 table=TABLE_NAME,
                 strict_queues=strict_queues,
+                middleware=tuple(middleware),
                 authorizer="keys" if keys else "none",
             )
             self.version = self._settings.version

@@ -9,9 +9,13 @@ import random
 import secrets
 import time
 import urllib.parse
+from contextvars import ContextVar
 from typing import Any
 
 BASE = "/ojs/v1"
+
+# The W3C trace that requests belong to (`traceparent`), if they belong to one.
+TRACE: ContextVar[str | None] = ContextVar("TRACE", default=None)
 
 # Answers that say "not now": throttled, overloaded, unreachable behind the gateway, too slow.
 _TRY_AGAIN = frozenset({429, 502, 503, 504})
@@ -103,6 +107,8 @@ class Client:
         headers = {"Accept": "application/json"}
         if self._key:
             headers["Authorization"] = f"Bearer {self._key}"
+        if trace := TRACE.get():
+            headers["traceparent"] = trace
         if text is not None:
             headers["Content-Type"] = "application/json"
         self._connection.request(method, self._base + path, text, headers)

@@ -16,12 +16,14 @@ import sys
 import threading
 import time
 import traceback
+from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from analysis import NotText, analyse
-from client import ApiError, Client, Unreachable, uuid7
+from client import TRACE, ApiError, Client, Unreachable, uuid7
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -37,6 +39,8 @@ _PROGRESS_EVERY_S = 1.0
 # this time it waits no longer.
 _REPORT_WITHIN_S = 1.0
 _FIRST_POLL_S = 0.1
+# Of a job that takes so long a line is printed.
+_LONG_S = 30.0
 
 
 class JobFailed(Exception):
@@ -85,6 +89,49 @@ class Report:
     line: str
     entry: dict[str, Any]
     since: float = field(default_factory=time.monotonic)
+
+
+# --- execution middleware -----------------------------------------------------------------------
+
+Job = dict[str, Any]
+# Does a job; its result.
+Work = Callable[[], dict[str, Any]]
+# Wraps the work on a job: it calls `following`, and returns or raises what that does.
+Middleware = Callable[[Job, Work], dict[str, Any]]
+
+
+def traced(job: Job, following: Work) -> dict[str, Any]:
+    """What is asked of the server for a job belongs to the trace of its producer."""
+    token = TRACE.set(job.get("meta", {}).get("traceparent"))
+    try:
+        return following()
+    finally:
+        TRACE.reset(token)
+
+
+def watched(job: Job, following: Work) -> dict[str, Any]:
+    """A job that takes long is told of, however it ends."""
+    began = time.monotonic()
+    try:
+        return following()
+    finally:
+        took_s = time.monotonic() - began
+        if took_s >= _LONG_S:
+            say(f"slow    {job['id']} took {took_s:.0f} s in attempt {job['attempt']}")
+
+
+# The first is the outermost.
+MIDDLEWARE: tuple[Middleware, ...] = (traced, watched)
+
+
+def wrapped(middleware: Sequence[Middleware], job: Job, work: Work) -> Work:
+    """The work on a job with all middleware around it."""
+    for each in reversed(middleware):
+        work = partial(each, job, work)
+    return work
+
+
+# ------------------------------------------------------------------------------------------------
 
 
 class Worker:
@@ -240,7 +287,7 @@ class Worker:
         """Do one job, and note how it ended."""
         name = leased.job["args"][0] if leased.job["args"] else "?"
         try:
-            result = self._index(leased)
+            result = wrapped(MIDDLEWARE, leased.job, lambda: self._index(leased))()
         except Lost:
             say(f"left    {name}: cancelled, or taken back")
             self._forget(leased)

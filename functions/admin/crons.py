@@ -85,7 +85,9 @@ def delete(request: Request) -> Answer:
 @app.operation("trigger_cron", "crons_trigger_cron", strict_query=True)
 def trigger(request: Request) -> Answer:
     """Push a job of a cron job now."""
-    pushed = runtime.current().crons.trigger(request.named, request.principal, _producer(request))
+    pushed = runtime.current().crons.trigger(
+        request.named, request.principal, _producer(request), request.trace
+    )
     answer = views.triggered(pushed.job, deduplicated=pushed.deduplicated)
     if pushed.deduplicated:
         return Answer(answer)

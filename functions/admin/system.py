@@ -99,9 +99,8 @@ def set_maintenance(request: Request) -> Answer:
 @app.operation("list_middleware", strict_query=True)
 def list_middleware(_request: Request) -> Answer:
     """What jobs go through when they are pushed."""
-    names = [
-        getattr(step, "__name__", type(step).__name__) for step in runtime.current().middleware
-    ]
+    chain = runtime.current().middleware
+    names = [] if chain is None else chain.names
     body: answers.MiddlewareAnswer = {
         "enqueue": [
             {"name": name, "phase": "enqueue", "order": order}

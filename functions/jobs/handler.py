@@ -13,7 +13,7 @@ from ojs.domain.errors import InvalidRequest, OjsError
 from ojs.domain.job import envelope, idempotency
 from ojs.domain.job.envelope import JobRequest
 from ojs.domain.job.foreign import MAX_WARNINGS
-from ojs.domain.job.job import Job
+from ojs.domain.job.job import DEFAULT_QUEUE, Job
 from ojs.http.binding import paging
 from ojs.http.binding.access import Guard
 from ojs.http.binding.application import Answer, Application
@@ -50,6 +50,7 @@ def enqueue_job(request: Request) -> Answer:
     body = request.object()
     wanted = envelope.parse(body)
     (pushed,) = _push(request, body, [wanted], batch=False)
+    request.about(job_id=pushed.job.id, queue=pushed.job.queue)
     warnings = [*_absent([pushed]), *envelope.warnings(wanted)]
     if pushed.deduplicated:
         return Answer(views.deduplicated(pushed.job, warnings))
@@ -87,11 +88,19 @@ def _push(
     request: Request, body: Mapping[str, Any], jobs: Sequence[JobRequest], *, batch: bool
 ) -> list[Pushed]:
     """Enqueue the job or the `batch` of a request, once for each idempotency key."""
+    queues = {job.value_of("queue") or DEFAULT_QUEUE for job in jobs}
+    request.about(
+        queue=queues.pop() if len(queues) == 1 else None,
+        job_id=jobs[0].id if not batch else None,
+    )
     current, principal = runtime.current(), request.principal
+    # The middleware comes before the wait for room.
+    spare_ms = 0 if current.middleware is None else current.middleware.timeout_ms
     options: dict[str, Any] = {
         "producer": backpressure.producer(request.headers, principal),
         "reaches": principal.reaches,
-        "wait_ms": backpressure.wait_ms(request.headers, request.remaining_ms),
+        "wait_ms": backpressure.wait_ms(request.headers, lambda: request.remaining_ms() - spare_ms),
+        "trace": request.trace,
     }
     header = request.headers.get(idempotency.HEADER.lower())
     if header is not None:

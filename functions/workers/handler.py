@@ -29,6 +29,7 @@ def fetch_jobs(request: Request) -> Answer:
     # Without queues, those of the worker's pool are meant, which may be any: a key that is limited
     # to queues has to name them.
     request.touches(*(body.queues or (None,)))
+    request.about(queue=body.queues[0] if body.queues and len(body.queues) == 1 else None)
     acks, nacks = body.endings()
     acked, nacked = _end(request, acks, nacks)
     told = {
@@ -96,6 +97,7 @@ def ack_job(request: Request) -> Answer:
         outcomes, _ = _end(request, models.parse(models.AcksRequest, raw).endings())
         return Answer({"acks": views.outcomes(outcomes)}, 207, failed=_failed(outcomes))
     body = models.parse(models.AckRequest, raw)
+    request.about(job_id=body.job_id)
     _touch_jobs(request, [body.job_id])
     job = runtime.current().finish.ack(body.job_id, **body.outcome())
     return Answer(views.acknowledged(job))
@@ -109,6 +111,7 @@ def nack_job(request: Request) -> Answer:
         _, outcomes = _end(request, (), models.parse(models.NacksRequest, raw).endings())
         return Answer({"nacks": views.outcomes(outcomes)}, 207, failed=_failed(outcomes))
     body = models.parse(models.NackRequest, raw)
+    request.about(job_id=body.job_id)
     _touch_jobs(request, [body.job_id])
     job = runtime.current().finish.nack(body.job_id, **body.outcome())
     return Answer(views.failed(job))

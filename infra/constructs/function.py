@@ -168,7 +168,17 @@ def environment(
     if access.stream and settings.is_local:
         # The emulator keeps a stream in one shard, and does not say which in its events.
         found["OJS_SHARD"] = "shardId-emulator"
-    return found
+    return found | _middleware(spec, settings)
+
+
+def _middleware(spec: FunctionSpec, settings: DeploymentSettings) -> dict[str, str]:
+    # Requests push jobs, and fetches and the sweep fire cron jobs.
+    if not (settings.middleware and (spec.routes or spec.name == "sweep")):
+        return {}
+    return {
+        "OJS_MIDDLEWARE": ",".join(settings.middleware),
+        "OJS_MIDDLEWARE_TIMEOUT_MS": str(settings.middleware_timeout_ms),
+    }
 
 
 def statements(access: Access, resources: Resources, *, region: str) -> list[iam.PolicyStatement]:

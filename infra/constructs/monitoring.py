@@ -40,6 +40,7 @@ COUNTERS = (
     "ojs.dead_letter.added_total",
 )
 CRON_LATENESS = "ojs.cron.lateness"
+MIDDLEWARE_FAILED = "ojs.middleware.failed"
 LENGTHS = ("ojs.job.queue_time", "ojs.job.duration")
 
 REFUSED = "ojs.api.refused"
@@ -264,6 +265,15 @@ class Monitoring(Construct):
                 "the log of function authorizer.",
                 functions[AUTHORIZER].metric_errors(period=_FIVE_MINUTES),
                 settings.alarm_server_errors,
+            )
+        if settings.middleware:
+            self._alarm(
+                "middleware",
+                "The deployment's middleware fails or takes too long: pushes are answered with "
+                "500 or 504, and cron jobs do not fire. The logs say which, in lines 'middleware "
+                "failed'.",
+                self._own(MIDDLEWARE_FAILED),
+                1,
             )
         self._alarm(
             "table-throttles",

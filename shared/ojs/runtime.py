@@ -21,7 +21,6 @@ from ojs.services.jobs.fetch import Fetch
 from ojs.services.jobs.finish import Finish
 from ojs.services.jobs.lost_leases import LostLeases
 from ojs.services.jobs.manage import JobManagement
-from ojs.services.jobs.middleware import Middleware
 from ojs.services.jobs.moving import JobMove
 from ojs.services.jobs.placement import FairQueuePlacement
 from ojs.services.jobs.sweep import JobSweep
@@ -65,6 +64,7 @@ if TYPE_CHECKING:
     from mypy_boto3_dynamodb import DynamoDBClient
 
     from ojs.domain.job.job import Job
+    from ojs.middleware import Middleware
     from ojs.services.crons.firing import CronFiring
     from ojs.services.crons.manage import CronJobs
     from ojs.services.crons.zone_sweep import ZoneSweep
@@ -77,6 +77,7 @@ if TYPE_CHECKING:
     from ojs.services.jobs.fairness_backfill import FairnessBackfill
     from ojs.services.jobs.idempotent_push import IdempotentPush
     from ojs.services.jobs.listing import JobListing
+    from ojs.services.jobs.middleware import MiddlewareChain
     from ojs.services.jobs.unique_listing import UniqueListing
     from ojs.services.operations.access_keys import AccessKeys
     from ojs.services.operations.events import Events
@@ -186,7 +187,7 @@ class Runtime:
         *,
         clock: Clock,
         ids: IdSource,
-        middleware: Sequence[Middleware],
+        middleware: MiddlewareChain | None,
         sleep: Callable[[float], None],
         for_each: ForEach,
     ) -> None:
@@ -425,6 +426,7 @@ class Runtime:
             placement=self.placement,
             clock=self.clock,
             ids=self.ids,
+            chain=self.middleware,
             strict=self.settings.strict_queues,
         )
 
@@ -730,7 +732,8 @@ def build(
 ) -> Runtime:
     """Wire the services together; the default of each part is that of AWS.
 
-    `sleep` takes seconds. `for_each` may make calls at the same time.
+    `middleware` comes after that of the settings. `sleep` takes seconds. `for_each` may make calls
+    at the same time.
     """
     clock = clock or SystemClock()
     ids = ids or IdSource(clock)
@@ -743,10 +746,21 @@ def build(
         stores,
         clock=clock,
         ids=ids,
-        middleware=middleware,
+        middleware=_chain(settings, middleware),
         sleep=sleep,
         for_each=for_each,
     )
+
+
+def _chain(settings: Settings, more: Sequence[Middleware]) -> MiddlewareChain | None:
+    """The middleware; None where there is none, and nothing is loaded for it."""
+    if not (settings.middleware or more):
+        return None
+    from ojs.services.jobs.middleware import MiddlewareChain
+
+    timeout_ms = settings.middleware_timeout_ms
+    named: list[str | Middleware] = [*settings.middleware, *more]
+    return MiddlewareChain(named, timeout_ms=timeout_ms, service=settings.service)
 
 
 _lock = threading.Lock()
@@ -769,7 +783,8 @@ def prepare() -> None:
     """
     # A first request tries again, and is answered, with an error if need be.
     with suppress(Exception):
-        current()
+        if (chain := current().middleware) is not None:
+            chain.load()
 
 
 def use(runtime: Runtime) -> None:

@@ -12,6 +12,10 @@ Authorizer = Literal["keys", "jwt", "iam", "none"]
 QueueMetrics = Literal["off", "fullest", "all"]
 # An event type, or the beginning of some and `*`: `job.completed`, `job.*`, `*`.
 EVENT_PATTERN = r"^(\*|[a-z_]+\.(\*|[a-z_]+\*?))$"
+# A function in a module, as `hooks:add_trace`.
+_NAME = r"[A-Za-z_][A-Za-z0-9_]*"
+MIDDLEWARE_PATTERN = rf"^{_NAME}(\.{_NAME})*:{_NAME}$"
+_MIDDLEWARE = re.compile(MIDDLEWARE_PATTERN)
 _SERVICE = re.compile(r"[A-Za-z0-9]([A-Za-z0-9.-]{0,62})")
 _EVENTS = re.compile(EVENT_PATTERN)
 
@@ -48,6 +52,10 @@ class Settings:
     # Which queues have CloudWatch metrics of their own, and with `fullest` how many at most.
     queue_metrics: QueueMetrics = "fullest"
     queue_metrics_max: int = 20
+    # What jobs go through before they are stored, as `hooks:add_trace`, in order; in the
+    # environment separated by commas. And how long that may take for all jobs of a request.
+    middleware: tuple[str, ...] = ()
+    middleware_timeout_ms: int = 3_000
     # The shard that stream records are from if their event does not say so; only for an emulator of
     # AWS that has one shard and no tumbling windows.
     shard: str | None = None
@@ -60,6 +68,8 @@ class Settings:
             ("authorizer", self.authorizer in get_args(Authorizer)),
             ("queue_metrics", self.queue_metrics in get_args(QueueMetrics)),
             ("queue_metrics_max", self.queue_metrics_max > 0),
+            ("middleware", all(_MIDDLEWARE.fullmatch(each) for each in self.middleware)),
+            ("middleware_timeout_ms", self.middleware_timeout_ms > 0),
         ):
             if not right:
                 raise ValueError(f"{name} must not be {getattr(self, name)!r}")
@@ -80,10 +90,12 @@ class Settings:
             **environment.configured(field.name for field in fields(cls)),
             "table": environment.required("table"),
         }
-        listed = (part.strip() for part in found.get("bus_types", "").split(","))
-        found["bus_types"] = tuple(filter(None, listed))
-        if (most := found.get("queue_metrics_max")) is not None:
-            found["queue_metrics_max"] = int(most)
+        for name in ("bus_types", "middleware"):
+            listed = (part.strip() for part in found.get(name, "").split(","))
+            found[name] = tuple(filter(None, listed))
+        for name in ("queue_metrics_max", "middleware_timeout_ms"):
+            if name in found:
+                found[name] = int(found[name])
         strict = found.get("strict_queues", "false").lower()
         if strict not in ("true", "false"):
             raise ValueError(f"strict_queues must be true or false, not {strict!r}")

@@ -73,6 +73,20 @@ def test_only_what_is_needed_is_imported(function: str) -> None:
 REPETITIONS = range(5)
 
 
+@pytest.mark.parametrize("function", ["jobs", "workers", "admin", "sweep"])
+def test_without_middleware_nothing_is_loaded_for_it(function: str) -> None:
+    _, modules = imported(function)
+    assert not {"ojs.middleware", "ojs.services.jobs.middleware"} & modules
+
+
+def test_middleware_is_loaded_with_the_import(tmp_path: Path) -> None:
+    (tmp_path / "own_hooks.py").write_text("def f(job, following): ...\n")
+    # While the function is initialized, with all of a CPU.
+    setting = f"os.environ['OJS_MIDDLEWARE'] = 'own_hooks:f'; sys.path.append({str(tmp_path)!r})"
+    _, modules = loaded(f"import os, sys; {setting}; import functions.jobs.handler")
+    assert {"ojs.middleware", "ojs.services.jobs.middleware", "own_hooks"} <= modules
+
+
 @pytest.mark.parametrize("function", BOUNDS)
 def test_a_function_is_ready_in_little_more_time_than_its_client(function: str) -> None:
     def ratio(repetition: int) -> float:

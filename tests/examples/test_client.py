@@ -9,7 +9,7 @@ from http.server import BaseHTTPRequestHandler, HTTPServer
 from typing import Any
 
 import pytest
-from client import ApiError, Client, Unreachable, uuid7
+from client import TRACE, ApiError, Client, Unreachable, uuid7
 
 BUSY = (503, {"error": {"code": "backend_unavailable", "message": "busy"}})
 CONFLICT = (409, {"error": {"code": "conflict", "message": "no", "details": {"a": 1}}})
@@ -24,6 +24,7 @@ class Script(HTTPServer):
         self.answers: list[tuple[int, Any]] = []
         self.seen: list[tuple[str, str, Any]] = []
         self.keys: list[str | None] = []
+        self.traces: list[str | None] = []
 
     @property
     def url(self) -> str:
@@ -38,6 +39,7 @@ class _Handler(BaseHTTPRequestHandler):
         body = self.rfile.read(int(self.headers.get("Content-Length", 0)))
         self.server.seen.append((self.command, self.path, json.loads(body) if body else None))
         self.server.keys.append(self.headers.get("Authorization"))
+        self.server.traces.append(self.headers.get("traceparent"))
         status, answer = self.server.answers.pop(0)
         if not status:
             self.close_connection = True
@@ -146,6 +148,15 @@ def test_a_key_is_sent(script: Script, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OJS_KEY", "the environment's")
     ask_once(script)
     assert script.keys == [None, "Bearer mine", "Bearer the environment's"]
+
+
+def test_the_trace_is_sent(script: Script) -> None:
+    script.answers += [(200, {})] * 2
+    token = TRACE.set("00-1-2-01")
+    ask_once(script)
+    TRACE.reset(token)
+    ask_once(script)
+    assert script.traces == ["00-1-2-01", None]
 
 
 def test_what_api_gateway_says_itself(script: Script) -> None:

@@ -8,7 +8,7 @@ from typing import Any, cast
 
 import pytest
 import worker as example
-from client import Client, Unreachable
+from client import TRACE, Client, Unreachable
 
 ID = "019539a4-0000-7000-8000-00000000000"
 
@@ -107,3 +107,59 @@ def test_none_waits_for_long(folder: Path, monkeypatch: pytest.MonkeyPatch) -> N
     server = Server("a.txt", "gone.txt")
     work(made(folder, server))
     assert [path for path, _ in server.asked] == ["/workers/fetch", "/workers/ack", "/workers/nack"]
+
+
+# --- execution middleware -------------------------------------------------------------------------
+
+PARENT = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"
+
+
+def test_middleware_is_wrapped_around_the_work_in_order() -> None:
+    called: list[str] = []
+
+    def named(name: str) -> example.Middleware:
+        def link(job: example.Job, following: example.Work) -> dict[str, Any]:
+            called.append(f"{name} {job['id']}")
+            try:
+                return following()
+            finally:
+                called.append(f"{name} back")
+
+        return link
+
+    def fails() -> dict[str, Any]:
+        called.append("work")
+        raise example.Lost
+
+    with pytest.raises(example.Lost):
+        example.wrapped((named("a"), named("b")), {"id": "j"}, fails)()
+    assert called == ["a j", "b j", "work", "b back", "a back"]
+    assert example.wrapped((), {}, lambda: {"n": 1})() == {"n": 1}
+
+
+def test_what_is_asked_for_a_job_belongs_to_its_producer_s_trace(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    server = Server("a.txt")
+    worker = made(folder, server)
+    seen: list[str | None] = []
+
+    def analyse(*_: Any) -> dict[str, Any]:
+        seen.append(TRACE.get())
+        return {}
+
+    monkeypatch.setattr(example, "analyse", analyse)
+    (leased,) = worker._fetch()
+    leased.job["meta"] = {"traceparent": PARENT}
+    worker._do(leased)
+    assert (seen, TRACE.get()) == ([PARENT], None)
+
+
+def test_a_slow_job_is_told_of(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    work(made(folder, Server("a.txt")))
+    assert "slow" not in capsys.readouterr().out
+    monkeypatch.setattr(example, "_LONG_S", 0.0)
+    work(made(folder, Server("gone.txt")))
+    assert f"slow    {ID}0 took 0 s in attempt 1" in capsys.readouterr().out

@@ -107,6 +107,66 @@ def test_a_failed_build_leaves_nothing_behind(
     assert not list((sources / "build").glob("bundle-*"))
 
 
+def with_middleware(folder: Path, *names: str) -> DeploymentSettings:
+    return DeploymentSettings(bundle="host", middleware=names, middleware_folder=str(folder))
+
+
+@pytest.fixture
+def hooks(tmp_path: Path) -> Path:
+    """A folder of middleware: a module, a package, data, and what is nobody's business."""
+    folder = tmp_path / "hooks"
+    (folder / "checks" / "__pycache__").mkdir(parents=True)
+    (folder / "hooks.py").write_text("from checks import args as check\nadd = lambda j, n: n(j)\n")
+    (folder / "checks" / "__init__.py").write_text("def args(job, following): ...\n")
+    (folder / "checks" / "__pycache__" / "stale.pyc").write_bytes(b"stale")
+    (folder / "schema.json").write_text("{}")
+    (folder / ".secret").write_text("secret")
+    return folder
+
+
+def test_middleware_lies_at_the_top(sources: Path, hooks: Path) -> None:
+    named = ("hooks:check", "hooks:add", "checks:args")
+    bundle = bundling.build(with_middleware(hooks, *named))
+    found = {str(each.relative_to(bundle.path)) for each in bundle.path.rglob("*")}
+    assert {"hooks.py", "checks/__init__.py", "schema.json", "ojs/clock.py"} <= found
+    assert any(each.startswith("__pycache__/hooks.") for each in found)
+    assert not {".secret", "checks/__pycache__/stale.pyc"} & found
+
+
+def test_changed_middleware_makes_another_bundle(sources: Path, hooks: Path) -> None:
+    settings = with_middleware(hooks, "hooks:add")
+    first = bundling.build(settings)
+    (hooks / "schema.json").write_text("[]")
+    second = bundling.build(settings)
+    assert second.content_hash != first.content_hash
+    assert (second.path / "schema.json").read_text() == "[]"
+
+
+@pytest.mark.parametrize(
+    ("named", "why"),
+    [
+        ("no_module:add", "no module no_module in"),
+        ("checks.inner:add", "no module checks.inner in"),
+        ("hooks:ad", "no function ad in"),
+        ("checks:job", "no function job in"),
+    ],
+)
+def test_middleware_that_is_not_there_is_told_before_it_is_deployed(
+    sources: Path, hooks: Path, named: str, why: str
+) -> None:
+    with pytest.raises(bundling.BundlingError, match=why):
+        bundling.build(with_middleware(hooks, named))
+
+
+def test_middleware_may_not_replace_what_the_functions_have(sources: Path, hooks: Path) -> None:
+    for name in ("ojs", "functions", "botocore"):
+        (hooks / name).mkdir()
+        with pytest.raises(bundling.BundlingError, match=f"{name} is a name that is taken"):
+            bundling.build(with_middleware(hooks, "hooks:add"))
+        (hooks / name).rmdir()
+    assert not list((sources / "build").glob("bundle-*"))
+
+
 def test_this_interpreter_is_found() -> None:
     version = f"{sys.version_info.major}.{sys.version_info.minor}"
     assert bundling.find_interpreter(version) == Path(sys.executable)

@@ -11,7 +11,7 @@ from pydantic import ValidationError
 
 from infra import ROOT, app
 from infra.settings import DeploymentSettings, project_version
-from ojs.settings import EVENT_PATTERN, Settings
+from ojs.settings import EVENT_PATTERN, MIDDLEWARE_PATTERN, Settings
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -58,6 +58,12 @@ def test_values_of_the_command_line_are_texts() -> None:
         ("throttle_burst", "0"),
         ("bus_types", "Job.*"),
         ("bus_types", "job.*,job*"),
+        ("middleware", "hooks"),
+        ("middleware", "hooks.add"),
+        ("middleware", "hooks:add,:add"),
+        ("middleware", "no-module:add"),
+        ("middleware_timeout_ms", "0"),
+        ("middleware_timeout_ms", "20001"),
         ("metrics_namespace", ""),
         ("alarm_oldest_job_s", "1"),
         ("alarm_sweep_silence_min", "1"),
@@ -126,6 +132,9 @@ def test_other_values_are_refused(name: str, value: str) -> None:
         ({"waf_acl_arn": ACL}, "waf_acl_arn"),
         ({"waf_rate": "1000"}, "waf_rate"),
         ({"queue_metrics": "all", "queue_metrics_max": "5"}, "queue_metrics_max"),
+        ({"middleware": "hooks:add"}, "middleware_folder"),
+        ({"middleware_folder": "hooks"}, "middleware_folder"),
+        ({"middleware_timeout_ms": "5"}, "middleware_timeout_ms"),
         ({"bundle": "host", "backup_days": "7"}, "backup_days"),
         ({**WALLED, "waf_acl_arn": ACL, "waf_rate": "1000"}, "waf_rate"),
     ],
@@ -238,6 +247,21 @@ def test_event_types_are_understood_as_the_functions_understand_them(
 def test_the_two_settings_allow_the_same_event_types() -> None:
     described = DeploymentSettings.model_json_schema()["properties"]["bus_types"]
     assert described["items"]["pattern"] == EVENT_PATTERN
+
+
+def test_middleware_is_understood_as_the_functions_understand_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    context = {"middleware": "hooks:add_trace, pkg.checks:Args", "middleware_folder": "hooks"}
+    settings = DeploymentSettings.from_context(context)
+    assert settings.middleware == ("hooks:add_trace", "pkg.checks:Args")
+    monkeypatch.setenv("OJS_TABLE", "any")
+    monkeypatch.setenv("OJS_MIDDLEWARE", ",".join(settings.middleware))
+    found = Settings.from_environment()
+    assert found.middleware == settings.middleware
+    assert found.middleware_timeout_ms == settings.middleware_timeout_ms
+    described = DeploymentSettings.model_json_schema()["properties"]["middleware"]
+    assert described["items"]["pattern"] == MIDDLEWARE_PATTERN
 
 
 def test_the_local_target_is_this_machine() -> None:

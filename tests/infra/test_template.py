@@ -9,6 +9,7 @@ from aws_cdk import assertions
 
 from infra.functions import FUNCTIONS
 from infra.settings import DeploymentSettings
+from ojs.services.jobs.middleware import FAILED
 from ojs.store.table.schema import TABLE, create_table_arguments
 
 if TYPE_CHECKING:
@@ -196,6 +197,29 @@ def test_strict_queues_is_what_was_chosen(synthesis: Any, synthesise: Any) -> No
     for made, expected in ((synthesis, "false"), (strict, "true")):
         for function in _functions(made).values():
             assert function["Environment"]["Variables"]["OJS_STRICT_QUEUES"] == expected
+
+
+def test_middleware_is_told_to_those_who_push(synthesis: Any, synthesise: Any) -> None:
+    settings = DeploymentSettings(
+        middleware=("hooks:a", "hooks:b"), middleware_folder="hooks", middleware_timeout_ms=500
+    )
+    made = synthesise(settings)
+    variables = {
+        name: function["Environment"]["Variables"] for name, function in _functions(made).items()
+    }
+    told = {name for name, each in variables.items() if "OJS_MIDDLEWARE" in each}
+    assert told == {"jobs", "workers", "admin", "sweep"}
+    for name in told:
+        assert variables[name]["OJS_MIDDLEWARE"] == "hooks:a,hooks:b"
+        assert variables[name]["OJS_MIDDLEWARE_TIMEOUT_MS"] == "500"
+    for function in _functions(synthesis).values():
+        assert not {"OJS_MIDDLEWARE"} & function["Environment"]["Variables"].keys()
+    alarms = {each["AlarmName"]: each for each in made.resources("AWS::CloudWatch::Alarm").values()}
+    alarm = alarms["ojs-dev-middleware"]
+    assert (alarm["MetricName"], alarm["Threshold"]) == (FAILED, 1)
+    assert alarm["Dimensions"] == [{"Name": "service", "Value": "ojs-dev"}]
+    names = [each["AlarmName"] for each in synthesis.resources("AWS::CloudWatch::Alarm").values()]
+    assert "ojs-dev-middleware" not in names
 
 
 def test_there_are_no_other_functions(synthesis: Any) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import contextlib
 import os
 import signal
@@ -17,6 +18,7 @@ from pathlib import Path
 
 import pytest
 
+from local.__main__ import StartError, _load_middleware, _middleware
 from tests.local.conftest import ROOT, RunningServer
 from tests.spread import spread
 
@@ -176,6 +178,37 @@ def test_steering_and_rejecting_hooks(server: RunningServer) -> None:
     ):
         status, answer = server.call("POST", "/ojs/v1/jobs", {"args": [], **job})
         assert (status, answer["error"]["details"]["field"]) == (422, field)
+
+
+def test_middleware_of_a_folder(tmp_path: Path) -> None:
+    folder = str(ROOT / "examples" / "middleware")
+    named = ("--middleware", "hooks:add_team,hooks:check_args", "--middleware-folder", folder)
+    running = RunningServer(tmp_path / "data", tmp_path / "printed", *named)
+    try:
+        assert running.enqueue(type="invoice.print")["meta"] == {"team": "billing"}
+        status, answer = running.call("POST", "/ojs/v1/jobs", {"type": "email.send", "args": []})
+        assert (status, answer["error"]["details"]["reason"]) == (422, "no_address")
+        _, listed = running.call("GET", "/ojs/v1/middleware")
+        names = [each["name"] for each in listed["enqueue"]]
+        assert names == ["hooks:add_team", "hooks:check_args", "reject_marked"]
+    finally:
+        running.end()
+
+
+def test_middleware_that_is_not_there_keeps_it_from_starting(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = ROOT / "examples" / "middleware"
+    arguments = ("--middleware", "no_such:add", "--middleware-folder", str(folder))
+    status, error = start_fails("--port", "0", "--data", str(tmp_path), *arguments)
+    assert (status, error.count("\n")) == (1, 1)
+    assert "ModuleNotFoundError: No module named 'no_such'" in error
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    with pytest.raises(StartError, match="AttributeError"):
+        _load_middleware(["hooks:no_such"], folder)
+    sys.modules.pop("hooks")
+    with pytest.raises(argparse.ArgumentTypeError, match="'hooks' is not of the form module:name"):
+        _middleware("hooks")
 
 
 def test_reset_empties_everything_quickly(server: RunningServer) -> None:

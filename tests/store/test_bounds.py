@@ -30,15 +30,16 @@ from ojs.domain.errors import (
 )
 from ojs.domain.job import envelope
 from ojs.domain.queue.queue import Deletion, DeletionStrategy
+from ojs.services.jobs.middleware import MiddlewareChain
 from ojs.store.table import keys
 from tests.store.bounded import BIG, bound, counter_value
 from tests.store.faults import attempt, faults
 
 if TYPE_CHECKING:
     from ojs.domain.job.job import Job
+    from ojs.middleware import Envelope, Next
     from ojs.runtime import Runtime
     from ojs.services.jobs.enqueue import Pushed
-    from ojs.services.jobs.middleware import Next
     from tests.store.conftest import World
 
 SECOND = 1_000
@@ -524,11 +525,11 @@ def test_a_push_that_waits_is_one_request(world: World) -> None:
     seen: list[str] = []
     limits = waiting.run.enqueue._limits._store
 
-    def link(request: envelope.JobRequest, follow: Next) -> envelope.JobRequest:
+    def link(job: Envelope, following: Next) -> Envelope:
         seen.append("middleware")
-        return follow(request)
+        return following(job)
 
-    waiting.run.enqueue._chain = (link,)
+    waiting.run.enqueue._chain = MiddlewareChain([link], timeout_ms=10_000, service="s")
     ids = waiting.run.enqueue._ids
     with (
         mock.patch.object(limits, "register", wraps=limits.register) as register,

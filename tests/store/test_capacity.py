@@ -8,11 +8,14 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from ojs.domain.job import envelope
+from ojs.domain.job.trace import TraceContext
+from ojs.services.jobs.middleware import MiddlewareChain
 from ojs.store.table import keys
 from ojs.store.table.values import pack
 from tests.store.spending import RETRY, WORKER, Spent, incompressible, spending, warm
 
 if TYPE_CHECKING:
+    from ojs.middleware import Envelope, Next
     from tests.store.conftest import World
 
 RESULT = {"ok": True, "message_id": "msg_019414d5-1234-7000-b000-aabbccddeeff"}
@@ -57,6 +60,42 @@ def test_who_pushed_it_costs_nothing(exact: World) -> None:
         exact.run.finish.ack(job.id, worker_id=WORKER, result=RESULT)
     assert job.producer == "billing-service"
     assert (all_of_it.calls, all_of_it.writes) == (7, 6)
+
+
+def test_the_trace_of_a_usual_job_costs_nothing(exact: World) -> None:
+    """It is stored with the job's other contents, on the job record."""
+    warm(exact)
+    trace = TraceContext("00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01")
+    request = envelope.parse({"type": "email.send", "args": [incompressible(300)], "retry": RETRY})
+    spent = []
+    for given in (None, trace):
+        with spending(exact) as all_of_it:
+            exact.run.enqueue.push(request, trace=given)
+            (job,) = exact.fetch(worker=WORKER)
+            exact.run.finish.ack(job.id, worker_id=WORKER, result=RESULT)
+        spent.append((all_of_it.calls, all_of_it.writes, all_of_it.reads))
+    assert (job.content or {})["meta"] == {"traceparent": trace.traceparent}
+    assert spent[0] == spent[1]
+    assert spent[0][:2] == (7, 6)
+
+
+def test_middleware_costs_the_table_nothing(exact: World) -> None:
+    def add(job: Envelope, following: Next) -> Envelope:
+        job.meta["team"] = "growth"
+        return following(job)
+
+    warm(exact)
+    requests = [envelope.parse({"type": "email.send", "args": [n]}) for n in range(10)]
+    spent = []
+    for chain in (None, MiddlewareChain([add], timeout_ms=10_000, service="s")):
+        exact.run.enqueue._chain = chain
+        with spending(exact) as one:
+            exact.run.enqueue.push(requests[0])
+        with spending(exact) as many:
+            pushed = exact.run.enqueue.push_batch(requests)
+        spent.append((one.calls, one.writes, one.reads, many.calls, many.writes, many.reads))
+    assert (pushed[9].job.content or {})["meta"] == {"team": "growth"}
+    assert spent[0] == spent[1]
 
 
 def test_a_half_kilobyte_job_fetched_by_tens(exact: World) -> None:

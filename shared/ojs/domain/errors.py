@@ -284,6 +284,34 @@ class BatchTooLarge(QueueFull):
         self.details |= {"field": "jobs", "size": count, "limit": bound}
 
 
+class MiddlewareRefusal(OjsError):
+    """The deployment's middleware refuses the job; nothing was stored."""
+
+    code = "middleware_refused"
+
+
+class MiddlewareError(OjsError):
+    """The deployment's middleware failed (ojs-error-catalog, 4.7); nothing was stored."""
+
+    code = "middleware_error"
+    retryable = True
+
+    def __init__(self, name: str | None = None, *, what: str = "failed") -> None:
+        super().__init__(
+            f"The middleware of this deployment {what}; nothing was stored.",
+            details={} if name is None else {"middleware": name},
+        )
+
+
+class MiddlewareTimeout(MiddlewareError):
+    """The deployment's middleware took too long; nothing was stored, and it will not be."""
+
+    code = "middleware_timeout"
+
+    def __init__(self) -> None:
+        super().__init__(what="took too long")
+
+
 class BackendError(OjsError):
     """The store failed in a way that the client cannot correct."""
 

@@ -30,8 +30,11 @@ def in_threads(act: Callable[[T], R], each: Sequence[T], /) -> list[R]:
     function stands still.
     """
     from concurrent.futures import ThreadPoolExecutor
+    from contextvars import copy_context
 
     if len(each) < 2:
         return one_by_one(act, each)
     with ThreadPoolExecutor(min(THREADS, len(each)), "for-each") as pool:
-        return list(pool.map(act, each))
+        # With the keys of the log, which are in the context of the thread.
+        contexts = [copy_context() for _ in each]
+        return list(pool.map(lambda context, one: context.run(act, one), contexts, each))

@@ -36,6 +36,7 @@ SPECIFICATION = {
     "history": "ojs-admin-api: statistics by period",
     "implementation": "ojs-core: part of the manifest",
     "manifest": "ojs-core",
+    "next": "ojs-middleware: the rest of a chain",
     "metadata": "ojs-core: a job's `meta`",
     "method": "HTTP",
     "pagination": "ojs-admin-api",

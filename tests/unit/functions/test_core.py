@@ -9,16 +9,15 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from ojs import runtime
-from ojs.domain.errors import InvalidRequest
+from ojs.middleware import Refused
 from tests.unit.functions.client import Api, MemoryBlobs
 
 if TYPE_CHECKING:
     from mypy_boto3_dynamodb import DynamoDBClient
 
     from ojs.clock import ManualClock
-    from ojs.domain.job.envelope import JobRequest
+    from ojs.middleware import Envelope, Next
     from ojs.runtime import Runtime
-    from ojs.services.jobs.middleware import Next
 
 BASE = "/ojs/v1"
 WORKERS = f"{BASE}/workers"
@@ -90,13 +89,14 @@ def test_middleware_changes_or_refuses_a_job_before_it_is_stored(
     clock: ManualClock,
     batch: bool,
 ) -> None:
-    def traced(request: JobRequest, following: Next) -> JobRequest:
-        return following(request.model_copy(update={"meta": {"trace": "t"}}))
+    def traced(job: Envelope, following: Next) -> Envelope:
+        job.meta["trace"] = "t"
+        return following(job)
 
-    def guarded(request: JobRequest, following: Next) -> JobRequest:
-        if request.type == "forbidden.job":
-            raise InvalidRequest("type", "is not welcome here", value=request.type)
-        return following(request)
+    def guarded(job: Envelope, following: Next) -> Envelope:
+        if job.type == "forbidden.job":
+            raise Refused("not welcome here", code="unwelcome", details={"field": "type"})
+        return following(job)
 
     settings = make_runtime().settings
     built = runtime.build(
@@ -112,8 +112,9 @@ def test_middleware_changes_or_refuses_a_job_before_it_is_stored(
         return api.post(f"{BASE}/jobs", job)
 
     refused = push("forbidden.job")
-    assert (refused.status, refused.error["code"]) == (400, "invalid_request")
-    assert refused.error["details"]["field"].endswith("type")
+    assert (refused.status, refused.error["code"]) == (422, "middleware_refused")
+    why = {"field": "type", "middleware": "guarded", "reason": "unwelcome"}
+    assert refused.error["details"] == why | ({"index": 1} if batch else {})
     assert dynamodb.scan(TableName=settings.table)["Count"] == 0
     assert push("welcome.job").status == 201
     assert {job["meta"]["trace"] for job in api.fetch(count=10)} == {"t"}

@@ -8,6 +8,7 @@ import pytest
 
 from ojs import runtime
 from ojs.domain.cron.schedule import zone_data_version
+from ojs.services.jobs.middleware import MiddlewareChain
 from tests.unit.functions.client import Api as Client
 from tests.unit.functions.keyed import Keyed
 
@@ -15,7 +16,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from ojs.clock import ManualClock
-    from ojs.domain.job.envelope import JobRequest
     from ojs.runtime import Runtime
     from tests.unit.functions.client import Api
 
@@ -412,12 +412,12 @@ def test_the_configuration_shows_no_names_of_resources(
 def test_middleware_is_listed(api: Api) -> None:
     assert api.get(f"{BASE}/middleware").json == {"enqueue": [], "execution": []}
 
-    def add_trace_id(request: JobRequest, following: Any) -> JobRequest:
-        return following(request)  # type: ignore[no-any-return]
-
-    api.runtime.middleware = [add_trace_id]
+    names: list[Any] = ["hooks:check_args", lambda job, following: following(job)]
+    names[1].__name__ = "add_trace_id"
+    api.runtime.middleware = MiddlewareChain(names, timeout_ms=1, service="s")
     assert api.get(f"{BASE}/middleware").json["enqueue"] == [
-        {"name": "add_trace_id", "phase": "enqueue", "order": 1}
+        {"name": "hooks:check_args", "phase": "enqueue", "order": 1},
+        {"name": "add_trace_id", "phase": "enqueue", "order": 2},
     ]
 
 

@@ -17,6 +17,7 @@ from ojs.domain import jsontext
 from ojs.domain.access import Principal
 from ojs.domain.errors import BackendContended, BackendError, NotFound, OjsError, Unsupported
 from ojs.domain.ids import IdSource
+from ojs.domain.job.trace import TraceContext
 from ojs.http.binding import client_quirks, errors, negotiation
 from ojs.http.binding.access import Guard
 from ojs.http.binding.request import Request
@@ -55,6 +56,7 @@ class _Call:
     headers: Mapping[str, str]
     request_id: str
     method: str
+    trace: TraceContext | None
     operation: Operation | None = None
     principal: Principal | None = None
     # Whether callers must say who they are.
@@ -110,7 +112,11 @@ class Application:
         request_id = negotiation.request_id(headers.get("x-request-id"))
         request_id = request_id or f"req_{self._ids.uuid7()}"
         method = event["requestContext"]["http"]["method"].upper()
-        call = _Call(event, headers, request_id, method)
+        call = _Call(event, headers, request_id, method, TraceContext.of(headers))
+        # Everything logged below this call carries them; `Request.about` adds the job and queue.
+        logger.thread_safe_append_keys(correlation_id=request_id)
+        if call.trace is not None:
+            logger.thread_safe_append_keys(trace_id=call.trace.trace_id)
         try:
             answer = self._answer(call, context)
             return self._respond(call, answer, cause=answer.failed)
@@ -119,6 +125,8 @@ class Application:
         except Exception as error:  # noqa: BLE001 - a defect: it is logged with its stack
             # The caller still gets the error body and headers.
             return self._error(call, errors.internal(), cause=error)
+        finally:
+            logger.thread_safe_clear_keys()
 
     def _answer(self, call: _Call, context: object) -> Answer:
         event, path = call.event, call.event["rawPath"]
@@ -147,6 +155,7 @@ class Application:
             base64_body=bool(event.get("isBase64Encoded")),
             remaining_ms=_remaining(context),
             principal=principal,
+            trace=call.trace,
         )
         self._guard.admit(request)
         request.check_no_body()

@@ -8,10 +8,13 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 from urllib.parse import unquote
 
+from aws_lambda_powertools import Logger
+
 from ojs.domain import jsontext
 from ojs.domain.access import KEY_ID, Principal, Scope
 from ojs.domain.errors import InvalidPayload, InvalidRequest, forbidden, shorten
 from ojs.domain.job import envelope
+from ojs.domain.job.trace import TraceContext
 from ojs.domain.pool.pool import check_pool
 from ojs.domain.pool.worker import check_worker_id
 from ojs.domain.queue.config import DEFAULT_QUEUE_POLICY
@@ -20,6 +23,8 @@ from ojs.http.binding import negotiation
 from ojs.http.binding.query import checked
 from ojs.http.contract import models
 from ojs.http.contract.operations import Operation
+
+logger = Logger()
 
 Body = TypeVar("Body", bound=models.RequestModel)
 
@@ -48,6 +53,9 @@ _CHECKS: Mapping[str, Callable[[str], str]] = {
 }
 
 
+# What a path names → the key under which all that is logged from there on has it.
+_LOGGED: Mapping[str, str] = {"job": "job_id", "queue": "queue"}
+
 # RFC 8259, section 2.
 _WHITE_SPACE = b" \t\r\n"
 
@@ -68,6 +76,15 @@ class Request:
     # Milliseconds until the function is stopped.
     remaining_ms: Callable[[], int]
     principal: Principal
+    trace: TraceContext | None
+
+    def about(self, **ids: str | None) -> None:
+        """Have all that is logged for this request name the job (`job_id`) or the `queue` that it
+        is about. Only for what was checked: nothing else of a request may come into a log.
+        """
+        known = {name: value for name, value in ids.items() if isinstance(value, str)}
+        if known:
+            logger.thread_safe_append_keys(**known)
 
     def touches(self, *queues: str | None) -> None:
         """Raise PermissionDenied unless the caller may touch these queues; None stands for all."""
@@ -92,7 +109,10 @@ class Request:
             value = unquote(self.path_value, errors="strict")
         except UnicodeDecodeError:
             raise InvalidRequest(parameter, "must be UTF-8", value=self.path_value) from None
-        return checked(parameter, _CHECKS[subject], value)
+        name = checked(parameter, _CHECKS[subject], value)
+        if subject in _LOGGED:
+            self.about(**{_LOGGED[subject]: name})
+        return name
 
     def object(self) -> dict[str, Any]:
         """Read the body, a JSON object; `{}` for an empty body where it is optional.
@@ -117,7 +137,9 @@ class Request:
         """
         if self.operation.request is not model:
             raise TypeError(f"{self.operation.id} takes no {model.__name__}")
-        return models.parse(model, self.object())
+        body = models.parse(model, self.object())
+        self.about(**{name: getattr(body, name, None) for name in _LOGGED.values()})
+        return body
 
     def check_query(self) -> None:
         """Raise InvalidRequest for an unknown parameter: ignoring a mistyped one would mislead."""

@@ -22,6 +22,7 @@ from ojs.domain.job.envelope import MAX_NAME_BYTES, QUEUE_PATTERN, TYPE_PATTERN,
 from ojs.domain.job.failure import MAX_NAME_CHARACTERS
 from ojs.domain.job.filter import KIND_PATTERN
 from ojs.domain.job.states import State
+from ojs.domain.job.trace import TRACEPARENT, TRACESTATE
 from ojs.domain.job.unique import KEY_PATTERN
 from ojs.domain.pool.pool import MAX_POOL_BYTES, POOL_PATTERN, PoolRequest
 from ojs.domain.pool.worker import MAX_ID_BYTES
@@ -325,6 +326,10 @@ _PUSHING = (
          "pattern": r"[\x20-\x7e]*"},
         "for 24 hours the same request with the same key pushes nothing, and is answered with the "
         "same jobs, as they are then"),
+    Parameter(TRACEPARENT, {"type": "string"},
+        "W3C trace context, which stays with the jobs in `meta` and comes to their workers; one "
+        "that is invalid is ignored"),
+    Parameter(TRACESTATE, {"type": "string"}, "the same, with a valid traceparent"),
 )
 # On the answer to a push, when a queue is filled beyond its warning threshold.
 _RATE_LIMIT = ("X-RateLimit-Limit", "X-RateLimit-Remaining", "X-RateLimit-Reset")

@@ -21,6 +21,7 @@ from ojs.domain.errors import (
 )
 from ojs.domain.ids import IdSource
 from ojs.domain.job.job import Job
+from ojs.domain.job.trace import TraceContext
 from ojs.domain.page import Page
 from ojs.services.jobs.enqueue import Alongside, Enqueue, Overtaken, Pushed
 from ojs.store.crons.crons import CronStore
@@ -197,7 +198,13 @@ class CronJobs:
         """Pause or resume a cron job. Safe to repeat. Raises NotFound."""
         return self.change(name, {"enabled": enabled}, caller, None)
 
-    def trigger(self, name: str, caller: Principal, producer: str | None) -> Pushed:
+    def trigger(
+        self,
+        name: str,
+        caller: Principal,
+        producer: str | None,
+        trace: TraceContext | None = None,
+    ) -> Pushed:
         """Push a job of a cron job now, whether it is paused or not; its next tick stays.
 
         Raises NotFound, and what `Enqueue.push` raises.
@@ -213,6 +220,7 @@ class CronJobs:
                     seen.definition.job_request(name, now_ms, job_id),
                     producer=producer,
                     reaches=caller.reaches,
+                    trace=trace,
                     alongside=Alongside([update, self._crons.logging(run, after)]),
                 )
             except Overtaken:

@@ -10,14 +10,17 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, MutableMapping
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 from ojs.clock import Clock
 from ojs.domain.access import Reaches, everything
-from ojs.domain.dead_letter.override import JobOverride
+from ojs.domain.dead_letter.override import JobOverride, JobOverrideRequest
 from ojs.domain.errors import (
     Conflict,
     Duplicate,
+    InvalidRequest,
     NotFound,
+    PayloadTooLarge,
     QueueNotFound,
     ValidationFailed,
     forbidden,
@@ -42,6 +45,9 @@ from ojs.store.table.errors import LostRace
 from ojs.store.table.races import retry_on_race
 from ojs.store.table.table import Put
 
+if TYPE_CHECKING:
+    from ojs.services.jobs.middleware import MiddlewareChain
+
 _AS_IT_IS = JobOverride()
 
 
@@ -62,6 +68,7 @@ class Redrive:
         placement: FairQueuePlacement,
         clock: Clock,
         ids: IdSource,
+        chain: MiddlewareChain | None = None,
         strict: bool = False,
         choose: Callable[[int], int] = random.randrange,
     ) -> None:
@@ -76,6 +83,7 @@ class Redrive:
         self._placement = placement
         self._clock = clock
         self._ids = ids
+        self._chain = chain
         self._strict = strict
         self._choose = choose
 
@@ -138,13 +146,19 @@ class Redrive:
         Raises LostRace when the job has changed. Raises QueueDraining, QueueNotFound,
         JobTypeNotAllowed for its queue, QueueFull, Duplicate when another job holds its unique key
         (PermissionDenied when that is out of reach), and for an override PermissionDenied,
-        ValidationFailed, PayloadTooLarge, MetadataTooLarge; nothing is changed then.
+        ValidationFailed, PayloadTooLarge, MetadataTooLarge, MiddlewareRefusal, MiddlewareError;
+        nothing is changed then.
         """
-        if job.content is None and (override.of_content or job.unique_key is not None):
+        chain = None if override == _AS_IT_IS else self._chain
+        if job.content is None and (override.of_content or job.unique_key is not None or chain):
             (job,) = self._jobs.with_contents([job])
             if job.content is None:
                 # It was changed or removed since its record was read.
                 raise LostRace([None])
+        if chain is not None:
+            override = self._after_middleware(chain, job, override)
+            if override.queue is not None and not reaches(override.queue):
+                raise forbidden()
         wanted = override.applied(job)
         queue = self.queue(wanted.queue, {} if known is None else known)
         if override == _AS_IT_IS:
@@ -176,6 +190,37 @@ class Redrive:
                 stored = self._swap(job, after, lock, copy)
             reservation.keep([stored])
         return stored
+
+    def _after_middleware(
+        self, chain: MiddlewareChain, job: Job, override: JobOverride
+    ) -> JobOverride:
+        """What is to be changed in a job after the middleware, which sees it as it would be.
+
+        Raises MiddlewareRefusal, MiddlewareError, and what `JobOverride.applied` raises.
+        """
+        from ojs.services.jobs.middleware import of_request
+
+        wanted = override.applied(job)
+        raw = {"id": job.id, "type": job.type, "queue": wanted.queue, "priority": job.priority}
+        request = envelope.parse({**(wanted.content or {}), **raw})
+        now_ms = self._clock.now_ms()
+        sent = of_request(request, envelope.resolve(request, now_ms=now_ms))
+        (changes,) = chain.run([sent])
+        for name, value in changes.items():
+            if name not in JobOverrideRequest.model_fields or value is None:
+                raise chain.failed(ValueError(f"a retry cannot change {name} so"), sent)
+        if isinstance(meta := changes.get("meta"), dict):
+            # It is laid over the job's: what is not there any more is to be removed.
+            changes = {**changes, "meta": dict.fromkeys((job.content or {}).get("meta", {})) | meta}
+        try:
+            new = JobOverrideRequest.model_validate(changes).override()
+            new = replace(override, **{name: getattr(new, name) for name in changes})
+            new.applied(job)
+        except PayloadTooLarge:
+            raise
+        except InvalidRequest as error:
+            raise chain.failed(error, sent) from None
+        return new
 
     def queue(self, name: str, known: MutableMapping[str, Queue]) -> Queue:
         """The queue that a job is to enter: of those `known`, or read and added to them; made if it

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
-from typing import Any, assert_never
+from typing import TYPE_CHECKING, Any, assert_never
 
 from ojs.clock import Clock
 from ojs.domain import jsontext, times
@@ -17,6 +17,7 @@ from ojs.domain.errors import (
     Duplicate,
     InvalidRequest,
     OjsError,
+    PayloadTooLarge,
     QueueNotFound,
     Unsupported,
     forbidden,
@@ -28,9 +29,7 @@ from ojs.domain.job.job import DEFAULT_TIMEOUT_MS, Job
 from ojs.domain.job.states import State
 from ojs.domain.job.unique import fingerprint
 from ojs.domain.queue.queue import Queue
-from ojs.services.jobs import middleware
 from ojs.services.jobs.empty_lines import EmptyLines
-from ojs.services.jobs.middleware import Middleware
 from ojs.services.jobs.placement import FairQueuePlacement, FinishTags
 from ojs.services.jobs.time_transitions import TimeTransitions
 from ojs.services.permits.backpressure import (
@@ -49,6 +48,10 @@ from ojs.store.queues.queues import QueueStore
 from ojs.store.table.errors import LostRace, NotDone
 from ojs.store.table.races import retry_on_race
 from ojs.store.table.table import MAX_TRANSACTION, Put, Update
+
+if TYPE_CHECKING:
+    from ojs.domain.job.trace import TraceContext
+    from ojs.services.jobs.middleware import MiddlewareChain
 
 # Of a push that others are quicker with: with pauses in between, some four seconds.
 _TRIES = 16
@@ -174,7 +177,7 @@ class Enqueue:
         limits: RateLimits,
         placement: FairQueuePlacement,
         empty_lines: EmptyLines,
-        chain: Sequence[Middleware] = (),
+        chain: MiddlewareChain | None = None,
         strict: bool = False,
         choose: Callable[[int], int] = random.randrange,
     ) -> None:
@@ -200,6 +203,7 @@ class Enqueue:
         producer: str | None = None,
         reaches: Reaches = everything,
         wait_ms: int = 0,
+        trace: TraceContext | None = None,
         alongside: Alongside | None = None,
     ) -> Pushed:
         """Store one job durably, and what goes `alongside` with it: all of it or nothing.
@@ -208,14 +212,15 @@ class Enqueue:
         which queues the caller's key covers; `wait_ms` is how long to wait for room in a full queue
         whose overflow policy is `block`. A push that waited is resolved with the queue's
         configuration at the end of the wait, and its job is created then; relative times count from
-        the request.
+        the request. The job's `meta` gets the `trace` of the request, unless it has one.
 
         Raises InvalidRequest, ValidationFailed, Unsupported or PayloadTooLarge for the request,
-        JobTypeNotAllowed and PermissionDenied for jobs that the queue does not admit, QueueNotFound
-        in strict mode, QueueFull, Duplicate when the id or the unique key is taken, Overtaken when
-        a condition of what goes alongside failed, and BackendUnavailable.
+        MiddlewareRefusal or MiddlewareError for what the middleware does, JobTypeNotAllowed and
+        PermissionDenied for jobs that the queue does not admit, QueueNotFound in strict mode,
+        QueueFull, Duplicate when the id or the unique key is taken, Overtaken when a condition of
+        what goes alongside failed, and BackendUnavailable.
         """
-        push = self.prepare([request], producer, reaches)
+        push = self.prepare([request], producer, reaches, trace=trace)
         (pushed,) = self.store(replace(push, alongside=alongside), wait_ms)
         return pushed
 
@@ -330,6 +335,7 @@ class Enqueue:
         producer: str | None = None,
         reaches: Reaches = everything,
         wait_ms: int = 0,
+        trace: TraceContext | None = None,
     ) -> list[Pushed]:
         """Store up to 1 000 jobs, all or none, in array order.
 
@@ -339,7 +345,8 @@ class Enqueue:
             raise InvalidRequest("jobs", "must hold at least one job")
         if len(requests) > MAX_BATCH:
             raise InvalidRequest("jobs", f"must hold at most {MAX_BATCH} jobs")
-        return self.store(self.prepare(requests, producer, reaches, batch=True), wait_ms)
+        push = self.prepare(requests, producer, reaches, batch=True, trace=trace)
+        return self.store(push, wait_ms)
 
     def prepare(
         self,
@@ -348,18 +355,30 @@ class Enqueue:
         reaches: Reaches,
         *,
         batch: bool = False,
+        trace: TraceContext | None = None,
+        as_sent: bool = False,
     ) -> Push:
-        """The requests after the middleware, resolved as of now. Raises what `push` raises."""
+        """The requests after the middleware, resolved as of now; `as_sent` without it. Raises what
+        `push` raises.
+        """
         now_ms = self._clock.now_ms()
-        changed, specifications = [], []
+        resolved = []
         for index, request in enumerate(requests):
             with _naming_job(index) if batch else nullcontext():
-                changed.append(middleware.run(self._chain, request))
                 prefix = _at(index) if batch else ""
-                specifications.append(envelope.resolve(changed[-1], now_ms=now_ms, prefix=prefix))
-                _check_reach(specifications[-1].queue, reaches)
+                resolved.append(_resolved(request, trace, now_ms=now_ms, prefix=prefix))
+                _check_reach(resolved[-1][1].queue, reaches)
+        if self._chain is not None and not as_sent:
+            resolved = self._chain.changed(resolved, now_ms=now_ms, batch=batch)
+            for index, (_, specification) in enumerate(resolved):
+                with _naming_job(index) if batch else nullcontext():
+                    # The middleware may choose another queue, but not one that the caller could
+                    # not choose.
+                    _check_reach(specification.queue, reaches)
+        specifications = [specification for _, specification in resolved]
         _check_ids(specifications)
         ids = [specification.id or self._ids.uuid7() for specification in specifications]
+        changed = [request for request, _ in resolved]
         return Push(changed, specifications, ids, now_ms, producer, reaches, batch)
 
     def as_of(self, push: Push, came_ms: int) -> Push:
@@ -647,6 +666,18 @@ def _check_reach(queue: str, reaches: Reaches) -> None:
     """Raise PermissionDenied for a queue that the caller may not touch."""
     if not reaches(queue):
         raise forbidden()
+
+
+def _resolved(
+    request: JobRequest, trace: TraceContext | None, *, now_ms: int, prefix: str
+) -> tuple[JobRequest, Specification]:
+    """A request with the trace of the call that brought it, and its specification."""
+    if trace is not None:
+        traced = trace.into(request)
+        # A job that just fits is not refused for a header that some library has added.
+        with suppress(PayloadTooLarge):
+            return traced, envelope.resolve(traced, now_ms=now_ms, prefix=prefix)
+    return request, envelope.resolve(request, now_ms=now_ms, prefix=prefix)
 
 
 def _first_state(specification: Specification) -> State:

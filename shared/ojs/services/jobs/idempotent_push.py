@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 from ojs.domain.access import Reaches, everything
 from ojs.domain.errors import (
@@ -20,6 +21,8 @@ from ojs.domain.errors import (
     BackendError,
     Conflict,
     Duplicate,
+    MiddlewareError,
+    MiddlewareRefusal,
     NotFound,
     OjsError,
 )
@@ -32,6 +35,9 @@ from ojs.store.jobs.idempotency_keys import IdempotencyKeys, IdempotencyRecord
 from ojs.store.jobs.records import JobStore
 from ojs.store.table.errors import LostRace
 from ojs.store.table.races import retry_on_race
+
+if TYPE_CHECKING:
+    from ojs.domain.job.trace import TraceContext
 
 _BUSY = "The same request is being carried out; try again."
 
@@ -56,6 +62,7 @@ class IdempotentPush:
         producer: str | None = None,
         reaches: Reaches = everything,
         wait_ms: int = 0,
+        trace: TraceContext | None = None,
     ) -> list[Pushed]:
         """Store jobs as `Enqueue.push` or, for a `batch`, `push_batch`, unless that was done.
 
@@ -65,8 +72,29 @@ class IdempotentPush:
         Raises what these raise, and nothing is kept of the key then; Conflict if another request
         came with it; and BackendContended if another try of a staged batch comes in between.
         """
-        push = self._enqueue.prepare(requests, producer, reaches, batch=batch)
+        try:
+            push = self._enqueue.prepare(requests, producer, reaches, batch=batch, trace=trace)
+        except (MiddlewareRefusal, MiddlewareError):
+            # It may say so of a repetition only, which pushes nothing.
+            push = self._enqueue.prepare(requests, producer, reaches, batch=batch, as_sent=True)
+            if (pushed := self._stored_already(key, push)) is None:
+                raise
+            return pushed
         return retry_on_race(lambda: self._attempt(key, push, wait_ms), busy=_BUSY)
+
+    def _stored_already(self, key: IdempotencyKey, push: Push) -> list[Pushed] | None:
+        """The jobs of a request that an earlier try of it has stored, as they are now."""
+        record = self._keys.read(key, now_ms=push.came_ms)
+        if record is None or record.request != key.request:
+            return None
+        if record.done:
+            # Whether it was staged only the middleware's answer of then would say: where it was
+            # not, there is nothing to commit.
+            there = self._jobs.batches.commit(record.seed)
+        else:
+            derived = self._derived(key, push, record)
+            there = not push.staged and len(self._stored_before(derived, record)) == len(push.ids)
+        return self._done_before(key, push, record) if there else None
 
     def _attempt(self, key: IdempotencyKey, push: Push, wait_ms: int) -> list[Pushed]:
         """Raises LostRace where another try has done something meanwhile."""
@@ -174,7 +202,8 @@ class IdempotentPush:
         pushed = []
         for index, specification in enumerate(push.specifications):
             job, there = found.get(push.ids[index]), existing[index] is not None
-            known = job is not None and (there or _made(job, push.mark(specification)))
+            marks = push.mark(specification), record.seed
+            known = job is not None and (there or any(_made(job, mark) for mark in marks))
             if job is None or not known or not push.reaches(job.queue):
                 job = self._enqueue.as_pushed(push, index)
                 pushed.append(Pushed(job, deduplicated=there, absent=True))

@@ -1,25 +1,354 @@
-"""The enqueue middleware: functions that may change or refuse a request before it is stored.
+"""Passes jobs through the deployment's middleware before they are stored (ADR 40).
 
-Each calls the next (ojs-core, section 9). The chain is empty in the cloud; the local server adds
-its test hooks.
+It is code of the deployment's own, which this module does not trust to work: it runs in a thread
+with a deadline, and what comes back is read as a client's request is. Loaded only where there is
+any.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import importlib
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from contextvars import copy_context
+from dataclasses import dataclass, field, fields
+from typing import Any, cast
 
-from ojs.domain.job.envelope import JobRequest
+from aws_lambda_powertools import Logger
+from aws_lambda_powertools.metrics import EphemeralMetrics, MetricUnit
 
-Next = Callable[[JobRequest], JobRequest]
-Middleware = Callable[[JobRequest, Next], JobRequest]
+from ojs.domain import jsontext
+from ojs.domain.errors import (
+    InvalidPayload,
+    MiddlewareError,
+    MiddlewareRefusal,
+    MiddlewareTimeout,
+    OjsError,
+    PayloadTooLarge,
+    shorten,
+)
+from ojs.domain.job import envelope
+from ojs.domain.job.envelope import JobRequest, Specification
+from ojs.middleware import Envelope, Middleware, Refused
+
+logger = Logger()
+
+# Threads that have passed their deadline and run on, for each container: beyond that, nothing is
+# begun.
+MAX_OVERDUE = 8
+MAX_REASON_CHARACTERS = 1_000
+FAILED = "ojs.middleware.failed"
+_NAMESPACE = "OJS"
+# Fields of an envelope that requests have under further names, in `options` or beside it.
+_OTHER_NAMES: Mapping[str, tuple[str, ...]] = {
+    "timeout_ms": ("timeout",),
+    "scheduled_at": ("delay_until",),
+    "retry": ("max_attempts",),
+}
+_FIELDS = tuple(each.name for each in fields(Envelope))
+_RULE = "must return an Envelope: `return following(job)`"
 
 
-def run(chain: Sequence[Middleware], request: JobRequest) -> JobRequest:
-    """Pass a request through the chain. A middleware refuses it by raising an OjsError."""
+class _Link:
+    """A middleware by its name, `module:name`, imported when it is first needed."""
 
-    def step(position: int, current: JobRequest) -> JobRequest:
-        if position == len(chain):
-            return current
-        return chain[position](current, lambda following: step(position + 1, following))
+    def __init__(self, named: str | Middleware) -> None:
+        self.name = named if isinstance(named, str) else getattr(named, "__name__", repr(named))
+        self._function = None if isinstance(named, str) else named
 
-    return step(0, request)
+    def function(self) -> Middleware:
+        """The function. Raises whatever importing it raises; the next call tries again."""
+        if self._function is None:
+            module, _, name = self.name.partition(":")
+            found = getattr(importlib.import_module(module), name)
+            if not callable(found):
+                raise TypeError(f"{self.name} is no function")
+            self._function = cast("Middleware", found)
+        return self._function
+
+
+@dataclass
+class _Round:
+    """One call of the middleware, for the jobs of one request."""
+
+    links: Sequence[_Link]
+    jobs: Sequence[Envelope]
+    changes: list[Mapping[str, Any]] = field(default_factory=list)
+    error: BaseException | None = None
+    # Who raised what, innermost first.
+    _raised: list[tuple[BaseException, str]] = field(default_factory=list)
+
+    def run(self) -> None:
+        """Pass the jobs through, until one is refused or fails."""
+        try:
+            for job in self.jobs:
+                self.changes.append(self._changes(job))
+        except BaseException as error:  # noqa: BLE001 - even a SystemExit in somebody's code must
+            # be told to the client, which would otherwise believe its job stored.
+            self.error = error
+
+    @property
+    def culprit(self) -> str | None:
+        """The name of the middleware that raised the error, if one did."""
+        return next((name for error, name in self._raised if error is self.error), None)
+
+    def _changes(self, job: Envelope) -> Mapping[str, Any]:
+        """What the middleware changed in a job, by field. Raises what it raises."""
+        sent = _json(job)
+        # A copy: what is done to it after the deadline concerns nobody.
+        came = _json(self._step(0, Envelope(**jsontext.stored(sent))))
+        if came == sent:
+            return {}
+        # Read back as a client's request is: with its limits, and no object of somebody else's.
+        before, after = jsontext.stored(sent), jsontext.loads(came)
+        # By how they are written: for Python 1 and true are equal.
+        changes = {name: after[name] for name in after if repr(after[name]) != repr(before[name])}
+        if "id" in changes:
+            raise ValueError("must not change the id")
+        return changes
+
+    def _step(self, at: int, job: Envelope) -> Envelope:
+        if at == len(self.links):
+            return job
+        link = self.links[at]
+
+        def following(next_job: Envelope, /) -> Envelope:
+            return self._step(at + 1, _checked(next_job, "following() takes an Envelope"))
+
+        try:
+            return _checked(link.function()(job, following), _RULE)
+        except BaseException as error:
+            self._raised.append((error, link.name))
+            raise
+
+
+def _checked(value: object, rule: str) -> Envelope:
+    if not isinstance(value, Envelope):
+        raise TypeError(f"{rule}, not {type(value).__name__}")
+    return value
+
+
+def _json(job: Envelope) -> str:
+    values = {name: getattr(job, name) for name in _FIELDS}
+    try:
+        return _text("the job", values)
+    except ValueError:
+        for name, value in values.items():
+            _text(name, value)
+        raise
+
+
+def _text(name: str, value: object) -> str:
+    try:
+        text = jsontext.dumps(value)
+        text.encode("utf-8")
+    except (TypeError, ValueError, RecursionError) as error:
+        raise ValueError(f"{name} is not JSON: {error}") from error
+    return text
+
+
+class MiddlewareChain:
+    """The deployment's middleware, in order."""
+
+    def __init__(
+        self, middleware: Sequence[str | Middleware], *, timeout_ms: int, service: str
+    ) -> None:
+        """`middleware` are functions, or their names as `module:name`. All jobs of one request
+        together may take `timeout_ms`. `service` is a dimension of the metric of failures.
+        """
+        self._links = [_Link(each) for each in middleware]
+        self.timeout_ms = timeout_ms
+        self._service = service
+        self._lock = threading.Lock()
+        self._overdue: list[threading.Thread] = []
+
+    @property
+    def names(self) -> list[str]:
+        """What the middleware is called, in order."""
+        return [link.name for link in self._links]
+
+    def load(self) -> None:
+        """Import all of it. Raises whatever that raises."""
+        for link in self._links:
+            link.function()
+
+    def changed(
+        self,
+        resolved: Sequence[tuple[JobRequest, Specification]],
+        *,
+        now_ms: int,
+        batch: bool = False,
+    ) -> list[tuple[JobRequest, Specification]]:
+        """Valid requests, with what they specify, after the middleware.
+
+        Raises MiddlewareRefusal, and MiddlewareError if the middleware fails, takes too long, or
+        makes a job that no client could push; in a `batch` with the job's index. PayloadTooLarge
+        where a job becomes too large, as a smaller one would not.
+        """
+        sent = [of_request(*each) for each in resolved]
+        changes = self.run(sent, batch=batch)
+        made = []
+        for index, ((request, specification), changed) in enumerate(
+            zip(resolved, changes, strict=True)
+        ):
+            if not changed:
+                made.append((request, specification))
+                continue
+            try:
+                after = _request(request, changed)
+                made.append((after, envelope.resolve(after, now_ms=now_ms)))
+            except PayloadTooLarge as error:
+                raise _at(error, index, batch) from None
+            except (OjsError, ValueError) as error:
+                raise _at(self.failed(error, sent[index]), index, batch) from None
+        return made
+
+    def run(self, jobs: Sequence[Envelope], *, batch: bool = False) -> list[Mapping[str, Any]]:
+        """What the middleware changes in each of these jobs, by field, as JSON values.
+
+        Raises MiddlewareRefusal and MiddlewareError.
+        """
+        with self._lock:
+            self._overdue = [thread for thread in self._overdue if thread.is_alive()]
+            if len(self._overdue) >= MAX_OVERDUE:
+                reason = f"{MAX_OVERDUE} calls before this one have not come back"
+                raise self._late(reason, jobs[0])
+        called = _Round(self._links, jobs)
+        # Log keys and the like are in the context.
+        thread = threading.Thread(
+            target=copy_context().run, args=(called.run,), name="middleware", daemon=True
+        )
+        thread.start()
+        thread.join(self.timeout_ms / 1_000)
+        if thread.is_alive():
+            # A thread cannot be ended from outside: it runs on, and what it makes is not used.
+            with self._lock:
+                self._overdue.append(thread)
+            at = min(len(called.changes), len(jobs) - 1)
+            raise self._late(f"no answer within {self.timeout_ms} ms", jobs[at])
+        if called.error is None:
+            return called.changes
+        index = len(called.changes)
+        error, name = called.error, called.culprit
+        if isinstance(error, Refused):
+            try:
+                refusal = _refusal(error, name)
+            except (ValueError, InvalidPayload) as wrong:
+                error = wrong
+            else:
+                raise _at(refusal, index, batch)
+        raise _at(self.failed(error, jobs[index], name), index, batch) from None
+
+    def failed(self, cause: BaseException, job: Envelope, name: str | None = None) -> OjsError:
+        """The error for the client after a failure, which is logged and counted: with a job as it
+        came.
+        """
+        self._tell(str(cause), job, name, cause)
+        return MiddlewareError(name)
+
+    def _late(self, reason: str, job: Envelope) -> MiddlewareTimeout:
+        self._tell(reason, job)
+        return MiddlewareTimeout()
+
+    def _tell(
+        self,
+        reason: str,
+        job: Envelope,
+        name: str | None = None,
+        cause: BaseException | None = None,
+    ) -> None:
+        # Not through the answer alone: a cron job that fires has no client.
+        logger.error(
+            "middleware failed",
+            middleware=name or ",".join(self.names),
+            reason=shorten(reason, MAX_REASON_CHARACTERS),
+            job_type=job.type,
+            queue=job.queue,
+            # An error of the request's own rules quotes what may be confidential, and has no stack
+            # of interest.
+            exc_info=None if isinstance(cause, OjsError) else cause,
+        )
+        namespace = EphemeralMetrics().namespace or _NAMESPACE
+        metrics = EphemeralMetrics(namespace=namespace, service=self._service)
+        metrics.add_metric(FAILED, MetricUnit.Count, 1)
+        metrics.flush_metrics()
+
+
+def of_request(request: JobRequest, specification: Specification) -> Envelope:
+    """The envelope of a valid request."""
+    content = specification.content
+    retry = content.get("retry")
+    if request.value_of("max_attempts") is not None:
+        retry = {**(retry or {}), "max_attempts": specification.policy.max_attempts}
+    return Envelope(
+        type=specification.type,
+        args=content["args"],
+        id=specification.id,
+        queue=specification.queue,
+        meta=content.get("meta", {}),
+        priority=specification.priority,
+        tags=content.get("tags"),
+        timeout_ms=specification.timeout_ms,
+        visibility_timeout_ms=specification.visibility_ms,
+        scheduled_at=content.get("scheduled_at"),
+        expires_at=content.get("expires_at"),
+        pending=specification.pending,
+        retry=retry,
+        unique=content.get("unique"),
+        rate_limit=content.get("rate_limit"),
+        metadata=content.get("options", {}).get("metadata"),
+        schema=request.schema_,
+        specversion=request.specversion,
+        extra=dict(request.model_extra),
+    )
+
+
+def _request(request: JobRequest, changes: Mapping[str, Any]) -> JobRequest:
+    """A request with changes. Raises InvalidRequest, and ValueError for `extra`."""
+    if isinstance(extra := changes.get("extra", {}), dict):
+        if taken := sorted(set(extra) & _KNOWN):
+            raise ValueError(f"extra must not have {taken[0]!r}, which is a field of its own")
+    else:
+        raise ValueError("extra must be an object")  # noqa: TRY004 - as other rules
+    raw = request.model_dump(exclude_none=True)
+    options = raw.pop("options", {})
+    raw["schema"] = raw.pop("schema_", None)
+    for name, value in changes.items():
+        if name == "extra":
+            for unknown in request.model_extra:
+                raw.pop(unknown, None)
+            raw |= value
+        elif name == "metadata":
+            options["metadata"] = value
+        else:
+            for each in (name, *_OTHER_NAMES.get(name, ())):
+                raw.pop(each, None)
+                options.pop(each, None)
+            raw[name] = value
+    return envelope.parse(raw | ({"options": options} if options else {}))
+
+
+def _known() -> Iterator[str]:
+    yield from envelope.SYSTEM_FIELDS
+    for name, each in JobRequest.model_fields.items():
+        yield each.alias or name
+
+
+_KNOWN = frozenset(_known())
+
+
+def _refusal(refused: Refused, name: str | None) -> MiddlewareRefusal:
+    """The error for the client. Raises ValueError or InvalidPayload if what it is told is no text,
+    or no JSON.
+    """
+    if not all(isinstance(each, str) for each in (refused.message, refused.code)):
+        raise ValueError("message and code of Refused must be texts")
+    details = jsontext.loads(_text("details", refused.details))
+    return MiddlewareRefusal(
+        shorten(refused.message, MAX_REASON_CHARACTERS),
+        details={**details, "middleware": name, "reason": shorten(refused.code)},
+    )
+
+
+def _at(error: OjsError, index: int, batch: bool) -> OjsError:
+    return envelope.at_index(error, index) if batch else error

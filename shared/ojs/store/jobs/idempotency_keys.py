@@ -78,6 +78,11 @@ class IdempotencyKeys:
             return _record_of(lost.item), False
         return _record_of(item), True
 
+    def read(self, key: IdempotencyKey, *, now_ms: int) -> IdempotencyRecord | None:
+        """What is stored of a key, as of now; None if nothing is. Raises OjsError."""
+        item: Any = self._table.get(keys.idempotency(key.name), keys.RECORD)
+        return None if item is None or int(item["until"]) <= now_ms else _record_of(item)
+
     def join(self, record: IdempotencyRecord, *, anew: bool) -> IdempotencyRecord:
         """Note another try of a request. `anew`: with a seed of its own, so that no try before it
         can end any more. Raises LostRace, OjsError.
