@@ -39,6 +39,7 @@ from ojs.services.pools.membership import Membership
 from ojs.services.pools.workers import WorkerRegistry
 from ojs.services.queues.configure import QueueConfiguration
 from ojs.services.queues.deletion import QueueDeletion
+from ojs.services.queues.new_queues import NewQueues
 from ojs.services.sweeps import SweepQueues
 from ojs.settings import Settings
 from ojs.store.dead_letter.copies import WaitingCopies
@@ -81,6 +82,7 @@ if TYPE_CHECKING:
     from ojs.services.operations.access_keys import AccessKeys
     from ojs.services.operations.events import Events
     from ojs.services.operations.metrics_sweep import MetricsSweep
+    from ojs.services.operations.roles import Roles
     from ojs.services.operations.statistics import Statistics
     from ojs.services.permits.reconcile import PoolPermitSweep, ReconcileSweep
     from ojs.services.permits.repair import PermitRepair
@@ -253,10 +255,16 @@ class Runtime:
         self.limits = RateLimits(
             store=stores.key_limits, jobs=stores.jobs, lanes=stores.lanes, clock=clock
         )
+        self.new_queues = NewQueues(
+            stores.queues,
+            stores.registry,
+            clock,
+            strict=settings.strict_queues,
+            most=settings.max_queues,
+        )
         self.enqueue = Enqueue(
             jobs=stores.jobs,
             permits=self.permits,
-            queues=stores.queues,
             locks=stores.unique_locks,
             transitions=self.transitions,
             bounds=self.bounds,
@@ -265,8 +273,8 @@ class Runtime:
             empty_lines=empty_lines,
             clock=clock,
             ids=ids,
+            new_queues=self.new_queues,
             chain=middleware,
-            strict=settings.strict_queues,
         )
         self.fetch = Fetch(
             jobs=stores.jobs,
@@ -425,7 +433,7 @@ class Runtime:
             placement=self.placement,
             clock=self.clock,
             ids=self.ids,
-            strict=self.settings.strict_queues,
+            new_queues=self.new_queues,
         )
 
     @cached_property
@@ -451,6 +459,18 @@ class Runtime:
         from ojs.store.deployment.access_keys import AccessKeyStore
 
         return AccessKeys(AccessKeyStore(self.table), self.clock)
+
+    @cached_property
+    def roles(self) -> Roles:
+        from ojs.services.operations.roles import Roles
+        from ojs.store.deployment.access_keys import AccessKeyStore
+
+        return Roles(
+            AccessKeyStore(self.table),
+            self.clock,
+            operators=self.settings.iam_operators,
+            remembered_ms=1_000 * self.settings.authorizer_cache_s,
+        )
 
     @cached_property
     def cron_firing(self) -> CronFiring:

@@ -13,7 +13,7 @@ from typing import Any, Literal, Union, get_args, get_origin
 
 from pydantic import TypeAdapter
 
-from ojs.domain.access import KEY_ID
+from ojs.domain.access import KEY_ID, Scope
 from ojs.domain.ids import UUID7
 from ojs.domain.job import envelope, retry
 from ojs.domain.pool.pool import SHOWN_BACK, PoolRequest
@@ -384,6 +384,12 @@ EXAMPLES: Mapping[str, dict[str, Any]] = {
         "queues": ["mail", "mail.*"],
         "expires_at": "+P90D",
     },
+    "create_role": {
+        "role": "arn:aws:iam::123456789012:role/mailer",
+        "name": "mailer",
+        "scopes": ["work"],
+        "queues": ["mail", "mail.*"],
+    },
     "delete_queue": {"strategy": "move", "target_queue": "email"},
     "retry_dead_letter": {
         "override": {
@@ -473,6 +479,7 @@ _SHARED: Mapping[str, Mapping[str, Any]] = {
     "CronStateName": _one_of(answers.CronState),
     "CronOverlap": _one_of(answers.CronOverlap),
     "UniqueKey": _one_of(envelope.Dimension),
+    "AccessScope": _one_of(Scope),
 }
 _ANNOTATIONS = frozenset({"title", "description", "default"})
 

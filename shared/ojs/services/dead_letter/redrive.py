@@ -18,7 +18,6 @@ from ojs.domain.errors import (
     Conflict,
     Duplicate,
     NotFound,
-    QueueNotFound,
     ValidationFailed,
     forbidden,
 )
@@ -33,6 +32,7 @@ from ojs.services.jobs.time_transitions import TimeTransitions
 from ojs.services.jobs.transitions import JobChanges
 from ojs.services.permits.backpressure import QueueBounds
 from ojs.services.permits.rate_limits import RateLimits, registered
+from ojs.services.queues.new_queues import NewQueues
 from ojs.store.jobs.payload_change import PayloadChange
 from ojs.store.jobs.records import JobStore
 from ojs.store.jobs.unique_locks import UniqueLock, UniqueLocks
@@ -62,7 +62,7 @@ class Redrive:
         placement: FairQueuePlacement,
         clock: Clock,
         ids: IdSource,
-        strict: bool = False,
+        new_queues: NewQueues,
         choose: Callable[[int], int] = random.randrange,
     ) -> None:
         self._jobs = jobs
@@ -76,7 +76,7 @@ class Redrive:
         self._placement = placement
         self._clock = clock
         self._ids = ids
-        self._strict = strict
+        self._new_queues = new_queues
         self._choose = choose
 
     def retry(
@@ -179,14 +179,12 @@ class Redrive:
 
     def queue(self, name: str, known: MutableMapping[str, Queue]) -> Queue:
         """The queue that a job is to enter: of those `known`, or read and added to them; made if it
-        does not exist. Raises QueueNotFound in strict mode.
+        does not exist. Raises QueueNotFound in strict mode, TooManyQueues.
         """
         if name not in known:
             found = self._queues.get(name)
-            if found is None and self._strict:
-                raise QueueNotFound(name)
             # The queue was deleted since the job was discarded.
-            known[name] = found or self._queues.ensure(name, now_ms=self._clock.now_ms())
+            known[name] = found or self._new_queues.make({name})[name]
         return known[name]
 
     def _locked(self, job: Job, after: Job, reaches: Reaches) -> tuple[Job, Put | None]:
