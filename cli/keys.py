@@ -1,4 +1,4 @@
-"""`ojs-aws keys`: create, list and revoke access keys."""
+"""`ojs-aws keys` and `ojs-aws roles`: create, list and revoke access keys, and roles' scopes."""
 
 from __future__ import annotations
 
@@ -16,33 +16,45 @@ SCOPES = ("jobs:write", "jobs:read", "work", "admin:read", "admin:write")
 
 
 def add(commands: Any) -> None:
-    """Add the command and its subcommands to the parser."""
-    parser = commands.add_parser("keys", help="create, list and revoke access keys")
-    actions = parser.add_subparsers(required=True, metavar="create|list|revoke")
-    create = actions.add_parser(
-        "create",
-        help="create a key; its secret is printed to standard output and never shown again",
-    )
-    create.add_argument("name", help="name of its holder, as in `producers` of a queue")
-    create.add_argument(
-        "--scope", action="append", required=True, choices=SCOPES, help="what it may do; repeat it"
-    )
-    create.add_argument(
-        "--queue", action="append", metavar="NAME", help="a queue it may touch, or `prefix*`"
-    )
-    create.add_argument("--expires", metavar="WHEN", help="RFC 3339, or +P90D; never without")
-    create.set_defaults(run=_create)
-    listed = actions.add_parser("list", help="list all keys, without their secrets")
-    listed.add_argument("--json", action="store_true", help="as JSON, one key a line")
-    listed.set_defaults(run=_list)
-    revoke = actions.add_parser("revoke", help="revoke a key")
-    revoke.add_argument("id", help="the key's id, which `keys list` shows")
-    revoke.add_argument(
-        "--made", action="store_true", help="and the keys that it made, and those that these made"
-    )
-    revoke.set_defaults(run=_revoke)
-    for each in (create, listed, revoke):
-        target.add_arguments(each)
+    """Add the commands and their subcommands to the parser."""
+    for what, about, created in (
+        (
+            "keys",
+            "create, list and revoke access keys",
+            "create a key; its secret is printed to standard output and never shown again",
+        ),
+        (
+            "roles",
+            "say what IAM roles may do, list that, and revoke it (authorizer=iam)",
+            "give a role a name, scopes and queues",
+        ),
+    ):
+        parser = commands.add_parser(what, help=about)
+        actions = parser.add_subparsers(required=True, metavar="create|list|revoke")
+        create = actions.add_parser("create", help=created)
+        create.add_argument("name", help="name of its holder, as in `producers` of a queue")
+        if what == "roles":
+            create.add_argument("role", metavar="ARN", help="of an IAM role or user")
+        create.add_argument(
+            "--scope", action="append", required=True, choices=SCOPES,
+            help="what it may do; repeat it",
+        )  # fmt: skip
+        create.add_argument(
+            "--queue", action="append", metavar="NAME", help="a queue it may touch, or `prefix*`"
+        )
+        create.add_argument("--expires", metavar="WHEN", help="RFC 3339, or +P90D; never without")
+        create.set_defaults(run=_create, role=None)
+        listed = actions.add_parser("list", help=f"list all {what}, without secrets")
+        listed.add_argument("--json", action="store_true", help="as JSON, one a line")
+        listed.set_defaults(run=_list, only_roles=what == "roles")
+        revoke = actions.add_parser("revoke", help="revoke one; it may do nothing any more")
+        revoke.add_argument("id", help=f"its id, which `{what} list` shows")
+        revoke.add_argument(
+            "--made", action="store_true", help="and those that it made, and that these made"
+        )
+        revoke.set_defaults(run=_revoke)
+        for each in (create, listed, revoke):
+            target.add_arguments(each)
 
 
 def _create(options: argparse.Namespace) -> None:
@@ -51,6 +63,11 @@ def _create(options: argparse.Namespace) -> None:
         wanted["queues"] = options.queue
     if options.expires:
         wanted["expires_at"] = options.expires
+    if options.role is not None:
+        wanted["role"] = options.role
+        made = target.server(options).ask("POST", "/admin/roles", wanted)
+        print(printable(_line(made["key"])))
+        return
     made = target.server(options).ask("POST", "/admin/keys", wanted)
     print(printable(_line(made["key"])), file=sys.stderr)
     print(made["secret"])
@@ -59,6 +76,8 @@ def _create(options: argparse.Namespace) -> None:
 def _list(options: argparse.Namespace) -> None:
     for page in target.server(options).pages("/admin/keys", {"limit": 200}):
         for key in page["keys"]:
+            if options.only_roles and "role" not in key:
+                continue
             print(json.dumps(key) if options.json else printable(_line(key)))
 
 
@@ -84,4 +103,6 @@ def _line(key: dict[str, Any]) -> str:
         if field in key
     ]
     parts = [key["id"], key["state"], key["name"], ",".join(key["scopes"]), queues, *times]
+    if "role" in key:
+        parts.append(key["role"])
     return "  ".join(parts)

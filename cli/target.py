@@ -1,4 +1,4 @@
-"""The server that a command talks to, and the key it uses."""
+"""The server that a command talks to, and the key it uses, or the signature."""
 
 from __future__ import annotations
 
@@ -18,6 +18,8 @@ from cli.output import note
 
 if TYPE_CHECKING:
     import argparse
+
+    from cli.signature import Signature
 
 _TIMEOUT_S = 30.0
 _LOCAL_URL = "http://127.0.0.1:8080"
@@ -50,10 +52,11 @@ class CommandError(Exception):
 
 @dataclass(frozen=True)
 class Server:
-    """An OJS server. `key` is None where no key is needed."""
+    """An OJS server. `key` is None where no key is needed, or requests are signed."""
 
     url: str
     key: str | None
+    signature: Signature | None = None
 
     def ask(
         self, method: str, path: str, body: Any = None, query: Mapping[str, Any] | None = None
@@ -68,11 +71,17 @@ class Server:
         if body is not None:
             headers["Content-Type"] = _TYPE
         given = {name: value for name, value in (query or {}).items() if value is not None}
+        # With %20 for a space, as it is signed.
+        named = urlencode(given, quote_via=quote, safe="")
+        url = f"{self.url.rstrip('/')}/ojs/v1{path}{'?' if given else ''}{named}"
+        sent_body = None if body is None else json.dumps(body).encode()
+        if self.signature is not None:
+            headers = _signed(self.signature, method, url, sent_body, headers)
         try:
             answer = urllib3.request(
                 method,
-                f"{self.url.rstrip('/')}/ojs/v1{path}{'?' if given else ''}{urlencode(given)}",
-                body=None if body is None else json.dumps(body).encode(),
+                url,
+                body=sent_body,
                 headers=headers,
                 timeout=_TIMEOUT_S,
                 # A repeated request could create a second key when the first answer is lost.
@@ -118,6 +127,17 @@ def segment(text: str) -> str:
     return quote(text, safe="")
 
 
+def _signed(
+    signature: Signature, method: str, url: str, body: bytes | None, headers: Mapping[str, str]
+) -> dict[str, str]:
+    from botocore.exceptions import BotoCoreError
+
+    try:
+        return signature.headers(method, url, body, headers)
+    except (LookupError, BotoCoreError) as error:
+        raise CommandError(f"AWS: {error}") from None
+
+
 _STATUS = {401: Exit.NOT_ALLOWED, 403: Exit.NOT_ALLOWED, 404: Exit.NOT_FOUND} | dict.fromkeys(
     (429, 503, 504), Exit.BUSY
 )
@@ -154,7 +174,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="a deployed stage: its URL is read with your AWS credentials, and so is its first key "
         "unless another key is given",
     )
-    parser.add_argument(
+    who = parser.add_mutually_exclusive_group()
+    who.add_argument(
+        "--iam",
+        action="store_true",
+        help="sign requests with your AWS credentials, for a stage with authorizer=iam",
+    )
+    who.add_argument(
         "--key-file",
         type=Path,
         help="file that holds the key to use (default: $OJS_KEY, or none). A key is never given on "
@@ -164,10 +190,22 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def server(options: argparse.Namespace) -> Server:
     """The server that the options name. Raises CommandError."""
-    key = _key(options.key_file)
+    signature = _signature() if options.iam else None
+    key = None if options.iam else _key(options.key_file)
     if options.stage:
-        return _deployed(options.stage, key)
-    return Server(options.url or os.environ.get("OJS_URL") or _LOCAL_URL, key)
+        return _deployed(options.stage, key, signature)
+    return Server(options.url or os.environ.get("OJS_URL") or _LOCAL_URL, key, signature)
+
+
+def _signature() -> Signature:
+    from botocore.exceptions import BotoCoreError
+
+    from cli.signature import Signature
+
+    try:
+        return Signature.own()
+    except (LookupError, BotoCoreError) as error:
+        raise CommandError(f"AWS: {error}") from None
 
 
 def _key(file: Path | None) -> str | None:
@@ -179,21 +217,24 @@ def _key(file: Path | None) -> str | None:
         raise CommandError(f"the key file {file} cannot be read: {error}") from None
 
 
-def _deployed(stage: str, key: str | None) -> Server:
+def _deployed(stage: str, key: str | None, signature: Signature | None) -> Server:
     import boto3
     from botocore.exceptions import BotoCoreError, ClientError
 
     try:
         url = outputs(stage, "service")["ApiUrl"]
-        if key is None:
+        if key is None and signature is None:
             secret = outputs(stage, "data").get("FirstKeySecretArn")
             if secret is None:
-                raise CommandError(f"stage {stage} has no keys: callers authenticate otherwise")
+                raise CommandError(
+                    f"stage {stage} has no keys: with authorizer=iam say --iam; with a JWT the "
+                    "command cannot ask"
+                )
             client = boto3.client("secretsmanager")
             key = client.get_secret_value(SecretId=secret)["SecretString"].strip()
     except (BotoCoreError, ClientError) as error:
         raise CommandError(f"AWS: {error}") from None
-    return Server(url, key)
+    return Server(url, key, signature)
 
 
 def outputs(stage: str, stack: str) -> dict[str, str]:

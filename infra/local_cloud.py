@@ -61,7 +61,9 @@ class Deployment:
     bucket: str
     failure_queue_url: str
     key: str
-    """The first key, which may do everything. It is worth nothing outside this machine."""
+    """The first key, which may do everything; empty where there are none. It is worth nothing
+    outside this machine.
+    """
 
 
 class LocalCloud:
@@ -137,11 +139,13 @@ class LocalCloud:
         shutil.rmtree(self._folder / "tmp", ignore_errors=True)
 
 
-def deploy(port: int, *, quiet: bool = False) -> Deployment:
+def deploy(port: int, *, quiet: bool = False, **settings: str) -> Deployment:
     """Bootstrap the emulated account and deploy both stacks with the CDK command line.
 
-    `quiet` keeps CDK's output back unless it fails. Raises LocalCloudError when CDK does.
+    `quiet` keeps CDK's output back unless it fails; `settings` are further ones of the deployment.
+    Raises LocalCloudError when CDK does.
     """
+    context = {**_CONTEXT, **settings}
     with tempfile.TemporaryDirectory(prefix="ojs-deploy-") as folder:
         outputs_file = Path(folder) / "outputs.json"
         # From a folder without cdk.json: bootstrapping needs no app, so none is run for it.
@@ -152,7 +156,7 @@ def deploy(port: int, *, quiet: bool = False) -> Deployment:
                 *("deploy", "--all", "--require-approval", "never", "--method", "direct"),
                 *("--no-notices", "--no-version-reporting", "--output", f"{folder}/cdk.out"),
                 *("--outputs-file", str(outputs_file), "--app", f'"{sys.executable}" -m infra.app'),
-                *(word for key, value in _CONTEXT.items() for word in ("-c", f"{key}={value}")),
+                *(word for key, value in context.items() for word in ("-c", f"{key}={value}")),
             ],
             port=port,
             folder=ROOT,
@@ -167,7 +171,7 @@ def deploy(port: int, *, quiet: bool = False) -> Deployment:
         table=data["TableName"],
         bucket=data["PayloadBucketName"],
         failure_queue_url=service["StreamFailureQueueUrl"],
-        key=_first_key(data["FirstKeySecretArn"], port),
+        key=_first_key(secret, port) if (secret := data.get("FirstKeySecretArn")) else "",
     )
 
 

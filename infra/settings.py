@@ -58,6 +58,10 @@ _OURS = re.compile(r"[^@:]+")
 
 _Origin = Annotated[str, StringConstraints(pattern=f"^{negotiation.ORIGIN}$", max_length=253)]
 _Audience = Annotated[str, StringConstraints(min_length=1, max_length=200)]
+_Operator = Annotated[
+    str,
+    StringConstraints(pattern=r"^(\*|arn:aws[a-z-]*:iam::\d{12}:(root|(role|user)/\S+))$"),
+]
 _Name = r"([a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?\.)+[a-z]{2,63}"
 _Positive = Annotated[int, Field(ge=1)]
 _Memory = Annotated[int, Field(ge=256, le=10_240)]
@@ -118,8 +122,13 @@ class DeploymentSettings(BaseModel):
     """who says who a caller is: API keys of the deployment's own, an issuer of JSON Web Tokens, or
     IAM (requests signed with AWS credentials); there is no `none`"""
     authorizer_cache_s: int = Field(60, ge=0, le=3_600)
-    """authorizer=keys: seconds that API Gateway remembers who a key belongs to; a revoked key is
-    refused after so long at the latest"""
+    """authorizer=keys: seconds that API Gateway remembers who a key belongs to; authorizer=iam:
+    seconds that a function remembers what a role may do. One that is revoked is refused after so
+    long at the latest"""
+    iam_operators: Annotated[tuple[_Operator, ...], _Listed] = Field(("*",), min_length=1)
+    """authorizer=iam: ARNs of the roles and users that may do everything, whatever is stored of
+    them; on the command line separated by commas. `*` stands for each that was never given scopes;
+    safer are the names of your operators: then others may do nothing until they are given some"""
     jwt_issuer: str = Field("", pattern=r"^(https://[^\s?#]+)?$")
     """authorizer=jwt: the issuer's URL, as in the claim `iss`"""
     jwt_audience: Annotated[tuple[_Audience, ...], _Listed] = ()
@@ -183,6 +192,8 @@ class DeploymentSettings(BaseModel):
     in which cdk is run"""
     middleware_timeout_ms: int = Field(3_000, ge=1, le=20_000)
     """middleware: milliseconds that it may take for all jobs of a request"""
+    max_queues: int = Field(10_000, ge=0)
+    """with so many queues jobs make no more, and operators still may; 0: no limit"""
     bus_types: Annotated[tuple[_EventPattern, ...], _Listed] = ()
     """event types that go to the event bus beside the operational ones, as job.completed or job.*;
     on the command line separated by commas"""
@@ -277,8 +288,13 @@ class DeploymentSettings(BaseModel):
             ("jwt_scope_prefix", self.jwt_scope_prefix and not jwt, "only with authorizer=jwt"),
             (
                 "authorizer_cache_s",
-                "authorizer_cache_s" in chosen and not keys,
-                "only with authorizer=keys: nothing is remembered with the others",
+                "authorizer_cache_s" in chosen and jwt,
+                "not with authorizer=jwt: nothing is remembered there",
+            ),
+            (
+                "iam_operators",
+                "iam_operators" in chosen and self.authorizer != "iam",
+                "only with authorizer=iam",
             ),
             (
                 "reserved_concurrency and memory_mb_by_function",

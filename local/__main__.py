@@ -84,9 +84,16 @@ def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
         "--middleware-folder", type=Path, default=Path(), metavar="FOLDER",
         help="where their modules are; the present folder unless it is given",
     )  # fmt: skip
-    parser.add_argument(
-        "--keys", action="store_true", help="let nobody in without a key, as the deployed API does"
-    )
+    who = parser.add_mutually_exclusive_group()
+    who.add_argument(
+        "--keys", action="store_const", dest="authorizer", const="keys", default="none",
+        help="let nobody in without a key, as the deployed API does",
+    )  # fmt: skip
+    who.add_argument(
+        "--iam", action="store_const", dest="authorizer", const="iam",
+        help="let nobody in without a signature that names a role, as with authorizer=iam; which "
+        "is not checked",
+    )  # fmt: skip
     parser.add_argument(
         ORIGINS_OPTION, type=cors_origins, default=(), metavar="ORIGIN,…",
         help="web pages that may use the server, as http://localhost:5173",
@@ -102,7 +109,7 @@ def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
         parser.error("--sweep-interval must be positive")
     # The name it listens on is one of this machine.
     options.hosts = (options.host, *options.allowed_hosts)
-    options.host = _address(parser, options.host, keys=options.keys)
+    options.host = _address(parser, options.host, keys=options.authorizer == "keys")
     return options
 
 
@@ -179,7 +186,7 @@ def _start(options: argparse.Namespace) -> LocalServer:
             sweep_interval_s=options.sweep_interval,
             strict_queues=options.strict_queues,
             middleware=options.middleware,
-            keys=options.keys,
+            authorizer=options.authorizer,
             origins=options.cors_origins,
             hosts=options.hosts,
         )
@@ -214,6 +221,8 @@ def _on_signals(stop: threading.Event) -> None:
 
 
 def _greeting(server: LocalServer) -> str:
+    from local.access import SignedAccess
+
     url = f"{server.url}/ojs/v1"
     engine = server.engine.name
     if server.engine.reason:
@@ -223,7 +232,10 @@ def _greeting(server: LocalServer) -> str:
         data += " (written when the server stops)"
     header = "-H 'Content-Type: application/json'"
     access = "open: whoever reaches this address may do anything; --keys asks for keys"
-    if server.access is not None:
+    if isinstance(server.access, SignedAccess):
+        access = "signed requests, not checked: the role `operator` may do everything"
+        header += " --aws-sigv4 aws:amz:local:execute-api -u operator:any"
+    elif server.access is not None:
         first = shlex.quote(str(server.access.first.path))
         access = f"keys; the first one, which may do everything, is in {first}"
         header += f""" -H "Authorization: Bearer $(cat {first})\""""

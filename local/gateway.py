@@ -20,7 +20,7 @@ from ojs.http.binding import errors, negotiation
 from ojs.http.contract import operations as contract
 
 if TYPE_CHECKING:
-    from local.access import Access
+    from local.access import Access, SignedAccess
 
 Handler = Callable[[dict[str, Any], Any], Any]
 
@@ -68,11 +68,12 @@ class Gateway:
         self,
         handlers: Mapping[str, Handler],
         catch_up: Callable[[], None] = lambda: None,
-        access: Access | None = None,
+        access: Access | SignedAccess | None = None,
         stopping: Callable[[], bool] = lambda: False,
     ) -> None:
         """`catch_up` is called before an operation that shows what is derived from jobs; `access`
-        asks for keys, and is None where no key is needed; `stopping` says that the server ends.
+        asks for keys, or signatures, and is None where neither is needed; `stopping` says that the
+        server ends.
         """
         self._handlers = handlers
         self._catch_up = catch_up

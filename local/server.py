@@ -7,13 +7,13 @@ import os
 import sys
 import traceback
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 from botocore.exceptions import BotoCoreError, ClientError
 
 from functions.stream.handler import handler as project
 from local import engines, hooks
-from local.access import FIRST_KEY, Access, KeyFile
+from local.access import FIRST_KEY, OPERATOR, Access, KeyFile, SignedAccess
 from local.blobs import FolderBlobs
 from local.dynamodb import connect, connect_to_streams, create_table
 from local.engine_data import EngineError, anew
@@ -92,11 +92,12 @@ class LocalServer:
         sweep_interval_s: float,
         strict_queues: bool = False,
         middleware: Sequence[str] = (),
-        keys: bool = False,
+        authorizer: Literal["none", "keys", "iam"] = "none",
         origins: Sequence[str] = (),
         hosts: Sequence[str] = (),
     ) -> None:
-        """Start, on a port that is taken already. With `keys`, requests need one.
+        """Start, on a port that is taken already. With `keys`, requests need one; with `iam`, a
+        signature that names a role.
 
         `middleware` are names of functions, as `hooks:add_trace`, in modules that can be imported.
         `origins` are of web pages that may use the server, `hosts` further names of this machine.
@@ -120,14 +121,17 @@ class LocalServer:
                 table=TABLE_NAME,
                 strict_queues=strict_queues,
                 middleware=tuple(middleware),
-                authorizer="keys" if keys else "none",
+                authorizer=authorizer,
+                iam_operators=(OPERATOR,),
+                authorizer_cache_s=0,
             )
             self.version = self._settings.version
             table = Table(self._client, TABLE_NAME)
             stored = AccessKeyStore(table)
             self._setup = Setup(DeploymentStore(table), stored, self._clock, version=self.version)
             first = KeyFile(folder.path / FIRST_KEY)
-            self.access = Access(Authentication(stored, self._clock), first) if keys else None
+            asking = Access(Authentication(stored, self._clock), first)
+            self.access = {"none": None, "keys": asking, "iam": SignedAccess()}[authorizer]
             self._open_table()
             self._runtime = self._use_new_runtime()
             self._pump = Pump(

@@ -103,6 +103,7 @@ class Function(Construct):
                 "OJS_TABLE": resources.table.table_name,
                 "OJS_VERSION": project_version(),
                 "OJS_STRICT_QUEUES": str(settings.strict_queues).lower(),
+                "OJS_MAX_QUEUES": str(settings.max_queues),
                 "OJS_SERVICE": settings.service,
                 "POWERTOOLS_SERVICE_NAME": f"ojs-{spec.name}",
                 "POWERTOOLS_LOG_LEVEL": settings.log_level,
@@ -146,12 +147,7 @@ def environment(
     A name where a secret is kept is no secret; what is in it never comes here.
     """
     access = spec.access
-    found: dict[str, str] = {}
-    if spec.routes:
-        found["OJS_AUTHORIZER"] = settings.authorizer
-        if settings.authorizer == "jwt":
-            found["OJS_JWT_SCOPE_CLAIM"] = settings.jwt_scope_claim
-            found["OJS_JWT_SCOPE_PREFIX"] = settings.jwt_scope_prefix
+    found = _callers(settings) if spec.routes else {}
     if access.payloads:
         found["OJS_BUCKET"] = resources.bucket.bucket_name
     if access.secret and resources.secret is not None:
@@ -179,6 +175,18 @@ def _middleware(spec: FunctionSpec, settings: DeploymentSettings) -> dict[str, s
         "OJS_MIDDLEWARE": ",".join(settings.middleware),
         "OJS_MIDDLEWARE_TIMEOUT_MS": str(settings.middleware_timeout_ms),
     }
+
+
+def _callers(settings: DeploymentSettings) -> dict[str, str]:
+    """Variables that say how callers are known."""
+    found: dict[str, str] = {"OJS_AUTHORIZER": settings.authorizer}
+    if settings.authorizer == "jwt":
+        found["OJS_JWT_SCOPE_CLAIM"] = settings.jwt_scope_claim
+        found["OJS_JWT_SCOPE_PREFIX"] = settings.jwt_scope_prefix
+    if settings.authorizer == "iam":
+        found["OJS_IAM_OPERATORS"] = ",".join(settings.iam_operators)
+        found["OJS_AUTHORIZER_CACHE_S"] = str(settings.authorizer_cache_s)
+    return found
 
 
 def statements(access: Access, resources: Resources, *, region: str) -> list[iam.PolicyStatement]:

@@ -38,6 +38,7 @@ from ojs.services.pools.membership import Membership
 from ojs.services.pools.workers import WorkerRegistry
 from ojs.services.queues.configure import QueueConfiguration
 from ojs.services.queues.deletion import QueueDeletion
+from ojs.services.queues.new_queues import NewQueues
 from ojs.services.sweeps import SweepQueues
 from ojs.settings import Settings
 from ojs.store.dead_letter.copies import WaitingCopies
@@ -82,6 +83,7 @@ if TYPE_CHECKING:
     from ojs.services.operations.access_keys import AccessKeys
     from ojs.services.operations.events import Events
     from ojs.services.operations.metrics_sweep import MetricsSweep
+    from ojs.services.operations.roles import Roles
     from ojs.services.operations.statistics import Statistics
     from ojs.services.permits.reconcile import PoolPermitSweep, ReconcileSweep
     from ojs.services.permits.repair import PermitRepair
@@ -254,10 +256,16 @@ class Runtime:
         self.limits = RateLimits(
             store=stores.key_limits, jobs=stores.jobs, lanes=stores.lanes, clock=clock
         )
+        self.new_queues = NewQueues(
+            stores.queues,
+            stores.registry,
+            clock,
+            strict=settings.strict_queues,
+            most=settings.max_queues,
+        )
         self.enqueue = Enqueue(
             jobs=stores.jobs,
             permits=self.permits,
-            queues=stores.queues,
             locks=stores.unique_locks,
             transitions=self.transitions,
             bounds=self.bounds,
@@ -266,8 +274,8 @@ class Runtime:
             empty_lines=empty_lines,
             clock=clock,
             ids=ids,
+            new_queues=self.new_queues,
             chain=middleware,
-            strict=settings.strict_queues,
         )
         self.fetch = Fetch(
             jobs=stores.jobs,
@@ -427,7 +435,7 @@ class Runtime:
             clock=self.clock,
             ids=self.ids,
             chain=self.middleware,
-            strict=self.settings.strict_queues,
+            new_queues=self.new_queues,
         )
 
     @cached_property
@@ -453,6 +461,18 @@ class Runtime:
         from ojs.store.deployment.access_keys import AccessKeyStore
 
         return AccessKeys(AccessKeyStore(self.table), self.clock)
+
+    @cached_property
+    def roles(self) -> Roles:
+        from ojs.services.operations.roles import Roles
+        from ojs.store.deployment.access_keys import AccessKeyStore
+
+        return Roles(
+            AccessKeyStore(self.table),
+            self.clock,
+            operators=self.settings.iam_operators,
+            remembered_ms=1_000 * self.settings.authorizer_cache_s,
+        )
 
     @cached_property
     def cron_firing(self) -> CronFiring:

@@ -16,8 +16,10 @@ EVENT_PATTERN = r"^(\*|[a-z_]+\.(\*|[a-z_]+\*?))$"
 _NAME = r"[A-Za-z_][A-Za-z0-9_]*"
 MIDDLEWARE_PATTERN = rf"^{_NAME}(\.{_NAME})*:{_NAME}$"
 _MIDDLEWARE = re.compile(MIDDLEWARE_PATTERN)
+MAX_QUEUES = 10_000
 _SERVICE = re.compile(r"[A-Za-z0-9]([A-Za-z0-9.-]{0,62})")
 _EVENTS = re.compile(EVENT_PATTERN)
+_OPERATOR = re.compile(r"\*|arn:aws[a-z-]*:iam::\d{12}:(root|(role|user)/\S+)")
 
 
 @dataclass(frozen=True)
@@ -47,8 +49,15 @@ class Settings:
     # authorizer=jwt: the claim that lists scopes, and what stands before those of this service.
     jwt_scope_claim: str = "scope"
     jwt_scope_prefix: str = ""
+    # authorizer=iam: ARNs of roles that may do everything, whatever is stored of them; `*` stands
+    # for each role that never had a record. In the environment separated by commas.
+    iam_operators: tuple[str, ...] = ("*",)
+    # For how long (s) what a role may do is remembered once it was looked up.
+    authorizer_cache_s: int = 60
     # Refuse jobs for queues that no operator made; in the environment `true` or `false`.
     strict_queues: bool = False
+    # With so many queues a push makes no more; 0: it always may.
+    max_queues: int = MAX_QUEUES
     # Which queues have CloudWatch metrics of their own, and with `fullest` how many at most.
     queue_metrics: QueueMetrics = "fullest"
     queue_metrics_max: int = 20
@@ -66,6 +75,9 @@ class Settings:
             ("service", _SERVICE.fullmatch(self.service)),
             ("bus_types", all(_EVENTS.fullmatch(each) for each in self.bus_types)),
             ("authorizer", self.authorizer in get_args(Authorizer)),
+            ("iam_operators", all(map(_OPERATOR.fullmatch, self.iam_operators))),
+            ("authorizer_cache_s", self.authorizer_cache_s >= 0),
+            ("max_queues", self.max_queues >= 0),
             ("queue_metrics", self.queue_metrics in get_args(QueueMetrics)),
             ("queue_metrics_max", self.queue_metrics_max > 0),
             ("middleware", all(_MIDDLEWARE.fullmatch(each) for each in self.middleware)),
@@ -90,12 +102,12 @@ class Settings:
             **environment.configured(field.name for field in fields(cls)),
             "table": environment.required("table"),
         }
-        for name in ("bus_types", "middleware"):
-            listed = (part.strip() for part in found.get(name, "").split(","))
+        for name in {"bus_types", "iam_operators", "middleware"} & found.keys():
+            listed = (part.strip() for part in found[name].split(","))
             found[name] = tuple(filter(None, listed))
-        for name in ("queue_metrics_max", "middleware_timeout_ms"):
-            if name in found:
-                found[name] = int(found[name])
+        numbers = {"queue_metrics_max", "authorizer_cache_s", "max_queues", "middleware_timeout_ms"}
+        for name in numbers & found.keys():
+            found[name] = int(found[name])
         strict = found.get("strict_queues", "false").lower()
         if strict not in ("true", "false"):
             raise ValueError(f"strict_queues must be true or false, not {strict!r}")

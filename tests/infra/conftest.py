@@ -99,6 +99,7 @@ def with_iam(synthesise: Callable[[DeploymentSettings], Synthesis]) -> Synthesis
     return synthesise(
         DeploymentSettings(
             authorizer="iam",
+            iam_operators=(f"arn:aws:iam::{ACCOUNT}:role/operator",),
             cors_origins=("https://jobs.example.com",),
             domain_name="jobs.example.com",
             certificate_arn=f"arn:aws:acm:{REGION}:{ACCOUNT}:certificate/abc",

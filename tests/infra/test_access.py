@@ -129,6 +129,10 @@ def test_functions_know_who_says_who_asks(each_synthesis: Any) -> None:
         scopes = [variables.get(f"OJS_JWT_SCOPE_{name}") for name in ("CLAIM", "PREFIX")]
         reads = spec.routes and kind == "jwt"
         assert scopes == (["scp", "ojs/"] if reads else [None, None])
+        roles = [variables.get(f"OJS_{name}") for name in ("IAM_OPERATORS", "AUTHORIZER_CACHE_S")]
+        reads = spec.routes and kind == "iam"
+        operator = "arn:aws:iam::123456789012:role/operator"
+        assert roles == ([operator, "60"] if reads else [None, None])
 
 
 def test_requests_are_logged_with_who_asked_and_never_with_the_key(each_synthesis: Any) -> None:

@@ -22,7 +22,9 @@ def row(name: str, field: FieldInfo) -> str:
     default = field.default
     if isinstance(default, bool):
         default = str(default).lower()
-    nothing = default is PydanticUndefined or default in {"", ()}
+    if isinstance(default, tuple):
+        default = ",".join(default)
+    nothing = default is PydanticUndefined or default == ""
     shown = "\u2013" if nothing else f"`{default}`"
     description = " ".join(str(field.description).split())
     return f"| `{name}` | {shown} | {description} |"

@@ -329,9 +329,10 @@ class Caller:
         status: int | None = None,
         text: bool = False,
         key: str | None = None,
+        role: str | None = None,
     ) -> dict[str, Any]:
-        """An operation's answer, parsed unless it is a text; `at` fills the path's parameter, and
-        `key` is an idempotency key.
+        """An operation's answer, parsed unless it is a text; `at` fills the path's parameter, `key`
+        is an idempotency key, and `role` the ARN of who signed the request.
         """
         operation = contract.get(operation_id)
         self.called.add(operation_id)
@@ -355,6 +356,8 @@ class Caller:
             },
             "isBase64Encoded": False,
         }
+        if role is not None:
+            event["requestContext"]["authorizer"] = {"iam": {"userArn": role}}
         if query:
             event["queryStringParameters"] = dict(query)
         if body is not None:
@@ -490,6 +493,7 @@ def everything(call: Caller) -> None:
     _time(call)
     _statistics(call)
     _keys(call)
+    _roles(call)
 
 
 def _system(call: Caller) -> None:
@@ -849,6 +853,20 @@ def _keys(call: Caller) -> None:
     call("revoke_key", at=key_id, query={"made": "revoke"})
     call("revoke_key", at="0" * 16, status=404)
     assert call.authorize(made["secret"]) == {}
+
+
+def _roles(call: Caller) -> None:
+    """With authorizer=iam each function looks up who asks."""
+    run, role = runtime.current(), "arn:aws:iam::123456789012:role/{}".format
+    settings = run.settings
+    run.settings = replace(settings, authorizer="iam", authorizer_cache_s=0)
+    wanted = {"role": role("mailer"), "name": "mailer", "scopes": ["jobs:write", "work"]}
+    made = call("create_role", wanted, role=role("operator"))
+    call("enqueue_job", {"type": "t", "args": []}, role=role("mailer"))
+    call("fetch_jobs", {"queues": ["default"]}, role=role("mailer"))
+    call("list_keys", status=403, role=role("mailer"))
+    call("revoke_key", at=made["key"]["id"], role=role("operator"))
+    run.settings = settings
 
 
 def _setup(call: Caller) -> None:

@@ -114,7 +114,16 @@ def test_other_values_are_refused(name: str, value: str) -> None:
         ({"jwt_audience": "jobs"}, "jwt_audience"),
         ({"jwt_scope_claim": "scp"}, "jwt_scope_claim"),
         ({"authorizer": "iam", "jwt_scope_prefix": "ojs/"}, "jwt_scope_prefix"),
-        ({"authorizer": "iam", "authorizer_cache_s": "60"}, "authorizer_cache_s"),
+        (
+            {
+                "authorizer": "jwt",
+                "jwt_issuer": "https://id.example.com",
+                "jwt_audience": "a",
+                "authorizer_cache_s": "60",
+            },
+            "authorizer_cache_s",
+        ),
+        ({"iam_operators": "*"}, "iam_operators"),
         ({"authorizer": "iam", "reserved_concurrency": "authorizer=5"}, "reserved_concurrency"),
         ({"domain_name": "jobs.example.com"}, "certificate_arn"),
         ({"certificate_arn": CERTIFICATE}, "certificate_arn"),
@@ -145,10 +154,23 @@ def test_what_contradicts_itself_is_refused_by_name(context: dict[str, str], fie
 
 
 @pytest.mark.parametrize(
+    "operators", ["", "operator", "arn:aws:sts::123456789012:assumed-role/ops/ada", "**"]
+)
+def test_operators_are_roles(operators: str) -> None:
+    with pytest.raises(ValidationError, match="iam_operators"):
+        DeploymentSettings.from_context({"authorizer": "iam", "iam_operators": operators})
+
+
+@pytest.mark.parametrize(
     "context",
     [
         {"authorizer": "jwt", "jwt_issuer": "https://id.example.com/", "jwt_audience": "a, b"},
         {"authorizer": "iam", "cors_origins": "https://jobs.example.com,http://localhost:3000"},
+        {
+            "authorizer": "iam",
+            "authorizer_cache_s": "0",
+            "iam_operators": "arn:aws:iam::123456789012:role/ops, arn:aws:iam::123456789012:root",
+        },
         {**NAMED, "hosted_zone_id": "Z1", "hosted_zone_name": "jobs.example.com"},
         {**WALLED, "waf_rate": "1000"},
         {**WALLED, "waf_acl_arn": ACL},

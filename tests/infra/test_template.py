@@ -10,6 +10,7 @@ from aws_cdk import assertions
 from infra.functions import FUNCTIONS
 from infra.settings import DeploymentSettings
 from ojs.services.jobs.middleware import FAILED
+from ojs.settings import MAX_QUEUES
 from ojs.store.table.schema import TABLE, create_table_arguments
 
 if TYPE_CHECKING:
@@ -185,6 +186,7 @@ def test_function(synthesis: Any, spec: Any) -> None:
         "OJS_TABLE",
         "OJS_VERSION",
         "OJS_STRICT_QUEUES",
+        "OJS_MAX_QUEUES",
         "OJS_SERVICE",
         "POWERTOOLS_SERVICE_NAME",
         "POWERTOOLS_LOG_LEVEL",
@@ -192,11 +194,12 @@ def test_function(synthesis: Any, spec: Any) -> None:
     }
 
 
-def test_strict_queues_is_what_was_chosen(synthesis: Any, synthesise: Any) -> None:
-    strict = synthesise(DeploymentSettings(strict_queues=True))
-    for made, expected in ((synthesis, "false"), (strict, "true")):
+def test_which_queues_jobs_make_is_what_was_chosen(synthesis: Any, synthesise: Any) -> None:
+    strict = synthesise(DeploymentSettings(strict_queues=True, max_queues=7))
+    for made, expected in ((synthesis, ("false", f"{MAX_QUEUES}")), (strict, ("true", "7"))):
         for function in _functions(made).values():
-            assert function["Environment"]["Variables"]["OJS_STRICT_QUEUES"] == expected
+            variables = function["Environment"]["Variables"]
+            assert (variables["OJS_STRICT_QUEUES"], variables["OJS_MAX_QUEUES"]) == expected
 
 
 def test_middleware_is_told_to_those_who_push(synthesis: Any, synthesise: Any) -> None:

@@ -13,9 +13,10 @@ import pytest
 
 from ojs.clock import SystemClock
 from ojs.domain.access import ALL_SCOPES, ANYBODY, AccessKey, Credential
-from ojs.domain.errors import BackendUnavailable, Unauthenticated
+from ojs.domain.errors import BackendUnavailable, Conflict, Unauthenticated
 from ojs.services.operations.access_keys import AccessKeys
 from ojs.services.operations.authentication import Authentication
+from ojs.services.operations.roles import Roles
 from ojs.store.deployment import access_keys
 from ojs.store.table.table import Put, Table
 
@@ -30,7 +31,7 @@ class Door:
 
     def __init__(self, table: Table) -> None:
         self.table = table
-        store = access_keys.AccessKeyStore(table)
+        self.store = store = access_keys.AccessKeyStore(table)
         self.keys = AccessKeys(store, SystemClock())
         self.authentication = Authentication(store, SystemClock())
 
@@ -185,6 +186,65 @@ def test_a_crash_leaves_the_rest_to_a_repetition(door: Door) -> None:
         assert looks < 9  # what an earlier try has done is not done again
         break
     assert all(door.keys.get(each.id).revoked_ms for each in made)
+
+
+ROLE = "arn:aws:iam::123456789012:role/mailer"
+
+
+def test_what_a_role_costs(dynoxide: Engine, door: Door) -> None:
+    assert dynoxide.running
+    maker, _ = door.keys.create(ANYBODY, "k", ALL_SCOPES)
+    meter = door.table.meter
+    meter.reset()
+    record = door.keys.name_role(ANYBODY, ROLE, "mailer", ["work"])
+    # The record and what leads to it, each twice in a transaction, and the entry in the index.
+    assert meter.calls == ["GetItem", "TransactWriteItems"]
+    assert (meter.read_units, meter.write_units) == (1.0, 5.0)
+    roles = Roles(door.store, SystemClock(), operators=(), remembered_ms=60_000)
+    meter.reset()
+    assert roles.who(ROLE).key == record.id
+    assert meter.calls == ["GetItem", "UpdateItem"]
+    assert (meter.read_units, meter.write_units) == (1.0, 1.0)
+    roles.who(ROLE)
+    assert len(meter.calls) == 2
+    # Named by a key it is one of those that the key made.
+    door.keys.revoke(ANYBODY, record.id)
+    meter.reset()
+    again = door.keys.name_role(maker.principal, ROLE, "mailer", ["work"])
+    assert meter.calls == ["GetItem", "GetItem", "GetItem", "TransactWriteItems"]
+    _, also = door.keys.revoke_with_made(ANYBODY, maker.id)
+    assert also == [again.id]
+
+
+def test_of_two_who_name_a_role_one_is_refused(door: Door, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The other comes between the read and the write. Of a role that had a record before, too."""
+    transact = door.table.transact
+    for _ in range(2):
+        others: list[AccessKey] = []
+
+        def after_another(writes: Any, others: list[AccessKey] = others) -> None:
+            monkeypatch.setattr(door.table, "transact", transact)
+            others.append(door.keys.name_role(ANYBODY, ROLE, "other", ["jobs:read"]))
+            transact(writes)
+
+        monkeypatch.setattr(door.table, "transact", after_another)
+        with pytest.raises(Conflict):
+            door.keys.name_role(ANYBODY, ROLE, "mailer", ["work"])
+        (other,) = others
+        roles = Roles(door.store, SystemClock(), operators=("*",), remembered_ms=0)
+        assert roles.who(ROLE).key == other.id
+        door.keys.revoke(ANYBODY, other.id)
+        assert roles.who(ROLE).scopes == frozenset()
+    assert {key.name for key in door.keys.list(limit=10).items} == {"other"}
+
+
+def test_a_record_counts_for_its_role_alone(door: Door) -> None:
+    """Neither as a key, nor for another role."""
+    record = door.keys.name_role(ANYBODY, ROLE, "mailer", ["work"])
+    assert not door.opens(Credential(record.id, "0" * 64).text)
+    assert door.store.use_role(record.id, f"{ROLE}s", now_ms=0) is None
+    key, _ = door.keys.create(ANYBODY, "k", ["work"])
+    assert door.store.use_role(key.id, ROLE, now_ms=0) is None
 
 
 def test_an_id_that_is_taken_keeps_its_key(door: Door) -> None:

@@ -414,7 +414,7 @@ def test_a_push_that_waits_is_refused_as_any_push_at_that_moment(
 ) -> None:
     act, refusal = CHANGES[change]
     waiting.meanwhile = lambda: act(waiting.world)
-    waiting.run.enqueue._strict = "strict" in change
+    waiting.run.new_queues._strict = "strict" in change
     request = envelope.parse({"type": "mail.send", "args": []})
     other = envelope.parse({"type": "mail.send", "args": [], "options": {"queue": "another"}})
     if "strict" in change:
@@ -927,9 +927,9 @@ def test_a_push_that_could_not_know_of_a_new_bound_counts_all_the_same(exact: Wo
     for n in range(3):
         exact.push(n)
     late = exact.another()
-    queues = late.enqueue._queues
+    queues = late.stores.queues
     seen = queues.get("default")
-    late.enqueue._queues.current = lambda _name: seen  # type: ignore[assignment,method-assign]
+    late.stores.queues.current = lambda _name: seen  # type: ignore[assignment,method-assign]
 
     def meanwhile(_seconds: float) -> None:
         late.enqueue.push(envelope.parse({"type": "a", "args": [4]}))
@@ -1294,7 +1294,7 @@ def test_what_a_queue_does_not_take_is_refused_whole_batches_too(world: World) -
 
 @pytest.mark.requirement("QC-13")
 def test_strict_mode_takes_jobs_only_for_queues_that_were_made(world: World) -> None:
-    world.run.enqueue._strict = True
+    world.run.new_queues._strict = True
     with pytest.raises(QueueNotFound):
         world.push(queue="unknown")
     world.run.queues.create("known", {})

@@ -290,7 +290,7 @@ def test_only_the_mark_that_was_read_is_taken_away(exact: World) -> None:
     exact.clock.advance(1_000)
     off(exact)
     fair(exact)
-    store = exact.run.enqueue._queues
+    store = exact.run.stores.queues
     store.end_backfill(before)
     assert marked(exact)
     store.end_backfill(exact.run.queues.get(QUEUE))
@@ -310,12 +310,12 @@ def test_other_changes_and_queues_that_are_made_fair_need_no_pass(world: World) 
     assert not marked(world, "third")
     assert world.run.queues.get("third").fairness is not None
     assert all(tagged(place.order) for place in places(world, "third"))
-    assert DEFAULT_QUEUE_POLICY not in world.run.enqueue._queues.all_names()
+    assert DEFAULT_QUEUE_POLICY not in world.run.stores.queues.all_names()
 
 
 def test_a_queue_may_be_marked_for_another_reason_than_its_own_configuration(exact: World) -> None:
     flood(exact, "a", 3)
-    store = exact.run.enqueue._queues
+    store = exact.run.stores.queues
     mark = {"tagging": exact.clock.now_ms()}
     store._table.update(Update(keys.queue(QUEUE), keys.RECORD, set=mark))
     with mock.patch.object(Queue, "fairness", Fairness()):

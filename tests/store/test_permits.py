@@ -169,9 +169,9 @@ def test_a_fetch_under_way_heeds_a_limit_that_was_lowered(world: World) -> None:
 def test_a_fetch_that_began_while_jobs_were_counted_heeds_the_limit(world: World) -> None:
     push(world, 9)
     run, take = world.another(), ConcurrencySemaphore.acquire
-    found = world.run.enqueue._queues.get(QUEUE)
+    found = world.run.stores.queues.get(QUEUE)
     assert found is not None
-    world.run.enqueue._queues.count(found, depth=False, permits=True)
+    world.run.stores.queues.count(found, depth=False, permits=True)
 
     def late(self: ConcurrencySemaphore, *arguments: Any, **more: Any) -> Any:
         with mock.patch.object(ConcurrencySemaphore, "acquire", take):

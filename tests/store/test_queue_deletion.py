@@ -218,10 +218,10 @@ def test_a_push_that_was_under_way_is_not_lost(world: World, strategy: str) -> N
     (first,) = world.fetch("old", worker="w")
     world.run.finish.ack(first.id, worker_id="w")
     late = world.another()
-    queues = late.enqueue._queues
+    queues = late.stores.queues
     seen = queues.get("old")
     world.run.deletion.delete("old", strategy, "new" if strategy == "move" else None)
-    late.enqueue._queues.current = lambda _name: seen  # type: ignore[assignment,method-assign]
+    late.stores.queues.current = lambda _name: seen  # type: ignore[assignment,method-assign]
     request = envelope.parse({"type": "a", "args": [], "options": {"queue": "old"}})
     job = late.enqueue.push(request).job
     world.sweep()
@@ -582,9 +582,9 @@ def test_a_queue_that_comes_back_is_as_it_was(exact: World) -> None:
     exact.run.queues.pause("old")
     before = exact.run.queues.get("old")
     late = exact.another()
-    seen = late.enqueue._queues.get("old")
+    seen = late.stores.queues.get("old")
     exact.run.deletion.delete("old", "reject")
-    late.enqueue._queues.current = lambda _name: seen  # type: ignore[assignment,method-assign]
+    late.stores.queues.current = lambda _name: seen  # type: ignore[assignment,method-assign]
     late.enqueue.push(envelope.parse({"type": "a", "args": [], "options": {"queue": "old"}}))
     exact.sweep()
     assert exact.run.queues.get("old") == before

@@ -1,4 +1,4 @@
-"""Access control: scopes, access keys and their holders (ojs-security, sections 6 and 7).
+"""Access control: scopes, access keys, roles, and who holds them (ojs-security, sections 6, 7).
 
 The authorizer imports this module, and its cold start delays first requests: no heavy imports here.
 """
@@ -18,6 +18,20 @@ _KEY = re.compile(rf"{PREFIX}_([0-9a-f]{{{2 * ID_BYTES}}})_([0-9a-f]{{{2 * SECRE
 KEY_CHARACTERS = len(PREFIX) + 2 + 2 * (ID_BYTES + SECRET_BYTES)
 KEY_ID = re.compile(rf"[0-9a-f]{{{2 * ID_BYTES}}}")
 _BEARER = re.compile(r"bearer +(\S+)", re.IGNORECASE)
+# Names of IAM roles and users are unique in an account, whatever their path.
+_NAME = r"(?P<name>[\w+=,.@-]{1,64})"
+_ROLE = re.compile(
+    rf"arn:(?P<partition>aws[a-z-]*):iam::(?P<account>\d{{12}}):(?P<kind>role|user)"
+    rf"/([!-.0-~]+/)*{_NAME}",
+    re.ASCII,
+)
+_SESSION = re.compile(
+    rf"arn:(?P<partition>aws[a-z-]*):sts::(?P<account>\d{{12}}):assumed-role/{_NAME}/[\w+=,.@-]+",
+    re.ASCII,
+)
+MAX_ARN_CHARACTERS = 2_048
+# Among the operators of a deployment: every role that has no record.
+EVERY_ROLE = "*"
 
 MAX_NAME_CHARACTERS = 255
 MAX_QUEUES = 50
@@ -132,6 +146,9 @@ class AccessKey:
     # The id of that key, after the ids of those that it descends from; empty for the first key, and
     # for keys that earlier versions made.
     ancestors: tuple[str, ...] = ()
+    # ARN of the IAM role, or user, that has this name, these scopes and queues. Such a record has
+    # no secret, and is of use with authorizer=iam only.
+    role: str | None = None
 
     @property
     def principal(self) -> Principal:
@@ -195,6 +212,20 @@ def bearer(authorization: str) -> str | None:
         return None
     found = _BEARER.fullmatch(authorization.strip())
     return found[1] if found else None
+
+
+def role_arn(arn: str) -> str | None:
+    """The ARN, without a path, of the IAM role or user that an ARN means: also that of a session of
+    an assumed role, or of a role with its path. None for anything else.
+    """
+    if len(arn) > MAX_ARN_CHARACTERS:
+        return None
+    found = _ROLE.fullmatch(arn) or _SESSION.fullmatch(arn)
+    if found is None:
+        return None
+    part = found.groupdict()
+    kind = part.get("kind", "role")
+    return f"arn:{part['partition']}:iam::{part['account']}:{kind}/{part['name']}"
 
 
 def covers(holder: Principal, scopes: Iterable[str]) -> bool:

@@ -142,6 +142,19 @@ class QueueNotFound(NotFound):
         self.details["queue"] = shorten(name)
 
 
+class TooManyQueues(OjsError):
+    """A job is for a queue that is not there, and there are as many as there may be (`limit`)."""
+
+    code = "too_many_queues"
+
+    def __init__(self, name: str, limit: int) -> None:
+        super().__init__(
+            f"There is no queue '{shorten(name)}', and no job makes another: this deployment has "
+            f"{limit} queues, as many as its setting max_queues allows.",
+            details={"field": "queue", "queue": shorten(name), "limit": limit},
+        )
+
+
 class JobTypeNotAllowed(OjsError):
     """The queue does not admit jobs of this type (ojs-queue-config, section 6.5)."""
 
@@ -176,7 +189,7 @@ class PermissionDenied(OjsError):
 
 def forbidden() -> PermissionDenied:
     """The caller lacks permission. The message does not reveal whether scope or queue failed."""
-    return PermissionDenied("Your key does not allow this.")
+    return PermissionDenied("You are not allowed to do this.")
 
 
 class Conflict(OjsError):

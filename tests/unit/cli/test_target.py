@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import argparse
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import boto3
 import pytest
+from botocore.credentials import Credentials
 from botocore.exceptions import ClientError
 
 from cli import target
@@ -69,9 +71,25 @@ def test_another_key_for_a_stage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     assert named("--stage", "iam").key == "from-the-environment"
 
 
-def test_a_stage_without_keys() -> None:
-    with pytest.raises(target.CommandError, match="no keys"):
+def test_a_stage_without_keys(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(target.CommandError, match="say --iam"):
         named("--stage", "iam")
+    credentials = Credentials("id", "secret")
+    session = SimpleNamespace(get_credentials=lambda: credentials, region_name="eu-central-1")
+    monkeypatch.setattr(boto3, "Session", lambda: session)
+    # A key in the environment is not sent then.
+    monkeypatch.setenv("OJS_KEY", KEY)
+    server = named("--stage", "iam", "--iam")
+    assert (server.url, server.key) == ("https://iam.example", None)
+    assert server.signature is not None
+    session.get_credentials = lambda: None
+    with pytest.raises(target.CommandError, match="AWS: no AWS credentials"):
+        named("--stage", "iam", "--iam")
+    with pytest.raises(SystemExit):
+        named("--iam", "--key-file", str(tmp_path / "key"))
+    assert "not allowed with" in capsys.readouterr().err
 
 
 def test_the_environment_names_a_server(monkeypatch: pytest.MonkeyPatch) -> None:

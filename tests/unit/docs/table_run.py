@@ -228,6 +228,9 @@ def _deployment(run: Run) -> None:
     for end in (later, None):
         run.run.access_keys.create(first.principal, "worker", ("work",), expires_ms=end)
     run.run.access_keys.revoke(ANYBODY, key.id)
+    role = "arn:aws:iam::123456789012:role/mailer"
+    run.run.access_keys.name_role(first.principal, role, "mailer", ("work",))
+    run.run.roles.who(role)
 
 
 def _states(run: Run) -> None:

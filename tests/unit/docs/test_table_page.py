@@ -74,6 +74,7 @@ _PLACEHOLDERS = {
     "queue": _QUEUE,
     "rank": r"\d{3}",
     "replica": "[1-7]",
+    "role": r"arn:aws:iam::\d{12}:(role|user)/[\w+=,.@-]+",
     "rule": r".+",
     "runs": r"\d{9}",
     "second": r"\d+",

@@ -618,6 +618,63 @@ def test_a_key_is_revoked_with_all_that_it_made(keyed: Keyed) -> None:
     assert (bad.status, bad.error["details"]["field"]) == (400, "made")
 
 
+WRONG_ABOUT_KEYS: tuple[tuple[str, dict[str, str], str], ...] = (
+    # What was meant to revoke more must not revoke the key alone.
+    *(("DELETE", {"made": text}, "made") for text in ("", "Revoke", "revoke,keep", "true", " ")),
+    ("DELETE", {"mode": "revoke"}, "mode"),
+    ("GET", {"made": "revoke"}, "made"),
+)
+
+
+@pytest.mark.parametrize(("method", "query", "field"), WRONG_ABOUT_KEYS, ids=str)
+def test_a_wrong_parameter_about_a_key_is_named(
+    method: str, query: dict[str, str], field: str, keyed: Keyed
+) -> None:
+    owner = keyed.holding(keyed.make("owner", *ALL_SCOPES))
+    key, api = created(owner, "k")
+    child, _ = created(api, "child")
+    reply = owner(method, f"/ojs/v1/admin/keys/{key['id']}", query=query)
+    assert (reply.status, reply.error["details"]["field"]) == (400, field)
+    assert reply.error["details"]["reason"]
+    for each in (key, child):
+        assert keyed.runtime.access_keys.get(each["id"]).revoked_ms is None
+
+
+@pytest.mark.parametrize("method", ["GET", "DELETE"])
+@pytest.mark.parametrize(
+    "key_id", ["x", "0123456789ABCDEF", "0123456789abcde", "0123456789abcdef0", "a b", "..", "é"]
+)
+def test_what_is_no_id_of_a_key_is_named(method: str, key_id: str, keyed: Keyed) -> None:
+    owner = keyed.holding(keyed.make("owner", *ALL_SCOPES))
+    for query in ({}, {"made": "revoke"}) if method == "DELETE" else ({},):
+        reply = owner(method, f"/ojs/v1/admin/keys/{key_id}", query=query)
+        assert (reply.status, reply.error["details"]["field"]) == (400, "id")
+        assert "16 hex digits" in reply.error["details"]["reason"]
+    assert owner(method, f"/ojs/v1/admin/keys/{'0' * 16}").status == 404
+
+
+def test_a_revocation_takes_no_body(keyed: Keyed) -> None:
+    key, api = created(keyed.holding(keyed.make("owner", *ALL_SCOPES)), "k")
+    reply = api("DELETE", f"/ojs/v1/admin/keys/{key['id']}", {"made": "revoke"})
+    assert (reply.status, reply.error["details"]["field"]) == (400, "body")
+    assert keyed.runtime.access_keys.get(key["id"]).revoked_ms is None
+
+
+@pytest.mark.parametrize(
+    ("query", "field"),
+    [
+        ({"limit": "0"}, "limit"), ({"limit": "201"}, "limit"), ({"page": "-1"}, "page"),
+        ({"cursor": "x"}, "cursor"), ({"cursor": "0" * 31}, "cursor"), ({"state": "a"}, "state"),
+    ],
+)  # fmt: skip
+def test_a_wrong_parameter_of_the_list_of_keys_is_named(
+    query: dict[str, str], field: str, keyed: Keyed
+) -> None:
+    owner = keyed.holding(keyed.make("owner", *ALL_SCOPES))
+    reply = owner("GET", "/ojs/v1/admin/keys", query=query)
+    assert (reply.status, reply.error["details"]["field"]) == (400, field)
+
+
 def test_a_revoked_key_that_is_remembered_makes_none(keyed: Keyed) -> None:
     key, api = created(keyed.holding(keyed.make("owner", *ALL_SCOPES)), "k")
     told = {"lambda": api.told(f"Bearer {api.key}")}

@@ -189,6 +189,35 @@ def test_in_strict_mode_only_queues_that_were_made_take_jobs(strict: Api) -> Non
     assert strict.post(f"{BASE}/jobs/batch", {"jobs": [body]}).status == 201
 
 
+def test_jobs_make_no_queue_beyond_the_limit(
+    api: Api, make_runtime: Callable[..., Runtime]
+) -> None:
+    """By no path; and nothing is stored."""
+    api.runtime = make_runtime(max_queues=1)
+    runtime.use(api.runtime)
+    job_id = api.push("there")
+    job = {"type": "a", "args": [], "options": {"queue": "orders"}}
+    cron = {"name": "c", "expression": "@daily", "job_template": job}
+    refused = [
+        ("POST", "jobs", job, {}), ("POST", "jobs", job, {"idempotency-key": "k"}),
+        ("POST", "jobs/batch", {"jobs": [{**job, "options": {"queue": "there"}}, job]}, {}),
+        ("PATCH", f"jobs/{job_id}", {"queue": "orders"}, {}), ("POST", "crons", cron, {}),
+    ]  # fmt: skip
+    for method, path, sent, headers in refused:
+        reply = api(method, f"{BASE}/{path}", sent, headers=headers)
+        assert (reply.status, reply.error["code"]) == (422, "too_many_queues"), reply.text
+        assert reply.error["details"] == {"field": "queue", "queue": "orders", "limit": 1}
+        assert reply.error["retryable"] is False
+        assert "max_queues" in reply.error["message"]
+    assert [each["name"] for each in api.get(f"{BASE}/queues").json["queues"]] == ["there"]
+    assert api.get(f"{BASE}/crons/c").status == 404
+    # With the same key, once an operator has made the queue.
+    assert api.post(f"{BASE}/queues", {"name": "orders"}).status == 201
+    for method, path, sent, headers in refused:
+        reply = api(method, f"{BASE}/{path}", sent, headers=headers)
+        assert reply.status < 300, reply.text
+
+
 # --- reading and changing ---------------------------------------------------------------------
 
 

@@ -575,6 +575,99 @@ def test_keys_that_do_not_allow_it(
     assert "without its history" in shown.err
 
 
+def test_roles_are_given_scopes_and_lose_them(
+    make_runtime: Callable[..., Runtime],
+    clock: ManualClock,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    account = "arn:aws:iam::123456789012:role"
+    settings = {"iam_operators": (f"{account}/operator",), "authorizer_cache_s": 0}
+    closed = Keyed(make_runtime(authorizer="iam", **settings), clock)
+
+    def ask(*arguments: Any, headers: Any, **more: Any) -> Any:
+        # API Gateway and IAM: whose signature it is.
+        signed = headers["authorization"].removeprefix("AWS4-HMAC-SHA256 Credential=")
+        told = {"iam": {"userArn": f"{account}/{signed.partition('/')[0]}"}}
+        return closed(*arguments, told=told, **more)
+
+    bridge(monkeypatch, ask)
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "any")
+    monkeypatch.setenv("AWS_DEFAULT_REGION", "eu-central-1")
+    ojs = runner(capsys)
+
+    def run(role: str, *arguments: str) -> Printed:
+        monkeypatch.setenv("AWS_ACCESS_KEY_ID", role)
+        return ojs(*arguments, "--iam")
+
+    assert run("mailer", "status").status == Exit.NOT_ALLOWED
+    create = ("roles", "create", "mail team", f"{account}/path/mailer", "--scope", "work")
+    made = run("operator", *create, "--queue", "mail", "--expires", "+P90D")
+    assert made.status == Exit.DONE, made.err
+    key_id, state, rest = made.out.split(maxsplit=2)
+    assert (state, made.err) == ("active", "")
+    assert rest.startswith("mail team  work  mail  expires ")
+    assert rest.endswith(f"  {account}/mailer\n")
+    again = run("operator", *create)
+    assert again.status == Exit.REFUSED
+    assert key_id in again.err
+    for wrong, named in (("mailer", "role"), (f"{account}/operator", "iam_operators")):
+        refused = run("operator", "roles", "create", "k", wrong, "--scope", "work")
+        assert (refused.status, refused.out) == (Exit.REFUSED, "")
+        assert named in refused.err
+    # Its own account of what it may do is not for it.
+    assert run("mailer", "roles", "list").status == Exit.NOT_ALLOWED
+    (listed,) = run("operator", "roles", "list", "--json").objects
+    assert (listed["id"], listed["role"]) == (key_id, f"{account}/mailer")
+    assert run("operator", "keys", "list").out == run("operator", "roles", "list").out
+    gone = run("operator", "roles", "revoke", key_id, "--made")
+    assert gone.out.startswith(f"{key_id}  revoked  mail team")
+    # Of a key, which could be made before, there is no role.
+    closed.make("old", "work")
+    assert "old" in run("operator", "keys", "list").out
+    assert "old" not in run("operator", "roles", "list").out
+    assert run("operator", "keys", "create", "k", "--scope", "work").status == Exit.REFUSED
+
+
+WRONG: tuple[tuple[list[str], Exit, str], ...] = (
+    (["keys", "create", "k"], Exit.USAGE, "--scope"),
+    (["keys", "create", "k", "--scope", "all"], Exit.USAGE, "invalid choice"),
+    (["keys", "create", "", "--scope", "work"], Exit.REFUSED, "'name'"),
+    (["keys", "create", 'a"b', "--scope", "work"], Exit.REFUSED, "'name'"),
+    (["keys", "create", "k", "--scope", "work", "--scope", "work"], Exit.REFUSED, "'scopes'"),
+    (["keys", "create", "k", "--scope", "work", "--queue", "A b"], Exit.REFUSED, "'queues[0]'"),
+    (["keys", "create", "k", "--scope", "work", "--queue", ""], Exit.REFUSED, "'queues[0]'"),
+    (["keys", "create", "k", "--scope", "work", "--expires", "x"], Exit.REFUSED, "'expires_at'"),
+    (
+        ["keys", "create", "k", "--scope", "work", "--expires", "2020-01-01T00:00:00Z"],
+        Exit.REFUSED,
+        "'expires_at': must be in the future",
+    ),
+    (["keys", "revoke", "../jobs"], Exit.USAGE, "letters and digits"),
+    (["keys", "revoke", ""], Exit.USAGE, "letters and digits"),
+    (["keys", "revoke", "nobody", "--made"], Exit.REFUSED, "'id'"),
+    (["keys", "revoke", "0123456789abcdef", "--made"], Exit.NOT_FOUND, "not found"),
+    (["keys", "revoke"], Exit.USAGE, "id"),
+    (["keys"], Exit.USAGE, "create|list|revoke"),
+    (["roles", "create", "k", "--scope", "work"], Exit.USAGE, "ARN"),
+    (["roles", "revoke", "a/b"], Exit.USAGE, "letters and digits"),
+    # An open server knows nobody by a role.
+    (["roles", "create", "k", "arn:aws:iam::123456789012:role/r", "--scope", "work"],
+     Exit.REFUSED, "unsupported"),
+)  # fmt: skip
+
+
+@pytest.mark.parametrize(("arguments", "status", "named"), WRONG, ids=str)
+def test_what_is_wrong_about_a_key_is_named(
+    arguments: list[str], status: Exit, named: str, api: Api, ojs: Ojs
+) -> None:
+    done = ojs(*arguments)
+    assert (done.status, done.out) == (status, "")
+    assert named in done.err
+    assert "Traceback" not in done.err
+    assert api.runtime.access_keys.list().items == []
+
+
 # --- hostile text ---------------------------------------------------------------------------------
 
 

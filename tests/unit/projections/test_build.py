@@ -23,6 +23,9 @@ def test_settings_come_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> 
         "QUEUE_METRICS_MAX": "7",
         "JWT_SCOPE_CLAIM": "scp",
         "JWT_SCOPE_PREFIX": "ojs/",
+        "IAM_OPERATORS": "arn:aws:iam::123456789012:role/a, *",
+        "AUTHORIZER_CACHE_S": "5",
+        "MAX_QUEUES": "0",
     }.items():
         monkeypatch.setenv(f"OJS_{name}", value)
     settings = Settings.from_environment()
@@ -32,6 +35,10 @@ def test_settings_come_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> 
     assert settings.failure_queue == "https://sqs.test/q"
     assert settings.metered_queues == 7
     assert (settings.jwt_scope_claim, settings.jwt_scope_prefix) == ("scp", "ojs/")
+    assert settings.iam_operators == ("arn:aws:iam::123456789012:role/a", "*")
+    assert (settings.authorizer_cache_s, settings.max_queues) == (5, 0)
+    monkeypatch.setenv("OJS_IAM_OPERATORS", ",")
+    assert Settings.from_environment().iam_operators == ()
     for which, most in (("off", 0), ("all", None), ("fullest", 7)):
         monkeypatch.setenv("OJS_QUEUE_METRICS", which)
         assert Settings.from_environment().metered_queues == most
@@ -68,6 +75,10 @@ def test_settings_that_are_not_given() -> None:
         {"bus_types": ("Job.*",)},
         {"queue_metrics": "some"},
         {"queue_metrics_max": 0},
+        {"iam_operators": ("*", "arn:aws:iam::1:role/a")},
+        {"iam_operators": ("arn:aws:sts::123456789012:assumed-role/a/b",)},
+        {"authorizer_cache_s": -1},
+        {"max_queues": -1},
     ],
 )
 def test_settings_that_are_wrong(wrong: dict[str, Any]) -> None:

@@ -16,7 +16,6 @@ if TYPE_CHECKING:
     from ojs.http.binding.request import Request
     from ojs.http.contract.operations import Operation
     from ojs.runtime import Runtime
-    from ojs.settings import Settings
 
 # The claim of a JWT that lists queues, separated by spaces. Which one lists scopes is a setting.
 QUEUES_CLAIM = "ojs_queues"
@@ -32,9 +31,9 @@ class Guard:
 
     def who(self, event: Mapping[str, Any]) -> Principal:
         """The caller. Raises Unauthenticated."""
-        settings = self._current().settings
+        current = self._current()
         context = event["requestContext"].get("authorizer") or {}
-        found = _READERS[settings.authorizer](context, settings)
+        found = _READERS[current.settings.authorizer](context, current)
         if found is None:
             raise Unauthenticated
         return found
@@ -74,17 +73,17 @@ def filtered(query: Mapping[str, str]) -> list[str]:
     return [name.strip() for text in texts for name in text.split(",")]
 
 
-def _anybody(_context: Mapping[str, Any], _settings: Settings) -> Principal | None:
+def _anybody(_context: Mapping[str, Any], _current: Runtime) -> Principal | None:
     return ANYBODY
 
 
-def _of_key(context: Mapping[str, Any], _settings: Settings) -> Principal | None:
+def _of_key(context: Mapping[str, Any], _current: Runtime) -> Principal | None:
     """The principal that the authorizer function found."""
     found = context.get("lambda")
     return Principal.of(found) if isinstance(found, Mapping) else None
 
 
-def _of_token(context: Mapping[str, Any], settings: Settings) -> Principal | None:
+def _of_token(context: Mapping[str, Any], current: Runtime) -> Principal | None:
     """The subject, or else the client, of a JWT that API Gateway has verified.
 
     Its scopes are the words of a claim that begin with a prefix, as the deployment says.
@@ -93,7 +92,7 @@ def _of_token(context: Mapping[str, Any], settings: Settings) -> Principal | Non
     name = str(claims.get("sub") or claims.get("client_id") or "")
     if not name:
         return None
-    queues = claims.get(QUEUES_CLAIM)
+    settings, queues = current.settings, claims.get(QUEUES_CLAIM)
     prefix = settings.jwt_scope_prefix
     words = _words(claims.get(settings.jwt_scope_claim))
     return Principal(
@@ -109,13 +108,13 @@ def _words(claim: Any) -> tuple[str, ...]:
     return tuple(str(claim or "").strip("[]").split())
 
 
-def _of_role(context: Mapping[str, Any], _settings: Settings) -> Principal | None:
-    """The role that signed the request. IAM has decided by method and path what it may do."""
-    name = str((context.get("iam") or {}).get("userArn") or "")
-    return Principal(name) if name else None
+def _of_role(context: Mapping[str, Any], current: Runtime) -> Principal | None:
+    """The role that signed the request, which IAM has let through for its method and path."""
+    arn = str((context.get("iam") or {}).get("userArn") or "")
+    return current.roles.who(arn) if arn else None
 
 
-_READERS: Mapping[str, Callable[[Mapping[str, Any], Settings], Principal | None]] = {
+_READERS: Mapping[str, Callable[[Mapping[str, Any], Runtime], Principal | None]] = {
     "none": _anybody,
     "keys": _of_key,
     "jwt": _of_token,

@@ -53,6 +53,8 @@ KINDS: dict[str, ErrorKind] = {
         "Check the id or path; finished jobs are removed after their retention."),
     "queue_not_found": ErrorKind(404, "OJS-3000",
         "Make the queue first: POST /ojs/v1/queues. This server is in strict mode."),
+    "too_many_queues": ErrorKind(422, "OJS-1001",
+        "Push to a queue that is there, or let an operator make it: POST /ojs/v1/queues."),
     "JOB_TYPE_NOT_ALLOWED": ErrorKind(422, "OJS-1001",
         "Push to a queue that takes this type, or let an operator allow it."),
     "unauthenticated": ErrorKind(401, "OJS-5000",

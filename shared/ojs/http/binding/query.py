@@ -48,8 +48,8 @@ def single(query: Mapping[str, str], name: str, check: Callable[[str], str]) -> 
 
 
 def choice(query: Mapping[str, str], name: str, choices: Sequence[str], *, default: str) -> str:
-    """The one of these choices that is in this parameter."""
-    text = query.get(name) or default
+    """The one of these choices that is in this parameter; an empty one is none of them."""
+    text = query.get(name, default)
     if text not in choices:
         raise InvalidRequest(name, f"must be one of {', '.join(choices)}", value=text)
     return text

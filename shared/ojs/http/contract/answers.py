@@ -1589,10 +1589,13 @@ class CronPreviewAnswer(TypedDict):
 
 
 class AccessKey(TypedDict):
-    """An access key without its secret."""
+    """An access key without its secret, or what an IAM role may do."""
 
     id: str
     name: str
+    role: NotRequired[
+        Annotated[str, Field(description="ARN of the IAM role or user; absent: a key")]
+    ]
     scopes: list[str]
     queues: NotRequired[
         Annotated[list[str], Field(description="the only queues it may touch; absent: all")]

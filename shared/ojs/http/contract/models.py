@@ -907,6 +907,23 @@ class CreateKeyRequest(Configuration):
     )
 
 
+def _role(value: str) -> str:
+    found = access.role_arn(value)
+    if found is None:
+        raise ValueError(
+            "must be the ARN of an IAM role or user, as arn:aws:iam::123456789012:role/mailer"
+        )
+    return found
+
+
+class CreateRoleRequest(CreateKeyRequest):
+    """What a role may do, as with a key. An unknown field is refused as there."""
+
+    role: Annotated[str, Field(max_length=access.MAX_ARN_CHARACTERS), After(_role)] = Field(
+        description="ARN of an IAM role or user; its path, and the name of a session, do not count"
+    )
+
+
 class NoOptions(Configuration):
     """An operation without options: `{}` or no body at all."""
 

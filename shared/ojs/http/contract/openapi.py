@@ -13,7 +13,7 @@ from typing import Any, Literal, Union, get_args, get_origin
 
 from pydantic import TypeAdapter
 
-from ojs.domain.access import KEY_ID
+from ojs.domain.access import KEY_ID, Scope
 from ojs.domain.cron.definition import OverlapName
 from ojs.domain.fair_queue import tags
 from ojs.domain.ids import UUID7
@@ -386,6 +386,12 @@ EXAMPLES: Mapping[str, dict[str, Any]] = {
         "queues": ["mail", "mail.*"],
         "expires_at": "+P90D",
     },
+    "create_role": {
+        "role": "arn:aws:iam::123456789012:role/mailer",
+        "name": "mailer",
+        "scopes": ["work"],
+        "queues": ["mail", "mail.*"],
+    },
     "delete_queue": {"strategy": "move", "target_queue": "email"},
     "retry_dead_letter": {
         "override": {
@@ -477,6 +483,7 @@ _SHARED: Mapping[str, Mapping[str, Any]] = {
     "CronOverlapName": _one_of(OverlapName),
     "TenantFairnessStrategy": _one_of((tags.FAIR_SHARE,)),
     "UniqueKey": _one_of(envelope.Dimension),
+    "AccessScope": _one_of(Scope),
 }
 _ANNOTATIONS = frozenset({"title", "description", "default"})
 

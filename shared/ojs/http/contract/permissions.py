@@ -111,7 +111,7 @@ def _table() -> Iterable[tuple[Scope | None, Reach, Iterable[str]]]:
         *_both("stop_dead_letter_operation"), "set_queue_policy", "direct_worker", "quiet_worker",
         "admin_remove_worker", "put_rate_limit", "delete_rate_limit", "put_rate_limit_override",
         "delete_rate_limit_override", "put_pool", "delete_pool", "create_key", "revoke_key",
-        "stop_job_operation", "set_maintenance", "set_maintenance_alias",
+        "create_role", "stop_job_operation", "set_maintenance", "set_maintenance_alias",
     )  # fmt: skip
 
 

@@ -22,6 +22,8 @@ def shown(key: AccessKey, now_ms: int) -> answers.AccessKey:
         "state": cast("Literal['active', 'expired', 'revoked']", key.state(now_ms)),
         "created_at": times.format_ms(key.created_ms),
     }
+    if key.role is not None:
+        answer["role"] = key.role
     if key.queues is not None:
         answer["queues"] = list(key.queues)
     if key.expires_ms is not None:

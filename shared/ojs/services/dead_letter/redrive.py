@@ -21,7 +21,6 @@ from ojs.domain.errors import (
     InvalidRequest,
     NotFound,
     PayloadTooLarge,
-    QueueNotFound,
     ValidationFailed,
     forbidden,
 )
@@ -36,6 +35,7 @@ from ojs.services.jobs.time_transitions import TimeTransitions
 from ojs.services.jobs.transitions import JobChanges
 from ojs.services.permits.backpressure import QueueBounds
 from ojs.services.permits.rate_limits import RateLimits, registered
+from ojs.services.queues.new_queues import NewQueues
 from ojs.store.jobs.payload_change import PayloadChange
 from ojs.store.jobs.records import JobStore
 from ojs.store.jobs.unique_locks import UniqueLock, UniqueLocks
@@ -68,8 +68,8 @@ class Redrive:
         placement: FairQueuePlacement,
         clock: Clock,
         ids: IdSource,
+        new_queues: NewQueues,
         chain: MiddlewareChain | None = None,
-        strict: bool = False,
         choose: Callable[[int], int] = random.randrange,
     ) -> None:
         self._jobs = jobs
@@ -84,7 +84,7 @@ class Redrive:
         self._clock = clock
         self._ids = ids
         self._chain = chain
-        self._strict = strict
+        self._new_queues = new_queues
         self._choose = choose
 
     def retry(
@@ -224,14 +224,12 @@ class Redrive:
 
     def queue(self, name: str, known: MutableMapping[str, Queue]) -> Queue:
         """The queue that a job is to enter: of those `known`, or read and added to them; made if it
-        does not exist. Raises QueueNotFound in strict mode.
+        does not exist. Raises QueueNotFound in strict mode, TooManyQueues.
         """
         if name not in known:
             found = self._queues.get(name)
-            if found is None and self._strict:
-                raise QueueNotFound(name)
             # The queue was deleted since the job was discarded.
-            known[name] = found or self._queues.ensure(name, now_ms=self._clock.now_ms())
+            known[name] = found or self._new_queues.make({name})[name]
         return known[name]
 
     def _locked(self, job: Job, after: Job, reaches: Reaches) -> tuple[Job, Put | None]:

@@ -89,8 +89,8 @@ class JobActs:
         """Give a waiting job another priority, move it to another queue, or both at once.
 
         The queue must admit the `caller`, whose name is stored. Raises NotFound, Conflict for a job
-        that runs or is final; for the queue QueueDraining, QueueNotFound, JobTypeNotAllowed,
-        PermissionDenied, QueueFull. Nothing is changed then.
+        that runs or is final; for the queue QueueDraining, QueueNotFound, TooManyQueues,
+        JobTypeNotAllowed, PermissionDenied, QueueFull. Nothing is changed then.
         """
 
         def attempt() -> Job:

@@ -18,7 +18,6 @@ from ojs.domain.errors import (
     InvalidRequest,
     OjsError,
     PayloadTooLarge,
-    QueueNotFound,
     Unsupported,
     forbidden,
 )
@@ -40,11 +39,11 @@ from ojs.services.permits.backpressure import (
 )
 from ojs.services.permits.lifecycle import Permits
 from ojs.services.permits.rate_limits import RateLimits, RateLimitStatus, registered
+from ojs.services.queues.new_queues import NewQueues
 from ojs.store.jobs.new_jobs import JobIdTaken
 from ojs.store.jobs.records import JobStore
 from ojs.store.jobs.unique_locks import UniqueLock, UniqueLocks
 from ojs.store.permits.depth_counter import period_of
-from ojs.store.queues.queues import QueueStore
 from ojs.store.table.errors import LostRace, NotDone
 from ojs.store.table.races import retry_on_race
 from ojs.store.table.table import MAX_TRANSACTION, Put, Update
@@ -168,7 +167,6 @@ class Enqueue:
         *,
         jobs: JobStore,
         permits: Permits,
-        queues: QueueStore,
         locks: UniqueLocks,
         transitions: TimeTransitions,
         bounds: QueueBounds,
@@ -177,13 +175,12 @@ class Enqueue:
         limits: RateLimits,
         placement: FairQueuePlacement,
         empty_lines: EmptyLines,
+        new_queues: NewQueues,
         chain: MiddlewareChain | None = None,
-        strict: bool = False,
         choose: Callable[[int], int] = random.randrange,
     ) -> None:
         self._jobs = jobs
         self._permits = permits
-        self._queues = queues
         self._locks = locks
         self._transitions = transitions
         self._bounds = bounds
@@ -193,7 +190,7 @@ class Enqueue:
         self._clock = clock
         self._ids = ids
         self._chain = chain
-        self._strict = strict
+        self._new_queues = new_queues
         self._choose = choose
 
     def push(
@@ -217,8 +214,8 @@ class Enqueue:
         Raises InvalidRequest, ValidationFailed, Unsupported or PayloadTooLarge for the request,
         MiddlewareRefusal or MiddlewareError for what the middleware does, JobTypeNotAllowed and
         PermissionDenied for jobs that the queue does not admit, QueueNotFound in strict mode,
-        QueueFull, Duplicate when the id or the unique key is taken, Overtaken when a condition of
-        what goes alongside failed, and BackendUnavailable.
+        TooManyQueues, QueueFull, Duplicate when the id or the unique key is taken, Overtaken when a
+        condition of what goes alongside failed, and BackendUnavailable.
         """
         push = self.prepare([request], producer, reaches, trace=trace)
         (pushed,) = self.store(replace(push, alongside=alongside), wait_ms)
@@ -415,11 +412,11 @@ class Enqueue:
     def _resolve(self, push: Push) -> _ResolvedPush:
         """Read the queues of a push, and resolve its jobs under their configuration.
 
-        Creates queues that do not exist. Raises QueueNotFound in strict mode, QueueDraining,
-        JobTypeNotAllowed and PermissionDenied where a queue does not admit a job.
+        Creates queues that do not exist. Raises QueueNotFound in strict mode, TooManyQueues,
+        QueueDraining, JobTypeNotAllowed and PermissionDenied where a queue does not admit a job.
         """
         now_ms = self._clock.now_ms()
-        queues, finish_tags = self._known_queues(push.specifications, now_ms)
+        queues, finish_tags = self._known_queues(push.specifications)
         jobs, specifications = [], []
         for index, resolved in enumerate(push.specifications):
             queue = queues[resolved.queue]
@@ -609,7 +606,7 @@ class Enqueue:
         )
 
     def _known_queues(
-        self, specifications: Sequence[Specification], now_ms: int
+        self, specifications: Sequence[Specification]
     ) -> tuple[dict[str, Queue], FinishTags]:
         """The queues of a push, and the tenants' finish tags in those that are fair."""
         coming = [
@@ -617,12 +614,9 @@ class Enqueue:
             for s in specifications
         ]
         found, finish_tags = self._placement.read(coming)
-        # The first push to a queue creates it, except in strict mode.
-        for name in sorted({s.queue for s in specifications} - found.keys()):
-            if self._strict:
-                raise QueueNotFound(name)
-            found[name] = self._queues.ensure(name, now_ms=now_ms)
-        return found, finish_tags
+        # The first push to a queue makes it.
+        made = self._new_queues.make({s.queue for s in specifications} - found.keys())
+        return {**found, **made}, finish_tags
 
     def _job(
         self,

@@ -1,4 +1,4 @@
-"""Creates, lists and revokes access keys, on behalf of the holder of another key."""
+"""Creates, lists and revokes access keys and records of roles, on behalf of who holds another."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import os
 import re
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
+from dataclasses import replace
 
 from ojs.clock import Clock
 from ojs.domain import times
@@ -13,6 +14,7 @@ from ojs.domain.access import MAX_ANCESTORS, AccessKey, Credential, Principal, c
 from ojs.domain.errors import (
     BAD_CURSOR,
     BackendUnavailable,
+    Conflict,
     InvalidRequest,
     NotFound,
     Unauthenticated,
@@ -56,30 +58,72 @@ class AccessKeys:
         when its key was revoked a moment ago; InvalidRequest for a time in the past, or after the
         creator's end; BackendUnavailable.
         """
+        for _ in range(_TRIES):
+            credential = Credential.make(self._random_bytes)
+            key = self._new(maker, credential.id, name, scopes, queues, expires_ms)
+            # A collision of 64 random bits: the existing key must stay as it is. Or the maker is
+            # revoked at this moment, as the next round finds.
+            if self._keys.add(key, credential):
+                return key, credential
+        raise BackendUnavailable("No new key could be made; try again.")
+
+    def name_role(
+        self,
+        maker: Principal,
+        role: str,
+        name: str,
+        scopes: Iterable[str],
+        *,
+        queues: Sequence[str] | None = None,
+        expires_ms: int | None = None,
+    ) -> AccessKey:
+        """A record that gives an IAM role (as `role_arn` has it) a name, scopes and queues.
+
+        Raises as `create` does, and Conflict when the role has a record that is not over.
+        """
+        for _ in range(_TRIES):
+            key_id = Credential.make(self._random_bytes).id
+            key = self._new(maker, key_id, name, scopes, queues, expires_ms)
+            before = self._keys.id_of_role(role)
+            there = None if before is None else self._keys.get(before)
+            if there is not None and there.state(key.created_ms) == "active":
+                raise Conflict(
+                    f"The role has a record already, '{there.id}': revoke that first.",
+                    current_state="active",
+                    details={"field": "role", "id": there.id},
+                )
+            key = replace(key, role=role)
+            if self._keys.add_role(key, role, instead_of=before):
+                return key
+        raise BackendUnavailable("The role could not be named; try again.")
+
+    def _new(
+        self,
+        maker: Principal,
+        key_id: str,
+        name: str,
+        scopes: Iterable[str],
+        queues: Sequence[str] | None,
+        expires_ms: int | None,
+    ) -> AccessKey:
+        """What somebody wants to make, if they may."""
         now_ms = self._clock.now_ms()
         wanted = frozenset(scopes)
         if not covers(maker, wanted):
             raise forbidden()
         if expires_ms is not None and expires_ms <= now_ms:
             raise InvalidRequest("expires_at", "must be in the future")
-        for _ in range(_TRIES):
-            made_with = None if maker.key is None else self._may_make(maker.key, now_ms)
-            credential = Credential.make(self._random_bytes)
-            key = AccessKey(
-                id=credential.id,
-                name=name,
-                scopes=wanted,
-                created_ms=now_ms,
-                queues=None if queues is None else tuple(dict.fromkeys(queues)),
-                expires_ms=_end(expires_ms, made_with),
-                made_by=maker.name,
-                ancestors=() if made_with is None else (*made_with.ancestors, made_with.id),
-            )
-            # A collision of 64 random bits: the existing key must stay as it is. Or the maker is
-            # revoked at this moment, as the next round finds.
-            if self._keys.add(key, credential):
-                return key, credential
-        raise BackendUnavailable("No new key could be made; try again.")
+        made_with = None if maker.key is None else self._may_make(maker.key, now_ms)
+        return AccessKey(
+            id=key_id,
+            name=name,
+            scopes=wanted,
+            created_ms=now_ms,
+            queues=None if queues is None else tuple(dict.fromkeys(queues)),
+            expires_ms=_end(expires_ms, made_with),
+            made_by=maker.name,
+            ancestors=() if made_with is None else (*made_with.ancestors, made_with.id),
+        )
 
     def _may_make(self, key_id: str, now_ms: int) -> AccessKey:
         """The key that makes another. API Gateway remembers a revoked one for a while."""

@@ -2,6 +2,9 @@
 
     A|{id}  @            digest, name, scopes, queues; times of creation, expiry and last use
     A|{id}  made|{child} a key that it made, until that and all its descendants are revoked
+    A|{arn} role         which of the records above an IAM role has; it has no digest but the ARN
+
+The last is never removed: so a role whose record is over is told from one that never had any.
 
 The index `expiry` lists all in order of creation. It has only keys, so a use of a key does not
 change it.
@@ -9,6 +12,7 @@ change it.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from ojs.domain.access import AccessKey, Credential
@@ -33,7 +37,7 @@ class AccessKeyStore:
         A key that another one makes is stored only while that may be used.
         """
         if key.ancestors:
-            return self._add_made(key, credential)
+            return self._transacted(self._adding(key, credential.digest))
         # Race: the answer of an earlier try was lost, or the deployment is repeated. The loser
         # finds the item: with the same digest it is this key, and stays as it is, revoked or not.
         try:
@@ -45,11 +49,27 @@ class AccessKeyStore:
             return False
         return True
 
-    def _add_made(self, key: AccessKey, credential: Credential) -> bool:
+    def add_role(self, key: AccessKey, role: str, *, instead_of: str | None) -> bool:
+        """Store a record that a role has from now on, in place of the one of this id, which must be
+        over; returns whether it is stored.
+        """
+        pointer: dict[str, Value] = {"pk": keys.role(role), "sk": keys.ROLE, "key": key.id}
+        # Race: another operator names the role at this moment. One record counts; the loser is told
+        # of it. A record that is over never counts again, so which one it is says all.
+        unchanged, values = "attribute_not_exists(pk)", {}
+        if instead_of is not None:
+            unchanged, values = "#key = :before", {":before": instead_of}
+        return self._transacted([*self._adding(key, None), Put(pointer, unchanged, values)])
+
+    def _adding(self, key: AccessKey, digest: str | None) -> list[Put | Update]:
+        """The writes that store a new key, or the record of a role."""
+        added = Put(_item(key, digest), condition="attribute_not_exists(pk)")
+        if not key.ancestors:
+            return [added]
         maker = keys.access_key(key.ancestors[-1])
         link = {"pk": maker, "sk": f"{keys.MADE}{key.id}", "ttl": key.ttl_s}
-        writes = (
-            Put(_item(key, credential.digest), condition="attribute_not_exists(pk)"),
+        return [
+            added,
             # Race: the maker is revoked at this moment. Either the new key stands among those that
             # it made before the revocation looks for them, or it is not made.
             Update(
@@ -61,7 +81,9 @@ class AccessKeyStore:
                 values={":now": key.created_ms},
             ),
             Put({name: value for name, value in link.items() if value is not None}),
-        )
+        ]
+
+    def _transacted(self, writes: Sequence[Put | Update]) -> bool:
         try:
             self._table.transact(writes)
         except LostRace:
@@ -88,17 +110,31 @@ class AccessKeyStore:
         Always one call, so that the cost does not reveal what is wrong with a credential. An
         unknown key leaves nothing behind.
         """
+        return self._use(credential.id, "digest", credential.digest, now_ms)
+
+    def id_of_role(self, role: str) -> str | None:
+        """The id of the latest record of a role, which may be over or gone; None if it never had
+        one. Read consistently.
+        """
+        item = self._table.get(keys.role(role), keys.ROLE)
+        return None if item is None else str(item["key"])
+
+    def use_role(self, key_id: str, role: str, *, now_ms: int) -> AccessKey | None:
+        """The record of a role, if it counts now; records the use. One call."""
+        return self._use(key_id, "role", role, now_ms)
+
+    def _use(self, key_id: str, attribute: str, proof: str, now_ms: int) -> AccessKey | None:
         # Race: the key is revoked at this moment. DynamoDB orders the writes; after the revocation
         # the caller is refused.
         try:
             item = self._table.update(
                 Update(
-                    keys.access_key(credential.id),
+                    keys.access_key(key_id),
                     keys.RECORD,
                     set={"used": now_ms},
-                    condition="#digest = :digest AND attribute_not_exists(#revoked) "
+                    condition=f"#{attribute} = :proof AND attribute_not_exists(#revoked) "
                     "AND (attribute_not_exists(#expires) OR #expires > :now)",
-                    values={":digest": credential.digest, ":now": now_ms},
+                    values={":proof": proof, ":now": now_ms},
                 ),
                 tell_loser=False,
             )
@@ -147,11 +183,12 @@ class AccessKeyStore:
         return Page([_from(stored[key]) for key in wanted if key in stored], last)
 
 
-def _item(key: AccessKey, digest: str) -> Item:
+def _item(key: AccessKey, digest: str | None) -> Item:
     item: dict[str, Value | None] = {
         "pk": keys.access_key(key.id),
         "sk": keys.RECORD,
         "digest": digest,
+        "role": key.role,
         "name": key.name,
         "scopes": " ".join(sorted(key.scopes)),
         "queues": None if key.queues is None else " ".join(key.queues),
@@ -180,4 +217,5 @@ def _from(item: Item) -> AccessKey:
         used_ms=stored.get("used"),
         made_by=stored.get("by"),
         ancestors=tuple(stored.get("line", "").split()),
+        role=stored.get("role"),
     )

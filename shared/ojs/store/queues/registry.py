@@ -132,6 +132,20 @@ class QueueRegistry:
             if after is None:
                 return found
 
+    def count(self, most: int) -> int:
+        """How many queues there are, or `most` if there are more; may be stale. One query for a
+        thousand.
+        """
+        count, after = 0, None
+        while count < most:
+            limit = min(_PAGE, most - count)
+            page = self._table.query("pk = :all", {":all": keys.QUEUES}, limit=limit, after=after)
+            count += len(page.items)
+            after = page.last
+            if after is None:
+                break
+        return count
+
     def let_rest(self, queue: RegistryQueue, rest: Rest) -> bool:
         """Let a queue as read rest; False if it was noted since. One call."""
         condition, values = "attribute_exists(pk) AND attribute_not_exists(#at)", {}

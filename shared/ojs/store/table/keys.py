@@ -255,6 +255,14 @@ def access_key_id(pk: str) -> str:
 MADE = "made|"
 
 
+def role(arn: str) -> str:
+    """Partition of what says which access key's record an IAM role has."""
+    return f"A|{arn}"
+
+
+ROLE = "role"
+
+
 def operation(operation_id: str) -> str:
     """Partition of a bulk operation."""
     return f"O|{operation_id}"
