@@ -80,7 +80,9 @@ def together(world: World, dispatches: int, *, count: int = 1) -> list[tuple[int
 
 
 @pytest.mark.requirement("FS-15")
-@pytest.mark.parametrize(("count", "dispatches"), spread([(1, 270), (1, 900), (10, 1_800)], 3))
+@pytest.mark.parametrize(
+    ("count", "dispatches"), spread([(1, 270), (1, 900), (10, 1_800)], 3, rest=2)
+)
 def test_weights_are_kept_by_many_together(exact: World, count: int, dispatches: int) -> None:
     """Every share is within 2 % of its nominal one, or two jobs, for single and batched fetches.
 

@@ -95,6 +95,7 @@ UNREADABLE: dict[str, str | bytes] = {
         product(UNREADABLE.values(), WITH_BODY),
         9,
         ids=[f"{kind}-{operation.id}" for kind in UNREADABLE for operation in WITH_BODY],
+        rest=3,
     ),
 )
 def test_an_unreadable_body(api: Api, operation: Operation, raw: str | bytes) -> None:
@@ -209,6 +210,7 @@ def test_a_body_that_is_not_read_is_refused(api: Api, operation: Operation) -> N
         product(NOTHING.values(), WITHOUT_BODY),
         9,
         ids=[f"{kind}-{operation.id}" for kind in NOTHING for operation in WITHOUT_BODY],
+        rest=3,
     ),
 )
 def test_a_body_that_says_nothing_is_taken(api: Api, operation: Operation, raw: Any) -> None:
@@ -381,6 +383,7 @@ HALF = "\ud800"
             if all(isinstance(part, str) for part in path)
         ),
         5,
+        rest=2,
     ),
 )
 @pytest.mark.parametrize("escaped", [True, False], ids=["escaped", "raw"])

@@ -102,7 +102,7 @@ KINDS = pytest.mark.parametrize("character", CHARACTERS.values(), ids=CHARACTERS
 
 @pytest.mark.parametrize(
     ("kind", "place"),
-    spread(CASES, 9),
+    spread(CASES, 9, rest=2),
 )
 def test_no_answer_is_too_large_to_send(kind: str, place: str) -> None:
     character = CHARACTERS[kind]
