@@ -95,6 +95,9 @@ def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
         "is not checked",
     )  # fmt: skip
     parser.add_argument(
+        "--test-clock", action="store_true", help="for tests: let requests move the server's clock"
+    )
+    parser.add_argument(
         ORIGINS_OPTION, type=cors_origins, default=(), metavar="ORIGIN,…",
         help="web pages that may use the server, as http://localhost:5173",
     )  # fmt: skip
@@ -189,6 +192,7 @@ def _start(options: argparse.Namespace) -> LocalServer:
             authorizer=options.authorizer,
             origins=options.cors_origins,
             hosts=options.hosts,
+            test_clock=options.test_clock,
         )
     except (StaleData, SetupError) as error:
         raise StartError(str(error)) from error
@@ -239,6 +243,8 @@ def _greeting(server: LocalServer) -> str:
         first = shlex.quote(str(server.access.first.path))
         access = f"keys; the first one, which may do everything, is in {first}"
         header += f""" -H "Authorization: Bearer $(cat {first})\""""
+    if server.test_clock:
+        access += "; requests may move its clock, for tests"
     unbounded = server.unbounded()
     bounds = [f"  queues  {unbounded} without a bound: see max_size in docs/queues.md"]
     pages = [f"  pages   of {', '.join(server.origins)} may use it"] if server.origins else []

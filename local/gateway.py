@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from local.access import Access, SignedAccess
 
 Handler = Callable[[dict[str, Any], Any], Any]
+Hook = Callable[[bytes], Any]
 
 BASE_PATH = contract.BASE
 # Route prefixes and the function behind each, as the deployed API has them; the rest is $default's.
@@ -79,11 +80,13 @@ class Gateway:
         self._catch_up = catch_up
         self._access = access
         self._stopping = stopping
-        self._hooks: dict[tuple[str, str], Callable[[], Any]] = {}
+        self._hooks: dict[tuple[str, str], Hook] = {}
         self._log_lock = threading.Lock()
 
-    def hook(self, method: str, path: str, action: Callable[[], Any]) -> None:
-        """Answer `method path` here, with the JSON of what `action` returns: a test hook."""
+    def hook(self, method: str, path: str, action: Hook) -> None:
+        """Answer `method path` here, with the JSON of what `action` makes of the body: a test hook.
+        What it raises as OjsError is a 400.
+        """
         self._hooks[method, path] = action
 
     def __call__(self, request: Request) -> Response:
@@ -92,9 +95,12 @@ class Gateway:
         chosen = route(path)
         event = event_from_request(request, chosen.key, chosen.parameters)
         if action := self._hooks.get((request.method, path)):
-            if self._access is None or self._access.may_reset(event):
-                return _json_response(200, action())
-            return refused(Unauthenticated(), 401)
+            if self._access is not None and not self._access.may_reset(event):
+                return refused(Unauthenticated(), 401)
+            try:
+                return _json_response(200, action(request.body))
+            except OjsError as error:
+                return refused(error, 400)
         methods = sorted(method for method, hooked in self._hooks if hooked == path)
         if request.method == "OPTIONS" and methods:
             # A browser asks this first, and has no key yet.

@@ -1,4 +1,4 @@
-"""What only tests may do to a server: reset it, steer a worker, have a job refused.
+"""What only tests may do to a server: reset it, steer a worker, have a job refused, move its clock.
 
 A deployed function has none of this. There, a producer must not be able to steer a worker.
 """
@@ -8,7 +8,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, cast
 
-from ojs.domain.errors import NotFound
+from ojs.clock import SystemClock
+from ojs.domain import jsontext
+from ojs.domain.errors import InvalidRequest, NotFound
 from ojs.middleware import Refused
 
 if TYPE_CHECKING:
@@ -20,6 +22,34 @@ if TYPE_CHECKING:
 
 REJECTED_TYPE = "test.middleware.reject"
 _DIRECTIVES = ("quiet", "terminate")
+
+_MOST_MS = 100 * 366 * 86_400_000
+
+
+class MovedClock:
+    """The machine's clock, and as much as tests have moved it on: it goes on by itself, too."""
+
+    def __init__(self) -> None:
+        self._system = SystemClock()
+        self._moved_ms = 0
+
+    def now_ms(self) -> int:
+        """Milliseconds since the Unix epoch, UTC, as the server is to believe."""
+        return self._system.now_ms() + self._moved_ms
+
+    def advance(self, body: bytes) -> None:
+        """Move on by the `advance_ms` of a JSON object. Raises InvalidPayload, InvalidRequest."""
+        asked = jsontext.loads(body)
+        ms = asked.get("advance_ms") if isinstance(asked, dict) else None
+        if not isinstance(ms, int) or isinstance(ms, bool) or ms < 0:
+            raise InvalidRequest("advance_ms", "must be a whole number of ms, and at least 0")
+        if self._moved_ms + ms > _MOST_MS:
+            raise InvalidRequest("advance_ms", f"the clock can be moved on by {_MOST_MS} ms in all")
+        self._moved_ms += ms
+
+    def put_back(self) -> None:
+        """Tell the machine's time again."""
+        self._moved_ms = 0
 
 
 def reject_marked(job: Envelope, following: Next) -> Envelope:

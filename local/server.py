@@ -48,6 +48,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from local.folder import DataFolder
+    from ojs.clock import Clock
 
 TABLE_NAME = "ojs"
 # The job sweep's limit: jobs moved at a time.
@@ -95,9 +96,11 @@ class LocalServer:
         authorizer: Literal["none", "keys", "iam"] = "none",
         origins: Sequence[str] = (),
         hosts: Sequence[str] = (),
+        test_clock: bool = False,
     ) -> None:
         """Start, on a port that is taken already. With `keys`, requests need one; with `iam`, a
-        signature that names a role.
+        signature that names a role. With `test_clock`, whoever may reset the server may move its
+        clock.
 
         `middleware` are names of functions, as `hooks:add_trace`, in modules that can be imported.
         `origins` are of web pages that may use the server, `hosts` further names of this machine.
@@ -115,7 +118,8 @@ class LocalServer:
             self.engine = engines.start(engine, folder.path, keep_open=[folder.lock])
             undo.callback(self.engine.stop)
             self._client = connect(self.engine.url)
-            self._clock = SystemClock()
+            self._moved = hooks.MovedClock() if test_clock else None
+            self._clock: Clock = self._moved or SystemClock()
             self._blobs = FolderBlobs(folder.payloads)
             self._settings = Settings(
                 table=TABLE_NAME,
@@ -138,14 +142,17 @@ class LocalServer:
                 TableStream(connect_to_streams(self.engine.url), TABLE_NAME),
                 project,
                 trim=self._trim,
-                clock=self._clock,
             )
             self._derived = Rounds(self._derive)
             # When gauges were taken last, and how many records had been delivered by then.
             self._measured = (0, -1)
             undo.callback(self._finish_stream)
             gateway = Gateway(load_handlers(), self._catch_up, self.access, lambda: http.stopping)
-            gateway.hook("POST", f"{BASE_PATH}/admin/reset", self.reset)
+            gateway.hook("POST", f"{BASE_PATH}/admin/reset", lambda _body: self.reset())
+            if self._moved is not None:
+                gateway.hook(
+                    "POST", f"{BASE_PATH}/admin/clock", partial(self._advance, self._moved)
+                )
             disk = DiskCheck(gateway, folder.full, str(folder.path))
             self._checked = OriginCheck(disk, refused, origins=origins, hosts=hosts)
             self._schedules = (
@@ -162,6 +169,11 @@ class LocalServer:
             undo.callback(http.stop)
             http.start()
             self._undo = undo.pop_all()
+
+    @property
+    def test_clock(self) -> bool:
+        """Whether requests may move the server's clock."""
+        return self._moved is not None
 
     def stop(self) -> None:
         """Let requests finish, then end everything."""
@@ -182,6 +194,8 @@ class LocalServer:
             paused.enter_context(self._derived.pause)
             paused.enter_context(self._pump.pause)
             self._client.delete_table(TableName=TABLE_NAME)
+            if self._moved is not None:
+                self._moved.put_back()
             self._create_table()
             self._set_up()
             self._blobs.clear()
@@ -190,6 +204,15 @@ class LocalServer:
             self._pump.restart()
             self._measured = (0, -1)
         return {"reset": True}
+
+    def _advance(self, clock: hooks.MovedClock, body: bytes) -> dict[str, int]:
+        """Move the clock on, and have done what is due then: a test hook.
+
+        Raises InvalidPayload, InvalidRequest.
+        """
+        clock.advance(body)
+        self._sweep(dict.fromkeys(SCHEDULED, _SWEEP_LIMIT))
+        return {"now_ms": clock.now_ms()}
 
     def _open_table(self) -> None:
         """Have the table, which on data that were there must be in them. Raises EngineError."""

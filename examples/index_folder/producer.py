@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from client import ApiError, Client, Unreachable, uuid7
+from ojs_aws import ApiError, Client, JobRequest, NotFound, RetryPolicy, Unreachable
 
 BATCH = 1_000
 FINAL = frozenset({"completed", "discarded", "cancelled"})
@@ -45,36 +45,27 @@ def files_of(folder: Path, pattern: str) -> Iterator[str]:
         yield text
 
 
-def job_for(path: str, options: argparse.Namespace) -> dict[str, Any]:
-    """The job that has one file analysed.
-
-    Its id is chosen here: should the answer to the batch be lost, sending it again cannot enqueue
-    anything twice.
-    """
-    return {
-        "id": uuid7(),
-        "type": "file.index",
-        "args": [path],
-        "meta": {"folder": options.folder.resolve().name},
-        "options": {
-            "queue": options.queue,
-            "retry": {
-                "max_attempts": options.attempts,
-                "initial_interval": options.retry_after,
-                "backoff_coefficient": 2.0,
-            },
+def job_for(path: str, options: argparse.Namespace) -> JobRequest:
+    """The job that has one file analysed."""
+    return JobRequest(
+        "file.index",
+        [path],
+        queue=options.queue,
+        meta={"folder": options.folder.resolve().name},
+        retry={
+            "max_attempts": options.attempts,
+            "initial_interval": options.retry_after,
+            "backoff_coefficient": 2.0,
         },
-    }
+    )
 
 
-def enqueue(client: Client, jobs: Sequence[dict[str, Any]]) -> None:
-    """Enqueue all jobs, 1 000 a request; each request stores all of its jobs or none."""
-    for start in range(0, len(jobs), BATCH):
-        try:
-            client.call("POST", "/jobs/batch", {"jobs": jobs[start : start + BATCH]})
-        except ApiError as error:
-            if not (error.code == "duplicate" and error.repeated):
-                raise
+def enqueue(client: Client, jobs: Sequence[JobRequest]) -> list[str]:
+    """Enqueue all jobs, 1 000 a request, and return their ids; each request stores all of its jobs
+    or none. A lost answer does no harm: the client sends the same ids again.
+    """
+    batches = (jobs[start : start + BATCH] for start in range(0, len(jobs), BATCH))
+    return [job.id for batch in batches for job in client.enqueue_many(batch)]
 
 
 # --- watch -----------------------------------------------------------------------------------
@@ -124,13 +115,10 @@ class Watch:
 
     def _read(self, job_id: str) -> dict[str, Any]:
         try:
-            job: dict[str, Any] = self.client.call("GET", f"/jobs/{job_id}")["job"]
-        except ApiError as error:
-            if error.code != "not_found":
-                raise
+            return self.client.get_job(job_id).raw
+        except NotFound:
             gone = {"code": "gone", "message": "the server does not know the job any more"}
             return {"id": job_id, "state": "discarded", "attempt": 0, "error": gone}
-        return job
 
     def _note(self, job: dict[str, Any]) -> None:
         job_id = job["id"]
@@ -285,13 +273,18 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 2
 
 
-def _run(options: argparse.Namespace, jobs: list[dict[str, Any]]) -> int:
-    client = Client(options.url)
-    client.call("GET", "/health", tries=2)  # to say at once that there is no server
+def _run(options: argparse.Namespace, jobs: list[JobRequest]) -> int:
+    with Client(options.url, retry=RetryPolicy(tries=2)) as asking:
+        asking.health()  # to say at once that there is no server
+    with Client(options.url) as client:
+        return _follow(options, jobs, client)
+
+
+def _follow(options: argparse.Namespace, jobs: list[JobRequest], client: Client) -> int:
     started = time.monotonic()
-    enqueue(client, jobs)
+    ids = enqueue(client, jobs)
     print(f"{len(jobs)} jobs are in queue {options.queue}", flush=True)
-    watch = Watch(client, deque(job["id"] for job in jobs))
+    watch = Watch(client, deque(ids))
     display = Display(len(jobs))
     hint = (
         "No worker has begun yet. In another terminal: "
@@ -317,7 +310,7 @@ def _run(options: argparse.Namespace, jobs: list[dict[str, Any]]) -> int:
         return 130
     display.end()
     print()
-    paths = {job["id"]: job["args"][0] for job in jobs}
+    paths = {job_id: str(job.args[0]) for job_id, job in zip(ids, jobs, strict=True)}
     print(summary(paths, watch.final, time.monotonic() - started))
     return int(any(job["state"] != "completed" for job in watch.final.values()))
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
 SHIPPED = ("shared/ojs", "functions")
-WHOLE = (*SHIPPED, "infra", "local", "cli", "examples")
+WHOLE = (*SHIPPED, "infra", "local", "cli", "package/ojs_aws", "examples")
 
 
 @dataclass(frozen=True)
@@ -79,8 +79,9 @@ def modules(*folders: str) -> tuple[Module, ...]:
     found = []
     for folder in folders:
         for path in sorted((ROOT / folder).rglob("*.py")):
-            parts = path.relative_to(ROOT / "shared" if folder.startswith("shared") else ROOT)
-            name = ".".join(parts.with_suffix("").parts).removesuffix(".__init__")
+            above = folder.partition("/")[0]  # a folder of packages, if there is a slash
+            parts = path.relative_to(ROOT / above if "/" in folder else ROOT).parts
+            name = ".".join(parts).removesuffix(".py").removesuffix(".__init__")
             found.append(Module(name, path, ast.parse(path.read_text("utf-8"), str(path))))
     return tuple(found)
 

@@ -49,7 +49,9 @@ ALLOWED: dict[str, set[str]] = {
         "cli", "ojs.services.operations.tidy", "ojs.store.table.clients", "ojs.store.jobs.orphans",
         "ojs.store.table.table", "ojs.domain.errors", "ojs.domain.times", "ojs.clock",
     },
-    "examples": set(),
+    # For users: it must not need the server.
+    "ojs_aws": {"ojs_aws"},
+    "examples": {"ojs_aws"},
     "examples.middleware": {"ojs.middleware"},
 }  # fmt: skip
 SDK = ("boto3", "botocore", "s3transfer")
@@ -77,7 +79,7 @@ def test_imports_go_one_way() -> None:
         wrong += [
             place(module, name, line)
             for name, line in module.imports()
-            if within(name, ("ojs", "functions", "infra", "local", "tests"))
+            if within(name, ("ojs", "ojs_aws", "functions", "infra", "local", "tests"))
             and not within(name, ALLOWED[layer])
         ]
     assert wrong == []

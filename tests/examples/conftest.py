@@ -1,4 +1,4 @@
-"""The example's modules, importable as they are for its scripts, and a server for them."""
+"""The example's modules, importable as they are for its scripts, and servers for the pages."""
 
 from __future__ import annotations
 
@@ -9,6 +9,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+
+from ojs_aws.testing.plugin import ojs_server, ojs_server_path, ojs_server_processes
+
+__all__ = ["ojs_server", "ojs_server_path", "ojs_server_processes", "server_url"]
 
 ROOT = Path(__file__).resolve().parents[2]
 EXAMPLE = ROOT / "examples" / "index_folder"

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 import threading
@@ -7,22 +8,17 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 import pytest
-from client import Client, uuid7
 
-EXAMPLE = Path(__file__).resolve().parents[2] / "examples" / "index_folder"
+from ojs_aws import JobRequest
+from ojs_aws.testing.server import OjsServer
+
+ROOT = Path(__file__).resolve().parents[2]
+EXAMPLE = ROOT / "examples" / "index_folder"
+ENVIRONMENT = os.environ | {"PYTHONPATH": str(ROOT / "package")}
 
 pytestmark = pytest.mark.e2e
-
-
-@pytest.fixture
-def client(server_url: str) -> Iterator[Client]:
-    asking = Client(server_url)
-    asking.call("POST", "/admin/reset")
-    yield asking
-    asking.close()
 
 
 @pytest.fixture
@@ -40,7 +36,9 @@ def folder(tmp_path: Path) -> Path:
 @contextmanager
 def worker(folder: Path, url: str, *options: str) -> Iterator[subprocess.Popen[str]]:
     command = [sys.executable, str(EXAMPLE / "worker.py"), str(folder), "--url", url, *options]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+    with subprocess.Popen(
+        command, env=ENVIRONMENT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+    ) as process:
         # Whoever waits for a line that never comes shall not wait for ever.
         watchdog = threading.Timer(120, process.kill)
         watchdog.start()
@@ -77,28 +75,26 @@ def until(what: Callable[[], bool]) -> None:
         time.sleep(0.05)
 
 
-def push(client: Client, *names: str) -> list[str]:
-    jobs = [
-        {"id": uuid7(), "type": "file.index", "args": [name], "options": {"queue": "files"}}
-        for name in names
-    ]
-    client.call("POST", "/jobs/batch", {"jobs": jobs})
-    return [str(job["id"]) for job in jobs]
+def push(server: OjsServer, *names: str) -> list[str]:
+    jobs = [JobRequest("file.index", [name], queue="files") for name in names]
+    return [job.id for job in server.client.enqueue_many(jobs)]
 
 
-def job(client: Client, job_id: str) -> dict[str, Any]:
-    shown: dict[str, Any] = client.call("GET", f"/jobs/{job_id}")["job"]
-    return shown
+def state(server: OjsServer, job_id: str) -> str:
+    return server.client.get_job(job_id).state
 
 
-def test_two_workers_do_a_whole_folder(folder: Path, client: Client, server_url: str) -> None:
-    fast = ("--batch", "2", "--slow", "0.02", "--poll", "0.2")
-    with worker(folder, server_url, *fast) as one, worker(folder, server_url, *fast) as two:
-        heard(one, "waits for files")
-        heard(two, "waits for files")
+def test_two_workers_do_a_whole_folder(folder: Path, ojs_server: OjsServer) -> None:
+    url = ojs_server.url
+    fast = ("--slow", "0.02", "--poll", "0.2")
+    with worker(folder, url, *fast) as one, worker(folder, url, *fast) as two:
+        heard(one, "has begun")
+        heard(two, "has begun")
         command = [sys.executable, str(EXAMPLE / "producer.py"), str(folder)]
-        command += ["--url", server_url, "--retry-after", "PT0.2S"]
-        run = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+        command += ["--url", url, "--retry-after", "PT0.2S"]
+        run = subprocess.run(
+            command, env=ENVIRONMENT, capture_output=True, text=True, timeout=60, check=False
+        )
         outputs = [stopped(one), stopped(two)]
     assert run.returncode == 1, run.stderr  # a file failed
     assert "33 jobs are in queue files" in run.stdout
@@ -110,89 +106,75 @@ def test_two_workers_do_a_whole_folder(folder: Path, client: Client, server_url:
     lost = "  broken.bin  3 attempts  dead letter  not_text  not UTF-8 at byte 3"
     assert lost in run.stdout
     # Each file was done once, and both took part.
-    done = [
-        line.split(maxsplit=2)[2]
-        for text in outputs
-        for line in text.splitlines()
-        if "done" in line
-    ]
+    lines = [line for text in outputs for line in text.splitlines()]
+    done = [line.removeprefix("done    ") for line in lines if line.startswith("done ")]
     assert sorted(done) == sorted(set(done))
     assert len(done) == 32
-    assert all("done" in text for text in outputs)
+    assert all("done  " in text for text in outputs)
 
-    (letter,) = client.call("GET", "/dead-letter")["jobs"]
+    (letter,) = ojs_server.client.list_dead_letters()["jobs"]
     assert letter["args"] == ["broken.bin"]
     assert [entry["details"]["position"] for entry in letter["errors"]] == [3, 3, 3]
-    assert client.call("GET", "/workers")["workers"] == []
+    assert ojs_server.client.list_workers()["workers"] == []
 
 
-def test_a_worker_told_to_stop_gives_its_jobs_back(
-    folder: Path, client: Client, server_url: str
-) -> None:
-    ids = push(client, "00.txt", "01.txt", "02.txt")
-    with worker(folder, server_url, "--slow", "60", "--grace", "0") as process:
-        until(lambda: job(client, ids[-1])["state"] == "active")
+def test_a_worker_told_to_stop_gives_its_jobs_back(folder: Path, ojs_server: OjsServer) -> None:
+    ids = push(ojs_server, "00.txt", "01.txt", "02.txt")
+    options = ("--slow", "60", "--grace", "0", "--at-once", "3")
+    with worker(folder, ojs_server.url, *options) as process:
+        until(lambda: state(ojs_server, ids[-1]) == "active")
         printed = stopped(process)
-    assert printed.count("back ") == 3
+    assert printed.count("is given back") == 3
     for job_id in ids:
-        left = job(client, job_id)
-        assert (left["state"], left["attempt"], "errors" in left) == ("available", 0, False)
+        left = ojs_server.client.get_job(job_id)
+        assert (left.state, left.attempt, left.error) == ("available", 0, None)
 
 
-def test_a_job_is_finished_within_the_grace_time(
-    folder: Path, client: Client, server_url: str
-) -> None:
-    first, second = push(client, "00.txt", "01.txt")
-    with worker(folder, server_url, "--slow", "60", "--grace", "30") as process:
-        until(lambda: job(client, second)["state"] == "active")
-        time.sleep(1)  # both were handed out; the worker must have begun with the first
+def test_a_job_is_finished_within_the_grace_time(folder: Path, ojs_server: OjsServer) -> None:
+    first, second = push(ojs_server, "00.txt", "01.txt")
+    options = ("--slow", "1", "--grace", "30", "--at-once", "1")
+    with worker(folder, ojs_server.url, *options) as process:
+        until(lambda: state(ojs_server, first) == "active")
         stopped(process)
-    assert job(client, first)["state"] == "completed"
-    assert job(client, second)["state"] == "available"
+    assert (state(ojs_server, first), state(ojs_server, second)) == ("completed", "available")
 
 
 def test_progress_cancel_and_directives_reach_the_worker(
-    folder: Path, client: Client, server_url: str
+    folder: Path, ojs_server: OjsServer
 ) -> None:
+    client = ojs_server.client
     (folder / "long.txt").write_bytes(b"all work and no play " * 100_000)
-    (job_id,) = push(client, "long.txt")
-    with worker(folder, server_url, "--slow", "1.1", "--poll", "0.2", "--beat", "0.2") as process:
-        name = heard(process, "waits for files").split()[1]
-        until(lambda: 0 < (job(client, job_id).get("progress") or 0) < 1)
-        client.call("DELETE", f"/jobs/{job_id}")
-        assert "cancelled" in heard(process, "left ")
-        client.call("POST", f"/admin/workers/{name}/quiet")
-        heard(process, "no more files")
-        (waiting,) = push(client, "00.txt")
-        client.call("POST", "/admin/workers/directive", {"worker_id": name, "directive": "running"})
-        heard(process, "files are welcome")
-        heard(process, "done    00.txt")
-        assert job(client, waiting)["state"] == "completed"
-        body = {"worker_id": name, "directive": "terminate"}
-        client.call("POST", "/admin/workers/directive", body)
-        heard(process, "stopping: the server says so")
-        assert process.wait(timeout=30) == 0
+    (job_id,) = push(ojs_server, "long.txt")
+    options = ("--slow", "1.1", "--poll", "0.2", "--beat", "0.2")
+    with worker(folder, ojs_server.url, *options) as process:
+        name = heard(process, "has begun").split()[2]
+        until(lambda: 0 < (client.get_job(job_id).progress or 0) < 1)
+        client.cancel_job(job_id)
+        assert "cancelled" in heard(process, "is left")
+        client.direct_worker(name, "terminate")
+        heard(process, "stops: the server says so")
+        assert process.wait(timeout=60) == 0
 
 
-def test_a_job_cannot_lead_out_of_the_folder(folder: Path, client: Client, server_url: str) -> None:
+def test_a_job_cannot_lead_out_of_the_folder(folder: Path, ojs_server: OjsServer) -> None:
     (folder / "link").symlink_to("/etc/hostname")
-    ids = push(client, "../secret", "/etc/passwd", "link", "gone.txt")
-    with worker(folder, server_url) as process:
-        until(lambda: all(job(client, each)["state"] == "discarded" for each in ids))
+    ids = push(ojs_server, "../secret", "/etc/passwd", "link", "gone.txt")
+    with worker(folder, ojs_server.url) as process:
+        until(lambda: all(state(ojs_server, each) == "discarded" for each in ids))
         stopped(process)
-    codes = [job(client, each)["error"]["code"] for each in ids]
+    codes = [(ojs_server.client.get_job(each).error or {})["code"] for each in ids]
     assert codes == ["outside", "outside", "outside", "file_gone"]
 
 
-def test_says_at_once_that_there_is_no_server(folder: Path) -> None:
-    for script in ("producer.py", "worker.py"):
-        command = [
-            sys.executable,
-            str(EXAMPLE / script),
-            str(folder),
-            "--url",
-            "http://127.0.0.1:9",
-        ]
-        run = subprocess.run(command, capture_output=True, text=True, timeout=10, check=False)
-        assert run.returncode in (1, 2)
-        assert "refused" in run.stderr
+def test_they_say_at_once_that_there_is_no_server(folder: Path) -> None:
+    nowhere = "http://127.0.0.1:9"
+    command = [sys.executable, str(EXAMPLE / "producer.py"), str(folder), "--url", nowhere]
+    run = subprocess.run(
+        command, env=ENVIRONMENT, capture_output=True, text=True, timeout=20, check=False
+    )
+    assert run.returncode == 2
+    assert "refused" in run.stderr
+    # A worker says so, too, and waits.
+    with worker(folder, nowhere) as process:
+        heard(process, "refused")
+        stopped(process)

@@ -47,7 +47,7 @@ def test_a_sweep_in_trouble_stops_no_other(
 
     monkeypatch.setattr(built.throttle_sweep, "run_once", fine)
     server = object.__new__(LocalServer)
-    server._runtime, server._clock = built, built.clock  # type: ignore[assignment]
+    server._runtime, server._clock = built, built.clock
     server._sweep({"reconcile": 1, "throttle": 1})
     assert ran == ["reconcile", "throttle"]
     told = capfd.readouterr().err

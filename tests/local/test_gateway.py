@@ -107,14 +107,14 @@ def test_a_refusal_is_shaped_like_the_bindings_errors() -> None:
 
 def test_a_hook_answers_instead_of_a_function() -> None:
     hooked = gateway()
-    hooked.hook("POST", "/ojs/v1/admin/reset", lambda: {"reset": True})
+    hooked.hook("POST", "/ojs/v1/admin/reset", lambda _: {"reset": True})
     assert json.loads(call(hooked, "/ojs/v1/admin/reset?x=1").body) == {"reset": True}
     assert call(hooked, "/ojs/v1/admin/other").body == b"admin $default"
 
 
 def test_a_browser_may_ask_about_a_hook() -> None:
     hooked = gateway()
-    hooked.hook("POST", "/ojs/v1/admin/reset", lambda: pytest.fail("nothing is to be done"))
+    hooked.hook("POST", "/ojs/v1/admin/reset", lambda _: pytest.fail("nothing is to be done"))
     response = hooked(Request("OPTIONS", "/ojs/v1/admin/reset", [], b"", "1.1", "127.0.0.1"))
     headers = dict(response.headers)
     assert (response.status, response.body) == (204, b"")

@@ -400,3 +400,9 @@ def test_a_strict_server_takes_jobs_only_for_queues_that_were_made(tmp_path: Pat
             server.call("POST", "/ojs/v1/admin/reset")
     finally:
         assert server.end() == 0
+
+
+def test_the_clock_is_not_to_be_moved(server: RunningServer) -> None:
+    """Only that of a server which was started with --test-clock."""
+    status, answer = server.call("POST", "/ojs/v1/admin/clock", {"advance_ms": 1})
+    assert (status, answer["error"]["code"]) == (404, "not_found")

@@ -1,0 +1,147 @@
+"""The client that waits for its answers."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Iterator, Mapping
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from ojs_aws.client.call import Answer, Call, server_of
+from ojs_aws.client.exchange import Failure, Outcome, Reply, RetryPolicy, Send, exchange
+from ojs_aws.client.methods import Blocking, Operations
+
+if TYPE_CHECKING:
+    import httpx
+
+T = TypeVar("T")
+USER_AGENT = "ojs-aws-python"
+
+
+class Client(Blocking, Operations):
+    """Asks one server. It may be used by many threads; `close` it, or use it in a `with`."""
+
+    def __init__(
+        self,
+        url: str | None = None,
+        *,
+        key: str | None = None,
+        timeout_s: float = 30.0,
+        retry: RetryPolicy | None = None,
+        transport: httpx.BaseTransport | None = None,
+        sleep: Callable[[float], object] = time.sleep,
+    ) -> None:
+        """`url` is the server's, with or without `/ojs/v1`; `key` the access key that a deployed
+        server asks for: OJS_URL and OJS_KEY of the environment when not given. Raises ValueError.
+
+        `transport` and `sleep` are for tests.
+        """
+        import httpx
+
+        root, self._base = server_of(url)
+        self._policy = retry or RetryPolicy()
+        self._timeout_s = timeout_s
+        self._sleep = sleep
+        self._http = httpx.Client(
+            base_url=root, headers=common_headers(key), transport=transport, limits=_limits(httpx),
+            verify=needs_tls(root),
+        )  # fmt: skip
+
+    def run(self, call: Call[T]) -> T:
+        """The answer to a call of `ojs_aws.client.operations`. Raises ApiError, Unreachable."""
+        return self.try_call(call, self._policy, self._timeout_s)
+
+    def try_call(self, call: Call[T], policy: RetryPolicy, timeout_s: float) -> T:
+        """As `run`, with tries and a time-out (seconds) of its own."""
+        content, steps = call.content(), exchange(call, policy)
+        outcome: Outcome = None
+        try:
+            while True:
+                step = steps.send(outcome)
+                if isinstance(step, Send):
+                    outcome = self._send(call, content, timeout_s + call.takes_s)
+                else:
+                    self._sleep(step.seconds)
+                    outcome = None
+        except StopIteration as done:
+            value: T = done.value
+            return value
+
+    def _send(self, call: Call[Any], content: bytes | None, timeout_s: float) -> Reply | Failure:
+        import httpx
+
+        try:
+            got = self._http.request(
+                call.method, call.target(self._base), content=content,
+                headers=sent_headers(call, content), timeout=timeout_s,
+            )  # fmt: skip
+        except httpx.HTTPError as error:
+            return failed(error, httpx)
+        return Reply(got.status_code, got.headers, got.content)
+
+    def each(self, listing: Callable[..., Answer], /, **filters: Any) -> Iterator[dict[str, Any]]:
+        """Every item of a listing, page after page: `client.each(client.list_jobs, queue="q")`."""
+        while True:
+            page = listing(**filters)
+            yield from items_of(page)
+            cursor = page.get("pagination", {}).get("next_cursor")
+            if not cursor:
+                return
+            filters = {**filters, "cursor": cursor}
+
+    def close(self) -> None:
+        """End the connections."""
+        self._http.close()
+
+    def __enter__(self) -> Client:  # noqa: PYI034 - Self is not in Python 3.10
+        """The client itself."""
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        """Close it."""
+        self.close()
+
+
+def needs_tls(root: str) -> bool:
+    """Whether certificates are needed. To load them takes a tenth of a second, and redirections to
+    another server are not followed.
+    """
+    return root.startswith("https:")
+
+
+def common_headers(key: str | None) -> dict[str, str]:
+    """Headers of all requests."""
+    key = key or os.environ.get("OJS_KEY")
+    found = {"Accept": "application/json", "User-Agent": USER_AGENT}
+    return found | ({"Authorization": f"Bearer {key}"} if key else {})
+
+
+def sent_headers(call: Call[Any], content: bytes | None) -> Mapping[str, str]:
+    """Headers of one request."""
+    kind = {} if content is None else {"Content-Type": "application/json"}
+    return {**kind, **call.headers}
+
+
+def failed(error: Exception, httpx: Any) -> Failure:
+    """What an error of httpx means. Without a connection nothing was sent."""
+    unsent = (
+        httpx.ConnectError, httpx.ConnectTimeout, httpx.PoolTimeout, httpx.UnsupportedProtocol,
+        httpx.LocalProtocolError,
+    )  # fmt: skip
+    return Failure(str(error) or type(error).__name__, sent=not isinstance(error, unsent))
+
+
+def items_of(page: Answer) -> list[dict[str, Any]]:
+    """The items of one page, whatever the listing calls them."""
+    found: list[dict[str, Any]] | None = page.get("items")
+    return found or next((value for value in page.values() if isinstance(value, list)), [])
+
+
+def _limits(httpx: Any) -> Any:
+    return httpx.Limits(max_connections=100, max_keepalive_connections=20, keepalive_expiry=60.0)

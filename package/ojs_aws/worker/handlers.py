@@ -1,0 +1,205 @@
+"""Handlers by type of job, the middleware around them, and what their endings are reported as."""
+
+from __future__ import annotations
+
+import inspect
+import traceback
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+from ojs_aws import tracing
+from ojs_aws.client.call import to_json
+from ojs_aws.worker import context as contexts
+from ojs_aws.worker.context import JobCancelled, JobContext, JobFailed
+
+Handler = Callable[[JobContext], Any]
+Next = Callable[[JobContext], Any]
+Middleware = Callable[[JobContext, Next], Any]
+
+_FRAMES = 50
+_MESSAGE = 10_000
+
+
+@dataclass(frozen=True)
+class Ending:
+    """How a job ended: an ack, a nack, or nothing to be said because it is not ours any more.
+
+    `entry` has `result`, `error` or `requeue`, as the server reads them.
+    """
+
+    how: str  # "acks", "nacks" or "" for nothing
+    entry: dict[str, Any] = field(default_factory=dict)
+    size: int = 0  # of the entry (characters), about
+
+    @property
+    def code(self) -> str | None:
+        """The code of the error, if it has one."""
+        found: str | None = self.entry.get("error", {}).get("code")
+        return found
+
+
+GIVEN_BACK = Ending("nacks", {"requeue": True})
+NOTHING = Ending("")
+
+
+def failure(
+    code: str,
+    message: str,
+    *,
+    kind: str | None = None,
+    retryable: bool = True,
+    details: dict[str, Any] | None = None,
+    backtrace: list[str] | None = None,
+) -> Ending:
+    """A nack with an error."""
+    error: dict[str, Any] = {
+        "code": code or "error",
+        "type": kind or code or "error",
+        "message": message[:_MESSAGE],
+        "retryable": retryable,
+    }
+    if details:
+        error["details"] = details
+    if backtrace:
+        error["backtrace"] = backtrace
+    # What is no text in UTF-8 cannot be sent.
+    error = _clean(error)
+    return Ending("nacks", {"error": error}, len(str(error)))
+
+
+def done(result: object) -> Ending:
+    """An ack with this result, or a nack if it is no JSON."""
+    if result is None:
+        return Ending("acks")
+    try:
+        text = to_json(result)
+        text.encode()
+    except (TypeError, ValueError, RecursionError) as error:
+        message = f"the handler is done, but what it returned is no JSON: {error}"
+        # It would return the same again.
+        return failure("result_not_json", message, retryable=False)
+    return Ending("acks", {"result": result}, len(text))
+
+
+def ended(error: BaseException, job: JobContext) -> Ending:
+    """What a handler's exception means."""
+    if isinstance(error, JobCancelled) or (job.cancelled and _is_interruption(error)):
+        return stopped(job.cancelled or str(error))
+    if isinstance(error, JobFailed):
+        details = _json_or_text(error.details)
+        return failure(
+            error.code, str(error), kind=error.type, retryable=error.retryable, details=details
+        )
+    frames = traceback.format_exception(type(error), error, error.__traceback__)
+    lines = "".join(frames).splitlines()[-_FRAMES:]
+    return failure("handler_error", _text(error), kind=type(error).__name__, backtrace=lines)
+
+
+def stopped(reason: str) -> Ending:
+    """What becomes of a job whose handler stopped because it was told to."""
+    if reason in (contexts.CANCELLED, contexts.LOST):
+        return NOTHING
+    if reason == contexts.TIMED_OUT:
+        return failure("timeout", "the handler took longer than it may", kind="TimeoutError")
+    if reason == contexts.SHUTDOWN:
+        return GIVEN_BACK
+    # Raised by the handler for a reason of its own.
+    return failure("job_cancelled", f"the handler raised JobCancelled: {reason}")
+
+
+def _is_interruption(error: BaseException) -> bool:
+    # By name: asyncio is not loaded where no coroutine runs.
+    return type(error).__name__ == "CancelledError"
+
+
+def _text(error: BaseException) -> str:
+    try:
+        return str(error)
+    except Exception:  # noqa: BLE001 - a handler's exception may be anything
+        return type(error).__name__
+
+
+def _clean(value: Any) -> Any:
+    if isinstance(value, str):
+        return value.encode("utf-8", "replace").decode()
+    if isinstance(value, dict):
+        return {str(_clean(name)): _clean(inner) for name, inner in value.items()}
+    return [_clean(each) for each in value] if isinstance(value, list) else value
+
+
+def _json_or_text(details: dict[str, Any]) -> dict[str, Any]:
+    try:
+        to_json(details)
+    except (TypeError, ValueError, RecursionError):
+        return {str(name): repr(value)[:_MESSAGE] for name, value in details.items()}
+    return details
+
+
+@dataclass
+class Handlers:
+    """The handlers of a worker. It can be pickled if they can: processes get a copy."""
+
+    by_type: dict[str, Handler] = field(default_factory=dict)
+    middleware: list[Middleware] = field(default_factory=list)
+
+    def add(self, kind: str, handler: Handler) -> None:
+        """Have jobs of this type handled so. Raises ValueError if they are already."""
+        if kind in self.by_type:
+            raise ValueError(f"there is a handler for {kind} already")
+        self.by_type[kind] = handler
+
+    def of(self, kind: str) -> Handler | None:
+        """The handler for jobs of a type."""
+        return self.by_type.get(kind)
+
+    def asynchronous(self, kind: str) -> bool:
+        """Whether the handler for a type is a coroutine function."""
+        return inspect.iscoroutinefunction(self.by_type.get(kind))
+
+    def call(self, job: JobContext) -> Ending:
+        """Run a function's handler here; how it ended. Whatever it raises is the job's failure."""
+        try:
+            with _around(job):
+                return done(self._wrapped(job.job.type, asynchronous=False)(job))
+        except BaseException as error:  # noqa: BLE001 - SystemExit is a handler's mistake, too
+            return ended(error, job)
+
+    async def await_(self, job: JobContext) -> Ending:
+        """Run a coroutine's handler here; how it ended. Its cancellation is an ending, too."""
+        try:
+            with _around(job):
+                awaited: Awaitable[Any] = self._wrapped(job.job.type, asynchronous=True)(job)
+                return done(await awaited)
+        except BaseException as error:  # noqa: BLE001 - as in `call`
+            return ended(error, job)
+
+    def _wrapped(self, kind: str, *, asynchronous: bool) -> Handler:
+        """The handler in its middleware, the first one outermost: that of its own sort."""
+        inner = self.by_type[kind]
+        for layer in reversed(self.middleware):
+            if inspect.iscoroutinefunction(layer) == asynchronous:
+                inner = _layered(layer, inner)
+        return inner
+
+
+def _layered(layer: Middleware, inner: Next) -> Handler:
+    return lambda job: layer(job, inner)
+
+
+@contextmanager
+def _around(job: JobContext) -> Iterator[None]:
+    token = contexts._CURRENT.set(job)  # noqa: SLF001 - this is who sets it
+    facts = {
+        "messaging.system": "ojs",
+        "messaging.message.id": job.id,
+        "messaging.destination.name": job.job.queue,
+        "ojs.job.type": job.job.type,
+        "ojs.job.attempt": job.attempt,
+    }
+    try:
+        with tracing.running(job.job.type, job.meta, facts):
+            yield
+    finally:
+        contexts._CURRENT.reset(token)  # noqa: SLF001

@@ -1,0 +1,604 @@
+"""One run of a worker: three threads that talk to the server, watch the time, and beat.
+
+- The *server thread* fetches, and has acks and nacks carried by the next fetch. It waits for the
+  server, and for nothing else.
+- The *beating thread* keeps leases, hears of cancellation, and sends progress.
+- The *watching thread*, in which `run` was called, looks after time-outs and the end.
+
+Only durations of this machine count, so that wrong clocks do no harm. What is acked is what a
+handler returned from; what was not heard by the server is told again while the lease lasts.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import random
+import socket
+import threading
+import time
+from collections.abc import Iterable
+from typing import Any
+
+from ojs_aws import tracing
+from ojs_aws.client.blocking import Client
+from ojs_aws.client.call import Answer, Call, place
+from ojs_aws.client.exchange import RetryPolicy
+from ojs_aws.client.job import Job
+from ojs_aws.client.operations import worker_call
+from ojs_aws.errors import ApiError, OjsError, Unreachable
+from ojs_aws.worker.context import CANCELLED, LOST, SHUTDOWN, TIMED_OUT, Lease
+from ojs_aws.worker.execution import Loop, Processes, Threads
+from ojs_aws.worker.handlers import GIVEN_BACK, Ending, Handlers, failure, stopped
+from ojs_aws.worker.outbox import MOST_ENTRIES, Batch, Outbox, Report
+from ojs_aws.worker.settings import MOST_FETCHED, Settings
+from ojs_aws.worker.trouble import Trouble
+
+logger = logging.getLogger("ojs_aws.worker")
+
+RUNNING, QUIET, TERMINATE = "running", "quiet", "terminate"
+_ONCE = RetryPolicy(tries=1)
+_WATCH_S = 0.25
+_REGISTER_S = 10.0
+_SIGN_OFF_S = 1.0
+_PROGRESS_EVERY_S = 1.0
+# What a fetch is refused with that brings a report the server cannot read.
+_UNREADABLE = frozenset({400, 413, 422})
+# Refusals that pass: of a key, and of too much.
+_PASSING = frozenset({401, 403, 408, 429})
+
+
+class WorkerStuck(RuntimeError):
+    """Every slot of the worker is held by a handler that does not end."""
+
+
+class Session:
+    """A worker at work."""
+
+    def __init__(
+        self, settings: Settings, handlers: Handlers, client: Client, worker_id: str
+    ) -> None:
+        self.id = worker_id
+        self._settings = settings
+        self._handlers = handlers
+        self._client = client
+        self._facts: dict[str, object] = {"worker_id": worker_id}
+        self._leases: dict[Any, Lease] = {}
+        self._outbox = Outbox()
+        self._lock = threading.Lock()
+        self._held = 0  # slots: handlers that have not ended
+        self._directive = RUNNING
+        self._told_state = RUNNING
+        self._stopping = threading.Event()
+        self._stop_at = 0.0
+        self._signalled = ""
+        self._over = threading.Event()
+        self._wake = threading.Event()
+        self._beat_now = threading.Event()
+        self._fatal: BaseException | None = None
+        self._welcome = False  # the server has taken a request of ours
+        # When the server thread may ask next; how long it waits after a fetch that finds nothing.
+        self._next_fetch = 0.0
+        self._not_before = 0.0
+        self._pause_s = settings.first_poll_s
+        self._freed_at: float | None = None
+        self._asking = Trouble(logger, "asking the server for jobs", self._facts)
+        self._beating = Trouble(logger, "the heartbeat", self._facts)
+        self._unknown: set[str] = set()
+        self._blocked = False
+        runner = Processes if settings.processes else Threads
+        self._functions: Threads = runner(handlers, settings.concurrency, self._ended)
+        coroutines = any(handlers.asynchronous(kind) for kind in handlers.by_type)
+        self._loop = Loop(handlers, self._ended) if coroutines else None
+
+    # --- life --------------------------------------------------------------------------------
+
+    def run(self) -> None:
+        """Work until `stop`. Raises ApiError if the server refuses what the worker is, WorkerStuck
+        if no slot is left.
+        """
+        server = threading.Thread(target=self._serve, name="ojs-server", daemon=True)
+        beats = threading.Thread(target=self._beat_until_over, name="ojs-beats", daemon=True)
+        try:
+            if self._introduced():
+                logger.info("worker %s has begun", self.id, extra=self._facts)
+                server.start()
+                beats.start()
+                self._watch(server)
+                # No beat may come after the worker has signed off: it would be listed again.
+                self._over.set()
+                self._beat_now.set()
+                beats.join(_SIGN_OFF_S)
+                if not beats.is_alive():
+                    self._sign_off()
+        finally:
+            self._functions.stop()
+            if self._loop is not None:
+                self._loop.stop()
+        logger.info("worker %s has ended", self.id, extra=self._facts)
+        if self._fatal is not None:
+            raise self._fatal
+
+    def stop(self, why: str) -> None:
+        """Take no more jobs, and end within `grace_s` and a few seconds. Only the first counts."""
+        if not self._stopping.is_set():
+            logger.info("worker %s stops: %s", self.id, why, extra=self._facts)
+            self._stop_at = time.monotonic() + self._settings.grace_s
+            self._stopping.set()
+            self._not_before = 0.0
+            self._wake.set()
+            self._beat_now.set()
+
+    def signal(self, why: str) -> None:
+        """Have the watching thread call `stop`: a signal may come while that holds a lock."""
+        self._signalled = why
+
+    def _introduced(self) -> bool:
+        """Whether the server knows of the worker; False if it was stopped before."""
+        settings = self._settings
+        body = {
+            "worker_id": self.id,
+            "hostname": socket.gethostname()[:255],
+            "pid": os.getpid(),
+            "concurrency": settings.concurrency,
+            **({"labels": list(settings.labels)} if settings.labels else {}),
+            **settings.order(),
+        }
+        while not (self._signalled or self._stopping.is_set()):
+            try:
+                self._ask("workers/register", body, seconds=_REGISTER_S)
+            except OjsError as error:
+                if self._is_fatal(error):
+                    raise
+                again_at = time.monotonic() + self._asking.note(error)
+                while time.monotonic() < again_at and not self._signalled:
+                    if self._stopping.wait(_WATCH_S):
+                        break
+            else:
+                self._asking.over()
+                self._welcome = True
+                return True
+        return False
+
+    def _sign_off(self) -> None:
+        try:
+            self._ask(place("workers/{}", self.id), None, method="DELETE", seconds=_SIGN_OFF_S)
+        except OjsError as error:
+            logger.info("could not sign off: %s", error, extra=self._facts)
+
+    def _ask(
+        self, path: str, body: Any, *, method: str = "POST", seconds: float | None = None
+    ) -> Answer:
+        """One request, tried once: what is to be done if it fails its caller knows best."""
+        call: Call[Answer] = worker_call(path, body, method=method)
+        return self._client.try_call(call, _ONCE, seconds or self._settings.request_s)
+
+    def _is_fatal(self, error: OjsError) -> bool:
+        """Whether the server will never take what this worker asks for."""
+        refused = isinstance(error, ApiError) and 400 <= error.status < 500
+        return refused and not self._welcome and getattr(error, "status", 0) not in _PASSING
+
+    # --- the watching thread -----------------------------------------------------------------
+
+    def _watch(self, server: threading.Thread) -> None:
+        """Look after time-outs until the server thread has ended, or may wait no longer."""
+        settings = self._settings
+        stop_by: dict[Any, float] = {}
+        while server.is_alive():
+            if self._signalled:
+                self.stop(self._signalled)
+            now = time.monotonic()
+            ending = self._stopping.is_set() and now >= self._stop_at
+            for key, lease in self._running():
+                if ending:
+                    lease.stop(SHUTDOWN)
+                elif lease.until is not None and now >= lease.until and not lease.settled:
+                    lease.stop(TIMED_OUT)
+                if not lease.context.cancelled:
+                    continue
+                if now >= stop_by.setdefault(key, now + settings.stop_s):
+                    self._abandon(lease)
+            stop_by = {key: at for key, at in stop_by.items() if key in self._leases}
+            if ending and now >= self._stop_at + settings.stop_s + settings.settle_s:
+                logger.warning(
+                    "%d reports were not heard in time: these jobs are done again when their "
+                    "leases end", len(self._outbox), extra=self._facts,
+                )  # fmt: skip
+                return
+            server.join(_WATCH_S)
+
+    def _running(self) -> list[tuple[Any, Lease]]:
+        with self._lock:
+            return [(key, lease) for key, lease in self._leases.items() if lease.running]
+
+    def _abandon(self, lease: Lease) -> None:
+        """The handler was told to stop, and does not: end its process, or leave it alone."""
+        if isinstance(self._functions, Processes) and self._functions.kill(lease):
+            return
+        with self._lock:
+            if lease.settled or not lease.running:
+                return
+            lease.settled = True
+            self._settle(lease, stopped(lease.context.cancelled))
+            hanging = sum(one.settled for one in self._leases.values() if one.running)
+        logger.error(
+            "the handler of job %s does not stop (%s): its slot stays taken",
+            lease.job.id, lease.context.cancelled, extra=self._of(lease),
+        )  # fmt: skip
+        if hanging >= self._settings.concurrency and not self._stopping.is_set():
+            self._fatal = WorkerStuck(f"all {hanging} handlers hang")
+            self.stop("all handlers hang")
+        self._wake.set()
+
+    # --- the server thread -------------------------------------------------------------------
+
+    def _serve(self) -> None:
+        """Fetch and report until all is done."""
+        try:
+            while True:
+                wait_s = self._turn()
+                if self._done():
+                    return
+                self._wake.wait(wait_s)
+                self._wake.clear()
+        except Exception as error:  # noqa: BLE001 - a worker without this thread must not go on
+            self._fatal = error
+            self.stop(repr(error))
+
+    def _done(self) -> bool:
+        if not self._stopping.is_set():
+            return False
+        unsettled = any(not lease.settled for _, lease in self._running())
+        return not unsettled and not len(self._outbox)
+
+    def _turn(self) -> float:
+        """Do what is due; the seconds until something will be."""
+        settings, now = self._settings, time.monotonic()
+        if now < self._not_before:
+            return self._not_before - now
+        free = settings.concurrency - self._held
+        wanted = self._directive == RUNNING and not self._stopping.is_set() and free > 0
+        told_s = self._outbox.waiting_s()
+        urgent = len(self._outbox) > 0 and (
+            told_s >= settings.report_s or len(self._outbox) >= MOST_ENTRIES or self._no_more()
+        )
+        if wanted and (urgent or now >= self._due(free)):
+            self._fetch(min(free, MOST_FETCHED))
+            return 0.0 if len(self._outbox) >= MOST_ENTRIES else self._until_next()
+        if urgent:
+            self._report()
+        return self._until_next()
+
+    def _no_more(self) -> bool:
+        """Whether no fetch will come that could carry a report."""
+        return self._stopping.is_set() or self._directive != RUNNING
+
+    def _due(self, free: int) -> float:
+        """When to fetch: when enough slots are free, or a few were for a moment."""
+        due = self._next_fetch
+        if free < max(1, self._settings.concurrency // 4) and self._freed_at is not None:
+            due = max(due, self._freed_at + self._settings.gather_s)
+        return due
+
+    def _until_next(self) -> float:
+        settings, now = self._settings, time.monotonic()
+        free = settings.concurrency - self._held
+        waits = [settings.poll_s]
+        if len(self._outbox):
+            waits.append(settings.report_s - self._outbox.waiting_s())
+        if free > 0 and not self._no_more():
+            waits.append(self._due(free) - now)
+        return max(0.0, min(waits), self._not_before - now)
+
+    def _fetch(self, count: int) -> None:
+        """Ask for jobs, and tell what is to be told."""
+        batch = self._outbox.batch()
+        body = {
+            "count": count,
+            "worker_id": self.id,
+            "visibility_timeout_ms": self._settings.lease_ms,
+            **self._settings.order(),
+            **batch.body(),
+        }
+        try:
+            # If an answer is lost, so are the jobs in it, until their leases end: no harm.
+            answer = self._ask("workers/fetch", body)
+            jobs = self._jobs_in(answer)
+            again = self._heard(batch, answer)
+        except OjsError as error:
+            self._failed(error, batch)
+            return
+        self._freed_at = None
+        taken = self._take(jobs)
+        self._went(answer.get("fetch_error") or again)
+        full = taken >= count
+        # Nothing there: ask again soon, then less and less often. It is not free.
+        settings = self._settings
+        self._pause_s = settings.first_poll_s if taken else min(self._pause_s * 2, settings.poll_s)
+        drawn_s = self._pause_s * random.uniform(0.8, 1.0)  # noqa: S311
+        self._next_fetch = time.monotonic() + (0.0 if full else drawn_s)
+
+    def _jobs_in(self, answer: Answer) -> list[Job]:
+        """The jobs of an answer. Raises Unreachable for what cannot be read."""
+        try:
+            return [Job.of(shown) for shown in answer["jobs"]]
+        except (KeyError, TypeError, ValueError) as error:
+            raise Unreachable(f"the answer to a fetch cannot be read: {error!r}") from error
+
+    def _take(self, jobs: Iterable[Job]) -> int:
+        """Begin with these jobs; how many there are."""
+        count = 0
+        for job in jobs:
+            count += 1
+            lease = Lease(job, self._settings.timeout_s)
+            with self._lock:
+                earlier = [one for one in self._leases.values() if one.job.id == job.id]
+                if lease.key in self._leases:
+                    continue  # the same answer twice
+                self._leases[lease.key] = lease
+                self._held += 1
+            for one in earlier:
+                if one.running:
+                    one.stop(LOST)
+            self._start(lease)
+        return count
+
+    def _start(self, lease: Lease) -> None:
+        kind = lease.job.type
+        if self._stopping.is_set():
+            self._ended(lease, GIVEN_BACK)
+        elif self._handlers.of(kind) is None:
+            if kind not in self._unknown:
+                self._unknown.add(kind)
+                extra = self._of(lease)
+                logger.error("no handler for jobs of type %s: they fail", kind, extra=extra)
+            self._ended(lease, failure("no_handler", f"the worker has no handler for {kind}"))
+        elif self._handlers.asynchronous(kind) and self._loop is not None:
+            self._loop.start(lease)
+        else:
+            self._functions.start(lease)
+
+    def _failed(self, error: OjsError, batch: Batch) -> None:
+        """A fetch or a report failed. Raises the error if it can never succeed."""
+        if isinstance(error, ApiError) and error.status in _UNREADABLE and batch.reports:
+            # Perhaps for one report that the server cannot read: the others must not wait for it.
+            for report in batch.reports:
+                if not self._report_one(report):
+                    return
+            if len(self._outbox):
+                self._back_off(error)
+            return
+        if self._is_fatal(error):
+            raise error
+        self._back_off(error)
+
+    def _report(self) -> None:
+        """Tell what is to be told, without a fetch."""
+        batch = self._outbox.batch()
+        for how, entries in batch.body().items():
+            part = Batch(tuple(one for one in batch.reports if one.ending.how == how))
+            body = {"worker_id": self.id, how: entries}
+            try:
+                answer = self._ask(f"workers/{how[:-1]}", body, seconds=self._patience_s())
+                self._went(self._heard(part, answer))
+            except OjsError as error:
+                self._failed(error, part)
+                return
+
+    def _went(self, error: dict[str, Any] | None) -> None:
+        """A request went well, but for this part of it."""
+        if error:
+            self._back_off(ApiError(503, error))
+        else:
+            self._asking.over()
+
+    def _report_one(self, report: Report) -> bool:
+        """Tell one report alone; whether the server could be asked."""
+        how = report.ending.how
+        body = {"worker_id": self.id, **report.entry}
+        try:
+            self._ask(f"workers/{how[:-1]}", body, seconds=self._patience_s())
+            outcome: dict[str, Any] = {"status": 200}
+        except ApiError as error:
+            outcome = {"status": error.status, "error": {"message": error.message}}
+            if error.status == 401:
+                self._back_off(error)
+                return False
+        except OjsError as error:
+            self._back_off(error)
+            return False
+        self._go_by(report, outcome)
+        return True
+
+    def _back_off(self, error: OjsError) -> None:
+        """Ask nothing for a while."""
+        pause_s = self._asking.note(error)
+        # The last reports have little time.
+        most_s = 0.5 if self._stopping.is_set() else pause_s
+        self._not_before = time.monotonic() + min(pause_s, most_s)
+
+    def _patience_s(self) -> float:
+        """How long a report may take."""
+        if not self._stopping.is_set():
+            return self._settings.request_s
+        return self._settings.settle_s
+
+    def _heard(self, batch: Batch, answer: Answer) -> dict[str, Any] | None:
+        """Go by the outcomes in an answer; the error of one that is to be told again.
+
+        Raises Unreachable if they cannot be read.
+        """
+        try:
+            outcomes = list(batch.outcomes(answer))
+        except (TypeError, ValueError) as error:
+            raise Unreachable(str(error)) from error
+        again = None
+        for report, outcome in outcomes:
+            if not self._go_by(report, outcome):
+                again = outcome.get("error") or {"message": "a report was not taken"}
+        return again
+
+    def _go_by(self, report: Report, outcome: dict[str, Any]) -> bool:
+        """Whether there is no more to be told of the job."""
+        if not self._outbox.settle(report, outcome):
+            return False
+        if error := outcome.get("error"):
+            logger.warning(
+                "the server did not accept what became of job %s: %s",
+                report.lease.job.id, error.get("message"), extra=self._of(report.lease),
+            )  # fmt: skip
+        with self._lock:
+            self._forget(report.lease)
+        return True
+
+    # --- endings -----------------------------------------------------------------------------
+
+    def _ended(self, lease: Lease, ending: Ending) -> None:
+        """A handler has ended: called once for each lease, from any thread."""
+        with self._lock:
+            lease.running = False
+            self._held -= 1
+            if self._freed_at is None:
+                self._freed_at = time.monotonic()
+            if lease.settled:
+                # It was left alone, and what became of it is told.
+                self._forget(lease)
+                late = True
+            else:
+                lease.settled, late = True, False
+                if lease.context.cancelled == CANCELLED:
+                    ending = stopped(CANCELLED)
+                self._settle(lease, ending)
+        self._tell(lease, ending, late=late)
+        self._wake.set()
+
+    def _settle(self, lease: Lease, ending: Ending) -> None:
+        """What became of a job is decided. Under the lock."""
+        if ending.how:
+            self._outbox.add(lease, ending)
+        else:
+            self._forget(lease)
+
+    def _forget(self, lease: Lease) -> None:
+        """The job is no concern of ours any more, once its handler has ended. Under the lock."""
+        if not lease.running and self._leases.get(lease.key) is lease:
+            del self._leases[lease.key]
+
+    def _tell(self, lease: Lease, ending: Ending, *, late: bool) -> None:
+        """One line in the log for each job."""
+        if not logger.isEnabledFor(logging.INFO) and ending.how == "acks" and not late:
+            return
+        name, lasted_s = f"{lease.job.type} {lease.job.id}", time.monotonic() - lease.began
+        extra = self._of(lease) | {"duration_ms": round(lasted_s * 1_000)}
+        if late:
+            logger.warning("job %s ended after it was given up", name, extra=extra)
+        elif ending.how == "acks":
+            logger.info("job %s is done", name, extra=extra | {"state": "completed"})
+        elif not ending.how:
+            logger.info("job %s is left: %s", name, lease.context.cancelled, extra=extra)
+        elif ending.entry.get("requeue"):
+            logger.info("job %s is given back", name, extra=extra)
+        else:
+            error = ending.entry["error"]
+            logger.warning(
+                "job %s failed: %s: %s", name, error["type"], error["message"],
+                extra=extra | {"error_code": error["code"]},
+            )  # fmt: skip
+
+    def _of(self, lease: Lease) -> dict[str, object]:
+        job = lease.job
+        return self._facts | {
+            "job_id": job.id,
+            "job_type": job.type,
+            "queue": job.queue,
+            "attempt": job.attempt,
+            "trace_id": tracing.trace_id(job.meta),
+        }
+
+    # --- the beating thread ------------------------------------------------------------------
+
+    def _beat_until_over(self) -> None:
+        """Beat, and in between send the progress that handlers report."""
+        due = time.monotonic() + self._settings.heartbeat_s
+        while not self._over.is_set():
+            now = time.monotonic()
+            if now >= due or self._beat_now.is_set():
+                self._beat_now.clear()
+                self._beat()
+                busy = bool(self._leases)
+                settings = self._settings
+                due = now + (settings.heartbeat_s if busy else settings.idle_heartbeat_s)
+            self._send_progress(due)
+            if self._leases:
+                # It has become busy since.
+                due = min(due, time.monotonic() + self._settings.heartbeat_s)
+            self._beat_now.wait(min(_PROGRESS_EVERY_S, max(0.0, due - time.monotonic())))
+
+    def _state(self) -> str:
+        return TERMINATE if self._stopping.is_set() else self._directive
+
+    def _beat(self) -> None:
+        """Keep the leases of our jobs, hear which are lost, and do as the server says."""
+        with self._lock:
+            leases = list(self._leases.values())
+        state = self._state()
+        body: dict[str, Any] = {
+            "worker_id": self.id,
+            "active_jobs": sorted({lease.job.id for lease in leases}),
+            "visibility_timeout_ms": self._settings.lease_ms,
+            **self._settings.membership(),
+        }
+        if state != self._told_state:
+            # Only when it changes: the server writes the worker's record for it.
+            body["state"] = state
+        try:
+            answer = self._ask("workers/heartbeat", body, seconds=self._settings.heartbeat_s)
+            kept, cancelled = set(answer["jobs_extended"]), set(answer["cancelled_jobs"])
+            directive = str(answer["state"])
+        except OjsError as error:
+            # No reason to stop: a lease lasts for several beats.
+            self._beating.note(error)
+        except (KeyError, TypeError) as error:
+            self._beating.note(Unreachable(f"the answer cannot be read: {error!r}"))
+        else:
+            self._beating.over()
+            self._told_state = state
+            for lease in leases:
+                if lease.running and lease.job.id not in kept:
+                    lease.stop(CANCELLED if lease.job.id in cancelled else LOST)
+            self._obey(directive)
+        self._look_at_loop()
+
+    def _obey(self, directive: str) -> None:
+        if directive == TERMINATE:
+            self.stop("the server says so")
+        elif directive in (RUNNING, QUIET) and directive != self._directive:
+            logger.info("the server says: %s", directive, extra=self._facts)
+            self._directive = directive
+            self._wake.set()
+
+    def _look_at_loop(self) -> None:
+        blocked = self._loop is not None and self._loop.blocked()
+        if blocked and not self._blocked:
+            logger.error(
+                "the event loop stands still: a coroutine's handler blocks it. Make it a function, "
+                "or have it await", extra=self._facts,
+            )  # fmt: skip
+        self._blocked = blocked
+
+    def _send_progress(self, due: float) -> None:
+        with self._lock:
+            leases = [lease for lease in self._leases.values() if lease.progress is not None]
+        for lease in leases:
+            if time.monotonic() >= due:
+                return  # leases come first
+            report, lease.progress = lease.progress, None
+            if report is None or not lease.running:
+                continue
+            path = place("jobs/{}/progress", lease.job.id)
+            body = {"worker_id": self.id, **report}
+            try:
+                self._ask(path, body, method="PUT", seconds=self._settings.heartbeat_s)
+            except (OjsError, TypeError, ValueError) as error:
+                # The job is what matters.
+                logger.info("no progress reported: %s", error, extra=self._of(lease))

@@ -1,0 +1,65 @@
+"""The library is quick to import, needs httpx alone, and runs on Python 3.10."""
+
+from __future__ import annotations
+
+import ast
+import os
+import subprocess
+import sys
+from functools import cache
+
+import pytest
+
+from tests.architecture.modules import ROOT
+
+PACKAGE = ROOT / "package"
+REPETITIONS = range(5)
+
+
+@cache
+def loaded(code: str, _repetition: object = 0) -> tuple[float, frozenset[str]]:
+    """The CPU seconds that code takes in a process of its own, and the modules it loads."""
+    timed = (
+        f"import sys, time; start = time.process_time(); {code};"
+        "print(time.process_time() - start, *sys.modules)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", timed], env=os.environ | {"PYTHONPATH": str(PACKAGE)},
+        capture_output=True, text=True, check=True,
+    )  # fmt: skip
+    took_s, *modules = done.stdout.split()
+    return float(took_s), frozenset(modules)
+
+
+def test_a_worker_is_imported_in_150_ms() -> None:
+    """Once of some times is enough, so that neighbours on the machine do not count."""
+    code = "from ojs_aws import Worker, Client"
+    assert any(loaded(code, n)[0] < 0.150 for n in REPETITIONS)
+    _, modules = loaded(code)
+    # Those are loaded by who needs them: a client, a coroutine's handler, processes.
+    heavy = {"httpx", "asyncio", "multiprocessing", "opentelemetry", "pytest", "boto3", "pydantic"}
+    assert not heavy & modules
+
+
+def test_it_needs_nothing_but_httpx() -> None:
+    allowed = {*sys.stdlib_module_names, "httpx", "ojs_aws"}
+    for path in sorted((PACKAGE / "ojs_aws").rglob("*.py")):
+        if "cdk" in path.relative_to(PACKAGE).parts:
+            continue  # a part of its own, with needs of its own
+        tree = ast.parse(path.read_text("utf-8"), feature_version=(3, 10))
+        mine = allowed | ({"pytest"} if path.parent.name == "testing" else set())
+        for node in ast.walk(tree):
+            names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
+            if isinstance(node, ast.ImportFrom):
+                names = [node.module or ""]
+            assert {name.partition(".")[0] for name in names} <= mine, path
+
+
+@pytest.mark.parametrize("name", ["StrEnum", "TaskGroup", "UTC", "Self", "assert_never", "tomllib"])
+def test_it_uses_nothing_that_came_after_python_3_10(name: str) -> None:
+    for path in sorted((PACKAGE / "ojs_aws").rglob("*.py")):
+        tree = ast.parse(path.read_text("utf-8"))
+        used = {node.id for node in ast.walk(tree) if isinstance(node, ast.Name)}
+        used |= {node.attr for node in ast.walk(tree) if isinstance(node, ast.Attribute)}
+        used |= {a.name for n in ast.walk(tree) if isinstance(n, ast.ImportFrom) for a in n.names}
+        assert name not in used, path

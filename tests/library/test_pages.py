@@ -1,0 +1,37 @@
+"""The pages about the library say what is so; `test_server.py` runs the files on them."""
+
+from __future__ import annotations
+
+import inspect
+import re
+
+from ojs_aws import RetryPolicy, Worker, errors
+from ojs_aws.testing.server import OjsServer
+from tests.library.pages import TEST_YOUR_JOBS, WRITE_A_WORKER
+
+
+def test_the_defaults_are_those_of_the_table() -> None:
+    settings = Worker(queues=["q"]).settings
+    row = re.compile(r"^\| (`\w+`(?:, `\w+`)*) \| ([\d, ]+) \|", re.MULTILINE)
+    rows = dict(row.findall(WRITE_A_WORKER))
+    for names, values in rows.items():
+        for name, value in zip(names.split(", "), values.split(", "), strict=True):
+            assert getattr(settings, name.strip("`")) == float(value), name
+    assert set(",".join(rows).replace(" ", "").split(",")) == {
+        "`concurrency`", "`lease_s`", "`heartbeat_s`", "`timeout_s`", "`grace_s`", "`poll_s`",
+    }  # fmt: skip
+    assert f"{settings.stop_s:.0f} s later" in WRITE_A_WORKER
+    assert f"at the latest {settings.longest_end_s:.0f} s after" in WRITE_A_WORKER
+    assert RetryPolicy.__name__ in WRITE_A_WORKER
+
+
+def test_every_error_is_named() -> None:
+    kinds = [each for each in vars(errors).values() if inspect.isclass(each)]
+    kinds = [each for each in kinds if issubclass(each, errors.OjsError)]
+    assert len(kinds) > 15
+    assert [each.__name__ for each in kinds if f"`{each.__name__}`" not in WRITE_A_WORKER] == []
+
+
+def test_everything_the_fixture_offers_is_named() -> None:
+    offered = {name for name in vars(OjsServer) if not name.startswith("_")} - {"close"}
+    assert [name for name in offered if f"`.{name}" not in TEST_YOUR_JOBS] == []

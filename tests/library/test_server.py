@@ -1,0 +1,299 @@
+"""Workers and a local server, with signals and faults in between: all done, nothing acked twice.
+
+The server is that of the fixture for tests of one's own jobs, which is shown here, too.
+"""
+
+from __future__ import annotations
+
+import inspect
+import os
+import re
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ojs_aws import (
+    BadRequest,
+    Client,
+    JobContext,
+    JobRequest,
+    Unauthenticated,
+    Worker,
+)
+from ojs_aws.client.call import Answer, Call, json_object
+from ojs_aws.testing.server import OjsServer
+from tests.architecture.modules import ROOT
+from tests.library.pages import TEST_YOUR_JOBS, WRITE_A_WORKER, files
+from tests.library.stub import until
+
+pytestmark = pytest.mark.e2e
+
+SCRIPT = ROOT / "tests" / "library" / "faulty_worker.py"
+
+
+@contextmanager
+def worker(url: str, seed: int, file: Path) -> Iterator[subprocess.Popen[str]]:
+    command = [sys.executable, str(SCRIPT), url, str(seed), str(file)]
+    environment = os.environ | {"PYTHONPATH": str(ROOT / "package")}
+    with subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True) as process:
+        try:
+            assert process.stdout is not None
+            assert process.stdout.readline().startswith("begun")
+            yield process
+        finally:
+            process.kill()
+
+
+@pytest.mark.parametrize("count", [4, pytest.param(40, marks=pytest.mark.exhaustive)])
+def test_every_job_is_done_and_none_is_acked_twice(
+    count: int, ojs_server: OjsServer, tmp_path: Path
+) -> None:
+    client, file = ojs_server.client, tmp_path / "done"
+    retry = {"max_attempts": 20, "initial_interval": "PT0.1S", "jitter": False}
+    kinds = ("t", "later")
+    jobs = client.enqueue_many(
+        [JobRequest(kind, [n], queue="q", retry=retry) for n in range(count) for kind in kinds]
+    )
+    ids = {job.id for job in jobs}
+
+    def completed() -> int:
+        return len([job for job in ojs_server.enqueued(queue="q") if job.state == "completed"])
+
+    with worker(ojs_server.url, 1, file) as process:
+        process.send_signal(signal.SIGKILL)
+        process.wait(10)
+    # Its leases end: a minute, which the clock is moved on by.
+    ojs_server.advance(minutes=2)
+    with worker(ojs_server.url, 2, file) as process:
+        began = time.monotonic()
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(20) == 0
+        assert time.monotonic() - began < 8
+    # The last ones in this process, which has no faults: they may be few.
+    last = Worker(ojs_server.url, queues=["q"], poll_s=0.1)
+
+    @last.handler("t")
+    @last.handler("later")
+    def handle(job: JobContext) -> None:
+        file.write_text(f"{file.read_text()}{job.id}\n")
+
+    # Jobs of fetches whose answers were lost: nobody knows of their leases.
+    ojs_server.advance(minutes=2)
+    while completed() < len(ids):
+        ojs_server.drain(last)
+        ojs_server.advance(seconds=30)
+    assert set(file.read_text().split()) == ids
+    events = client.each(client.list_events, types="job.completed", limit=1_000)
+    ended = Counter(event["subject"] for event in events)
+    assert ended == dict.fromkeys(ids, 1)
+
+
+def test_a_worker_beside_a_real_server(ojs_server: OjsServer) -> None:
+    """Progress, cancellation, directives and the list of workers, as the server has them."""
+    client = ojs_server.client
+    worker = Worker(ojs_server.url, queues=["q"], heartbeat_s=0.2, worker_id="w", concurrency=3)
+    reasons = []
+
+    @worker.handler("t")
+    def handle(job: JobContext) -> None:
+        job.progress(0.25, "a quarter")
+        try:
+            job.sleep(30)
+        finally:
+            reasons.append(job.cancelled)
+
+    job = client.enqueue("t", queue="q")
+    thread = threading.Thread(target=worker.run)
+    thread.start()
+    until(lambda: client.get_progress(job.id)["progress"] == 0.25)
+    (shown,) = client.list_workers()["workers"]
+    assert (shown["id"], shown["queues"], shown["concurrency"]) == ("w", ["q"], 3)
+    client.cancel_job(job.id)
+    until(lambda: reasons == ["cancelled"])
+    client.direct_worker("w", "terminate")
+    thread.join(60)
+    assert not thread.is_alive()
+    assert client.list_workers()["workers"] == []
+
+
+def test_a_worker_with_a_key_that_is_limited_to_its_queue(ojs_server_with_keys: OjsServer) -> None:
+    server = ojs_server_with_keys
+    made = server.client.create_key("worker", ["work"], queues=["mail"])
+    worker = Worker(server.url, key=made["secret"], queues=["mail"], worker_id="w")
+    worker.handler("mail.send")(lambda job: job.args[0])
+    job = server.client.enqueue("mail.send", ["ada"], queue="mail")
+    thread = threading.Thread(target=worker.run)
+    thread.start()
+    until(lambda: server.client.get_job(job.id).state == "completed")
+    worker.stop()
+    thread.join(30)
+    assert server.client.get_job(job.id).result == "ada"
+
+
+# --- the fixture ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("number", [1, 2])
+def test_it_is_empty_at_the_beginning_of_each_test(ojs_server: OjsServer, number: int) -> None:
+    assert ojs_server.enqueued() == []
+    ojs_server.client.enqueue("t", [number])
+    ojs_server.assert_enqueued("t", [number], queue="default", state="available", count=1)
+
+
+def test_a_retry_in_an_hour_takes_no_time(ojs_server: OjsServer) -> None:
+    worker = Worker(queues=["q"])
+
+    @worker.handler("t")
+    def handle(job: JobContext) -> str:
+        if job.attempt == 1:
+            raise ConnectionError("away")
+        ojs_server.client.enqueue("next", queue="q")
+        return "done"
+
+    worker.handler("next")(lambda _job: None)
+    retry = {"initial_interval": "PT1H", "jitter": False}
+    job = ojs_server.client.enqueue("t", queue="q", retry=retry)
+    (first,) = ojs_server.drain(worker)
+    assert (first.ok, first.error and first.error["type"]) == (False, "ConnectionError")
+    assert ojs_server.drain(worker) == []
+    before = ojs_server.now()
+    after = ojs_server.advance(hours=1)
+    assert timedelta(hours=1) <= after - before < timedelta(hours=1, minutes=1)
+    assert [(one.job.type, one.ok) for one in ojs_server.drain(worker)] == [
+        ("t", True),
+        ("next", True),
+    ]
+    assert ojs_server.client.get_job(job.id).result == "done"
+
+
+def test_a_cron_job_on_monday_takes_no_time_either(ojs_server: OjsServer) -> None:
+    client = ojs_server.client
+    client.register_cron("weekly", expression="0 9 * * 1", type="report", args=["week"])
+    ojs_server.assert_not_enqueued("report")
+    ojs_server.advance(days=7)
+    job = ojs_server.assert_enqueued("report", ["week"], meta={"cron_name": "weekly"})
+    assert job.state == "available"
+
+
+def test_what_is_not_there_is_told(ojs_server: OjsServer) -> None:
+    ojs_server.client.enqueue("mail.send", ["ada"])
+    with pytest.raises(AssertionError, match=r"(?s)no job like .*bob.*available default mail.send"):
+        ojs_server.assert_enqueued("mail.send", ["bob"])
+    with pytest.raises(AssertionError, match="1 jobs, not 2, like"):
+        ojs_server.assert_enqueued("mail.send", count=2)
+    with pytest.raises(AssertionError, match="1 jobs of type mail"):
+        ojs_server.assert_not_enqueued("mail.send")
+
+
+def test_with_keys_nobody_gets_in_without_one(ojs_server_with_keys: OjsServer) -> None:
+    server = ojs_server_with_keys
+    with Client(server.url) as nobody, pytest.raises(Unauthenticated):
+        nobody.enqueue("t")
+    made = server.client.create_key("producer", ["jobs:write"])
+    with Client(server.url, key=made["secret"]) as producer:
+        producer.enqueue("t")
+        with pytest.raises(Unauthenticated):
+            producer.run(_clock(1))
+    server.advance(hours=1)
+    server.assert_enqueued("t", state="available")
+
+
+def _clock(ms: object) -> Call[Answer]:
+    return Call("POST", "admin/clock", json_object, {"advance_ms": ms})
+
+
+def test_the_clock_takes_whole_steps_forward_alone_and_is_put_back(ojs_server: OjsServer) -> None:
+    before = ojs_server.now()
+    for ms in (-1, 1.5, True, "1", None, 10**16):
+        with pytest.raises(BadRequest, match="advance_ms") as caught:
+            ojs_server.client.run(_clock(ms))
+        assert caught.value.details["field"] == "advance_ms"
+    assert ojs_server.now() - before < timedelta(minutes=1)
+    ojs_server.advance(days=300)
+    ojs_server.reset()
+    assert ojs_server.now() - before < timedelta(minutes=1)
+
+
+# --- the pages --------------------------------------------------------------------------------
+
+
+def written(page: str, folder: Path) -> dict[str, str]:
+    found = files(page)
+    for name, text in found.items():
+        (folder / name).write_text(text)
+    return found
+
+
+def environment(**more: str) -> dict[str, str]:
+    return os.environ | {"PYTHONPATH": str(ROOT / "package")} | more
+
+
+def test_a_worker_and_its_producer(ojs_server: OjsServer, tmp_path: Path) -> None:
+    assert set(written(WRITE_A_WORKER, tmp_path)) == {"jobs.py", "producer.py"}
+    env = environment(OJS_URL=ojs_server.url)
+    with subprocess.Popen(
+        [sys.executable, "jobs.py"], cwd=tmp_path, env=env, stdout=subprocess.PIPE, text=True
+    ) as worker:
+        produced = subprocess.run(
+            [sys.executable, "producer.py"], cwd=tmp_path, env=env, capture_output=True, text=True,
+            timeout=60, check=False,
+        )  # fmt: skip
+        (wrong,) = [job for job in ojs_server.enqueued("mail.send") if job.args[0] == "nobody"]
+        until(lambda: ojs_server.client.get_job(wrong.id).final)
+        worker.send_signal(signal.SIGTERM)
+        printed, _ = worker.communicate(timeout=60)
+    assert produced.stderr == ""
+    (expected,) = re.findall(r"^```text\n(.*?)^```$", WRITE_A_WORKER, re.MULTILINE | re.DOTALL)
+    assert produced.stdout == expected
+    assert "mail.send ['ada@example.org', 'welcome']" in printed
+    assert worker.returncode == 0
+    assert (ojs_server.client.get_job(wrong.id).error or {})["code"] == "bad_address"
+
+
+def test_the_tests_of_the_page(
+    ojs_server: OjsServer,
+    ojs_server_with_keys: OjsServer,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    names = written(TEST_YOUR_JOBS, tmp_path)
+    assert set(names) == {"mailing.py", "test_mailing.py"}
+    monkeypatch.syspath_prepend(str(tmp_path))
+    try:
+        space: dict[str, Any] = {}
+        exec(compile(names["test_mailing.py"], "test_mailing.py", "exec"), space)
+        given = {"ojs_server": ojs_server, "ojs_server_with_keys": ojs_server_with_keys}
+        tests = [each for name, each in space.items() if name.startswith("test_")]
+        assert len(tests) == 4
+        for test in tests:
+            ojs_server.reset()
+            test(**{name: given[name] for name in inspect.signature(test).parameters})
+    finally:
+        sys.modules.pop("mailing", None)
+
+
+@pytest.mark.exhaustive
+def test_the_tests_of_the_page_as_their_reader_runs_them(tmp_path: Path) -> None:
+    written(TEST_YOUR_JOBS, tmp_path)
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "ojs_aws.testing.plugin"]
+    run = subprocess.run(
+        command, cwd=tmp_path, env=environment(OJS_SERVER_PATH=str(ROOT)), capture_output=True,
+        text=True, timeout=120, check=False,
+    )  # fmt: skip
+    assert "4 passed" in run.stdout, run.stdout
+    env = environment()
+    env.pop("OJS_SERVER_PATH", None)
+    without = subprocess.run(
+        command, cwd=tmp_path, env=env, capture_output=True, text=True, timeout=120, check=False,
+    )  # fmt: skip
+    assert "make -C ojs-backend-aws" in without.stdout
