@@ -10,7 +10,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
 SHIPPED = ("shared/ojs", "functions")
-WHOLE = (*SHIPPED, "infra", "local", "cli", "examples")
+WHOLE = (*SHIPPED, "package", "infra", "local", "cli", "examples")
 
 
 @dataclass(frozen=True)
@@ -79,7 +79,8 @@ def modules(*folders: str) -> tuple[Module, ...]:
     found = []
     for folder in folders:
         for path in sorted((ROOT / folder).rglob("*.py")):
-            parts = path.relative_to(ROOT / "shared" if folder.startswith("shared") else ROOT)
+            apart = folder.partition("/")[0] in {"package", "shared"}
+            parts = path.relative_to(ROOT / folder.partition("/")[0] if apart else ROOT)
             name = ".".join(parts.with_suffix("").parts).removesuffix(".__init__")
             found.append(Module(name, path, ast.parse(path.read_text("utf-8"), str(path))))
     return tuple(found)
