@@ -8,6 +8,7 @@ MAKEFLAGS += --no-print-directory
 
 PORT ?= 8080
 DATA ?= .ojs-data
+DIST ?= dist
 ENGINE ?= auto
 PYTHON ?=
 ARGS ?=
@@ -22,10 +23,13 @@ PY := $(VENV)/bin/python
 PLOTS := build/plots
 # Likewise what makes clients out of the OpenAPI document, for a test.
 CLIENTS := build/clients
+# What builds the wheel and says what is in it.
+PACKAGING := build/packaging
+PACKAGE := build/package
 PIP_INSTALL := $(PY) -m pip install -qq --disable-pip-version-check --require-hashes
 NPM_CI := npm ci --no-audit --no-fund --loglevel=error
 
-export PYTHONPATH := shared:.
+export PYTHONPATH := shared:package:.
 # The tests start dozens of Python processes, each of which would compile everything anew.
 unexport PYTHONDONTWRITEBYTECODE
 # CDK's bridge to Node warns of every Node release it does not know; it is tested with what is here.
@@ -40,6 +44,7 @@ help: ## List the targets
 	@echo; printf '  %-15s %s\n' \
 	  'PORT=8080' 'port of the local server (make run)' \
 	  'DATA=.ojs-data' 'its data folder' \
+	  'DIST=dist' 'where the wheel goes (make package)' \
 	  'ENGINE=auto' 'its engine: auto, dynoxide or ministack' \
 	  'SEEDS=10000' 'how many runs are simulated (make simulate)' \
 	  'ARGS=' 'more arguments for pytest, the simulation, the local server or cdk' \
@@ -54,15 +59,15 @@ test: setup ## Run the tests, without those that take long
 	@$(PY) -m pytest $(PARALLEL) -m 'not exhaustive' $(ARGS)
 
 .PHONY: test-exhaustive
-test-exhaustive: setup $(CLIENTS)/.installed ## Run the tests that take long, and properties with many examples
+test-exhaustive: setup $(CLIENTS)/.installed $(PACKAGING)/.installed ## Run the tests that take long, and properties with many examples
 	@$(PY) -m pytest $(PARALLEL) -m '(exhaustive or hypothesis) and not whole' $(ARGS)
 
 .PHONY: test-all
-test-all: setup $(CLIENTS)/.installed ## Run all tests
+test-all: setup $(CLIENTS)/.installed $(PACKAGING)/.installed ## Run all tests
 	@$(PY) -m pytest $(PARALLEL) $(ARGS)
 
 .PHONY: check
-check: setup audit $(CLIENTS)/.installed ## Run audit, linter, formatter check, type checker and all tests
+check: setup audit $(CLIENTS)/.installed $(PACKAGING)/.installed ## Run audit, linter, formatter check, type checker and all tests
 	$(PY) -m ruff check .
 	$(PY) -m ruff format --check .
 	$(PY) -m mypy
@@ -72,7 +77,7 @@ check: setup audit $(CLIENTS)/.installed ## Run audit, linter, formatter check, 
 # failure; nor is a registry that has no such service. A known vulnerability is one.
 .PHONY: audit
 audit: setup ## Look for known vulnerabilities in the pinned packages
-	@for set in runtime local dev; do echo "requirements/$$set.txt"; \
+	@for set in runtime local dev package; do echo "requirements/$$set.txt"; \
 	  $(VENV)/bin/pip-audit --requirement requirements/$$set.txt --require-hashes --disable-pip \
 	    --progress-spinner off; done
 	@echo 'package-lock.json'; npm audit --loglevel=error --audit-level=high || \
@@ -114,6 +119,24 @@ numbers: setup ## Count units anew, and write them, prices and ceilings into the
 synth: setup ## Write the CloudFormation templates to cdk.out
 	@node_modules/.bin/cdk synth --quiet $(ARGS)
 
+# The functions' own packages are installed for this machine, to say what they are and what licences
+# they have. Nothing of them is in the wheel: bundling fetches them by the hashes that it carries.
+.PHONY: package
+package: $(PACKAGING)/.installed ## Build the wheel with the CDK construct into DIST, and check it
+	@rm -rf $(PACKAGE) $(DIST)/ojs_backend_aws-*.whl; mkdir -p $(PACKAGE)
+	@$(PY) -m venv --without-pip $(PACKAGE)/runtime
+	@$(PACKAGING)/bin/python -m pip --python $(PACKAGE)/runtime install -qq --no-compile \
+	  --disable-pip-version-check --require-hashes -r requirements/runtime.txt
+	@$(PACKAGING)/bin/cyclonedx-py environment --output-reproducible --validate \
+	  --output-file $(PACKAGE)/functions.cdx.json $(PACKAGE)/runtime
+	@$(PY) -m infra.licences $(PACKAGE)/functions.cdx.json $(PACKAGE)/licences.md
+	@$(PACKAGING)/bin/python -m build --wheel --no-isolation --outdir $(DIST) . >/dev/null
+	@$(PACKAGING)/bin/twine check --strict $(DIST)/*.whl
+
+.PHONY: facts
+facts: | $(PY) ## Write down anew what the construct knows of the server
+	@$(PY) -m infra.facts
+
 # Pins are worked out against the public index alone, whatever this machine's pip is told: the
 # machine's own addresses and builds must not get into the files.
 PIP_COMPILE := env -u PIP_FIND_LINKS -u PIP_INDEX_URL -u PIP_EXTRA_INDEX_URL \
@@ -123,7 +146,7 @@ PIP_COMPILE := env -u PIP_FIND_LINKS -u PIP_INDEX_URL -u PIP_EXTRA_INDEX_URL \
 
 .PHONY: lock
 lock: $(VENV)/.dev ## Work out the pinned versions again (UPGRADE=1: the newest)
-	@cd requirements && for set in runtime local dev plots clients; do \
+	@cd requirements && for set in runtime local dev plots clients package; do \
 	  $(PIP_COMPILE) --output-file=$$set.txt $$set.in; done
 	@for folder in . tests/local/clients; do npm install --prefix $$folder --package-lock-only \
 	  --omit-lockfile-registry-resolved --no-audit --no-fund; done
@@ -168,6 +191,12 @@ $(PLOTS)/.installed: requirements/plots.txt | $(PY)
 	@echo 'Installing the Python packages that draw pictures …'
 	@$(PY) -m venv --clear $(PLOTS)
 	@$(PLOTS)/bin/python -m pip install -qq --disable-pip-version-check --require-hashes -r $<
+	@touch $@
+
+$(PACKAGING)/.installed: requirements/package.txt | $(PY)
+	@echo 'Installing what builds the wheel …'
+	@$(PY) -m venv --clear $(PACKAGING)
+	@$(PACKAGING)/bin/python -m pip install -qq --disable-pip-version-check --require-hashes -r $<
 	@touch $@
 
 $(CLIENTS)/.installed: requirements/clients.txt tests/local/clients/package-lock.json | $(PY)

@@ -1,7 +1,8 @@
-"""The deployment: CDK app, bundling, and deploying to the local cloud emulator.
+"""The deployment: CDK app, and deploying to the local cloud emulator.
 
-Importing the package prepares two things every module below needs: the library under `shared/`
-is importable, and jsii (CDK's bridge to Node) does not warn about the Node it was handed.
+Importing the package prepares what every module below needs: the library under `shared/` and the
+construct under `package/` are importable, and jsii (CDK's bridge to Node) does not warn about the
+Node it was handed.
 """
 
 from __future__ import annotations
@@ -13,10 +14,9 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 """The project's root folder."""
 
-SHARED = ROOT / "shared"
-
-if str(SHARED) not in sys.path:
-    sys.path.insert(0, str(SHARED))
+for _folder in (ROOT / "shared", ROOT / "package"):
+    if str(_folder) not in sys.path:
+        sys.path.insert(0, str(_folder))
 
 # jsii prints a banner for Node 20, which is past its end of life and still widespread. CDK works on
 # it, and the banner would hide the warnings that matter. jsii reads the versions to be silent about

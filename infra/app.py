@@ -5,12 +5,13 @@ from __future__ import annotations
 import os
 import sys
 
-from aws_cdk import App, AssetHashType, Environment, Tags
+from aws_cdk import App, Environment, Tags
 from aws_cdk import aws_lambda as lambda_
 
-from infra import bundling
-from infra.settings import DeploymentSettings
+from infra.context import from_context
 from infra.stacks import DataStack, EdgeStack, ServiceStack
+from ojs_aws.cdk import bundling
+from ojs_aws.cdk.settings import DeploymentSettings
 
 
 def compose(
@@ -36,18 +37,12 @@ def main() -> int:
     """Bundle the functions and write the cloud assembly; the exit status."""
     app = App()
     try:
-        settings = DeploymentSettings.from_context(app.node.get_all_context())
+        settings = from_context(app.node.get_all_context())
     except ValueError as error:
         # A mistake in the settings or on this machine: a traceback would only hide the message.
         print(f"error in the settings: {error}", file=sys.stderr)
         return 1
-    bundle = bundling.build(settings)
-    code = lambda_.Code.from_asset(
-        str(bundle.path),
-        # Of what went in, not of what came out: bytecode need not be the same byte for byte.
-        asset_hash=bundle.content_hash,
-        asset_hash_type=AssetHashType.CUSTOM,
-    )
+    code = bundling.code(settings)
     # Which the CDK command line finds out from the credentials.
     account, region = (os.environ.get(f"CDK_DEFAULT_{each}") for each in ("ACCOUNT", "REGION"))
     compose(app, settings, code, Environment(account=account, region=region))

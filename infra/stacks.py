@@ -9,25 +9,17 @@ from aws_cdk import (
     CfnOutput,
     CliCredentialsStackSynthesizer,
     DefaultStackSynthesizer,
-    Duration,
     Environment,
     Stack,
 )
-from aws_cdk import aws_events as events
-from aws_cdk import aws_events_targets as targets
-from aws_cdk import aws_lambda as lambda_
-from constructs import Construct
 
-from infra.constructs.api import Api
-from infra.constructs.firewall import Firewall
-from infra.constructs.function import Function, Resources, set_up_first
-from infra.constructs.monitoring import Monitoring
-from infra.constructs.storage import Storage
-from infra.constructs.stream import failure_queue, map_stream
-from infra.functions import SETUP, by_name, deployed
+from ojs_aws.cdk import Firewall, OpenJobSpec, Storage
 
 if TYPE_CHECKING:
-    from infra.settings import DeploymentSettings
+    from aws_cdk import aws_lambda as lambda_
+    from constructs import Construct
+
+    from ojs_aws.cdk.settings import DeploymentSettings
 
 
 EDGE_REGION = "us-east-1"
@@ -96,54 +88,16 @@ class ServiceStack(_Stack):
         env: Environment | None,
     ) -> None:
         super().__init__(scope, "service", "HTTP API, functions, schedules, events", settings, env)
-        failures = failure_queue(self, storage.key, settings)
-        bus = events.EventBus(
-            Construct(self, "Events"),
-            "Bus",
-            # A name that can be known beforehand: rules are made elsewhere, and name it.
-            event_bus_name=settings.service,
-            description=f"Open Job Spec events of {settings.service}",
+        # Known by the name that adds nothing to what is inside: the service stack has always held
+        # it directly, and what is deployed keeps its names.
+        self.jobs = jobs = OpenJobSpec(
+            self, "Default", settings=settings, storage=storage, code=code
         )
-        resources = Resources(
-            table=storage.table,
-            bucket=storage.bucket,
-            bus=bus,
-            failures=failures,
-            secret=storage.secret,
-            key=storage.key,
-        )
-        functions = {
-            spec: Function(
-                self,
-                spec.name.capitalize(),
-                spec=spec,
-                code=code,
-                resources=resources,
-                settings=settings,
-            ).function
-            for spec in deployed(settings.authorizer)
-        }
-        by_names = {spec.name: function for spec, function in functions.items()}
-        others = [function for name, function in by_names.items() if name != SETUP]
-        set_up_first(self, by_names[SETUP], others, storage.secret)
-        self.api = Api(self, "Api", functions=functions, key=storage.key, settings=settings)
-        _call_every_minute(self, by_names["sweep"], by_name("sweep").description)
-        map_stream(self, storage.table, by_names["stream"], failures, settings)
-        Monitoring(
-            self,
-            "Monitoring",
-            api=self.api.http,
-            access_log=self.api.access_log,
-            table=storage.table,
-            functions=by_names,
-            failures=failures,
-            settings=settings,
-        )
-        self._output("ApiUrl", self.api.url)
-        self._output("DomainTarget", self.api.domain_target)
-        self._output("EventBusName", bus.event_bus_name)
-        self._output("StreamFailureQueueUrl", failures.queue_url)
-        self._output("StreamFailureQueueArn", failures.queue_arn)
+        self._output("ApiUrl", jobs.url)
+        self._output("DomainTarget", jobs.api.domain_target)
+        self._output("EventBusName", jobs.bus.event_bus_name)
+        self._output("StreamFailureQueueUrl", jobs.failures.queue_url)
+        self._output("StreamFailureQueueArn", jobs.failures.queue_arn)
 
 
 class EdgeStack(_Stack):
@@ -160,23 +114,8 @@ class EdgeStack(_Stack):
             Environment(account=service.account, region=EDGE_REGION),
             cross_region_references=service.region != EDGE_REGION,
         )
-        domain = f"{service.api.http.api_id}.execute-api.{service.region}.{Aws.URL_SUFFIX}"
-        firewall = Firewall(self, "Firewall", api_domain=domain, settings=settings)
+        domain = f"{service.jobs.api.http.api_id}.execute-api.{service.region}.{Aws.URL_SUFFIX}"
+        named = service.jobs.domain
+        assert named is not None
+        firewall = Firewall(self, "Firewall", api_domain=domain, domain=named, settings=settings)
         self._output("DomainTarget", firewall.distribution.distribution_domain_name)
-
-
-def _call_every_minute(scope: Construct, function: lambda_.Function, description: str) -> None:
-    """Have EventBridge call the sweep.
-
-    A run that failed is not repeated: the next one, a minute later, takes up what it left. Neither
-    EventBridge nor Lambda's own queue for asynchronous calls may pile up old runs.
-    """
-    minute = Duration.minutes(1)
-    function.configure_async_invoke(retry_attempts=0, max_event_age=minute)
-    events.Rule(
-        Construct(scope, "SweepSchedule"),
-        "Rule",
-        description=description,
-        schedule=events.Schedule.rate(minute),
-        targets=[targets.LambdaFunction(function, retry_attempts=0, max_event_age=minute)],
-    )

@@ -302,22 +302,39 @@ _SPENT = ("calls", "write", "read")
 _SHOWN = ("calls", "WU", "RU")
 
 
+def idle(model: Model) -> dict[str, float]:
+    """Dollars of a month in which nobody asks for anything, with `dashboard=false` and
+    `queue_metrics=off`, by what is paid for.
+    """
+    numbers = model.numbers
+    return {
+        "sweep": model.sweeps() * MONTH_S,
+        "secret": numbers["secret_month"],
+        "alarms": numbers["alarm_metrics"] * numbers["alarm_metric_month"],
+        "metrics": model.units["metrics"]["idle"] * numbers["metric_month"],
+    }
+
+
 def idle_month(model: Model) -> str:
     """A month in which nobody asks for anything."""
-    numbers, counted_metrics = model.numbers, model.units["metrics"]
+    numbers, counted_metrics, least = model.numbers, model.units["metrics"], idle(model)
     sweep, many = (model.units["sweeps"][count] for count in ("1", "200"))
+    in_use = counted_metrics["deployment"] - counted_metrics["idle"]
     alarms, watched = int(numbers["alarms"]), int(numbers["alarm_metrics"])
-    idle = sum(model.cost(model.idle_worker()).values())
+    worker = sum(model.cost(model.idle_worker()).values())
     metric, queues = numbers["metric_month"], int(numbers["queue_metrics_max"])
     rows = [
-        (f"the sweep, every minute, one queue: {_spent(sweep)}", model.sweeps() * MONTH_S),
-        (f"the same with 200 queues: {_spent(many)}", model.sweeps(200) * MONTH_S),
-        ("the secret of the first key", numbers["secret_month"]),
-        (f"{alarms} alarms on {watched} metrics", watched * numbers["alarm_metric_month"]),
-        ("dashboard (the first three of an account are free)", numbers["dashboard_month"]),
+        (f"the sweep, every minute, one queue: {_spent(sweep)}", least["sweep"]),
+        ("the secret of the first key", least["secret"]),
+        (f"{alarms} alarms on {watched} metrics", least["alarms"]),
+        ("the metric of dead letters, of which an alarm is made", least["metrics"]),
+    ]
+    extra = [
+        (f"the sweep with 200 queues: {_spent(many)}", model.sweeps(200) * MONTH_S),
+        ("`dashboard` (the first three of an account are free)", numbers["dashboard_month"]),
         (
-            f"{counted_metrics['deployment']} metrics of the whole, while they are written",
-            counted_metrics["deployment"] * metric,
+            f"{in_use} more metrics of the whole, while there is anything to tell",
+            in_use * metric,
         ),
         (
             f"{counted_metrics['queue']} metrics of a queue with one type of job: for each queue",
@@ -328,9 +345,15 @@ def idle_month(model: Model) -> str:
             queues * counted_metrics["queue"] * metric,
         ),
         ("requests refused, of which an alarm is made", metric),
-        (f"an idle worker that asks every {numbers['poll_s']:g} s", idle * MONTH_S),
+        (f"an idle worker that asks every {numbers['poll_s']:g} s", worker * MONTH_S),
     ]
-    return table(("", "dollars"), [(what, dollars(value)) for what, value in rows])
+    whole = sum(least.values())
+    shown = [
+        *((what, dollars(value)) for what, value in rows),
+        ("**in all, with `dashboard=false` and `queue_metrics=off`**", f"**{dollars(whole)}**"),
+        *((f"besides: {what}", dollars(value)) for what, value in extra),
+    ]
+    return table(("", "dollars"), shown)
 
 
 def _spent(one: Numbers) -> str:

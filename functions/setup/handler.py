@@ -1,64 +1,55 @@
 """CloudFormation's custom resource: runs once in each deployment of a version, before the other
 functions are changed. If it fails, they are not changed.
+
+It also makes the keys that a CDK app declares (`Custom::OjsKey`): each goes to a secret of its own.
 """
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from typing import Any
 
-import urllib3
-from aws_lambda_powertools import Logger
-
+from functions.custom_resource import Outcome, report
 from ojs import access_runtime
 
-logger = Logger()
-_http = urllib3.PoolManager()
 _PHYSICAL_ID = "ojs-setup"
-_TIMEOUT_S = 10
+_KEY = "Custom::OjsKey"
 
 
 def handler(event: Mapping[str, Any], _context: object) -> None:
     """Run the request, and always report the outcome to CloudFormation."""
-    try:
-        data = run(event)
-    except Exception as error:
-        # Any error is reported: without an answer CloudFormation waits for an hour.
-        logger.exception("setup failed")
-        _answer(event, "FAILED", f"{type(error).__name__}: {error}", {})
-        return
-    _answer(event, "SUCCESS", "", data)
+    report(event, run, unmade=_PHYSICAL_ID)
 
 
-def run(event: Mapping[str, Any]) -> dict[str, str]:
-    """Run one request. Returns attributes for the template; the key itself is not among them."""
+def run(event: Mapping[str, Any]) -> Outcome:
+    """Run one request. Keys themselves are not among the attributes for the template."""
+    if event.get("ResourceType") == _KEY:
+        return _key(event)
+    known = str(event.get("PhysicalResourceId") or _PHYSICAL_ID)
     if event["RequestType"] == "Delete":
         # The table may be retained, and the keys with it.
-        return {}
+        return Outcome(known)
     setup, secret = access_runtime.setup(), access_runtime.first_key()
     setup.check_table()
-    return {} if secret is None else {"FirstKeyId": setup.leave_first_key(secret)}
+    return Outcome(known, {} if secret is None else {"FirstKeyId": setup.leave_first_key(secret)})
 
 
-def _answer(event: Mapping[str, Any], status: str, reason: str, data: Mapping[str, str]) -> None:
-    body = {
-        "Status": status,
-        "Reason": reason[:1_000],
-        "PhysicalResourceId": event.get("PhysicalResourceId") or _PHYSICAL_ID,
-        "StackId": event["StackId"],
-        "RequestId": event["RequestId"],
-        "LogicalResourceId": event["LogicalResourceId"],
-        "Data": dict(data),
-    }
-    answer = _http.request(
-        "PUT",
-        event["ResponseURL"],
-        body=json.dumps(body).encode(),
-        # The URL is signed without a content type.
-        headers={"content-type": ""},
-        timeout=_TIMEOUT_S,
-        retries=3,
+def _key(event: Mapping[str, Any]) -> Outcome:
+    """A key is never changed: another one takes its place, and CloudFormation then has the former
+    one deleted, which revokes it.
+    """
+    setup = access_runtime.setup()
+    if event["RequestType"] == "Delete":
+        key_id = str(event["PhysicalResourceId"])
+        setup.take_back_key(key_id)
+        return Outcome(key_id)
+    wanted = event["ResourceProperties"]
+    key_id = setup.leave_key(
+        access_runtime.secret(str(wanted["Secret"])),
+        # Lambda repeats a call that failed: with the same id of the request.
+        token=str(event["RequestId"]),
+        name=str(wanted["Name"]),
+        scopes=wanted["Scopes"],
+        queues=wanted.get("Queues"),
     )
-    if answer.status >= 400:
-        logger.error("CloudFormation did not take the answer", status=answer.status)
+    return Outcome(key_id)

@@ -11,6 +11,11 @@
     service, pool    of worker pools with a limit ojs.scheduling.pool_utilization
 
 Alarms use those without a queue, because an alarm cannot cover queues that do not exist yet.
+
+CloudWatch charges for each metric and hour in which it is written. Of those without a queue a zero
+is not written: what is missing is zero, and a deployment in which nothing happens pays for one
+metric, the dead letters. An alarm looks at how many more these are, which takes a number to begin
+with.
 """
 
 from __future__ import annotations
@@ -54,11 +59,11 @@ def write(seen: MetricsReport, *, service: str, most: int | None) -> None:
         oldest = [gauges for gauges in seen.queues if gauges.oldest_available_ms is not None]
         values = {
             OLDEST_AGE: max((_age_s(gauges, seen.at_ms) for gauges in oldest), default=0.0),
-            DEAD_LETTERS: seen.totals.levels.dead,
             ACTIVE_WORKERS: seen.totals.workers.running,
         }
-        _put(service, {}, values)
-        _depths(service, {}, seen.totals.levels)
+        _put(service, {}, {DEAD_LETTERS: seen.totals.levels.dead, **_above_zero(values)})
+        for state, depth in _depths(seen.totals.levels).items():
+            _put(service, {"state": state.value}, _above_zero({DEPTH: depth}))
     for gauges in _fullest(seen.queues, most):
         queue = {"queue": gauges.queue.name}
         values = {
@@ -67,7 +72,8 @@ def write(seen: MetricsReport, *, service: str, most: int | None) -> None:
             BUSY_WORKERS: gauges.levels.of(State.ACTIVE),
         }
         _put(service, queue, values | _bounds(gauges.filling))
-        _depths(service, queue, gauges.levels)
+        for state, depth in _depths(gauges.levels).items():
+            _put(service, {**queue, "state": state.value}, {DEPTH: depth})
 
 
 def write_pools(pools: Sequence[PoolMetrics], *, service: str, most: int | None) -> None:
@@ -108,15 +114,19 @@ def _fullest(queues: Sequence[QueueGauges], most: int | None) -> list[QueueGauge
     return sorted(fullest, key=lambda gauges: gauges.queue.name)
 
 
-def _depths(service: str, dimensions: Mapping[str, str], levels: Levels) -> None:
-    for state in State:
-        # Zeros matter, since a count may have been higher before. Final states are left out at
-        # zero.
-        if state not in TERMINAL or levels.of(state):
-            _put(service, {**dimensions, "state": state.value}, {DEPTH: levels.of(state)})
+def _depths(levels: Levels) -> dict[State, int]:
+    # Zeros matter, since a count may have been higher before. Final states are left out at zero.
+    depths = {state: levels.of(state) for state in State}
+    return {state: depth for state, depth in depths.items() if depth or state not in TERMINAL}
+
+
+def _above_zero(values: Mapping[str, float]) -> dict[str, float]:
+    return {name: value for name, value in values.items() if value}
 
 
 def _put(service: str, dimensions: Mapping[str, str], values: Mapping[str, float]) -> None:
+    if not values:
+        return
     # A namespace set in the environment takes precedence.
     namespace = EphemeralMetrics().namespace or NAMESPACE
     metrics = EphemeralMetrics(namespace=namespace, service=service)

@@ -63,8 +63,11 @@ def setup() -> Setup:
 def first_key() -> SecretStore | None:
     """Where the first key is left; None for a deployment without keys."""
     configured = environment.configured(["first_key_secret"])
-    if not configured:
-        return None
+    return secret(configured["first_key_secret"]) if configured else None
+
+
+def secret(arn: str) -> SecretStore:
+    """A secret that takes a key."""
     from ojs.store.deployment.secrets import Secret
 
-    return Secret(clients.secrets_manager(), configured["first_key_secret"])
+    return Secret(clients.secrets_manager(), arn)

@@ -10,7 +10,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
 SHIPPED = ("shared/ojs", "functions")
-WHOLE = (*SHIPPED, "infra", "local", "cli", "package/ojs_aws", "examples")
+WHOLE = (*SHIPPED, "package", "infra", "local", "cli", "examples")
 
 
 @dataclass(frozen=True)
@@ -79,9 +79,9 @@ def modules(*folders: str) -> tuple[Module, ...]:
     found = []
     for folder in folders:
         for path in sorted((ROOT / folder).rglob("*.py")):
-            above = folder.partition("/")[0]  # a folder of packages, if there is a slash
-            parts = path.relative_to(ROOT / above if "/" in folder else ROOT).parts
-            name = ".".join(parts).removesuffix(".py").removesuffix(".__init__")
+            apart = folder.partition("/")[0] in {"package", "shared"}
+            parts = path.relative_to(ROOT / folder.partition("/")[0] if apart else ROOT)
+            name = ".".join(parts.with_suffix("").parts).removesuffix(".__init__")
             found.append(Module(name, path, ast.parse(path.read_text("utf-8"), str(path))))
     return tuple(found)
 

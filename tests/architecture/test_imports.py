@@ -33,24 +33,25 @@ ALLOWED: dict[str, set[str]] = {
         "ojs.domain", "ojs.clock", "ojs.environment",
     },
     "functions.authorizer": {"ojs.access_runtime"},
-    "functions.setup": {"ojs.access_runtime"},
+    "functions.setup": {"functions.custom_resource", "ojs.access_runtime"},
     "functions": {"functions", "ojs.runtime", "ojs.http", "ojs.services", "ojs.domain"},
     # No requests: what the stream brings, and the metrics of a sweep.
     "functions.stream": {"functions", "ojs.runtime", "ojs.projections", "ojs.domain"},
     "functions.sweep": {
         "functions", "ojs.runtime", "ojs.projections", "ojs.services", "ojs.domain",
     },
+    # Installed where a package called `ojs` is somebody else's: it knows the server by a file.
+    "ojs_aws": {"ojs_aws"},
     "infra": {
-        "infra", "ojs.store.table.schema", "ojs.http.contract.operations",
-        "ojs.http.binding.negotiation",
+        "infra", "ojs_aws", "ojs.store.table.schema", "ojs.http.contract.operations",
+        "ojs.http.contract.permissions", "ojs.http.binding.negotiation",
+        "ojs.projections.project",
     },
     "local": {"local", "ojs", "functions"},
     "cli": {
         "cli", "ojs.services.operations.tidy", "ojs.store.table.clients", "ojs.store.jobs.orphans",
         "ojs.store.table.table", "ojs.domain.errors", "ojs.domain.times", "ojs.clock",
     },
-    # For users: it must not need the server.
-    "ojs_aws": {"ojs_aws"},
     "examples": {"ojs_aws"},
     "examples.middleware": {"ojs.middleware"},
 }  # fmt: skip

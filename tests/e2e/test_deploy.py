@@ -7,16 +7,14 @@ emulator checks every call of a function against its role.
 
 from __future__ import annotations
 
-import http.client
 import json
 import os
 import subprocess
 import sys
 import time
 import uuid
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, TypeVar
-from urllib.parse import urlencode, urlsplit
+from typing import TYPE_CHECKING, Any
+from urllib.parse import urlencode
 
 import boto3
 import pytest
@@ -24,10 +22,8 @@ from aws_cdk import App, assertions
 from botocore.exceptions import ClientError
 
 from examples.alert.app import DeadLetterAlert
-from infra import ROOT, bundling
-from infra.functions import FUNCTIONS
+from infra import ROOT
 from infra.local_cloud import (
-    ACCOUNT,
     REGION,
     STAGE,
     Deployment,
@@ -38,22 +34,23 @@ from infra.local_cloud import (
     port_taken,
     terminated_like_interrupted,
 )
-from infra.settings import DeploymentSettings
 from ojs.domain.access import Scope
 from ojs.http.contract import operations as contract
 from ojs.http.contract.permissions import permissions
 from ojs.store.table import keys
+from ojs_aws.cdk import bundling
+from ojs_aws.cdk.functions import FUNCTIONS
+from ojs_aws.cdk.settings import DeploymentSettings
+from tests.e2e.cloud import MEDIA_TYPE, Api, client, eventually, heard, listener
 from tests.unit.functions.keyed import JOB, about
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Iterator
 
     from mypy_boto3_dynamodb import DynamoDBClient
 
 pytestmark = [pytest.mark.e2e, pytest.mark.exhaustive]
 
-T = TypeVar("T")
-MEDIA_TYPE = "application/openjobspec+json"
 # Where the keys of the API are in the table.
 KEYS = keys.access_key("")
 # Public cases, where they lie beside the checkout; without them the cases written here must do.
@@ -61,8 +58,6 @@ CONFORMANCE = ROOT.parent / "shared" / "conformance"
 SUITES = ("level-0-core/lifecycle", "level-0-core/envelope", "level-4-advanced/priority")
 # The sweep's schedule counts its minute from the deployment on.
 SWEEP_WITHIN_S = 100
-# The stream is looked at every second, or as soon as it has been of use.
-STREAM_WITHIN_S = 20
 
 
 def conformance_cases() -> list[str]:
@@ -72,67 +67,6 @@ def conformance_cases() -> list[str]:
         for suite in SUITES
         for path in (CONFORMANCE / "suites" / suite).glob("*.json")
     )
-
-
-@dataclass(frozen=True)
-class Answer:
-    status: int
-    headers: dict[str, str]
-    body: Any
-
-
-def _read(text: bytes) -> Any:
-    """JSON, or what is none as it is: metrics are text."""
-    try:
-        return json.loads(text) if text else None
-    except ValueError:
-        return text.decode()
-
-
-@dataclass(frozen=True)
-class Api:
-    url: str
-    key: str = ""
-
-    def __call__(
-        self, method: str, path: str, body: Any = None, raw: bytes | None = None, **headers: str
-    ) -> Answer:
-        parts = urlsplit(self.url)
-        connection = http.client.HTTPConnection(parts.netloc, timeout=30)
-        sent = {"Content-Type": MEDIA_TYPE} if body is not None or raw is not None else {}
-        sent |= {"Authorization": f"Bearer {self.key}"} if self.key else {}
-        sent |= {name.replace("_", "-"): value for name, value in headers.items()}
-        content = raw if body is None else json.dumps(body).encode()
-        try:
-            connection.request(method, parts.path + path, body=content, headers=sent)
-            answer = connection.getresponse()
-            text = answer.read()
-        finally:
-            connection.close()
-        return Answer(
-            answer.status,
-            {name.lower(): value for name, value in answer.getheaders()},
-            _read(text),
-        )
-
-    def push(self, **job: Any) -> dict[str, Any]:
-        answer = self("POST", "/ojs/v1/jobs", {"type": "e2e.job", "args": [], **job})
-        assert answer.status == 201, answer
-        job_: dict[str, Any] = answer.body["job"]
-        return job_
-
-    def fetch(self, queue: str, count: int = 1, **more: Any) -> list[dict[str, Any]]:
-        request = {"queues": [queue], "count": count, **more}
-        answer = self("POST", "/ojs/v1/workers/fetch", request)
-        assert answer.status == 200, answer
-        jobs: list[dict[str, Any]] = answer.body["jobs"]
-        return jobs
-
-    def get(self, job_id: str) -> dict[str, Any]:
-        answer = self("GET", f"/ojs/v1/jobs/{job_id}")
-        assert answer.status == 200, answer
-        job: dict[str, Any] = answer.body["job"]
-        return job
 
 
 @pytest.fixture(scope="module")
@@ -160,16 +94,6 @@ def waiting(api: Api) -> str:
     """A job that is due soon and that nobody asks for: for the sweep, while the others run."""
     scheduled = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(time.time() + 2))
     return str(api.push(queue="sweeping", scheduled_at=scheduled)["id"])
-
-
-def client(cloud: LocalCloud, service: Any) -> Any:
-    return boto3.client(
-        service,
-        endpoint_url=cloud.url,
-        region_name=REGION,
-        aws_access_key_id="test",
-        aws_secret_access_key="test",
-    )
 
 
 @pytest.mark.usefixtures("waiting")
@@ -228,15 +152,6 @@ def test_failing_to_the_dead_letter_and_back(api: Api) -> None:
     assert [job["id"] for job in api.fetch("dying")] == [dead_id]
 
 
-def eventually(look: Callable[[], T | None], within_s: float = STREAM_WITHIN_S) -> T:
-    """What `look` finds when it finds something; fails when that takes too long."""
-    deadline = time.monotonic() + within_s
-    while (found := look()) is None:
-        assert time.monotonic() < deadline, "nothing came of it"
-        time.sleep(0.2)
-    return found
-
-
 @pytest.mark.usefixtures("waiting")
 def test_what_follows_from_a_jobs_life_comes_through_the_stream(api: Api) -> None:
     job_id = api.push(queue="followed", type="e2e.followed")["id"]
@@ -273,18 +188,7 @@ def alert(cloud: LocalCloud) -> str:
         return found if found["StackStatus"] == "CREATE_COMPLETE" else None
 
     (output,) = eventually(deployed)["Outputs"]
-    topic, queue = output["OutputValue"], f"arn:aws:sqs:{REGION}:{ACCOUNT}:alert"
-    allowed = {
-        "Effect": "Allow",
-        "Principal": {"Service": "sns.amazonaws.com"},
-        "Action": "sqs:SendMessage",
-        "Resource": queue,
-        "Condition": {"ArnEquals": {"aws:SourceArn": topic}},
-    }
-    policy = json.dumps({"Version": "2012-10-17", "Statement": [allowed]})
-    url = client(cloud, "sqs").create_queue(QueueName="alert", Attributes={"Policy": policy})
-    client(cloud, "sns").subscribe(TopicArn=topic, Protocol="sqs", Endpoint=queue)
-    return str(url["QueueUrl"])
+    return listener(cloud, output["OutputValue"], "alert")
 
 
 @pytest.mark.usefixtures("waiting")
@@ -294,16 +198,8 @@ def test_a_dead_letter_alerts_whoever_asked_for_it(api: Api, cloud: LocalCloud, 
     fatal = {"type": "Boom", "message": 'a "quoted" text', "code": "DEAD_LETTER"}
     assert api("POST", "/ojs/v1/workers/nack", {"job_id": job_id, "error": fatal}).status == 200
 
-    def heard() -> str | None:
-        got = client(cloud, "sqs").receive_message(QueueUrl=alert, WaitTimeSeconds=1)
-        for message in got.get("Messages", []):
-            text = str(json.loads(message["Body"])["Message"])
-            if job_id in text:
-                return text
-        return None
-
     line = f"Job {job_id} (e2e.job) of queue alerting failed for good after 1 attempts."
-    assert eventually(heard).strip('"') == line
+    assert heard(cloud, alert, job_id).strip('"') == line
 
 
 @pytest.mark.usefixtures("waiting")

@@ -10,7 +10,7 @@ from aws_cdk import App, Environment, Stack, assertions
 from aws_cdk import aws_lambda as lambda_
 
 from infra.app import compose
-from infra.settings import DeploymentSettings
+from ojs_aws.cdk.settings import DeploymentSettings
 
 if TYPE_CHECKING:
     from collections.abc import Callable

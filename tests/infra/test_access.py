@@ -7,11 +7,12 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from infra.functions import FUNCTIONS
-from infra.settings import DeploymentSettings, project_version
 from ojs.http.binding import negotiation
 from ojs.http.contract import operations as contract
 from ojs.store.table.schema import SCHEMA_VERSION
+from ojs_aws.cdk import server
+from ojs_aws.cdk.functions import FUNCTIONS
+from ojs_aws.cdk.settings import DeploymentSettings
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -225,7 +226,7 @@ def test_setup_comes_before_all_other_functions(each_synthesis: Any) -> None:
 
 def test_setup_is_done_for_each_version(synthesis: Any) -> None:
     step = synthesis.one(SETUP)
-    assert step["Version"] == project_version()
+    assert step["Version"] == server.VERSION
     assert step["Schema"] == str(SCHEMA_VERSION)
     (setup,) = (
         name

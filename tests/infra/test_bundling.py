@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from infra import ROOT, bundling
-from infra.settings import DeploymentSettings
+from infra import ROOT
+from ojs_aws.cdk import bundling
+from ojs_aws.cdk.settings import DeploymentSettings
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 from pydantic_core import PydanticUndefined
 
 from infra import ROOT
-from infra.settings import DeploymentSettings
 from infra.stacks import EDGE_REGION
+from ojs_aws.cdk.settings import DeploymentSettings
 
 if TYPE_CHECKING:
     from pydantic.fields import FieldInfo

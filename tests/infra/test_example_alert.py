@@ -15,10 +15,10 @@ from cdk_nag import AwsSolutionsChecks
 
 from examples.alert.app import DeadLetterAlert
 from infra import ROOT
-from infra.settings import DeploymentSettings
 from ojs.domain.events.types import EventType
 from ojs.projections.outlets import SOURCE
 from ojs.projections.project import ALWAYS
+from ojs_aws.cdk.settings import DeploymentSettings
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

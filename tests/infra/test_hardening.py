@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from infra.constructs import firewall
-from infra.settings import DeploymentSettings
+from ojs_aws.cdk.parts import firewall
+from ojs_aws.cdk.settings import DeploymentSettings
 
 NAME = "jobs.example.com"
 API = "AWS::ApiGatewayV2::Api"

@@ -10,10 +10,10 @@ import pytest
 from aws_cdk import assertions
 
 from functions.sweep import metrics as gauges
-from infra.constructs import monitoring
-from infra.settings import DeploymentSettings
 from ojs.domain.job.states import TERMINAL, State
 from ojs.projections import metrics
+from ojs_aws.cdk.parts import monitoring
+from ojs_aws.cdk.settings import DeploymentSettings
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

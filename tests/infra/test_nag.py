@@ -7,7 +7,7 @@ from aws_cdk import App, Stack
 from aws_cdk import aws_s3 as s3
 from cdk_nag import AwsSolutionsChecks
 
-from infra.settings import DeploymentSettings
+from ojs_aws.cdk.settings import DeploymentSettings
 
 
 def test_no_finding_without_a_written_reason(each_synthesis: Any) -> None:

@@ -5,9 +5,9 @@ from __future__ import annotations
 import re
 from typing import Any
 
-from docs.numbers import assumed
-from infra.settings import DeploymentSettings
+from docs.numbers import assumed, counted, prices
 from ojs.domain.pool.worker import HEARTBEAT_INTERVAL_S
+from ojs_aws.cdk.settings import DeploymentSettings
 
 # As an ordinary request has them.
 SAMPLES = {
@@ -59,3 +59,18 @@ def test_a_line_of_the_access_log_is_as_long_as_it_is_priced(synthesis: Any) -> 
     form = synthesis.one("AWS::ApiGatewayV2::Stage")["AccessLogSettings"]["Format"]
     line = re.sub(r"\$context\.([\w.]+)", lambda found: SAMPLES[found[1]], form)
     assert abs(len(line) - assumed()["access_log_bytes"]) <= 50
+
+
+def test_an_idle_deployment_costs_at_most_five_dollars() -> None:
+    """With dashboard and metrics per queue off, by list prices."""
+    least = prices.idle(prices.Model(counted(), assumed()))
+    assert sum(least.values()) <= 5, least
+
+
+def test_alarms_look_at_as_many_metrics_as_are_priced(synthesis: Any) -> None:
+    alarms = synthesis.resources("AWS::CloudWatch::Alarm").values()
+    looked_at = sum(
+        len([each for each in alarm.get("Metrics", [1]) if each == 1 or "MetricStat" in each])
+        for alarm in alarms
+    )
+    assert looked_at == assumed()["alarm_metrics"]

@@ -6,8 +6,8 @@ import re
 from typing import TYPE_CHECKING, Any
 
 from infra import ROOT
-from infra.settings import DeploymentSettings
 from ojs.store.table.schema import STREAM_BATCH, STREAM_MAX_AGE_S
+from ojs_aws.cdk.settings import DeploymentSettings
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

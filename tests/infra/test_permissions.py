@@ -1,7 +1,7 @@
 """Roles against code: each function may do what it does, and nothing else.
 
-Three things must agree: the table in `infra.functions`, the roles in the template, and the calls
-that the code makes. The calls are recorded inside the SDK while every operation of the HTTP
+Three things must agree: the table in `ojs_aws.cdk.functions`, the roles in the template, and the
+calls that the code makes. The calls are recorded inside the SDK while every operation of the HTTP
 contract, a sweep over everything time can decide, the stream of all that, and the step before a
 deployment run through the real handlers.
 """
@@ -22,9 +22,8 @@ import boto3
 import pytest
 from moto import mock_aws
 
+from functions.custom_resource import Outcome
 from functions.setup import handler as setup
-from infra.constructs.storage import KEY_USE
-from infra.functions import FUNCTIONS, STREAM_SOURCE, by_name, deployed
 from local.dynamodb import connect_to_streams
 from local.stream import TableStream
 from ojs import access_runtime, runtime
@@ -47,6 +46,8 @@ from ojs.store.table import clients, keys
 from ojs.store.table.schema import create_table_arguments
 from ojs.store.table.table import Put, Table, Update
 from ojs.store.table.values import Item, unpack
+from ojs_aws.cdk.functions import FUNCTIONS, STREAM_SOURCE, by_name, deployed
+from ojs_aws.cdk.parts.storage import KEY_USE
 from tests.direct import connected
 from tests.simulation.memory import Memory
 
@@ -383,7 +384,7 @@ class Caller:
         found: dict[str, Any] = self._invoke("authorizer", event)["context"]
         return found
 
-    def set_up(self) -> dict[str, str]:
+    def set_up(self) -> Outcome:
         """What CloudFormation has done in a deployment."""
         self.recorder.function = "setup"
         try:

@@ -10,8 +10,9 @@ from aws_cdk import App
 from pydantic import ValidationError
 
 from infra import ROOT, app
-from infra.settings import DeploymentSettings, project_version
+from infra.context import from_context
 from ojs.settings import EVENT_PATTERN, MIDDLEWARE_PATTERN, Settings
+from ojs_aws.cdk.settings import DeploymentSettings
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -27,7 +28,7 @@ def test_cdk_json_leaves_settings_to_files_and_the_command_line() -> None:
     # CDK does not tell what is in cdk.json from what is on the command line.
     context = json.loads((ROOT / "cdk.json").read_text())["context"]
     assert not set(context) & set(DeploymentSettings.model_fields)
-    assert DeploymentSettings.from_context(context) == DeploymentSettings()
+    assert from_context(context) == DeploymentSettings()
 
 
 def test_every_setting_is_described() -> None:
@@ -37,7 +38,7 @@ def test_every_setting_is_described() -> None:
 
 def test_values_of_the_command_line_are_texts() -> None:
     context = {"log_retention_days": "7", "deletion_protection": "false", "memory_mb": "512"}
-    settings = DeploymentSettings.from_context(context)
+    settings = from_context(context)
     assert settings.log_retention_days == 7
     assert settings.deletion_protection is False
     assert settings.memory_mb == 512
@@ -102,7 +103,7 @@ def test_values_of_the_command_line_are_texts() -> None:
 )
 def test_other_values_are_refused(name: str, value: str) -> None:
     with pytest.raises(ValidationError, match=name):
-        DeploymentSettings.from_context({name: value})
+        from_context({name: value})
 
 
 @pytest.mark.parametrize(
@@ -150,7 +151,7 @@ def test_other_values_are_refused(name: str, value: str) -> None:
 )
 def test_what_contradicts_itself_is_refused_by_name(context: dict[str, str], field: str) -> None:
     with pytest.raises(ValidationError, match=f"Value error, {field}"):
-        DeploymentSettings.from_context(context)
+        from_context(context)
 
 
 @pytest.mark.parametrize(
@@ -158,7 +159,7 @@ def test_what_contradicts_itself_is_refused_by_name(context: dict[str, str], fie
 )
 def test_operators_are_roles(operators: str) -> None:
     with pytest.raises(ValidationError, match="iam_operators"):
-        DeploymentSettings.from_context({"authorizer": "iam", "iam_operators": operators})
+        from_context({"authorizer": "iam", "iam_operators": operators})
 
 
 @pytest.mark.parametrize(
@@ -178,11 +179,11 @@ def test_operators_are_roles(operators: str) -> None:
     ],
 )
 def test_what_fits_together_is_taken(context: dict[str, str]) -> None:
-    assert DeploymentSettings.from_context(context).model_fields_set == set(context)
+    assert from_context(context).model_fields_set == set(context)
 
 
 def test_numbers_by_function_are_read_from_either() -> None:
-    by_text = DeploymentSettings.from_context({"memory_mb_by_function": "sweep=512, jobs=2048"})
+    by_text = from_context({"memory_mb_by_function": "sweep=512, jobs=2048"})
     by_file = DeploymentSettings(memory_mb_by_function={"sweep": 512, "jobs": 2048})
     assert by_text == by_file
     assert (by_text.memory_of("jobs"), by_text.memory_of("workers")) == (2048, 1024)
@@ -208,7 +209,7 @@ def cdk_json(tmp_path: Path) -> Path:
 def test_the_command_line_wins_over_the_file(cdk_json: Path, name: str, text: str) -> None:
     (cdk_json.parent / name).write_text(text)
     context = {"settings": name, "memory_mb": "2048", "@aws-cdk/core:flag": True}
-    settings = DeploymentSettings.from_context(context, cdk_json=cdk_json)
+    settings = from_context(context, cdk_json=cdk_json)
     assert (settings.stage, settings.memory_mb) == ("prod", 2048)
     assert settings.reserved_concurrency == {"sweep": 1}
     assert settings.log_level == "INFO"
@@ -219,18 +220,18 @@ def test_a_setting_in_cdk_json_does_not_silently_win_over_the_file(cdk_json: Pat
     (cdk_json.parent / "prod.json").write_text('{"stage": "prod"}')
     context = {"settings": "prod.json", "stage": "dev", "memory_mb": 512}
     with pytest.raises(ValueError, match=r"stage: both in cdk\.json and in prod\.json"):
-        DeploymentSettings.from_context(context, cdk_json=cdk_json)
+        from_context(context, cdk_json=cdk_json)
 
 
 def test_names_that_are_no_settings_are_refused(cdk_json: Path) -> None:
     (cdk_json.parent / "prod.json").write_text('{"stgae": "prod"}')
     with pytest.raises(ValueError, match=r"prod\.json: stgae"):
-        DeploymentSettings.from_context({"settings": "prod.json"}, cdk_json=cdk_json)
+        from_context({"settings": "prod.json"}, cdk_json=cdk_json)
     with pytest.raises(ValueError, match=r"cdk\.json\): removal-policy"):
-        DeploymentSettings.from_context({"removal-policy": "destroy"})
+        from_context({"removal-policy": "destroy"})
     # CDK's own are left to it.
     own = {"aws:cdk:version-reporting": True, "@aws-cdk/core:flag": True, "aws-cdk:x": 1}
-    assert DeploymentSettings.from_context(own) == DeploymentSettings()
+    assert from_context(own) == DeploymentSettings()
 
 
 @pytest.mark.parametrize(
@@ -241,7 +242,7 @@ def test_a_file_that_cannot_be_read_is_named(cdk_json: Path, name: str, text: st
     if text is not None:
         (cdk_json.parent / name).write_text(text)
     with pytest.raises(ValueError, match=f"cannot read the settings in {name}"):
-        DeploymentSettings.from_context({"settings": name}, cdk_json=cdk_json)
+        from_context({"settings": name}, cdk_json=cdk_json)
 
 
 def test_a_mistake_is_told_without_a_trace(
@@ -259,7 +260,7 @@ def test_a_mistake_is_told_without_a_trace(
 def test_event_types_are_understood_as_the_functions_understand_them(
     listed: str, types: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    settings = DeploymentSettings.from_context({"bus_types": listed})
+    settings = from_context({"bus_types": listed})
     assert settings.bus_types == types
     monkeypatch.setenv("OJS_TABLE", "any")
     monkeypatch.setenv("OJS_BUS_TYPES", ",".join(settings.bus_types))
@@ -275,7 +276,7 @@ def test_middleware_is_understood_as_the_functions_understand_it(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     context = {"middleware": "hooks:add_trace, pkg.checks:Args", "middleware_folder": "hooks"}
-    settings = DeploymentSettings.from_context(context)
+    settings = from_context(context)
     assert settings.middleware == ("hooks:add_trace", "pkg.checks:Args")
     monkeypatch.setenv("OJS_TABLE", "any")
     monkeypatch.setenv("OJS_MIDDLEWARE", ",".join(settings.middleware))
@@ -297,7 +298,3 @@ def test_the_local_target_is_this_machine() -> None:
 def test_the_lambda_target_is_what_was_chosen() -> None:
     settings = DeploymentSettings(python="3.14")
     assert (settings.runtime_python, settings.runtime_architecture) == ("3.14", "arm64")
-
-
-def test_the_version_is_the_project_s() -> None:
-    assert f'version = "{project_version()}"' in (ROOT / "pyproject.toml").read_text()

@@ -7,9 +7,10 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from infra.constructs.stream import pattern
-from infra.settings import DeploymentSettings
 from ojs.store.table import keys, schema
+from ojs_aws.cdk import server
+from ojs_aws.cdk.parts.stream import pattern
+from ojs_aws.cdk.settings import DeploymentSettings
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -130,7 +131,7 @@ def test_only_what_is_projected_is_delivered(
     # Lambda takes five unless it is asked for more.
     assert len(filters) <= 5
     patterns = [json.loads(each["Pattern"]) for each in filters]
-    assert patterns == [pattern(each) for each in schema.TABLE.stream_filters]
+    assert patterns == [pattern(each) for each in server.STREAM_FILTERS]
     record = {"dynamodb": {"Keys": {"pk": {"S": pk}, "sk": {"S": sk}}}}
     assert any(matches(each, record) for each in patterns) is projected
     # The local server filters by the same table.

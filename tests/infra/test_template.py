@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from aws_cdk import assertions
 
-from infra.functions import FUNCTIONS
-from infra.settings import DeploymentSettings
 from ojs.services.jobs.middleware import FAILED
 from ojs.settings import MAX_QUEUES
 from ojs.store.table.schema import TABLE, create_table_arguments
+from ojs_aws.cdk.functions import FUNCTIONS
+from ojs_aws.cdk.settings import DeploymentSettings
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -22,11 +22,16 @@ from typing import TYPE_CHECKING, Any
 
 from docs.numbers import COUNTED
 from functions.stream.handler import handler as stream
+from functions.sweep import metrics as gauges
 from functions.sweep.handler import handler as sweep
 from ojs import runtime
 from ojs.domain.ids import IdSource
 from ojs.domain.job.job import Job
+from ojs.domain.job.states import TERMINAL, State
+from ojs.domain.queue.queue import Queue
+from ojs.domain.stats import Levels, QueueGauges, Totals, WorkerCounts
 from ojs.services.for_each import one_by_one
+from ojs.services.operations.metrics_sweep import MetricsReport
 from ojs.store.queues.registry import NOTED_MS, QUIET_MS
 from ojs.store.table.schema import STREAM_BATCH, TABLE
 from ojs.store.table.values import unpack
@@ -438,17 +443,41 @@ def _bytes(log: str, runs: float) -> float:
 
 
 def metrics(bench: Counting) -> dict[str, int]:
-    """CloudWatch metrics of a deployment in which one queue has jobs of one type."""
+    """CloudWatch metrics of a deployment in which one queue has jobs of one type; and of one in
+    which nothing happens, without those of queues.
+    """
     consume = Consumer()
     consume(bench.recorded(1))
+    waiting = Levels(dict.fromkeys(set(State) - TERMINAL, 1), dead=1)
+    found = _metrics(consume.log + swept() + _gauges(waiting, running=1))
+    of_queue = {one for one in found if any(name == "queue" for name, _ in one[0])}
+    return {
+        "queue": len(of_queue),
+        "deployment": len(found - of_queue),
+        "idle": len(_metrics(_gauges(Levels(), running=0))),
+    }
+
+
+def _gauges(levels: Levels, *, running: int) -> str:
+    """What a sweep writes of a deployment with these jobs and workers, but for its queues."""
+    queue = QueueGauges(Queue("default"), levels, oldest_ms=0)
+    totals = Totals(1, 1, levels, WorkerCounts(running))
+    written = StringIO()
+    with redirect_stdout(written):
+        report = MetricsReport({}, 1, [queue], totals)
+        gauges.write(report, service=runtime.current().settings.service, most=0)
+    return written.getvalue()
+
+
+def _metrics(log: str) -> set[tuple[tuple[tuple[str, str], ...], str]]:
+    """Dimensions and names of all metrics in a log."""
     found = set()
-    for line in map(json.loads, (consume.log + swept()).splitlines()):
+    for line in map(json.loads, log.splitlines()):
         for group in line.get("_aws", {}).get("CloudWatchMetrics", ()):
             for names in group["Dimensions"]:
                 dimensions = tuple((name, line[name]) for name in names)
                 found |= {(dimensions, metric["Name"]) for metric in group["Metrics"]}
-    of_queue = [one for one in found if any(name == "queue" for name, _ in one[0])]
-    return {"queue": len(of_queue), "deployment": len(found) - len(of_queue)}
+    return found
 
 
 _LIMIT = {"key": "one", "rate": {"limit": 1_000, "period": "PT1M"}}

@@ -44,7 +44,7 @@ UNITS: dict[str, Any] = {
     },
     "sweeps": {"1": spent(1, 4, calls=10, log_bytes=1_000), "200": spent(1, 40, calls=100)},
     "note": spent(1, calls=1) | {"every_s": 200},
-    "metrics": {"queue": 3, "deployment": 2},
+    "metrics": {"queue": 3, "deployment": 2, "idle": 1},
     "paths": {
         "one by one": {"table J|": [3, 0], "table Q|": [0, 2], "work R|": [2, 0.5]},
         "in tens": {"table J|": [4, 0], "table Q|": [0, 0.2], "work R|": [2, 0.5]},

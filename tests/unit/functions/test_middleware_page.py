@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 import ojs.middleware
-from infra.settings import DeploymentSettings
+from infra.context import from_context
 from ojs import runtime
 from ojs.http.binding.errors import KINDS
 from ojs.middleware import Envelope
@@ -66,7 +66,7 @@ def test_its_requests_are_answered_as_it_says(api: Api) -> None:
 
 def test_a_deployment_takes_its_settings() -> None:
     names, folder = re.findall(r"-c middleware=(\S+) -c middleware_folder=(\S+)", PAGE)[0]
-    settings = DeploymentSettings.from_context({"middleware": names, "middleware_folder": folder})
+    settings = from_context({"middleware": names, "middleware_folder": folder})
     assert f"`middleware_timeout_ms` ({settings.middleware_timeout_ms})" in PAGE
 
 

@@ -294,6 +294,89 @@ def test_deletion_changes_nothing(
     assert answers[0]["Status"] == "SUCCESS"
 
 
+def key_event(url: str, kind: str, request: str, **wanted: Any) -> dict[str, Any]:
+    properties = {"Secret": "arn", "Name": "sender", "Scopes": ["work"], **wanted}
+    named = {"ResourceType": "Custom::OjsKey", "ResourceProperties": properties}
+    return event(url, kind, **named) | {"RequestId": request}
+
+
+def test_a_declared_key_goes_to_its_secret_and_is_revoked_with_it(
+    deployed: Deployed,
+    told: tuple[str, list[dict[str, Any]]],
+    secrets: SecretsManagerClient,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    url, answers = told
+    arn = secrets.create_secret(Name=uuid.uuid4().hex)["ARN"]
+    monkeypatch.setattr(access_runtime, "setup", deployed.setup)
+    monkeypatch.setattr(access_runtime, "secret", lambda _arn: Secret(secrets, arn))
+
+    def text() -> str:
+        return secrets.get_secret_value(SecretId=arn)["SecretString"]
+
+    made = "a" * 36
+    # Lambda repeats a call that failed: there is one key all the same.
+    for _ in range(2):
+        run_setup(key_event(url, "Create", made, Queues=["mail"]), None)
+    first = text()
+    assert [each["Status"] for each in answers] == ["SUCCESS"] * 2
+    assert {each["PhysicalResourceId"] for each in answers} == {first.split("_")[1]}
+    principal = Authentication(deployed.keys, deployed.clock).who(f"Bearer {first}")
+    assert principal is not None
+    assert (principal.name, principal.scopes, principal.queues) == (
+        "sender", frozenset({"work"}), ("mail",),
+    )  # fmt: skip
+    # With other scopes it is another key; CloudFormation then deletes the one before.
+    known = answers[0]["PhysicalResourceId"]
+    changed = key_event(url, "Update", "b" * 36, Scopes=["work", "jobs:read"])
+    run_setup({**changed, "PhysicalResourceId": known}, None)
+    second = text()
+    assert answers[2]["PhysicalResourceId"] == second.split("_")[1] != known
+    assert deployed.who(first) == deployed.who(second) == "sender"
+    for _ in range(2):
+        run_setup({**key_event(url, "Delete", "c" * 36), "PhysicalResourceId": known}, None)
+    assert (deployed.who(first), deployed.who(second)) == (None, "sender")
+    assert first.split("_")[2] not in json.dumps(answers) + capsys.readouterr().out
+
+
+def test_a_key_with_a_scope_that_there_is_not_is_refused(
+    deployed: Deployed,
+    told: tuple[str, list[dict[str, Any]]],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    url, answers = told
+    secret = Kept()
+    monkeypatch.setattr(access_runtime, "setup", deployed.setup)
+    monkeypatch.setattr(access_runtime, "secret", lambda _arn: secret)
+    run_setup(key_event(url, "Create", "a" * 36, Scopes=["works"]), None)
+    assert answers[0]["Status"] == "FAILED"
+    assert "There is no scope works." in answers[0]["Reason"]
+    assert secret.text is None
+    # What could not be made is deleted by a name that no key has.
+    unmade = answers[0]["PhysicalResourceId"]
+    run_setup({**key_event(url, "Delete", "b" * 36), "PhysicalResourceId": unmade}, None)
+    assert answers[1]["Status"] == "SUCCESS"
+
+
+@pytest.mark.parametrize("dies_at", [1, 2])
+def test_a_key_is_made_once_however_often_it_dies(deployed: Deployed, dies_at: int) -> None:
+    secret = Kept()
+    secret.dies_at = dies_at
+
+    def leave() -> str:
+        return deployed.setup().leave_key(
+            secret, token="a" * 36, name="sender", scopes=["work"], queues=None
+        )
+
+    with pytest.raises(Died):
+        leave()
+    key_id = leave()
+    assert secret.text is not None
+    assert deployed.who(secret.text) == "sender"
+    assert [key.id for key in deployed.keys.list(limit=10).items] == [key_id]
+
+
 def test_one_value_for_a_secret(secrets: SecretsManagerClient) -> None:
     """Two deployments at once: the second takes the first's key."""
     secret = Secret(secrets, secrets.create_secret(Name=uuid.uuid4().hex)["ARN"])

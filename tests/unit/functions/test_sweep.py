@@ -409,7 +409,8 @@ def test_the_real_gauges_are_measured(
     runtime.use(make_runtime())
     assert handler(EVENT, Context(50_000)) == {}
     names = {name for line in capsys.readouterr().out.splitlines() for name in json.loads(line)}
-    assert {"ojs.queue.oldest_age", "ojs.workers.active", "ojs.queue.depth"} <= names
+    # Each metric costs something in the hours in which it is written: there are no zeros but this.
+    assert {name for name in names if name.startswith("ojs.")} == {"ojs.dead_letter.total"}
 
 
 def test_queues_rest_and_are_measured_all_the_same(

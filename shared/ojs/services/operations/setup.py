@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from contextlib import suppress
 from typing import Protocol
 
 from ojs.clock import Clock
-from ojs.domain.access import ALL_SCOPES, AccessKey, Credential
+from ojs.domain.access import ALL_SCOPES, AccessKey, Credential, Scope
 from ojs.store.deployment.access_keys import AccessKeyStore
 from ojs.store.deployment.notes import DeploymentStore
+from ojs.store.table.errors import LostRace
 from ojs.store.table.schema import SCHEMA_VERSION
 
 FIRST_KEY_NAME = "first"
@@ -86,3 +88,40 @@ class Setup:
                 raise SetupError("The first key's id belongs to another key.")
             self._deployment.note_first_key(credential.id)
         return credential.id
+
+    def leave_key(
+        self,
+        secret: SecretStore,
+        *,
+        token: str,
+        name: str,
+        scopes: Iterable[str],
+        queues: Iterable[str] | None,
+    ) -> str:
+        """Create a key, and store its text in the secret, whatever that held; returns its id.
+
+        With the same token, safe to repeat after a crash: the secret is written first. Raises
+        SetupError for a scope that there is not.
+        """
+        if unknown := sorted(set(scopes) - set(Scope)):
+            raise SetupError(f"There is no scope {', '.join(unknown)}.")
+        text = secret.write_once(Credential.make(self._random_bytes).text, token)
+        credential = Credential.parse(text.strip())
+        key = AccessKey(
+            id=credential.id if credential else "",
+            name=name,
+            scopes=frozenset(scopes),
+            created_ms=self._clock.now_ms(),
+            queues=None if queues is None else tuple(queues),
+        )
+        if credential is None or not self._keys.add(key, credential):
+            raise SetupError(f"The secret of key {name} does not hold a key of its own.")
+        return key.id
+
+    def take_back_key(self, key_id: str) -> None:
+        """Revoke a key, if there is one of this id."""
+        key = self._keys.get(key_id)
+        if key is not None:
+            # Race: it ended so long ago that it is removed at this moment. It opens nothing.
+            with suppress(LostRace):
+                self._keys.revoke(key.revoked(self._clock.now_ms()))

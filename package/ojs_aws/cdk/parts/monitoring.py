@@ -14,8 +14,8 @@ from aws_cdk import aws_sns as sns
 from aws_cdk import aws_sns_subscriptions as subscriptions
 from constructs import Construct
 
-from infra.functions import AUTHORIZER
-from ojs.store.table.schema import TABLE
+from ojs_aws.cdk import server
+from ojs_aws.cdk.functions import AUTHORIZER
 
 if TYPE_CHECKING:
     from aws_cdk import aws_apigatewayv2 as apigatewayv2
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from aws_cdk import aws_lambda as lambda_
     from aws_cdk import aws_sqs as sqs
 
-    from infra.settings import DeploymentSettings
+    from ojs_aws.cdk.settings import DeploymentSettings
 
 # As functions/sweep/metrics.py and ojs.projections.metrics write them; a test compares.
 OLDEST_AGE = "ojs.queue.oldest_age"
@@ -65,6 +65,7 @@ class Monitoring(Construct):
         table: dynamodb.ITable,
         functions: Mapping[str, lambda_.Function],
         failures: sqs.IQueue,
+        topics: Sequence[sns.ITopic] = (),
         settings: DeploymentSettings,
     ) -> None:
         super().__init__(scope, name)
@@ -80,7 +81,9 @@ class Monitoring(Construct):
             statistic="Maximum", period=_MINUTE
         )
         self._table_throttles = _table_throttles(table)
-        self._topics = self._make_topics()
+        self._topics = [*topics, *self._make_topics()]
+        for topic in self._topics:
+            self._let_alarms_in(topic)
         if not self._topics and not settings.is_local:
             Annotations.of(self).add_warning_v2(
                 "ojs:alarms-reach-nobody",
@@ -103,17 +106,20 @@ class Monitoring(Construct):
                 self, "Topic", display_name=f"{settings.service} alarms", enforce_ssl=True
             )
             topic.add_subscription(subscriptions.EmailSubscription(settings.alarm_email))
-            # A topic with a policy of its own has lost the one that lets the account's services in.
-            topic.add_to_resource_policy(
-                iam.PolicyStatement(
-                    actions=["sns:Publish"],
-                    principals=[iam.ServicePrincipal("cloudwatch.amazonaws.com")],
-                    resources=[topic.topic_arn],
-                    conditions={"StringEquals": {"aws:SourceAccount": Stack.of(self).account}},
-                )
-            )
             topics.append(topic)
         return topics
+
+    def _let_alarms_in(self, topic: sns.ITopic) -> None:
+        # A topic with a policy of its own has lost the one that lets the account's services in.
+        # One of another app is left as it is.
+        topic.add_to_resource_policy(
+            iam.PolicyStatement(
+                actions=["sns:Publish"],
+                principals=[iam.ServicePrincipal("cloudwatch.amazonaws.com")],
+                resources=[topic.topic_arn],
+                conditions={"StringEquals": {"aws:SourceAccount": Stack.of(self).account}},
+            )
+        )
 
     def _alarm(
         self,
@@ -336,13 +342,7 @@ class Monitoring(Construct):
         self, name: str, *, period: Duration = _MINUTE, **dimensions: str
     ) -> cloudwatch.Metric:
         """A gauge that the functions write."""
-        return cloudwatch.Metric(
-            namespace=self._settings.metrics_namespace,
-            metric_name=name,
-            dimensions_map={"service": self._settings.service, **dimensions},
-            statistic="Maximum",
-            period=period,
-        )
+        return own_metric(self._settings, name, period=period, **dimensions)
 
     def _search(self, name: str, statistic: str, *dimensions: str, only: str = "") -> str:
         """An expression for every such metric there is, whatever queues there are."""
@@ -368,7 +368,10 @@ class Monitoring(Construct):
         lengths = [self._search(name, "p95", "queue", "type") for name in LENGTHS]
         dashboard.add_widgets(
             _graph("Jobs a minute", [_line(f"SUM({counted[name]})", name) for name in COUNTERS]),
-            _graph("Jobs by state", [self._own(DEPTH, state=state) for state in _STATES]),
+            _graph(
+                "Jobs by state",
+                [_or_zero(self._own(DEPTH, state=state), state) for state in _STATES],
+            ),
             _graph("Available jobs by queue", [_line(available)]),
         )
         oldest = self._search(OLDEST_AGE, "Maximum", "queue")
@@ -379,7 +382,7 @@ class Monitoring(Construct):
         )
         dashboard.add_widgets(
             _graph("Dead letters", [self._own(DEAD_LETTERS)]),
-            _graph("Active workers", [self._own(ACTIVE_WORKERS)]),
+            _graph("Active workers", [_or_zero(self._own(ACTIVE_WORKERS), "workers")]),
             _graph("Stream: age (ms), failures", [self._stream_age], [self._stream_failures]),
         )
         requests = (api.metric_count, api.metric_client_error, api.metric_server_error)
@@ -415,10 +418,23 @@ class Monitoring(Construct):
         )
 
 
+def own_metric(
+    settings: DeploymentSettings, name: str, *, period: Duration, **dimensions: str
+) -> cloudwatch.Metric:
+    """A gauge that the functions of this deployment write."""
+    return cloudwatch.Metric(
+        namespace=settings.metrics_namespace,
+        metric_name=name,
+        dimensions_map={"service": settings.service, **dimensions},
+        statistic="Maximum",
+        period=period,
+    )
+
+
 def _table_throttles(table: dynamodb.ITable) -> cloudwatch.MathExpression:
     """Requests to the table and its indexes that were refused for their rate."""
     name = {"TableName": table.table_name}
-    indexes = [{**name, "GlobalSecondaryIndexName": index.name} for index in TABLE.indexes]
+    indexes = [{**name, "GlobalSecondaryIndexName": index.name} for index in server.INDEXES]
     return _sum(
         [
             cloudwatch.Metric(
@@ -443,6 +459,13 @@ def _sum(metrics: Sequence[cloudwatch.IMetric], label: str) -> cloudwatch.MathEx
         using_metrics=names,
         label=label,
         period=_FIVE_MINUTES,
+    )
+
+
+def _or_zero(metric: cloudwatch.Metric, name: str) -> cloudwatch.MathExpression:
+    """A gauge whose zeros are not written, under a name that no other has in its graph."""
+    return cloudwatch.MathExpression(
+        expression=f"FILL({name}, 0)", using_metrics={name: metric}, label=name, period=_MINUTE
     )
 
 

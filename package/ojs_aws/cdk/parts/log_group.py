@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from aws_cdk import aws_kms as kms
     from constructs import Construct
 
-    from infra.settings import DeploymentSettings
+    from ojs_aws.cdk.settings import DeploymentSettings
 
 
 def log_group(

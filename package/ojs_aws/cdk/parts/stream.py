@@ -10,14 +10,14 @@ from aws_cdk import aws_lambda as lambda_
 from aws_cdk import aws_sqs as sqs
 from constructs import Construct
 
-from infra.constructs.acknowledgement import acknowledge
-from ojs.store.table.schema import STREAM_MAX_AGE_S, TABLE, StreamFilter
+from ojs_aws.cdk import server
+from ojs_aws.cdk.parts.acknowledgement import acknowledge
 
 if TYPE_CHECKING:
     from aws_cdk import aws_dynamodb as dynamodb
     from aws_cdk import aws_kms as kms
 
-    from infra.settings import DeploymentSettings
+    from ojs_aws.cdk.settings import DeploymentSettings
 
 # A tumbling window, as long as they may be, makes Lambda name the shard that records are from: its
 # counters are kept by shard. Each window ends with one more invocation.
@@ -57,7 +57,7 @@ def map_stream(
     assert table.table_stream_arn is not None
     kind = lambda_.CfnEventSourceMapping
     # Not through the construct for it, which would widen the function's role: that has what it
-    # needs, by name (infra.functions).
+    # needs, by name (ojs_aws.cdk.functions).
     mapping = kind(
         Construct(scope, "StreamMapping"),
         "Mapping",
@@ -75,7 +75,7 @@ def map_stream(
         # Some hours of trying, with growing pauses, survive an outage of the table. Before they are
         # over the function itself puts aside what fails: Lambda would give up the whole batch.
         maximum_retry_attempts=-1,
-        maximum_record_age_in_seconds=STREAM_MAX_AGE_S,
+        maximum_record_age_in_seconds=server.STREAM_MAX_AGE_S,
         function_response_types=["ReportBatchItemFailures"],
         destination_config=kind.DestinationConfigProperty(
             on_failure=kind.OnFailureProperty(destination=failures.queue_arn)
@@ -83,7 +83,7 @@ def map_stream(
         filter_criteria=kind.FilterCriteriaProperty(
             filters=[
                 kind.FilterProperty(pattern=json.dumps(pattern(each)))
-                for each in TABLE.stream_filters
+                for each in server.STREAM_FILTERS
             ]
         ),
     )
@@ -91,10 +91,10 @@ def map_stream(
     mapping.node.add_dependency(function.role or function)
 
 
-def pattern(wanted: StreamFilter) -> dict[str, object]:
+def pattern(wanted: server.StreamFilter) -> dict[str, object]:
     """A filter of the mapping. What no filter matches costs no call."""
     prefixes = [{"prefix": each} for each in wanted.prefixes]
-    keys: dict[str, object] = {TABLE.hash_key: {"S": prefixes}}
+    keys: dict[str, object] = {server.HASH_KEY: {"S": prefixes}}
     if wanted.sort_keys:
-        keys[TABLE.range_key] = {"S": list(wanted.sort_keys)}
+        keys[server.RANGE_KEY] = {"S": list(wanted.sort_keys)}
     return {"dynamodb": {"Keys": keys}}

@@ -16,21 +16,18 @@ from aws_cdk import aws_secretsmanager as secretsmanager
 from aws_cdk import aws_sqs as sqs
 from constructs import Construct
 
-from infra.constructs.acknowledgement import acknowledge
-from infra.constructs.log_group import log_group
-from infra.constructs.storage import KEY_USE
-from infra.settings import DeploymentSettings, project_version
-from ojs.store.table.schema import SCHEMA_VERSION
+from ojs_aws.cdk import server
+from ojs_aws.cdk.functions import CUSTOM_RESOURCE_S, DECLARE
+from ojs_aws.cdk.parts.acknowledgement import acknowledge, reported
+from ojs_aws.cdk.parts.log_group import log_group
+from ojs_aws.cdk.parts.network import Network, addresses
+from ojs_aws.cdk.parts.storage import KEY_USE
+from ojs_aws.cdk.settings import DeploymentSettings
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from infra.functions import Access, FunctionSpec
-
-
-# CloudFormation waits for an hour, unless it knows how long the setup may take: its own
-# timeout, and the two tries that Lambda makes after a failure.
-_SETUP_TIMEOUT_S = 300
+    from ojs_aws.cdk.functions import Access, FunctionSpec
 
 
 @dataclass(frozen=True)
@@ -56,6 +53,7 @@ class Function(Construct):
         spec: FunctionSpec,
         code: lambda_.Code,
         resources: Resources,
+        network: Network | None = None,
         settings: DeploymentSettings,
     ) -> None:
         super().__init__(scope, name)
@@ -77,6 +75,8 @@ class Function(Construct):
         )
         for statement in statements(spec.access, resources, region=Stack.of(self).region):
             role.add_to_policy(statement)
+        if network is not None:
+            role.add_to_policy(addresses())
         self.function = lambda_.Function(
             self,
             "Function",
@@ -89,6 +89,9 @@ class Function(Construct):
             reserved_concurrent_executions=settings.reserved_concurrency.get(spec.name),
             timeout=Duration.seconds(spec.timeout_s),
             role=role,
+            vpc=network.vpc if network else None,
+            vpc_subnets=network.subnets if network else None,
+            security_groups=network.security_groups if network else None,
             log_group=logs,
             logging_format=lambda_.LoggingFormat.JSON,
             application_log_level_v2=lambda_.ApplicationLogLevel[
@@ -101,7 +104,7 @@ class Function(Construct):
             tracing=lambda_.Tracing.ACTIVE if settings.tracing else lambda_.Tracing.DISABLED,
             environment={
                 "OJS_TABLE": resources.table.table_name,
-                "OJS_VERSION": project_version(),
+                "OJS_VERSION": server.VERSION,
                 "OJS_STRICT_QUEUES": str(settings.strict_queues).lower(),
                 "OJS_MAX_QUEUES": str(settings.max_queues),
                 "OJS_SERVICE": settings.service,
@@ -112,23 +115,20 @@ class Function(Construct):
             },
         )
         if spec.access.payloads:
-            # cdk-nag names the finding by the export through which the ARN crosses stacks; asking
-            # for the export here gives the one that CDK makes anyway.
-            owner = Stack.of(resources.bucket)
-            arn = owner.export_value(resources.bucket.bucket_arn)
-            export = owner.resolve(arn)["Fn::ImportValue"]
+            bucket = reported(role, resources.bucket, resources.bucket.bucket_arn)
             acknowledge(
                 role,
-                f"AwsSolutions-IAM5[Resource::{export}/*]",
+                f"AwsSolutions-IAM5[Resource::{bucket}/*]",
                 "Payload objects are named by job ids, which only the functions know: every object "
                 "of this one bucket, and nothing of the bucket itself.",
             )
-        if settings.tracing:
+        if settings.tracing or network is not None:
             acknowledge(
                 role,
                 "AwsSolutions-IAM5[Resource::*]",
-                "xray:PutTraceSegments and xray:PutTelemetryRecords, which active tracing needs, "
-                "cannot be limited to a resource.",
+                "What active tracing needs (xray:PutTraceSegments, xray:PutTelemetryRecords), and "
+                "what Lambda needs to give a function an address in a VPC, cannot be limited to a "
+                "resource.",
             )
         acknowledge(
             self.function,
@@ -147,7 +147,7 @@ def environment(
     A name where a secret is kept is no secret; what is in it never comes here.
     """
     access = spec.access
-    found = _callers(settings) if spec.routes else {}
+    found = _callers(spec, settings)
     if access.payloads:
         found["OJS_BUCKET"] = resources.bucket.bucket_name
     if access.secret and resources.secret is not None:
@@ -177,8 +177,13 @@ def _middleware(spec: FunctionSpec, settings: DeploymentSettings) -> dict[str, s
     }
 
 
-def _callers(settings: DeploymentSettings) -> dict[str, str]:
-    """Variables that say how callers are known."""
+def _callers(spec: FunctionSpec, settings: DeploymentSettings) -> dict[str, str]:
+    """How the function learns who asks."""
+    if spec.name == DECLARE:
+        # CloudFormation alone calls it, and its requests to itself bear no key.
+        return {"OJS_AUTHORIZER": "none"}
+    if not spec.routes:
+        return {}
     found: dict[str, str] = {"OJS_AUTHORIZER": settings.authorizer}
     if settings.authorizer == "jwt":
         found["OJS_JWT_SCOPE_CLAIM"] = settings.jwt_scope_claim
@@ -237,8 +242,9 @@ def set_up_first(
     function: lambda_.Function,
     others: Iterable[lambda_.Function],
     secret: secretsmanager.ISecret | None,
-) -> None:
-    """Have `function` check the table, and leave the first key, before `others` are deployed.
+) -> CfnResource:
+    """Have `function` check the table, and leave the first key, before `others` are deployed;
+    returns that step.
 
     CloudFormation calls it when its properties change: for each version, and each new form of the
     table's items. If it refuses, the deployment is rolled back, and the other functions have not
@@ -249,10 +255,10 @@ def set_up_first(
         "Resource",
         resource_type="Custom::OjsSetup",
         service_token=function.function_arn,
-        service_timeout=Duration.seconds(_SETUP_TIMEOUT_S),
+        service_timeout=Duration.seconds(CUSTOM_RESOURCE_S),
         properties={
-            "Version": project_version(),
-            "Schema": str(SCHEMA_VERSION),
+            "Version": server.VERSION,
+            "Schema": str(server.SCHEMA_VERSION),
             # Where the first key goes: it is made when there is a place for it.
             **({"FirstKeySecret": secret.secret_arn} if secret is not None else {}),
         },
@@ -260,3 +266,4 @@ def set_up_first(
     step = cast("CfnResource", resource.node.default_child)
     for other in others:
         cast("lambda_.CfnFunction", other.node.default_child).add_resource_dependency(step)
+    return step

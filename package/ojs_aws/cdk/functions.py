@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 DEFAULT_ROUTE = "$default"
 AUTHORIZER = "authorizer"
 SETUP = "setup"
+DECLARE = "declare"
 
 
 @dataclass(frozen=True)
@@ -60,6 +61,10 @@ class FunctionSpec:
         """The handler's name inside the bundle."""
         return f"functions.{self.name}.handler.handler"
 
+
+# How long CloudFormation waits for a custom resource, an hour otherwise: the timeout of its
+# function, and the two tries that Lambda makes after a failure.
+CUSTOM_RESOURCE_S = 300
 
 # An HTTP API gives up after 30 s: a function must have answered, or failed, before.
 HTTP_TIMEOUT_S = 29
@@ -160,6 +165,14 @@ FUNCTIONS: tuple[FunctionSpec, ...] = (
             secret=frozenset({"GetSecretValue", "PutSecretValue"}),
         ),
     ),
+)
+
+# Made where a CDK app declares anything. It does what the function admin does.
+DECLARING = FunctionSpec(
+    name=DECLARE,
+    description="Queues, worker pools, cron jobs and rate limits that a CDK app declares",
+    timeout_s=60,
+    access=_WORK_AND_EXPIRY,
 )
 
 

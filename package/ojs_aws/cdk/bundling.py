@@ -38,15 +38,23 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from infra import ROOT, SHARED
+from aws_cdk import AssetHashType
+from aws_cdk import aws_lambda as lambda_
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-    from infra.settings import DeploymentSettings
+    from ojs_aws.cdk.settings import DeploymentSettings
+
+_HERE = Path(__file__).resolve().parent
+# The wheel carries what the bundle is made of; in the project it lies where it is written.
+_CARRIED = _HERE / "carried"
+INSTALLED = _CARRIED.is_dir()
+ROOT = _CARRIED if INSTALLED else _HERE.parents[2]
 
 REQUIREMENTS = ROOT / "requirements" / "runtime.txt"
-BUILD = ROOT / "build" / "lambda"
+# Of an app that has the construct installed: where it is run, as cdk.out is.
+BUILD = (Path.cwd() / ".ojs-build" if INSTALLED else ROOT / "build") / "lambda"
 
 # The AWS services whose clients the functions create; a test finds them in the code.
 SDK_SERVICES = ("dynamodb", "events", "s3", "secretsmanager", "sqs")
@@ -104,7 +112,18 @@ def build(settings: DeploymentSettings) -> Bundle:
     return Bundle(path=target, content_hash=content_hash, bytecode=interpreter is not None)
 
 
-_SOURCES = ((SHARED / "ojs", "ojs"), (ROOT / "functions", "functions"))
+def code(settings: DeploymentSettings) -> lambda_.Code:
+    """The bundle as CDK has it. Raises BundlingError."""
+    bundle = build(settings)
+    return lambda_.Code.from_asset(
+        str(bundle.path),
+        # Of what went in, not of what came out: bytecode need not be the same byte for byte.
+        asset_hash=bundle.content_hash,
+        asset_hash_type=AssetHashType.CUSTOM,
+    )
+
+
+_SOURCES = ((ROOT / "shared" / "ojs", "ojs"), (ROOT / "functions", "functions"))
 _LEFT_OUT = shutil.ignore_patterns("__pycache__", "*.pyc", ".*")
 
 

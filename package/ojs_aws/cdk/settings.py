@@ -1,20 +1,10 @@
-"""What can be chosen about a deployment, in one place.
-
-A setting is given on the command line (`cdk deploy -c name=value`) or in a file of settings
-(`-c settings=prod.toml`, or .json). The command line wins over the file, and what neither names has
-the default below. The `context` of cdk.json counts as the command line: CDK hands both over as one.
-What is in cdk.json and in the file is therefore refused, rather than silently overriding the file.
-"""
+"""What can be chosen about a deployment, in one place."""
 
 from __future__ import annotations
 
-import json
 import platform
-import re
 import sys
-import tomllib
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import (
@@ -27,10 +17,7 @@ from pydantic import (
     model_validator,
 )
 
-from infra import ROOT
-from infra.functions import FUNCTIONS
-from ojs.http.binding import negotiation
-from ojs.store.table.schema import STREAM_BATCH
+from ojs_aws.cdk.functions import FUNCTIONS
 
 Architecture = Literal["arm64", "x86_64"]
 
@@ -52,11 +39,9 @@ def _by_function(value: Any) -> Any:
     return dict(part.partition("=")[::2] for part in _listed(value))
 
 
-_CDK_JSON = ROOT / "cdk.json"
-# CDK's own context keys have a colon or begin with an @.
-_OURS = re.compile(r"[^@:]+")
-
-_Origin = Annotated[str, StringConstraints(pattern=f"^{negotiation.ORIGIN}$", max_length=253)]
+# An origin, as browsers send it; the server has the same, and a test compares the two.
+ORIGIN = r"https?://[a-z0-9.-]+(:[0-9]{1,5})?"
+_Origin = Annotated[str, StringConstraints(pattern=f"^{ORIGIN}$", max_length=253)]
 _Audience = Annotated[str, StringConstraints(min_length=1, max_length=200)]
 _Operator = Annotated[
     str,
@@ -69,7 +54,8 @@ _Listed = BeforeValidator(_listed)
 _ByFunction = BeforeValidator(_by_function)
 
 # As the functions' own setting has it (OJS_BUS_TYPES); a test compares the two.
-_EventPattern = Annotated[str, StringConstraints(pattern=r"^(\*|[a-z_]+\.(\*|[a-z_]+\*?))$")]
+EVENT_PATTERN = r"^(\*|[a-z_]+\.(\*|[a-z_]+\*?))$"
+_EventPattern = Annotated[str, StringConstraints(pattern=EVENT_PATTERN)]
 
 
 # As the functions' own setting has it (OJS_MIDDLEWARE); a test compares the two.
@@ -197,7 +183,7 @@ class DeploymentSettings(BaseModel):
     bus_types: Annotated[tuple[_EventPattern, ...], _Listed] = ()
     """event types that go to the event bus beside the operational ones, as job.completed or job.*;
     on the command line separated by commas"""
-    stream_batch_size: int = Field(STREAM_BATCH, ge=1, le=1_000)
+    stream_batch_size: int = Field(100, ge=1, le=1_000)
     """stream records that are projected together, at most; fuller batches are cheaper"""
     stream_window_s: int = Field(10, ge=0, le=10)
     """seconds that the stream waits for a fuller batch; events and statistics are that far behind
@@ -348,36 +334,6 @@ class DeploymentSettings(BaseModel):
             ),
         )
 
-    @classmethod
-    def from_context(
-        cls, context: Mapping[str, Any], *, cdk_json: Path = _CDK_JSON
-    ) -> DeploymentSettings:
-        """The settings of CDK's context, and of the file that its key `settings` names.
-
-        Raises pydantic.ValidationError for a value that is not allowed, and ValueError for an
-        unknown name or a file that cannot be read.
-        """
-        chosen = {name: value for name, value in context.items() if _OURS.fullmatch(name)}
-        file = chosen.pop("settings", None)
-        cls._check_names(chosen, "the context (-c, or cdk.json)")
-        if file is None:
-            return cls.model_validate(chosen)
-        # Relative to where cdk is run, which is where cdk.json is.
-        from_file = _read(cdk_json.parent / str(file))
-        cls._check_names(from_file, str(file))
-        fixed = json.loads(cdk_json.read_text("utf-8")).get("context", {})
-        if twice := sorted(set(fixed) & set(from_file)):
-            raise ValueError(
-                f"{', '.join(twice)}: both in cdk.json and in {file}; keep it in one of them"
-            )
-        return cls.model_validate({**from_file, **chosen})
-
-    @classmethod
-    def _check_names(cls, chosen: Mapping[str, Any], where: str) -> None:
-        # CDK itself says nothing to a name with a typing error, and deploys without it.
-        if unknown := sorted(set(chosen) - set(cls.model_fields)):
-            raise ValueError(f"no such setting in {where}: {', '.join(unknown)}")
-
     def memory_of(self, function: str) -> int:
         """Memory of this function, in MB."""
         return self.memory_mb_by_function.get(function, self.memory_mb)
@@ -405,18 +361,3 @@ class DeploymentSettings(BaseModel):
         if self.is_local:
             return "arm64" if platform.machine().lower() in {"arm64", "aarch64"} else "x86_64"
         return self.architecture
-
-
-def _read(file: Path) -> dict[str, Any]:
-    """Settings of a file; raises ValueError when it cannot be read."""
-    try:
-        text = file.read_text("utf-8")
-        return dict(tomllib.loads(text) if file.suffix == ".toml" else json.loads(text))
-    except (OSError, TypeError, ValueError) as error:
-        raise ValueError(f"cannot read the settings in {file.name}: {error}") from error
-
-
-def project_version() -> str:
-    """The version that pyproject.toml gives: functions report it as the deployment's."""
-    project = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
-    return str(project["version"])

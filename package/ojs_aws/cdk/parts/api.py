@@ -17,19 +17,18 @@ from aws_cdk.aws_apigatewayv2_authorizers import (
 from aws_cdk.aws_apigatewayv2_integrations import HttpLambdaIntegration
 from constructs import Construct
 
-from infra.constructs.acknowledgement import acknowledge
-from infra.constructs.domain import domain
-from infra.constructs.log_group import log_group, log_group_arn
-from infra.functions import AUTHORIZER, DEFAULT_ROUTE, FunctionSpec, by_name
-from ojs.http.binding import negotiation
-from ojs.http.contract import operations as contract
+from ojs_aws.cdk import server
+from ojs_aws.cdk.functions import AUTHORIZER, DEFAULT_ROUTE, FunctionSpec, by_name
+from ojs_aws.cdk.parts.acknowledgement import acknowledge
+from ojs_aws.cdk.parts.domain import Domain, name_api
+from ojs_aws.cdk.parts.log_group import log_group, log_group_arn
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from aws_cdk import aws_kms as kms
 
-    from infra.settings import DeploymentSettings
+    from ojs_aws.cdk.settings import DeploymentSettings
 
 # One JSON line a request, as short as it may be: it is paid by its length. No query string, no
 # headers: they may hold what a log should not, as the key in Authorization is.
@@ -66,6 +65,7 @@ class Api(Construct):
         *,
         functions: Mapping[FunctionSpec, lambda_.IFunction],
         key: kms.IKey | None,
+        domain: Domain | None,
         settings: DeploymentSettings,
     ) -> None:
         super().__init__(scope, name)
@@ -77,7 +77,7 @@ class Api(Construct):
             create_default_stage=False,
             cors_preflight=_cors(settings),
             # Behind a firewall this is where CloudFront sends requests on to.
-            disable_execute_api_endpoint=bool(settings.domain_name and not settings.waf),
+            disable_execute_api_endpoint=domain is not None and not settings.waf,
         )
         authorizer = _authorizer(settings, functions)
         for spec, function in functions.items():
@@ -125,10 +125,10 @@ class Api(Construct):
             format=json.dumps({**_ACCESS_LOG, **_CALLER[settings.authorizer]}),
         )
         self.http = api
-        self.url = f"https://{settings.domain_name}" if settings.domain_name else api.api_endpoint
+        self.url = f"https://{domain.name}" if domain else api.api_endpoint
         self.domain_target: str | None = None
-        if settings.domain_name and not settings.waf:
-            self.domain_target = domain(self, api, stage, settings)
+        if domain is not None and not settings.waf:
+            self.domain_target = name_api(self, api, stage, domain)
 
     def _preflight(
         self, path: str, api: apigatewayv2.HttpApi, integration: HttpLambdaIntegration
@@ -178,11 +178,11 @@ def _cors(settings: DeploymentSettings) -> apigatewayv2.CorsPreflightOptions | N
     """What web pages of these origins may do. No cookies: the API takes none."""
     if not settings.cors_origins:
         return None
-    methods = {operation.method for operation in contract.OPERATIONS}
+    methods = {operation.method for operation in server.OPERATIONS}
     return apigatewayv2.CorsPreflightOptions(
         allow_origins=list(settings.cors_origins),
         allow_methods=[apigatewayv2.CorsHttpMethod[method] for method in sorted(methods)],
-        allow_headers=list(negotiation.REQUEST_HEADERS),
-        expose_headers=list(negotiation.EXPOSED_HEADERS),
+        allow_headers=server.REQUEST_HEADERS,
+        expose_headers=server.EXPOSED_HEADERS,
         max_age=Duration.hours(1),
     )

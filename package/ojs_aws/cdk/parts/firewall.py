@@ -9,7 +9,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from aws_cdk import Duration
-from aws_cdk import aws_certificatemanager as acm
 from aws_cdk import aws_cloudfront as cloudfront
 from aws_cdk import aws_cloudfront_origins as origins
 from aws_cdk import aws_route53 as route53
@@ -17,12 +16,12 @@ from aws_cdk import aws_route53_targets as targets
 from aws_cdk import aws_wafv2 as wafv2
 from constructs import Construct
 
-from infra.constructs.acknowledgement import acknowledge
-from infra.constructs.domain import enter_name
-from infra.constructs.log_group import log_group, log_group_arn
+from ojs_aws.cdk.parts.acknowledgement import acknowledge
+from ojs_aws.cdk.parts.domain import Domain, enter_name
+from ojs_aws.cdk.parts.log_group import log_group, log_group_arn
 
 if TYPE_CHECKING:
-    from infra.settings import DeploymentSettings
+    from ojs_aws.cdk.settings import DeploymentSettings
 
 _Acl = wafv2.CfnWebACL
 _Redacted = wafv2.CfnLoggingConfiguration.FieldToMatchProperty
@@ -47,17 +46,21 @@ class Firewall(Construct):
     """A distribution that looks at requests and hands them to the API. `distribution`."""
 
     def __init__(
-        self, scope: Construct, name: str, *, api_domain: str, settings: DeploymentSettings
+        self,
+        scope: Construct,
+        name: str,
+        *,
+        api_domain: str,
+        domain: Domain,
+        settings: DeploymentSettings,
     ) -> None:
         super().__init__(scope, name)
         self.distribution = cloudfront.Distribution(
             self,
             "Distribution",
             comment=f"Open Job Spec HTTP binding of {settings.service}",
-            domain_names=[settings.domain_name],
-            certificate=acm.Certificate.from_certificate_arn(
-                self, "Certificate", settings.certificate_arn
-            ),
+            domain_names=[domain.name],
+            certificate=domain.certificate,
             minimum_protocol_version=cloudfront.SecurityPolicyProtocol.TLS_V1_2_2021,
             http_version=cloudfront.HttpVersion.HTTP2_AND_3,
             web_acl_id=settings.waf_acl_arn or self._web_acl(settings),
@@ -82,7 +85,7 @@ class Firewall(Construct):
         enter_name(
             self,
             route53.RecordTarget.from_alias(targets.CloudFrontTarget(self.distribution)),
-            settings,
+            domain,
         )
         acknowledge(
             self.distribution,

@@ -16,12 +16,12 @@ from aws_cdk import aws_s3 as s3
 from aws_cdk import aws_secretsmanager as secretsmanager
 from constructs import Construct
 
-from infra.constructs.acknowledgement import acknowledge
-from infra.constructs.log_group import log_group_arn
-from ojs.store.table.schema import TABLE
+from ojs_aws.cdk import server
+from ojs_aws.cdk.parts.acknowledgement import acknowledge
+from ojs_aws.cdk.parts.log_group import log_group_arn
 
 if TYPE_CHECKING:
-    from infra.settings import DeploymentSettings
+    from ojs_aws.cdk.settings import DeploymentSettings
 
 _STRING = dynamodb.AttributeType.STRING
 # What readers and writers of data under the key need of it. Not CreateGrant: DynamoDB makes its
@@ -37,23 +37,46 @@ class Storage(Construct):
     `table` and `bucket` always; `secret` with authorizer=keys; `key` with encryption=own.
     """
 
-    def __init__(self, scope: Construct, name: str, *, settings: DeploymentSettings) -> None:
+    def __init__(
+        self,
+        scope: Construct,
+        name: str,
+        *,
+        settings: DeploymentSettings,
+        table: dynamodb.ITable | None = None,
+        bucket: s3.IBucket | None = None,
+        key: kms.IKey | None = None,
+    ) -> None:
+        """`table`, `bucket` and `key` are taken where they are given, and made where they are not.
+
+        A given table must have the keys, indexes, stream and time to live of docs/table.md, and
+        a given key must let CloudWatch Logs and the services use it if it is of another app.
+        Neither is changed by the settings. Raises ValueError for a table that cannot be the one.
+        """
         super().__init__(scope, name)
         removal = RemovalPolicy[settings.removal_policy.upper()]
-        self.key: kms.IKey | None = None
-        if settings.encryption == "own":
+        self.key = key
+        if key is None and settings.encryption == "own":
             self.key = _encryption_key(self, settings, removal)
+        if self.key is not None:
+            _let_logs_in(self, self.key, settings)
         self.secret: secretsmanager.ISecret | None = None
         if settings.authorizer == "keys":
             self.secret = self._first_key(removal)
-        self.table = dynamodb.Table(
+        self.table = self._table(settings, removal) if table is None else fitting(table)
+        if settings.backup_days:
+            _back_up(self, self.table, self.key, settings, removal)
+        self.bucket = self._bucket(settings, removal) if bucket is None else bucket
+
+    def _table(self, settings: DeploymentSettings, removal: RemovalPolicy) -> dynamodb.Table:
+        table = dynamodb.Table(
             self,
             "Table",
-            partition_key=dynamodb.Attribute(name=TABLE.hash_key, type=_STRING),
-            sort_key=dynamodb.Attribute(name=TABLE.range_key, type=_STRING),
+            partition_key=dynamodb.Attribute(name=server.HASH_KEY, type=_STRING),
+            sort_key=dynamodb.Attribute(name=server.RANGE_KEY, type=_STRING),
             billing_mode=dynamodb.BillingMode.PAY_PER_REQUEST,
-            time_to_live_attribute=TABLE.ttl_attribute,
-            stream=dynamodb.StreamViewType[TABLE.stream_view_type],
+            time_to_live_attribute=server.TTL_ATTRIBUTE,
+            stream=dynamodb.StreamViewType[server.STREAM_VIEW_TYPE],
             point_in_time_recovery_specification=dynamodb.PointInTimeRecoverySpecification(
                 point_in_time_recovery_enabled=True
             ),
@@ -66,8 +89,8 @@ class Storage(Construct):
             max_write_request_units=settings.max_write_units or None,
             removal_policy=removal,
         )
-        for index in TABLE.indexes:
-            self.table.add_global_secondary_index(
+        for index in server.INDEXES:
+            table.add_global_secondary_index(
                 index_name=index.name,
                 partition_key=dynamodb.Attribute(name=index.hash_key, type=_STRING),
                 sort_key=dynamodb.Attribute(name=index.range_key, type=_STRING),
@@ -75,8 +98,9 @@ class Storage(Construct):
                 # Writes need none: each follows from one of the table.
                 max_read_request_units=settings.max_read_units or None,
             )
-        if settings.backup_days:
-            _back_up(self, self.table, self.key, settings, removal)
+        return table
+
+    def _bucket(self, settings: DeploymentSettings, removal: RemovalPolicy) -> s3.Bucket:
         rules = [
             s3.LifecycleRule(
                 id="abandoned-uploads", abort_incomplete_multipart_upload_after=Duration.days(1)
@@ -91,7 +115,7 @@ class Storage(Construct):
                     expired_object_delete_marker=True,
                 )
             )
-        self.bucket = s3.Bucket(
+        bucket = s3.Bucket(
             self,
             "Payloads",
             block_public_access=s3.BlockPublicAccess.BLOCK_ALL,
@@ -109,12 +133,13 @@ class Storage(Construct):
             removal_policy=removal,
         )
         acknowledge(
-            self.bucket,
+            bucket,
             "AwsSolutions-S1",
             "Only the functions' roles reach the bucket, through requests that the API already "
             "logs; a server access log would repeat them in a second bucket to be paid for. "
             "CloudTrail data events can be switched on where an audit asks for them.",
         )
+        return bucket
 
     def _first_key(self, removal: RemovalPolicy) -> secretsmanager.ISecret:
         """A secret without a value, for the function `setup` to fill."""
@@ -187,7 +212,7 @@ def _encryption_key(
     scope: Construct, settings: DeploymentSettings, removal: RemovalPolicy
 ) -> kms.Key:
     """A KMS key, rotated every year, for owners who want to hold the key to the data."""
-    key = kms.Key(
+    return kms.Key(
         Construct(scope, "Encryption"),
         "Key",
         alias=f"alias/{settings.service}",
@@ -196,6 +221,10 @@ def _encryption_key(
         # Without it nothing of what it encrypted can be read again, backups included.
         removal_policy=removal,
     )
+
+
+def _let_logs_in(scope: Construct, key: kms.IKey, settings: DeploymentSettings) -> None:
+    """Let log groups of the deployment be encrypted with the key."""
     # CloudWatch Logs asks in its own name, not in the name of the function that writes.
     logs_arn = log_group_arn(scope, f"*{settings.service}*")
     actions = ("Decrypt", "Describe", "Encrypt", "GenerateDataKey", "ReEncrypt")
@@ -208,4 +237,45 @@ def _encryption_key(
             conditions={"ArnLike": {"kms:EncryptionContext:aws:logs:arn": logs_arn}},
         )
     )
-    return key
+
+
+def fitting(table: dynamodb.ITable) -> dynamodb.ITable:
+    """The table, if it can be the one of a deployment. Raises ValueError with what it lacks.
+
+    Of a table of another app only its stream can be looked at; the function `setup` looks at the
+    rest when it is deployed.
+    """
+    if table.table_stream_arn is None:
+        raise ValueError(f"table: needs a stream with {server.STREAM_VIEW_TYPE}")
+    made = table.node.default_child
+    if not isinstance(made, dynamodb.CfnTable):
+        return table
+    found = Stack.of(table).resolve(
+        {
+            "stream": made.stream_specification,
+            "keys": made.key_schema,
+            "ttl": made.time_to_live_specification,
+            "indexes": made.global_secondary_indexes,
+        }
+    )
+    needed = {
+        "stream": f"a stream with {server.STREAM_VIEW_TYPE}",
+        "keys": f"the keys {server.HASH_KEY} and {server.RANGE_KEY}",
+        "ttl": f"its time to live in {server.TTL_ATTRIBUTE}",
+        "indexes": "the indexes " + ", ".join(each.name for each in server.INDEXES),
+    }
+    told = {name: str(found.get(name)) for name in needed}
+    wanted: dict[str, list[str]] = {
+        "stream": [server.STREAM_VIEW_TYPE],
+        "keys": [server.HASH_KEY, server.RANGE_KEY],
+        "ttl": [server.TTL_ATTRIBUTE],
+        "indexes": [part for each in server.INDEXES for part in (each.name, each.hash_key)],
+    }
+    lacking = [
+        needed[name]
+        for name, words in wanted.items()
+        if not all(f"'{word}'" in told[name] for word in words)
+    ]
+    if lacking:
+        raise ValueError(f"table: needs {'; '.join(lacking)} (docs/table.md)")
+    return table

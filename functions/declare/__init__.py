@@ -1,0 +1,1 @@
+"""What a CDK app declares: queues, worker pools, cron jobs, rate limits."""

@@ -1,0 +1,60 @@
+"""What the construct knows of the server, written down for it: `make facts`.
+
+The construct is installed into other people's CDK apps, where a package named `ojs` is somebody
+else's: it imports nothing of this one, and reads this file. A test compares the two.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import tomllib
+from dataclasses import asdict
+from typing import Any
+
+from infra import ROOT
+from ojs.http.binding import negotiation
+from ojs.http.contract import operations, permissions
+from ojs.projections.project import ALWAYS
+from ojs.store.table import schema
+
+FILE = ROOT / "package" / "ojs_aws" / "cdk" / "server.json"
+
+
+def facts() -> dict[str, Any]:
+    """The facts as they are in the code now."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
+    found = {
+        "version": project["version"],
+        "schema_version": schema.SCHEMA_VERSION,
+        "stream_max_age_s": schema.STREAM_MAX_AGE_S,
+        "table": asdict(schema.TABLE),
+        "request_headers": negotiation.REQUEST_HEADERS,
+        "exposed_headers": negotiation.EXPOSED_HEADERS,
+        "always_on_bus": ALWAYS,
+        "operations": [
+            [each.method, each.path, permissions.permissions()[each.id].scope]
+            for each in operations.OPERATIONS
+        ],
+    }
+    plain: dict[str, Any] = json.loads(json.dumps(found))
+    return plain
+
+
+def text() -> str:
+    """As they are in the file: one fact a line, and one operation."""
+    found = facts()
+    listed = ",\n  ".join(map(json.dumps, found.pop("operations")))
+    lines = [f" {json.dumps(name)}: {json.dumps(value)}" for name, value in found.items()]
+    lines.append(f' "operations": [\n  {listed}\n ]')
+    return "{\n" + ",\n".join(lines) + "\n}\n"
+
+
+def main() -> int:
+    """Write the file."""
+    FILE.write_text(text(), "utf-8")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

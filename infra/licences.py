@@ -1,0 +1,64 @@
+"""Licences of the packages that functions are bundled with: `python -m infra.licences SBOM PAGE`.
+
+Fails for a package that tells none, or one that nobody has looked at.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+# Each lets the package be used and handed on with this project (Apache-2.0), its notice kept.
+LOOKED_AT = frozenset({
+    "Apache-2.0", "License :: OSI Approved :: Apache Software License",
+    "BSD-3-Clause", "License :: OSI Approved :: BSD License",
+    "MIT", "MIT-0", "MIT OR AFL-2.1", "PSF-2.0",
+})  # fmt: skip
+
+
+def licences(sbom: Mapping[str, Any]) -> dict[str, str]:
+    """Licences by package and version, of an SBOM in the form of CycloneDX.
+
+    Raises ValueError with all packages that tell none, or one that nobody has looked at.
+    """
+    found, unknown = {}, []
+    for component in sbom["components"]:
+        told = {_name(each) for each in component.get("licenses", ())}
+        name = f"{component['name']} {component['version']}"
+        if not told or not told & LOOKED_AT:
+            unknown.append(f"{name}: {', '.join(sorted(told)) or 'none'}")
+        found[name] = ", ".join(sorted(told & LOOKED_AT))
+    if unknown:
+        raise ValueError(f"licences that nobody has looked at: {'; '.join(unknown)}")
+    return dict(sorted(found.items()))
+
+
+def _name(told: Mapping[str, Any]) -> str:
+    licence = told.get("license", {})
+    return str(told.get("expression") or licence.get("id") or licence.get("name"))
+
+
+def main(arguments: list[str]) -> int:
+    """Write the page; the exit status."""
+    sbom, page = map(Path, arguments)
+    try:
+        found = licences(json.loads(sbom.read_text("utf-8")))
+    except ValueError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 1
+    rows = [f"| {name} | {licence} |" for name, licence in found.items()]
+    head = [
+        "# Licences of what functions are bundled with",
+        "",
+        "| Package | Licence |",
+        "|---|---|",
+    ]
+    page.write_text("\n".join([*head, *rows, ""]), "utf-8")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,461 @@
+"""The construct: a whole job backend in a stack of a CDK app."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, cast
+
+from aws_cdk import Annotations, Duration, Stack
+from aws_cdk import aws_cloudwatch as cloudwatch
+from aws_cdk import aws_events as events
+from aws_cdk import aws_events_targets as targets
+from aws_cdk import aws_lambda as lambda_
+from constructs import Construct
+
+from ojs_aws.cdk import bundling, server
+from ojs_aws.cdk.functions import DECLARING, SETUP, FunctionSpec, by_name, deployed
+from ojs_aws.cdk.parts.api import Api
+from ojs_aws.cdk.parts.declared import QUEUE, Declared
+from ojs_aws.cdk.parts.domain import Domain, domain_of
+from ojs_aws.cdk.parts.function import Function, Resources, set_up_first
+from ojs_aws.cdk.parts.grants import Granted, grant_role, key_in_secret, let_read
+from ojs_aws.cdk.parts.monitoring import DEAD_LETTERS, OLDEST_AGE, Monitoring, own_metric
+from ojs_aws.cdk.parts.network import Network, endpoints
+from ojs_aws.cdk.parts.storage import Storage
+from ojs_aws.cdk.parts.stream import failure_queue, map_stream
+from ojs_aws.cdk.settings import EVENT_PATTERN, DeploymentSettings
+
+if TYPE_CHECKING:
+    from aws_cdk import aws_iam as iam
+    from aws_cdk import aws_secretsmanager as secretsmanager
+    from aws_cdk import aws_sns as sns
+
+_PRODUCE = ("jobs:write", "jobs:read")
+_WORK = ("work",)
+_READ = ("jobs:read", "admin:read")
+
+
+class OpenJobSpec(Construct):
+    """An Open Job Spec backend: HTTP API, functions, table, schedules, events, alarms.
+
+        jobs = OpenJobSpec(self, "Jobs", settings=DeploymentSettings(stage="prod"))
+        jobs.add_queue("mail", max_size=10_000)
+        jobs.grant_produce(shop.task_role)
+
+    What it makes and keeps, and what each choice costs: docs/construct.md.
+    """
+
+    url: str
+    """Where the API is, without a slash at the end."""
+    api: Api
+    storage: Storage
+    bus: events.EventBus
+    """The event bus that the backend tells what happens."""
+    functions: Mapping[str, lambda_.Function]
+    """Its functions by name: jobs, workers, admin, stream, sweep, setup, authorizer."""
+
+    def __init__(
+        self,
+        scope: Construct,
+        name: str,
+        *,
+        settings: DeploymentSettings | None = None,
+        storage: Storage | None = None,
+        domain: Domain | None = None,
+        alarm_topics: Sequence[sns.ITopic] = (),
+        network: Network | None = None,
+        code: lambda_.Code | None = None,
+    ) -> None:
+        """Add a backend to a stack.
+
+        `settings`: all that can be chosen by a number or a word; its `stage` is the name of the
+        deployment, and must be another one for each in an account and region.
+        `storage`: table, bucket and keys, made beforehand, perhaps in a stack of their own or of
+        given parts; without it they are made here.
+        `domain`: a name for the API, in place of that in the settings.
+        `alarm_topics`: topics that alarms are sent to, beside those in the settings.
+        `network`: the VPC that functions run in; without it they run in none.
+        `code`: the functions' bundle; without it, it is built now, which takes pip.
+
+        Raises ValueError for what contradicts itself, and BundlingError when pip fails.
+        """
+        super().__init__(scope, name)
+        settings = settings or DeploymentSettings()
+        self.settings = settings
+        self._refuse_twins()
+        if domain is not None and settings.domain_name:
+            raise ValueError("domain: settings.domain_name has a name already")
+        self.domain = domain or domain_of(self, settings)
+        self.storage = storage or Storage(self, "Storage", settings=settings)
+        table, key = self.storage.table, self.storage.key
+        self.failures = failure_queue(self, key, settings)
+        self.bus = events.EventBus(
+            Construct(self, "Events"),
+            "Bus",
+            # A name that can be known beforehand: rules are made elsewhere, and name it.
+            event_bus_name=settings.service,
+            description=f"Open Job Spec events of {settings.service}",
+        )
+        self._bus_types = set(settings.bus_types)
+        self._code = code or bundling.code(settings)
+        self._network = network
+        self._resources = Resources(
+            table=table,
+            bucket=self.storage.bucket,
+            bus=self.bus,
+            failures=self.failures,
+            secret=self.storage.secret,
+            key=key,
+        )
+        specs = {spec: self._function(spec) for spec in deployed(settings.authorizer)}
+        self.functions = {spec.name: function for spec, function in specs.items()}
+        others = [function for name, function in self.functions.items() if name != SETUP]
+        self._setup_step = set_up_first(self, self.functions[SETUP], others, self.storage.secret)
+        self.api = Api(self, "Api", functions=specs, key=key, domain=self.domain, settings=settings)
+        self.url = self.api.url
+        _call_every_minute(self, self.functions["sweep"], by_name("sweep").description)
+        map_stream(self, table, self.functions["stream"], self.failures, settings)
+        self.monitoring = Monitoring(
+            self,
+            "Monitoring",
+            api=self.api.http,
+            access_log=self.api.access_log,
+            table=table,
+            functions=self.functions,
+            failures=self.failures,
+            topics=alarm_topics,
+            settings=settings,
+        )
+        if network is not None and network.endpoints:
+            endpoints(self, network, keys=settings.authorizer == "keys")
+        self._declared: Declared | None = None
+        self._rules = 0
+
+    def _function(self, spec: FunctionSpec) -> lambda_.Function:
+        return Function(
+            self,
+            spec.name.capitalize(),
+            spec=spec,
+            code=self._code,
+            resources=self._resources,
+            network=self._network,
+            settings=self.settings,
+        ).function
+
+    def _refuse_twins(self) -> None:
+        """Two deployments of one name would write each other's metrics, and fail when deployed."""
+        place = Stack.of(self).environment
+        for other in self.node.root.node.find_all():
+            if (
+                isinstance(other, OpenJobSpec)
+                and other is not self
+                and other.settings.stage == self.settings.stage
+                and Stack.of(other).environment == place
+            ):
+                raise ValueError(
+                    f"stage: {other.node.path} has the name {self.settings.stage} already"
+                )
+
+    # --- who may do what ----------------------------------------------------------------------
+
+    def grant_produce(
+        self, grantee: iam.IGrantable, *, queues: Sequence[str] | None = None
+    ) -> Granted:
+        """Let a role push jobs, and read, cancel and retry them (`jobs:write`, `jobs:read`).
+
+        `authorizer=iam`: by a policy, for requests signed with SigV4. `authorizer=keys`: by a key
+        in a secret of its own that the role may read; `queues` limits it (`*` at the end stands
+        for any text). Raises ValueError for `authorizer=jwt`, where the issuer gives scopes, and
+        for `queues` with `authorizer=iam`, as policies know paths and no queues.
+        """
+        return self._grant(grantee, "produce", _PRODUCE, queues)
+
+    def grant_work(
+        self, grantee: iam.IGrantable, *, queues: Sequence[str] | None = None
+    ) -> Granted:
+        """Let a role fetch jobs and report on them (`work`), as `grant_produce` does."""
+        return self._grant(grantee, "work", _WORK, queues)
+
+    def grant_read(
+        self, grantee: iam.IGrantable, *, queues: Sequence[str] | None = None
+    ) -> Granted:
+        """Let a role read jobs, queues and all that operators see (`jobs:read`, `admin:read`), as
+        `grant_produce` does.
+        """
+        return self._grant(grantee, "read", _READ, queues)
+
+    def add_key(
+        self,
+        name: str,
+        *,
+        scopes: Sequence[str],
+        queues: Sequence[str] | None = None,
+        readers: Sequence[iam.IGrantable] = (),
+    ) -> secretsmanager.ISecret:
+        """A key of the API, in a secret of its own that `readers` may read. Jobs show `name` as
+        their producer.
+
+        It is revoked when it is no longer declared. To replace it, give it another `name`. Scopes
+        and queues cannot be changed: another key takes its place in the secret. Raises ValueError
+        unless `authorizer=keys`.
+        """
+        if self.settings.authorizer != "keys":
+            raise ValueError(f"add_key: authorizer={self.settings.authorizer} knows no keys")
+        secret = key_in_secret(
+            self,
+            name,
+            scopes,
+            queues,
+            setup=self.functions[SETUP],
+            step=self._setup_step,
+            storage=self.storage,
+        )
+        for reader in readers:
+            let_read(secret, reader, self.storage)
+        return secret
+
+    def _grant(
+        self,
+        grantee: iam.IGrantable,
+        what: str,
+        scopes: Sequence[str],
+        queues: Sequence[str] | None,
+    ) -> Granted:
+        match self.settings.authorizer:
+            case "jwt":
+                raise ValueError(
+                    f"grant_{what}: with authorizer=jwt the issuer says who may do what; give the "
+                    f"client the scopes {', '.join(scopes)} there"
+                )
+            case "iam" if queues is not None:
+                raise ValueError(
+                    f"grant_{what}: queues: a policy knows paths and no queues; take "
+                    "authorizer=keys, or leave it out for all queues"
+                )
+            case "iam":
+                return Granted(grant_role(grantee, self.api.http, scopes))
+        node = getattr(grantee, "node", None)
+        if node is None:
+            raise ValueError(f"grant_{what}: takes a role, or what has one; or use add_key")
+        name = f"{node.path.replace('/', '-')}-{what}"
+        secret = self.add_key(name, scopes=scopes, queues=queues)
+        return Granted(let_read(secret, grantee, self.storage), secret)
+
+    # --- what is declared ---------------------------------------------------------------------
+
+    @property
+    def declared(self) -> Declared:
+        """What sets queues and the like as the app says; made when there is any."""
+        if self._declared is None:
+            function = self._function(DECLARING)
+            step = cast("lambda_.CfnFunction", function.node.default_child)
+            step.add_resource_dependency(self._setup_step)
+            caller = f"{self.settings.service}-app"
+            self._declared = Declared(self, "Declared", function=function, caller=caller)
+        return self._declared
+
+    def add_queue(
+        self,
+        name: str,
+        *,
+        max_size: int | None = None,
+        overflow_policy: str | None = None,
+        concurrency: int | None = None,
+        rate_limit: tuple[int, str] | None = None,
+        lanes: int | None = None,
+        visibility_timeout_s: int | None = None,
+        dead_letter_queue: str | None = None,
+        config: Mapping[str, object] | None = None,
+    ) -> None:
+        """A queue with this configuration; what is not named stays as it is, or at its default.
+
+        `max_size`: jobs that it takes. `overflow_policy`: reject, block or drop_oldest.
+        `concurrency`: jobs that run at a time. `rate_limit`: so many starts in an ISO 8601
+        duration, `(100, "PT1M")`. `config`: any other field of a queue's configuration
+        (docs/queues.md); None takes a field back. A queue that is no longer declared stays, with
+        its jobs. Raises ValueError for a field that is there twice.
+        """
+        self.declared.put(
+            QUEUE,
+            name,
+            "/ojs/v1/queues/{}/config",
+            {
+                "max_size": max_size,
+                "overflow_policy": overflow_policy,
+                "concurrency": concurrency,
+                "rate_limit": rate_limit and {"limit": rate_limit[0], "period": rate_limit[1]},
+                "lanes": lanes,
+                "visibility_timeout": visibility_timeout_s,
+                "dead_letter_queue": dead_letter_queue,
+            },
+            config,
+        )
+
+    def add_pool(
+        self,
+        name: str,
+        *,
+        queues: Sequence[str] | Mapping[str, int],
+        concurrency: int | None = None,
+        strategy: str | None = None,
+        isolated: bool | None = None,
+        config: Mapping[str, object] | None = None,
+    ) -> None:
+        """A worker pool over these queues, by weight if `queues` has weights.
+
+        `config`: any other field of a pool (docs/fair-scheduling.md). It is removed when it is no
+        longer declared, unless workers are in it.
+        """
+        weights = (
+            {each: {"weight": queues[each]} for each in queues}
+            if isinstance(queues, Mapping)
+            else None
+        )
+        self.declared.put(
+            "pool",
+            name,
+            "/ojs/v1/admin/pools/{}",
+            {
+                "queues": weights or list(queues),
+                "concurrency": concurrency,
+                "strategy": strategy,
+                "isolated": isolated,
+            },
+            config,
+            removed_with=True,
+        )
+
+    def add_cron(
+        self,
+        name: str,
+        *,
+        expression: str,
+        job_type: str,
+        args: Sequence[object] = (),
+        queue: str | None = None,
+        timezone: str | None = None,
+        overlap_policy: str | None = None,
+        config: Mapping[str, object] | None = None,
+    ) -> None:
+        """A job of this type, pushed again and again, as docs/cron.md says.
+
+        `expression`: in five or six fields, an alias or an interval. `timezone`: an IANA name; UTC
+        if not given. `config`: any other field. It ends when it is no longer declared; its jobs
+        stay.
+        """
+        self.declared.put(
+            "cron",
+            name,
+            "/ojs/v1/cron/{}",
+            {
+                "name": name,
+                "expression": expression,
+                "type": job_type,
+                "args": list(args),
+                "queue": queue,
+                "timezone": timezone,
+                "overlap_policy": overlap_policy,
+            },
+            config,
+            method="POST",
+            removed_with=True,
+        )
+
+    def add_rate_limit(
+        self,
+        key: str,
+        *,
+        concurrency: int | None = None,
+        rate: tuple[int, str] | None = None,
+        config: Mapping[str, object] | None = None,
+    ) -> None:
+        """Limits for all jobs with this key, in place of those that the jobs bring.
+
+        `rate`: so many starts in an ISO 8601 duration, `(100, "PT1M")`. `config`: any other field
+        of an override (docs/rate-limits.md). It is taken back when it is no longer declared.
+        """
+        self.declared.put(
+            "rate limit",
+            key,
+            "/ojs/v1/rate-limits/{}/override",
+            {
+                "concurrency": concurrency,
+                "rate": rate and {"limit": rate[0], "period": rate[1]},
+            },
+            config,
+            removed_with=True,
+        )
+
+    # --- what happens -------------------------------------------------------------------------
+
+    def on_event(self, pattern: str, target: events.IRuleTarget) -> events.Rule:
+        """Hand events of this type to a target: `dead_letter.added`, or `job.*` for all of a kind.
+
+        Types that are not on the event bus anyway are sent there from now on, for one dollar a
+        million; how many events that are is up to the jobs.
+        """
+        if not re.fullmatch(EVENT_PATTERN, pattern):
+            raise ValueError(f"pattern: {pattern!r} is none: job.completed, job.* or *")
+        kind, star, _ = pattern.partition("*")
+        self._rules += 1
+        if not any(_covers(each, pattern) for each in (*server.ALWAYS_ON_BUS, *self._bus_types)):
+            self._bus_types.add(pattern)
+            for name in ("stream", "sweep"):
+                types = ",".join(sorted(self._bus_types))
+                self.functions[name].add_environment("OJS_BUS_TYPES", types)
+        wanted = events.Match.prefix(kind) if star else [pattern]
+        return events.Rule(
+            self,
+            f"On {pattern} {self._rules}",
+            event_bus=self.bus,
+            event_pattern=events.EventPattern(source=["ojs"], detail_type=wanted),
+            targets=[target],
+        )
+
+    def metric_oldest_job(
+        self, queue: str | None = None, *, period: Duration | None = None
+    ) -> cloudwatch.Metric:
+        """How long the job that waits longest has been in line (s); of all queues without one.
+
+        Raises ValueError for a queue where `queue_metrics=off`: there is no such metric.
+        """
+        return self._gauge(OLDEST_AGE, queue, period)
+
+    def metric_dead_letters(
+        self, queue: str | None = None, *, period: Duration | None = None
+    ) -> cloudwatch.Metric:
+        """How many dead letters there are, as `metric_oldest_job`."""
+        return self._gauge(DEAD_LETTERS, queue, period)
+
+    def _gauge(self, name: str, queue: str | None, period: Duration | None) -> cloudwatch.Metric:
+        if queue is not None and self.settings.queue_metrics == "off":
+            raise ValueError("queue: queue_metrics=off, so no queue has metrics of its own")
+        if queue is not None and self.settings.queue_metrics == "fullest":
+            Annotations.of(self).add_info(
+                f"The metric {name} of queue {queue} is there while it is one of the "
+                f"{self.settings.queue_metrics_max} fullest queues (queue_metrics=fullest)."
+            )
+        dimensions = {} if queue is None else {"queue": queue}
+        return own_metric(self.settings, name, period=period or Duration.minutes(1), **dimensions)
+
+
+def _covers(wider: str, pattern: str) -> bool:
+    return pattern == wider or (wider.endswith("*") and pattern.startswith(wider[:-1]))
+
+
+def _call_every_minute(scope: Construct, function: lambda_.Function, description: str) -> None:
+    """Have EventBridge call the sweep.
+
+    A run that failed is not repeated: the next one, a minute later, takes up what it left. Neither
+    EventBridge nor Lambda's own queue for asynchronous calls may pile up old runs.
+    """
+    minute = Duration.minutes(1)
+    function.configure_async_invoke(retry_attempts=0, max_event_age=minute)
+    events.Rule(
+        Construct(scope, "SweepSchedule"),
+        "Rule",
+        description=description,
+        schedule=events.Schedule.rate(minute),
+        targets=[targets.LambdaFunction(function, retry_attempts=0, max_event_age=minute)],
+    )

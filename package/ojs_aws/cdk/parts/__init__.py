@@ -1,0 +1,1 @@
+"""One construct, or one function, for each capability."""

@@ -1,0 +1,80 @@
+"""What an app declares of a backend: queues, pools, crons, limits. All else stays as it is."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+from urllib.parse import quote
+
+from aws_cdk import CustomResource, Duration
+from constructs import Construct
+
+from ojs_aws.cdk.functions import CUSTOM_RESOURCE_S
+
+if TYPE_CHECKING:
+    from aws_cdk import aws_lambda as lambda_
+
+QUEUE = "queue"
+
+
+class Declared(Construct):
+    """Custom resources, one for each thing, and the function that sets them."""
+
+    def __init__(
+        self, scope: Construct, name: str, *, function: lambda_.Function, caller: str
+    ) -> None:
+        """`caller`: who the server takes the app for, in logs and as the producer of jobs."""
+        super().__init__(scope, name)
+        self._function = function
+        self._caller = caller
+        self._kinds: dict[str, Construct] = {}
+
+    def put(
+        self,
+        kind: str,
+        name: str,
+        path: str,
+        fields: Mapping[str, object],
+        more: Mapping[str, object] | None = None,
+        *,
+        method: str = "PUT",
+        removed_with: bool = False,
+    ) -> None:
+        """Declare what a request with these fields sets; None among `fields` is not given.
+
+        `path` has `{}` for the name, and a request that makes a thing may have none. With
+        `removed_with` the thing goes when it is no longer declared.
+        """
+        given = {field: value for field, value in fields.items() if value is not None}
+        if twice := sorted(set(given) & set(more or {})):
+            raise ValueError(f"{kind} {name}: {', '.join(twice)} both as an argument and in config")
+        item = path.format(quote(name, safe=""))
+        made = item if method == "PUT" else path.removesuffix("/{}")
+        resource = CustomResource(
+            self._of(kind),
+            name,
+            resource_type="Custom::OjsDeclared",
+            service_token=self._function.function_arn,
+            service_timeout=Duration.seconds(CUSTOM_RESOURCE_S),
+            properties={
+                "Name": f"{kind} {name}",
+                "Caller": self._caller,
+                "Set": {
+                    "Method": method,
+                    "Path": made,
+                    # A text: CloudFormation makes texts of numbers.
+                    "Body": json.dumps({**given, **(more or {})}, sort_keys=True),
+                },
+                **({"TakeBack": {"Method": "DELETE", "Path": item}} if removed_with else {}),
+            },
+        )
+        resource.node.add_dependency(self._function)
+        if kind != QUEUE:
+            # Of all queues, those declared later too: cron jobs and pools name them.
+            resource.node.add_dependency(self._of(QUEUE))
+
+    def _of(self, kind: str) -> Construct:
+        if kind not in self._kinds:
+            self._kinds[kind] = Construct(self, kind)
+        return self._kinds[kind]

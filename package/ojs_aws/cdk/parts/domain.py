@@ -1,0 +1,77 @@
+"""The API under a name of one's own, without the firewall."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from aws_cdk import aws_apigatewayv2 as apigatewayv2
+from aws_cdk import aws_certificatemanager as acm
+from aws_cdk import aws_route53 as route53
+from aws_cdk import aws_route53_targets as targets
+from constructs import Construct
+
+if TYPE_CHECKING:
+    from ojs_aws.cdk.settings import DeploymentSettings
+
+
+@dataclass(frozen=True)
+class Domain:
+    """A name for the API. `name` is entered in `zone`; without one you enter it yourself.
+
+    The certificate is one of the deployment's region; with a firewall, of us-east-1.
+    """
+
+    name: str
+    certificate: acm.ICertificate
+    zone: route53.IHostedZone | None = None
+
+
+def domain_of(scope: Construct, settings: DeploymentSettings) -> Domain | None:
+    """The domain that settings name, if they name one."""
+    if not settings.domain_name:
+        return None
+    inside = Construct(scope, "Given")
+    zone = None
+    if settings.hosted_zone_id:
+        zone = route53.HostedZone.from_hosted_zone_attributes(
+            inside,
+            "Zone",
+            hosted_zone_id=settings.hosted_zone_id,
+            zone_name=settings.hosted_zone_name,
+        )
+    certificate = acm.Certificate.from_certificate_arn(
+        inside, "Certificate", settings.certificate_arn
+    )
+    return Domain(settings.domain_name, certificate, zone)
+
+
+def name_api(
+    scope: Construct, api: apigatewayv2.HttpApi, stage: apigatewayv2.HttpStage, domain: Domain
+) -> str:
+    """Give a stage of the API this name; what that name must lead to."""
+    scope = Construct(scope, "Domain")
+    name = apigatewayv2.DomainName(
+        scope,
+        "Name",
+        domain_name=domain.name,
+        certificate=domain.certificate,
+        security_policy=apigatewayv2.SecurityPolicy.TLS_1_2,
+    )
+    mapping = apigatewayv2.ApiMapping(scope, "Mapping", api=api, domain_name=name, stage=stage)
+    mapping.node.add_dependency(stage)
+    target = targets.ApiGatewayv2DomainProperties(
+        name.regional_domain_name, name.regional_hosted_zone_id
+    )
+    enter_name(scope, route53.RecordTarget.from_alias(target), domain)
+    return name.regional_domain_name
+
+
+def enter_name(scope: Construct, target: route53.RecordTarget, domain: Domain) -> None:
+    """Have the domain name lead to the target, if its zone is one of Route 53's."""
+    if domain.zone is None:
+        return
+    # With the final dot Route 53 takes it as it is, and not as a name within the zone.
+    name = f"{domain.name}."
+    route53.ARecord(scope, "A", zone=domain.zone, record_name=name, target=target)
+    route53.AaaaRecord(scope, "AAAA", zone=domain.zone, record_name=name, target=target)

@@ -1,0 +1,62 @@
+"""What a deployment must know of the server: the form of its table, its routes, its version.
+
+Not imported from the server: in a CDK app that has the construct installed, a package called `ojs`
+is somebody else's. `make facts` writes the file; a test compares it with the code.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+
+FILE = Path(__file__).with_name("server.json")
+_FACTS = json.loads(FILE.read_text("utf-8"))
+
+
+@dataclass(frozen=True)
+class Index:
+    """A global secondary index, KEYS_ONLY."""
+
+    name: str
+    hash_key: str
+    range_key: str
+
+
+@dataclass(frozen=True)
+class StreamFilter:
+    """Items whose changes are projected: partition keys with one of these prefixes, and one of
+    these sort keys (empty: any).
+    """
+
+    prefixes: list[str]
+    sort_keys: list[str]
+
+
+@dataclass(frozen=True)
+class Operation:
+    """An operation of the API. `scope`: the permission that it needs; None: whoever is let in."""
+
+    method: str
+    path: str
+    scope: str | None
+
+
+VERSION: str = _FACTS["version"]
+SCHEMA_VERSION: int = _FACTS["schema_version"]
+STREAM_MAX_AGE_S: int = _FACTS["stream_max_age_s"]
+"""Lambda gives up a batch with a record that is older than that (s)."""
+
+HASH_KEY: str = _FACTS["table"]["hash_key"]
+RANGE_KEY: str = _FACTS["table"]["range_key"]
+TTL_ATTRIBUTE: str = _FACTS["table"]["ttl_attribute"]
+STREAM_VIEW_TYPE: str = _FACTS["table"]["stream_view_type"]
+INDEXES = tuple(Index(**each) for each in _FACTS["table"]["indexes"])
+STREAM_FILTERS = tuple(StreamFilter(**each) for each in _FACTS["table"]["stream_filters"])
+
+REQUEST_HEADERS: list[str] = _FACTS["request_headers"]
+EXPOSED_HEADERS: list[str] = _FACTS["exposed_headers"]
+OPERATIONS = tuple(Operation(*each) for each in _FACTS["operations"])
+
+ALWAYS_ON_BUS: list[str] = _FACTS["always_on_bus"]
+"""Types of events that are on the event bus whatever the settings say; `*` stands for the rest."""
