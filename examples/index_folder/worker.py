@@ -1,4 +1,5 @@
-"""Takes jobs that the producer enqueued, analyses the files, and reports what became of each.
+"""Takes jobs that producer.py or report.py made: analyses files, writes reports, and reports what
+became of each job.
 
     python3 worker.py FOLDER
 
@@ -20,8 +21,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import reporting
 from analysis import NotText, analyse
-from client import ApiError, Client, Unreachable, uuid7
+from client import BASE, ApiError, Client, Unreachable, uuid7
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -37,6 +39,8 @@ _PROGRESS_EVERY_S = 1.0
 # this time it waits no longer.
 _REPORT_WITHIN_S = 1.0
 _FIRST_POLL_S = 0.1
+# The type of the job that writes a report; all others are for a file.
+REPORT = "folder.report"
 
 
 class JobFailed(Exception):
@@ -93,6 +97,7 @@ class Worker:
     def __init__(self, options: argparse.Namespace) -> None:
         self.id = f"index-folder-{uuid7()}"
         self._root: Path = options.folder.resolve()
+        self._reports_to: Path = options.reports
         self._queue: str = options.queue
         self._batch: int = options.batch
         self._slow_s: float = options.slow
@@ -239,8 +244,9 @@ class Worker:
     def _do(self, leased: LeasedJob) -> None:
         """Do one job, and note how it ended."""
         name = leased.job["args"][0] if leased.job["args"] else "?"
+        work = self._write_report if leased.job["type"] == REPORT else self._index
         try:
-            result = self._index(leased)
+            result = work(leased)
         except Lost:
             say(f"left    {name}: cancelled, or taken back")
             self._forget(leased)
@@ -289,6 +295,36 @@ class Worker:
             raise JobFailed(
                 "unreadable", error.strerror or str(error), path=path.name, errno=error.errno
             ) from error
+
+    def _write_report(self, leased: LeasedJob) -> dict[str, Any]:
+        """The result of the job that comes after those of all files. Raises JobFailed."""
+        if self._stopping.is_set():
+            raise OutOfTime
+        title, paths = leased.job["args"]
+        results, errors = self._before(leased.job, len(paths))
+        # One name for each job: written again, it is the same file.
+        path = self._reports_to / f"report-{leased.id}.md"
+        try:
+            path.write_text(reporting.report(title, paths, results, errors), "utf-8")
+        except OSError as error:
+            raise JobFailed("unwritable", error.strerror or str(error), path=str(path)) from error
+        return {"report": str(path), "files": len(paths)}
+
+    def _before(self, job: dict[str, Any], count: int) -> tuple[list[Any], list[Any]]:
+        """The results and the errors of the jobs before this one, in order."""
+        found = job["parent_results"]
+        if isinstance(found, list):
+            return found, job.get("parent_errors") or [None] * count
+        # Too many, or too large, to stand in the job: they are read page by page.
+        entries: list[dict[str, Any]] = []
+        path, cursor = str(found["$ref"]).removeprefix(BASE), ""
+        while True:
+            page = self._client.call("GET", path + cursor)
+            entries += page["results"]
+            if not page["pagination"]["has_more"]:
+                break
+            cursor = f"&cursor={page['pagination']['next_cursor']}"
+        return [each.get("result") for each in entries], [each.get("error") for each in entries]
 
     def _path(self, job: dict[str, Any]) -> Path:
         """The file a job names: inside our folder, whatever the job says. Raises JobFailed."""
@@ -386,11 +422,14 @@ def say(text: str) -> None:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run a worker; the exit status."""
     parser = argparse.ArgumentParser(
-        description="Analyse the files that producer.py enqueues. Start as many as you like."
+        description="Analyse the files that producer.py or report.py is given. Start several."
     )
     parser.add_argument("folder", type=Path, help="the folder the producer was given")
     parser.add_argument("--url", default="http://localhost:8080", help="the server")
     parser.add_argument("--queue", default="files", help="where to take jobs from")
+    parser.add_argument(
+        "--reports", type=Path, default=Path(), metavar="FOLDER", help="where to write reports"
+    )
     parser.add_argument("--batch", type=int, default=5, help="most jobs to take at once")
     parser.add_argument(
         "--slow", type=float, default=0.0, metavar="S", help="wait so long at each 64 KB of a file"

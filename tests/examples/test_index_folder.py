@@ -126,6 +126,43 @@ def test_two_workers_do_a_whole_folder(folder: Path, client: Client, server_url:
     assert client.call("GET", "/workers")["workers"] == []
 
 
+@pytest.mark.parametrize("many", [False, pytest.param(True, marks=pytest.mark.exhaustive)])
+def test_a_workflow_reports_on_the_whole_folder(
+    folder: Path, tmp_path_factory: pytest.TempPathFactory, client: Client, server_url: str,
+    many: bool,
+) -> None:  # fmt: skip
+    reports = tmp_path_factory.mktemp("reports")
+    fast = ("--batch", "5", "--poll", "0.2", "--reports", str(reports))
+    if many:
+        # More words than a job has room for: the worker reads the results in pages.
+        words = " ".join(letter * 800 for letter in "abcdefghijklmnopqrstuvwxyz")
+        for number in range(60):
+            (folder / f"long{number}.txt").write_text(f"{words} whale{number}")
+    with worker(folder, server_url, *fast) as one, worker(folder, server_url, *fast) as two:
+        command = [sys.executable, str(EXAMPLE / "report.py"), str(folder)]
+        command += ["--url", server_url, "--retry-after", "PT0.2S"]
+        run = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+        outputs = [stopped(one), stopped(two)]
+    assert run.returncode == 0, run.stderr
+    files = 33 + 60 * many
+    assert f"completed; 1 of {files} files could not be read" in run.stdout
+    assert sum(text.count("done    ") for text in outputs) == files
+    (path,) = reports.iterdir()
+    text = path.read_text()
+    assert f"{files - 1} of {files} files" in text
+    assert f"| whale | {62 + 60 * many} |" in text
+    assert "- 07.txt = deeper/same.txt" in text
+    assert "- broken.bin: not UTF-8 at byte 3" in text
+    (over,) = client.call("GET", "/workflows")["workflows"]
+    assert (over["state"], over["steps_total"]) == ("completed", files + 1)
+    shown = client.call("GET", f"/workflows/{over['id']}")["workflow"]
+    reported = shown["steps"][-1]
+    assert reported["callback"] == "on_complete"
+    assert reported["result"] == {"report": str(path), "files": files}
+    told = client.call("GET", f"/jobs/{reported['job_id']}")["job"]["parent_results"]
+    assert isinstance(told, dict) is many
+
+
 def test_a_worker_told_to_stop_gives_its_jobs_back(
     folder: Path, client: Client, server_url: str
 ) -> None:
@@ -185,7 +222,7 @@ def test_a_job_cannot_lead_out_of_the_folder(folder: Path, client: Client, serve
 
 
 def test_says_at_once_that_there_is_no_server(folder: Path) -> None:
-    for script in ("producer.py", "worker.py"):
+    for script in ("producer.py", "report.py", "worker.py"):
         command = [
             sys.executable,
             str(EXAMPLE / script),

@@ -7,7 +7,7 @@ integers of one bit a node: a microsecond where there are ten thousand.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from enum import StrEnum
 
@@ -221,6 +221,10 @@ def start(graph: Graph) -> Decision:
     return change.decision()
 
 
+# A node that ended, COMPLETED or FAILED, and the generation in which it ran.
+Ending = tuple[int, StepState, int]
+
+
 def advance(
     graph: Graph, state: GraphState, node: int, ended: StepState, generation: int = 0
 ) -> Decision:
@@ -229,10 +233,16 @@ def advance(
     Nothing changes if that is known, or if the job has gone back in a later generation. The node
     may also be a settle node, if somebody else counted the marks of those it waits for.
     """
+    return advance_all(graph, state, [(node, ended, generation)])
+
+
+def advance_all(graph: Graph, state: GraphState, endings: Iterable[Ending]) -> Decision:
+    """Several jobs have ended, in any order, as `advance` has it for one."""
     change = _Change(graph, state)
-    if generation == state.generation_of(node):
-        change.end(node, ended)
-        change.settle()
+    for node, ended, generation in endings:
+        if generation == state.generation_of(node):
+            change.end(node, ended)
+    change.settle()
     return change.decision()
 
 

@@ -45,6 +45,7 @@ _CHECKS: Mapping[str, Callable[[str], str]] = {
     "pool": check_pool,
     "key": _check_key_id,
     "cron job": envelope.check_queue,
+    "workflow": envelope.check_job_id,
 }
 
 
@@ -93,6 +94,13 @@ class Request:
         except UnicodeDecodeError:
             raise InvalidRequest(parameter, "must be UTF-8", value=self.path_value) from None
         return checked(parameter, _CHECKS[subject], value)
+
+    @property
+    def body_bytes(self) -> int:
+        """How long the body is; one in base64 may be two bytes shorter."""
+        if self.base64_body:
+            return len(self.raw_body or "") * 3 // 4
+        return len((self.raw_body or "").encode("utf-8", "surrogatepass"))
 
     def object(self) -> dict[str, Any]:
         """Read the body, a JSON object; `{}` for an empty body where it is optional.
