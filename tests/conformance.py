@@ -25,6 +25,7 @@ CLAIMED = (
     "level-2-scheduled/cron",
     "level-2-scheduled/delay",
     "level-2-scheduled/ttl",
+    "level-3-workflows",
     "level-4-advanced/bulk",
     "level-4-advanced/priority",
     "level-4-advanced/queue-ops",

@@ -13,10 +13,12 @@ import logging
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
+from urllib.parse import parse_qsl, urlsplit
 
+import reporting
 from analysis import NotText, analyse
 
-from ojs_aws import JobContext, JobFailed, Worker
+from ojs_aws import Client, JobContext, JobFailed, Worker
 
 
 def index(job: JobContext, root: Path, slow_s: float) -> dict[str, Any]:
@@ -44,6 +46,36 @@ def index(job: JobContext, root: Path, slow_s: float) -> dict[str, Any]:
         raise JobFailed(error.strerror or str(error), code="unreadable") from error
 
 
+def write_report(job: JobContext, folder: Path, client: Client) -> dict[str, Any]:
+    """Write the report that comes after all files. Raises JobFailed, ApiError, Unreachable."""
+    title, paths = job.args
+    results, errors = before(job, len(paths), client)
+    # One name for each job: written again, it is the same file.
+    path = folder / f"report-{job.id}.md"
+    try:
+        path.write_text(reporting.report(title, paths, results, errors), "utf-8")
+    except OSError as error:
+        raise JobFailed(error.strerror or str(error), code="unwritable") from error
+    return {"report": str(path), "files": len(paths)}
+
+
+def before(job: JobContext, count: int, client: Client) -> tuple[list[Any], list[Any]]:
+    """The results and the errors of the jobs before this one, in order."""
+    found = job.job.raw["parent_results"]
+    if isinstance(found, list):
+        return found, job.job.raw.get("parent_errors") or [None] * count
+    # Too many, or too large, to stand in the job: they are read page by page.
+    query = dict(parse_qsl(urlsplit(found["$ref"]).query))
+    entries: list[dict[str, Any]] = []
+    more: dict[str, Any] = {}
+    while not entries or more["has_more"]:
+        cursor = {"cursor": more["next_cursor"]} if entries else {}
+        page = client.workflow_results(job.job.raw["workflow_id"], **query, **cursor)
+        entries += page["results"]
+        more = page["pagination"]
+    return [each.get("result") for each in entries], [each.get("error") for each in entries]
+
+
 def file_of(args: list[Any], root: Path) -> Path:
     """The file a job names: inside our folder, whatever the job says. Raises JobFailed."""
     if len(args) != 1 or not isinstance(args[0], str):
@@ -64,11 +96,14 @@ def told(job: JobContext, following: Callable[[JobContext], Any]) -> Any:
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run a worker until it is told to stop."""
     parser = argparse.ArgumentParser(
-        description="Analyse the files that producer.py enqueues. Start as many as you like."
+        description="Analyse the files that producer.py or report.py is given. Start several."
     )
     parser.add_argument("folder", type=Path, help="the folder the producer was given")
     parser.add_argument("--url", default="http://localhost:8080", help="the server")
     parser.add_argument("--queue", default="files", help="where to take jobs from")
+    parser.add_argument(
+        "--reports", type=Path, default=Path(), metavar="FOLDER", help="where to write reports"
+    )
     parser.add_argument("--at-once", type=int, default=2, help="most files at a time")
     for name, default, text in (
         ("--slow", 0.0, "wait so long at each 64 KB of a file"),
@@ -97,6 +132,12 @@ def main(arguments: Sequence[str] | None = None) -> None:
     @worker.handler("file.index")
     def handle(job: JobContext) -> dict[str, Any]:
         return index(job, root, options.slow)
+
+    client = Client(options.url)
+
+    @worker.handler("folder.report")
+    def report(job: JobContext) -> dict[str, Any]:
+        return write_report(job, options.reports, client)
 
     worker.run()
 

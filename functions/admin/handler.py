@@ -14,6 +14,7 @@ from functions.admin import (  # noqa: F401 (imported for the operations that th
     statistics,
     system,
     workers,
+    workflows,
 )
 from functions.admin.app import app
 from ojs import runtime

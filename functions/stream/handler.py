@@ -40,6 +40,7 @@ def _projector(current: Runtime) -> Projector:
         blobs=current.blobs,
         metrics=metrics,
         copies=current.copies,
+        workflows=lambda: current.workflow_advance,
     )
 
 

@@ -64,6 +64,8 @@ class Part:
 
 PARTS = {
     "jobs": Part(PASS_LIMIT, SPARE_MS, passes=MAX_PASSES),
+    # Workflows that are to be looked at.
+    "workflows": Part(200, BULK_SPARE_MS, "looked at workflows"),
     # Dead letters that bulk operations retry or purge.
     "bulk": Part(10_000, BULK_SPARE_MS, "carried on bulk operations", frozenset({"more"})),
     # Jobs that get start tags.
@@ -222,6 +224,12 @@ def _reconciled(current: Runtime, report: SweepReport) -> None:
         logger.warning("queues have no bound", extra={"count": report["unbounded"]})
 
 
+def _checked_workflows(_: Runtime, report: SweepReport) -> None:
+    """Warn operators of workflows in which nothing happens."""
+    if report.get("stalled"):
+        logger.warning("workflows stand still", extra={"count": report["stalled"]})
+
+
 def _replayed(_: Runtime, report: ReplayReport) -> None:
     for skipped in report.skipped:
         # It may be a duplicate, or of a type that its queue does not take any more.
@@ -241,6 +249,7 @@ def _measured(current: Runtime, report: MetricsReport) -> None:
 
 _REPORTERS: Mapping[str, Any] = {
     "jobs": _swept,
+    "workflows": _checked_workflows,
     "reconcile": _reconciled,
     "replay": _replayed,
     "pool_health": _checked_pools,

@@ -93,11 +93,18 @@ if TYPE_CHECKING:
     from ojs.services.pools.statistics import PoolStatistics
     from ojs.services.queues.rest import RestSweep
     from ojs.services.sweeps import Sweep
+    from ojs.services.workflows.advance import WorkflowAdvance
+    from ojs.services.workflows.control import WorkflowControl
+    from ojs.services.workflows.create import WorkflowCreation
+    from ojs.services.workflows.reading import WorkflowReading
+    from ojs.services.workflows.results import StepResults
+    from ojs.services.workflows.sweep import WorkflowSweep
     from ojs.store.crons.crons import CronStore
     from ojs.store.dead_letter.counters import DeadLetterCounters
     from ojs.store.derived.statistics import StatisticsStore
     from ojs.store.permits.recount import Recount
     from ojs.store.queues.pool_health import PoolHealthStore
+    from ojs.store.workflows.workflows import WorkflowStore
 
 # What only some functions need is a cached property, and is imported on first use: a cold start
 # pays for every module.
@@ -133,6 +140,12 @@ class Stores:
         from ojs.store.crons.crons import CronStore
 
         return CronStore(self.table, self.payloads, self._ids, self.registry)
+
+    @cached_property
+    def workflows(self) -> WorkflowStore:
+        from ojs.store.workflows.workflows import WorkflowStore
+
+        return WorkflowStore(self.table, self.blobs, self._ids)
 
     @cached_property
     def statistics(self) -> StatisticsStore:
@@ -199,6 +212,7 @@ class Runtime:
         self.ids = ids
         self.sleep = sleep
         self.middleware = middleware
+        self._for_each = for_each
         self.semaphores = SemaphorePermits(store=stores.semaphore, clock=clock, ids=ids)
         pool_permits = PoolPermits(self.semaphores)
         self.key_permits = KeyPermits(
@@ -223,13 +237,19 @@ class Runtime:
             pool_store=stores.pools,
         )
         empty_lines = EmptyLines(clock)
-        self.changes = JobChanges(jobs=stores.jobs, permits=self.permits, empty_lines=empty_lines)
+        self.changes = JobChanges(
+            jobs=stores.jobs,
+            permits=self.permits,
+            empty_lines=empty_lines,
+            ended=self._job_ended,
+        )
         self.bounds = QueueBounds(
             jobs=stores.jobs,
             depth=stores.depth,
             stored=lambda queue, most: len(stores.recount.listed(queue, most)[0]),
             clock=clock,
             sleep=sleep,
+            ended=self._job_ended,
         )
         self.placement = FairQueuePlacement(
             jobs=stores.jobs, queues=stores.queues, tenants=stores.finish_tags, clock=clock
@@ -276,6 +296,7 @@ class Runtime:
             ids=ids,
             new_queues=self.new_queues,
             chain=middleware,
+            ended=self._job_ended,
         )
         self.fetch = Fetch(
             jobs=stores.jobs,
@@ -375,6 +396,11 @@ class Runtime:
     def _fire(self, name: str) -> Job | None:
         """Fire a cron job that is due. Loaded when there is one."""
         return self.cron_firing.fire(name)
+
+    def _job_ended(self, job: Job) -> None:
+        """Do what follows from the end of a job. Loaded when one of a workflow has changed."""
+        if job.workflow is not None:
+            self.workflow_advance.job_ended(job)
 
     @property
     def maintenance(self) -> MaintenanceStore:
@@ -505,6 +531,70 @@ class Runtime:
             ids=self.ids,
         )
 
+    @cached_property
+    def workflow_results(self) -> StepResults:
+        from ojs.services.workflows.results import StepResults
+
+        return StepResults(self.stores.workflows, self.stores.jobs)
+
+    @cached_property
+    def workflow_advance(self) -> WorkflowAdvance:
+        from ojs.services.workflows.advance import WorkflowAdvance
+        from ojs.services.workflows.starts import StepStarts
+
+        workflows = self.stores.workflows
+        starts = StepStarts(
+            workflows=workflows,
+            results=self.workflow_results,
+            enqueue=self.enqueue,
+            clock=self.clock,
+            ids=self.ids,
+        )
+        return WorkflowAdvance(
+            workflows=workflows,
+            jobs=self.stores.jobs,
+            starts=starts,
+            results=self.workflow_results,
+            clock=self.clock,
+            pause=self.bounds.pause,
+        )
+
+    @cached_property
+    def workflow_creation(self) -> WorkflowCreation:
+        from ojs.services.workflows.create import WorkflowCreation
+
+        return WorkflowCreation(
+            workflows=self.stores.workflows,
+            advance=self.workflow_advance,
+            queues=self.stores.queues,
+            clock=self.clock,
+            ids=self.ids,
+            strict=self.settings.strict_queues,
+        )
+
+    @cached_property
+    def workflow_control(self) -> WorkflowControl:
+        from ojs.services.workflows.control import WorkflowControl
+
+        return WorkflowControl(
+            workflows=self.stores.workflows,
+            advance=self.workflow_advance,
+            jobs=self.stores.jobs,
+            changes=self.changes,
+            clock=self.clock,
+            for_each=self._for_each,
+        )
+
+    @cached_property
+    def workflow_sweep(self) -> WorkflowSweep:
+        from ojs.services.workflows.sweep import WorkflowSweep
+
+        return WorkflowSweep(
+            workflows=self.stores.workflows,
+            advance=self.workflow_advance,
+            control=self.workflow_control,
+        )
+
     # --- what is read ---------------------------------------------------------------------------
 
     @cached_property
@@ -555,6 +645,17 @@ class Runtime:
         )
 
     @cached_property
+    def workflow_reading(self) -> WorkflowReading:
+        from ojs.services.workflows.reading import WorkflowReading
+
+        return WorkflowReading(
+            workflows=self.stores.workflows,
+            advance=self.workflow_advance,
+            jobs=self.stores.jobs,
+            clock=self.clock,
+        )
+
+    @cached_property
     def unique_locks(self) -> UniqueListing:
         from ojs.services.jobs.unique_listing import UniqueListing
 
@@ -579,6 +680,7 @@ class Runtime:
         before the rest is pruned, and metrics come last. Each is loaded when it is its turn.
         """
         yield self.sweep
+        yield self.workflow_sweep
         yield self.bulk
         yield self.backfill
         yield self.reconcile

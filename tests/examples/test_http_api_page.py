@@ -122,6 +122,7 @@ def test_every_error_is_listed_and_no_other() -> None:
         ("dead-letter", 8),
         ("fair-scheduling", 8),
         ("cron", 9),
+        ("workflows", 14),
     ],
 )
 def test_the_answers_are_those_of_the_page(server_url: str, page: str, at_least: int) -> None:

@@ -118,6 +118,46 @@ def test_two_workers_do_a_whole_folder(folder: Path, ojs_server: OjsServer) -> N
     assert ojs_server.client.list_workers()["workers"] == []
 
 
+@pytest.mark.parametrize("many", [False, pytest.param(True, marks=pytest.mark.exhaustive)])
+def test_a_workflow_reports_on_the_whole_folder(
+    folder: Path, tmp_path_factory: pytest.TempPathFactory, ojs_server: OjsServer, many: bool
+) -> None:
+    reports = tmp_path_factory.mktemp("reports")
+    fast = ("--at-once", "5", "--poll", "0.2", "--reports", str(reports))
+    if many:
+        # More words than a job has room for: the worker reads the results in pages.
+        words = " ".join(letter * 800 for letter in "abcdefghijklmnopqrstuvwxyz")
+        for number in range(60):
+            (folder / f"long{number}.txt").write_text(f"{words} whale{number}")
+    url = ojs_server.url
+    with worker(folder, url, *fast) as one, worker(folder, url, *fast) as two:
+        command = [sys.executable, str(EXAMPLE / "report.py"), str(folder)]
+        command += ["--url", url, "--retry-after", "PT0.2S"]
+        run = subprocess.run(
+            command, env=ENVIRONMENT, capture_output=True, text=True, timeout=120, check=False
+        )
+        outputs = [stopped(one), stopped(two)]
+    assert run.returncode == 0, run.stderr
+    files = 33 + 60 * many
+    assert f"completed; 1 of {files} files could not be read" in run.stdout
+    assert sum(text.count("done    ") for text in outputs) == files
+    (path,) = reports.iterdir()
+    text = path.read_text()
+    assert f"{files - 1} of {files} files" in text
+    assert f"| whale | {62 + 60 * many} |" in text
+    assert "- 07.txt = deeper/same.txt" in text
+    assert "- broken.bin: not UTF-8 at byte 3" in text
+    client = ojs_server.client
+    (over,) = client.list_workflows()["workflows"]
+    assert (over["state"], over["steps_total"]) == ("completed", files + 1)
+    shown = client.get_workflow(over["id"])["workflow"]
+    reported = shown["steps"][-1]
+    assert reported["callback"] == "on_complete"
+    assert reported["result"] == {"report": str(path), "files": files}
+    told = client.get_job(reported["job_id"]).raw["parent_results"]
+    assert isinstance(told, dict) is many
+
+
 def test_a_worker_told_to_stop_gives_its_jobs_back(folder: Path, ojs_server: OjsServer) -> None:
     ids = push(ojs_server, "00.txt", "01.txt", "02.txt")
     options = ("--slow", "60", "--grace", "0", "--at-once", "3")
@@ -166,15 +206,18 @@ def test_a_job_cannot_lead_out_of_the_folder(folder: Path, ojs_server: OjsServer
     assert codes == ["outside", "outside", "outside", "file_gone"]
 
 
-def test_they_say_at_once_that_there_is_no_server(folder: Path) -> None:
+@pytest.mark.parametrize("script", ["producer.py", "report.py"])
+def test_they_say_at_once_that_there_is_no_server(folder: Path, script: str) -> None:
     nowhere = "http://127.0.0.1:9"
-    command = [sys.executable, str(EXAMPLE / "producer.py"), str(folder), "--url", nowhere]
+    command = [sys.executable, str(EXAMPLE / script), str(folder), "--url", nowhere]
     run = subprocess.run(
         command, env=ENVIRONMENT, capture_output=True, text=True, timeout=20, check=False
     )
     assert run.returncode == 2
     assert "refused" in run.stderr
-    # A worker says so, too, and waits.
-    with worker(folder, nowhere) as process:
+
+
+def test_a_worker_without_a_server_says_so_and_waits(folder: Path) -> None:
+    with worker(folder, "http://127.0.0.1:9") as process:
         heard(process, "refused")
         stopped(process)

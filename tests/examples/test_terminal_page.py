@@ -54,6 +54,27 @@ def prepare(url: str) -> None:
     send(url, "/ojs/v1/jobs", {"type": "report.build", "args": [], "options": later})
 
 
+def fail_a_workflow(url: str) -> None:
+    """What the commands for workflows begin with: a chain whose second step failed."""
+    etl = {
+        "type": "chain",
+        "name": "etl",
+        "options": {"queue": "etl"},
+        "steps": [
+            {"type": f"data.{each}", "args": []} for each in ("extract", "transform", "load")
+        ],
+    }
+    send(url, "/ojs/v1/workflows", etl)
+    for end, body in (
+        ("ack", {}),
+        ("nack", {"error": {"type": "Bad", "message": "bad row", "retryable": False}}),
+    ):
+        (step,) = send(url, "/ojs/v1/workers/fetch", {"queues": ["etl"], "worker_id": "w-1"})[
+            "jobs"
+        ]
+        send(url, f"/ojs/v1/workers/{end}", {"job_id": step["id"], "worker_id": "w-1", **body})
+
+
 def shape(text: str, ids: dict[str, str]) -> str:
     """A text without what is different each time."""
     named = _ID.sub(lambda found: ids.setdefault(found[0], f"ID {len(ids)}"), text)
@@ -73,6 +94,8 @@ def test_the_output_is_that_of_the_page(
     known: dict[str, str] = {}
     count = 0
     for arguments, printed in commands():
+        if arguments[:2] == ["workflows", "list"]:
+            fail_a_workflow(server_url)
         wanted = shape(printed, shown)
         named = [known.get(shown.get(each, ""), each) for each in arguments]
         status = command_line.main(named)

@@ -35,6 +35,7 @@ from ojs.http.contract import operations as contract
 from ojs.projections import EventBridge
 from ojs.services.operations.authentication import Authentication
 from ojs.services.operations.setup import Setup
+from ojs.services.workflows.advance import WorkflowAdvance
 from ojs.settings import Settings
 from ojs.store.deployment.access_keys import AccessKeyStore
 from ojs.store.deployment.notes import DeploymentStore
@@ -491,6 +492,7 @@ def everything(call: Caller) -> None:
     _rate_limits(call)
     _scheduling(call)
     _crons(call)
+    _workflows(call)
     _time(call)
     _statistics(call)
     _keys(call)
@@ -898,8 +900,46 @@ def _old_records(call: Caller) -> list[dict[str, Any]]:
     return [{"pk": {"S": keys.job(job_id)}, "sk": {"S": keys.RECORD}} for job_id in ids]
 
 
+def _workflows(call: Caller) -> None:
+    """Workflows: small ones, and one whose definition and results are in the bucket."""
+    steps: list[Any] = [{"type": "t", "args": [LARGE]}, {"type": "t", "args": []}]
+    many = [{"type": "t", "args": [*HUGE[:1_000], at]} for at in range(30)]
+    batch = {"type": "batch", "jobs": many, "callbacks": {"on_complete": steps[1]}}
+    for steps_of, queue in ((steps, "flow"), ([batch, *steps], "flows")):
+        body = {"type": "chain", "options": {"queue": queue}, "steps": steps_of}
+        made = call("create_workflow", body)["id"]
+        for result in (INCOMPRESSIBLE, HUGE):
+            for job_id in call.fetch(queue):
+                call("ack_job", {"job_id": job_id, "result": result})
+    while jobs := call.fetch("flows", 30):
+        for job_id in jobs:
+            error = {"code": "no", "message": "no", "retryable": False}
+            call("nack_job", {"job_id": job_id, "error": error})
+    call("list_workflows", query={"limit": "1"})
+    call("get_workflow", at=made)
+    call("workflow_progress", at=made)
+    call("workflow_results", at=made, query={"step": "1"}, status=400)
+    call("workflow_results", at=made, query={"step": "3"})
+    call("retry_workflow", {"mode": "all"}, at=made, status=200)
+    call("cancel_workflow", at=made)
+    call("cancel_workflow_by_post", at=made, status=409)
+    call.clock.advance(600_000)
+    call.sweep()
+
+
+def _left_undone(call: Caller) -> None:
+    """A request ends a job, and dies: what follows, a staged batch, is left to the stream."""
+    group = {"type": "group", "jobs": [{"type": "t", "args": [LARGE]}] * 120}
+    body = {"type": "chain", "options": {"queue": "left"}, "steps": [group["jobs"][0], group]}
+    call("create_workflow", body)
+    (job_id,) = call.fetch("left")
+    with patch.object(WorkflowAdvance, "job_ended", lambda *_: None):
+        call("ack_job", {"job_id": job_id, "result": LARGE})
+
+
 def _stream(call: Caller, stream: TableStream) -> None:
     """All changes there were, with one record that cannot be read, and one batch twice."""
+    _left_undone(call)
     batches = []
     while records := stream.read():
         batches += [records[at : at + 100] for at in range(0, len(records), 100)]

@@ -46,6 +46,7 @@ from ojs.store.table.table import Delete, Put, Table, Update
 from tests.simulation.faults import Client
 from tests.simulation.mutations_late import LATE, Mutation, dropped, updates
 from tests.simulation.mutations_leases import LEASES
+from tests.simulation.mutations_workflows import WORKFLOWS
 
 
 def claim_without_state() -> AbstractContextManager[None]:
@@ -549,5 +550,6 @@ MUTATIONS: dict[str, tuple[Mutation, str]] = {
         _constant("ojs.domain.cron.definition.limit_key", lambda _: uuid.uuid4().hex),
         "cron",
     ),
+    **WORKFLOWS,
     **LATE,
 }

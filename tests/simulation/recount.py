@@ -314,4 +314,19 @@ def _worker(told: Told, item: Item, old: Item | None, new: Item | None) -> None:
         told.tell("worker.quiet", item["sk"])
 
 
-_OTHERS = {"G": _gate, "L": _limiter, "P": _pool, "K": _worker, "CR": _cron}
+def _workflow(told: Told, item: Item, old: Item | None, new: Item | None) -> None:
+    if new is None or item["sk"] != keys.RECORD:
+        return
+    name, was, now = keys.workflow_id(item["pk"]), (old or {}).get("state"), new["state"]
+    if was is None:
+        told.tell("workflow.created", name)
+    if was != now and was in (None, "completed", "failed", "cancelled"):
+        told.tell("workflow.started", name)
+    else:
+        for count, kind in (("completed", "step_completed"), ("failed", "step_failed")):
+            told.events[f"workflow.{kind}", name] += new.get(count, 0) - (old or {}).get(count, 0)
+    if now not in (was, "running"):
+        told.tell(f"workflow.{now}", name)
+
+
+_OTHERS = {"W": _workflow, "G": _gate, "L": _limiter, "P": _pool, "K": _worker, "CR": _cron}

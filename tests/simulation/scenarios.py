@@ -13,6 +13,7 @@ from unittest import mock
 from tests.simulation import quiet
 from tests.simulation.actors import Operator, Producer, Stream, Worker
 from tests.simulation.acts import RETRY, fetched, some
+from tests.simulation.in_workflows import workflows, workflows_are_exact
 from tests.simulation.invariants import REQUEST_MS
 from tests.simulation.operated import OPERATED
 from tests.simulation.periodic import cron, crons_are_exact
@@ -22,6 +23,8 @@ from tests.simulation.world import Acts, World
 RATES = (0.0, 0.02, 0.05, 0.15)
 # A batch of more jobs than this is staged; DynamoDB's own number makes runs far dearer.
 _TRANSACTION = 3
+# Jobs of a workflow that start together.
+_SLICE = 4
 # What is kept in the table rather than in the bucket.
 _ITEM_BYTES = 4_000
 # And is given up when no request that stores it can be under way any more.
@@ -447,6 +450,7 @@ SCENARIOS: dict[str, Callable[[World], list[Acts]]] = {
     **OPERATED,
     "ended": ended,
     "cron": cron,
+    "workflows": workflows,
 }
 
 
@@ -486,6 +490,10 @@ def play(
         mock.patch("ojs.store.jobs.staged_batches.STAGING_GRACE_MS", staging_grace_ms),
         mock.patch("ojs.store.jobs.staged_batches.UNDONE_AGAIN_MS", _UNDONE_AGAIN_MS),
         mock.patch("ojs.store.jobs.payloads.MAX_ITEM_BYTES", _ITEM_BYTES),
+        # Groups of three have a fan-in, those of five one of two shards, and start in two slices.
+        mock.patch("ojs.services.workflows.starts.MIN_SLOTS", 3),
+        mock.patch("ojs.store.workflows.fan_ins.SHARD_SLOTS", 3),
+        mock.patch("ojs.services.workflows.starts.MAX_BATCH", _SLICE),
     ):
         # What was there before is no part of what goes wrong.
         world.plan.on = False
@@ -495,9 +503,13 @@ def play(
         world.check_unhealed()
         world.heal()
         world.check_quiet()
-        world.drain()
+        if world.workflows is None:
+            world.drain()
+        else:
+            world.workflows.settle(world.drain)
         world.check_end()
         crons_are_exact(quiet.everything(world.memory))
+        workflows_are_exact(quiet.everything(world.memory), world)
     return Outcome(
         world.operations,
         world.plan.done,

@@ -37,6 +37,12 @@ def test_what_was_found_stays_mended(scenario: str, seed: int) -> None:
     scenarios.run(scenario, seed)
 
 
+@pytest.mark.requirement("WF-7")
+def test_workflows_advance_exactly() -> None:
+    told = cover(("workflows", _FIRST + SEEDS + at) for at in range(5)).failures
+    assert not told
+
+
 @pytest.mark.parametrize("scenario", spread(SCENARIOS, 4))
 def test_a_seed_is_the_same_each_time(scenario: str) -> None:
     timelines: list[list[str]] = [[], []]

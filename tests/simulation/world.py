@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from typing import Any, TypeVar, cast
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from botocore.exceptions import ClientError
 
@@ -52,6 +52,9 @@ from tests.simulation.memory import Memory
 from tests.simulation.recount import levels
 from tests.simulation.scheduler import Scheduler
 from tests.store.streams import SHARD, FakeMetrics, made_record, repeated
+
+if TYPE_CHECKING:
+    from tests.simulation.in_workflows import AskedWorkflows
 
 T = TypeVar("T")
 Acts = list[Callable[[], None]]
@@ -138,6 +141,8 @@ class World:
         # By owner of what is set: changes under way, and how many there were.
         self._changing: Counter[str] = Counter()
         self._changes: Counter[str] = Counter()
+        # Workflows, if there are any (`tests.simulation.in_workflows`).
+        self.workflows: AskedWorkflows | None = None
         # Whether nobody asks for anything for a while in the end, and nobody reads the stream.
         self.alone = False
         # Whether there may be maintenance, which somebody ends when all heals.
@@ -378,6 +383,8 @@ class World:
             if push.unknown:
                 # What was left half stored may stand in the way for a while.
                 self.ask(push, self.run)
+        if self.workflows is not None:
+            self.workflows.ask_again()
         for ms in (LONG_MS, MINUTE_MS, MINUTE_MS, MINUTE_MS):
             self.clock.advance(ms)
             self.look_after()
@@ -403,6 +410,8 @@ class World:
         self.check_swept(self.run.backfill.run_once(now_ms, 1_000))
         self.check_swept(self.run.replay.run_once(now_ms, 1_000))
         self.check_swept(self.run.rest.run_once(now_ms, 1_000))
+        if self.workflows is not None:
+            self.workflows.look_after()
         if self.watch.purged:
             self.check_swept(self.run.prune.run_once(now_ms, 1_000))
         self.project()
@@ -437,6 +446,7 @@ class World:
             blobs=self.blobs,
             metrics=FakeMetrics(),
             copies=run.copies,
+            workflows=lambda: run.workflow_advance,
             sleep=self.sleep,
             chance=lambda: 0.5,
         )

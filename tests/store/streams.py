@@ -189,6 +189,7 @@ class Projected:
     metrics: FakeMetrics = field(default_factory=FakeMetrics)
     slept: list[float] = field(default_factory=list)
     copies: projections.CopyMaker | None = None
+    workflows: Callable[[], projections.WorkflowStream] | None = None
 
     def __post_init__(self) -> None:
         self.store = Table(
@@ -209,6 +210,7 @@ class Projected:
             failures=self.failures,
             metrics=self.metrics,
             copies=self.copies,
+            workflows=self.workflows,
             sleep=self.slept.append,
             chance=lambda: 0.5,
         )

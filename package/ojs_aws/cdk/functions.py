@@ -131,7 +131,6 @@ FUNCTIONS: tuple[FunctionSpec, ...] = (
         timeout_s=60,
         access=replace(
             _WORK,
-            table=_WORK.table - {"DeleteItem"},
             # The event source mapping reads the stream, and reports what it gave up, as this role.
             stream=STREAM_SOURCE,
             bus=frozenset({"PutEvents"}),

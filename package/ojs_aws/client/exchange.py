@@ -87,7 +87,7 @@ def exchange(call: Call[T], policy: RetryPolicy) -> Generator[Step, Outcome, T]:
             except (ValueError, KeyError, TypeError) as wrong:
                 error = Unreachable(f"the answer cannot be read: {wrong!r}")
         if isinstance(error, Duplicate) and unclear and call.stored is not None:
-            found = call.stored(str(error.details.get("existing_job_id", "")))
+            found = call.stored(_existing(error.details))
             if found is not None:
                 return found
         ambiguous = not (
@@ -101,6 +101,11 @@ def exchange(call: Call[T], policy: RetryPolicy) -> Generator[Step, Outcome, T]:
         asked_s = error.retry_after_s if isinstance(error, ApiError) else 0.0
         yield Wait(policy.pause_s(tried, asked_s))
     raise AssertionError("the loop returns or raises")
+
+
+def _existing(details: Mapping[str, Any]) -> str:
+    """The id that was taken already."""
+    return str(details.get("existing_job_id") or details.get("existing_workflow_id") or "")
 
 
 def _refused(outcome: Outcome, *, repeated: bool) -> OjsError | None:

@@ -575,6 +575,56 @@ def cron_history(name: str, **paging: Any) -> Call[Answer]:
     return _get(place("cron/{}/history", name), **paging)
 
 
+# --- workflows -------------------------------------------------------------------------------
+
+
+def create_workflow(**definition: Any) -> Call[Answer]:
+    """Create a workflow, and start it: a chain, a group, a batch or a graph, in the API's fields.
+
+    Safe to send again: its id is chosen here, unless it is given.
+    """
+    sent = {"id": uuid7(), **definition}
+
+    def stored(existing: str) -> Answer | None:
+        ours = "id" not in definition and existing == sent["id"]
+        return {"workflow": {"id": existing}, "id": existing} if ours else None
+
+    return Call("POST", "workflows", json_object, sent, stored=stored)
+
+
+def list_workflows(**filters: Any) -> Call[Answer]:
+    """List workflows, latest first."""
+    return _get("workflows", **filters)
+
+
+def get_workflow(workflow_id: str, **paging: Any) -> Call[Answer]:
+    """Read a workflow and its steps."""
+    return _get(place("workflows/{}", workflow_id), **paging)
+
+
+def workflow_progress(workflow_id: str) -> Call[Answer]:
+    """Read how far a workflow is."""
+    return _get(place("workflows/{}/progress", workflow_id))
+
+
+def workflow_results(workflow_id: str, step: str | int, **paging: Any) -> Call[Answer]:
+    """Read the results that a step is given, page by page."""
+    return _get(place("workflows/{}/results", workflow_id), step=step, **paging)
+
+
+def cancel_workflow(workflow_id: str) -> Call[Answer]:
+    """Cancel a workflow that is not over: what waits is cancelled, what runs may end."""
+    return Call("DELETE", place("workflows/{}", workflow_id), json_object, repeatable=False)
+
+
+def retry_workflow(
+    workflow_id: str, mode: Literal["all", "failed", "failed_and_following"] | None = None
+) -> Call[Answer]:
+    """Run a workflow that is over again, or the part of it that `mode` says."""
+    body = {} if mode is None else {"mode": mode}
+    return _post(place("workflows/{}/retry", workflow_id), body)
+
+
 # --- workers, statistics, events -------------------------------------------------------------
 
 
@@ -632,6 +682,11 @@ def metrics() -> Call[Answer]:
 def create_key(name: str, scopes: Sequence[str], **limits: Any) -> Call[Answer]:
     """Make an access key; its secret is shown this once."""
     return _post("admin/keys", {"name": name, "scopes": list(scopes), **limits})
+
+
+def create_role(name: str, role: str, scopes: Sequence[str], **limits: Any) -> Call[Answer]:
+    """Say what an IAM role may do, by its ARN; listed and revoked as keys are."""
+    return _post("admin/roles", {"name": name, "role": role, "scopes": list(scopes), **limits})
 
 
 def list_keys(**paging: Any) -> Call[Answer]:

@@ -18,6 +18,7 @@ from ojs.projections.dead_letters import CopyMaker
 from ojs.projections.metrics import EmbeddedMetrics, MetricsOutlet
 from ojs.projections.outlets import Bus, EventBridge, FailureQueue, SqsFailureQueue
 from ojs.projections.project import ALWAYS, Projector
+from ojs.projections.workflows import WorkflowStream
 from ojs.store.derived.projection import ProjectionStore
 from ojs.store.jobs.blobs import Blobs, S3Blobs
 from ojs.store.jobs.payloads import PayloadStore
@@ -32,7 +33,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Bus", "CopyMaker", "EmbeddedMetrics", "EventBridge", "FailureQueue", "MetricsOutlet",
-    "Projector", "SqsFailureQueue", "build", "publish_later",
+    "Projector", "SqsFailureQueue", "WorkflowStream", "build", "publish_later",
 ]  # fmt: skip
 
 
@@ -66,6 +67,7 @@ def build(
     failures: FailureQueue | None = None,
     metrics: MetricsOutlet | None = None,
     copies: CopyMaker | None = None,
+    workflows: Callable[[], WorkflowStream] | None = None,
     sleep: Callable[[float], None] = time.sleep,
     chance: Callable[[], float] = random.random,
 ) -> Projector:
@@ -74,8 +76,8 @@ def build(
     `bus`, `failures` and `blobs` default to those of the deployment (`settings.bus`,
     `settings.failure_queue`, `settings.bucket`); there is no bus or failure queue if these are not
     set. Without `metrics` none are written; the stream function passes
-    `EmbeddedMetrics(settings.service)`. Without `copies` no copies of dead letters are made.
-    `sleep` takes seconds.
+    `EmbeddedMetrics(settings.service)`. Without `copies` no copies of dead letters are made,
+    without `workflows` none is advanced. `sleep` takes seconds.
     """
     ids = ids or IdSource(clock)
     blobs = blobs or S3Blobs(clients.s3, settings.bucket or "")
@@ -97,6 +99,7 @@ def build(
         failures=failures,
         metrics=metrics,
         copies=copies,
+        workflows=workflows,
         sleep=sleep,
         chance=chance,
     )

@@ -14,18 +14,21 @@ from ojs.domain.events.types import EventType
 
 @dataclass(frozen=True)
 class NewEvent:
-    """An event before it has an id and a deployment. `source` is a component, and its instance."""
+    """An event before it has an id and a deployment. `source` is a component, and its instance;
+    `part` tells it from others of its type that have the same cause.
+    """
 
     type: EventType
     at_ms: int
     subject: str
     source: tuple[str] | tuple[str, str]
     data: Mapping[str, Any]
+    part: str = ""
 
     def event(self, service: str, cause: str) -> Event:
         """The event. The same `cause` (what was projected) gives the same id each time."""
         return Event(
-            id=events.event_id(self.at_ms, self.subject, cause, self.type),
+            id=events.event_id(self.at_ms, self.subject, f"{cause}{self.part}", self.type),
             type=self.type,
             source=events.source(service, *self.source),
             time_ms=self.at_ms,

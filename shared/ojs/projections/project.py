@@ -7,7 +7,8 @@ steps, so that nothing is lost or counted twice, wherever a crash happens:
 1. records are parsed; one that cannot be goes to the failure queue, the rest go on
 2. what a removed job left is removed: payloads, errors, progress. Repeating this is harmless
 3. copies of dead letters are made that are still due. Repeating this is harmless: a copy that was
-   made, or is not wanted any more, is not due
+   made, or is not wanted any more, is not due. Workflows are advanced whose jobs have ended, if the
+   requests that ended them have not done so
 4. what is not counted yet, or is counted and has no event page, is published on the bus. After a
    crash it is published again, under the same ids. What the bus refuses is marked in the page, and
    published by a sweep (`ojs.projections.unpublished`)
@@ -53,6 +54,7 @@ from ojs.projections.metrics import MetricsOutlet
 from ojs.projections.outlets import Bus, FailureQueue
 from ojs.projections.records import Change, Malformed
 from ojs.projections.transitions import Happened, happened
+from ojs.projections.workflows import WorkflowStream, ended
 from ojs.store.derived.projection import (
     AT_ONCE,
     Delta,
@@ -64,7 +66,7 @@ from ojs.store.derived.projection import (
 from ojs.store.jobs.records import JobStore
 from ojs.store.queues.registry import QueueRegistry
 from ojs.store.table import keys
-from ojs.store.table.errors import LostRace, NotDone
+from ojs.store.table.errors import LostRace, NotDone, UnreadableItem
 from ojs.store.table.schema import STREAM_MAX_AGE_S
 
 logger = Logger()
@@ -167,7 +169,9 @@ class Projector:
         failures: FailureQueue | None = None,
         metrics: MetricsOutlet | None = None,
         copies: CopyMaker | None = None,
+        workflows: Callable[[], WorkflowStream] | None = None,
     ) -> None:
+        self._workflows = workflows
         self._store = store
         self._jobs = jobs
         self._registry = registry
@@ -194,7 +198,7 @@ class Projector:
         effects = [
             one
             for one in self._effects(raw_records, batch)
-            if one.happened or one.events or one.tally.queues()
+            if one.happened or one.events or one.tally.queues() or one.change.cleared
         ]
         if effects:
             self._follow(effects, batch)
@@ -273,6 +277,7 @@ class Projector:
             )
         self._clear(left, batch)
         self._copy(left, batch)
+        self._advance(left, batch)
         groups = list(_groups(left))
         for at, group in enumerate(groups):
             if not self._commit(group, batch):
@@ -325,6 +330,23 @@ class Projector:
             except OjsError as error:
                 logger.warning("a copy could not be made", extra={"reason": str(error)})
                 batch.fail([by_job[job.id]])
+
+    def _advance(self, effects: Sequence[_Effect], batch: _Batch) -> None:
+        """Do what follows from the ends of jobs of workflows, where it was not done."""
+        if self._workflows is None:
+            return
+        for one in effects:
+            try:
+                for job in ended(one.change.jobs):
+                    self._workflows().repeat(job)
+                if one.change.cleared is not None:
+                    self._workflows().clear(one.change.cleared)
+            except (UnknownForm, UnreadableItem) as error:
+                # It would stop the shard. The sweep tells of it again.
+                logger.error("a workflow cannot be read", extra={"reason": str(error)})  # noqa: TRY400
+            except OjsError as error:
+                logger.warning("a workflow was not advanced", extra={"reason": str(error)})
+                batch.fail([one])
 
     def _trim(self, effects: Sequence[_Effect], batch: _Batch) -> None:
         """Drop waiting copies beyond the limit; fails changes for which more must be dropped."""

@@ -23,6 +23,7 @@ from ojs.projections.crons import CronRunChange
 from ojs.projections.limits import Adjustment, ThrottleChange
 from ojs.projections.pools import AlertsChange, PoolChange, WorkerChange
 from ojs.projections.queues import DepthChange, PushRefusal, QueueChange
+from ojs.projections.workflows import WorkflowChange
 from ojs.store.crons import crons
 from ojs.store.derived.projection import committed_jobs
 from ojs.store.jobs import items
@@ -31,6 +32,8 @@ from ojs.store.table import keys, values
 from ojs.store.table.errors import UnreadableItem
 from ojs.store.table.schema import TABLE
 from ojs.store.table.values import Item
+from ojs.store.workflows import workflows
+from ojs.store.workflows.workflows import WorkflowRecord
 
 # A batch's commit is split into parts of this many jobs of one queue: each fits one event page.
 PART_JOBS = 500
@@ -39,7 +42,7 @@ _TTL_SERVICE = "dynamodb.amazonaws.com"
 
 _JOB, _QUEUE, _WORKER, _BATCH = keys.job(""), keys.queue(""), keys.worker(""), keys.batch("")
 _COUNTER, _POOL = keys.counter(""), keys.pool("")
-_CRON_RUNS = keys.cron_runs("")
+_CRON_RUNS, _WORKFLOW = keys.cron_runs(""), keys.workflow("")
 _IMAGES = {"INSERT": ("NewImage",), "MODIFY": ("OldImage", "NewImage"), "REMOVE": ("OldImage",)}
 # Content is never read; only its length is.
 _CONTENT = frozenset({"body"})
@@ -50,7 +53,7 @@ _TEXTS = frozenset(
         "payload", "result", "result_ref", "errors", "unique", "info", "directive", "config",
         "inherited", "policy", "dlq", "copy", "copy_of", "key", "strategy", "job", "reason",
         "etype", "replayed", "pool", "seats", "queues", "weights", "prevention", "starved",
-        "expression", "zone", "local", "other",
+        "expression", "zone", "local", "other", "wf", "told", "fault",
     )
 )  # fmt: skip
 _NUMBERS = frozenset(
@@ -114,6 +117,11 @@ class Change:
         """The events of a change of an item that is no job record."""
         news = self.other.events(self.written_ms) if self.other is not None else ()
         return [new.event(service, self.identity.hex()) for new in news]
+
+    @property
+    def cleared(self) -> WorkflowRecord | None:
+        """A workflow that was removed, and has left other items."""
+        return self.other.removed if isinstance(self.other, WorkflowChange) else None
 
     @property
     def removed(self) -> list[Job]:
@@ -203,6 +211,13 @@ def _changes(raw: Mapping[str, Any]) -> Iterator[Change]:
             # An entry is written once, and removed when it is old.
             fresh = record.old is None and record.new is not None
             change = CronRunChange(crons.run_from(record.new or {})) if fresh else None
+        elif pk.startswith(_WORKFLOW):
+            change = WorkflowChange(
+                *(
+                    None if item is None else workflows.record_from(item)
+                    for item in (record.old, record.new)
+                )
+            )
         elif pk.startswith(_WORKER):
             change = _worker(record, by_ttl=principal == _TTL_SERVICE)
         else:

@@ -17,6 +17,8 @@ from ojs.domain import times
 from ojs.domain.access import ANYBODY, Principal
 from ojs.domain.ids import IdSource
 from ojs.domain.rate_limit.limiter import limiter_name
+from ojs.domain.workflow import request
+from ojs.domain.workflow.advance import RetryMode
 from ojs.http.contract import operations as contract
 from ojs.services.operations.authentication import Authentication
 from ojs.services.operations.setup import Setup
@@ -30,6 +32,7 @@ from ojs.store.queues.pool_health import PoolHealthStore
 from ojs.store.table import keys, values
 from ojs.store.table.schema import TABLE
 from ojs.store.table.table import Table, Update
+from ojs.store.workflows.workflows import WorkflowRecord
 from tests.simulation.memory import Change, Memory
 from tests.store.permits import lost_permit
 from tests.store.streams import SHARD, FakeBus, FakeMetrics, made_record
@@ -170,6 +173,7 @@ class Run:
                 blobs=self._blobs,
                 metrics=FakeMetrics(),
                 copies=self.run.copies,
+                workflows=lambda: self.run.workflow_advance,
                 bus=FakeBus(lambda _: True),
                 sleep=lambda _: None,
             )
@@ -195,7 +199,7 @@ def everything() -> list[dict[str, Any]]:
     written: list[dict[str, Any]] = []
     for part in (
         _deployment, _states, _texts, _batches, _bounds, _limits, _rates, _pools, _workers,
-        _tenants, _dead_letters, _copies, _bulk, _ends, _crons, _replicas,
+        _tenants, _dead_letters, _copies, _bulk, _ends, _crons, _replicas, _workflows,
     ):  # fmt: skip
         run = Run()
         part(run)
@@ -558,6 +562,47 @@ def _ends(run: Run) -> None:
     run.minutes()
     # A tombstone stays for ten minutes.
     run.clock.advance(10 * _MINUTE_MS)
+
+
+def _workflows(run: Run) -> None:
+    """Workflows of every size that fail, are cancelled, retried, and wait for room."""
+    # Of no use to compress.
+    large = random.Random(1).randbytes(400_000).hex()
+
+    def step(kind: str, *args: Any, **options: Any) -> dict[str, Any]:
+        return {"type": kind, "args": list(args), "options": {"queue": "steps", **options}}
+
+    def create(**body: Any) -> WorkflowRecord:
+        definition = request.parse(body, now_ms=run.clock.now_ms())
+        trace, producer = ("00-a-b-01", "ann") if "name" in body else (None, None)
+        return run.run.workflow_creation.create(definition, trace=trace, producer=producer)
+
+    def work(result: Any = 1, *, fails: bool = False) -> None:
+        for job_id in run.fetch("steps", 100):
+            if fails:
+                run.nack(job_id)
+            else:
+                run.ack(job_id, result=result)
+
+    create(type="chain", steps=[step("a", large), step("b"), step("c")])
+    work(large)
+    work()
+    work()
+    run.config("tight", max_size=1)
+    run.push("tight")
+    create(type="chain", name="n", steps=[step("a"), step("b", queue="tight")])
+    work()
+    record = create(type="group", jobs=[step("a") for _ in range(250)])
+    work()
+    run.run.workflow_control.cancel(record.id)
+    work()
+    callbacks = {"on_success": step("s"), "on_failure": step("f")}
+    body = {"type": "batch", "jobs": [step("a")], "callbacks": callbacks}
+    record = create(**body)
+    work(fails=True)
+    work(fails=True)
+    run.run.workflow_control.retry(record.id, RetryMode.ALL)
+    run.run.workflow_control.cancel(create(**body).id)
 
 
 def _crons(run: Run) -> None:

@@ -21,7 +21,7 @@ ROWS = [
 ]
 # The links to the public specification stand at the end of the page: `[QC 5.1]: https://…`.
 LINKS = dict(re.findall(r"^\[([A-Z]+ [\d.]+)\]: (\S+)$", PAGE.read_text("utf-8"), re.MULTILINE))
-SERIES = ("C", "QC", "BP", "DL", "FS", "ADM", "CRON")
+SERIES = ("C", "QC", "BP", "DL", "FS", "ADM", "CRON", "WF")
 DOCUMENTS = {
     "C": "ojs-core.md",
     "QC": "ojs-queue-config.md",
@@ -30,6 +30,7 @@ DOCUMENTS = {
     "FS": "ojs-fair-scheduling.md",
     "ADM": "ojs-admin-api.md",
     "CRON": "ojs-cron.md",
+    "WF": "ojs-workflows.md",
 }
 _PUBLIC = "https://github.com/openjobspec/spec/blob/main/spec/"
 _ID = re.compile(r"([A-Z]+)-(\d+|[a-z])")
@@ -134,9 +135,11 @@ def test_tests_name_requirements_by_markers_alone() -> None:
             continue
         text = module.read_text("utf-8")
         loose = re.sub(r"pytest\.mark\.requirement\([^)]*\)", "", text)
-        found = re.findall(r"\b(?:C|QC|DL|FS|ADM|CRON)-\d{1,2}\b|\bBP-[a-z]\b", loose)
+        found = re.findall(r"\b(?:C|QC|DL|FS|ADM|CRON|WF)-\d{1,2}\b|\bBP-[a-z]\b", loose)
         assert not found, f"{module.relative_to(ROOT)}: {found}"
-        assert not re.findall(r"def test_(?:qc|dl|fs|adm|cron)_\d|def test_bp_[a-z]_", text), module
+        assert not re.findall(
+            r"def test_(?:qc|dl|fs|adm|cron|wf)_\d|def test_bp_[a-z]_", text
+        ), module
 
 
 def test_a_marker_is_found_wherever_it_stands() -> None:

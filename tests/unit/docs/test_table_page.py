@@ -60,9 +60,13 @@ _PLACEHOLDERS = {
     "key": r"[\w.:-]+",
     "lane": r"\d+",
     "life": r"\d{4}",
+    "mark": r"[a-z][0-9a-z]",
     "minute": r"\d{4}-\d\d-\d\dT\d\d:\d\d",
     "ms": r"\d{15}",
+    "node": r"\d{5}",
+    "generation": r"\d\d",
     "number": r"\d{4}",
+    "page": r"\d{3}",
     "period": r"\d+",
     "operation": _UUID,
     "order": r"[0-9a-f]+",
@@ -80,6 +84,7 @@ _PLACEHOLDERS = {
     "second": r"\d+",
     "shard": r"\d\d|shardId-[\w-]+",
     "slot": r"\d\d",
+    "shard_of_marks": r"\d+|t",
     "shard_number": r"[1-9]\d*",
     "skip": "|".join(SkipReason),
     "state": "|".join(State),
@@ -89,6 +94,7 @@ _PLACEHOLDERS = {
     "transition": "|".join(counters.NAMES.values()),
     "type": r".+",
     "worker": r".+",
+    "workflow": _UUID,
 }
 
 

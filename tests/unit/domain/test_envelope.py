@@ -275,8 +275,9 @@ def test_an_unknown_option_is_refused_and_named(name: str, value: Any) -> None:
     ("name", "here"),
     [
         ("delay", "delay_until"), ("delay_seconds", "delay_until"), ("countdown", "delay_until"),
-        ("retries", "retry"), ("attempts", "retry"), ("backoff", "retry"), ("cron", "cron jobs"),
-        ("depends_on", "workflows"), ("dedup_id", "unique"), ("kwargs", "args"), ("ttl", "expires"),
+        ("retries", "retry"), ("attempts", "retry"), ("backoff", "retry"), ("cron", "/cron"),
+        ("depends_on", "/workflows"), ("dedup_id", "unique"), ("kwargs", "args"),
+        ("ttl", "expires"),
         ("MessageGroupId", "rate_limit"), ("meta", "beside options"), ("id", "beside options"),
         ("priorty", "did you mean 'priority'?"), ("zzz", "there are delay_until"),
     ],
@@ -299,7 +300,7 @@ def test_a_name_from_elsewhere_is_no_option_here() -> None:
     ("name", "told"),
     [
         ("delay", "here it is delay_until"), ("retries", "here it is retry"),
-        ("cron", "cron jobs"), ("schedule", "delay_until"), ("kwargs", "args"),
+        ("cron", "/cron"), ("schedule", "delay_until"), ("kwargs", "args"),
         ("option", "did you mean 'options'?"), ("priorty", "did you mean 'priority'?"),
         ("schema_", "did you mean 'schema'?"),
     ],

@@ -90,7 +90,7 @@ def about(
     """Path, body and query of a request for an operation."""
     path = operation.path
     if operation.path_parameter is not None and operation.subject is not None:
-        names = {**SUBJECTS, "queue": queue, "job": job, "cron job": queue}
+        names = {**SUBJECTS, "queue": queue, "job": job, "cron job": queue, "workflow": job}
         path = path.replace(f"{{{operation.path_parameter}}}", names[operation.subject])
     body: dict[str, Any] | None = None
     if operation.request is not None:
@@ -115,6 +115,7 @@ def _concerning(operation: str, body: dict[str, Any], queue: str, job: str) -> d
         "register_cron": {"name": queue, "expression": "@daily", "job_template": pushed},
         "change_cron": {"description": "changed"},
         "enqueue_batch": {"jobs": [pushed]},
+        "create_workflow": {"type": "group", "jobs": [pushed]},
         "fetch_jobs": {"queues": [queue], "worker_id": "w1"},
         "heartbeat": {"worker_id": "w1", "active_jobs": [job]},
         "beat": {"worker_id": "w1", "active_jobs": [job]},

@@ -34,7 +34,8 @@ if TYPE_CHECKING:
 
 NAMES = {
     "job": UNKNOWN, "worker": "w1", "queue": "default", "rate limit": "api", "operation": UNKNOWN,
-    "pool": "general", "key": "0123456789abcdef", "cron job": "daily-report", None: "",
+    "pool": "general", "key": "0123456789abcdef", "cron job": "daily-report",
+    "workflow": UNKNOWN, None: "",
 }  # fmt: skip
 BODIES = pytest.mark.parametrize("operation", WITH_BODY, ids=lambda operation: operation.id)
 
@@ -178,6 +179,8 @@ def aimed(operation: Operation, dead: str, waiting: str) -> tuple[str, dict[str,
     query = {"older_than": "PT1M"} if "purge_old" in operation.id else {}
     if operation.id.endswith("preview_cron"):
         query = {"expression": "@daily"}
+    if operation.id == "workflow_results":
+        query = {"step": "1"}
     path = operation.path.replace("{id}", job_id) if operation.subject == "job" else None
     return path or path_of(operation), query
 
@@ -271,7 +274,8 @@ def test_every_field_with_every_wrong_value(api: Api, operation: Operation) -> N
             assert reply.status < 500, f"{operation.id} {named(path)} {kind}: {reply.text[:300]}"
             if reply.status in (400, 422):
                 details = reply.error["details"]
-                place, told = named(path), details["field"]
+                # Paths of a workflow begin with `$.`.
+                place, told = named(path), details["field"].removeprefix("$.")
                 parent = place.rpartition(".")[0] or place
                 # Or it does not agree with another name of the same field, and both are named.
                 both = named(path) in reply.error["message"]

@@ -687,3 +687,51 @@ def test_hostile_text_is_escaped_everywhere(api: Api, ojs: Ojs) -> None:
         assert "owned" in done.out + done.err or command == ["status"]
     (told,) = ojs("job", job_id, "--json").objects
     assert told["job"]["args"] == [HOSTILE]
+
+
+# --- workflows ------------------------------------------------------------------------------------
+
+
+def test_workflows_listed_shown_retried_and_cancelled(ojs: Ojs, api: Api) -> None:
+    inner = {"type": "group", "jobs": [{"type": "x", "args": []}, {"type": "y", "args": []}]}
+    graph = {
+        "name": HOSTILE,
+        "steps": [
+            {"id": "a", "type": "a", "args": []},
+            {"id": HOSTILE, "depends_on": ["a"], **inner},
+        ],
+    }
+    workflow_id = api.post("/ojs/v1/workflows", graph).json["id"]
+    api.dead("other")
+    (found,) = api.fetch()
+    error = {"type": "Boom", "message": HOSTILE, "retryable": False}
+    api.post("/ojs/v1/workers/nack", {"job_id": found["id"], "error": error})
+    (listed,) = ojs("workflows", "list", "--state", "failed", "--json").objects
+    assert (listed["id"], listed["name"]) == (workflow_id, HOSTILE)
+    assert ojs("workflows", "list", "--state", "running", "--json").objects == []
+    for printed in (ojs("workflows", "list"), ojs("workflows", "show", workflow_id)):
+        assert printed.status == Exit.DONE, printed.err
+        assert workflow_id in printed.out
+        assert not set(HOSTILE) & set("\x1b\r\u202e") & set(printed.out)
+    shown = ojs("workflows", "show", workflow_id).out.splitlines()
+    assert [line.split()[1:3] for line in shown if line.startswith(("a ", "  0", "  1"))] == [
+        ["a", "failed"], ["x", "cancelled"], ["y", "cancelled"],
+    ]  # fmt: skip
+    assert (
+        ojs("workflows", "retry", workflow_id, "--mode", "all").out == f"{workflow_id} is running\n"
+    )
+    early = ojs("workflows", "retry", workflow_id)
+    assert (early.status, early.err.startswith("ojs-aws: conflict")) == (Exit.REFUSED, True)
+    cancelled = ojs("workflows", "cancel", workflow_id).out
+    assert cancelled == f"{workflow_id} is cancelled: 3 steps cancelled, 0 still running\n"
+    assert ojs("workflows", "show", GONE).status == Exit.NOT_FOUND
+
+
+def test_more_workflows_than_are_listed(ojs: Ojs, api: Api) -> None:
+    body = {"type": "group", "jobs": [{"type": "x", "args": []}]}
+    ids = [api.post("/ojs/v1/workflows", body).json["id"] for _ in range(3)]
+    printed = ojs("workflows", "list", "--limit", "2", "--json")
+    assert len(printed.objects) == 2
+    assert "There are more" in printed.err
+    every = ojs("workflows", "list", "--limit", "0", "--json").objects
+    assert sorted(each["id"] for each in every) == sorted(ids)

@@ -19,6 +19,7 @@ from ojs.domain.pool.pool import PoolRequest
 from ojs.domain.pool.worker import STOPPING, Directive
 from ojs.domain.queue import config as queue_config
 from ojs.domain.rate_limit.limiter import OverrideRequest
+from ojs.domain.workflow import request as workflow_request
 from ojs.http.binding import errors as http_errors
 from ojs.http.binding.application import Answer, Application
 from ojs.http.binding.request import Request
@@ -144,6 +145,8 @@ def test_request_examples_are_right(operation_id: str) -> None:
         pools.parse("general", read)
     elif operation.request is CronRequest:
         CronSettings.read(read)
+    elif operation.request is models.WorkflowRequest:
+        workflow_request.parse(read, now_ms=0)
     else:
         assert operation.request is not None
         assert issubclass(operation.request, models.RequestModel)

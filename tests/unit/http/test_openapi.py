@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from functools import cache
+from collections.abc import Callable
+from functools import cache, partial
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -24,6 +25,7 @@ from ojs.domain.pool.pool import PoolRequest
 from ojs.domain.pool.worker import MAX_ID_BYTES, check_worker_id
 from ojs.domain.queue import config as queue_config
 from ojs.domain.rate_limit.limiter import OverrideRequest
+from ojs.domain.workflow import request as workflow_request
 from ojs.http.contract import models, openapi
 from ojs.http.contract import operations as contract
 from ojs.http.views import queue_config as queue_configs
@@ -64,6 +66,14 @@ def described(operation_id: str, body: Any) -> bool:
     return bool(validator(operation_id).is_valid(body))
 
 
+# Requests that the domain reads itself.
+READ_BY: dict[Any, Callable[[Any], Any]] = {
+    PoolRequest: partial(pools.parse, "general"),
+    CronRequest: CronSettings.read,
+    models.WorkflowRequest: partial(workflow_request.parse, now_ms=0),
+}
+
+
 def accepted(operation: Operation, body: Any) -> bool:
     """Whether the checks of a body, as the handlers and use cases make them, let it pass."""
     try:
@@ -78,10 +88,8 @@ def accepted(operation: Operation, body: Any) -> bool:
             model not in (models.NoOptions, models.DeleteQueueRequest)
         ):
             check_configuration(operation, read)
-        elif model is PoolRequest:
-            pools.parse("general", read)
-        elif model is CronRequest:
-            CronSettings.read(read)
+        elif (read_by := READ_BY.get(model)) is not None:
+            read_by(read)
         elif model is models.RegisterRequest:
             models.parse(models.RegisterRequest, *models.registration(read))
         else:
@@ -292,6 +300,15 @@ MORE_REFUSED: list[tuple[str, Any]] = [
     ("set_queue_limits", {"limit": None, "period": "PT1S"}),
     ("set_queue_limits", {"rate": None, "rate_limit": None}),
     ("set_queue_policy", {"replay_rules": [{}]}),
+    ("create_workflow", {"type": "chain", "steps": []}),
+    ("create_workflow", {"type": "saga", "steps": [{"type": "a", "args": []}]}),
+    ("create_workflow", {"type": "chain", "steps": [{"type": "a", "args": []}], "step": []}),
+    ("create_workflow", {"type": "group", "jobs": ["a"]}),
+    ("create_workflow", {"steps": [{"id": "a", "type": "a", "args": [], "depends_on": [1]}]}),
+    ("create_workflow", {"steps": [{"id": "a", "type": "a", "args": [], "trigger": "never"}]}),
+    ("create_workflow", {"type": "group", "jobs": [{"type": "a", "args": []}], "id": "wf_1"}),
+    ("retry_workflow", {"mode": "some"}),
+    ("retry_workflow", {"modes": "all"}),
     ("set_queue_policy", {"replay_rules": [{"name": "a", "filter": {"colour": "red"}}]}),
 ]
 
@@ -346,6 +363,31 @@ def test_more_that_is_refused_is_described_as_wrong(operation_id: str, body: Any
         ("purge_dead_letters", {"confirm": True}),
         ("purge_dead_letters", {}),
         ("purge_dead_letters", {"older_than": "1d12h", "args": '"customer": 1'}),
+        ("create_workflow", {"steps": [{"id": "a", "type": "a", "args": []}], "name": None}),
+        (
+            "create_workflow",
+            {
+                "type": "chain",
+                "options": {"queue": "q"},
+                "steps": [
+                    {"type": "group", "jobs": [{"type": "a", "args": [], "x_own": 1}]},
+                    {
+                        "steps": [
+                            {"id": "b", "type": "b", "args": []},
+                            {
+                                "id": "c",
+                                "type": "c",
+                                "args": [],
+                                "trigger": "all_succeeded",
+                                "depends_on": [{"id": "b", "ignore_failed": True}],
+                            },
+                        ]
+                    },
+                ],
+            },
+        ),
+        ("retry_workflow", {}),
+        ("retry_workflow", {"mode": None}),
     ],
 )
 def test_the_forms_that_are_taken_are_described(operation_id: str, body: Any) -> None:

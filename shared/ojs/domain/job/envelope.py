@@ -49,11 +49,14 @@ _QUEUE = re.compile(QUEUE_PATTERN)
 _SPECVERSION = re.compile(r"1(\.0(\.[0-9]{1,3})?(-rc\.[0-9]{1,3})?)?")
 _URI = re.compile(r"[A-Za-z][A-Za-z0-9+.\-]*:\S+")
 
+# What the job of a workflow is told of the steps before it (`ojs.domain.workflow.results`).
+PARENT_FIELDS = ("parent_results", "parent_errors", "parent_results_by_step")
+
 # Fields set by the backend, which are ignored in requests (ojs-core, section 5.3): those that it
 # shows, but for some that clients may send, too; and some that no job of this backend has.
 SYSTEM_FIELDS = frozenset(SHOWN) - {
     "max_attempts", "metadata", "priority", "producer", "scheduled_at",
-} | {"errors_omitted", "omitted", "parent_results", "workflow_id"}  # fmt: skip
+} | {"errors_omitted", "omitted", *PARENT_FIELDS}  # fmt: skip
 
 
 def check_type(value: str) -> str:

@@ -53,10 +53,10 @@ _ARGS = {
     "args, an array beside options": "kwargs arguments",
 }
 _NOWHERE = {
-    "cron jobs, which this server does not offer: push from a schedule of your own": (
+    "the expression of a cron job, which POST /ojs/v1/cron registers": (
         "cron crontab repeat repeat_every every"
     ),
-    "workflows, which this server does not offer: let a job push those that follow it": (
+    "the place of a step in a workflow, which POST /ojs/v1/workflows creates": (
         "depends_on dependsOn parents parent_id"
     ),
     "the retention of the queue's configuration": (

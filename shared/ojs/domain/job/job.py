@@ -18,6 +18,7 @@ from ojs.domain.job.retention import RETENTION, Retention
 from ojs.domain.job.retry import DEFAULT, RetryPolicy
 from ojs.domain.job.states import State
 from ojs.domain.rate_limit.limiter import RateLimit
+from ojs.domain.workflow.step import WorkflowStep
 
 SPECVERSION = "1.0"
 DEFAULT_QUEUE = "default"
@@ -131,6 +132,8 @@ class Job:
     limit: RateLimit | None = None
     key_permit: str | None = None
     batch: str | None = None
+    # Which step of a workflow it is, if it is one.
+    workflow: WorkflowStep | None = None
     # The name of the key that pushed it, if known.
     producer: str | None = None
     # Who overrode what it is, or moved it to its queue, since then, if known.
@@ -297,6 +300,8 @@ SHOWN: Mapping[str, Callable[[Job], Any]] = {
     "completed_at": _time("completed_ms"),
     "cancelled_at": _time("cancelled_ms"),
     "discarded_at": _time("discarded_ms"),
+    "workflow_id": lambda job: job.workflow and job.workflow.workflow_id,
+    "step": lambda job: job.workflow and job.workflow.name,
     "producer": attrgetter("producer"),
     "changed_by": attrgetter("changed_by"),
     "retry_delay_ms": attrgetter("retry_delay_ms"),

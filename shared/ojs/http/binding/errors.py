@@ -45,6 +45,8 @@ KINDS: dict[str, ErrorKind] = {
     "invalid_payload": ErrorKind(400, "OJS-1000", "Send one JSON object, encoded as UTF-8."),
     "invalid_request": ErrorKind(400, "OJS-1000",
         "Correct the field named in details and send again."),
+    "invalid_workflow": ErrorKind(400, "OJS-1000",
+        "Correct what details.validation_errors names and send again."),
     "validation_error": ErrorKind(422, "OJS-1006",
         "Correct the policy field named in details and send again."),
     "unsupported": ErrorKind(422, "OJS-7000",

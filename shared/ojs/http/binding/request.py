@@ -50,6 +50,7 @@ _CHECKS: Mapping[str, Callable[[str], str]] = {
     "pool": check_pool,
     "key": _check_key_id,
     "cron job": envelope.check_queue,
+    "workflow": envelope.check_job_id,
 }
 
 
@@ -113,6 +114,13 @@ class Request:
         if subject in _LOGGED:
             self.about(**{_LOGGED[subject]: name})
         return name
+
+    @property
+    def body_bytes(self) -> int:
+        """How long the body is; one in base64 may be two bytes shorter."""
+        if self.base64_body:
+            return len(self.raw_body or "") * 3 // 4
+        return len((self.raw_body or "").encode("utf-8", "surrogatepass"))
 
     def object(self) -> dict[str, Any]:
         """Read the body, a JSON object; `{}` for an empty body where it is optional.

@@ -43,6 +43,11 @@ Directive = Literal["running", "quiet", "terminate"]
 QueueStateName = Literal["active", "paused", "draining"]
 CronState = Literal["active", "paused"]
 CronOverlap = Literal["skip", "allow", "cancel_previous", "enqueue"]
+WorkflowKind = Literal["chain", "group", "batch", "dag"]
+WorkflowState = Literal["running", "completed", "failed", "cancelled"]
+StepState = Literal["waiting", "pending", "active", "completed", "failed", "cancelled"]
+StepTrigger = Literal["all_succeeded", "all_done", "any_failed"]
+StepCallback = Literal["on_complete", "on_success", "on_failure"]
 DeletionStrategy = Literal["reject", "discard", "move", "drain"]
 DispatchStrategy = Literal["strict", "round-robin", "weighted", "least-loaded"]
 OverflowPolicy = Literal["reject", "block", "drop_oldest"]
@@ -138,6 +143,15 @@ class Job(TypedDict):
     dead_letter_job_id: NotRequired[
         Annotated[Id, Field(description="a dead letter's copy, in its queue's `dead_letter_queue`")]
     ]
+    workflow_id: NotRequired[Id]
+    step: NotRequired[
+        Annotated[str, Field(description="of its workflow: as the client named it, or its number")]
+    ]
+    parent_results: NotRequired[
+        Annotated[Any, Field(description="what the steps before it gave, or where to read that")]
+    ]
+    parent_errors: NotRequired[Annotated[list[Any], Field(description="at the same places")]]
+    parent_results_by_step: NotRequired[dict[str, Any]]
     metadata: NotRequired[
         Annotated[
             DeadLetterMetadata | Any,
@@ -1586,6 +1600,165 @@ class CronPreviewAnswer(TypedDict):
     time_zone_data: Annotated[str, Field(description="the version of the zones' rules")]
     firings: list[CronFiring]
     next_runs: Annotated[list[Moment], Field(description="the times of the firings")]
+
+
+class WorkflowError(TypedDict):
+    """Why a job of a workflow failed."""
+
+    job_id: Id
+    code: str
+    message: str
+    attempt: Count
+
+
+class FailedStep(TypedDict):
+    """The first step that failed, as the client named it, or its number; the type of its job."""
+
+    step: str
+    type: str
+    message: NotRequired[str]
+
+
+class WorkflowMetadata(TypedDict):
+    """Times of a workflow, and counts of its jobs: how they have ended."""
+
+    created_at: Moment
+    started_at: NotRequired[Moment]
+    completed_at: NotRequired[Annotated[Moment, Field(description="when it was over")]]
+    cancelled_at: NotRequired[Moment]
+    job_count: Annotated[int, Field(ge=0, description="with inner ones and callbacks")]
+    completed_count: Count
+    failed_count: Count
+    cancelled_count: Annotated[int, Field(ge=0, description="jobs that never start")]
+    generation: Annotated[int, Field(ge=0, description="how many times it was retried")]
+    failed_step_index: NotRequired[
+        Annotated[int, Field(ge=0, description="of a chain: the step that failed")]
+    ]
+    failed_step: NotRequired[FailedStep]
+    failed_callbacks: NotRequired[list[StepCallback]]
+    failed_job_ids: NotRequired[Annotated[list[Id], Field(description="the first of them")]]
+    errors: NotRequired[Annotated[list[WorkflowError], Field(description="of these jobs")]]
+
+
+class Workflow(TypedDict):
+    """A workflow without its steps."""
+
+    id: Id
+    type: WorkflowKind
+    name: str | None
+    state: WorkflowState
+    steps_total: Annotated[int, Field(ge=0, description="jobs; callbacks and inner ones, too")]
+    steps_completed: Count
+    step_count: Annotated[int, Field(ge=0, description="the same as steps_total")]
+    created_at: Moment
+    updated_at: Moment
+    started_at: NotRequired[Moment]
+    completed_at: NotRequired[Moment]
+    cancelled_at: NotRequired[Moment]
+    metadata: WorkflowMetadata
+
+
+class WorkflowStep(TypedDict):
+    """A job of a workflow, or a workflow in it, whose `type` is its form."""
+
+    index: Annotated[int, Field(ge=0, description="its place among the steps beside it")]
+    node: Annotated[int, Field(ge=0, description="its number in the whole workflow")]
+    id: NotRequired[Annotated[str, Field(description="as the client named it")]]
+    name: NotRequired[str]
+    type: str
+    state: StepState
+    job_id: Annotated[Id | None, Field(description="null until it starts")]
+    job_state: NotRequired[JobState]
+    callback: NotRequired[StepCallback]
+    depends_on: NotRequired[Annotated[list[str], Field(description="ids of steps beside it")]]
+    trigger: NotRequired[StepTrigger]
+    args: NotRequired[list[Any]]
+    result: NotRequired[Any]
+    error: NotRequired[JobError]
+    started_at: NotRequired[Moment]
+    completed_at: NotRequired[Moment]
+    steps: NotRequired[list[WorkflowStep]]
+    omitted: NotRequired[Omitted]
+
+
+class WorkflowDetail(Workflow):
+    """A workflow with its steps; a large one has more of them after `next_cursor`."""
+
+    jobs_total: Annotated[int, Field(ge=0, description="jobs that are no callbacks")]
+    jobs_completed: Annotated[int, Field(ge=0, description="of these")]
+    steps: NotRequired[list[WorkflowStep]]
+    next_cursor: NotRequired[str]
+    omitted: NotRequired[Omitted]
+
+
+class WorkflowAnswer(WorkflowDetail):
+    """A workflow, wrapped and at the top level; there without its steps where they are many."""
+
+    workflow: WorkflowDetail
+
+
+class WorkflowsAnswer(Paged):
+    """A page of workflows."""
+
+    workflows: list[Workflow]
+    items: list[Workflow]
+
+
+class WorkflowCancelled(Workflow):
+    """A workflow that was cancelled."""
+
+    steps_cancelled: Annotated[int, Field(ge=0, description="jobs that do not run any more")]
+    cancelled_steps: Annotated[int, Field(ge=0, description="the same as steps_cancelled")]
+    steps_already_completed: Count
+    steps_running: Annotated[int, Field(ge=0, description="jobs that run, and may end")]
+
+
+class WorkflowCancelledAnswer(WorkflowCancelled):
+    """A workflow that was cancelled, wrapped and at the top level."""
+
+    workflow: WorkflowCancelled
+
+
+class StepProgress(TypedDict):
+    """How far a step of a workflow is."""
+
+    id: Annotated[str, Field(description="as the client named it, or its place")]
+    index: Count
+    type: str
+    state: StepState
+    progress: Fraction
+
+
+class WorkflowProgressAnswer(TypedDict):
+    """How far a workflow is; of a large one the first steps are told of."""
+
+    workflow_id: Id
+    type: WorkflowKind
+    name: str | None
+    state: WorkflowState
+    progress: Fraction
+    steps_total: Count
+    steps_completed: Count
+    steps: list[StepProgress]
+    updated_at: Moment
+
+
+class StepResult(TypedDict):
+    """What a job gave to a later step: its result or its error, if it has one."""
+
+    step: Annotated[str, Field(description="as the client named it, or its number")]
+    result: NotRequired[Any]
+    error: NotRequired[dict[str, Any]]
+
+
+class WorkflowResultsAnswer(TypedDict):
+    """A page of the results that a step is given."""
+
+    workflow_id: Id
+    node: Count
+    results: list[StepResult]
+    count: Annotated[int, Field(ge=0, description="of all pages")]
+    pagination: Position
 
 
 class AccessKey(TypedDict):

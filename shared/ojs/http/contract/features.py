@@ -30,8 +30,6 @@ class MissingFeature:
 
 # fmt: off
 MISSING: tuple[MissingFeature, ...] = (
-    MissingFeature("workflows", "Workflows are", ("workflows",),
-        "Let a job push the jobs that follow it."),
     MissingFeature("webhooks", "Webhooks are", ("webhooks",),
         "Poll /ojs/v1/events, or take events from the EventBridge bus."),
     MissingFeature("schemas", "Schemas of jobs are", ("schemas", "admin/schemas")),

@@ -10,8 +10,8 @@ if TYPE_CHECKING:
 SPECVERSION = "1.0"
 BACKEND = "dynamodb"
 
-# The highest level that is supported wholly; `CAPABILITIES` has parts of higher ones.
-CONFORMANCE_LEVEL = 2
+# All levels up to this one are supported wholly.
+CONFORMANCE_LEVEL = 4
 
 CAPABILITIES = {
     "batch_enqueue": True,
@@ -26,7 +26,7 @@ CAPABILITIES = {
     "rate_limiting": True,
     "schema_validation": False,
     "unique_jobs": True,
-    "workflows": False,
+    "workflows": True,
 }
 
 # Extensions of which all requirements and recommendations are met.

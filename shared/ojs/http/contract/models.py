@@ -37,6 +37,7 @@ from ojs.domain.job.envelope import (
     MAX_VISIBILITY_MS,
     JobId,
     JobRequest,
+    Options,
     QueueName,
 )
 from ojs.domain.job.filter import FIELDS as JOB_FIELDS
@@ -83,6 +84,9 @@ WorkerState = Literal[
     "running", "quiet", "terminate", "terminating", "drain", "draining", "shutting_down"
 ]
 Directive = Literal["running", "quiet", "terminate"]
+WorkflowKind = Literal["chain", "group", "batch", "dag"]
+StepTriggerName = Literal["all_succeeded", "all_done", "any_failed"]
+RetryModeName = Literal["all", "failed", "failed_and_following"]
 
 
 WORKER_ID_SCHEMA: Mapping[str, Any] = {
@@ -1098,3 +1102,72 @@ class BatchRequest(RequestModel):
     """Several jobs, all enqueued or none. Parsed job by job, so that errors can name the job."""
 
     jobs: Annotated[list[JobRequest], Field(min_length=1, max_length=MAX_BATCH)]
+
+
+class WorkflowDependencyRequest(Model):
+    """A step that another one waits for, and whether its failure is ignored."""
+
+    id: Annotated[str, Field(min_length=1)]
+    ignore_failed: bool = False
+
+
+class WorkflowCallbacksRequest(Model):
+    """The callbacks of a batch: jobs as POST /jobs takes them. One of them at least is there."""
+
+    on_complete: Any = Field(None, description="runs when all jobs have ended")
+    on_success: Any = Field(None, description="runs if all jobs succeeded")
+    on_failure: Any = Field(None, description="runs if a job failed")
+
+
+class WorkflowStepRequest(Model):
+    """A step: a job as POST /jobs takes it; or, with steps, jobs or callbacks, a workflow."""
+
+    unknown = "kept"
+
+    type: str | None = Field(None, description="of the job; or chain, group, batch or dag")
+    id: str | None = Field(None, description="its name among the steps beside it")
+    name: Any = Field(None, description="of a workflow")
+    args: Any = Field(None, description="of the job; needed there")
+    meta: Any = None
+    options: dict[str, Any] | None = Field(
+        None, description="of the job, or what holds for all jobs of the workflow"
+    )
+    depends_on: list[str | WorkflowDependencyRequest] | None = Field(
+        None, description="in a graph: the ids of the steps beside it that it waits for"
+    )
+    trigger: StepTriggerName | None = Field(
+        None, description="in a graph: how these must have ended; all_succeeded when not given"
+    )
+    steps: list[WorkflowStepRequest] | None = None
+    jobs: list[WorkflowStepRequest] | None = None
+    callbacks: WorkflowCallbacksRequest | None = None
+
+
+class WorkflowRequest(Configuration):
+    """A workflow to create: docs/workflows.md. Parsed by `ojs.domain.workflow.request`, so that all
+    errors are told at once, each with its path.
+    """
+
+    type: WorkflowKind | None = Field(
+        None, description="its form; without it steps are a graph, by their depends_on"
+    )
+    id: JobId | None = Field(None, description="for requests that are safe to repeat")
+    name: ShortText | None = None
+    options: Options | None = Field(
+        None, description="for all its jobs, where they have no own ones"
+    )
+    steps: Annotated[list[WorkflowStepRequest], Field(min_length=1)] | None = Field(
+        None, description="of a chain or a graph"
+    )
+    jobs: Annotated[list[WorkflowStepRequest], Field(min_length=1)] | None = Field(
+        None, description="of a group or a batch"
+    )
+    callbacks: WorkflowCallbacksRequest | None = Field(None, description="of a batch")
+
+
+class RetryWorkflowRequest(Configuration):
+    """Run a workflow that is over again."""
+
+    mode: RetryModeName | None = Field(
+        None, description="what runs again; what has failed or never ran when not given"
+    )

@@ -37,7 +37,7 @@ _ERRORS = {
         "Forbidden",
         "The key does not allow this, or the queue does not take this producer's jobs.",
     ),
-    404: ("NotFound", "There is no such job, queue, worker, pool, key or route."),
+    404: ("NotFound", "There is no such job, workflow, queue, worker, pool, key or route."),
     409: ("Conflict", "The job is in another state, or exists already; nothing was changed."),
     413: ("TooLarge", "Something is larger than allowed."),
     422: (
@@ -61,7 +61,7 @@ _HEADERS: Mapping[str, tuple[dict[str, Any], str]] = {
     "X-Request-Id": ({"type": "string"}, "the client's id for the request, or one made for it"),
     "X-OJS-Version": ({"type": "string", "const": negotiation.VERSION}, "the same as OJS-Version"),
     "X-OJS-Media-Type": ({"type": "string", "const": negotiation.MEDIA_TYPE}, "OJS's media type"),
-    "Location": ({"type": "string"}, "path of the new job, queue, worker pool, cron job or key"),
+    "Location": ({"type": "string"}, "path of the new job, queue, pool, cron job, workflow or key"),
     "Retry-After": ({"type": "integer", "minimum": 1}, "seconds to wait before trying again"),
     "X-OJS-Queue-Depth": (
         {"type": "integer", "minimum": 0},
@@ -93,6 +93,7 @@ _PATH_PARAMETERS: Mapping[str, tuple[Mapping[str, Any], str]] = {
     "pool": (contract.POOL_SCHEMA, "the worker pool's name"),
     "key": ({"type": "string", "pattern": KEY_ID.pattern}, "the access key's id"),
     "cron job": (contract.QUEUE_SCHEMA, "the cron job's name"),
+    "workflow": ({"type": "string", "pattern": UUID7.pattern}, "the workflow's id"),
     "rate limit": (
         {"type": "string", "pattern": limits.KEY_PATTERN, "maxLength": limits.MAX_KEY + 6},
         "the rate limit's key; `queue:` and a queue's name for limits that name none",
@@ -329,6 +330,17 @@ EXAMPLES: Mapping[str, dict[str, Any]] = {
         f"{prefix}change_cron": {"expression": "30 9 * * MON-FRI", "enabled": True}
         for prefix in ("", "crons_")
     },
+    "create_workflow": {
+        "type": "batch",
+        "name": "bulk-email-send",
+        "jobs": [
+            {"type": "email.send", "args": ["alice@example.com", "welcome"]},
+            {"type": "email.send", "args": ["bob@example.com", "welcome"]},
+        ],
+        "callbacks": {"on_complete": {"type": "email.report", "args": []}},
+        "options": {"queue": "email"},
+    },
+    "retry_workflow": {"mode": "failed_and_following"},
     "create_queue": {"name": "payments", "config": _PAYMENTS},
     "configure_queue": {"max_size": 50_000, "overflow_policy": "block", "concurrency": 40},
     "admin_configure_queue": {
@@ -482,6 +494,12 @@ _SHARED: Mapping[str, Mapping[str, Any]] = {
     "CronOverlap": _one_of(answers.CronOverlap),
     "CronOverlapName": _one_of(OverlapName),
     "TenantFairnessStrategy": _one_of((tags.FAIR_SHARE,)),
+    "WorkflowKind": _one_of(answers.WorkflowKind),
+    "WorkflowStateName": _one_of(answers.WorkflowState),
+    "StepStateName": _one_of(answers.StepState),
+    "StepTrigger": _one_of(answers.StepTrigger),
+    "StepCallback": _one_of(answers.StepCallback),
+    "RetryModeName": _one_of(models.RetryModeName),
     "UniqueKey": _one_of(envelope.Dimension),
     "AccessScope": _one_of(Scope),
 }

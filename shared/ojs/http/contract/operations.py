@@ -29,6 +29,7 @@ from ojs.domain.pool.worker import MAX_ID_BYTES
 from ojs.domain.queue.queue import DeletionStrategy
 from ojs.domain.rate_limit.limiter import OverrideRequest
 from ojs.domain.stats import Period
+from ojs.domain.workflow.advance import WorkflowState
 from ojs.http.contract import models
 from ojs.http.contract.features import MISSING, MissingFeature
 
@@ -62,6 +63,12 @@ DEFAULT_EVENTS = 100
 MAX_EVENTS = 1_000
 # Entries of a list in a query parameter.
 MAX_FILTER_NAMES = 50
+# Steps of a workflow in one answer, and results; each costs half a read unit for a job that runs.
+MAX_SHOWN_STEPS = 1_000
+DEFAULT_RESULTS, MAX_RESULTS = 100, 1_000
+# More than any workflow has nodes.
+MAX_NODE = 1_000_000
+MAX_WORKFLOW_BYTES = 5_000_000
 # API Gateway ends a request after 30 s.
 MAX_RESULT_WAIT_S = 25
 # The longest wait that a client may ask for without an error; it waits less.
@@ -71,7 +78,7 @@ MAX_BLOCK_S = 25
 MAX_PRODUCER = MAX_NAME_BYTES
 
 Subject = Literal[
-    "job", "worker", "queue", "rate limit", "operation", "pool", "key", "cron job"
+    "job", "worker", "queue", "rate limit", "operation", "pool", "key", "cron job", "workflow"
 ]  # fmt: skip
 
 
@@ -140,7 +147,7 @@ _PARAMETER = re.compile(r"\{(\w+)\}")
 _SUBJECTS: Mapping[str, Subject] = {
     "jobs": "job", "dead-letter": "job", "operations": "operation", "workers": "worker",
     "queues": "queue", "rate-limits": "rate limit", "pools": "pool", "keys": "key",
-    "cron": "cron job", "crons": "cron job",
+    "cron": "cron job", "crons": "cron job", "workflows": "workflow",
 }  # fmt: skip
 
 # For a wrong request, a wrong version, or a store that fails.
@@ -303,6 +310,25 @@ _PREVIEW = (
     Parameter("timezone", {"type": "string", "minLength": 1, "default": "UTC"}, "IANA name"),
     Parameter("after", _MOMENT_SCHEMA, "the first firing is later than this; now when not given"),
     Parameter("count", _whole(1, MAX_PREVIEW, DEFAULT_PREVIEW), "how many firings to show"),
+)
+_CURSOR_OF = Parameter("cursor", {"type": "string", "pattern": "[A-Za-z0-9_-]*={0,2}"},
+    "`next_cursor` of the answer before")
+_LISTED_WORKFLOWS = (
+    Parameter("state", _one_of(*WorkflowState), "only workflows in this state"),
+    Parameter("name", {"type": "string", "minLength": 1, "maxLength": MAX_NAME_BYTES},
+        "only workflows of this name"),
+    *PAGING,
+)
+_STEPS_PAGING = (
+    Parameter("limit", _whole(1, MAX_SHOWN_STEPS, MAX_SHOWN_STEPS), "most jobs of one answer"),
+    _CURSOR_OF,
+)
+_STEP_RESULTS = (
+    Parameter("step", {"type": "integer", "minimum": 0, "maximum": MAX_NODE},
+        "the step that is given the results, by its `node`; needed"),
+    Parameter("limit", _whole(1, MAX_RESULTS, DEFAULT_RESULTS),
+        "most results of one answer, which has fewer where they are large"),
+    _CURSOR_OF,
 )
 METRIC_FORMATS = ("json", "prometheus")
 _FORMAT = Parameter("format", _one_of(*METRIC_FORMATS) | {"default": METRIC_FORMATS[0]},
@@ -811,6 +837,34 @@ _CRON = (
     ),
 )
 
+_WORKFLOW = Success("WorkflowAnswer", "The workflow, wrapped and at the top level.")
+_WORKFLOW_CANCELLED = Success("WorkflowCancelledAnswer", "It is cancelled; jobs that run may end.")
+# fmt: off
+_WORKFLOWS = (
+    _row("POST workflows", "create_workflow", "Create a workflow, and start it",
+        {201: Success("WorkflowAnswer", "It is stored, and its first jobs wait for workers.",
+            ("Location",))},
+        403, 404, 409, 413, 429, request=models.WorkflowRequest, headers=_PUSHING[:1]),
+    _row("GET workflows", "list_workflows", "List workflows",
+        Success("WorkflowsAnswer", "One page of workflows without their steps, latest first."),
+        query=_LISTED_WORKFLOWS),
+    _row("GET workflows/{id}", "get_workflow", "Read a workflow and its steps", _WORKFLOW, 404,
+        query=_STEPS_PAGING),
+    _row("GET workflows/{id}/progress", "workflow_progress", "Read how far a workflow is",
+        Success("WorkflowProgressAnswer", "The workflow, and each of its outer steps."), 404),
+    _row("GET workflows/{id}/results", "workflow_results", "Read the results that a step is given",
+        Success("WorkflowResultsAnswer", "One page of results, in their order."), 404,
+        query=_STEP_RESULTS),
+    _row("DELETE workflows/{id}", "cancel_workflow", "Cancel a workflow that is not over",
+        _WORKFLOW_CANCELLED, 404, 409),
+    _row("POST workflows/{id}/cancel", "cancel_workflow_by_post",
+        "Cancel a workflow that is not over", _WORKFLOW_CANCELLED, 404, 409,
+        request=models.NoOptions),
+    _row("POST workflows/{id}/retry", "retry_workflow", "Run a workflow that is over again",
+        _WORKFLOW, 404, 409, 429, request=models.RetryWorkflowRequest, body_required=False),
+)
+# fmt: on
+
 
 def _as_crons() -> Iterable[Operation]:
     """The same operations where the admin UI looks for them."""
@@ -829,8 +883,8 @@ def _dead_letters_under_admin() -> Iterable[Operation]:
 
 OPERATIONS: tuple[Operation, ...] = (
     *_JOBS, *_ADMIN_JOBS, *_WORKERS, *_DEAD_LETTERS, *_dead_letters_under_admin(), *_QUEUES,
-    *_ADMIN_WORKERS, *_STATISTICS, *_RATE_LIMITS, *_SCHEDULING, *_CRON, *_as_crons(), *_KEYS,
-    *_SYSTEM,
+    *_ADMIN_WORKERS, *_STATISTICS, *_RATE_LIMITS, *_SCHEDULING, *_CRON, *_as_crons(), *_WORKFLOWS,
+    *_KEYS, *_SYSTEM,
 )  # fmt: skip
 
 

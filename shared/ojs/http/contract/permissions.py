@@ -25,6 +25,8 @@ class Reach(StrEnum):
     """The operation itself calls `Request.touches`."""
     CRON = "the cron job's queue"
     """The operation itself compares it; a list has those within reach."""
+    WORKFLOW = "the queues of the workflow's jobs"
+    """The operation itself compares all of them; a list has the workflows within reach."""
     FILTER = "the queues it asks for"
     """A limited key has to name them in the query."""
     ALL = "all queues"
@@ -64,6 +66,12 @@ def _table() -> Iterable[tuple[Scope | None, Reach, Iterable[str]]]:
     )  # fmt: skip
     yield read, Reach.CRON, _either("list_crons", "get_cron", "cron_history")
     yield read, Reach.NONE, _either("preview_cron")
+    yield write, Reach.WORKFLOW, (
+        "create_workflow", "cancel_workflow", "cancel_workflow_by_post", "retry_workflow",
+    )  # fmt: skip
+    yield read, Reach.WORKFLOW, (
+        "list_workflows", "get_workflow", "workflow_progress", "workflow_results",
+    )  # fmt: skip
     yield write, Reach.JOB, (
         "cancel_job", "cancel_job_by_post", "activate_job", "retry_job", "run_job", "change_job",
     )  # fmt: skip

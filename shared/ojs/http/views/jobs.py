@@ -44,7 +44,7 @@ REST = "*"
 # number and length, are named together as `REST`.
 LARGE_FIELDS = (
     "args", "meta", "result", "error", "errors", "options", "retry", "unique", "tags", "schema",
-    "metadata",
+    "metadata", "parent_results", "parent_errors", "parent_results_by_step",
 )  # fmt: skip
 # The fields that a job is cut down to: those that the server writes or checks, of a few hundred
 # characters at most. A list of what stays, since a client may add fields of any name.

@@ -28,9 +28,11 @@ from ojs.domain.job.job import DEFAULT_TIMEOUT_MS, Job
 from ojs.domain.job.states import State
 from ojs.domain.job.unique import fingerprint
 from ojs.domain.queue.queue import Queue
+from ojs.domain.workflow.step import WorkflowStep
 from ojs.services.jobs.empty_lines import EmptyLines
 from ojs.services.jobs.placement import FairQueuePlacement, FinishTags
 from ojs.services.jobs.time_transitions import TimeTransitions
+from ojs.services.jobs.transitions import JobEnded, ends_nothing
 from ojs.services.permits.backpressure import (
     QueueBounds,
     QueuePressure,
@@ -77,13 +79,15 @@ class Pushed:
 
 @dataclass(frozen=True)
 class Alongside:
-    """What goes with a pushed job, in one transaction: `writes`, and the end of the jobs that it
-    `cancels`. With `bypasses_unique` its unique key is not looked at.
+    """What goes with pushed jobs, in one transaction: `writes`, and the end of the jobs that they
+    `cancel`. With `bypasses_unique` unique keys are not looked at. `steps` are the steps of a
+    workflow that the jobs are, if they are.
     """
 
     writes: Sequence[Put | Update]
     cancels: tuple[Job, ...] = ()
     bypasses_unique: bool = False
+    steps: Sequence[WorkflowStep] = ()
 
 
 class Overtaken(Exception):
@@ -119,7 +123,8 @@ class Push:
         if any(specification.unique for specification in self.specifications):
             return False
         chosen = any(specification.id is not None for specification in self.specifications)
-        return count > MAX_TRANSACTION or (count >= _STAGED_FROM and not chosen)
+        also = 0 if self.alongside is None else len(self.alongside.writes)
+        return count + also > MAX_TRANSACTION or (count >= _STAGED_FROM and not chosen)
 
     def mark(self, specification: Specification) -> str | None:
         """What its job's `made_by` begins with, so that later tries can tell it from another job of
@@ -178,8 +183,11 @@ class Enqueue:
         new_queues: NewQueues,
         chain: MiddlewareChain | None = None,
         choose: Callable[[int], int] = random.randrange,
+        ended: JobEnded = ends_nothing,
     ) -> None:
+        """`ended` is told of each job that a push has ended."""
         self._jobs = jobs
+        self._ended = ended
         self._permits = permits
         self._locks = locks
         self._transitions = transitions
@@ -324,6 +332,7 @@ class Enqueue:
         """Release the permits of jobs that were replaced; their room is the reservation's."""
         for job in _replaced(plans):
             self._permits.release(replace(job, reserved_bytes=None), ended_ms=now_ms)
+            self._ended(lifecycle.cancel(job, now_ms=now_ms))
 
     def push_batch(
         self,
@@ -418,6 +427,7 @@ class Enqueue:
         now_ms = self._clock.now_ms()
         queues, finish_tags = self._known_queues(push.specifications)
         jobs, specifications = [], []
+        steps = iter(() if push.alongside is None else push.alongside.steps)
         for index, resolved in enumerate(push.specifications):
             queue = queues[resolved.queue]
             with _naming_job(index) if push.batch else nullcontext():
@@ -430,7 +440,7 @@ class Enqueue:
                     prefix=_at(index) if push.batch else "",
                 )
                 job = self._job(push.ids[index], under, queue, now_ms, push.producer)
-                job = replace(job, made_by=push.mark(resolved))
+                job = replace(job, made_by=push.mark(resolved), workflow=next(steps, None))
                 field = f"{_at(index)}body" if push.batch else "body"
                 check_size(queue, job.reserved_bytes or 0, field)
             specifications.append(under)
@@ -468,11 +478,19 @@ class Enqueue:
                 raise LostRace([])
 
     def _store_batch(self, resolved: _ResolvedPush) -> list[Pushed]:
+        try:
+            return self._store_all(resolved)
+        except LostRace:
+            # Only what goes alongside has conditions that others can make fail.
+            raise Overtaken from None
+
+    def _store_all(self, resolved: _ResolvedPush) -> list[Pushed]:
+        also = self._alongside(resolved)
         with self._room(resolved, [_Plan(job) for job in resolved.jobs]) as reservation:
             jobs = self._placed(resolved, reservation, resolved.jobs)
             try:
                 if not resolved.push.staged:
-                    stored = self._jobs.create_all(jobs)
+                    stored = self._jobs.create_all(jobs, also)
                 else:
                     # From here on undoing the batch releases its room, which its item records.
                     reservation.keep(jobs)
@@ -482,6 +500,7 @@ class Enqueue:
                         chosen_ids=any(job.chosen_id for job in jobs),
                         token=resolved.push.seed,
                         before_commit=resolved.push.before_commit,
+                        also=also,
                     )
             except JobIdTaken as taken:
                 raise _taken_in_batch(taken.job_id, jobs) from None

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Literal
 
 from ojs.domain.job import lifecycle
@@ -14,11 +14,27 @@ from ojs.store.jobs.records import JobStore
 from ojs.store.table.errors import LostRace, NotDone
 from ojs.store.table.table import Put, Update
 
+# Told of jobs as they are after a change: does what follows from their end, if they have ended.
+JobEnded = Callable[[Job], None]
+
+
+def ends_nothing(_job: Job) -> None:
+    """A `JobEnded` for jobs from whose end nothing follows."""
+
 
 class JobChanges:
     """Changes jobs, and releases what they need no more. What is not written releases nothing."""
 
-    def __init__(self, *, jobs: JobStore, permits: Permits, empty_lines: EmptyLines) -> None:
+    def __init__(
+        self,
+        *,
+        jobs: JobStore,
+        permits: Permits,
+        empty_lines: EmptyLines,
+        ended: JobEnded = ends_nothing,
+    ) -> None:
+        """`ended` is told of each job that was changed, after it has released what it held."""
+        self._ended = ended
         self._empty_lines = empty_lines
         self._jobs = jobs
         self._permits = permits
@@ -43,6 +59,7 @@ class JobChanges:
             result=result,
         )
         self._permits.release(job, ended_ms=now_ms)
+        self._ended(job)
         return job
 
     def replace(
@@ -53,11 +70,17 @@ class JobChanges:
         failure: Failure | None = None,
         reported: bool = False,
         guard: Literal["op", "lease"] = "op",
+        tells: bool = True,
     ) -> Job:
-        """Compare-and-swap of a job record (`JobStore.replace`). Raises LostRace."""
+        """Compare-and-swap of a job record (`JobStore.replace`). Raises LostRace.
+
+        Unless it `tells` of an end, the caller does what follows from it.
+        """
         after = self._jobs.replace(before, after, failure=failure, reported=reported, guard=guard)
         self._permits.release_unused(before, after)
         self._empty_lines.note(after)
+        if tells:
+            self._ended(after)
         return after
 
     def replace_all(
@@ -71,6 +94,7 @@ class JobChanges:
         for (before, _), after in zip(changes, stored, strict=True):
             self._permits.release_unused(before, after)
             self._empty_lines.note(after)
+            self._ended(after)
         return stored
 
     def resume(

@@ -158,10 +158,12 @@ class QueueBounds:
         stored: Callable[[Queue, int], int],
         sleep: Callable[[float], None] = time.sleep,
         chance: Callable[[], float] = random.random,
+        ended: Callable[[Job], None] = lambda _: None,
     ) -> None:
         """`stored` counts the jobs that the index shows in a queue, up to so many and a few more;
-        `sleep` takes s.
+        `sleep` takes s; `ended` is told of each job that is dropped.
         """
+        self._ended = ended
         self._depth = depth
         self._stored = stored
         self._jobs = jobs
@@ -504,6 +506,8 @@ class QueueBounds:
             return [dropped for job in jobs for dropped in self._drop_some([job])]
         except OjsError:
             return []
+        for _, after, _ in dropping:
+            self._ended(after)
         return list(jobs)
 
     def _refusal(self, request: _CapacityRequest, value: DepthValue) -> QueueFull:

@@ -23,6 +23,7 @@ from ojs.domain.job.retention import RETENTION, Retention
 from ojs.domain.job.retry import RetryPolicy
 from ojs.domain.job.states import TERMINAL, State
 from ojs.domain.rate_limit.limiter import RateLimit
+from ojs.domain.workflow.step import WorkflowStep
 from ojs.store.table import keys
 from ojs.store.table.errors import UnreadableItem
 from ojs.store.table.values import Item, Value, size
@@ -104,6 +105,7 @@ CODED: Mapping[str, tuple[str, Callable[[Any], Value], Callable[[Any], Any]]] = 
     "limit": ("limit", RateLimit.compact, RateLimit.of),
     "fair": ("share", Share.compact, Share.of),
     "permits": ("permits", RunPermits.compact, RunPermits.of),
+    "wf": ("workflow", WorkflowStep.compact, WorkflowStep.of),
     # Flags: 1, or not there. The permit of a queue's semaphore may be stored as a token.
     "slot": ("queue_permit", int, bool),
     "dead": ("dead_letter", int, bool),

@@ -83,11 +83,14 @@ class StagedBatches:
         chosen_ids: bool,
         token: str | None = None,
         before_commit: Callable[[], None] = lambda: None,
+        also: Sequence[Put | Update] = (),
     ) -> list[Job]:
-        """Store any number of new jobs, all or none, as the batch of this token if one is given.
+        """Store any number of new jobs and `also`, all or none, as the batch of this token if one
+        is given.
 
         A batch that fails is undone at once; one that is left behind, by the sweep after
-        STAGING_GRACE_MS. Raises JobIdTaken, OjsError, and what `before_commit` raises.
+        STAGING_GRACE_MS. Raises JobIdTaken, OjsError, LostRace when a condition of `also` failed,
+        and what `before_commit` raises.
         """
         for queue in dict.fromkeys(job.queue for job in jobs if items.waits_for_a_time(job)):
             self._registry.note(queue)
@@ -100,8 +103,8 @@ class StagedBatches:
             for start in range(0, len(prepared), MAX_TRANSACTION):
                 self._stage(prepared[start : start + MAX_TRANSACTION], chosen_ids=chosen_ids)
             before_commit()
-            self._commit(token)
-        except (JobIdTaken, OjsError):
+            self._commit(token, *also)
+        except (JobIdTaken, LostRace, OjsError):
             # The caller will try again with the same ids: what stands in its way should go now.
             # Should this fail too, the sweep does it. A commit whose answer was lost stays.
             with contextlib.suppress(OjsError):
@@ -134,22 +137,31 @@ class StagedBatches:
         batch = self._table.get(keys.batch(token), keys.RECORD)
         return batch is None or self._end_staging(token)
 
-    def _commit(self, token: str) -> None:
-        if not self._end_staging(token):
+    def _commit(self, token: str, *also: Put | Update) -> None:
+        if not self._end_staging(token, also):
             raise BackendUnavailable("The batch took too long and was undone.")
 
-    def _end_staging(self, token: str) -> bool:
+    def _end_staging(self, token: str, also: Sequence[Put | Update] = ()) -> bool:
         # Race: the sweep undoes the batch at the same time. The first to change the item wins; a
         # commit that comes too late finds `undone`, which stays for days, and the caller is asked
         # to try again. No item at all means that an earlier try of ours went through.
+        commit = Delete(
+            keys.batch(token),
+            keys.RECORD,
+            condition="attribute_not_exists(pk) OR #state = :staging",
+            values={":staging": _STAGING},
+        )
         try:
-            self._table.delete(
-                keys.batch(token),
-                keys.RECORD,
-                condition="attribute_not_exists(pk) OR #state = :staging",
-                values={":staging": _STAGING},
-            )
-        except LostRace:
+            if also:
+                self._table.transact([commit, *also])
+            else:
+                self._table.delete(
+                    commit.pk, commit.sk, condition=commit.condition, values=commit.values
+                )
+        except LostRace as lost:
+            if also and lost.item is None:
+                # Not the batch: what goes with it has changed.
+                raise
             return False
         return True
 

@@ -19,7 +19,7 @@ RESULT = "result|"
 ERROR = "err|"
 PROGRESS = "progress"
 SPARE = "spare|"
-# The definition of a cron job that does not fit its item.
+# The definition of a cron job that does not fit its item; and that of a workflow.
 DEFINITION = "def|"
 # Sort key of a replica of a queue's record; unlike the record it is not projected.
 REPLICA = "replica"
@@ -94,6 +94,35 @@ def cron_name(pk: str) -> str:
 def cron_runs(name: str) -> str:
     """Partition of a cron job's run log. Its stream records become events."""
     return f"CR|{name}"
+
+
+def workflow(workflow_id: str) -> str:
+    """Partition of a workflow: its root and its definition."""
+    return f"W|{workflow_id}"
+
+
+def workflow_id(pk: str) -> str:
+    """The id in a workflow's partition key."""
+    return pk.removeprefix("W|")
+
+
+def workflow_results(workflow_id: str) -> str:
+    """Partition of the results that later steps of a workflow want."""
+    return f"W|{workflow_id}|r"
+
+
+def step_result(node: int, generation: int) -> str:
+    """Sort key of the result of a node."""
+    return f"{node:05d}|{generation:02d}"
+
+
+def fan_in(workflow_id: str, token: str, shard: str) -> str:
+    """Partition of a shard of a fan-in; each has one of its own, as all are written at once."""
+    return f"W|{workflow_id}|{token}|{shard}"
+
+
+# Sort key of a shard of a fan-in.
+FAN_IN = "fan"
 
 
 def replays(queue_name: str) -> str:
@@ -315,6 +344,10 @@ THROTTLED_LIMITS = "H"
 UNPUBLISHED = "E"
 # All access keys, by when they were created.
 ACCESS_KEYS = "A"
+# Workflows that are to be looked at, by when; and in the index `expiry` all, by their creation. No
+# queue has this name.
+WORKFLOWS_DUE = "D|:wf"
+WORKFLOWS = "W"
 # All cron jobs, by name; and in the table what is noted of all.
 CRONS = "C"
 ZONES = "zones"

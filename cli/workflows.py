@@ -1,0 +1,122 @@
+"""`ojs-aws workflows`: list workflows, show one with its steps, cancel it, retry it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import partial
+from itertools import islice
+from typing import TYPE_CHECKING, Any
+
+from cli import output, target
+from cli.jobs import add_limit
+
+if TYPE_CHECKING:
+    import argparse
+
+    from cli.target import Server
+
+_STATES = ("running", "completed", "failed", "cancelled")
+_MODES = ("failed", "failed_and_following", "all")
+_PAGE = 100
+
+
+def add(commands: Any) -> None:
+    """Add the command to the parser."""
+    parser = commands.add_parser("workflows", help="list, show, cancel or retry workflows")
+    verbs = parser.add_subparsers(required=True, metavar="verb")
+    listed = verbs.add_parser("list", help="list workflows, latest first")
+    listed.add_argument("--state", choices=_STATES, help="only in this state")
+    listed.add_argument("--name", help="only of this name")
+    add_limit(listed)
+    listed.set_defaults(run=_list)
+    show = verbs.add_parser("show", help="show a workflow and its steps")
+    show.set_defaults(run=_show)
+    cancel = verbs.add_parser("cancel", help="start nothing more of it; jobs that run may finish")
+    cancel.set_defaults(run=partial(_act, "cancel"))
+    retry = verbs.add_parser("retry", help="run a workflow that is over again")
+    retry.add_argument(
+        "--mode", choices=_MODES, default=_MODES[0], help="what runs again (default: failed)"
+    )
+    retry.set_defaults(run=partial(_act, "retry"))
+    for each in (show, cancel, retry):
+        each.add_argument("id", help="the workflow's id")
+    for each in (listed, show, cancel, retry):
+        output.add_json(each)
+        target.add_arguments(each)
+
+
+def _list(options: argparse.Namespace) -> None:
+    limit = options.limit or None
+    wanted = {"state": options.state, "name": options.name, "limit": min(_PAGE, limit or _PAGE)}
+    pages = target.server(options).pages("/workflows", wanted)
+    found = (each for page in pages for each in page["workflows"])
+    shown = list(islice(found, limit))
+    if options.json:
+        for each in shown:
+            output.as_json(each)
+    else:
+        columns = ("ID", "STATE", "TYPE", "NAME", "#DONE", "#FAILED", "CREATED")
+        output.print_table(columns, [_row(each) for each in shown])
+    if limit is not None and next(found, None) is not None:
+        output.note(f"There are more: --limit {limit * 10}, or --limit 0 for all")
+
+
+def _row(workflow: Any) -> tuple[object, ...]:
+    done = f"{workflow['steps_completed']}/{workflow['steps_total']}"
+    return (
+        workflow["id"], workflow["state"], workflow["type"], workflow["name"], done,
+        workflow["metadata"]["failed_count"], workflow["created_at"],
+    )  # fmt: skip
+
+
+def _show(options: argparse.Namespace) -> None:
+    server = target.server(options)
+    parts = list(_parts(server, f"/workflows/{target.segment(options.id)}"))
+    if options.json:
+        for part in parts:
+            output.as_json(part)
+        return
+    columns = ("ID", "STATE", "TYPE", "NAME", "#DONE", "#FAILED", "CREATED")
+    output.print_table(columns, [_row(parts[0])])
+    print()
+    rows: list[tuple[object, ...]] = []
+    for part in parts:
+        _steps(part["steps"], 0, rows)
+    output.print_table(("STEP", "TYPE", "STATE", "JOB", "ERROR"), rows)
+
+
+def _parts(server: Server, path: str) -> Iterator[Any]:
+    """A workflow, page by page of its steps."""
+    cursor = None
+    while True:
+        part = server.ask("GET", path, query={"cursor": cursor})["workflow"]
+        yield part
+        if (cursor := part.get("next_cursor")) is None:
+            return
+
+
+def _steps(steps: Any, depth: int, rows: list[tuple[object, ...]]) -> None:
+    """The rows of steps; those of a workflow inside stand below it, indented."""
+    for step in steps:
+        name = step.get("id") or step.get("callback") or step["index"]
+        error = step.get("error", {}).get("message", "")
+        rows.append(
+            (f"{'  ' * depth}{name}", step["type"], step["state"], step["job_id"], error[:60])
+        )
+        _steps(step.get("steps", ()), depth + 1, rows)
+
+
+def _act(verb: str, options: argparse.Namespace) -> None:
+    body = {"mode": options.mode} if verb == "retry" else {}
+    path = f"/workflows/{target.segment(options.id)}/{verb}"
+    workflow = target.server(options).ask("POST", path, body)["workflow"]
+    if options.json:
+        output.as_json(workflow)
+        return
+    said = f"{workflow['id']} is {workflow['state']}"
+    if verb == "cancel":
+        said += (
+            f": {output.number(workflow['steps_cancelled'], 'step')} cancelled, "
+            f"{workflow['steps_running']} still running"
+        )
+    print(output.printable(said))

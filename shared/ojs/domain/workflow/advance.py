@@ -1,0 +1,322 @@
+"""How a workflow advances: what starts and what never will when a step has ended. Pure.
+
+The state of all nodes is five sets of bits. The mark of a node that ended is its bit there, so a
+repeated mark changes nothing, marks may come in any order, and a mark costs a few operations on
+integers of one bit a node: a microsecond where there are ten thousand.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
+from enum import StrEnum
+
+from ojs.domain.errors import Conflict
+from ojs.domain.workflow.graph import BAD, Graph, StepState, bits, numbers
+
+# So many times a workflow may be retried: what runs again is noted for each.
+MAX_RETRIES = 50
+_RAN = (StepState.COMPLETED, StepState.FAILED)
+_NEVER = (StepState.CANCELLED, StepState.SKIPPED)
+
+
+class WorkflowState(StrEnum):
+    """The state of a workflow."""
+
+    RUNNING = "running"
+    COMPLETED = "completed"
+    FAILED = "failed"
+    CANCELLED = "cancelled"
+
+    @property
+    def final(self) -> bool:
+        """Whether it is over; only a retry changes it then."""
+        return self is not WorkflowState.RUNNING
+
+
+class RetryMode(StrEnum):
+    """What runs again when a workflow is retried. What never ran may run with each of them."""
+
+    ALL = "all"
+    # What has succeeded stays.
+    FAILED = "failed"
+    # What comes after them runs again even if it had succeeded.
+    FAILED_AND_FOLLOWING = "failed_and_following"
+
+
+@dataclass(frozen=True, slots=True)
+class GraphState:
+    """The state of each node, as sets of bits by the numbers of nodes.
+
+    `started` has the jobs that were started and the openings of composites that were; settle nodes
+    are never started. `stopped` says that the workflow was cancelled. For each retry `reruns` has
+    the nodes that went back: their marks count in that generation (1 is the first retry) alone.
+    """
+
+    started: int = 0
+    completed: int = 0
+    failed: int = 0
+    cancelled: int = 0
+    skipped: int = 0
+    stopped: bool = False
+    reruns: tuple[int, ...] = ()
+
+    @property
+    def ended(self) -> int:
+        """The nodes that have ended."""
+        return self.completed | self.failed | self.cancelled | self.skipped
+
+    @property
+    def generation(self) -> int:
+        """How many times the workflow was retried."""
+        return len(self.reruns)
+
+    def generation_of(self, node: int) -> int:
+        """The generation in which a node runs, or ran last."""
+        rounds = range(len(self.reruns), 0, -1)
+        return next((each for each in rounds if self.reruns[each - 1] >> node & 1), 0)
+
+    def state_of(self, graph: Graph, node: int) -> StepState:
+        """The state of the step of a job or an opening."""
+        end = graph.exits[node]
+        for ended in (StepState.COMPLETED, StepState.FAILED, *_NEVER):
+            if getattr(self, ended) >> end & 1:
+                return ended
+        return StepState.STARTED if self.started >> node & 1 else StepState.WAITING
+
+    def workflow(self, graph: Graph) -> WorkflowState:
+        """The state of the workflow."""
+        if self.stopped:
+            return WorkflowState.CANCELLED
+        end = graph.exits[0]
+        if self.failed >> end & 1:
+            return WorkflowState.FAILED
+        return WorkflowState.COMPLETED if self.completed >> end & 1 else WorkflowState.RUNNING
+
+    def running(self, graph: Graph) -> Iterator[int]:
+        """The jobs that were started and have not ended."""
+        return numbers(self.started & ~self.ended & graph.job_bits)
+
+    def count(self, graph: Graph, state: StepState) -> int:
+        """How many jobs have ended with this state."""
+        found: int = getattr(self, state)
+        return (found & graph.job_bits).bit_count()
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """The state after a step, and what changed with it; numbers of nodes in ascending order.
+
+    `starts` are the jobs that start now. `cancelled` and `skipped` are those that never will.
+    `settled` are the openings of the composites that ended. `final` says that the workflow ended
+    with this step, in the state `workflow`.
+    """
+
+    state: GraphState
+    workflow: WorkflowState
+    final: bool = False
+    starts: tuple[int, ...] = ()
+    cancelled: tuple[int, ...] = ()
+    skipped: tuple[int, ...] = ()
+    settled: tuple[int, ...] = ()
+
+
+class _Change:
+    """A state while it is changed, and the nodes whose followers are still to be looked at."""
+
+    def __init__(self, graph: Graph, state: GraphState) -> None:
+        self._graph = graph
+        self._before = state
+        self._sets = {each: getattr(state, each) for each in (*_NEVER, *_RAN)}
+        self._started = state.started
+        self._ended = state.ended
+        self._starts: list[int] = []
+        self._pending: list[int] = []
+
+    def end(self, node: int, state: StepState) -> None:
+        """A job or a settle node ended."""
+        if not self._ended >> node & 1:
+            if self._graph.is_job(node):
+                # Marks may come before those that it was started by.
+                self._started |= 1 << node
+            self._close(node, node, state)
+
+    def _close(self, first: int, last: int, state: StepState) -> None:
+        """All nodes from first to last that have not ended do so now."""
+        closing = ((1 << last - first + 1) - 1 << first) & ~self._ended
+        self._sets[state] |= closing
+        self._ended |= closing
+        self._pending.append(last)
+
+    def settle(self) -> None:
+        """Look at all that wait for what has ended, and for what ends with it."""
+        while self._pending:
+            for target, _ in self._graph.followers[self._pending.pop()]:
+                self.decide(target)
+
+    def decide(self, node: int) -> None:
+        """Start or end a node if all its marks are there."""
+        graph = self._graph
+        if (self._ended | self._started) >> node & 1:
+            return
+        parent = graph.parents[node]
+        if parent >= 0 and not self._started >> parent & 1:
+            return
+        bad = skipped = False
+        if sources := graph.sources[node]:
+            # Most nodes of a chain are far from their turn.
+            if not self._ended >> sources[0] & 1:
+                return
+            whole, judged = graph.masks(node)
+            if self._ended & whole != whole:
+                return
+            bad = any(judged & self._sets[each] for each in BAD)
+            skipped = judged & self._sets[StepState.SKIPPED] != 0
+        verdict = graph.verdict(node, bad=bad, skipped=skipped)
+        if verdict is StepState.STARTED:
+            self._start(node)
+        else:
+            self._close(node, graph.exits[node], verdict)
+
+    def _start(self, node: int) -> None:
+        graph = self._graph
+        self._started |= 1 << node
+        if graph.is_job(node):
+            self._starts.append(node)
+            return
+        for child in graph.children[node]:
+            self.decide(child)
+        # In a retry, or if marks came early, all in it may have ended.
+        self.decide(graph.exits[node])
+
+    def decision(self) -> Decision:
+        """What was decided."""
+        graph, before = self._graph, self._before
+        after = replace(before, started=self._started, **self._sets)
+        workflow = after.workflow(graph)
+        new = {each: self._sets[each] & ~getattr(before, each) & graph.job_bits for each in _NEVER}
+        ended = after.ended & ~before.ended & ~graph.job_bits
+        return Decision(
+            after,
+            workflow,
+            final=workflow.final and not before.workflow(graph).final,
+            starts=tuple(sorted(self._starts)),
+            cancelled=tuple(numbers(new[StepState.CANCELLED])),
+            skipped=tuple(numbers(new[StepState.SKIPPED])),
+            settled=_openings(graph, ended),
+        )
+
+
+def _openings(graph: Graph, ended: int) -> tuple[int, ...]:
+    """The openings of the settle nodes among these."""
+    return tuple(
+        sorted(graph.parents[node] for node in numbers(ended) if graph.steps[node] is None)
+    )
+
+
+def start(graph: Graph) -> Decision:
+    """Begin a workflow: the jobs that wait for nothing start."""
+    change = _Change(graph, GraphState())
+    change.decide(0)
+    return change.decision()
+
+
+# A node that ended, COMPLETED or FAILED, and the generation in which it ran.
+Ending = tuple[int, StepState, int]
+
+
+def advance(
+    graph: Graph, state: GraphState, node: int, ended: StepState, generation: int = 0
+) -> Decision:
+    """A job has ended: COMPLETED or FAILED, in the generation in which it ran.
+
+    Nothing changes if that is known, or if the job has gone back in a later generation. The node
+    may also be a settle node, if somebody else counted the marks of those it waits for.
+    """
+    return advance_all(graph, state, [(node, ended, generation)])
+
+
+def advance_all(graph: Graph, state: GraphState, endings: Iterable[Ending]) -> Decision:
+    """Several jobs have ended, in any order, as `advance` has it for one."""
+    change = _Change(graph, state)
+    for node, ended, generation in endings:
+        if generation == state.generation_of(node):
+            change.end(node, ended)
+    change.settle()
+    return change.decision()
+
+
+def cancel(graph: Graph, state: GraphState) -> Decision:
+    """Cancel a workflow: what has not started never will. `state.running` tells the jobs that have;
+    their marks are taken, and start nothing.
+
+    Raises Conflict if the workflow is over.
+    """
+    if (workflow := state.workflow(graph)).final:
+        raise Conflict(
+            f"The workflow is already in terminal state '{workflow}'.",
+            current_state=workflow,
+            expected_states=[WorkflowState.RUNNING],
+        )
+    never = graph.all_bits & ~state.ended & ~state.started
+    after = replace(state, cancelled=state.cancelled | never, stopped=True)
+    return Decision(
+        after,
+        after.workflow(graph),
+        final=True,
+        cancelled=tuple(numbers(never & graph.job_bits)),
+        settled=_openings(graph, never & ~graph.job_bits),
+    )
+
+
+def retry(graph: Graph, state: GraphState, mode: RetryMode) -> Decision:
+    """Run a workflow that is over again, in a new generation.
+
+    Raises Conflict if it is not over, if jobs of it still run, as they may after a cancellation, if
+    nothing failed and only that is asked for, or if it was retried MAX_RETRIES times.
+    """
+    _check_retry(graph, state)
+    back = _going_back(graph, state, mode)
+    if not back:
+        raise Conflict("No step of the workflow has failed: retry all of it, or nothing.")
+    kept = {each: getattr(state, each) & ~back for each in ("started", *_RAN, *_NEVER)}
+    cleared = replace(state, **kept, stopped=False, reruns=(*state.reruns, back))
+    change = _Change(graph, cleared)
+    for node in numbers(back):
+        change.decide(node)
+    change.settle()
+    return change.decision()
+
+
+def _check_retry(graph: Graph, state: GraphState) -> None:
+    workflow = state.workflow(graph)
+    if not workflow.final:
+        expected = [each for each in WorkflowState if each.final]
+        raise Conflict(
+            "The workflow is not over yet.", current_state=workflow, expected_states=expected
+        )
+    if running := list(state.running(graph)):
+        raise Conflict(
+            f"The workflow still has running jobs ({len(running)}): retry it when they have ended.",
+            current_state=workflow,
+        )
+    if state.generation >= MAX_RETRIES:
+        raise Conflict(f"A workflow can be retried {MAX_RETRIES} times.", current_state=workflow)
+
+
+def _going_back(graph: Graph, state: GraphState, mode: RetryMode) -> int:
+    """The nodes that a retry brings back to where they had not started."""
+    if mode is RetryMode.ALL:
+        return graph.all_bits
+    pending = list(numbers(state.failed | state.cancelled))
+    seen = set(pending)
+    while pending:
+        node = pending.pop()
+        for target, _ in graph.followers[node]:
+            if target not in seen:
+                # A composite that comes after them is judged anew, and all in it.
+                new = [each for each in graph.span(target) if each not in seen]
+                seen.update(new)
+                pending += new
+    back = bits(list(seen))
+    return back & ~(state.completed & graph.job_bits) if mode is RetryMode.FAILED else back

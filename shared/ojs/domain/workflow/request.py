@@ -1,0 +1,479 @@
+"""The request to create a workflow, in each of its dialects (ojs-workflows; ojs-http-binding, 14).
+
+    typed     `type` is chain, group or batch; its steps are in `steps`, its jobs in `jobs`
+    graph     no `type`, or `dag`; steps have an `id`, and `depends_on` those of others
+
+A step with `steps`, `jobs` or `callbacks` is a workflow itself, of either dialect; any other is a
+job as a push has it. In a graph a callback is told by `options.callback_type`, or by its id, as the
+Go SDK does it: `on-complete`, `on-success` or `on-failure`, if it depends on all other steps and
+none on it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from itertools import islice
+from typing import Any, ClassVar, TypeVar
+
+from ojs.domain import ids
+from ojs.domain.errors import InvalidRequest, OjsError, shorten
+from ojs.domain.fair_queue.tags import tenant_of
+from ojs.domain.job import envelope
+from ojs.domain.job.envelope import MAX_META_BYTES, MAX_NAME_BYTES, OnConflict
+from ojs.domain.requests import MAX_SHOWN, not_known
+from ojs.domain.workflow.graph import Callback, Graph, Step, StepKind, StepTrigger
+from ojs.domain.workflow.places import Dependency, Place, PlacedSteps, arrange
+
+# Jobs of a workflow, callbacks included.
+MAX_STEPS = 10_000
+# Workflows inside of each other, the outermost included.
+MAX_DEPTH = 10
+# Dependencies in all, without those of callbacks: each is a mark when the workflow runs.
+MAX_EDGES = 50_000
+# The same with those of callbacks, so that reading them ends in time.
+MAX_NAMED_EDGES = 3 * MAX_EDGES
+# How many errors one answer names.
+MAX_ERRORS = 100
+
+# The form of a workflow → the fields that it has beside `_COMMON`, that of its steps first.
+_FORMS = {
+    StepKind.CHAIN: ("steps",),
+    StepKind.GROUP: ("jobs",),
+    StepKind.BATCH: ("jobs", "callbacks"),
+    StepKind.DAG: ("steps",),
+}
+_COMMON = ("type", "id", "name", "options")
+# What says where a step stands in a graph.
+_PLACE = ("depends_on", "trigger")
+_CALLBACK = "callback_type"
+# What makes a step a workflow.
+_COMPOSITE = frozenset({"steps", "jobs", "callbacks"})
+# A step's own option counts before the workflow's, and before these of the workflow's.
+_SAME = {
+    "timeout": ("timeout_ms",),
+    "timeout_ms": ("timeout",),
+    "scheduled_at": ("delay_until",),
+    "delay_until": ("scheduled_at",),
+    "retry": ("max_attempts",),
+}
+
+
+class InvalidWorkflow(InvalidRequest):
+    """The definition of a workflow breaks rules; `details.validation_errors` has all of them."""
+
+    code: ClassVar[str] = "invalid_workflow"
+
+    def __init__(self, errors: Sequence[Mapping[str, str]]) -> None:
+        first = errors[0]
+        details = {"validation_errors": list(errors)}
+        super().__init__(first["path"], first["message"], details=details)
+
+
+@dataclass(frozen=True)
+class WorkflowDefinition:
+    """A valid request.
+
+    `templates` are the requests of its jobs in the order of `graph.jobs`, with the options of
+    their workflows in them: `envelope.parse` takes them. `queues` are those of its jobs, `id` is
+    the one that the client chose.
+    """
+
+    graph: Graph
+    templates: tuple[Mapping[str, Any], ...]
+    queues: frozenset[str]
+    id: str | None = None
+
+
+def parse(body: object, *, now_ms: int) -> WorkflowDefinition:
+    """A workflow from parsed JSON.
+
+    Each job is validated as a push at the time `now_ms` would be, under the system's defaults;
+    under those of its queue it is when it starts. Raises InvalidWorkflow with all errors, at most
+    MAX_ERRORS.
+    """
+    reading = _Reading(now_ms)
+    read: _Read | None = None
+    with suppress(_TooManyErrors):
+        read = reading.workflow(body)
+    if reading.errors or read is None or not isinstance(body, dict):
+        raise InvalidWorkflow(reading.errors)
+    templates = tuple(read.templates)
+    return WorkflowDefinition(
+        Graph(read.step), templates, frozenset(reading.queues), body.get("id")
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _Read:
+    """A step, and the templates of the jobs in it, in the order of the tree."""
+
+    step: Step
+    templates: Sequence[dict[str, Any]] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class _Steps:
+    """The steps of a workflow, before they are read: their path, the options that they are given,
+    and how many workflows they are in.
+    """
+
+    path: str
+    options: Mapping[str, Any]
+    depth: int
+
+
+# Stands for a step that has errors: the others are read, and nothing becomes of it.
+_NOTHING = _Read(Step(StepKind.JOB))
+_Member = TypeVar("_Member", StepKind, StepTrigger, Callback)
+
+
+class _TooManyErrors(Exception):
+    """The rest of the request is not read."""
+
+
+class _Reading:
+    """One request, while it is read."""
+
+    def __init__(self, now_ms: int) -> None:
+        self._now_ms = now_ms
+        self.errors: list[dict[str, str]] = []
+        self.queues = set[str]()
+        self._edges = self._named_edges = 0
+        # The paths of all jobs, and their templates.
+        self._jobs: list[tuple[str, dict[str, Any]]] = []
+        # Requests that are valid, without args and meta, and their queues.
+        self._valid = dict[str, str]()
+
+    def _note(self, path: str, rule: str) -> None:
+        self.errors.append({"path": path, "message": rule})
+        if len(self.errors) >= MAX_ERRORS:
+            raise _TooManyErrors
+
+    def _note_unknown(self, raw: Mapping[str, Any], path: str, known: Sequence[str]) -> None:
+        for key in islice((key for key in raw if key not in known), MAX_ERRORS):
+            self._note(f"{path}.{key[:MAX_SHOWN]}", not_known(key, known))
+
+    # --- workflows --------------------------------------------------------------------------------
+
+    def workflow(self, body: object) -> _Read:
+        """The whole request."""
+        if isinstance(body, dict):
+            self._unplaced(body, "$")
+            if "id" in body and not ids.is_uuid7(body["id"]):
+                self._note("$.id", "must be a lowercase UUIDv7")
+        read = self._composite(body, "$", {}, 1)
+        self._share_tenant()
+        return read
+
+    def _composite(self, raw: object, path: str, options: Mapping[str, Any], depth: int) -> _Read:
+        """A workflow by itself, or as a step; `options` are those of the one that it is in."""
+        if not isinstance(raw, dict):
+            self._note(path, "must be an object")
+            return _NOTHING
+        if depth > MAX_DEPTH:
+            self._note(path, f"at most {MAX_DEPTH} workflows may be inside of each other")
+            return _NOTHING
+        kind = self._member(raw.get("type", StepKind.DAG), f"{path}.type", _FORMS)
+        if kind is None:
+            return _NOTHING
+        fields = _FORMS[kind]
+        self._note_unknown(raw, path, (*_COMMON, *fields, *_PLACE))
+        name = raw.get("name")
+        if name is not None and not (isinstance(name, str) and len(name) <= MAX_NAME_BYTES):
+            self._note(f"{path}.name", f"must be a text of at most {MAX_NAME_BYTES} characters")
+        inner = _Steps(f"{path}.{fields[0]}", self._options(raw, path, options), depth + 1)
+        steps = raw.get(fields[0])
+        if not isinstance(steps, list) or not steps:
+            self._note(inner.path, f"{fields[0]} array must contain at least one element")
+            return _NOTHING
+        if kind is StepKind.DAG:
+            read = self._graph(steps, inner, inferred="type" not in raw)
+        elif kind is StepKind.BATCH:
+            jobs = self._row(StepKind.GROUP, steps, inner)
+            read = self._batch(jobs, raw.get("callbacks"), f"{path}.callbacks", inner)
+        else:
+            read = self._row(kind, steps, inner)
+        return replace(read, step=replace(read.step, name=name))
+
+    def _options(
+        self, raw: Mapping[str, Any], path: str, outer: Mapping[str, Any]
+    ) -> Mapping[str, Any]:
+        """The options of a workflow, with those of the one that it is in."""
+        options = raw.get("options")
+        if options is None:
+            return outer
+        # What is wrong with them is told once, not for each step.
+        if self._queue({"type": "a", "args": [], "options": options}, path) is None:
+            return {}
+        merged: Mapping[str, Any] = _with_options({"options": options}, outer)["options"]
+        return merged
+
+    def _row(self, kind: StepKind, steps: Sequence[object], inner: _Steps) -> _Read:
+        """A chain or a group."""
+        seen, found = dict[str, str](), []
+        for at, raw in enumerate(steps):
+            path = f"{inner.path}[{at}]"
+            found.append(self._step(raw, path, inner, self._id(raw, path, seen)))
+            self._unplaced(raw, path)
+        return _holding(kind, found)
+
+    def _batch(self, jobs: _Read, callbacks: object, path: str, inner: _Steps) -> _Read:
+        """A batch of these jobs."""
+        if not isinstance(callbacks, dict) or not callbacks:
+            self._note(path, f"must have at least one of {', '.join(Callback)}")
+            return _NOTHING
+        self._note_unknown(callbacks, path, list(Callback))
+        found = [jobs]
+        for callback in (each for each in Callback if each in callbacks):
+            raw, place = callbacks[callback], f"{path}.{callback}"
+            self._unplaced(raw, place)
+            if _is_composite(raw):
+                self._note(place, "must be a job")
+            else:
+                step_id = self._id(raw, place, {})
+                found.append(_as_callback(self._step(raw, place, inner, step_id), callback))
+        return _holding(StepKind.BATCH, found)
+
+    def _unplaced(self, raw: object, path: str) -> None:
+        """Refuse what only steps of a graph have."""
+        if not isinstance(raw, dict):
+            return
+        options = raw.get("options")
+        named = [f"{path}.{field}" for field in _PLACE if field in raw]
+        if isinstance(options, dict) and _CALLBACK in options and not _is_composite(raw):
+            named.append(f"{path}.options.{_CALLBACK}")
+        for place in named:
+            self._note(place, "is for the steps of a workflow without `type`, or of type 'dag'")
+
+    def _graph(self, steps: Sequence[object], inner: _Steps, *, inferred: bool) -> _Read:
+        """A graph; with `inferred` it is a chain, group or batch if it has the form of one."""
+        seen, places, found = dict[str, str](), [], []
+        for at, raw in enumerate(steps):
+            path = f"{inner.path}[{at}]"
+            place = self._place(raw, path, self._id(raw, path, seen, required=True))
+            places.append(place)
+            found.append(self._step(raw, path, inner, place.id))
+        arranged = arrange(places, inner.path, self._note)
+        self._edges += arranged.edges
+        if self._edges > MAX_EDGES:
+            self._note(inner.path, f"at most {MAX_EDGES} dependencies are allowed in all")
+            raise _TooManyErrors
+        return _arranged(arranged, places, found, inferred=inferred)
+
+    # --- steps ------------------------------------------------------------------------------------
+
+    def _id(
+        self, raw: object, path: str, seen: dict[str, str], *, required: bool = False
+    ) -> str | None:
+        """The id of a step, which no other one has of those `seen` beside it."""
+        if not isinstance(raw, dict) or ("id" not in raw and not required):
+            return None
+        name = raw.get("id")
+        if not isinstance(name, str) or not 0 < len(name) <= MAX_NAME_BYTES:
+            self._note(f"{path}.id", f"must be a text of 1 to {MAX_NAME_BYTES} characters")
+            return None
+        if name in seen:
+            self._note(f"{path}.id", f"'{shorten(name)}' is the id of {seen[name]} too")
+        return seen.setdefault(name, path) and name
+
+    def _place(self, raw: object, path: str, step_id: str | None) -> Place:
+        """Where a step of a graph stands."""
+        if not isinstance(raw, dict):
+            return Place(path, step_id or path)
+        job = not _is_composite(raw)
+        options = raw.get("options")
+        told = options.get(_CALLBACK) if job and isinstance(options, dict) else None
+        trigger = callback = None
+        if raw.get("trigger") is not None:
+            trigger = self._member(raw["trigger"], f"{path}.trigger", StepTrigger)
+        if told is not None:
+            callback = self._member(told, f"{path}.options.{_CALLBACK}", Callback)
+        needs = self._needs(raw.get("depends_on"), f"{path}.depends_on")
+        if trigger is not None and callback is not None:
+            self._note(f"{path}.trigger", "follows from callback_type: leave it out")
+        if trigger is not None and not needs:
+            self._note(f"{path}.trigger", "has nothing to wait for: `depends_on` is empty")
+        if callback is not None or trigger not in (None, StepTrigger.ALL_SUCCEEDED):
+            for at in (at for at, need in enumerate(needs) if need.ignored):
+                rule = "goes with the trigger 'all_succeeded' alone"
+                self._note(f"{path}.depends_on[{at}].ignore_failed", rule)
+        return Place(path, step_id or path, needs, trigger, callback, job)
+
+    def _needs(self, raw: object, path: str) -> tuple[Dependency, ...]:
+        """What a step depends on."""
+        if raw is None:
+            return ()
+        if not isinstance(raw, list):
+            self._note(path, "must be a list of ids of steps")
+            return ()
+        self._named_edges += len(raw)
+        if self._named_edges > MAX_NAMED_EDGES:
+            self._note(path, f"at most {MAX_NAMED_EDGES} dependencies may be named in all")
+            raise _TooManyErrors
+        return tuple(self._need(each, path, at) for at, each in enumerate(raw))
+
+    def _need(self, raw: object, path: str, at: int) -> Dependency:
+        ignored: object = False
+        name = raw
+        if isinstance(raw, dict) and raw.keys() <= {"id", "ignore_failed"}:
+            name, ignored = raw.get("id"), raw.get("ignore_failed", False)
+        if isinstance(name, str) and name and isinstance(ignored, bool):
+            return Dependency(name, ignored)
+        self._note(f"{path}[{at}]", "must be the id of a step, or {id, ignore_failed}")
+        return Dependency("")
+
+    def _member(self, raw: object, path: str, members: Iterable[_Member]) -> _Member | None:
+        """A member of a closed set."""
+        for member in members:
+            if raw == member:
+                return member
+        *some, last = (f"'{each}'" for each in members)
+        self._note(path, f"must be {', '.join(some)} or {last}")
+        return None
+
+    def _step(self, raw: object, path: str, inner: _Steps, step_id: str | None) -> _Read:
+        """A step of a workflow: a job, or a workflow itself."""
+        if _is_composite(raw):
+            read = self._composite(raw, path, inner.options, inner.depth)
+            return replace(read, step=replace(read.step, id=step_id))
+        if not isinstance(raw, dict):
+            self._note(path, "must be an object")
+            return _NOTHING
+        template = {key: value for key, value in raw.items() if key not in ("id", *_PLACE)}
+        options = template.get("options")
+        if isinstance(options, dict) and _CALLBACK in options:
+            rest = {key: value for key, value in options.items() if key != _CALLBACK}
+            template["options"] = rest
+        template = _with_options(template, inner.options)
+        self._jobs.append((path, template))
+        if len(self._jobs) > MAX_STEPS:
+            self._note(inner.path, f"at most {MAX_STEPS} jobs are allowed in all")
+            raise _TooManyErrors
+        queue = self._queue(template, path)
+        if queue is None:
+            return _NOTHING
+        self.queues.add(queue)
+        return _Read(Step(StepKind.JOB, step_id, template["type"]), (template,))
+
+    def _queue(self, template: Mapping[str, Any], path: str) -> str | None:
+        """The queue of a job, if a push of it would be valid; what is wrong is noted."""
+        args, meta = template.get("args"), template.get("meta", {})
+        # Jobs of a group are often alike but for args and meta, and the rest is validated once.
+        like = repr([each for each in template.items() if each[0] not in ("args", "meta")])
+        # A character here is at most four bytes of JSON.
+        small = 4 * len(like + repr(args) + repr(meta)) <= MAX_META_BYTES
+        if small and like in self._valid and isinstance(args, list) and isinstance(meta, dict):
+            return self._valid[like]
+        try:
+            request = envelope.parse(template, f"{path}.")
+            resolved = envelope.resolve(request, now_ms=self._now_ms, prefix=f"{path}.")
+        except OjsError as error:
+            # Of several errors the first is told by the error itself, too.
+            one = {"field": path, "reason": error.message} | error.details
+            for each in error.details.get("errors", [one]):
+                self._note(each["field"], each["reason"])
+            return None
+        unique, place = request.choose("unique")
+        if unique is not None and unique.on_conflict not in (None, OnConflict.REJECT):
+            rule = "must be 'reject' in a workflow, whose steps cannot wait for a job of another"
+            self._note(f"{path}.{place}.on_conflict", rule)
+            return None
+        return self._valid.setdefault(like, resolved.queue)
+
+    def _share_tenant(self) -> None:
+        """See that all jobs are of one tenant (ojs-multi-tenancy, 15.2): those that name none are
+        given that of the others.
+        """
+        if self.errors:
+            return
+        named = [(path, job) for path, job in self._jobs if tenant_of(job)]
+        if not named:
+            return
+        first, one = named[0]
+        tenant = one["meta"]["tenant_id"]
+        for path, job in self._jobs:
+            if not tenant_of(job):
+                job["meta"] = {**(job.get("meta") or {}), "tenant_id": tenant}
+                self._queue(job, path)
+            elif tenant_of(job) != tenant_of(one):
+                rule = (
+                    f"must be '{shorten(tenant_of(one))}', as that of {first}: a workflow has one"
+                )
+                self._note(f"{path}.meta.tenant_id", rule)
+
+
+def _is_composite(raw: object) -> bool:
+    return isinstance(raw, dict) and not _COMPOSITE.isdisjoint(raw)
+
+
+def _with_options(job: dict[str, Any], options: Mapping[str, Any]) -> dict[str, Any]:
+    """A job with the options of its workflow where it has no own."""
+    given = job.get("options") or {}
+    if not options or not isinstance(given, dict):
+        return job
+    own = {key for holder in (given, job) for key, value in holder.items() if value is not None}
+    hidden = own.union(*(_SAME.get(key, ()) for key in own))
+    added = {key: value for key, value in options.items() if key not in hidden}
+    if "max_attempts" in own and isinstance(retry := added.get("retry"), dict):
+        added["retry"] = {key: value for key, value in retry.items() if key != "max_attempts"}
+    return {**job, "options": {**given, **added}}
+
+
+# --- building the tree ----------------------------------------------------------------------------
+
+
+def _holding(kind: StepKind, steps: Sequence[_Read]) -> _Read:
+    """A workflow of these steps."""
+    templates = [template for read in steps for template in read.templates]
+    return _Read(Step(kind, steps=tuple(read.step for read in steps)), templates)
+
+
+def _as_callback(read: _Read, callback: Callback) -> _Read:
+    """The callback of a batch whose first step has the jobs."""
+    step = replace(read.step, needs=(0,), trigger=callback.trigger, callback=callback)
+    return replace(read, step=step)
+
+
+def _arranged(
+    arranged: PlacedSteps, places: Sequence[Place], steps: Sequence[_Read], *, inferred: bool
+) -> _Read:
+    """A graph; a batch, if it has callbacks."""
+    # Positions among the steps that are no callbacks.
+    inner = {at: position for position, at in enumerate(arranged.body)}
+    placed = []
+    for at in arranged.body:
+        place, read = places[at], steps[at]
+        if needs := arranged.needs[at]:
+            ignored = {need.id for need in place.needs if need.ignored}
+            step = replace(
+                read.step,
+                needs=tuple(inner[need] for need in needs if need in inner),
+                ignores=tuple(inner[each] for each in needs if places[each].id in ignored),
+                trigger=place.trigger or StepTrigger.ALL_SUCCEEDED,
+            )
+            read = replace(read, step=step)
+        placed.append(read)
+    body = _holding(StepKind.DAG, placed)
+    if inferred:
+        body = replace(body, step=_inferred(body.step))
+    if not arranged.callbacks:
+        return body
+    callbacks = [_as_callback(steps[at], each) for at, each in sorted(arranged.callbacks.items())]
+    return _holding(StepKind.BATCH, [body, *callbacks])
+
+
+def _inferred(graph: Step) -> Step:
+    """A graph as the group or chain that it is, if it is one."""
+    if not any(step.needs for step in graph.steps):
+        return replace(graph, kind=StepKind.GROUP)
+    for position, step in enumerate(graph.steps):
+        if step.needs != tuple(range(position)[-1:]) or step.ignores:
+            return graph
+        if step.trigger is not StepTrigger.ALL_SUCCEEDED:
+            return graph
+    # What each needs follows from the order.
+    return replace(
+        graph, kind=StepKind.CHAIN, steps=tuple(replace(each, needs=()) for each in graph.steps)
+    )

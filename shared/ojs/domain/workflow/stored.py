@@ -1,0 +1,119 @@
+"""Graphs, templates of jobs and states of graphs as they are stored. Pure.
+
+Each text begins with a byte that numbers its form, so that a version that has another one can tell.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from ojs.domain import jsontext
+from ojs.domain.errors import UnknownForm
+from ojs.domain.workflow.advance import GraphState
+from ojs.domain.workflow.graph import Callback, Graph, Step, StepKind, StepTrigger
+
+# Templates in one page: what a start reads to make a job.
+PAGE = 100
+_FORM, _COMPRESSED = b"\x01", b"\x02"
+# What of a step is stored beside its kind, type and inner steps: in this order, without those at
+# the end that are the default.
+_DEFAULTS: Sequence[Any] = (None, None, (), (), StepTrigger.ALL_SUCCEEDED, None)
+
+
+def graph_text(graph: Graph) -> bytes:
+    """A graph, without the templates of its jobs."""
+    types: dict[str, int] = {}
+    tree = _tree(graph.root, types)
+    return _packed([list(types), tree])
+
+
+def graph_of(text: bytes) -> Graph:
+    """Read back what `graph_text` wrote. Raises UnknownForm."""
+    types, tree = _unpacked(text, "a workflow's graph")
+    return Graph(_step(tree, types))
+
+
+def _tree(step: Step, types: dict[str, int]) -> Any:
+    """A step for JSON: a number for a job of which there is only a type to tell."""
+    rest = [step.id, step.name, step.needs, step.ignores, step.trigger, step.callback]
+    while rest and rest[-1] == _DEFAULTS[len(rest) - 1]:
+        rest.pop()
+    if step.kind is not StepKind.JOB:
+        return [step.kind, [_tree(each, types) for each in step.steps], *rest]
+    number = types.setdefault(step.type, len(types))
+    return [number, *rest] if rest else number
+
+
+def _step(tree: Any, types: Sequence[str]) -> Step:
+    if isinstance(tree, int):
+        return Step(StepKind.JOB, type=types[tree])
+    job = isinstance(tree[0], int)
+    rest: Sequence[Any] = tree[1:] if job else tree[2:]
+    name, title, needs, ignores, trigger, callback = [*rest, *_DEFAULTS[len(rest) :]]
+    return Step(
+        StepKind.JOB if job else StepKind(tree[0]),
+        id=name,
+        type=types[tree[0]] if job else "",
+        name=title,
+        needs=tuple(needs),
+        ignores=tuple(ignores),
+        trigger=StepTrigger(trigger),
+        callback=None if callback is None else Callback(callback),
+        steps=() if job else tuple(_step(each, types) for each in tree[1]),
+    )
+
+
+def template_pages(templates: Sequence[Mapping[str, Any]]) -> list[bytes]:
+    """The templates of all jobs in their order, PAGE in each text."""
+    return [
+        _packed(list(templates[first : first + PAGE])) for first in range(0, len(templates), PAGE)
+    ]
+
+
+def templates_of(page: bytes) -> list[dict[str, Any]]:
+    """Read back one text of `template_pages`. Raises UnknownForm."""
+    found: list[dict[str, Any]] = _unpacked(page, "templates of a workflow's jobs")
+    return found
+
+
+def _packed(value: Any) -> bytes:
+    return _FORM + zlib.compress(jsontext.dumps(value).encode(), 6)
+
+
+def _unpacked(text: bytes, what: str) -> Any:
+    if text[:1] != _FORM:
+        raise UnknownForm(f"the form of {what}", text[:1].hex())
+    return jsontext.stored(zlib.decompress(text[1:]).decode())
+
+
+def state_text(state: GraphState) -> bytes:
+    """A state: at most five bits a node and one more for each retry; of long chains far less."""
+    sets = [
+        state.started, state.completed, state.failed, state.cancelled, state.skipped,
+        int(state.stopped), *state.reruns,
+    ]  # fmt: skip
+    plain = b"".join(_sized(each) for each in sets)
+    # What ended in order is in few runs of bits.
+    return min(_FORM + plain, _COMPRESSED + zlib.compress(plain), key=len)
+
+
+def _sized(number: int) -> bytes:
+    """A number, with its length in bytes before it."""
+    data = number.to_bytes((number.bit_length() + 7) // 8, "little")
+    return len(data).to_bytes(2, "little") + data
+
+
+def state_of(text: bytes) -> GraphState:
+    """Read back what `state_text` wrote. Raises UnknownForm."""
+    if text[:1] not in (_FORM, _COMPRESSED):
+        raise UnknownForm("the form of a workflow's state", text[:1].hex())
+    plain = text[1:] if text[:1] == _FORM else zlib.decompress(text[1:])
+    sets, at = [], 0
+    while at < len(plain):
+        first = at + 2
+        at = first + int.from_bytes(plain[at:first], "little")
+        sets.append(int.from_bytes(plain[first:at], "little"))
+    started, completed, failed, cancelled, skipped, stopped, *reruns = sets
+    return GraphState(started, completed, failed, cancelled, skipped, bool(stopped), tuple(reruns))

@@ -1,0 +1,108 @@
+"""Changes of workflows: their events (ojs-events, section 4.4), and the ends of their jobs, which
+the requests that ended these may not have told.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from ojs.domain import jsontext
+from ojs.domain.events.types import EventType
+from ojs.domain.job.job import Job
+from ojs.domain.workflow.advance import WorkflowState
+from ojs.domain.workflow.graph import StepState
+from ojs.projections.changes import NewEvent, TableChange
+from ojs.store.workflows.workflows import WorkflowRecord
+
+_ENDS = {
+    WorkflowState.COMPLETED: EventType.WORKFLOW_COMPLETED,
+    WorkflowState.FAILED: EventType.WORKFLOW_FAILED,
+    WorkflowState.CANCELLED: EventType.WORKFLOW_CANCELLED,
+}
+
+
+class WorkflowStream(Protocol):
+    """Advances workflows, and removes what they leave (`ojs.services.workflows.advance`)."""
+
+    def repeat(self, job: Job) -> None:
+        """Do what follows from the end of a job, unless that was done. Raises OjsError."""
+        ...
+
+    def clear(self, record: WorkflowRecord) -> None:
+        """Remove what belongs to a workflow that was removed. Raises OjsError."""
+        ...
+
+
+def ended(jobs: Iterable[tuple[Job | None, Job | None]]) -> Iterator[Job]:
+    """Jobs of workflows that have ended with a change, or were removed before their end."""
+    for before, after in jobs:
+        over = before is not None and before.state.terminal
+        job = after or before
+        if job is None or job.workflow is None or over:
+            continue
+        if after is None or after.state.terminal:
+            yield job
+
+
+@dataclass(frozen=True)
+class WorkflowChange(TableChange):
+    """A workflow before and after a write of its root."""
+
+    before: WorkflowRecord | None
+    after: WorkflowRecord | None
+
+    @property
+    def removed(self) -> WorkflowRecord | None:
+        """The workflow, if it was removed."""
+        return self.before if self.after is None else None
+
+    def events(self, written_ms: int) -> Iterator[NewEvent]:
+        """What happened to the workflow and its steps, in order."""
+        before, after = self.before, self.after
+        if after is None:
+            return
+        if before is None:
+            kind = {"workflow_type": after.kind.value}
+            yield _event(after, EventType.WORKFLOW_CREATED, after.created_ms, kind)
+            yield _event(after, EventType.WORKFLOW_STARTED, after.created_ms, {})
+        elif before.state.final and not after.state.final:
+            generation = {"generation": after.graph_state.generation}
+            yield _event(after, EventType.WORKFLOW_STARTED, after.updated_ms, generation)
+        if after.told is not None and (before is None or before.told != after.told):
+            yield from _steps(after, after.told)
+        if after.state.final and (before is None or not before.state.final):
+            yield _end(after)
+
+
+def _steps(record: WorkflowRecord, told: str) -> Iterator[NewEvent]:
+    ended = record.completed + record.failed + record.cancelled + record.skipped
+    for node, step, kind, state, length_ms in jsontext.stored(told):
+        event = EventType.WORKFLOW_STEP_COMPLETED
+        if state == StepState.FAILED:
+            event = EventType.WORKFLOW_STEP_FAILED
+        data = {"step_id": step, "step_type": kind, "steps_remaining": record.jobs - ended}
+        data |= {} if length_ms is None else {"duration_ms": length_ms}
+        yield _event(record, event, record.updated_ms, data, str(node))
+
+
+def _end(record: WorkflowRecord) -> NewEvent:
+    at_ms = record.ended_ms or record.updated_ms
+    data: dict[str, Any] = {"duration_ms": at_ms - record.created_ms}
+    if record.state is WorkflowState.FAILED and record.fault is not None:
+        fault = jsontext.stored(record.fault)
+        data |= {"failed_step_id": fault["step"], "failed_step_type": fault["type"]}
+        data["error"] = {"code": "step_failed", "message": fault.get("message", "")}
+    return _event(record, _ENDS[record.state], at_ms, data)
+
+
+def _event(
+    record: WorkflowRecord, kind: EventType, at_ms: int, more: dict[str, Any], part: str = ""
+) -> NewEvent:
+    data = {
+        "workflow_id": record.id,
+        "workflow_name": record.name or "",
+        "total_steps": record.jobs,
+    }
+    return NewEvent(kind, at_ms, record.id, ("workflows",), data | more, part)

@@ -1,0 +1,112 @@
+"""Creating workflows."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+
+from ojs.clock import Clock
+from ojs.domain.access import Reaches, everything
+from ojs.domain.errors import (
+    BackendContended,
+    BackendError,
+    Duplicate,
+    OjsError,
+    QueueNotFound,
+    forbidden,
+)
+from ojs.domain.ids import IdSource
+from ojs.domain.workflow import advance as rules
+from ojs.domain.workflow.request import WorkflowDefinition
+from ojs.services.workflows.advance import WorkflowAdvance
+from ojs.store.queues.queues import QueueStore
+from ojs.store.table.errors import LostRace, NotDone
+from ojs.store.workflows.workflows import StoredDefinition, WorkflowRecord, WorkflowStore
+
+
+class WorkflowCreation:
+    """Creates workflows."""
+
+    def __init__(
+        self,
+        *,
+        workflows: WorkflowStore,
+        advance: WorkflowAdvance,
+        queues: QueueStore,
+        clock: Clock,
+        ids: IdSource,
+        strict: bool = False,
+    ) -> None:
+        self._workflows = workflows
+        self._advance = advance
+        self._queues = queues
+        self._clock = clock
+        self._ids = ids
+        self._strict = strict
+
+    def create(
+        self,
+        definition: WorkflowDefinition,
+        *,
+        producer: str | None = None,
+        reaches: Reaches = everything,
+        trace: str | None = None,
+    ) -> WorkflowRecord:
+        """Store a workflow, and start the steps that wait for nothing.
+
+        `trace` is the trace context of the request. Up to a thousand jobs start together with it;
+        more follow in slices.
+
+        Raises PermissionDenied for a queue that the caller may not touch, QueueNotFound in strict
+        mode, Duplicate when the id is taken, and what a push of the first jobs raises: then nothing
+        is stored.
+        """
+        if not all(map(reaches, definition.queues)):
+            raise forbidden()
+        if self._strict:
+            names = sorted(definition.queues)
+            found, _ = self._queues.get_many(names)
+            for name in names:
+                if name not in found:
+                    raise QueueNotFound(name)
+        if definition.id is not None and self._workflows.get(definition.id) is not None:
+            raise _taken(definition.id)
+        now_ms = self._clock.now_ms()
+        graph = definition.graph
+        new = WorkflowRecord(
+            id=definition.id or self._ids.uuid7(),
+            kind=graph.root.kind,
+            jobs=len(graph.jobs),
+            created_ms=now_ms,
+            updated_ms=now_ms,
+            name=graph.root.name,
+            producer=producer,
+            trace=trace,
+            definition=self._ids.token(),
+            chosen_id=definition.id is not None,
+        )
+        self._workflows.define(new, graph, definition.templates, definition.queues)
+        stored = StoredDefinition(graph, definition.queues)
+        first = self._advance.decided(stored, new, rules.start(graph))
+        try:
+            return self._advance.carry_on(stored, None, first)
+        except LostRace:
+            self._forget(new)
+            if self._workflows.get(new.id) is None:
+                raise BackendContended("The workflow could not be stored; try again.") from None
+            raise _taken(new.id) from None
+        except OjsError as error:
+            if isinstance(error, NotDone) or not isinstance(error, BackendError):
+                self._forget(new)
+            raise
+
+    def _forget(self, record: WorkflowRecord) -> None:
+        """Remove the definition of a workflow that was not stored."""
+        with suppress(OjsError):
+            self._workflows.remove_definition(record)
+
+
+def _taken(workflow_id: str) -> Duplicate:
+    return Duplicate(
+        f"A workflow with the id '{workflow_id}' exists already.",
+        details={"existing_workflow_id": workflow_id},
+    )

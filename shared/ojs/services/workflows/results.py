@@ -1,0 +1,133 @@
+"""What steps give to those that come later: kept when a job ends, told when one starts."""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from ojs.domain import jsontext
+from ojs.domain.errors import NotFound
+from ojs.domain.job.envelope import MAX_JOB_BYTES
+from ojs.domain.job.job import MISSING, Job
+from ojs.domain.job.states import State
+from ojs.domain.workflow import results
+from ojs.domain.workflow.advance import GraphState
+from ojs.domain.workflow.graph import Graph
+from ojs.domain.workflow.step import WorkflowStep
+from ojs.store.jobs.records import JobStore
+from ojs.store.workflows.workflows import WorkflowRecord, WorkflowStore
+
+# Of an error that is kept: what a worker said of it may be longer.
+MAX_MESSAGE = 1_000
+
+
+@dataclass(frozen=True)
+class StepResultsPart:
+    """A part of what a step wants, in order, and the position of the next one, if there is one.
+
+    Each entry has `step` (what the client calls it), and `result` or `error`, or none of them.
+    """
+
+    entries: list[dict[str, Any]]
+    count: int
+    next_position: int | None = None
+
+
+class StepResults:
+    """Keeps results and errors of jobs that later steps want, and reads them."""
+
+    def __init__(self, workflows: WorkflowStore, jobs: JobStore) -> None:
+        self._workflows = workflows
+        self._jobs = jobs
+
+    def keep(self, job: Job, step: WorkflowStep) -> None:
+        """Keep what a job that has ended gives, if a later step wants it. Safe to repeat."""
+        if not step.kept:
+            return
+        told: dict[str, Any]
+        if job.state is State.COMPLETED:
+            if job.result is MISSING and job.result_ref is not None:
+                (job,) = self._jobs.with_contents([job])
+            if job.result is MISSING:
+                return
+            told = {"result": job.result}
+        else:
+            told = {"error": self.error_of(job)}
+        self._workflows.keep(step.workflow_id, step.node, step.generation, told)
+
+    def error_of(self, job: Job) -> dict[str, Any]:
+        """Why a job failed, was cancelled, or expired."""
+        if job.state is State.CANCELLED:
+            return {"code": "cancelled", "type": "cancelled", "message": "The job was cancelled."}
+        if job.noted:
+            failure = job.noted[-1].failure
+        else:
+            (read,) = self._jobs.with_errors([job], latest=1)
+            if not read.errors:
+                return {"code": "failed", "type": "failed", "message": "The job failed."}
+            failure = read.errors[-1]
+        shown = {"code": failure.code, "type": failure.type, "attempt": failure.attempt}
+        return shown | {"message": failure.message[:MAX_MESSAGE]}
+
+    def refuse(self, record: WorkflowRecord, node: int, error: Mapping[str, Any]) -> None:
+        """Keep why the job of a step could not be stored, if it is wanted."""
+        if node in self._workflows.definition(record).kept:
+            generation = record.graph_state.generation_of(node)
+            self._workflows.keep(record.id, node, generation, {"error": error})
+
+    def fields(
+        self, record: WorkflowRecord, graph: Graph, node: int, *, room: int
+    ) -> dict[str, Any]:
+        """What the job of a step is told of those before it: `parent_results` and others; a
+        reference to it, if it has more than `room` bytes. Raises OjsError.
+        """
+        jobs = list(results.wanted_jobs(graph, node))
+        if not jobs:
+            return {}
+        kept = self._workflows.kept(record.id, _ended(record.graph_state, jobs), most=room)
+        if kept is not None:
+            found = {each: told["result"] for each, told in kept.items() if "result" in told}
+            errors = {each: told["error"] for each, told in kept.items() if "error" in told}
+            fields = results.parent_fields(graph, node, found, errors)
+            if jsontext.size_of(fields) <= room:
+                return fields
+        ref = f"/ojs/v1/workflows/{record.id}/results?step={node}"
+        return {"parent_results": {"$ref": ref, "count": len(jobs)}}
+
+    def page(self, workflow_id: str, node: int, *, limit: int, after: int = 0) -> StepResultsPart:
+        """A part of what a step wants, from a position on: its bytes are bounded as a job's are.
+
+        Raises NotFound.
+        """
+        record = self._workflows.get(workflow_id)
+        if record is None:
+            raise NotFound("workflow", workflow_id)
+        graph = self._workflows.definition(record).graph
+        if not (0 <= node < len(graph.steps)) or not graph.is_job(node):
+            raise NotFound("workflow_step", f"{workflow_id}/{node}")
+        jobs = list(results.wanted_jobs(graph, node))
+        part = jobs[after : after + limit]
+        kept = None
+        while kept is None:
+            kept = self._workflows.kept(
+                workflow_id, _ended(record.graph_state, part), most=4 * MAX_JOB_BYTES
+            )
+            if kept is None:
+                # One alone is never too much.
+                part = part[: max(1, len(part) // 2)]
+        entries = [{"step": step_name(graph, each), **kept.get(each, {})} for each in part]
+        following = after + len(part)
+        return StepResultsPart(entries, len(jobs), following if following < len(jobs) else None)
+
+
+def step_name(graph: Graph, node: int) -> str:
+    """What the client calls the step of a job, else its number among the jobs."""
+    return graph.step(node).id or str(bisect_left(graph.jobs, node))
+
+
+def _ended(state: GraphState, jobs: Iterable[int]) -> dict[int, int]:
+    """Those of these jobs that ran and have ended, each with its generation."""
+    ran = state.completed | state.failed
+    return {each: state.generation_of(each) for each in jobs if ran >> each & 1}

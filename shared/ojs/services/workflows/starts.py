@@ -1,0 +1,189 @@
+"""Storing the jobs of steps that start, in one transaction with the root that says so."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Container, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import replace
+from typing import Any
+
+from ojs.clock import Clock
+from ojs.domain import jsontext
+from ojs.domain.access import everything
+from ojs.domain.errors import BackendError, OjsError
+from ojs.domain.ids import IdSource
+from ojs.domain.job import envelope
+from ojs.domain.job.envelope import MAX_BATCH, MAX_JOB_BYTES, MAX_META_BYTES, JobRequest
+from ojs.domain.job.job import DEFAULT_QUEUE
+from ojs.domain.workflow import results
+from ojs.domain.workflow.graph import Graph, bits, numbers
+from ojs.domain.workflow.step import WorkflowStep
+from ojs.services.jobs.enqueue import Alongside, Enqueue, Overtaken
+from ojs.services.workflows.results import StepResults, step_name
+from ojs.store.table.errors import LostRace, NotDone
+from ojs.store.workflows.fan_ins import MIN_SLOTS, FanIn
+from ojs.store.workflows.workflows import StoredDefinition, WorkflowRecord, WorkflowStore
+
+# In the metadata of each job: the trace context in which its workflow was created
+# (ojs-observability, section 5.3).
+TRACE_ORIGIN = "ojs.workflow.trace_origin"
+# What a job's content has beside its args and results.
+_SPARE_BYTES = 4_096
+
+
+class StepStarts:
+    """Starts steps: pushes their jobs."""
+
+    def __init__(
+        self,
+        *,
+        workflows: WorkflowStore,
+        results: StepResults,
+        enqueue: Enqueue,
+        clock: Clock,
+        ids: IdSource,
+    ) -> None:
+        self._workflows = workflows
+        self._results = results
+        self._enqueue = enqueue
+        self._clock = clock
+        self._ids = ids
+
+    def next_slice(
+        self, record: WorkflowRecord, passed_over: int, full: Container[str], *, singly: bool
+    ) -> dict[int, Mapping[str, Any]]:
+        """Those that are to start next, with their templates: at most as many as a batch may have,
+        and none in a queue that is `full`.
+
+        Jobs with a unique key are alone, as each may be refused for itself; with `singly` all are.
+        """
+        waiting = list(numbers(record.starting & ~passed_over))
+        for start in range(0, len(waiting), MAX_BATCH):
+            part = self._workflows.templates(record, waiting[start : start + MAX_BATCH])
+            found = {node: each for node, each in part.items() if queue_of(each) not in full}
+            together = {node: each for node, each in found.items() if not _is_unique(each)}
+            if found:
+                chosen = together if together and not singly else dict(list(found.items())[:1])
+                return dict(chosen)
+        return {}
+
+    def push(
+        self,
+        definition: StoredDefinition,
+        before: WorkflowRecord | None,
+        after: WorkflowRecord,
+        starting: Mapping[int, Mapping[str, Any]],
+    ) -> WorkflowRecord:
+        """Store the jobs of these nodes with the root as it is `after` they have started: all of it
+        or nothing. Returns the root as stored.
+
+        Raises LostRace if the root has changed since `before`, and what a push raises.
+        """
+        nodes = list(starting)
+        fan_ins = self._fan_ins(definition.graph, nodes)
+        after = replace(after, fan_ins=(*after.fan_ins, *fan_ins))
+        # Before the jobs, which end only after they are stored.
+        self._workflows.fan_ins.create(after.id, fan_ins, now_ms=self._clock.now_ms())
+        try:
+            return self._store(definition, before, after, starting, fan_ins)
+        except (LostRace, OjsError) as error:
+            if isinstance(error, NotDone | LostRace) or not isinstance(error, BackendError):
+                with suppress(OjsError):
+                    self._workflows.fan_ins.remove(after.id, fan_ins)
+            raise
+
+    def _store(
+        self,
+        definition: StoredDefinition,
+        before: WorkflowRecord | None,
+        after: WorkflowRecord,
+        starting: Mapping[int, Mapping[str, Any]],
+        fan_ins: Sequence[FanIn],
+    ) -> WorkflowRecord:
+        # Nobody else can know the ids of the jobs of a workflow that is not stored yet, unless its
+        # own id was chosen: then a batch is written without conditions (ADR 3).
+        sure = before is None and not after.chosen_id
+        told: dict[tuple[int, ...], dict[str, Any]] = {}
+        requests = []
+        for node, template in starting.items():
+            raw = dict(template) if sure else {**template, "id": after.job_id(node)}
+            requests.append(self._request(definition.graph, after, node, raw, told))
+        push = self._enqueue.prepare(requests, after.producer, everything, batch=len(requests) > 1)
+        after, write = self._workflows.replacing(before, after)
+        alongside = Alongside([write], steps=_steps(definition, after, list(starting), fan_ins))
+        ids = [after.job_id(node) for node in starting]
+        try:
+            self._enqueue.store(replace(push, ids=ids, alongside=alongside), 0)
+        except Overtaken:
+            raise LostRace([]) from None
+        return after
+
+    def _request(
+        self,
+        graph: Graph,
+        record: WorkflowRecord,
+        node: int,
+        raw: dict[str, Any],
+        told: dict[tuple[int, ...], dict[str, Any]],
+    ) -> JobRequest:
+        """The request of a step's job. What several want alike is read once, into `told`."""
+        meta = raw.get("meta") or {}
+        if record.trace is not None and jsontext.size_of(meta) + _SPARE_BYTES <= MAX_META_BYTES:
+            raw["meta"] = {**meta, TRACE_ORIGIN: record.trace}
+        request = envelope.parse(raw)
+        wanted = tuple(results.wanted(graph, node))
+        if wanted:
+            room = MAX_JOB_BYTES - jsontext.size_of(raw) - _SPARE_BYTES
+            if wanted not in told or jsontext.size_of(told[wanted]) > room:
+                told[wanted] = self._results.fields(record, graph, node, room=room)
+            request.model_extra = {**request.model_extra, **told[wanted]}
+        return request
+
+    def _fan_ins(self, graph: Graph, nodes: Sequence[int]) -> list[FanIn]:
+        """Fan-ins for those of these jobs whose ends matter together alone."""
+        by_target: defaultdict[int, list[int]] = defaultdict(list)
+        for node in nodes:
+            followers = graph.followers[node]
+            if len(followers) == 1 and graph.steps[followers[0][0]] is None:
+                by_target[followers[0][0]].append(node)
+        return [
+            FanIn(self._ids.token(), bits(together))
+            for together in by_target.values()
+            if len(together) >= MIN_SLOTS
+        ]
+
+
+def queue_of(template: Mapping[str, Any]) -> str:
+    """The queue of a job, as its request says."""
+    options = template.get("options") or {}
+    return str(options.get("queue") or template.get("queue") or DEFAULT_QUEUE)
+
+
+def _is_unique(template: Mapping[str, Any]) -> bool:
+    options = template.get("options") or {}
+    return template.get("unique") is not None or options.get("unique") is not None
+
+
+def _steps(
+    definition: StoredDefinition,
+    record: WorkflowRecord,
+    nodes: Sequence[int],
+    fan_ins: Sequence[FanIn],
+) -> list[WorkflowStep]:
+    slots = {
+        node: (each.token, slot)
+        for each in fan_ins
+        for slot, node in enumerate(numbers(each.nodes))
+    }
+    return [
+        WorkflowStep(
+            record.id,
+            node,
+            record.graph_state.generation_of(node),
+            node in definition.kept,
+            step_name(definition.graph, node),
+            *slots.get(node, (None, 0)),
+        )
+        for node in nodes
+    ]

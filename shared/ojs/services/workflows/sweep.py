@@ -1,0 +1,51 @@
+"""Sweep over workflows that are to be looked at: an end that was missed, starts or cancellations
+that were begun and not finished.
+"""
+
+from __future__ import annotations
+
+from contextlib import suppress
+
+from ojs.domain.errors import NotFound
+from ojs.services.sweeps import GoOn, SweepReport, SweepRun, always, counting_failures
+from ojs.services.workflows.advance import WorkflowAdvance
+from ojs.services.workflows.control import WorkflowControl
+from ojs.store.workflows.workflows import WorkflowStore
+
+# A workflow in which no job has ended for so long stands still: operators are told.
+STALLED_MS = 3_600_000
+
+
+class WorkflowSweep:
+    """Looks at workflows."""
+
+    name = "workflows"
+
+    def __init__(
+        self, *, workflows: WorkflowStore, advance: WorkflowAdvance, control: WorkflowControl
+    ) -> None:
+        self._workflows = workflows
+        self._advance = advance
+        self._control = control
+
+    def run_once(self, now_ms: int, limit: int, go_on: GoOn = always) -> SweepReport:
+        """Look at up to `limit` workflows that are due.
+
+        Counts: checked (workflows), stalled (those of them in which nothing has happened for
+        STALLED_MS), failed, and `more` (1 when others are left for the next run). One call when
+        none is due.
+        """
+        run = SweepRun(now_ms, limit, go_on)
+        for workflow_id in self._workflows.due(now_ms=now_ms, limit=limit):
+            if run.stop():
+                break
+            with counting_failures(run.counts, f"workflow {workflow_id}"):
+                # It may be gone, or moved on: the index is a moment behind.
+                with suppress(NotFound):
+                    record = self._advance.check(workflow_id)
+                    stalled = not record.state.final and now_ms - record.updated_ms >= STALLED_MS
+                    run.counts["stalled"] += stalled
+                    if record.leaving:
+                        self._control.leave(record)
+                run.counts["checked"] += 1
+        return SweepReport(+run.counts, failures=run.counts.failures)

@@ -1,0 +1,181 @@
+"""Fan-ins: counting the ends of many jobs that start together, without an item that all write to.
+
+    W|{workflow}|{token}|{shard}   fan   up to SHARD_SLOTS marks, and how many are left
+
+Each job has a slot, and its end is one conditional write there: it adds the slot's mark and takes
+one off `left`, if the slot has no mark yet. So a mark counts once however often it is made, and a
+repeated one is refused with an answer that tells what is left. Whoever sees a shard without
+anything left marks the shard at the top, `t`, whose slots are the shards. A fan-in with one shard
+has no top.
+
+A fan-in has a token of its own and is written before the jobs that name it. It goes when all of its
+marks are in the workflow's state: a mark that comes later finds nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+
+from ojs.domain.workflow.graph import StepState, numbers
+from ojs.store.table import keys
+from ojs.store.table.errors import LostRace
+from ojs.store.table.table import Table, Update
+from ojs.store.table.values import Item
+
+# A shard with so many marks has less than 1 KB: each mark is one write unit.
+SHARD_SLOTS = 200
+# Jobs that start together and whose ends only count together have a fan-in from so many on: with
+# fewer, their ends are written to the root.
+MIN_SLOTS = 21
+# It goes when it is done; this is for what dies in between, years later.
+_KEPT_S = 400 * 86_400
+_TOP = "t"
+_LETTERS = "abcdefghijklmnopqrstuvwxyz"
+_DIGITS = "0123456789" + _LETTERS
+_MARKS = {StepState.COMPLETED: 1, StepState.FAILED: 2}
+_ENDS = {mark: state for state, mark in _MARKS.items()}
+
+
+@dataclass(frozen=True, slots=True)
+class FanIn:
+    """A fan-in: its token, and the nodes whose ends it counts, as bits. A node's slot is its place
+    among them.
+    """
+
+    token: str
+    nodes: int
+
+    @property
+    def shards(self) -> int:
+        """How many shards it has, without the top."""
+        return -(-self.nodes.bit_count() // SHARD_SLOTS)
+
+    def keys(self, workflow_id: str) -> list[tuple[str, str]]:
+        """The keys of its items."""
+        names = [*map(str, range(self.shards)), *([_TOP] if self.shards > 1 else [])]
+        return [_key(workflow_id, self.token, name) for name in names]
+
+
+@dataclass(frozen=True, slots=True)
+class FanInShard:
+    """A shard as it is after a mark: how many marks are left, and how many shards there are."""
+
+    left: int
+    shards: int
+    marked: bool
+
+
+_Marking = Callable[[tuple[str, str], int, StepState], FanInShard | None]
+
+
+class FanInStore:
+    """The store of fan-ins."""
+
+    def __init__(self, table: Table) -> None:
+        self._table = table
+
+    def create(self, workflow_id: str, fan_ins: Sequence[FanIn], *, now_ms: int) -> None:
+        """Write new fan-ins, which nobody knows yet."""
+        self._table.write_many(
+            puts=[item for each in fan_ins for item in _items(workflow_id, each, now_ms)]
+        )
+
+    def remove(self, workflow_id: str, fan_ins: Sequence[FanIn]) -> None:
+        """Remove fan-ins that are done, or that nobody got to know."""
+        self._table.write_many(deletes=[key for each in fan_ins for key in each.keys(workflow_id)])
+
+    def mark(self, workflow_id: str, token: str, slot: int, ended: StepState) -> bool:
+        """Note the end of the job with this slot; True if all of the fan-in have ended.
+
+        Safe to repeat. False, too, if the fan-in is gone, as all of it is known. One write, and
+        another for the last of a shard where there are several.
+        """
+        shard, at = divmod(slot, SHARD_SLOTS)
+        return self._whole(workflow_id, token, shard, at, ended, self._mark)
+
+    def repeat(
+        self, workflow_id: str, token: str, slot: int, ended: StepState, first: Callable[[], None]
+    ) -> bool:
+        """As `mark`, but for who comes after it: reads before it writes, and calls `first` before
+        it makes a mark that is missing.
+        """
+
+        def mark(key: tuple[str, str], slot: int, ended: StepState) -> FanInShard | None:
+            item = self._table.get(*key)
+            found = None if item is None else _shard(item, slot)
+            if found is None or found.marked:
+                return found
+            first()
+            return self._mark(key, slot, ended)
+
+        shard, at = divmod(slot, SHARD_SLOTS)
+        return self._whole(workflow_id, token, shard, at, ended, mark)
+
+    @staticmethod
+    def _whole(
+        workflow_id: str, token: str, shard: int, slot: int, ended: StepState, mark: _Marking
+    ) -> bool:
+        found = mark(_key(workflow_id, token, str(shard)), slot, ended)
+        if found is not None and not found.left and found.shards > 1:
+            found = mark(_key(workflow_id, token, _TOP), shard, StepState.COMPLETED)
+        return found is not None and not found.left
+
+    def _mark(self, key: tuple[str, str], slot: int, ended: StepState) -> FanInShard | None:
+        name = _name(slot)
+        # Races: the same end is told by the request and by the stream, or the answer to a mark was
+        # lost: the slot has its mark. The loser sees what is left, and goes on where the winner may
+        # have died. Or the fan-in is gone: the loser sees no item.
+        try:
+            item = self._table.update(
+                Update(
+                    *key,
+                    set={name: _MARKS[ended]},
+                    add={"left": -1},
+                    condition=f"attribute_exists(pk) AND attribute_not_exists(#{name})",
+                )
+            )
+        except LostRace as lost:
+            return _shard(lost.item, slot) if lost.item else None
+        return _shard(item, slot)
+
+    def ends(self, workflow_id: str, fan_ins: Sequence[FanIn]) -> Iterator[tuple[int, StepState]]:
+        """The nodes of these fan-ins that have ended, and how, as far as they are marked."""
+        if not fan_ins:
+            return
+        found = self._table.batch_get(key for each in fan_ins for key in each.keys(workflow_id))
+        for each in fan_ins:
+            for slot, node in enumerate(numbers(each.nodes)):
+                shard, at = divmod(slot, SHARD_SLOTS)
+                item = found.get(_key(workflow_id, each.token, str(shard)), {})
+                if (mark := item.get(_name(at))) is not None:
+                    yield node, _ENDS[int(mark)]
+
+
+def _key(workflow_id: str, token: str, shard: str) -> tuple[str, str]:
+    return keys.fan_in(workflow_id, token, shard), keys.FAN_IN
+
+
+def _items(workflow_id: str, fan_in: FanIn, now_ms: int) -> Iterator[Item]:
+    left = fan_in.nodes.bit_count()
+    for pk, sk in fan_in.keys(workflow_id):
+        top = pk.endswith(f"|{_TOP}")
+        slots = fan_in.shards if top else min(left, SHARD_SLOTS)
+        left -= 0 if top else slots
+        yield {
+            "pk": pk,
+            "sk": sk,
+            "left": slots,
+            "shards": fan_in.shards,
+            "ttl": now_ms // 1_000 + _KEPT_S,
+        }
+
+
+def _name(slot: int) -> str:
+    """The attribute of a slot's mark: two characters, so that a shard stays small."""
+    letter, digit = divmod(slot, len(_DIGITS))
+    return _LETTERS[letter] + _DIGITS[digit]
+
+
+def _shard(item: Item, slot: int) -> FanInShard:
+    return FanInShard(int(item["left"]), int(item["shards"]), _name(slot) in item)

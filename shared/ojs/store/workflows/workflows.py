@@ -1,0 +1,461 @@
+"""Workflows in the table.
+
+    W|{id}                  @                   the root: the state of all nodes, what is under way
+    W|{id}                  def|{token}         the graph, and the first templates if it is small
+    W|{id}                  def|{token}|{page}  templates of a hundred jobs each
+    W|{id}|r                {node}|{generation} a result or error that later steps want
+    W|{id}|{token}|{shard}  fan                 marks of many jobs (`ojs.store.workflows.fan_ins`)
+
+Only the root ever changes, under the condition that it is as it was read. Index `work` has it by
+when it is to be looked at, while it is not over; index `expiry` lists all.
+"""
+
+from __future__ import annotations
+
+import zlib
+from bisect import bisect_left
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import Any
+
+from ojs.bounded import BoundedMap
+from ojs.domain import jsontext
+from ojs.domain.errors import NotFound, UnknownForm, known
+from ojs.domain.ids import IdSource
+from ojs.domain.page import Page
+from ojs.domain.workflow import results, stored
+from ojs.domain.workflow.advance import GraphState, WorkflowState
+from ojs.domain.workflow.graph import Graph, StepKind
+from ojs.domain.workflow.graph import job_id as derived_job_id
+from ojs.store.jobs.blobs import Blobs
+from ojs.store.jobs.payloads import MAX_ITEM_BYTES
+from ojs.store.table import keys
+from ojs.store.table.errors import LostRace, UnreadableItem, pass_over, readable
+from ojs.store.table.table import Put, Table, Update
+from ojs.store.table.values import Item, Value, pack
+from ojs.store.workflows.fan_ins import FanIn, FanInStore
+
+# A graph and its first templates stand in one item up to so many bytes: reading it is one unit.
+_TOGETHER = 4_096
+# Graphs that a container remembers: they never change.
+_REMEMBERED = 16
+# Templates of pages that it remembers, by 100.
+_PAGES = 32
+_BLOB = "bucket"
+_PLAIN = {
+    "name": "name",
+    "created": "created_ms",
+    "updated": "updated_ms",
+    "ended": "ended_ms",
+    "jobs": "jobs",
+    "completed": "completed",
+    "failed": "failed",
+    "cancelled": "cancelled",
+    "skipped": "skipped",
+    "by": "producer",
+    "trace": "trace",
+    "fault": "fault",
+    "def": "definition",
+    "told": "told",
+    "ttl": "ttl_s",
+    "op": "op",
+}
+
+
+@dataclass(frozen=True)
+class WorkflowRecord:
+    """A workflow, as its root has it. Times in ms.
+
+    `starting` are the jobs, as bits by node, that are to start and are not stored yet, `leaving`
+    those that were started and that a cancellation has yet to look at. `check_ms` is when somebody
+    is to look whether an end was missed. Jobs of an open fan-in count when it closes.
+    """
+
+    id: str
+    kind: StepKind
+    jobs: int
+    created_ms: int
+    updated_ms: int
+    name: str | None = None
+    state: WorkflowState = WorkflowState.RUNNING
+    graph_state: GraphState = field(default_factory=GraphState)
+    ended_ms: int | None = None
+    completed: int = 0
+    failed: int = 0
+    cancelled: int = 0
+    skipped: int = 0
+    producer: str | None = None
+    # The trace context of the request that created it.
+    trace: str | None = None
+    # The token of its definition: two requests with one id, which was chosen, have two of them.
+    definition: str = ""
+    # The first step that failed and why, as JSON: `step`, `type`, `message`.
+    fault: str | None = None
+    # The jobs that ended with the latest write, as JSON: node, step, type, state, and how long it
+    # ran (ms) or null.
+    told: str | None = None
+    starting: int = 0
+    leaving: int = 0
+    fan_ins: tuple[FanIn, ...] = ()
+    check_ms: int | None = None
+    ttl_s: int | None = None
+    op: str | None = None
+    # How long jobs ran (ms) that have ended since it was read, by node, as far as that is known.
+    lengths: Mapping[int, int] = field(default_factory=dict, compare=False)
+    # Of a workflow about to be created: whether its client chose its id.
+    chosen_id: bool = field(default=False, compare=False)
+
+    def job_id(self, node: int) -> str:
+        """The id of the job of a node, in the generation in which it runs, or ran last."""
+        generation = self.graph_state.generation_of(node)
+        return derived_job_id(self.id, self.created_ms, node, generation)
+
+    def gone(self, now_ms: int) -> bool:
+        """Whether its retention is over: the table removes it some time later."""
+        return self.ttl_s is not None and self.ttl_s * 1_000 <= now_ms
+
+
+@dataclass(frozen=True)
+class StoredDefinition:
+    """The graph of a workflow, and the queues of its jobs."""
+
+    graph: Graph
+    queues: frozenset[str]
+
+    @cached_property
+    def kept(self) -> frozenset[int]:
+        """The jobs whose results some step wants."""
+        return results.kept(self.graph)
+
+
+class WorkflowStore:
+    """The store of workflows."""
+
+    def __init__(self, table: Table, blobs: Blobs, ids: IdSource) -> None:
+        self._table = table
+        self._blobs = blobs
+        self._ids = ids
+        self.fan_ins = FanInStore(table)
+        # By their keys.
+        self._definitions: BoundedMap[tuple[str, str], StoredDefinition] = BoundedMap(_REMEMBERED)
+        self._templates: BoundedMap[tuple[str, str], list[dict[str, Any]]] = BoundedMap(_PAGES)
+
+    # --- the root ---------------------------------------------------------------------------------
+
+    def get(self, workflow_id: str) -> WorkflowRecord | None:
+        """One workflow, read consistently. Raises UnknownForm, UnreadableItem."""
+        item = self._table.get(keys.workflow(workflow_id), keys.RECORD)
+        return None if item is None else record_from(item)
+
+    def get_many(self, workflow_ids: Iterable[str]) -> dict[str, WorkflowRecord]:
+        """Several workflows by id; those that do not exist or cannot be read are left out."""
+        wanted = [(keys.workflow(each), keys.RECORD) for each in workflow_ids]
+        found = self._table.batch_get(wanted, consistent=False)
+        there = [found[key] for key in wanted if key in found]
+        return {each.id: each for each in readable(record_from, there, pass_over)}
+
+    def page(self, *, limit: int, after: str | None) -> Page[WorkflowRecord]:
+        """A page of all workflows, latest first, and the key to go on after. The index is a moment
+        behind.
+        """
+        start = None
+        if after is not None:
+            root = _key(after.partition("|")[2])
+            start = pack({**root, "epk": keys.WORKFLOWS, "esk": after})
+        found = self._table.query(
+            "epk = :all", {":all": keys.WORKFLOWS}, index="expiry", limit=limit + 1,
+            forward=False, after=start,
+        )  # fmt: skip
+        page = found.items[:limit]
+        there = self.get_many(keys.workflow_id(str(item["pk"])) for item in page)
+        more = str(page[-1]["esk"]) if len(found.items) > limit else None
+        return Page(list(there.values()), more)
+
+    def due(self, *, now_ms: int, limit: int) -> list[str]:
+        """Ids of workflows that are to be looked at, the longest due first. May be stale."""
+        found = self._table.query(
+            "wpk = :line AND wsk <= :now",
+            {":line": keys.WORKFLOWS_DUE, ":now": keys.upto(now_ms)},
+            index="work",
+            limit=limit,
+        )
+        return [keys.workflow_id(str(item["pk"])) for item in found.items]
+
+    def replacing(
+        self, before: WorkflowRecord | None, after: WorkflowRecord
+    ) -> tuple[WorkflowRecord, Put | Update]:
+        """The write that makes a root `after`, for a transaction; a new one has no `before`."""
+        after = replace(after, op=self._ids.token())
+        new = _item(after)
+        if before is None:
+            # Race: another request with the same id, which its client chose. The loser stores
+            # nothing.
+            return after, Put(new, condition="attribute_not_exists(pk)")
+        old = _item(before)
+        # Race: two jobs end at once, a cancellation, a retry, a check. One wins; the losers write
+        # nothing, not even the jobs that are in the same transaction. They read again, and decide
+        # anew with what both know.
+        return after, Update(
+            keys.workflow(after.id),
+            keys.RECORD,
+            set={name: value for name, value in new.items() if old.get(name) != value},
+            remove=[name for name in old if name not in new],
+            condition="#op = :seen",
+            values={":seen": before.op or ""},
+        )
+
+    def write(self, before: WorkflowRecord | None, after: WorkflowRecord) -> WorkflowRecord:
+        """Write a root by itself. Raises LostRace."""
+        after, write = self.replacing(before, after)
+        if isinstance(write, Put):
+            self._table.put(write, own=("op", str(after.op)))
+        else:
+            self._table.update(write, own=("op", str(after.op)))
+        return after
+
+    # --- the definition ---------------------------------------------------------------------------
+
+    def define(
+        self,
+        record: WorkflowRecord,
+        graph: Graph,
+        templates: Sequence[Mapping[str, Any]],
+        queues: Collection[str],
+    ) -> None:
+        """Store the definition of a workflow, before its root."""
+        pk, sk = keys.workflow(record.id), _definition(record)
+        item: Item = {
+            "pk": pk,
+            "sk": sk,
+            "graph": (text := stored.graph_text(graph)),
+            "queues": " ".join(sorted(queues)),
+        }
+        pages = stored.template_pages(templates)
+        if len(text) + len(pages[0]) <= _TOGETHER:
+            item["first"] = pages[0]
+        apart = [
+            self._apart(pk, _page(record, number), page)
+            for number, page in enumerate(pages)
+            if number or "first" not in item
+        ]
+        if apart:
+            self._table.write_many(puts=[item, *apart])
+        else:
+            self._table.put(Put(item))
+        self._definitions.put((pk, sk), StoredDefinition(graph, frozenset(queues)))
+
+    def _apart(self, pk: str, sk: str, text: bytes) -> Item:
+        """An item with this text; in the bucket, if it is too large for one."""
+        if len(text) <= MAX_ITEM_BYTES:
+            return {"pk": pk, "sk": sk, "zip": text}
+        self._blobs.put(_blob_key(pk, sk), text)
+        return {"pk": pk, "sk": sk, _BLOB: len(text)}
+
+    def _text(self, item: Item) -> bytes:
+        """The text of such an item. Raises UnreadableItem."""
+        if _BLOB not in item:
+            return _bytes(item["zip"])
+        try:
+            return self._blobs.get(_blob_key(str(item["pk"]), str(item["sk"])))
+        except KeyError as error:
+            raise UnreadableItem(f"workflow {keys.workflow_id(str(item['pk']))}", error) from None
+
+    def definition(self, workflow: WorkflowRecord | str) -> StoredDefinition:
+        """The definition of a workflow. It never changes, so a container reads it once; of an id
+        the root is read first.
+
+        Raises NotFound, UnknownForm, UnreadableItem.
+        """
+        record = self.get(workflow) if isinstance(workflow, str) else workflow
+        if record is None:
+            raise NotFound("workflow", str(workflow))
+        key = keys.workflow(record.id), _definition(record)
+        found = self._definitions.get(key)
+        if found is None:
+            item = self._read(*key)
+            try:
+                graph = stored.graph_of(_bytes(item["graph"]))
+            except UnknownForm:
+                raise
+            except (KeyError, ValueError, TypeError, IndexError, zlib.error) as error:
+                raise UnreadableItem(f"workflow {record.id}", error) from error
+            found = StoredDefinition(graph, frozenset(str(item["queues"]).split()))
+            self._definitions.put(key, found)
+            if "first" in item:
+                first = _page(record, 0)
+                self._templates.put((key[0], first), stored.templates_of(_bytes(item["first"])))
+        return found
+
+    def _read(self, pk: str, sk: str) -> Item:
+        # What is read eventually consistently, which costs half, cannot be wrong, only too early.
+        for consistent in (False, True):
+            item = self._table.get(pk, sk, consistent=consistent)
+            if item is not None:
+                return item
+        raise NotFound("workflow", keys.workflow_id(pk))
+
+    def templates(
+        self, record: WorkflowRecord, nodes: Iterable[int]
+    ) -> dict[int, Mapping[str, Any]]:
+        """The requests of the jobs of these nodes. Raises NotFound, UnreadableItem."""
+        graph = self.definition(record).graph
+        found: dict[int, Mapping[str, Any]] = {}
+        for node in nodes:
+            page, at = divmod(bisect_left(graph.jobs, node), stored.PAGE)
+            found[node] = self._templates_of(record, page)[at]
+        return found
+
+    def _templates_of(self, record: WorkflowRecord, number: int) -> list[dict[str, Any]]:
+        key = keys.workflow(record.id), _page(record, number)
+        if (page := self._templates.get(key)) is None:
+            text: bytes | None = None
+            if not number:
+                first = self._read(key[0], _definition(record)).get("first")
+                text = None if first is None else _bytes(first)
+            page = stored.templates_of(text or self._text(self._read(*key)))
+            self._templates.put(key, page)
+        return page
+
+    # --- results ----------------------------------------------------------------------------------
+
+    def keep(self, workflow_id: str, node: int, generation: int, told: Mapping[str, Any]) -> None:
+        """Keep what a job gave: its `result`, or its `error`. What was kept first stays."""
+        text = zlib.compress(jsontext.dumps(told).encode(), 6)
+        pk, sk = keys.workflow_results(workflow_id), keys.step_result(node, generation)
+        # Race: the request that ended the job and the stream. Both have the same; and a dead letter
+        # that is retried after its failure was told says something else, too late.
+        with suppress(LostRace):
+            self._table.put(Put(self._apart(pk, sk, text), condition="attribute_not_exists(pk)"))
+
+    def kept(
+        self, workflow_id: str, nodes: Mapping[int, int], *, most: int
+    ) -> dict[int, dict[str, Any]] | None:
+        """What was kept of these nodes (each with its generation), by node; None if it is more than
+        `most` bytes of JSON in all.
+        """
+        pk = keys.workflow_results(workflow_id)
+        wanted = [(pk, keys.step_result(node, at)) for node, at in nodes.items()]
+        found: dict[int, dict[str, Any]] = {}
+        size = 0
+        for start in range(0, len(wanted), _AT_ONCE):
+            part = self._table.batch_get(wanted[start : start + _AT_ONCE])
+            if sum(int(item.get(_BLOB, 0)) for item in part.values()) > most:
+                # Compressed already.
+                return None
+            for (_, sk), item in part.items():
+                raw = zlib.decompress(self._text(item))
+                size += len(raw)
+                if size > most:
+                    return None
+                found[int(sk.partition("|")[0])] = jsontext.stored(raw.decode())
+        return found
+
+    # --- removal ----------------------------------------------------------------------------------
+
+    def remove_definition(self, record: WorkflowRecord) -> None:
+        """Remove the definition of a workflow whose root was not written."""
+        pk = keys.workflow(record.id)
+        pages = [_page(record, number) for number in range(-(-record.jobs // stored.PAGE))]
+        for sk in pages:
+            self._blobs.delete(_blob_key(pk, sk))
+        self._table.write_many(deletes=[(pk, sk) for sk in (_definition(record), *pages)])
+
+    def remove_rest(self, record: WorkflowRecord) -> None:
+        """Remove all that belongs to a workflow whose root is gone, or was never written."""
+        self.fan_ins.remove(record.id, record.fan_ins)
+        for pk in (keys.workflow_results(record.id), keys.workflow(record.id)):
+            after: dict[str, Any] | None = None
+            while True:
+                page = self._table.query("pk = :pk", {":pk": pk}, consistent=True, after=after)
+                for item in page.items:
+                    if _BLOB in item:
+                        self._blobs.delete(_blob_key(pk, str(item["sk"])))
+                self._table.write_many(
+                    deletes=[(pk, str(i["sk"])) for i in page.items if i["sk"] != keys.RECORD]
+                )
+                after = page.last
+                if after is None:
+                    break
+
+
+_AT_ONCE = 100
+
+
+def _key(workflow_id: str) -> dict[str, Value]:
+    return {"pk": keys.workflow(workflow_id), "sk": keys.RECORD}
+
+
+def _definition(record: WorkflowRecord) -> str:
+    return f"{keys.DEFINITION}{record.definition}"
+
+
+def _page(record: WorkflowRecord, number: int) -> str:
+    return f"{_definition(record)}|{number:03d}"
+
+
+def _bytes(value: Value) -> bytes:
+    return bytes(value) if isinstance(value, bytes | bytearray) else b""
+
+
+def _blob_key(pk: str, sk: str) -> str:
+    return f"workflow/{pk.removeprefix(keys.workflow('')).replace('|', '/')}/{sk.replace('|', '/')}"
+
+
+def _packed(found: int) -> bytes:
+    """A set of bits: what is in few runs becomes small."""
+    return zlib.compress(found.to_bytes((found.bit_length() + 7) // 8, "little"))
+
+
+def _unpacked(text: Value) -> int:
+    return int.from_bytes(zlib.decompress(_bytes(text)), "little")
+
+
+def _item(record: WorkflowRecord) -> Item:
+    item: Item = {
+        **_key(record.id),
+        "type": record.kind.value,
+        "state": record.state.value,
+        "nodes": stored.state_text(record.graph_state),
+        "epk": keys.WORKFLOWS,
+        "esk": f"{keys.instant(record.created_ms)}|{record.id}",
+    }
+    for attribute, name in _PLAIN.items():
+        if (value := getattr(record, name)) is not None and value != 0:
+            item[attribute] = value
+    for name in ("starting", "leaving"):
+        if found := getattr(record, name):
+            item[name] = _packed(found)
+    if record.fan_ins:
+        told = [[each.token, f"{each.nodes:x}"] for each in record.fan_ins]
+        item["fans"] = zlib.compress(jsontext.dumps(told).encode())
+    if record.check_ms is not None:
+        item["wpk"] = keys.WORKFLOWS_DUE
+        item["wsk"] = keys.instant(record.check_ms)
+    return item
+
+
+def record_from(item: Mapping[str, Any]) -> WorkflowRecord:
+    """The workflow that a root holds. Raises UnknownForm, UnreadableItem."""
+    workflow_id = keys.workflow_id(str(item["pk"]))
+    try:
+        plain: dict[str, Any] = {
+            name: item[attribute] for attribute, name in _PLAIN.items() if attribute in item
+        }
+        fans = jsontext.stored(zlib.decompress(item["fans"]).decode()) if "fans" in item else ()
+        return WorkflowRecord(
+            id=workflow_id,
+            kind=known(StepKind, item["type"], "a workflow of type"),
+            state=known(WorkflowState, item["state"], "a workflow in state"),
+            graph_state=stored.state_of(bytes(item["nodes"])),
+            starting=_unpacked(item["starting"]) if "starting" in item else 0,
+            leaving=_unpacked(item["leaving"]) if "leaving" in item else 0,
+            fan_ins=tuple(FanIn(token, int(nodes, 16)) for token, nodes in fans),
+            check_ms=keys.instant_of(str(item["wsk"])) if "wsk" in item else None,
+            **plain,
+        )
+    except UnknownForm:
+        raise
+    except (KeyError, ValueError, TypeError, zlib.error) as error:
+        raise UnreadableItem(f"workflow {workflow_id}", error) from error
