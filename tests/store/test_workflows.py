@@ -7,10 +7,19 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from ojs.domain.errors import Conflict, Duplicate, JobTypeNotAllowed, NotFound, QueueFull
+from ojs.domain.errors import (
+    Conflict,
+    Duplicate,
+    JobTypeNotAllowed,
+    MiddlewareRefusal,
+    NotFound,
+    QueueFull,
+)
 from ojs.domain.job.job import to_dict
 from ojs.domain.workflow.advance import RetryMode, WorkflowState
 from ojs.domain.workflow.graph import StepState
+from ojs.middleware import Refused
+from ojs.services.jobs.middleware import MiddlewareChain
 from tests.store.workflow_runs import (
     WORKER,
     ack,
@@ -29,7 +38,10 @@ from tests.store.workflow_runs import (
 )
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from ojs.domain.job.job import Job
+    from ojs.middleware import Envelope, Next
     from ojs.runtime import Runtime
     from tests.store.conftest import World
 
@@ -578,3 +590,67 @@ def test_nodes_have_their_states(world: World) -> None:
     definition, after = world.run.workflow_advance.current(record.id)
     states = [after.graph_state.state_of(definition.graph, node) for node in definition.graph.jobs]
     assert states == [StepState.COMPLETED, StepState.FAILED, StepState.CANCELLED]
+
+
+# --- middleware ---------------------------------------------------------------------------------
+
+
+def link(world: World, act: Callable[[Envelope], None]) -> None:
+    """Have every job that is pushed go through this."""
+
+    def middleware(job: Envelope, following: Next) -> Envelope:
+        act(job)
+        return following(job)
+
+    world.run.enqueue._chain = MiddlewareChain([middleware], timeout_ms=10_000, service="s")
+
+
+def test_steps_go_through_the_middleware_and_keep_what_they_are_told(world: World) -> None:
+    link(world, lambda job: job.meta.update(team="growth"))
+    create(world.run, chain(step("a"), step("b")))
+    given: dict[str, Any] = {}
+    assert work(world, noting(given, lambda job: job.type)) == ["a", "b"]
+    assert [given[kind]["meta"] for kind in "ab"] == [{"team": "growth"}] * 2
+    assert given["b"]["parent_results"] == ["a"]
+
+
+def test_a_step_that_the_middleware_refuses_has_failed(world: World) -> None:
+    def act(job: Envelope) -> None:
+        if job.type == "b":
+            raise Refused("closed")
+
+    link(world, act)
+    record = create(world.run, chain(step("a"), step("b"), step("c")))
+    assert work(world) == ["a"]
+    after = now(world, record)
+    assert (after.state, after.completed, after.failed, after.cancelled) == (FAILED, 1, 1, 1)
+
+
+def test_a_step_waits_while_the_middleware_fails(world: World) -> None:
+    """It is the deployment's fault, and none of the job's."""
+    broken = {"b"}
+
+    def act(job: Envelope) -> None:
+        if job.type in broken:
+            raise RuntimeError("no connection")
+
+    link(world, act)
+    record = create(world.run, chain(step("a"), step("b"), step("c")))
+    assert work(world) == ["a"]
+    assert now(world, record).state is RUNNING
+    broken.clear()
+    world.clock.advance(60_000)
+    sweep(world)
+    assert work(world) == ["b", "c"]
+    assert now(world, record).state is COMPLETED
+
+
+def test_a_workflow_that_the_middleware_refuses_is_not_stored(world: World) -> None:
+    def act(_: Envelope) -> None:
+        raise Refused("closed")
+
+    link(world, act)
+    with pytest.raises(MiddlewareRefusal):
+        create(world.run, group(step("a"), step("b")))
+    assert jobs_of(world) == []
+    assert world.run.stores.workflows.page(limit=10, after=None).items == []

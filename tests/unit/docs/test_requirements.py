@@ -137,9 +137,9 @@ def test_tests_name_requirements_by_markers_alone() -> None:
         loose = re.sub(r"pytest\.mark\.requirement\([^)]*\)", "", text)
         found = re.findall(r"\b(?:C|QC|DL|FS|ADM|CRON|WF)-\d{1,2}\b|\bBP-[a-z]\b", loose)
         assert not found, f"{module.relative_to(ROOT)}: {found}"
-        assert not re.findall(
-            r"def test_(?:qc|dl|fs|adm|cron|wf)_\d|def test_bp_[a-z]_", text
-        ), module
+        assert not re.findall(r"def test_(?:qc|dl|fs|adm|cron|wf)_\d|def test_bp_[a-z]_", text), (
+            module
+        )
 
 
 def test_a_marker_is_found_wherever_it_stands() -> None:

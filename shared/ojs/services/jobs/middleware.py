@@ -299,7 +299,10 @@ def of_request(request: JobRequest, specification: Specification) -> Envelope:
         metadata=content.get("options", {}).get("metadata"),
         schema=request.schema_,
         specversion=request.specversion,
-        extra=dict(request.model_extra),
+        extra={
+            name: request.model_extra[name]
+            for name in request.model_extra.keys() - _of_the_step(request)
+        },
     )
 
 
@@ -325,7 +328,18 @@ def _request(request: JobRequest, changes: Mapping[str, Any]) -> JobRequest:
                 raw.pop(each, None)
                 options.pop(each, None)
             raw[name] = value
-    return envelope.parse(raw | ({"options": options} if options else {}))
+    made = envelope.parse(raw | ({"options": options} if options else {}))
+    made.model_extra = {**made.model_extra, **_of_the_step(request)}
+    return made
+
+
+def _of_the_step(request: JobRequest) -> dict[str, Any]:
+    """What the backend itself adds to the job of a workflow's step: the middleware neither sees
+    nor changes it.
+    """
+    return {
+        name: value for name, value in request.model_extra.items() if name in envelope.SYSTEM_FIELDS
+    }
 
 
 def _known() -> Iterator[str]:
