@@ -65,6 +65,8 @@ _SWEEPS = (
     (2.0, {"bulk": 10_000}),
     # Dead letters that rules look at, and those that are pruned.
     (60.0, {"replay": 10_000, "prune": 10_000}),
+    # Workflows whose progress stands still, or that have more to start.
+    (2.0, {"workflows": 1_000}),
     # Queues that are looked at before they rest.
     (60.0, {"rest": 500}),
     # Cron jobs whose times new rules of zones have moved. Where there are none it is nothing.

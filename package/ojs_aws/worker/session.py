@@ -108,6 +108,7 @@ class Session:
                 # No beat may come after the worker has signed off: it would be listed again.
                 self._over.set()
                 self._beat_now.set()
+                self._wake.set()
                 beats.join(_SIGN_OFF_S)
                 if not beats.is_alive():
                     self._sign_off()
@@ -246,6 +247,8 @@ class Session:
             self.stop(repr(error))
 
     def _done(self) -> bool:
+        if self._over.is_set():
+            return True  # it was waited for long enough
         if not self._stopping.is_set():
             return False
         unsettled = any(not lease.settled for _, lease in self._running())
