@@ -224,10 +224,11 @@ def _reconciled(current: Runtime, report: SweepReport) -> None:
         logger.warning("queues have no bound", extra={"count": report["unbounded"]})
 
 
-def _checked_workflows(_: Runtime, report: SweepReport) -> None:
-    """Warn operators of workflows in which nothing happens."""
-    if report.get("stalled"):
-        logger.warning("workflows stand still", extra={"count": report["stalled"]})
+def _checked_workflows(current: Runtime, report: SweepReport) -> None:
+    """Tell operators of workflows in which nothing happens: of each once an hour."""
+    if stalled := report.get("stalled"):
+        logger.warning("workflows stand still", extra={"count": stalled})
+        metrics.write_stalled(stalled, service=current.settings.service)
 
 
 def _replayed(_: Runtime, report: ReplayReport) -> None:

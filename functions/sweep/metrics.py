@@ -9,6 +9,7 @@
                      ojs.backpressure.pressure
     service, queue   of queues in worker pools ojs.scheduling.dispatch_ratio
     service, pool    of worker pools with a limit ojs.scheduling.pool_utilization
+    service          ojs.workflow.stalled, where workflows were looked at that stand still
 
 Alarms use those without a queue, because an alarm cannot cover queues that do not exist yet.
 
@@ -42,6 +43,7 @@ UTILIZATION = "ojs.queue.utilization"
 PRESSURE = "ojs.backpressure.pressure"
 DISPATCH_RATIO = "ojs.scheduling.dispatch_ratio"
 POOL_UTILIZATION = "ojs.scheduling.pool_utilization"
+STALLED = "ojs.workflow.stalled"
 _UNITS = {
     OLDEST_AGE: MetricUnit.Seconds,
     DISPATCH_RATIO: MetricUnit.NoUnit,
@@ -86,6 +88,11 @@ def write_pools(pools: Sequence[PoolMetrics], *, service: str, most: int | None)
     ratios = {name: ratio for pool in pools for name, ratio in pool.ratios.items()}
     for name in list(ratios)[:most]:
         _put(service, {"queue": name}, {DISPATCH_RATIO: ratios[name]})
+
+
+def write_stalled(workflows: int, *, service: str) -> None:
+    """Write how many workflows were looked at in which nothing happens."""
+    _put(service, {}, {STALLED: workflows})
 
 
 def _bounds(filling: Filling | None) -> dict[str, float]:

@@ -283,6 +283,27 @@ def test_queues_without_a_bound_are_warned_of_once(
     assert warnings() == [2]
 
 
+def test_operators_are_told_of_workflows_that_stand_still(
+    api: Api, caplog: pytest.LogCaptureFixture, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def told() -> list[int]:
+        handler(EVENT, None)
+        found = [line for line in caplog.records if line.message == "workflows stand still"]
+        lines = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+        written = [line[metrics.STALLED] for line in lines if metrics.STALLED in line]
+        assert written == [[1.0]] * len(found)
+        caplog.clear()
+        return [vars(line)["count"] for line in found]
+
+    assert api.post("/ojs/v1/workflows", {"type": "group", "jobs": [{"type": "a", "args": []}]})
+    assert told() == []
+    # Nobody works. It is looked at after five minutes, ten, twenty …
+    hour = [told() for _ in range(60) if not api.clock.advance(60_000)]
+    assert hour == [[]] * 60
+    later = [told() for _ in range(60) if not api.clock.advance(60_000)]
+    assert later.count([1]) == 1
+
+
 def test_totals_that_are_not_known_are_not_told(
     gauges: Gauges, capsys: pytest.CaptureFixture[str]
 ) -> None:
