@@ -18,7 +18,7 @@ _OF_API = re.compile(r"[a-z0-9]+\.execute-api\.([a-z0-9-]+)\.amazonaws\.com(\.cn
 
 
 class Signature:
-    """Signs requests in the name of whoever runs the command (Signature Version 4)."""
+    """Signs requests with the AWS credentials of the command's user (Signature Version 4)."""
 
     def __init__(self, credentials: Credentials, region: str | None) -> None:
         self._credentials = credentials

@@ -245,11 +245,9 @@ def _table(rows: Iterable[Sequence[str]]) -> list[str]:
 # --- command line ----------------------------------------------------------------------------
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Enqueue, watch, sum up; the exit status is 1 when files failed, 2 when nothing worked."""
-    parser = argparse.ArgumentParser(
-        description="Have all text files of a folder analysed by worker.py, one job for each."
-    )
+def parser_for(description: str) -> argparse.ArgumentParser:
+    """The options of a command that puts jobs for the files of a folder into a queue."""
+    parser = argparse.ArgumentParser(description=description)
     parser.add_argument("folder", type=Path, help="the folder; workers must be given the same")
     parser.add_argument("--url", default="http://localhost:8080", help="the server")
     parser.add_argument("--queue", default="files", help="where to put the jobs")
@@ -258,6 +256,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument(
         "--retry-after", default="PT1S", metavar="DURATION", help="first wait, doubled each time"
     )
+    return parser
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Enqueue, watch, sum up; the exit status is 1 when files failed, 2 when nothing worked."""
+    parser = parser_for("Have all text files of a folder analysed by worker.py, one job for each.")
     options = parser.parse_args(arguments)
     if not options.folder.is_dir():
         parser.error(f"{options.folder} is no folder")

@@ -12,10 +12,9 @@ import argparse
 import sys
 import time
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
-from producer import files_of
+from producer import files_of, parser_for
 
 from ojs_aws import ApiError, Client, RetryPolicy, Unreachable
 
@@ -59,16 +58,8 @@ def watch(client: Client, workflow_id: str) -> dict[str, Any]:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Create and watch it; the exit status is 1 when it failed, 2 when nothing worked."""
-    parser = argparse.ArgumentParser(
-        description="Have all text files of a folder analysed by worker.py, and a report written."
-    )
-    parser.add_argument("folder", type=Path, help="the folder; workers must be given the same")
-    parser.add_argument("--url", default="http://localhost:8080", help="the server")
-    parser.add_argument("--queue", default="files", help="where to put the jobs")
-    parser.add_argument("--pattern", default="*", help="which files, for example '*.txt'")
-    parser.add_argument("--attempts", type=int, default=3, help="tries for each file")
-    parser.add_argument(
-        "--retry-after", default="PT1S", metavar="DURATION", help="first wait, doubled each time"
+    parser = parser_for(
+        "Have all text files of a folder analysed by worker.py, and a report written."
     )
     options = parser.parse_args(arguments)
     if not options.folder.is_dir():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable
 from functools import wraps
 from typing import Any, Generic, ParamSpec, TypeVar, overload
@@ -13,20 +14,20 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 
-class Blocking:
+class Blocking(ABC):
     """A client whose methods return answers."""
 
+    @abstractmethod
     def run(self, call: Call[T]) -> T:
         """The answer to a call. Raises ApiError, Unreachable."""
-        raise NotImplementedError
 
 
-class Awaiting:
+class Awaiting(ABC):
     """A client whose methods are awaited."""
 
+    @abstractmethod
     async def run(self, call: Call[T]) -> T:
         """The answer to a call. Raises ApiError, Unreachable."""
-        raise NotImplementedError
 
 
 class Method(Generic[P, T]):
