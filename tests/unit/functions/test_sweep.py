@@ -295,7 +295,8 @@ def test_operators_are_told_of_workflows_that_stand_still(
         caplog.clear()
         return [vars(line)["count"] for line in found]
 
-    assert api.post("/ojs/v1/workflows", {"type": "group", "jobs": [{"type": "a", "args": []}]})
+    body = {"type": "group", "jobs": [{"type": "a", "args": []}]}
+    assert api.post("/ojs/v1/workflows", body).status == 201
     assert told() == []
     # Nobody works. It is looked at after five minutes, ten, twenty …
     minutes = []
