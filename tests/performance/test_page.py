@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -15,7 +16,8 @@ if TYPE_CHECKING:
 
     from local.engines import Engine
 
-PAGE = (Path(__file__).resolve().parents[2] / "docs" / "performance.md").read_text("utf-8")
+ROOT = Path(__file__).resolve().parents[2]
+PAGE = (ROOT / "docs" / "performance.md").read_text("utf-8")
 
 
 @pytest.mark.parametrize(
@@ -36,3 +38,11 @@ def test_what_is_said_of_memory_follows_from_the_cpu_measured() -> None:
     lines = [[cell.strip() for cell in line.split("|")[1:-1]] for line in shown.splitlines()[2:]]
     cpu_ms = {what: float(ms) for what, ms, *_ in lines}
     assert shown == table(cpu.HEADER, cpu.rows(cpu_ms))
+
+
+def test_the_readme_says_what_a_job_takes() -> None:
+    row = re.search(r"^\| \*\*the three together.*$", PAGE, re.MULTILINE)
+    assert row is not None
+    calls, writes, reads = re.findall(r"\*\*([\d.]+)\*\*", row[0])
+    readme = " ".join((ROOT / "README.md").read_text("utf-8").split())
+    assert f"take {writes} write units, {reads} read units and {calls} DynamoDB calls" in readme
