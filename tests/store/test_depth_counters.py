@@ -186,7 +186,8 @@ class Traffic:
 
 
 @pytest.mark.exhaustive
-@pytest.mark.parametrize("lanes", [pytest.param(1, marks=pytest.mark.whole), 4])
+@pytest.mark.whole
+@pytest.mark.parametrize("lanes", [1, 4])
 def test_64_producers_never_get_past_the_bound(streamed: Worlds, lanes: int) -> None:
     """5 120 jobs, singly and in batches, worked off by four workers meanwhile."""
     bound, times = 500, 10
