@@ -22,14 +22,13 @@ from ojs.domain.access import (
     bearer,
 )
 from ojs.domain.errors import BackendError
-from ojs.domain.workflow import request as workflow_request
 from ojs.http.contract import operations as contract
 from ojs.http.contract.operations import Operation
 from ojs.http.contract.permissions import Reach, permissions
 from ojs.runtime import Runtime
 from ojs.store.table.table import Table
 from tests.spread import spread
-from tests.unit.functions.keyed import JOB, Keyed
+from tests.unit.functions.keyed import JOB, UNREFUSED, Keyed
 
 UNKNOWN = Credential("0" * 16, "0" * 64).text
 EVERY = spread(contract.OPERATIONS, 4, ids=[operation.id for operation in contract.OPERATIONS])
@@ -195,10 +194,6 @@ def push(keyed: Keyed, queue: str) -> str:
     return str(reply.json["job"]["id"])
 
 
-# A beat only counts the jobs that it names; a list has what is within reach.
-UNREFUSED = ("beat", "list_crons", "crons_list_crons", "list_workflows")
-
-
 @pytest.mark.parametrize("operation", EVERY)
 def test_a_limited_key_touches_its_queues_only(operation: Operation, keyed: Keyed) -> None:
     api = limited(keyed)
@@ -211,13 +206,8 @@ def test_a_limited_key_touches_its_queues_only(operation: Operation, keyed: Keye
             keyed.runtime.crons.register(raw, ANYBODY, None)
     if operation.subject == "workflow":
         # Each has the id of a job, which is no job of it.
-        for name, workflow_id in (("theirs", theirs), ("mine", mine)):
-            jobs = [
-                {"type": "t", "args": [], "options": {"queue": each}} for each in ("mine", name)
-            ]
-            workflow: dict[str, Any] = {"id": workflow_id, "type": "group", "jobs": jobs}
-            definition = workflow_request.parse(workflow, now_ms=keyed.clock.now_ms())
-            keyed.runtime.workflow_creation.create(definition)
+        keyed.make_workflow(theirs, "mine", "theirs")
+        keyed.make_workflow(mine, "mine", "mine")
     reply, calls = spent(api, lambda: api.ask(operation, queue="theirs", job=theirs))
     # The first call is the authorizer's.
     written = [call for call in calls[1:] if call in WRITES]
