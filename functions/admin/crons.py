@@ -34,7 +34,7 @@ def register(request: Request) -> Answer:
 def list_crons(request: Request) -> Answer:
     """A page of cron jobs."""
     enabled = None
-    if request.query.get("enabled"):
+    if "enabled" in request.query:
         choice = query.choice(request.query, "enabled", ("true", "false"), default="true")
         enabled = choice == "true"
     listing = runtime.current().crons.list(request.principal, enabled=enabled)

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import re
-
 from functions.admin.app import app
 from ojs import runtime
 from ojs.domain.errors import InvalidRequest, PayloadTooLarge
 from ojs.domain.job import idempotency
+from ojs.domain.requests import FILLED
 from ojs.domain.workflow import request as workflow_request
 from ojs.domain.workflow.advance import RetryMode, WorkflowState
 from ojs.http.binding import negotiation, paging, query
@@ -25,8 +24,6 @@ from ojs.http.contract.operations import (
 from ojs.http.views import backpressure
 from ojs.http.views import workflows as views
 
-# W3C Trace Context; one of another version, or broken, is to be ignored.
-_TRACE = re.compile(r"00-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2}")
 _NO_KEY = "not taken here; send an `id` in the body instead: of one id there is one workflow"
 
 
@@ -38,12 +35,11 @@ def create(request: Request) -> Answer:
         raise PayloadTooLarge("body", size=size, limit=MAX_WORKFLOW_BYTES)
     current = runtime.current()
     definition = workflow_request.parse(request.object(), now_ms=current.clock.now_ms())
-    trace = request.headers.get("traceparent", "")
     record = current.workflow_creation.create(
         definition,
         producer=backpressure.producer(request.headers, request.principal),
         reaches=request.principal.reaches,
-        trace=trace if _TRACE.fullmatch(trace) else None,
+        trace=None if request.trace is None else request.trace.traceparent,
     )
     view = current.workflow_reading.outline(record, limit=MAX_SHOWN_STEPS)
     return Answer(views.detail(view), 201, {"Location": f"{BASE}/workflows/{record.id}"})
@@ -53,11 +49,12 @@ def create(request: Request) -> Answer:
 def list_workflows(request: Request) -> Answer:
     """A page of workflows."""
     state = None
-    if request.query.get("state"):
+    if "state" in request.query:
         state = WorkflowState(query.choice(request.query, "state", [*WorkflowState], default=""))
-    listing = runtime.current().workflow_reading.listing(
-        request.principal, state=state, name=request.query.get("name") or None
-    )
+    name = request.query.get("name")
+    if name == "":
+        raise InvalidRequest("name", FILLED)
+    listing = runtime.current().workflow_reading.listing(request.principal, state=state, name=name)
     return Answer(views.page(*paging.read(request.query, listing)))
 
 

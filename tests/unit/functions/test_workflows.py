@@ -435,6 +435,12 @@ def test_lists_by_state_and_name_in_pages(api: Api) -> None:
     assert (seen, cursor) == (made[::-1], "")
 
 
+@pytest.mark.parametrize("name", ["state", "name"])
+def test_an_empty_filter_is_refused(api: Api, name: str) -> None:
+    reply = api.get(BASE, **{name: ""})
+    assert (reply.status, reply.error["details"]["field"]) == (400, name)
+
+
 def test_a_workflow_that_is_over_is_kept_as_long_as_its_jobs(api: Api) -> None:
     made = create(api, {"type": "group", "jobs": [job()]})
     done(api)
