@@ -1,0 +1,1 @@
+"""The function that pushes jobs of deliveries that are woken."""

@@ -1,0 +1,1 @@
+"""The function that settles the outcomes of pushes."""

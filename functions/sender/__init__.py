@@ -1,0 +1,1 @@
+"""The function that sends pushes which wait for their target."""

@@ -1,0 +1,1 @@
+"""Deliveries: where jobs of some queues are pushed."""

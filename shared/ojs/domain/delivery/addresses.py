@@ -1,0 +1,56 @@
+"""Which addresses an endpoint may have: those that anybody on the Internet could reach.
+
+Whoever may configure a delivery must not reach what only this deployment can: its metadata service,
+its private network, itself.
+"""
+
+from __future__ import annotations
+
+from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_address
+
+_NAT64 = IPv6Network("64:ff9b::/96")
+# Forms that carry an IPv4 address, or stand for one, beyond those that are looked into; those of
+# NAT64 with a prefix of one's own; and local addresses of before 2004, which `is_global` lets by.
+_NEVER = tuple(
+    IPv6Network(each)
+    for each in ("::/96", "64:ff9b:1::/48", "2001::/23", "2002::/16", "5f00::/16", "fec0::/10")
+)
+# Reserved for protocols, which older versions of Python let by, too.
+_NEVER_V4 = (IPv4Network("192.0.0.0/24"), IPv4Network("192.88.99.0/24"))
+
+
+def public(address: str) -> bool:
+    """Whether an IP address, as text, is one of the public Internet."""
+    try:
+        found: IPv4Address | IPv6Address = ip_address(address)
+    except ValueError:
+        return False
+    if isinstance(found, IPv6Address):
+        if found.scope_id is not None:
+            return False
+        if found.ipv4_mapped is not None:
+            found = found.ipv4_mapped
+        elif found in _NAT64:
+            found = IPv4Address(int(found) & 0xFFFF_FFFF)
+        elif any(found in network for network in _NEVER):
+            return False
+    if isinstance(found, IPv4Address) and any(found in network for network in _NEVER_V4):
+        return False
+    return found.is_global and not found.is_multicast and not found.is_reserved
+
+
+def loopback(address: str) -> bool:
+    """Whether an IP address, as text, is this machine's own."""
+    try:
+        return ip_address(address).is_loopback
+    except ValueError:
+        return False
+
+
+def literal(host: str) -> bool:
+    """Whether the host of an URL is an address, and no name."""
+    try:
+        ip_address(host)
+    except ValueError:
+        return False
+    return True

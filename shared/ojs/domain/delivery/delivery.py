@@ -1,0 +1,431 @@
+"""Deliveries: which queues' jobs are pushed, where to, and how.
+
+A delivery stands for a worker: its jobs are claimed under the id `push_worker_{name}`, each with a
+lease that lasts as long as its event may wait, the target may take, and a minute.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Annotated, Any, Literal
+from urllib.parse import urlsplit
+
+from ojs.domain import times
+from ojs.domain.delivery.breaker import Breaker
+from ojs.domain.errors import InvalidRequest, ValidationFailed
+from ojs.domain.fields import NumberRange
+from ojs.domain.job.envelope import JobType, QueueName
+from ojs.domain.pool.pool import PoolName
+from ojs.domain.requests import After, Field, Model
+
+DELIVERY_PATTERN = r"[A-Za-z0-9][A-Za-z0-9._\-]*"
+MAX_DELIVERY_BYTES = 64
+MAX_DELIVERIES = 100
+# Queues of one delivery: a fetch takes from so many.
+MAX_DELIVERY_QUEUES = 50
+MAX_DELIVERY_TYPES = 100
+MAX_CONCURRENCY = 1_000
+DEFAULT_CONCURRENCY = 10
+MAX_BATCH_SIZE = 10
+DEFAULT_TIMEOUT_MS = 30_000
+MAX_TIMEOUT_MS = 900_000
+# How long a service may keep the event of an asynchronous invocation before it runs, which the
+# function's configuration sets; and what an outcome may take to come back.
+EVENT_AGE_MS = 60_000
+GRACE_MS = 60_000
+MAX_URL_BYTES = 2_048
+MAX_SECRETS = 2
+MAX_SECRET_BYTES = 256
+
+_PREFIX = "push_worker_"
+_DELIVERY = re.compile(DELIVERY_PATTERN)
+_FUNCTION = re.compile(
+    r"(arn:aws[a-z-]*:lambda:[a-z0-9-]+:\d{12}:function:[A-Za-z0-9_-]{1,64})(:[A-Za-z0-9$_-]{1,128})?"
+)
+_HANDLER = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*")
+# What a delivery is shown with beside its configuration: who has read one may send it back.
+SHOWN_BACK = frozenset(
+    {
+        "name", "state", "disabled_reason", "disabled_at", "backoff_until", "breaker", "statistics",
+        "signing_secrets_count", "created_at", "updated_at",
+    }
+)  # fmt: skip
+
+
+class Form(StrEnum):
+    """The form of the event that a target gets."""
+
+    DIRECT = "direct"
+    PUSH = "push"
+    SQS = "sqs"
+
+
+class DeliveryState(StrEnum):
+    """Whether a delivery pushes jobs: an operator may pause it, and a target that is gone or
+    forbids it disables it.
+    """
+
+    ACTIVE = "active"
+    PAUSED = "paused"
+    DISABLED = "disabled"
+
+
+class DisabledReason(StrEnum):
+    """Why a delivery was disabled: its target does not exist, or refuses who calls it."""
+
+    GONE = "gone"
+    FORBIDDEN = "forbidden"
+
+
+@dataclass(frozen=True)
+class Disabled:
+    """Why and since when (ms) a delivery is disabled, with what the target said."""
+
+    reason: DisabledReason
+    since_ms: int
+    message: str = ""
+
+
+@dataclass(frozen=True)
+class DeliveryCounts:
+    """What became of the pushes of a delivery since it was created."""
+
+    pushed: int = 0
+    completed: int = 0
+    failed: int = 0
+    faults: int = 0
+    throttled: int = 0
+
+
+@dataclass(frozen=True)
+class Delivery:
+    """A delivery as stored. Exactly one of `function` (an ARN), `endpoint` (an URL) and `handler`
+    (`module:function`, on the local server alone) is its target; it serves `queues`, or those of a
+    `pool`. Times in ms.
+    """
+
+    name: str
+    function: str | None = None
+    endpoint: str | None = None
+    handler: str | None = None
+    queues: tuple[str, ...] = ()
+    pool: str | None = None
+    # Empty: jobs of all types.
+    job_types: tuple[str, ...] = ()
+    concurrency: int = DEFAULT_CONCURRENCY
+    batch_size: int = 1
+    timeout_ms: int = DEFAULT_TIMEOUT_MS
+    form: Form = Form.DIRECT
+    # The first signs what is sent; with two, both do.
+    signing_secrets: tuple[str, ...] = field(default=(), repr=False)
+    paused: bool = False
+    disabled: Disabled | None = None
+    breaker: Breaker = field(default_factory=Breaker)
+    # Until then (ms) nothing is pushed, as the target throttles; and how often in a row it did.
+    backoff_until_ms: int | None = None
+    throttles: int = 0
+    counts: DeliveryCounts = field(default_factory=DeliveryCounts)
+    created_ms: int = 0
+    updated_ms: int = 0
+    # Number of changes of the configuration, and of all changes.
+    changes: int = 0
+    turn: int = 0
+    # Until when a sweep has armed timers for what is due in its queues.
+    armed_ms: int = 0
+
+    @property
+    def worker_id(self) -> str:
+        """The id under which its jobs are claimed."""
+        return worker_of(self.name)
+
+    @property
+    def lease_ms(self) -> int:
+        """How long the lease of one push is."""
+        return EVENT_AGE_MS + self.timeout_ms + GRACE_MS
+
+    @property
+    def state(self) -> DeliveryState:
+        """Whether it pushes jobs; an operator's pause comes first."""
+        if self.paused:
+            return DeliveryState.PAUSED
+        return DeliveryState.ACTIVE if self.disabled is None else DeliveryState.DISABLED
+
+    @property
+    def target(self) -> Mapping[str, str]:
+        """The target as requests name it."""
+        named = {"function": self.function, "endpoint": self.endpoint, "handler": self.handler}
+        return {kind: name for kind, name in named.items() if name is not None}
+
+    @property
+    def unqualified_function(self) -> str | None:
+        """The ARN of its function without alias or version."""
+        return None if self.function is None else unqualified(self.function)
+
+    @property
+    def version(self) -> int:
+        """A number that grows with each change, also when it is deleted and made again."""
+        return self.created_ms + self.changes
+
+    @property
+    def semaphore(self) -> str:
+        """The name of its semaphore; no queue and no pool can have this name."""
+        return delivery_semaphore(self.name)
+
+
+def worker_of(name: str) -> str:
+    """The worker id of a delivery."""
+    return f"{_PREFIX}{name}"
+
+
+def delivery_of(worker_id: str | None) -> str | None:
+    """The name of the delivery that has a worker id; None for other workers."""
+    if worker_id is None or not worker_id.startswith(_PREFIX):
+        return None
+    return worker_id.removeprefix(_PREFIX)
+
+
+def delivery_semaphore(name: str) -> str:
+    """The name of a delivery's semaphore."""
+    return f":>{name}"
+
+
+def unqualified(arn: str) -> str:
+    """The ARN of a function without its alias or version."""
+    match = _FUNCTION.fullmatch(arn)
+    return arn if match is None else match[1]
+
+
+def check_delivery(value: str) -> str:
+    """A delivery's name. Raises ValueError with the rule."""
+    if not _DELIVERY.fullmatch(value):
+        raise ValueError("must begin with a letter or digit and hold only those, '-', '_' and '.'")
+    if len(value) > MAX_DELIVERY_BYTES:
+        raise ValueError(f"must have at most {MAX_DELIVERY_BYTES} characters")
+    return value
+
+
+def _function(value: str) -> str:
+    if not _FUNCTION.fullmatch(value):
+        raise ValueError(
+            "must be the ARN of a Lambda function, as "
+            "'arn:aws:lambda:eu-central-1:123456789012:function:resize', with an alias or version "
+            "behind it or without"
+        )
+    return value
+
+
+def _endpoint(value: str) -> str:
+    if len(value.encode()) > MAX_URL_BYTES or not value.isprintable() or " " in value:
+        raise ValueError(f"must be an URL of at most {MAX_URL_BYTES} bytes, without spaces")
+    try:
+        parts = urlsplit(value)
+        host, _ = parts.hostname, parts.port
+    except ValueError:
+        raise ValueError("must be an URL") from None
+    if parts.scheme not in ("https", "http") or not host:
+        raise ValueError("must be an https URL")
+    if parts.username is not None or parts.password is not None or parts.fragment:
+        raise ValueError("must have no user, no password and no fragment")
+    return value
+
+
+def _handler(value: str) -> str:
+    if not _HANDLER.fullmatch(value):
+        raise ValueError("must name a function of a module, as 'jobs.images:resize'")
+    return value
+
+
+def _secret(value: str) -> str:
+    if not (8 <= len(value.encode()) <= MAX_SECRET_BYTES and value.isprintable()):
+        raise ValueError(f"must have 8 to {MAX_SECRET_BYTES} bytes, printable characters only")
+    return value
+
+
+DeliveryName = Annotated[
+    str,
+    After(check_delivery),
+    Field(json_schema_extra={"pattern": DELIVERY_PATTERN, "maxLength": MAX_DELIVERY_BYTES}),
+]
+FunctionArn = Annotated[str, After(_function)]
+Endpoint = Annotated[str, After(_endpoint)]
+HandlerName = Annotated[str, After(_handler)]
+Secret = Annotated[str, After(_secret)]
+Concurrency = Annotated[int, NumberRange(1, MAX_CONCURRENCY)]
+TimeoutMs = Annotated[int, NumberRange(1_000, MAX_TIMEOUT_MS)]
+
+
+class TargetRequest(Model):
+    """Where jobs are pushed: one of the three."""
+
+    function: FunctionArn | None = Field(
+        None, description="ARN of a Lambda function that the deployment allows, or of an alias"
+    )
+    endpoint: Endpoint | None = Field(None, description="https URL with public addresses")
+    handler: HandlerName | None = Field(
+        None, description="`module:function`, on the local server alone"
+    )
+
+
+class DeliveryConfig(Model):
+    """The part `config` of the specification's registration."""
+
+    max_concurrency: Concurrency | None = None
+    timeout_ms: TimeoutMs | None = None
+    signing_secret: Secret | None = None
+
+
+class DeliveryRequest(Model):
+    """A delivery. It replaces the whole configuration: what is left out gets its default, except
+    for signing secrets, which stay if neither `signing_secret` nor `signing_secrets` is given.
+    """
+
+    name: DeliveryName | None = None
+    target: TargetRequest | None = None
+    endpoint: Endpoint | None = Field(None, description="the same as target.endpoint")
+    queues: (
+        Annotated[list[QueueName], Field(min_length=1, max_length=MAX_DELIVERY_QUEUES)] | None
+    ) = None
+    pool: PoolName | None = None
+    job_types: Annotated[list[JobType], Field(max_length=MAX_DELIVERY_TYPES)] | None = Field(
+        None, description="none or empty: all types; others stay for workers that fetch"
+    )
+    concurrency: Concurrency | None = Field(None, description="most pushes at a time")
+    batch_size: Annotated[int, NumberRange(1, MAX_BATCH_SIZE)] | None = Field(
+        None, description="jobs of one event, with the form sqs alone"
+    )
+    timeout_ms: TimeoutMs | None = Field(None, description="how long the target may take")
+    form: Literal["direct", "push", "sqs"] | None = None
+    signing_secret: Secret | None = None
+    signing_secrets: Annotated[list[Secret], Field(max_length=MAX_SECRETS)] | None = None
+    paused: bool | None = None
+    config: DeliveryConfig | None = None
+
+
+class DeliveryTestRequest(Model):
+    """What a test push carries."""
+
+    type: JobType | None = None
+    args: list[Any] | None = None
+
+
+def parse(name: str | None, raw: object) -> tuple[Delivery, bool]:
+    """The delivery that a request body describes, and whether it says which secrets there are.
+
+    Without a `name` of the path or body one is made of the endpoint. Raises InvalidRequest.
+    """
+    if not isinstance(raw, Mapping):
+        raise InvalidRequest("body", "must be a JSON object", value=raw)
+    wanted = {key: value for key, value in raw.items() if key == "name" or key not in SHOWN_BACK}
+    given = DeliveryRequest.model_validate(wanted)
+    if name is not None:
+        try:
+            check_delivery(name)
+        except ValueError as error:
+            raise InvalidRequest("name", str(error), value=name) from None
+        if given.name not in (None, name):
+            raise InvalidRequest("name", "must be that of the path", value=given.name)
+    target = given.target or TargetRequest(function=None, endpoint=None, handler=None)
+    endpoint = _same("target.endpoint", target.endpoint, "endpoint", given.endpoint)
+    config = given.config or DeliveryConfig(
+        max_concurrency=None, timeout_ms=None, signing_secret=None
+    )
+    targets = [each for each in (target.function, endpoint, target.handler) if each is not None]
+    if len(targets) != 1:
+        raise InvalidRequest("target", "must have one of function, endpoint and handler")
+    if bool(given.queues) == bool(given.pool):
+        raise InvalidRequest("queues", "either queues or a pool is required, and not both")
+    queues = tuple(given.queues or ())
+    if len(set(queues)) < len(queues):
+        raise InvalidRequest("queues", "names a queue twice")
+    types = tuple(dict.fromkeys(given.job_types or ()))
+    form = _form(given.form, is_function=endpoint is None)
+    batch_size = given.batch_size or 1
+    if batch_size > 1 and form is not Form.SQS:
+        raise InvalidRequest("batch_size", "must be 1 unless form is 'sqs'", value=batch_size)
+    concurrency = _same(
+        "concurrency", given.concurrency, "config.max_concurrency", config.max_concurrency
+    )
+    timeout_ms = _same("timeout_ms", given.timeout_ms, "config.timeout_ms", config.timeout_ms)
+    secret = _same(
+        "signing_secret", given.signing_secret, "config.signing_secret", config.signing_secret
+    )
+    if secret is not None and given.signing_secrets is not None:
+        raise InvalidRequest("signing_secrets", "cannot stand beside signing_secret")
+    secrets = tuple(given.signing_secrets or ()) if secret is None else (secret,)
+    delivery = Delivery(
+        name=name or given.name or _name_of(targets[0]),
+        function=target.function,
+        endpoint=endpoint,
+        handler=target.handler,
+        queues=queues,
+        pool=given.pool,
+        job_types=types,
+        concurrency=concurrency or DEFAULT_CONCURRENCY,
+        batch_size=batch_size,
+        timeout_ms=timeout_ms or DEFAULT_TIMEOUT_MS,
+        form=form,
+        signing_secrets=secrets,
+        paused=bool(given.paused),
+    )
+    return delivery, secret is not None or given.signing_secrets is not None
+
+
+def _same(name: str, value: Any, other: str, another: Any) -> Any:
+    """One of two fields that mean the same. Raises InvalidRequest if they differ."""
+    if value is not None and another is not None and value != another:
+        raise InvalidRequest(other, f"differs from {name}", value=another)
+    return another if value is None else value
+
+
+def _form(wanted: str | None, *, is_function: bool) -> Form:
+    form = Form(wanted or (Form.DIRECT if is_function else Form.PUSH))
+    if not is_function and form is not Form.PUSH:
+        raise ValidationFailed("form", "must be 'push' for an endpoint", value=wanted)
+    return form
+
+
+def _name_of(target: str) -> str:
+    """A name for the delivery of a target that was registered without one; always the same."""
+    host = (urlsplit(target).hostname or target).replace(":", "-").strip("[]-._")
+    digest = hashlib.sha256(target.encode()).hexdigest()[:8]
+    return f"{host[: MAX_DELIVERY_BYTES - 9]}-{digest}"
+
+
+def to_dict(delivery: Delivery, now_ms: int) -> dict[str, Any]:
+    """The delivery as the API shows it; of its secrets only how many there are."""
+    shown: dict[str, Any] = {
+        "name": delivery.name,
+        "target": dict(delivery.target),
+        **({"pool": delivery.pool} if delivery.pool else {"queues": list(delivery.queues)}),
+        "job_types": list(delivery.job_types),
+        "concurrency": delivery.concurrency,
+        "batch_size": delivery.batch_size,
+        "timeout_ms": delivery.timeout_ms,
+        "form": delivery.form.value,
+        "signing_secrets_count": len(delivery.signing_secrets),
+        "paused": delivery.paused,
+        "state": delivery.state.value,
+    }
+    if delivery.disabled is not None:
+        shown["disabled_reason"] = delivery.disabled.reason.value
+        shown["disabled_at"] = times.format_ms(delivery.disabled.since_ms)
+    if delivery.backoff_until_ms is not None and delivery.backoff_until_ms > now_ms:
+        shown["backoff_until"] = times.format_ms(delivery.backoff_until_ms)
+    counts = delivery.counts
+    return {
+        **shown,
+        "breaker": delivery.breaker.state(now_ms).value,
+        "statistics": {
+            "pushed": counts.pushed,
+            "completed": counts.completed,
+            "failed": counts.failed,
+            "faults": counts.faults,
+            "throttled": counts.throttled,
+        },
+        "created_at": times.format_ms(delivery.created_ms),
+        "updated_at": times.format_ms(delivery.updated_ms),
+    }

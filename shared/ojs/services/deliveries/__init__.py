@@ -1,0 +1,1 @@
+"""Pushing jobs to targets: configuration, dispatch, outcomes, wake-ups."""

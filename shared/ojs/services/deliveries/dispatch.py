@@ -1,0 +1,275 @@
+"""Dispatch: claims jobs for a delivery, as a worker's fetch does, and sends them to its target.
+
+Nobody waits here for what a function does: its outcome comes back by itself, and who settles it
+dispatches the next job. How much room there is, the fetch finds out, which acquires a permit of the
+delivery for each job.
+
+If dispatch dies after a claim, the lease ends and the job comes back: an attempt is counted, as for
+any worker that is lost.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+
+from ojs.clock import Clock
+from ojs.domain.delivery.breaker import BreakerState
+from ojs.domain.delivery.delivery import DEFAULT_TIMEOUT_MS, Delivery, DeliveryState
+from ojs.domain.delivery.outcome import Settled
+from ojs.domain.delivery.push import Push, SendQueue, Target
+from ojs.domain.errors import InvalidRequest, OjsError
+from ojs.domain.job.job import Job
+from ojs.domain.job.states import State
+from ojs.services.deliveries.settle import Settle, SettledReport
+from ojs.services.deliveries.wake import DeliveryWake
+from ojs.services.jobs.fetch import Fetch
+from ojs.services.jobs.time_transitions import TimeTransitions
+from ojs.store.deliveries.deliveries import DeliveryStore
+from ojs.store.jobs.records import JobStore
+from ojs.store.table.errors import LostRace
+
+# Jobs that are claimed before the first of them is sent: so many leases are lost if dispatch dies.
+_AT_ONCE = 20
+
+
+def _always() -> bool:
+    return True
+
+
+@dataclass
+class DispatchReport:
+    """How many jobs one run has sent, and how many of them were settled at once."""
+
+    pushed: int = 0
+    settled: int = 0
+
+
+class Dispatch:
+    """Claims jobs for deliveries and sends them."""
+
+    def __init__(
+        self,
+        *,
+        deliveries: DeliveryStore,
+        fetch: Fetch,
+        jobs: JobStore,
+        target: Callable[[Delivery], Target],
+        sends: SendQueue | None,
+        settle: Settle,
+        transitions: TimeTransitions,
+        wake: DeliveryWake,
+        clock: Clock,
+    ) -> None:
+        """`target` tells where the pushes of a delivery go; `sends` takes those that wait for their
+        target, or else dispatch does.
+        """
+        self._deliveries = deliveries
+        self._jobs = jobs
+        self._sends = sends
+        self._fetch = fetch
+        self._target = target
+        self._settle = settle
+        self._transitions = transitions
+        self._wake = wake
+        self._clock = clock
+
+    def run(
+        self,
+        name: str,
+        *,
+        count: int | None = None,
+        known: Delivery | None = None,
+        go_on: Callable[[], bool] = _always,
+    ) -> DispatchReport:
+        """Send up to `count` jobs of a delivery, or as many as it has room for, while `go_on` says
+        that there is time left. `known` is the delivery if it was read just now.
+
+        Does nothing for one that is gone, paused or disabled; one that is to be left alone for a
+        while is woken after that. Raises OjsError.
+        """
+        report = DispatchReport()
+        delivery = known or self._deliveries.get(name)
+        left = count or (delivery.concurrency if delivery is not None else 0)
+        while delivery is not None and left > 0:
+            if not self._may_push(delivery):
+                return report
+            trial = delivery.breaker.state(self._clock.now_ms()) is BreakerState.HALF_OPEN
+            if trial:
+                begun = self._begin_trial(delivery)
+                if begun is None:
+                    return report
+                delivery = begun
+            if not go_on():
+                self._wake.wake([name])
+                return report
+            wanted = 1 if trial else min(_AT_ONCE, left)
+            jobs = self._claim(delivery, wanted, go_on)
+            if not jobs:
+                if trial:
+                    self._end_trial(delivery)
+                return report
+            delivery, settled = self._send(delivery, jobs, report)
+            if not settled and (trial or len(jobs) < wanted):
+                return report
+            # Those that are settled leave room for others; after a trial there is all of it.
+            left = delivery.concurrency if trial and delivery else left - len(jobs) + settled
+        return report
+
+    def settle(
+        self, outcomes: Iterable[Settled], *, go_on: Callable[[], bool] = _always
+    ) -> SettledReport:
+        """Settle outcomes, and send as many jobs in their place; all for which there is room where
+        the target works again. Raises nothing: see `Settle.settle`.
+        """
+        report = self._settle.settle(outcomes)
+        for name, count in report.settled.items():
+            if (delivery := report.deliveries.get(name)) is None:
+                continue
+            try:
+                room = None if name in report.reopened else count
+                self.run(name, count=room, known=delivery, go_on=go_on)
+            except OjsError:
+                # The outcomes are settled and must not come again; the jobs are found then.
+                self._wake.wake([name])
+        return report
+
+    def send_one(
+        self, name: str, job_id: str, token: str, *, go_on: Callable[[], bool] = _always
+    ) -> bool:
+        """Send a push that was left to a sender, wait for its outcome, settle it, and dispatch
+        another job. False if the job is not that push's any more, or has waited so long that its
+        lease would end before the target answers: then it goes back in line. Raises OjsError.
+        """
+        delivery = self._deliveries.get(name)
+        job = self._jobs.read_record(job_id)
+        if job is None or job.lease is None or job.state is not State.ACTIVE:
+            return False
+        if job.lease.token != token:
+            return False
+        timeout_ms = DEFAULT_TIMEOUT_MS if delivery is None else delivery.timeout_ms
+        late = job.lease.until_ms < self._clock.now_ms() + timeout_ms
+        if late or delivery is None or not self._may_push_on(delivery):
+            self._transitions.give_back(job)
+            return False
+        (whole,) = self._jobs.with_contents([job])
+        if whole.content is None:
+            self._transitions.end_without_content(job)
+            return False
+        push = Push.of(whole, name, timeout_ms=delivery.timeout_ms)
+        (outcome,) = self._target(delivery).send([push], delivery=delivery, wait=True)
+        if outcome is None:
+            return True
+        report = self.settle([Settled(job_id, token, name, outcome)], go_on=go_on)
+        if error := report.failed.get(job_id):
+            raise error
+        return True
+
+    # --- whether and what -----------------------------------------------------------------------
+
+    def _may_push(self, delivery: Delivery) -> bool:
+        """Whether a delivery is to be served now; one that will be later is woken then."""
+        now_ms = self._clock.now_ms()
+        if delivery.state is not DeliveryState.ACTIVE:
+            return False
+        until_ms = max(delivery.backoff_until_ms or 0, delivery.breaker.free_ms(now_ms) or 0)
+        if until_ms > now_ms:
+            self._wake.arm([delivery.name], until_ms)
+            return False
+        return True
+
+    def _claim(self, delivery: Delivery, count: int, go_on: Callable[[], bool]) -> Sequence[Job]:
+        # What its pool was, it has no queues any more.
+        with suppress(InvalidRequest):
+            return self._fetch.fetch(
+                None if delivery.pool else delivery.queues,
+                count,
+                delivery.worker_id,
+                delivery.lease_ms,
+                go_on=go_on,
+                pool=delivery.pool,
+                delivery=delivery,
+            )
+        return ()
+
+    def _begin_trial(self, delivery: Delivery) -> Delivery | None:
+        """The delivery with a trial under way; None if another began one."""
+        until_ms = self._clock.now_ms() + delivery.lease_ms
+        trying = replace(delivery, breaker=delivery.breaker.trying(until_ms))
+        # Race: another dispatch. The loser sends nothing: one job is the trial.
+        try:
+            return self._deliveries.note(delivery, trying)
+        except LostRace:
+            return None
+
+    def _end_trial(self, delivery: Delivery) -> None:
+        """Give up a trial for which there was no job."""
+        ended = replace(delivery, breaker=replace(delivery.breaker, trial_ms=None))
+        # Race: an operator, an outcome from before. Then the trial ends by its time.
+        with suppress(LostRace):
+            self._deliveries.note(delivery, ended)
+
+    # --- sending --------------------------------------------------------------------------------
+
+    def _send(
+        self, delivery: Delivery, jobs: Sequence[Job], report: DispatchReport
+    ) -> tuple[Delivery | None, int]:
+        """Send jobs, and settle those whose outcome is known at once. Returns the delivery after
+        that, and how many were settled.
+        """
+        target, known = self._target(delivery), 0
+        pushes = [
+            Push.of(job, delivery.name, timeout_ms=delivery.timeout_ms)
+            for job in jobs
+            if job.lease is not None
+        ]
+        after: Delivery | None = delivery
+        for at, part in enumerate(parts := list(_parts(pushes, delivery))):
+            if after is None or not self._may_push_on(after):
+                # The target throttles or is gone: these did not reach it, and were no attempt.
+                for push in (push for rest in parts[at:] for push in rest):
+                    self._transitions.give_back(push.job)
+                break
+            now = self._left_to_senders(target, delivery, part)
+            outcomes = target.send(now, delivery=delivery) if now else ()
+            report.pushed += len(part)
+            told = [
+                Settled(push.job.id, push.token, delivery.name, outcome)
+                for push, outcome in zip(now, outcomes, strict=True)
+                if outcome is not None
+            ]
+            if told:
+                settled = self._settle.settle(told)
+                known += len(told)
+                after = settled.deliveries.get(delivery.name)
+        report.settled += known
+        return after, known
+
+    def _left_to_senders(
+        self, target: Target, delivery: Delivery, pushes: Sequence[Push]
+    ) -> Sequence[Push]:
+        """Leave those pushes to senders that wait for the target; returns the others."""
+        if self._sends is None:
+            return pushes
+        waiting = [push for push in pushes if target.waits_for(push, delivery=delivery)]
+        for push in self._sends.send(delivery.name, waiting) if waiting else ():
+            self._transitions.give_back(push.job)
+        ids = {push.delivery_id for push in waiting}
+        return [push for push in pushes if push.delivery_id not in ids]
+
+    def _may_push_on(self, delivery: Delivery) -> bool:
+        """Whether to send what is claimed already; a trial's job is the trial."""
+        now_ms = self._clock.now_ms()
+        if delivery.disabled is not None or delivery.paused:
+            return False
+        if (delivery.backoff_until_ms or 0) > now_ms:
+            return False
+        return delivery.breaker.state(now_ms) is not BreakerState.OPEN
+
+
+def _parts(pushes: Sequence[Push], delivery: Delivery) -> Iterator[Sequence[Push]]:
+    """Pushes in the parts in which they are sent: those of one event, or as many side by side."""
+    size = delivery.batch_size if delivery.batch_size > 1 else _AT_ONCE
+    for at in range(0, len(pushes), size):
+        yield pushes[at : at + size]

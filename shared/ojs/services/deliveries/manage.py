@@ -1,0 +1,353 @@
+"""Deliveries: creation, change, listing, pause, test, deletion.
+
+A change holds for what is dispatched after it. What is under way ends as it began: outcomes are
+settled by the lease, whatever became of the delivery.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+from ojs.clock import Clock
+from ojs.domain.delivery import delivery as domain
+from ojs.domain.delivery.breaker import Breaker
+from ojs.domain.delivery.delivery import MAX_DELIVERIES, Delivery, DeliveryCounts
+from ojs.domain.delivery.outcome import Outcome
+from ojs.domain.delivery.push import Push
+from ojs.domain.errors import (
+    BAD_CURSOR,
+    Conflict,
+    NotFound,
+    QueueNotFound,
+    Unsupported,
+    ValidationFailed,
+    naming_field,
+)
+from ojs.domain.ids import IdSource
+from ojs.domain.job.job import Job, Lease
+from ojs.domain.job.states import State
+from ojs.domain.page import Page
+from ojs.services.deliveries.wake import DeliveryWake
+from ojs.store.deliveries import deliveries as store
+from ojs.store.deliveries.deliveries import DeliveryStore, Directory, DirectoryEntry
+from ojs.store.derived.statistics import StatisticsStore
+from ojs.store.permits.semaphore import ConcurrencySemaphore
+from ojs.store.queues.pools import PoolStore
+from ojs.store.queues.queues import QueueStore
+from ojs.store.table.races import retry_on_race
+
+if TYPE_CHECKING:
+    from ojs.services.deliveries.parts import PushParts
+
+# The class below has a method `list`.
+_Deliveries = list[Delivery]
+_BUSY = "Others are changing deliveries; try again."
+# A request that tests a target is answered in time.
+TEST_TIMEOUT_MS = 20_000
+TEST_TYPE = "ojs.test"
+
+
+@dataclass(frozen=True)
+class AllowedTargets:
+    """What deliveries of this deployment may name: `functions` by ARN without alias or version,
+    endpoints that `check_endpoint` lets pass (it raises ValueError with the rule), and on the local
+    server `handlers`, by name.
+    """
+
+    functions: Collection[str] = ()
+    check_endpoint: Callable[[str], None] | None = None
+    handlers: Collection[str] = ()
+
+    def check(self, delivery: Delivery) -> None:
+        """Raise Unsupported or ValidationFailed, naming the field, for a target that is not
+        allowed.
+        """
+        if delivery.handler is not None and delivery.handler not in self.handlers:
+            rule = (
+                "Handlers by name are run by the local server alone, and those that it was told of "
+                "(--deliver); name a function's ARN."
+            )
+            raise Unsupported(rule, field="target.handler")
+        function = delivery.unqualified_function
+        if function is not None and function not in self.functions:
+            raise ValidationFailed(
+                "target.function",
+                "is not among the functions that this deployment may run "
+                "(backend.add_worker, or the setting push_functions)",
+                value=delivery.function,
+            )
+        if delivery.endpoint is not None:
+            if self.check_endpoint is None:
+                raise Unsupported("Endpoints are not offered here.", field="target.endpoint")
+            try:
+                self.check_endpoint(delivery.endpoint)
+            except ValueError as error:
+                raise ValidationFailed(
+                    "target.endpoint", str(error), value=delivery.endpoint
+                ) from None
+
+
+class Deliveries:
+    """Manages deliveries."""
+
+    def __init__(
+        self,
+        *,
+        deliveries: DeliveryStore,
+        queues: QueueStore,
+        pools: PoolStore,
+        statistics: StatisticsStore,
+        semaphore: ConcurrencySemaphore,
+        parts: PushParts | None,
+        wake: DeliveryWake | None,
+        clock: Clock,
+        ids: IdSource,
+        strict: bool = False,
+    ) -> None:
+        """Without `parts` the deployment has no dispatch: deliveries are refused."""
+        self._deliveries = deliveries
+        self._queues = queues
+        self._pools = pools
+        self._statistics = statistics
+        self._semaphore = semaphore
+        self._parts = parts
+        self._wake = wake
+        self._clock = clock
+        self._ids = ids
+        self._strict = strict
+
+    def put(self, name: str | None, body: object) -> tuple[Delivery, bool]:
+        """Create or replace a delivery; returns it and whether it is new. Missing queues are
+        created. Without a name, one is made of the target.
+
+        A new concurrency holds for what is dispatched from now on; pushes under way go on. Another
+        target begins with a closed breaker. Raises InvalidRequest or ValidationFailed naming the
+        field, Unsupported, Conflict when another delivery serves one of the queues, NotFound for a
+        pool that does not exist, QueueNotFound in strict mode.
+        """
+        wanted, says_secrets = domain.parse(name, body)
+        self._pushing().allowed.check(wanted)
+
+        def attempt() -> tuple[Delivery, bool]:
+            before = self._deliveries.get(wanted.name)
+            directory = self._deliveries.directory()
+            self._check_free(wanted, directory, new=before is None)
+            after = _replacing(before, wanted, says_secrets=says_secrets)
+            if after.endpoint is not None and not after.signing_secrets:
+                rule = "is required for an endpoint: what is posted there is signed"
+                raise ValidationFailed("signing_secret", rule)
+            self._make_queues(wanted)
+            after = replace(after, updated_ms=self._clock.now_ms())
+            return self._deliveries.save(before, after, directory), before is None
+
+        stored, created = retry_on_race(attempt, busy=_BUSY)
+        self._semaphore.set_limit(
+            stored.semaphore,
+            limit=stored.concurrency,
+            version=stored.version,
+            now_ms=stored.updated_ms,
+        )
+        if self._wake is not None:
+            self._wake.changed(stored.name)
+        return self._counted([stored])[0], created
+
+    def get(self, name: str) -> Delivery:
+        """One delivery. Raises NotFound."""
+        return self._counted([self._there(name)])[0]
+
+    def list(self, *, limit: int, cursor: str | None = None) -> Page[Delivery]:
+        """A page of deliveries in order of name. Raises InvalidRequest for a bad cursor."""
+        if cursor is not None:
+            with naming_field("cursor", cursor, BAD_CURSOR):
+                domain.check_delivery(cursor)
+        names = sorted(self._deliveries.directory().entries)
+        left = [name for name in names if cursor is None or name > cursor]
+        found = self._counted(self._deliveries.get_many(left[:limit]))
+        return Page(found, left[limit - 1] if len(left) > limit else None)
+
+    def pause(self, name: str) -> Delivery:
+        """Push nothing more until `resume`; what is under way ends. Safe to repeat. Raises
+        NotFound.
+        """
+        return self._change(name, lambda before: replace(before, paused=True))
+
+    def resume(self, name: str) -> Delivery:
+        """Push again: also after the target was gone or forbidden, with a closed breaker. Safe to
+        repeat. Raises NotFound.
+        """
+        resumed = self._change(
+            name, lambda before: _begun(replace(before, paused=False, disabled=None))
+        )
+        if self._wake is not None:
+            self._wake.wake([name])
+        return resumed
+
+    def delete(self, name: str) -> None:
+        """Delete a delivery: its jobs stay in their queues. The outcomes of pushes under way still
+        end their jobs. Raises NotFound.
+        """
+        tried = False
+
+        def attempt() -> None:
+            nonlocal tried
+            delivery = self._deliveries.get(name)
+            if delivery is None and tried:
+                # Removed by an earlier try whose answer was lost, or by another request.
+                return
+            delivery = delivery or self._there(name)
+            tried = True
+            self._deliveries.remove(delivery, self._deliveries.directory())
+
+        retry_on_race(attempt, busy=_BUSY)
+        if self._wake is not None:
+            self._wake.forget()
+
+    def test(self, name: str, body: object) -> tuple[Outcome, int]:
+        """Push once what no job stands for; returns the outcome, and how long the target took (ms).
+
+        Nothing is stored, whatever the target says. Raises NotFound, InvalidRequest.
+        """
+        delivery = self._there(name)
+        parts = self._pushing()
+        parts.allowed.check(delivery)
+        job = self._test_job(delivery, body)
+        timeout_ms = min(delivery.timeout_ms, TEST_TIMEOUT_MS)
+        push = Push.of(job, delivery.name, timeout_ms=timeout_ms)
+        began_ms = self._clock.now_ms()
+        patient = replace(delivery, timeout_ms=timeout_ms)
+        (outcome,) = parts.target(delivery).send([push], delivery=patient, wait=True)
+        assert outcome is not None, "with wait a target tells each outcome"
+        return outcome, self._clock.now_ms() - began_ms
+
+    # --- helpers --------------------------------------------------------------------------------
+
+    def _pushing(self) -> PushParts:
+        if self._parts is None:
+            raise Unsupported(
+                "This deployment pushes no jobs: it has no dispatch queue. Fetch jobs instead: "
+                "/ojs/v1/workers/fetch."
+            )
+        return self._parts
+
+    def _there(self, name: str) -> Delivery:
+        delivery = self._deliveries.get(name)
+        if delivery is None:
+            raise NotFound("delivery", name)
+        return delivery
+
+    def _change(self, name: str, change: Callable[[Delivery], Delivery]) -> Delivery:
+        def attempt() -> Delivery:
+            before = self._there(name)
+            after = change(before)
+            if after == before:
+                return before
+            now_ms = self._clock.now_ms()
+            return self._deliveries.note(before, replace(after, updated_ms=now_ms))
+
+        return self._counted([retry_on_race(attempt, busy=_BUSY)])[0]
+
+    def _check_free(self, wanted: Delivery, directory: Directory, *, new: bool) -> None:
+        """Raise Conflict for a queue that another delivery serves."""
+        others = {name: it for name, it in directory.entries.items() if name != wanted.name}
+        if new and len(others) >= MAX_DELIVERIES:
+            raise Conflict(f"There are {MAX_DELIVERIES} deliveries already.")
+        entry = DirectoryEntry(wanted.queues, wanted.pool)
+        with_it = Directory({**others, wanted.name: entry}, directory.revision)
+        if len(with_it.text().encode()) > store.MAX_DIRECTORY_BYTES:
+            raise Conflict("All deliveries together serve too many queues; use worker pools.")
+        if wanted.pool is not None and self._pools.get(wanted.pool) is None:
+            raise NotFound("pool", wanted.pool)
+        for queue, names in store.served(with_it, self._pools).items():
+            other = [name for name in names if name != wanted.name]
+            if wanted.name in names and other:
+                raise Conflict(
+                    f"The queue '{queue}' is served by the delivery '{other[0]}'.",
+                    details={"field": "queues", "queue": queue, "delivery": other[0]},
+                )
+
+    def _make_queues(self, wanted: Delivery) -> None:
+        found, _ = self._queues.get_many(wanted.queues)
+        for at, name in enumerate(wanted.queues):
+            if name not in found:
+                if self._strict:
+                    raise QueueNotFound(name)
+                self._queues.ensure(name, now_ms=self._clock.now_ms())
+            elif found[name].isolated_by is not None:
+                raise Conflict(
+                    f"The queue '{name}' is isolated by the pool '{found[name].isolated_by}': "
+                    "name the pool instead.",
+                    details={"field": f"queues[{at}]", "queue": name},
+                )
+
+    def _counted(self, deliveries: Sequence[Delivery]) -> _Deliveries:
+        """The deliveries with what the stream has counted of their pushes. One call for twenty
+        queues.
+        """
+        names = {each.pool for each in deliveries if each.pool is not None}
+        pools = {pool.name: pool.queues for pool in self._pools.get_many(names)} if names else {}
+        queues_of = {
+            each.name: each.queues if each.pool is None else pools.get(each.pool, ())
+            for each in deliveries
+        }
+        wanted = dict.fromkeys(queue for queues in queues_of.values() for queue in queues)
+        pushes = self._statistics.pushes(list(wanted))
+        return [
+            replace(each, counts=_sum(each, (pushes[queue] for queue in queues_of[each.name])))
+            for each in deliveries
+        ]
+
+    def _test_job(self, delivery: Delivery, body: object) -> Job:
+        request = domain.DeliveryTestRequest.model_validate(body)
+        now_ms = self._clock.now_ms()
+        kind = request.type or next(iter(delivery.job_types), TEST_TYPE)
+        return Job(
+            id=self._ids.uuid7(),
+            type=kind,
+            queue=next(iter(delivery.queues), delivery.pool or "default"),
+            state=State.ACTIVE,
+            created_ms=now_ms,
+            attempt=1,
+            started_ms=now_ms,
+            worker_id=delivery.worker_id,
+            lease=Lease(self._ids.token(), now_ms + delivery.lease_ms, delivery.lease_ms),
+            content={"args": request.args or [], "meta": {"delivery_test": True}},
+        )
+
+
+def _replacing(before: Delivery | None, wanted: Delivery, *, says_secrets: bool) -> Delivery:
+    """What is stored for a request: secrets stay that it does not speak of, and what is known of a
+    target stays with it.
+    """
+    if before is None:
+        return wanted
+    after = replace(
+        wanted,
+        signing_secrets=wanted.signing_secrets if says_secrets else before.signing_secrets,
+        counts=before.counts,
+        armed_ms=before.armed_ms,
+    )
+    if before.target != wanted.target:
+        return after
+    return replace(
+        after,
+        disabled=before.disabled,
+        breaker=before.breaker,
+        backoff_until_ms=before.backoff_until_ms,
+        throttles=before.throttles,
+    )
+
+
+def _begun(delivery: Delivery) -> Delivery:
+    """A delivery of whose target nothing bad is known."""
+    return replace(delivery, breaker=Breaker(), backoff_until_ms=None, throttles=0)
+
+
+def _sum(delivery: Delivery, pushes: Iterable[Mapping[str, int]]) -> DeliveryCounts:
+    """The counts of a delivery: of jobs by the stream, of its target by outcomes."""
+    total: dict[str, Any] = {"pushed": 0, "completed": 0, "failed": 0}
+    for each in pushes:
+        for name in total:
+            total[name] += each.get(name, 0)
+    return replace(delivery.counts, **total)

@@ -1,0 +1,216 @@
+"""Outcomes of pushes: each ends its attempt as an ack or a nack does, and tells of the target.
+
+An outcome counts while its lease token does: one that comes twice, or after the job went on,
+changes nothing. What a target does to many jobs (it throttles, is gone, does not answer) is noted
+on the delivery, once for all outcomes that come together.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+
+from ojs.clock import Clock
+from ojs.domain.delivery.breaker import BreakerState
+from ojs.domain.delivery.delivery import (
+    Delivery,
+    DeliveryCounts,
+    Disabled,
+    DisabledReason,
+    worker_of,
+)
+from ojs.domain.delivery.outcome import Outcome, Settled, Verdict
+from ojs.domain.errors import (
+    Conflict,
+    InvalidRequest,
+    NotFound,
+    OjsError,
+    PayloadTooLarge,
+)
+from ojs.services.jobs.finish import Finish
+from ojs.store.deliveries.deliveries import DeliveryStore
+from ojs.store.table.races import retry_on_race
+
+# Verdicts after which the job goes back in line, and that was no attempt.
+_NO_ATTEMPT = frozenset({Verdict.THROTTLED, Verdict.GONE, Verdict.FORBIDDEN})
+_DISABLING = {Verdict.GONE: DisabledReason.GONE, Verdict.FORBIDDEN: DisabledReason.FORBIDDEN}
+# These show that the target works, whatever became of the job.
+_WORKING = frozenset({Verdict.COMPLETED, Verdict.FAILED, Verdict.REFUSED})
+# How long a target that throttles is left alone, if it does not say: from the first time on.
+FIRST_BACKOFF_MS, MOST_BACKOFF_MS = 1_000, 60_000
+_MESSAGE = 300
+
+
+@dataclass
+class SettledReport:
+    """What became of outcomes: how many were dealt with by delivery, and how many of all came too
+    late; those that could not be settled now, with why. `deliveries` are as they were left, and
+    `reopened` those whose breaker was closed.
+    """
+
+    settled: Counter[str] = field(default_factory=Counter)
+    stale: int = 0
+    deliveries: dict[str, Delivery] = field(default_factory=dict)
+    reopened: set[str] = field(default_factory=set)
+    failed: dict[str, OjsError] = field(default_factory=dict)
+
+
+class Settle:
+    """Settles outcomes."""
+
+    def __init__(self, *, deliveries: DeliveryStore, finish: Finish, clock: Clock) -> None:
+        self._deliveries = deliveries
+        self._finish = finish
+        self._clock = clock
+
+    def settle(self, outcomes: Iterable[Settled]) -> SettledReport:
+        """End the attempts that these outcomes are of, and note what they tell of the targets.
+
+        Raises nothing: what the table refuses is in `failed`, by job, to be tried again.
+        """
+        report = SettledReport()
+        by_delivery: defaultdict[str, list[Settled]] = defaultdict(list)
+        for one in outcomes:
+            by_delivery[one.delivery].append(one)
+        for name, those in by_delivery.items():
+            try:
+                delivery = self._deliveries.get(name)
+            except OjsError as error:
+                report.failed |= {one.job_id: error for one in those}
+                continue
+            told = [one.outcome for one in those if self._one(delivery, one, report)]
+            if delivery is not None:
+                after = report.deliveries[name] = self._note(delivery, told)
+                if delivery.breaker.until_ms is not None and after.breaker.until_ms is None:
+                    report.reopened.add(name)
+        return report
+
+    def _one(self, delivery: Delivery | None, one: Settled, report: SettledReport) -> bool:
+        """Settle one outcome; False if it came too late, or must come again."""
+        try:
+            self._end(delivery, one)
+        except (Conflict, NotFound):
+            # The job went on without it, or this outcome was settled before; perhaps by a process
+            # that died before it dispatched another job.
+            report.settled[one.delivery] += 1
+            report.stale += 1
+            return False
+        except OjsError as error:
+            report.failed[one.job_id] = error
+            return False
+        report.settled[one.delivery] += 1
+        return True
+
+    def _end(self, delivery: Delivery | None, one: Settled) -> None:
+        outcome = one.outcome
+        if outcome.verdict is Verdict.COMPLETED:
+            try:
+                self._finish.ack(
+                    one.job_id,
+                    worker_id=worker_of(one.delivery),
+                    lease_token=one.lease_token,
+                    result=outcome.result,
+                )
+            except PayloadTooLarge as large:
+                # It would be as large the next time.
+                said = {"code": "result_too_large", "message": large.message, "retryable": False}
+                self._nack(one, said)
+            return
+        # While the breaker is open nothing is pushed: this one was before, and says of the job no
+        # more than those that opened it.
+        broken = outcome.verdict is Verdict.FAULT and delivery is not None and self._open(delivery)
+        if outcome.verdict in _NO_ATTEMPT or broken:
+            self._nack(one, None)
+            return
+        told = dict(outcome.error or {"code": "handler_error", "message": "the target failed"})
+        if outcome.verdict is Verdict.REFUSED:
+            told["retryable"] = False
+        try:
+            self._nack(one, told)
+        except InvalidRequest as invalid:
+            self._nack(one, {"code": "invalid_response", "message": str(invalid)})
+
+    def _open(self, delivery: Delivery) -> bool:
+        return delivery.breaker.state(self._clock.now_ms()) is BreakerState.OPEN
+
+    def _nack(self, one: Settled, error: Mapping[str, object] | None) -> None:
+        self._finish.nack(
+            one.job_id,
+            error=error,
+            worker_id=worker_of(one.delivery),
+            lease_token=one.lease_token,
+            requeue=error is None,
+        )
+
+    # --- what outcomes tell of a target ------------------------------------------------------
+
+    def _note(self, delivery: Delivery, outcomes: Sequence[Outcome]) -> Delivery:
+        """Note on the delivery what changes it: nothing is written while all goes well."""
+        read: Delivery | None = delivery
+
+        def attempt() -> Delivery:
+            nonlocal read
+            before = read or self._deliveries.get(delivery.name)
+            read = None
+            if before is None or before.created_ms != delivery.created_ms:
+                return delivery
+            after = after_outcomes(before, outcomes, self._clock.now_ms())
+            return before if after == before else self._deliveries.note(before, after)
+
+        # The jobs are settled. What their outcomes told of the target, the next ones will.
+        with suppress(OjsError):
+            return retry_on_race(attempt, busy="Others settle outcomes of this delivery.")
+        return delivery
+
+
+def after_outcomes(delivery: Delivery, outcomes: Sequence[Outcome], now_ms: int) -> Delivery:
+    """The delivery as these outcomes, in order, leave it; equal if they tell nothing new."""
+    after = delivery
+    counts = Counter(outcome.verdict for outcome in outcomes)
+    for outcome in outcomes:
+        after = _after(after, outcome, now_ms)
+    if counts[Verdict.FAULT] or counts[Verdict.THROTTLED]:
+        of = after.counts
+        after = replace(
+            after,
+            counts=DeliveryCounts(
+                faults=of.faults + counts[Verdict.FAULT],
+                throttled=of.throttled + counts[Verdict.THROTTLED],
+            ),
+        )
+    return after
+
+
+def _after(delivery: Delivery, outcome: Outcome, now_ms: int) -> Delivery:
+    verdict = outcome.verdict
+    if verdict in _WORKING:
+        breaker = delivery.breaker
+        if breaker.state(now_ms) is not BreakerState.OPEN:
+            # One that is open is closed by a trial alone: this is of a push from before.
+            breaker = breaker.after_success()
+        return replace(delivery, breaker=breaker, throttles=0, backoff_until_ms=None)
+    if verdict is Verdict.FAULT:
+        return replace(delivery, breaker=delivery.breaker.after_fault(now_ms))
+    breaker = replace(delivery.breaker, trial_ms=None)
+    if verdict is Verdict.THROTTLED:
+        until_ms = now_ms + (
+            outcome.retry_after_ms
+            or min(MOST_BACKOFF_MS, FIRST_BACKOFF_MS * 2 ** min(delivery.throttles, 10))
+        )
+        known_ms = delivery.backoff_until_ms or 0
+        if known_ms > now_ms and not outcome.retry_after_ms:
+            # It waits already: those that were sent together are throttled together.
+            return replace(delivery, breaker=breaker)
+        return replace(
+            delivery,
+            breaker=breaker,
+            throttles=delivery.throttles + 1,
+            backoff_until_ms=max(until_ms, known_ms),
+        )
+    if delivery.disabled is not None:
+        return delivery
+    message = str((outcome.error or {}).get("message", ""))[:_MESSAGE]
+    disabled = Disabled(_DISABLING[verdict], now_ms, message)
+    return replace(delivery, breaker=breaker, disabled=disabled)

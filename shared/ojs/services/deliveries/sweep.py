@@ -1,0 +1,122 @@
+"""Sweep over deliveries: the net below wake-ups and timers that were lost, and timers for what is
+due later than a queue can keep a message back.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from ojs.domain.delivery.delivery import Delivery, DeliveryState
+from ojs.domain.job.states import State
+from ojs.services.deliveries.wake import ARMED_MS, DeliveryWake
+from ojs.services.sweeps import (
+    GoOn,
+    SweepPlan,
+    SweepQueues,
+    SweepReport,
+    SweepRun,
+    always,
+    counting_failures,
+)
+from ojs.store.deliveries.deliveries import DeliveryStore, served
+from ojs.store.jobs.finding import JobIndex
+from ojs.store.queues.pools import PoolStore
+from ojs.store.queues.queues import QueueStore
+
+if TYPE_CHECKING:
+    from ojs.domain.queue.queue import Queue
+
+# What is due sooner than that, requests arm themselves; the sweep is a minute ahead of them.
+_AHEAD_MS = ARMED_MS - 60_000
+# Entries of a due line that are looked at in one run; the next one goes on behind them.
+_ENTRIES = 1_000
+
+
+class DeliverySweep:
+    """Wakes deliveries whose queues do not rest, and arms their timers."""
+
+    name = "deliveries"
+
+    def __init__(
+        self,
+        *,
+        deliveries: DeliveryStore,
+        pools: PoolStore,
+        queues: QueueStore,
+        every: SweepQueues,
+        index: JobIndex,
+        wake: DeliveryWake,
+    ) -> None:
+        self._deliveries = deliveries
+        self._pools = pools
+        self._queues = queues
+        self._every = every
+        self._index = index
+        self._wake = wake
+
+    def run_once(self, now_ms: int, limit: int, go_on: GoOn = always) -> SweepReport:
+        """Look at up to `limit` queues that deliveries serve, except those that rest.
+
+        Counts: woken (deliveries), armed (timers), failed, and `more`. One call where there are no
+        deliveries.
+        """
+        run = SweepRun(now_ms, limit, go_on)
+        serving = served(self._deliveries.directory(consistent=False), self._pools)
+        if not serving:
+            return SweepReport({})
+        wanted = [name for name in serving if _is_looked_at(name, self._every.plan(), now_ms)]
+        names = dict.fromkeys(each for name in wanted for each in serving[name])
+        known = {each.name: each for each in self._deliveries.get_many(names)}
+        active = {name: each for name, each in known.items() if each.state is DeliveryState.ACTIVE}
+        self._wake.wake(active)
+        run.counts["woken"] += len(active)
+        queues, _ = self._queues.get_many(wanted)
+        armed: dict[str, int] = {}
+        for at, queue in enumerate(queues.values()):
+            if run.stop(at):
+                break
+            with counting_failures(run.counts, f"timers of queue {queue.name}"):
+                mine = [active[name] for name in serving[queue.name] if name in active]
+                self._arm(queue, mine, run, armed)
+        for name, until_ms in armed.items():
+            with counting_failures(run.counts, f"delivery {name}"):
+                self._deliveries.armed(active[name], until_ms)
+        return SweepReport(+run.counts, failures=run.counts.failures)
+
+    def _arm(
+        self,
+        queue: Queue,
+        deliveries: Sequence[Delivery],
+        run: SweepRun,
+        armed: dict[str, int],
+    ) -> None:
+        """Arm a timer for each second in which something of a queue is due, behind what was armed
+        before; until when, goes to `armed`.
+        """
+        if not deliveries:
+            return
+        after_ms = max(run.now_ms, min(each.armed_ms for each in deliveries))
+        until_ms = run.now_ms + _AHEAD_MS
+        for lane in range(queue.lanes):
+            found = self._index.due_between(
+                queue.name, lane, after_ms=after_ms, until_ms=until_ms, limit=_ENTRIES
+            )
+            for due_ms in sorted({ms // 1_000 * 1_000 for ms in found}):
+                self._wake.arm([each.name for each in deliveries], due_ms)
+                run.counts["armed"] += 1
+            # What is behind the last entry looked at is armed by the next run.
+            reached_ms = found[-1] - 1 if len(found) == _ENTRIES else until_ms
+            for each in deliveries if found else ():
+                armed[each.name] = min(armed.get(each.name, reached_ms), reached_ms)
+
+
+def _is_looked_at(name: str, plan: SweepPlan, now_ms: int) -> bool:
+    """Whether something may wait in a queue, or be due soon."""
+    if name not in plan.queues:
+        return False
+    rest = plan.resting.get(name)
+    if rest is not None and rest.levels.of(State.AVAILABLE):
+        # It rests with jobs in line: nobody has been woken for them, or nobody could push them.
+        return True
+    return rest is None or (rest.next_ms is not None and rest.next_ms <= now_ms + _AHEAD_MS)

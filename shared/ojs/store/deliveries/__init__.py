@@ -1,0 +1,1 @@
+"""Deliveries in the table."""

@@ -1,0 +1,334 @@
+"""Deliveries in the table, and the directory that says which of them serves which queue.
+
+A delivery is one item: what an operator configured, and beside it what dispatch and outcomes note
+of its target. The directory is one item as well. It is written in one transaction with the
+delivery, so no queue has two; and whoever makes a job available looks there whom to wake. A
+container reads it once in REMEMBERED_MS, so a deployment without deliveries pays next to nothing,
+and no item of a queue or job has anything of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from contextlib import suppress
+from dataclasses import asdict, dataclass, field, replace
+from typing import Any
+
+from ojs.bounded import BoundedMap
+from ojs.clock import Clock
+from ojs.domain import jsontext
+from ojs.domain.delivery.breaker import Breaker
+from ojs.domain.delivery.delivery import (
+    Delivery,
+    DeliveryCounts,
+    Disabled,
+    DisabledReason,
+    Form,
+)
+from ojs.domain.errors import OjsError, known
+from ojs.store.queues.pools import PoolStore
+from ojs.store.table import keys
+from ojs.store.table.errors import LostRace, UnreadableItem
+from ojs.store.table.table import Delete, Put, Table, Update
+from ojs.store.table.values import Item, Value, number
+
+# For so long a container relies on the directory that it has read.
+REMEMBERED_MS = 15_000
+# Bytes of the directory: it is read as a whole.
+MAX_DIRECTORY_BYTES = 100_000
+_KEY = (keys.DELIVERIES, keys.RECORD)
+# What an operator configured, in one text.
+_CONFIGURED = (
+    "function", "endpoint", "handler", "queues", "pool", "job_types", "concurrency", "batch_size",
+    "timeout_ms", "form", "signing_secrets", "paused",
+)  # fmt: skip
+_TUPLES = ("queues", "job_types", "signing_secrets")
+
+
+@dataclass(frozen=True)
+class DirectoryEntry:
+    """What the directory says of one delivery."""
+
+    queues: tuple[str, ...] = ()
+    pool: str | None = None
+
+
+@dataclass(frozen=True)
+class Directory:
+    """All deliveries by name; `revision` grows with each change."""
+
+    entries: Mapping[str, DirectoryEntry] = field(default_factory=dict)
+    revision: int = 0
+
+    def text(self) -> str:
+        """As stored."""
+        return jsontext.dumps(
+            {name: each.pool or list(each.queues) for name, each in sorted(self.entries.items())}
+        )
+
+
+class DeliveryStore:
+    """The store of deliveries."""
+
+    def __init__(self, table: Table) -> None:
+        self._table = table
+
+    def get(self, name: str) -> Delivery | None:
+        """One delivery, read consistently. Raises UnreadableItem."""
+        item = self._table.get(keys.delivery(name), keys.RECORD)
+        return None if item is None else from_item(item)
+
+    def get_many(self, names: Iterable[str]) -> list[Delivery]:
+        """Several deliveries in the order given, without those that do not exist; slightly behind.
+        One call for a hundred.
+        """
+        wanted = [(keys.delivery(name), keys.RECORD) for name in names]
+        found = self._table.batch_get(wanted, consistent=False)
+        return [from_item(found[key]) for key in wanted if key in found]
+
+    def directory(self, *, consistent: bool = True) -> Directory:
+        """The directory. One call."""
+        item = self._table.get(*_KEY, consistent=consistent)
+        return Directory() if item is None else _directory(item)
+
+    def save(self, before: Delivery | None, wanted: Delivery, directory: Directory) -> Delivery:
+        """Store a delivery in place of the one read `before`, and its entry in the directory, as
+        read. Raises LostRace.
+        """
+        created_ms = wanted.updated_ms if before is None else before.created_ms
+        # A version must not be that of an earlier delivery of this name.
+        changes = 0 if before is None else before.changes + 1
+        stored = replace(wanted, created_ms=created_ms, changes=changes)
+        entry = DirectoryEntry(stored.queues, stored.pool)
+        entries = {**directory.entries, stored.name: entry}
+        writes: list[Put | Update | Delete] = []
+        if before is None:
+            # Race: another request creates it. The loser reads again, and changes it.
+            writes.append(Put(_item(stored, 0), condition="attribute_not_exists(pk)"))
+        else:
+            condition, values = _as_read(before)
+            item = _item(stored, before.turn + 1)
+            gone = [each for each in _STATE if each not in item]
+            # Race: another operator, or dispatch notes something of the target. The loser reads
+            # again.
+            writes.append(
+                Update(
+                    *_key(stored.name),
+                    set={name: value for name, value in item.items() if name not in ("pk", "sk")},
+                    remove=gone,
+                    condition=condition,
+                    values=values,
+                )
+            )
+        if directory.entries.get(stored.name) != entry:
+            writes.append(_directing(directory, entries))
+        self._table.transact(writes)
+        return replace(stored, turn=0 if before is None else before.turn + 1)
+
+    def remove(self, delivery: Delivery, directory: Directory) -> None:
+        """Delete a delivery and its entry. Raises LostRace."""
+        entries = {name: it for name, it in directory.entries.items() if name != delivery.name}
+        # Race: another operator deletes it and makes it again. The loser reads again.
+        self._table.transact(
+            [
+                Delete(
+                    *_key(delivery.name),
+                    condition="#created = :created",
+                    values={":created": delivery.created_ms},
+                ),
+                _directing(directory, entries),
+            ]
+        )
+
+    def note(self, before: Delivery, after: Delivery) -> Delivery:
+        """Store what dispatch or an outcome found out of the target, counts included. One write.
+        Raises LostRace.
+        """
+        item, old = _item(after, before.turn + 1), _item(before, before.turn)
+        condition, values = _as_read(before)
+        # Race: other outcomes, an operator. The loser reads again: each fault in a row counts.
+        self._table.update(
+            Update(
+                *_key(after.name),
+                set={name: value for name, value in item.items() if old.get(name) != value},
+                remove=[name for name in old if name not in item],
+                condition=condition,
+                values=values,
+            )
+        )
+        return replace(after, turn=before.turn + 1)
+
+    def armed(self, delivery: Delivery, until_ms: int) -> None:
+        """Note until when a sweep has armed timers of a delivery."""
+        # Race: it is deleted, or another sweep was further. The loser changes nothing: a timer that
+        # is armed twice only wakes twice.
+        try:
+            self._table.update(
+                Update(
+                    *_key(delivery.name),
+                    set={"armed": until_ms},
+                    condition="#created = :created",
+                    values={":created": delivery.created_ms},
+                ),
+                tell_loser=False,
+            )
+        except LostRace:
+            return
+
+
+class DeliveryDirectory:
+    """Which deliveries serve a queue, as this container has read it. One for each container."""
+
+    def __init__(self, store: DeliveryStore, pools: PoolStore, clock: Clock) -> None:
+        self._store = store
+        self._pools = pools
+        self._clock = clock
+        self._seen: BoundedMap[str, tuple[int, Mapping[str, tuple[str, ...]]]] = BoundedMap(1)
+
+    def serving(self, queue: str) -> tuple[str, ...]:
+        """The names of the deliveries that serve a queue. At most two calls in REMEMBERED_MS; none
+        are known when the table is in trouble: a push must not fail for it.
+        """
+        return self._queues().get(queue, ())
+
+    def forget(self) -> None:
+        """Read it anew when it is asked for next."""
+        self._seen.forget("")
+
+    def _queues(self) -> Mapping[str, tuple[str, ...]]:
+        now_ms = self._clock.now_ms()
+        read_ms, queues = self._seen.get("", (None, {}))
+        if read_ms is not None and 0 <= now_ms - read_ms < REMEMBERED_MS:
+            return queues
+        # After an error as it was: whom that does not wake, the stream or the sweep will.
+        with suppress(OjsError):
+            queues = served(self._store.directory(consistent=False), self._pools)
+        self._seen.put("", (now_ms, queues))
+        return queues
+
+
+def served(directory: Directory, pools: PoolStore) -> dict[str, tuple[str, ...]]:
+    """By queue: the deliveries that serve it. One call if one of them serves a pool. Raises
+    OjsError.
+    """
+    names = {entry.pool for entry in directory.entries.values() if entry.pool is not None}
+    of_pool = {pool.name: pool.queues for pool in pools.get_many(names)} if names else {}
+    found: dict[str, tuple[str, ...]] = {}
+    for name, entry in directory.entries.items():
+        for queue in entry.queues if entry.pool is None else of_pool.get(entry.pool, ()):
+            found[queue] = (*found.get(queue, ()), name)
+    return found
+
+
+def _key(name: str) -> tuple[str, str]:
+    return keys.delivery(name), keys.RECORD
+
+
+def _as_read(before: Delivery) -> tuple[str, dict[str, Value]]:
+    """The condition that a delivery is unchanged since it was read."""
+    return (
+        "#created = :created AND #turn = :turn",
+        {":created": before.created_ms, ":turn": before.turn},
+    )
+
+
+def _directing(directory: Directory, entries: Mapping[str, DirectoryEntry]) -> Put:
+    """The write of the directory. Race: another delivery is changed. The loser reads and checks
+    again: no queue may have two.
+    """
+    after = Directory(entries, directory.revision + 1)
+    item: Item = {"pk": _KEY[0], "sk": _KEY[1], "of": after.text(), "rev": after.revision}
+    if not directory.revision:
+        return Put(item, condition="attribute_not_exists(pk)")
+    return Put(item, condition="#rev = :seen", values={":seen": directory.revision})
+
+
+def _directory(item: Item) -> Directory:
+    try:
+        stored = jsontext.stored(str(item["of"]))
+        entries = {
+            name: DirectoryEntry(pool=it) if isinstance(it, str) else DirectoryEntry(tuple(it))
+            for name, it in stored.items()
+        }
+        return Directory(entries, number(item, "rev"))
+    except Exception as error:
+        raise UnreadableItem("the directory of deliveries", error) from error
+
+
+# Attributes that dispatch and outcomes write: by name, and how they are read.
+_STATE = (
+    "faults", "until", "open", "trial", "backoff", "throttles", "disabled", "n_faults",
+    "n_throttled",
+)  # fmt: skip
+
+
+def _item(delivery: Delivery, turn: int) -> Item:
+    config = {name: getattr(delivery, name) for name in _CONFIGURED}
+    given = {name: value for name, value in config.items() if value not in (None, (), False)}
+    breaker, disabled = delivery.breaker, delivery.disabled
+    state: dict[str, Value | None] = {
+        "faults": breaker.faults or None,
+        "until": breaker.until_ms,
+        "open": breaker.open_ms or None,
+        "trial": breaker.trial_ms,
+        "backoff": delivery.backoff_until_ms,
+        "throttles": delivery.throttles or None,
+        "disabled": None if disabled is None else jsontext.dumps(asdict(disabled)),
+        "n_faults": delivery.counts.faults or None,
+        "n_throttled": delivery.counts.throttled or None,
+    }
+    return {
+        "pk": keys.delivery(delivery.name),
+        "sk": keys.RECORD,
+        "config": jsontext.dumps(
+            {name: list(each) if name in _TUPLES else each for name, each in given.items()}
+        ),
+        "created": delivery.created_ms,
+        "updated": delivery.updated_ms,
+        "changes": delivery.changes,
+        "turn": turn,
+        **{name: value for name, value in state.items() if value is not None},
+    }
+
+
+def from_item(item: Item) -> Delivery:
+    """The delivery that an item holds. Raises UnreadableItem."""
+    name = str(item["pk"]).removeprefix(keys.delivery(""))
+    try:
+        return _delivery(name, item)
+    except Exception as error:
+        raise UnreadableItem(f"delivery {name}", error) from error
+
+
+def _delivery(name: str, item: Item) -> Delivery:
+    stored: dict[str, Any] = dict(item)
+    config = jsontext.stored(stored["config"])
+    given: dict[str, Any] = {
+        field: tuple(value) if field in _TUPLES else value
+        for field, value in config.items()
+        if field in _CONFIGURED
+    }
+    given["form"] = known(Form, given.get("form", Form.DIRECT), f"delivery {name}")
+    disabled = None
+    if "disabled" in stored:
+        said = jsontext.stored(stored["disabled"])
+        reason = known(DisabledReason, said["reason"], "", DisabledReason.FORBIDDEN)
+        disabled = Disabled(reason, int(said["since_ms"]), said["message"])
+    return Delivery(
+        name=name,
+        **given,
+        disabled=disabled,
+        breaker=Breaker(
+            number(item, "faults"), stored.get("until"), number(item, "open"), stored.get("trial")
+        ),
+        backoff_until_ms=stored.get("backoff"),
+        throttles=number(item, "throttles"),
+        counts=DeliveryCounts(
+            faults=number(item, "n_faults"), throttled=number(item, "n_throttled")
+        ),
+        armed_ms=number(item, "armed"),
+        created_ms=stored["created"],
+        updated_ms=stored["updated"],
+        changes=stored["changes"],
+        turn=number(item, "turn"),
+    )

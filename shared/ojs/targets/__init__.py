@@ -1,0 +1,1 @@
+"""What pushes go out by: Lambda's Invoke operation, HTTPS, and queues of SQS."""

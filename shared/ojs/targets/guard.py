@@ -1,0 +1,206 @@
+"""Connections to endpoints, and to nothing else.
+
+A name is looked up once, its addresses are checked, and the connection goes to one of those: a
+second look-up could answer otherwise. The certificate must be that of the name.
+"""
+
+from __future__ import annotations
+
+import re
+import socket
+import ssl
+import threading
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Self
+from urllib.parse import urlsplit
+
+from ojs.domain.delivery import addresses
+
+_MAX_NAME = 253
+_LABEL = r"[A-Za-z0-9_]([A-Za-z0-9_-]{0,61}[A-Za-z0-9_])?"
+_NAME = re.compile(rf"{_LABEL}(\.{_LABEL})*\.?")
+
+# Looks up a host's addresses.
+Resolve = Callable[[str, int], Sequence[str]]
+
+
+class Blocked(Exception):
+    """This endpoint must not be called: it is not https, or has an address that is not public."""
+
+
+@dataclass(frozen=True)
+class EndpointAddress:
+    """Where an URL leads: `path` with its query, as a request line has it."""
+
+    secure: bool
+    host: str
+    port: int
+    path: str
+
+    @property
+    def authority(self) -> str:
+        """The value of the Host header."""
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        return host if self.port == (443 if self.secure else 80) else f"{host}:{self.port}"
+
+
+def place(url: str, *, loopback: bool = False) -> EndpointAddress:
+    """Read an endpoint's URL. Raises Blocked for what is not https, or an address that is not
+    public; with `loopback` this machine may be called as well, and with http.
+    """
+    if not url.isprintable() or " " in url:
+        raise Blocked("the endpoint's URL must hold printable characters, and no spaces")
+    try:
+        parts = urlsplit(url)
+        host, port = parts.hostname or "", parts.port
+        name = host.encode("idna").decode() if not host.isascii() else host
+    except ValueError:
+        raise Blocked("the endpoint is no URL") from None
+    path = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
+    own = name.rstrip(".") == "localhost" or name.rstrip(".").endswith(".localhost")
+    own = own or addresses.loopback(name)
+    here = loopback and own
+    if not name or parts.username is not None or parts.password is not None:
+        raise Blocked("the endpoint must have a host, and no user")
+    if not (addresses.literal(name) or _NAME.fullmatch(name)) or len(name) > _MAX_NAME or port == 0:
+        raise Blocked("the endpoint's host or port is none that can be")
+    if not path.isascii():
+        raise Blocked("the endpoint's path must be ASCII: encode the rest of it")
+    if parts.scheme != "https" and not (here and parts.scheme == "http"):
+        raise Blocked("the endpoint is not https")
+    if not here and (own or (_is_address(name) and not addresses.public(name))):
+        raise Blocked("the endpoint's address is not public")
+    secure = parts.scheme == "https"
+    usual = 443 if secure else 80
+    return EndpointAddress(secure, name, usual if port is None else port, path)
+
+
+def _is_address(name: str) -> bool:
+    """Whether a look-up takes a name for an address: `127.1` and `2130706433` are some, too."""
+    if addresses.literal(name):
+        return True
+    try:
+        socket.inet_aton(name)
+    except (OSError, ValueError):
+        return False
+    return True
+
+
+def resolve(host: str, port: int) -> Sequence[str]:
+    """The addresses of a host. Raises OSError."""
+    found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, proto=socket.IPPROTO_TCP)
+    return list(dict.fromkeys(str(each[4][0]) for each in found))
+
+
+class TimeLimit:
+    """Ends what a connection does when its time is over, however little comes at a time.
+
+    A socket's own timeout is for each read: whoever sends a byte a second is never late.
+    """
+
+    def __init__(self, timeout_s: float) -> None:
+        self._until = time.monotonic() + timeout_s
+        self._socket: socket.socket | None = None
+        self._lock = threading.Lock()
+        self.over = False
+        self._timer = threading.Timer(timeout_s, self._end)
+        self._timer.daemon = True
+
+    def __enter__(self) -> Self:
+        self._timer.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._timer.cancel()
+        with self._lock:
+            if self._socket is not None:
+                self._socket.close()
+                self._socket = None
+
+    @property
+    def left_s(self) -> float:
+        """How much time is left. Raises TimeoutError if none is."""
+        left = self._until - time.monotonic()
+        if left <= 0:
+            raise TimeoutError("the time is over")
+        return left
+
+    def watch(self, connection: socket.socket) -> None:
+        """End this connection when the time is over; what uses it then is told that it ended."""
+        with self._lock:
+            # A socket that is wrapped in TLS is another object of the same connection.
+            self._socket = connection.dup()
+        if self.over:
+            self._end()
+
+    def _end(self) -> None:
+        with self._lock:
+            self.over = True
+            if self._socket is not None:
+                try:
+                    self._socket.shutdown(socket.SHUT_RDWR)
+                except OSError:
+                    return  # it has ended already
+
+
+class Connector:
+    """Makes connections."""
+
+    def __init__(
+        self,
+        *,
+        loopback: bool = False,
+        find: Resolve = resolve,
+        context: ssl.SSLContext | None = None,
+    ) -> None:
+        self.loopback = loopback
+        self._find = find
+        self._context = context
+
+    def connect(self, to: EndpointAddress, limit: TimeLimit) -> socket.socket:
+        """A connection to one of the place's addresses, in TLS if it is secure.
+
+        Raises Blocked if one of them is not public, OSError if there is none or it does not answer.
+        """
+        found = self._find(to.host, to.port)
+        for address in found:
+            if not (addresses.public(address) or (self.loopback and addresses.loopback(address))):
+                raise Blocked("the endpoint has an address that is not public")
+        if not to.secure and not all(map(addresses.loopback, found)):
+            raise Blocked("the endpoint is not https")
+        return self._secure(self._open(found, to.port, limit), to, limit)
+
+    @staticmethod
+    def _open(found: Sequence[str], port: int, limit: TimeLimit) -> socket.socket:
+        last: OSError = OSError("the endpoint's host has no address")
+        for address in found:
+            try:
+                made = socket.create_connection((address, port), timeout=limit.left_s)
+            except TimeoutError:
+                raise
+            except OSError as error:
+                last = error
+            else:
+                limit.watch(made)
+                return made
+        raise last
+
+    def _secure(self, plain: socket.socket, to: EndpointAddress, limit: TimeLimit) -> socket.socket:
+        if not to.secure:
+            plain.settimeout(limit.left_s)
+            return plain
+        if self._context is None:
+            self._context = ssl.create_default_context()
+        try:
+            return self._context.wrap_socket(plain, server_hostname=to.host)
+        except BaseException:
+            plain.close()
+            raise

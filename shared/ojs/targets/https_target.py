@@ -1,0 +1,99 @@
+"""Endpoints as targets: signed POSTs, answered within the delivery's timeout."""
+
+from __future__ import annotations
+
+import http.client
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from ojs.clock import Clock
+from ojs.domain import jsontext
+from ojs.domain.delivery import forms, outcome, signing
+from ojs.domain.delivery.delivery import Delivery
+from ojs.domain.delivery.outcome import Outcome, Verdict
+from ojs.domain.delivery.push import Push
+from ojs.domain.job.envelope import MAX_JOB_BYTES
+from ojs.targets.guard import Blocked, Connector, TimeLimit, place
+
+# A result, and what stands around it.
+MAX_ANSWER_BYTES = MAX_JOB_BYTES + 65_536
+USER_AGENT = "ojs-backend-aws"
+
+# Calls an action for each of some things, several at a time.
+Each = Callable[[Callable[[Push], Outcome], Sequence[Push]], list[Any]]
+
+
+class HttpsTarget:
+    """Posts jobs to the endpoints of deliveries. Nothing is sent twice: who calls it knows when."""
+
+    def __init__(self, clock: Clock, *, each: Each, connector: Connector | None = None) -> None:
+        """`each` makes calls side by side."""
+        self._clock = clock
+        self._each = each
+        self._connector = connector or Connector()
+
+    def waits_for(self, push: Push, *, delivery: Delivery) -> bool:
+        """Always: the answer is the outcome."""
+        return True
+
+    def send(
+        self,
+        pushes: Sequence[Push],
+        *,
+        delivery: Delivery,
+        wait: bool = True,
+    ) -> Sequence[Outcome | None]:
+        """Post these pushes to the delivery's endpoint; see `Target`."""
+        return self._each(lambda push: self._post(push, delivery), pushes)
+
+    def _post(self, push: Push, delivery: Delivery) -> Outcome:
+        body = jsontext.dumps(forms.pushed(push)).encode()
+        with TimeLimit(push.timeout_ms / 1_000) as limit:
+            try:
+                status, headers, answer = self._exchange(push, delivery, body, limit)
+                if limit.over:
+                    # What ends because its time is over looks like an answer that was sent whole.
+                    raise TimeoutError
+            except Blocked as refusal:
+                return outcome.trouble(Verdict.FORBIDDEN, "endpoint_blocked", str(refusal))
+            # ValueError: a host that no look-up takes, a name that has no form in the DNS.
+            except (OSError, http.client.HTTPException, ValueError) as error:
+                if limit.over or isinstance(error, TimeoutError):
+                    message = f"the endpoint did not answer within {push.timeout_ms} ms"
+                    return outcome.trouble(Verdict.FAULT, "timeout", message)
+                told = f"no answer of the endpoint: {type(error).__name__}: {error}"
+                return outcome.trouble(Verdict.FAULT, "delivery_error", told[:1_000])
+        if len(answer) > MAX_ANSWER_BYTES and 200 <= status < 300:
+            return outcome.invalid(f"the answer has more than {MAX_ANSWER_BYTES} bytes")
+        return outcome.of_response(
+            status, headers, answer, job_id=push.job.id, now_ms=self._clock.now_ms()
+        )
+
+    def _exchange(
+        self, push: Push, delivery: Delivery, body: bytes, limit: TimeLimit
+    ) -> tuple[int, dict[str, str], bytes]:
+        """Status, headers by lower-case names, and as much of the body as is read.
+
+        Redirects are not followed: where they lead nobody has allowed.
+        """
+        to = place(delivery.endpoint or "", loopback=self._connector.loopback)
+        headers = {
+            "Host": to.authority,
+            "Content-Type": "application/json",
+            "Accept": "application/json",
+            "Accept-Encoding": "identity",
+            "User-Agent": USER_AGENT,
+            "Connection": "close",
+            **signing.named(push),
+            **signing.signed(delivery.signing_secrets, body, now_ms=self._clock.now_ms()),
+        }
+        connection = http.client.HTTPConnection(to.host, to.port)
+        connection.sock = self._connector.connect(to, limit)
+        try:
+            connection.request("POST", to.path, body, headers)
+            with connection.getresponse() as answer:
+                read = answer.read(MAX_ANSWER_BYTES + 1)
+                shown = {name.lower(): value for name, value in answer.getheaders()}
+                return answer.status, shown, read
+        finally:
+            connection.close()

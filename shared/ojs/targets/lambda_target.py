@@ -1,0 +1,188 @@
+"""Functions as targets: asynchronous invocations, whose outcomes their destinations bring, and
+synchronous ones for what would not fit there.
+
+The SDK makes each call once. What became of one whose answer was lost nobody knows, and the
+function may have run: to send the event again would run it twice.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from aws_lambda_powertools import Logger
+from botocore.config import Config
+from botocore.exceptions import (
+    BotoCoreError,
+    ClientError,
+    ConnectTimeoutError,
+    EndpointConnectionError,
+    NoCredentialsError,
+    ReadTimeoutError,
+)
+
+from ojs.bounded import BoundedMap
+from ojs.clock import Clock
+from ojs.domain import jsontext
+from ojs.domain.delivery import forms, outcome
+from ojs.domain.delivery.delivery import Delivery, Form
+from ojs.domain.delivery.forms import PushEvent
+from ojs.domain.delivery.outcome import Outcome, Verdict
+from ojs.domain.delivery.push import Push
+from ojs.domain.errors import InvalidPayload
+from ojs.store.table import clients
+
+logger = Logger()
+
+# What a synchronous invocation may take beyond the function's own time: a cold start.
+_COLD_START_S = 10
+# The longest that a function of ours can wait for another one.
+_LONGEST_WAIT_S = 885
+# Of an asynchronous invocation, which is answered before the function runs.
+_ACCEPTED_S = 5
+
+# Calls an action for each of some things, several at a time.
+Each = Callable[[Callable[[PushEvent], Sequence[Outcome | None]], Sequence[PushEvent]], list[Any]]
+
+
+class LambdaTarget:
+    """Invokes the functions of deliveries."""
+
+    def __init__(
+        self, clock: Clock, *, each: Each, make: Callable[[Config], Any] | None = None
+    ) -> None:
+        """`each` makes calls side by side; `make` a client from a Config."""
+        self._clock = clock
+        self._each = each
+        self._make = make or (lambda config: clients.client("lambda", config))
+        # By how long they wait for an answer.
+        self._clients: BoundedMap[int, Any] = BoundedMap(16)
+
+    def waits_for(self, push: Push, *, delivery: Delivery) -> bool:
+        """Whether a push is invoked synchronously, which takes as long as the function does."""
+        return forms.alone(push, delivery.form)
+
+    def send(
+        self, pushes: Sequence[Push], *, delivery: Delivery, wait: bool = False
+    ) -> Sequence[Outcome | None]:
+        """Invoke the delivery's function for these pushes; see `Target`."""
+        found: dict[str, Outcome | None] = {}
+        events = list(
+            forms.events(
+                pushes,
+                delivery.form,
+                # There is no queue; the ARN says whose jobs these are.
+                source=_queue_arn(delivery),
+                batch_size=delivery.batch_size,
+                now_ms=self._clock.now_ms(),
+            )
+        )
+
+        def invoke(event: PushEvent) -> Sequence[Outcome | None]:
+            return self._invoke(event, delivery, waits=wait or event.alone)
+
+        for event, outcomes in zip(events, self._each(invoke, events), strict=True):
+            ids = [push.delivery_id for push in event.pushes]
+            found |= dict(zip(ids, outcomes, strict=True))
+        return [found[push.delivery_id] for push in pushes]
+
+    def _invoke(
+        self, event: PushEvent, delivery: Delivery, *, waits: bool
+    ) -> Sequence[Outcome | None]:
+        answer = self._call(event, delivery, waits=waits)
+        if isinstance(answer, Outcome) or answer is None:
+            return [answer] * len(event.pushes)
+        return _read(answer, event, delivery.form)
+
+    def _call(
+        self, event: PushEvent, delivery: Delivery, *, waits: bool
+    ) -> dict[str, Any] | Outcome | None:
+        """Lambda's answer, what it means if there was none, or None if it comes later."""
+        kind = "RequestResponse" if waits else "Event"
+        try:
+            client = self._client(delivery.timeout_ms if waits else None)
+            answer = client.invoke(
+                FunctionName=delivery.function or "",
+                InvocationType=kind,
+                Payload=event.text,
+            )
+            if not waits:
+                return None
+            payload = answer["Payload"].read(forms.MAX_ANSWER_BYTES + 1)
+        except ClientError as error:
+            return _refused(error, now_ms=self._clock.now_ms())
+        except (ConnectTimeoutError, EndpointConnectionError, NoCredentialsError) as error:
+            # Nothing was sent.
+            return outcome.throttled(f"Lambda cannot be reached: {error}")
+        except ReadTimeoutError:
+            message = f"the function did not answer within {delivery.timeout_ms} ms"
+            return self._unknown(event, message, "timeout", waits=waits)
+        except (BotoCoreError, OSError) as error:
+            return self._unknown(event, f"no answer: {error}", "delivery_error", waits=waits)
+        return {"failed": answer.get("FunctionError"), "payload": payload}
+
+    @staticmethod
+    def _unknown(event: PushEvent, message: str, code: str, *, waits: bool) -> Outcome | None:
+        """An invocation of which nobody knows whether it was made.
+
+        An asynchronous one may have been: its outcome comes, or the lease of its jobs ends. To push
+        them again before that might run the function for them twice at a time.
+        """
+        if waits:
+            return outcome.trouble(Verdict.FAULT, code, message)
+        ids = [push.job.id for push in event.pushes]
+        logger.warning("an invocation was not answered", extra={"jobs": ids, "reason": message})
+        return None
+
+    def _client(self, timeout_ms: int | None) -> Any:
+        """The client that waits long enough for a function with this timeout."""
+        if timeout_ms is None:
+            wait_s = _ACCEPTED_S
+        else:
+            wait_s = min(-(-timeout_ms // 1_000) + _COLD_START_S, _LONGEST_WAIT_S)
+        found = self._clients.get(wait_s)
+        if found is None:
+            once = Config(
+                read_timeout=wait_s, retries={"mode": "standard", "total_max_attempts": 1}
+            )
+            found = self._make(clients.CONFIG.merge(once))
+            self._clients.put(wait_s, found)
+        return found
+
+
+def _read(answer: dict[str, Any], event: PushEvent, form: Form) -> Sequence[Outcome]:
+    """The outcomes in the answer to a synchronous invocation."""
+    ids = [push.job.id for push in event.pushes]
+    payload: bytes = answer["payload"]
+    try:
+        told = jsontext.loads(payload) if payload else None
+    except InvalidPayload as broken:
+        if not answer["failed"]:
+            return [outcome.invalid(f"the answer cannot be read ({broken})")] * len(ids)
+        told = payload.decode("utf-8", errors="replace")
+    if answer["failed"]:
+        return [outcome.of_function_error(told)] * len(ids)
+    if form is Form.SQS:
+        return outcome.of_batch(told, ids)
+    return [outcome.of_answer(told, job_id=ids[0])]
+
+
+def _refused(error: ClientError, *, now_ms: int) -> Outcome:
+    """What Lambda's refusal of an invocation means."""
+    told, meta = error.response.get("Error", {}), error.response.get("ResponseMetadata", {})
+    return outcome.of_invoke_error(
+        str(told.get("Code", "")),
+        str(told.get("Message", "")),
+        status=int(meta.get("HTTPStatusCode", 0)),
+        retry_after=meta.get("HTTPHeaders", {}).get("retry-after"),
+        now_ms=now_ms,
+    )
+
+
+def _queue_arn(delivery: Delivery) -> str:
+    """An ARN like that of a queue, in the region and account of the function."""
+    parts = (delivery.function or "").split(":")
+    partition, region, account = (
+        (parts[1], parts[3], parts[4]) if len(parts) > 4 else ("aws", "local", "000000000000")
+    )
+    return f"arn:{partition}:sqs:{region}:{account}:{delivery.name}"

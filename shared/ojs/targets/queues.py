@@ -1,0 +1,99 @@
+"""The queues of deliveries: SQS messages that wake a delivery up, now or later, or name a push that
+a sender makes.
+
+A message that comes twice does nothing that the first one did not do.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from aws_lambda_powertools import Logger
+from botocore.exceptions import BotoCoreError, ClientError
+
+from ojs.clock import Clock
+from ojs.domain import jsontext
+from ojs.domain.delivery.push import Push
+from ojs.domain.errors import BackendUnavailable
+from ojs.store.table import clients
+
+logger = Logger()
+
+MAX_MESSAGES = 10
+MAX_DELAY_S = 900
+# A message that was refused, with others of its request taken, is sent once more.
+_TRIES = 2
+
+
+class _Queue:
+    def __init__(self, url: str, client: Any = None) -> None:
+        self._url = url
+        self._client = client
+
+    def send(self, bodies: Sequence[dict[str, Any]], *, delay_s: int = 0) -> list[int]:
+        """Send messages; the indexes of those that were not taken."""
+        missing: list[int] = []
+        for start in range(0, len(bodies), MAX_MESSAGES):
+            some = range(start, min(start + MAX_MESSAGES, len(bodies)))
+            missing += self._request(bodies, some, delay_s)
+        return missing
+
+    def _request(
+        self, bodies: Sequence[dict[str, Any]], some: Iterable[int], delay_s: int
+    ) -> list[int]:
+        left = list(some)
+        for _ in range(_TRIES):
+            left = self._refused(bodies, left, delay_s)
+            if not left:
+                break
+        return left
+
+    def _refused(
+        self, bodies: Sequence[dict[str, Any]], some: list[int], delay_s: int
+    ) -> list[int]:
+        if self._client is None:
+            self._client = clients.client("sqs")
+        delay = {"DelaySeconds": min(delay_s, MAX_DELAY_S)} if delay_s > 0 else {}
+        entries: list[Any] = [
+            {"Id": str(index), "MessageBody": jsontext.dumps(bodies[index]), **delay}
+            for index in some
+        ]
+        try:
+            answer = self._client.send_message_batch(QueueUrl=self._url, Entries=entries)
+        except (BotoCoreError, ClientError) as error:
+            logger.warning("a queue took nothing", extra={"reason": type(error).__name__})
+            return some
+        return [int(each["Id"]) for each in answer.get("Failed", [])]
+
+
+class SqsWakeQueue:
+    """Wakes deliveries up: `{"delivery": name, "at_ms"?: when}`."""
+
+    def __init__(self, url: str, clock: Clock, client: Any = None) -> None:
+        self._queue = _Queue(url, client)
+        self._clock = clock
+
+    def wake(self, names: Iterable[str], *, delay_s: int = 0) -> None:
+        """Have these deliveries looked at, in `delay_s` seconds (0 to 900).
+
+        Raises BackendUnavailable if one of them was not taken.
+        """
+        at = {"at_ms": self._clock.now_ms() + 1_000 * delay_s} if delay_s > 0 else {}
+        bodies = [{"delivery": name, **at} for name in dict.fromkeys(names)]
+        if self._queue.send(bodies, delay_s=delay_s):
+            raise BackendUnavailable("a delivery could not be woken up.")
+
+
+class SqsSendQueue:
+    """Takes pushes for a sender: `{"delivery": name, "job": id, "token": of the lease}`."""
+
+    def __init__(self, url: str, client: Any = None) -> None:
+        self._queue = _Queue(url, client)
+
+    def send(self, delivery: str, pushes: Sequence[Push]) -> Sequence[Push]:
+        """Queue pushes; returns those that were not taken."""
+        bodies = [
+            {"delivery": delivery, "job": push.job.id, "token": push.token} for push in pushes
+        ]
+        return [pushes[index] for index in self._queue.send(bodies)]

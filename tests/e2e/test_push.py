@@ -1,0 +1,187 @@
+"""examples/log_report, deployed for real into a cloud on this machine: jobs pushed to a function.
+
+MiniStack invokes functions asynchronously, and knows no destination of successes: here the function
+itself tells the queue of outcomes, as its role may, with the record that Lambda would send. Lambda
+chooses nothing of what is tested: that the records are Lambda's is held by contract tests.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+import statistics
+import time
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from infra import ROOT, local_cloud
+from infra.local_cloud import LocalCloud
+from tests.e2e.cloud import Api, bootstrap, client, deploy_app, eventually, first_api
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+pytestmark = [pytest.mark.e2e, pytest.mark.exhaustive]
+
+EXAMPLE = ROOT / "examples" / "log_report"
+SAMPLE = (EXAMPLE / "sample" / "monday.log").read_bytes()
+APP = """
+from pathlib import Path
+from aws_cdk import App, CliCredentialsStackSynthesizer, Duration
+from aws_cdk import aws_lambda as lambda_
+from examples.log_report import app as example
+from ojs_aws.cdk import DeploymentSettings
+
+example._FUNCTION = Path({function!r})
+app = App(default_stack_synthesizer=CliCredentialsStackSynthesizer())
+settings = DeploymentSettings(
+    stage="logs", bundle="host", removal_policy="destroy", deletion_protection=False, push=True
+)
+stack = example.LogReportStack(app, "log-report", settings=settings)
+worker = stack.node.find_child("Worker")
+worker.node.default_child.handler = "told.handler"
+outcomes = stack.node.find_child("Jobs").queues.by_name["outcomes"]
+worker.add_environment("OUTCOMES", outcomes.queue_url)
+app.synth()
+"""
+# What Lambda does after an asynchronous invocation whose destinations are a queue.
+TOLD = """
+import json, os, time
+import boto3
+from log_worker import handler as work
+
+def handler(event, context):
+    begun = time.time()
+    answer = work(event, context)
+    if "delivery_id" not in event:
+        return answer
+    answer.setdefault("result", {{}})
+    answer["result"] = dict(answer["result"] or {{}}, begun=begun)
+    record = {{
+        "version": "1.0",
+        "timestamp": "2026-11-23T08:00:00.000Z",
+        "requestContext": {{
+            "requestId": context.aws_request_id,
+            "functionArn": context.invoked_function_arn + ":$LATEST",
+            "condition": "Success",
+            "approximateInvokeCount": 1,
+        }},
+        "requestPayload": event,
+        "responseContext": {{"statusCode": 200, "executedVersion": "$LATEST"}},
+        "responsePayload": answer,
+    }}
+    sqs = boto3.client("sqs")
+    sqs.send_message(QueueUrl=os.environ["OUTCOMES"], MessageBody=json.dumps(record))
+    return answer
+""".replace("{{", "{").replace("}}", "}")
+
+
+class Deployed:
+    """The example in the emulated cloud."""
+
+    def __init__(self, cloud: LocalCloud, folder: Path) -> None:
+        function = folder / "function"
+        shutil.copytree(EXAMPLE / "function", function, ignore=shutil.ignore_patterns("__pyc*"))
+        (function / "told.py").write_text(TOLD)
+        bootstrap(cloud, folder)
+        outputs = deploy_app(cloud, folder, "log-report", APP.format(function=str(function)))
+        self.cloud, self.bucket = cloud, outputs["Bucket"]
+        self.api: Api = first_api(cloud, outputs["Url"])
+        self.s3 = client(cloud, "s3")
+
+    def report(self, key: str, content: bytes | None = None) -> str:
+        """Push a job that reports on this log; its id."""
+        if content is not None:
+            self.s3.put_object(Bucket=self.bucket, Key=f"logs/{key}", Body=content)
+        return str(self.api.push(type="log.report", queue="reports", args=[key])["id"])
+
+    def ended(self, job_id: str, *states: str) -> dict[str, Any]:
+        """The job when it is in one of these states."""
+
+        def look() -> dict[str, Any] | None:
+            job = self.api.get(job_id)
+            return job if job["state"] in states else None
+
+        return eventually(look, within_s=60)
+
+
+@pytest.fixture(scope="module")
+def deployed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Deployed]:
+    folder = tmp_path_factory.mktemp("push")
+    with (
+        local_cloud.terminated_like_interrupted(),
+        LocalCloud(local_cloud.free_port(), folder / "cloud") as cloud,
+    ):
+        yield Deployed(cloud, folder)
+
+
+def test_a_job_is_pushed_and_what_became_of_it_is_settled(deployed: Deployed) -> None:
+    job_id = deployed.report("monday.log", SAMPLE)
+    job = deployed.ended(job_id, "completed")
+    assert job["result"]["requests"] == 120
+    made = deployed.s3.get_object(Bucket=deployed.bucket, Key="reports/monday.log.json")
+    assert json.loads(made["Body"].read())["visitors"] == job["result"]["visitors"] == 38
+    assert job["attempt"] == 1
+    delivery = deployed.api("GET", "/ojs/v1/admin/deliveries/reports").body
+    assert delivery["target"]["function"].endswith(deployed_name(deployed))
+    assert (delivery["state"], delivery["timeout_ms"]) == ("active", 120_000)
+
+
+def deployed_name(deployed: Deployed) -> str:
+    (name,) = (
+        each["FunctionName"]
+        for each in client(deployed.cloud, "lambda").list_functions()["Functions"]
+        if each["Handler"] == "told.handler"
+    )
+    return str(name)
+
+
+def test_what_fails_for_good_is_a_dead_letter(deployed: Deployed) -> None:
+    job = deployed.ended(deployed.report("gone.log"), "discarded")
+    assert job["error"]["code"] == "no_such_log"
+
+
+def test_idle_a_job_is_with_its_function_within_two_seconds(deployed: Deployed) -> None:
+    """The median, of jobs one after the other."""
+    deployed.ended(deployed.report("monday.log", SAMPLE), "completed")
+    took = []
+    for _ in range(7):
+        # The container that wakes has woken nobody for a while.
+        time.sleep(1.5)
+        begun = time.time()
+        job = deployed.ended(deployed.report("monday.log"), "completed")
+        took.append(job["result"]["begun"] - begun)
+    assert statistics.median(took) <= 2, took
+
+
+def test_a_heap_of_jobs_is_done_by_those_who_settle(deployed: Deployed) -> None:
+    """More than the concurrency, and more than a chain that Lambda takes for no loop."""
+    jobs = [{"type": "log.report", "queue": "reports", "args": ["monday.log"]}] * 40
+    answer = deployed.api("POST", "/ojs/v1/jobs/batch", {"jobs": jobs})
+    assert answer.status == 201, answer
+    for each in answer.body["jobs"]:
+        assert deployed.ended(each["id"], "completed")["attempt"] == 1
+
+
+def test_a_test_call_tells_what_the_function_answers(deployed: Deployed) -> None:
+    answer = deployed.api("POST", "/ojs/v1/admin/deliveries/reports/test", {})
+    assert answer.status == 200, answer
+
+
+def test_functions_that_are_not_named_are_refused(deployed: Deployed) -> None:
+    other = f"arn:aws:lambda:{local_cloud.REGION}:{local_cloud.ACCOUNT}:function:another"
+    body = {"target": {"function": other}, "queues": ["other"]}
+    answer = deployed.api("PUT", "/ojs/v1/admin/deliveries/other", body)
+    assert answer.status == 422, answer
+    assert "push_functions" in json.dumps(answer.body)
+
+
+def test_nothing_was_put_aside(deployed: Deployed) -> None:
+    sqs = client(deployed.cloud, "sqs")
+    (url,) = (each for each in sqs.list_queues()["QueueUrls"] if "PushQueuesFailures" in each)
+    count = sqs.get_queue_attributes(QueueUrl=url, AttributeNames=["ApproximateNumberOfMessages"])[
+        "Attributes"
+    ]
+    assert count == {"ApproximateNumberOfMessages": "0"}

@@ -1,0 +1,52 @@
+"""Defects put into the code on purpose: of deliveries, and of who dispatches and settles."""
+
+from __future__ import annotations
+
+from contextlib import AbstractContextManager
+from dataclasses import replace
+from typing import Any
+from unittest import mock
+
+from ojs.domain.delivery.delivery import worker_of
+from ojs.services.deliveries.settle import Settle
+from ojs.services.deliveries.sweep import DeliverySweep
+from ojs.services.jobs.fetch import Fetch
+from ojs.services.sweeps import SweepReport
+from tests.simulation.mutations_late import Mutation
+
+
+def outcomes_need_no_lease() -> AbstractContextManager[Any]:
+    """An outcome ends whatever run its job is in."""
+    end = Settle._end
+
+    def ends(self: Any, delivery: Any, one: Any) -> None:
+        job = self._finish._jobs.read_record(one.job_id)
+        if job is not None and job.lease is not None:
+            one = replace(one, lease_token=job.lease.token)
+            if job.worker_id != worker_of(one.delivery):
+                one = replace(one, delivery=(job.worker_id or "").removeprefix("push_worker_"))
+        end(self, delivery, one)
+
+    return mock.patch.object(Settle, "_end", ends)
+
+
+def dispatch_takes_no_permits() -> AbstractContextManager[Any]:
+    """Jobs are claimed for a delivery as if it had no limit."""
+    fetch = Fetch.fetch
+
+    def unlimited(self: Any, *args: Any, delivery: Any = None, **named: Any) -> Any:
+        return fetch(self, *args, **named)
+
+    return mock.patch.object(Fetch, "fetch", unlimited)
+
+
+def sweep_wakes_nobody() -> AbstractContextManager[Any]:
+    """A wake-up that was lost is lost for good."""
+    return mock.patch.object(DeliverySweep, "run_once", return_value=SweepReport({}))
+
+
+PUSH: dict[str, tuple[Mutation, str]] = {
+    "an outcome needs no lease": (outcomes_need_no_lease, "push"),
+    "dispatch takes no permits": (dispatch_takes_no_permits, "push"),
+    "the sweep wakes nobody": (sweep_wakes_nobody, "push"),
+}

@@ -1,0 +1,222 @@
+"""Deliveries over HTTP, and the functions that wake, push and settle."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from ojs import runtime
+from ojs.domain import jsontext
+from ojs.domain.delivery import forms
+from ojs.services.deliveries.manage import AllowedTargets
+from ojs.services.deliveries.parts import PushParts
+from ojs.settings import Settings
+from tests.store.pushing import DONE, FUNCTION, GONE, FakeTarget, Sends, Wakes
+from tests.unit.functions.client import Api
+
+if TYPE_CHECKING:
+    from ojs.clock import ManualClock
+    from ojs.domain.delivery.push import Push
+    from ojs.runtime import Runtime
+
+BASE = "/ojs/v1/admin/deliveries"
+BODY = {"target": {"function": FUNCTION}, "queues": ["default"], "concurrency": 3}
+# As in the specification, section 2.1.
+REGISTRATION = {
+    "endpoint": "https://abc123.lambda-url.us-east-1.on.aws/",
+    "job_types": ["email.send", "report.generate"],
+    "queues": ["default"],
+    "config": {"max_concurrency": 100, "timeout_ms": 30_000, "signing_secret": "whsec_secret"},
+}
+
+
+class Cloud:
+    """An API, and what its deployment has for deliveries."""
+
+    def __init__(self, api: Api, wakes: Wakes, target: FakeTarget, sends: Sends) -> None:
+        self.api, self.wakes, self.target, self.sends = api, wakes, target, sends
+
+    def function(self, name: str, *bodies: Any) -> list[str]:
+        """Invoke a function with messages; the ids of those that come again."""
+        records = [
+            {
+                "messageId": str(at),
+                "body": body if isinstance(body, str) else jsontext.dumps(body),
+            }
+            for at, body in enumerate(bodies)
+        ]
+        handler = importlib.import_module(f"functions.{name}.handler").handler
+        answer = handler({"Records": records}, object())
+        return [one["itemIdentifier"] for one in answer["batchItemFailures"]]
+
+
+@pytest.fixture
+def cloud(make_runtime: Callable[..., Runtime], clock: ManualClock) -> Cloud:
+    plain = make_runtime()
+    wakes, target, sends = Wakes(clock), FakeTarget(), Sends()
+    built = runtime.build(
+        Settings(table=plain.settings.table, bucket="payloads", version="1.2.3"),
+        client=plain.table.client,
+        blobs=plain.blobs,
+        clock=clock,
+        sleep=lambda _: None,
+        push=PushParts(
+            wakes=wakes,
+            target=lambda _: target,
+            allowed=AllowedTargets([FUNCTION], check_endpoint=_https),
+            sends=sends,
+        ),
+    )
+    runtime.use(built)
+    return Cloud(Api(built, clock), wakes, target, sends)
+
+
+def _https(url: str) -> None:
+    if not url.startswith("https://"):
+        raise ValueError("the endpoint is not https")
+
+
+def record(push: Push, answer: Any, condition: str = "Success") -> dict[str, Any]:
+    """What Lambda sends to a destination (version 1.0)."""
+    return {
+        "version": "1.0",
+        "timestamp": "2026-11-23T08:00:00.000Z",
+        "requestContext": {
+            "requestId": "e4b46cbf-b738-xmpl-8880-a18cdf61200e",
+            "functionArn": f"{FUNCTION}:$LATEST",
+            "condition": condition,
+            "approximateInvokeCount": 1,
+        },
+        "requestPayload": jsontext.loads(jsontext.dumps(forms.direct(push))),
+        "responseContext": {"statusCode": 200, "executedVersion": "$LATEST"},
+        "responsePayload": answer,
+    }
+
+
+def test_a_delivery_is_made_changed_read_paused_and_removed(cloud: Cloud) -> None:
+    api = cloud.api
+    made = api("PUT", f"{BASE}/thumbs", BODY)
+    assert (made.status, made.headers["Location"]) == (201, f"{BASE}/thumbs")
+    assert made.json["target"] == {"function": FUNCTION}
+    assert made.json["statistics"] == {
+        "pushed": 0, "completed": 0, "failed": 0, "faults": 0, "throttled": 0,
+    }  # fmt: skip
+    # What was read may be sent back.
+    changed = api("PUT", f"{BASE}/thumbs", {**made.json, "concurrency": 5})
+    assert (changed.status, changed.json["concurrency"]) == (200, 5)
+    assert api("POST", f"{BASE}/thumbs/pause", {}).json["state"] == "paused"
+    assert api("POST", f"{BASE}/thumbs/resume", {}).json["state"] == "active"
+    listed = api("GET", BASE).json
+    assert [each["name"] for each in listed["items"]] == ["thumbs"]
+    assert api("GET", f"{BASE}/thumbs").json == listed["items"][0]
+    assert api("DELETE", f"{BASE}/thumbs").json == {"deleted": True, "name": "thumbs"}
+    for method, path in (("GET", ""), ("DELETE", ""), ("POST", "/pause"), ("POST", "/test")):
+        body: dict[str, Any] | None = {} if method == "POST" else None
+        assert api(method, f"{BASE}/thumbs{path}", body).status == 404
+
+
+@pytest.mark.requirement("SL-1")
+def test_the_registration_of_the_specification_is_taken(cloud: Cloud) -> None:
+    made = cloud.api("POST", BASE, REGISTRATION)
+    assert made.status == 201
+    name = made.json["name"]
+    assert name.startswith("abc123.lambda-url")
+    assert made.json["target"] == {"endpoint": REGISTRATION["endpoint"]}
+    assert (made.json["concurrency"], made.json["form"]) == (100, "push")
+    assert made.json["signing_secrets_count"] == 1
+    assert "whsec" not in made.text + cloud.api("GET", BASE).text
+    # The same endpoint is the same delivery.
+    assert cloud.api("POST", BASE, REGISTRATION).status == 200
+
+
+@pytest.mark.parametrize(
+    ("change", "status", "field"),
+    [
+        ({"target": {"function": f"{FUNCTION}-other"}}, 422, "target.function"),
+        ({"target": {"function": FUNCTION.replace("eu-", "us-")}}, 422, "target.function"),
+        ({"target": {"endpoint": "http://a.example/"}}, 422, "target.endpoint"),
+        ({"target": {"handler": "jobs:run"}}, 422, "target.handler"),
+        ({"target": None}, 400, "target"),
+        ({"queues": ["No"]}, 400, "queues"),
+        ({"concurrency": "3"}, 400, "concurrency"),
+    ],
+)
+def test_bad_input_names_the_field(
+    cloud: Cloud, change: dict[str, Any], status: int, field: str
+) -> None:
+    refused = cloud.api("PUT", f"{BASE}/thumbs", {**BODY, **change})
+    assert refused.status == status
+    assert refused.json["error"]["details"]["field"].startswith(field)
+    assert cloud.api("GET", BASE).json["items"] == []
+
+
+def test_another_delivery_of_a_queue_is_a_conflict(cloud: Cloud) -> None:
+    cloud.api("PUT", f"{BASE}/one", BODY)
+    refused = cloud.api("PUT", f"{BASE}/two", BODY)
+    assert refused.status == 409
+    assert refused.json["error"]["details"]["delivery"] == "one"
+
+
+def test_without_a_dispatch_queue_deliveries_are_unsupported(api: Api) -> None:
+    refused = api("PUT", f"{BASE}/thumbs", BODY)
+    assert refused.status == 422
+    assert refused.json["error"]["code"] == "unsupported"
+    assert api("GET", BASE).json["items"] == []
+
+
+def test_a_test_push_tells_what_the_target_answered(cloud: Cloud) -> None:
+    cloud.api("PUT", f"{BASE}/thumbs", BODY)
+    cloud.target.answer = lambda _: DONE
+    assert cloud.api("POST", f"{BASE}/thumbs/test").json["outcome"] == "completed"
+    cloud.target.answer = lambda _: GONE
+    told = cloud.api("POST", f"{BASE}/thumbs/test", {"type": "a.b", "args": [1]}).json
+    assert (told["outcome"], told["error"]["code"]) == ("gone", "ResourceNotFoundException")
+    assert cloud.api("GET", f"{BASE}/thumbs").json["state"] == "active"
+
+
+def test_from_the_push_to_its_outcome_by_the_functions(cloud: Cloud) -> None:
+    cloud.api("PUT", f"{BASE}/thumbs", BODY)
+    ids = [
+        cloud.api("POST", "/ojs/v1/jobs", {"type": "a.b", "args": [n]}).json["job"]["id"]
+        for n in range(5)
+    ]
+    names = [{"delivery": name} for name in cloud.wakes.due()]
+    assert names
+    assert cloud.function("dispatch", *names, *names) == []
+    assert len(cloud.target.flying) == 3
+    first, second, third = cloud.target.flying
+    bodies = [
+        record(first, {"status": "completed", "result": 1}),
+        "no json",
+        record(second, {"status": "failed", "error": {"code": "x", "message": "no"}}),
+        {"version": "1.0"},
+    ]
+    # What is no record comes again, until its queue puts it aside.
+    assert cloud.function("outcomes", *bodies) == ["1", "3"]
+    # Two were settled, and two others have their places.
+    assert len(cloud.target.flying) == 5
+    states = [cloud.api("GET", f"/ojs/v1/jobs/{job_id}").json["job"]["state"] for job_id in ids]
+    assert states == ["completed", "retryable", "active", "active", "active"]
+    throttled = record(third, None, "EventAgeExceeded")
+    assert cloud.function("outcomes", throttled) == []
+    job = cloud.api("GET", f"/ojs/v1/jobs/{ids[2]}").json["job"]
+    assert (job["state"], job["attempt"]) == ("available", 0)
+
+
+def test_messages_that_name_nothing_come_again(cloud: Cloud) -> None:
+    assert cloud.function("dispatch", {"delivery": ""}, {"delivery": "gone"}, "[]") == ["0", "2"]
+    assert cloud.function("sender", {"delivery": "d", "job": "x"}, "{") == ["0", "1"]
+
+
+def test_senders_take_what_waits_for_its_target(cloud: Cloud) -> None:
+    cloud.target.waits = True
+    cloud.target.answer = lambda _: DONE
+    cloud.api("POST", BASE, {**REGISTRATION, "job_types": []})
+    pushed = cloud.api("POST", "/ojs/v1/jobs", {"type": "a.b", "args": []}).json["job"]["id"]
+    cloud.function("dispatch", *({"delivery": name} for name in cloud.wakes.due()))
+    ((delivery, job, token),) = cloud.sends.waiting
+    assert cloud.function("sender", {"delivery": delivery, "job": job, "token": token}) == []
+    assert cloud.api("GET", f"/ojs/v1/jobs/{pushed}").json["job"]["state"] == "completed"
