@@ -1,0 +1,55 @@
+// Numbers, times and durations as people read them, in the reader's own language and zone.
+
+const NUMBER = new Intl.NumberFormat();
+const SHORT = new Intl.NumberFormat(undefined, { notation: "compact", maximumFractionDigits: 1 });
+const MOMENT = new Intl.DateTimeFormat(undefined, { dateStyle: "medium", timeStyle: "long" });
+
+export const number = (value: number) => NUMBER.format(value);
+export const short = (value: number) => (value < 10_000 ? NUMBER.format(round(value)) : SHORT.format(value));
+export const moment = (value: string | number) => MOMENT.format(new Date(value));
+
+function round(value: number): number {
+  return Math.round(value * 100) / 100;
+}
+
+const UNITS: [number, string][] = [[86_400, "d"], [3_600, "h"], [60, "min"], [1, "s"]];
+
+/** A span of time in its two largest units: `2 h 5 min`, `41 ms`. */
+export function duration(ms: number): string {
+  if (ms < 1_000) return `${Math.round(ms)} ms`;
+  if (ms < 60_000) return `${(ms / 1_000).toFixed(ms < 10_000 ? 1 : 0)} s`;
+  let left = Math.round(ms / 1_000);
+  const parts: string[] = [];
+  for (const [size, unit] of UNITS) {
+    const count = Math.floor(left / size);
+    if (count || parts.length) {
+      if (count) parts.push(`${count} ${unit}`);
+      left -= count * size;
+      if (parts.length === 2 || size === 1) break;
+    }
+  }
+  return parts.join(" ");
+}
+
+export function ago(at: number, now: number): string {
+  const ms = now - at;
+  if (Math.abs(ms) < 1_000) return "now";
+  const [one, unit] = duration(Math.abs(ms)).split(" ");
+  const text = `${Math.abs(ms) < 60_000 ? Math.round(Math.abs(ms) / 1_000) : one} ${Math.abs(ms) < 60_000 ? "s" : unit}`;
+  return ms > 0 ? `${text} ago` : `in ${text}`;
+}
+
+export const percent = (part: number) => `${Math.round(part * 100)} %`;
+
+export const plural = (count: number, one: string, many = `${one}s`) =>
+  `${number(count)} ${count === 1 ? one : many}`;
+
+/** A value as JSON. What turns the direction of writing is escaped, so that it reads as it is. */
+export const json = (value: unknown, indent?: number) =>
+  (JSON.stringify(value, null, indent) ?? "").replace(
+    /[\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069]/g,
+    (mark) => `\\u${mark.charCodeAt(0).toString(16).padStart(4, "0")}`,
+  );
+
+/** A text in the quotes of a POSIX shell. */
+export const quoted = (text: string) => `'${text.replaceAll("'", "'\\''")}'`;

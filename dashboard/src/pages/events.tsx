@@ -1,0 +1,72 @@
+import { useEffect, useRef, useState } from "preact/hooks";
+import { get, type Json, limited, query, seg } from "../api";
+import { json } from "../format";
+import { useBox } from "../box";
+import { usePoll, live } from "../live";
+import { go, refine, useRoute } from "../route";
+import { Card, Empty, Link, Page, Table, Text, Time, Trouble } from "../ui";
+
+const KEPT = 500;
+
+export function Events() {
+  const { query: asked } = useRoute();
+  const filter = { types: asked.get("types") ?? undefined, queues: asked.get("queues") ?? undefined, job_types: asked.get("job_types") ?? undefined };
+  const text = JSON.stringify(filter);
+  const only = limited();
+  const blocked = only && !filter.queues;
+  const following = useBox(live);
+  const seen = useRef<{ after?: string; of: string }>({ of: text });
+  const [events, set] = useState<Json[]>([]);
+  useEffect(() => {
+    set([]);
+    seen.current = { of: text };
+  }, [text]);
+  const read = usePoll(async (signal) => {
+    if (blocked) return 0;
+    const mine = seen.current;
+    const answer = await get(`/events${query({ ...filter, limit: 100, after: mine.after })}`, signal);
+    if (mine !== seen.current) return 0;
+    mine.after = answer.cursor;
+    if (answer.events.length) set((was) => [...answer.events.toReversed(), ...was].slice(0, KEPT));
+    return answer.events.length;
+  }, 5_000, [text]);
+  const find = (event: SubmitEvent) => {
+    event.preventDefault();
+    const form = event.currentTarget as HTMLFormElement;
+    refine(Object.fromEntries(["types", "queues", "job_types"].map((name) => [name, (form.elements.namedItem(name) as HTMLInputElement).value.trim()])));
+  };
+  return (
+    <Page title="Events" about={<>What happened in the last seven days, latest first; {following ? "new ones come by themselves." : "paused."}</>}>
+      <Card>
+        <form key={text} class="filters" onSubmit={find} role="search">
+          <label>Types <input name="types" defaultValue={filter.types} placeholder="job.failed,queue.*" spellcheck={false} /></label>
+          <label>Queues <input name="queues" defaultValue={filter.queues} spellcheck={false} /></label>
+          <label>Job types <input name="job_types" defaultValue={filter.job_types} spellcheck={false} /></label>
+          <div class="row"><button type="submit" class="main">Follow</button>{asked.size > 0 && <button type="button" onClick={() => go("/events")}>Clear</button>}</div>
+        </form>
+      </Card>
+      <Card>
+        {blocked ? <Empty title="Your key is limited to some queues.">Name one of them above.</Empty> : <>
+          <Trouble read={read} />
+          <Table rows={events} label="Events" id={(event) => event.id} empty={<Empty title={read.busy && !read.at ? "Reading …" : "Nothing has happened that fits."}>{read.at ? "It shows here as soon as something does." : null}</Empty>} columns={[
+            { name: "When", cell: (event) => <Time at={event.time} /> },
+            { name: "Event", cell: (event) => <code><bdi>{event.type}</bdi></code>, by: (event) => event.type },
+            { name: "Of", cell: (event) => <Subject of={event} /> },
+            { name: "Queue", wide: true, cell: (event) => <Text>{event.data?.queue}</Text> },
+            { name: "What", wide: true, cell: (event) => <code class="cut"><bdi>{json(Object.fromEntries(Object.entries(event.data ?? {}).filter(([name]) => name !== "queue")))}</bdi></code> },
+          ]} />
+        </>}
+      </Card>
+    </Page>
+  );
+}
+
+function Subject({ of }: { of: Json }) {
+  const id = String(of.subject ?? "");
+  const [kind] = String(of.type).split(".");
+  if (kind === "job" || kind === "dead_letter") return <Link to={`/jobs/${seg(id)}`} class="mono">{id.slice(-12)}</Link>;
+  if (kind === "queue" || kind === "backpressure") return <Link to={`/queues/${seg(id)}`}>{id}</Link>;
+  if (kind === "workflow") return <Link to={`/workflows/${seg(id)}`} class="mono">{id.slice(-12)}</Link>;
+  if (kind === "cron") return <Link to={`/cron/${seg(of.data?.cron_name ?? id)}`}>{of.data?.cron_name ?? id}</Link>;
+  return <Text>{id}</Text>;
+}

@@ -1,0 +1,1 @@
+"""The dashboard: the files of a web page, for whoever asks."""

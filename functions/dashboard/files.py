@@ -1,0 +1,133 @@
+"""The dashboard's files at /ojs/admin/, as its build left them.
+
+They are the same for everybody and hold nothing of the deployment: what the page shows it asks the
+API for, with the reader's own key.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ojs.domain.errors import BackendUnavailable, PermissionDenied
+
+if TYPE_CHECKING:
+    from ojs.services.operations.origin import OriginGuard
+
+ROOT = "/ojs/admin"
+_TYPES = {
+    ".css": "text/css; charset=utf-8",
+    ".html": "text/html; charset=utf-8",
+    ".js": "text/javascript; charset=utf-8",
+    ".svg": "image/svg+xml",
+}
+# Compressed by the build, best first.
+_ENCODINGS = (("br", ".br"), ("gzip", ".gz"))
+_FOREVER = "public, max-age=31536000, immutable"
+_SECURITY = {
+    # Nothing but what the build made: no code, style or frame of anywhere else, and none in the
+    # page itself; requests go to the API beside it alone.
+    "content-security-policy": (
+        "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; "
+        "connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+    ),
+    "cross-origin-opener-policy": "same-origin",
+    "cross-origin-resource-policy": "same-origin",
+    "referrer-policy": "no-referrer",
+    "strict-transport-security": "max-age=31536000",
+    "x-content-type-options": "nosniff",
+    "x-frame-options": "DENY",
+}
+_NOT_BUILT = (
+    "The dashboard was not built: run `make dashboard`, which takes Node.js 20 or later with npm. "
+    "The API works without it.\n"
+)
+
+
+class Dashboard:
+    """Answers requests below /ojs/admin with the files of a folder."""
+
+    def __init__(self, folder: Path, authorizer: str, origin: OriginGuard | None = None) -> None:
+        """`folder` is what the build made; `authorizer` the setting that says who lets callers in,
+        which the page asks for before anybody has signed in; `origin` lets requests in.
+        """
+        self._folder = folder
+        self._origin = origin
+        self._authorizer = authorizer
+
+    def __call__(self, event: Mapping[str, Any], _context: object = None) -> dict[str, Any]:
+        """Answer one event of API Gateway."""
+        headers = {name.lower(): value for name, value in (event.get("headers") or {}).items()}
+        try:
+            if self._origin is not None:
+                self._origin.check(headers)
+        except PermissionDenied as refused:
+            return _text(403, f"{refused.message}\n")
+        except BackendUnavailable as unknown:
+            again = {"retry-after": str(unknown.retry_after_s)}
+            return _text(503, f"{unknown.message}\n", **again)
+        method = event["requestContext"]["http"]["method"].upper()
+        if method not in {"GET", "HEAD"}:
+            return _text(405, "Only GET and HEAD.\n", allow="GET, HEAD")
+        path = event["rawPath"].removeprefix(ROOT)
+        if not path:
+            # With a path below it, which each way of routing leads here.
+            return _text(302, "", location=f"{ROOT}/overview")
+        if path == "/served.json":
+            body = json.dumps({"authorizer": self._authorizer}).encode()
+            return _answer(200, body, {"content-type": "application/json"}, "no-store")
+        return self._file(path, headers)
+
+    def _file(self, path: str, headers: Mapping[str, str]) -> dict[str, Any]:
+        """A file of the build, as the client takes it; the page itself for all that is no asset."""
+        asset = path.startswith("/assets/")
+        # A name without a slash: no path leads out of the folder.
+        name = f"assets/{Path(path).name}" if asset else "index.html"
+        kind = _TYPES.get(Path(name).suffix)
+        for encoding, ending in _wanted(headers.get("accept-encoding", "")) if kind else ():
+            if found := self._read(name + ending):
+                body, tag = found
+                extra = {"content-type": str(kind), "etag": tag}
+                extra |= {"vary": "accept-encoding"}
+                if encoding:
+                    extra["content-encoding"] = encoding
+                kept = _FOREVER if asset else "no-cache"
+                if tag in headers.get("if-none-match", ""):
+                    return _answer(304, b"", extra, kept)
+                return _answer(200, body, extra, kept)
+        if asset:
+            return _text(404, "There is no such file. Load the page anew: it may be older.\n")
+        return _text(503, _NOT_BUILT)
+
+    def _read(self, name: str) -> tuple[bytes, str] | None:
+        """A file of the build and its entity tag; None if it is not there."""
+        try:
+            body = (self._folder / name).read_bytes()
+        except (OSError, ValueError):  # ValueError: a name with a zero byte
+            return None
+        return body, f'"{hashlib.sha256(body).hexdigest()[:20]}"'
+
+
+def _wanted(accepted: str) -> list[tuple[str, str]]:
+    """Encodings that the client takes, and the endings of their files."""
+    parts = [part.strip().replace(" ", "").lower() for part in accepted.split(",")]
+    taken = {part.partition(";")[0] for part in parts if not part.endswith((";q=0", ";q=0.0"))}
+    return [each for each in _ENCODINGS if each[0] in taken] + [("", "")]
+
+
+def _text(status: int, text: str, **headers: str) -> dict[str, Any]:
+    headers["content-type"] = "text/plain; charset=utf-8"
+    return _answer(status, text.encode(), headers, "no-store")
+
+
+def _answer(status: int, body: bytes, headers: Mapping[str, str], kept: str) -> dict[str, Any]:
+    return {
+        "statusCode": status,
+        "headers": {**_SECURITY, "cache-control": kept, **headers},
+        "body": base64.b64encode(body).decode("ascii"),
+        "isBase64Encoded": True,
+    }

@@ -1,0 +1,45 @@
+"""The list of what operators did, and under what name."""
+
+from __future__ import annotations
+
+from aws_lambda_powertools import Logger
+
+from ojs.clock import Clock
+from ojs.domain.access import Principal
+from ojs.domain.actions import MAX_PATH, OperatorAction
+from ojs.domain.errors import BAD_CURSOR, OjsError, naming_field
+from ojs.domain.ids import IdSource
+from ojs.domain.job import envelope
+from ojs.domain.page import Page
+from ojs.store.deployment.actions import ActionStore
+
+logger = Logger()
+
+
+class Actions:
+    """Writes down actions, and lists them."""
+
+    def __init__(self, store: ActionStore, clock: Clock, ids: IdSource) -> None:
+        self._store = store
+        self._clock = clock
+        self._ids = ids
+
+    def add(self, who: Principal, operation: str, method: str, path: str, status: int) -> None:
+        """Write down what was done, unless the table fails: it is done all the same, and the log
+        of the API has it. One call.
+        """
+        now_ms = self._clock.now_ms()
+        action = OperatorAction(
+            self._ids.uuid7(), now_ms, operation, method, path[:MAX_PATH], status, who.name, who.key
+        )
+        try:
+            self._store.add(action)
+        except OjsError:
+            logger.exception("action not listed", operation=operation)
+
+    def list(self, *, limit: int, cursor: str | None = None) -> Page[OperatorAction]:
+        """A page of actions, latest first. Raises InvalidRequest for a bad cursor."""
+        if cursor is not None:
+            with naming_field("cursor", cursor, BAD_CURSOR):
+                envelope.check_job_id(cursor)
+        return self._store.list(limit=limit, before=cursor, now_ms=self._clock.now_ms())
