@@ -1,0 +1,1 @@
+"""Jobs from an SQS queue."""

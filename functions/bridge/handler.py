@@ -1,0 +1,164 @@
+"""The messages of an SQS queue become jobs: each at most one, however often it comes.
+
+Lambda takes a message from the queue when this function says that its job is stored. All others go
+back to the queue, which hands them out again, and in the end to its own dead-letter queue.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from aws_lambda_powertools import Logger
+
+from ojs import runtime
+from ojs.domain import jsontext
+from ojs.domain.errors import Duplicate, InvalidRequest, OjsError, QueueFull
+from ojs.domain.ids import derived_uuid7
+from ojs.domain.job import envelope
+
+if TYPE_CHECKING:
+    from ojs.domain.job.envelope import JobRequest
+    from ojs.runtime import Runtime
+    from ojs.settings import Settings
+
+Record = Mapping[str, Any]
+
+logger = Logger()
+
+_IDS_LOGGED = 10
+
+
+def handler(event: Mapping[str, Any], _context: object) -> dict[str, Any]:
+    """Store the jobs of a batch of messages. Returns the messages that go back to the queue."""
+    records: Sequence[Record] = event.get("Records") or []
+    refused = _Refused()
+    if records:
+        _Bridge(runtime.current(), refused).push(records)
+    if refused.ids:
+        # What is in the messages may be confidential.
+        logger.warning(
+            "messages go back to their queue",
+            extra={
+                "messages": len(records),
+                "refused": len(refused.ids),
+                "codes": dict(refused.codes),
+                "message_ids": refused.ids[:_IDS_LOGGED],
+            },
+        )
+    return {"batchItemFailures": [{"itemIdentifier": each} for each in refused.ids]}
+
+
+class _Refused:
+    """Messages whose jobs are not stored, in order. Of a FIFO queue all later ones of their groups
+    are among them, so that none overtakes another.
+    """
+
+    def __init__(self) -> None:
+        self.ids: list[str] = []
+        self.codes: Counter[str] = Counter()
+        self._groups: set[str] = set()
+
+    def add(self, record: Record, code: str) -> None:
+        self.ids.append(record["messageId"])
+        self.codes[code] += 1
+        if group := _group(record):
+            self._groups.add(group)
+
+    def blocks(self, record: Record) -> bool:
+        return _group(record) in self._groups
+
+
+class _Bridge:
+    def __init__(self, current: Runtime, refused: _Refused) -> None:
+        self._enqueue = current.enqueue
+        self._settings = current.settings
+        self._refused = refused
+
+    def push(self, records: Sequence[Record]) -> None:
+        """Store the jobs of these messages, all at once if that can be."""
+        readable = list(self._readable(records))
+        if len(readable) > 1:
+            try:
+                self._enqueue.push_batch([job for _, job in readable], producer=_producer(records))
+            except OjsError as error:
+                if error.retryable and not isinstance(error, QueueFull):
+                    for record, _ in readable:
+                        self._refused.add(record, error.code)
+                    return
+                # One of them is no job or is stored already, or there is room for some: each for
+                # itself.
+            else:
+                return
+        self._one_by_one(readable, _producer(records))
+
+    def _readable(self, records: Sequence[Record]) -> Iterator[tuple[Record, JobRequest]]:
+        for record in records:
+            if self._refused.blocks(record):
+                self._refused.add(record, "group")
+                continue
+            try:
+                yield record, envelope.parse(_job(record, self._settings))
+            except OjsError as error:
+                self._refused.add(record, error.code)
+
+    def _one_by_one(self, jobs: Sequence[tuple[Record, JobRequest]], producer: str) -> None:
+        busy: str | None = None
+        for record, job in jobs:
+            if busy or self._refused.blocks(record):
+                self._refused.add(record, busy or "group")
+                continue
+            try:
+                self._enqueue.push(job, producer=producer)
+            except Duplicate:
+                # The message came before, or another job stands for it.
+                continue
+            except OjsError as error:
+                self._refused.add(record, error.code)
+                # What has no room, or no answer, now has none for the next one either.
+                busy = error.code if error.retryable else None
+
+
+def _job(record: Record, settings: Settings) -> dict[str, Any]:
+    """The job of a message, as a client would send it. Raises InvalidPayload, InvalidRequest."""
+    body: Any = record["body"]
+    if settings.bridge_body == "json":
+        body = jsontext.loads(body)
+    if settings.bridge_type is not None:
+        body = {
+            "type": settings.bridge_type,
+            "args": [body],
+            "options": {"queue": settings.bridge_queue},
+        }
+    elif not isinstance(body, dict):
+        raise InvalidRequest("body", "must be a JSON object: a job")
+    meta = body.get("meta", {})
+    if isinstance(meta, dict):
+        meta = {**_attributes(record), **meta, "sqs_message_id": record["messageId"]}
+    # The time at which it was sent is the same each time it comes.
+    sent_ms = int(record["attributes"]["SentTimestamp"])
+    return {"id": derived_uuid7(sent_ms, record["messageId"]), **body, "meta": meta}
+
+
+def _attributes(record: Record) -> dict[str, str]:
+    """Attributes that the sender gave the message; what is no text is left out."""
+    given: Mapping[str, Any] = record.get("messageAttributes") or {}
+    return {
+        name: each["stringValue"]
+        for name, each in given.items()
+        if each.get("stringValue") is not None
+    }
+
+
+def _producer(records: Sequence[Record]) -> str:
+    """The name of the queue that the messages are from, which is one."""
+    return str(records[0]["eventSourceARN"]).rpartition(":")[2]
+
+
+def _group(record: Record) -> str | None:
+    group: str | None = record["attributes"].get("MessageGroupId")
+    return group
+
+
+runtime.prepare()
