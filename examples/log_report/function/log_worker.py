@@ -1,0 +1,48 @@
+"""The function: a job names a log in the bucket, and gets a report beside it.
+
+It gets the job itself as its event, and answers what became of it. An exception is an answer, too:
+the job is tried again, as its rules say.
+"""
+
+from __future__ import annotations
+
+import gzip
+import io
+import json
+import os
+from typing import Any
+
+import boto3
+from access_log import NotALog, report
+
+_s3 = boto3.client("s3")
+_BUCKET = os.environ["BUCKET"]
+
+
+def handler(event: dict[str, Any], _context: object) -> dict[str, Any]:
+    """Report on the log that the first argument names."""
+    key = event["args"][0]
+    try:
+        body = _s3.get_object(Bucket=_BUCKET, Key=f"logs/{key}")["Body"]
+        made = report(_lines(body, packed=key.endswith(".gz")))
+    except _s3.exceptions.NoSuchKey:
+        return _failed(event, "no_such_log", f"there is no logs/{key}")
+    except (NotALog, gzip.BadGzipFile, UnicodeDecodeError) as error:
+        return _failed(event, "not_a_log", str(error))
+    # Under a name that follows from the job: a second run of it leaves the same.
+    name = f"reports/{key}.json"
+    text = json.dumps(made, indent=2).encode()
+    _s3.put_object(Bucket=_BUCKET, Key=name, Body=text, ContentType="application/json")
+    told = {"report": name, "requests": made["requests"], "visitors": made["visitors"]}
+    return {"status": "completed", "job_id": event["id"], "result": told}
+
+
+def _lines(body: Any, *, packed: bool) -> io.TextIOWrapper:
+    """The log line by line: it may be larger than the function's memory."""
+    return io.TextIOWrapper(gzip.open(body) if packed else body, encoding="utf-8")
+
+
+def _failed(event: dict[str, Any], code: str, message: str) -> dict[str, Any]:
+    """It would fail the next time, too."""
+    error = {"code": code, "message": message, "retryable": False}
+    return {"status": "failed", "job_id": event["id"], "error": error}
