@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import ast
 import inspect
 import re
 
+import pytest
+
 from ojs_aws import RetryPolicy, Worker, errors
 from ojs_aws.testing.server import OjsServer
-from tests.library.pages import TEST_YOUR_JOBS, WRITE_A_WORKER
+from tests.library.pages import TEST_YOUR_JOBS, TESTED, WRITE_A_WORKER, page
 
 
 def test_the_defaults_are_those_of_the_table() -> None:
@@ -35,3 +38,11 @@ def test_every_error_is_named() -> None:
 def test_everything_the_fixture_offers_is_named() -> None:
     offered = {name for name in vars(OjsServer) if not name.startswith("_")} - {"close"}
     assert [name for name in offered if f"`.{name}" not in TEST_YOUR_JOBS] == []
+
+
+@pytest.mark.parametrize("name", TESTED)
+def test_what_is_shown_and_not_run_is_python_all_the_same(name: str) -> None:
+    blocks = re.findall(r"^```python\n(.*?)^```$", page(name), re.MULTILINE | re.DOTALL)
+    assert len(blocks) > 1
+    for block in blocks:
+        ast.parse(block)

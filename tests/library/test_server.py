@@ -6,8 +6,10 @@ The server is that of the fixture for tests of one's own jobs, which is shown he
 from __future__ import annotations
 
 import inspect
+import json
 import os
 import re
+import shlex
 import signal
 import subprocess
 import sys
@@ -18,9 +20,14 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import timedelta
 from pathlib import Path
+from string import Template
 from typing import Any
+from unittest.mock import Mock
+from urllib.parse import urlsplit
 
+import boto3
 import pytest
+from moto import mock_aws
 
 from ojs_aws import (
     BadRequest,
@@ -33,7 +40,7 @@ from ojs_aws import (
 from ojs_aws.client.call import Answer, Call, json_object
 from ojs_aws.testing.server import OjsServer
 from tests.architecture.modules import ROOT
-from tests.library.pages import TEST_YOUR_JOBS, WRITE_A_WORKER, files
+from tests.library.pages import TEST_YOUR_JOBS, TESTED, WRITE_A_WORKER, files, page
 from tests.library.stub import until
 
 pytestmark = pytest.mark.e2e
@@ -54,7 +61,8 @@ def worker(url: str, seed: int, file: Path) -> Iterator[subprocess.Popen[str]]:
             process.kill()
 
 
-@pytest.mark.parametrize("count", [4, pytest.param(40, marks=pytest.mark.exhaustive)])
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("count", [4, 40])
 def test_every_job_is_done_and_none_is_acked_twice(
     count: int, ojs_server: OjsServer, tmp_path: Path
 ) -> None:
@@ -126,6 +134,7 @@ def test_a_worker_beside_a_real_server(ojs_server: OjsServer) -> None:
     assert client.list_workers()["workers"] == []
 
 
+@pytest.mark.exhaustive
 def test_a_worker_with_a_key_that_is_limited_to_its_queue(ojs_server_with_keys: OjsServer) -> None:
     server = ojs_server_with_keys
     made = server.client.create_key("worker", ["work"], queues=["mail"])
@@ -227,10 +236,10 @@ def test_the_clock_takes_whole_steps_forward_alone_and_is_put_back(ojs_server: O
 # --- the pages --------------------------------------------------------------------------------
 
 
-def written(page: str, folder: Path) -> dict[str, str]:
-    found = files(page)
-    for name, text in found.items():
-        (folder / name).write_text(text)
+def written(text: str, folder: Path) -> dict[str, str]:
+    found = files(text)
+    for name, content in found.items():
+        (folder / name).write_text(content)
     return found
 
 
@@ -260,26 +269,51 @@ def test_a_worker_and_its_producer(ojs_server: OjsServer, tmp_path: Path) -> Non
     assert (ojs_server.client.get_job(wrong.id).error or {})["code"] == "bad_address"
 
 
-def test_the_tests_of_the_page(
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("name", TESTED)
+def test_the_tests_of_a_page(
+    name: str,
     ojs_server: OjsServer,
     ojs_server_with_keys: OjsServer,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    names = written(TEST_YOUR_JOBS, tmp_path)
-    assert set(names) == {"mailing.py", "test_mailing.py"}
+    names = written(page(name), tmp_path)
+    (script,) = (each for each in names if each.startswith("test_"))
     monkeypatch.syspath_prepend(str(tmp_path))
     try:
         space: dict[str, Any] = {}
-        exec(compile(names["test_mailing.py"], "test_mailing.py", "exec"), space)
+        exec(compile(names[script], script, "exec"), space)
         given = {"ojs_server": ojs_server, "ojs_server_with_keys": ojs_server_with_keys}
-        tests = [each for name, each in space.items() if name.startswith("test_")]
-        assert len(tests) == 4
+        tests = [each for called, each in space.items() if called.startswith("test_")]
+        assert len(tests) == TESTED[name]
         for test in tests:
             ojs_server.reset()
             test(**{name: given[name] for name in inspect.signature(test).parameters})
     finally:
-        sys.modules.pop("mailing", None)
+        for each in names:
+            sys.modules.pop(each.removesuffix(".py"), None)
+
+
+def test_a_queue_is_drained_as_the_page_says(ojs_server: OjsServer) -> None:
+    space: dict[str, Any] = {}
+    exec(compile(files(page("from-sqs"))["drain.py"], "drain.py", "exec"), space)
+    with mock_aws():
+        sqs = boto3.client("sqs", region_name="us-east-1")
+        url = sqs.create_queue(QueueName="orders", Attributes={"VisibilityTimeout": "0"})[
+            "QueueUrl"
+        ]
+        for number in range(12):
+            sqs.send_message(QueueUrl=url, MessageBody=json.dumps({"order": number}))
+        deleting = Mock(side_effect=[ConnectionError("away"), None])
+        broken = Mock(receive_message=sqs.receive_message, delete_message=deleting)
+        # It dies when one job is stored, and its message is not deleted.
+        with pytest.raises(ConnectionError):
+            space["drain"](broken, url, ojs_server.client)
+        ojs_server.assert_enqueued("order.confirm", count=1)
+        assert space["drain"](sqs, url, ojs_server.client) == 12
+    orders = [job.args[0]["order"] for job in ojs_server.enqueued("order.confirm", queue="orders")]
+    assert sorted(orders) == list(range(12))
 
 
 @pytest.mark.exhaustive
@@ -296,4 +330,29 @@ def test_the_tests_of_the_page_as_their_reader_runs_them(tmp_path: Path) -> None
     without = subprocess.run(
         command, cwd=tmp_path, env=env, capture_output=True, text=True, timeout=120, check=False,
     )  # fmt: skip
-    assert "make -C ojs-backend-aws" in without.stdout
+    assert "python -m ojs_aws.testing install" in without.stdout
+
+
+def test_the_quick_start_of_the_readme(ojs_server: OjsServer) -> None:
+    readme = (ROOT / "README.md").read_text("utf-8")
+    text = readme[readme.index("## Quick start") : readme.index("## An example")]
+    blocks = re.findall(r"^```sh\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)
+    names: dict[str, str] = {}
+    answers = []
+    for line in "".join(blocks).replace("\\\n", "").splitlines():
+        words = shlex.split(line, comments=True)
+        if words[0] != "curl":
+            continue
+        path = urlsplit("http://" + words[1]).path
+        body = json.loads(Template(words[words.index("-d") + 1]).substitute(names))
+        answers.append(ojs_server.client.run(Call("POST", path, json_object, body)))
+        for job in answers[-1].get("jobs", []):
+            names = {"JOB": json.dumps(job["id"]), "TOKEN": json.dumps(job["lease_token"])}
+    pushed, fetched, beaten, acked = answers
+    (job,) = fetched["jobs"]
+    assert job["id"] == pushed["job"]["id"]
+    shown = json.loads(re.findall(r"^```json\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)[0])
+    assert shown["jobs"][0].keys() == job.keys()
+    assert beaten["jobs_extended"] == [job["id"]]
+    assert acked["state"] == "completed"
+    assert ojs_server.client.get_job(job["id"]).result == "hello, world"

@@ -6,7 +6,14 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from ojs_aws.client.blocking import common_headers, failed, items_of, needs_tls, sent_headers
+from ojs_aws.client.blocking import (
+    common_headers,
+    failed,
+    items_of,
+    needs_tls,
+    sent_headers,
+    signer,
+)  # fmt: skip
 from ojs_aws.client.call import Answer, Call, server_of
 from ojs_aws.client.exchange import Failure, Outcome, Reply, RetryPolicy, Send, exchange
 from ojs_aws.client.methods import Awaiting, Operations
@@ -27,6 +34,7 @@ class AsyncClient(Awaiting, Operations):
         url: str | None = None,
         *,
         key: str | None = None,
+        iam: bool | None = None,
         timeout_s: float = 30.0,
         retry: RetryPolicy | None = None,
         transport: httpx.AsyncBaseTransport | None = None,
@@ -42,8 +50,9 @@ class AsyncClient(Awaiting, Operations):
         self._timeout_s = timeout_s
         self._sleep = sleep or asyncio.sleep
         self._http = httpx.AsyncClient(
-            base_url=root, headers=common_headers(key), transport=transport, verify=needs_tls(root)
-        )
+            base_url=root, headers=common_headers(key, iam), transport=transport,
+            verify=needs_tls(root), auth=signer(key, iam),
+        )  # fmt: skip
 
     async def run(self, call: Call[T]) -> T:
         """The answer to a call of `ojs_aws.client.operations`. Raises ApiError, Unreachable."""

@@ -27,13 +27,15 @@ class Client(Blocking, Operations):
         url: str | None = None,
         *,
         key: str | None = None,
+        iam: bool | None = None,
         timeout_s: float = 30.0,
         retry: RetryPolicy | None = None,
         transport: httpx.BaseTransport | None = None,
         sleep: Callable[[float], object] = time.sleep,
     ) -> None:
         """`url` is the server's, with or without `/ojs/v1`; `key` the access key that a deployed
-        server asks for: OJS_URL and OJS_KEY of the environment when not given. Raises ValueError.
+        server asks for: OJS_URL and OJS_KEY of the environment when not given. With `iam`, or
+        OJS_AUTH=iam, requests are signed with AWS credentials instead. Raises ValueError.
 
         `transport` and `sleep` are for tests.
         """
@@ -44,8 +46,8 @@ class Client(Blocking, Operations):
         self._timeout_s = timeout_s
         self._sleep = sleep
         self._http = httpx.Client(
-            base_url=root, headers=common_headers(key), transport=transport, limits=_limits(httpx),
-            verify=needs_tls(root),
+            base_url=root, headers=common_headers(key, iam), transport=transport,
+            limits=_limits(httpx), verify=needs_tls(root), auth=signer(key, iam),
         )  # fmt: skip
 
     def run(self, call: Call[T]) -> T:
@@ -115,9 +117,22 @@ def needs_tls(root: str) -> bool:
     return root.startswith("https:")
 
 
-def common_headers(key: str | None) -> dict[str, str]:
+def signer(key: str | None, iam: bool | None) -> Any:
+    """What signs requests with AWS credentials, if they are to be signed: `iam`, or OJS_AUTH of the
+    environment without a key. Raises ValueError for both.
+    """
+    if iam and key:
+        raise ValueError("key and iam: only one of them can count")
+    if not (iam or (iam is None and not key and os.environ.get("OJS_AUTH") == "iam")):
+        return None
+    from ojs_aws.client.signing import Signer
+
+    return Signer()
+
+
+def common_headers(key: str | None, iam: bool | None = None) -> dict[str, str]:
     """Headers of all requests."""
-    key = key or os.environ.get("OJS_KEY")
+    key = key or (None if iam else os.environ.get("OJS_KEY"))
     found = {"Accept": "application/json", "User-Agent": USER_AGENT}
     return found | ({"Authorization": f"Bearer {key}"} if key else {})
 

@@ -41,7 +41,10 @@ class Call(Generic[T]):
         """The URL's part after the host; `base` is the prefix of the server's own path."""
         path = self.path if self.path.startswith("/") else f"{BASE}/{self.path}"
         given = {name: _shown(value) for name, value in self.query.items() if value is not None}
-        return f"{base}{path}" + (f"?{urlencode(given)}" if given else "")
+        return f"{base}{path}" + (
+            # A plus for a space is nothing that can be signed.
+            f"?{urlencode(given, quote_via=quote)}" if given else ""
+        )
 
     def content(self) -> bytes | None:
         """The body as it is sent. Raises ValueError or TypeError for what is no JSON."""

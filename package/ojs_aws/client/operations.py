@@ -204,6 +204,31 @@ def enqueue_batch(
     )  # fmt: skip
 
 
+def enqueue_each(
+    jobs: Sequence[JobRequest],
+    *,
+    atomic: bool = False,
+    idempotency_key: str | None = None,
+    producer: str | None = None,
+    block_s: float | None = None,
+) -> Call[Answer]:
+    """Enqueue up to 1 000 jobs, each for itself: `items` of the answer says what became of each.
+
+    `atomic`: all or none. If none is stored that is an error. Sent again after a lost answer only
+    under an `idempotency_key`.
+    """
+    sent = [each.wire(each.id or "") for each in jobs]
+    for wire, each in zip(sent, jobs):  # noqa: B905
+        if each.id is None:
+            del wire["id"]
+    body = {"jobs": sent} | ({"atomicity": "atomic"} if atomic else {})
+    headers = _pushing(idempotency_key, producer, block_s)
+    return Call(
+        "POST", "jobs/bulk", json_object, body, headers=headers, takes_s=block_s or 0.0,
+        repeatable=idempotency_key is not None,
+    )  # fmt: skip
+
+
 # --- one job ---------------------------------------------------------------------------------
 
 
@@ -291,11 +316,14 @@ def list_unique_jobs(**filters: Any) -> Call[Answer]:
 def _many(
     verb: str, job_ids: Sequence[str] | None, dry_run: bool | None, chosen: Mapping[str, Any]
 ) -> Call[Answer]:
-    which = {"filter": dict(chosen)} if job_ids is None else {"job_ids": list(job_ids)}
+    body = _chosen(job_ids, chosen) | ({} if dry_run is None else {"dry_run": dry_run})
+    return _post(f"jobs/bulk/{verb}", body)
+
+
+def _chosen(job_ids: Sequence[str] | None, chosen: Mapping[str, Any]) -> dict[str, Any]:
     if job_ids is not None and chosen:
         raise ValueError("job_ids and a filter: only one of them can count")
-    body = which | ({} if dry_run is None else {"dry_run": dry_run})
-    return _post(f"jobs/bulk/{verb}", body)
+    return {"filter": dict(chosen)} if job_ids is None else {"job_ids": list(job_ids)}
 
 
 def retry_jobs(
@@ -317,6 +345,17 @@ def delete_jobs(
 ) -> Call[Answer]:
     """Delete many final jobs for good: these, or those a filter chooses."""
     return _many("delete", job_ids, dry_run, chosen)
+
+
+def erase_jobs(
+    job_ids: Sequence[str] | None = None, *, dry_run: bool | None = None, **chosen: Any
+) -> Call[Answer]:
+    """Erase jobs in any state, and what the archive has of them: these, or those with these values
+    in their `meta`, perhaps of one `queue` or `type`. The operation in the answer goes on for some
+    minutes.
+    """
+    body = _chosen(job_ids, chosen) | ({"dry_run": True} if dry_run else {"confirm": True})
+    return _post("admin/jobs/bulk/erase", body)
 
 
 def list_job_operations(**paging: Any) -> Call[Answer]:
@@ -518,6 +557,49 @@ def scheduling_stats(**chosen: Any) -> Call[Answer]:
     return _get("admin/scheduling/stats", **chosen)
 
 
+# --- deliveries ------------------------------------------------------------------------------
+
+
+def list_deliveries(**paging: Any) -> Call[Answer]:
+    """List deliveries."""
+    return _get("admin/deliveries", **paging)
+
+
+def create_delivery(**delivery: Any) -> Call[Answer]:
+    """Make a delivery, or replace it; without a name one is made of its target."""
+    return _post("admin/deliveries", delivery, repeatable=True)
+
+
+def put_delivery(name: str, **delivery: Any) -> Call[Answer]:
+    """Make or replace a delivery."""
+    return _put(place("admin/deliveries/{}", name), delivery)
+
+
+def get_delivery(name: str) -> Call[Answer]:
+    """Read a delivery and its statistics."""
+    return _get(place("admin/deliveries/{}", name))
+
+
+def delete_delivery(name: str) -> Call[Answer]:
+    """Remove a delivery; its queues and jobs stay."""
+    return _delete(place("admin/deliveries/{}", name))
+
+
+def pause_delivery(name: str) -> Call[Answer]:
+    """Push no more jobs for now."""
+    return _post(place("admin/deliveries/{}/pause", name), repeatable=True)
+
+
+def resume_delivery(name: str) -> Call[Answer]:
+    """Push jobs again."""
+    return _post(place("admin/deliveries/{}/resume", name), repeatable=True)
+
+
+def test_delivery(name: str, **push: Any) -> Call[Answer]:
+    """Push once what no job stands for: a `type` and `args`, if they are given."""
+    return _post(place("admin/deliveries/{}/test", name), push)
+
+
 # --- cron jobs -------------------------------------------------------------------------------
 
 
@@ -702,6 +784,16 @@ def get_key(key_id: str) -> Call[Answer]:
 def revoke_key(key_id: str, *, made: Literal["keep", "revoke"] | None = None) -> Call[Answer]:
     """Revoke an access key; `made` says what becomes of the keys that it made."""
     return Call("DELETE", place("admin/keys/{}", key_id), json_object, query={"made": made})
+
+
+def get_caller() -> Call[Answer]:
+    """Read who you are, and what you may do."""
+    return _get("me")
+
+
+def list_actions(**paging: Any) -> Call[Answer]:
+    """List what operators did, latest first."""
+    return _get("admin/actions", **paging)
 
 
 def manifest() -> Call[Answer]:

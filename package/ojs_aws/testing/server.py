@@ -18,6 +18,7 @@ from ojs_aws.client.blocking import Client
 from ojs_aws.client.call import Call, json_object
 from ojs_aws.client.job import Job
 from ojs_aws.client.operations import worker_call
+from ojs_aws.testing.environment import CARRIED, installed_python
 from ojs_aws.worker.context import Lease
 from ojs_aws.worker.outbox import Batch, Report
 from ojs_aws.worker.worker import Worker
@@ -29,13 +30,12 @@ _MANY_QUEUES = 8
 _READY = re.compile(r"URL +(http://\S+)/ojs/v1\n(?s:.*)Ctrl-C")
 PATH = "OJS_SERVER_PATH"
 
-INSTALL = f"""ojs_server needs the server, which is not in this package. Once:
+INSTALL = f"""ojs_server needs packages of its own, in an environment of their own. Once:
 
-    git clone --depth 1 <the repository of ojs-backend-aws>
-    make -C ojs-backend-aws .venv/.local .venv/.engine
+    python -m ojs_aws.testing install
 
-and say where it is: {PATH}=/path/to/ojs-backend-aws, or a session fixture `ojs_server_path` of
-your own that returns the path."""
+Or take a checkout of ojs-backend-aws in which `make .venv/.local .venv/.engine` was run, and say
+where it is: {PATH}=/path/to/ojs-backend-aws, or a session fixture `ojs_server_path` of your own."""
 
 
 class ServerNotFound(Exception):
@@ -57,12 +57,14 @@ class Performed:
 
 
 def find_server(start: Path) -> Path:
-    """The folder of the server: that of the environment, or one that `start` is in.
+    """The folder of the server: that of the environment, or one that `start` is in, or that which
+    the wheel has, if its packages are installed.
 
     Raises ServerNotFound.
     """
     named = os.environ.get(PATH)
-    for folder in [Path(named)] if named else [start, *start.parents]:
+    carried = [CARRIED] if installed_python().exists() else []
+    for folder in [Path(named)] if named else [start, *start.parents, *carried]:
         if (folder / "local" / "__main__.py").is_file() and (folder / "shared" / "ojs").is_dir():
             return folder
     raise ServerNotFound(INSTALL)
@@ -73,7 +75,7 @@ class ServerProcess:
 
     def __init__(self, path: Path, data: Path, *, keys: bool) -> None:
         """Start, which takes a second or two. Raises ServerNotStarted."""
-        own = path / ".venv" / "bin" / "python"
+        own = installed_python() if path == CARRIED else path / ".venv" / "bin" / "python"
         command = [str(own) if own.exists() else sys.executable, "-m", "local", "--port", "0"]
         command += ["--data", str(data / "data"), "--test-clock"] + (["--keys"] if keys else [])
         # Sweeps run when the clock is moved; in between there is nothing for them to find.
