@@ -19,6 +19,8 @@ PARALLEL := -n 2 --dist loadfile --no-loadscope-reorder
 
 VENV := .venv
 PY := $(VENV)/bin/python
+# MiniStack pins an SDK of its own. The server looks for it here, within its own environment.
+EMULATOR := $(VENV)/emulator
 # Apart from all else: what draws pictures is no part of what runs or is tested.
 PLOTS := build/plots
 # Likewise what makes clients out of the OpenAPI document, for a test.
@@ -26,7 +28,11 @@ CLIENTS := build/clients
 # What builds the wheel and says what is in it.
 PACKAGING := build/packaging
 PACKAGE := build/package
-PIP_INSTALL := $(PY) -m pip install -qq --disable-pip-version-check --require-hashes
+# The dashboard as it is served, and what tests drive a browser with.
+DASHBOARD := build/dashboard
+BROWSER := build/browser
+PIP_OPTIONS := -qq --disable-pip-version-check --require-hashes
+PIP_INSTALL := $(PY) -m pip install $(PIP_OPTIONS)
 NPM_CI := npm ci --no-audit --no-fund --loglevel=error
 
 export PYTHONPATH := shared:package:.
@@ -51,7 +57,7 @@ help: ## List the targets
 	  'PYTHON=' 'the Python (3.11 or later) to make .venv with'
 
 .PHONY: run
-run: $(VENV)/.local $(VENV)/.engine ## Start the local server, with data kept in DATA
+run: $(VENV)/.local $(VENV)/.engine try-dashboard ## Start the local server, with data kept in DATA
 	@exec $(PY) -m local --port $(PORT) --data $(DATA) --engine $(ENGINE) $(ARGS)
 
 .PHONY: test
@@ -59,15 +65,15 @@ test: setup ## Run the tests, without those that take long
 	@$(PY) -m pytest $(PARALLEL) -m 'not exhaustive' $(ARGS)
 
 .PHONY: test-exhaustive
-test-exhaustive: setup $(CLIENTS)/.installed $(PACKAGING)/.installed ## Run the tests that take long, and properties with many examples
+test-exhaustive: setup dashboard-types $(CLIENTS)/.installed $(PACKAGING)/.installed $(BROWSER)/.installed ## Run the tests that take long, and properties with many examples
 	@$(PY) -m pytest $(PARALLEL) -m '(exhaustive or hypothesis) and not whole' $(ARGS)
 
 .PHONY: test-all
-test-all: setup $(CLIENTS)/.installed $(PACKAGING)/.installed ## Run all tests
+test-all: setup dashboard-types $(CLIENTS)/.installed $(PACKAGING)/.installed $(BROWSER)/.installed ## Run all tests
 	@$(PY) -m pytest $(PARALLEL) $(ARGS)
 
 .PHONY: check
-check: setup audit $(CLIENTS)/.installed $(PACKAGING)/.installed ## Run audit, linter, formatter check, type checker and all tests
+check: setup dashboard-types audit $(CLIENTS)/.installed $(PACKAGING)/.installed $(BROWSER)/.installed ## Run audit, linter, formatter check, type checker and all tests
 	$(PY) -m ruff check .
 	$(PY) -m ruff format --check .
 	$(PY) -m mypy
@@ -77,7 +83,7 @@ check: setup audit $(CLIENTS)/.installed $(PACKAGING)/.installed ## Run audit, l
 # failure; nor is a registry that has no such service. A known vulnerability is one.
 .PHONY: audit
 audit: setup ## Look for known vulnerabilities in the pinned packages
-	@for set in runtime local dev package; do echo "requirements/$$set.txt"; \
+	@for set in runtime local emulator dev package; do echo "requirements/$$set.txt"; \
 	  $(VENV)/bin/pip-audit --requirement requirements/$$set.txt --require-hashes --disable-pip \
 	    --progress-spinner off; done
 	@echo 'package-lock.json'; npm audit --loglevel=error --audit-level=high || \
@@ -122,7 +128,7 @@ synth: setup ## Write the CloudFormation templates to cdk.out
 # The functions' own packages are installed for this machine, to say what they are and what licences
 # they have. Nothing of them is in the wheel: bundling fetches them by the hashes that it carries.
 .PHONY: package
-package: $(PACKAGING)/.installed ## Build the wheel with the CDK construct into DIST, and check it
+package: $(PACKAGING)/.installed dashboard ## Build the wheel with the CDK construct into DIST, and check it
 	@rm -rf $(PACKAGE) $(DIST)/ojs_backend_aws-*.whl; mkdir -p $(PACKAGE)
 	@$(PY) -m venv --without-pip $(PACKAGE)/runtime
 	@$(PACKAGING)/bin/python -m pip --python $(PACKAGE)/runtime install -qq --no-compile \
@@ -146,20 +152,39 @@ PIP_COMPILE := env -u PIP_FIND_LINKS -u PIP_INDEX_URL -u PIP_EXTRA_INDEX_URL \
 
 .PHONY: lock
 lock: $(VENV)/.dev ## Work out the pinned versions again (UPGRADE=1: the newest)
-	@cd requirements && for set in runtime local dev plots clients package; do \
+	@cd requirements && for set in runtime local emulator dev plots clients package browser; do \
 	  $(PIP_COMPILE) --output-file=$$set.txt $$set.in; done
-	@for folder in . tests/local/clients; do npm install --prefix $$folder --package-lock-only \
+	@for folder in . dashboard tests/dashboard tests/local/clients; do npm install --prefix $$folder --package-lock-only \
 	  --omit-lockfile-registry-resolved --no-audit --no-fund; done
 
+.PHONY: dashboard
+dashboard: $(DASHBOARD)/index.html ## Build the dashboard
+
+# Wanted, not needed: the local server says so where it is not there.
+.PHONY: try-dashboard
+try-dashboard:
+	@mkdir -p build; if ! command -v npm >/dev/null; then \
+	  echo 'npm not found: no dashboard, all else works'; \
+	elif ! $(MAKE) dashboard 2>build/dashboard.log; then \
+	  echo 'The dashboard could not be built, all else works; build/dashboard.log says why'; fi
+
+.PHONY: dashboard-types
+dashboard-types: dashboard/node_modules/.dev ## Check the types of the dashboard's code
+	@cd dashboard && node_modules/.bin/tsc --noEmit
+
+.PHONY: pictures
+pictures: setup $(BROWSER)/.installed ## Take the pictures of docs/dashboard.md anew
+	@$(PY) -m tests.dashboard.pictures
+
 .PHONY: setup
-setup: $(VENV)/.dev $(VENV)/.node-tools ## Install everything the other targets need
+setup: $(VENV)/.dev $(EMULATOR)/.installed $(VENV)/.node-tools dashboard ## Install everything the other targets need
 
 .PHONY: clients
 clients: $(CLIENTS)/.installed ## Install what makes clients out of the OpenAPI document, for a test
 
 .PHONY: clean
 clean: ## Remove what was built or installed; the data in DATA stay
-	rm -rf $(VENV) node_modules build dist cdk.out .mypy_cache .pytest_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) node_modules dashboard/node_modules build dist cdk.out .mypy_cache .pytest_cache .ruff_cache .hypothesis
 	find . -name __pycache__ -type d -not -path './.git/*' -prune -exec rm -rf {} +
 
 # --- what is installed; each stamp is older than its lock file when that has changed -------------
@@ -180,8 +205,14 @@ $(VENV)/.dev: requirements/dev.txt | $(PY)
 	@$(PIP_INSTALL) -r $<
 	@touch $@ $(VENV)/.local
 
-# The engine is wanted, not needed: without npm, or a binary for this platform, it is MiniStack.
-$(VENV)/.engine: package-lock.json | $(PY)
+$(EMULATOR)/.installed: requirements/emulator.txt | $(PY)
+	@echo 'Installing MiniStack …'
+	@$(PY) -m venv --clear --without-pip $(EMULATOR)
+	@$(PY) -m pip --python $(EMULATOR) install $(PIP_OPTIONS) -r $<
+	@touch $@
+
+# dynoxide is wanted, not needed: without npm, or a binary for this platform, it is MiniStack.
+$(VENV)/.engine: package-lock.json | $(PY) $(EMULATOR)/.installed
 	@if ! command -v npm >/dev/null; then \
 	  echo 'npm not found: the engine will be MiniStack, unless dynoxide is on the PATH'; \
 	elif $(NPM_CI) --omit=dev >/dev/null; then touch $@; \
@@ -197,6 +228,30 @@ $(PACKAGING)/.installed: requirements/package.txt | $(PY)
 	@echo 'Installing what builds the wheel …'
 	@$(PY) -m venv --clear $(PACKAGING)
 	@$(PACKAGING)/bin/python -m pip install -qq --disable-pip-version-check --require-hashes -r $<
+	@touch $@
+
+dashboard/node_modules/.installed: dashboard/package-lock.json
+	@echo 'Installing what builds the dashboard …'
+	@$(NPM_CI) --prefix dashboard --omit=dev --ignore-scripts >/dev/null
+	@touch $@
+
+dashboard/node_modules/.dev: dashboard/package-lock.json
+	@$(NPM_CI) --prefix dashboard --ignore-scripts >/dev/null
+	@touch dashboard/node_modules/.installed $@
+
+$(DASHBOARD)/index.html: dashboard/node_modules/.installed dashboard/build.mjs dashboard/index.html $(shell find dashboard/src -type f)
+	@cd dashboard && node build.mjs ../$(DASHBOARD)
+
+# A browser is the machine's: Debian's, where there is none yet.
+$(BROWSER)/.installed: requirements/browser.txt tests/dashboard/package-lock.json | $(PY)
+	@echo 'Installing what drives a browser …'
+	@command -v chromium >/dev/null || { $(if $(filter 0,$(shell id -u)),,sudo) sh -c \
+	  'apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -qq -y \
+	  --no-install-recommends chromium fonts-dejavu-core' >/dev/null; }
+	@rm -rf $(BROWSER); mkdir -p $(BROWSER)
+	@$(PIP_INSTALL) --target $(BROWSER)/python -r $<
+	@cp tests/dashboard/package.json tests/dashboard/package-lock.json $(BROWSER)
+	@$(NPM_CI) --prefix $(BROWSER) --ignore-scripts >/dev/null
 	@touch $@
 
 $(CLIENTS)/.installed: requirements/clients.txt tests/local/clients/package-lock.json | $(PY)

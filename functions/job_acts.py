@@ -16,6 +16,7 @@ from ojs.http.views import jobs as views
 
 if TYPE_CHECKING:
     from ojs.domain.job.filter import JobFilter
+    from ojs.http.contract import answers
     from ojs.services.dead_letter.bulk import BulkRun
 
 # The rest of a bulk operation is left to the sweep when the request has less time than this.
@@ -81,13 +82,21 @@ def _many(action: Action, request: Request) -> Answer:
     confirmed = request.operation.request is models.ConfirmedJobsRequest
     body = request.parsed(models.ConfirmedJobsRequest if confirmed else models.ManyJobsRequest)
     wanted = job_bulk.wanted(body, action, now_ms=current.clock.now_ms())
+    return Answer(many(request, action, wanted, dry_run=bool(body.dry_run)))
+
+
+def many(
+    request: Request, action: Action, wanted: JobFilter | JobIds, *, dry_run: bool
+) -> answers.ManyJobsAnswer:
+    """Begin a bulk operation on jobs that the caller reaches, and say what was done at once."""
+    current = runtime.current()
     if isinstance(wanted, JobIds):
         if request.principal.limited:
             request.touches(*current.jobs.queues_of(wanted.ids))
     else:
         request.touches(wanted.queue)
-    done = begun(request, action, wanted, dry_run=bool(body.dry_run))
-    return Answer(job_bulk.done(done.operation, done.job_ids, done.errors))
+    done = begun(request, action, wanted, dry_run=dry_run)
+    return job_bulk.done(done.operation, done.job_ids, done.errors, current.settings.recovery_days)
 
 
 def begun(

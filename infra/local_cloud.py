@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING, Self
 from urllib.parse import urlsplit
 
 from infra import ROOT
+from local.emulator import find_ministack
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -81,12 +82,15 @@ class LocalCloud:
     def __enter__(self) -> Self:
         """Start MiniStack and wait until it answers.
 
-        Raises LocalCloudError when the port is taken or MiniStack does not come up.
+        Raises LocalCloudError when the port is taken, or MiniStack is missing or does not come up.
         """
         if port_taken(self.port):
             raise LocalCloudError(
                 f"port {self.port} is taken; choose another with --port, or end what listens there"
             )
+        program = find_ministack()
+        if program is None:
+            raise LocalCloudError("MiniStack is not installed: make setup installs it")
         shutil.rmtree(self._folder, ignore_errors=True)
         temporary = self._folder / "tmp"
         temporary.mkdir(parents=True)
@@ -94,7 +98,7 @@ class LocalCloud:
             # A session of its own: one signal to its group ends MiniStack together with the
             # processes that run the functions, and Ctrl-C reaches us first.
             self.process = subprocess.Popen(
-                [sys.executable, "-m", "ministack"],
+                [str(program)],
                 env={
                     **_clean_environment(),
                     "AUTH": "true",

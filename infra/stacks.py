@@ -14,15 +14,14 @@ from aws_cdk import (
 )
 
 from ojs_aws.cdk import Firewall, OpenJobSpec, Storage
+from ojs_aws.cdk.parts.api import Api
+from ojs_aws.cdk.parts.origin import EDGE_REGION
 
 if TYPE_CHECKING:
     from aws_cdk import aws_lambda as lambda_
     from constructs import Construct
 
     from ojs_aws.cdk.settings import DeploymentSettings
-
-
-EDGE_REGION = "us-east-1"
 
 
 class _Stack(Stack):
@@ -94,10 +93,13 @@ class ServiceStack(_Stack):
             self, "Default", settings=settings, storage=storage, code=code
         )
         self._output("ApiUrl", jobs.url)
-        self._output("DomainTarget", jobs.api.domain_target)
+        self._output("DomainTarget", jobs.api.domain_target if isinstance(jobs.api, Api) else None)
+        origin = jobs.origin_secret
+        self._output("OriginSecretArn", origin.secret_arn if origin else None)
         self._output("EventBusName", jobs.bus.event_bus_name)
         self._output("StreamFailureQueueUrl", jobs.failures.queue_url)
         self._output("StreamFailureQueueArn", jobs.failures.queue_arn)
+        self._output("PushFailureQueueUrl", jobs.queues.failures.queue_url if jobs.queues else None)
 
 
 class EdgeStack(_Stack):
@@ -114,8 +116,17 @@ class EdgeStack(_Stack):
             Environment(account=service.account, region=EDGE_REGION),
             cross_region_references=service.region != EDGE_REGION,
         )
-        domain = f"{service.jobs.api.http.api_id}.execute-api.{service.region}.{Aws.URL_SUFFIX}"
+        api = service.jobs.api
+        assert isinstance(api, Api), "a firewall goes with an HTTP API"
+        domain = f"{api.http.api_id}.execute-api.{service.region}.{Aws.URL_SUFFIX}"
         named = service.jobs.domain
         assert named is not None
-        firewall = Firewall(self, "Firewall", api_domain=domain, domain=named, settings=settings)
+        firewall = Firewall(
+            self,
+            "Firewall",
+            api_domain=domain,
+            domain=named,
+            origin_secret=service.jobs.origin_secret,
+            settings=settings,
+        )
         self._output("DomainTarget", firewall.distribution.distribution_domain_name)

@@ -29,6 +29,7 @@ _WATCH_S = 0.5
 # Requests mostly wait for the engine; one that computes must not keep those whose answer has come
 # waiting for Python's usual 5 ms. Measured: a third more requests a second at 8 to 64 clients.
 _SWITCH_INTERVAL_S = 0.0005
+_NOT_BUILT = " (not built: `make dashboard` does so, with Node.js and npm)"
 
 
 class StartError(Exception):
@@ -84,6 +85,19 @@ def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
         "--middleware-folder", type=Path, default=Path(), metavar="FOLDER",
         help="where their modules are; the present folder unless it is given",
     )  # fmt: skip
+    parser.add_argument(
+        "--deliver", type=_delivery, action="append", default=[], metavar="QUEUE=TARGET",
+        help="push the jobs of a queue to a handler, as jobs=worker:handler, or to an endpoint, as "
+        "jobs=http://localhost:9000/; may be given several times",
+    )  # fmt: skip
+    parser.add_argument(
+        "--deliver-folder", type=Path, default=Path(), metavar="FOLDER",
+        help="where the modules of handlers are; the present folder unless it is given",
+    )  # fmt: skip
+    parser.add_argument(
+        "--allow-loopback-endpoints", action="store_true",
+        help="let deliveries name endpoints on this machine, and plain http there",
+    )  # fmt: skip
     who = parser.add_mutually_exclusive_group()
     who.add_argument(
         "--keys", action="store_const", dest="authorizer", const="keys", default="none",
@@ -125,6 +139,18 @@ def _middleware(text: str) -> tuple[str, ...]:
         if not re.fullmatch(MIDDLEWARE_PATTERN, name):
             raise argparse.ArgumentTypeError(f"{name!r} is not of the form module:name")
     return names
+
+
+def _delivery(text: str) -> tuple[str, str]:
+    """A queue and the target of its jobs. Raises ArgumentTypeError."""
+    from ojs.settings import MIDDLEWARE_PATTERN
+
+    queue, _, target = text.partition("=")
+    if not queue or not re.fullmatch(rf"https?://\S+|{MIDDLEWARE_PATTERN[1:-1]}", target):
+        raise argparse.ArgumentTypeError(
+            f"{text!r} is neither QUEUE=module:function nor QUEUE=http://…"
+        )
+    return queue, target
 
 
 def _load_middleware(names: Sequence[str], folder: Path) -> None:
@@ -179,6 +205,7 @@ def _start(options: argparse.Namespace) -> LocalServer:
     # Only now: this takes a moment to import, and a mistake above should show at once.
     from local.dynamodb import StaleData
     from local.server import LocalServer
+    from ojs.domain.errors import OjsError
     from ojs.services.operations.setup import SetupError
 
     try:
@@ -193,8 +220,13 @@ def _start(options: argparse.Namespace) -> LocalServer:
             origins=options.cors_origins,
             hosts=options.hosts,
             test_clock=options.test_clock,
+            deliver=dict(options.deliver),
+            deliver_folder=options.deliver_folder,
+            # Who names one here means it.
+            loopback_endpoints=options.allow_loopback_endpoints
+            or any("://" in target for _, target in options.deliver),
         )
-    except (StaleData, SetupError) as error:
+    except (StaleData, SetupError, OjsError) as error:
         raise StartError(str(error)) from error
 
 
@@ -251,6 +283,7 @@ def _greeting(server: LocalServer) -> str:
     return "\n".join([
         f"OJS local server {server.version}",
         f"  URL     {url}",
+        f"  admin   {server.url}/ojs/admin/{'' if server.has_dashboard else _NOT_BUILT}",
         f"  access  {access}",
         *pages,
         f"  engine  {engine}",

@@ -7,7 +7,7 @@ import os
 import shutil
 import tempfile
 from pathlib import Path
-from urllib.parse import quote
+from urllib.parse import quote, unquote
 
 from ojs.domain.errors import BackendUnavailable
 from ojs.store.jobs.blobs import ARCHIVE, JSON
@@ -58,6 +58,13 @@ class FolderBlobs:
             self._path(key).unlink(missing_ok=True)
         except OSError as error:
             raise _unavailable(error) from error
+
+    def names(self, prefix: str, *, after: str, limit: int) -> list[str]:
+        """The next keys of the archive that begin so, behind a key, in order."""
+        root = self._folder / ARCHIVE.rstrip("/")
+        paths = (path.relative_to(self._folder) for path in root.rglob("*") if path.is_file())
+        keys = ("/".join(map(unquote, path.parts)) for path in paths)
+        return sorted(key for key in keys if key.startswith(prefix) and key > after)[:limit]
 
     def clear(self) -> None:
         """Remove everything."""

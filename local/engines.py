@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
-import importlib.util
 import os
 import platform
 import shutil
@@ -26,6 +25,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from local.emulator import find_ministack
 from local.engine_data import (
     DATABASE,
     DYNOXIDE,
@@ -210,9 +210,10 @@ def _start_dynoxide(
 
 def _start_ministack(folder: Path | None, keep_open: Sequence[int], why: str) -> Engine:
     """Start MiniStack; raises EngineError, which says `why` it is needed when it is not there."""
-    if importlib.util.find_spec("ministack") is None:
+    program = find_ministack()
+    if program is None:
         raise EngineError(
-            f"{why}, and MiniStack is not installed in {sys.executable}: run `make setup`"
+            f"{why}, and MiniStack is not installed in {sys.prefix}: run `make setup`"
         )
     environment = {"BIND_HOST": "127.0.0.1", "GATEWAY_PORT": "{port}", "LOG_LEVEL": "WARNING"}
     if folder is None:
@@ -225,8 +226,8 @@ def _start_ministack(folder: Path | None, keep_open: Sequence[int], why: str) ->
             (folder / STATE).mkdir(exist_ok=True)
         except OSError as error:
             raise EngineError(f"{folder / STATE} cannot be used: {error.strerror}") from error
-    command = [sys.executable, "-m", "ministack"]
-    return _run(_Kind(MINISTACK, command, "/_ministack/health", environment), folder, keep_open)
+    kind = _Kind(MINISTACK, [str(program)], "/_ministack/health", environment)
+    return _run(kind, folder, keep_open)
 
 
 def _run(kind: _Kind, folder: Path | None, keep_open: Sequence[int]) -> Engine:

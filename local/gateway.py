@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from functions.dashboard.files import ROOT as DASHBOARD_PATH
 from local.events import InvalidAnswer, event_from_request, response_from_answer, split_target
 from local.http_server import Request, Response
 from local.lambda_context import LambdaContext
@@ -29,6 +30,8 @@ BASE_PATH = contract.BASE
 # Route prefixes and the function behind each, as the deployed API has them; the rest is $default's.
 ROUTES = {f"{BASE_PATH}/{name}": name for name in (contract.JOBS, contract.WORKERS)}
 DEFAULT_FUNCTION = contract.ADMIN
+# Served to whoever asks, with keys or without.
+DASHBOARD = "dashboard"
 
 GATEWAY_BYTES = 10 * 1024 * 1024
 # Lambda's bound on what a synchronous call takes and returns.
@@ -53,11 +56,16 @@ def route(path: str) -> Route:
         if path.startswith(f"{prefix}/"):
             rest = path.removeprefix(f"{prefix}/")
             return Route(function, f"ANY {prefix}/{{proxy+}}", {"proxy": rest})
+    if path == DASHBOARD_PATH:
+        return Route(DASHBOARD, f"ANY {DASHBOARD_PATH}")
+    if path.startswith(f"{DASHBOARD_PATH}/"):
+        rest = path.removeprefix(f"{DASHBOARD_PATH}/")
+        return Route(DASHBOARD, f"ANY {DASHBOARD_PATH}/{{proxy+}}", {"proxy": rest})
     return Route(DEFAULT_FUNCTION, "$default")
 
 
 def load_handlers() -> dict[str, Handler]:
-    """The deployed functions' handlers, by function name."""
+    """The deployed functions' handlers, by function name; the dashboard is the server's to add."""
     names = sorted({*ROUTES.values(), DEFAULT_FUNCTION})
     return {name: importlib.import_module(f"functions.{name}.handler").handler for name in names}
 
@@ -123,7 +131,7 @@ class Gateway:
     def _call(self, function: str, event: dict[str, Any]) -> Response:
         request_id = event["requestContext"]["requestId"]
         try:
-            if self._access is not None:
+            if self._access is not None and function != DASHBOARD:
                 event["requestContext"]["authorizer"] = self._access.context(event)
             context = LambdaContext(function, stopping=self._stopping)
             answer = self._handlers[function](event, context)

@@ -7,18 +7,23 @@ import os
 import sys
 import traceback
 from functools import partial
+from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Literal
 
 from botocore.exceptions import BotoCoreError, ClientError
 
+from functions.dashboard.files import Dashboard
 from functions.stream.handler import handler as project
 from local import engines, hooks
 from local.access import FIRST_KEY, OPERATOR, Access, KeyFile, SignedAccess
 from local.blobs import FolderBlobs
+from local.deliveries import LocalDeliveries, described
 from local.dynamodb import connect, connect_to_streams, create_table
 from local.engine_data import EngineError, anew
 from local.gateway import (
     BASE_PATH,
+    DASHBOARD,
     GATEWAY_BYTES,
     DiskCheck,
     Gateway,
@@ -51,6 +56,7 @@ if TYPE_CHECKING:
     from ojs.clock import Clock
 
 TABLE_NAME = "ojs"
+BUILT_DASHBOARD = Path(__file__).resolve().parent.parent / "build" / "dashboard"
 # The job sweep's limit: jobs moved at a time.
 _SWEEP_LIMIT = 1000
 # Other sweeps: how often they run (s), and how much each does at a time.
@@ -67,6 +73,8 @@ _SWEEPS = (
     (60.0, {"replay": 10_000, "prune": 10_000}),
     # Workflows whose progress stands still, or that have more to start.
     (2.0, {"workflows": 1_000}),
+    # Deliveries whose wake-ups were lost, or that have more to arm.
+    (2.0, {"deliveries": 100}),
     # Queues that are looked at before they rest.
     (60.0, {"rest": 500}),
     # Cron jobs whose times new rules of zones have moved. Where there are none it is nothing.
@@ -99,6 +107,10 @@ class LocalServer:
         origins: Sequence[str] = (),
         hosts: Sequence[str] = (),
         test_clock: bool = False,
+        deliver: Mapping[str, str] = MappingProxyType({}),
+        deliver_folder: Path = Path(),
+        loopback_endpoints: bool = False,
+        dashboard: Path = BUILT_DASHBOARD,
     ) -> None:
         """Start, on a port that is taken already. With `keys`, requests need one; with `iam`, a
         signature that names a role. With `test_clock`, whoever may reset the server may move its
@@ -106,10 +118,14 @@ class LocalServer:
 
         `middleware` are names of functions, as `hooks:add_trace`, in modules that can be imported.
         `origins` are of web pages that may use the server, `hosts` further names of this machine.
+        `deliver` has a target for each of some queues: a handler as `module:function`, with modules
+        in `deliver_folder`, or the URL of an endpoint.
+        `dashboard` is the folder that the dashboard was built into.
 
         Raises EngineError, StaleData, SetupError.
         """
         self.folder = folder
+        self.has_dashboard = (dashboard / "index.html").is_file()
         self.origins = tuple(origins)
         with contextlib.ExitStack() as undo:
             limits = Limits(body_bytes=GATEWAY_BYTES)
@@ -138,8 +154,16 @@ class LocalServer:
             first = KeyFile(folder.path / FIRST_KEY)
             asking = Access(Authentication(stored, self._clock), first)
             self.access = {"none": None, "keys": asking, "iam": SignedAccess()}[authorizer]
+            self._deliver = dict(deliver)
+            self._deliveries = LocalDeliveries(
+                self._clock,
+                handlers=[target for target in deliver.values() if "://" not in target],
+                folder=deliver_folder,
+                loopback=loopback_endpoints,
+            )
             self._open_table()
             self._runtime = self._use_new_runtime()
+            self._put_deliveries()
             self._pump = Pump(
                 TableStream(connect_to_streams(self.engine.url), TABLE_NAME),
                 project,
@@ -149,7 +173,12 @@ class LocalServer:
             # When gauges were taken last, and how many records had been delivered by then.
             self._measured = (0, -1)
             undo.callback(self._finish_stream)
-            gateway = Gateway(load_handlers(), self._catch_up, self.access, lambda: http.stopping)
+            gateway = Gateway(
+                {**load_handlers(), DASHBOARD: Dashboard(dashboard, authorizer)},
+                self._catch_up,
+                self.access,
+                lambda: http.stopping,
+            )
             gateway.hook("POST", f"{BASE_PATH}/admin/reset", lambda _body: self.reset())
             if self._moved is not None:
                 gateway.hook(
@@ -166,6 +195,8 @@ class LocalServer:
             for schedule in self._schedules:
                 undo.callback(schedule.stop)
                 schedule.start()
+            self._deliveries.start(lambda: self._runtime.dispatch)
+            undo.callback(self._deliveries.stop)
             # Last in, first out: requests end before the schedules, then the stream is finished,
             # and the engine ends.
             undo.callback(http.stop)
@@ -203,6 +234,7 @@ class LocalServer:
             self._blobs.clear()
             # What the old one remembered of workers and jobs is gone with it.
             self._runtime = self._use_new_runtime()
+            self._put_deliveries()
             self._pump.restart()
             self._measured = (0, -1)
         return {"reset": True}
@@ -258,6 +290,11 @@ class LocalServer:
         if self.access is not None:
             self.access.prepare(self._setup)
 
+    def _put_deliveries(self) -> None:
+        """Have the deliveries that the server was started with."""
+        for queue, target in self._deliver.items():
+            self._runtime.deliveries.put(queue, described(queue, target))
+
     def _use_new_runtime(self) -> ojs_runtime.Runtime:
         built = ojs_runtime.build(
             self._settings,
@@ -265,6 +302,7 @@ class LocalServer:
             blobs=self._blobs,
             clock=self._clock,
             middleware=[hooks.reject_marked],
+            push=self._deliveries.parts,
         )
         if self.access is None:
             # With keys a producer must not be able to steer workers.

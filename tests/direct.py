@@ -1,9 +1,9 @@
 """A short way from the SDK to an engine of this machine, for tests of many small calls.
 
-Most of what the SDK spends on a call goes into signing it, sending it through urllib3 and reading
-the answer along the service's model. None of that is under test where an engine only holds a table:
-there this writes and reads HTTP itself. Checking parameters, putting them into a request and
-raising the service's errors stay the SDK's; so do repetitions, when a call does not get through.
+Most of what the SDK spends on a call goes into working out where to send it, signing it, sending it
+through urllib3 and reading the answer along the service's model. None of that is under test where
+an engine only holds a table: there this writes and reads HTTP itself. Checking parameters and the
+service's errors stay the SDK's; so does the whole call, when it does not get through.
 
 The SDK goes its whole way where tests run on moto or MiniStack, and in those of the local server.
 """
@@ -22,9 +22,9 @@ from io import BufferedReader
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
-from botocore.awsrequest import AWSResponse
-from botocore.compat import HTTPHeaders
 from botocore.config import Config
+from botocore.exceptions import ParamValidationError
+from botocore.validate import ParamValidationDecorator, ParamValidator
 
 from local.dynamodb import connect_to_streams
 from ojs.store.table import clients
@@ -33,7 +33,6 @@ if TYPE_CHECKING:
     from mypy_boto3_dynamodb import DynamoDBClient
 
 _TIMEOUT_S = 2.0  # as the SDK's clients have it
-_NO_HEADERS = HTTPHeaders()
 _HEAD = (
     "POST / HTTP/1.1\r\nHost: {host}\r\nContent-Type: application/x-amz-json-1.0\r\n"
     # The engines want a signature and take any.
@@ -42,6 +41,10 @@ _HEAD = (
     "X-Amz-Target: {target}\r\nContent-Length: {length}\r\n\r\n"
 )
 
+_CHECK = ParamValidator()
+_ENCODER = json.JSONEncoder(
+    separators=(",", ":"), default=lambda value: base64.b64encode(value).decode("ascii")
+)
 _OPEN: dict[str, _Direct] = {}
 
 
@@ -61,7 +64,7 @@ def connected(url: str) -> Iterator[DynamoDBClient]:
     )
     direct = _Direct(url)
     first = _OPEN.setdefault(url, direct) is direct
-    client.meta.events.register("before-call.dynamodb", direct.call)
+    direct.serve(client)
     try:
         yield client
     finally:
@@ -76,7 +79,7 @@ def streams(url: str) -> Any:
     """A client for the streams of an engine's tables: by the short way if one is open there."""
     client = connect_to_streams(url)
     if url in _OPEN:
-        client.meta.events.register("before-call.dynamodb-streams", _OPEN[url].call)
+        _OPEN[url].serve(client)
     return client
 
 
@@ -89,12 +92,40 @@ class _Direct:
         self._idle: deque[tuple[socket.socket, BufferedReader]] = deque()
         self._closed = False
 
-    def call(self, params: Mapping[str, Any], **_: Any) -> Any:
-        """The answer to a request; without one the SDK asks."""
-        body: bytes = params["body"]
-        head = _HEAD.format(
-            host=self._host, target=params["headers"]["X-Amz-Target"], length=len(body)
-        )
+    def serve(self, client: Any) -> None:
+        """Make the calls of this client, and leave to the SDK those that do not get through."""
+        model = client.meta.service_model
+        prefix, service = model.metadata["targetPrefix"], model.service_id.hyphenize()
+        whole_way = client._make_api_call
+        checked = isinstance(client._serializer, ParamValidationDecorator)
+
+        def call(operation: str, params: Mapping[str, Any]) -> Any:
+            model_of = model.operation_model(operation)
+            # Who listens to calls hears of these, too; a listener may put in what is missing.
+            client.meta.events.emit(
+                f"before-parameter-build.{service}.{operation}",
+                params=params,
+                model=model_of,
+                context={},
+            )
+            if checked:
+                wrong = _CHECK.validate(params, model_of.input_shape)
+                if wrong.has_errors():
+                    raise ParamValidationError(report=wrong.generate_report())
+            found = self._call(f"{prefix}.{operation}", params)
+            if found is None:
+                return whole_way(operation, params)
+            status, answer = found
+            if status >= 300:
+                raise client.exceptions.from_code(answer["Error"]["Code"])(answer, operation)
+            return answer
+
+        client._make_api_call = call
+
+    def _call(self, target: str, params: Mapping[str, Any]) -> tuple[int, dict[str, Any]] | None:
+        """Status and answer of a request; None without an answer that counts."""
+        body = _ENCODER.encode(params).encode("ascii")
+        head = _HEAD.format(host=self._host, target=target, length=len(body))
         connection = self._connection()
         try:
             status, answer = _exchange(*connection, head.encode("ascii") + body)
@@ -114,7 +145,7 @@ class _Direct:
             message = parsed.get("message", parsed.get("Message", ""))
             parsed["Error"] = {"Code": code, "Message": message}
         parsed["ResponseMetadata"] = {"HTTPStatusCode": status, "RetryAttempts": 0}
-        return AWSResponse(params["url"], status, _NO_HEADERS, None), parsed
+        return status, parsed
 
     def _connection(self) -> tuple[socket.socket, BufferedReader]:
         try:

@@ -15,6 +15,7 @@ def pages() -> dict[Path, str]:
     money, most = prices.Model(counted(), assumed()), scale.Scale(counted(), assumed())
     blocks = {
         "README.md": {"price": prices.sentence(money)},
+        "docs/compared.md": {"price": prices.sentence(money)},
         "docs/performance.md": {
             "all in": _apart(prices.units(money)),
             "consumer": _apart(prices.consumer(money)),
@@ -22,6 +23,7 @@ def pages() -> dict[Path, str]:
         "docs/deploy.md": {
             "durations": prices.durations(money.numbers),
             "prices": _apart(*(prices.prices(money, life) for life in prices.LIVES)),
+            "pushed": _apart(prices.pushed(money)),
             "idle month": _apart(prices.idle_month(money)),
         },
         "docs/limits.md": {

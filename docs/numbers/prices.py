@@ -25,6 +25,9 @@ MONTH_S = 365 / 12 * 86_400
 _MILLION = 1e6
 # What a job itself costs; the rest of a bill is for workers and the deployment.
 JOB = ("requests", "consumer", "API", "Lambda", "traces", "logs")
+# Of a job that is pushed to a function.
+PUSHED = ("requests", "consumer", "API", "Lambda", "SQS", "logs", "sweeps", "metrics")
+RATES_PUSHED = (0.4, 1, 10)
 BILL = (*JOB, "heartbeats", "sweeps", "metrics")
 # Traces that Lambda records: one a second for each function, and this part of the others.
 _TRACED = 0.05
@@ -174,10 +177,42 @@ class Model:
         containers = max(1, load.others * self.numbers["request_ms"] / 1_000)
         return self._ddb(one["write"], one["read"]) * containers / float(one["every_s"])
 
+    def polls(self) -> float:
+        """Dollars a second of the queues of push delivery that Lambda looks at in vain."""
+        numbers = self.numbers
+        asked = numbers["push_queues"] * numbers["pollers"] / numbers["poller_s"]
+        return asked * numbers["sqs_requests"] / _MILLION
+
     def metrics(self, queues: int = 1) -> float:
         """Dollars a second of the metrics in CloudWatch, with so many queues in use."""
         count: int = self.units["metrics"]["deployment"] + queues * self.units["metrics"]["queue"]
         return count * self.numbers["metric_month"] / MONTH_S
+
+    def pushed(self, rate: float) -> dict[str, float]:
+        """Dollars a second of so many jobs a second that are pushed to a function, without what the
+        function itself costs; by name of `PUSHED`.
+        """
+        numbers, one = self.numbers, self.units["pushed"][f"{rate:g}"]
+        load = Load(pushes=rate, write=one["write"] * rate, read=one["read"] * rate,
+                    records=one["records"] * rate)  # fmt: skip
+        found = self.cost(load)
+        # Each batch of stream records is looked at for jobs that are still in line.
+        again, consumer = self.units["pushed"]["looked at"], self.invocations(load)
+        looked_at = min(again["most"] * consumer.count, rate)
+        found["consumer"] += self._ddb(0, again["read"] * looked_at)
+        for what, invokes in (("dispatches", 1 - one["settles"]), ("settles", one["settles"])):
+            ms = (
+                one[f"calls of {what}"] * numbers["call_ms"]
+                + max(0, invokes) * numbers["invoke_ms"]
+            )
+            count = one[what] * rate
+            found["Lambda"] += self._lambda(count, ms * rate / count)
+        # A message is sent; those that come together are received and deleted together.
+        messages = (one["wakes"] + 2 * one["dispatches"] + 1 + 2 * one["settles"]) * rate
+        found["SQS"] = messages * numbers["sqs_requests"] / _MILLION + self.polls()
+        found["sweeps"] = self.sweeps() + self.notes(load)
+        found["metrics"] = self.metrics()
+        return found
 
     # --- bills ------------------------------------------------------------------------------
 
@@ -263,6 +298,20 @@ def prices(model: Model, life: str) -> str:
     return table(header, rows)
 
 
+def pushed(model: Model) -> str:
+    """Dollars for a million jobs that are pushed to a function, by rate."""
+    rows = []
+    for rate in RATES_PUSHED:
+        bill = {name: each / rate * _MILLION for name, each in model.pushed(rate).items()}
+        row = [dollars(bill[name]) for name in PUSHED]
+        rows.append([f"{rate:,}", *row, f"**{dollars(sum(bill.values()))}**"])
+    header = (
+        "pushed to a function: jobs a second", "requests", "consumer", "API Gateway", "Lambda",
+        "SQS", "logs", "sweeps", "metrics", "**all**",
+    )  # fmt: skip
+    return table(header, rows)
+
+
 def units(model: Model) -> str:
     """Units of a job with the consumer's part, by rate."""
     rows = []
@@ -315,6 +364,12 @@ def idle(model: Model) -> dict[str, float]:
     }
 
 
+def idle_push(model: Model) -> float:
+    """Dollars of such a month that push=true adds."""
+    alarms = model.numbers["push_alarm_metrics"] * model.numbers["alarm_metric_month"]
+    return model.polls() * MONTH_S + alarms
+
+
 def idle_month(model: Model) -> str:
     """A month in which nobody asks for anything."""
     numbers, counted_metrics, least = model.numbers, model.units["metrics"], idle(model)
@@ -323,6 +378,7 @@ def idle_month(model: Model) -> str:
     alarms, watched = int(numbers["alarms"]), int(numbers["alarm_metrics"])
     worker = sum(model.cost(model.idle_worker()).values())
     metric, queues = numbers["metric_month"], int(numbers["queue_metrics_max"])
+    waits, watched_too = (int(numbers[each]) for each in ("push_queues", "push_alarm_metrics"))
     rows = [
         (f"the sweep, every minute, one queue: {_spent(sweep)}", least["sweep"]),
         ("the secret of the first key", least["secret"]),
@@ -345,6 +401,10 @@ def idle_month(model: Model) -> str:
             queues * counted_metrics["queue"] * metric,
         ),
         ("requests refused, of which an alarm is made", metric),
+        (
+            f"`push=true`: {waits} queues that Lambda looks at, {watched_too} alarms",
+            idle_push(model),
+        ),
         (f"an idle worker that asks every {numbers['poll_s']:g} s", worker * MONTH_S),
     ]
     whole = sum(least.values())
@@ -382,7 +442,8 @@ def main(others: list[str]) -> None:
     """Print all tables."""
     model = Model(counted(), assumed(others))
     for text in (
-        *(prices(model, life) for life in LIVES), idle_month(model), units(model), consumer(model),
+        *(prices(model, life) for life in LIVES), pushed(model), idle_month(model),
+        units(model), consumer(model),
         sentence(model),
     ):  # fmt: skip
         sys.stdout.write(f"{text}\n\n")

@@ -17,10 +17,12 @@ from typing import Any
 from docs.numbers import Numbers, assumed, counted, number, table
 from docs.numbers.prices import LIVES
 from ojs.store.queues.replicas import replicas_for
+from ojs.store.table.keys import DUE_LINES
 
 # Lanes of a queue, and shards of the stream, which are as many as the table's partitions.
 SHOWN = ((1, 4), (4, 16), (16, 16), (64, 64))
 _QUEUE, _LANE, _SHARD, _ALL = "queue", "lane", "shard", "deployment"
+_DUE = f"lane, of {DUE_LINES}"
 _COPY = "copy of the queue's record"
 _SLOT, _SLOTS = "one of 16 slots", 16
 
@@ -60,7 +62,11 @@ KEYS = {
     "table E|": Key("event pages", _ALL),
 }
 # What another path calls it.
-_OTHERWISE = {("pool", "table G| active"): Key("sequencer", "worker pool")}
+_OTHERWISE = {
+    ("pool", "table G| active"): Key("sequencer", "worker pool"),
+    # Ends of leases stand in lines of all lanes, starts and retries in a few.
+    ("retried once", "work D|"): Key("due line", _DUE),
+}
 
 
 @dataclass(frozen=True)
@@ -76,7 +82,13 @@ class Ceiling:
     def of(self, lanes: int, shards: int) -> float:
         """Jobs a second with so many lanes and shards."""
         copies = 1 + replicas_for(lanes)
-        there = {_LANE: lanes, _SHARD: shards, _SLOT: _SLOTS, _COPY: copies}
+        there = {
+            _LANE: lanes,
+            _DUE: min(lanes, DUE_LINES),
+            _SHARD: shards,
+            _SLOT: _SLOTS,
+            _COPY: copies,
+        }
         return self.jobs * there.get(self.one_of, 1)
 
 

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from functions.admin import (  # noqa: F401 (imported for the operations that they bind)
+    actions,
     crons,
     dead_letter,
+    deliveries,
     events,
     jobs,
     keys,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from functools import partial
 
 from functions import job_acts
@@ -38,6 +39,16 @@ def admin_delete_job(request: Request) -> Answer:
     return Answer(views.deleted(request.named))
 
 
+@app.operation("admin_erase_jobs")
+def erase_jobs(request: Request) -> Answer:
+    """Erase jobs in any state, and what the archive has of them."""
+    current = runtime.current()
+    body = request.parsed(models.EraseRequest)
+    wanted = job_bulk.to_erase(body, now_ms=current.clock.now_ms())
+    done = job_acts.many(request, Action.ERASE_JOBS, wanted, dry_run=bool(body.dry_run))
+    return Answer(done)
+
+
 @app.operation("list_unique_jobs", strict_query=True)
 def list_unique_jobs(request: Request) -> Answer:
     """A page of unique keys and the jobs that hold them, or one of them."""
@@ -58,19 +69,23 @@ def list_unique_jobs(request: Request) -> Answer:
 def list_job_operations(request: Request) -> Answer:
     """A page of bulk operations on jobs."""
     listing = partial(runtime.current().bulk.list, of_jobs=True)
-    return Answer(job_bulk.page(*paging.read(request.query, listing)))
+    return Answer(job_bulk.page(*paging.read(request.query, listing), _kept()))
 
 
 @app.operation("get_job_operation", strict_query=True)
 def get_job_operation(request: Request) -> Answer:
     """One bulk operation on jobs."""
-    return Answer(job_bulk.wrapped(runtime.current().bulk.get(request.named, of_jobs=True)))
+    return Answer(
+        job_bulk.wrapped(runtime.current().bulk.get(request.named, of_jobs=True), _kept())
+    )
 
 
 @app.operation("stop_job_operation")
 def stop_job_operation(request: Request) -> Answer:
     """Stop a bulk operation on jobs."""
-    return Answer(job_bulk.wrapped(runtime.current().bulk.stop(request.named, of_jobs=True)))
+    return Answer(
+        job_bulk.wrapped(runtime.current().bulk.stop(request.named, of_jobs=True), _kept())
+    )
 
 
 @app.operation("purge_queue_jobs", "admin_purge_queue_jobs")
@@ -81,3 +96,8 @@ def purge_queue(request: Request) -> Answer:
     wanted = job_bulk.to_purge(body, request.named, now_ms=runtime.current().clock.now_ms())
     done = job_acts.begun(request, Action.DELETE_JOBS, wanted, dry_run=bool(body.dry_run))
     return Answer(job_bulk.purged(done.operation, done.job_ids, body.states))
+
+
+def _kept() -> Mapping[str, int]:
+    """For how many days copies of what was erased are kept, by where."""
+    return runtime.current().settings.recovery_days

@@ -6,7 +6,6 @@ from functions.admin.app import app
 from ojs import runtime
 from ojs.domain.errors import InvalidRequest, PayloadTooLarge
 from ojs.domain.job import idempotency
-from ojs.domain.requests import FILLED
 from ojs.domain.workflow import request as workflow_request
 from ojs.domain.workflow.advance import RetryMode, WorkflowState
 from ojs.http.binding import negotiation, paging, query
@@ -52,8 +51,6 @@ def list_workflows(request: Request) -> Answer:
     if "state" in request.query:
         state = WorkflowState(query.choice(request.query, "state", [*WorkflowState], default=""))
     name = request.query.get("name")
-    if name == "":
-        raise InvalidRequest("name", FILLED)
     listing = runtime.current().workflow_reading.listing(request.principal, state=state, name=name)
     return Answer(views.page(*paging.read(request.query, listing)))
 

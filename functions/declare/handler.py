@@ -13,6 +13,9 @@ from typing import Any
 
 from functions.admin.handler import app
 from functions.custom_resource import Outcome, report
+from ojs import access_runtime, runtime
+from ojs.domain.access import ANYBODY
+from ojs.http.contract import models
 
 # What is taken back may be gone, or in use by others.
 _NOTHING_TO_TAKE_BACK = (404, 409)
@@ -36,12 +39,43 @@ def run(event: Mapping[str, Any], context: object) -> Outcome:
     former one deleted.
     """
     wanted = event["ResourceProperties"]
+    if "Role" in wanted:
+        return _role(event)
     name = str(wanted["Name"])
     if event["RequestType"] != "Delete":
         _ask(wanted["Set"], wanted["Caller"], context)
     elif "TakeBack" in wanted and event["PhysicalResourceId"] != _UNMADE:
         _ask(wanted["TakeBack"], wanted["Caller"], context, but=_NOTHING_TO_TAKE_BACK)
     return Outcome(name)
+
+
+def _role(event: Mapping[str, Any]) -> Outcome:
+    """Give an IAM role what is declared in place of what it had, or nothing any more.
+
+    There is no request for that: a role's record is revoked, and another one made. The role is the
+    physical id, so the record of one that was replaced is revoked afterwards. Raises OjsError.
+    """
+    body = models.CreateRoleRequest.model_validate(json.loads(event["ResourceProperties"]["Role"]))
+    if event["RequestType"] != "Delete" or event["PhysicalResourceId"] != _UNMADE:
+        access_keys = runtime.current().access_keys
+        if (former := access_keys.of_role(body.role)) is not None:
+            access_keys.revoke(ANYBODY, former.id)
+        if event["RequestType"] != "Delete":
+            access_keys.name_role(ANYBODY, body.role, body.name, body.scopes, queues=body.queues)
+    return Outcome(body.role)
+
+
+def _body(asked: Mapping[str, Any]) -> str | None:
+    """A text: CloudFormation makes texts of numbers. What is secret is not in the template, but
+    where it is kept. Raises Refused for a secret without a value.
+    """
+    text: str | None = asked.get("Body")
+    if text is None or "Secrets" not in asked:
+        return text
+    found = {name: access_runtime.secret(arn).read() for name, arn in asked["Secrets"].items()}
+    if empty := [name for name, value in found.items() if not value]:
+        raise Refused(f"{', '.join(empty)}: the secret has no value")
+    return json.dumps(json.loads(text) | found)
 
 
 def _ask(
@@ -52,8 +86,7 @@ def _ask(
             "rawPath": asked["Path"],
             # No key: CloudFormation alone calls this function. Who asks is the app.
             "headers": {"content-type": "application/json", "x-ojs-producer": caller},
-            # A text: CloudFormation makes texts of numbers.
-            "body": asked.get("Body"),
+            "body": _body(asked),
             "requestContext": {"http": {"method": asked["Method"]}},
         },
         context,

@@ -9,14 +9,24 @@ from typing import TYPE_CHECKING, Any
 
 from functions import job_acts
 from ojs import runtime
-from ojs.domain.errors import InvalidRequest, OjsError
+from ojs.domain.errors import (
+    BackendError,
+    InvalidRequest,
+    KeyTaken,
+    MiddlewareError,
+    NotStored,
+    OjsError,
+    TooManyJobs,
+)
 from ojs.domain.job import envelope, idempotency
 from ojs.domain.job.envelope import JobRequest
 from ojs.domain.job.foreign import MAX_WARNINGS
+from ojs.domain.job.idempotency import IdempotencyKey
 from ojs.domain.job.job import DEFAULT_QUEUE, Job
 from ojs.http.binding import paging
 from ojs.http.binding.access import Guard
 from ojs.http.binding.application import Answer, Application
+from ojs.http.binding.errors import JobsRefused
 from ojs.http.binding.request import Request
 from ojs.http.contract import models
 from ojs.http.contract.operations import (
@@ -31,6 +41,7 @@ from ojs.http.views import jobs as views
 from ojs.http.views import rate_limits as limits_views
 
 if TYPE_CHECKING:
+    from ojs.services.jobs.bulk_push import PushOutcome
     from ojs.services.jobs.enqueue import Pushed
 
 app = Application("jobs", Guard(runtime.current))
@@ -84,6 +95,64 @@ def enqueue_batch(request: Request) -> Answer:
     return Answer(views.batch([one.job for one in pushed], warned), 201, headers)
 
 
+@app.operation("enqueue_bulk")
+def enqueue_bulk(request: Request) -> Answer:
+    """Enqueue many jobs, each for itself, or all or none if the request says so."""
+    body = request.object()
+    options = models.BulkOptions.model_validate(body)
+    if len(options.jobs) > envelope.MAX_BATCH:
+        raise TooManyJobs(len(options.jobs), envelope.MAX_BATCH)
+    wanted = [_parsed(job) for job in options.jobs]
+    key = _key(request, body, options.idempotency_key)
+    if options.atomicity == "atomic":
+        outcomes = _all_or_none(request, wanted, key)
+    else:
+        outcomes = runtime.current().bulk_push.push(wanted, key=key, **_pushing(request))
+    pushed = [one for one in outcomes if not isinstance(one, OjsError)]
+    answer = views.bulk_pushed(outcomes, list(islice(_absent(pushed), MAX_WARNINGS)))
+    if not pushed:
+        index, first = next((i, e) for i, e in enumerate(outcomes) if isinstance(e, OjsError))
+        raise JobsRefused(index, first, answer)
+    headers = {"X-OJS-Batch-Size": str(len(outcomes)), **backpressure.pressure_headers(pushed)}
+    return Answer(answer, 201 if len(pushed) == len(outcomes) else 207, headers)
+
+
+def _parsed(job: Any) -> JobRequest | OjsError:
+    try:
+        return envelope.parse(job)
+    except OjsError as error:
+        return error
+
+
+def _all_or_none(
+    request: Request, wanted: Sequence[JobRequest | OjsError], key: IdempotencyKey | None
+) -> list[PushOutcome]:
+    """Store all jobs of a request or none. Then each has its own error, or is told of another's."""
+    refused = {index: one for index, one in enumerate(wanted) if isinstance(one, OjsError)}
+    jobs = [one for one in wanted if not isinstance(one, OjsError)]
+    if not refused:
+        try:
+            return list(_store(request, jobs, key, batch=True))
+        except (BackendError, MiddlewareError, KeyTaken):
+            raise
+        except OjsError as error:
+            refused = _whose(error, jobs)
+    return [refused.get(index, NotStored()) for index in range(len(wanted))]
+
+
+def _whose(error: OjsError, jobs: Sequence[JobRequest]) -> dict[int, OjsError]:
+    """The error of a batch by the jobs that it is about: one, those of a queue, or all."""
+    if (index := error.details.pop("index", None)) is not None:
+        return {index: error}
+    queue = error.details.get("queue")
+    whose = {
+        index: error
+        for index, job in enumerate(jobs)
+        if queue in (None, job.value_of("queue") or DEFAULT_QUEUE)
+    }
+    return whose or dict.fromkeys(range(len(jobs)), error)
+
+
 def _push(
     request: Request, body: Mapping[str, Any], jobs: Sequence[JobRequest], *, batch: bool
 ) -> list[Pushed]:
@@ -93,20 +162,45 @@ def _push(
         queue=queues.pop() if len(queues) == 1 else None,
         job_id=jobs[0].id if not batch else None,
     )
+    return _store(request, jobs, _key(request, body), batch=batch)
+
+
+def _key(
+    request: Request, body: Mapping[str, Any], named: str | None = None
+) -> IdempotencyKey | None:
+    """The idempotency key of a push: that of the header, or else the one `named` in the body."""
+    header = request.headers.get(idempotency.HEADER.lower())
+    text = named if header is None else header
+    if text is None:
+        return None
+    return IdempotencyKey.of(
+        text,
+        caller=request.principal,
+        operation=request.operation.id,
+        # What the jobs are: how the key is sent does not count.
+        body={name: body[name] for name in body if name != "idempotency_key"} if named else body,
+        field=idempotency.HEADER if header is not None else "idempotency_key",
+    )
+
+
+def _pushing(request: Request) -> dict[str, Any]:
+    """Who pushes, with what, and how long they wait for room."""
     current, principal = runtime.current(), request.principal
     # The middleware comes before the wait for room.
     spare_ms = 0 if current.middleware is None else current.middleware.timeout_ms
-    options: dict[str, Any] = {
+    return {
         "producer": backpressure.producer(request.headers, principal),
         "reaches": principal.reaches,
         "wait_ms": backpressure.wait_ms(request.headers, lambda: request.remaining_ms() - spare_ms),
         "trace": request.trace,
     }
-    header = request.headers.get(idempotency.HEADER.lower())
-    if header is not None:
-        key = idempotency.IdempotencyKey.of(
-            header, caller=principal, operation=request.operation.id, body=body
-        )
+
+
+def _store(
+    request: Request, jobs: Sequence[JobRequest], key: IdempotencyKey | None, *, batch: bool
+) -> list[Pushed]:
+    current, options = runtime.current(), _pushing(request)
+    if key is not None:
         return current.idempotent_push.push(key, jobs, batch=batch, **options)
     if batch:
         return current.enqueue.push_batch(jobs, **options)

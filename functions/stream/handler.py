@@ -41,6 +41,7 @@ def _projector(current: Runtime) -> Projector:
         metrics=metrics,
         copies=current.copies,
         workflows=lambda: current.workflow_advance,
+        deliveries=current.wake,
     )
 
 

@@ -66,6 +66,8 @@ PARTS = {
     "jobs": Part(PASS_LIMIT, SPARE_MS, passes=MAX_PASSES),
     # Workflows that are to be looked at.
     "workflows": Part(200, BULK_SPARE_MS, "looked at workflows"),
+    # Queues that deliveries serve.
+    "deliveries": Part(2_000, BULK_SPARE_MS),
     # Dead letters that bulk operations retry or purge.
     "bulk": Part(10_000, BULK_SPARE_MS, "carried on bulk operations", frozenset({"more"})),
     # Jobs that get start tags.

@@ -10,6 +10,9 @@
     service, queue   of queues in worker pools ojs.scheduling.dispatch_ratio
     service, pool    of worker pools with a limit ojs.scheduling.pool_utilization
     service          ojs.workflow.stalled, where workflows were looked at that stand still
+    service, group   of groups of workers that are scaled ojs.workers.backlog, jobs that wait or run
+                     for each worker, while there is one; ojs.workers.missing, 1 while jobs wait
+                     and there is none
 
 Alarms use those without a queue, because an alarm cannot cover queues that do not exist yet.
 
@@ -44,6 +47,8 @@ PRESSURE = "ojs.backpressure.pressure"
 DISPATCH_RATIO = "ojs.scheduling.dispatch_ratio"
 POOL_UTILIZATION = "ojs.scheduling.pool_utilization"
 STALLED = "ojs.workflow.stalled"
+BACKLOG = "ojs.workers.backlog"
+MISSING = "ojs.workers.missing"
 _UNITS = {
     OLDEST_AGE: MetricUnit.Seconds,
     DISPATCH_RATIO: MetricUnit.NoUnit,
@@ -66,6 +71,12 @@ def write(seen: MetricsReport, *, service: str, most: int | None) -> None:
         _put(service, {}, {DEAD_LETTERS: seen.totals.levels.dead, **_above_zero(values)})
         for state, depth in _depths(seen.totals.levels).items():
             _put(service, {"state": state.value}, _above_zero({DEPTH: depth}))
+    for backlog in seen.backlogs:
+        group = {"group": backlog.group}
+        if backlog.per_worker is not None:
+            _put(service, group, {BACKLOG: backlog.per_worker})
+        elif backlog.stranded:
+            _put(service, group, {MISSING: 1})
     for gauges in _fullest(seen.queues, most):
         queue = {"queue": gauges.queue.name}
         values = {

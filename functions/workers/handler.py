@@ -13,7 +13,7 @@ from ojs.http.binding.request import Request
 from ojs.http.contract import models
 from ojs.http.views import jobs as views
 from ojs.http.views import workers as worker_views
-from ojs.services.jobs.batch_finish import Outcome
+from ojs.services.jobs.batch_finish import BatchOutcome
 
 app = Application("workers", Guard(runtime.current))
 
@@ -60,7 +60,7 @@ def fetch_jobs(request: Request) -> Answer:
 
 def _end(
     request: Request, acks: Sequence[models.Ending], nacks: Sequence[models.Ending] = ()
-) -> tuple[list[Outcome], list[Outcome]]:
+) -> tuple[list[BatchOutcome], list[BatchOutcome]]:
     """Settle acks and nacks, each for itself; those in queues that the caller may not touch are
     refused.
     """
@@ -73,7 +73,7 @@ def _end(
     )
 
 
-def _failed(*ended: Sequence[Outcome]) -> OjsError | None:
+def _failed(*ended: Sequence[BatchOutcome]) -> OjsError | None:
     """The first outcome that is a defect, if there is one."""
     results = (outcome.result for outcomes in ended for outcome in outcomes)
     return next((result for result in results if isinstance(result, BackendError)), None)

@@ -1,6 +1,7 @@
 """Enqueue, run and test jobs of an Open Job Spec server: needs Python 3.10 and httpx, no more.
 
-`Client` and `AsyncClient` ask the server; `Worker` does jobs. `ojs_aws.testing` has what tests of
+`Client` and `AsyncClient` ask the server; `Worker` does jobs, and `lambda_handler` does them in a
+Lambda function that the server pushes them to. `ojs_aws.testing` has what tests of
 jobs need.
 """
 
@@ -29,6 +30,7 @@ from ojs_aws.errors import (
 )
 from ojs_aws.logs import JsonFormatter
 from ojs_aws.worker.context import JobCancelled, JobContext, JobFailed, current_job
+from ojs_aws.worker.functions import lambda_handler
 from ojs_aws.worker.session import WorkerStuck
 from ojs_aws.worker.worker import Worker
 
@@ -61,4 +63,5 @@ __all__ = [
     "Worker",
     "WorkerStuck",
     "current_job",
+    "lambda_handler",
 ]

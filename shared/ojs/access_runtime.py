@@ -1,7 +1,8 @@
-"""The composition root of what decides on access: the authorizer, and the setup of a deployment.
+"""The composition root of what decides on access: the authorizer, the setup of a deployment, and
+who may ask for the dashboard's files.
 
 Apart from `ojs.runtime`, which loads all that serves jobs: here nothing is loaded that is not
-needed for one of the two.
+needed for one of these.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from ojs.store.table import clients
 from ojs.store.table.table import Table
 
 if TYPE_CHECKING:
+    from ojs.services.operations.origin import OriginGuard
     from ojs.services.operations.setup import SecretStore, Setup
 
 _used: list[Authentication] = []
@@ -64,6 +66,18 @@ def first_key() -> SecretStore | None:
     """Where the first key is left; None for a deployment without keys."""
     configured = environment.configured(["first_key_secret"])
     return secret(configured["first_key_secret"]) if configured else None
+
+
+def origin() -> OriginGuard | None:
+    """As `Runtime.origin`, for a function that has no table."""
+    configured = environment.configured(["origin_secret"])
+    if not configured:
+        return None
+    from ojs.services.operations.origin import OriginGuard
+    from ojs.store.deployment.secrets import Secret
+
+    client = clients.secrets_manager(clients.FIRST_CONFIG)
+    return OriginGuard(Secret(client, configured["origin_secret"]), SystemClock())
 
 
 def secret(arn: str) -> SecretStore:

@@ -10,6 +10,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING
 
 from ojs.clock import Clock, SystemClock
+from ojs.domain.errors import Unsupported
 from ojs.domain.ids import IdSource
 from ojs.services.dead_letter.copies import DeadLetterCopies
 from ojs.services.dead_letter.search import DeadLetterSearch
@@ -64,25 +65,38 @@ from ojs.store.table.table import Table
 if TYPE_CHECKING:
     from mypy_boto3_dynamodb import DynamoDBClient
 
+    from ojs.domain.delivery.delivery import Delivery
+    from ojs.domain.delivery.push import Target
     from ojs.domain.job.job import Job
+    from ojs.domain.queue.queue import Queue
     from ojs.middleware import Middleware
     from ojs.services.crons.firing import CronFiring
     from ojs.services.crons.manage import CronJobs
     from ojs.services.crons.zone_sweep import ZoneSweep
+    from ojs.services.dead_letter.archive import Archive
     from ojs.services.dead_letter.bulk import BulkRunner
     from ojs.services.dead_letter.prune import PruneSweep
     from ojs.services.dead_letter.redrive import Redrive
     from ojs.services.dead_letter.replay import ReplaySweep
     from ojs.services.dead_letter.statistics import DeadLetterStatistics
+    from ojs.services.deliveries.dispatch import Dispatch
+    from ojs.services.deliveries.manage import Deliveries
+    from ojs.services.deliveries.parts import PushParts
+    from ojs.services.deliveries.sweep import DeliverySweep
+    from ojs.services.deliveries.wake import DeliveryWake
     from ojs.services.jobs.acts import JobActs
+    from ojs.services.jobs.bulk_push import BulkPush
     from ojs.services.jobs.fairness_backfill import FairnessBackfill
     from ojs.services.jobs.idempotent_push import IdempotentPush
     from ojs.services.jobs.listing import JobListing
     from ojs.services.jobs.middleware import MiddlewareChain
     from ojs.services.jobs.unique_listing import UniqueListing
     from ojs.services.operations.access_keys import AccessKeys
+    from ojs.services.operations.actions import Actions
+    from ojs.services.operations.authentication import PrincipalLookup
     from ojs.services.operations.events import Events
     from ojs.services.operations.metrics_sweep import MetricsSweep
+    from ojs.services.operations.origin import OriginGuard
     from ojs.services.operations.roles import Roles
     from ojs.services.operations.statistics import Statistics
     from ojs.services.permits.reconcile import PoolPermitSweep, ReconcileSweep
@@ -101,7 +115,9 @@ if TYPE_CHECKING:
     from ojs.services.workflows.sweep import WorkflowSweep
     from ojs.store.crons.crons import CronStore
     from ojs.store.dead_letter.counters import DeadLetterCounters
+    from ojs.store.deliveries.deliveries import DeliveryStore
     from ojs.store.derived.statistics import StatisticsStore
+    from ojs.store.jobs.idempotency_keys import IdempotencyKeys
     from ojs.store.permits.recount import Recount
     from ojs.store.queues.pool_health import PoolHealthStore
     from ojs.store.workflows.workflows import WorkflowStore
@@ -118,7 +134,7 @@ class Stores:
         self.registry = QueueRegistry(table, clock)
         counter_table = table.without_repeats()
         self.blobs = blobs
-        self.depth = DepthCounter(counter_table)
+        self.depth = DepthCounter(table, ids)
         self.semaphore = ConcurrencySemaphore(table)
         self.rate_windows = RateWindowStore(counter_table)
         self.sequencer = Sequencer(counter_table)
@@ -140,6 +156,12 @@ class Stores:
         from ojs.store.crons.crons import CronStore
 
         return CronStore(self.table, self.payloads, self._ids, self.registry)
+
+    @cached_property
+    def deliveries(self) -> DeliveryStore:
+        from ojs.store.deliveries.deliveries import DeliveryStore
+
+        return DeliveryStore(self.table)
 
     @cached_property
     def workflows(self) -> WorkflowStore:
@@ -205,8 +227,10 @@ class Runtime:
         middleware: MiddlewareChain | None,
         sleep: Callable[[float], None],
         for_each: ForEach,
+        push: Callable[[], PushParts] | None,
     ) -> None:
         self.settings = settings
+        self._push = push
         self.stores = stores
         self.clock = clock
         self.ids = ids
@@ -236,7 +260,7 @@ class Runtime:
             queue_store=stores.queues,
             pool_store=stores.pools,
         )
-        empty_lines = EmptyLines(clock)
+        empty_lines = EmptyLines(clock, self._job_placed)
         self.changes = JobChanges(
             jobs=stores.jobs,
             permits=self.permits,
@@ -320,6 +344,7 @@ class Runtime:
             fire=self._fire,
             clock=clock,
             for_each=for_each,
+            held_back=self._held_back,
         )
         self.finish = Finish(
             jobs=stores.jobs,
@@ -355,6 +380,7 @@ class Runtime:
             clock=clock,
             sleep=sleep,
             strict=settings.strict_queues,
+            opened=self._queue_opened,
         )
         self.moves = JobMove(
             changes=self.changes,
@@ -401,6 +427,97 @@ class Runtime:
         """Do what follows from the end of a job. Loaded when one of a workflow has changed."""
         if job.workflow is not None:
             self.workflow_advance.job_ended(job)
+        if self.wake is not None and job.state.terminal and job.permits is not None:
+            # It has given its permits back: another job may start.
+            self.wake.permits_released(job)
+
+    def _job_placed(self, job: Job) -> None:
+        """Wake who pushes a job."""
+        if self.wake is not None:
+            self.wake.job_placed(job)
+
+    def _queue_opened(self, queue: str) -> None:
+        """Wake who pushes the jobs of a queue that may hand out more than before."""
+        if self.wake is not None:
+            self.wake.queue_opened(queue)
+
+    def _held_back(self, queue: Queue) -> None:
+        """Have who pushes the jobs of a queue woken when its rate limit lets the next one start."""
+        if self.wake is not None:
+            self.wake.held_back(queue)
+
+    # --- deliveries -----------------------------------------------------------------------------
+
+    @cached_property
+    def push_parts(self) -> PushParts | None:
+        """Queues and targets of deliveries; None where nothing is pushed."""
+        return None if self._push is None else self._push()
+
+    @cached_property
+    def wake(self) -> DeliveryWake | None:
+        """Wakes deliveries; None where nothing is pushed, which then loads nothing either."""
+        if self.push_parts is None:
+            return None
+        from ojs.services.deliveries.wake import DeliveryWake
+        from ojs.store.deliveries.deliveries import DeliveryDirectory
+
+        stores = self.stores
+        directory = DeliveryDirectory(stores.deliveries, stores.pools, self.clock)
+        return DeliveryWake(directory, self.push_parts.wakes, stores.jobs, self.clock)
+
+    @cached_property
+    def dispatch(self) -> Dispatch:
+        """Pushes jobs. Raises Unsupported where nothing is pushed."""
+        from ojs.services.deliveries.dispatch import Dispatch
+        from ojs.services.deliveries.settle import Settle
+
+        parts = self.push_parts
+        if parts is None or self.wake is None:
+            raise Unsupported("This deployment pushes no jobs.")
+        return Dispatch(
+            deliveries=self.stores.deliveries,
+            jobs=self.stores.jobs,
+            fetch=self.fetch,
+            target=parts.target,
+            sends=parts.sends,
+            settle=Settle(deliveries=self.stores.deliveries, finish=self.finish, clock=self.clock),
+            transitions=self.transitions,
+            wake=self.wake,
+            clock=self.clock,
+        )
+
+    @cached_property
+    def deliveries(self) -> Deliveries:
+        from ojs.services.deliveries.manage import Deliveries
+
+        return Deliveries(
+            deliveries=self.stores.deliveries,
+            queues=self.stores.queues,
+            pools=self.stores.pools,
+            statistics=self.stores.statistics,
+            semaphore=self.stores.semaphore,
+            parts=self.push_parts,
+            wake=self.wake,
+            clock=self.clock,
+            ids=self.ids,
+            strict=self.settings.strict_queues,
+        )
+
+    @cached_property
+    def delivery_sweep(self) -> DeliverySweep | None:
+        """None where nothing is pushed."""
+        if self.wake is None:
+            return None
+        from ojs.services.deliveries.sweep import DeliverySweep
+
+        return DeliverySweep(
+            deliveries=self.stores.deliveries,
+            pools=self.stores.pools,
+            queues=self.stores.queues,
+            every=self.sweep_queues,
+            index=self.stores.jobs.index,
+            wake=self.wake,
+        )
 
     @property
     def maintenance(self) -> MaintenanceStore:
@@ -417,14 +534,32 @@ class Runtime:
     @cached_property
     def idempotent_push(self) -> IdempotentPush:
         from ojs.services.jobs.idempotent_push import IdempotentPush
-        from ojs.store.jobs.idempotency_keys import IdempotencyKeys
 
         return IdempotentPush(
             enqueue=self.enqueue,
             management=self.jobs,
             jobs=self.stores.jobs,
-            keys=IdempotencyKeys(self.table, self.ids),
+            keys=self._idempotency_keys,
         )
+
+    @cached_property
+    def bulk_push(self) -> BulkPush:
+        from ojs.services.jobs.bulk_push import BulkPush
+
+        return BulkPush(
+            enqueue=self.enqueue,
+            jobs=self.stores.jobs,
+            keys=self._idempotency_keys,
+            for_each=self._for_each,
+            clock=self.clock,
+            middleware_ms=None if self.middleware is None else self.middleware.timeout_ms,
+        )
+
+    @cached_property
+    def _idempotency_keys(self) -> IdempotencyKeys:
+        from ojs.store.jobs.idempotency_keys import IdempotencyKeys
+
+        return IdempotencyKeys(self.table, self.ids)
 
     # --- for operators --------------------------------------------------------------------------
 
@@ -440,6 +575,7 @@ class Runtime:
             backfill=self.backfill,
             clock=self.clock,
             strict=self.settings.strict_queues,
+            opened=self._queue_opened,
         )
 
     @cached_property
@@ -482,11 +618,40 @@ class Runtime:
         )
 
     @cached_property
+    def actions(self) -> Actions:
+        from ojs.services.operations.actions import Actions
+        from ojs.store.deployment.actions import ActionStore
+
+        return Actions(ActionStore(self.table), self.clock, self.ids)
+
+    @cached_property
     def access_keys(self) -> AccessKeys:
         from ojs.services.operations.access_keys import AccessKeys
         from ojs.store.deployment.access_keys import AccessKeyStore
 
         return AccessKeys(AccessKeyStore(self.table), self.clock)
+
+    @cached_property
+    def origin(self) -> OriginGuard | None:
+        """What lets requests in by where they came from; None: they may come from anywhere."""
+        if self.settings.origin_secret is None:
+            return None
+        from ojs.services.operations.origin import OriginGuard
+        from ojs.store.deployment.secrets import Secret
+
+        client = clients.secrets_manager(clients.FIRST_CONFIG)
+        return OriginGuard(Secret(client, self.settings.origin_secret), self.clock)
+
+    @cached_property
+    def callers(self) -> PrincipalLookup:
+        from ojs.services.operations.authentication import Authentication, PrincipalLookup
+        from ojs.store.deployment.access_keys import AccessKeyStore
+
+        return PrincipalLookup(
+            Authentication(AccessKeyStore(self.table), self.clock),
+            self.clock,
+            remembered_ms=1_000 * self.settings.authorizer_cache_s,
+        )
 
     @cached_property
     def roles(self) -> Roles:
@@ -681,6 +846,8 @@ class Runtime:
         """
         yield self.sweep
         yield self.workflow_sweep
+        if self.delivery_sweep is not None:
+            yield self.delivery_sweep
         yield self.bulk
         yield self.backfill
         yield self.reconcile
@@ -710,6 +877,9 @@ class Runtime:
                 queues=self.stores.queues,
                 listing=self.listing,
                 acts=self.acts,
+                archive=self.archive,
+                # Loaded when a job of one is erased.
+                forget_workflow=lambda name: self.workflow_control.forget(name),  # noqa: PLW0108
             ),
             clock=self.clock,
             ids=self.ids,
@@ -792,7 +962,6 @@ class Runtime:
 
     @cached_property
     def prune(self) -> PruneSweep:
-        from ojs.services.dead_letter.archive import Archive
         from ojs.services.dead_letter.prune import PruneSweep
         from ojs.store.dead_letter.pruning import Pruning
 
@@ -800,8 +969,14 @@ class Runtime:
             jobs=self.stores.jobs,
             pruning=Pruning(self.table, self.stores.queues, self.ids),
             copies=self.copies,
-            archive=Archive(self.stores.jobs, self.blobs),
+            archive=self.archive,
         )
+
+    @cached_property
+    def archive(self) -> Archive:
+        from ojs.services.dead_letter.archive import Archive
+
+        return Archive(self.stores.jobs, self.blobs)
 
     @cached_property
     def pool_health_sweep(self) -> PoolHealthSweep:
@@ -837,6 +1012,8 @@ class Runtime:
             workers=self.stores.workers,
             dead_letters=self.stores.dead_letters,
             health=self.stores.pool_health,
+            maintenance=self.maintenance,
+            groups=self.settings.worker_groups,
         )
 
 
@@ -851,11 +1028,12 @@ def build(
     measure: bool = False,
     sleep: Callable[[float], None] = time.sleep,
     for_each: ForEach = in_threads,
+    push: PushParts | None = None,
 ) -> Runtime:
     """Wire the services together; the default of each part is that of AWS.
 
     `middleware` comes after that of the settings. `sleep` takes seconds. `for_each` may make calls
-    at the same time.
+    at the same time. `push` has what deliveries need, in place of what the settings name.
     """
     clock = clock or SystemClock()
     ids = ids or IdSource(clock)
@@ -871,7 +1049,66 @@ def build(
         middleware=_chain(settings, middleware),
         sleep=sleep,
         for_each=for_each,
+        push=_pushing(settings, clock, for_each, push),
     )
+
+
+def _pushing(
+    settings: Settings, clock: Clock, for_each: ForEach, given: PushParts | None
+) -> Callable[[], PushParts] | None:
+    """Makes what deliveries need, on first use; None where nothing is pushed."""
+    if given is not None:
+        return lambda: given
+    url = settings.dispatch_queue
+    if url is None:
+        return None
+
+    def make() -> PushParts:
+        from ojs.services.deliveries.manage import AllowedTargets
+        from ojs.services.deliveries.parts import PushParts
+        from ojs.targets.queues import SqsSendQueue, SqsWakeQueue
+
+        return PushParts(
+            wakes=SqsWakeQueue(url, clock),
+            target=_Targets(clock, for_each).of,
+            allowed=AllowedTargets(settings.push_functions, check_endpoint=_check_endpoint),
+            sends=None if settings.send_queue is None else SqsSendQueue(settings.send_queue),
+        )
+
+    return make
+
+
+def _check_endpoint(url: str) -> None:
+    from ojs.targets.guard import Blocked, place
+
+    try:
+        place(url)
+    except Blocked as refusal:
+        raise ValueError(str(refusal)) from None
+
+
+class _Targets:
+    """The targets of a container, each made on first use."""
+
+    def __init__(self, clock: Clock, for_each: ForEach) -> None:
+        self._clock = clock
+        self._for_each = for_each
+
+    def of(self, delivery: Delivery) -> Target:
+        """Where the pushes of a delivery go."""
+        return self._functions if delivery.function is not None else self._endpoints
+
+    @cached_property
+    def _functions(self) -> Target:
+        from ojs.targets.lambda_target import LambdaTarget
+
+        return LambdaTarget(self._clock, each=self._for_each)
+
+    @cached_property
+    def _endpoints(self) -> Target:
+        from ojs.targets.https_target import HttpsTarget
+
+        return HttpsTarget(self._clock, each=self._for_each)
 
 
 def _chain(settings: Settings, more: Sequence[Middleware]) -> MiddlewareChain | None:
@@ -907,6 +1144,8 @@ def prepare() -> None:
     with suppress(Exception):
         if (chain := current().middleware) is not None:
             chain.load()
+        # A client takes a while to make, too.
+        _ = current().origin
 
 
 def use(runtime: Runtime) -> None:

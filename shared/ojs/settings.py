@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import json
 import re
-from dataclasses import dataclass, fields
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields
 from typing import Any, Literal, get_args
 
 from ojs import environment
 
 Authorizer = Literal["keys", "jwt", "iam", "none"]
 QueueMetrics = Literal["off", "fullest", "all"]
+MessageBody = Literal["json", "text"]
+Entry = Literal["http_api", "function_url", "private_api"]
 # An event type, or the beginning of some and `*`: `job.completed`, `job.*`, `*`.
 EVENT_PATTERN = r"^(\*|[a-z_]+\.(\*|[a-z_]+\*?))$"
 # A function in a module, as `hooks:add_trace`.
@@ -19,6 +23,8 @@ _MIDDLEWARE = re.compile(MIDDLEWARE_PATTERN)
 MAX_QUEUES = 10_000
 _SERVICE = re.compile(r"[A-Za-z0-9]([A-Za-z0-9.-]{0,62})")
 _EVENTS = re.compile(EVENT_PATTERN)
+_FUNCTION = re.compile(r"arn:aws[a-z-]*:lambda:[a-z0-9-]+:\d{12}:function:[A-Za-z0-9_-]{1,64}")
+_GROUP = re.compile(r"[a-z][a-z0-9-]{0,39}")
 _OPERATOR = re.compile(r"\*|arn:aws[a-z-]*:iam::\d{12}:(root|(role|user)/\S+)")
 
 
@@ -46,13 +52,18 @@ class Settings:
     # How callers are identified: this service's keys, a JWT, IAM; or not at all, which is for a
     # server that only its own machine reaches.
     authorizer: Authorizer = "none"
+    # Through what requests come: only an HTTP API has an authorizer in front that knows keys.
+    entry: Entry = "http_api"
+    # ARN of the secret that a distribution in front adds to each request; without it none is asked
+    # for.
+    origin_secret: str | None = None
     # authorizer=jwt: the claim that lists scopes, and what stands before those of this service.
     jwt_scope_claim: str = "scope"
     jwt_scope_prefix: str = ""
     # authorizer=iam: ARNs of roles that may do everything, whatever is stored of them; `*` stands
     # for each role that never had a record. In the environment separated by commas.
     iam_operators: tuple[str, ...] = ("*",)
-    # For how long (s) what a role may do is remembered once it was looked up.
+    # For how long (s) what a role or a key may do is remembered once it was looked up.
     authorizer_cache_s: int = 60
     # Refuse jobs for queues that no operator made; in the environment `true` or `false`.
     strict_queues: bool = False
@@ -61,10 +72,30 @@ class Settings:
     # Which queues have CloudWatch metrics of their own, and with `fullest` how many at most.
     queue_metrics: QueueMetrics = "fullest"
     queue_metrics_max: int = 20
+    # Workers that are scaled by their backlog: the queues of each group, by its name; in the
+    # environment as JSON.
+    worker_groups: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    # For how many days copies of what is erased are kept, by where: of the table, each night's, of
+    # objects in the bucket; in the environment as JSON.
+    recovery_days: Mapping[str, int] = field(default_factory=dict)
+    # Whether events tell the results of jobs; in the environment `true` or `false`.
+    results_in_events: bool = True
     # What jobs go through before they are stored, as `hooks:add_trace`, in order; in the
     # environment separated by commas. And how long that may take for all jobs of a request.
     middleware: tuple[str, ...] = ()
     middleware_timeout_ms: int = 3_000
+    # Functions that deliveries may name, by ARN without alias or version; in the environment
+    # separated by commas. URLs of the queues that wake deliveries, name pushes for senders, and
+    # bring outcomes. Without the first nothing is pushed.
+    push_functions: tuple[str, ...] = ()
+    dispatch_queue: str | None = None
+    send_queue: str | None = None
+    outcome_queue: str | None = None
+    # Of a bridge: the type and queue of the jobs that messages become, whose only argument is the
+    # message's body. Without a type the body is a whole job.
+    bridge_type: str | None = None
+    bridge_queue: str = "default"
+    bridge_body: MessageBody = "json"
     # The shard that stream records are from if their event does not say so; only for an emulator of
     # AWS that has one shard and no tumbling windows.
     shard: str | None = None
@@ -75,16 +106,28 @@ class Settings:
             ("service", _SERVICE.fullmatch(self.service)),
             ("bus_types", all(_EVENTS.fullmatch(each) for each in self.bus_types)),
             ("authorizer", self.authorizer in get_args(Authorizer)),
+            ("entry", self.entry in get_args(Entry)),
             ("iam_operators", all(map(_OPERATOR.fullmatch, self.iam_operators))),
             ("authorizer_cache_s", self.authorizer_cache_s >= 0),
             ("max_queues", self.max_queues >= 0),
             ("queue_metrics", self.queue_metrics in get_args(QueueMetrics)),
+            ("bridge_body", self.bridge_body in get_args(MessageBody)),
             ("queue_metrics_max", self.queue_metrics_max > 0),
+            (
+                "worker_groups",
+                all(_GROUP.fullmatch(name) and each for name, each in self.worker_groups.items()),
+            ),
             ("middleware", all(_MIDDLEWARE.fullmatch(each) for each in self.middleware)),
+            ("push_functions", all(map(_FUNCTION.fullmatch, self.push_functions))),
             ("middleware_timeout_ms", self.middleware_timeout_ms > 0),
         ):
             if not right:
                 raise ValueError(f"{name} must not be {getattr(self, name)!r}")
+
+    @property
+    def looks_up_keys(self) -> bool:
+        """Whether functions find out themselves who holds the key of a request."""
+        return self.authorizer == "keys" and self.entry != "http_api"
 
     @property
     def metered_queues(self) -> int | None:
@@ -102,13 +145,20 @@ class Settings:
             **environment.configured(field.name for field in fields(cls)),
             "table": environment.required("table"),
         }
-        for name in {"bus_types", "iam_operators", "middleware"} & found.keys():
+        for name in {"bus_types", "iam_operators", "middleware", "push_functions"} & found.keys():
             listed = (part.strip() for part in found[name].split(","))
             found[name] = tuple(filter(None, listed))
         numbers = {"queue_metrics_max", "authorizer_cache_s", "max_queues", "middleware_timeout_ms"}
         for name in numbers & found.keys():
             found[name] = int(found[name])
-        strict = found.get("strict_queues", "false").lower()
-        if strict not in ("true", "false"):
-            raise ValueError(f"strict_queues must be true or false, not {strict!r}")
-        return cls(**{**found, "strict_queues": strict == "true"})
+        if "worker_groups" in found:
+            groups = json.loads(found["worker_groups"])
+            found["worker_groups"] = {name: tuple(queues) for name, queues in groups.items()}
+        if "recovery_days" in found:
+            found["recovery_days"] = json.loads(found["recovery_days"])
+        for name in {"strict_queues", "results_in_events"} & found.keys():
+            said = found[name].lower()
+            if said not in ("true", "false"):
+                raise ValueError(f"{name} must be true or false, not {said!r}")
+            found[name] = said == "true"
+        return cls(**found)

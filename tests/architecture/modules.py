@@ -6,6 +6,7 @@ import ast
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache
+from itertools import chain
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -73,16 +74,19 @@ def _statements(block: ast.AST) -> Iterator[ast.AST]:
             yield from _statements(statement)
 
 
-@cache
 def modules(*folders: str) -> tuple[Module, ...]:
     """Every Python file below these folders of the repository."""
+    return tuple(chain.from_iterable(map(_parsed, folders)))
+
+
+@cache
+def _parsed(folder: str) -> tuple[Module, ...]:
     found = []
-    for folder in folders:
-        for path in sorted((ROOT / folder).rglob("*.py")):
-            apart = folder.partition("/")[0] in {"package", "shared"}
-            parts = path.relative_to(ROOT / folder.partition("/")[0] if apart else ROOT)
-            name = ".".join(parts.with_suffix("").parts).removesuffix(".__init__")
-            found.append(Module(name, path, ast.parse(path.read_text("utf-8"), str(path))))
+    for path in sorted((ROOT / folder).rglob("*.py")):
+        apart = folder.partition("/")[0] in {"package", "shared"}
+        parts = path.relative_to(ROOT / folder.partition("/")[0] if apart else ROOT)
+        name = ".".join(parts.with_suffix("").parts).removesuffix(".__init__")
+        found.append(Module(name, path, ast.parse(path.read_text("utf-8"), str(path))))
     return tuple(found)
 
 

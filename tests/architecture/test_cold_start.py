@@ -69,6 +69,15 @@ def test_only_what_is_needed_is_imported(function: str) -> None:
     assert not [name for name in FORBIDDEN if name in modules]
 
 
+def test_the_dashboard_loads_no_sdk() -> None:
+    """But behind a firewall, where it reads a secret."""
+    _, modules = imported("dashboard")
+    assert not {"botocore", "ojs.access_runtime"} & modules
+    settings = "os.environ['OJS_ORIGIN_SECRET'] = 'arn'"
+    _, modules = loaded(f"import os; {settings}; import functions.dashboard.handler")
+    assert {"botocore", "ojs.access_runtime"} <= modules
+
+
 # Once of some times is enough, so that neighbours on the machine do not count.
 REPETITIONS = range(5)
 

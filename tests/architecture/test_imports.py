@@ -23,17 +23,30 @@ ALLOWED: dict[str, set[str]] = {
     # and no HTTP function imports it. Where a caller would notice the stream's delay, the use case
     # calls the idempotent function of the store itself.
     "ojs.projections": {"ojs.projections", "ojs.store", "ojs.domain", "ojs.clock"},
+    # What pushes go out by. Use cases know it by the protocols of `ojs.domain.delivery.push`.
+    "ojs.targets": {
+        "ojs.targets", "ojs.store.table.clients", "ojs.domain", "ojs.bounded", "ojs.clock",
+    },
     "ojs.services": {"ojs.services", "ojs.store", "ojs.domain", "ojs.bounded", "ojs.clock"},
     "ojs.services.jobs.middleware": {"ojs.services", "ojs.middleware", "ojs.domain"},
     "ojs.http": {"ojs.http", "ojs.domain", "ojs.clock"},
-    "ojs.runtime": {"ojs.services", "ojs.store", "ojs.domain", "ojs.clock", "ojs.settings"},
+    "ojs.runtime": {
+        "ojs.services", "ojs.targets", "ojs.store", "ojs.domain", "ojs.clock", "ojs.settings",
+    },
     # Loads next to nothing: the authorizer is in front of every request.
     "ojs.access_runtime": {
-        "ojs.services.operations.authentication", "ojs.services.operations.setup", "ojs.store",
-        "ojs.domain", "ojs.clock", "ojs.environment",
+        "ojs.services.operations.authentication", "ojs.services.operations.origin",
+        "ojs.services.operations.setup", "ojs.store", "ojs.domain", "ojs.clock", "ojs.environment",
     },
     "functions.authorizer": {"ojs.access_runtime"},
+    "functions.dashboard": {
+        "functions.dashboard", "ojs.access_runtime", "ojs.domain.errors", "ojs.environment",
+    },
     "functions.setup": {"functions.custom_resource", "ojs.access_runtime"},
+    "functions.declare": {
+        "functions.admin", "functions.custom_resource", "ojs.access_runtime", "ojs.domain",
+        "ojs.http", "ojs.runtime",
+    },
     "functions": {"functions", "ojs.runtime", "ojs.http", "ojs.services", "ojs.domain"},
     # No requests: what the stream brings, and the metrics of a sweep.
     "functions.stream": {"functions", "ojs.runtime", "ojs.projections", "ojs.domain"},
@@ -45,7 +58,7 @@ ALLOWED: dict[str, set[str]] = {
     "infra": {
         "infra", "ojs_aws", "ojs.store.table.schema", "ojs.http.contract.operations",
         "ojs.http.contract.permissions", "ojs.http.binding.negotiation",
-        "ojs.projections.project",
+        "ojs.projections.project", "local.emulator",
     },
     "local": {"local", "ojs", "functions"},
     "cli": {
@@ -93,11 +106,11 @@ def test_contributing_has_the_same_table() -> None:
     assert told == {name: others - {name} for name, others in ALLOWED.items()}
 
 
-def test_only_the_store_knows_the_sdk() -> None:
+def test_only_the_store_and_what_goes_out_know_the_sdk() -> None:
     wrong = [
         place(module, name, line)
         for module in modules(*SHIPPED)
-        if not within(module.name, ("ojs.store", "ojs.projections"))
+        if not within(module.name, ("ojs.store", "ojs.projections", "ojs.targets"))
         for name, line in module.imports()
         if within(name, SDK)
     ]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import http.client
 import json
+import sys
 import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -11,10 +12,12 @@ from urllib.parse import urlsplit
 
 import boto3
 
+from infra import ROOT, local_cloud
 from infra.local_cloud import ACCOUNT, REGION, LocalCloud
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from pathlib import Path
 
 T = TypeVar("T")
 MEDIA_TYPE = "application/openjobspec+json"
@@ -81,6 +84,44 @@ class Api:
         assert answer.status == 200, answer
         job: dict[str, Any] = answer.body["job"]
         return job
+
+
+def deploy_app(cloud: LocalCloud, folder: Path, stack: str, text: str) -> dict[str, str]:
+    """Deploy a stack of a CDK app with this text, in which the project can be imported; the outputs
+    of the stack. `folder` takes what CDK writes.
+    """
+    app, outputs = folder / "app.py", folder / "outputs.json"
+    paths = [str(ROOT), str(ROOT / "package"), str(ROOT / "shared")]
+    app.write_text(f"import sys\nsys.path[:0] = {paths!r}\n{text}")
+    local_cloud._cdk(
+        [
+            *("deploy", stack, "--require-approval", "never", "--method", "direct"),
+            *("--no-notices", "--no-version-reporting", "--output", str(folder / "cdk.out")),
+            *("--outputs-file", str(outputs), "--app", f'"{sys.executable}" {app}'),
+        ],
+        port=cloud.port,
+        folder=folder,
+        quiet=True,
+    )
+    found: dict[str, str] = json.loads(outputs.read_text())[stack]
+    return found
+
+
+def bootstrap(cloud: LocalCloud, folder: Path) -> None:
+    """Make the emulated account ready for CDK."""
+    arguments = ["bootstrap", f"aws://{ACCOUNT}/{REGION}", "--no-notices"]
+    local_cloud._cdk(arguments, port=cloud.port, folder=folder, quiet=True)
+
+
+def first_api(cloud: LocalCloud, url: str) -> Api:
+    """The API at this address of the emulated cloud, for the owner of its first key."""
+    secrets = client(cloud, "secretsmanager")
+    (first,) = (
+        each["ARN"] for each in secrets.list_secrets()["SecretList"] if "FirstKey" in each["Name"]
+    )
+    api_id = str(urlsplit(url).hostname).split(".", maxsplit=1)[0]
+    key = str(secrets.get_secret_value(SecretId=first)["SecretString"])
+    return Api(f"{cloud.url}/_aws/execute-api/{api_id}", key)
 
 
 def client(cloud: LocalCloud, service: Any) -> Any:

@@ -15,6 +15,7 @@ PAGE = (Path(__file__).resolve().parents[2] / "docs" / "events.md").read_text("u
 (PROGRAM,) = re.findall(r"^```python\n(.*?)^```$", PAGE, re.MULTILINE | re.DOTALL)
 
 
+@pytest.mark.exhaustive
 @pytest.mark.e2e
 def test_the_program_follows_the_log(server_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     base = f"{server_url}/ojs/v1"

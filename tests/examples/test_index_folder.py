@@ -84,6 +84,7 @@ def state(server: OjsServer, job_id: str) -> str:
     return server.client.get_job(job_id).state
 
 
+@pytest.mark.exhaustive
 def test_two_workers_do_a_whole_folder(folder: Path, ojs_server: OjsServer) -> None:
     url = ojs_server.url
     fast = ("--slow", "0.02", "--poll", "0.2")
@@ -118,7 +119,8 @@ def test_two_workers_do_a_whole_folder(folder: Path, ojs_server: OjsServer) -> N
     assert ojs_server.client.list_workers()["workers"] == []
 
 
-@pytest.mark.parametrize("many", [False, pytest.param(True, marks=pytest.mark.exhaustive)])
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("many", [False, True])
 def test_a_workflow_reports_on_the_whole_folder(
     folder: Path, tmp_path_factory: pytest.TempPathFactory, ojs_server: OjsServer, many: bool
 ) -> None:

@@ -82,6 +82,7 @@ def shape(text: str, ids: dict[str, str]) -> str:
     return "\n".join(" ".join(line.split()) for line in lines).strip()
 
 
+@pytest.mark.exhaustive
 @pytest.mark.e2e
 def test_the_output_is_that_of_the_page(
     server_url: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -17,6 +18,22 @@ if TYPE_CHECKING:
 
 ACCOUNT = "123456789012"
 REGION = "eu-central-1"
+PUSHED_TO = f"arn:aws:lambda:{REGION}:{ACCOUNT}:function:thumbnails"
+
+
+# What makes another deployment than that of the settings as they are: each takes a second or two.
+OTHERS = {"synthesise", "with_jwt", "with_iam", "with_waf"}
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """`make test` makes one deployment; the others are left to `make test-exhaustive`."""
+    for item in items:
+        if isinstance(item, pytest.Function) and item.path.parent == Path(__file__).parent:
+            params = item.callspec.params.values() if hasattr(item, "callspec") else ()
+            asked = {*item._fixtureinfo.argnames, *(each for each in params if type(each) is str)}
+            if asked & OTHERS:
+                item.add_marker("exhaustive")
 
 
 @dataclass(frozen=True)
@@ -79,9 +96,13 @@ def synthesis(synthesise: Callable[[DeploymentSettings], Synthesis]) -> Synthesi
 
 @pytest.fixture(scope="session")
 def with_jwt(synthesise: Callable[[DeploymentSettings], Synthesis]) -> Synthesis:
-    """Tokens of an issuer, a web page that may use the API, and an encryption key of its own."""
+    """Tokens of an issuer, a web page that may use the API, an encryption key of its own, and push
+    delivery to what its settings name.
+    """
     return synthesise(
         DeploymentSettings(
+            push=True,
+            push_functions=(PUSHED_TO,),
             authorizer="jwt",
             jwt_issuer="https://id.example.com/",
             jwt_audience=("jobs", "ops"),

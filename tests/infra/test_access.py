@@ -11,7 +11,7 @@ from ojs.http.binding import negotiation
 from ojs.http.contract import operations as contract
 from ojs.store.table.schema import SCHEMA_VERSION
 from ojs_aws.cdk import server
-from ojs_aws.cdk.functions import FUNCTIONS
+from ojs_aws.cdk.functions import FUNCTIONS, Access
 from ojs_aws.cdk.settings import DeploymentSettings
 
 if TYPE_CHECKING:
@@ -54,15 +54,21 @@ def test_no_route_lacks_the_authorizer(
     named = set(deployment.resources(AUTHORIZER))
     assert len(named) == (0 if kind == "iam" else 1)
     expected = {
-        "$default" if path == "$default" else f"ANY {path}"
+        "$default" if path == "$default" else f"ANY {path}": spec
         for spec in FUNCTIONS
         for path in spec.routes
     }
     # A browser's preflight has no key; there is one where a browser may come from elsewhere.
     preflight = {key for key in found if key.startswith("OPTIONS ")}
-    assert set(found) - preflight == expected
+    assert set(found) - preflight == set(expected)
     assert bool(preflight) is (made != "synthesis")
-    for key in expected:
+    for key, spec in expected.items():
+        if spec.open:
+            # Files that are the same for everybody, of a function that reaches no data.
+            assert found[key]["AuthorizationType"] == "NONE"
+            known = Access(origin=spec.access.origin)
+            assert (spec.name, spec.access) == ("dashboard", known)
+            continue
         assert found[key]["AuthorizationType"] == TYPES[kind]
         if kind != "iam":
             assert found[key]["AuthorizerId"]["Ref"] in named
@@ -128,10 +134,10 @@ def test_functions_know_who_says_who_asks(each_synthesis: Any) -> None:
         variables = functions(each_synthesis)[spec.name]["Environment"]["Variables"]
         assert variables.get("OJS_AUTHORIZER") == (kind if spec.routes else None)
         scopes = [variables.get(f"OJS_JWT_SCOPE_{name}") for name in ("CLAIM", "PREFIX")]
-        reads = spec.routes and kind == "jwt"
+        reads = spec.routes and not spec.open and kind == "jwt"
         assert scopes == (["scp", "ojs/"] if reads else [None, None])
         roles = [variables.get(f"OJS_{name}") for name in ("IAM_OPERATORS", "AUTHORIZER_CACHE_S")]
-        reads = spec.routes and kind == "iam"
+        reads = spec.routes and not spec.open and kind == "iam"
         operator = "arn:aws:iam::123456789012:role/operator"
         assert roles == ([operator, "60"] if reads else [None, None])
 
@@ -200,13 +206,15 @@ def test_no_environment_holds_a_secret(each_synthesis: Any) -> None:
             suspicious = ("KEY", "SECRET", "TOKEN", "PASSWORD")
             if any(word in name for word in suspicious):
                 # A name: where the secret is kept.
-                assert name == "OJS_FIRST_KEY_SECRET"
-                assert set(variables[name]) == {"Fn::ImportValue"}
+                assert name in ("OJS_FIRST_KEY_SECRET", "OJS_ORIGIN_SECRET")
+                assert set(variables[name]) in ({"Fn::ImportValue"}, {"Fn::GetAtt"})
 
 
 def test_no_template_holds_a_value_of_a_secret(each_synthesis: Any) -> None:
+    """But one refers to what CloudFormation reads for a distribution when it deploys it."""
     for template in each_synthesis.templates:
-        assert not [text for text in texts(template.to_json()) if "{{resolve:secrets" in text]
+        found = [text for text in texts(template.to_json()) if "{{resolve:secrets" in text]
+        assert len(found) == (template is each_synthesis.edge)
 
 
 # --- the step before -----------------------------------------------------------------------------

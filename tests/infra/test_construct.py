@@ -7,7 +7,7 @@ from inspect import signature
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from aws_cdk import App, Environment, Stack, assertions
+from aws_cdk import App, Duration, Environment, Stack, assertions
 from aws_cdk import aws_certificatemanager as acm
 from aws_cdk import aws_dynamodb as dynamodb
 from aws_cdk import aws_ec2 as ec2
@@ -137,6 +137,7 @@ def whole(code: Callable[[], lambda_.Code]) -> Made:
     jobs.on_event("job.completed", targets.SqsQueue(queue))
     jobs.on_event("job.*", targets.SqsQueue(queue))
     jobs.on_event("dead_letter.added", targets.SqsQueue(queue))
+    jobs.add_sqs_bridge(queue, job_type="mail.send", to="mail", batch_size=50, max_concurrency=5)
     return Made(app, stack, jobs)
 
 
@@ -199,7 +200,7 @@ def test_the_page_names_all_that_it_offers() -> None:
         for name in signature(OpenJobSpec.__init__).parameters
         if name not in {"self", "scope", "name"}
     ]
-    assert len(offered) == 10
+    assert len(offered) == 14
     for name in [*offered, *arguments, "on_event", "url"]:
         assert f"`{name}" in page or f".{name}" in page, name
 
@@ -501,3 +502,97 @@ def test_metrics_are_those_that_the_functions_write(whole: Made) -> None:
     assert of_all.dimensions == {"service": service["value"]}
     assert of_one.metric_name == "ojs.queue.oldest_age"
     assert of_one.dimensions == {"service": "ojs-shop", "queue": "mail"}
+
+
+# --- bridges -------------------------------------------------------------------------------------
+
+
+def test_a_bridge_takes_from_its_queue_what_is_stored_and_may_do_no_more(whole: Made) -> None:
+    mapping = next(
+        each["Properties"]
+        for each in whole.all("AWS::Lambda::EventSourceMapping").values()
+        if "sqs" in json.dumps(each["Properties"]["EventSourceArn"])
+    )
+    assert mapping["FunctionResponseTypes"] == ["ReportBatchItemFailures"]
+    assert (mapping["BatchSize"], mapping["MaximumBatchingWindowInSeconds"]) == (50, 1)
+    assert mapping["ScalingConfig"] == {"MaximumConcurrency": 5}
+    (bridge,) = (
+        each["Properties"]
+        for each in whole.all("AWS::Lambda::Function").values()
+        if each["Properties"]["Handler"] == "functions.bridge.handler.handler"
+    )
+    # A queue hides messages for 30 s unless it says otherwise.
+    assert bridge["Timeout"] < 30
+    variables = bridge["Environment"]["Variables"]
+    told = {name: value for name, value in variables.items() if "BRIDGE" in name}
+    assert told == {
+        "OJS_BRIDGE_TYPE": "mail.send", "OJS_BRIDGE_QUEUE": "mail", "OJS_BRIDGE_BODY": "json",
+    }  # fmt: skip
+    assert "OJS_AUTHORIZER" not in variables
+    statements = [
+        statement
+        for policy in whole.all("AWS::IAM::Policy").values()
+        if policy["Properties"]["Roles"] == [{"Ref": bridge["Role"]["Fn::GetAtt"][0]}]
+        for statement in policy["Properties"]["PolicyDocument"]["Statement"]
+    ]
+    actions = {
+        action
+        for statement in statements
+        for action in (
+            statement["Action"] if isinstance(statement["Action"], list) else [statement["Action"]]
+        )
+    }
+    assert {each for each in actions if each.startswith("sqs:")} == {
+        "sqs:ChangeMessageVisibility", "sqs:DeleteMessage", "sqs:GetQueueAttributes",
+        "sqs:GetQueueUrl", "sqs:ReceiveMessage",
+    }  # fmt: skip
+    assert not {each for each in actions if each.startswith(("events:", "secretsmanager:"))}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"to": "mail"}, "job_type"),
+        ({"body": "text"}, "job_type"),
+        ({"job_type": "a", "body": "xml"}, "body: 'xml'"),
+        ({"job_type": "a", "batch_size": 101}, "batch_size: 101"),
+        ({"job_type": "a", "batch_size": 0}, "batch_size: 0"),
+    ],
+)
+def test_a_bridge_that_contradicts_itself_is_refused(
+    code: Callable[[], lambda_.Code], arguments: dict[str, Any], message: str
+) -> None:
+    stack = Stack(App(), "shop", env=PLACE)
+    jobs = OpenJobSpec(stack, "Jobs", code=code())
+    with pytest.raises(ValueError, match=message):
+        jobs.add_sqs_bridge(sqs.Queue(stack, "Orders"), **arguments)
+
+
+def test_a_bridge_over_a_queue_that_aws_would_not_take_is_refused(
+    code: Callable[[], lambda_.Code],
+) -> None:
+    stack = Stack(App(), "shop", env=PLACE)
+    jobs = OpenJobSpec(stack, "Jobs", code=code())
+    brief = sqs.Queue(stack, "Brief", visibility_timeout=Duration.seconds(20))
+    with pytest.raises(ValueError, match="after 20 s, while the function may take 29"):
+        jobs.add_sqs_bridge(brief)
+    with pytest.raises(ValueError, match="10 is the most of a FIFO queue"):
+        jobs.add_sqs_bridge(sqs.Queue(stack, "Ordered", fifo=True), batch_size=11)
+    assert "Bridges" not in [each.node.id for each in jobs.node.children]
+
+
+def test_a_queue_has_one_bridge_and_should_have_a_dead_letter_queue(
+    code: Callable[[], lambda_.Code],
+) -> None:
+    stack = Stack(App(), "shop", env=PLACE)
+    jobs = OpenJobSpec(stack, "Jobs", code=code())
+    lost = sqs.DeadLetterQueue(max_receive_count=5, queue=sqs.Queue(stack, "Lost"))
+    orders, mail = sqs.Queue(stack, "Orders"), sqs.Queue(stack, "Mail", dead_letter_queue=lost)
+    jobs.add_sqs_bridge(orders)
+    jobs.add_sqs_bridge(mail)
+    with pytest.raises(ValueError, match="has a bridge already"):
+        jobs.add_sqs_bridge(mail)
+    told = assertions.Annotations.from_stack(stack).find_warning(
+        "*", assertions.Match.string_like_regexp("no dead-letter queue")
+    )
+    assert [each.id.rpartition("/")[0].rpartition("/")[2] for each in told] == ["shop-Orders"]

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from pydantic_core import PydanticUndefined
 
 from infra import ROOT
-from infra.stacks import EDGE_REGION
+from ojs_aws.cdk.parts.origin import EDGE_REGION
 from ojs_aws.cdk.settings import DeploymentSettings
 
 if TYPE_CHECKING:
@@ -48,9 +48,23 @@ def test_settings_and_outputs_it_names_are_there(synthesis: Any, with_waf: Any) 
     assert {"ApiUrl", "FirstKeySecretArn", "DomainTarget"} <= named <= there
 
 
-def test_stacks_it_names_are_there(with_waf: Any) -> None:
+def test_stacks_that_pages_name_are_there(with_waf: Any) -> None:
     stacks = {stack.stack_name for stack in with_waf.app.node.children if stack.node.children}
     assert set(re.findall(r"\bojs-dev-\w+\b", PAGE)) == stacks
+    for page in (ROOT / "docs").glob("*.md"):
+        named = set(re.findall(r"stack `(ojs-dev-[\w-]+)`", page.read_text("utf-8")))
+        assert named <= stacks, page
+
+
+def test_outputs_that_pages_name_are_there(synthesis: Any, with_waf: Any, with_jwt: Any) -> None:
+    there = {
+        output
+        for template in [*synthesis.templates, *with_waf.templates, *with_jwt.templates]
+        for output in template.to_json().get("Outputs", {})
+    }
+    for page in (ROOT / "docs").glob("*.md"):
+        named = set(re.findall(r"output\s+`(\w+)`", page.read_text("utf-8")))
+        assert named <= there, page
     assert f"in {EDGE_REGION}" in PAGE
 
 

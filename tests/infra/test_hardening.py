@@ -6,14 +6,22 @@ import json
 from typing import Any
 
 import pytest
+from aws_cdk import App, Environment, Stack, assertions
+from aws_cdk import aws_certificatemanager as acm
 
+from ojs.services.operations.origin import HEADER
+from ojs_aws.cdk.functions import deployed
 from ojs_aws.cdk.parts import firewall
+from ojs_aws.cdk.parts.domain import Domain
 from ojs_aws.cdk.settings import DeploymentSettings
 
 NAME = "jobs.example.com"
 API = "AWS::ApiGatewayV2::Api"
 DISTRIBUTION = "AWS::CloudFront::Distribution"
 WEB_ACL = "AWS::WAFv2::WebACL"
+SECRET = "AWS::SecretsManager::Secret"
+AUTHORIZER = "AWS::ApiGatewayV2::Authorizer"
+ASKS = "OJS_ORIGIN_SECRET"
 
 
 # --- encryption ----------------------------------------------------------------------------------
@@ -35,12 +43,14 @@ def test_everything_is_encrypted_with_the_key(request: pytest.FixtureRequest, ma
         "BucketKeyEnabled": True,
         "ServerSideEncryptionByDefault": {"KMSMasterKeyID": arn, "SSEAlgorithm": "aws:kms"},
     }
-    for secret in deployment.resources("AWS::SecretsManager::Secret").values():
-        assert secret["KmsKeyId"] == arn
+    for secret in deployment.data.find_resources(SECRET).values():
+        assert secret["Properties"]["KmsKeyId"] == arn
     # In another stack: by what that one exports.
-    queue = deployment.one("AWS::SQS::Queue")
-    assert name in json.dumps(queue["KmsMasterKeyId"])
-    assert "SqsManagedSseEnabled" not in queue
+    for secret in deployment.service.find_resources(SECRET).values():
+        assert name in json.dumps(secret["Properties"]["KmsKeyId"])
+    for queue in deployment.resources("AWS::SQS::Queue").values():
+        assert name in json.dumps(queue["KmsMasterKeyId"])
+        assert "SqsManagedSseEnabled" not in queue
     groups = deployment.service.find_resources("AWS::Logs::LogGroup").values()
     assert all(name in json.dumps(group["Properties"]["KmsKeyId"]) for group in groups)
     deployment.data.has_output("EncryptionKeyArn", {})
@@ -128,6 +138,82 @@ def test_the_firewall_hands_on_what_it_lets_through(with_waf: Any) -> None:
     (acl,) = with_waf.edge.find_resources(WEB_ACL)
     assert distribution["WebACLId"] == {"Fn::GetAtt": [acl, "Arn"]}
     with_waf.service.has_output("ApiUrl", {"Value": f"https://{NAME}"})
+
+
+def test_the_firewall_shows_a_secret_that_it_reads_in_its_own_region(with_waf: Any) -> None:
+    ((name, made),) = with_waf.service.find_resources(
+        SECRET, {"Properties": {"ReplicaRegions": assertions.Match.any_value()}}
+    ).items()
+    secret = made["Properties"]
+    assert secret["ReplicaRegions"] == [{"Region": "us-east-1"}]
+    assert "StorageEncryptionKey" in secret["KmsKeyId"]["Fn::ImportValue"]
+    # Of letters and digits, which a header may hold; not given, and no name that could be taken.
+    assert secret["GenerateSecretString"] == {"ExcludePunctuation": True, "PasswordLength": 64}
+    assert not {"SecretString", "Name"} & set(secret)
+    (origin,) = with_waf.one(DISTRIBUTION)["DistributionConfig"]["Origins"]
+    (header,) = origin["OriginCustomHeaders"]
+    assert header["HeaderName"].lower() == HEADER
+    start, partition, middle, suffix, end = header["HeaderValue"]["Fn::Join"][1]
+    assert (start, partition) == ("{{resolve:secretsmanager:arn:", {"Ref": "AWS::Partition"})
+    assert middle == ":secretsmanager:us-east-1:123456789012:secret:"
+    index, split = suffix["Fn::Select"]
+    assert index == 6  # of arn:aws:secretsmanager:region:account:secret:name
+    assert name in json.dumps(split["Fn::Split"])
+    # Of no version: what is current whenever the distribution is changed.
+    assert end == ":SecretString:::}}"
+    wanted = {"Fn::GetAtt": [name, "Id"]}
+    functions = with_waf.service.find_resources("AWS::Lambda::Function").values()
+    asking = {
+        each["Properties"]["Handler"].split(".")[1]
+        for each in functions
+        if each["Properties"].get("Environment", {}).get("Variables", {}).get(ASKS) == wanted
+    }
+    assert '"Origin"' in json.dumps(with_waf.resources("AWS::IAM::Policy"))
+    assert asking == {spec.name for spec in deployed("keys") if spec.routes}
+
+
+def test_requests_that_went_round_it_run_no_authorizer(with_waf: Any, synthesis: Any) -> None:
+    needed = ["$request.header.Authorization", "$request.header.X-Origin-Verify"]
+    assert with_waf.one(AUTHORIZER)["IdentitySource"] == needed
+    assert synthesis.one(AUTHORIZER)["IdentitySource"] == needed[:1]
+
+
+def test_the_secret_can_be_shown_before_it_is_asked_for(synthesise: Any) -> None:
+    """A distribution that is there goes on working while it gets the secret; in one region."""
+    settings = DeploymentSettings(
+        domain_name=NAME,
+        certificate_arn="arn:aws:acm:us-east-1:123456789012:certificate/abc",
+        waf=True,
+        waf_only=False,
+        waf_rotation=2,
+    )
+    made = synthesise(settings)
+    distribution = made.one(DISTRIBUTION)["DistributionConfig"]
+    (origin,) = distribution["Origins"]
+    assert "{{resolve:secretsmanager:" in json.dumps(origin["OriginCustomHeaders"])
+    assert distribution["Comment"] == "Open Job Spec HTTP binding of ojs-dev, secret 2"
+    assert ASKS not in json.dumps(made.service.to_json())
+    assert made.one(AUTHORIZER)["IdentitySource"] == ["$request.header.Authorization"]
+    assert '"Origin"' not in json.dumps(made.resources("AWS::IAM::Policy"))
+
+
+def test_without_a_firewall_there_is_no_secret_for_it(synthesis: Any) -> None:
+    assert len(synthesis.resources(SECRET)) == 1
+    assert ASKS not in json.dumps(synthesis.service.to_json())
+
+
+def test_a_firewall_needs_the_secret() -> None:
+    stack = Stack(App(), "Edge", env=Environment(region="us-east-1"))
+    certificate = acm.Certificate.from_certificate_arn(stack, "Certificate", "arn:aws:acm:::c/a")
+    with pytest.raises(ValueError, match="origin_secret"):
+        firewall.Firewall(
+            stack,
+            "Firewall",
+            api_domain="abc.execute-api.eu-central-1.amazonaws.com",
+            domain=Domain(NAME, certificate),
+            origin_secret=None,
+            settings=DeploymentSettings(),
+        )
 
 
 def test_the_firewall_is_where_cloudfront_looks_for_it(with_waf: Any, synthesis: Any) -> None:

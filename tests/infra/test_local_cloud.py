@@ -27,6 +27,15 @@ def test_a_taken_port_is_said_so(taken: int, capsys: pytest.CaptureFixture[str])
     assert f"port {taken} is taken" in capsys.readouterr().err
 
 
+def test_a_missing_emulator_is_named(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("sys.prefix", str(tmp_path))
+    assert deploy_local.main(["--port", str(local_cloud.free_port())]) == 1
+    assert "make setup" in capsys.readouterr().err
+    assert not list(tmp_path.iterdir())
+
+
 def test_a_free_port_is_free() -> None:
     assert not local_cloud.port_taken(local_cloud.free_port())
     assert not local_cloud.is_ministack(local_cloud.free_port())

@@ -7,6 +7,7 @@ from typing import Any
 
 from docs.numbers import assumed, counted, prices
 from ojs.domain.pool.worker import HEARTBEAT_INTERVAL_S
+from ojs_aws.cdk.functions import QUEUES
 from ojs_aws.cdk.settings import DeploymentSettings
 
 # As an ordinary request has them.
@@ -62,15 +63,21 @@ def test_a_line_of_the_access_log_is_as_long_as_it_is_priced(synthesis: Any) -> 
 
 
 def test_an_idle_deployment_costs_at_most_five_dollars() -> None:
-    """With dashboard and metrics per queue off, by list prices."""
-    least = prices.idle(prices.Model(counted(), assumed()))
-    assert sum(least.values()) <= 5, least
+    """With dashboard and metrics per queue off, by list prices; with push delivery, too."""
+    model = prices.Model(counted(), assumed())
+    least = prices.idle(model)
+    assert sum(least.values()) + prices.idle_push(model) <= 5, least
 
 
-def test_alarms_look_at_as_many_metrics_as_are_priced(synthesis: Any) -> None:
-    alarms = synthesis.resources("AWS::CloudWatch::Alarm").values()
-    looked_at = sum(
-        len([each for each in alarm.get("Metrics", [1]) if each == 1 or "MetricStat" in each])
-        for alarm in alarms
-    )
-    assert looked_at == assumed()["alarm_metrics"]
+def test_alarms_look_at_as_many_metrics_as_are_priced(synthesis: Any, with_jwt: Any) -> None:
+    def looked_at(made: Any) -> int:
+        return sum(
+            len([each for each in alarm.get("Metrics", [1]) if each == 1 or "MetricStat" in each])
+            for alarm in made.resources("AWS::CloudWatch::Alarm").values()
+        )
+
+    numbers = assumed()
+    assert looked_at(synthesis) == numbers["alarm_metrics"]
+    assert len(QUEUES) == numbers["push_queues"]
+    # With push delivery, and without the authorizer: its errors and its throttles.
+    assert looked_at(with_jwt) == looked_at(synthesis) - 2 + numbers["push_alarm_metrics"]

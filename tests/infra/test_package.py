@@ -1,4 +1,6 @@
-"""The wheel: what is in it, and that an app synthesises with it alone."""
+"""The wheel: what is in it, and what works where nothing else of this project is: the quick start
+of each page, and an app that is synthesised.
+"""
 
 from __future__ import annotations
 
@@ -9,6 +11,7 @@ import subprocess
 import sys
 import sysconfig
 import zipfile
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +19,8 @@ import pytest
 
 from infra import ROOT, licences
 from ojs_aws.cdk import server
+from tests.library.pages import TESTED, files
+from tests.library.pages import page as text_of
 
 TOOLS = ROOT / "build/packaging"
 EXAMPLE = ROOT / "examples/mail_queue/app.py"
@@ -69,7 +74,11 @@ def test_the_wheel_has_all_that_it_needs_and_nothing_else(wheel: Path) -> None:
     }
     assert not [name for name in names if "__pycache__" in name or name.endswith(".pyc")]
     carried = {name for name in names if name.startswith("ojs_aws/cdk/carried/")}
-    for folder, root in (("shared", ROOT / "shared"), ("functions", ROOT / "functions")):
+    for folder, root in (
+        ("shared", ROOT / "shared"),
+        ("functions", ROOT / "functions"),
+        ("local", ROOT / "local"),
+    ):
         for path in root.rglob("*.py"):
             below = path.relative_to(root)
             assert f"ojs_aws/cdk/carried/{folder}/{below.as_posix()}" in carried
@@ -79,39 +88,96 @@ def test_the_wheel_has_all_that_it_needs_and_nothing_else(wheel: Path) -> None:
         assert f"| {each['name']} {each['version']} |" in page
 
 
+class Clean:
+    """An environment that has the wheel, what it asks for, and pytest."""
+
+    def __init__(self, folder: Path, wheel: Path) -> None:
+        self.folder = folder
+        self.python = folder / "clean/bin/python"
+        self.cache = folder / "cache"
+        self.run(sys.executable, "-m", "venv", "clean")
+        pins = [f"{name}=={version(name)}" for name in ("httpx", "pytest")]
+        self.run(self.python, "-m", "pip", "install", "-q", wheel, *pins)
+
+    def start(self, *command: object, **more: Any) -> subprocess.Popen[str]:
+        mine = {
+            name: value
+            for name, value in os.environ.items()
+            if not name.startswith(("PYTHON", "OJS_"))
+        }
+        mine |= {"JSII_SILENCE_WARNING_END_OF_LIFE_NODE_VERSION": "20"}
+        mine |= {"XDG_CACHE_HOME": str(self.cache), **more.pop("env", {})}
+        return subprocess.Popen(
+            [str(word) for word in command], env=mine, cwd=more.pop("cwd", self.folder),
+            stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, **more,
+        )  # fmt: skip
+
+    def run(self, *command: object, **more: Any) -> str:
+        with self.start(*command, **more) as process:
+            printed, _ = process.communicate(timeout=300)
+        assert process.returncode == 0, printed
+        return printed
+
+
+@pytest.fixture(scope="module")
+def clean(tmp_path_factory: pytest.TempPathFactory, wheel: Path) -> Clean:
+    return Clean(tmp_path_factory.mktemp("clean"), wheel)
+
+
 @pytest.mark.exhaustive
-def test_an_app_synthesises_with_the_wheel_alone(wheel: Path, tmp_path: Path) -> None:
-    environment = {
-        name: value for name, value in os.environ.items() if not name.startswith("PYTHON")
-    } | {"JSII_SILENCE_WARNING_END_OF_LIFE_NODE_VERSION": "20"}
-
-    def run(*command: object, **more: str) -> str:
-        done = subprocess.run(
-            [str(word) for word in command],
-            cwd=tmp_path,
-            env=environment | more,
-            capture_output=True,
-            text=True,
-            check=False,
+def test_the_quick_start_of_each_page_works_with_the_wheel_alone(
+    clean: Clean, tmp_path: Path
+) -> None:
+    for name in ("boto3", "pydantic", "aws_cdk", "ojs"):
+        clean.run(
+            clean.python, "-c", f"import importlib.util as u; assert not u.find_spec('{name}')"
         )
-        assert done.returncode == 0, done.stdout + done.stderr
-        return done.stdout
+    for name in TESTED:
+        for file, text in files(text_of(name)).items():
+            (tmp_path / file).write_text(text, "utf-8")
+    pytest_ = (clean.python, "-m", "pytest", "-q", "-p", "no:cacheprovider")
+    with clean.start(*pytest_, cwd=tmp_path) as lacking:
+        told, _ = lacking.communicate(timeout=60)
+    assert "python -m ojs_aws.testing install" in told
+    assert "passed" not in told
+    clean.run(clean.python, "-m", "ojs_aws.testing", "install")
+    assert f"{sum(TESTED.values())} passed" in clean.run(*pytest_, cwd=tmp_path)
+    # Write a worker: against a server as the fixture starts it.
+    (tmp_path / "test_worker.py").write_text(WORKER_TEST, "utf-8")
+    for file, text in files(text_of("write-a-worker")).items():
+        (tmp_path / file).write_text(text, "utf-8")
+    assert "1 passed" in clean.run(*pytest_, "test_worker.py", cwd=tmp_path)
 
-    run(sys.executable, "-m", "venv", "clean")
-    python = tmp_path / "clean/bin/python"
-    run(python, "-m", "pip", "install", "-q", "--no-deps", "--no-index", wheel)
+
+WORKER_TEST = """
+import os, signal, subprocess, sys
+
+def test_the_worker_and_its_producer(ojs_server):
+    env = os.environ | {"OJS_URL": ojs_server.url}
+    with subprocess.Popen([sys.executable, "jobs.py"], env=env) as worker:
+        producer = [sys.executable, "producer.py"]
+        made = subprocess.run(producer, env=env, capture_output=True, text=True)
+        worker.send_signal(signal.SIGTERM)
+        assert worker.wait(30) == 0
+    assert made.stdout.splitlines()[0] == "available 2", made
+    assert made.stdout.splitlines()[-1] == "duplicate True", made
+"""
+
+
+@pytest.mark.exhaustive
+def test_an_app_synthesises_with_the_wheel_alone(clean: Clean, tmp_path: Path) -> None:
     # CDK itself and pydantic, as they are here; of this project only the wheel.
-    (site,) = (tmp_path / "clean/lib").glob("python*/site-packages")
+    (site,) = (clean.folder / "clean/lib").glob("python*/site-packages")
     (site / "cdk.pth").write_text(sysconfig.get_path("purelib"))
     said = "from importlib.metadata import version; print(version('ojs-backend-aws'))"
-    assert run(python, "-c", said).strip() == server.VERSION
+    assert clean.run(clean.python, "-c", said).strip() == server.VERSION
     app = tmp_path / "app.py"
     app.write_text(
         EXAMPLE.read_text("utf-8").replace(
             'DeploymentSettings(stage="mail")', 'DeploymentSettings(stage="mail", bundle="host")'
         )
     )
-    run(python, app, CDK_OUTDIR=str(tmp_path / "cdk.out"))
+    clean.run(clean.python, app, cwd=tmp_path, env={"CDK_OUTDIR": str(tmp_path / "cdk.out")})
     template = json.loads((tmp_path / "cdk.out/mail.template.json").read_text("utf-8"))
     kinds = [each["Type"] for each in template["Resources"].values()]
     assert kinds.count("Custom::OjsDeclared") == 2

@@ -15,8 +15,10 @@ import uuid
 from collections import defaultdict
 from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
+from io import BytesIO
 from typing import TYPE_CHECKING, Any, cast
 from unittest.mock import patch
+from zipfile import ZipFile
 
 import boto3
 import pytest
@@ -34,6 +36,7 @@ from ojs.domain.errors import BackendUnavailable
 from ojs.http.contract import operations as contract
 from ojs.projections import EventBridge
 from ojs.services.operations.authentication import Authentication
+from ojs.services.operations.origin import HEADER, OriginGuard
 from ojs.services.operations.setup import Setup
 from ojs.services.workflows.advance import WorkflowAdvance
 from ojs.settings import Settings
@@ -47,7 +50,15 @@ from ojs.store.table import clients, keys
 from ojs.store.table.schema import create_table_arguments
 from ojs.store.table.table import Put, Table, Update
 from ojs.store.table.values import Item, unpack
-from ojs_aws.cdk.functions import FUNCTIONS, STREAM_SOURCE, by_name, deployed
+from ojs_aws.cdk.functions import (
+    DASHBOARD,
+    FUNCTIONS,
+    QUEUE_SOURCE,
+    QUEUES,
+    STREAM_SOURCE,
+    by_name,
+    deployed,
+)
 from ojs_aws.cdk.parts.storage import KEY_USE
 from tests.direct import connected
 from tests.simulation.memory import Memory
@@ -58,16 +69,22 @@ if TYPE_CHECKING:
     from mypy_boto3_dynamodb import DynamoDBClient
 
 
+# To do everything that there is takes seconds, and all that follows is worked out from it.
+pytestmark = pytest.mark.exhaustive
+
 BUCKET = "payloads"
+PUSHED_TO = "arn:aws:lambda:us-east-1:123456789012:function:work"
 WORKER = "worker-1"
 TABLE_RESOURCE = "table"
 
 # (resource, IAM action): the resource is `table`, `index/<name>`, `payloads`, `bucket`, `stream`,
-# `bus`, `failures` or `secret`.
+# `bus`, `failures`, `secret`, `origin`, `queue/<name>` or `targets`.
 Grant = tuple[str, str]
-GRANTED = frozenset({"dynamodb", "events", "s3", "secretsmanager", "sqs"})
+GRANTED = frozenset({"dynamodb", "events", "lambda", "s3", "secretsmanager", "sqs"})
 # Services of which functions know one resource.
-ONE_OF_EACH = {"events": "bus", "secretsmanager": "secret", "sqs": "failures"}
+ONE_OF_EACH = {"events": "bus", "lambda": "targets", "secretsmanager": "secret"}
+# SDK operations that another action allows.
+ALLOWED_BY = {"Invoke": "InvokeFunction", "SendMessageBatch": "SendMessage"}
 # Done by the event source mapping, as the function's role: to read, and to say what it gave up.
 MAPPING: frozenset[Grant] = frozenset(
     {
@@ -95,6 +112,13 @@ def granted_by_table(name: str) -> set[Grant]:
         | {("bus", f"events:{action}") for action in access.bus}
         | {("failures", f"sqs:{action}") for action in access.failures}
         | {("secret", f"secretsmanager:{action}") for action in access.secret}
+        | {("origin", f"secretsmanager:{action}") for action in access.origin}
+        | {
+            (f"queue/{queue}", f"sqs:{action}")
+            for queue, actions in access.queues.items()
+            for action in actions
+        }
+        | {("targets", f"lambda:{action}") for action in access.targets}
     )
 
 
@@ -124,8 +148,16 @@ def resource_of(arn: Any) -> str:
     text = json.dumps(arn)
     if isinstance(arn, dict) and "Fn::GetAtt" in arn:
         owner, attribute = arn["Fn::GetAtt"]
+        if owner.startswith("OriginSecret"):
+            return "origin"
         assert attribute == "Arn"
-        return {"EventsBus": "bus", "StreamFailuresQueue": "failures"}[owner[:-8]]
+        return {
+            "EventsBus": "bus",
+            "StreamFailuresQueue": "failures",
+            **{f"PushQueues{each.capitalize()}": f"queue/{each}" for each in QUEUES},
+        }[owner[:-8]]
+    if isinstance(arn, str) and arn.removesuffix(":*").endswith(":function:thumbnails"):
+        return "targets"
     if "StorageTable" in text and "StreamArn" in text:
         assert "Fn::Join" not in arn
         return "stream"
@@ -153,18 +185,34 @@ def allowed_by_template(synthesis: Any, name: str) -> set[Grant]:
     }
 
 
-@pytest.mark.parametrize("name", [spec.name for spec in FUNCTIONS])
+UNPUSHED = [spec.name for spec in deployed("keys")]
+
+
+@pytest.mark.parametrize("name", UNPUSHED)
 def test_role_allows_exactly_what_the_table_says(synthesis: Any, name: str) -> None:
-    assert allowed_by_template(synthesis, name) == granted_by_table(name)
+    allowed = allowed_by_template(synthesis, name)
+    assert allowed == granted_by_table(name) - asked_for(name, "queue", "target", "origin")
+    assert not {"dispatch", "sender", "outcomes"} & set(UNPUSHED)
 
 
-KEYLESS = [spec.name for spec in deployed("jwt")]
+@pytest.mark.parametrize("name", UNPUSHED)
+def test_behind_a_firewall_it_does_too(with_waf: Any, name: str) -> None:
+    allowed = allowed_by_template(with_waf, name)
+    assert allowed == granted_by_table(name) - asked_for(name, "queue", "target")
+
+
+def asked_for(name: str, *resources: str) -> set[Grant]:
+    """What a function is granted of resources that are there only if they are asked for."""
+    return {grant for grant in granted_by_table(name) if grant[0].startswith(resources)}
+
+
+KEYLESS = [spec.name for spec in deployed("jwt", push=True)]
 
 
 @pytest.mark.parametrize("name", KEYLESS)
-def test_without_keys_no_role_has_more(with_jwt: Any, name: str) -> None:
+def test_without_keys_and_with_push_it_does_too(with_jwt: Any, name: str) -> None:
     allowed = allowed_by_template(with_jwt, name)
-    assert allowed == {grant for grant in granted_by_table(name) if grant[0] != "secret"}
+    assert allowed == granted_by_table(name) - asked_for(name, "secret", "origin")
     assert "authorizer" not in KEYLESS
 
 
@@ -218,24 +266,39 @@ class _Secret:
         return text
 
 
-@pytest.mark.parametrize("name", [spec.name for spec in FUNCTIONS])
-def test_an_encryption_key_is_used_through_what_is_encrypted(with_waf: Any, name: str) -> None:
+OPEN = {spec.name for spec in FUNCTIONS if spec.open}
+
+
+@pytest.mark.parametrize(
+    ("made", "name"),
+    [
+        *(("with_waf", name) for name in UNPUSHED if name not in OPEN),
+        *(("with_jwt", name) for name in KEYLESS if name not in OPEN),
+    ],
+)
+def test_an_encryption_key_is_used_through_what_is_encrypted(
+    request: pytest.FixtureRequest, made: str, name: str
+) -> None:
+    synthesis = request.getfixturevalue(made)
     (statement,) = (
-        each for each in statements_of(with_waf, name) if "kms:Decrypt" in as_list(each["Action"])
+        each for each in statements_of(synthesis, name) if "kms:Decrypt" in as_list(each["Action"])
     )
     assert statement["Action"] == [f"kms:{action}" for action in sorted(KEY_USE)]
     assert "StorageEncryptionKey" in statement["Resource"]["Fn::ImportValue"]
-    services = {grant.split(":")[0] for _, grant in granted_by_table(name)} - {"events"}
-    assert statement["Condition"] == {
-        "StringEquals": {
-            "kms:ViaService": [
-                f"{service}.eu-central-1.amazonaws.com" for service in sorted(services)
-            ]
-        }
+    services = {action.split(":")[0] for _, action in allowed_by_template(synthesis, name)} - {
+        "events",
+        "lambda",
     }
+    ((how, condition),) = statement["Condition"].items()
+    through = [
+        each if isinstance(each, str) else f"{each['Fn::Join'][1][0]}eu-central-1.amazonaws.com"
+        for each in as_list(condition["kms:ViaService"])
+    ]
+    assert how == "StringEquals"
+    assert through == [f"{service}.eu-central-1.amazonaws.com" for service in sorted(services)]
 
 
-@pytest.mark.parametrize("name", [spec.name for spec in FUNCTIONS])
+@pytest.mark.parametrize("name", UNPUSHED)
 def test_no_role_holds_anything_wider(synthesis: Any, name: str) -> None:
     statements = statements_of(synthesis, name)
     assert all(statement["Effect"] == "Allow" for statement in statements)
@@ -290,11 +353,15 @@ def grants_needed(service: str, operation: str, params: Mapping[str, Any]) -> It
     - Without ListBucket S3 answers 403 instead of 404 for an object that is not there.
     """
     if service == "s3":
-        yield "payloads", f"s3:{operation}"
-        if operation == "GetObject":
-            yield "bucket", "s3:ListBucket"
+        yield from _grants_of_s3(operation)
+    elif service == "sqs":
+        queue = str(params["QueueUrl"]).rsplit("/", 1)[-1]
+        of = queue if queue == "failures" else f"queue/{queue}"
+        yield of, f"sqs:{ALLOWED_BY.get(operation, operation)}"
+    elif service == "secretsmanager" and ":origin-" in params["SecretId"]:
+        yield "origin", f"{service}:{operation}"
     elif service in ONE_OF_EACH:
-        yield ONE_OF_EACH[service], f"{service}:{operation}"
+        yield ONE_OF_EACH[service], f"{service}:{ALLOWED_BY.get(operation, operation)}"
     elif operation == "TransactWriteItems":
         single = {
             "Put": "PutItem",
@@ -311,6 +378,13 @@ def grants_needed(service: str, operation: str, params: Mapping[str, Any]) -> It
         yield f"index/{params['IndexName']}", f"dynamodb:{operation}"
     else:
         yield TABLE_RESOURCE, f"dynamodb:{operation}"
+
+
+def _grants_of_s3(operation: str) -> Iterator[Grant]:
+    if operation != "ListObjectsV2":
+        yield "payloads", f"s3:{operation}"
+    if operation in {"GetObject", "ListObjectsV2"}:
+        yield "bucket", "s3:ListBucket"
 
 
 @dataclass
@@ -332,9 +406,11 @@ class Caller:
         text: bool = False,
         key: str | None = None,
         role: str | None = None,
+        shown: str | None = None,
     ) -> dict[str, Any]:
         """An operation's answer, parsed unless it is a text; `at` fills the path's parameter, `key`
-        is an idempotency key, and `role` the ARN of who signed the request.
+        is an idempotency key, `role` the ARN of who signed the request, and `shown` what the
+        distribution in front adds.
         """
         operation = contract.get(operation_id)
         self.called.add(operation_id)
@@ -350,6 +426,7 @@ class Caller:
             "headers": {
                 "content-type": "application/openjobspec+json",
                 **({"idempotency-key": key} if key else {}),
+                **({HEADER: shown} if shown else {}),
             },
             "requestContext": {
                 "http": {"method": operation.method, "path": path, "sourceIp": "127.0.0.1"},
@@ -368,6 +445,14 @@ class Caller:
         expected = {status} if status is not None else set(operation.answers)
         assert answer["statusCode"] in expected, f"{operation_id}: {str(answer)[:500]}"
         return json.loads(answer["body"]) if answer.get("body") and not text else {}
+
+    def page(self, origin: OriginGuard | None) -> None:
+        """The dashboard's page, or that it was not built."""
+        handler = importlib.import_module(f"functions.{DASHBOARD}.handler").handler
+        told = {"http": {"method": "GET"}}
+        event = {"rawPath": "/ojs/admin/", "headers": {HEADER: "now"}, "requestContext": told}
+        with patch.object(handler, "_origin", origin):
+            assert self._invoke(DASHBOARD, event)["statusCode"] in (200, 503)
 
     def sweep(self) -> None:
         """What EventBridge does every minute."""
@@ -413,6 +498,11 @@ class Caller:
         self("nack_job", {"job_id": job_id, "error": {"code": "DEAD_LETTER", "message": "no"}})
         return job_id
 
+    def message(self, function: str, body: Mapping[str, Any]) -> None:
+        """What the event source mapping of a queue does with one message."""
+        record = {"messageId": "1", "body": json.dumps(body)}
+        assert self._invoke(function, {"Records": [record]}) == {"batchItemFailures": []}
+
     def _invoke(self, function: str, event: Mapping[str, Any]) -> Any:
         handler = importlib.import_module(f"functions.{function}.handler").handler
         self.recorder.function = function
@@ -432,7 +522,7 @@ def recording(dynamodb: DynamoDBClient, engine_url: str) -> tuple[Recorder, set[
     """Everything the contract offers, done once: what was called, and the grants it took."""
     table = f"ojs-{uuid.uuid4().hex[:12]}"
     recorder, clock = Recorder(), ManualClock()
-    with connected(engine_url) as client, mock_aws():
+    with connected(engine_url) as client, mock_aws(config={"lambda": {"use_docker": False}}):
         clients._session.cache_clear()  # it may be older than moto, which would not hear of it
         client.create_table(**create_table_arguments(table, stream=True))
         recorder.listen(client)
@@ -441,7 +531,19 @@ def recording(dynamodb: DynamoDBClient, engine_url: str) -> tuple[Recorder, set[
         recorder.listen(s3)
         boto3.client("events").create_event_bus(Name="bus")
         queue = boto3.client("sqs").create_queue(QueueName="failures")["QueueUrl"]
-        settings = Settings(table=table, bucket=BUCKET, bus="bus", failure_queue=queue)
+        urls = {
+            name: boto3.client("sqs").create_queue(QueueName=name)["QueueUrl"] for name in QUEUES
+        }
+        settings = Settings(
+            table=table,
+            bucket=BUCKET,
+            bus="bus",
+            failure_queue=queue,
+            push_functions=(PUSHED_TO,),
+            dispatch_queue=urls["dispatch"],
+            send_queue=urls["send"],
+            outcome_queue=urls["outcomes"],
+        )
         before = runtime._current
         runtime.use(
             runtime.build(
@@ -456,7 +558,8 @@ def recording(dynamodb: DynamoDBClient, engine_url: str) -> tuple[Recorder, set[
         access_runtime.use(Authentication(AccessKeyStore(table_store), clock))
         caller = Caller(recorder, clock)
         try:
-            everything(caller)
+            with patch.object(clients, "client", recorder.listening(clients.client)):
+                everything(caller)
             for job_record in _old_records(caller):
                 # As time to live does, by another client.
                 dynamodb.delete_item(TableName=table, Key=job_record)
@@ -464,6 +567,7 @@ def recording(dynamodb: DynamoDBClient, engine_url: str) -> tuple[Recorder, set[
             with patch.object(clients, "client", recorder.listening(clients.client)):
                 _stream(caller, stream)
                 _setup(caller)
+                _behind_a_firewall(caller)
             # Now there is something to measure; and then there is not.
             caller.sweep()
             caller.fetch("counted")
@@ -497,6 +601,7 @@ def everything(call: Caller) -> None:
     _statistics(call)
     _keys(call)
     _roles(call)
+    _push(call)
 
 
 def _system(call: Caller) -> None:
@@ -536,6 +641,9 @@ def _acts(call: Caller) -> None:
     cancelled = call.push(args=[HUGE])
     call("admin_cancel_job", at=cancelled)
     call("admin_delete_job", at=cancelled)
+    for args in ([1], [HUGE]):
+        call.push(args=args, queue="erased", meta={"who": "a"})
+    call("admin_erase_jobs", {"filter": {"meta": {"who": "a"}}, "confirm": True})
     begun = call("cancel_jobs", {"filter": {"queue": "many"}, "dry_run": True})["operation"]["id"]
     call("list_job_operations")
     call("get_job_operation", at=begun)
@@ -577,6 +685,9 @@ def _enqueue(call: Caller) -> None:
     with patch.object(staged_batches.StagedBatches, "_stage", side_effect=KeyError):
         call("enqueue_batch", {"jobs": [small] * 7}, status=500, key="left")
     call("enqueue_batch", {"jobs": [small] * 7}, key="left")
+    each = [*[small] * 5, {**small, "id": job_id}, {**small, "args": [HUGE], "unique": policy}]
+    for _ in range(2):
+        call("enqueue_bulk", {"jobs": each}, status=207, key="each")
 
 
 def _finish(call: Caller) -> None:
@@ -749,6 +860,9 @@ def _retention(call: Caller) -> None:
     call.sweep()
     for job_id in jobs[1:]:
         call("get_job", at=job_id, status=404)
+    # Out of the archive, too: some of an object, and then all that is left of it.
+    for job_id in jobs[1:]:
+        call("admin_erase_jobs", {"job_ids": [job_id], "confirm": True})
 
 
 def _queues(call: Caller) -> None:
@@ -849,6 +963,8 @@ def _keys(call: Caller) -> None:
     assert call.authorize(made["secret"].replace(key_id, "0" * 16)) == {}
     assert call.authorize("nonsense") == {}
     call("list_keys", query={"limit": "1"})
+    call("get_caller")
+    call("list_actions")
     call("get_key", at=key_id)
     call("get_key", at="0" * 16, status=404)
     maker = Principal("a", key=key_id)
@@ -872,6 +988,80 @@ def _roles(call: Caller) -> None:
     run.settings = settings
 
 
+def _push(call: Caller) -> None:
+    """Jobs pushed by each function that pushes, to a function and to an endpoint."""
+    code = BytesIO()
+    with ZipFile(code, "w") as packed:
+        packed.writestr("index.py", "")
+    trusted = '{"Version": "2012-10-17", "Statement": []}'
+    role = boto3.client("iam").create_role(RoleName="r", AssumeRolePolicyDocument=trusted)
+    boto3.client("lambda").create_function(
+        FunctionName=PUSHED_TO.rsplit(":", 1)[-1],
+        Runtime="python3.13",
+        Role=role["Role"]["Arn"],
+        Handler="index.handler",
+        Code={"ZipFile": code.getvalue()},
+    )
+    target = {"function": PUSHED_TO}
+    call("put_delivery", {"target": target, "queues": ["pushed"], "concurrency": 2}, at="work")
+    config = {"max_concurrency": 1, "signing_secret": "s" * 40}
+    endpoint = {"endpoint": "https://jobs.invalid/", "queues": ["posted"], "config": config}
+    call("create_delivery", endpoint)
+    call("list_deliveries")
+    call("get_delivery", at="work")
+    call("test_delivery", {}, at="work")
+    call("pause_delivery", at="work")
+    call("resume_delivery", at="work")
+    for args in ([1], [LARGE], [HUGE], [1]):
+        call.push(queue="pushed", args=args)
+        call.clock.advance(2_000)
+    call.message("dispatch", {"delivery": "work"})
+    # Two are under way. Of those that follow one is too large for an asynchronous invocation.
+    for each in call("list_jobs", query={"queue": "pushed", "state": "active"})["jobs"]:
+        answer = {"status": "completed", "job_id": each["id"], "result": LARGE}
+        job = call("get_job", at=each["id"])["job"]
+        call.message("outcomes", told(job, "push_worker_work", answer))
+        call.message("outcomes", told(job, "push_worker_work", answer))
+    for each in call("list_jobs", query={"queue": "pushed", "state": "active"})["jobs"]:
+        token = call("get_job", at=each["id"])["job"]["lease_token"]
+        call.message("sender", {"delivery": "work", "job": each["id"], "token": token})
+    (posting,) = (
+        each["name"]
+        for each in call("list_deliveries")["deliveries"]
+        if "endpoint" in each["target"]
+    )
+    for _ in range(2):
+        call.push(queue="posted")
+    call.message("dispatch", {"delivery": posting})
+    for job in call("list_jobs", query={"queue": "posted", "state": "active"})["jobs"]:
+        token = call("get_job", at=job["id"])["job"]["lease_token"]
+        call.message("sender", {"delivery": posting, "job": job["id"], "token": token})
+    # Pulling workers go on beside it; what they give back is pushed when it is due.
+    pulled = call.claimed("pushed")
+    # No container arms a timer twice for one second.
+    call.clock.advance(10_000)
+    call("nack_job", {"job_id": pulled, "error": {"message": "no"}})
+    call.clock.advance(120_000)
+    call.sweep()
+    call("put_delivery", {"target": target, "queues": ["again"]}, at="other")
+    call("delete_delivery", at="other")
+    # One is left in line, for the stream to find.
+    call.clock.advance(2_000)
+    call.push(queue="pushed")
+
+
+def told(job: Mapping[str, Any], worker: str, answer: Mapping[str, Any]) -> dict[str, Any]:
+    """The record that Lambda sends to the destination of a success."""
+    event = {**job, "worker_id": worker, "delivery_id": f"del_{job['lease_token']}"}
+    return {
+        "version": "1.0",
+        "requestContext": {"condition": "Success", "approximateInvokeCount": 1},
+        "requestPayload": event,
+        "responseContext": {"statusCode": 200},
+        "responsePayload": answer,
+    }
+
+
 def _setup(call: Caller) -> None:
     """The first deployment, the next one, and two at once."""
     secrets = boto3.client("secretsmanager")
@@ -887,6 +1077,26 @@ def _setup(call: Caller) -> None:
         with patch.object(Secret, "read", side_effect=[None, secret_of(secrets, arn)]):
             assert call.set_up() == first
     assert call.authorize(secret_of(secrets, arn))["principal"] == "first"
+
+
+def _behind_a_firewall(call: Caller) -> None:
+    """Each function that answers requests reads what they must show, the value before it too."""
+    secrets = boto3.client("secretsmanager")
+    arn = secrets.create_secret(Name="origin", SecretString="before")["ARN"]
+    secrets.put_secret_value(SecretId=arn, SecretString="now")
+    run = runtime.current()
+    settings = run.settings
+    run.settings = replace(settings, origin_secret=arn)
+    asked = {"list_jobs": None, "fetch_jobs": {"queues": ["none"]}, "health": None}
+    assert {contract.get(name).function for name in asked} == {"jobs", "workers", "admin"}
+    for operation, body in asked.items():
+        run.__dict__.pop("origin", None)
+        call(operation, body, status=403)
+        call(operation, body, shown="before", status=200)
+    run.settings = settings
+    run.__dict__.pop("origin")
+    with patch.dict(os.environ, {"OJS_ORIGIN_SECRET": arn}):
+        call.page(access_runtime.origin())
 
 
 def secret_of(secrets: Any, arn: str) -> str:
@@ -1066,6 +1276,12 @@ def test_function_needs_what_it_is_granted_and_nothing_else(
     needed, granted = recorder.needed[name], granted_by_table(name)
     if name == "stream":
         needed = needed | MAPPING
+    if consumed := by_name(name).consumes:
+        needed = needed | {(f"queue/{consumed}", f"sqs:{action}") for action in QUEUE_SOURCE}
+        # Of a claim and of the end of a job these do what workers' requests do, which are called in
+        # all their ways; here not all of them are.
+        granted -= granted_by_table("workers") - needed
+        granted |= granted_by_table("workers") & needed
     assert needed - granted == set(), "the code does what the role refuses"
     assert granted - needed == set(), "the role allows what the code does not do"
 

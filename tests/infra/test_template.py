@@ -10,7 +10,7 @@ from aws_cdk import assertions
 from ojs.services.jobs.middleware import FAILED
 from ojs.settings import MAX_QUEUES
 from ojs.store.table.schema import TABLE, create_table_arguments
-from ojs_aws.cdk.functions import FUNCTIONS
+from ojs_aws.cdk.functions import deployed
 from ojs_aws.cdk.settings import DeploymentSettings
 
 if TYPE_CHECKING:
@@ -164,7 +164,7 @@ def _refuses_plain_http(actions: str) -> dict[str, Any]:
 ALARM = "AWS::CloudWatch::Alarm"
 
 
-@pytest.mark.parametrize("spec", FUNCTIONS, ids=lambda spec: spec.name)
+@pytest.mark.parametrize("spec", deployed("keys"), ids=lambda spec: spec.name)
 def test_function(synthesis: Any, spec: Any) -> None:
     function = _functions(synthesis)[spec.name]
     assert function["Handler"] == f"functions.{spec.name}.handler.handler"
@@ -180,7 +180,9 @@ def test_function(synthesis: Any, spec: Any) -> None:
         "stream": {"OJS_BUCKET", "OJS_BUS", "OJS_FAILURE_QUEUE", *metered},
         "sweep": {"OJS_BUCKET", "OJS_BUS", *metered},
         "authorizer": set(),
+        "dashboard": {"OJS_AUTHORIZER"},
         "setup": {"OJS_FIRST_KEY_SECRET"},
+        "admin": {"OJS_AUTHORIZER", "OJS_BUCKET", "OJS_RECOVERY_DAYS"},
     }.get(spec.name, {"OJS_AUTHORIZER", "OJS_BUCKET"})
     assert set(function["Environment"]["Variables"]) == more | {
         "OJS_TABLE",
@@ -192,6 +194,15 @@ def test_function(synthesis: Any, spec: Any) -> None:
         "POWERTOOLS_LOG_LEVEL",
         "POWERTOOLS_METRICS_NAMESPACE",
     }
+
+
+def test_the_dashboard_can_be_left_out(synthesis: Any, synthesise: Any) -> None:
+    bare = synthesise(DeploymentSettings(web_dashboard=False))
+    assert set(_functions(synthesis)) - set(_functions(bare)) == {"dashboard"}
+    keys = {each["RouteKey"] for each in bare.resources("AWS::ApiGatewayV2::Route").values()}
+    assert not [key for key in keys if "/ojs/admin" in key]
+    with pytest.raises(ValueError, match="no function dashboard"):
+        DeploymentSettings(web_dashboard=False, memory_mb_by_function={"dashboard": 256})
 
 
 def test_which_queues_jobs_make_is_what_was_chosen(synthesis: Any, synthesise: Any) -> None:
@@ -227,20 +238,20 @@ def test_middleware_is_told_to_those_who_push(synthesis: Any, synthesise: Any) -
 
 def test_there_are_no_other_functions(synthesis: Any) -> None:
     # CDK adds functions of its own for some conveniences; each would be code nobody reviewed.
-    assert sorted(_functions(synthesis)) == sorted(spec.name for spec in FUNCTIONS)
+    assert sorted(_functions(synthesis)) == sorted(spec.name for spec in deployed("keys"))
 
 
 def test_each_function_has_its_own_role_and_log_group(synthesis: Any) -> None:
     functions = _functions(synthesis).values()
     roles = {function["Role"]["Fn::GetAtt"][0] for function in functions}
     groups = {function["LoggingConfig"]["LogGroup"]["Ref"] for function in functions}
-    assert len(roles) == len(groups) == len(FUNCTIONS)
+    assert len(roles) == len(groups) == len(deployed("keys"))
     assert groups <= set(synthesis.resources("AWS::Logs::LogGroup"))
 
 
 def test_all_logs_end(synthesis: Any) -> None:
     groups = synthesis.resources("AWS::Logs::LogGroup")
-    assert len(groups) == len(FUNCTIONS) + 1  # and the API's access log
+    assert len(groups) == len(deployed("keys")) + 1  # and the API's access log
     assert {group["RetentionInDays"] for group in groups.values()} == {30}
 
 
@@ -264,6 +275,8 @@ def test_routes(synthesis: Any) -> None:
         "ANY /ojs/v1/jobs/{proxy+}": "jobs",
         "ANY /ojs/v1/workers": "workers",
         "ANY /ojs/v1/workers/{proxy+}": "workers",
+        "ANY /ojs/admin": "dashboard",
+        "ANY /ojs/admin/{proxy+}": "dashboard",
         "$default": "admin",
     }
 
@@ -344,7 +357,9 @@ STATEFUL = {
 
 def test_what_is_kept_is_in_the_data_stack_alone(each_synthesis: Any) -> None:
     for template in each_synthesis.templates:
-        found = set(kinds(template)) & STATEFUL
+        # What the firewall adds to requests a new deployment makes anew.
+        resources = template.to_json()["Resources"].items()
+        found = {each["Type"] for name, each in resources if "OriginSecret" not in name} & STATEFUL
         assert bool(found) is (template is each_synthesis.data)
 
 

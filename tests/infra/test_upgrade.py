@@ -65,6 +65,15 @@ def test_nothing_that_0_2_0_deployed_is_made_anew(with_waf: Any, part: str) -> N
             assert properties.get(key) == value, (name, key)
 
 
+def test_push_delivery_is_added_beside_it(with_jwt: Any) -> None:
+    """Switched on in a deployment that is there: nothing of it is made anew."""
+    for part in ("data", "service"):
+        resources = getattr(with_jwt, part).to_json()["Resources"]
+        # Without keys there is no first one.
+        kept = {name: kind for name, kind in KEPT[part].items() if "FirstKey" not in name}
+        assert {name: resources[name]["Type"] for name in kept} == kept
+
+
 def test_there_is_one_of_each(with_waf: Any) -> None:
     for part, kept in KEPT.items():
         resources = getattr(with_waf, part).to_json()["Resources"]

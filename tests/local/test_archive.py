@@ -47,6 +47,7 @@ def command(server: RunningServer, *files: str, stdin: bytes = b"") -> tuple[int
     return done.returncode, done.stdout.decode().strip(), done.stderr.decode().strip()
 
 
+@pytest.mark.exhaustive
 @pytest.mark.requirement("DL-20")
 def test_archived_jobs_are_pushed_again_and_not_twice(
     server: RunningServer, line: dict[str, Any], tmp_path: Path

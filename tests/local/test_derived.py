@@ -176,6 +176,7 @@ def test_a_reset_forgets_what_was_derived_too(running: Any, kind: str) -> None:
         assert server.events() == {"job.enqueued": 2}
 
 
+@pytest.mark.exhaustive
 def test_many_readers_and_writers_at_once(running: Any) -> None:
     with running() as server, ThreadPoolExecutor(16) as pool:
 

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
 BINARY = Path("/bin/dynoxide")
+PROGRAM = Path("/bin/ministack")
 NO_PROCESS = cast("subprocess.Popen[bytes]", None)
 
 
@@ -66,6 +67,7 @@ class Started:
         self.names: list[str] = []
         self.fails: dict[str, Callable[[Path], None]] = {}
         monkeypatch.setattr(engines, "find_dynoxide", lambda: binary)
+        monkeypatch.setattr(engines, "find_ministack", lambda: PROGRAM)
         monkeypatch.setattr(engines, "_run", self.run)
         monkeypatch.setattr(StreamRecords, "index", lambda _records: None)
 
@@ -149,7 +151,7 @@ def test_without_ministack_its_data_are_not_left_for_dynoxide(
     started: Started, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     state = ministack_data(tmp_path)
-    monkeypatch.setattr("importlib.util.find_spec", lambda _name: None)
+    monkeypatch.setattr(engines, "find_ministack", lambda: None)
     message = refusal(tmp_path)
     assert str(state) in message
     assert "make setup" in message

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from functions.sweep.handler import PARTS
+from local.deliveries import LocalDeliveries
 from local.server import SCHEDULED, LocalServer
 from ojs import runtime
 from ojs.clock import ManualClock
@@ -20,8 +21,13 @@ if TYPE_CHECKING:
 
 @pytest.fixture
 def built(dynamodb: DynamoDBClient, fresh_table: str) -> runtime.Runtime:
+    clock = ManualClock()
     return runtime.build(
-        Settings(table=fresh_table), client=dynamodb, blobs=MemoryBlobs(), clock=ManualClock()
+        Settings(table=fresh_table),
+        client=dynamodb,
+        blobs=MemoryBlobs(),
+        clock=clock,
+        push=LocalDeliveries(clock).parts,
     )
 
 

@@ -136,6 +136,7 @@ def test_what_cannot_be_done_is_one_clear_line(
     assert "Traceback" not in done.stderr
 
 
+@pytest.mark.exhaustive
 def test_a_key_of_another_server(closed: RunningServer, server: RunningServer) -> None:
     """Keys are made on an open server too, where they are not needed yet."""
     made = ojs_aws(server, "keys", "create", "later", "--scope", "work")
@@ -145,6 +146,7 @@ def test_a_key_of_another_server(closed: RunningServer, server: RunningServer) -
     assert "unauthenticated" in refused.stderr
 
 
+@pytest.mark.exhaustive
 def test_a_reset_keeps_the_first_key(tmp_path: Path) -> None:
     server = RunningServer(tmp_path / "data", tmp_path / "printed", "--keys")
     root = first_key(server)

@@ -33,7 +33,7 @@ from tests.local.load import FETCHED, KEY_LIMIT, KINDS, POOL, QUEUES, Client, Pl
 from tests.simulation import quiet
 from tests.simulation.invariants import BUCKET, found_by
 from tests.simulation.recount import levels
-from tests.store.streams import unpacked, whole
+from tests.store.streams import is_event_page, unpacked, whole
 
 pytestmark = [pytest.mark.e2e, pytest.mark.exhaustive]
 
@@ -215,7 +215,7 @@ def what_follows_is_exact(found: Found) -> None:
     found = whole(found)
     quiet.counters_are_exact(found, levels(found.values()))
     quiet.dead_letters_are_exact(found)
-    pages = [page for (pk, _), page in found.items() if pk.startswith(keys.events(""))]
+    pages = [page for key, page in found.items() if is_event_page(key)]
     events = [event for page in pages for event in unpacked(page)]
     assert len({event["id"] for event in events}) == len(events)
     done = Counter(event["subject"] for event in events if event["type"] == "job.completed")

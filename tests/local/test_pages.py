@@ -174,6 +174,7 @@ def test_pages_at_the_same_time(naming: RunningServer) -> None:
     assert answers == [(200, [PAGE]), (403, []), (200, [OTHER_PAGE])] * 20
 
 
+@pytest.mark.exhaustive
 def test_programs_are_answered_as_ever(naming: RunningServer, server: RunningServer) -> None:
     """Of what curl sends, nothing says which page it comes from."""
     for running in (naming, server):
@@ -197,6 +198,7 @@ def test_a_server_that_was_told_of_no_pages(server: RunningServer) -> None:
     assert "pages" not in server.printed
 
 
+@pytest.mark.exhaustive
 def test_with_keys_too(keyed: RunningServer) -> None:
     key = ("Authorization", f"Bearer {(keyed.data / 'first-key').read_text().strip()}")
     push = {"type": "t", "args": []}

@@ -112,6 +112,7 @@ def test_prints_what_a_newcomer_needs(server: RunningServer) -> None:
     assert '"state":"active"' in answers[1]
 
 
+@pytest.mark.exhaustive
 def test_queues_without_a_bound_are_told_at_the_start(tmp_path: Path) -> None:
     first = RunningServer(tmp_path / "data", tmp_path / "printed")
     assert "  queues  " not in first.printed
@@ -151,6 +152,7 @@ def test_a_large_payload_goes_through_the_folder(server: RunningServer) -> None:
     assert server.call("GET", f"/ojs/v1/jobs/{job['id']}")[1]["job"]["args"] == [text]
 
 
+@pytest.mark.exhaustive
 def test_concurrent_clients(server: RunningServer) -> None:
     def enqueue(number: int) -> str:
         job = server.enqueue(queue="many", meta={"number": number})
@@ -180,6 +182,7 @@ def test_steering_and_rejecting_hooks(server: RunningServer) -> None:
         assert (status, answer["error"]["details"]["field"]) == (422, field)
 
 
+@pytest.mark.exhaustive
 def test_middleware_of_a_folder(tmp_path: Path) -> None:
     folder = str(ROOT / "examples" / "middleware")
     named = ("--middleware", "hooks:add_team,hooks:check_args", "--middleware-folder", folder)
@@ -267,6 +270,7 @@ def one_line(ended: tuple[int, str], *parts: str) -> None:
         assert part in error
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize(
     ("kind", "asked"), spread(product(("dynoxide", "ministack"), ("auto", "other")), 4)
 )
@@ -297,6 +301,7 @@ def test_data_are_never_left_for_another_engine(
     assert again.end() == 0
 
 
+@pytest.mark.exhaustive
 @pytest.mark.usefixtures("dynoxide")
 @pytest.mark.parametrize("table", spread(["ojs", "", "_config", "_tables", "_stream_records"], 5))
 def test_a_damaged_database_is_one_clear_line(tmp_path: Path, table: str) -> None:
@@ -367,6 +372,7 @@ def test_stops_cleanly(tmp_path: Path, number: signal.Signals) -> None:
     assert "Traceback" not in server.printed
 
 
+@pytest.mark.exhaustive
 def test_a_killed_server_leaves_no_engine_and_a_usable_folder(tmp_path: Path) -> None:
     server = RunningServer(tmp_path / "data", tmp_path / "first")
     (engine,) = children(server.process.pid)
@@ -379,6 +385,7 @@ def test_a_killed_server_leaves_no_engine_and_a_usable_folder(tmp_path: Path) ->
     assert again.end() == 0
 
 
+@pytest.mark.exhaustive
 def test_an_engine_that_dies_ends_the_server(tmp_path: Path) -> None:
     server = RunningServer(tmp_path / "data", tmp_path / "printed")
     (engine,) = children(server.process.pid)
@@ -387,6 +394,7 @@ def test_an_engine_that_dies_ends_the_server(tmp_path: Path) -> None:
     assert "has ended" in server.printed
 
 
+@pytest.mark.exhaustive
 def test_a_strict_server_takes_jobs_only_for_queues_that_were_made(tmp_path: Path) -> None:
     server = RunningServer(tmp_path / "data", tmp_path / "printed", "--strict-queues")
     try:

@@ -55,6 +55,7 @@ def curl(server: RunningServer, role: str, path: str, body: Any) -> int:
     return int(done.stdout)
 
 
+@pytest.mark.exhaustive
 def test_a_role_reaches_its_queue_alone(signed: RunningServer) -> None:
     assert curl(signed, "mailer", "/ojs/v1/jobs", JOB) == 403
     arn = "arn:aws:iam::000000000000:role/mailer"

@@ -26,7 +26,7 @@ from tests.model.machine import HOUR, QUEUES, queues
 from tests.model.producers import options
 from tests.model.scenes import SCENES, Scenes
 from tests.spread import examples
-from tests.store.streams import BEHIND, recount, recount_behind, unpacked, whole
+from tests.store.streams import BEHIND, is_event_page, recount, recount_behind, unpacked, whole
 
 if TYPE_CHECKING:
     from mypy_boto3_dynamodb import DynamoDBClient
@@ -172,7 +172,7 @@ class Machine(Scenes):
                 assert now.get(state, 0) == records[name][state], f"{state} of {name}"
             for counted in BEHIND:
                 assert now.get(counted, 0) == behind[name][counted], f"{counted} of {name}"
-        pages = [item for (pk, _), item in there.items() if pk.startswith(keys.events(""))]
+        pages = [page for key, page in there.items() if is_event_page(key)]
         told = [event["id"] for page in pages for event in unpacked(page)]
         assert told or not self.ids
         assert len(set(told)) == len(told), "an event was told twice"

@@ -30,12 +30,15 @@ from ojs.domain.job.job import Job
 from ojs.domain.job.states import TERMINAL, State
 from ojs.domain.queue.queue import Queue
 from ojs.domain.stats import Levels, QueueGauges, Totals, WorkerCounts
+from ojs.services.deliveries.wake import LOOKED_AT
 from ojs.services.for_each import one_by_one
 from ojs.services.operations.metrics_sweep import MetricsReport
 from ojs.store.queues.registry import NOTED_MS, QUIET_MS
 from ojs.store.table.schema import STREAM_BATCH, TABLE
 from ojs.store.table.values import unpack
 from tests.performance.measure import ERROR, RESULT, WORKER, Bench
+from tests.performance.pushed import QUEUE as PUSHED
+from tests.performance.pushed import Pushed
 from tests.store.streams import Record, lambda_form, made_record
 
 if TYPE_CHECKING:
@@ -48,6 +51,8 @@ QUEUES = {"one queue": 1, "five queues": 5}
 _WARM_STEPS, _STEP_MS = 96, 900_000
 _SWEPT_EVERY = 8
 _MINUTE_MS, _MINUTES = 60_000, 120
+# Jobs a second that are pushed to a function, and how many of them are counted.
+_PUSHED = {0.4: 10, 1: 20, 10: 100}
 _DIGITS = 4
 
 Spent = dict[str, float]
@@ -532,6 +537,22 @@ def paths(bench: Counting) -> dict[str, dict[str, list[float]]]:
     return found
 
 
+def pushed(connect: Callable[[], Counting]) -> dict[str, Spent]:
+    """By jobs a second: a job that is pushed to a function; and a job of a batch of stream records
+    that the consumer looks at, up to how many of them.
+    """
+    found = {f"{rate:g}": Pushed(connect(), rate).count(jobs) for rate, jobs in _PUSHED.items()}
+    bench = connect()
+    pushing = Pushed(bench, 1)
+    pushing.count(1)
+    jobs = [bench.push(options={"queue": PUSHED}) for _ in range(LOOKED_AT)]
+    wake = bench.run.wake
+    assert wake is not None
+    bench.reset()
+    wake.repeat(jobs)
+    return found | {"looked at": bench.spent(LOOKED_AT) | {"most": LOOKED_AT}}
+
+
 # By part of the file: how it is counted. Each begins with an empty table.
 PARTS: dict[str, Callable[[DynamoDBClient], Any]] = {
     "lives": lambda client: lives(Counting(client)),
@@ -546,6 +567,7 @@ PARTS: dict[str, Callable[[DynamoDBClient], Any]] = {
         for count, minutes in ((1, 60), (200, 5))
     },
     "note": lambda client: note(Counting(client)),
+    "pushed": lambda client: pushed(lambda: Counting(client)),
 }
 
 

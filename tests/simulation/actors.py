@@ -16,7 +16,7 @@ from ojs.domain.job.job import Job
 from ojs.domain.job.states import State
 from ojs.domain.maintenance import EFFECTIVE_MS
 from ojs.domain.pool.pool import Pool
-from ojs.services.jobs.batch_finish import Ending, Outcome
+from ojs.services.jobs.batch_finish import BatchOutcome, Ending
 from ojs.services.sweeps import SweepReport
 from ojs.store.table import keys
 from tests.simulation.faults import Died
@@ -148,7 +148,7 @@ class Worker(Actor):
             nacks.append((job.id, {**self._shown(job)[1], "error": ERROR}))
         mine = self.world.watch.speech[self.world.scheduler.current]
 
-        def act() -> tuple[list[Outcome], list[Job]]:
+        def act() -> tuple[list[BatchOutcome], list[Job]]:
             self._speak(*(job.id for job in some), worker=self.speaks_as, leases=leases)
             ended = [each for part in self.run.batch_finish.end(acks, nacks) for each in part]
             if any(isinstance(each.result, UNKNOWN) for each in ended):

@@ -14,9 +14,11 @@ from typing import Any
 from uuid import UUID
 
 from ojs.clock import Clock
+from ojs.domain.delivery.delivery import delivery_of, delivery_semaphore
 from ojs.domain.job.failure import ErrorEntry, entries_of
 from ojs.domain.job.job import DEFAULT_TIMEOUT_MS
 from ojs.domain.job.permits import (
+    DELIVERY_PERMIT,
     KEY_PERMIT,
     POOL_PERMIT,
     QUEUE_PERMIT,
@@ -654,7 +656,7 @@ class Watch:
         was, now = ((item or {}).get("n", 0) for item in (before, after))
         if now < 0:
             raise broken("a counter counts no less than nothing", counter=pk, of=sk, n=now)
-        of_worker = pk.count(":") > 1
+        of_worker = pk.count(":") > 1 or pk.startswith(keys.counter(delivery_semaphore("")))
         if sk == keys.SEMAPHORE and (self.changes or of_worker):
             # Jobs that ran before the limit are given places beyond it, and a late worker goes on
             # with what it runs. `_heeded` looks at claims.
@@ -696,6 +698,8 @@ def _permits(item: Mapping[str, Any]) -> Iterable[str]:
             yield pool_semaphore(item["pool"])
         elif limit == WORKER_PERMIT:
             yield worker_semaphore(item["pool"], item["worker"])
+        elif limit == DELIVERY_PERMIT:
+            yield delivery_semaphore(delivery_of(item["worker"]) or "")
         elif limit == KEY_PERMIT:
             key = RateLimit.of(item["limit"]).key_in(item["queue"])
             yield keys.limiter(limiter_name(key))

@@ -21,7 +21,7 @@ from ojs.domain.rate_limit.window import RateWindow
 from ojs.projections.counters import Tally
 from ojs.services.crons.firing import _Previous
 from ojs.services.dead_letter.archive import Archive
-from ojs.services.jobs.batch_finish import BatchFinish, Outcome
+from ojs.services.jobs.batch_finish import BatchFinish, BatchOutcome
 from ojs.services.jobs.fairness_backfill import FairnessBackfill
 from ojs.services.jobs.fetch import Fetch
 from ojs.services.jobs.sweep import JobSweep
@@ -46,6 +46,7 @@ from ojs.store.table.table import Delete, Put, Table, Update
 from tests.simulation.faults import Client
 from tests.simulation.mutations_late import LATE, Mutation, dropped, updates
 from tests.simulation.mutations_leases import LEASES
+from tests.simulation.mutations_push import PUSH
 from tests.simulation.mutations_workflows import WORKFLOWS
 
 
@@ -415,12 +416,14 @@ def failure_is_told_as_done() -> AbstractContextManager[Any]:
     end = BatchFinish.end
 
     def hopeful(self: BatchFinish, *ends: Any, **how: Any) -> Any:
-        def done(one: Outcome) -> Outcome:
+        def done(one: BatchOutcome) -> BatchOutcome:
             if not isinstance(one.result, Conflict):
                 return one
             there = self._jobs.read_record(one.job_id)
             return (
-                one if there is None else Outcome(one.job_id, replace(there, state=State.COMPLETED))
+                one
+                if there is None
+                else BatchOutcome(one.job_id, replace(there, state=State.COMPLETED))
             )
 
         return tuple([done(one) for one in outcomes] for outcomes in end(self, *ends, **how))
@@ -551,5 +554,6 @@ MUTATIONS: dict[str, tuple[Mutation, str]] = {
         "cron",
     ),
     **WORKFLOWS,
+    **PUSH,
     **LATE,
 }

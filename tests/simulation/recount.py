@@ -329,4 +329,25 @@ def _workflow(told: Told, item: Item, old: Item | None, new: Item | None) -> Non
         told.tell(f"workflow.{now}", name)
 
 
-_OTHERS = {"W": _workflow, "G": _gate, "L": _limiter, "P": _pool, "K": _worker, "CR": _cron}
+def _delivery(told: Told, item: Item, old: Item | None, new: Item | None) -> None:
+    if old is None or new is None:
+        return
+    name = str(item["pk"]).removeprefix(keys.delivery(""))
+    was, now = "disabled" in old, "disabled" in new
+    if was != now:
+        told.tell("delivery.disabled" if now else "delivery.enabled", name)
+    if new.get("until") is not None and new.get("until") != old.get("until"):
+        told.tell("delivery.breaker_opened", name)
+    elif "until" in old and "until" not in new:
+        told.tell("delivery.breaker_closed", name)
+
+
+_OTHERS = {
+    "Y": _delivery,
+    "W": _workflow,
+    "G": _gate,
+    "L": _limiter,
+    "P": _pool,
+    "K": _worker,
+    "CR": _cron,
+}

@@ -17,6 +17,7 @@ from tests.simulation.in_workflows import workflows, workflows_are_exact
 from tests.simulation.invariants import REQUEST_MS
 from tests.simulation.operated import OPERATED
 from tests.simulation.periodic import cron, crons_are_exact
+from tests.simulation.pushed import deliveries_are_exact, push
 from tests.simulation.scheduler import Choose, Scheduler, by_chance
 from tests.simulation.world import Acts, World
 
@@ -451,6 +452,7 @@ SCENARIOS: dict[str, Callable[[World], list[Acts]]] = {
     "ended": ended,
     "cron": cron,
     "workflows": workflows,
+    "push": push,
 }
 
 
@@ -503,13 +505,16 @@ def play(
         world.check_unhealed()
         world.heal()
         world.check_quiet()
-        if world.workflows is None:
+        if world.delivered is not None:
+            world.delivered.settle()
+        elif world.workflows is None:
             world.drain()
         else:
             world.workflows.settle(world.drain)
         world.check_end()
         crons_are_exact(quiet.everything(world.memory))
         workflows_are_exact(quiet.everything(world.memory), world)
+        deliveries_are_exact(quiet.everything(world.memory), world)
     return Outcome(
         world.operations,
         world.plan.done,

@@ -9,11 +9,9 @@ from unittest import mock
 
 import pytest
 
-from tests.simulation.liveness import KINDS, LEAST_AFTER, measure
+from tests.simulation.liveness import KINDS, measure
 
 SEED = 2
-# How much a small bounded queue takes while faults go on differs from seed to seed, by far.
-OF_BOUNDED = 5
 
 
 # Those that are left to `make test-all`: their permits are released as those of a queue.
@@ -25,15 +23,9 @@ WHOLE = ("pooled", "least-loaded")
     "kind", [pytest.param(k, marks=pytest.mark.whole) if k in WHOLE else k for k in KINDS]
 )
 def test_work_goes_on_while_calls_fail(kind: str) -> None:
-    told = measure(kind, OF_BOUNDED if kind == "bounded" else SEED)
+    told = measure(kind, SEED)
     assert told.healthy > 60
-    if kind == "bounded":
-        # Room that calls without an answer took is released by the sweep, minutes later: until
-        # then a small queue refuses pushes.
-        assert told.during >= 0.3 * told.healthy, told
-        assert told.after >= LEAST_AFTER * told.healthy, told
-    else:
-        assert told.kept, told
+    assert told.kept, told
 
 
 @pytest.mark.exhaustive

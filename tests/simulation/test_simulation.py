@@ -65,7 +65,9 @@ def test_a_broken_promise_is_told_with_the_command_that_shows_it_again(
 
 
 LONG_ONES = [
-    pytest.param(name, marks=[pytest.mark.exhaustive, *[pytest.mark.whole] * bool(at % 4)])
+    pytest.param(
+        name, marks=[pytest.mark.exhaustive, *[pytest.mark.whole] * bool(at % 4 or not at)]
+    )
     for at, name in enumerate(sorted(LONG))
 ]
 

@@ -54,7 +54,9 @@ from tests.simulation.scheduler import Scheduler
 from tests.store.streams import SHARD, FakeMetrics, made_record, repeated
 
 if TYPE_CHECKING:
+    from ojs.services.deliveries.parts import PushParts
     from tests.simulation.in_workflows import AskedWorkflows
+    from tests.simulation.pushed import Deliveries
 
 T = TypeVar("T")
 Acts = list[Callable[[], None]]
@@ -143,6 +145,9 @@ class World:
         self._changes: Counter[str] = Counter()
         # Workflows, if there are any (`tests.simulation.in_workflows`).
         self.workflows: AskedWorkflows | None = None
+        # Deliveries, if there are any (`tests.simulation.pushed`), and what containers get.
+        self.delivered: Deliveries | None = None
+        self.pushing: PushParts | None = None
         # Whether nobody asks for anything for a while in the end, and nobody reads the stream.
         self.alone = False
         # Whether there may be maintenance, which somebody ends when all heals.
@@ -177,6 +182,7 @@ class World:
             sleep=self.sleep,
             # Whose turn it is must follow from the seed.
             for_each=one_by_one,
+            push=self.pushing,
         )
         made.enqueue._bounds._sleep = self.sleep
         return made
@@ -447,6 +453,7 @@ class World:
             metrics=FakeMetrics(),
             copies=run.copies,
             workflows=lambda: run.workflow_advance,
+            deliveries=run.wake,
             sleep=self.sleep,
             chance=lambda: 0.5,
         )

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from mypy_boto3_dynamodb import DynamoDBClient
 
     from ojs.clock import Clock
+    from ojs.store.jobs.blobs import Blobs
 
 Record = dict[str, Any]
 
@@ -190,6 +191,7 @@ class Projected:
     slept: list[float] = field(default_factory=list)
     copies: projections.CopyMaker | None = None
     workflows: Callable[[], projections.WorkflowStream] | None = None
+    blobs: Blobs | None = None
 
     def __post_init__(self) -> None:
         self.store = Table(
@@ -206,6 +208,7 @@ class Projected:
             Settings(table=self.table),
             table,
             self.clock,
+            blobs=self.blobs,
             bus=self.bus,
             failures=self.failures,
             metrics=self.metrics,
@@ -246,7 +249,7 @@ class Projected:
     def events(self) -> list[dict[str, Any]]:
         """All events that are kept, in the order of their pages."""
         found = self.everything()
-        pages = [found[key] for key in sorted(found) if key[0].startswith(keys.events(""))]
+        pages = [found[key] for key in sorted(found) if is_event_page(key)]
         return [event for page in pages for event in unpacked(page)]
 
 
@@ -279,6 +282,11 @@ def whole(found: Mapping[tuple[str, str], dict[str, Any]]) -> dict[tuple[str, st
             for attribute, number in numbers.items():
                 own[attribute] = own.get(attribute, 0) + number
     return merged
+
+
+def is_event_page(key: tuple[str, str]) -> bool:
+    """Whether an item is an event page. Pages of ends repeat what lists need of another one."""
+    return key[0].startswith(keys.events("")) and not key[1].endswith(".ends")
 
 
 def unpacked(page: Mapping[str, Any]) -> list[dict[str, Any]]:

@@ -12,7 +12,7 @@ from ojs.domain.errors import BackendUnavailable, Conflict
 from ojs.domain.job.job import Job
 from ojs.runtime import Runtime
 from ojs.services.for_each import in_threads
-from ojs.services.jobs.batch_finish import Ending, Outcome
+from ojs.services.jobs.batch_finish import BatchOutcome, Ending
 from tests.store.doubles import Throttled
 from tests.store.faults import attempt, drain, faults
 from tests.store.spending import WORKER, spending, warm
@@ -38,12 +38,12 @@ def shown(job: Job, **more: Any) -> Ending:
     return job.id, told | more
 
 
-def end(run: Runtime, acks: list[Ending], nacks: list[Ending]) -> list[Outcome]:
+def end(run: Runtime, acks: list[Ending], nacks: list[Ending]) -> list[BatchOutcome]:
     acked, nacked = run.batch_finish.end(acks, nacks)
     return acked + nacked
 
 
-def told(outcomes: list[Outcome]) -> list[str]:
+def told(outcomes: list[BatchOutcome]) -> list[str]:
     """The states of the jobs, or the errors' names."""
     return [
         one.result.state.value if isinstance(one.result, Job) else type(one.result).__name__

@@ -652,6 +652,7 @@ def _turn(world: World, limit: int) -> Any:
 
 @pytest.mark.requirement("DL-14")
 @pytest.mark.exhaustive
+@pytest.mark.whole
 def test_ten_thousand_come_back_at_a_constant_cost_and_in_bounded_memory(
     exact: World,
 ) -> None:

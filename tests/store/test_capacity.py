@@ -283,6 +283,7 @@ def minutes_sweeps(world: World) -> Spent:
     return spent
 
 
+@pytest.mark.exhaustive
 def test_a_minutes_sweeps_pass_over_idle_queues(exact: World) -> None:
     """All but a sixtieth of them, whatever is done in others."""
     for number in range(200):

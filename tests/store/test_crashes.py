@@ -17,6 +17,7 @@ from ojs.domain.errors import Conflict, Duplicate, NotFound
 from ojs.domain.job import envelope
 from ojs.domain.job.job import Job
 from ojs.runtime import Runtime
+from ojs.store.jobs.staged_batches import StagedBatches
 from tests.spread import spread
 from tests.store.faults import Faulty, attempt, drain, faults, orphans
 
@@ -102,6 +103,27 @@ def test_push_batch(one: World, count: int, ids: str) -> None:
         wipe_jobs(one, stored)
 
 
+def test_a_start_of_a_batch_that_was_never_committed_is_not_handed_out(
+    one: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It died before the commit, and its jobs become due before the batch is undone."""
+
+    def die(_self: StagedBatches, _token: str, _also: Any = ()) -> bool:
+        raise SystemExit
+
+    monkeypatch.setattr(StagedBatches, "_end_staging", die)
+    later = {"type": "a", "args": [], "options": {"scheduled_at": "+PT1S"}}
+    with suppress(SystemExit):
+        one.run.enqueue.push_batch([envelope.parse(later) for _ in range(6)])
+    staged = {i["pk"]["S"] for i in one.items() if "batch" in i and i["pk"]["S"].startswith("J|")}
+    assert len(staged) == 6
+    one.clock.advance(5_000)
+    assert one.fetch() == []
+    one.clock.advance(400_000)
+    one.sweep()
+    assert not staged & {i["pk"]["S"] for i in one.items()}
+
+
 def one_done(world: World) -> set[str]:
     """The completed job that the fixture left."""
     return {
@@ -176,7 +198,7 @@ def test_nack(one: World, attempts: int, requeue: bool) -> None:
 @pytest.mark.parametrize(
     "how",
     [
-        "promote",
+        pytest.param("promote", marks=pytest.mark.exhaustive),
         "stall",
         pytest.param("time out", marks=pytest.mark.exhaustive),
         pytest.param("expire", marks=pytest.mark.exhaustive),

@@ -565,6 +565,7 @@ def test_the_item_stays_below_a_kilobyte(exact: World) -> None:
     assert now(exact, name).runs == 28
 
 
+@pytest.mark.exhaustive
 def test_many_at_one_minute_fire_in_one_pass(exact: World) -> None:
     """Several at the same time, with as many calls each as one alone (`tests.performance.crons`
     has the number for five thousand).

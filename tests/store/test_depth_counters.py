@@ -11,6 +11,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
+from itertools import product
 from typing import TYPE_CHECKING, Any
 from unittest import mock
 
@@ -25,6 +26,7 @@ from ojs.store.jobs import staged_batches
 from ojs.store.permits.depth_counter import PERIOD_MS, Room, period_of
 from ojs.store.table import keys, values
 from ojs.store.table.errors import LostRace
+from tests.spread import spread
 from tests.store.bounded import DONE, QUEUE, Worlds, request, value_of
 from tests.store.doubles import Projecting
 from tests.store.faults import Killed
@@ -277,6 +279,7 @@ def test_a_batch_over_several_queues_takes_room_in_all_or_in_none(exact: World) 
     assert counts(exact, "b")[0] == 3
 
 
+@pytest.mark.exhaustive
 def test_the_oldest_give_way_to_many_at_once(streamed: Worlds) -> None:
     with streamed() as world:
         configure(world, max_size=20, overflow_policy="drop_oldest")
@@ -338,6 +341,7 @@ def test_a_full_queue_takes_all_as_long_as_something_can_be_dropped(
         assert (told["queue.full"], told["backpressure.rejected"]) == (1, 0)
 
 
+@pytest.mark.exhaustive
 def test_batches_drop_many_at_once(exact: World) -> None:
     """50 in each transaction, without those that others are quicker with; each once."""
     configure(exact, max_size=200, overflow_policy="drop_oldest")
@@ -479,6 +483,7 @@ def test_what_it_costs_to_replace_a_unique_job_of_a_bounded_queue(exact: World) 
     assert (replaced_bounded[0] - replaced[0], replaced_bounded[1] - replaced[1]) == (1, 1)
 
 
+@pytest.mark.exhaustive
 def test_who_waits_for_room_gets_it_when_there_is_some(exact: World) -> None:
     configure(exact, max_size=5, overflow_policy="block")
     slept: list[float] = []
@@ -678,6 +683,7 @@ def test_bounds_set_and_removed_under_load(streamed: Worlds) -> None:
         assert counts(world) == behind(world) == (0, 0)
 
 
+@pytest.mark.exhaustive
 def test_bytes_are_counted_as_jobs_are(streamed: Worlds) -> None:
     with streamed() as world:
         projecting = Projecting(world)
@@ -733,8 +739,7 @@ LEAKS = (
 )
 
 
-@pytest.mark.parametrize("kind", LEAKS)
-@pytest.mark.parametrize("stale", [False, True], ids=["projected", "projection stands still"])
+@pytest.mark.parametrize(("kind", "stale"), spread(product(LEAKS, (False, True)), 5))
 def test_a_leak_is_repaired_when_the_counter_is_at_rest(
     streamed: Worlds, kind: str, stale: bool
 ) -> None:
@@ -912,6 +917,7 @@ def test_a_counter_that_counts_too_few_is_raised_at_once(exact: World) -> None:
     assert counts(exact) == behind(exact)
 
 
+@pytest.mark.exhaustive
 def test_a_crowd_with_crashes_ends_as_a_recount(streamed: Worlds) -> None:
     with streamed() as world:
         projecting = Projecting(world)

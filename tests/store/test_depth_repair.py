@@ -143,11 +143,8 @@ class Traffic:
         return value_of(self.world).count - len(self.live)
 
 
-@pytest.mark.parametrize(
-    "waiting",
-    [pytest.param(0, marks=pytest.mark.exhaustive), 40],
-    ids=["none waits", "40 wait for days"],
-)
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("waiting", [0, 40], ids=["none waits", "40 wait for days"])
 def test_what_crashes_left_is_subtracted_while_traffic_goes_on(
     streamed: Worlds, waiting: int
 ) -> None:
@@ -175,6 +172,7 @@ def test_what_crashes_left_is_subtracted_while_traffic_goes_on(
         check_parts(world)
 
 
+@pytest.mark.exhaustive
 def test_each_leak_is_gone_in_four_minutes_wherever_it_falls(exact: World) -> None:
     """In any second of a minute, with a push and an ack each four seconds."""
     configure(exact, max_size=100)
@@ -204,6 +202,7 @@ def test_sweeps_that_are_far_apart_heal_a_queue_at_rest(exact: World) -> None:
     assert value_of(exact).count == 0
 
 
+@pytest.mark.exhaustive
 def test_a_line_that_moves_on_all_the_time_hides_no_leak_for_long(exact: World) -> None:
     """The old jobs end one by one, so that what is left of them never rests."""
     configure(exact, max_size=100)
@@ -273,6 +272,7 @@ def test_a_job_that_is_stored_slowly_and_ends_slowly_is_subtracted_once(exact: W
     assert value_of(exact).count == 0
 
 
+@pytest.mark.exhaustive
 def test_jobs_that_the_index_misses_are_not_subtracted(streamed: Worlds) -> None:
     """The stream has them, and new ones come and go."""
     with streamed() as world:
@@ -433,6 +433,7 @@ def functions_of_02(run: Runtime) -> Iterator[None]:
         yield
 
 
+@pytest.mark.exhaustive
 def test_functions_of_02_push_and_finish_beside_this_version(exact: World) -> None:
     """For as long as it takes, and the counter is never too low; what died is found after it."""
     configure(exact, max_size=50)
@@ -479,6 +480,7 @@ def test_room_that_functions_of_02_left_is_subtracted_too(exact: World) -> None:
 # --- what it costs --------------------------------------------------------------------------------
 
 
+@pytest.mark.exhaustive
 def test_the_item_stays_within_a_unit_and_old_parts_go_with_few_writes(exact: World) -> None:
     """In a queue with a long name, for half an hour without a sweep."""
     queue = "q" * 100

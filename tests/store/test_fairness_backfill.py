@@ -413,6 +413,7 @@ def test_of_several_runs_at_once_one_works_and_all_stay_in_order(exact: World) -
         assert mine == list(range(30))
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("each", [3, pytest.param(10, marks=pytest.mark.exhaustive)])
 def test_jobs_in_all_states_with_others_at_work(exact: World, each: int) -> None:
     """Claims, pushes and retries between the steps of every pass."""
@@ -463,6 +464,7 @@ def test_dying_at_any_call_leaves_work_for_the_next_minute_and_nothing_else(
         assert Counter(whose(drain(exact))) == {"a": 3, "b": 1}
 
 
+@pytest.mark.exhaustive
 def test_killed_at_every_call_of_a_pass_it_is_carried_on(exact: World) -> None:
     """Each run dies one call later than the one before; together they come to the end."""
     push_all(exact, [request("abc"[n % 3], n, BIG if n % 7 == 0 else "") for n in range(120)])

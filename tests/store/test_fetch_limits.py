@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import pytest
+
 from ojs.domain.job import envelope
 from ojs.store.table import keys
 
 if TYPE_CHECKING:
-    import pytest
-
     from ojs.domain.job.job import Job
     from tests.store.conftest import World
 
@@ -49,6 +49,7 @@ def test_strict_takes_what_is_due_in_the_first_queue_before_the_second(world: Wo
     assert [job.id for job in got] == [ready.id]
 
 
+@pytest.mark.exhaustive
 def test_a_fetch_over_many_expired_jobs_ends_and_the_next_goes_on(exact: World) -> None:
     requests = [
         envelope.parse({"type": "a", "args": [n], "options": {"expires_at": "+PT1S"}})
@@ -79,6 +80,7 @@ def test_no_job_is_claimed_once_time_is_running_out(world: World) -> None:
     assert len(world.fetch(count=10)) == 10 - len(got)
 
 
+@pytest.mark.exhaustive
 def test_jobs_behind_two_batches_still_being_stored_are_found(
     exact: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:

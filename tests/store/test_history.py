@@ -174,6 +174,7 @@ def test_a_deleted_dead_letter_leaves_nothing(world: World) -> None:
         world.run.dead_letter.delete(job.id)
 
 
+@pytest.mark.exhaustive
 def test_a_job_of_many_large_errors_is_read_with_the_latest_of_them(exact: World) -> None:
     job = exact.push(
         "x" * 5_000, retry={"max_attempts": 300, "initial_interval": "PT1S", "jitter": False,

@@ -631,3 +631,63 @@ def test_cursors_of_other_listings_are_refused(world: World) -> None:
         f'{digest}0,"ended","",0,["000000000000001~"],0,1]',
     ):
         assert isinstance(world.run.listing.page(wanted, limit=2, cursor=odd), JobsPage)
+
+
+# --- where a list ends --------------------------------------------------------------------------
+
+
+def counted(world: World) -> None:
+    """The stream is projected, and a sweep counts all jobs, two minutes later."""
+    project(world)
+    world.clock.advance(120_000)
+    assert world.run.metrics_sweep.run_once(world.clock.now_ms(), 1_000)
+
+
+@pytest.mark.parametrize("state", [None, "completed"])
+@pytest.mark.parametrize("there", [0, 3])
+def test_a_first_page_with_all_jobs_has_no_cursor(
+    seen: World, state: str | None, there: int
+) -> None:
+    """The log is not read back to its beginning where counters know that nothing is left."""
+    fields = {} if state is None else {"state": state}
+    wanted = job_filter.parse(fields, now_ms=seen.clock.now_ms())
+    seen.run.queues.create("mail", {})
+    for number in range(there):
+        seen.push(number, queue="mail")
+        (job,) = seen.fetch("mail")
+        seen.run.finish.ack(job.id)
+    counted(seen)
+    with spending(seen) as spent:
+        page = seen.run.listing.page(wanted, limit=20)
+    assert (len(page.items), page.next_cursor) == (there, None)
+    assert spent.calls <= CALLS
+    # As many as were counted are no proof where one of them came later.
+    late = seen.push("late", queue="mail")
+    (job,) = seen.fetch("mail")
+    seen.run.finish.ack(job.id)
+    project(seen)
+    page = seen.run.listing.page(wanted, limit=20)
+    assert late.id in {each.id for each in page.items}
+    assert page.next_cursor is None
+
+
+@pytest.mark.parametrize("state", [None, "completed"])
+def test_a_first_page_that_lacks_a_job_has_a_cursor(seen: World, state: str | None) -> None:
+    fields = {} if state is None else {"state": state}
+    wanted = job_filter.parse(fields, now_ms=seen.clock.now_ms())
+    seen.run.queues.configure("mail", {"retention": {"completed": "P30D"}})
+    pushed = []
+    for days in (0, 5, 0):
+        seen.clock.advance(days * DAY_MS)
+        pushed.append(seen.push(days, queue="mail").id)
+        (job,) = seen.fetch("mail")
+        seen.run.finish.ack(job.id)
+        if days or len(pushed) == 1:
+            counted(seen)
+    # Counted are two jobs; two were found, and one of them was not there then.
+    project(seen)
+    page = seen.run.listing.page(wanted, limit=20)
+    assert len(page.items) == 2
+    assert page.next_cursor is not None
+    everyone = everything(seen, wanted, limit=20)
+    assert sorted(job.id for job in everyone) == sorted(pushed)

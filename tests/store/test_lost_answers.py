@@ -236,6 +236,7 @@ def test_a_commit_that_comes_after_the_sweep_undid_the_batch_is_refused(
     assert exact.fetch(count=100) == []
 
 
+@pytest.mark.exhaustive
 def test_a_staged_batch_leaves_no_text_behind_wherever_it_fails(exact: World) -> None:
     for first in range(1, 40):
         client = Broken(exact.client, "batch_write_item", first=first)

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 from ojs.domain.errors import BackendUnavailable
 from ojs.domain.job.states import State
+from ojs.domain.pool.backlog import Backlog
 from ojs.domain.stats import (
     DAY_MS,
     HOUR_MS,
@@ -31,6 +32,7 @@ from ojs.store.dead_letter.counters import DeadLetterCounters
 from ojs.store.derived import statistics as stats_store
 from ojs.store.queues import workers as worker_store
 from ojs.store.queues.pool_health import PoolHealthStore
+from ojs.store.queues.registry import QUIET_MS
 from ojs.store.table import keys
 from tests.spread import spread
 
@@ -137,6 +139,8 @@ def test_probes_are_bounded_and_no_queue_starves(exact: World) -> None:
         workers=worker_store.WorkerStore(exact.run.table),
         dead_letters=DeadLetterCounters(exact.run.table),
         health=PoolHealthStore(exact.run.table),
+        maintenance=exact.run.maintenance,
+        groups={},
         choose=lambda _: next(chosen),
     )
     seen: Counter[str] = Counter()
@@ -386,3 +390,95 @@ def test_points_are_always_what_the_minutes_say(exact: World, data: st.DataObjec
     span_ms = exact.clock.now_ms() - started_ms
     for period in Period:
         assert sum(processed(exact, period, span_ms)) == total
+
+
+# --- groups of workers that are scaled -----------------------------------------------------------
+
+
+def measured(world: World, **groups: tuple[str, ...]) -> dict[str, Backlog]:
+    """The backlog of each group, as a sweep of a deployment with these groups finds it."""
+    run = world.run
+    gauges = MetricsSweep(
+        stats=run.stores.statistics,
+        every=run.sweep_queues,
+        queues=run.stores.queues,
+        workers=run.stores.workers,
+        dead_letters=run.stores.dead_letters,
+        health=run.stores.pool_health,
+        maintenance=run.maintenance,
+        groups=groups,
+    )
+    found = gauges.run_once(world.clock.now_ms(), 1_000).backlogs
+    return {each.group: each for each in found}
+
+
+def test_the_backlog_is_what_waits_and_runs_for_each_worker(exact: World) -> None:
+    for queue in ("mail", "reports", "images"):
+        exact.push(queue=queue)
+    levels(exact, "mail", available=7, active=2)
+    levels(exact, "reports", available=3, retryable=4, scheduled=5, completed=6)
+    levels(exact, "images", available=100)
+    now_ms = exact.clock.now_ms()
+    for name, info in {
+        "both": {"queues": ["mail", "reports"]},
+        "one": {"queues": ["reports"]},
+        "other": {"queues": ["images"]},
+        "silent": {},
+    }.items():
+        exact.run.stores.workers.register(name, now_ms=now_ms, info=info)
+    found = measured(exact, mail=("mail", "reports"), images=("images",), none=("nothing",))
+    assert found["mail"] == Backlog("mail", waiting=10, running=2, workers=2)
+    assert found["mail"].per_worker == 6.0
+    assert found["images"].per_worker == 100.0
+    assert found["none"] == Backlog("none")
+    assert found["none"].per_worker is None
+    assert not found["none"].stranded
+
+
+def test_workers_that_are_away_or_go_are_no_workers(exact: World) -> None:
+    exact.push(queue="mail")
+    levels(exact, "mail", available=1)
+    now_ms = exact.clock.now_ms()
+    workers = exact.run.stores.workers
+    workers.register("dead", now_ms=now_ms - 60_000, info={"queues": ["mail"]})
+    workers.register("going", now_ms=now_ms, info={"queues": ["mail"]})
+    workers.touch("going", now_ms=now_ms, state="draining")
+    found = measured(exact, mail=("mail",))["mail"]
+    assert (found.workers, found.stranded, found.per_worker) == (0, True, None)
+
+
+def test_jobs_that_more_workers_could_not_start_do_not_count(exact: World) -> None:
+    for queue in ("paused", "narrow"):
+        exact.push(queue=queue)
+    levels(exact, "paused", available=50, active=1)
+    levels(exact, "narrow", available=50, active=3)
+    exact.run.queues.pause("paused")
+    exact.run.queues.configure("narrow", {"concurrency": 5})
+    assert measured(exact, all=("paused", "narrow"))["all"].waiting == 2
+    assert measured(exact, all=("paused", "narrow"))["all"].running == 4
+    exact.clock.advance(QUIET_MS + 60_000)
+    exact.run.rest.run_once(exact.clock.now_ms(), 500)
+    rested = measured(exact, all=("paused",))["all"]
+    assert (rested.waiting, rested.stranded) == (0, False), "also once the queue rests"
+
+
+def test_in_maintenance_mode_nothing_is_measured(exact: World) -> None:
+    exact.push(queue="mail")
+    levels(exact, "mail", available=9)
+    assert measured(exact, mail=("mail",))["mail"].stranded
+    exact.run.maintenance.begin(None, None, now_ms=exact.clock.now_ms())
+    exact.clock.advance(60_000)
+    assert measured(exact, mail=("mail",)) == {}
+
+
+def test_groups_cost_at_most_two_calls(exact: World) -> None:
+    exact.push(queue="mail")
+    levels(exact, "mail", available=9)
+    measured(exact)
+    spent = []
+    for groups in ({}, {"mail": ("mail",)}):
+        exact.clock.advance(60_000)
+        exact.run.table.meter.reset()
+        measured(exact, **groups)
+        spent.append(len(exact.run.table.meter.calls))
+    assert spent[1] - spent[0] <= 2

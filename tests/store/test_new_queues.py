@@ -107,6 +107,7 @@ def test_neither_retries_nor_moves_make_a_queue(world: World, limited: Limited) 
     assert queues_of(run) == ["a"]
 
 
+@pytest.mark.exhaustive
 def test_containers_keep_to_the_limit_together(limited: Limited) -> None:
     """Each counts before it makes more than its part, and with few left each time."""
     containers = [limited(150) for _ in range(5)]

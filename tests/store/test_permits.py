@@ -587,6 +587,7 @@ class Calm:
             self._lock.notify_all()
 
 
+@pytest.mark.exhaustive
 def test_permits_are_repaired_under_fetches_and_sweeps_at_once_and_no_limit_is_passed(
     exact: World,
 ) -> None:

@@ -32,6 +32,7 @@ from tests.store.streams import (
     Projected,
     Record,
     Stream,
+    is_event_page,
     lambda_form,
     made_record,
     recount,
@@ -258,6 +259,7 @@ def test_events_of_a_job_are_kept_in_the_order_of_its_life(streamed: Worlds) -> 
         assert projected.stats("default", keys.day("2026-05-28"))["failed"] == 1
 
 
+@pytest.mark.exhaustive
 def test_a_batch_of_a_thousand_is_one_record(streamed: Worlds) -> None:
     with streamed() as world:
         stream = Stream(world.client, world.table)
@@ -289,6 +291,7 @@ def test_a_batch_of_a_thousand_is_one_record(streamed: Worlds) -> None:
         assert all(agree(projected, queue) for queue in ("q0", "q1"))
 
 
+@pytest.mark.exhaustive
 def test_a_batch_over_more_queues_than_a_transaction_can_hold(streamed: Worlds) -> None:
     with streamed() as world:
         stream = Stream(world.client, world.table)
@@ -302,6 +305,7 @@ def test_a_batch_over_more_queues_than_a_transaction_can_hold(streamed: Worlds) 
         assert len(projected.events()) == 260
 
 
+@pytest.mark.exhaustive
 def test_records_of_many_queues_are_grouped(streamed: Worlds) -> None:
     with streamed() as world:
         for n in range(120):
@@ -347,6 +351,7 @@ def test_types_beyond_the_bound_count_as_other(streamed: Worlds) -> None:
         assert "other" in metrics
 
 
+@pytest.mark.exhaustive
 def test_long_errors_are_cut_and_pages_split(streamed: Worlds) -> None:
     with streamed() as world:
         chance = random.Random(1)
@@ -372,7 +377,7 @@ def test_long_errors_are_cut_and_pages_split(streamed: Worlds) -> None:
             assert len(told) <= 10
             assert sum(len(zlib.decompress(page).decode()) for page in told) < 510_000
             assert sum(map(weight, put)) < 2_500_000
-        pages = [i for (pk, _), i in projected.everything().items() if pk.startswith("E|")]
+        pages = [i for key, i in projected.everything().items() if is_event_page(key)]
         assert max(len(page["zip"]) for page in pages) <= 200_000
         told = projected.events()
         assert len(told) == 1_000
@@ -462,6 +467,7 @@ def test_a_hundred_records_of_one_queue(streamed: Worlds) -> None:
         assert agree(projected)
 
 
+@pytest.mark.exhaustive
 def test_a_hundred_failures_of_one_queue(streamed: Worlds) -> None:
     with streamed() as world:
         world.run.enqueue.push_batch([request(n) for n in range(100)])
@@ -501,6 +507,7 @@ def test_what_nobody_is_told_of_costs_nothing(streamed: Worlds) -> None:
 # --- many at once, and dying in between ---------------------------------------------------------
 
 
+@pytest.mark.exhaustive
 def test_overlapping_batches_at_once_count_each_record_once(streamed: Worlds) -> None:
     with streamed() as world:
         lived(world, 100)
@@ -790,10 +797,11 @@ def test_the_counters_of_a_transaction_stay_within_an_expression(exact: World) -
     assert len([name for name in day if "|" in name]) == 7 * 41
 
 
+@pytest.mark.exhaustive
 def test_pages_tell_how_many_events_they_hold(streamed: Worlds) -> None:
     with streamed() as world:
         lived(world, 100)
         projected = Projected(world.client, world.table, world.clock)
         projected.run(Stream(world.client, world.table).take())
-        pages = [i for (pk, _), i in projected.everything().items() if pk.startswith("E|")]
+        pages = [i for key, i in projected.everything().items() if is_event_page(key)]
         assert sum(len(unpacked(page)) for page in pages) == 300

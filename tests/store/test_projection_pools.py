@@ -77,6 +77,7 @@ def cost(world: World, batch: list[Record]) -> tuple[int, float]:
     return len(projected.store.meter.calls), projected.store.meter.write_units
 
 
+@pytest.mark.exhaustive
 def test_a_pool_costs_one_item_more_in_a_batch_and_no_pool_none(streamed: Worlds) -> None:
     """A write for each pool in the batch, however many jobs, also if they are done again in it: the
     second half of the batch may come again alone.

@@ -456,6 +456,7 @@ def test_long_histories_and_large_contents_are_archived_in_parts(
     assert [line["id"] for line in archived(exact)] == ids
 
 
+@pytest.mark.exhaustive
 @pytest.mark.requirement("DL-20")
 def test_a_history_of_more_than_a_megabyte_is_whole(exact: World) -> None:
     keep(exact, "mail", max_age="PT1S", pruning_policy="archive")

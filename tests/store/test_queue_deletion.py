@@ -193,6 +193,7 @@ def test_a_full_target_takes_the_rest_when_it_has_room(world: World) -> None:
     assert names(world) == ["new"]
 
 
+@pytest.mark.exhaustive
 def test_the_sweep_carries_on_what_one_request_cannot(
     exact: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -153,6 +153,7 @@ def test_a_limited_job_holds_up_no_other_whatever_its_priority(world: World) -> 
     assert world.state(stopped) == "available"
 
 
+@pytest.mark.exhaustive
 def test_many_that_must_wait_are_passed_in_bounded_steps(exact: World) -> None:
     limited(exact, ONE)
     exact.fetch()
@@ -365,6 +366,7 @@ def test_16_fetchers_at_once_never_pass_the_limit(
     assert active(exact) == most
 
 
+@pytest.mark.exhaustive
 def test_16_workers_drain_a_key_with_never_more_than_its_concurrency_running(exact: World) -> None:
     limit = {"key": "k", "concurrency": 3}
     pushed = {limited(exact, limit, n).id for n in range(60)}

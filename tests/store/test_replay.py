@@ -264,6 +264,7 @@ def minute(by: Runtime, now_ms: int) -> dict[str, int]:
     return dict(by.replay.run_once(now_ms, 1_000).counts)
 
 
+@pytest.mark.exhaustive
 def test_two_at_once_replay_each_once(exact: World) -> None:
     rules(exact, rule())
     ids = [die(exact, "mail").id for _ in range(24)]
@@ -332,6 +333,7 @@ def test_a_kill_at_any_call_loses_nothing_and_replays_nothing_twice(
 # --- cost -----------------------------------------------------------------------------------------
 
 
+@pytest.mark.exhaustive
 def test_what_matches_no_rule_costs_nothing_once_it_was_looked_at(exact: World) -> None:
     rules(exact, rule(filter={"error_type": "Bang"}))
     costs = []
@@ -352,6 +354,7 @@ def test_what_matches_no_rule_costs_nothing_once_it_was_looked_at(exact: World) 
     assert reads <= 5
 
 
+@pytest.mark.exhaustive
 def test_a_replay_costs_what_a_retry_costs(exact: World) -> None:
     rules(exact, rule())
     for _ in range(100):

@@ -141,6 +141,7 @@ def test_what_is_due_is_found_wherever_the_request_died(resting: World, what: st
     assert len(jobs) > 5
 
 
+@pytest.mark.exhaustive
 def test_a_retry_is_found_wherever_the_nack_died(resting: World) -> None:
     """Of a job that runs for so long that its queue rests."""
     retry = {"max_attempts": 3, "initial_interval": "PT20M", "jitter": False}

@@ -298,6 +298,7 @@ def test_metrics_of_pools(exact: World) -> None:
     assert len(exact.run.table.meter.calls) == 4 + 3
 
 
+@pytest.mark.exhaustive
 def test_metrics_read_so_many_pools_and_queues(exact: World) -> None:
     for number in range(12):
         queues = [f"p{number:02d}-{n}" for n in range(48)]

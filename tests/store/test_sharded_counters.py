@@ -26,6 +26,7 @@ from ojs.store.derived.statistics import StatisticsStore
 from ojs.store.table import keys, values
 from ojs.store.table.errors import LostRace
 from ojs.store.table.table import Put, Table, Update
+from tests.spread import spread
 from tests.store import worker_pools
 from tests.store.streams import SHARD, Projected, Record, Stream, counted, repeated, whole
 
@@ -75,8 +76,11 @@ def a_day_old(world: World, projected: Projected, stream: Stream, *queues: str) 
 
 @pytest.mark.parametrize(
     ("count", "queues", "most"),
-    [(1, ("a",), 2.5), (100, ("a",), 9), (20, ("a", "b", "c", "d", "e"), 14)],
-    ids=["a lone record", "a hundred of one queue", "a hundred of five queues"],
+    spread(
+        [(1, ("a",), 2.5), (100, ("a",), 9), (20, ("a", "b", "c", "d", "e"), 14)],
+        3,
+        ["a lone record", "a hundred of one queue", "a hundred of five queues"],
+    ),
 )
 def test_a_batch_costs_no_more(
     streamed: Worlds, count: int, queues: tuple[str, ...], most: float
@@ -97,6 +101,7 @@ def test_a_batch_costs_no_more(
         assert projected.store.meter.read_units <= 6 * len(queues)
 
 
+@pytest.mark.exhaustive
 def test_counting_stays_cheap_and_items_small(streamed: Worlds) -> None:
     """Minute by minute: what happened is moved to the queue's own items now and then, and not one
     item of a shard has more than a kilobyte for longer than a write.
@@ -127,6 +132,7 @@ def test_counting_stays_cheap_and_items_small(streamed: Worlds) -> None:
         assert projected.stats("default")["t_completed"] == 151
 
 
+@pytest.mark.exhaustive
 def test_an_item_that_is_full_hands_over_what_happened() -> None:
     chance = random.Random(7)
     counts = ShardCounts(SHARD, "default")

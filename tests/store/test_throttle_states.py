@@ -346,6 +346,7 @@ def test_16_fetchers_at_once_tell_of_a_beginning_once(told: Told) -> None:
     assert told.kinds() == ["rate_limit.exceeded"]
 
 
+@pytest.mark.exhaustive
 def test_beginnings_and_ends_take_turns_whatever_happens_at_once(told: Told) -> None:
     """Exceeded and released alternate, and the last one is true."""
     world = told.world

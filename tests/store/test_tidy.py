@@ -26,6 +26,9 @@ if TYPE_CHECKING:
     from mypy_boto3_dynamodb import DynamoDBClient
     from mypy_boto3_s3 import S3Client
 
+# A table and a bucket of moto, made for each.
+pytestmark = pytest.mark.exhaustive
+
 SMALL, APART, IN_BUCKET = "x", "y" * 5_000, "z" * 400_000
 
 

@@ -185,6 +185,7 @@ def test_each_step_starts_once_whatever_dies(
         assert orphans(world) == [], where
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("kinds", KINDS)
 def test_the_repetition_itself_may_die(
     dynoxide: Engine, dynamodb: DynamoDBClient, kinds: tuple[str, ...]
@@ -227,6 +228,7 @@ def test_a_cancellation_is_whole_in_the_end(
         ), where  # fmt: skip
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("kinds", KINDS)
 def test_a_retry_begins_once(
     dynoxide: Engine, dynamodb: DynamoDBClient, kinds: tuple[str, ...]

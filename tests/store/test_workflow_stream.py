@@ -133,6 +133,7 @@ def test_a_job_that_is_removed_before_its_end_has_failed(streamed: Streamed) -> 
         assert [each.type for each in world.fetch()] == ["f"]
 
 
+@pytest.mark.exhaustive
 def test_what_a_removed_workflow_leaves_is_removed(streamed: Streamed) -> None:
     with streamed() as world:
         found, stream = projected(world), Stream(world.client, world.table)

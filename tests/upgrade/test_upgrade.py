@@ -31,6 +31,7 @@ from ojs.settings import Settings
 from ojs.store.deployment.access_keys import AccessKeyStore
 from ojs.store.deployment.notes import DeploymentStore
 from ojs.store.table.table import MAX_BATCH_WRITE, Table
+from tests.spread import spread
 from tests.unit.functions.client import MemoryBlobs
 
 if TYPE_CHECKING:
@@ -198,7 +199,7 @@ def test_everything_goes_on_until_it_is_done(upgraded: Upgraded) -> None:
     assert run.stores.semaphore.counts({"slots": None}) == {"slots": 0}
 
 
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", spread(range(3), 3))
 def test_two_versions_side_by_side_lose_and_double_nothing(upgraded: Upgraded, seed: int) -> None:
     """While a deployment is under way: the earlier one claims with due entries and puts in line
     what is due, and its sweep reads no lease notes.

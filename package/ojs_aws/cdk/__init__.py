@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from ojs_aws.cdk.construct import OpenJobSpec
 from ojs_aws.cdk.parts.domain import Domain
+from ojs_aws.cdk.parts.fargate import FargateWorker, Place
 from ojs_aws.cdk.parts.firewall import Firewall
 from ojs_aws.cdk.parts.grants import Granted
 from ojs_aws.cdk.parts.network import Network
@@ -13,9 +14,11 @@ from ojs_aws.cdk.settings import DeploymentSettings
 __all__ = [
     "DeploymentSettings",
     "Domain",
+    "FargateWorker",
     "Firewall",
     "Granted",
     "Network",
     "OpenJobSpec",
+    "Place",
     "Storage",
 ]

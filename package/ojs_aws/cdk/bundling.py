@@ -17,6 +17,7 @@ Four choices:
 - **Python 3.13**, although all dependencies have arm64 wheels for 3.14 too: a 3.14 to compile with
   is less often at hand, and bytecode is worth more than a minor version. `-c python=3.14` switches.
 
+The dashboard's files, which `make dashboard` builds or the wheel carries, lie beside its function.
 The deployment's middleware (setting `middleware`) lies beside all that, at the top.
 
 Bundles are kept under build/, named by a hash of everything that goes into them.
@@ -52,12 +53,13 @@ _CARRIED = _HERE / "carried"
 INSTALLED = _CARRIED.is_dir()
 ROOT = _CARRIED if INSTALLED else _HERE.parents[2]
 
+DASHBOARD = ROOT / "dashboard" if INSTALLED else ROOT / "build" / "dashboard"
 REQUIREMENTS = ROOT / "requirements" / "runtime.txt"
 # Of an app that has the construct installed: where it is run, as cdk.out is.
 BUILD = (Path.cwd() / ".ojs-build" if INSTALLED else ROOT / "build") / "lambda"
 
 # The AWS services whose clients the functions create; a test finds them in the code.
-SDK_SERVICES = ("dynamodb", "events", "s3", "secretsmanager", "sqs")
+SDK_SERVICES = ("dynamodb", "events", "lambda", "s3", "secretsmanager", "sqs")
 
 # Lambda unpacks the bundle here. Bytecode names its sources: as they are there, not as here.
 TASK_ROOT = "/var/task"
@@ -84,7 +86,7 @@ def build(settings: DeploymentSettings) -> Bundle:
 
     Raises BundlingError when pip or the compiler fails, or the middleware is not there.
     """
-    middleware = _middleware(settings)
+    others = (*_dashboard(settings), *_middleware(settings))
     python = settings.runtime_python
     interpreter = find_interpreter(python)
     if interpreter is None:
@@ -94,12 +96,12 @@ def build(settings: DeploymentSettings) -> Bundle:
             file=sys.stderr,
         )
     packages = _packages(settings, interpreter)
-    content_hash = _hash(packages.name, *_source_parts(_SOURCES), *_source_parts(middleware))
+    content_hash = _hash(packages.name, *_source_parts(_SOURCES), *_source_parts(others))
     target = BUILD / f"bundle-{_target_name(settings)}-{content_hash[:16]}"
     if not target.is_dir():
         with _staging(target) as stage:
             shutil.copytree(packages, stage, dirs_exist_ok=True)
-            sources = (*_SOURCES, *middleware)
+            sources = (*_SOURCES, *others)
             for source, name in sources:
                 if (stage / name).exists():
                     raise BundlingError(f"middleware_folder: {name} is a name that is taken")
@@ -125,6 +127,15 @@ def code(settings: DeploymentSettings) -> lambda_.Code:
 
 _SOURCES = ((ROOT / "shared" / "ojs", "ojs"), (ROOT / "functions", "functions"))
 _LEFT_OUT = shutil.ignore_patterns("__pycache__", "*.pyc", ".*")
+
+
+def _dashboard(settings: DeploymentSettings) -> tuple[tuple[Path, str], ...]:
+    """The built dashboard, and where its function looks for it. Raises BundlingError."""
+    if not settings.web_dashboard or settings.entry == "private_api":
+        return ()
+    if not INSTALLED:
+        _run(["make", "--no-print-directory", "-C", str(ROOT), "dashboard"])
+    return ((DASHBOARD, "functions/dashboard/built"),)
 
 
 def _middleware(settings: DeploymentSettings) -> tuple[tuple[Path, str], ...]:

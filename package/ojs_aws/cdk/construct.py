@@ -14,26 +14,61 @@ from aws_cdk import aws_lambda as lambda_
 from constructs import Construct
 
 from ojs_aws.cdk import bundling, server
-from ojs_aws.cdk.functions import DECLARING, SETUP, FunctionSpec, by_name, deployed
+from ojs_aws.cdk.functions import (
+    API,
+    BRIDGING,
+    DASHBOARD,
+    DECLARING,
+    PUSHERS,
+    SETUP,
+    FunctionSpec,
+    by_name,
+    deployed,
+)
 from ojs_aws.cdk.parts.api import Api
+from ojs_aws.cdk.parts.bridge import MessageBody, check_bridge, map_queue
 from ojs_aws.cdk.parts.declared import QUEUE, Declared
 from ojs_aws.cdk.parts.domain import Domain, domain_of
-from ojs_aws.cdk.parts.function import Function, Resources, set_up_first
-from ojs_aws.cdk.parts.grants import Granted, grant_role, key_in_secret, let_read
+from ojs_aws.cdk.parts.fargate import (
+    MOST_STOP_S,
+    FargateWorker,
+    Place,
+    WorkerSize,
+    groups_text,
+    warn_of_spot,
+)
+from ojs_aws.cdk.parts.function import (
+    FUNCTIONS_VARIABLE,
+    Function,
+    Resources,
+    set_up_first,
+)
+from ojs_aws.cdk.parts.function_url import FunctionUrl
+from ojs_aws.cdk.parts.grants import Granted, key_in_secret, let_read
 from ojs_aws.cdk.parts.monitoring import DEAD_LETTERS, OLDEST_AGE, Monitoring, own_metric
 from ojs_aws.cdk.parts.network import Network, endpoints
+from ojs_aws.cdk.parts.origin import origin_secret
+from ojs_aws.cdk.parts.private_api import PrivateApi
+from ojs_aws.cdk.parts.push import Queues, Target, prepare, target_of
 from ojs_aws.cdk.parts.storage import Storage
 from ojs_aws.cdk.parts.stream import failure_queue, map_stream
 from ojs_aws.cdk.settings import EVENT_PATTERN, DeploymentSettings
 
 if TYPE_CHECKING:
+    from aws_cdk import aws_ec2 as ec2
+    from aws_cdk import aws_ecs as ecs
     from aws_cdk import aws_iam as iam
     from aws_cdk import aws_secretsmanager as secretsmanager
     from aws_cdk import aws_sns as sns
+    from aws_cdk import aws_sqs as sqs
+
+    from ojs_aws.cdk.parts.entry import Entry
 
 _PRODUCE = ("jobs:write", "jobs:read")
 _WORK = ("work",)
 _READ = ("jobs:read", "admin:read")
+# What Lambda gives a function that says nothing.
+_LAMBDA_TIMEOUT = Duration.seconds(3)
 
 
 class OpenJobSpec(Construct):
@@ -48,12 +83,21 @@ class OpenJobSpec(Construct):
 
     url: str
     """Where the API is, without a slash at the end."""
-    api: Api
+    api: Entry
+    """What requests come through: an `Api`, a `FunctionUrl` or a `PrivateApi`."""
     storage: Storage
+    origin_secret: secretsmanager.ISecret | None
+    """What a `Firewall` adds to each request; None with waf=false."""
     bus: events.EventBus
     """The event bus that the backend tells what happens."""
+    queues: Queues | None
+    """The queues of push delivery; None with push=false."""
+    pushed_to: dict[str, Sequence[Construct]]
+    """What lets jobs be pushed to functions, by the path of the function, alias or version."""
     functions: Mapping[str, lambda_.Function]
-    """Its functions by name: jobs, workers, admin, stream, sweep, setup, authorizer."""
+    """Its functions by name: jobs, workers, admin, dashboard, stream, sweep, setup, authorizer; in
+    place of the first four and the last api, unless `entry` is http_api; with push=true dispatch,
+    sender and outcomes."""
 
     def __init__(
         self,
@@ -65,6 +109,7 @@ class OpenJobSpec(Construct):
         domain: Domain | None = None,
         alarm_topics: Sequence[sns.ITopic] = (),
         network: Network | None = None,
+        vpc_endpoints: Sequence[ec2.IVpcEndpoint] = (),
         code: lambda_.Code | None = None,
     ) -> None:
         """Add a backend to a stack.
@@ -76,6 +121,8 @@ class OpenJobSpec(Construct):
         `domain`: a name for the API, in place of that in the settings.
         `alarm_topics`: topics that alarms are sent to, beside those in the settings.
         `network`: the VPC that functions run in; without it they run in none.
+        `vpc_endpoints`: with `entry="private_api"`, the VPC endpoints of the service execute-api
+        through which callers come.
         `code`: the functions' bundle; without it, it is built now, which takes pip.
 
         Raises ValueError for what contradicts itself, and BundlingError when pip fails.
@@ -86,9 +133,14 @@ class OpenJobSpec(Construct):
         self._refuse_twins()
         if domain is not None and settings.domain_name:
             raise ValueError("domain: settings.domain_name has a name already")
+        if domain is not None and settings.entry != "http_api":
+            raise ValueError("domain: only with entry=http_api")
+        if (settings.entry == "private_api") != bool(vpc_endpoints):
+            raise ValueError("vpc_endpoints: they and entry=private_api go together")
         self.domain = domain or domain_of(self, settings)
         self.storage = storage or Storage(self, "Storage", settings=settings)
         table, key = self.storage.table, self.storage.key
+        self.origin_secret = origin_secret(self, key) if settings.waf else None
         self.failures = failure_queue(self, key, settings)
         self.bus = events.EventBus(
             Construct(self, "Events"),
@@ -96,6 +148,10 @@ class OpenJobSpec(Construct):
             # A name that can be known beforehand: rules are made elsewhere, and name it.
             event_bus_name=settings.service,
             description=f"Open Job Spec events of {settings.service}",
+        )
+        self._push = Construct(self, "Push")
+        self.queues = (
+            Queues(self._push, "Queues", key=key, settings=settings) if settings.push else None
         )
         self._bus_types = set(settings.bus_types)
         self._code = code or bundling.code(settings)
@@ -106,42 +162,87 @@ class OpenJobSpec(Construct):
             bus=self.bus,
             failures=self.failures,
             secret=self.storage.secret,
+            origin=self.origin_secret if settings.asks_for_origin else None,
             key=key,
+            queues=self.queues.by_name if self.queues else {},
         )
-        specs = {spec: self._function(spec) for spec in deployed(settings.authorizer)}
+        specs = {spec: self._function(spec) for spec in self._deployed()}
         self.functions = {spec.name: function for spec, function in specs.items()}
         others = [function for name, function in self.functions.items() if name != SETUP]
         self._setup_step = set_up_first(self, self.functions[SETUP], others, self.storage.secret)
-        self.api = Api(self, "Api", functions=specs, key=key, domain=self.domain, settings=settings)
+        self.api = self._entry(specs, vpc_endpoints)
         self.url = self.api.url
         _call_every_minute(self, self.functions["sweep"], by_name("sweep").description)
         map_stream(self, table, self.functions["stream"], self.failures, settings)
+        for spec in specs:
+            if self.queues is not None and spec.consumes:
+                self.queues.map(spec.consumes, self.functions[spec.name])
         self.monitoring = Monitoring(
             self,
             "Monitoring",
-            api=self.api.http,
-            access_log=self.api.access_log,
+            api=self.api,
             table=table,
-            functions=self.functions,
+            # Alarms look at what jobs depend on.
+            functions={n: each for n, each in self.functions.items() if n != DASHBOARD},
             failures=self.failures,
+            queues=self.queues,
+            bus=self.bus,
             topics=alarm_topics,
             settings=settings,
         )
         if network is not None and network.endpoints:
-            endpoints(self, network, keys=settings.authorizer == "keys")
+            secrets = settings.authorizer == "keys" or settings.asks_for_origin
+            endpoints(self, network, secrets=secrets, invokes=settings.push)
         self._declared: Declared | None = None
         self._rules = 0
+        self._push_functions = list(settings.push_functions)
+        self.pushed_to = {}
+        self._workers: list[FargateWorker] = []
 
-    def _function(self, spec: FunctionSpec) -> lambda_.Function:
+    def _deployed(self) -> Sequence[FunctionSpec]:
+        settings = self.settings
+        return deployed(
+            settings.authorizer,
+            settings.entry,
+            push=settings.push,
+            dashboard=settings.web_dashboard,
+        )
+
+    def _entry(
+        self,
+        functions: Mapping[FunctionSpec, lambda_.Function],
+        vpc_endpoints: Sequence[ec2.IVpcEndpoint],
+    ) -> Entry:
+        """What requests come through."""
+        settings = self.settings
+        if settings.entry == "http_api":
+            key, domain = self.storage.key, self.domain
+            return Api(self, "Api", functions=functions, key=key, domain=domain, settings=settings)
+        function = self.functions[API]
+        if settings.entry == "private_api":
+            return PrivateApi(
+                self, "Entry", function=function, endpoints=vpc_endpoints, settings=settings
+            )
+        return FunctionUrl(self, "Entry", function=function, settings=settings)
+
+    def _function(
+        self, spec: FunctionSpec, scope: Construct | None = None, name: str | None = None
+    ) -> lambda_.Function:
         return Function(
-            self,
-            spec.name.capitalize(),
+            scope or self,
+            name or spec.name.capitalize(),
             spec=spec,
             code=self._code,
             resources=self._resources,
             network=self._network,
             settings=self.settings,
         ).function
+
+    def _set_up(self, function: lambda_.Function) -> lambda_.Function:
+        """The same function, made when the table has been looked at."""
+        step = cast("lambda_.CfnFunction", function.node.default_child)
+        step.add_resource_dependency(self._setup_step)
+        return function
 
     def _refuse_twins(self) -> None:
         """Two deployments of one name would write each other's metrics, and fail when deployed."""
@@ -234,7 +335,7 @@ class OpenJobSpec(Construct):
                     "authorizer=keys, or leave it out for all queues"
                 )
             case "iam":
-                return Granted(grant_role(grantee, self.api.http, scopes))
+                return Granted(self.api.grant(grantee, scopes))
         node = getattr(grantee, "node", None)
         if node is None:
             raise ValueError(f"grant_{what}: takes a role, or what has one; or use add_key")
@@ -242,15 +343,74 @@ class OpenJobSpec(Construct):
         secret = self.add_key(name, scopes=scopes, queues=queues)
         return Granted(let_read(secret, grantee, self.storage), secret)
 
+    # --- who works ----------------------------------------------------------------------------
+
+    def add_fargate_worker(
+        self,
+        name: str,
+        image: ecs.ContainerImage,
+        *,
+        queues: Sequence[str],
+        min_tasks: int = 1,
+        max_tasks: int = 10,
+        jobs_per_task: float = 10,
+        cpu: int = 256,
+        memory_mb: int = 512,
+        place: Place | None = None,
+        command: Sequence[str] | None = None,
+        environment: Mapping[str, str] | None = None,
+        stop_s: int = MOST_STOP_S,
+    ) -> FargateWorker:
+        """A service on Fargate whose tasks take jobs from these queues, and no others.
+
+        The service grows while there are more than `jobs_per_task` jobs, waiting or running, for
+        each task: as many as a task runs at once, or a small multiple. With `min_tasks=0` none runs
+        while there is nothing to do, and the first job waits some three minutes for one. `cpu`
+        (1024 is one core) and `memory_mb` must be a pair that Fargate has. `place`: cluster, VPC,
+        Spot. The program finds the API in OJS_URL, its key in OJS_KEY (`authorizer=keys`; with
+        `iam` it signs as its task role), its queues in OJS_QUEUES. It is told to stop by SIGTERM,
+        and has `stop_s` seconds.
+
+        Raises ValueError for what contradicts itself, and for `authorizer=jwt`.
+        """
+        if self.settings.authorizer == "jwt":
+            raise ValueError("add_fargate_worker: with authorizer=jwt the issuer gives tokens")
+        worker = FargateWorker(
+            self,
+            name,
+            image=image,
+            queues=queues,
+            url=self.url,
+            settings=self.settings,
+            size=WorkerSize(min_tasks, max_tasks, jobs_per_task, cpu, memory_mb),
+            place=place or Place(),
+            command=command,
+            environment=environment or {},
+            stop_s=stop_s,
+            key=self.storage.key,
+        )
+        if self.settings.authorizer == "keys":
+            granted = self.grant_work(worker.reader, queues=worker.queues)
+            assert granted.secret is not None
+            worker.show(granted.secret)
+        else:
+            self.grant_work(worker.task_role)
+            worker.container.add_environment("OJS_AUTH", "iam")
+            self.declared.role(
+                f"worker {name}", worker.task_role.role_arn, scopes=_WORK, queues=worker.queues
+            )
+        warn_of_spot(worker, place or Place())
+        self._workers.append(worker)
+        self.functions["sweep"].add_environment("OJS_WORKER_GROUPS", groups_text(self._workers))
+        return worker
+
     # --- what is declared ---------------------------------------------------------------------
 
     @property
     def declared(self) -> Declared:
         """What sets queues and the like as the app says; made when there is any."""
         if self._declared is None:
-            function = self._function(DECLARING)
-            step = cast("lambda_.CfnFunction", function.node.default_child)
-            step.add_resource_dependency(self._setup_step)
+            function = self._set_up(self._function(DECLARING))
             caller = f"{self.settings.service}-app"
             self._declared = Declared(self, "Declared", function=function, caller=caller)
         return self._declared
@@ -386,6 +546,173 @@ class OpenJobSpec(Construct):
             config,
             removed_with=True,
         )
+
+    # --- where jobs are pushed ----------------------------------------------------------------
+
+    def add_worker(
+        self,
+        function: lambda_.IFunction,
+        *,
+        queues: Sequence[str],
+        concurrency: int | None = None,
+        name: str | None = None,
+        timeout: Duration | None = None,
+        form: str | None = None,
+        job_types: Sequence[str] | None = None,
+        config: Mapping[str, object] | None = None,
+    ) -> None:
+        """Push the jobs of these queues to a Lambda function, its alias or its version.
+
+        `concurrency`: jobs that run there at a time. `name`: of the delivery; the first queue's if
+        not given. `timeout`: how long the function may take; what it is configured with if not
+        given. `form`: of the event: direct, push or sqs. `config`: any other field of a delivery
+        (docs/push.md). It is deleted when it is no longer declared; its jobs stay.
+
+        The function may tell the queue of outcomes what became of an event, and nothing else.
+        Raises ValueError for push=false, for a function in another account or region, for one whose
+        role is not known, for one with destinations, retries or an event age of its own,
+        and for a timeout that ends before the function's.
+        """
+        if self.queues is None:
+            raise ValueError("add_worker: push=false in the settings: nothing would push")
+        target = target_of(self, function)
+        own = getattr(target.function, "timeout", None)
+        if isinstance(target.function, lambda_.Function):
+            own = own or _LAMBDA_TIMEOUT
+        if timeout and own and timeout.to_milliseconds() < own.to_milliseconds():
+            raise ValueError(
+                f"timeout: {target.function.node.path} may run for {own.to_human_string()}: its "
+                "job would be given to another run before"
+            )
+        timeout = timeout or own
+        self._deliver(
+            name or queues[0],
+            {
+                "target": {"function": target.arn},
+                "queues": list(queues),
+                "concurrency": concurrency,
+                "timeout_ms": timeout and timeout.to_milliseconds(),
+                "form": form,
+                "job_types": None if job_types is None else list(job_types),
+            },
+            config,
+            after=self._pushes_to(target),
+        )
+
+    def add_endpoint(
+        self,
+        name: str,
+        url: str,
+        *,
+        queues: Sequence[str],
+        secret: secretsmanager.ISecret,
+        concurrency: int | None = None,
+        timeout: Duration | None = None,
+        job_types: Sequence[str] | None = None,
+        config: Mapping[str, object] | None = None,
+    ) -> None:
+        """Push the jobs of these queues to an HTTPS endpoint.
+
+        `secret`: holds what pushes are signed with; it is read when the delivery is declared, and
+        never in a template. The other arguments are those of `add_worker`. Raises ValueError for
+        push=false.
+        """
+        if self.queues is None:
+            raise ValueError("add_endpoint: push=false in the settings: nothing would push")
+        self._deliver(
+            name,
+            {
+                "target": {"endpoint": url},
+                "queues": list(queues),
+                "concurrency": concurrency,
+                "timeout_ms": timeout and timeout.to_milliseconds(),
+                "job_types": None if job_types is None else list(job_types),
+            },
+            config,
+            secrets={"signing_secret": secret},
+        )
+
+    def _deliver(
+        self,
+        name: str,
+        fields: Mapping[str, object],
+        config: Mapping[str, object] | None,
+        *,
+        secrets: Mapping[str, secretsmanager.ISecret] | None = None,
+        after: Sequence[Construct] = (),
+    ) -> None:
+        self.declared.put(
+            "delivery",
+            name,
+            "/ojs/v1/admin/deliveries/{}",
+            fields,
+            config,
+            secrets=secrets,
+            removed_with=True,
+            after=[*after, *(self.functions[each] for each in PUSHERS)],
+        )
+
+    def _pushes_to(self, target: Target) -> Sequence[Construct]:
+        """What lets jobs be pushed to this target; a function has it once, for all deliveries."""
+        place = target.path
+        if place in self.pushed_to:
+            return self.pushed_to[place]
+        for other in self.node.root.node.find_all():
+            if isinstance(other, OpenJobSpec) and place in other.pushed_to:
+                raise ValueError(
+                    f"function: {target.function.node.path} tells {other.node.path} already what "
+                    "becomes of its events; a function tells one deployment"
+                )
+        self._push_functions.append(target.function.function_arn)
+        named = ",".join(dict.fromkeys(self._push_functions))
+        # What answers requests makes test calls.
+        answering = "admin" if self.settings.entry == "http_api" else API
+        knowing = [self.functions[each] for each in (answering, *PUSHERS)]
+        for function in (*knowing, self.declared.function):
+            function.add_environment(FUNCTIONS_VARIABLE, named)
+        self.pushed_to[place] = prepare(
+            # Of the same name whatever else is added.
+            Construct(self._push, place.replace("/", " ")),
+            target,
+            knowing,
+            key=self.storage.key,
+            settings=self.settings,
+        )
+        return self.pushed_to[place]
+
+    # --- what comes from elsewhere ------------------------------------------------------------
+
+    def add_sqs_bridge(
+        self,
+        queue: sqs.IQueue,
+        *,
+        job_type: str | None = None,
+        to: str = "default",
+        body: MessageBody = "json",
+        batch_size: int = 10,
+        max_concurrency: int | None = None,
+    ) -> lambda_.Function:
+        """Make a job of each message of an SQS queue, at most one of each.
+
+        The job has this type, is in queue `to`, and its one argument is the message's body: what
+        its JSON says, or with `body="text"` the text itself. Without `job_type` the body is a whole
+        job, as `POST /ojs/v1/jobs` takes it. A message goes when its job is stored; one that is
+        none goes back, and in the end to the dead-letter queue that `queue` has. `batch_size`: up
+        to so many messages for each call, 1 to 100. `max_concurrency`: so many calls at a time, 2
+        or more. The function it makes; raises ValueError for what contradicts itself.
+        """
+        check_bridge(queue, job_type, to, body, batch_size)
+        bridges = self.node.try_find_child("Bridges") or Construct(self, "Bridges")
+        name = queue.node.path.replace("/", "-")
+        if bridges.node.try_find_child(name):
+            raise ValueError(f"queue: {queue.node.path} has a bridge already")
+        function = self._set_up(self._function(BRIDGING, cast("Construct", bridges), name))
+        if job_type is not None:
+            function.add_environment("OJS_BRIDGE_TYPE", job_type)
+        function.add_environment("OJS_BRIDGE_QUEUE", to)
+        function.add_environment("OJS_BRIDGE_BODY", body)
+        map_queue(function, queue, batch_size=batch_size, max_concurrency=max_concurrency)
+        return function
 
     # --- what happens -------------------------------------------------------------------------
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import platform
 import sys
 from collections.abc import Mapping
+from collections.abc import Set as AbstractSet
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import (
@@ -17,7 +18,7 @@ from pydantic import (
     model_validator,
 )
 
-from ojs_aws.cdk.functions import FUNCTIONS
+from ojs_aws.cdk.functions import API, AUTHORIZER, DASHBOARD, FUNCTIONS, PUSHERS, deployed
 
 Architecture = Literal["arm64", "x86_64"]
 
@@ -46,6 +47,10 @@ _Audience = Annotated[str, StringConstraints(min_length=1, max_length=200)]
 _Operator = Annotated[
     str,
     StringConstraints(pattern=r"^(\*|arn:aws[a-z-]*:iam::\d{12}:(root|(role|user)/\S+))$"),
+]
+_Function = Annotated[
+    str,
+    StringConstraints(pattern=r"^arn:aws[a-z-]*:lambda:[a-z0-9-]+:\d{12}:function:[\w-]{1,64}$"),
 ]
 _Name = r"([a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?\.)+[a-z]{2,63}"
 _Positive = Annotated[int, Field(ge=1)]
@@ -104,6 +109,10 @@ class DeploymentSettings(BaseModel):
     throttle_burst: _Positive = 1_000
     """requests above the rate that the API lets through at once"""
 
+    entry: Literal["http_api", "function_url", "private_api"] = "http_api"
+    """through what requests come: an HTTP API of API Gateway; the URL of a function, which is
+    cheapest, and has no throttle, name or firewall; or a REST API that only VPC endpoints of yours
+    reach"""
     authorizer: Literal["keys", "jwt", "iam"] = "keys"
     """who says who a caller is: API keys of the deployment's own, an issuer of JSON Web Tokens, or
     IAM (requests signed with AWS credentials); there is no `none`"""
@@ -151,6 +160,12 @@ class DeploymentSettings(BaseModel):
     """waf: requests within five minutes from one address before the rest are refused; workers
     behind one NAT gateway are one address"""
 
+    waf_only: bool = True
+    """waf: the API refuses what did not come through the distribution; false for the one deployment
+    in which a distribution that is there gets the secret to show"""
+    waf_rotation: int = Field(0, ge=0, le=1_000_000)
+    """waf: how often that secret was rotated: another number changes the distribution, which then
+    shows the current value"""
     encryption: Literal["aws", "own"] = "aws"
     """keys that data is encrypted with at rest: those of the AWS services, or a KMS key of the
     deployment's own, which is rotated every year"""
@@ -180,9 +195,20 @@ class DeploymentSettings(BaseModel):
     """middleware: milliseconds that it may take for all jobs of a request"""
     max_queues: int = Field(10_000, ge=0)
     """with so many queues jobs make no more, and operators still may; 0: no limit"""
+    push: bool = False
+    """jobs can be pushed to Lambda functions and HTTPS endpoints: three queues, and the functions
+    dispatch, sender and outcomes"""
+    push_functions: Annotated[tuple[_Function, ...], _Listed] = Field((), max_length=20)
+    """push: ARNs of the functions that deliveries may name, without alias or version; on the
+    command line separated by commas; a construct's add_worker adds its own"""
+    push_concurrency: int = Field(20, ge=2, le=1_000)
+    """push: how many of each of the functions dispatch, sender and outcomes run at once: a sender
+    for each endpoint that is waited for, the others for up to ten messages at a time"""
     bus_types: Annotated[tuple[_EventPattern, ...], _Listed] = ()
     """event types that go to the event bus beside the operational ones, as job.completed or job.*;
     on the command line separated by commas"""
+    results_in_events: bool = True
+    """the log and the bus tell the results of jobs, up to 128 bytes each"""
     stream_batch_size: int = Field(100, ge=1, le=1_000)
     """stream records that are projected together, at most; fuller batches are cheaper"""
     stream_window_s: int = Field(10, ge=0, le=10)
@@ -197,6 +223,9 @@ class DeploymentSettings(BaseModel):
     """queue_metrics=fullest: how many queues have metrics of their own, at most"""
     dashboard: bool = True
     """a dashboard in CloudWatch"""
+    web_dashboard: bool = True
+    """the deployment's own dashboard, at /ojs/admin/; its files are for whoever asks, what it shows
+    takes a key"""
     alarm_oldest_job_s: int = Field(900, ge=60)
     """alarm: a job has been waiting in line for so long"""
     alarm_cron_late_s: int = Field(180, ge=60)
@@ -208,6 +237,8 @@ class DeploymentSettings(BaseModel):
     five minutes"""
     alarm_stream_age_s: _Positive = 60
     """alarm: events and statistics are so far behind"""
+    alarm_push_age_s: int = Field(120, ge=60)
+    """push, alarm: what became of jobs, or jobs for endpoints, have been waiting for so long"""
     alarm_sweep_silence_min: int = Field(5, ge=2, le=60)
     """alarm: no sweep has succeeded for so many minutes"""
     alarm_server_errors: _Positive = 5
@@ -238,7 +269,7 @@ class DeploymentSettings(BaseModel):
     @field_validator("memory_mb_by_function", "reserved_concurrency")
     @classmethod
     def _functions(cls, numbers: Mapping[str, int]) -> Mapping[str, int]:
-        names = sorted(spec.name for spec in FUNCTIONS)
+        names = sorted({API, *(spec.name for spec in FUNCTIONS)})
         if unknown := sorted(set(numbers) - set(names)):
             raise ValueError(f"no function {', '.join(unknown)}; there are {', '.join(names)}")
         return numbers
@@ -262,6 +293,7 @@ class DeploymentSettings(BaseModel):
         no_zone_name = bool(self.hosted_zone_id) != bool(zone)
         no_own_acl = not self.waf or self.waf_acl_arn
         return (
+            *self._of_entry(functions),
             ("jwt_issuer", jwt and not self.jwt_issuer, "authorizer=jwt needs it"),
             ("jwt_audience", jwt and not self.jwt_audience, "authorizer=jwt needs it"),
             ("jwt_issuer", self.jwt_issuer and not jwt, "only with authorizer=jwt"),
@@ -287,6 +319,16 @@ class DeploymentSettings(BaseModel):
                 "authorizer" in functions and not keys,
                 "there is no function authorizer but with authorizer=keys",
             ),
+            ("push_functions", self.push_functions and not self.push, "only with push=true"),
+            *(
+                (name, name in chosen and not self.push, "only with push=true")
+                for name in ("push_concurrency", "alarm_push_age_s")
+            ),
+            (
+                "reserved_concurrency and memory_mb_by_function",
+                functions.intersection(PUSHERS) and not self.push,
+                f"there are functions {', '.join(PUSHERS)} with push=true alone",
+            ),
             ("certificate_arn", no_certificate, "domain_name and certificate_arn go together"),
             ("hosted_zone_id", no_zone_name, "hosted_zone_id and hosted_zone_name go together"),
             ("hosted_zone_name", zone and not in_zone, "domain_name must be in this zone"),
@@ -305,7 +347,10 @@ class DeploymentSettings(BaseModel):
                 self.waf and self.authorizer == "iam",
                 "not with authorizer=iam: CloudFront sends on to another name than was signed",
             ),
-            ("waf_acl_arn", self.waf_acl_arn and not self.waf, "only with waf=true"),
+            *(
+                (name, name in chosen and not self.waf, "only with waf=true")
+                for name in ("waf_acl_arn", "waf_only", "waf_rotation")
+            ),
             (
                 "middleware_folder",
                 bool(self.middleware) != bool(self.middleware_folder),
@@ -317,6 +362,11 @@ class DeploymentSettings(BaseModel):
                 "only with middleware",
             ),
             ("backup_days", self.backup_days and self.is_local, "not with bundle=host"),
+            (
+                "reserved_concurrency and memory_mb_by_function",
+                DASHBOARD in functions and not self.web_dashboard,
+                "there is no function dashboard with web_dashboard=false",
+            ),
             (
                 "queue_metrics_max",
                 "queue_metrics_max" in chosen and self.queue_metrics != "fullest",
@@ -334,6 +384,34 @@ class DeploymentSettings(BaseModel):
             ),
         )
 
+    def _of_entry(self, functions: AbstractSet[str]) -> tuple[tuple[str, object, str], ...]:
+        """What does not go with `entry`, given the functions that other settings name."""
+        chosen, other = self.model_fields_set, self.entry != "http_api"
+        throttled = {"throttle_rate_per_s", "throttle_burst"} & chosen
+        there = deployed(self.authorizer, self.entry, push=True)
+        behind = {spec.name for spec in there} | {AUTHORIZER}
+        only_here = f"only with entry={'http_api' if other else 'function_url or private_api'}"
+        return (
+            ("authorizer", other and self.authorizer == "jwt", "jwt only with entry=http_api"),
+            ("domain_name", other and self.domain_name, "only with entry=http_api"),
+            ("waf", other and self.waf, "only with entry=http_api"),
+            (
+                "cors_origins",
+                self.entry == "private_api" and self.cors_origins,
+                "not with entry=private_api: web pages do not reach it",
+            ),
+            (
+                " and ".join(sorted(throttled)) or "throttle_rate_per_s",
+                self.entry == "function_url" and throttled,
+                "not with entry=function_url: take reserved_concurrency of the function api",
+            ),
+            (
+                "reserved_concurrency and memory_mb_by_function",
+                functions - behind,
+                f"{', '.join(sorted(functions - behind))}: {only_here}",
+            ),
+        )
+
     def memory_of(self, function: str) -> int:
         """Memory of this function, in MB."""
         return self.memory_mb_by_function.get(function, self.memory_mb)
@@ -342,6 +420,11 @@ class DeploymentSettings(BaseModel):
     def is_local(self) -> bool:
         """Whether the target is the local emulator rather than AWS."""
         return self.bundle == "host"
+
+    @property
+    def asks_for_origin(self) -> bool:
+        """Whether the API refuses what did not come through the firewall."""
+        return self.waf and self.waf_only
 
     @property
     def service(self) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import threading
 from collections.abc import Callable, Mapping, Sequence
@@ -10,7 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from ojs_aws.client.blocking import Client
 from ojs_aws.client.job import Job
 from ojs_aws.ids import uuid7
-from ojs_aws.worker.context import JobContext
+from ojs_aws.worker.context import TIMED_OUT, JobContext
 from ojs_aws.worker.handlers import Ending, Handlers, failure
 from ojs_aws.worker.session import Session
 from ojs_aws.worker.settings import Settings
@@ -62,7 +63,8 @@ class Worker:
         client: Client | None = None,
         worker_id: str | None = None,
     ) -> None:
-        """`url` and `key` are the server's: OJS_URL and OJS_KEY of the environment when not given.
+        """`url` and `key` are the server's: OJS_URL and OJS_KEY of the environment when not given;
+        with OJS_AUTH=iam in place of a key requests are signed with AWS credentials.
         Raises ValueError for settings that cannot work.
         """
         self.settings = Settings(
@@ -126,16 +128,45 @@ class Worker:
         if (session := self._session) is not None:
             session.stop("told to")
 
-    def perform(self, job: Job) -> Ending:
-        """Run the handler of one job here and now; how it ended. For tests."""
-        context = JobContext(job)
-        if self.handlers.of(job.type) is None:
-            return failure("no_handler", f"the worker has no handler for {job.type}")
-        if not self.handlers.asynchronous(job.type):
+    def perform(self, job: Job | JobContext, *, within_s: float | None = None) -> Ending:
+        """Run the handler of one job here and now; how it ended. For tests, and for Lambda.
+
+        After `within_s` seconds the handler is told to stop, as one that takes too long.
+        """
+        context = job if isinstance(job, JobContext) else JobContext(job)
+        kind = context.job.type
+        if self.handlers.of(kind) is None:
+            return failure("no_handler", f"the worker has no handler for {kind}")
+        if self.handlers.asynchronous(kind):
+            import asyncio
+
+            return asyncio.run(self._awaited(context, within_s))
+        if within_s is None:
             return self.handlers.call(context)
+        late = threading.Timer(within_s, context.cancel, (TIMED_OUT,))
+        late.daemon = True
+        late.start()
+        try:
+            return self.handlers.call(context)
+        finally:
+            late.cancel()
+
+    async def _awaited(self, context: JobContext, within_s: float | None) -> Ending:
         import asyncio
 
-        return asyncio.run(self.handlers.await_(context))
+        running = asyncio.ensure_future(self.handlers.await_(context))
+        done, _ = await asyncio.wait([running], timeout=within_s)
+        if not done:
+            context.cancel(TIMED_OUT)
+            running.cancel()
+        return await running
+
+    @property
+    def server(self) -> Client | None:
+        """The client that it was made with, or one of the URL that it knows; None without."""
+        if self._client is None and (self._url or os.environ.get("OJS_URL")):
+            self._client = Client(self._url, key=self._key)
+        return self._client
 
     @staticmethod
     def _on_signals(session: Session) -> dict[int, Any]:

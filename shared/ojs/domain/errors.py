@@ -30,6 +30,17 @@ class OjsError(Exception):
         self.retry_after_s = retry_after_s
 
 
+class StoredError(OjsError):
+    """An error that was told once, and is told again."""
+
+    def __init__(
+        self, code: str, message: str, *, retryable: bool, details: Mapping[str, Any]
+    ) -> None:
+        super().__init__(message, details=details)
+        self.code = code  # type: ignore[misc]
+        self.retryable = retryable  # type: ignore[misc]
+
+
 class InvalidPayload(OjsError):
     """The request's body is not acceptable JSON."""
 
@@ -107,6 +118,19 @@ class PayloadTooLarge(OjsError):
             details={"field": what, "size": size, "limit": limit}
             | ({} if queue is None else {"queue": queue}),
         )
+
+
+class TooManyJobs(OjsError):
+    """A request has more jobs than one may have (ojs-bulk-operations, section 9.1)."""
+
+    code = "BATCH_SIZE_EXCEEDED"
+
+    def __init__(self, size: int, limit: int) -> None:
+        super().__init__(
+            f"{size} jobs are more than one request may have: at most {limit}.",
+            details={"field": "jobs", "size": size, "limit": limit},
+        )
+        self.limit = limit
 
 
 class MetadataTooLarge(PayloadTooLarge):
@@ -212,6 +236,14 @@ class Conflict(OjsError):
             self.details["expected_states"] = expected
 
 
+class KeyTaken(Conflict):
+    """An idempotency key (`field`) came with another request before."""
+
+    def __init__(self, field: str) -> None:
+        rule = "stands for another request: each request needs a key of its own"
+        super().__init__(f"'{field}': {rule}.", details={"field": field, "reason": rule})
+
+
 class QueueDraining(Conflict):
     """The queue is being deleted and takes no more jobs."""
 
@@ -243,6 +275,15 @@ class Duplicate(OjsError):
     """A job with this id or unique key exists already."""
 
     code = "duplicate"
+
+
+class NotStored(OjsError):
+    """A job of a request that is stored whole or not at all: another one was refused."""
+
+    code = "not_stored"
+
+    def __init__(self) -> None:
+        super().__init__("Another job of the request was refused, and this one not stored.")
 
 
 class QueueFull(OjsError):

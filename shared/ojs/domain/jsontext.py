@@ -48,10 +48,10 @@ def _decimal(text: str) -> Decimal:
     return number
 
 
-def loads(body: bytes | str) -> Any:
+def loads(body: bytes | str, *, max_depth: int = MAX_DEPTH) -> Any:
     """Parse a JSON text.
 
-    Raises InvalidPayload when it is empty, not UTF-8, not JSON, nested deeper than MAX_DEPTH, or
+    Raises InvalidPayload when it is empty, not UTF-8, not JSON, nested deeper than `max_depth`, or
     has a number or string that could not be returned unchanged.
     """
     try:
@@ -64,10 +64,10 @@ def loads(body: bytes | str) -> Any:
         raise InvalidPayload("The body is empty; a JSON object is expected.")
     # Checked before parsing: the parser recurses, and its own limit depends on the interpreter.
     depth = _depth(text)
-    if depth > MAX_DEPTH:
+    if depth > max_depth:
         raise InvalidPayload(
-            f"The body is nested deeper than {MAX_DEPTH} levels.",
-            details={"reason": f"at most {MAX_DEPTH} levels"},
+            f"The body is nested deeper than {max_depth} levels.",
+            details={"reason": f"at most {max_depth} levels"},
         )
     try:
         value = simplejson.loads(
@@ -93,21 +93,30 @@ def loads(body: bytes | str) -> Any:
     return value
 
 
+# Made once: a call of `simplejson.loads` makes one, which takes as long as reading a short text.
+_STORED = simplejson.JSONDecoder(parse_float=Decimal)
+
+
 def stored(text: str) -> Any:
     """Parse a text that `dumps` wrote: the same numbers, without the limits for requests."""
-    return simplejson.loads(text, use_decimal=True)
+    return _STORED.decode(text)
 
 
-def dumps(value: Any, *, sort_keys: bool = False) -> str:
-    """Compact JSON text, characters as they are, Decimals as numbers."""
-    return simplejson.dumps(
-        value,
+_WRITERS = {
+    sort_keys: simplejson.JSONEncoder(
         separators=(",", ":"),
         ensure_ascii=False,
         use_decimal=True,
         allow_nan=False,
         sort_keys=sort_keys,
     )
+    for sort_keys in (False, True)
+}
+
+
+def dumps(value: Any, *, sort_keys: bool = False) -> str:
+    """Compact JSON text, characters as they are, Decimals as numbers."""
+    return _WRITERS[sort_keys].encode(value)
 
 
 def size_of(value: Any) -> int:

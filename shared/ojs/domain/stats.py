@@ -214,13 +214,17 @@ class WorkerCounts:
 
 @dataclass(frozen=True)
 class Totals:
-    """Totals of all queues, as the metrics sweep computed them at `at_ms` (None: not yet)."""
+    """Totals of all queues, as the metrics sweep computed them at `at_ms` (None: not yet).
+
+    `oldest_ms` is when the longest available job became so, as the sweep before found it.
+    """
 
     at_ms: int | None = None
     queues: int = 0
     levels: Levels = Levels()
     workers: WorkerCounts = WorkerCounts()
     rates: Rates = Rates()
+    oldest_ms: int | None = None
 
 
 @dataclass(frozen=True)

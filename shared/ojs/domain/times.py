@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from datetime import UTC, datetime, timedelta
+from functools import lru_cache
 
 import isodate
 
@@ -34,13 +35,19 @@ def duration_ms(text: object) -> int:
     if not isinstance(text, str) or len(text) > 64 or not _DURATION.fullmatch(text):
         raise ValueError("must be an ISO 8601 duration of weeks, days, hours, minutes or seconds")
     try:
-        length: timedelta = isodate.parse_duration(text)
-        ms = length // _MILLISECOND
+        ms = _length_ms(text)
     except (ArithmeticError, ValueError):
         raise ValueError("must be a duration of at most 100 years") from None
     if ms > MAX_DURATION_MS:
         raise ValueError("must be a duration of at most 100 years")
     return ms
+
+
+@lru_cache(256)
+def _length_ms(text: str) -> int:
+    # Configurations and policies have the same few again and again.
+    length: timedelta = isodate.parse_duration(text)
+    return length // _MILLISECOND
 
 
 def format_duration(ms: int) -> str:
@@ -102,4 +109,4 @@ def timestamp_ms(text: object, *, now_ms: int) -> int:
 def format_ms(ms: int) -> str:
     """RFC 3339 in UTC with milliseconds: `2026-02-12T10:30:00.000Z`."""
     moment = _EPOCH + timedelta(milliseconds=ms)
-    return moment.strftime("%Y-%m-%dT%H:%M:%S.") + f"{ms % 1000:03d}Z"
+    return moment.isoformat(timespec="milliseconds").removesuffix("+00:00") + "Z"

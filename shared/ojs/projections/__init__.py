@@ -15,6 +15,7 @@ from ojs.clock import Clock
 from ojs.domain.ids import IdSource
 from ojs.projections import unpublished
 from ojs.projections.dead_letters import CopyMaker
+from ojs.projections.deliveries import DeliveryStream
 from ojs.projections.metrics import EmbeddedMetrics, MetricsOutlet
 from ojs.projections.outlets import Bus, EventBridge, FailureQueue, SqsFailureQueue
 from ojs.projections.project import ALWAYS, Projector
@@ -32,8 +33,8 @@ if TYPE_CHECKING:
     from ojs.store.table.table import Table
 
 __all__ = [
-    "Bus", "CopyMaker", "EmbeddedMetrics", "EventBridge", "FailureQueue", "MetricsOutlet",
-    "Projector", "SqsFailureQueue", "WorkflowStream", "build", "publish_later",
+    "Bus", "CopyMaker", "DeliveryStream", "EmbeddedMetrics", "EventBridge", "FailureQueue",
+    "MetricsOutlet", "Projector", "SqsFailureQueue", "WorkflowStream", "build", "publish_later",
 ]  # fmt: skip
 
 
@@ -68,6 +69,7 @@ def build(
     metrics: MetricsOutlet | None = None,
     copies: CopyMaker | None = None,
     workflows: Callable[[], WorkflowStream] | None = None,
+    deliveries: DeliveryStream | None = None,
     sleep: Callable[[float], None] = time.sleep,
     chance: Callable[[], float] = random.random,
 ) -> Projector:
@@ -77,7 +79,7 @@ def build(
     `settings.failure_queue`, `settings.bucket`); there is no bus or failure queue if these are not
     set. Without `metrics` none are written; the stream function passes
     `EmbeddedMetrics(settings.service)`. Without `copies` no copies of dead letters are made,
-    without `workflows` none is advanced. `sleep` takes seconds.
+    without `workflows` none is advanced, without `deliveries` none is woken. `sleep` takes seconds.
     """
     ids = ids or IdSource(clock)
     blobs = blobs or S3Blobs(clients.s3, settings.bucket or "")
@@ -89,17 +91,23 @@ def build(
     return Projector(
         ProjectionStore(table),
         JobStore(
-            table, PayloadStore(table, blobs), ids, depth=DepthCounter(table), registry=registry
+            table,
+            PayloadStore(table, blobs),
+            ids,
+            depth=DepthCounter(table, ids),
+            registry=registry,
         ),
         registry,
         clock,
         service=settings.service,
+        results=settings.results_in_events,
         bus=bus,
         bus_types=settings.bus_types,
         failures=failures,
         metrics=metrics,
         copies=copies,
         workflows=workflows,
+        deliveries=deliveries,
         sleep=sleep,
         chance=chance,
     )

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 
 from ojs.domain import times
+from ojs.domain.delivery.delivery import delivery_of
 from ojs.domain.events.types import EventType
 from ojs.domain.job.failure import UNKNOWN_TYPE
 from ojs.domain.job.job import Job
@@ -21,6 +22,7 @@ from ojs.domain.stats import BY_TYPE, DURATION_BUCKETS_S, OTHER_TYPES, QUEUE_TIM
 from ojs.projections.transitions import Happened
 from ojs.store.dead_letter import counters as dead_letters
 from ojs.store.derived.projection import COPIES, Delta
+from ojs.store.derived.statistics import PUSHES
 from ojs.store.table import keys
 
 # A day's item has counters for so many job types; all others are counted together.
@@ -38,6 +40,8 @@ NAMES = {
     EventType.JOB_CANCELLED: "cancelled",
     EventType.JOB_EXPIRED: "expired",
 }
+# Of these, what is counted of jobs that deliveries push.
+_PUSHES = {"started": "pushed", "completed": "completed", "failures": "failed"}
 # Of dead letters, by day only; those added by job type, too.
 DEAD_ADDED, DEAD_RETRIED, DEAD_PRUNED = "dead_added", "dead_retried", "dead_pruned"
 _DEAD = {EventType.DEAD_LETTER_RETRIED: DEAD_RETRIED, EventType.DEAD_LETTER_PRUNED: DEAD_PRUNED}
@@ -112,6 +116,9 @@ class Tally:
         queue, day = what.job.queue, day_of(what)
         minute = queue, keys.minute(times.format_ms(what.at_ms)[:16])
         self.counts[queue, keys.NOW][f"t_{name}"] += 1
+        # Beside it, in the same write: what deliveries push.
+        if name in _PUSHES and _pushed(what):
+            self.counts[queue, keys.NOW][f"{PUSHES}{_PUSHES[name]}"] += 1
         self.counts[day][name] += 1
         self.counts[minute][name] += 1
         if name in BY_TYPE:
@@ -202,6 +209,13 @@ def _dead_delta(counts: Counter[tuple[str, str]], known: set[str]) -> dict[str, 
         has_name = dead_letters.attribute(by, of) in named
         add[dead_letters.attribute(by, of if has_name else OTHER_TYPES)] += count
     return dict(add)
+
+
+def _pushed(what: Happened) -> bool:
+    """Whether a delivery runs, or ran, the job."""
+    jobs = (what.job, what.before)
+    worker_id = next((job.worker_id for job in jobs if job is not None and job.worker_id), None)
+    return delivery_of(worker_id) is not None
 
 
 def overflow(policy: str) -> str:

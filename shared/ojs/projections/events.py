@@ -31,6 +31,8 @@ _DROPPED = {
     "overflow": (EventType.BACKPRESSURE_DROPPED, EventType.QUEUE_OVERFLOW),
     "rate_limited": (EventType.RATE_LIMIT_DROPPED,),
 }
+# By these, jobs are listed that have ended.
+ENDS = frozenset({EventType.JOB_COMPLETED, EventType.JOB_CANCELLED, EventType.JOB_DISCARDED})
 _WITH_ERROR = frozenset(
     {
         EventType.JOB_FAILED,
@@ -91,8 +93,10 @@ def _dropped(what: Happened, errors: Mapping[ErrorKey, Failure]) -> tuple[EventT
     return () if stored is None else _DROPPED.get(stored.type, ())
 
 
-def of_job(what: Happened, service: str, errors: Mapping[ErrorKey, Failure]) -> Event:
-    """The event of something that happened to a job."""
+def of_job(
+    what: Happened, service: str, errors: Mapping[ErrorKey, Failure], *, results: bool = True
+) -> Event:
+    """The event of something that happened to a job; of its end with the result, if `results`."""
     key = error_key_of(what)
     failure = _failure(what, errors.get(key) if key else None)
     job = what.job
@@ -102,11 +106,17 @@ def of_job(what: Happened, service: str, errors: Mapping[ErrorKey, Failure]) -> 
         source=_source(what, failure, service),
         time_ms=what.at_ms,
         subject=job.queue if what.kind is EventType.QUEUE_OVERFLOW else job.id,
-        data={"job_type": job.type, "queue": job.queue} | _data(what, failure),
+        data={"job_type": job.type, "queue": job.queue} | _data(what, failure, results=results),
     )
 
 
-def _data(what: Happened, failure: Failure) -> dict[str, Any]:
+def bare(event: Event) -> Event:
+    """The event of an end with what lists need, and nothing that a person may be in."""
+    kept = {name: event.data[name] for name in ("job_type", "queue")}
+    return replace(event, data=kept)
+
+
+def _data(what: Happened, failure: Failure, *, results: bool) -> dict[str, Any]:
     job, kind = what.job, what.kind
     if kind in _WITH_ERROR:
         return _failed(what, failure)
@@ -130,7 +140,8 @@ def _data(what: Happened, failure: Failure) -> dict[str, Any]:
                 "visible_until": times.format_ms(until_ms),
             }
         case EventType.JOB_COMPLETED:
-            result = {} if job.result is MISSING else {"result": job.result}
+            told = results and job.result is not MISSING
+            result = {"result": job.result} if told else {}
             return {"duration_ms": what.length_ms or 0, "attempt": job.attempt, **result}
         case EventType.JOB_EXPIRED:
             ends_ms = what.before.expires_ms if what.before else None

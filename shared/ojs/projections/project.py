@@ -8,7 +8,7 @@ steps, so that nothing is lost or counted twice, wherever a crash happens:
 2. what a removed job left is removed: payloads, errors, progress. Repeating this is harmless
 3. copies of dead letters are made that are still due. Repeating this is harmless: a copy that was
    made, or is not wanted any more, is not due. Workflows are advanced whose jobs have ended, if the
-   requests that ended them have not done so
+   requests that ended them have not done so; deliveries are woken whose jobs are still in line
 4. what is not counted yet, or is counted and has no event page, is published on the bus. After a
    crash it is published again, under the same ids. What the bus refuses is marked in the page, and
    published by a sweep (`ojs.projections.unpublished`)
@@ -29,7 +29,7 @@ import threading
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property, lru_cache
+from functools import cached_property, lru_cache, partial
 from typing import Any
 
 from aws_lambda_powertools import Logger
@@ -49,6 +49,7 @@ from ojs.projections import counters, dead_letters, events, metrics, records
 from ojs.projections.counters import StatsKey, Tally, counted_as, day_of, named_types
 from ojs.projections.crons import CronRunChange
 from ojs.projections.dead_letters import CopyMaker, came_to_wait, due
+from ojs.projections.deliveries import DeliveryStream, placed
 from ojs.projections.limits import ThrottleChange
 from ojs.projections.metrics import MetricsOutlet
 from ojs.projections.outlets import Bus, FailureQueue
@@ -72,7 +73,10 @@ from ojs.store.table.schema import STREAM_MAX_AGE_S
 logger = Logger()
 
 # Events that operators need are published whatever the deployment selects.
-ALWAYS = ("queue.*", EventType.JOB_DISCARDED, "dead_letter.*", "backpressure.*", "scheduling.*")
+ALWAYS = (
+    "queue.*", EventType.JOB_DISCARDED, "dead_letter.*", "backpressure.*", "scheduling.*",
+    "delivery.*",
+)  # fmt: skip
 
 # What is written together has one event page, which is to be small, and written soon after it got
 # its key: followers of the log look back ten seconds.
@@ -162,6 +166,7 @@ class Projector:
         clock: Clock,
         *,
         service: str,
+        results: bool = True,
         sleep: Callable[[float], None],
         chance: Callable[[], float],
         bus: Bus | None = None,
@@ -170,13 +175,17 @@ class Projector:
         metrics: MetricsOutlet | None = None,
         copies: CopyMaker | None = None,
         workflows: Callable[[], WorkflowStream] | None = None,
+        deliveries: DeliveryStream | None = None,
     ) -> None:
         self._workflows = workflows
+        self._deliveries = deliveries
         self._store = store
         self._jobs = jobs
         self._registry = registry
         self._clock = clock
         self._service = service
+        # Whether events tell the results of jobs.
+        self._results = results
         self._sleep = sleep
         self._chance = chance
         self._bus = bus
@@ -270,7 +279,7 @@ class Projector:
             for thing in one.happened:
                 one.tally.add(thing)
             one.emit(
-                events.of_job(what, self._service, failures)
+                events.of_job(what, self._service, failures, results=self._results)
                 for what in one.happened
                 # Pruned dead letters that are counted together have one event in all.
                 if what.kind is not EventType.DEAD_LETTER_PRUNED
@@ -278,6 +287,7 @@ class Projector:
         self._clear(left, batch)
         self._copy(left, batch)
         self._advance(left, batch)
+        self._wake(left)
         groups = list(_groups(left))
         for at, group in enumerate(groups):
             if not self._commit(group, batch):
@@ -347,6 +357,16 @@ class Projector:
             except OjsError as error:
                 logger.warning("a workflow was not advanced", extra={"reason": str(error)})
                 batch.fail([one])
+
+    def _wake(self, effects: Sequence[_Effect]) -> None:
+        """Wake deliveries whose jobs are still in line. If that fails, the sweep does it."""
+        if self._deliveries is None:
+            return
+        jobs = {job.id: job for one in effects for job in placed(one.change.jobs)}
+        try:
+            self._deliveries.repeat(list(jobs.values()))
+        except OjsError as error:
+            logger.warning("deliveries were not woken", extra={"reason": str(error)})
 
     def _trim(self, effects: Sequence[_Effect], batch: _Batch) -> None:
         """Drop waiting copies beyond the limit; fails changes for which more must be dropped."""
@@ -426,7 +446,12 @@ class Projector:
             raise LostRace([])
         kept_s = (thing.job.ttl_s or 0 for one in told for thing in one.happened)
         page = NewEventPage(
-            key, packed(texts), len(texts), unpublished=refused, listed_s=max(kept_s, default=0)
+            key,
+            packed(texts),
+            len(texts),
+            unpublished=refused,
+            listed_s=max(kept_s, default=0),
+            ends=partial(_ends, told),
         )
         self._store.add_page(page)
         batch.pages[key] = True
@@ -524,6 +549,12 @@ class Projector:
     def _pause(self, tried: int) -> None:
         longest = min(_LONGEST_PAUSE_S, _FIRST_PAUSE_S * 2**tried)
         self._sleep(longest * (0.5 + self._chance() / 2))
+
+
+def _ends(told: Iterable[_Effect]) -> bytes:
+    """The ends of jobs, as lists need them."""
+    ends = (event for one in told for event in one.events if event.type in events.ENDS)
+    return packed([jsontext.dumps(events.bare(each).to_dict()) for each in ends])
 
 
 @lru_cache(maxsize=100)

@@ -20,11 +20,13 @@ from ojs.domain.job.job import Job
 from ojs.domain.queue.config import DEFAULT_QUEUE_POLICY
 from ojs.projections.changes import TableChange
 from ojs.projections.crons import CronRunChange
+from ojs.projections.deliveries import DeliveryChange
 from ojs.projections.limits import Adjustment, ThrottleChange
 from ojs.projections.pools import AlertsChange, PoolChange, WorkerChange
 from ojs.projections.queues import DepthChange, PushRefusal, QueueChange
 from ojs.projections.workflows import WorkflowChange
 from ojs.store.crons import crons
+from ojs.store.deliveries import deliveries
 from ojs.store.derived.projection import committed_jobs
 from ojs.store.jobs import items
 from ojs.store.queues import pool_health, pools, queues, workers
@@ -42,7 +44,7 @@ _TTL_SERVICE = "dynamodb.amazonaws.com"
 
 _JOB, _QUEUE, _WORKER, _BATCH = keys.job(""), keys.queue(""), keys.worker(""), keys.batch("")
 _COUNTER, _POOL = keys.counter(""), keys.pool("")
-_CRON_RUNS, _WORKFLOW = keys.cron_runs(""), keys.workflow("")
+_CRON_RUNS, _WORKFLOW, _DELIVERY = keys.cron_runs(""), keys.workflow(""), keys.delivery("")
 _IMAGES = {"INSERT": ("NewImage",), "MODIFY": ("OldImage", "NewImage"), "REMOVE": ("OldImage",)}
 # Content is never read; only its length is.
 _CONTENT = frozenset({"body"})
@@ -204,26 +206,31 @@ def _changes(raw: Mapping[str, Any]) -> Iterator[Change]:
         yield from _commit(record)
     else:
         principal = _mapping(raw.get("userIdentity")).get("principalId")
-        change: TableChange | None
-        if pk.startswith(_QUEUE):
-            change = _queue(record)
-        elif pk.startswith(_CRON_RUNS):
-            # An entry is written once, and removed when it is old.
-            fresh = record.old is None and record.new is not None
-            change = CronRunChange(crons.run_from(record.new or {})) if fresh else None
-        elif pk.startswith(_WORKFLOW):
-            change = WorkflowChange(
-                *(
-                    None if item is None else workflows.record_from(item)
-                    for item in (record.old, record.new)
-                )
-            )
-        elif pk.startswith(_WORKER):
-            change = _worker(record, by_ttl=principal == _TTL_SERVICE)
-        else:
-            change = _counter(record)
+        change = _other(record, by_ttl=principal == _TTL_SERVICE)
         if change is not None:
             yield record.change(other=change)
+
+
+def _other(record: _Record, *, by_ttl: bool) -> TableChange | None:
+    """The change of an item that is of no job; None if nothing follows from it."""
+    pk, images = record.pk, (record.old, record.new)
+    if pk.startswith(_QUEUE):
+        return _queue(record)
+    if pk.startswith(_CRON_RUNS):
+        # An entry is written once, and removed when it is old.
+        fresh = record.old is None and record.new is not None
+        return CronRunChange(crons.run_from(record.new or {})) if fresh else None
+    if pk.startswith(_WORKFLOW):
+        return WorkflowChange(
+            *(None if item is None else workflows.record_from(item) for item in images)
+        )
+    if pk.startswith(_DELIVERY):
+        return DeliveryChange(
+            *(None if item is None else deliveries.from_item(item) for item in images)
+        )
+    if pk.startswith(_WORKER):
+        return _worker(record, by_ttl=by_ttl)
+    return _counter(record)
 
 
 def _job(record: _Record) -> Iterator[Change]:

@@ -15,11 +15,14 @@ from ojs import projections, runtime
 from ojs.clock import ManualClock
 from ojs.domain import times
 from ojs.domain.access import ANYBODY, Principal
+from ojs.domain.delivery.breaker import FAULTS, FIRST_OPEN_MS
 from ojs.domain.ids import IdSource
 from ojs.domain.rate_limit.limiter import limiter_name
 from ojs.domain.workflow import request
 from ojs.domain.workflow.advance import RetryMode
 from ojs.http.contract import operations as contract
+from ojs.services.deliveries.manage import AllowedTargets
+from ojs.services.deliveries.parts import PushParts
 from ojs.services.operations.authentication import Authentication
 from ojs.services.operations.setup import Setup
 from ojs.settings import Settings
@@ -35,6 +38,7 @@ from ojs.store.table.table import Table, Update
 from ojs.store.workflows.workflows import WorkflowRecord
 from tests.simulation.memory import Change, Memory
 from tests.store.permits import lost_permit
+from tests.store.pushing import CRASHED, DONE, FUNCTION, GONE, THROTTLED, FakeTarget, Wakes, settled
 from tests.store.streams import SHARD, FakeBus, FakeMetrics, made_record
 from tests.unit.functions.client import HANDLERS, event_of
 
@@ -84,6 +88,7 @@ class Run:
         # The same ids in each run.
         self._ids = IdSource(self.clock, random.Random(1).randbytes)
         self._blobs = MemoryBlobs()
+        self.target = FakeTarget()
         self.run = self._container()
 
     def _container(self) -> runtime.Runtime:
@@ -95,6 +100,11 @@ class Run:
             clock=self.clock,
             ids=self._ids,
             sleep=lambda _: None,
+            push=PushParts(
+                wakes=Wakes(self.clock),
+                target=lambda _: self.target,
+                allowed=AllowedTargets([FUNCTION]),
+            ),
         )
         runtime.use(built)
         return built
@@ -200,6 +210,7 @@ def everything() -> list[dict[str, Any]]:
     for part in (
         _deployment, _states, _texts, _batches, _bounds, _limits, _rates, _pools, _workers,
         _tenants, _dead_letters, _copies, _bulk, _ends, _crons, _replicas, _workflows,
+        _deliveries,
     ):  # fmt: skip
         run = Run()
         part(run)
@@ -228,6 +239,7 @@ def _deployment(run: Run) -> None:
     Authentication(AccessKeyStore(table), run.clock).who(f"Bearer {credential.text}")
     first, _ = run.run.access_keys.create(ANYBODY, "operator", ("work",))
     run.run.workers.beat("keyed", caller=first.principal)
+    run.run.actions.add(first.principal, "pause_queue", "POST", "/ojs/v1/queues/q/pause", 200)
     later = run.clock.now_ms() + _HOUR_MS
     for end in (later, None):
         run.run.access_keys.create(first.principal, "worker", ("work",), expires_ms=end)
@@ -338,6 +350,9 @@ def _batches(run: Run) -> None:
     ignored = {"keys": ["type", "args"], "on_conflict": "ignore"}
     for key in ("first", "second"):
         run.ask("POST", "/jobs", run.job("once", unique=ignored), idempotency_key=key)
+    run.config("few", max_size=2)
+    jobs = [run.job("few", [n]) for n in range(6)]
+    run.ask("POST", "/jobs/bulk", {"jobs": jobs}, idempotency_key="each")
     there = run.push("staged", id=_CHOSEN.format(120))
     jobs = [run.job("room", [n], id=_CHOSEN.format(1_000 + n)) for n in range(119)]
     run.refused("POST", "/jobs/batch", {"jobs": [*jobs, run.job("staged", id=there)]})
@@ -444,6 +459,29 @@ def _rates(run: Run) -> None:
     run.minutes()
 
 
+def _deliveries(run: Run) -> None:
+    """Deliveries, and targets of all kinds."""
+    body = {"target": {"function": FUNCTION}, "queues": ["pushed"], "concurrency": 25}
+    run.ask("PUT", "/admin/deliveries/d", body)
+    for _ in range(40):
+        run.push("pushed")
+    run.push("pushed", scheduled_at="+PT20M")
+    run.run.dispatch.run("d")
+    run.minutes()
+    flying = list(run.target.flying)
+    for push in flying[: FAULTS + 1]:
+        run.run.dispatch.settle([settled(push, CRASHED)])
+    run.clock.advance(FIRST_OPEN_MS + 1)
+    run.run.dispatch.run("d")
+    run.run.dispatch.settle([settled(run.target.flying[-1], DONE)])
+    run.run.dispatch.settle([settled(flying[-1], THROTTLED), settled(flying[-2], GONE)])
+    run.ask("POST", "/admin/deliveries/d/resume", {})
+    lost_permit(run.run, ":>d", now_ms=run.clock.now_ms())
+    run.minutes(8)
+    for _ in range(2):
+        run.run.dispatch.run("d")
+
+
 def _pools(run: Run) -> None:
     """Worker pools of all kinds."""
     run.push("pa")
@@ -543,6 +581,8 @@ def _bulk(run: Run) -> None:
     # And on jobs: by a filter, and by their ids.
     run.ask("POST", "/jobs/bulk/cancel", {"filter": {"queue": "full"}, "dry_run": True})
     run.ask("POST", "/jobs/bulk/cancel", {"job_ids": [blocker]})
+    run.ask("POST", "/admin/jobs/bulk/erase", {"filter": {"meta": {"who": "a"}}, "confirm": True})
+    run.minutes(2)
 
 
 def _ends(run: Run) -> None:

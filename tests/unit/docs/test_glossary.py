@@ -56,6 +56,7 @@ SPECIFICATION = {
 ROLES = {
     "action": "what is done to something",
     "average": "of many values",
+    "erase": "a request for an erasure",
     "adjustment": "a value before and after",
     "answer": "the body of an answer",
     "application": "an HTTP function",
@@ -121,6 +122,8 @@ ROLES = {
 PRODUCTS = {
     "api": "OpenAPI",
     "bridge": "EventBridge",
+    "https": "HTTPS",
+    "lambda": "AWS Lambda",
     "ojs": "Open Job Spec",
     "open": "OpenAPI",
     "s": "S3",
@@ -132,6 +135,7 @@ PRODUCTS = {
 ERRORS = {
     "allowed": "a rule forbids it",
     "backend": "the table or the bucket",
+    "blocked": "may not be called",
     "conflict": "HTTP 409",
     "denied": "HTTP 403",
     "duplicate": "it exists already",
@@ -206,6 +210,7 @@ PLAIN = {
     "skipped": "passed over",
     "success": "the good answer",
     "suspected": "seen once, not yet confirmed",
+    "test": "to see whether it works",
     "throughput": "jobs in a time",
     "to": "",
     "too": "",

@@ -7,6 +7,10 @@ from pathlib import Path
 
 import pytest
 
+from functions.admin.handler import app as admin
+from functions.jobs.handler import app as jobs
+from functions.workers.handler import app as workers
+from ojs.http.contract.operations import OPERATIONS
 from tests.unit.docs.headings import FENCE, anchors
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -41,3 +45,24 @@ def test_an_adr_is_short_and_whole(adr: Path) -> None:
 
 def test_the_readme_names_the_test_command() -> None:
     assert re.search(r"^make test\b", (ROOT / "README.md").read_text("utf-8"), re.MULTILINE)
+
+
+def test_the_first_page_leads_to_all() -> None:
+    first = (ROOT / "docs" / "README.md").read_text("utf-8")
+    linked = {link.partition("#")[0] for link in _LINK.findall(first)}
+    pages = {page.name for page in (ROOT / "docs").glob("*.md")} - {"README.md"}
+    assert pages - linked == set()
+    assert "(docs/README.md)" in (ROOT / "README.md").read_text("utf-8")
+
+
+def test_operations_of_the_same_words_are_one_operation() -> None:
+    """But for those of which the page says so, and two whose answers are the same all the same."""
+    bound = {**admin._bound, **jobs._bound, **workers._bound}
+    doing: dict[str, set[str]] = {}
+    for operation in OPERATIONS:
+        # A partial function is another one each time it is made; its text has what it is of.
+        doing.setdefault(operation.summary, set()).add(str(bound[operation.id]))
+    assert {summary for summary, several in doing.items() if len(several) > 1} == {
+        "Read a job", "List workers", "List queues with their counts",
+        "Cancel a job that is not final", "Report how far a job is",
+    }  # fmt: skip

@@ -21,7 +21,7 @@ ROWS = [
 ]
 # The links to the public specification stand at the end of the page: `[QC 5.1]: https://…`.
 LINKS = dict(re.findall(r"^\[([A-Z]+ [\d.]+)\]: (\S+)$", PAGE.read_text("utf-8"), re.MULTILINE))
-SERIES = ("C", "QC", "BP", "DL", "FS", "ADM", "CRON", "WF")
+SERIES = ("C", "QC", "BP", "DL", "FS", "ADM", "CRON", "WF", "SL")
 DOCUMENTS = {
     "C": "ojs-core.md",
     "QC": "ojs-queue-config.md",
@@ -31,6 +31,7 @@ DOCUMENTS = {
     "ADM": "ojs-admin-api.md",
     "CRON": "ojs-cron.md",
     "WF": "ojs-workflows.md",
+    "SL": "ojs-serverless.md",
 }
 _PUBLIC = "https://github.com/openjobspec/spec/blob/main/spec/"
 _ID = re.compile(r"([A-Z]+)-(\d+|[a-z])")

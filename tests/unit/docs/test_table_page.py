@@ -26,7 +26,7 @@ from ojs.services.queues import deletion as ending
 from ojs.store.crons import crons
 from ojs.store.dead_letter import bulk, replay
 from ojs.store.dead_letter import counters as dead_letters
-from ojs.store.derived import projection, sharded, shards
+from ojs.store.derived import event_log, sharded, shards
 from ojs.store.derived import statistics as stats
 from ojs.store.jobs import fair_queue as store_tenants
 from ojs.store.jobs import items, staged_batches
@@ -52,6 +52,7 @@ _PLACEHOLDERS = {
     "limiter": r"[\w-]{12}",
     "crc": r"[0-9a-f]{8}",
     "cron": _QUEUE,
+    "delivery": r"[A-Za-z0-9][\w.-]*",
     "date": r"\d{4}-\d\d-\d\d",
     "hash": r"[\w-]+",
     "hints": r"(\|[vtbslc][^|]+)*",
@@ -289,7 +290,7 @@ def test_modules_that_are_named_are_there() -> None:
         ("it is longer than 128 bytes and has at most 300 KiB",
          (items.INLINE_RESULT_BYTES, texts.MAX_ITEM_BYTES) == (128, 300 * 1_024)),
         ("a batch of more than 100 jobs, or of five or more",
-         (MAX_TRANSACTION, enqueue._STAGED_FROM) == (100, 5)),
+         (MAX_TRANSACTION, enqueue.STAGED_FROM) == (100, 5)),
         ("One that was undone stays 7 days", staged_batches._UNDONE_KEPT_MS == 7 * DAY_S * 1_000),
         ("ten minutes from the beginning of the deletion", ending.TOMBSTONE_KEPT_MS == 600_000),
         ("a day after the period", rate_window._KEPT_S == DAY_S),
@@ -310,7 +311,7 @@ def test_modules_that_are_named_are_there() -> None:
          [stats.KEPT_MS[of] + stats._SPARE_MS[of] for of in stats.KEPT_MS]
          == [25 * 3_600_000, 8 * DAY_S * 1_000, 400 * DAY_S * 1_000]),
         ("two days after the shard was found closed", sharded._POSITION_KEPT_S == 2 * DAY_S),
-        ("8 days later", projection._EVENTS_KEPT_S == 8 * DAY_S),
+        ("8 days later", event_log.KEPT_S == 8 * DAY_S),
         ("where there are more than 1000 in all", scheduling.MAX_COUNTED_WORKERS == 1_000),
         ("**Kept:** 30 days. - **Projected:** yes.", crons.LOG_KEPT_S == 30 * DAY_S),
         ("ids of up to five jobs", cron.MAX_JOBS == 5),

@@ -9,7 +9,7 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-from ojs.domain.dead_letter.copies import Origin, Target
+from ojs.domain.dead_letter.copies import CopyTarget, Origin
 from ojs.domain.job.failure import Failure
 from ojs.domain.job.job import DEFAULT_TIMEOUT_MS, MISSING, Job, Lease
 from ojs.domain.job.retry import BackoffStrategy, OnExhaustion, RetryPolicy
@@ -71,7 +71,14 @@ job_ids = st.sampled_from(
 )
 names = st.sampled_from(("a", "email.send", "dlq.test.list-first", "q" * 60))
 copy_targets = st.sampled_from(
-    (None, None, Target("dlq"), Target("a", 5), Target("d-l.q", ttl_ms=1), Target("dlq", 10**9, 7))
+    (
+        None,
+        None,
+        CopyTarget("dlq"),
+        CopyTarget("a", 5),
+        CopyTarget("d-l.q", ttl_ms=1),
+        CopyTarget("dlq", 10**9, 7),
+    )
 )
 copy_origins = st.sampled_from((None, None)) | st.builds(
     Origin, job_ids, st.sampled_from((None, 1, 10**9))

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ojs.domain.dead_letter.copies import Target
+from ojs.domain.dead_letter.copies import CopyTarget
 from ojs.domain.errors import Conflict
 from ojs.domain.ids import is_uuid7
 from ojs.domain.job import failure as failures
@@ -200,7 +200,7 @@ def test_a_job_whose_worker_dies_each_time_ends_after_its_last_attempt(
 
 # --- copies of dead letters ---------------------------------------------------------------------
 
-TARGET = Target("dead", 5, 1_000)
+TARGET = CopyTarget("dead", 5, 1_000)
 
 
 @pytest.mark.requirement("QC-32")
@@ -226,7 +226,7 @@ def test_no_copy_of_what_is_no_dead_letter_or_has_nowhere_to_go(job: Job) -> Non
     dropped = replace(_failure(), code="DISCARD")
     dying = replace(_failure(), code="DEAD_LETTER")
     job = replace(job, queue="mail")
-    for nowhere in (None, Target("mail")):
+    for nowhere in (None, CopyTarget("mail")):
         gone = replace(job, copies_to=nowhere)
         dead = lifecycle.fail(gone, dying, now_ms=LATER_MS, chance=0)
         assert (dead.dead_letter, dead.copy_id, dead.copy_due) == (True, None, False)

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ojs.domain import times
-from ojs.domain.dead_letter.copies import Origin, Target
+from ojs.domain.dead_letter.copies import CopyTarget, Origin
 from ojs.domain.errors import InvalidRequest, OjsError
 from ojs.domain.job import retry
 from ojs.domain.job.retention import DEAD_LETTERS, DeadLetterRetention, PruningPolicy, Retention
@@ -296,10 +296,10 @@ def test_where_dead_letters_go_is_shown_with_how_long_they_wait_there() -> None:
     assert "dead_letter_max_size" not in shown
     assert sources["dead_letter_queue"] == "_default"
     assert sources["dead_letter_ttl"] == "system"
-    assert layers.in_force().copies_to == Target("dlq")
+    assert layers.in_force().copies_to == CopyTarget("dlq")
     assert layers.in_force().retention == Retention()
     layers = Layers({"dead_letter_queue": "x", "dead_letter_max_size": 7, "dead_letter_ttl": "P1D"})
-    assert layers.in_force().copies_to == Target("x", 7, 86_400_000)
+    assert layers.in_force().copies_to == CopyTarget("x", 7, 86_400_000)
     assert layers.in_force().dead_letter.max_age_ms == 86_400_000
     assert Layers({"dead_letter_ttl": "P1D"}).in_force().copies_to is None
 
@@ -384,10 +384,10 @@ def test_dead_letter_ttl_is_another_name_of_max_age(
 def test_where_copies_go_is_read_back_as_it_was_written(
     queue: str, max_size: int | None, ttl_ms: int
 ) -> None:
-    target = Target(queue, max_size, ttl_ms)
-    assert Target.of(target.compact()) == target
-    assert Target.of(Target(queue, max_size).compact()) == Target(queue, max_size)
-    assert Target(queue).compact() == queue
+    target = CopyTarget(queue, max_size, ttl_ms)
+    assert CopyTarget.of(target.compact()) == target
+    assert CopyTarget.of(CopyTarget(queue, max_size).compact()) == CopyTarget(queue, max_size)
+    assert CopyTarget(queue).compact() == queue
     for origin in (Origin("id", max_size), Origin("id")):
         assert Origin.of(origin.compact()) == origin
 

@@ -140,6 +140,11 @@ EXAMPLES = {
     "set_queue_policy": EVERY_FIELD,
     "enqueue_job": EVERY_OPTION,
     "enqueue_batch": {"jobs": [{"type": "a", "args": []}, EVERY_OPTION]},
+    "enqueue_bulk": {
+        "jobs": [{"type": "a", "args": []}, EVERY_OPTION],
+        "atomicity": "partial",
+        "idempotency_key": "k",
+    },
     "fetch_jobs": {
         **openapi.EXAMPLES["fetch_jobs"],
         "visibility_timeout_ms": 1_000,
@@ -273,6 +278,10 @@ REFUSED: list[tuple[str, str, Any, int, str]] = [
     ("enqueue_batch", "jobs", [], 400, "jobs"),
     ("enqueue_batch", "jobs", {}, 400, "jobs"),
     ("enqueue_batch", "jobs", [{}] * 1_001, 400, "jobs"),
+    ("enqueue_bulk", "jobs", [], 400, "jobs"),
+    ("enqueue_bulk", "jobs", [{}] * 1_001, 413, "jobs"),
+    ("enqueue_bulk", "jobs", [{}], 422, "jobs[0].type"),
+    ("enqueue_bulk", "atomicity", None, 400, "atomicity"),
     ("fetch_jobs", "queues", None, 400, "queues"),
     ("fetch_jobs", "queues", [], 400, "queues"),
     ("fetch_jobs", "queues", "default", 400, "queues"),

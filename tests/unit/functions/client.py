@@ -47,6 +47,9 @@ class MemoryBlobs:
     def delete(self, key: str) -> None:
         self.held.pop(key, None)
 
+    def names(self, prefix: str, *, after: str, limit: int) -> list[str]:
+        return sorted(key for key in self.held if key.startswith(prefix) and key > after)[:limit]
+
 
 @dataclass
 class Reply:
@@ -222,6 +225,7 @@ class _Open:
     """A runtime of which only the settings are looked at."""
 
     settings = Settings(table="none")
+    origin = None
 
 
 # For applications of a test's own, without a table.

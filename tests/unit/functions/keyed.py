@@ -27,8 +27,11 @@ SUBJECTS = {
     "worker": "w1",
     "rate limit": "k1",
     "pool": "p1",
+    "delivery": "d1",
     "key": "0123456789abcdef",
 }
+# Each job is pushed for itself, and so refused.
+EACH_FOR_ITSELF = "enqueue_bulk"
 # A beat only counts the jobs that it names; a list has what is within reach.
 UNREFUSED = ("beat", "list_crons", "crons_list_crons", "list_workflows")
 
@@ -125,6 +128,8 @@ def _concerning(operation: str, body: dict[str, Any], queue: str, job: str) -> d
         "register_cron": {"name": queue, "expression": "@daily", "job_template": pushed},
         "change_cron": {"description": "changed"},
         "enqueue_batch": {"jobs": [pushed]},
+        "enqueue_bulk": {"jobs": [pushed]},
+        "erase_jobs": {"filter": {"queue": queue, "meta": {"user": "u1"}}, "confirm": True},
         "create_workflow": {"type": "group", "jobs": [pushed]},
         "fetch_jobs": {"queues": [queue], "worker_id": "w1"},
         "heartbeat": {"worker_id": "w1", "active_jobs": [job]},

@@ -28,7 +28,7 @@ from ojs.http.contract.permissions import Reach, permissions
 from ojs.runtime import Runtime
 from ojs.store.table.table import Table
 from tests.spread import spread
-from tests.unit.functions.keyed import JOB, UNREFUSED, Keyed
+from tests.unit.functions.keyed import EACH_FOR_ITSELF, JOB, UNREFUSED, Keyed
 
 UNKNOWN = Credential("0" * 16, "0" * 64).text
 EVERY = spread(contract.OPERATIONS, 4, ids=[operation.id for operation in contract.OPERATIONS])
@@ -214,9 +214,15 @@ def test_a_limited_key_touches_its_queues_only(operation: Operation, keyed: Keye
     if reach is Reach.NONE or operation.id in UNREFUSED:
         assert reply.status not in (401, 403), reply.text
         return
-    assert reply.status == 403, reply.text
+    refusal = reply.error
+    if operation.id == EACH_FOR_ITSELF:
+        assert reply.status == 422, reply.text
+        refusal = reply.json["items"][0]["error"]
+    else:
+        assert reply.status == 403, reply.text
+    assert refusal["code"] == "permission_denied"
     # Of many jobs which it is, which is no more than its number.
-    assert reply.error["details"] in ({}, {"index": 0})
+    assert refusal["details"] in ({}, {"index": 0})
     assert written == []
     reply = api.ask(operation, queue="mine", job=mine)
     assert (reply.status == 403) == (reach is Reach.ALL), reply.text
@@ -489,6 +495,10 @@ def test_a_unique_key_does_not_show_jobs_of_other_queues(how: str, keyed: Keyed)
     assert theirs["id"] not in reply.text
     batch = {"jobs": [{**job, "options": {"queue": "mine"}}]}
     assert api("POST", "/ojs/v1/jobs/batch", batch).status == 403
+    bulk = api("POST", "/ojs/v1/jobs/bulk", {"jobs": [*batch["jobs"], {"type": "t", "args": []}]})
+    assert (bulk.status, theirs["id"] in bulk.text) == (422, False)
+    told = [item["error"]["code"] for item in bulk.json["items"]]
+    assert told == ["permission_denied"] * 2
     assert owner("GET", f"/ojs/v1/jobs/{theirs['id']}").json["state"] == "available"
 
 

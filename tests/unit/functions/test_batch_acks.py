@@ -310,4 +310,5 @@ def test_a_defect_among_the_outcomes_is_logged(api: Api) -> None:
 
 def test_the_manifest_names_the_extension(api: Api) -> None:
     found = api.get("/ojs/manifest").json["extensions"]["experimental"]
-    assert [one["name"] for one in found] == list(manifest.OWN_EXTENSIONS) == ["batch-acks"]
+    assert [one["name"] for one in found] == list(manifest.OWN_EXTENSIONS)
+    assert "batch-acks" in manifest.OWN_EXTENSIONS

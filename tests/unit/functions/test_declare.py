@@ -13,6 +13,7 @@ from functions.declare import handler as declare
 from ojs import runtime
 from ojs.clock import ManualClock
 from ojs.domain.access import ANYBODY
+from ojs.domain.errors import InvalidRequest
 from ojs.runtime import Runtime
 from tests.unit.functions.client import Api
 
@@ -114,3 +115,40 @@ def test_the_outcome_is_always_reported(monkeypatch: pytest.MonkeyPatch) -> None
     declare.handler({**cron("Delete"), "PhysicalResourceId": unmade}, None)
     assert told[2][0] == "SUCCESS"
     assert crons() == ["nightly"]
+
+
+# --- what an IAM role may do ---------------------------------------------------------------------
+
+MAILER = "arn:aws:iam::123456789012:role/mailer"
+
+
+def role(kind: str, queues: list[str], arn: str = MAILER) -> dict[str, Any]:
+    body = {"role": arn, "name": "worker mail", "scopes": ["work"], "queues": queues}
+    properties = {"Name": "role worker mail", "Caller": "ojs-dev-app", "Role": json.dumps(body)}
+    return {
+        "RequestType": kind,
+        "LogicalResourceId": "Declared",
+        "PhysicalResourceId": arn,
+        "ResourceProperties": properties,
+    }
+
+
+@pytest.mark.usefixtures("api")
+def test_a_role_is_given_its_queues_others_and_none() -> None:
+    keys = runtime.current().access_keys
+    for queues in (["mail"], ["mail"], ["mail", "reports"]):
+        assert declare.run(role("Create", queues), None).physical_id == MAILER
+        found = keys.of_role(MAILER)
+        assert found is not None
+        assert (found.queues, set(found.scopes)) == (tuple(queues), {"work"})
+    active = [each for each in keys.list().items if each.revoked_ms is None]
+    assert len(active) == 1, "what a role had before is revoked"
+    declare.run(role("Delete", ["mail"]), None)
+    declare.run(role("Delete", ["mail"]), None)
+    assert keys.of_role(MAILER) is None
+
+
+@pytest.mark.usefixtures("api")
+def test_a_role_that_is_none_fails_the_deployment() -> None:
+    with pytest.raises(InvalidRequest, match="role"):
+        declare.run(role("Create", ["mail"], arn="mailer"), None)

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from ojs import runtime
+from ojs.domain import times
 from ojs.domain.cron.schedule import zone_data_version
 from ojs.services.jobs.middleware import MiddlewareChain
 from tests.unit.functions.client import Api as Client
@@ -445,3 +446,94 @@ def test_a_key_for_some_queues_touches_no_others(
     assert mine("PATCH", f"{BASE}/jobs/{own}", {"priority": 3}).status == 200
     assert mine("PATCH", f"{BASE}/jobs/{other}", {"priority": 3}).status == 403
     assert full("GET", f"{BASE}/jobs/{other}").json["state"] == "available"
+
+
+# --- erasure ------------------------------------------------------------------------------------
+
+ERASE = f"{BASE}/admin/jobs/bulk/erase"
+
+
+def test_jobs_are_erased_by_meta(api: Api) -> None:
+    mine = [api.push(queue=queue, meta={"who": "a", "n": n}) for n, queue in enumerate("xy")]
+    other = api.push(queue="x", meta={"who": "b"})
+    counted = api.post(ERASE, {"filter": {"meta": {"who": "a"}}, "dry_run": True}).json
+    assert (counted["matched"], counted["erased"]) == (2, 0)
+    assert "remains" not in counted["operation"]
+    done = api.post(ERASE, {"filter": {"meta": {"who": "a", "n": 0}}, "confirm": True}).json
+    assert (done["action"], done["erased"], done["operation"]["state"]) == ("erase", 1, "running")
+    asked = {"meta": {"who": "a"}, "queue": "y"}
+    done = api.post(ERASE, {"filter": {**asked, "type": "email.*"}, "confirm": True}).json
+    assert done["erased"] == 0
+    done = api.post(ERASE, {"filter": {**asked, "type": "test.*"}, "confirm": True}).json
+    assert done["erased"] == 1
+    assert [api.get(f"{BASE}/jobs/{job}").status for job in (*mine, other)] == [404, 404, 200]
+    path = f"{BASE}/admin/jobs/bulk/operations/{done['operation']['id']}"
+    for _ in range(3):
+        api.clock.advance(61_000)
+        api.runtime.bulk.run_once(api.clock.now_ms(), 100)
+    operation = api.get(path).json["operation"]
+    assert (operation["state"], operation["filter"]["meta"]) == ("completed", {"who": None})
+    assert [each["where"] for each in operation["remains"]] == ["event_log"]
+    assert api.get(f"{BASE}/admin/jobs/bulk/operations").json["items"][0] == operation
+
+
+def test_what_is_kept_elsewhere_is_told(make_runtime: Callable[..., Runtime], api: Api) -> None:
+    days = {"table_backups": 35, "nightly_backups": 0, "bucket_versions": 7}
+    other = Client(make_runtime(recovery_days=days), api.clock)
+    runtime.use(other.runtime)
+    job = other.push()
+    done = other.post(ERASE, {"job_ids": [job], "confirm": True}).json
+    assert done["items"] == [{"index": 0, "job_id": job, "status": "erased"}]
+    told = {each["where"]: each["until"] for each in done["operation"]["remains"]}
+    day_ms = 86_400_000
+    assert told == {
+        "event_log": times.format_ms(api.clock.now_ms() + 8 * day_ms),
+        "table_backups": times.format_ms(api.clock.now_ms() + 35 * day_ms),
+        "bucket_versions": times.format_ms(api.clock.now_ms() + 7 * day_ms),
+    }
+
+
+_WHO = {"meta": {"who": "a"}}
+
+
+@pytest.mark.parametrize(
+    ("body", "field"),
+    [
+        ({}, "filter"),
+        ({"confirm": True}, "filter"),
+        ({"filter": None, "confirm": True}, "filter"),
+        ({"filter": {}, "confirm": True}, "filter.meta"),
+        ({"filter": {"queue": "a"}, "confirm": True}, "filter.meta"),
+        ({"filter": {"meta": None}, "confirm": True}, "filter.meta"),
+        ({"filter": {"meta": {}}, "confirm": True}, "filter.meta"),
+        ({"filter": {"meta": []}, "confirm": True}, "filter.meta"),
+        ({"filter": {"meta": "who"}, "confirm": True}, "filter.meta"),
+        ({"filter": {"meta": {"who": None}}, "confirm": True}, "filter.meta.who"),
+        ({"filter": {"meta": {"who": ""}}, "confirm": True}, "filter.meta.who"),
+        ({"filter": {"meta": {"who": []}}, "confirm": True}, "filter.meta.who"),
+        ({"filter": {"meta": {"who": {}}}, "confirm": True}, "filter.meta.who"),
+        ({"filter": {"meta": {"a": 1, "who": None}}, "confirm": True}, "filter.meta.who"),
+        ({"filter": {"meta": {str(n): 1 for n in range(21)}}, "confirm": True}, "filter.meta"),
+        ({"filter": {**_WHO, "queue": ""}, "confirm": True}, "filter.queue"),
+        ({"filter": {**_WHO, "queue": None}, "confirm": True}, "filter.queue"),
+        ({"filter": {**_WHO, "type": "*"}, "confirm": True}, "filter.type"),
+        ({"filter": {**_WHO, "state": "completed"}, "confirm": True}, "filter.state"),
+        ({"filter": {**_WHO, "args": "a"}, "confirm": True}, "filter.args"),
+        ({"filter": _WHO}, "confirm"),
+        ({"filter": _WHO, "confirm": False}, "confirm"),
+        ({"filter": _WHO, "confirm": "yes"}, "confirm"),
+        ({"filter": _WHO, "dry_run": False}, "confirm"),
+        ({"filter": _WHO, "job_ids": [GONE], "confirm": True}, "filter"),
+        ({"job_ids": [], "confirm": True}, "job_ids"),
+        ({"job_ids": None, "confirm": True}, "job_ids"),
+        ({"job_ids": ["x"], "confirm": True}, "job_ids[0]"),
+        ({"job_ids": [GONE] * 1_001, "confirm": True}, "job_ids"),
+        ({**_WHO, "confirm": True}, "meta"),
+    ],
+)
+def test_what_destroys_is_asked_for_by_name(api: Api, body: dict[str, Any], field: str) -> None:
+    job = api.push("a", meta={"who": None})
+    reply = api.post(ERASE, body)
+    assert (reply.status, reply.error["details"]["field"]) == (400, field)
+    assert api.get(f"{BASE}/jobs/{job}").json["state"] == "available"
+    assert api.get(f"{BASE}/admin/jobs/bulk/operations").json["operations"] == []

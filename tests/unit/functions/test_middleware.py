@@ -103,6 +103,28 @@ def push(api: Api, act: str, path: str = "jobs", **headers: str) -> Any:
 PATHS = pytest.mark.parametrize("path", ["jobs", "jobs/batch"])
 
 
+def test_what_is_refused_takes_no_other_job_along(api: Api) -> None:
+    def bulk(*acts: str) -> Any:
+        jobs = [{"type": "a.b", "args": [1], "meta": {"act": act}} for act in acts]
+        return api.post(f"{BASE}/jobs/bulk", {"jobs": jobs, "idempotency_key": "k"})
+
+    reply = bulk("", "refuse", "rewrite")
+    assert (reply.status, reply.json["failed"]) == (207, 1)
+    assert reply.json["items"][1]["error"]["code"] == "middleware_refused"
+    assert sorted(job["args"] for job in api.fetch(count=9)) == [[1], [1, "more"]]
+    hooks().refusing = True
+    again = bulk("", "refuse", "rewrite")
+    assert again.status == 207
+    assert [item["status"] for item in again.json["items"]] == ["created", "failed", "created"]
+
+
+def test_its_failure_fails_all(api: Api) -> None:
+    jobs = [{"type": "a.b", "args": [1], "meta": {"act": act}} for act in ("", "fail", "")]
+    reply = api.post(f"{BASE}/jobs/bulk", {"jobs": jobs})
+    assert (reply.status, reply.error["code"]) == (500, "middleware_error")
+    assert stored(api) == 0
+
+
 # --- pushes ---------------------------------------------------------------------------------------
 
 

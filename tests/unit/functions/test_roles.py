@@ -17,7 +17,7 @@ from ojs.runtime import Runtime
 from ojs.store.table.table import Table
 from tests.spread import spread
 from tests.unit.functions.client import Reply, check_described
-from tests.unit.functions.keyed import UNREFUSED, Keyed
+from tests.unit.functions.keyed import EACH_FOR_ITSELF, UNREFUSED, Keyed
 
 ACCOUNT = "arn:aws:iam::123456789012"
 OPERATOR = f"{ACCOUNT}:role/operator"
@@ -159,6 +159,8 @@ def test_a_role_reaches_its_queues_alone(operation: Operation, closed: Keyed) ->
     if free or reach is Reach.CRON:
         # Of cron jobs there are none here.
         assert reply.status not in (401, 500), reply.text
+    elif operation.id == EACH_FOR_ITSELF:
+        assert reply.json["items"][0]["error"]["code"] == "permission_denied", reply.text
     else:
         assert reply.status == 403, reply.text
     # Who was given nothing gets nowhere, but to what every caller may read.

@@ -17,6 +17,7 @@ from ojs.domain.dead_letter.bulk import Action
 from ojs.domain.dead_letter.filter import EVERYTHING
 from ojs.domain.errors import BackendUnavailable
 from ojs.domain.job.states import State
+from ojs.domain.pool.backlog import Backlog
 from ojs.domain.queue.queue import Queue
 from ojs.domain.stats import Filling, Levels, PoolMetrics, QueueGauges, Totals, WorkerCounts
 from ojs.runtime import Runtime
@@ -594,3 +595,27 @@ def test_pools_leave_the_gauges_their_time(api: Api, gauges: Gauges) -> None:
     handler(EVENT, Context(module.DEAD_LETTERS_SPARE_MS))
     ((_, _, time_left),) = gauges.asked
     assert time_left
+
+
+def test_backlogs_are_written_for_groups_with_workers(capsys: pytest.CaptureFixture[str]) -> None:
+    """And that jobs wait where there is none; of a group with nothing to do and nobody, nothing."""
+    found = [
+        Backlog("busy", waiting=6, running=3, workers=2),
+        Backlog("idle", workers=1),
+        Backlog("alone", waiting=1),
+        Backlog("away", running=1),
+        Backlog("nothing"),
+    ]
+    metrics.write(MetricsReport({}, NOW_MS, backlogs=found), service="s", most=0)
+    lines = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    told = {
+        (line["group"], name): line[name]
+        for line in lines
+        for name in (metrics.BACKLOG, metrics.MISSING)
+        if name in line
+    }
+    assert told == {
+        ("busy", metrics.BACKLOG): [4.5],
+        ("idle", metrics.BACKLOG): [0.0],
+        ("alone", metrics.MISSING): [1.0],
+    }

@@ -5,6 +5,8 @@ from __future__ import annotations
 import importlib
 import subprocess
 import sys
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any, get_args
 
@@ -12,6 +14,8 @@ import pytest
 
 from ojs.domain import errors, jsontext
 from ojs.domain.cron.definition import CronRequest, CronSettings
+from ojs.domain.delivery import delivery as deliveries
+from ojs.domain.delivery.delivery import DeliveryRequest, DeliveryTestRequest
 from ojs.domain.job import envelope
 from ojs.domain.job.states import State
 from ojs.domain.pool import pool as pools
@@ -126,11 +130,21 @@ def test_every_answer_shape_is_used() -> None:
     assert shapes == (used - {None}) | {"ErrorAnswer"}
 
 
+# Requests that the domain reads itself.
+READ_BY: dict[Any, Callable[[Any], Any]] = {
+    PoolRequest: partial(pools.parse, "general"),
+    DeliveryRequest: partial(deliveries.parse, None),
+    DeliveryTestRequest: DeliveryTestRequest.model_validate,
+    CronRequest: CronSettings.read,
+    models.WorkflowRequest: partial(workflow_request.parse, now_ms=0),
+}
+
+
 @pytest.mark.parametrize("operation_id", openapi.EXAMPLES)
 def test_request_examples_are_right(operation_id: str) -> None:
     operation, example = contract.get(operation_id), openapi.EXAMPLES[operation_id]
     read = jsontext.loads(jsontext.dumps(example))
-    if operation.request is models.BatchRequest:
+    if operation.request in (models.BatchRequest, models.BulkPushRequest):
         for job in read["jobs"]:
             envelope.resolve(envelope.parse(job), now_ms=0)
     elif operation.request is envelope.JobRequest:
@@ -141,12 +155,8 @@ def test_request_examples_are_right(operation_id: str) -> None:
         queue_config.parse(read, policy=operation_id == "set_queue_policy")
     elif operation.request is OverrideRequest:
         limits_views.override(read, now_ms=0)
-    elif operation.request is PoolRequest:
-        pools.parse("general", read)
-    elif operation.request is CronRequest:
-        CronSettings.read(read)
-    elif operation.request is models.WorkflowRequest:
-        workflow_request.parse(read, now_ms=0)
+    elif operation.request in READ_BY:
+        READ_BY[operation.request](read)
     else:
         assert operation.request is not None
         assert issubclass(operation.request, models.RequestModel)

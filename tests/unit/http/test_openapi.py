@@ -14,6 +14,8 @@ from jsonschema import Draft202012Validator
 
 from ojs.domain.cron.definition import CronRequest, CronSettings
 from ojs.domain.dead_letter import filter as dead_letter_filter
+from ojs.domain.delivery import delivery as deliveries
+from ojs.domain.delivery.delivery import DeliveryRequest, DeliveryTestRequest
 from ojs.domain.errors import OjsError
 from ojs.domain.job import envelope
 from ojs.domain.job import failure as failures
@@ -69,6 +71,8 @@ def described(operation_id: str, body: Any) -> bool:
 # Requests that the domain reads itself.
 READ_BY: dict[Any, Callable[[Any], Any]] = {
     PoolRequest: partial(pools.parse, "general"),
+    DeliveryRequest: partial(deliveries.parse, None),
+    DeliveryTestRequest: DeliveryTestRequest.model_validate,
     CronRequest: CronSettings.read,
     models.WorkflowRequest: partial(workflow_request.parse, now_ms=0),
 }
@@ -79,8 +83,10 @@ def accepted(operation: Operation, body: Any) -> bool:
     try:
         read = json.loads(json.dumps(body))
         model = operation.request
-        if model in (models.BatchRequest, envelope.JobRequest):
-            jobs = read["jobs"] if model is models.BatchRequest else [read]
+        if model is models.BulkPushRequest:
+            models.BulkOptions.model_validate(read)
+        if model in (models.BatchRequest, models.BulkPushRequest, envelope.JobRequest):
+            jobs = [read] if model is envelope.JobRequest else read["jobs"]
             for job in jobs:
                 envelope.resolve(envelope.parse(job), now_ms=0)
             return isinstance(jobs, list) and 1 <= len(jobs) <= envelope.MAX_BATCH

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from ojs.domain.dead_letter.copies import Origin, Target
+from ojs.domain.dead_letter.copies import CopyTarget, Origin
 from ojs.domain.job.job import Job
 from ojs.domain.job.states import State
 from ojs.projections.dead_letters import came_to_wait, due
@@ -13,7 +13,7 @@ COPY = replace(JOB, queue="dead", state=State.AVAILABLE, copy_of=Origin("x", 5))
 
 
 def test_a_copy_is_due_until_it_is_made() -> None:
-    dying = replace(JOB, copies_to=Target("dead"))
+    dying = replace(JOB, copies_to=CopyTarget("dead"))
     dead = replace(dying, state=State.DISCARDED, dead_letter=True, copy_id="c", copy_due=True)
     made = replace(dead, copy_due=False)
     assert list(due([(dying, dead)])) == [dead]

@@ -193,8 +193,8 @@ def test_a_job_that_is_not_terminal_can_always_be_found_by_the_index(job: Job) -
     where = {
         State.AVAILABLE: keys.ready(job.queue, job.lane),
         State.PENDING: keys.pending(job.queue, job.lane),
-        State.SCHEDULED: keys.due(job.queue, job.lane),
-        State.RETRYABLE: keys.due(job.queue, job.lane),
+        State.SCHEDULED: keys.due(job.queue, job.lane % 8),
+        State.RETRYABLE: keys.due(job.queue, job.lane % 8),
         State.ACTIVE: keys.due(job.queue, job.lane),
     }
     if job.state in where:

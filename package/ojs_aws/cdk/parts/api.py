@@ -21,11 +21,14 @@ from ojs_aws.cdk import server
 from ojs_aws.cdk.functions import AUTHORIZER, DEFAULT_ROUTE, FunctionSpec, by_name
 from ojs_aws.cdk.parts.acknowledgement import acknowledge
 from ojs_aws.cdk.parts.domain import Domain, name_api
+from ojs_aws.cdk.parts.grants import grant_paths
 from ojs_aws.cdk.parts.log_group import log_group, log_group_arn
+from ojs_aws.cdk.parts.origin import HEADER
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterable, Mapping
 
+    from aws_cdk import aws_iam as iam
     from aws_cdk import aws_kms as kms
 
     from ojs_aws.cdk.settings import DeploymentSettings
@@ -54,8 +57,9 @@ _CALLER = {
 class Api(Construct):
     """Routes to functions on the `$default` stage, so that paths carry no stage name.
 
-    Every route has the authorizer of the settings. `http` is the API, `url` where it is,
-    `access_log` has a line for each request, and `domain_target` is what its own name must lead to.
+    Every route has the authorizer of the settings, but those of the dashboard. `http` is the API,
+    `url` where it is, `access_log` has a line for each request, and `domain_target` is what its own
+    name must lead to.
     """
 
     def __init__(
@@ -76,7 +80,8 @@ class Api(Construct):
             description="Open Job Spec HTTP binding",
             create_default_stage=False,
             cors_preflight=_cors(settings),
-            # Behind a firewall this is where CloudFront sends requests on to.
+            # Behind a firewall this is where CloudFront sends requests on to: functions refuse what
+            # comes there without its secret.
             disable_execute_api_endpoint=domain is not None and not settings.waf,
         )
         authorizer = _authorizer(settings, functions)
@@ -87,7 +92,7 @@ class Api(Construct):
                 payload_format_version=apigatewayv2.PayloadFormatVersion.VERSION_2_0,
             )
             for path in spec.routes:
-                apigatewayv2.HttpRoute(
+                route = apigatewayv2.HttpRoute(
                     self,
                     f"Route {path}",
                     http_api=api,
@@ -95,9 +100,16 @@ class Api(Construct):
                     if path == DEFAULT_ROUTE
                     else apigatewayv2.HttpRouteKey.with_(path, apigatewayv2.HttpMethod.ANY),
                     integration=integration,
-                    authorizer=authorizer,
+                    authorizer=None if spec.open else authorizer,
                 )
-                if settings.cors_origins:
+                if spec.open:
+                    acknowledge(
+                        route,
+                        "AwsSolutions-APIG4",
+                        "The files of the dashboard are the same for everybody, and a browser that "
+                        "asks for them has no key yet. The function has no access to any data.",
+                    )
+                elif settings.cors_origins:
                     self._preflight(path, api, integration)
         self.access_log = access_log = log_group(
             self,
@@ -124,11 +136,15 @@ class Api(Construct):
             destination_arn=log_group_arn(self, access_log.log_group_name),
             format=json.dumps({**_ACCESS_LOG, **_CALLER[settings.authorizer]}),
         )
-        self.http = api
+        self.http = self.requests = api
         self.url = f"https://{domain.name}" if domain else api.api_endpoint
         self.domain_target: str | None = None
         if domain is not None and not settings.waf:
             self.domain_target = name_api(self, api, stage, domain)
+
+    def grant(self, grantee: iam.IGrantable, scopes: Iterable[str]) -> iam.Grant:
+        """Let a role sign requests for what these scopes allow."""
+        return grant_paths(grantee, self.http, self.http.api_id, "$default", scopes)
 
     def _preflight(
         self, path: str, api: apigatewayv2.HttpApi, integration: HttpLambdaIntegration
@@ -163,12 +179,14 @@ def _authorizer(
         return HttpJwtAuthorizer(
             "Authorizer", settings.jwt_issuer, jwt_audience=list(settings.jwt_audience)
         )
+    needed = ["Authorization", *([HEADER] if settings.asks_for_origin else [])]
     return HttpLambdaAuthorizer(
         "Authorizer",
         functions[by_name(AUTHORIZER)],
         authorizer_name=f"{settings.service}-keys",
-        # A request without the header is refused before anything runs.
-        identity_source=["$request.header.Authorization"],
+        # A request without the headers is refused before anything runs. What a key may do is
+        # remembered by all of them: one that went round the firewall leaves nothing for others.
+        identity_source=[f"$request.header.{name}" for name in needed],
         response_types=[HttpLambdaResponseType.SIMPLE],
         results_cache_ttl=Duration.seconds(settings.authorizer_cache_s),
     )

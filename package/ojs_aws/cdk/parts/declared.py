@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 from urllib.parse import quote
 
-from aws_cdk import CustomResource, Duration
+from aws_cdk import CustomResource, Duration, Stack
 from constructs import Construct
 
 from ojs_aws.cdk.functions import CUSTOM_RESOURCE_S
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from aws_cdk import aws_lambda as lambda_
+    from aws_cdk import aws_secretsmanager as secretsmanager
 
 QUEUE = "queue"
 
@@ -26,7 +29,7 @@ class Declared(Construct):
     ) -> None:
         """`caller`: who the server takes the app for, in logs and as the producer of jobs."""
         super().__init__(scope, name)
-        self._function = function
+        self.function = function
         self._caller = caller
         self._kinds: dict[str, Construct] = {}
 
@@ -39,12 +42,15 @@ class Declared(Construct):
         more: Mapping[str, object] | None = None,
         *,
         method: str = "PUT",
+        secrets: Mapping[str, secretsmanager.ISecret] | None = None,
         removed_with: bool = False,
+        after: Sequence[Construct] = (),
     ) -> None:
         """Declare what a request with these fields sets; None among `fields` is not given.
 
-        `path` has `{}` for the name, and a request that makes a thing may have none. With
-        `removed_with` the thing goes when it is no longer declared.
+        `path` has `{}` for the name, and a request that makes a thing may have none. `secrets` have
+        the values of further fields, which no template may hold. With `removed_with` the thing goes
+        when it is no longer declared. It is set after `after`.
         """
         given = {field: value for field, value in fields.items() if value is not None}
         if twice := sorted(set(given) & set(more or {})):
@@ -55,7 +61,7 @@ class Declared(Construct):
             self._of(kind),
             name,
             resource_type="Custom::OjsDeclared",
-            service_token=self._function.function_arn,
+            service_token=self.function.function_arn,
             service_timeout=Duration.seconds(CUSTOM_RESOURCE_S),
             properties={
                 "Name": f"{kind} {name}",
@@ -65,14 +71,39 @@ class Declared(Construct):
                     "Path": made,
                     # A text: CloudFormation makes texts of numbers.
                     "Body": json.dumps({**given, **(more or {})}, sort_keys=True),
+                    **({"Secrets": self._readable(secrets)} if secrets else {}),
                 },
                 **({"TakeBack": {"Method": "DELETE", "Path": item}} if removed_with else {}),
             },
         )
-        resource.node.add_dependency(self._function)
+        resource.node.add_dependency(self.function, *after)
         if kind != QUEUE:
             # Of all queues, those declared later too: cron jobs and pools name them.
             resource.node.add_dependency(self._of(QUEUE))
+
+    def _readable(self, secrets: Mapping[str, secretsmanager.ISecret]) -> dict[str, str]:
+        for secret in secrets.values():
+            secret.grant_read(self.function)
+        return {field: secret.secret_arn for field, secret in secrets.items()}
+
+    def role(self, name: str, arn: str, *, scopes: Sequence[str], queues: Sequence[str]) -> None:
+        """Declare what a role may do; it may do nothing any more when that is no longer declared.
+
+        A role has one record, which is never changed: another one takes its place.
+        """
+        body = {"role": arn, "name": name, "scopes": sorted(scopes), "queues": list(queues)}
+        CustomResource(
+            self._of("role"),
+            name,
+            resource_type="Custom::OjsDeclaredRole",
+            service_token=self.function.function_arn,
+            service_timeout=Duration.seconds(CUSTOM_RESOURCE_S),
+            properties={
+                "Name": f"role {name}",
+                "Caller": self._caller,
+                "Role": Stack.of(self).to_json_string(body),
+            },
+        ).node.add_dependency(self.function)
 
     def _of(self, kind: str) -> Construct:
         if kind not in self._kinds:

@@ -19,8 +19,11 @@ from constructs import Construct
 from ojs_aws.cdk.parts.acknowledgement import acknowledge
 from ojs_aws.cdk.parts.domain import Domain, enter_name
 from ojs_aws.cdk.parts.log_group import log_group, log_group_arn
+from ojs_aws.cdk.parts.origin import HEADER, header_value
 
 if TYPE_CHECKING:
+    from aws_cdk import aws_secretsmanager as secretsmanager
+
     from ojs_aws.cdk.settings import DeploymentSettings
 
 _Acl = wafv2.CfnWebACL
@@ -52,13 +55,21 @@ class Firewall(Construct):
         *,
         api_domain: str,
         domain: Domain,
+        origin_secret: secretsmanager.ISecret | None,
         settings: DeploymentSettings,
     ) -> None:
+        """`origin_secret` is the backend's own (`jobs.origin_secret`), which refuses what comes
+        without it. Raises ValueError where it has none.
+        """
         super().__init__(scope, name)
+        if origin_secret is None:
+            raise ValueError("origin_secret: a backend has one with waf=true alone")
+        rotated = f", secret {settings.waf_rotation}" if settings.waf_rotation else ""
         self.distribution = cloudfront.Distribution(
             self,
             "Distribution",
-            comment=f"Open Job Spec HTTP binding of {settings.service}",
+            # A change of it has CloudFormation read the secret anew.
+            comment=f"Open Job Spec HTTP binding of {settings.service}" + rotated,
             domain_names=[domain.name],
             certificate=domain.certificate,
             minimum_protocol_version=cloudfront.SecurityPolicyProtocol.TLS_V1_2_2021,
@@ -69,6 +80,7 @@ class Firewall(Construct):
                     api_domain,
                     protocol_policy=cloudfront.OriginProtocolPolicy.HTTPS_ONLY,
                     origin_ssl_protocols=[cloudfront.OriginSslPolicy.TLS_V1_2],
+                    custom_headers={HEADER: header_value(self, origin_secret)},
                     # The API gives up after 30 s.
                     read_timeout=Duration.seconds(35),
                 ),

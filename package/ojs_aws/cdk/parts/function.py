@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import json
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, cast
 
 from aws_cdk import CfnResource, CustomResource, Duration, Stack
@@ -17,7 +18,15 @@ from aws_cdk import aws_sqs as sqs
 from constructs import Construct
 
 from ojs_aws.cdk import server
-from ojs_aws.cdk.functions import CUSTOM_RESOURCE_S, DECLARE
+from ojs_aws.cdk.functions import (
+    API,
+    BRIDGE,
+    CUSTOM_RESOURCE_S,
+    DECLARE,
+    DISPATCH,
+    OUTCOMES,
+    SEND,
+)
 from ojs_aws.cdk.parts.acknowledgement import acknowledge, reported
 from ojs_aws.cdk.parts.log_group import log_group
 from ojs_aws.cdk.parts.network import Network, addresses
@@ -25,9 +34,20 @@ from ojs_aws.cdk.parts.storage import KEY_USE
 from ojs_aws.cdk.settings import DeploymentSettings
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Mapping
 
     from ojs_aws.cdk.functions import Access, FunctionSpec
+
+# For how long a table can be restored to any second: DynamoDB's default, and its most.
+TABLE_RECOVERY_DAYS = 35
+
+
+QUEUE_VARIABLES = {
+    DISPATCH: "OJS_DISPATCH_QUEUE",
+    SEND: "OJS_SEND_QUEUE",
+    OUTCOMES: "OJS_OUTCOME_QUEUE",
+}
+FUNCTIONS_VARIABLE = "OJS_PUSH_FUNCTIONS"
 
 
 @dataclass(frozen=True)
@@ -39,7 +59,11 @@ class Resources:
     bus: events.IEventBus
     failures: sqs.IQueue
     secret: secretsmanager.ISecret | None = None
+    origin: secretsmanager.ISecret | None = None
+    """What functions ask requests for; None: they may come from anywhere."""
     key: kms.IKey | None = None
+    queues: Mapping[str, sqs.IQueue] = field(default_factory=dict)
+    """Those of push delivery, by name; none with push=false."""
 
 
 class Function(Construct):
@@ -73,7 +97,8 @@ class Function(Construct):
                 resources=[logs.log_group_arn],
             )
         )
-        for statement in statements(spec.access, resources, region=Stack.of(self).region):
+        region = Stack.of(self).region
+        for statement in statements(spec.access, resources, settings, region=region):
             role.add_to_policy(statement)
         if network is not None:
             role.add_to_policy(addresses())
@@ -88,6 +113,9 @@ class Function(Construct):
             memory_size=settings.memory_of(spec.name),
             reserved_concurrent_executions=settings.reserved_concurrency.get(spec.name),
             timeout=Duration.seconds(spec.timeout_s),
+            # Who settles a job pushes the next one, for as long as there are any: Lambda takes that
+            # for an endless loop, and ends it after 16 jobs.
+            recursive_loop=lambda_.RecursiveLoop.ALLOW if spec.consumes else None,
             role=role,
             vpc=network.vpc if network else None,
             vpc_subnets=network.subnets if network else None,
@@ -122,6 +150,12 @@ class Function(Construct):
                 "Payload objects are named by job ids, which only the functions know: every object "
                 "of this one bucket, and nothing of the bucket itself.",
             )
+        for each in settings.push_functions if spec.access.targets else ():
+            acknowledge(
+                role,
+                f"AwsSolutions-IAM5[Resource::{each}:*]",
+                "The aliases and versions of one function, of which deliveries may name one.",
+            )
         if settings.tracing or network is not None:
             acknowledge(
                 role,
@@ -147,7 +181,7 @@ def environment(
     A name where a secret is kept is no secret; what is in it never comes here.
     """
     access = spec.access
-    found = _callers(spec, settings)
+    found = _callers(spec, resources, settings)
     if access.payloads:
         found["OJS_BUCKET"] = resources.bucket.bucket_name
     if access.secret and resources.secret is not None:
@@ -156,6 +190,16 @@ def environment(
         found["OJS_BUS"] = resources.bus.event_bus_name
         if settings.bus_types:
             found["OJS_BUS_TYPES"] = ",".join(settings.bus_types)
+    if spec.name == "stream" and not settings.results_in_events:
+        found["OJS_RESULTS_IN_EVENTS"] = "false"
+    if spec.name in ("admin", API):
+        # What an erasure tells of the copies that are kept.
+        kept = {
+            "table_backups": TABLE_RECOVERY_DAYS,
+            "nightly_backups": settings.backup_days,
+            "bucket_versions": settings.payload_recovery_days,
+        }
+        found["OJS_RECOVERY_DAYS"] = json.dumps(kept)
     if spec.name in ("stream", "sweep"):
         found["OJS_QUEUE_METRICS"] = settings.queue_metrics
         found["OJS_QUEUE_METRICS_MAX"] = str(settings.queue_metrics_max)
@@ -164,12 +208,14 @@ def environment(
     if access.stream and settings.is_local:
         # The emulator keeps a stream in one shard, and does not say which in its events.
         found["OJS_SHARD"] = "shardId-emulator"
-    return found | _middleware(spec, settings)
+    return found | _middleware(spec, settings) | _pushing(spec, resources, settings)
 
 
 def _middleware(spec: FunctionSpec, settings: DeploymentSettings) -> dict[str, str]:
-    # Requests push jobs, and fetches and the sweep fire cron jobs.
-    if not (settings.middleware and (spec.routes or spec.name == "sweep")):
+    # Requests and bridges push jobs, and whoever claims jobs, or sweeps, fires cron jobs.
+    asked = spec.routes and not spec.open
+    pushing = asked or spec.consumes or spec.name in {"sweep", BRIDGE}
+    if not (settings.middleware and pushing):
         return {}
     return {
         "OJS_MIDDLEWARE": ",".join(settings.middleware),
@@ -177,14 +223,34 @@ def _middleware(spec: FunctionSpec, settings: DeploymentSettings) -> dict[str, s
     }
 
 
-def _callers(spec: FunctionSpec, settings: DeploymentSettings) -> dict[str, str]:
-    """How the function learns who asks."""
+def _pushing(
+    spec: FunctionSpec, resources: Resources, settings: DeploymentSettings
+) -> dict[str, str]:
+    queues = resources.queues
+    found = {QUEUE_VARIABLES[name]: queues[name].queue_url for name in spec.access.queues if queues}
+    if settings.push_functions and (spec.access.targets or spec.name == DECLARE):
+        found[FUNCTIONS_VARIABLE] = ",".join(settings.push_functions)
+    return found
+
+
+def _callers(
+    spec: FunctionSpec, resources: Resources, settings: DeploymentSettings
+) -> dict[str, str]:
+    """How the function learns who asks, and from where."""
     if spec.name == DECLARE:
         # CloudFormation alone calls it, and its requests to itself bear no key.
         return {"OJS_AUTHORIZER": "none"}
     if not spec.routes:
         return {}
     found: dict[str, str] = {"OJS_AUTHORIZER": settings.authorizer}
+    if spec.access.origin and resources.origin is not None:
+        found["OJS_ORIGIN_SECRET"] = resources.origin.secret_arn
+    if spec.open:
+        # To tell; it asks nobody.
+        return found
+    if spec.name == API:
+        found["OJS_ENTRY"] = settings.entry
+        found["OJS_AUTHORIZER_CACHE_S"] = str(settings.authorizer_cache_s)
     if settings.authorizer == "jwt":
         found["OJS_JWT_SCOPE_CLAIM"] = settings.jwt_scope_claim
         found["OJS_JWT_SCOPE_PREFIX"] = settings.jwt_scope_prefix
@@ -194,9 +260,12 @@ def _callers(spec: FunctionSpec, settings: DeploymentSettings) -> dict[str, str]
     return found
 
 
-def statements(access: Access, resources: Resources, *, region: str) -> list[iam.PolicyStatement]:
+def statements(
+    access: Access, resources: Resources, settings: DeploymentSettings, *, region: str
+) -> list[iam.PolicyStatement]:
     """IAM statements that allow `access` on just these resources."""
     table, bucket, secret = resources.table, resources.bucket, resources.secret
+    origin = resources.origin
     allowed = [
         ("Table", "dynamodb", access.table, table.table_arn),
         *(
@@ -209,6 +278,17 @@ def statements(access: Access, resources: Resources, *, region: str) -> list[iam
         ("Bus", "events", access.bus, resources.bus.event_bus_arn),
         ("Failures", "sqs", access.failures, resources.failures.queue_arn),
         ("Secret", "secretsmanager", access.secret, secret.secret_arn if secret else None),
+        ("Origin", "secretsmanager", access.origin, origin.secret_arn if origin else None),
+        *(
+            (
+                queue.capitalize(),
+                "sqs",
+                _as_checked(actions, settings),
+                resources.queues[queue].queue_arn,
+            )
+            for queue, actions in access.queues.items()
+            if queue in resources.queues
+        ),
     ]
     wanted = [row for row in allowed if row[2] and row[3]]
     found = [
@@ -222,8 +302,17 @@ def statements(access: Access, resources: Resources, *, region: str) -> list[iam
         )
         for sid, service, actions, arn in wanted
     ]
-    if resources.key is not None:
-        encrypted = {service for _, service, _, _ in wanted} - {"events"}
+    if settings.push_functions and access.targets:
+        found.append(
+            iam.PolicyStatement(
+                sid="Targets",
+                actions=[f"lambda:{action}" for action in sorted(access.targets)],
+                # With any alias or version, of which deliveries may name one.
+                resources=[each + end for each in settings.push_functions for end in ("", ":*")],
+            )
+        )
+    encrypted = {service for _, service, _, _ in wanted} - {"events"}
+    if resources.key is not None and encrypted:
         through = [f"{service}.{region}.amazonaws.com" for service in sorted(encrypted)]
         found.append(
             iam.PolicyStatement(
@@ -235,6 +324,12 @@ def statements(access: Access, resources: Resources, *, region: str) -> list[iam
             )
         )
     return found
+
+
+def _as_checked(actions: frozenset[str], settings: DeploymentSettings) -> frozenset[str]:
+    """The emulator asks for an action that AWS does not have: there SendMessage allows both."""
+    batch = settings.is_local and "SendMessage" in actions
+    return actions | {"SendMessageBatch"} if batch else actions
 
 
 def set_up_first(

@@ -18,8 +18,8 @@ from ojs_aws.cdk.parts.acknowledgement import acknowledge, reported
 
 if TYPE_CHECKING:
     from aws_cdk import CfnResource
-    from aws_cdk import aws_apigatewayv2 as apigatewayv2
     from aws_cdk import aws_lambda as lambda_
+    from constructs import IConstruct
 
     from ojs_aws.cdk.parts.storage import Storage
 
@@ -56,15 +56,13 @@ def reaches(pattern: str, path: str) -> bool:
     return re.fullmatch(re.escape(pattern).replace(r"\*", ".*"), path) is not None
 
 
-def grant_role(
-    grantee: iam.IGrantable, api: apigatewayv2.HttpApi, scopes: Iterable[str]
+def grant_paths(
+    grantee: iam.IGrantable, api: IConstruct, api_id: str, stage: str, scopes: Iterable[str]
 ) -> iam.Grant:
-    """Let a role sign requests for what these scopes allow."""
+    """Let a role sign requests to this stage of an API for what these scopes allow."""
     stack = Stack.of(api)
     arns = [
-        stack.format_arn(
-            service="execute-api", resource=api.api_id, resource_name=f"$default/{path}"
-        )
+        stack.format_arn(service="execute-api", resource=api_id, resource_name=f"{stage}/{path}")
         for path in paths(scopes)
     ]
     role: Any = grantee.grant_principal

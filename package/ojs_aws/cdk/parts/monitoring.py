@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING
 from aws_cdk import Annotations, Duration, Stack
 from aws_cdk import aws_cloudwatch as cloudwatch
 from aws_cdk import aws_cloudwatch_actions as actions
+from aws_cdk import aws_events as events
+from aws_cdk import aws_events_targets as targets
 from aws_cdk import aws_iam as iam
 from aws_cdk import aws_logs as logs
 from aws_cdk import aws_sns as sns
@@ -15,18 +17,21 @@ from aws_cdk import aws_sns_subscriptions as subscriptions
 from constructs import Construct
 
 from ojs_aws.cdk import server
-from ojs_aws.cdk.functions import AUTHORIZER
+from ojs_aws.cdk.functions import API, AUTHORIZER, OUTCOMES, PUSHERS, SEND, SETUP
 
 if TYPE_CHECKING:
-    from aws_cdk import aws_apigatewayv2 as apigatewayv2
     from aws_cdk import aws_dynamodb as dynamodb
     from aws_cdk import aws_lambda as lambda_
     from aws_cdk import aws_sqs as sqs
 
+    from ojs_aws.cdk.parts.entry import Entry
+    from ojs_aws.cdk.parts.push import Queues
     from ojs_aws.cdk.settings import DeploymentSettings
 
 # As functions/sweep/metrics.py and ojs.projections.metrics write them; a test compares.
 OLDEST_AGE = "ojs.queue.oldest_age"
+BACKLOG = "ojs.workers.backlog"
+MISSING = "ojs.workers.missing"
 DEAD_LETTERS = "ojs.dead_letter.total"
 DEPTH = "ojs.queue.depth"
 ACTIVE_WORKERS = "ojs.workers.active"
@@ -44,6 +49,8 @@ MIDDLEWARE_FAILED = "ojs.middleware.failed"
 LENGTHS = ("ojs.job.queue_time", "ojs.job.duration")
 
 REFUSED = "ojs.api.refused"
+# As the stream tells it; a test compares.
+DELIVERY_DISABLED = "delivery.disabled"
 # The calls of pushes, fetches, acks and sweeps: an alarm is paid for each.
 _OPERATIONS = ("PutItem", "UpdateItem", "BatchGetItem", "Query")
 
@@ -60,17 +67,18 @@ class Monitoring(Construct):
         scope: Construct,
         name: str,
         *,
-        api: apigatewayv2.HttpApi,
-        access_log: logs.ILogGroup,
+        api: Entry,
         table: dynamodb.ITable,
         functions: Mapping[str, lambda_.Function],
         failures: sqs.IQueue,
+        queues: Queues | None = None,
+        bus: events.IEventBus,
         topics: Sequence[sns.ITopic] = (),
         settings: DeploymentSettings,
     ) -> None:
         super().__init__(scope, name)
-        self._api = api
-        self._access_log = access_log
+        self._api = api.requests
+        self._access_log = api.access_log
         self._table = table
         self._functions = functions
         self._settings = settings
@@ -91,6 +99,9 @@ class Monitoring(Construct):
             )
         self._alarms: list[cloudwatch.Alarm] = []
         self._add_alarms()
+        if queues is not None:
+            self._watch_push(queues)
+            self._tell_of_disabled(bus)
         if settings.dashboard:
             self._dashboard()
 
@@ -225,8 +236,8 @@ class Monitoring(Construct):
         )
         self._alarm(
             "server-errors",
-            "Requests fail with status 5xx: see the logs of the functions jobs, workers and "
-            "admin; a correlation_id there is the request id of the answer.",
+            f"Requests fail with status 5xx: see the logs of the {self._answering}; a "
+            "correlation_id there is the request id of the answer.",
             # A few among very many are none: a caller tries again.
             cloudwatch.MathExpression(
                 expression=f"IF(100 * errors >= {settings.alarm_error_percent} * requests, "
@@ -248,12 +259,19 @@ class Monitoring(Construct):
             settings.alarm_latency_ms,
             periods=3,
         )
-        if not settings.is_local:
+        # A function's log says what was refused at level INFO.
+        if not settings.is_local and (
+            self._access_log is not None or settings.log_level in ("DEBUG", "INFO")
+        ):
             self._alarm(
                 "refused",
                 "Many more requests than before are refused with 401 or 403: a key has ended or "
-                "was revoked, or somebody tries keys. The access log says who, by source_ip and "
-                "key.",
+                "was revoked, or somebody tries keys. "
+                + (
+                    "The access log says who, by source_ip and key."
+                    if self._access_log
+                    else "The log of function api says which operation."
+                ),
                 cloudwatch.MathExpression(
                     expression="DIFF(FILL(refused, 0))",
                     using_metrics={"refused": self._refused()},
@@ -312,27 +330,96 @@ class Monitoring(Construct):
             "Functions are not run because the account's concurrency is used up, or what is "
             "reserved for one; of authorizer, nobody who has a key is let in.",
             _sum(
-                [each.metric_throttles(period=_FIVE_MINUTES) for each in functions.values()],
+                [
+                    each.metric_throttles(period=_FIVE_MINUTES)
+                    for name, each in functions.items()
+                    # CloudFormation calls that one, and tries again. Of messages that wait for
+                    # their function the age says it.
+                    if name not in (SETUP, *PUSHERS)
+                ],
                 "throttles",
             ),
             settings.alarm_throttles,
         )
 
+    def _watch_push(self, queues: Queues) -> None:
+        """Of wake-ups there is none: while they wait, jobs do, and oldest-job says so."""
+        waiting = {
+            OUTCOMES: "What became of pushed jobs is not heard: their leases run out, and they are "
+            "pushed again. See the log of function outcomes.",
+            SEND: "Jobs for endpoints are claimed and not sent: see the log of function sender, "
+            "and raise push_concurrency if it does nothing but wait for endpoints.",
+        }
+        for name, meaning in waiting.items():
+            self._alarm(
+                f"push-{name}",
+                meaning,
+                queues.by_name[name].metric_approximate_age_of_oldest_message(
+                    statistic="Maximum", period=_MINUTE
+                ),
+                self._settings.alarm_push_age_s,
+                periods=3,
+            )
+        self._alarm(
+            "push-failures",
+            "Messages of push delivery could not be handled: outcomes of jobs, or jobs to be sent, "
+            "which are tried again when their leases end. The logs of functions dispatch, sender "
+            "and outcomes say why.",
+            queues.failures.metric_approximate_number_of_messages_visible(
+                statistic="Maximum", period=_MINUTE
+            ),
+            1,
+        )
+
+    def _tell_of_disabled(self, bus: events.IEventBus) -> None:
+        """A rule, which costs nothing while nothing is wrong."""
+        if not self._topics:
+            return
+        name = events.EventField.from_path("$.detail.subject")
+        told = (
+            f"Delivery {name} of {self._settings.service} is disabled: its target is gone, or "
+            "refuses to be called. Its jobs wait until it is resumed: "
+            f"POST /ojs/v1/admin/deliveries/{name}/resume."
+        )
+        events.Rule(
+            self,
+            "Disabled",
+            description="Deliveries that are disabled are told where alarms are sent",
+            event_bus=bus,
+            event_pattern=events.EventPattern(source=["ojs"], detail_type=[DELIVERY_DISABLED]),
+            targets=[
+                targets.SnsTopic(topic, message=events.RuleTargetInput.from_text(told))
+                for topic in self._topics
+            ],
+        )
+
     # --- metrics ------------------------------------------------------------------------------
 
+    @property
+    def _answering(self) -> str:
+        """The functions that answer requests."""
+        return "function api" if API in self._functions else "functions jobs, workers and admin"
+
     def _refused(self) -> cloudwatch.Metric:
-        """Requests answered with 401 or 403, counted in the access log: API Gateway's own metrics
-        do not tell them from other mistakes of callers.
+        """Requests answered with 401 or 403, counted in the access log, or where there is none in
+        that of the function: no other metric tells them from other mistakes of callers.
         """
+        statuses = (401, 403)
         return logs.MetricFilter(
             self,
             "Refused",
-            log_group=self._access_log,
+            log_group=self._access_log or self._functions[API].log_group,
             # Such a metric has no dimensions: the namespace tells deployments apart.
             metric_namespace=f"{self._settings.metrics_namespace}/{self._settings.service}",
             metric_name=REFUSED,
             filter_pattern=logs.FilterPattern.any(
-                *(logs.FilterPattern.string_value("$.status", "=", each) for each in ("401", "403"))
+                *(
+                    # In the access log all values are texts.
+                    logs.FilterPattern.string_value("$.status", "=", str(each))
+                    if self._access_log
+                    else logs.FilterPattern.number_value("$.status", "=", each)
+                    for each in statuses
+                )
             ),
             metric_value="1",
             default_value=0,

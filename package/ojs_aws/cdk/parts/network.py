@@ -28,8 +28,9 @@ class Network:
     """Where functions run. The API itself stays where it is.
 
     `endpoints`: whether the VPC gets endpoints of DynamoDB and S3 (free), of EventBridge and SQS,
-    and with `authorizer=keys` of Secrets Manager (about 7 dollars a month each and for each zone).
-    Without them the subnets must lead out by themselves.
+    with `authorizer=keys` or `waf=true` of Secrets Manager, and with `push=true` of Lambda (about 7
+    dollars a month each and for each zone). Without them the subnets must lead out by themselves,
+    as they must for HTTPS endpoints that jobs are pushed to.
     """
 
     vpc: ec2.IVpc
@@ -38,7 +39,7 @@ class Network:
     endpoints: bool = False
 
 
-def endpoints(scope: Construct, network: Network, *, keys: bool) -> None:
+def endpoints(scope: Construct, network: Network, *, secrets: bool, invokes: bool) -> None:
     """Add the endpoints to the VPC that functions need. Its owner must not have them yet."""
     inside = Construct(scope, "Endpoints")
     gateways = {
@@ -58,7 +59,9 @@ def endpoints(scope: Construct, network: Network, *, keys: bool) -> None:
         "Events": ec2.InterfaceVpcEndpointAwsService.EVENTBRIDGE,
         "Sqs": ec2.InterfaceVpcEndpointAwsService.SQS,
     }
-    if keys:
+    if invokes:
+        interfaces["Lambda"] = ec2.InterfaceVpcEndpointAwsService.LAMBDA_
+    if secrets:
         interfaces["Secrets"] = ec2.InterfaceVpcEndpointAwsService.SECRETS_MANAGER
     for name, reached in interfaces.items():
         ec2.InterfaceVpcEndpoint(

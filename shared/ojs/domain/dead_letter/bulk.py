@@ -1,4 +1,4 @@
-"""Bulk operations: retry or purge many dead letters; retry, cancel or delete many jobs.
+"""Bulk operations: retry or purge many dead letters; retry, cancel, delete or erase many jobs.
 
 An operation runs in slices until it is over, and can be read and stopped meanwhile. It covers the
 jobs that existed when it began, as they were: a job that is retried and discarded again is not
@@ -34,6 +34,8 @@ class Action(StrEnum):
     RETRY_JOBS = "retry_jobs"
     CANCEL_JOBS = "cancel_jobs"
     DELETE_JOBS = "delete_jobs"
+    # Those that are not final are cancelled and deleted, and archived ones go, too.
+    ERASE_JOBS = "erase_jobs"
 
     @property
     def of_jobs(self) -> bool:
@@ -55,6 +57,7 @@ _OF_STATES = {
     Action.RETRY_JOBS: frozenset({State.RETRYABLE, State.DISCARDED}),
     Action.CANCEL_JOBS: frozenset(State) - TERMINAL,
     Action.DELETE_JOBS: TERMINAL,
+    Action.ERASE_JOBS: frozenset(State),
 }
 
 
@@ -125,11 +128,15 @@ class BulkOperation:
     # A queue was full; it is tried again until it has room.
     waiting_for_room: bool = False
     dry_run: bool = False
+    # An erasure goes over everything again until a round has found nothing: `before_round` jobs had
+    # been erased when this round began.
+    round: int = 1
+    before_round: int = 0
 
     def covers(self, job: Job) -> bool:
         """Whether a job was there when it began, as it is now."""
         since_ms = job.created_ms
-        if self.action is not Action.CANCEL_JOBS:
+        if self.action not in (Action.CANCEL_JOBS, Action.ERASE_JOBS):
             since_ms = job.ended_ms or job.failed_ms or since_ms
         return since_ms <= self.started_ms
 
@@ -151,9 +158,27 @@ class BulkOperation:
         errors = (*self.errors, refusal)[:MAX_ERRORS]
         return replace(self, failed=self.failed + 1, errors=errors)
 
+    @property
+    def goes_round(self) -> bool:
+        """Whether it is to look at everything once more when it comes to the end.
+
+        A job that moves may be passed over, and one that has just ended is not in the log yet.
+        """
+        if self.action is not Action.ERASE_JOBS or self.dry_run or isinstance(self.wanted, JobIds):
+            return False
+        return self.round == 1 or self.succeeded > self.before_round
+
+    def next_round(self) -> BulkOperation:
+        """The operation at the begin of its next round."""
+        number = self.round + 1
+        return replace(self, cursor=None, round=number, before_round=self.succeeded)
+
     def ended(self, phase: Phase, *, now_ms: int) -> BulkOperation:
-        """The operation at its end."""
-        return replace(self, phase=phase, finished_ms=now_ms, waiting_for_room=False)
+        """The operation at its end. An erasure forgets whose data it erased."""
+        over = replace(self, phase=phase, finished_ms=now_ms, waiting_for_room=False)
+        if self.action is Action.ERASE_JOBS and isinstance(self.wanted, JobFilter):
+            over = replace(over, wanted=self.wanted.forgotten(), cursor=None)
+        return over
 
     def to_dict(self) -> dict[str, Any]:
         """The JSON form in answers."""

@@ -14,7 +14,7 @@ TTL_MS = 30 * 86_400_000
 
 
 @dataclass(frozen=True)
-class Target:
+class CopyTarget:
     """Where copies go, how many of them may wait there, and how long each may (ms)."""
 
     queue: str
@@ -31,7 +31,7 @@ class Target:
         return "|".join(parts).rstrip("|")
 
     @classmethod
-    def of(cls, text: str) -> Target:
+    def of(cls, text: str) -> CopyTarget:
         """Read back what `compact` wrote. Raises ValueError."""
         queue, max_size, ttl_ms = (*text.split("|"), "", "")[:3]
         return cls(queue, int(max_size) if max_size else None, int(ttl_ms) if ttl_ms else TTL_MS)

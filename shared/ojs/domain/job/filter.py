@@ -77,6 +77,20 @@ class JobFilterRequest(Model):
     )
 
 
+class EraseFilter(Model):
+    """Whose jobs are erased: all that have these values in their meta."""
+
+    filled = True
+
+    meta: Annotated[dict[str, Any], Field(min_length=1, max_length=MAX_META)] = Field(
+        description="keys of the job's meta, each with its value; none may be empty or null"
+    )
+    queue: QueueName | None = None
+    type: Annotated[str, After(check_kind), Field(json_schema_extra={"pattern": KIND_PATTERN})] | (
+        None
+    ) = Field(None, description="a job type, or the beginning of one with `*`")
+
+
 FIELDS = tuple(JobFilterRequest.model_fields)
 _MOMENTS = ("since", "until", "enqueued_after", "enqueued_before", "older_than")
 
@@ -152,6 +166,10 @@ class JobFilter:
                 key in meta and same(meta[key], value) for key, value in (self.meta or {}).items()
             )
         )
+
+    def forgotten(self) -> JobFilter:
+        """The filter without the values that it asks meta for."""
+        return self if self.meta is None else replace(self, meta=dict.fromkeys(self.meta))
 
     def to_dict(self) -> dict[str, Any]:
         """An equivalent request, with durations as times; `parse` reads it."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import re
+from base64 import urlsafe_b64encode
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -14,7 +15,7 @@ from ojs.domain.errors import InvalidRequest
 from ojs.domain.ids import derived_uuid7
 
 HEADER = "Idempotency-Key"
-MAX_KEY_CHARACTERS = 255
+MAX_KEY_CHARACTERS = 256
 KEY_PATTERN = rf"[\x20-\x7e]{{1,{MAX_KEY_CHARACTERS}}}"
 # For how long a key stands for the same jobs.
 KEPT_MS = 86_400_000
@@ -35,17 +36,27 @@ class IdempotencyKey:
 
     @classmethod
     def of(
-        cls, header: str, *, caller: Principal, operation: str, body: Mapping[str, Any]
+        cls,
+        header: str,
+        *,
+        caller: Principal,
+        operation: str,
+        body: Mapping[str, Any],
+        field: str = HEADER,
     ) -> IdempotencyKey:
-        """The key in a header. Raises InvalidRequest."""
+        """The key in a header, or in a `field` of the body. Raises InvalidRequest."""
         text = header.strip()
         if not re.fullmatch(KEY_PATTERN, text):
             rule = f"must be 1 to {MAX_KEY_CHARACTERS} printable ASCII characters"
-            raise InvalidRequest(HEADER, rule, value=header)
+            raise InvalidRequest(field, rule, value=header)
         # An access key has jobs of its own, though others may bear its name.
         who = ["key", caller.key] if caller.key is not None else ["name", caller.name]
         sent = [operation, body]
         return cls(_digest([*who, text]).hex(), _digest(sent))
+
+    def steady_seed(self, at_ms: int) -> str:
+        """A seed (eight characters) of all tries of the request that first came at this time."""
+        return urlsafe_b64encode(_digest([self.name, at_ms])[:6]).decode()
 
     def job_id(self, seed: str, at_ms: int, index: int) -> str:
         """The id of the job of this index: the same for each try with this seed and time (ms)."""

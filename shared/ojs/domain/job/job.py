@@ -10,7 +10,7 @@ from typing import Any, Final
 
 from ojs.domain import jsontext, times
 from ojs.domain.dead_letter import replay
-from ojs.domain.dead_letter.copies import META, Origin, Target
+from ojs.domain.dead_letter.copies import META, CopyTarget, Origin
 from ojs.domain.fair_queue.tags import Share
 from ojs.domain.job.failure import ErrorEntry, Failure
 from ojs.domain.job.permits import RunPermits
@@ -106,7 +106,7 @@ class Job:
     replayed: str | None = None
     # Where its copy goes if it becomes a dead letter; then the copy's id, and whether the copy is
     # still to be made. A copy has its origin instead, and is not copied again.
-    copies_to: Target | None = None
+    copies_to: CopyTarget | None = None
     copy_id: str | None = None
     copy_due: bool = False
     copy_of: Origin | None = None

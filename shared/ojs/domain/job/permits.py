@@ -12,9 +12,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from uuid import UUID
 
-# The limits, as the job record names them: of its queue, its worker pool, its worker there, and its
-# rate limit key.
-QUEUE_PERMIT, POOL_PERMIT, WORKER_PERMIT, KEY_PERMIT = "q", "p", "w", "k"
+# The limits, as the job record names them: of its queue, its worker pool, its worker there, its
+# rate limit key, and the delivery that pushes it.
+QUEUE_PERMIT, POOL_PERMIT, WORKER_PERMIT, KEY_PERMIT, DELIVERY_PERMIT = "q", "p", "w", "k", "d"
 RUN_LENGTH = 4
 # Names of attributes are made of these.
 _DIGITS = string.digits + string.ascii_letters

@@ -6,6 +6,7 @@ import math
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, fields
 from enum import StrEnum
+from functools import lru_cache
 from typing import Any, assert_never
 
 from ojs.domain import jsontext, times
@@ -101,6 +102,7 @@ class RetryPolicy:
         return jsontext.dumps(changed)
 
     @classmethod
+    @lru_cache(256)  # many jobs have the same
     def of(cls, text: str) -> RetryPolicy:
         """Read back what `compact` wrote."""
         stored: dict[str, Any] = jsontext.stored(text)

@@ -16,11 +16,12 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
+from functools import cached_property
 from typing import Annotated, Any, Final, Literal, assert_never
 
 from ojs.domain import jsontext, times
 from ojs.domain.dead_letter import replay_rules
-from ojs.domain.dead_letter.copies import TTL_MS, Target
+from ojs.domain.dead_letter.copies import TTL_MS, CopyTarget
 from ojs.domain.dead_letter.replay_rules import MAX_RULES, ReplayRuleRequest
 from ojs.domain.errors import InvalidRequest, known, naming_field
 from ojs.domain.fair_queue import tags as tenants
@@ -217,11 +218,13 @@ class QueueConfig:
         return self.max_size is not None or self.max_size_bytes is not None
 
     @property
-    def copies_to(self) -> Target | None:
+    def copies_to(self) -> CopyTarget | None:
         """Where copies of its dead letters go, if anywhere."""
         if self.dead_letter_queue is None:
             return None
-        return Target(self.dead_letter_queue, self.dead_letter_max_size, self.dead_letter_ttl_ms)
+        return CopyTarget(
+            self.dead_letter_queue, self.dead_letter_max_size, self.dead_letter_ttl_ms
+        )
 
     @property
     def limited(self) -> bool:
@@ -284,6 +287,10 @@ class Layers:
 
     def in_force(self) -> QueueConfig:
         """The configuration in force."""
+        return self._config
+
+    @cached_property
+    def _config(self) -> QueueConfig:
         return _in_force(self)
 
 

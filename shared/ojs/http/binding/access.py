@@ -1,6 +1,7 @@
 """Access: who the caller is, as API Gateway says in `requestContext`, and what it may do.
 
 The deployment's authorizer decides which field is read. A client cannot write to `requestContext`.
+Where no authorizer stands in front of the function, the function looks up the key itself.
 """
 
 from __future__ import annotations
@@ -29,11 +30,23 @@ class Guard:
         """`current` is called only when a request comes."""
         self._current = current
 
+    def let_in(self, headers: Mapping[str, str]) -> None:
+        """Raise PermissionDenied for a request that went round what stands in front of the API,
+        BackendUnavailable where that cannot be told. Names of headers are in lower case.
+        """
+        if (origin := self._current().origin) is not None:
+            origin.check(headers)
+
     def who(self, event: Mapping[str, Any]) -> Principal:
         """The caller. Raises Unauthenticated."""
         current = self._current()
-        context = event["requestContext"].get("authorizer") or {}
-        found = _READERS[current.settings.authorizer](context, current)
+        if current.settings.looks_up_keys:
+            headers = event.get("headers") or {}
+            given = {name.lower(): value for name, value in headers.items()}
+            found = current.callers.who(given.get("authorization"))
+        else:
+            context = event["requestContext"].get("authorizer") or {}
+            found = _READERS[current.settings.authorizer](context, current)
         if found is None:
             raise Unauthenticated
         return found

@@ -20,6 +20,7 @@ from ojs.domain.ids import IdSource
 from ojs.domain.job.trace import TraceContext
 from ojs.http.binding import client_quirks, errors, negotiation
 from ojs.http.binding.access import Guard
+from ojs.http.binding.actions import ActionLog
 from ojs.http.binding.request import Request
 from ojs.http.contract import features
 from ojs.http.contract import operations as contract
@@ -66,9 +67,11 @@ class _Call:
 class Application:
     """One HTTP function: binds implementations to the operations of the contract."""
 
-    def __init__(self, function: str, guard: Guard) -> None:
+    def __init__(self, function: str, guard: Guard, actions: ActionLog | None = None) -> None:
+        """`actions` is for a function with operations of operators."""
         self.function = function
         self._guard = guard
+        self._actions = actions
         # Not the runtime's clock: a request is answered, with an id, even if that cannot be built.
         self._clock: Clock = SystemClock()
         self._started_ms = self._clock.now_ms()
@@ -129,6 +132,7 @@ class Application:
             logger.thread_safe_clear_keys()
 
     def _answer(self, call: _Call, context: object) -> Answer:
+        self._guard.let_in(call.headers)
         event, path = call.event, call.event["rawPath"]
         there = contract.at(path)
         # HEAD is answered like GET: the server in front drops the body and keeps its length.
@@ -159,10 +163,13 @@ class Application:
         )
         self._guard.admit(request)
         request.check_no_body()
+        request.check_filled()
         implementation, strict_query = self._bound[operation.id]
         if strict_query:
             request.check_query()
-        return implementation(request)
+        if self._actions is None:
+            return implementation(request)
+        return self._actions.run(request, path, implementation)
 
     def _who(self, call: _Call) -> Principal:
         """Find the caller, before anything else is looked at. Raises Unauthenticated."""

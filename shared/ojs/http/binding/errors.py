@@ -5,11 +5,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, Any, cast
 
-from ojs.domain.errors import OjsError, QueueFull, Unauthenticated
+from ojs.domain.errors import OjsError, QueueFull, TooManyJobs, Unauthenticated
 
 if TYPE_CHECKING:
     from ojs.http.contract import answers
@@ -73,6 +73,12 @@ KINDS: dict[str, ErrorKind] = {
         "The job named in details exists already; use that one."),
     "payload_too_large": ErrorKind(413, "OJS-1009",
         "Store large data elsewhere and send a reference to it."),
+    "BATCH_SIZE_EXCEEDED": ErrorKind(413, "OJS-1009",
+        "Send the jobs in several requests of at most details.limit."),
+    "jobs_refused": ErrorKind(422, "OJS-1000",
+        "Nothing was stored; correct what `items` names and send again."),
+    "not_stored": ErrorKind(422, "OJS-1000",
+        "Correct the jobs that have another error and send all of them again."),
     "metadata_too_large": ErrorKind(413, "OJS-1010", "Keep meta for small facts about the job."),
     "QUEUE_FULL": ErrorKind(429, "OJS-6001",
         "Nothing was stored; try again after Retry-After, or with fewer jobs if there is none."),
@@ -105,6 +111,22 @@ class MethodNotAllowed(OjsError):
         self.allowed = tuple(allowed)
 
 
+class JobsRefused(OjsError):
+    """No job of a request was stored. `told` stands beside the error: what became of each."""
+
+    code = "jobs_refused"
+
+    def __init__(self, index: int, first: OjsError, told: Mapping[str, Any]) -> None:
+        """`first` is the error of the job at this index, the first that was refused."""
+        field = first.details.get("field")
+        named = {} if field is None else {"field": f"jobs[{index}].{field}"}
+        super().__init__(
+            f"No job was stored. jobs[{index}]: {first.message}",
+            details={**first.details, "index": index, "code": first.code, **named},
+        )
+        self.told = told
+
+
 def kind_of(error: OjsError) -> ErrorKind:
     """How an error is answered: 500 for a code that is missing in `KINDS`, which is a defect."""
     return KINDS.get(error.code, KINDS["backend_error"])
@@ -113,19 +135,22 @@ def kind_of(error: OjsError) -> ErrorKind:
 def body(error: OjsError, request_id: str) -> answers.ErrorAnswer:
     """The error body."""
     kind = kind_of(error)
+    beside = error.told if isinstance(error, JobsRefused) else {}
     return {
+        **cast("answers.ErrorAnswer", beside),
         "error": {
             "code": error.code,
             "type": error.code,
             "message": error.message,
             **_full_queue(error),
+            **_largest_batch(error),
             "retryable": error.retryable,
             "details": error.details,
             "hint": kind.hint,
             "docs_url": kind.docs_url,
             "request_id": request_id,
             "catalog_code": kind.catalogue,
-        }
+        },
     }
 
 
@@ -144,6 +169,10 @@ def _full_queue(error: OjsError) -> answers.FullQueue:
     return cast("answers.FullQueue", error.queue) if isinstance(error, QueueFull) else {}
 
 
+def _largest_batch(error: OjsError) -> answers.BatchLimit:
+    return {"max_batch_size": error.limit} if isinstance(error, TooManyJobs) else {}
+
+
 def headers(error: OjsError) -> dict[str, str]:
     """The headers of an error, beside those of every answer."""
     added: dict[str, str] = {}
@@ -154,6 +183,8 @@ def headers(error: OjsError) -> dict[str, str]:
     if isinstance(error, QueueFull):
         added["X-OJS-Queue-Depth"] = str(error.queue["depth"])
         added["X-OJS-Queue-Bound"] = str(error.queue["bound"])
+    if isinstance(error, TooManyJobs):
+        added["X-OJS-Max-Batch-Size"] = str(error.limit)
     waits = error.retryable and kind_of(error).status in (429, 503)
     if error.retry_after_s is not None or waits:
         added["Retry-After"] = str(error.retry_after_s or _DEFAULT_RETRY_AFTER_S)

@@ -21,6 +21,7 @@ REQUEST_HEADERS = (
 EXPOSED_HEADERS = (
     "X-Request-Id", "OJS-Version", "X-OJS-Version", "X-OJS-Media-Type", "Location", "Retry-After",
     "Allow", "X-OJS-Queue-Depth", "X-OJS-Queue-Bound", "X-OJS-Queue-Pressure",
+    "X-OJS-Batch-Size", "X-OJS-Max-Batch-Size",
     "X-RateLimit-Limit", "X-RateLimit-Remaining", "X-RateLimit-Reset", "WWW-Authenticate",
 )  # fmt: skip
 

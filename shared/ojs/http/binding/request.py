@@ -12,6 +12,7 @@ from aws_lambda_powertools import Logger
 
 from ojs.domain import jsontext
 from ojs.domain.access import KEY_ID, Principal, Scope
+from ojs.domain.delivery.delivery import check_delivery
 from ojs.domain.errors import InvalidPayload, InvalidRequest, forbidden, shorten
 from ojs.domain.job import envelope
 from ojs.domain.job.trace import TraceContext
@@ -19,6 +20,7 @@ from ojs.domain.pool.pool import check_pool
 from ojs.domain.pool.worker import check_worker_id
 from ojs.domain.queue.config import DEFAULT_QUEUE_POLICY
 from ojs.domain.rate_limit import limiter as limits
+from ojs.domain.requests import FILLED
 from ojs.http.binding import negotiation
 from ojs.http.binding.query import checked
 from ojs.http.contract import models
@@ -48,6 +50,7 @@ _CHECKS: Mapping[str, Callable[[str], str]] = {
     "rate limit": limits.check_any_key,
     "operation": envelope.check_job_id,
     "pool": check_pool,
+    "delivery": check_delivery,
     "key": _check_key_id,
     "cron job": envelope.check_queue,
     "workflow": envelope.check_job_id,
@@ -148,6 +151,12 @@ class Request:
         body = models.parse(model, self.object())
         self.about(**{name: getattr(body, name, None) for name in _LOGGED.values()})
         return body
+
+    def check_filled(self) -> None:
+        """Raise InvalidRequest for a parameter that is empty: a variable may have got lost."""
+        for parameter in self.operation.query:
+            if self.query.get(parameter.name) == "":
+                raise InvalidRequest(parameter.name, FILLED)
 
     def check_query(self) -> None:
         """Raise InvalidRequest for an unknown parameter: ignoring a mistyped one would mislead."""

@@ -11,6 +11,9 @@ from typing import Annotated, Any, Literal, NotRequired
 from pydantic import ConfigDict, Field
 from typing_extensions import TypedDict
 
+from ojs.domain.delivery.breaker import BreakerState
+from ojs.domain.delivery.delivery import DeliveryState, DisabledReason, Form
+from ojs.domain.delivery.outcome import Verdict
 from ojs.domain.ids import UUID7
 
 _WARNINGS = "what was sent and has no effect"
@@ -37,13 +40,14 @@ JobState = Literal[
     "discarded",
 ]  # fmt: skip
 FinalState = Literal["completed", "cancelled", "discarded"]
-JobAction = Literal["retry", "cancel", "delete"]
+JobAction = Literal["retry", "cancel", "delete", "erase"]
 OperationState = Literal["running", "stopping", "stopped", "completed"]
 Directive = Literal["running", "quiet", "terminate"]
 QueueStateName = Literal["active", "paused", "draining"]
 CronState = Literal["active", "paused"]
 CronOverlap = Literal["skip", "allow", "cancel_previous", "enqueue"]
 WorkflowKind = Literal["chain", "group", "batch", "dag"]
+AuthorizerName = Literal["keys", "jwt", "iam", "none"]
 WorkflowState = Literal["running", "completed", "failed", "cancelled"]
 StepState = Literal["waiting", "pending", "active", "completed", "failed", "cancelled"]
 StepTrigger = Literal["all_succeeded", "all_done", "any_failed"]
@@ -260,6 +264,35 @@ class OutcomeError(TypedDict):
     message: str
     retryable: bool
     details: dict[str, Any]
+
+
+class BulkJob(TypedDict):
+    """A job in short."""
+
+    id: Id
+    type: str
+    queue: str
+    state: JobState
+    created_at: Moment
+    scheduled_at: NotRequired[Moment]
+
+
+class BulkItem(TypedDict):
+    """What became of one job of many: the job that there is, or why it was refused."""
+
+    index: Annotated[Count, Field(description="where it stands in the request")]
+    status: Literal["created", "duplicate", "failed"]
+    job: NotRequired[BulkJob]
+    error: NotRequired[OutcomeError]
+
+
+class JobsPushedAnswer(Warned):
+    """What became of each job of a request."""
+
+    total: Count
+    succeeded: Count
+    failed: Count
+    items: list[BulkItem]
 
 
 class Outcome(TypedDict):
@@ -567,6 +600,13 @@ class JobsFilter(TypedDict):
     job_ids: NotRequired[Annotated[int, Field(ge=1, description="how many jobs were named")]]
 
 
+class Remainder(TypedDict):
+    """Where a copy of what was erased may be, and until when."""
+
+    where: Literal["event_log", "table_backups", "nightly_backups", "bucket_versions"]
+    until: Moment
+
+
 class JobOperation(TypedDict):
     """A bulk operation on jobs, and how far it is."""
 
@@ -583,6 +623,9 @@ class JobOperation(TypedDict):
     waiting_for_room: Annotated[bool, Field(description="a queue is full; it is tried again")]
     errors: Annotated[list[BulkError], Field(max_length=20, description="the first of `failed`")]
     dry_run: NotRequired[Annotated[Literal[True], Field(description="jobs are counted only")]]
+    remains: NotRequired[
+        Annotated[list[Remainder], Field(description="of an erasure: what is kept for longer")]
+    ]
     started_at: Moment
     updated_at: Moment
     finished_at: NotRequired[Moment]
@@ -599,7 +642,7 @@ class ManyJobsItem(TypedDict):
 
     index: Count
     job_id: Id
-    status: Literal["retried", "cancelled", "deleted", "matched", "skipped", "pending"]
+    status: Literal["retried", "cancelled", "deleted", "erased", "matched", "skipped", "pending"]
     reason: NotRequired[Annotated[str, Field(description="why it was skipped")]]
 
 
@@ -615,6 +658,7 @@ class ManyJobsAnswer(TypedDict):
     retried: NotRequired[Annotated[int, Field(ge=0, description="the same as succeeded")]]
     cancelled: NotRequired[Annotated[int, Field(ge=0, description="the same as succeeded")]]
     deleted: NotRequired[Annotated[int, Field(ge=0, description="the same as succeeded")]]
+    erased: NotRequired[Annotated[int, Field(ge=0, description="the same as succeeded")]]
     errors: Annotated[
         list[ManyJobsError], Field(max_length=20, description="the first of `failed`")
     ]
@@ -647,12 +691,49 @@ class JobOperationsAnswer(Paged):
     items: list[JobOperation]
 
 
+class PrincipalAnswer(TypedDict):
+    """Who asks, and what they may do."""
+
+    name: NotRequired[
+        Annotated[str, Field(description="on the key, of the token, of the role; absent if open")]
+    ]
+    key: NotRequired[Annotated[str, Field(description="id of the key")]]
+    scopes: list[str]
+    queues: NotRequired[
+        Annotated[list[str], Field(description="the only ones it may touch; absent: all")]
+    ]
+    authorizer: AuthorizerName
+    version: Annotated[str, Field(description="of the server")]
+    service: Annotated[str, Field(description="its name in the source of events")]
+
+
+class OperatorAction(TypedDict):
+    """What an operator did."""
+
+    id: str
+    at: Moment
+    actor: NotRequired[Annotated[str, Field(description="the name on the key; absent if open")]]
+    key: NotRequired[Annotated[str, Field(description="id of the key")]]
+    operation: Annotated[str, Field(description="as in the OpenAPI document")]
+    method: str
+    path: str
+    status: Annotated[int, Field(description="of the answer; what was refused is not listed")]
+
+
+class ActionsAnswer(TypedDict):
+    """A page of operators' actions."""
+
+    items: list[OperatorAction]
+    actions: list[OperatorAction]
+    pagination: Pagination
+
+
 class SystemConfigAnswer(TypedDict):
     """How this server is configured."""
 
     version: str
     service: Annotated[str, Field(description="its name in the source of events")]
-    authorizer: Literal["keys", "jwt", "iam", "none"]
+    authorizer: AuthorizerName
     strict_queues: Annotated[bool, Field(description="jobs need a queue that an operator made")]
     event_bus: Annotated[bool, Field(description="whether events go to a bus")]
     bus_types: Annotated[list[str], Field(description="beside those that always do")]
@@ -1139,6 +1220,9 @@ class StatsAnswer(TypedDict):
     throughput: Throughput
     uptime_seconds: Count
     computed_at: NotRequired[Annotated[Moment, Field(description="by a sweep, each minute")]]
+    oldest_available_at: NotRequired[
+        Annotated[Moment, Field(description="since when the oldest available job of all waits")]
+    ]
 
 
 class HistoryPoint(Averages):
@@ -1299,7 +1383,13 @@ class FullQueue(TypedDict, total=False):
     strategy: OverflowPolicy
 
 
-class ErrorDetail(FullQueue):
+class BatchLimit(TypedDict, total=False):
+    """How many jobs one request may have; nothing in other errors."""
+
+    max_batch_size: Annotated[Count, Field(description="BATCH_SIZE_EXCEEDED only")]
+
+
+class ErrorDetail(FullQueue, BatchLimit):
     """What went wrong and what to do about it."""
 
     code: Annotated[str, Field(description="machine-readable; see the error catalogue")]
@@ -1320,6 +1410,15 @@ class ErrorAnswer(TypedDict):
     """An error."""
 
     error: ErrorDetail
+
+
+class JobsRefusedAnswer(ErrorAnswer, total=False):
+    """An error; if no job of a request was stored, with what was wrong with each."""
+
+    total: Count
+    succeeded: Count
+    failed: Count
+    items: list[BulkItem]
 
 
 class Places(TypedDict):
@@ -1463,6 +1562,77 @@ class PoolDeletedAnswer(TypedDict):
 
     deleted: Literal[True]
     name: str
+
+
+class DeliveryTarget(TypedDict):
+    """Where jobs are pushed: one of these."""
+
+    function: NotRequired[Annotated[str, Field(description="ARN of a Lambda function")]]
+    endpoint: NotRequired[Annotated[str, Field(description="URL")]]
+    handler: NotRequired[
+        Annotated[str, Field(description="`module:function`, on the local server alone")]
+    ]
+
+
+class DeliveryStatistics(TypedDict):
+    """What became of pushes: of jobs as the stream has counted them in the queues that it serves,
+    of the target since the delivery was made.
+    """
+
+    pushed: Count
+    completed: Count
+    failed: Annotated[int, Field(ge=0, description="attempts that failed, faults among them")]
+    faults: Annotated[int, Field(ge=0, description="crashes, timeouts, 5xx, invalid answers")]
+    throttled: Count
+
+
+class DeliveryAnswer(TypedDict):
+    """A delivery; of its signing secrets only how many there are."""
+
+    name: str
+    target: DeliveryTarget
+    queues: NotRequired[list[str]]
+    pool: NotRequired[str]
+    job_types: Annotated[list[str], Field(description="empty: all types")]
+    concurrency: Annotated[int, Field(ge=1, description="most pushes at a time")]
+    batch_size: Annotated[int, Field(ge=1, description="jobs of one event")]
+    timeout_ms: Annotated[int, Field(ge=1)]
+    form: Form
+    signing_secrets_count: Count
+    paused: bool
+    state: DeliveryState
+    disabled_reason: NotRequired[DisabledReason]
+    disabled_at: NotRequired[Moment]
+    backoff_until: NotRequired[
+        Annotated[Moment, Field(description="the target throttles: nothing is pushed until then")]
+    ]
+    breaker: BreakerState
+    statistics: DeliveryStatistics
+    created_at: Moment
+    updated_at: Moment
+
+
+class DeliveriesAnswer(Paged):
+    """A page of deliveries."""
+
+    items: list[DeliveryAnswer]
+    deliveries: list[DeliveryAnswer]
+
+
+class DeliveryDeletedAnswer(TypedDict):
+    """A delivery is gone."""
+
+    deleted: Literal[True]
+    name: str
+
+
+class DeliveryTestAnswer(TypedDict):
+    """What the target answered to a push that no job stands for."""
+
+    outcome: Verdict
+    result: NotRequired[Any]
+    error: NotRequired[Annotated[dict[str, Any], Field(description="as a nack's error")]]
+    duration_ms: Count
 
 
 class CronTemplate(TypedDict):

@@ -48,8 +48,6 @@ MISSING: tuple[MissingFeature, ...] = (
     MissingFeature("execution-history", "This form of a job's history is",
         ("history", "jobs/{id}/lineage", "events/{id}/history", "admin/jobs/{id}/trace"),
         "Read /ojs/v1/jobs/{id}/history."),
-    MissingFeature("push-delivery", "Delivery of jobs to functions is", ("admin/deliveries",),
-        "Fetch jobs: /ojs/v1/workers/fetch."),
 )
 # fmt: on
 NO_TENANTS = (

@@ -34,8 +34,9 @@ EXTENSIONS = (
     "admin-api", "backpressure", "dead-letter", "fair-scheduling", "queue-config", "rate-limiting",
 )  # fmt: skip
 _EXTENSION_VERSION = "1.0.0-rc.1"
-# This server's own. `batch-acks`: many acks and nacks in one request, or with a fetch.
-OWN_EXTENSIONS = ("batch-acks",)
+# This server's own. `batch-acks`: many acks and nacks in one request, or with a fetch;
+# `push-delivery`: jobs are pushed to functions and endpoints.
+OWN_EXTENSIONS = ("batch-acks", "push-delivery")
 _OWN_VERSION = "1.0.0"
 
 # Authorizer → the ways in which callers authenticate (ojs-http-binding section 5).

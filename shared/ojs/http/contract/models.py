@@ -41,7 +41,8 @@ from ojs.domain.job.envelope import (
     QueueName,
 )
 from ojs.domain.job.filter import FIELDS as JOB_FIELDS
-from ojs.domain.job.filter import JobFilterRequest
+from ojs.domain.job.filter import EraseFilter, JobFilterRequest
+from ojs.domain.job.idempotency import HEADER, MAX_KEY_CHARACTERS
 from ojs.domain.pool.dispatch import DispatchStrategy
 from ojs.domain.pool.pool import PoolName, Strategy, Weight
 from ojs.domain.pool.worker import (
@@ -1061,6 +1062,40 @@ class ConfirmedJobsRequest(JobsRequest):
         _check_confirmed(self, prefix)
 
 
+class EraseRequest(Configuration):
+    """Erase jobs in any state, with a confirmation, or count them in a dry run."""
+
+    filled = True
+
+    job_ids: Annotated[list[JobId], Field(min_length=1, max_length=MAX_BATCH)] | None = Field(
+        None, description="these jobs, instead of a filter"
+    )
+    filter: EraseFilter | None = Field(None, description="whose jobs")
+    dry_run: bool | None = Field(None, description="count them, and do nothing")
+    confirm: bool | None = Field(None, description="that they are meant", json_schema_extra=_TRUE)
+
+    described: ClassVar[Mapping[str, Any]] = {
+        "oneOf": [{"required": ["job_ids"]}, {"required": ["filter"]}],
+        "anyOf": _CONFIRMED_OR_DRY,
+    }
+
+    def check(self, prefix: str = "") -> None:
+        """Raise InvalidRequest unless there are either ids or a filter, and a confirmation."""
+        if self.confirm is False:
+            raise InvalidRequest(f"{prefix}confirm", CONFIRM, value=False)
+        if self.job_ids is not None and self.filter is not None:
+            raise InvalidRequest(f"{prefix}filter", "cannot be combined with job_ids")
+        if self.job_ids is None and self.filter is None:
+            raise InvalidRequest(f"{prefix}filter", "is required, or 'job_ids'")
+        for name, value in ({} if self.filter is None else self.filter.meta).items():
+            # A variable that was not set must not erase the jobs of all who have none.
+            if value is None or value in ("", [], {}):
+                rule = "must not be empty or null: what is erased is asked for by name"
+                raise InvalidRequest(f"{prefix}filter.meta.{name}", rule, value=value)
+        if self.confirm is None and not self.dry_run:
+            raise InvalidRequest(f"{prefix}confirm", CONFIRM)
+
+
 class PurgeRequest(Configuration):
     """Delete jobs of a queue that have ended."""
 
@@ -1100,6 +1135,29 @@ class ConfirmedPurgeRequest(PurgeRequest):
 
 class BatchRequest(RequestModel):
     """Several jobs, all enqueued or none. Parsed job by job, so that errors can name the job."""
+
+    jobs: Annotated[list[JobRequest], Field(min_length=1, max_length=MAX_BATCH)]
+
+
+class BulkOptions(Configuration):
+    """Several jobs, and what is to become of them if some are refused. The jobs are parsed one by
+    one, as one of them may be wrong.
+    """
+
+    jobs: Annotated[list[Any], Field(min_length=1)]
+    atomicity: Literal["partial", "atomic"] = Field(
+        "partial", description="whether a job that is refused has all others refused"
+    )
+    idempotency_key: str | None = Field(
+        None,
+        min_length=1,
+        max_length=MAX_KEY_CHARACTERS,
+        description=f"as the header {HEADER}, which counts if both are sent",
+    )
+
+
+class BulkPushRequest(BulkOptions):
+    """Several jobs, each enqueued for itself, or all or none."""
 
     jobs: Annotated[list[JobRequest], Field(min_length=1, max_length=MAX_BATCH)]
 

@@ -15,6 +15,7 @@ from pydantic import TypeAdapter
 
 from ojs.domain.access import KEY_ID, Scope
 from ojs.domain.cron.definition import OverlapName
+from ojs.domain.delivery import delivery as deliveries
 from ojs.domain.fair_queue import tags
 from ojs.domain.ids import UUID7
 from ojs.domain.job import envelope, retry
@@ -37,7 +38,10 @@ _ERRORS = {
         "Forbidden",
         "The key does not allow this, or the queue does not take this producer's jobs.",
     ),
-    404: ("NotFound", "There is no such job, workflow, queue, worker, pool, key or route."),
+    404: (
+        "NotFound",
+        "There is no such job, workflow, queue, worker, pool, delivery, key or route.",
+    ),
     409: ("Conflict", "The job is in another state, or exists already; nothing was changed."),
     413: ("TooLarge", "Something is larger than allowed."),
     422: (
@@ -61,7 +65,10 @@ _HEADERS: Mapping[str, tuple[dict[str, Any], str]] = {
     "X-Request-Id": ({"type": "string"}, "the client's id for the request, or one made for it"),
     "X-OJS-Version": ({"type": "string", "const": negotiation.VERSION}, "the same as OJS-Version"),
     "X-OJS-Media-Type": ({"type": "string", "const": negotiation.MEDIA_TYPE}, "OJS's media type"),
-    "Location": ({"type": "string"}, "path of the new job, queue, pool, cron job, workflow or key"),
+    "Location": (
+        {"type": "string"},
+        "path of the new job, queue, pool, delivery, cron job, workflow or key",
+    ),
     "Retry-After": ({"type": "integer", "minimum": 1}, "seconds to wait before trying again"),
     "X-OJS-Queue-Depth": (
         {"type": "integer", "minimum": 0},
@@ -72,6 +79,8 @@ _HEADERS: Mapping[str, tuple[dict[str, Any], str]] = {
         {"type": "number", "minimum": 0, "maximum": 1},
         "depth divided by bound, beyond the queue's warning threshold; of several the fullest",
     ),
+    "X-OJS-Batch-Size": ({"type": "integer", "minimum": 1}, "jobs in the request"),
+    "X-OJS-Max-Batch-Size": ({"type": "integer"}, "how many jobs one request may have"),
     "X-RateLimit-Limit": (
         {"type": "integer", "minimum": 0},
         "of a job with a rate limit: how many may start, by the one of its limits with least room",
@@ -91,6 +100,7 @@ _PATH_PARAMETERS: Mapping[str, tuple[Mapping[str, Any], str]] = {
     "worker": (models.WORKER_ID_SCHEMA, "the worker's id"),
     "queue": (contract.QUEUE_SCHEMA, "the queue's name"),
     "pool": (contract.POOL_SCHEMA, "the worker pool's name"),
+    "delivery": (contract.DELIVERY_SCHEMA, "the delivery's name"),
     "key": ({"type": "string", "pattern": KEY_ID.pattern}, "the access key's id"),
     "cron job": (contract.QUEUE_SCHEMA, "the cron job's name"),
     "workflow": ({"type": "string", "pattern": UUID7.pattern}, "the workflow's id"),
@@ -231,6 +241,9 @@ _TYPE_RULES: Mapping[str, dict[str, Any]] = {
     "UniqueRequest": _META_KEYS,
     "CreateQueueRequest": _CONFIG_UNDER_OR_BESIDE,
     "PoolRequest": {"properties": dict.fromkeys(sorted(SHOWN_BACK), _SHOWN_BACK)},
+    "DeliveryRequest": {
+        "properties": dict.fromkeys(sorted(deliveries.SHOWN_BACK - {"name"}), _SHOWN_BACK)
+    },
 }
 
 _BULK_RETRY = {
@@ -275,6 +288,13 @@ EXAMPLES: Mapping[str, dict[str, Any]] = {
             {"type": "email.send", "args": ["bob@example.com"], "options": {"queue": "email"}},
         ]
     },
+    "enqueue_bulk": {
+        "jobs": [
+            {"type": "email.send", "args": ["alice@example.com"], "options": {"queue": "email"}},
+            {"type": "email.send", "args": ["bob@example.com"], "options": {"queue": "email"}},
+        ],
+        "idempotency_key": "newsletter-17",
+    },
     **{f"{prefix}change_job": {"priority": 10} for prefix in ("", "admin_")},
     "retry_jobs": {"job_ids": [_JOB_ID]},
     "cancel_jobs": {"filter": {"queue": "email", "state": ["available", "scheduled"]}},
@@ -283,6 +303,7 @@ EXAMPLES: Mapping[str, dict[str, Any]] = {
         f"admin_{verb}_jobs": {"filter": {"queue": "email", "type": "email.*"}, "confirm": True}
         for verb in ("retry", "cancel", "delete")
     },
+    "admin_erase_jobs": {"filter": {"meta": {"customer": "c-1042"}}, "confirm": True},
     "admin_purge_queue_jobs": {"states": ["completed"], "older_than": "P7D", "confirm": True},
     "purge_queue_jobs": {"states": ["completed"]},
     "ack_job_by_path": {"result": {"delivered": True}},
@@ -384,6 +405,19 @@ EXAMPLES: Mapping[str, dict[str, Any]] = {
             "min_dispatch_ratio": 0.05,
         },
     },
+    "create_delivery": {
+        "endpoint": "https://worker.example.com/ojs",
+        "job_types": ["email.send"],
+        "queues": ["email"],
+        "config": {"max_concurrency": 20, "timeout_ms": 30_000, "signing_secret": "whsec_example"},
+    },
+    "put_delivery": {
+        "target": {"function": "arn:aws:lambda:eu-central-1:123456789012:function:thumbnails"},
+        "queues": ["images"],
+        "concurrency": 50,
+        "timeout_ms": 60_000,
+    },
+    "test_delivery": {"type": "image.resize", "args": ["photo.jpg"]},
     **{
         f"set_maintenance{suffix}": {
             "enabled": True,
@@ -490,6 +524,7 @@ _SHARED: Mapping[str, Mapping[str, Any]] = {
     "OnExhaustion": _one_of(retry.OnExhaustion),
     "OnConflict": _one_of(envelope.OnConflict),
     "OnLimit": _one_of(limits.OnLimit),
+    "DeliveryForm": _one_of(deliveries.Form),
     "CronStateName": _one_of(answers.CronState),
     "CronOverlap": _one_of(answers.CronOverlap),
     "CronOverlapName": _one_of(OverlapName),
@@ -502,6 +537,7 @@ _SHARED: Mapping[str, Mapping[str, Any]] = {
     "RetryModeName": _one_of(models.RetryModeName),
     "UniqueKey": _one_of(envelope.Dimension),
     "AccessScope": _one_of(Scope),
+    "AuthorizerName": _one_of(answers.AuthorizerName),
 }
 _ANNOTATIONS = frozenset({"title", "description", "default"})
 
@@ -678,7 +714,9 @@ def _content(ref: str, example: Any = None) -> dict[str, Any]:
 def _error(status: int) -> dict[str, Any]:
     extra = {503: ("Retry-After",), 429: ("X-OJS-Queue-Depth", "X-OJS-Queue-Bound")}
     # Not with a batch that could never fit: it need not be tried again.
-    sometimes = {409: ("Retry-After",), 429: ("Retry-After",)}
+    sometimes = {
+        409: ("Retry-After",), 413: ("X-OJS-Max-Batch-Size",), 429: ("Retry-After",),
+    }  # fmt: skip
     example = _ERROR_EXAMPLE if status == 404 else None
     return {
         "description": _ERRORS[status][1],

@@ -15,6 +15,12 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from ojs.domain.cron.definition import CronRequest
 from ojs.domain.dead_letter.filter import MAX_ARGS_CHARACTERS
+from ojs.domain.delivery.delivery import (
+    DELIVERY_PATTERN,
+    MAX_DELIVERY_BYTES,
+    DeliveryRequest,
+    DeliveryTestRequest,
+)
 from ojs.domain.events.query import SOURCE_PATTERN as EVENT_SOURCE_PATTERN
 from ojs.domain.events.query import TYPE_PATTERN as EVENT_TYPE_PATTERN
 from ojs.domain.job import idempotency
@@ -78,7 +84,8 @@ MAX_BLOCK_S = 25
 MAX_PRODUCER = MAX_NAME_BYTES
 
 Subject = Literal[
-    "job", "worker", "queue", "rate limit", "operation", "pool", "key", "cron job", "workflow"
+    "job", "worker", "queue", "rate limit", "operation", "pool", "key", "cron job", "workflow",
+    "delivery",
 ]  # fmt: skip
 
 
@@ -147,7 +154,7 @@ _PARAMETER = re.compile(r"\{(\w+)\}")
 _SUBJECTS: Mapping[str, Subject] = {
     "jobs": "job", "dead-letter": "job", "operations": "operation", "workers": "worker",
     "queues": "queue", "rate-limits": "rate limit", "pools": "pool", "keys": "key",
-    "cron": "cron job", "crons": "cron job", "workflows": "workflow",
+    "cron": "cron job", "crons": "cron job", "workflows": "workflow", "deliveries": "delivery",
 }  # fmt: skip
 
 # For a wrong request, a wrong version, or a store that fails.
@@ -177,6 +184,7 @@ def _listed(*names: str, pattern: str, what: str) -> Iterable[Parameter]:
 # fmt: off
 QUEUE_SCHEMA = _text(QUEUE_PATTERN, MAX_NAME_BYTES)
 POOL_SCHEMA = _text(POOL_PATTERN, MAX_POOL_BYTES)
+DELIVERY_SCHEMA = _text(DELIVERY_PATTERN, MAX_DELIVERY_BYTES)
 _MOMENT_SCHEMA = {"type": "string", "format": "date-time"}
 _LIMIT = _whole(1, MAX_LIMIT, DEFAULT_LIMIT)
 _PAGE = _whole(1, MAX_OFFSET + 1, 1)
@@ -360,6 +368,7 @@ _PUSHING = (
 # On the answer to a push, when a queue is filled beyond its warning threshold.
 _RATE_LIMIT = ("X-RateLimit-Limit", "X-RateLimit-Remaining", "X-RateLimit-Reset")
 _PRESSURE = ("X-OJS-Queue-Depth", "X-OJS-Queue-Bound", "X-OJS-Queue-Pressure")
+_COUNTED = ("X-OJS-Batch-Size",)
 # For clients that send no body with DELETE. What the body says counts.
 _DELETION = (
     Parameter("strategy", _one_of(*DeletionStrategy),
@@ -424,6 +433,12 @@ _JOBS = (
             201: Success("BatchAnswer", "All jobs are stored, in the order of the request.",
                          sometimes=(*_PRESSURE, *_RATE_LIMIT)),
         }, 403, 404, 409, 413, 429, request=models.BatchRequest, headers=_PUSHING),
+    _row("POST jobs/bulk", "enqueue_bulk", "Enqueue many jobs, each for itself", {
+            201: Success("JobsPushedAnswer", "All jobs are stored.", _COUNTED, _PRESSURE),
+            207: Success("JobsPushedAnswer", "Some jobs are stored, others are refused.",
+                         _COUNTED, _PRESSURE),
+            422: Success("JobsRefusedAnswer", "No job is stored.", sometimes=_COUNTED),
+        }, 409, 413, request=models.BulkPushRequest, headers=_PUSHING),
     _row("GET jobs/{id}", "get_job", "Read a job", _JOB_TWICE, 404),
     _row("DELETE jobs/{id}", "cancel_job", "Cancel a job that is not final", _JOB_TWICE,
         404, 409),
@@ -479,6 +494,9 @@ _BULK_JOBS = (
             ("delete", "Delete many final jobs for good"),
         )
     ),
+    _row("POST admin/jobs/bulk/erase", "admin_erase_jobs",
+        "Erase jobs in any state, and from the archive of dead letters", _MANY,
+        request=models.EraseRequest),
     _row("GET admin/jobs/bulk/operations", "list_job_operations",
         "List bulk operations on jobs",
         Success("JobOperationsAnswer", "One page of operations, latest first."), query=PAGING),
@@ -689,6 +707,35 @@ _SCHEDULING = (
         Success("SchedulingStatsAnswer", "One page of queues, in order of name."), 404,
         tag="scheduling", query=(_POOL, *_QUEUES_PAGING), derived=True),
 )
+_DELIVERY = Success("DeliveryAnswer", "The delivery as it is now.")
+_DELIVERY_PUT = {
+    200: _DELIVERY,
+    201: Success("DeliveryAnswer", "The delivery, which is new.", ("Location",)),
+}
+_DELIVERIES = (
+    _row("GET admin/deliveries", "list_deliveries", "List deliveries",
+        Success("DeliveriesAnswer", "One page of deliveries, in order of name."),
+        tag="deliveries", query=PAGING, derived=True),
+    _row("POST admin/deliveries", "create_delivery",
+        "Push the jobs of queues to an endpoint or function", _DELIVERY_PUT, 404, 409,
+        tag="deliveries", request=DeliveryRequest),
+    _row("PUT admin/deliveries/{name}", "put_delivery", "Make or replace a delivery",
+        _DELIVERY_PUT, 404, 409, tag="deliveries", request=DeliveryRequest),
+    _row("GET admin/deliveries/{name}", "get_delivery", "Read a delivery and its statistics",
+        _DELIVERY, 404, tag="deliveries", derived=True),
+    _row("DELETE admin/deliveries/{name}", "delete_delivery", "Remove a delivery",
+        Success("DeliveryDeletedAnswer", "It is gone; its queues and jobs stay."), 404,
+        tag="deliveries"),
+    _row("POST admin/deliveries/{name}/pause", "pause_delivery", "Push no more jobs for now",
+        _DELIVERY, 404, tag="deliveries", request=models.NoOptions),
+    _row("POST admin/deliveries/{name}/resume", "resume_delivery",
+        "Push jobs again, also where the target was gone or forbidden", _DELIVERY, 404,
+        tag="deliveries", request=models.NoOptions),
+    _row("POST admin/deliveries/{name}/test", "test_delivery",
+        "Push once what no job stands for, and tell what the target answers",
+        Success("DeliveryTestAnswer", "What would have become of a job."), 404,
+        tag="deliveries", request=DeliveryTestRequest, body_required=False),
+)
 _KEYS = (
     _row("POST admin/keys", "create_key", "Make an access key",
         {201: Success("KeyMadeAnswer", "The key, and its secret, shown once.", ("Location",))},
@@ -706,6 +753,11 @@ _KEYS = (
             "what becomes of the keys that it made, of those that these made, and so on"),)),
 )
 _SYSTEM = (
+    _row("GET me", "get_caller", "Read who you are, and what you may do",
+        Success("PrincipalAnswer", "Your name, scopes and queues."), tag="system"),
+    _row("GET admin/actions", "list_actions", "List what operators did",
+        Success("ActionsAnswer", "One page of actions, latest first."), tag="system",
+        query=PAGING),
     _row("GET /ojs/manifest", "manifest", "Read what this server offers",
         Success("ManifestAnswer", "The conformance manifest."), tag="system"),
     *(
@@ -883,8 +935,8 @@ def _dead_letters_under_admin() -> Iterable[Operation]:
 
 OPERATIONS: tuple[Operation, ...] = (
     *_JOBS, *_ADMIN_JOBS, *_WORKERS, *_DEAD_LETTERS, *_dead_letters_under_admin(), *_QUEUES,
-    *_ADMIN_WORKERS, *_STATISTICS, *_RATE_LIMITS, *_SCHEDULING, *_CRON, *_as_crons(), *_WORKFLOWS,
-    *_KEYS, *_SYSTEM,
+    *_ADMIN_WORKERS, *_STATISTICS, *_RATE_LIMITS, *_SCHEDULING, *_DELIVERIES, *_CRON, *_as_crons(),
+    *_WORKFLOWS, *_KEYS, *_SYSTEM,
 )  # fmt: skip
 
 

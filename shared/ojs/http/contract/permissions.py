@@ -58,9 +58,9 @@ def _table() -> Iterable[tuple[Scope | None, Reach, Iterable[str]]]:
     work = Scope.WORK
     look, manage = Scope.ADMIN_READ, Scope.ADMIN_WRITE
     yield None, Reach.NONE, (
-        "manifest", "health", "root_health", "ready", "root_ready", "openapi",
+        "get_caller", "manifest", "health", "root_health", "ready", "root_ready", "openapi",
     )  # fmt: skip
-    yield write, Reach.NAMED, ("enqueue_job", "enqueue_batch")
+    yield write, Reach.NAMED, ("enqueue_job", "enqueue_batch", "enqueue_bulk")
     yield write, Reach.CRON, _either(
         "register_cron", "change_cron", "delete_cron", "trigger_cron", "pause_cron", "resume_cron",
     )  # fmt: skip
@@ -98,7 +98,8 @@ def _table() -> Iterable[tuple[Scope | None, Reach, Iterable[str]]]:
         ),
         "get_queue_policy", "get_worker", "admin_stats", "metrics", "root_metrics",
         "list_rate_limits", "get_rate_limit", "list_pools", "get_pool", "scheduling_stats",
-        "list_keys", "get_key", "list_job_operations", "get_job_operation",
+        "list_deliveries", "get_delivery",
+        "list_actions", "list_keys", "get_key", "list_job_operations", "get_job_operation",
         "system_config", "system_config_alias", "list_middleware", "get_maintenance",
         "get_maintenance_alias",
     )  # fmt: skip
@@ -108,7 +109,7 @@ def _table() -> Iterable[tuple[Scope | None, Reach, Iterable[str]]]:
     )  # fmt: skip
     yield manage, Reach.NAMED, (
         *_both("retry_dead_letters", "purge_dead_letters"), "create_queue",
-        "admin_retry_jobs", "admin_cancel_jobs", "admin_delete_jobs",
+        "admin_retry_jobs", "admin_cancel_jobs", "admin_delete_jobs", "admin_erase_jobs",
     )  # fmt: skip
     yield manage, Reach.FILTER, _both("purge_old_dead_letters")
     yield manage, Reach.PATH, (
@@ -119,7 +120,9 @@ def _table() -> Iterable[tuple[Scope | None, Reach, Iterable[str]]]:
         *_both("stop_dead_letter_operation"), "set_queue_policy", "direct_worker", "quiet_worker",
         "admin_remove_worker", "put_rate_limit", "delete_rate_limit", "put_rate_limit_override",
         "delete_rate_limit_override", "put_pool", "delete_pool", "create_key", "revoke_key",
-        "create_role", "stop_job_operation", "set_maintenance", "set_maintenance_alias",
+        "create_delivery", "put_delivery", "delete_delivery", "pause_delivery", "resume_delivery",
+        "test_delivery", "create_role", "stop_job_operation", "set_maintenance",
+        "set_maintenance_alias",
     )  # fmt: skip
 
 

@@ -2,24 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, cast
 
+from ojs.domain import times
 from ojs.domain.dead_letter.bulk import MAX_ERRORS, Action, BulkOperation, JobIds, Refusal
 from ojs.domain.errors import InvalidRequest
 from ojs.domain.job import filter as job_filter
 from ojs.domain.job.filter import JobFilter
 from ojs.domain.page import Page
+from ojs.domain.stats import DAY_MS
 from ojs.http.binding import paging
 from ojs.http.contract import models
 
 if TYPE_CHECKING:
     from ojs.http.contract import answers
 
+# Events are shown for seven days, and deleted a day later.
+LOG_DAYS = 8
 _DONE = {
     Action.RETRY_JOBS: "retried",
     Action.CANCEL_JOBS: "cancelled",
     Action.DELETE_JOBS: "deleted",
+    Action.ERASE_JOBS: "erased",
 }
 
 
@@ -31,6 +36,14 @@ def wanted(body: models.JobsRequest, action: Action, *, now_ms: int) -> JobFilte
         return JobIds(tuple(dict.fromkeys(body.job_ids)))
     found = job_filter.parse(body.wanted(), now_ms=now_ms)
     return limited(found, action, "filter.state")
+
+
+def to_erase(body: models.EraseRequest, *, now_ms: int) -> JobFilter | JobIds:
+    """The jobs that are to be erased. Raises InvalidRequest."""
+    if body.job_ids is not None:
+        return JobIds(tuple(dict.fromkeys(body.job_ids)))
+    assert body.filter is not None
+    return job_filter.parse(body.filter.model_dump(exclude_unset=True), now_ms=now_ms)
 
 
 def to_purge(body: models.PurgeRequest, queue: str, *, now_ms: int) -> JobFilter:
@@ -52,7 +65,10 @@ def limited(found: JobFilter, action: Action, field: str) -> JobFilter:
 
 
 def done(
-    operation: BulkOperation, job_ids: Sequence[str], errors: Sequence[Refusal]
+    operation: BulkOperation,
+    job_ids: Sequence[str],
+    errors: Sequence[Refusal],
+    recovery_days: Mapping[str, int],
 ) -> answers.ManyJobsAnswer:
     """What one request did itself; the sweep does the rest of the operation."""
     succeeded = 0 if operation.dry_run else len(job_ids)
@@ -66,7 +82,7 @@ def done(
         "skipped": len(errors),
         _DONE[operation.action]: succeeded,
         "errors": [each.to_dict() | {"error": each.message} for each in errors[:MAX_ERRORS]],
-        "operation": operation.to_dict(),
+        "operation": shown(operation, recovery_days),
     }
     if isinstance(operation.wanted, JobIds):
         answer["items"] = _items(operation, operation.wanted.ids, job_ids, errors)
@@ -108,12 +124,32 @@ def purged(
     }
 
 
-def wrapped(operation: BulkOperation) -> answers.JobOperationAnswer:
+def shown(operation: BulkOperation, recovery_days: Mapping[str, int]) -> answers.JobOperation:
+    """One operation; of an erasure also where copies are kept, and until when."""
+    found = cast("answers.JobOperation", operation.to_dict())
+    if operation.action is Action.ERASE_JOBS and not operation.dry_run:
+        end_ms = operation.finished_ms or operation.updated_ms
+        kept = {"event_log": LOG_DAYS, **recovery_days}
+        found["remains"] = [
+            {"where": cast("Any", where), "until": times.format_ms(end_ms + days * DAY_MS)}
+            for where, days in kept.items()
+            if days
+        ]
+    return found
+
+
+def wrapped(
+    operation: BulkOperation, recovery_days: Mapping[str, int]
+) -> answers.JobOperationAnswer:
     """One operation."""
-    return {"operation": cast("answers.JobOperation", operation.to_dict())}
+    return {"operation": shown(operation, recovery_days)}
 
 
-def page(found: Page[BulkOperation], pagination: answers.Pagination) -> answers.JobOperationsAnswer:
+def page(
+    found: Page[BulkOperation],
+    pagination: answers.Pagination,
+    recovery_days: Mapping[str, int],
+) -> answers.JobOperationsAnswer:
     """A page of operations, under both names that clients know."""
-    items = [cast("answers.JobOperation", each.to_dict()) for each in found.items]
+    items = [shown(each, recovery_days) for each in found.items]
     return {"operations": items, "items": items, **paging.with_total(pagination)}

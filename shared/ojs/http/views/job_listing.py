@@ -6,12 +6,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, cast
 
-from ojs.domain.errors import InvalidRequest
 from ojs.domain.job import filter as job_filter
 from ojs.domain.job.filter import JobFilter
 from ojs.domain.job.job import Job
 from ojs.domain.page import Page
-from ojs.domain.requests import FILLED
 from ojs.http.binding import paging, query
 from ojs.http.contract.operations import DEFAULT_LISTED, INCLUDED, MAX_LISTED, SORTS
 from ojs.http.views import jobs as views
@@ -36,9 +34,6 @@ class JobsQuery:
 
 def read(parameters: Mapping[str, str], *, now_ms: int) -> JobsQuery:
     """Read which jobs a query asks for. Raises InvalidRequest naming a parameter."""
-    for name, value in parameters.items():
-        if not value:
-            raise InvalidRequest(name, FILLED)
     wanted = job_filter.from_query(parameters, now_ms=now_ms)
     ordered = "sort" in parameters or "order" in parameters
     sort = query.choice(parameters, "sort", SORTS, default=SORTS[0]) if ordered else None

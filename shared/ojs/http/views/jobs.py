@@ -22,7 +22,8 @@ from ojs.http.binding import errors, paging
 
 if TYPE_CHECKING:
     from ojs.http.contract import answers
-    from ojs.services.jobs.batch_finish import Outcome
+    from ojs.services.jobs.batch_finish import BatchOutcome
+    from ojs.services.jobs.bulk_push import PushOutcome
     from ojs.services.jobs.manage import Progress
 
 # Lambda sends at most 6 MB (6 291 556 bytes). The rest is for headers and the JSON around the body.
@@ -57,6 +58,8 @@ _OF_OUTCOME = (
     "state", "attempt", "max_attempts", "retry_delay_ms", "next_attempt_at", "completed_at",
     "discarded_at",
 )  # fmt: skip
+# Those of a job that was pushed with many others.
+_IN_SHORT = ("id", "type", "queue", "state", "created_at", "scheduled_at")
 # The times of a job that its `metadata` has for operators.
 _TIMES = (
     "created_at", "enqueued_at", "started_at", "scheduled_at", "completed_at", "cancelled_at",
@@ -215,6 +218,32 @@ def batch(stored: Sequence[Job], warnings: Sequence[str] = ()) -> answers.BatchA
     }
 
 
+def bulk_pushed(
+    outcomes: Sequence[PushOutcome], warnings: Sequence[str] = ()
+) -> answers.JobsPushedAnswer:
+    """What became of each job of a request, in its order."""
+    failed = sum(isinstance(outcome, OjsError) for outcome in outcomes)
+    return {
+        "total": len(outcomes),
+        "succeeded": len(outcomes) - failed,
+        "failed": failed,
+        "items": [_bulk_item(index, outcome) for index, outcome in enumerate(outcomes)],
+        **_warned(warnings),
+    }
+
+
+def _bulk_item(index: int, outcome: PushOutcome) -> answers.BulkItem:
+    if isinstance(outcome, OjsError):
+        return {"index": index, "status": "failed", "error": errors.brief(outcome)}
+    shown = jobs.to_dict(outcome.job)
+    kept = {name: shown[name] for name in _IN_SHORT if name in shown}
+    return {
+        "index": index,
+        "status": "duplicate" if outcome.deduplicated else "created",
+        "job": cast("answers.BulkJob", kept),
+    }
+
+
 def acknowledged(job: Job) -> answers.AckAnswer:
     """The answer to an ack."""
     shown = whole(job)
@@ -242,7 +271,7 @@ def failed(job: Job) -> answers.NackAnswer:
     }
 
 
-def outcomes(found: Sequence[Outcome]) -> list[answers.Outcome]:
+def outcomes(found: Sequence[BatchOutcome]) -> list[answers.Outcome]:
     """What became of many acks or nacks. The jobs themselves are not in it, so that it fits."""
     return [_outcome(one.job_id, one.result) for one in found]
 

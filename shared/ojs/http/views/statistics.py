@@ -255,6 +255,8 @@ def totals(found: Totals, uptime_s: int) -> answers.StatsAnswer:
     }
     if found.at_ms is not None:
         answer["computed_at"] = times.format_ms(found.at_ms)
+    if found.oldest_ms is not None:
+        answer["oldest_available_at"] = times.format_ms(found.oldest_ms)
     return answer
 
 

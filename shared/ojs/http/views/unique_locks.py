@@ -6,10 +6,8 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from ojs.domain import times
-from ojs.domain.errors import InvalidRequest
 from ojs.domain.job import unique
 from ojs.domain.page import Page
-from ojs.domain.requests import FILLED
 from ojs.http.binding import paging, query
 from ojs.http.contract.operations import DEFAULT_LISTED, MAX_LISTED, MAX_LISTED_LOCKS
 
@@ -19,10 +17,7 @@ if TYPE_CHECKING:
 
 
 def key(parameters: Mapping[str, str]) -> str | None:
-    """The key that a query asks for. Raises InvalidRequest, also for an empty parameter."""
-    for name, value in parameters.items():
-        if not value:
-            raise InvalidRequest(name, FILLED)
+    """The key that a query asks for. Raises InvalidRequest."""
     return query.single(parameters, "key", unique.check_key)
 
 

@@ -11,10 +11,13 @@ from __future__ import annotations
 
 import gzip
 import hashlib
-from collections.abc import Sequence
+import zlib
+from collections.abc import Callable, Mapping, Sequence
 from io import BytesIO
+from typing import Any
 
 from ojs.domain import jsontext, times
+from ojs.domain.errors import BackendUnavailable
 from ojs.domain.job.job import Job, to_dict
 from ojs.store.jobs.blobs import ARCHIVE, GZIP, Blobs
 from ojs.store.jobs.reading import JobReader
@@ -25,7 +28,7 @@ MAX_BYTES = 8_000_000
 
 
 class Archive:
-    """Writes archive objects; never reads them."""
+    """Writes archive objects; reads them only to erase what is in them."""
 
     def __init__(self, jobs: JobReader, blobs: Blobs) -> None:
         self._jobs = jobs
@@ -59,9 +62,47 @@ class Archive:
             self._blobs.put(key, packed.getvalue(), content_type=GZIP)
         return kept, looked
 
+    def names(
+        self, *, after: str, limit: int, queue: str | None = None, since_ms: int = 0
+    ) -> list[tuple[str, bool]]:
+        """The next objects behind a name, of one queue or of all, and whether each was written
+        since the day of a time. One call.
+        """
+        prefix = ARCHIVE if queue is None else f"{ARCHIVE}{queue}/"
+        found = self._blobs.names(prefix, after=max(after, prefix), limit=limit)
+        return [(name, name.split("/")[2:5] >= _day(since_ms).split("/")) for name in found]
+
+    def erase(
+        self, name: str, meant: Callable[[Mapping[str, Any]], bool], *, dry_run: bool = False
+    ) -> list[str]:
+        """Write an object anew without the jobs that are meant, or remove it if nothing is left;
+        returns their ids. A call, and another one if there are any.
+
+        Raises BackendUnavailable for an object that cannot be read: what is in it is not known.
+        """
+        try:
+            lines = gzip.decompress(self._blobs.get(name)).splitlines()
+            erased = [job for line in lines if meant(job := jsontext.stored(line.decode()))]
+        except KeyError:
+            return []
+        except (OSError, EOFError, zlib.error, ValueError) as error:
+            raise BackendUnavailable(f"The archive object {name} cannot be read.") from error
+        if erased and not dry_run:
+            kept = [line for line in lines if not meant(jsontext.stored(line.decode()))]
+            if kept:
+                packed = gzip.compress(b"".join(line + b"\n" for line in kept), mtime=0)
+                self._blobs.put(name, packed, content_type=GZIP)
+            else:
+                self._blobs.delete(name)
+        return [str(job["id"]) for job in erased]
+
+
+def _day(ms: int) -> str:
+    return times.format_ms(ms)[:10].replace("-", "/")
+
 
 def _key(queue: str, kept: Sequence[Job], now_ms: int) -> str:
-    day = times.format_ms(now_ms)[:10].replace("-", "/")
+    day = _day(now_ms)
     # The jobs and their versions: another slice gets another name.
     versions = "\n".join(f"{job.id} {job.op}" for job in kept)
     digest = hashlib.sha256(versions.encode()).hexdigest()[:16]

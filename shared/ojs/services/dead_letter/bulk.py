@@ -1,4 +1,4 @@
-"""Bulk operations: retry or purge many dead letters; retry, cancel or delete many jobs.
+"""Bulk operations: retry or purge many dead letters; retry, cancel, delete or erase many jobs.
 
 An operation scans the index of dead letters, oldest first, in slices: a page of the index, its job
 records in one call, one conditional write for each matching job, then a write of the progress. One
@@ -58,6 +58,8 @@ LOOKS_PER_JOB = 10
 CLAIM_MS = 60_000
 # A full queue is tried again after this.
 ROOM_MS = 20_000
+# An erasure looks at everything again after this: the stream has told of jobs that ended by then.
+AGAIN_MS = 60_000
 # An operation that is not over by then is stopped: the queue that it waits for stays full.
 LIFETIME_MS = 7 * 86_400_000
 # One page of the index: one query and one BatchGet.
@@ -72,6 +74,7 @@ _COUNTED = {
     Action.RETRY_JOBS: "retried",
     Action.CANCEL_JOBS: "cancelled",
     Action.DELETE_JOBS: "deleted",
+    Action.ERASE_JOBS: "erased",
 }
 
 
@@ -91,6 +94,8 @@ class BulkRun:
     over: bool = False
     # The store failed; do not go on at once.
     troubled: bool = False
+    # The next round begins later.
+    waits: bool = False
 
     @property
     def operation(self) -> BulkOperation:
@@ -119,7 +124,8 @@ class BulkRun:
     @property
     def rests(self) -> bool:
         """Whether the operation needs no further run now."""
-        return self.troubled or self.operation.phase.over or self.operation.waiting_for_room
+        idle = self.troubled or self.waits
+        return idle or self.operation.phase.over or self.operation.waiting_for_room
 
 
 def loaded(
@@ -185,9 +191,9 @@ class BulkRunner:
     def run_once(self, now_ms: int, limit: int, go_on: GoOn = always) -> SweepReport:
         """Carry on operations that are not over, up to about `limit` jobs in all.
 
-        Counts: retried, purged, cancelled, deleted, refused (jobs that cannot be), counted (by dry
-        runs), waiting and ended (operations), failed (operations), `more`. Operations alternate, so
-        that a large one does not hold up the others.
+        Counts: retried, purged, cancelled, deleted, erased, refused (jobs that cannot be), counted
+        (by dry runs), waiting and ended (operations), failed (operations), `more`. Operations
+        alternate, so that a large one does not hold up the others.
         """
         counts = SweepCounts()
         waiting = self._store.due(now_ms=now_ms, limit=_OPERATIONS)
@@ -279,7 +285,11 @@ class BulkRunner:
                 run.claim = self._store.save(run.claim, until_ms=self._clock.now_ms() + CLAIM_MS)
             if run.over and not run.operation.phase.over:
                 now_ms = self._clock.now_ms()
-                run.now(run.operation.ended(Phase.COMPLETED, now_ms=now_ms))
+                if run.operation.goes_round:
+                    run.waits, run.look_at_ms = True, now_ms + AGAIN_MS
+                    run.now(run.operation.next_round())
+                else:
+                    run.now(run.operation.ended(Phase.COMPLETED, now_ms=now_ms))
             run.now(self._store.release(run.claim, look_at_ms=run.look_at_ms))
         except LostRace:
             # The claim expired, or the operation was stopped: use what is stored.

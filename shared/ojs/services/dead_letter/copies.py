@@ -16,7 +16,7 @@ from typing import Any
 from ojs.clock import Clock
 from ojs.domain import jsontext, times
 from ojs.domain.dead_letter import copies as domain
-from ojs.domain.dead_letter.copies import Origin, Target
+from ojs.domain.dead_letter.copies import CopyTarget, Origin
 from ojs.domain.errors import (
     BackendUnavailable,
     Duplicate,
@@ -108,7 +108,7 @@ class DeadLetterCopies:
                 record = found
         raise BackendUnavailable("Others are changing this job; try again.")
 
-    def _make(self, record: Job, target: Target) -> Job:
+    def _make(self, record: Job, target: CopyTarget) -> Job:
         now_ms = self._clock.now_ms()
         queue = self._queues.get(target.queue)
         if queue is None:
@@ -181,7 +181,9 @@ class DeadLetterCopies:
         return over <= len(dropped)
 
 
-def _copy(record: Job, target: Target, queue: Queue, *, now_ms: int, lane: int, order: str) -> Job:
+def _copy(
+    record: Job, target: CopyTarget, queue: Queue, *, now_ms: int, lane: int, order: str
+) -> Job:
     """A new job with the same work, under the rules of the target queue."""
     config = queue.config
     expires_ms = min((record.discarded_ms or now_ms) + target.ttl_ms, times.MAX_MS)

@@ -25,7 +25,7 @@ Ending = tuple[str, Mapping[str, Any]]
 
 
 @dataclass(frozen=True)
-class Outcome:
+class BatchOutcome:
     """What became of one ack or nack: the job as it is now, or why it was refused."""
 
     job_id: str
@@ -56,7 +56,7 @@ class BatchFinish:
         *,
         reaches: Reaches | None = None,
         go_on: GoOn = always,
-    ) -> tuple[list[Outcome], list[Outcome]]:
+    ) -> tuple[list[BatchOutcome], list[BatchOutcome]]:
         """Complete some jobs and fail others; returns the outcomes, in the order of the request.
 
         Several are settled at the same time, each job once: a second entry of the same job is
@@ -76,7 +76,7 @@ class BatchFinish:
         first = {step.job_id: step for step in reversed(steps)}
         barred = self._barred(first, reaches)
 
-        def settle(step: _Step) -> Outcome:
+        def settle(step: _Step) -> BatchOutcome:
             try:
                 if first[step.job_id] is not step:
                     rule = f"is that of {first[step.job_id].place} too; each job is settled once"
@@ -85,9 +85,9 @@ class BatchFinish:
                     raise barred[step.job_id]
                 if not go_on():
                     raise BackendUnavailable("There was no time left for it; send it again.")
-                return Outcome(step.job_id, step.end())
+                return BatchOutcome(step.job_id, step.end())
             except OjsError as error:
-                return Outcome(step.job_id, error)
+                return BatchOutcome(step.job_id, error)
 
         outcomes = self._for_each(settle, steps)
         return outcomes[: len(acks)], outcomes[len(acks) :]

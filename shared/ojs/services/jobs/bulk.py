@@ -6,11 +6,17 @@ the slice are met again; those that were dealt with do not match any more, and a
 as it was asked for since the operation began counts as done.
 
 Where no queue is named, jobs that came in the last seconds to a queue that had none are left out.
+An erasure finds these in its next round.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import Any
+
 from ojs.domain.dead_letter.bulk import Action, BulkOperation, JobIds, Refusal
+from ojs.domain.dead_letter.filter import same
 from ojs.domain.errors import (
     BackendTimeout,
     BackendUnavailable,
@@ -24,9 +30,12 @@ from ojs.domain.job.filter import JobFilter
 from ojs.domain.job.job import Job
 from ojs.domain.job.states import State
 from ojs.domain.queue.queue import Queue
+from ojs.domain.stats import DAY_MS
+from ojs.services.dead_letter.archive import Archive
 from ojs.services.dead_letter.bulk import SLICE, TRIES, BulkRun, loaded
 from ojs.services.jobs.acts import JobActs
 from ojs.services.jobs.listing import JobListing
+from ojs.store.jobs.blobs import ARCHIVE
 from ojs.store.jobs.records import JobStore
 from ojs.store.queues.queues import QueueStore
 from ojs.store.table.errors import LostRace, pass_over
@@ -36,12 +45,21 @@ class JobSlices:
     """Handles slices of bulk operations on jobs."""
 
     def __init__(
-        self, *, jobs: JobStore, queues: QueueStore, listing: JobListing, acts: JobActs
+        self,
+        *,
+        jobs: JobStore,
+        queues: QueueStore,
+        listing: JobListing,
+        acts: JobActs,
+        archive: Archive,
+        forget_workflow: Callable[[str], None],
     ) -> None:
         self._jobs = jobs
         self._queues = queues
         self._listing = listing
         self._acts = acts
+        self._archive = archive
+        self._forget_workflow = forget_workflow
 
     def handle(self, run: BulkRun) -> None:
         """Handle the next jobs of an operation, and advance its cursor accordingly.
@@ -50,7 +68,9 @@ class JobSlices:
         """
         size = min(SLICE, run.jobs_left, run.looks_left)
         run.looks_left -= size
-        if isinstance(run.operation.wanted, JobIds):
+        if (run.operation.cursor or "").startswith(ARCHIVE):
+            self._erase_archived(run, size)
+        elif isinstance(run.operation.wanted, JobIds):
             self._handle_named(run, run.operation.wanted.ids, size)
         elif isinstance(run.operation.wanted, JobFilter):
             self._handle_matching(run, run.operation.wanted, size)
@@ -71,7 +91,8 @@ class JobSlices:
             elif not self._handle(run, job, known):
                 return
             run.now(run.operation.passed(str(number)))
-        run.over = begin + len(part) >= len(ids)
+        if begin + len(part) >= len(ids):
+            self._end(run)
 
     def _handle_matching(self, run: BulkRun, wanted: JobFilter, size: int) -> None:
         operation = run.operation
@@ -82,6 +103,8 @@ class JobSlices:
                 cursor=operation.cursor,
                 # Only dead letters can come back.
                 log=operation.action is not Action.RETRY_JOBS,
+                # What ended before an erasure began was met in its first round.
+                ended_since_ms=0 if operation.round == 1 else operation.started_ms - DAY_MS,
             )
         except InvalidRequest as error:
             raise BackendUnavailable(f"The operation cannot go on: {error.message}") from error
@@ -95,9 +118,41 @@ class JobSlices:
                 return
             run.now(run.operation.passed(cursor))
         if part.next_cursor is None:
-            run.over = True
+            self._end(run)
         else:
             run.now(run.operation.passed(part.next_cursor))
+
+    def _end(self, run: BulkRun) -> None:
+        """After the last job in the table: an erasure goes on in the archive."""
+        if run.operation.action is Action.ERASE_JOBS:
+            run.now(run.operation.passed(ARCHIVE))
+        else:
+            run.over = True
+
+    def _erase_archived(self, run: BulkRun, size: int) -> None:
+        """Handle the next archive objects of an erasure. Each is read, and written anew without
+        what is meant; a crash in between leaves it as it was, or without. Raises as `handle`.
+        """
+        operation = run.operation
+        wanted = operation.wanted
+        names = self._archive.names(
+            after=operation.cursor or ARCHIVE,
+            limit=size,
+            queue=wanted.queue if isinstance(wanted, JobFilter) else None,
+            # What was archived before an erasure began was read in its first round.
+            since_ms=0 if operation.round == 1 else operation.started_ms - DAY_MS,
+        )
+        for name, worth_a_look in names:
+            if not run.may_go_on:
+                return
+            if worth_a_look:
+                for job_id in self._archive.erase(
+                    name, partial(_archived, wanted), dry_run=operation.dry_run
+                ):
+                    run.done(job_id)
+                    run.jobs_left -= 1
+            run.now(run.operation.passed(name))
+        run.over = len(names) < size
 
     def _known(self, run: BulkRun, jobs: list[Job]) -> dict[str, Queue]:
         """The queues to which dead letters may come back. Read once for each slice."""
@@ -138,8 +193,19 @@ class JobSlices:
             self._acts.cancel(job)
         elif action is Action.DELETE_JOBS:
             self._acts.remove(job)
+        elif action is Action.ERASE_JOBS:
+            self._erase(job)
         else:
             self._acts.bring_back(job, known=known)
+
+    def _erase(self, job: Job) -> None:
+        """Forget the workflow of a job, cancel it, remove it, as far as each is to be done. If we
+        die in between, the next round finds the job again. Raises LostRace, and Conflict while its
+        workflow goes on.
+        """
+        if job.workflow is not None:
+            self._forget_workflow(job.workflow.workflow_id)
+        self._acts.remove(job if job.state.terminal else self._acts.cancel(job))
 
     def _changed(self, run: BulkRun, job_id: str, job: Job | None) -> None:
         """Count a named job that is not, or no more, one that the operation is for."""
@@ -163,6 +229,20 @@ def _meant(operation: BulkOperation, job: Job) -> bool:
     if action is Action.RETRY_JOBS and job.state is State.DISCARDED and not job.dead_letter:
         return False
     return not isinstance(wanted, JobFilter) or wanted.matches_record(job)
+
+
+def _archived(wanted: object, shown: Mapping[str, Any]) -> bool:
+    """Whether an erasure is for a job, as the archive shows it."""
+    if isinstance(wanted, JobIds):
+        return shown["id"] in wanted.ids
+    if not isinstance(wanted, JobFilter):
+        return False
+    meta, asked = shown.get("meta") or {}, wanted.meta or {}
+    return (
+        wanted.queue in (None, shown["queue"])
+        and wanted.matches_type(shown["type"])
+        and all(key in meta and same(meta[key], value) for key, value in asked.items())
+    )
 
 
 def _as_asked(operation: BulkOperation, job: Job) -> bool:

@@ -23,6 +23,7 @@ from ojs.domain.job.job import Job
 from ojs.domain.job.states import State
 from ojs.services.for_each import THREADS, ForEach
 from ojs.store.jobs.finding import DueLine, JobIndex, ReadyPage
+from ojs.store.table import keys
 
 # Lanes of a fetch, over all its queues, whose lines are never passed over.
 FEW = 8
@@ -31,7 +32,7 @@ _DUE_MS = 30_000
 # Looks a second that empty lines may cost a container; due lines have what ready lines leave of it,
 # and two.
 _LOOKS = 18
-_LEAST_LOOKS = 2
+_LEAST_LOOKS = 2.3
 _REMEMBERED = 10_000
 
 # A lane of a queue.
@@ -42,7 +43,9 @@ Found = TypeVar("Found")
 class EmptyLines:
     """Which lines a container has seen empty. One for each container."""
 
-    def __init__(self, clock: Clock) -> None:
+    def __init__(self, clock: Clock, placed: Callable[[Job], None] = lambda _: None) -> None:
+        """`placed` is told of each job that this container has put into a line."""
+        self._placed = placed
         self._clock = clock
         # When the line was seen empty, in ms.
         self._ready: BoundedMap[Lane, int] = BoundedMap(_REMEMBERED)
@@ -51,14 +54,15 @@ class EmptyLines:
 
     def note(self, job: Job) -> None:
         """Note that this container has put a job into a line."""
-        lane = job.queue, job.lane
+        self._placed(job)
+        lane, due_lane = (job.queue, job.lane), (job.queue, keys.due_lane(job.lane))
         due_ms = job.retry_at_ms if job.state is State.RETRYABLE else job.scheduled_ms
         if job.state is State.AVAILABLE:
             self._ready.forget(lane)
         elif job.state in (State.RETRYABLE, State.SCHEDULED) and due_ms is not None:
-            seen = self._due.get(lane)
+            seen = self._due.get(due_lane)
             if seen is not None and (seen[1] is None or due_ms < seen[1]):
-                self._due.put(lane, (seen[0], due_ms))
+                self._due.put(due_lane, (seen[0], due_ms))
 
     def reader(
         self, index: JobIndex, lanes: Sequence[Lane], for_each: ForEach, *, remembers: bool
@@ -66,20 +70,20 @@ class EmptyLines:
         """Reads the lines of one fetch. It passes over empty lines only if it `remembers`."""
         return LineReader(self, index, self._clock, lanes, for_each, remembers=remembers)
 
-    # --- for `LineReader`, with `lanes` the number that the fetch asks for ---------------------
+    # --- for `LineReader`, with how many ready and due lines the fetch asks for ----------------
 
-    def ready_is_empty(self, lane: Lane, lanes: int) -> bool:
+    def ready_is_empty(self, lane: Lane, lanes: int, _: int) -> bool:
         """Whether a ready line was seen empty so lately that it is left alone."""
         seen_ms = self._ready.get(lane)
         return seen_ms is not None and self._clock.now_ms() - seen_ms < _ready_ms(lanes)
 
-    def due_is_empty(self, lane: Lane, lanes: int) -> bool:
+    def due_is_empty(self, lane: Lane, lanes: int, due_lanes: int) -> bool:
         """The same of a due line."""
         now_ms = self._clock.now_ms()
         seen_ms, next_ms = self._due.get(lane, (None, None))
         if seen_ms is None or (next_ms is not None and next_ms <= now_ms):
             return False
-        return now_ms - seen_ms < _due_ms(lanes)
+        return now_ms - seen_ms < _due_ms(lanes, due_lanes)
 
     def saw_ready(self, lane: Lane) -> None:
         """A ready line is empty."""
@@ -95,10 +99,12 @@ def _ready_ms(lanes: int) -> int:
     return min(_READY_MS, 2_000 * lanes // _LOOKS)
 
 
-def _due_ms(lanes: int) -> int:
-    """How long a due line without due jobs is left alone by fetches of so many lanes (ms)."""
+def _due_ms(lanes: int, due_lanes: int) -> int:
+    """How long a due line without due jobs is left alone by fetches of so many lanes (ms), of which
+    so many have due lines.
+    """
     left = _LOOKS - lanes * 1_000 / _ready_ms(lanes)
-    return min(_DUE_MS, round(lanes * 1_000 / max(left, _LEAST_LOOKS)))
+    return min(_DUE_MS, round(due_lanes * 1_000 / max(left, _LEAST_LOOKS)))
 
 
 class _Ahead(Generic[Found]):
@@ -163,8 +169,10 @@ class LineReader:
         self._lanes = len(lanes)
         self._many = len(lanes) > FEW
         self._remembers = remembers and self._many
+        due = [lane for lane in lanes if lane[1] < keys.DUE_LINES]
+        self._due_lanes = len(due)
         ready = [lane for lane in lanes if not self._passes_over(empty.ready_is_empty, lane)]
-        due = [lane for lane in lanes if not self._passes_over(empty.due_is_empty, lane)]
+        due = [lane for lane in due if not self._passes_over(empty.due_is_empty, lane)]
         self._ready = _Ahead(ready, self._look_ready, for_each)
         self._due = _Ahead(due, self._look_due, for_each)
 
@@ -184,8 +192,8 @@ class LineReader:
             return DueLine([], [])
         return self._due.take((queue, lane), limit)
 
-    def _passes_over(self, is_empty: Callable[[Lane, int], bool], lane: Lane) -> bool:
-        return self._remembers and is_empty(lane, self._lanes)
+    def _passes_over(self, is_empty: Callable[[Lane, int, int], bool], lane: Lane) -> bool:
+        return self._remembers and is_empty(lane, self._lanes, self._due_lanes)
 
     def _look_ready(self, lane: Lane, limit: int) -> ReadyPage:
         entries, last = self._index.ready(*lane, limit=limit)

@@ -58,7 +58,7 @@ if TYPE_CHECKING:
 _TRIES = 16
 # Batches of so many jobs are staged if no client chose their ids: a transaction takes one unit more
 # for each job, staging four for the batch (ADR 3).
-_STAGED_FROM = 5
+STAGED_FROM = 5
 
 
 @dataclass(frozen=True)
@@ -95,7 +95,7 @@ class Overtaken(Exception):
 
 
 @dataclass(frozen=True)
-class Push:
+class PushRequest:
     """A push as it was requested: requests after the middleware, their specifications as of the
     time they came (`came_ms`), and the ids of their jobs. In a `batch` errors name the job's index.
 
@@ -124,7 +124,7 @@ class Push:
             return False
         chosen = any(specification.id is not None for specification in self.specifications)
         also = 0 if self.alongside is None else len(self.alongside.writes)
-        return count + also > MAX_TRANSACTION or (count >= _STAGED_FROM and not chosen)
+        return count + also > MAX_TRANSACTION or (count >= STAGED_FROM and not chosen)
 
     def mark(self, specification: Specification) -> str | None:
         """What its job's `made_by` begins with, so that later tries can tell it from another job of
@@ -141,7 +141,7 @@ class _ResolvedPush:
     specifications under the queues' defaults, the queues, and the tenants' finish tags in them.
     """
 
-    push: Push
+    push: PushRequest
     jobs: Sequence[Job]
     specifications: Sequence[Specification]
     queues: Mapping[str, Queue]
@@ -229,13 +229,13 @@ class Enqueue:
         (pushed,) = self.store(replace(push, alongside=alongside), wait_ms)
         return pushed
 
-    def store(self, push: Push, wait_ms: int) -> list[Pushed]:
+    def store(self, push: PushRequest, wait_ms: int) -> list[Pushed]:
         """Store a prepared push. Raises what `push` and `push_batch` raise."""
         if push.batch:
             return self._bounds.wait(lambda: self._push_all(push), wait_ms)
         return [self._bounds.wait(lambda: self._push(push), wait_ms)]
 
-    def _push(self, push: Push) -> Pushed:
+    def _push(self, push: PushRequest) -> Pushed:
         """Store the one job of a push, under its queue's present configuration.
 
         Raises NoRoomYet, and what `push` raises.
@@ -363,7 +363,7 @@ class Enqueue:
         batch: bool = False,
         trace: TraceContext | None = None,
         as_sent: bool = False,
-    ) -> Push:
+    ) -> PushRequest:
         """The requests after the middleware, resolved as of now; `as_sent` without it. Raises what
         `push` raises.
         """
@@ -385,9 +385,9 @@ class Enqueue:
         _check_ids(specifications)
         ids = [specification.id or self._ids.uuid7() for specification in specifications]
         changed = [request for request, _ in resolved]
-        return Push(changed, specifications, ids, now_ms, producer, reaches, batch)
+        return PushRequest(changed, specifications, ids, now_ms, producer, reaches, batch)
 
-    def as_of(self, push: Push, came_ms: int) -> Push:
+    def as_of(self, push: PushRequest, came_ms: int) -> PushRequest:
         """The same push, with relative times counted from another time (ms)."""
         return replace(
             push,
@@ -398,13 +398,13 @@ class Enqueue:
             ],
         )
 
-    def as_pushed(self, push: Push, index: int) -> Job:
+    def as_pushed(self, push: PushRequest, index: int) -> Job:
         """A job of a push as it was, or would be, in a queue without settings of its own."""
         specification = push.specifications[index]
         queue = Queue(specification.queue)
         return self._job(push.ids[index], specification, queue, push.came_ms, push.producer)
 
-    def _push_all(self, push: Push) -> list[Pushed]:
+    def _push_all(self, push: PushRequest) -> list[Pushed]:
         """Store a batch, under its queues' present configuration.
 
         Raises NoRoomYet, and what `push_batch` raises.
@@ -418,7 +418,7 @@ class Enqueue:
             self._empty_lines.note(pushed.job)
         return stored
 
-    def _resolve(self, push: Push) -> _ResolvedPush:
+    def _resolve(self, push: PushRequest) -> _ResolvedPush:
         """Read the queues of a push, and resolve its jobs under their configuration.
 
         Creates queues that do not exist. Raises QueueNotFound in strict mode, TooManyQueues,

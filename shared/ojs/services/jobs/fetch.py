@@ -7,10 +7,10 @@ costs a lost race, never a second dispatch.
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import Any, assert_never
+from typing import TYPE_CHECKING, Any, assert_never
 
 from ojs.bounded import BoundedMap, BoundedSet
 from ojs.clock import Clock
@@ -35,8 +35,12 @@ from ojs.store.deployment.maintenance import MaintenanceStore
 from ojs.store.jobs import items
 from ojs.store.jobs.lease_notes import MOST_JOBS, SHORT_MS, VALID_MS
 from ojs.store.jobs.records import JobStore, winner
+from ojs.store.table import keys
 from ojs.store.table.errors import LostRace, NotDone, UnreadableItem, pass_over
 from ojs.store.table.keys import Position
+
+if TYPE_CHECKING:
+    from ojs.domain.delivery.delivery import Delivery
 
 # Entries queried beyond those wanted, so that a few lost races need no second query.
 _SPARE = 5
@@ -87,11 +91,15 @@ class _FetchState:
     noted: dict[str, int] = field(default_factory=dict)
     # Jobs whose time to start has come, and that are not in line, as they were read.
     due: dict[str, Job] = field(default_factory=dict)
+    # The lanes of jobs that were found in due lines, which stand for several lanes.
+    lanes: dict[str, int] = field(default_factory=dict)
     lost: int = 0
     # Whether another fetch won the last claim, rather than the job's own deadline.
     contended: bool = False
     # Whether the last claim took a job that cannot be handed out, and its permits.
     spent: bool = False
+    # The types of jobs that it takes; empty for all.
+    types: Collection[str] = ()
     # Why lines of some queues were closed.
     errors: list[OjsError] = field(default_factory=list)
     permits: FetchPermits = field(init=False)
@@ -116,12 +124,22 @@ def _kib(position: Position) -> int:
     return position.size_kib * (2 if position.copy else 1) + _SMALL_JOB_KIB
 
 
+def _takes(state: _FetchState, job: Job) -> bool:
+    """Whether a fetch takes jobs of this type."""
+    return not state.types or job.type in state.types
+
+
 def _position(key: str) -> Position | None:
     """The position that an index entry says; None for one that is damaged, which is passed over."""
     try:
         return Position.parse(key)
     except (ValueError, KeyError):
         return None
+
+
+def due_lanes(queue: Queue) -> range:
+    """The lanes of a queue in whose due lines starts and retries stand."""
+    return range(min(queue.lanes, keys.DUE_LINES))
 
 
 # What a part of a queue yields: the ids of jobs that can be claimed, or the job just claimed; None
@@ -207,9 +225,13 @@ class Fetch:
         clock: Clock,
         choose: Callable[[int], int] = random.randrange,
         for_each: ForEach = in_threads,
+        held_back: Callable[[Queue], None] = lambda _: None,
     ) -> None:
-        """`fire` fires a cron job that is due, and returns the job that it pushed."""
+        """`fire` fires a cron job that is due, and returns the job that it pushed. `held_back` is
+        told of queues whose rate limit has kept jobs from starting.
+        """
         self._fire = fire
+        self._held_back = held_back
         self._empty_lines = empty_lines
         self._maintenance = maintenance
         self._for_each = for_each
@@ -223,6 +245,8 @@ class Fetch:
         self._choose = choose
         # Jobs that this container has seen claimed: the index may still list them for a moment.
         self._claimed: BoundedSet[str] = BoundedSet(_REMEMBERED)
+        # Types of jobs, for fetches that do not take all.
+        self._types: BoundedMap[str, str] = BoundedMap(_REMEMBERED)
         self._promoted_ms: BoundedMap[tuple[str, int], int] = BoundedMap(_MAX_ROTATIONS)
         # Lines in which a claim was lost lately: until when, and among how many jobs, to step
         # aside.
@@ -242,6 +266,7 @@ class Fetch:
         weights: Mapping[str, int] | None = None,
         pool: str | None = None,
         caller: Principal = ANYBODY,
+        delivery: Delivery | None = None,
     ) -> list[Job]:
         """Claim up to `count` jobs: by priority, then first in first out, inside each queue.
 
@@ -249,8 +274,9 @@ class Fetch:
         otherwise by `strategy` and `weights` of this call, those of the worker's registration, or
         round-robin. Without `queues` all queues of the pool are used. Each job gets a lease of
         `visibility_timeout_ms`, or its own, or its queue's (in ms). Claims no more jobs once
-        `go_on` returns False. Returns an empty list when there are no jobs, when the worker was
-        told to stop, and in maintenance mode; if that begins meanwhile, the fetch ends early. A
+        `go_on` returns False. Jobs for a `delivery` take its permits, and are of its types. Returns
+        an empty list when there are no jobs, when the worker was told to stop, and in maintenance
+        mode; if that begins meanwhile, the fetch ends early. A
         queue in trouble does not keep the jobs of the others back. Raises Conflict when the worker
         belongs to another pool, PermissionDenied when it is another's than the caller's,
         InvalidRequest without any queues, and BackendUnavailable when nothing was claimed and any
@@ -260,6 +286,7 @@ class Fetch:
         if read.maintenance or (read.worker is not None and not read.worker.may_fetch):
             return []
         plan = self._plan(read, strategy, weights)
+        plan.permits.delivery = delivery
         lines = self._line_reader(plan, read.queues)
         state = _FetchState(
             plan,
@@ -269,6 +296,7 @@ class Fetch:
             visibility_timeout_ms,
             lines,
             lambda: go_on() and not self._maintenance.on(),
+            types=() if delivery is None else delivery.job_types,
         )
         state.errors += read.errors
         try:
@@ -282,6 +310,8 @@ class Fetch:
                 raise
         finally:
             self._permits.close(state.permits, self._end_blocked)
+            for queue in state.permits.held_back:
+                self._held_back(queue)
         return self._with_contents(state)
 
     # --- order ------------------------------------------------------------------------------
@@ -330,7 +360,7 @@ class Fetch:
             if strict or not state.wanted:
                 return
         for queue in queues:
-            due = [self._take_due(state, queue, lane) for lane in range(queue.lanes)]
+            due = [self._take_due(state, queue, lane) for lane in due_lanes(queue)]
             sources[queue.name].extend(due)
         self._planner.serve(state.plan, sources, lambda: state.wanted)
 
@@ -340,11 +370,12 @@ class Fetch:
 
     def _all_parts(self, state: _FetchState, queue: Queue) -> list[Iterator[_IdsOrJob]]:
         """The ready line, then the due line, of each lane of a queue."""
-        return [
-            part
-            for lane in self._lanes(queue)
-            for part in (self._candidates(state, queue, lane), self._take_due(state, queue, lane))
-        ]
+        parts = []
+        for lane in self._lanes(queue):
+            parts.append(self._candidates(state, queue, lane))
+            if lane in due_lanes(queue):
+                parts.append(self._take_due(state, queue, lane))
+        return parts
 
     def _lanes(self, queue: Queue) -> list[int]:
         """All lanes of a queue, starting at a random one, so that fetchers spread over them."""
@@ -368,13 +399,13 @@ class Fetch:
         pages = staged_pages = 0
         while pages < _MAX_PAGES and staged_pages < _MAX_STAGED_PAGES:
             found, following = state.lines.ready(queue.name, lane, limit=limit, after=after)
-            waiting, staged = self._page(state, found, joining)
+            waiting, staged, others = self._page(state, found, joining)
             self._make_way(state, waiting, more_due=more_due)
             joined, joining, more_due = joining, [], False
             staged_pages, pages = staged_pages + staged, pages + (not staged)
             after, limit = following, max(aside, PAGE)
-            # Whether rate limits block the whole page.
-            blocked = bool(waiting)
+            # Whether the whole page is of other types, or rate limits block it.
+            blocked = bool(waiting) or others
             lost = False
             self._step_aside(waiting, aside)
             while waiting and not lost:
@@ -406,8 +437,10 @@ class Fetch:
 
     def _page(
         self, state: _FetchState, found: list[tuple[str, str]], joining: list[tuple[str, str]]
-    ) -> tuple[list[Candidate], bool]:
-        """The claimable jobs of a page, and whether all new ones are still being stored."""
+    ) -> tuple[list[Candidate], bool, bool]:
+        """The claimable jobs of a page, whether all new ones are still being stored, and whether
+        there are some of other types.
+        """
         entries = sorted({*found, *joining}, key=lambda entry: entry[1]) if joining else found
         unclaimed = [
             Candidate(job_id, position, key)
@@ -416,9 +449,10 @@ class Fetch:
             and job_id not in state.tried
             and (position := _position(key)) is not None
         ]
-        waiting = self._committed_only(unclaimed)
+        stored = self._committed_only(unclaimed)
+        waiting = self._of_types(state, stored) if state.types else stored
         self._permits.prefetch(state.permits, waiting)
-        return waiting, bool(unclaimed) and not waiting
+        return waiting, bool(unclaimed) and not stored, len(waiting) < len(stored)
 
     def _next(self, state: _FetchState, queue: Queue, waiting: list[Candidate]) -> Acquired | None:
         """The permits of the next job to claim; None when none is left in the page, or no more are
@@ -485,6 +519,8 @@ class Fetch:
         self, state: _FetchState, queue: Queue, lane: int
     ) -> tuple[list[tuple[str, str]], bool]:
         """The due jobs of a lane, as `_due` has them; at most once a second for each lane."""
+        if lane not in due_lanes(queue):
+            return [], False
         now_ms = self._clock.now_ms()
         last_ms = self._promoted_ms.get((queue.name, lane))
         if last_ms is not None and now_ms - last_ms < _DUE_EVERY_MS:
@@ -497,6 +533,14 @@ class Fetch:
         tokens = {position.batch for _, position, _ in entries if position.batch is not None}
         staged = self._jobs.batches.uncommitted(tokens)
         return [entry for entry in entries if entry[1].batch not in staged]
+
+    def _of_types(self, state: _FetchState, entries: list[Candidate]) -> list[Candidate]:
+        """The entries of the types that the fetch takes: their records say it, each read once."""
+        unknown = [each.job_id for each in entries if self._types.get(each.job_id) is None]
+        records = self._jobs.read_records(unknown, pass_over) if unknown else {}
+        for job_id, job in records.items():
+            self._types.put(job_id, job.type)
+        return [each for each in entries if self._types.get(each.job_id) in state.types]
 
     def _claim(
         self,
@@ -519,7 +563,7 @@ class Fetch:
                 job_id,
                 position,
                 queue=queue.name,
-                lane=lane,
+                lane=state.lanes.get(job_id, lane),
                 now_ms=now_ms,
                 lease_ms=self._lease_ms(state, queue, position),
                 worker_id=state.worker_id,
@@ -629,24 +673,31 @@ class Fetch:
         limit = state.wanted + _SPARE
         found = state.lines.due(queue.name, lane, limit=limit)
         fired = self._fired(state, found.crons, queue.name, lane) if found.crons else []
-        ready = [(job.id, items.position(job).key()) for job in fired]
+        ready = [(job.id, items.position(job).key()) for job in fired if _takes(state, job)]
         records = self._jobs.read_records(found.jobs, pass_over) if found.jobs else {}
+        # A job of a batch that is not committed does not exist, and may never.
+        tokens = {job.batch for job in records.values() if job.batch is not None}
+        staged = self._jobs.batches.uncommitted(tokens)
         for job_id in found.jobs:
             if not state.go_on():
                 break
             record = records.get(job_id)
+            if record is not None and record.batch in staged:
+                continue
             fresh = job_id not in state.tried
-            if record is not None and fresh and self._starts_now(queue, lane, record):
+            mine = record is not None and _takes(state, record)
+            if record is not None and mine and fresh and self._starts_now(queue, lane, record):
                 order = order_at(record.due_ms)
                 position = items.position(lifecycle.promote(record, now_ms=0, order=order))
-                state.due[job_id] = record
+                state.due[job_id], state.lanes[job_id] = record, record.lane
                 ready.append((job_id, position.key()))
                 continue
             settled = self._transitions.apply_indexed(record) if record is not None else None
             if job_id in state.tried:
                 # Its lease ended while this fetch went on: the next one is given the job.
                 state.jobs = [job for job in state.jobs if job.id != job_id]
-            elif settled is not None and settled.state is State.AVAILABLE:
+            elif mine and settled is not None and settled.state is State.AVAILABLE:
+                state.lanes[job_id] = settled.lane
                 ready.append((job_id, items.position(settled).key()))
         return ready, len(found.jobs) == limit
 
@@ -655,7 +706,7 @@ class Fetch:
         now_ms = self._clock.now_ms()
         return (
             job.state in (State.SCHEDULED, State.RETRYABLE)
-            and (job.queue, job.lane) == (queue.name, lane)
+            and (job.queue, keys.due_lane(job.lane)) == (queue.name, lane)
             and job.due_ms <= now_ms
             and not expired(job, now_ms)
             and not job.gone(now_ms)

@@ -19,8 +19,8 @@ from ojs.domain.access import Reaches, everything
 from ojs.domain.errors import (
     BackendContended,
     BackendError,
-    Conflict,
     Duplicate,
+    KeyTaken,
     MiddlewareError,
     MiddlewareRefusal,
     NotFound,
@@ -29,7 +29,7 @@ from ojs.domain.errors import (
 from ojs.domain.job.envelope import JobRequest
 from ojs.domain.job.idempotency import HEADER, IdempotencyKey
 from ojs.domain.job.job import Job
-from ojs.services.jobs.enqueue import Enqueue, Push, Pushed
+from ojs.services.jobs.enqueue import Enqueue, Pushed, PushRequest
 from ojs.services.jobs.manage import JobManagement
 from ojs.store.jobs.idempotency_keys import IdempotencyKeys, IdempotencyRecord
 from ojs.store.jobs.records import JobStore
@@ -39,7 +39,7 @@ from ojs.store.table.races import retry_on_race
 if TYPE_CHECKING:
     from ojs.domain.job.trace import TraceContext
 
-_BUSY = "The same request is being carried out; try again."
+BUSY = "The same request is being carried out; try again."
 
 
 class IdempotentPush:
@@ -69,7 +69,7 @@ class IdempotentPush:
         Then the jobs are those that were stored, as they are now. One that is gone, or in a queue
         out of reach, is `absent`, and as it was pushed.
 
-        Raises what these raise, and nothing is kept of the key then; Conflict if another request
+        Raises what these raise, and nothing is kept of the key then; KeyTaken if another request
         came with it; and BackendContended if another try of a staged batch comes in between.
         """
         try:
@@ -80,9 +80,9 @@ class IdempotentPush:
             if (pushed := self._stored_already(key, push)) is None:
                 raise
             return pushed
-        return retry_on_race(lambda: self._attempt(key, push, wait_ms), busy=_BUSY)
+        return retry_on_race(lambda: self._attempt(key, push, wait_ms), busy=BUSY)
 
-    def _stored_already(self, key: IdempotencyKey, push: Push) -> list[Pushed] | None:
+    def _stored_already(self, key: IdempotencyKey, push: PushRequest) -> list[Pushed] | None:
         """The jobs of a request that an earlier try of it has stored, as they are now."""
         record = self._keys.read(key, now_ms=push.came_ms)
         if record is None or record.request != key.request:
@@ -96,12 +96,11 @@ class IdempotentPush:
             there = not push.staged and len(self._stored_before(derived, record)) == len(push.ids)
         return self._done_before(key, push, record) if there else None
 
-    def _attempt(self, key: IdempotencyKey, push: Push, wait_ms: int) -> list[Pushed]:
+    def _attempt(self, key: IdempotencyKey, push: PushRequest, wait_ms: int) -> list[Pushed]:
         """Raises LostRace where another try has done something meanwhile."""
         record, first = self._keys.begin(key, now_ms=push.came_ms)
         if record.request != key.request:
-            rule = "stands for another request: each request needs a key of its own"
-            raise Conflict(f"'{HEADER}': {rule}.", details={"field": HEADER, "reason": rule})
+            raise KeyTaken(HEADER)
         if record.done and (not push.staged or self._jobs.batches.commit(record.seed)):
             return self._done_before(key, push, record)
         if not first:
@@ -123,7 +122,9 @@ class IdempotentPush:
             self._keys.finish(record, existing)
         return pushed
 
-    def _derived(self, key: IdempotencyKey, push: Push, record: IdempotencyRecord) -> Push:
+    def _derived(
+        self, key: IdempotencyKey, push: PushRequest, record: IdempotencyRecord
+    ) -> PushRequest:
         """The push with ids derived from its key, as of its first try."""
         if push.came_ms != record.at_ms:
             push = self._enqueue.as_of(push, record.at_ms)
@@ -136,11 +137,11 @@ class IdempotentPush:
             try:
                 self._keys.finish(record)
             except LostRace:
-                raise BackendContended(_BUSY) from None
+                raise BackendContended(BUSY) from None
 
         return replace(push, ids=ids, seed=record.seed, before_commit=before_commit)
 
-    def _store(self, push: Push, record: IdempotencyRecord, wait_ms: int) -> list[Pushed]:
+    def _store(self, push: PushRequest, record: IdempotencyRecord, wait_ms: int) -> list[Pushed]:
         try:
             pushed = self._enqueue.store(push, wait_ms)
         except OjsError as error:
@@ -148,25 +149,14 @@ class IdempotentPush:
                 # Another try was quicker; the next look finds its jobs.
                 raise LostRace([]) from None
             if record.untouched() and not isinstance(error, BackendError):
-                self._forget(record)
+                free(self._keys, record)
             raise
         return [
             replace(one, deduplicated=one.deduplicated and one.job.id != job_id)
             for one, job_id in zip(pushed, push.ids, strict=True)
         ]
 
-    def _forget(self, record: IdempotencyRecord) -> None:
-        """Free the key of a request that is refused. Raises BackendContended if another try has it,
-        which may have stored what stood in the way of this one.
-        """
-        try:
-            self._keys.forget(record)
-        except LostRace:
-            raise BackendContended(_BUSY) from None
-        except OjsError:
-            return  # the key waits for the same request
-
-    def _stored_before(self, push: Push, record: IdempotencyRecord) -> dict[str, Job]:
+    def _stored_before(self, push: PushRequest, record: IdempotencyRecord) -> dict[str, Job]:
         """The jobs that an earlier try stored, by id. It stored all or none of them: those of which
         some are missing were deleted since, unless another job may have held their unique key.
         """
@@ -180,17 +170,17 @@ class IdempotentPush:
         }
         return gone | stored
 
-    def _stored(self, push: Push, record: IdempotencyRecord) -> dict[str, Job]:
+    def _stored(self, push: PushRequest, record: IdempotencyRecord) -> dict[str, Job]:
         """The jobs of a push that are stored, by id."""
         found = self._jobs.read_records(push.ids)
         return {
             job_id: found[job_id]
             for job_id, specification in zip(push.ids, push.specifications, strict=True)
-            if job_id in found and _made(found[job_id], push.mark(specification))
+            if job_id in found and made_under(found[job_id], push.mark(specification))
         }
 
     def _done_before(
-        self, key: IdempotencyKey, push: Push, record: IdempotencyRecord
+        self, key: IdempotencyKey, push: PushRequest, record: IdempotencyRecord
     ) -> list[Pushed]:
         """The jobs of a request that was carried out, as they are now."""
         push = self._derived(key, push, record)
@@ -203,7 +193,7 @@ class IdempotentPush:
         for index, specification in enumerate(push.specifications):
             job, there = found.get(push.ids[index]), existing[index] is not None
             marks = push.mark(specification), record.seed
-            known = job is not None and (there or any(_made(job, mark) for mark in marks))
+            known = job is not None and (there or any(made_under(job, mark) for mark in marks))
             if job is None or not known or not push.reaches(job.queue):
                 job = self._enqueue.as_pushed(push, index)
                 pushed.append(Pushed(job, deduplicated=there, absent=True))
@@ -211,7 +201,7 @@ class IdempotentPush:
                 pushed.append(Pushed(job, deduplicated=there))
         return pushed
 
-    def _found(self, push: Push) -> dict[str, Job]:
+    def _found(self, push: PushRequest) -> dict[str, Job]:
         if push.batch:
             records = list(self._jobs.read_records(push.ids).values())
             return {job.id: job for job in self._jobs.with_contents(records)}
@@ -220,7 +210,19 @@ class IdempotentPush:
         return {}
 
 
-def _made(job: Job, mark: str | None) -> bool:
+def free(keys: IdempotencyKeys, record: IdempotencyRecord) -> None:
+    """Free the key of a request that is refused. Raises BackendContended if another try has it,
+    which may have stored what stood in the way of this one.
+    """
+    try:
+        keys.forget(record)
+    except LostRace:
+        raise BackendContended(BUSY) from None
+    except OjsError:
+        return  # the key waits for the same request
+
+
+def made_under(job: Job, mark: str | None) -> bool:
     """Whether a job is the one of a push with this mark, and no other of the same id."""
     if mark is None or job.made_by is None:
         return mark is None and job.made_by is None

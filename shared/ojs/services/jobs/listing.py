@@ -74,6 +74,8 @@ KEPT_MS = 399 * DAY_MS
 RECENT_MS = 6 * DAY_MS
 # How far ahead the clocks of others may be.
 _AHEAD_MS = 60_000
+# What came so long before jobs were counted is among those counted, as far as the log goes.
+_COUNTED_MS = 60_000
 # Days whose sums are read at a time, to find the latest on which jobs ended.
 _DAYS = 60
 # Behind every lane of a queue.
@@ -83,7 +85,7 @@ _MAX_CURSOR = 2_000
 _NOTES = 100
 _NOTES_UNITS = 25
 _NOTE_KEY = re.compile(r"[!-~]{1,64}")
-_PAGE_KEY = re.compile(r"\d{15}(\|[A-Za-z0-9_\-]{1,32}|~)")
+_PAGE_KEY = re.compile(r"\d{15}(\|[A-Za-z0-9_\-]{1,32}(\.ends)?|~)")
 _JOB_KEY = re.compile(r"[A-Z]\|[^\s|]{1,100}")
 _LINE_KEY = re.compile(r"[!-~]{1,900}")
 
@@ -221,12 +223,16 @@ class _Look:
     lanes: Mapping[str, int] = field(default_factory=dict)
     levels: Mapping[str, Levels] = field(default_factory=dict)
     total: Levels | None = None
+    # When all jobs were last counted (ms), if they were.
+    total_ms: int | None = None
     # No queue comes after those of `lanes`.
     last: bool = False
     # Whether jobs that only the event log has are wanted.
     log: bool = True
     # What happened since then (ms) is listed by the log; 0 if nothing is.
     recent_ms: int = 0
+    # Only jobs that ended since then (ms) are looked for in the log.
+    ended_since_ms: int = 0
     # The slots of lease notes in use, if they were read; and whether notes had jobs.
     slots: Sequence[LeaseSlot] | None = None
     noted: bool = False
@@ -315,6 +321,19 @@ class _Look:
             return None
         return sum(max(0, self.total.of(state)) for state in self.wanted.states or State)
 
+    def has_all(self, found: Sequence[Job], after: _At | None) -> bool:
+        """Whether the first page has all jobs, though the log goes on behind `after`: so many as
+        were counted, of those that had come by then, beside all that have come since.
+        """
+        if after is None or after.part not in (_Part.RECENT, _Part.ENDED) or not after.key:
+            return after is None
+        if self.total_ms is None or self.count is None:
+            return False
+        counted_ms = self.total_ms - _COUNTED_MS
+        came = [_came_ms(job) if self.wanted.states else job.created_ms for job in found]
+        before = sum(each is not None and each < counted_ms for each in came)
+        return ms_of(after.key[0]) < counted_ms and before >= self.count
+
 
 @dataclass(frozen=True)
 class JobsPage(Page[Job]):
@@ -397,6 +416,7 @@ class JobListing:
             self._outline(look, [wanted.queue] if wanted.queue is not None else [])
         most = skip + limit if look.exact else MAX_RECORDS
         entries, after = self._gather(look, at, most + 1)
+        from_first = cursor is None and not skip
         if look.exact and skip:
             # What stands in the index counts: no records are read of what is skipped.
             if len(entries) < skip and after is not None:
@@ -407,21 +427,37 @@ class JobListing:
             found = self._with_contents(look, found)
         if sort is not None:
             found.sort(key=_VALUES[sort], reverse=descending)
+        if from_first and look.has_all(found, after):
+            after = None
         cursor = None if after is None else after.text(digest, look.recent_ms)
         return JobsPage(found, cursor, look.count, unsearched)
 
     def part(
-        self, wanted: JobFilter, *, limit: int, cursor: str | None = None, log: bool = True
+        self,
+        wanted: JobFilter,
+        *,
+        limit: int,
+        cursor: str | None = None,
+        log: bool = True,
+        ended_since_ms: int = 0,
     ) -> JobsPart:
         """A part of the jobs that a filter may mean, by their records, in the direction in which
-        jobs move; without `log` only those that the index has. It may be empty and have a cursor.
+        jobs move; without `log` only those that the index has, else also those that ended since a
+        time. It may be empty and have a cursor.
 
         One query for each line and two calls more; where all queues are asked for two more.
 
         Raises InvalidRequest for a cursor of another listing.
         """
         digest = _digest(wanted, None, descending=True)
-        look = _Look(wanted, forward=True, order=_ONWARD, calls=_PART_CALLS, log=log)
+        look = _Look(
+            wanted,
+            forward=True,
+            order=_ONWARD,
+            calls=_PART_CALLS,
+            log=log,
+            ended_since_ms=ended_since_ms,
+        )
         at = self._start(look) if cursor is None else self._opened(cursor, digest, look)
         entries, after = self._gather(look, at, limit)
         if len(entries) > limit:
@@ -625,7 +661,9 @@ class JobListing:
         begin = at.key[0] if at.key else keys.upto(now_ms + _AHEAD_MS)
         whole = at.left or begin.endswith("~")
         most = max(1, min(_MAX_PAGES, _LOG_BYTES // look.page_bytes))
-        pages, more = self._log.latest_of_day(begin if whole else just_before(begin), limit=most)
+        pages, last = self._log.latest_of_day(
+            begin if whole else just_before(begin), limit=most, now_ms=now_ms
+        )
         found: list[_Entry] = []
         for page in pages:
             events = page.events()
@@ -639,14 +677,14 @@ class JobListing:
         look.units -= max(1, ceil(2 * size / _BYTES_A_UNIT)) / 2
         if pages:
             look.page_bytes = size // len(pages) + 1
-            if more:
-                return found, _At(at.part, key=(pages[-1].key,))
+        if last is not None:
+            return found, _At(at.part, key=(last,))
         day_ms = ms_of(begin) // DAY_MS * DAY_MS
         if at.part is _Part.RECENT:
             if day_ms <= max(look.recent_ms, look.wanted.since_ms or 0):
                 return found, self._start(look)
             return found, _At(at.part, key=(keys.upto(day_ms - 1),))
-        if day_ms <= _first_ms(look.wanted, now_ms):
+        if day_ms <= _first_ms(look, now_ms):
             return found, None
         # Sums of days are written by a sweep: today and yesterday are looked at in any case.
         over = day_ms < now_ms - DAY_MS
@@ -690,7 +728,7 @@ class JobListing:
             # An event may be stored on the day after.
             end_ms = min(last_ms, max(days) + 2 * DAY_MS - 1)
             return _At(_Part.ENDED, key=(keys.upto(end_ms),))
-        if first_ms <= _first_ms(look.wanted, self._clock.now_ms()):
+        if first_ms <= _first_ms(look, self._clock.now_ms()):
             return None
         return _At(_Part.ENDED, key=(keys.upto(first_ms),), over=True)
 
@@ -723,10 +761,11 @@ class JobListing:
             outline = self._stats.outline(names, now_ms=now_ms, other=other)
             look.calls -= 1
         look.lanes, look.levels, look.total = outline.lanes, outline.levels, outline.total
+        look.total_ms = outline.total_ms
         look.slots = slots_in_use(outline.other)
         if look.wanted.queue is not None:
             look.last = True
-            look.total = outline.levels.get(look.wanted.queue)
+            look.total, look.total_ms = outline.levels.get(look.wanted.queue), None
 
     def _opened(self, cursor: str, digest: str, look: _Look) -> _At:
         """The position in a cursor. Raises InvalidRequest unless this listing gave it."""
@@ -847,9 +886,10 @@ def _first_jobs(entries: Sequence[_Entry], most: int) -> Sequence[_Entry]:
     return entries
 
 
-def _first_ms(wanted: JobFilter, now_ms: int) -> int:
+def _first_ms(look: _Look, now_ms: int) -> int:
     """No earlier event is of a job that matches: a job ends after it was created."""
-    return max(now_ms - KEPT_MS, (wanted.since_ms or 0) - DAY_MS)
+    since_ms = max(look.wanted.since_ms or 0, look.ended_since_ms)
+    return max(now_ms - KEPT_MS, since_ms - DAY_MS)
 
 
 def _digest(wanted: JobFilter, sort: str | None, descending: bool) -> str:

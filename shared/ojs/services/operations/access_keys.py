@@ -134,6 +134,12 @@ class AccessKeys:
             raise forbidden()
         return key
 
+    def of_role(self, role: str) -> AccessKey | None:
+        """The record of a role (as `role_arn` has it) that is in force; None if it has none."""
+        key_id = self._keys.id_of_role(role)
+        key = None if key_id is None else self._keys.get(key_id)
+        return key if key is not None and key.state(self._clock.now_ms()) == "active" else None
+
     def list(self, *, limit: int = 50, cursor: str | None = None) -> Page[AccessKey]:
         """A page of keys in order of creation, revoked ones included. Raises InvalidRequest."""
         if cursor is not None and not _CURSOR.fullmatch(cursor):

@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import hashlib
+
+from ojs.bounded import BoundedMap
 from ojs.clock import Clock
 from ojs.domain.access import Credential, Principal, bearer
 from ojs.store.deployment.access_keys import AccessKeyStore
+
+_REMEMBERED = 1_000
 
 
 class Authentication:
@@ -26,3 +31,29 @@ class Authentication:
             return None
         key = self._keys.use(credential, now_ms=self._clock.now_ms())
         return None if key is None else key.principal
+
+
+class PrincipalLookup:
+    """Identifies callers by their access keys, for one container, which relies on what it found for
+    `remembered_ms`, as API Gateway does with an authorizer's answers.
+    """
+
+    def __init__(self, authentication: Authentication, clock: Clock, *, remembered_ms: int) -> None:
+        self._authentication = authentication
+        self._clock = clock
+        self._remembered_ms = remembered_ms
+        # By the digest of a header: when it was looked up (ms), and who it belongs to.
+        self._known: BoundedMap[bytes, tuple[int, Principal | None]] = BoundedMap(_REMEMBERED)
+
+    def who(self, authorization: str | None) -> Principal | None:
+        """As `Authentication.who`; at most one call in `remembered_ms` for each header."""
+        if not authorization:
+            return None
+        digest = hashlib.sha256(authorization.encode("utf-8", "surrogatepass")).digest()
+        now_ms = self._clock.now_ms()
+        at_ms, principal = self._known.get(digest, (None, None))
+        if at_ms is not None and 0 <= now_ms - at_ms < self._remembered_ms:
+            return principal
+        principal = self._authentication.who(authorization)
+        self._known.put(digest, (now_ms, principal))
+        return principal

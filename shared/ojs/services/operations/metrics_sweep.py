@@ -16,6 +16,7 @@ from dataclasses import replace as changed
 
 from ojs.domain.dead_letter.statistics import together
 from ojs.domain.job.states import State
+from ojs.domain.pool.backlog import Backlog, backlogs, takes_from
 from ojs.domain.pool.pool import DEFAULT_POOL
 from ojs.domain.pool.statistics import MAX_COUNTED_WORKERS
 from ojs.domain.pool.worker import DEAD_AFTER_MS, Worker
@@ -42,6 +43,7 @@ from ojs.services.sweeps import (
     rotated,
 )
 from ojs.store.dead_letter.counters import BY_ERROR, BY_TYPE, DeadLetterCounters
+from ojs.store.deployment.maintenance import MaintenanceStore
 from ojs.store.derived.statistics import KEPT_MS, StatisticsStore
 from ojs.store.queues import queues as queue_store
 from ojs.store.queues import workers as worker_store
@@ -74,6 +76,8 @@ class MetricsReport(SweepReport):
     at_ms: int = 0
     queues: Sequence[QueueGauges] = ()
     totals: Totals | None = None
+    # Of the groups of workers that are scaled; none if not all could be read.
+    backlogs: Sequence[Backlog] = ()
 
 
 @dataclass
@@ -83,6 +87,9 @@ class _Run(SweepRun):
     left: dict[str, int] = field(default_factory=dict)
     # Queues in which nothing has changed.
     resting: set[str] = field(default_factory=set)
+    # Workers that take jobs, by the group whose queues they take them from.
+    by_group: Counter[str] = field(default_factory=Counter)
+    backlogs: Sequence[Backlog] = ()
 
 
 class MetricsSweep:
@@ -99,14 +106,19 @@ class MetricsSweep:
         workers: worker_store.WorkerStore,
         dead_letters: DeadLetterCounters,
         health: PoolHealthStore,
+        maintenance: MaintenanceStore,
+        groups: Mapping[str, Sequence[str]],
         choose: Callable[[int], int] = random.randrange,
     ) -> None:
+        """`groups`: the queues of each group of workers whose backlog is measured, by its name."""
         self._stats = stats
         self._every = every
         self._queues = queues
         self._workers = workers
         self._dead_letters = dead_letters
         self._health = health
+        self._maintenance = maintenance
+        self._groups = {name: frozenset(queues) for name, queues in groups.items()}
         self._choose = choose
 
     def run_once(self, now_ms: int, limit: int, go_on: GoOn = always) -> MetricsReport:
@@ -126,11 +138,15 @@ class MetricsSweep:
             failed = run.counts["failed"]
             if self._read(run) and run.counts["failed"] == failed:
                 totals = self._together(run)
+                if totals is not None and self._groups:
+                    run.backlogs = self._measure(run)
         if not run.counts["more"]:
             self._probe(run)
         gauges = [found for _, found in sorted(run.queues.items())]
         counts = {name: count for name, count in run.counts.items() if count}
-        return MetricsReport(counts, now_ms, gauges, totals, failures=run.counts.failures)
+        return MetricsReport(
+            counts, now_ms, gauges, totals, run.backlogs, failures=run.counts.failures
+        )
 
     def _read(self, run: _Run) -> bool:
         """Read the counters of all queues that do not rest; False when time is up before."""
@@ -171,6 +187,24 @@ class MetricsSweep:
             if after is None:
                 return True
 
+    def _measure(self, run: _Run) -> Sequence[Backlog]:
+        """What each group of workers has to do; nothing in maintenance mode, when no job starts. At
+        most two calls more in a minute, and none without groups.
+        """
+        if self._maintenance.on():
+            return ()
+        wanted = frozenset().union(*self._groups.values())
+        there = {name: run.queues[name] for name in wanted if name in run.queues}
+        # Nothing is known of a queue that rests but its counters: jobs may wait since it is paused.
+        unknown = [
+            name
+            for name, found in there.items()
+            if name in run.resting and found.levels.of(State.AVAILABLE)
+        ]
+        read = self._queues.get_many(unknown)[0] if unknown else {}
+        found = {name: (read.get(name, one.queue), one.levels) for name, one in there.items()}
+        return list(backlogs(self._groups, found, run.by_group))
+
     # --- totals -------------------------------------------------------------------------------
 
     def _together(self, run: _Run) -> Totals | None:
@@ -199,6 +233,14 @@ class MetricsSweep:
                 minutes.get(this_minute - MINUTE_MS, Activity()),
                 now_ms,
             ),
+            oldest_ms=min(
+                (
+                    each.oldest_available_ms
+                    for each in run.queues.values()
+                    if each.oldest_available_ms is not None
+                ),
+                default=None,
+            ),
         )
         self._write_points(run, minutes, first_ms)
         self._add_up_dead(run)
@@ -213,6 +255,11 @@ class MetricsSweep:
         while counts.total() < MAX_WORKERS:
             page, after = self._workers.page(limit=_WORKERS, after=after)
             counts.update(_kind(worker, run.now_ms) for worker in page)
+            for name, queues in self._groups.items():
+                run.by_group[name] += sum(
+                    takes_from(worker, queues) and _kind(worker, run.now_ms) == "running"
+                    for worker in page
+                )
             pools.update(
                 worker.pool or DEFAULT_POOL
                 for worker in page

@@ -1,8 +1,8 @@
 """The permits of jobs: acquired for a fetch, taken by the jobs it claims, released when these end.
 
-Three kinds limit running jobs: those of the job's queue, of its rate limit key, and of its worker
-pool and worker. A job in a bounded queue holds room there as well, from its push
-(`ojs.services.permits.backpressure`) until it is done.
+Three kinds limit running jobs: those of the job's queue, of its rate limit key, and of whom it is
+handed out to: a worker pool, a worker, a delivery. A job in a bounded queue holds room there as
+well, from its push (`ojs.services.permits.backpressure`) until it is done.
 
 Each permit is noted on the job record by the write that begins the run, and released once, after
 the write that ends it. If that fails, or the process dies in between, one too many counts until it
@@ -16,6 +16,7 @@ from dataclasses import dataclass, field, replace
 
 from ojs.domain.job.job import Job, JobPermits
 from ojs.domain.job.permits import (
+    DELIVERY_PERMIT,
     KEY_PERMIT,
     POOL_PERMIT,
     QUEUE_PERMIT,
@@ -25,7 +26,7 @@ from ojs.domain.job.permits import (
 from ojs.domain.job.states import State
 from ojs.domain.pool.dispatch import DispatchStrategy
 from ojs.domain.queue.queue import Queue
-from ojs.domain.rate_limit.limiter import LimitDecision
+from ojs.domain.rate_limit.limiter import RATE, LimitDecision
 from ojs.services.permits.key_permits import Candidate, KeyGrant, KeyPermits, KeyPermitUse
 from ojs.services.permits.pool_permits import WORKER_KEPT_S, PoolPermits, PoolPermitUse
 from ojs.services.permits.queue_permits import QueuePermits, QueuePermitUse, semaphore_use
@@ -47,6 +48,11 @@ class FetchPermits:
     pool: PoolPermitUse
     queues: dict[str, QueuePermitUse] = field(default_factory=dict)
     keys: KeyPermitUse = field(default_factory=KeyPermitUse)
+
+    @property
+    def held_back(self) -> list[Queue]:
+        """The queues whose rate limit has refused a start."""
+        return [use.queue for use in self.queues.values() if RATE in use.blocked]
 
     def exhausted(self, queue: Queue) -> bool:
         """Whether the queue has refused more permits than those taken."""
@@ -229,6 +235,9 @@ class Permits:
         ):
             # The worker runs the job already, so its own limit does not matter.
             uses[WORKER_PERMIT] = SemaphoreUse(name, None, ANY_VERSION, run, WORKER_KEPT_S)
+        if (name := semaphore_of(job, DELIVERY_PERMIT)) is not None:
+            # And so does the target.
+            uses[DELIVERY_PERMIT] = SemaphoreUse(name, None, ANY_VERSION, run, WORKER_KEPT_S)
         if (of_key := self._keys.to_resume(job, run, now_ms=now_ms)) is not None:
             uses[KEY_PERMIT] = of_key
         for use in uses.values():

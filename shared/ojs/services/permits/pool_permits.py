@@ -1,40 +1,47 @@
-"""Permits of running jobs in the pool they are handed out to: one of the pool's, where it has a
-limit, and one of the worker's, where jobs go to the least loaded worker.
+"""Permits of running jobs by whom they are handed out to: one of the worker pool's, where it has a
+limit, and one of the worker's, where jobs go to the least loaded worker; and one of the delivery's
+that pushes them.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
-from ojs.domain.job.permits import POOL_PERMIT, WORKER_PERMIT
+from ojs.domain.job.permits import DELIVERY_PERMIT, POOL_PERMIT, WORKER_PERMIT
 from ojs.domain.pool.dispatch import DispatchStrategy
 from ojs.domain.pool.pool import Pool, worker_semaphore
 from ojs.domain.pool.worker import Worker
 from ojs.services.permits.semaphore_permits import SemaphorePermits, SemaphoreUse
 
-# The semaphore of a worker is removed when the worker got no job for so long.
+if TYPE_CHECKING:
+    from ojs.domain.delivery.delivery import Delivery
+
+# The semaphore of a worker or delivery is removed when it got no job for so long.
 WORKER_KEPT_S = 30 * 86_400
 
 
 @dataclass
 class PoolPermitUse:
-    """The permits that one fetch acquires of a pool and of a worker.
+    """The permits that one fetch acquires of a pool, of a worker and of a delivery.
 
-    `pool` is None where no pool is configured: then none are needed. `run` is the token of the
-    fetch, "" until a permit is acquired.
+    Each is None where it is not configured: then none are needed. `run` is the token of the fetch,
+    "" until a permit is acquired.
     """
 
     pool: Pool | None = None
     worker: Worker | None = None
+    delivery: Delivery | None = None
     run: str = ""
     semaphores: dict[str, SemaphoreUse] = field(default_factory=dict)
 
     @property
     def limits(self) -> str:
-        """Which permits each job claimed by this fetch needs: of the pool, the worker, or both."""
+        """Which permits each job claimed by this fetch needs."""
         by_pool = POOL_PERMIT if self.pool is not None and self.pool.limits_concurrency else ""
-        return by_pool + (WORKER_PERMIT if self.worker_limit is not None else "")
+        by_worker = WORKER_PERMIT if self.worker_limit is not None else ""
+        return by_pool + by_worker + (DELIVERY_PERMIT if self.delivery is not None else "")
 
     @property
     def worker_limit(self) -> int | None:
@@ -48,12 +55,22 @@ class PoolPermitUse:
     def semaphore(self, limit: str, run: Callable[[], str]) -> SemaphoreUse:
         """The use of the semaphore of one of `limits`."""
         if limit not in self.semaphores:
-            assert self.pool is not None
-            if limit == POOL_PERMIT:
+            if limit == DELIVERY_PERMIT:
+                assert self.delivery is not None
+                use = SemaphoreUse(
+                    self.delivery.semaphore,
+                    self.delivery.concurrency,
+                    self.delivery.version,
+                    run(),
+                    WORKER_KEPT_S,
+                )
+            elif limit == POOL_PERMIT:
+                assert self.pool is not None
                 use = SemaphoreUse(
                     self.pool.semaphore, self.pool.concurrency, self.pool.version, run()
                 )
             else:
+                assert self.pool is not None
                 assert self.worker is not None
                 use = SemaphoreUse(
                     worker_semaphore(self.pool.name, self.worker.id),
@@ -67,7 +84,7 @@ class PoolPermitUse:
 
 
 class PoolPermits:
-    """Acquires and releases the permits of pools and of their workers."""
+    """Acquires and releases the permits of pools, of their workers and of deliveries."""
 
     def __init__(self, semaphores: SemaphorePermits) -> None:
         self._semaphores = semaphores
@@ -82,7 +99,7 @@ class PoolPermits:
         there is enough. Raises OjsError.
         """
         count = len(job_ids)
-        # Of the worker first: other fetches of the same worker may have some of its permits.
+        # The narrowest first: other fetches of the same worker or delivery may have some of them.
         for limit in reversed(use.limits):
             semaphore = use.semaphore(limit, lambda: self.run(use))
             spare = len(semaphore.unused)

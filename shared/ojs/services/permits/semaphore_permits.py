@@ -10,9 +10,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from ojs.clock import Clock
+from ojs.domain.delivery.delivery import delivery_of, delivery_semaphore
 from ojs.domain.ids import IdSource
 from ojs.domain.job.job import Job
 from ojs.domain.job.permits import (
+    DELIVERY_PERMIT,
     KEY_PERMIT,
     POOL_PERMIT,
     QUEUE_PERMIT,
@@ -133,4 +135,6 @@ def semaphore_of(job: Job, limit: str) -> str | None:
         return worker_semaphore(job.pool, job.worker_id)
     if limit == KEY_PERMIT and job.limit is not None:
         return keys.limiter(limiter_name(job.limit.key_in(job.queue)))
+    if limit == DELIVERY_PERMIT and (delivery := delivery_of(job.worker_id)) is not None:
+        return delivery_semaphore(delivery)
     return None

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
 from ojs.clock import Clock
@@ -35,7 +35,10 @@ class PoolConfiguration:
         clock: Clock,
         semaphore: ConcurrencySemaphore,
         strict: bool = False,
+        opened: Callable[[str], None] = lambda _: None,
     ) -> None:
+        """`opened` is told of queues that may hand out more than before."""
+        self._opened = opened
         self._pools = pools
         self._queues = queues
         self._semaphore = semaphore
@@ -54,7 +57,10 @@ class PoolConfiguration:
         be repeated.
         """
         wanted = domain.parse(name, body)
-        return retry_on_race(lambda: self._put(wanted), busy=_BUSY)
+        stored, new = retry_on_race(lambda: self._put(wanted), busy=_BUSY)
+        for queue in stored.queues:
+            self._opened(queue)
+        return stored, new
 
     def _put(self, wanted: Pool) -> tuple[Pool, bool]:
         now_ms = self._clock.now_ms()

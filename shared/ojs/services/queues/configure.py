@@ -55,8 +55,12 @@ class QueueConfiguration:
         backfill: Callable[[], FairnessBackfill],
         sleep: Callable[[float], None],
         strict: bool = False,
+        opened: Callable[[str], None] = lambda _: None,
     ) -> None:
-        """`count_untracked` counts the jobs of a queue at its depth counter; `sleep` takes s."""
+        """`count_untracked` counts the jobs of a queue at its depth counter; `sleep` takes s;
+        `opened` is told of queues that may hand out more than before.
+        """
+        self._opened = opened
         self._queues = queues
         self._clock = clock
         self._count_untracked = count_untracked
@@ -144,7 +148,9 @@ class QueueConfiguration:
                 self._backfill().begin(configured, now_ms=now_ms)
             return configured
 
-        return until_won(change)
+        configured = until_won(change)
+        self._opened(name)
+        return configured
 
     def usage(self, queue: Queue) -> QueueUsage:
         """The usage of the queue's own limits."""
@@ -190,7 +196,7 @@ class QueueConfiguration:
                 raise QueueNotFound(name)
             _, created = self._made(name, now_ms)
         try:
-            return self._queues.set_state(name, state, now_ms=now_ms), created
+            queue = self._queues.set_state(name, state, now_ms=now_ms)
         except LostRace:
             raise Conflict(
                 f"The queue '{name}' is being deleted.",
@@ -198,6 +204,9 @@ class QueueConfiguration:
                 expected_states=[QueueState.ACTIVE, QueueState.PAUSED],
                 details={"queue": name},
             ) from None
+        if state is QueueState.ACTIVE:
+            self._opened(name)
+        return queue, created
 
     def _made(self, name: str, now_ms: int) -> tuple[Queue, bool]:
         """A missing queue, created because an operator asked for it; and whether this did so."""

@@ -8,7 +8,7 @@ from functools import partial
 from itertools import islice
 
 from ojs.clock import Clock
-from ojs.domain.errors import OjsError
+from ojs.domain.errors import Conflict, OjsError
 from ojs.domain.job import lifecycle
 from ojs.domain.job.job import Job
 from ojs.domain.job.states import State
@@ -141,6 +141,24 @@ class WorkflowControl:
             else:
                 return StepState.FAILED
         return None
+
+    def forget(self, workflow_id: str) -> None:
+        """Remove a workflow that is over, with what it keeps of its jobs. Safe to repeat.
+
+        Raises Conflict while it, or a job of it, goes on: an end would be noted where nobody looks.
+        Raises LostRace when it has changed since.
+        """
+        record = self._workflows.get(workflow_id)
+        if record is None:
+            return
+        graph = self._workflows.definition(record).graph
+        if record.ended_ms is None or record.leaving or any(record.graph_state.running(graph)):
+            raise Conflict(
+                "The job belongs to a workflow that goes on: cancel that first.",
+                current_state=record.state,
+                details={"workflow_id": workflow_id},
+            )
+        self._workflows.remove(record)
 
     def retry(self, workflow_id: str, mode: RetryMode) -> WorkflowRecord:
         """Run a workflow that is over again, in a new generation.

@@ -93,7 +93,7 @@ class BulkOperationStore:
         Raises LostRace as `save` does.
         """
         if claim.operation.phase.over:
-            ended = _ended(claim.operation.phase, claim.operation.finished_ms or 0)
+            ended = _ended(claim.operation)
             return self._save(claim, ended, ["wpk", "wsk", "held_until"]).operation
         free: dict[str, Value] = {"wsk": keys.instant(look_at_ms), "held_until": 0}
         return self._save(claim, free).operation
@@ -110,7 +110,7 @@ class BulkOperationStore:
                 keys.operation(claim.operation.id),
                 keys.RECORD,
                 set=new | changes,
-                remove=[*(["waits"] if "waits" not in new else []), *remove],
+                remove=[*(name for name in ("waits", "cursor") if name not in new), *remove],
                 condition="#hold = :token",
                 values={":token": claim.token},
             )
@@ -127,7 +127,7 @@ class BulkOperationStore:
         stop = Update(
             keys.operation(operation.id),
             keys.RECORD,
-            set=_ended(Phase.STOPPED, now_ms) | {"updated": now_ms},
+            set=_ended(operation.ended(Phase.STOPPED, now_ms=now_ms)) | {"updated": now_ms},
             remove=["wpk", "wsk", "waits", "hold", "held_until"],
             condition="#state = :running AND #held_until <= :now",
             values=running | {":now": now_ms},
@@ -196,9 +196,16 @@ def _hold(token: str, until_ms: int) -> dict[str, Value]:
     }
 
 
-def _ended(phase: Phase, at_ms: int) -> dict[str, Value]:
+def _ended(operation: BulkOperation) -> dict[str, Value]:
     """The attributes of an operation that is over."""
-    return {"state": phase.value, "finished": at_ms, "ttl": at_ms // 1000 + KEPT_S}
+    at_ms = operation.finished_ms or 0
+    over: dict[str, Value] = {
+        "state": operation.phase.value,
+        "finished": at_ms,
+        "ttl": at_ms // 1000 + KEPT_S,
+    }
+    # What an erasure was for is personal itself.
+    return over | (_meant(operation.wanted) if operation.action is Action.ERASE_JOBS else {})
 
 
 def _gone(item: Item, now_ms: int) -> bool:
@@ -218,6 +225,8 @@ def _progress(operation: BulkOperation) -> dict[str, Value]:
         new["cursor"] = operation.cursor
     if operation.waiting_for_room:
         new["waits"] = 1
+    if operation.round > 1:
+        new |= {"round": operation.round, "before_round": operation.before_round}
     return new
 
 
@@ -283,4 +292,6 @@ def _from(item: Item) -> BulkOperation:
         errors=tuple(Refusal(*error) for error in jsontext.stored(stored["errors"])),
         waiting_for_room="waits" in stored,
         dry_run="dry" in stored,
+        round=stored.get("round", 1),
+        before_round=stored.get("before_round", 0),
     )

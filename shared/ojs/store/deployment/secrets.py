@@ -1,8 +1,15 @@
-"""The secret that holds the first key, for those who may read it in the AWS account."""
+"""Secrets of a deployment: the first key, for those who may read it in the AWS account, and what a
+distribution in front shows.
+"""
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import TYPE_CHECKING
+
+from botocore.exceptions import BotoCoreError, ClientError
+
+from ojs.domain.errors import BackendUnavailable
 
 if TYPE_CHECKING:
     from mypy_boto3_secretsmanager import SecretsManagerClient
@@ -32,3 +39,16 @@ class Secret:
         except self._client.exceptions.ResourceExistsException:
             return self.read() or text
         return text
+
+    def values(self) -> list[str]:
+        """Its value, and the one before the last rotation if there was one: two calls. Raises
+        BackendUnavailable for a secret that cannot be read.
+        """
+        read = self._client.get_secret_value
+        try:
+            found = [read(SecretId=self._arn)["SecretString"]]
+            with suppress(self._client.exceptions.ResourceNotFoundException):
+                found.append(read(SecretId=self._arn, VersionStage="AWSPREVIOUS")["SecretString"])
+        except (BotoCoreError, ClientError, KeyError) as error:
+            raise BackendUnavailable("A secret of this deployment cannot be read.") from error
+        return found

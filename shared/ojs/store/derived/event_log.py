@@ -2,6 +2,9 @@
 
 A page holds the events of one batch of stream records, as compressed JSON. The day on which it was
 written is its partition key; the time, and a token of the writer, are its sort key.
+
+A page is kept for KEPT_S. Where the end of a job must be listed for longer, the ends stand in a
+page of their own beside it, without results and errors: what a person may be in is forgotten.
 """
 
 from __future__ import annotations
@@ -27,6 +30,8 @@ MAX_UNPACKED_BYTES = 32_000_000
 _FIRST_LIMIT = 8
 _MAX_LIMIT = 128
 _INSTANT_DIGITS = 15
+KEPT_S = 8 * 86_400
+_ENDS = ".ends"
 
 
 @dataclass(frozen=True)
@@ -35,6 +40,11 @@ class StoredPage:
 
     key: str
     packed: bytes
+
+    @property
+    def of_ends(self) -> bool:
+        """Whether it has nothing but ends of jobs, which another page has told."""
+        return self.key.endswith(_ENDS)
 
     @property
     def token(self) -> str:
@@ -81,6 +91,11 @@ class Budget:
         self.unpacked_bytes -= page.unpacked_bytes
 
 
+def ends_of(key: str) -> str:
+    """The key of the page with the ends of jobs that a page tells of."""
+    return f"{key}{_ENDS}"
+
+
 def just_before(key: str) -> str:
     """A key between this page key and the next smaller one."""
     return f"{key[:-1]}{chr(ord(key[-1]) - 1)}~"
@@ -112,9 +127,13 @@ class EventLog:
         for day_ms in range(_day(last), _day(first) - 1, -DAY_MS):
             yield from self._day(day_ms, first, last, budget, forward=False)
 
-    def latest_of_day(self, before: str, *, limit: int) -> tuple[list[StoredPage], bool]:
-        """The latest pages of a day that stand before a key of that day, newest first, and whether
-        there may be more. One query, which may be slightly behind.
+    def latest_of_day(
+        self, before: str, *, limit: int, now_ms: int
+    ) -> tuple[list[StoredPage], str | None]:
+        """The latest pages of a day that stand before a key of that day, newest first, and the key
+        behind which there may be more. One query, which may be slightly behind.
+
+        Pages of ends stand for those that are gone by now.
         """
         day_ms = _day(before)
         found = self._table.query(
@@ -127,7 +146,16 @@ class EventLog:
             limit=limit,
             forward=False,
         )
-        return [page_from(item) for item in found.items], found.last is not None
+        pages = [page_from(item) for item in found.items]
+        there = {page.key for page in pages}
+        gone_ms = now_ms - KEPT_S * 1_000
+        shown = [
+            page
+            for page in pages
+            if not page.of_ends
+            or (ms_of(page.key) < gone_ms and page.key.removesuffix(_ENDS) not in there)
+        ]
+        return shown, pages[-1].key if found.last is not None else None
 
     def _day(
         self, day_ms: int, first: str, last: str, budget: Budget, *, forward: bool
@@ -150,6 +178,8 @@ class EventLog:
                 consistent=True,
             )
             for page in map(page_from, found.items):
+                if page.of_ends:
+                    continue
                 # Pages beyond the budget are left to the next request.
                 if not budget.allows():
                     return

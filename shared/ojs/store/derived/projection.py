@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import uuid
 import zlib
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from itertools import repeat
@@ -24,7 +24,8 @@ from ojs.domain.errors import known
 from ojs.domain.job.failure import ErrorEntry
 from ojs.domain.job.job import Job
 from ojs.domain.job.states import State
-from ojs.store.derived.event_log import page_from
+from ojs.store.derived import event_log
+from ojs.store.derived.event_log import ends_of, page_from
 from ojs.store.derived.sharded import NOTED_MS, ShardCounters
 from ojs.store.derived.shards import ShardCounts
 from ojs.store.jobs import items
@@ -37,7 +38,6 @@ from ojs.store.table.values import Item, Value, number
 COPIES = "copies"
 # Levels that others change too, or compare: they are counted in the queue's own item at once.
 AT_ONCE = frozenset({COPIES, "dead"})
-_EVENTS_KEPT_S = 8 * 86_400
 # Jobs that have ended are listed by the pages that tell of it, for so long at most.
 _LISTED_S = 400 * 86_400
 # Dedup records of 0.2.0: items of 8-byte hashes of stream records, by the second of writing. They
@@ -68,7 +68,8 @@ class NewEventPage:
     """Events of one item, compressed. `key` is its sort key, of the time of writing.
 
     `unpublished` says that EventBridge has yet to get them. `listed_s` is until when (s) jobs are
-    kept whose ends are among them: they are listed by it.
+    kept whose ends are among them: they are listed by it. `ends` packs these alone, without what
+    the log must have forgotten by then.
     """
 
     key: str
@@ -76,6 +77,7 @@ class NewEventPage:
     count: int
     unpublished: bool = False
     listed_s: int = 0
+    ends: Callable[[], bytes] | None = None
 
 
 @dataclass(frozen=True)
@@ -209,12 +211,22 @@ class ProjectionStore:
             **_page_key(page.key),
             "zip": page.packed,
             "n": page.count,
-            "ttl": max(written_s + _EVENTS_KEPT_S, min(page.listed_s, written_s + _LISTED_S)),
+            "ttl": written_s + event_log.KEPT_S,
             **index,
         }
         # Race: another delivery of the same records found the page missing, and has left an empty
         # one in its place. The loser looks again which of its events are in the log by now.
-        self._table.put(Put(item, condition="attribute_not_exists(pk)"))
+        put = Put(item, condition="attribute_not_exists(pk)")
+        if page.ends is None or page.listed_s <= written_s + event_log.KEPT_S:
+            self._table.put(put)
+            return
+        ends: Item = {
+            **_page_key(ends_of(page.key)),
+            "zip": page.ends(),
+            "ttl": min(page.listed_s, written_s + _LISTED_S),
+        }
+        # Together: ends without their page would be listed twice, after another delivery.
+        self._table.transact([put, Put(ends)])
 
     def page_stands(self, key: str) -> bool:
         """Whether a page was written. If it was not, it never will be: it is given up. Raises

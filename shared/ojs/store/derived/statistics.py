@@ -113,17 +113,22 @@ class Counters:
 
 @dataclass(frozen=True)
 class QueuesOutline:
-    """The lanes of queues; their jobs by state, where that is known; all queues together; and the
-    read units that this took, at most. It is not `whole` where a shard of the stream is new.
-    `other` is the item that was asked for beside them.
+    """The lanes of queues; their jobs by state, where that is known; all queues together, as they
+    were counted at `total_ms`, if they were; and the read units that this took, at most. It is not
+    `whole` where a shard of the stream is new. `other` is the item that was asked for beside them.
     """
 
     lanes: Mapping[str, int]
     levels: Mapping[str, Levels]
     total: Levels
+    total_ms: int | None
     units: float
     whole: bool
     other: Item | None
+
+
+# What counters of pushes begin with.
+PUSHES = "d_"
 
 
 @dataclass(frozen=True)
@@ -234,6 +239,23 @@ class StatisticsStore:
             for name in names
         }
 
+    def pushes(self, names: Sequence[str]) -> dict[str, Mapping[str, int]]:
+        """How many jobs of these queues were `pushed` by deliveries, and are `completed` or have
+        `failed` there, as projected. One call for a hundred.
+        """
+        if not names:
+            return {}
+        found = self._sharded.batch_get(
+            ((keys.stats(name), keys.NOW) for name in names), consistent=False
+        )
+        return {
+            name: {
+                kind: projected(found.get((keys.stats(name), keys.NOW), {}), f"{PUSHES}{kind}")
+                for kind in ("pushed", "completed", "failed")
+            }
+            for name in names
+        }
+
     def summaries(self, names: Sequence[str], *, now_ms: int) -> list[QueueSummary]:
         """Queues with their counts, in the order of the names; slightly behind. A hundred items a
         call: five of each, and one for each open shard.
@@ -293,6 +315,7 @@ class StatisticsStore:
                 if whole and (key in found or name in older)
             },
             total=_levels(found.get(total, {})),
+            total_ms=_optional(found.get(total, {}), "at"),
             units=1 + (len(names) * (2 + self._sharded.shards) + len(others)) / 2,
             whole=whole,
             other=None if other is None else found.get(other),
@@ -359,6 +382,7 @@ class StatisticsStore:
                 processed=projected(item, "rate_processed") / _MILLI,
                 failed=projected(item, "rate_failed") / _MILLI,
             ),
+            oldest_ms=_optional(item, "oldest"),
         )
         return totals, _optional(item, "through")
 
@@ -480,6 +504,7 @@ class StatisticsStore:
                 "workers_stale": totals.workers.stale,
                 "rate_processed": round(totals.rates.processed * _MILLI),
                 "rate_failed": round(totals.rates.failed * _MILLI),
+                "oldest": totals.oldest_ms or 0,
                 "through": through_ms,
             },
             now_ms,

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from mypy_boto3_s3 import S3Client
 
 JSON, GZIP = "application/json", "application/gzip"
-# Prefix of archived jobs, which the backend never removes.
+# Prefix of archived jobs, which the backend removes only when somebody has them erased.
 ARCHIVE = "archive/"
 
 
@@ -30,6 +30,10 @@ class Blobs(Protocol):
 
     def delete(self, key: str) -> None:
         """Remove; no error when there is nothing."""
+        ...
+
+    def names(self, prefix: str, *, after: str, limit: int) -> list[str]:
+        """The next keys that begin so, behind a key, in order."""
         ...
 
 
@@ -76,6 +80,17 @@ class S3Blobs:
         except (ClientError, BotoCoreError) as error:
             raise _meaning(error) from error
 
+    def names(self, prefix: str, *, after: str, limit: int) -> list[str]:
+        """The next keys that begin so, behind a key, in order; at most 1 000."""
+        self._note("ListObjectsV2")
+        try:
+            found = self._client().list_objects_v2(
+                Bucket=self._bucket, Prefix=prefix, StartAfter=after, MaxKeys=limit
+            )
+        except (ClientError, BotoCoreError) as error:
+            raise _meaning(error) from error
+        return [each["Key"] for each in found.get("Contents", [])]
+
 
 def _meaning(error: ClientError | BotoCoreError) -> Exception:
     meaning = classify(error)
@@ -100,3 +115,7 @@ class MemoryBlobs:
     def delete(self, key: str) -> None:
         """Remove; no error when there is nothing."""
         self.objects.pop(key, None)
+
+    def names(self, prefix: str, *, after: str, limit: int) -> list[str]:
+        """The next keys that begin so, behind a key, in order."""
+        return sorted(key for key in self.objects if key.startswith(prefix) and key > after)[:limit]

@@ -198,6 +198,28 @@ class JobIndex:
             min((ms for ms in times_ms if ms > now_ms), default=None),
         )
 
+    def due_between(
+        self, queue: str, lane: int, *, after_ms: int, until_ms: int, limit: int
+    ) -> list[int]:
+        """When something in a due line is due, from after `after_ms` on: the first so many times
+        (ms). One query.
+        """
+        found = self._table.query(
+            "wpk = :where AND wsk BETWEEN :after AND :until",
+            {
+                ":where": keys.due(queue, lane),
+                ":after": keys.upto(after_ms),
+                ":until": keys.upto(until_ms),
+            },
+            index="work",
+            limit=limit,
+        )
+        return [
+            _due_ms(item, "w")
+            for item in found.items
+            if keys.is_cron_entry(item) or keys.is_job_entry(item)
+        ]
+
     def expiring(self, queue: str, lane: int, *, now_ms: int, limit: int) -> list[str]:
         """Jobs whose `expires_at` has passed, earliest first."""
         found = self._known(

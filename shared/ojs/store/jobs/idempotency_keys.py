@@ -6,12 +6,16 @@ fresh token in `op`.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+import zlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from dataclasses import replace as changed
+from types import MappingProxyType
 from typing import Any
 from uuid import UUID
 
+from ojs.domain import jsontext
+from ojs.domain.errors import OjsError, StoredError
 from ojs.domain.ids import IdSource
 from ojs.domain.job.idempotency import KEPT_MS, IdempotencyKey
 from ojs.store.table import keys
@@ -28,7 +32,8 @@ class IdempotencyRecord:
     what ids of its jobs are derived from, with `at_ms`, the time of its first try.
 
     `done`: all jobs are stored, or staged. Then `existing` has the id of each unique job that was
-    there before, by index, if there was any.
+    there before, by index, if there was any; `refused` why others were not stored, where each job
+    counts for itself. `alone`: there, none of them is staged.
     """
 
     name: str
@@ -38,6 +43,8 @@ class IdempotencyRecord:
     op: str
     done: bool = False
     existing: Sequence[str | None] = ()
+    refused: Mapping[int, OjsError] = field(default_factory=dict)
+    alone: bool = False
 
     def untouched(self) -> bool:
         """Whether only the try that wrote it has used it so far."""
@@ -103,12 +110,40 @@ class IdempotencyKeys:
         seed = token if anew else record.seed
         return changed(record, op=token, seed=seed, done=record.done and not anew)
 
-    def finish(self, record: IdempotencyRecord, existing: Sequence[str | None] = ()) -> None:
+    def note_alone(self, record: IdempotencyRecord) -> IdempotencyRecord:
+        """Note that none of the jobs will be staged. Raises LostRace, OjsError."""
+        token = self._ids.token()
+        # Race: another try begins anew, and would stage what this one stores.
+        # The loser reads again.
+        self._table.update(
+            Update(
+                keys.idempotency(record.name),
+                keys.RECORD,
+                set={"alone": 1, "op": token},
+                condition="#seed = :seed AND attribute_not_exists(#done)",
+                values={":seed": record.seed},
+            ),
+            own=("op", token),
+        )
+        return changed(record, op=token, alone=True)
+
+    def finish(
+        self,
+        record: IdempotencyRecord,
+        existing: Sequence[str | None] = (),
+        refused: Mapping[int, OjsError] = MappingProxyType({}),
+        *,
+        alone: bool = False,
+    ) -> None:
         """Note that the jobs are stored, or staged. Raises LostRace, OjsError."""
         token = self._ids.token()
         setting: dict[str, Value] = {"done": 1, "op": token}
         if any(existing):
             setting["existing"] = b"".join(UUID(e).bytes if e else _NONE for e in existing)
+        if alone:
+            setting["alone"] = 1
+        if refused:
+            setting["refused"] = zlib.compress(jsontext.dumps(_told(refused)).encode("utf-8"))
         # Races: another try with the same ids ends first: the loser answers what that one did. Or
         # another try began anew: the loser must not commit its batch.
         self._table.update(
@@ -144,8 +179,24 @@ def _record_of(item: Item) -> IdempotencyRecord:
         at_ms=int(item["until"]) - KEPT_MS,
         op=str(item["op"]),
         done="done" in item,
+        alone="alone" in item,
+        refused=_refused(_bytes(item["refused"])) if "refused" in item else {},
         existing=[None if part == _NONE else str(UUID(bytes=part)) for part in each],
     )
+
+
+def _told(refused: Mapping[int, OjsError]) -> list[Any]:
+    return [
+        [index, error.code, error.message, error.retryable, error.details]
+        for index, error in refused.items()
+    ]
+
+
+def _refused(packed: bytes) -> dict[int, OjsError]:
+    return {
+        index: StoredError(code, message, retryable=retryable, details=details)
+        for index, code, message, retryable, details in jsontext.loads(zlib.decompress(packed))
+    }
 
 
 def _bytes(value: Any) -> bytes:

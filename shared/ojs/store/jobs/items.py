@@ -12,7 +12,7 @@ from operator import attrgetter
 from typing import Any
 
 from ojs.domain import jsontext
-from ojs.domain.dead_letter.copies import Origin, Target
+from ojs.domain.dead_letter.copies import CopyTarget, Origin
 from ojs.domain.errors import UnknownForm, known
 from ojs.domain.fair_queue.tags import TAG_DIGITS, Share, tagged
 from ojs.domain.job import failure as failures
@@ -100,7 +100,7 @@ CODED: Mapping[str, tuple[str, Callable[[Any], Value], Callable[[Any], Any]]] = 
     "state": ("state", str, _state),
     "errors": ("noted", failures.compact, failures.entries_of),
     "retry": ("policy", RetryPolicy.compact, RetryPolicy.of),
-    "dlq": ("copies_to", Target.compact, Target.of),
+    "dlq": ("copies_to", CopyTarget.compact, CopyTarget.of),
     "copy_of": ("copy_of", Origin.compact, Origin.of),
     "limit": ("limit", RateLimit.compact, RateLimit.of),
     "fair": ("share", Share.compact, Share.of),
@@ -199,7 +199,8 @@ def index_entries(job: Job) -> Item:
             entries["wpk"] = keys.ready(job.queue, job.lane)
             entries["wsk"] = position(job).key()
         case State.SCHEDULED | State.RETRYABLE | State.ACTIVE:
-            entries["wpk"] = keys.due(job.queue, job.lane)
+            lane = job.lane if job.state is State.ACTIVE else keys.due_lane(job.lane)
+            entries["wpk"] = keys.due(job.queue, lane)
             entries["wsk"] = keys.due_at(job.due_ms, _WAITS_FOR[job.state])
         case State.PENDING:
             entries["wpk"] = keys.pending(job.queue, job.lane)

@@ -2,8 +2,8 @@
 
 A job is added before it is stored, and subtracted after it is done. If a function dies in between,
 the counter shows too many until a sweep finds that no job stands for them
-(`ojs.services.permits.reconcile`); it never shows too few. So no write here is repeated after a try
-without an answer: it might count twice.
+(`ojs.services.permits.reconcile`); it never shows too few. So a write is repeated after a try
+without an answer only where it cannot count twice.
 
 Each job is also counted in a part for the period in which its room was reserved. What a period that
 is over has in the queue only becomes less. So the sweep can compare that with the jobs themselves
@@ -14,15 +14,18 @@ with the jobs that functions of earlier versions count, which know of no parts.
 from __future__ import annotations
 
 import math
+from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import chain
 
-from ojs.domain.errors import OjsError
+from ojs.bounded import BoundedMap
+from ojs.domain.errors import BackendTimeout, OjsError
+from ojs.domain.ids import IdSource
 from ojs.domain.job.job import Job
 from ojs.store.table import keys
-from ojs.store.table.errors import LostRace
+from ojs.store.table.errors import LostRace, NotDone
 from ojs.store.table.table import Table, Update
 from ojs.store.table.values import Item, Value, number
 
@@ -35,6 +38,15 @@ _PARTS_REMOVED = 8
 # The bounds as of the last push, from which the projection derives events.
 _BOUNDS = ("bound", "warn", "bound_b", "warn_b")
 _UNTRACKED = ("loose", "loose_b")
+# Jobs that a small queue may have. Its counter has so many marks, each of the latest five tokens
+# of so many characters; a view of them that is out of date is renewed so often.
+SMALL = 64
+_MARKS = tuple(f"m{number}" for number in range(8))
+_TOKEN = 4
+_MARK = 5 * _TOKEN
+_VIEWS = 4
+_MOST_OWED = 100
+_REMEMBERED = 1_000
 
 
 def period_of(ms: int) -> int:
@@ -159,11 +171,61 @@ class BoundReached(Exception):
         self.value = value
 
 
-class DepthCounter:
-    """The store of depth counters. `table` must not repeat calls (`Table.without_repeats`)."""
+@dataclass(frozen=True)
+class _Marked:
+    """A write that goes through once at most: it puts its `token` before the tokens of a mark, if
+    that is still as it was `seen`.
+    """
 
-    def __init__(self, table: Table) -> None:
-        self._table = table
+    update: Update
+    name: str
+    token: str
+    seen: str
+
+    @classmethod
+    def of(cls, update: Update, marks: Mapping[str, str], token: str) -> _Marked:
+        """This write, with the mark that belongs to the token."""
+        name = _MARKS[sum(token.encode()) % len(_MARKS)]
+        seen = marks.get(name, "")
+        # Race: others count at the same time. Who finds another mark than it saw has written
+        # nothing, unless an earlier try of it got no answer.
+        as_seen = f"#{name} = :mark" if seen else f"attribute_not_exists(#{name})"
+        marked = replace(
+            update,
+            set={**update.set, name: (token + seen)[:_MARK]},
+            condition=f"{update.condition} AND {as_seen}" if update.condition else as_seen,
+            values={**update.values, **({":mark": seen} if seen else {})},
+        )
+        return cls(marked, name, token, seen)
+
+    @property
+    def mark(self) -> str:
+        """The mark once it went through."""
+        return (self.token + self.seen)[:_MARK]
+
+    def is_known_in(self, found: str) -> bool:
+        """Whether a mark goes back to what was seen. One that is not full has all its tokens."""
+        return self.seen[:_TOKEN] in _tokens(found) if self.seen else len(found) < _MARK
+
+
+class DepthCounter:
+    """The store of depth counters.
+
+    Where few jobs have room, each that is counted without being there counts. So a write of a small
+    queue's counter is made once, however often it is tried. It puts a token before those in one of
+    a few marks, on the condition that this is as the container saw it last. If an earlier try went
+    through, its token is there; if what was seen is there without it, none has, and none will any
+    more. Whose view is out of date sees it, and tries again.
+    """
+
+    def __init__(self, table: Table, ids: IdSource) -> None:
+        self._repeating = table
+        self._table = table.without_repeats()
+        self._ids = ids
+        # The marks of small queues as this container saw them last.
+        self._seen: BoundedMap[str, Mapping[str, str]] = BoundedMap(_REMEMBERED)
+        # Releases that failed, each with the form in which it may have gone through.
+        self._owed: deque[tuple[str, Update, _Marked | None]] = deque(maxlen=_MOST_OWED)
 
     def reserve(
         self,
@@ -181,6 +243,7 @@ class DepthCounter:
         not limited, the counter is lowered. `warn_at` is the fraction of a bound, 0 to 1, from
         which the stream record leads to a warning. Raises BoundReached.
         """
+        self._settle()
         count, size = room.count, room.size
         if (max_count is not None and count > max_count) or (
             max_size is not None and size > max_size
@@ -202,7 +265,8 @@ class DepthCounter:
                 values[":space"] = max_size - size
             setting |= {"bound_b": max_size, "warn_b": _warning(max_size, warn_at)}
         try:
-            item = self._table.update(
+            item = self._count(
+                queue,
                 Update(
                     keys.counter(queue),
                     keys.DEPTH,
@@ -212,7 +276,8 @@ class DepthCounter:
                     remove=[name for name in _BOUNDS if name not in setting],
                     condition=" AND ".join(conditions) or None,
                     values=values,
-                )
+                ),
+                [],
             )
         except LostRace as lost:
             raise BoundReached(value_from(lost.item or {})) from None
@@ -221,18 +286,80 @@ class DepthCounter:
         return value
 
     def release(self, queue: str, room: Room, *, now_ms: int) -> None:
-        """Count no more what is done. If this fails, a sweep finds that no job stands for it."""
+        """Count no more what is done. If this fails, the next write of this container sees to it,
+        or a sweep finds that no job stands for it.
+        """
+        self._settle()
         # Race: the queue is deleted, and its counter with it. Nothing is left to lower.
-        with suppress(LostRace, OjsError):
-            self._table.update(
-                Update(
-                    keys.counter(queue),
-                    keys.DEPTH,
-                    set={"at": now_ms},
-                    add=Room().with_all(room, -1).added(now_ms),
-                    condition="attribute_exists(pk)",
-                )
-            )
+        update = Update(
+            keys.counter(queue),
+            keys.DEPTH,
+            set={"at": now_ms},
+            add=Room().with_all(room, -1).added(now_ms),
+            condition="attribute_exists(pk)",
+        )
+        self._release(queue, update)
+
+    def _release(self, queue: str, update: Update, before: _Marked | None = None) -> None:
+        tried = [] if before is None else [before]
+        try:
+            self._count(queue, update, tried, again=before is not None)
+        except LostRace:
+            return
+        except OjsError as error:
+            if tried:
+                self._owed.append((queue, update, tried[-1]))
+            elif isinstance(error, NotDone):
+                self._owed.append((queue, update, None))
+
+    def _settle(self) -> None:
+        """Make those releases that have failed."""
+        for _ in range(len(self._owed)):
+            with suppress(IndexError):  # another thread has it
+                self._release(*self._owed.popleft())
+
+    def _count(
+        self, queue: str, update: Update, tried: list[_Marked], *, again: bool = False
+    ) -> Item:
+        """Make a write once. `tried` takes the form in which it was tried; `again` says that it has
+        one which may have gone through. Raises LostRace when its own condition failed, OjsError.
+        """
+        for _ in range(_VIEWS):
+            marks = self._seen.get(queue)
+            if not again:
+                if marks is None:
+                    break
+                tried.append(_Marked.of(update, marks, self._ids.token()[:_TOKEN]))
+            marked = tried[-1]
+            try:
+                own = marked.name, marked.mark
+                return self._see(queue, self._repeating.update(marked.update, own=own))
+            except LostRace as lost:
+                item = self._see(queue, lost.item or {})
+                found = str(item.get(marked.name, ""))
+                if found == marked.seen:
+                    raise
+                unanswered = lost.repeated or again
+                if unanswered and marked.token in _tokens(found):
+                    return item
+                tried.clear()
+                if unanswered and not marked.is_known_in(found):
+                    raise BackendTimeout("It is unknown whether a job was counted.") from None
+                again = False
+        tried.clear()
+        try:
+            return self._see(queue, self._table.update(update))
+        except LostRace as lost:
+            self._see(queue, lost.item or {})
+            raise
+
+    def _see(self, queue: str, item: Item) -> Item:
+        """Note the marks of a small queue, and forget those of another one."""
+        if 0 < number(item, "bound") <= SMALL:
+            self._seen.put(queue, {name: str(item[name]) for name in _MARKS if name in item})
+        else:
+            self._seen.forget(queue)
+        return item
 
     def value(self, queue: str) -> DepthValue:
         """What the counter shows now, consistently."""
@@ -415,6 +542,10 @@ def value_from(item: Item) -> DepthValue:
         parts=Room(parts),
         recount=recount,
     )
+
+
+def _tokens(mark: str) -> list[str]:
+    return [mark[at : at + _TOKEN] for at in range(0, len(mark), _TOKEN)]
 
 
 def _part_names(period: int) -> tuple[str, str]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
+from functools import lru_cache
 from typing import Any
 
 from ojs.domain import jsontext
@@ -372,11 +373,12 @@ def _deletion_text(deletion: Deletion) -> str:
 
 
 def _layers(item: Item) -> Layers:
-    def layer(name: str) -> Layer:
-        found: Layer = jsontext.stored(str(item[name])) if name in item else {}
-        return found
+    return _layers_of(str(item.get("config", "{}")), str(item.get("inherited", "{}")))
 
-    return Layers(layer("config"), layer("inherited"))
+
+@lru_cache(256)  # what is in force is worked out once for each text
+def _layers_of(own: str, inherited: str) -> Layers:
+    return Layers(jsontext.stored(own), jsontext.stored(inherited))
 
 
 def _of_dead_letters(layers: Layers) -> dict[str, Value]:

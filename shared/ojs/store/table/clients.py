@@ -34,6 +34,10 @@ CONFIG = Config(
 DYNAMODB_CONFIG = CONFIG.merge(Config(retries={"mode": "standard", "total_max_attempts": 1}))
 # S3 takes longer for a large object.
 BUCKET_CONFIG = CONFIG.merge(Config(read_timeout=5))
+# What is asked for before a request is looked at: within 4 s, of which the dashboard has five.
+FIRST_CONFIG = CONFIG.merge(
+    Config(read_timeout=1, retries={"mode": "standard", "total_max_attempts": 2})
+)
 
 
 @cache
@@ -53,9 +57,9 @@ def dynamodb(**arguments: Any) -> DynamoDBClient:
     return made
 
 
-def secrets_manager() -> SecretsManagerClient:
+def secrets_manager(config: Config = BUCKET_CONFIG) -> SecretsManagerClient:
     """A Secrets Manager client."""
-    made: SecretsManagerClient = client("secretsmanager", BUCKET_CONFIG)
+    made: SecretsManagerClient = client("secretsmanager", config)
     return made
 
 

@@ -25,6 +25,8 @@ DEFINITION = "def|"
 REPLICA = "replica"
 QUEUES = "QUEUES"
 POOLS = "POOLS"
+# The directory of deliveries.
+DELIVERIES = "DELIVERIES"
 GONE = "GONE"
 # Facts about the deployment itself.
 DEPLOYMENT = "DEPLOYMENT"
@@ -79,6 +81,11 @@ def worker(worker_id: str) -> str:
 def pool(name: str) -> str:
     """Partition of a worker pool."""
     return f"P|{name}"
+
+
+def delivery(name: str) -> str:
+    """Partition of a delivery."""
+    return f"Y|{name}"
 
 
 def cron(name: str) -> str:
@@ -270,6 +277,11 @@ def lease_note(look_ms: int, token: str) -> str:
     return f"{instant(look_ms)}|{token}"
 
 
+def actions(period: int) -> str:
+    """Partition of the actions that operators did in a period."""
+    return f"ACTIONS|{period}"
+
+
 def access_key(key_id: str) -> str:
     """Partition of an access key."""
     return f"A|{key_id}"
@@ -313,6 +325,16 @@ def ready(queue_name: str, lane: int) -> str:
 def due(queue_name: str, lane: int) -> str:
     """Jobs of a lane that wait for a time: start, retry, end of lease or attempt."""
     return f"D|{queue_name}|{lane}"
+
+
+# Lines of a queue in which starts and retries stand, however many lanes it has: so few that a fetch
+# can look at all of them every few seconds.
+DUE_LINES = 8
+
+
+def due_lane(lane: int) -> int:
+    """The lane in whose due line a job of this lane waits for its start or retry."""
+    return lane % DUE_LINES
 
 
 def pending(queue_name: str, lane: int) -> str:

@@ -49,7 +49,15 @@ class TableSchema:
     # mapping has at most five filters (a quota that AWS raises on request).
     stream_filters: tuple[StreamFilter, ...] = field(
         default=(
-            StreamFilter((keys.job(""), keys.queue(""), keys.batch(""), keys.workflow(""))),
+            StreamFilter(
+                (
+                    keys.job(""),
+                    keys.queue(""),
+                    keys.batch(""),
+                    keys.workflow(""),
+                    keys.delivery(""),
+                )
+            ),
             # A worker's sort key is its id; that of an entry of a cron job's run log begins with
             # its time.
             StreamFilter((keys.worker(""), keys.cron_runs("")), sort_keys=()),
@@ -81,7 +89,8 @@ TABLE = TableSchema()
 # 4: lease notes, in place of the due entries of jobs that were just claimed; replicas of queues'
 #    records, where they have lanes; cron jobs, which stand in due lines; the latest errors of a
 #    job on its record; workflows: code that does not know them leaves them alone, and the stream or
-#    the sweep of code that does advances them.
+#    the sweep of code that does advances them; deliveries, which older code does not know: a job
+#    that it ends keeps its permit there until that is found out.
 SCHEMA_VERSION = 4
 # The lowest SCHEMA_VERSION of code that works on these items: which readers a writer needs. It goes
 # up only with a change that breaks older code: from then on a deployment cannot go back to an

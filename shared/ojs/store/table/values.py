@@ -23,12 +23,12 @@ def pack(item: Mapping[str, Value]) -> dict[str, Any]:
 
 
 def unpack(item: Mapping[str, Any]) -> Item:
-    """DynamoDB's typed attribute values as plain ones."""
-    plain: Item = {}
-    for name, typed in item.items():
-        ((kind, value),) = typed.items()
-        plain[name] = int(value) if kind == "N" else value
-    return plain
+    """DynamoDB's typed attribute values as plain ones. Raises ValueError for one of two types."""
+    return {
+        name: int(value) if kind == "N" else value
+        for name, typed in item.items()
+        for ((kind, value),) in (typed.items(),)
+    }
 
 
 def number(item: Mapping[str, Any], name: str) -> int:

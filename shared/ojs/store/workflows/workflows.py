@@ -362,6 +362,18 @@ class WorkflowStore:
             self._blobs.delete(_blob_key(pk, sk))
         self._table.write_many(deletes=[(pk, sk) for sk in (_definition(record), *pages)])
 
+    def remove(self, record: WorkflowRecord) -> None:
+        """Remove a workflow that is over, as read, and all that belongs to it. Raises LostRace."""
+        # Race: somebody retries it. The loser reads again, and finds that it goes on. If we die
+        # afterwards, the root's stream record leads to the same cleaning.
+        self._table.delete(
+            keys.workflow(record.id),
+            keys.RECORD,
+            condition="#op = :seen",
+            values={":seen": record.op or ""},
+        )
+        self.remove_rest(record)
+
     def remove_rest(self, record: WorkflowRecord) -> None:
         """Remove all that belongs to a workflow whose root is gone, or was never written."""
         self.fan_ins.remove(record.id, record.fan_ins)

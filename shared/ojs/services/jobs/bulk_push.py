@@ -1,0 +1,444 @@
+"""Many jobs in one request, each for itself: one that is refused takes none of the others along.
+
+Jobs that nothing ties to others are stored together, as one staged batch. Those with a chosen id
+or a unique key are pushed alone, several at the same time, and so are all if the batch is refused:
+each is told then what is wrong with it.
+
+Under an idempotency key (ADR 31) the ids of jobs that are pushed alone are derived from the key and
+the time of its first try, so that each try finds what others stored. Before the jobs of a refused
+batch are pushed alone, the key's record says so: no later try stages them once more.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+
+from ojs.clock import Clock
+from ojs.domain.access import Reaches
+from ojs.domain.errors import (
+    BackendContended,
+    BackendError,
+    Duplicate,
+    InvalidRequest,
+    KeyTaken,
+    MiddlewareError,
+    MiddlewareRefusal,
+    MiddlewareTimeout,
+    OjsError,
+)
+from ojs.domain.job.envelope import JobRequest, Specification
+from ojs.domain.job.idempotency import HEADER, IdempotencyKey
+from ojs.domain.job.job import Job
+from ojs.domain.job.trace import TraceContext
+from ojs.domain.job.unique import fingerprint
+from ojs.services.for_each import ForEach
+from ojs.services.jobs.enqueue import STAGED_FROM, Enqueue, Pushed, PushRequest
+from ojs.services.jobs.idempotent_push import BUSY, free, made_under
+from ojs.store.jobs.idempotency_keys import IdempotencyKeys, IdempotencyRecord
+from ojs.store.jobs.records import JobStore
+from ojs.store.table.errors import LostRace
+from ojs.store.table.races import retry_on_race
+
+PushOutcome = Pushed | OjsError
+
+
+@dataclass(frozen=True)
+class _Entry:
+    """One job of a request: its push, unless the request itself is wrong, and why it is refused, if
+    it is. One that the middleware refuses has both: an earlier try may have stored it.
+    """
+
+    push: PushRequest | None
+    refusal: OjsError | None = None
+
+    @property
+    def wanted(self) -> PushRequest | None:
+        return None if self.refusal else self.push
+
+
+@dataclass(frozen=True)
+class _Keyed:
+    """An idempotency key, and what is stored of it."""
+
+    key: IdempotencyKey
+    record: IdempotencyRecord
+
+    def alone(self, push: PushRequest, index: int) -> PushRequest:
+        """The push of one job, with the id that it has in each try."""
+        seed, at_ms = self.key.steady_seed(self.record.at_ms), self.record.at_ms
+        return replace(push, ids=[_chosen(push) or self.key.job_id(seed, at_ms, index)], seed=seed)
+
+    def staged(self, index: int) -> str:
+        """The id of a job of this try's batch."""
+        return self.key.job_id(self.record.seed, self.record.at_ms, index)
+
+
+class BulkPush:
+    """Enqueues many jobs, each for itself."""
+
+    def __init__(
+        self,
+        *,
+        enqueue: Enqueue,
+        jobs: JobStore,
+        keys: IdempotencyKeys,
+        for_each: ForEach,
+        clock: Clock,
+        middleware_ms: int | None,
+    ) -> None:
+        """`middleware_ms` is how long the middleware may take for a request, if there is one."""
+        self._enqueue = enqueue
+        self._jobs = jobs
+        self._keys = keys
+        self._for_each = for_each
+        self._clock = clock
+        self._middleware_ms = middleware_ms
+
+    def push(
+        self,
+        requests: Sequence[JobRequest | OjsError],
+        *,
+        key: IdempotencyKey | None = None,
+        producer: str | None,
+        reaches: Reaches,
+        wait_ms: int = 0,
+        trace: TraceContext | None = None,
+    ) -> list[PushOutcome]:
+        """Store each job that can be stored; returns what became of each, in order.
+
+        A request that is an error is refused with it. All together wait at most `wait_ms` for room
+        in queues. Under a `key` that is done once in 24 h; then the outcomes are those of the first
+        time, with the jobs as they are now. Nothing is kept of the key if all jobs are refused.
+
+        Raises KeyTaken if another request came with the key; MiddlewareError; and BackendError if
+        nothing was stored, or, under a key, if it is not certain what is: then the same request
+        goes on.
+        """
+        entries, failure = self._entries(requests, producer, reaches, trace)
+        until_ms = self._clock.now_ms() + wait_ms
+        if key is None:
+            if failure is not None:
+                raise failure
+            outcomes = self._store(entries, until_ms)
+            _raise_if_none(outcomes)
+            return outcomes
+        if failure is not None:
+            record = self._keys.read(key, now_ms=self._clock.now_ms())
+            if record is None or record.request != key.request or not self._stands(record):
+                raise failure
+            return self._done_before(_Keyed(key, record), entries, reaches)
+        return retry_on_race(lambda: self._attempt(key, entries, until_ms, reaches), busy=BUSY)
+
+    def _entries(
+        self,
+        requests: Sequence[JobRequest | OjsError],
+        producer: str | None,
+        reaches: Reaches,
+        trace: TraceContext | None,
+    ) -> tuple[list[_Entry], MiddlewareError | None]:
+        """The jobs after the middleware; and its failure, after which they are as sent."""
+        entries: list[_Entry] = []
+        failure: MiddlewareError | None = None
+        first: dict[str, int] = {}
+        started_ms = self._clock.now_ms()
+        for index, request in enumerate(requests):
+            entry = self._entry(request, producer, reaches, trace, as_sent=failure is not None)
+            if isinstance(entry.refusal, MiddlewareError):
+                failure = entry.refusal
+            elif self._middleware_ms is not None and failure is None:
+                took_ms = self._clock.now_ms() - started_ms
+                failure = MiddlewareTimeout() if took_ms > self._middleware_ms else None
+            job_id = None if entry.push is None else _chosen(entry.push)
+            if job_id is not None and first.setdefault(job_id, index) != index:
+                rule = f"is the id of jobs[{first[job_id]}] too"
+                entry = _Entry(None, InvalidRequest("id", rule, value=job_id))
+            entries.append(entry)
+        return entries, failure
+
+    def _entry(
+        self,
+        request: JobRequest | OjsError,
+        producer: str | None,
+        reaches: Reaches,
+        trace: TraceContext | None,
+        *,
+        as_sent: bool,
+    ) -> _Entry:
+        if isinstance(request, OjsError):
+            return _Entry(None, request)
+        prepare = partial(self._enqueue.prepare, [request], producer, reaches)
+        try:
+            return _Entry(prepare(trace=trace, as_sent=as_sent))
+        except (MiddlewareRefusal, MiddlewareError) as error:
+            return _Entry(prepare(as_sent=True), error)
+        except OjsError as error:
+            return _Entry(None, error)
+
+    def _attempt(
+        self, key: IdempotencyKey, entries: Sequence[_Entry], until_ms: int, reaches: Reaches
+    ) -> list[PushOutcome]:
+        """Raises LostRace where another try has done something meanwhile."""
+        record, first = self._keys.begin(key, now_ms=self._clock.now_ms())
+        if record.request != key.request:
+            raise KeyTaken(HEADER)
+        if record.done and self._stands(record):
+            return self._done_before(_Keyed(key, record), entries, reaches)
+        if not first:
+            left = record.seed
+            record = self._keys.join(record, anew=True)
+            # It can never be committed now: its room is free at once.
+            self._jobs.batches.undo(left, now_ms=self._clock.now_ms())
+        keyed = _Keyed(key, record)
+        entries = [
+            entry
+            if entry.push is None
+            else replace(entry, push=self._enqueue.as_of(entry.push, record.at_ms))
+            for entry in entries
+        ]
+        stored = None if first else self._stored(keyed, entries)
+        return self._store(entries, until_ms, keyed, stored)
+
+    def _stands(self, record: IdempotencyRecord) -> bool:
+        """Whether what a done request staged is committed; if it staged nothing, it is."""
+        return record.done and self._jobs.batches.commit(record.seed)
+
+    def _store(
+        self,
+        entries: Sequence[_Entry],
+        until_ms: int,
+        keyed: _Keyed | None = None,
+        stored: Mapping[int, Pushed] | None = None,
+    ) -> list[PushOutcome]:
+        """Store what is wanted and was not `stored` by earlier tries; None if there was none. Under
+        a key raises BackendError and LostRace, else neither.
+        """
+        outcomes: dict[int, PushOutcome] = dict(stored or {})
+        left = {index: entry for index, entry in enumerate(entries) if index not in outcomes}
+        outcomes |= {i: entry.refusal for i, entry in left.items() if entry.refusal is not None}
+        wanted = {i: entry.wanted for i, entry in left.items() if entry.wanted is not None}
+        group = _group(wanted, keyed)
+        alone = {index: push for index, push in wanted.items() if index not in group}
+        outcomes |= self._alone(alone, until_ms, keyed)
+        staged = False
+        try:
+            if group:
+                before_commit = partial(self._before_commit, keyed, entries, outcomes)
+                outcomes |= self._together(group, until_ms, keyed, before_commit)
+                staged = True
+        except BackendError as error:
+            if keyed is not None:
+                raise
+            outcomes |= dict.fromkeys(group, error)
+        except OjsError:
+            if keyed is not None:
+                keyed = replace(keyed, record=self._keys.note_alone(keyed.record))
+            outcomes |= self._alone(group, until_ms, keyed)
+        if keyed is not None and not staged:
+            self._end(keyed, entries, outcomes, first=stored is None)
+        return [outcomes[index] for index in range(len(entries))]
+
+    def _before_commit(
+        self,
+        keyed: _Keyed | None,
+        entries: Sequence[_Entry],
+        outcomes: Mapping[int, PushOutcome],
+    ) -> None:
+        if keyed is None:
+            return
+        try:
+            self._finish(keyed, entries, outcomes, alone=False)
+        except LostRace:
+            raise BackendContended(BUSY) from None
+
+    def _end(
+        self,
+        keyed: _Keyed,
+        entries: Sequence[_Entry],
+        outcomes: Mapping[int, PushOutcome],
+        *,
+        first: bool,
+    ) -> None:
+        """Note what became of a request of which nothing was staged; or nothing, if it was refused
+        as a whole.
+        """
+        if any(isinstance(outcome, Pushed) for outcome in outcomes.values()):
+            self._finish(keyed, entries, outcomes, alone=True)
+        elif first:
+            free(self._keys, keyed.record)
+
+    def _together(
+        self,
+        group: Mapping[int, PushRequest],
+        until_ms: int,
+        keyed: _Keyed | None,
+        before_commit: Callable[[], None],
+    ) -> dict[int, PushOutcome]:
+        first = next(iter(group.values()))
+        push = replace(
+            first,
+            requests=[push.requests[0] for push in group.values()],
+            specifications=[push.specifications[0] for push in group.values()],
+            ids=[
+                push.ids[0] if keyed is None else keyed.staged(index)
+                for index, push in group.items()
+            ],
+            batch=True,
+            seed=None if keyed is None else keyed.record.seed,
+            before_commit=before_commit,
+        )
+        pushed = self._enqueue.store(push, max(0, until_ms - self._clock.now_ms()))
+        return dict(zip(group, pushed, strict=True))
+
+    def _alone(
+        self, pushes: Mapping[int, PushRequest], until_ms: int, keyed: _Keyed | None
+    ) -> dict[int, PushOutcome]:
+        """Push jobs one by one, several at the same time; of one unique key in their order."""
+        lines: dict[str, list[int]] = {}
+        for index, push in pushes.items():
+            lines.setdefault(_unique_key(push.specifications[0]) or str(index), []).append(index)
+
+        def run(line: Sequence[int]) -> list[PushOutcome]:
+            return [self._one(index, pushes[index], until_ms, keyed) for index in line]
+
+        ran = self._for_each(run, list(lines.values()))
+        return {
+            index: outcome
+            for line, outcomes in zip(lines.values(), ran, strict=True)
+            for index, outcome in zip(line, outcomes, strict=True)
+        }
+
+    def _one(
+        self, index: int, push: PushRequest, until_ms: int, keyed: _Keyed | None
+    ) -> PushOutcome:
+        if keyed is not None:
+            push = keyed.alone(push, index)
+        try:
+            (pushed,) = self._enqueue.store(push, max(0, until_ms - self._clock.now_ms()))
+        except OjsError as error:
+            if keyed is None:
+                return error
+            if isinstance(error, BackendError):
+                raise
+            if isinstance(error, Duplicate) and (job := self._own(push)) is not None:
+                # Another try was quicker.
+                return Pushed(job)
+            return error
+        same = keyed is not None and pushed.job.id == push.ids[0]
+        return replace(pushed, deduplicated=pushed.deduplicated and not same)
+
+    def _own(self, push: PushRequest) -> Job | None:
+        """The job of a push, if a try of it stored it."""
+        job = self._jobs.read_records(push.ids).get(push.ids[0])
+        return job if job is not None and made_under(job, push.seed) else None
+
+    def _stored(self, keyed: _Keyed, entries: Sequence[_Entry]) -> dict[int, Pushed]:
+        """What earlier tries have pushed alone."""
+        alone = {
+            index: keyed.alone(entry.push, index)
+            for index, entry in enumerate(entries)
+            if entry.push is not None
+        }
+        found = self._jobs.read_records([push.ids[0] for push in alone.values()])
+        return {
+            index: Pushed(found[push.ids[0]])
+            for index, push in alone.items()
+            if push.ids[0] in found and made_under(found[push.ids[0]], push.seed)
+        }
+
+    def _finish(
+        self,
+        keyed: _Keyed,
+        entries: Sequence[_Entry],
+        outcomes: Mapping[int, PushOutcome],
+        *,
+        alone: bool,
+    ) -> None:
+        """Note what became of each job; those that are still to come will be stored."""
+        existing: list[str | None] = [None] * len(entries)
+        refused: dict[int, OjsError] = {}
+        for index, outcome in outcomes.items():
+            if isinstance(outcome, OjsError):
+                # What is wrong with a request itself is so each time.
+                if entries[index].push is not None:
+                    refused[index] = outcome
+            elif outcome.deduplicated:
+                existing[index] = outcome.job.id
+        self._keys.finish(keyed.record, existing, refused, alone=alone)
+
+    def _done_before(
+        self, keyed: _Keyed, entries: Sequence[_Entry], reaches: Reaches
+    ) -> list[PushOutcome]:
+        """What became of a request that was carried out, with its jobs as they are now."""
+        record = keyed.record
+        existing = record.existing or [None] * len(entries)
+        pushes: dict[int, PushRequest] = {}
+        for index, entry in enumerate(entries):
+            if entry.push is None:
+                continue
+            push = keyed.alone(self._enqueue.as_of(entry.push, record.at_ms), index)
+            if (there := existing[index]) is not None:
+                push = replace(push, ids=[there])
+            elif not _tied(push) and not record.alone:
+                push = replace(push, ids=[keyed.staged(index)])
+            pushes[index] = push
+        found = self._jobs.read_records([push.ids[0] for push in pushes.values()])
+        rest = {index: push for index, push in pushes.items() if push.ids[0] not in found}
+        alone = self._stored(keyed, [_Entry(rest.get(index)) for index in range(len(entries))])
+        outcomes: list[PushOutcome] = []
+        for index, entry in enumerate(entries):
+            if (own := pushes.get(index)) is None:
+                outcomes.append(entry.refusal or record.refused[index])
+                continue
+            before = existing[index] is not None
+            job = found.get(own.ids[0])
+            if job is not None and _tied(own) and not before and not made_under(job, own.seed):
+                job = None
+            job = job or (alone[index].job if index in alone else None)
+            if job is None and index in record.refused:
+                outcomes.append(record.refused[index])
+            else:
+                outcomes.append(self._told_again(own, job, reaches, deduplicated=before))
+        return outcomes
+
+    def _told_again(
+        self, push: PushRequest, job: Job | None, reaches: Reaches, *, deduplicated: bool
+    ) -> Pushed:
+        if job is not None and reaches(job.queue):
+            return Pushed(job, deduplicated=deduplicated)
+        return Pushed(self._enqueue.as_pushed(push, 0), deduplicated=deduplicated, absent=True)
+
+
+def _chosen(push: PushRequest) -> str | None:
+    return push.specifications[0].id
+
+
+def _group(wanted: Mapping[int, PushRequest], keyed: _Keyed | None) -> dict[int, PushRequest]:
+    """The jobs that are stored together."""
+    free_ones = {index: push for index, push in wanted.items() if not _tied(push)}
+    never = len(free_ones) < STAGED_FROM or (keyed is not None and keyed.record.alone)
+    return {} if never else free_ones
+
+
+def _tied(push: PushRequest) -> bool:
+    """Whether a job may clash with another one: by its id or its unique key."""
+    return _chosen(push) is not None or push.specifications[0].unique is not None
+
+
+def _unique_key(specification: Specification) -> str | None:
+    if specification.unique is None:
+        return None
+    try:
+        return fingerprint(specification, specification.unique)
+    except OjsError:
+        return None  # its push says why
+
+
+def _raise_if_none(outcomes: Sequence[PushOutcome]) -> None:
+    """Raise the BackendError of a request of which nothing was stored for want of the store."""
+    if any(isinstance(outcome, Pushed) for outcome in outcomes):
+        return
+    for outcome in outcomes:
+        if isinstance(outcome, BackendError):
+            raise outcome

@@ -1,0 +1,152 @@
+"""Counters of small queues: each write goes through once, whatever became of its answers."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Any
+
+import pytest
+from botocore.exceptions import ClientError, ReadTimeoutError
+
+from ojs.clock import ManualClock
+from ojs.domain.errors import OjsError
+from ojs.domain.ids import IdSource
+from ojs.store.permits.depth_counter import SMALL, BoundReached, DepthCounter, Room
+from ojs.store.table.table import Table
+from tests.simulation.memory import Memory
+
+NOW_MS = 1_780_000_000_000
+QUEUE = "q"
+ONE = Room({NOW_MS // 20_000: (1, 10)})
+
+
+class Client:
+    """A client to whose writes something happens, as `fault` says before each."""
+
+    def __init__(self, memory: Memory, fault: Callable[[], str | None]) -> None:
+        self._memory, self._fault = memory, fault
+        self.calls = 0
+
+    def __getattr__(self, name: str) -> Any:
+        operation: Callable[[Any], Any] = getattr(self._memory, name)
+
+        def call(**arguments: Any) -> Any:
+            self.calls += 1
+            fault = self._fault() if name == "update_item" else None
+            if fault == "refused":
+                raise ClientError({"Error": {"Code": "ThrottlingException"}}, name)
+            if fault == "unheard":
+                raise ReadTimeoutError(endpoint_url="")
+            if fault == "lost":
+                with suppress(ClientError):
+                    operation(arguments)
+                raise ReadTimeoutError(endpoint_url="")
+            return operation(arguments)
+
+        return call
+
+
+def counter(client: Client, seed: int = 0) -> DepthCounter:
+    table = Table(client, "t", sleep=lambda _: None)  # type: ignore[arg-type]
+    chance = random.Random(seed)
+    return DepthCounter(table, IdSource(ManualClock(NOW_MS), chance.randbytes))
+
+
+def reserve(one: DepthCounter, bound: int = 8) -> None:
+    one.reserve(QUEUE, ONE, max_count=bound, max_size=None, warn_at=0.8, now_ms=NOW_MS)
+
+
+def release(one: DepthCounter) -> None:
+    one.release(QUEUE, ONE, now_ms=NOW_MS)
+
+
+@pytest.mark.parametrize("faults", [["lost"], ["unheard"], ["lost", "lost"], ["refused", "lost"]])
+def test_a_lost_answer_counts_once(faults: list[str]) -> None:
+    left: list[str] = []
+    one = counter(Client(Memory(), lambda: left.pop(0) if left else None))
+    reserve(one)
+    left[:] = faults
+    reserve(one)
+    assert one.value(QUEUE).count == 2
+    left[:] = faults
+    release(one)
+    assert one.value(QUEUE).count == 1
+
+
+@pytest.mark.parametrize("kind", ["lost", "unheard", "refused"])
+def test_a_release_that_failed_is_made_with_the_next_write(kind: str) -> None:
+    left: list[str] = []
+    one = counter(Client(Memory(), lambda: left.pop(0) if left else None))
+    for _ in range(4):
+        reserve(one)
+    left[:] = [kind] * 20
+    release(one)
+    left.clear()
+    release(one)
+    assert one.value(QUEUE).count == 2
+
+
+def test_a_full_queue_is_told_at_once() -> None:
+    client = Client(Memory(), lambda: None)
+    one = counter(client)
+    for _ in range(8):
+        reserve(one)
+    before = client.calls
+    with pytest.raises(BoundReached):
+        reserve(one)
+    assert client.calls - before == 1
+
+
+def test_a_large_queue_takes_one_write_and_has_no_marks() -> None:
+    memory = Memory()
+    client = Client(memory, lambda: None)
+    one = counter(client)
+    for _ in range(5):
+        reserve(one, SMALL + 1)
+    assert client.calls == 5
+    (item,) = memory.items.values()
+    assert not [name for name in item if name[0] == "m"]
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_many_containers_count_exactly(seed: int) -> None:
+    """With answers lost all the time; what nobody knows counts as there, and is left to the sweep.
+
+    The first release of a container that has not seen the counter is as unsure as before.
+    """
+    chance = random.Random(seed)
+    rate = 0.0
+
+    def fault() -> str | None:
+        return chance.choice(["lost", "unheard", "refused"]) if chance.random() < rate else None
+
+    memory = Memory()
+    all_of = [counter(Client(memory, fault), n) for n in range(3)]
+    for one in all_of:
+        reserve(one)
+    there, unknown = len(all_of), 0
+    rate = 0.3
+    for _ in range(150):
+        one = chance.choice(all_of)
+        if chance.random() < 0.5 and there:
+            release(one)
+            there -= 1
+            continue
+        try:
+            reserve(one)
+        except BoundReached:
+            continue
+        except OjsError:
+            unknown += 1
+        else:
+            there += 1
+        assert one.value(QUEUE).count >= there
+    rate = 0.0
+    for one in all_of:
+        if there:
+            release(one)
+            there -= 1
+    left = one.value(QUEUE).count
+    assert there <= left <= there + unknown
